@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from dataclasses import asdict, replace
-from typing import Any, TypeVar
+from dataclasses import asdict, dataclass, replace
+from typing import TypeVar
 
 from rich.console import Console
 
@@ -28,9 +28,9 @@ from sweeper.report.table import (
 )
 from sweeper.scaling.spec import layer_of, with_layer
 from sweeper.search.strategy import Conclusion, LineResult, PairGrid
-from sweeper.trial import Space, in_use
+from sweeper.trial import Choice, Space, in_use
 from sweeper.verdict.curve import Estimate
-from sweeper.verdict.judge import Verdict
+from sweeper.verdict.judge import SizeVerdict, Verdict
 from sweeper.verdict.ladder import JOINT_AXIS, UNSCALED_AXES, Size, describe_size, label_size
 from sweeper.verdict.trend import Trend
 
@@ -42,10 +42,9 @@ ROLE_NAMES = {"fixed": "scalar-like"}
 """A role as tables name it: "fixed" reads as not trained, which is "frozen"."""
 
 
-def size_text(size: Size | Mapping[str, Any], *, deep: bool) -> str:
+def size_text(size: Size, *, deep: bool) -> str:
     """A width and a depth in words; without the depth where trials take none (not `deep`)."""
-    known = asdict(size) if isinstance(size, Size) else size
-    return f"width {known['width']}" + (f", depth {known['depth']}" if deep else "")
+    return f"width {size.width}" + f", depth {size.depth}" * deep
 
 
 def role_name(role: str) -> str:
@@ -108,7 +107,8 @@ def conclusion(console: Console, conclusion: Conclusion, space: Space) -> None:
     if conclusion.pairs:
         pairs_table(conclusion.pairs).print(console)
     if math.isfinite(conclusion.objective):
-        best_table(conclusion, space).print(console)
+        best = in_use(space, conclusion.best_log2)
+        best_table(conclusion, space, best).print(console)
     for note in conclusion.notes:
         paragraph(console, f"- {note}")
 
@@ -169,8 +169,8 @@ def pairs_table(grids: Sequence[PairGrid]) -> Table:
     return table
 
 
-def best_table(conclusion: Conclusion, space: Space) -> Table:
-    """The best configuration, beside the default and the range of each hyperparameter."""
+def best_table(conclusion: Conclusion, space: Space, best: Mapping[str, Choice]) -> Table:
+    """The `best` configuration as it is used, with each hyperparameter's default and range."""
     columns = [
         Column("hyperparameter", left=True),
         Column("log2", form="g"),
@@ -179,16 +179,15 @@ def best_table(conclusion: Conclusion, space: Space) -> Table:
         Column("range", unit="log2", importance=0),
     ]
     table = Table("Best configuration", columns)
-    best = in_use(space, conclusion.best_log2)
-    for name, axis in space.items():
-        text = value_text(best[name]) + NOT_SEARCHED * (name in conclusion.not_searched)
-        value = Cell(best[name], text)
-        if axis.choices:
-            default = axis.choices[round(axis.default)]
-            table.add(name, None, value, str(default), ", ".join(map(str, axis.choices)))
-        else:
-            ends = f"{axis.low:g} to {axis.high:g}"
-            table.add(name, conclusion.best_log2[name], value, axis.default, ends)
+    for name, value in best.items():
+        text = value_text(value) + NOT_SEARCHED * (name in conclusion.not_searched)
+        axis, log2 = space.get(name), conclusion.best_log2.get(name)
+        default: str | float | None = axis.default if axis else None
+        ends = f"{axis.low:g} to {axis.high:g}" if axis else None
+        if axis and axis.choices:
+            log2, default = None, str(axis.choices[round(axis.default)])
+            ends = ", ".join(map(str, axis.choices))
+        table.add(name, log2, Cell(value, text), default, ends)
     return table
 
 
@@ -341,7 +340,7 @@ def verdict_table(result: Verdict, hyperparameter: str = "eta") -> Table:
         f"Regret: the loss from training at the transferred {hyperparameter} instead of the "
         "optimum. Loss gap: the loss from training at the base's optimum instead, relative to the "
         "least loss in the relative gap. "
-        f"±: 95 % interval{NO_INTERVAL * bool(bare)}. "
+        f"± or a range: 95 % interval{NO_INTERVAL * bool(bare)}. "
         f"A size holds with {result.limits}.{law}"
         f"{' w: width, d: depth, b: batch size, s: steps.' * (result.axis == JOINT_AXIS)}"
     )
@@ -360,9 +359,10 @@ def verdict_table(result: Verdict, hyperparameter: str = "eta") -> Table:
             else size.loss_gap
         )
         basin = size.basin.width_log2
+        label = label_size(asdict(size.size), result.axis)
         is_bound = math.isfinite(basin.value) and math.isinf(basin.high)
         table.add(
-            label_size(asdict(size.size), result.axis),
+            Cell(label, label, small=" (base)" * size.is_base),
             size.optimum_log2,
             *[size.planned_log2] * bool(result.law),
             Cell(0.0, "0") if known else size.shift_log2,
@@ -398,11 +398,42 @@ def trend_text(fitted: Trend, *, applied: bool) -> str:
 
 def diagnosis(console: Console, diagnosed: Diagnosis) -> None:
     """What every ablation showed, what explains most first."""
-    if diagnosed.results:
-        diagnosis_table(diagnosed).print(console)
+    if not diagnosed.results:
+        return
+    tried = [
+        Tried(
+            name=result.ablation.name,
+            evidence=result.ablation.evidence,
+            sentence=result.sentence,
+            explained=result.explained,
+            after=_numbers(result.after) if result.after else None,
+        )
+        for result in diagnosed.results
+    ]
+    before = _numbers(diagnosed.results[0].before)
+    ablation_table(diagnosed.axis, before, tried).print(console)
 
 
-def diagnosis_table(diagnosed: Diagnosis) -> Table:
+Numbers = tuple[Estimate, Estimate, Estimate]
+"""Shift (log2), loss gap and loss (nats) of a size."""
+
+
+def _numbers(size: SizeVerdict) -> Numbers:
+    return size.shift_log2, size.loss_gap, size.loss
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tried:
+    """An ablation: the share of the failure that it `explained`, and what was left `after` it."""
+
+    name: str
+    evidence: str
+    sentence: str
+    explained: Estimate
+    after: Numbers | None
+
+
+def ablation_table(axis: str, before: Numbers, ablations: Sequence[Tried]) -> Table:
     """The failure as it is, and a row an ablation with what is left of the failure."""
     columns = [
         Column("ablation", left=True),
@@ -412,24 +443,21 @@ def diagnosis_table(diagnosed: Diagnosis) -> Table:
         Column("loss", unit="nats", form=".4f", importance=1),
         Column("explains", form=".0%"),
     ]
-    table = Table(f"Ablations of the transfer over {diagnosed.axis}", columns)
-    before = diagnosed.results[0].before
-    table.add("as it is", "", before.shift_log2, before.loss_gap, _loss(before.loss), None)
-    for result in diagnosed.results:
-        after, evidence = result.after, result.ablation.evidence
-        numbers: list[Value] = [None, None, None, Cell(None, "not tried")]
-        if after is not None:
-            explained = result.explained
-            share = explained.value if math.isfinite(explained.value) else 0.0
-            text = number(explained.value, ".0%")
-            bar = min(1.0, max(0.0, share))
-            numbers = [after.shift_log2, after.loss_gap, _loss(after.loss)]
-            numbers.append(Cell(explained, text, bar=bar))
-        said = f"{result.sentence}." + f" Evidence without training: {evidence}." * bool(evidence)
-        table.add(result.ablation.name, "yes" * bool(evidence), *numbers, note=said)
+    table = Table(f"Ablations of the transfer over {axis}", columns)
+
+    def numbers(shift: Estimate, gap: Estimate, loss: Estimate) -> list[Value]:
+        return [shift, gap, Cell(loss, number(loss.value, ".3f"))]
+
+    table.add("as it is", "", *numbers(*before), None)
+    for tried in ablations:
+        cells: list[Value] = [None, None, None, Cell(None, "not tried")]
+        if tried.after is not None:
+            share, text = tried.explained.value, number(tried.explained.value, ".0%")
+            bar = min(1.0, max(0.0, share)) if math.isfinite(share) else 0.0
+            cells = [*numbers(*tried.after), Cell(tried.explained, text, bar=bar)]
+        has_evidence = bool(tried.evidence)
+        note = (
+            f"{tried.sentence}." + f" Evidence without training: {tried.evidence}." * has_evidence
+        )
+        table.add(tried.name, "yes" * has_evidence, *cells, note=note)
     return table
-
-
-def _loss(loss: Estimate) -> Cell:
-    """A loss, on a terminal without its interval."""
-    return Cell(loss, number(loss.value, ".3f"))

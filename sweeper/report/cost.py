@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from statistics import median
-from typing import Any
 
-from sweeper.files import RECORD_ERRORS
+from sweeper.plan.plan import TransferPlan
 from sweeper.report.table import Cell, Column, Table, duration
 from sweeper.study.setup import LADDER_PHASE, Trials
 from sweeper.trial import Result, Trial, TrialSpec
@@ -300,44 +299,41 @@ NO_SIZES = "the FLOPs of these trials are not known"
 
 
 def saving(
-    trials: Trials, plan: Mapping[str, Any], flops: Callable[[TrialSpec], float] = flops_of
+    trials: Trials, plan: TransferPlan | None, flops: Callable[[TrialSpec], float] = flops_of
 ) -> Saving | None:
-    """What the study spent, and what the same search at the plan's target would; None: no trials.
+    """What the study spent, and what the same search at the plan's target would.
 
-    The trials at the target are those of the search, run for run, each for as many of its steps.
+    The trials at the target are those of the search, run for run, each for as many of its
+    steps and trained as the plan's law says. None without trials or a plan.
     """
     searched = trials.searched
-    try:
-        target = _at_target(searched[-1].trial.spec, plan)
-    except (*RECORD_ERRORS, LookupError):  # no trials, no target, or one of another shape
+    if not searched or plan is None:
         return None
+
+    def at_target(spec: TrialSpec) -> TrialSpec:
+        train = spec.train
+        if plan.law is not None:
+            scale = plan.law.target
+            train = replace(train, batch_size=scale.batch, steps=scale.steps)
+        return replace(spec, width=plan.target.width, depth=plan.target.depth, train=train)
+
     ladders = [run for run in trials.current if run.trial.phase == LADDER_PHASE]
-    at_target = spent(searched, lambda spec: flops(_at_target(spec, plan)))
+    there = spent(searched, lambda spec: flops(at_target(spec)))
     seconds, widest, device = math.nan, 0, ""
     if timed := [run for run in (*searched, *ladders) if run.seconds > 0]:
         widest = max(run.trial.width for run in timed)
         wide = [run for run in timed if run.trial.width == widest]
         cost, device = spent(wide, flops), wide[0].device
-        seconds = at_target.flops * cost.seconds / cost.flops if cost.flops else math.nan
+        seconds = there.flops * cost.seconds / cost.flops if cost.flops else math.nan
     return Saving(
-        width=target.width,
-        depth=target.depth,
+        width=plan.target.width,
+        depth=plan.target.depth,
         tuning=spent(searched, flops),
         validation=spent(ladders, flops),
-        at_target=replace(at_target, seconds=seconds),
+        at_target=replace(there, seconds=seconds),
         timed_width=widest,
         device=device,
     )
-
-
-def _at_target(spec: TrialSpec, plan: Mapping[str, Any]) -> TrialSpec:
-    """A trial's specification at the plan's target, trained as its law says."""
-    size = plan["target"]
-    scale = (plan.get("law") or {}).get("target") or {}
-    train = spec.train
-    if scale:
-        train = replace(train, batch_size=int(scale["batch"]), steps=int(scale["steps"]))
-    return replace(spec, width=int(size["width"]), depth=int(size["depth"]), train=train)
 
 
 def times(factor: float) -> str:

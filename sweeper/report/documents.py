@@ -5,18 +5,26 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import yaml  # type: ignore[import-untyped]
 
-from sweeper.files import read_json, try_json
+from sweeper.files import RECORD_ERRORS, read_json
+from sweeper.plan.plan import TransferPlan
+from sweeper.records import from_json
+from sweeper.search.strategy import Conclusion
 from sweeper.study.setup import Trials, trials_of
 from sweeper.study.study import Study
+from sweeper.trial import Axis, Space
 from sweeper.verdict.curve import Estimate
-from sweeper.verdict.ladder import JOINT_AXIS, LADDER_AXES
+from sweeper.verdict.judge import Verdict
+from sweeper.verdict.ladder import JOINT_AXIS, LADDER_AXES, Size
+from sweeper.verdict.trend import Exponent, Trend
+
+T = TypeVar("T")
 
 Document = Mapping[str, Any]
 """A JSON object as a study's folder holds it."""
@@ -48,10 +56,10 @@ def takes(config: str, name: str) -> bool:
         if not (command := runner.get("command")):
             return True
         names = {name, "trial", *["plan"] * (name in ("width", "depth"))}
-        told, uses = f"{command} {runner.get('arguments')}", set(runner.get("uses") or ())
+        text, uses = f"{command} {runner.get('arguments')}", set(runner.get("uses") or ())
     except (yaml.YAMLError, KeyError, TypeError, AttributeError):
         return True
-    found = re.search(rf"\{{[^{{}}]*\b({'|'.join(names)})\b", told)
+    found = re.search(rf"\{{[^{{}}]*\b({'|'.join(names)})\b", text)
     return found is not None or not uses.isdisjoint({*names, "*"})
 
 
@@ -107,30 +115,107 @@ DIAGNOSED_AXES = ("width", "depth")
 UNDECIDED = "cannot say yet"
 
 
+READ_ERRORS = (*RECORD_ERRORS, LookupError, ArithmeticError)
+"""What a document of another shape raises."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Searched:
+    """`search.json`: what a search found, where, and in which space. Figures draw its `record`."""
+
+    record: Document
+    conclusion: Conclusion
+    space: Space
+    base: Size | None
+
+    @classmethod
+    def read(cls, record: Document) -> Searched:
+        """One of `READ_ERRORS` for a record of another shape than `sweeper search` writes."""
+        space = {str(name): _axis(axis) for name, axis in record["space_log2"].items()}
+        for name in ("best", "provenance"):
+            dict(record.get(name) or {})
+
+        def places(log2: Document) -> dict[str, Any]:
+            """A choice is recorded by its value, and searched by its place."""
+            known = {name: space[name].choices for name in log2 if name in space}
+            return {n: known[n].index(v) if known.get(n) else v for n, v in log2.items()}
+
+        names = {field.name for field in fields(Conclusion)}
+        found = {name: value for name, value in record.items() if name in names}
+        found["best_log2"] = places(found["best_log2"])
+        if combination := found.get("combination"):
+            sides = {name: places(combination[name]) for name in ("combined_log2", "single_log2")}
+            found["combination"] = {**combination, **sides}
+            found["combination"].pop("finding", None)
+        if retune := found.get("retune"):
+            found["retune"] = {name: part for name, part in retune.items() if name != "finding"}
+        base = record.get("base")
+        return cls(
+            record=record,
+            conclusion=from_json(Conclusion, found),
+            space=space,
+            base=from_json(Size, base) if base else None,
+        )
+
+
+def _axis(record: Document) -> Axis:
+    if not (choices := record.get("choices")):
+        return from_json(Axis, record)
+    place = float(choices.index(record["default"]))
+    return Axis(low=0.0, high=len(choices) - 1.0, default=place, choices=tuple(choices))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Validation:
+    """`validation.json`: verdicts on curves over a `hyperparameter`. Figures draw its `record`."""
+
+    record: Document
+    hyperparameter: str
+    verdicts: tuple[Verdict, ...]
+    trend: Trend | None
+    exponents: tuple[Exponent, ...]
+
+    @classmethod
+    def read(cls, record: Document) -> Validation:
+        """One of `READ_ERRORS` for a record of another shape than `transfer --validate` writes."""
+        hyperparameter = str(record.get("hyperparameter", "eta"))
+        trend, fitted = record.get("trend"), record.get("exponents") or {}
+        for curve in record.get("curves") or ():
+            for point in curve["points"]:
+                float(point[f"log2_{hyperparameter}"]), [float(loss) for loss in point["losses"]]
+        return cls(
+            record=record,
+            hyperparameter=hyperparameter,
+            verdicts=tuple(from_json(Verdict, axis) for axis in record.get("axes") or ()),
+            trend=from_json(Trend, trend) if trend else None,
+            exponents=tuple(from_json(Exponent, one) for one in fitted.get("exponents") or ()),
+        )
+
+
 @dataclass(frozen=True, kw_only=True)
 class TargetDocuments:
-    """One folder of `transfer/`: the plan for a size, and its validation; empty when missing.
+    """One folder of `transfer/`: the plan for a size, and its validation; None when missing.
 
     `others` are validations of other hyperparameters than eta, which the headline leaves out.
     """
 
     name: str
-    plan: Document
-    validation: Document
-    others: tuple[Document, ...] = ()
+    plan: TransferPlan | None = None
+    validation: Validation | None = None
+    others: tuple[Validation, ...] = ()
 
     @property
     def answers(self) -> list[str]:
         """The verdict of every axis."""
-        return [str(axis.get("answer", UNDECIDED)) for axis in self.validation.get("axes") or ()]
+        return [verdict.answer for verdict in self.validation.verdicts] if self.validation else []
 
 
 @dataclass(frozen=True, kw_only=True)
 class Documents:
-    """All that a report is made from; what is missing or cannot be read is empty."""
+    """All that a report is made from; what is missing or cannot be read is None or empty."""
 
     name: str
-    search: Document
+    searched: Searched | None
     targets: tuple[TargetDocuments, ...]
     config: str
     diagnoses: tuple[Document, ...] = ()
@@ -139,6 +224,11 @@ class Documents:
     trials: Trials = field(default_factory=lambda: Trials([], 0))
     damaged: tuple[str, ...] = ()
     """Names of the documents that are there and cannot be shown."""
+
+    @property
+    def search(self) -> Document:
+        """The record of the search."""
+        return self.searched.record if self.searched else {}
 
     @property
     def counts(self) -> Counter[str]:
@@ -153,42 +243,58 @@ class Documents:
     @classmethod
     def read(cls, folder: Path) -> Documents:
         """The documents in the study's `folder`."""
-        search = try_json(folder / "search.json")
+        damaged: list[str] = []
+
+        def read(path: Path, make: Callable[[Any], T], kind: type = dict) -> T | None:
+            """What `make` makes of a document; None where there is none, or a damaged one."""
+            if not path.exists():
+                return None
+            try:
+                record = read_json(path)
+                if not isinstance(record, kind):
+                    raise TypeError
+                return make(record)
+            except (OSError, *READ_ERRORS):
+                damaged.append(str(path.relative_to(folder)))
+                return None
+
+        def target(place: Path) -> TargetDocuments:
+            others = (
+                read(path, Validation.read) for path in sorted(place.glob("validation-*.json"))
+            )
+            return TargetDocuments(
+                name=place.name,
+                plan=read(place / "plan.json", lambda record: from_json(TransferPlan, record)),
+                validation=read(place / "validation.json", Validation.read),
+                others=tuple(filter(None, others)),
+            )
+
+        def by_numbers(place: Path) -> tuple[list[int], str]:
+            """Sorts w64-d2 before w256-d2."""
+            return [int(digits) for digits in re.findall("[0-9]+", place.name)], place.name
+
+        searched = read(folder / "search.json", Searched.read)
+        places = sorted((folder / "transfer").glob("*/"), key=by_numbers)
+        targets = [
+            found for found in map(target, places) if found.plan or found.validation or found.others
+        ]
+        diagnoses = [
+            read(folder / f"transfer/diagnosis-{axis}.json", dict) for axis in DIAGNOSED_AXES
+        ]
+        check = read(folder / "check/check.json", dict)
+        scales = read(folder / "check/scales.json", list, list)
+        read(folder / "check/rules.json", list, list)
         return cls(
-            name=str(search.get("study") or folder.absolute().name),
-            search=search,
-            targets=tuple(_targets(folder / "transfer")),
+            name=str((searched and searched.record.get("study")) or folder.absolute().name),
+            searched=searched,
+            targets=tuple(targets),
             config=_text(folder / "config.yaml"),
-            diagnoses=tuple(
-                try_json(folder / f"transfer/diagnosis-{a}.json") for a in DIAGNOSED_AXES
-            ),
-            check=try_json(folder / "check/check.json"),
-            scales=_records(folder / "check/scales.json"),
+            diagnoses=tuple(found or {} for found in diagnoses),
+            check=check or {},
+            scales=scales or [],
             trials=trials_of(Study.read(folder)),
-            damaged=tuple(_damaged(folder)),
+            damaged=tuple(damaged),
         )
-
-
-def _records(path: Path) -> list[Any]:
-    """The JSON list at `path`; empty when there is none that can be read."""
-    value = _read(path)
-    return value if isinstance(value, list) else []
-
-
-def _read(path: Path) -> object:
-    try:
-        return read_json(path)
-    except (OSError, ValueError):
-        return None
-
-
-def _damaged(folder: Path) -> Iterable[str]:
-    """Documents that are there and are no JSON of the right kind."""
-    for pattern in ("search.json", "transfer/*.json", "transfer/*/*.json", "check/*.json"):
-        for path in sorted(folder.glob(pattern)):
-            kind = list if path.name in ("rules.json", "scales.json") else dict
-            if not isinstance(_read(path), kind):
-                yield str(path.relative_to(folder))
 
 
 def _text(path: Path) -> str:
@@ -196,17 +302,3 @@ def _text(path: Path) -> str:
         return path.read_text(encoding="utf-8", errors="replace")
     except OSError:
         return ""
-
-
-def _targets(folder: Path) -> Iterable[TargetDocuments]:
-    """The targets in `transfer/` by size; a folder without any readable document is no target."""
-    for path in sorted(folder.glob("*"), key=lambda path: _numbers(path.name)):
-        plan, validation = try_json(path / "plan.json"), try_json(path / "validation.json")
-        others = tuple(filter(None, map(try_json, sorted(path.glob("validation-*.json")))))
-        if plan or validation or others:
-            yield TargetDocuments(name=path.name, plan=plan, validation=validation, others=others)
-
-
-def _numbers(name: str) -> tuple[list[int], str]:
-    """Sorts w64-d2 before w256-d2."""
-    return [int(digits) for digits in re.findall("[0-9]+", name)], name

@@ -6,23 +6,24 @@ import base64
 import hashlib
 import math
 import shlex
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, get_args
 
-from jinja2 import Environment, PackageLoader, UndefinedError
+from jinja2 import Environment, PackageLoader
 from markupsafe import Markup
 
-from sweeper.files import RECORD_ERRORS, private_folder, write_atomically
+from sweeper.files import private_folder, write_atomically
+from sweeper.plan.plan import TransferPlan
 from sweeper.report import sections
-from sweeper.report.console import NOT_SEARCHED, alike, role_name, size_text
+from sweeper.report.console import best_table, plan_table, size_text, trend_text, verdict_table
 from sweeper.report.documents import (
     UNDECIDED,
     Document,
     Documents,
+    Searched,
     TargetDocuments,
-    interval,
+    Validation,
     ladder_curves,
     number,
 )
@@ -38,7 +39,7 @@ from sweeper.report.figures import (
 )
 from sweeper.report.table import Table
 from sweeper.trial import Status
-from sweeper.verdict.ladder import label_size
+from sweeper.verdict.judge import Verdict
 
 # Templates as pages: one script, one style, and nothing that is loaded from elsewhere.
 
@@ -108,8 +109,6 @@ def _environment() -> Environment:
     return environment
 
 
-MALFORMED_ERRORS = (*RECORD_ERRORS, LookupError, ArithmeticError, UndefinedError)
-"""What a document of another shape raises."""
 STATUSES = get_args(Status)
 HEADLINES = {
     "holds": "The transfer holds",
@@ -150,44 +149,7 @@ def render(folder: Path) -> str:
 def _rendered(folder: Path) -> tuple[Documents, str]:
     """The page, and the documents that are on it."""
     documents = Documents.read(folder)
-    try:
-        return documents, _page(documents)
-    except MALFORMED_ERRORS:
-        documents = _sound(documents)
-        return documents, _page(documents)
-
-
-def _sound(documents: Documents) -> Documents:
-    """Without the documents that are of another shape than their command writes."""
-    empty = Documents(name=documents.name, search={}, targets=(), config="")
-    damaged, targets = list(documents.damaged), []
-    search = documents.search if _shows(replace(empty, search=documents.search)) else {}
-    damaged += ["search.json"] * (search != documents.search)
-    for target in documents.targets:
-        bare = replace(target, plan={}, validation={}, others=())
-        plan = replace(bare, plan=target.plan)
-        validation = replace(bare, validation=target.validation)
-        if not _shows(replace(empty, targets=(plan,))):
-            damaged.append(f"transfer/{target.name}/plan.json")
-            plan = replace(plan, plan={})
-        if not _shows(replace(empty, targets=(validation,))):
-            damaged.append(f"transfer/{target.name}/validation.json")
-            validation = replace(validation, validation={})
-        each = [replace(bare, validation=other) for other in target.others]
-        others = tuple(o.validation for o in each if _shows(replace(empty, targets=(o,))))
-        if len(others) < len(each):
-            damaged.append(f"transfer/{target.name}/validation-*.json")
-        targets.append(replace(plan, validation=validation.validation, others=others))
-    return replace(documents, search=search, targets=tuple(targets), damaged=tuple(damaged))
-
-
-def _shows(documents: Documents) -> bool:
-    """Whether a page can be made."""
-    try:
-        _page(documents)
-    except MALFORMED_ERRORS:
-        return False
-    return True
+    return documents, _page(documents)
 
 
 def _page(documents: Documents) -> str:
@@ -203,7 +165,7 @@ def _page(documents: Documents) -> str:
         headlines=HEADLINES,
         base=_base(documents),
         transfers=[_transfer(target, names, deep=documents.deep) for target in documents.targets],
-        best=_best(search),
+        best=_best(documents.searched),
         best_loss=Markup(svg(best_loss_figure(search), names.next())) if has_best else "",
         lines=Markup(svg(lines_figure(search), names.next())) if has_lines else "",
         pairs=Markup(svg(pairs_figure(search), names.next())) if search.get("pairs") else "",
@@ -240,78 +202,65 @@ def _overall(targets: Iterable[TargetDocuments]) -> str:
 
 def _base(documents: Documents) -> str:
     """The base in words; empty where no search tells it."""
-    base = documents.search.get("base")
+    searched = documents.searched
+    base = searched.base if searched else None
     return size_text(base, deep=documents.deep) if base else ""
 
 
 def _transfer(target: TargetDocuments, names: _Names, *, deep: bool) -> dict[str, Any]:
     """A target as the template shows it."""
-    source = target.plan.get("source") or {}
-    return {
-        "name": target.name,
-        "label": sections.target_text(target.plan, target.name, deep=deep),
-        "law": sections.law(target.plan),
-        "exponents": sections.exponents(target.validation),
-        "answers": target.answers,
+    plan = target.plan
+    shown: dict[str, Any] = {
+        "label": sections.target_text(plan, target.name, deep=deep),
+        "exponents": list(map(str, target.validation.exponents)) if target.validation else [],
         "axes": [
-            _axis(validation, verdict, target.plan, names)
+            _axis(validation, verdict, plan, names)
             for validation in (target.validation, *target.others)
-            for verdict in validation.get("axes") or ()
+            if validation is not None
+            for verdict in validation.verdicts
         ],
-        "parameters": _parameters(target.plan.get("parameters") or ()),
-        "count": len(target.plan.get("parameters") or ()),
+    }
+    if plan is None:
+        return shown
+    command = plan.source.get("target_command")
+    return shown | {
+        "law": [line.removeprefix("- ") for line in plan.law.lines()] if plan.law else [],
+        "parameters": plan_table(plan) if plan.parameters else None,
+        "count": len(plan.parameters),
         "operations": {
-            name: ", ".join(f"{key} {number(value):.4g}" for key, value in factors.items())
-            for name, factors in (target.plan.get("operations") or {}).items()
+            name: ", ".join(f"{key} {value:.4g}" for key, value in factors.items())
+            for name, factors in plan.operations.items()
         },
-        "needs": [str(need) for need in target.plan.get("needs") or ()],
-        "command": shlex.join(map(str, source.get("target_command") or ())),
-        "source": facts(target.plan.get("source")),
+        "needs": plan.needs,
+        "command": shlex.join(map(str, command)) if isinstance(command, list | tuple) else "",
+        "source": facts(plan.source),
     }
 
 
-def _axis(validation: Document, verdict: Document, plan: Document, names: _Names) -> dict[str, Any]:
+def _axis(
+    validation: Validation, verdict: Verdict, plan: TransferPlan | None, names: _Names
+) -> dict[str, Any]:
     """One axis of a validation: the answer, a row a size, the drawing."""
-    axis, hyperparameter = str(verdict["axis"]), str(validation.get("hyperparameter", "eta"))
-    base, corrected = plan.get("base") or {}, bool((plan.get("source") or {}).get("correction"))
-    has_curves = bool(ladder_curves(validation, axis))
-    drawing = svg(learning_rate_figure(validation, axis), names.next()) if has_curves else ""
+    axis, hyperparameter = verdict.axis, validation.hyperparameter
+    drawing = ""
+    if ladder_curves(validation.record, axis):
+        drawing = svg(learning_rate_figure(validation.record, axis), names.next())
+    trend = ""
+    if axis == "width" and validation.trend:
+        corrected = bool(plan and plan.source.get("correction"))
+        trend = trend_text(validation.trend, applied=corrected)
     return {
         "axis": axis,
         "hyperparameter": hyperparameter if hyperparameter != "eta" else "",
-        "answer": verdict.get("answer", UNDECIDED),
-        "todo": verdict.get("todo", ""),
-        "note": verdict.get("note", ""),
-        "limits": verdict.get("limits", ""),
-        "trend": sections.trend(validation, corrected=corrected) if axis == "width" else "",
-        "law": verdict.get("law", ""),
-        "sizes": [_size(size, axis, base) for size in verdict.get("sizes") or ()],
+        "answer": verdict.answer,
+        "todo": verdict.todo,
+        "note": verdict.note,
+        "up_to": verdict.up_to,
+        "trend": trend,
+        "law": verdict.law,
+        "table": verdict_table(verdict, hyperparameter) if verdict.sizes else None,
         "figure": Markup(drawing),
     }
-
-
-def _size(size: Document, axis: str, base: Document) -> dict[str, Any]:
-    """One row of the verdict's table."""
-    loss, is_base = number((size.get("loss") or {}).get("value")), _is_base(size, base)
-    shift = interval(size.get("shift_log2"), "{:+z.2f}")
-    return {
-        "size": f"{label_size(size['size'], axis)}{' (base)' if is_base else ''}",
-        "optimum": interval(size.get("optimum_log2"), "{:z.2f}"),
-        "shift": {"value": "0", "range": "by definition"} if is_base and shift else shift,
-        "basin": interval((size.get("basin") or {}).get("width_log2"), "{:.2f}"),
-        "loss": interval(size.get("loss"), "{:.4f}"),
-        "regret": interval(size.get("regret"), "{:.4f}"),
-        "loss_gap": interval(
-            size.get("loss_gap"), "{:.2f}", scale=100 / loss if loss else math.nan
-        ),
-        "answer": size.get("answer", UNDECIDED),
-        "why": "" if size.get("answer") == "holds" else size.get("reason", ""),
-    }
-
-
-def _is_base(size: Document, base: Document) -> bool:
-    """Whether a row is the base's; a record that does not say so has its width and depth."""
-    return bool(size.get("is_base", size["size"] == base))
 
 
 def _steps(documents: Documents, names: _Names) -> Markup | str:
@@ -332,67 +281,17 @@ def _curve_note(search: Document) -> str:
     )
 
 
-def _best(search: Document) -> list[dict[str, str]]:
-    """A row for each of the best hyperparameters."""
-    rows, space = [], search.get("space_log2") or {}
-    for name, value in (search.get("best") or {}).items():
-        axis = space.get(name) or {}
-        if choices := axis.get("choices"):
-            rows.append(_chosen(name, value, choices, axis.get("default")))
-            continue
-        log2 = number((search.get("best_log2") or {}).get(name))
-        low, high, default = (number(axis.get(key)) for key in ("low", "high", "default"))
-        rows.append(
-            {
-                "name": name,
-                "value": f"{number(value):.5g}",
-                "log2": f"{log2:g}",
-                "default": f"{default:g}",
-                "range": f"{low:g} to {high:g}",
-            }
-        )
-    unmoved = search.get("not_searched") or ()
-    return [row | {"note": NOT_SEARCHED * (row["name"] in unmoved)} for row in rows]
-
-
-def _chosen(name: str, value: object, choices: Sequence[object], default: object) -> dict[str, str]:
-    """A row of one that is chosen from a list."""
-    texts = {"value": value, "log2": "", "default": default}
-    return {"name": name, "range": ", ".join(map(str, choices))} | {
-        key: str(text) for key, text in texts.items()
-    }
-
-
-def _parameters(parameters: Sequence[Document]) -> list[dict[str, str]]:
-    """The rows of the plan's table; layers that are alike share one."""
-    rows = alike([_parameter(one) for one in parameters], lambda row: row["name"], _content)
-    return [row | {"name": name} for name, row in rows]
-
-
-def _content(row: dict[str, str]) -> tuple[str, ...]:
-    return tuple(value for key, value in row.items() if key != "name")
-
-
-def _parameter(parameter: Document) -> dict[str, str]:
-    """A row of the plan's table: base, and an arrow to the target where it differs."""
-    base, target = parameter.get("base") or {}, parameter.get("target") or {}
-    shapes = ("x".join(map(str, parameter.get(key) or ())) for key in ("base_shape", "shape"))
-    row = {"name": str(parameter.get("name")), "role": role_name(str(parameter.get("role")))}
-    row["shape"] = _change(*shapes)
-    for key in ("init_std", "multiplier", "lr", "eps", "weight_decay"):
-        row[key] = _change(*(f"{number(side.get(key)):.3g}" for side in (base, target)))
-    init = str(parameter.get("init", "normal"))
-    return row if init == "normal" else row | {"init_std": init}
-
-
-def _change(base: str, target: str) -> str:
-    return target if base == target else f"{base} → {target}"
+def _best(searched: Searched | None) -> Table | None:
+    """The best hyperparameters; None where there are none yet."""
+    if searched is None or not searched.record.get("best"):
+        return None
+    return best_table(searched.conclusion, searched.space, searched.record["best"])
 
 
 def _commands(documents: Documents) -> list[str]:
     """The commands behind the search and the plans, in order, each once."""
     records = [
         documents.search.get("provenance"),
-        *(t.plan.get("source") for t in documents.targets),
+        *(target.plan.source for target in documents.targets if target.plan),
     ]
     return list(dict.fromkeys(str(r["command"]) for r in records if r and r.get("command")))

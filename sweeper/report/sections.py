@@ -11,16 +11,15 @@ from typing import Any
 
 from markupsafe import Markup
 
-from sweeper.errors import ConfigError
-from sweeper.files import RECORD_ERRORS
-from sweeper.laws.law import AppliedLaw
-from sweeper.records import call_checked, from_json
-from sweeper.report.console import size_text, trend_text
+from sweeper.plan.plan import TransferPlan
+from sweeper.records import from_json
+from sweeper.report.console import Numbers, Tried, ablation_table, size_text
 from sweeper.report.cost import NO_SIZES, NOT_KNOWN, Cost, Saving, cost_table, saving, times
-from sweeper.report.documents import Document, Documents, axis_verdict, interval, number
+from sweeper.report.documents import READ_ERRORS, Document, Documents, Searched, estimate_of, number
 from sweeper.report.drawing import svg
 from sweeper.report.table import Table, duration
-from sweeper.verdict.trend import Exponent, Trend
+from sweeper.verdict.curve import UNKNOWN
+from sweeper.verdict.ladder import Size
 
 Section = dict[str, Any]
 """What the template shows of a record."""
@@ -32,7 +31,7 @@ def _whole(make: Callable[[Any], Section], records: Iterable[Any]) -> list[Secti
     for record in records:
         try:
             found.append(make(record))
-        except (*RECORD_ERRORS, LookupError, ArithmeticError):
+        except READ_ERRORS:
             continue
     return found
 
@@ -43,37 +42,30 @@ def diagnoses(records: Iterable[Document]) -> list[Section]:
 
 
 def _diagnosis(record: Document) -> Section:
-    results = [_result(result) for result in record["results"]]
-    before = record["results"][0]["before"] if results else {}
+    def numbers(size: Document) -> Numbers:
+        shift, gap, loss = (estimate_of(size.get(n)) for n in ("shift_log2", "loss_gap", "loss"))
+        return shift, gap, loss
+
+    ablations = [
+        Tried(
+            name=str(result["ablation"]["name"]),
+            evidence=str(result["ablation"]["evidence"]),
+            sentence=str(result["sentence"]),
+            explained=estimate_of(result["explained"]),
+            after=numbers(result["after"]) if result["after"] else None,
+        )
+        for result in record["results"]
+    ]
+    # NaN of what could not be tried goes last.
+    ablations.sort(key=lambda tried: -tried.explained.value if tried.after else math.inf)
+    axis, table = str(record["axis"]), None
+    if ablations:
+        table = ablation_table(axis, numbers(record["results"][0]["before"]), ablations)
     return {
-        "axis": str(record["axis"]),
+        "axis": axis,
         "answer": str(record["answer"]),
         "conclusion": str(record["conclusion"]),
-        "before": _numbers(before),
-        "results": sorted(results, key=lambda result: -result["order"]),
-    }
-
-
-def _result(record: Document) -> Section:
-    """One ablation: its numbers, and what they mean in a sentence."""
-    ablation, fraction = record["ablation"], number(record["explained"]["value"])
-    return {
-        "name": str(ablation["name"]),
-        "evidence": str(ablation["evidence"]),
-        "sentence": str(record["sentence"]),
-        "explained": interval(record["explained"], "{:.0f}", scale=100),
-        "bar": round(100 * min(1.0, max(0.0, fraction))) if math.isfinite(fraction) else 0,
-        "order": fraction if math.isfinite(fraction) else -1.0,
-        **_numbers(record["after"] or {}),
-    }
-
-
-def _numbers(size: Document) -> Section:
-    """Shift, loss gap and loss of the large size, with their intervals."""
-    return {
-        "shift": interval(size.get("shift_log2"), "{:+z.2f}"),
-        "loss_gap": interval(size.get("loss_gap"), "{:z.4f}"),
-        "loss": interval(size.get("loss"), "{:.4f}"),
+        "table": table,
     }
 
 
@@ -114,52 +106,17 @@ def _scales(records: Sequence[Document], name: str) -> Section:
     return {"table": scale_table(found), "figure": Markup(svg(scale_figure(found), name))}
 
 
-def law(plan: Document) -> list[str]:
-    """The lines on the law of a plan; none without one."""
-    applied = _law(plan)
-    return [line.removeprefix("- ") for line in applied.lines()] if applied else []
-
-
-def trend(validation: Document, *, corrected: bool) -> str:
-    """What the optima over width predict for the target, as the terminal says it; empty: none."""
-    if not validation.get("trend"):
-        return ""
-    try:
-        return trend_text(call_checked(Trend, validation["trend"], {}), applied=corrected)
-    except ConfigError:
-        return ""
-
-
-def exponents(validation: Document) -> list[str]:
-    """The law that was fitted to the ladders, a line an exponent; none without one."""
-    fitted = validation.get("exponents") or {}
-    try:
-        return [str(call_checked(Exponent, one, {})) for one in _list(fitted.get("exponents"))]
-    except ConfigError:
-        return []
-
-
-def target_text(plan: Document, name: str, *, deep: bool) -> str:
+def target_text(plan: TransferPlan | None, name: str, *, deep: bool) -> str:
     """A plan's target in words; the folder's `name` where there is no plan."""
-    if not (size := plan.get("target")):
+    if plan is None:
         return name
-    words, applied = size_text(size, deep=deep), _law(plan)
-    if applied is None:
-        return words
-    base, target = applied.base, applied.target
+    text = size_text(plan.target, deep=deep)
+    if plan.law is None:
+        return text
+    base, target = plan.law.base, plan.law.target
     if (base.batch, base.steps) == (target.batch, target.steps):
-        return words
-    return f"{words}, {target.steps:,} steps of {target.batch:,}"
-
-
-def _law(plan: Document) -> AppliedLaw | None:
-    if not plan.get("law"):
-        return None
-    try:
-        applied: AppliedLaw = call_checked(AppliedLaw, plan["law"], {})
-    except ConfigError as error:
-        raise ValueError(str(error)) from error
-    return applied
+        return text
+    return f"{text}, {target.steps:,} steps of {target.batch:,}"
 
 
 def _list(value: object) -> list[Any]:
@@ -171,53 +128,56 @@ def _list(value: object) -> list[Any]:
 
 def cards(documents: Documents) -> list[dict[str, str]]:
     """The few numbers that a reader looks for first: name, value, and what it rests on."""
-    target = max(documents.targets, key=_width, default=None)
-    plan = target.plan if target is not None else {}
-    validation = next((t.validation for t in reversed(documents.targets) if t.validation), {})
-    best = [_optimum(documents.search, validation), _loss(documents.search)]
-    return [card for card in [*best, _planned(plan), _saved(documents, plan)] if card]
+    plans = [target.plan for target in documents.targets if target.plan]
+    plan = max(plans, key=lambda plan: plan.target.width, default=None)
+    found = [
+        _optimum(documents),
+        _loss(documents.searched),
+        _planned(plan),
+        _saved(documents, plan),
+    ]
+    return [card for card in found if card]
 
 
-def _width(target: Any) -> int:
-    return int((target.plan.get("target") or {}).get("width", 0))
-
-
-def _optimum(search: Document, validation: Document) -> dict[str, str] | None:
+def _optimum(documents: Documents) -> dict[str, str] | None:
     """The best eta of the base: measured on its curve, else what the search chose."""
-    sizes = axis_verdict(validation, "width").get("sizes") or ()
-    base: Document = next((size for size in sizes if size.get("is_base")), {})
-    estimate = base.get("optimum_log2") or {}
-    value, low, high = (number(estimate.get(key)) for key in ("value", "low", "high"))
-    width = (search.get("base") or {}).get("width")
-    name = f"Best η at width {width}" if width else "Best η"
-    if math.isfinite(value):
+    searched = documents.searched
+    name = "Best η"
+    if searched and searched.base:
+        name = f"Best η at width {searched.base.width}"
+    validations = [t.validation for t in reversed(documents.targets) if t.validation]
+    verdicts = validations[0].verdicts if validations else ()
+    sizes = next((verdict.sizes for verdict in verdicts if verdict.axis == "width"), ())
+    measured = next((size.optimum_log2 for size in sizes if size.is_base), UNKNOWN)
+    if math.isfinite(measured.value):
+        low, high = measured.low, measured.high
         known = math.isfinite(low) and math.isfinite(high)
-        span = f"95 % interval {2**low:.3g} to {2**high:.3g}" if known else "no interval"
-        return _card(name, f"{2**value:.4g}", f"log2 {value:.2f}; {span}")
-    log2 = number((search.get("best_log2") or {}).get("eta"))
+        ends = f"95 % interval {2**low:.3g} to {2**high:.3g}" if known else "no interval"
+        return _card(name, f"{2**measured.value:.4g}", f"log2 {measured.value:.2f}; {ends}")
+    log2 = searched.conclusion.best_log2.get("eta", math.nan) if searched else math.nan
     if not math.isfinite(log2):
         return None
     return _card(name, f"{2**log2:.4g}", f"log2 {log2:g}; no interval before --validate")
 
 
-def _loss(search: Document) -> dict[str, str] | None:
-    loss, seeds = number(search.get("objective")), search.get("seeds")
-    if not math.isfinite(loss):
+def _loss(searched: Searched | None) -> dict[str, str] | None:
+    if searched is None or not math.isfinite(searched.conclusion.objective):
         return None
+    seeds = searched.conclusion.seeds
     note = f"of the best configuration, {'one seed' if seeds == 1 else f'mean over {seeds} seeds'}"
-    return _card("Training loss", f"{loss:.4f} nats", note)
+    return _card("Training loss", f"{searched.conclusion.objective:.4f} nats", note)
 
 
-def _planned(plan: Document) -> dict[str, str] | None:
-    eta, size = number((plan.get("hps") or {}).get("eta")), plan.get("target") or {}
-    if not math.isfinite(eta) or not size:
+def _planned(plan: TransferPlan | None) -> dict[str, str] | None:
+    eta = number(plan.hps.get("eta")) if plan else math.nan
+    if plan is None or not math.isfinite(eta):
         return None
-    origin = str((plan.get("source") or {}).get("eta_from") or "the study")
-    words = f"log2 {math.log2(eta):.2f}, from {origin}" if eta > 0 else f"from {origin}"
-    return _card(f"Planned η for width {size['width']}", f"{eta:.4g}", words)
+    origin = str(plan.source.get("eta_from") or "the study")
+    note = f"log2 {math.log2(eta):.2f}, from {origin}" if eta > 0 else f"from {origin}"
+    return _card(f"Planned η for width {plan.target.width}", f"{eta:.4g}", note)
 
 
-def _saved(documents: Documents, plan: Document) -> dict[str, str] | None:
+def _saved(documents: Documents, plan: TransferPlan | None) -> dict[str, str] | None:
     """Against tuning at the target, in FLOPs."""
     found = saving(documents.trials, plan)
     if found is None:
@@ -248,7 +208,7 @@ def costs(documents: Documents, base: str) -> tuple[Table, Saving] | None:
     rows = [([f"tuning at {base}"], tuning)]
     rows += [(["validation on ladders"], validation)] * bool(validation.trials)
     for each in found:
-        size = size_text({"width": each.width, "depth": each.depth}, deep=documents.deep)
+        size = size_text(Size(width=each.width, depth=each.depth), deep=documents.deep)
         rows.append(([f"the same tuning at {size}"], each.at_target))
     table = cost_table("", ["what"], rows, guessed=[each.at_target for each in found])
     table.legend = [f"{found[-1]} Times are those of trials on their devices."]

@@ -105,8 +105,8 @@ class Cell:
     """A `value` with more to it than its column's form shows.
 
     `text` is what stands for it: everywhere for plain values, of an Estimate or a Change on the
-    terminal alone. `detail` follows it. The page alone shows `bar`, a share from 0 to 1, and makes
-    a `link` of the text.
+    terminal alone. `detail` follows it. The page alone shows `bar`, a share from 0 to 1, and
+    `small` letters beside the text, which it makes a `link`.
     """
 
     value: Any
@@ -115,6 +115,7 @@ class Cell:
     tone: Tone = ""
     bar: float = 0.0
     link: str = ""
+    small: str = ""
 
 
 def answer(value: str, detail: str = "") -> Cell:
@@ -236,24 +237,19 @@ class Table:
 
         An Estimate is three fields, NAME, NAME low and NAME high; a Change NAME and NAME base.
         """
-        records: list[dict[str, Any]] = []
-        for row in self.rows:
-            records.append({})
-            for column, value in zip(self.columns, row.values, strict=True):
-                plain = value.value if isinstance(value, Cell) else value
-                fields = {"": plain}
-                if isinstance(plain, Estimate):
-                    fields = {"": plain.value, " low": plain.low, " high": plain.high}
-                elif isinstance(plain, Change):
-                    fields = {"": plain.target, " base": plain.base}
-                records[-1] |= {f"{column.name}{end}": part for end, part in fields.items()}
+        records: list[dict[str, Any]] = [{} for _ in self.rows]
+        for index, column in enumerate(self.columns):
+            fields = [_fields(row.values[index]) for row in self.rows]
+            ends = dict.fromkeys(end for row in fields for end in row)
+            for record, known in zip(records, fields, strict=True):
+                record |= {f"{column.name}{end}": known.get(end) for end in ends}
         return records
 
     def to_csv(self) -> str:
         """The records as CSV, under one head."""
         records, text = self.records(), StringIO()
-        names = dict.fromkeys(name for record in records for name in record)
-        writer = csv.DictWriter(text, list(names), lineterminator="\n")
+        names = list(records[0]) if records else [column.name for column in self.columns]
+        writer = csv.DictWriter(text, names, lineterminator="\n")
         writer.writeheader()
         writer.writerows(records)
         return text.getvalue()
@@ -287,6 +283,16 @@ def _width(console: Console, table: RichTable) -> int:
     return Measurement.get(console, console.options.update(width=WIDEST), table).maximum
 
 
+def _fields(value: Value) -> dict[str, Any]:
+    """A value for a record, in parts by the ends of their names."""
+    plain = value.value if isinstance(value, Cell) else value
+    if isinstance(plain, Estimate):
+        return {"": plain.value, " low": plain.low, " high": plain.high}
+    if isinstance(plain, Change):
+        return {"": plain.target, " base": plain.base}
+    return {"": plain}
+
+
 def _text(value: Value, form: str) -> str:
     """A value on a terminal."""
     if isinstance(value, Cell):
@@ -310,7 +316,7 @@ def _terminal_text(value: Value, column: Column) -> Text:
 
 def _page_cell(value: Value, column: Column) -> PageCell:
     cell = value if isinstance(value, Cell) else Cell(value)
-    text, small = "", ""
+    text, small = "", cell.small
     if isinstance(cell.value, Estimate) and not column.half:
         text, small = interval(cell.value, column.form)
     elif isinstance(cell.value, Change):

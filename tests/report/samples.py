@@ -20,6 +20,7 @@ SPACE = {
     "alpha_residual_attn_ratio": {"low": -3.0, "high": 3.0, "default": 0.0},
     "alpha_loss_softmax": {"low": -3.0, "high": 3.0, "default": 0.0},
 }
+TRAINED = {"batch_size": 16, "steps": 200}
 BEST = {name: axis["default"] for name, axis in SPACE.items()}
 BEST |= {"eta": 1.5, "alpha_residual": -0.5, "alpha_loss_softmax": 0.25}
 
@@ -43,7 +44,7 @@ def curve(width: int, depth: int, optimum: float, seeds: int = 2, **also: Any) -
         loss = math.inf if also.get("diverged") else loss_at(eta, optimum, floor)
         losses = [loss + noise.gauss(0, 0.006) for _ in range(seeds)]
         points.append({"log2_eta": eta, "losses": losses})
-    return {"width": width, "depth": depth, "points": points}
+    return {"width": width, "depth": depth, **TRAINED, "points": points}
 
 
 def size_verdict(found: dict[str, Any], optimum: float, base: float, answer: str) -> dict[str, Any]:
@@ -60,7 +61,7 @@ def size_verdict(found: dict[str, Any], optimum: float, base: float, answer: str
     regret = estimate(at_transferred - loss, 0.004) if known else unknown
     regret = {key: max(0.0, value) for key, value in regret.items()} if known else regret
     return {
-        "size": {"width": found["width"], "depth": found["depth"]},
+        "size": {"width": found["width"], "depth": found["depth"], **TRAINED},
         "optimum_log2": estimate(optimum, 0.11) if known else unknown,
         "shift_log2": estimate(optimum - base, 0.14 if optimum != base else 0.0)
         if known
@@ -69,6 +70,7 @@ def size_verdict(found: dict[str, Any], optimum: float, base: float, answer: str
         "regret": regret,
         "loss_gap": {key: value / 2 for key, value in regret.items()},
         "at_end": False,
+        "is_base": optimum == base,
         "answer": answer,
         "reason": reasons[answer],
     }

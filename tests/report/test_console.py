@@ -268,7 +268,7 @@ class TestVerdict:
         upper, lower = (row for row in rows(paper) if row[:1] in (["32"], ["64"]))
         assert upper[2] == upper[6] == "0" and lower[2] == "-0.10"
         assert "inf" not in read(paper) and read(paper).count("±") == 1
-        assert "±: 95 % interval; one seed, or too few finite runs, gives none." in read(paper)
+        assert "95 % interval; one seed, or too few finite runs, gives none." in read(paper)
 
     def test_over_batch_size_the_rule_is_told_and_a_basin_that_is_a_bound(
         self, paper: Console

@@ -5,10 +5,13 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from sweeper.engine.prepare import prepare
+from sweeper.plan.plan import own_plan
 from sweeper.report.cost import (
     TrialSeconds,
     at_once,
@@ -21,6 +24,7 @@ from sweeper.report.cost import (
 )
 from sweeper.study.setup import Trials
 from sweeper.trial import Log2Hps, Result, Trial, TrialSpec
+from sweeper.verdict.ladder import Size
 from tests.engine import tiny_trials
 from tests.report.test_progress import Clock, clock, trials, watch
 from tests.specs import spec_of
@@ -137,7 +141,7 @@ def test_how_many_ran_at_once_is_read_off_their_ends() -> None:
 # What tuning small saved.
 
 
-PLAN = {"target": {"width": 64, "depth": 2}, "hps": {"eta": 2.0}}
+PLAN = own_plan(Size(width=16, depth=2), Size(width=64, depth=2), {"eta": 2.0}, {})
 
 
 def flops(spec: TrialSpec) -> float:
@@ -174,7 +178,8 @@ def test_the_same_trials_at_the_target_are_counted_step_for_step() -> None:
 
 
 def test_a_law_s_longer_run_costs_more() -> None:
-    plan = PLAN | {"law": {"target": {"batch": 1, "steps": 40}}}
+    law: Any = SimpleNamespace(target=SimpleNamespace(batch=1, steps=40))
+    plan = replace(PLAN, law=law)
     found = saving(Trials([run(16, 2.0)], 0), plan, flops)
     assert found is not None and found.at_target.flops == 64**2 * 40
 
@@ -188,9 +193,8 @@ def test_what_is_not_known_is_said() -> None:
     assert [cell.text for cell in next(table.page_rows())[0]][2:] == ["not known", "2 s"]
 
 
-@pytest.mark.parametrize("plan", [{}, {"target": {"depth": 2}}, {"target": {"width": "x"}}])
-def test_without_a_target_nothing_is_said(plan: dict[str, object]) -> None:
-    assert saving(Trials([run(16, 2.0)], 0), plan, flops) is None
+def test_without_a_target_nothing_is_said() -> None:
+    assert saving(Trials([run(16, 2.0)], 0), None, flops) is None
     assert saving(Trials([], 0), PLAN, flops) is None
 
 
