@@ -1,4 +1,8 @@
-"""A batch on disk in the middle of its training: one safetensors file with a JSON header."""
+"""Batched trials on disk in the middle of their training: one safetensors file, a JSON header.
+
+The file is whole or not there, and says whose it is. What cannot be used is not: its trials begin
+anew, which costs time and changes no result.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +12,6 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 from uuid import uuid4
 
 import numpy as np
@@ -26,11 +29,11 @@ FORMAT_VERSION = 1
 
 @dataclass(kw_only=True)
 class RunProgress:
-    """What the host knows of a batch's training: the part of a checkpoint that is on no device.
+    """What the host knows of a run: the part of a checkpoint that is on no device.
 
     `losses` [steps, trials] are NaN where nothing is known; `steps` counts those of each trial
     that are. `stopped` maps the index of a trial that trains no more to its status. `seconds` is
-    the time that the batch has taken, over all attempts.
+    the time that the run has taken, over all attempts.
     """
 
     losses: np.ndarray
@@ -40,7 +43,7 @@ class RunProgress:
 
 
 def path_of(folder: Path, trials: Sequence[Trial]) -> Path:
-    """Where a batch of these trials is saved in `folder`; in another order it is another batch."""
+    """Where a run of these trials is saved in `folder`; in another order it is another run."""
     return folder / f"{digest([trial.key for trial in trials])[:32]}{SUFFIX}"
 
 
@@ -55,8 +58,7 @@ def save(run: BatchedRun, progress: RunProgress, path: Path) -> None:
         "keys": [trial.key for trial in run.batched.trials],
         "slots": run.slots,
         "step": run.step_index,
-        # The header's name for `stopped`: files of this format must stay readable.
-        "left": {str(index): status for index, status in progress.stopped.items()},
+        "stopped": {str(index): status for index, status in progress.stopped.items()},
         "steps": progress.steps,
         "seconds": progress.seconds,
     }
@@ -89,9 +91,18 @@ def load(run: BatchedRun, progress: RunProgress, path: Path) -> None:
         with safe_open(path, framework="pt", device="cpu") as file:
             header = json.loads(file.metadata()["sweeper"])
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-        # All is read and checked before anything changes: a refused file leaves a fresh batch.
-        _check(header, tensors, run)
-        stopped = {int(index): str(status) for index, status in header["left"].items()}
+        # All is read and checked before anything changes: an invalid file leaves a fresh run.
+        if header["format"] != FORMAT_VERSION:
+            raise ValueError(f"its format is {header['format']!r}")
+        if header["keys"] != [trial.key for trial in run.batched.trials]:
+            raise ValueError("it is of other trials")
+        for name, value in run.tensors().items():
+            # Of as many slices as were left when it was saved.
+            if tensors[name].shape != (len(header["slots"]), *value.shape[1:]):
+                raise ValueError(f"{name} has the shape {list(tensors[name].shape)}")
+        if len(tensors["losses"]) != header["step"]:
+            raise ValueError("its losses are not those of its steps")
+        stopped = {int(index): str(status) for index, status in header["stopped"].items()}
         steps, seconds = list(map(int, header["steps"])), float(header["seconds"])
     except (SafetensorError, OSError, *RECORD_ERRORS) as error:
         raise ValueError(f"the checkpoint {path} cannot be used: {error}") from error
@@ -99,20 +110,6 @@ def load(run: BatchedRun, progress: RunProgress, path: Path) -> None:
     run.load(tensors, header["slots"], header["step"])
     progress.losses[: len(losses)] = losses
     progress.stopped, progress.steps, progress.seconds = stopped, steps, seconds
-
-
-def _check(header: dict[str, Any], tensors: dict[str, torch.Tensor], run: BatchedRun) -> None:
-    """ValueError unless the checkpoint is one of this batch."""
-    if header["format"] != FORMAT_VERSION:
-        raise ValueError(f"its format is {header['format']!r}")
-    if header["keys"] != [trial.key for trial in run.batched.trials]:
-        raise ValueError("it is of other trials")
-    count = len(header["slots"])
-    for name, value in run.tensors().items():
-        if tensors[name].shape != (count, *value.shape[1:]):
-            raise ValueError(f"{name} has the shape {list(tensors[name].shape)}")
-    if len(tensors["losses"]) != header["step"]:
-        raise ValueError("its losses are not those of its steps")
 
 
 def saved_keys(path: Path) -> list[str]:
@@ -125,7 +122,7 @@ def saved_keys(path: Path) -> list[str]:
 
 
 def forget(folder: Path, trials: Sequence[Trial]) -> None:
-    """Remove the checkpoint of a batch of these trials, whose results are recorded."""
+    """Remove the checkpoint of these trials together, whose results are recorded."""
     with suppress(OSError):
         path_of(folder, trials).unlink()
 

@@ -1,4 +1,9 @@
-"""What functions make of parameters that no call of a module shows, and what the loss gets."""
+"""How far training moves every module's output: the measurement behind a coordinate check.
+
+`measure_modules` trains on one batch and compares outputs on it, by hooks on modules (`recording`).
+What no call of a module shows is seen where a function is called: products with parameters that a
+model uses by itself, and what the loss gets (`WatchedFunctions`).
+"""
 
 from __future__ import annotations
 
@@ -22,6 +27,292 @@ from sweeper.errors import BadInput
 from sweeper.launch.job import UNCONTROLLED, Control
 from sweeper.scaling.spec import LOGITS, ParamSpec, Role
 from sweeper.trial import Trial
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModuleMeasurement:
+    """One module's output on a fixed batch: its RMS at first, and that of its change by each step.
+
+    `direct_changes` are those that the module's parameters make of its initial input, empty if it
+    has none. `role` is that of the largest of them, None if it has none. `entries` counts the
+    output's entries: those of logits, say, are as many at every width. There are none where a
+    parameter moves that no output shows: see `not_seen`.
+    """
+
+    name: str
+    role: Role | None
+    entries: int
+    rms: float
+    changes: tuple[float, ...]
+    direct_changes: tuple[float, ...]
+
+
+def not_seen(name: str, role: Role | None) -> ModuleMeasurement:
+    """The row of a trained parameter whose outputs cannot be told."""
+    return ModuleMeasurement(
+        name=name, role=role, entries=0, rms=0.0, changes=(), direct_changes=()
+    )
+
+
+def measure_modules(
+    trial: Trial, corpus: Corpus, device: str = "cpu", control: Control = UNCONTROLLED
+) -> list[ModuleMeasurement]:
+    """Train `trial` on one batch, its first, and re-evaluate that batch after every step.
+
+    The change by step t is RMS(x_t - x_0) over all entries of the module's output, what is one
+    number (a loss) left out. A module's parameters W make RMS(f(W_t, z_0) - f(W_0, z_0)) of it,
+    z_0 being the module's input at initialization: its input of step t depends on all other
+    modules, and after large steps on the width, as initial logits shrink with the width. Modules
+    are in the order in which they last returned, and are evaluated in evaluation mode.
+
+    A parameter whose module is never called is measured where a product is made with it, under
+    its own name. What the loss gets is measured as `LOGITS`; parameters that the model holds
+    outside of modules, and those that no other row shows, make its direct change. Weights do not
+    decay: decay moves them in proportion to what they are, at any width and with any rate.
+    """
+    run = BatchedRun(BatchedTrials(trials=(trial,), corpus=RepeatedBatch(corpus)), device)
+    no_decay = [torch.zeros_like(value) for value in run.update_hps.weight_decay]
+    run.update_hps = replace(run.update_hps, weight_decay=no_decay)
+    start = {name: value.detach().clone() for name, value in run.params.items()}
+    steps: list[tuple[dict[str, float], dict[str, float]]] = []
+    with quiet_attention():
+        try:
+            before, _ = _evaluate(run, start)
+            for _ in range(run.prepared.train.steps):
+                control.leave_if_asked()
+                run.step()
+                steps.append(_measure_step(run, start, before))
+        finally:
+            run.program.release()
+    # Of a module's parameters the one of most dimensions comes last, and stays.
+    specs = sorted(run.prepared.specs, key=lambda spec: len(spec.shape))
+    roles = {_owner(spec.name) or LOGITS: spec.role for spec in specs}
+    roles |= {spec.name: spec.role for spec in specs}
+    measured = [
+        ModuleMeasurement(
+            name=name,
+            role=roles.get(name),
+            entries=sum(x.numel() for x in tensors),
+            rms=rms(tensors),
+            changes=tuple(changes[name] for changes, _ in steps),
+            direct_changes=tuple(part[name] for _, part in steps if name in part),
+        )
+        for name, tensors in before.items()
+    ]
+    moved = [
+        spec
+        for spec in run.prepared.trained_specs
+        if not torch.equal(start[spec.name], run.params[spec.name])
+    ]
+    hidden = _not_seen(moved, [one.name for one in measured if one.direct_changes])
+    return measured + [not_seen(spec.name, spec.role) for spec in hidden]
+
+
+def _measure_step(
+    run: BatchedRun, start: Stacked, before: Outputs
+) -> tuple[dict[str, float], dict[str, float]]:
+    """Changes of all rows by the run's last step, and the direct ones."""
+    after, _ = _evaluate(run, run.params)
+    first, moved = _evaluate(run, start, {k: v[0] for k, v in run.params.items()})
+    changes = {name: _rms_change(x, before[name]) for name, x in after.items()}
+    direct = {name: _rms_change(x, first[name]) for name, x in moved.items()}
+    # What the logits' row shows: parameters outside of modules, and those without a row.
+    outside = [name for name in start if "." not in name or not is_measured(name, direct)]
+    if outside and LOGITS in before:
+        mixed = {**start, **{name: run.params[name] for name in outside}}
+        logits = _evaluate(run, mixed)[0][LOGITS]
+        direct[LOGITS] = _rms_change(logits, before[LOGITS])
+    return changes, direct
+
+
+def _not_seen(specs: Sequence[ParamSpec], direct: Sequence[str]) -> list[ParamSpec]:
+    """Parameters that a parameterization scales and no row shows.
+
+    In the logits' row a readout hides that hidden weights do not move, and they may shrink on the
+    way there: it shows embeddings and vectors alone.
+    """
+    shown = {Role.FIXED}
+    if LOGITS in direct:
+        shown |= {Role.EMBEDDING, Role.VECTOR}
+    return [spec for spec in specs if spec.role not in shown and not is_measured(spec.name, direct)]
+
+
+def rms(tensors: Sequence[Tensor]) -> float:
+    """Root mean square over all entries of all tensors, summed in float64."""
+    total = sum(float(x.double().square().sum()) for x in tensors)
+    return float((total / sum(x.numel() for x in tensors)) ** 0.5)
+
+
+Outputs = dict[str, list[Tensor]]
+"""Tensors of each call by a module's name, the module that returned last at the end."""
+
+
+def _rms_change(after: Sequence[Tensor], before: Sequence[Tensor]) -> float:
+    """RMS of the difference; BadInput where a module was not called the same way again."""
+    if [x.shape for x in after] != [x0.shape for x0 in before]:
+        raise BadInput(
+            "a module's outputs are not as many or as large each time that the same batch is "
+            "evaluated: the check needs a forward pass that does the same at every step"
+        )
+    return rms([x.double() - x0.double() for x, x0 in zip(after, before, strict=True)])
+
+
+def _evaluate(
+    run: BatchedRun, params: Stacked, weights: Mapping[str, Tensor] = MappingProxyType({})
+) -> tuple[Outputs, Outputs]:
+    """Outputs on the run's batch with `params`; those of modules that have `weights` instead."""
+    outputs: Outputs = {}
+    with_weights: Outputs = {}
+    x, y = run.feed.batch(0)
+    recorder = recording(run.program.model, params.keys(), weights, outputs, with_weights)
+    with recorder, run.precision():
+        run.program.evaluate(params, run.buffers, x, y)
+    return outputs, with_weights
+
+
+@contextmanager
+def recording(
+    model: nn.Module,
+    trained: Collection[str],
+    weights: Mapping[str, Tensor],
+    outputs: Outputs,
+    with_weights: Outputs,
+) -> Iterator[None]:
+    """Put modules' outputs, and the logits, into `outputs` while `model` runs.
+
+    Products with `trained` parameters whose own module is not called are there by the parameters'
+    names. Into `with_weights` go the outputs that the same inputs lead to with the parameters of
+    `weights`, of what has any: a module's matrices, as a bias would hide that they do not move, or
+    its vectors where it has nothing else.
+    """
+    # Hooks run within the call with other weights, too; that call is no part of the model's.
+    repeating = False
+    called: set[str] = set()
+    named = [(name, module) for name, module in model.named_modules() if name]
+    own = {name: _own_weights(name, module, weights, trained) for name, module in named}
+
+    def leave(name: str, module: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
+        nonlocal repeating
+        if repeating:
+            return
+        _add_call(outputs, name, output)
+        if own[name]:
+            repeating = True
+            try:
+                repeated = functional_call(module, dict(own[name]), args, kwargs)
+                _add_call(with_weights, name, repeated)
+            finally:
+                repeating = False
+
+    def parameters() -> dict[str, Tensor]:
+        return {name: value for name, value in model.named_parameters() if name in trained}
+
+    def note(name: str, output: Tensor, with_value: Callable[[Tensor], Tensor] | None) -> None:
+        # A weight whose module is called is measured by that module's hook. The logits, which come
+        # without `with_value`, are no module's: they are always noted.
+        if with_value and _owner(name) in called:
+            return
+        _add_call(outputs, name, output)
+        if with_value and name in weights:
+            _add_call(with_weights, name, with_value(weights[name]))
+
+    try:
+        with (
+            hooked(named, enter=lambda name, _: called.add(name), leave=leave),
+            ProductWatch(note, parameters, lambda: repeating),
+        ):
+            yield
+    finally:
+        # A module may be called after its weight was used without it.
+        for name in [name for name in outputs if name in trained and _owner(name) in called]:
+            del outputs[name]
+            with_weights.pop(name, None)
+
+
+def _own_weights(
+    name: str, module: nn.Module, weights: Mapping[str, Tensor], trained: Collection[str]
+) -> dict[str, Tensor]:
+    """The values in `weights` by which a module's direct change is measured; see `recording`."""
+    own = {
+        key: weights[f"{name}.{key}"]
+        for key, _ in module.named_parameters(recurse=False)
+        if f"{name}.{key}" in weights
+    }
+    return _matrices({k: v for k, v in own.items() if f"{name}.{k}" in trained} or own)
+
+
+def _owner(parameter: str) -> str:
+    """The name of the module that holds a parameter."""
+    return parameter.rpartition(".")[0]
+
+
+def is_matrix(shape: Sequence[int]) -> bool:
+    """Whether a parameter of this shape is more than a vector, such as a gain of [1, width]."""
+    return sum(size > 1 for size in shape) > 1
+
+
+def _matrices(own: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The matrices of a module's parameters; the least like vectors where there is none."""
+    ranks = {key: (is_matrix(value.shape), value.dim() > 1) for key, value in own.items()}
+    return {key: value for key, value in own.items() if ranks[key] == max(ranks.values())}
+
+
+def is_measured(parameter: str, direct: Iterable[str]) -> bool:
+    """Whether a parameter belongs to one of the rows that have a direct change."""
+    return any(row == parameter or row.partition("[")[0] == _owner(parameter) for row in direct)
+
+
+def _add_call(outputs: Outputs, name: str, output: Any) -> None:
+    """Add a call's tensors; a module that is called again moves to the end."""
+    for key, value in tensors_in(name, output):
+        # A copy: a later module may write into the tensor.
+        outputs[key] = [*outputs.pop(key, []), value.detach().clone()]
+
+
+def tensors_in(name: str, output: Any) -> Iterator[tuple[str, Tensor]]:
+    """The floating-point tensors of a module's output that are more than one number, by name."""
+    match output:
+        case Tensor():
+            if output.is_floating_point() and output.dim():
+                yield name, output
+        case Mapping():
+            for key, value in output.items():
+                yield from tensors_in(f"{name}[{key}]", value)
+        case list() | tuple():
+            for index, value in enumerate(output):
+                yield from tensors_in(f"{name}[{index}]", value)
+
+
+@dataclass(frozen=True)
+class RepeatedBatch:
+    """A corpus of one batch for each seed, the first of `corpus`."""
+
+    corpus: Corpus
+
+    @property
+    def classes(self) -> int:
+        """As the corpus."""
+        return self.corpus.classes
+
+    def identity(self) -> dict[str, Any]:
+        """As the corpus."""
+        return self.corpus.identity()
+
+    def check(self, batch_size: int, seq_len: int) -> None:
+        """BadInput as the corpus."""
+        self.corpus.check(batch_size, seq_len)
+
+    def batch(self, seed: int, step: int, batch_size: int, seq_len: int) -> Batch:
+        """The batch of step 0, whatever `step`."""
+        return self.corpus.batch(seed, 0, batch_size, seq_len)
+
+    def heldout(self, batch_size: int, seq_len: int, batches: int) -> Iterator[Batch]:
+        """As the corpus."""
+        return self.corpus.heldout(batch_size, seq_len, batches)
+
+
+# Functions: what is seen of parameters whose module is never called, and of the loss.
+
 
 CONVOLUTIONS = {f"conv{kind}{n}d" for kind in ("", "_transpose") for n in (1, 2, 3)}
 PRODUCTS = CONVOLUTIONS | {
@@ -129,298 +420,3 @@ def _like(view: Tensor, parameter: Tensor, value: Tensor) -> Tensor:
     # Laid out in memory as the parameter is.
     laid_out = parameter.detach().clone().copy_(value)
     return laid_out.as_strided(view.shape, view.stride(), offset)
-
-
-# How far training moves every module's output: the measurement behind a coordinate check.
-
-
-@dataclass(frozen=True, kw_only=True)
-class ModuleMeasurement:
-    """One module's output on a fixed batch: its RMS at first, and that of its change by each step.
-
-    `direct_changes` are those that the module's parameters make of its initial input, empty if it
-    has none. `role` is that of the largest of them, None if it has none. `entries` counts the
-    output's entries: those of logits, say, are as many at every width. There are none where a
-    parameter moves that no output shows: see `not_seen`.
-    """
-
-    name: str
-    role: Role | None
-    entries: int
-    rms: float
-    changes: tuple[float, ...]
-    direct_changes: tuple[float, ...]
-
-    @classmethod
-    def from_json(cls, record: Mapping[str, Any]) -> ModuleMeasurement:
-        """From its fields as JSON."""
-        role = record["role"]
-        return cls(
-            name=record["name"],
-            role=None if role is None else Role(role),
-            entries=record["entries"],
-            rms=float(record["rms"]),
-            changes=tuple(map(float, record["changes"])),
-            direct_changes=tuple(map(float, record["direct_changes"])),
-        )
-
-
-def not_seen(name: str, role: Role | None) -> ModuleMeasurement:
-    """The row of a trained parameter whose outputs cannot be told."""
-    return ModuleMeasurement(
-        name=name, role=role, entries=0, rms=0.0, changes=(), direct_changes=()
-    )
-
-
-def measure_modules(
-    trial: Trial, corpus: Corpus, device: str = "cpu", control: Control = UNCONTROLLED
-) -> list[ModuleMeasurement]:
-    """Train `trial` on one batch, its first, and re-evaluate that batch after every step.
-
-    The change by step t is RMS(x_t - x_0) over all entries of the module's output, what is one
-    number (a loss) left out. A module's parameters W make RMS(f(W_t, z_0) - f(W_0, z_0)) of it,
-    z_0 being the module's input at initialization: its input of step t depends on all other
-    modules, and after large steps on the width, as initial logits shrink with the width. Modules
-    are in the order in which they last returned, and are evaluated in evaluation mode.
-
-    A parameter whose module is never called is measured where a product is made with it, under
-    its own name. What the loss gets is measured as `LOGITS`; parameters that the model holds
-    outside of modules, and those that no other row shows, make its direct change. Weights do not
-    decay: decay moves them in proportion to what they are, at any width and with any rate.
-    """
-    run = BatchedRun(BatchedTrials(trials=(trial,), corpus=RepeatedBatch(corpus)), device)
-    no_decay = [torch.zeros_like(value) for value in run.update_hps.weight_decay]
-    run.update_hps = replace(run.update_hps, weight_decay=no_decay)
-    start = {name: value.detach().clone() for name, value in run.params.items()}
-    steps: list[tuple[dict[str, float], dict[str, float]]] = []
-    with quiet_attention():
-        try:
-            before, _ = _evaluate(run, start)
-            for _ in range(run.prepared.train.steps):
-                control.leave_if_asked()
-                run.step()
-                steps.append(_measure_step(run, start, before))
-        finally:
-            run.program.release()
-    # Of a module's parameters the one of most dimensions comes last, and stays.
-    specs = sorted(run.prepared.specs, key=lambda spec: len(spec.shape))
-    roles = {_owner(spec.name) or LOGITS: spec.role for spec in specs}
-    roles |= {spec.name: spec.role for spec in specs}
-    measured = [
-        ModuleMeasurement(
-            name=name,
-            role=roles.get(name),
-            entries=sum(x.numel() for x in tensors),
-            rms=rms(tensors),
-            changes=tuple(changes[name] for changes, _ in steps),
-            direct_changes=tuple(part[name] for _, part in steps if name in part),
-        )
-        for name, tensors in before.items()
-    ]
-    moved = [
-        spec
-        for spec in run.prepared.trained_specs
-        if not torch.equal(start[spec.name], run.params[spec.name])
-    ]
-    hidden = _not_seen(moved, [one.name for one in measured if one.direct_changes])
-    return measured + [not_seen(spec.name, spec.role) for spec in hidden]
-
-
-def _measure_step(
-    run: BatchedRun, start: Stacked, before: Outputs
-) -> tuple[dict[str, float], dict[str, float]]:
-    """Changes of all rows by the run's last step, and the direct ones."""
-    after, _ = _evaluate(run, run.params)
-    first, moved = _evaluate(run, start, {k: v[0] for k, v in run.params.items()})
-    changes = {name: _rms_change(x, before[name]) for name, x in after.items()}
-    direct = {name: _rms_change(x, first[name]) for name, x in moved.items()}
-    outside = [name for name in start if "." not in name or not is_measured(name, direct)]
-    if outside and LOGITS in before:
-        mixed = {**start, **{name: run.params[name] for name in outside}}
-        logits = _evaluate(run, mixed)[0][LOGITS]
-        direct[LOGITS] = _rms_change(logits, before[LOGITS])
-    return changes, direct
-
-
-def _not_seen(specs: Sequence[ParamSpec], direct: Sequence[str]) -> list[ParamSpec]:
-    """Parameters that a parameterization scales and no row shows.
-
-    In the logits' row a readout hides that hidden weights do not move, and they may shrink on the
-    way there: it shows embeddings and vectors alone.
-    """
-    shown = {Role.FIXED}
-    if LOGITS in direct:
-        shown |= {Role.EMBEDDING, Role.VECTOR}
-    return [spec for spec in specs if spec.role not in shown and not is_measured(spec.name, direct)]
-
-
-def rms(tensors: Sequence[Tensor]) -> float:
-    """Root mean square over all entries of all tensors, summed in float64."""
-    total = sum(float(x.double().square().sum()) for x in tensors)
-    return float((total / sum(x.numel() for x in tensors)) ** 0.5)
-
-
-Outputs = dict[str, list[Tensor]]
-"""Tensors of each call by a module's name, the module that returned last at the end."""
-
-
-def _rms_change(after: Sequence[Tensor], before: Sequence[Tensor]) -> float:
-    """RMS of the difference; BadInput where a module was not called the same way again."""
-    if [x.shape for x in after] != [x0.shape for x0 in before]:
-        raise BadInput(
-            "a module's outputs are not as many or as large each time that the same batch is "
-            "evaluated: the check needs a forward pass that does the same at every step"
-        )
-    return rms([x.double() - x0.double() for x, x0 in zip(after, before, strict=True)])
-
-
-def _evaluate(
-    run: BatchedRun, params: Stacked, weights: Mapping[str, Tensor] = MappingProxyType({})
-) -> tuple[Outputs, Outputs]:
-    """Outputs on the run's batch with `params`; those of modules that have `weights` instead."""
-    outputs: Outputs = {}
-    with_weights: Outputs = {}
-    x, y = run.feed.batch(0)
-    recorder = recording(run.program.model, params.keys(), weights, outputs, with_weights)
-    with recorder, run.precision():
-        run.program.evaluate(params, run.buffers, x, y)
-    return outputs, with_weights
-
-
-@contextmanager
-def recording(
-    model: nn.Module,
-    trained: Collection[str],
-    weights: Mapping[str, Tensor],
-    outputs: Outputs,
-    with_weights: Outputs,
-) -> Iterator[None]:
-    """Put modules' outputs, and the logits, into `outputs` while `model` runs.
-
-    Products with `trained` parameters whose own module is not called are there by the parameters'
-    names. Into `with_weights` go the outputs that the same inputs lead to with the parameters of
-    `weights`, of what has any: a module's matrices, as a bias would hide that they do not move, or
-    its vectors where it has nothing else.
-    """
-    # Hooks run within the call with other weights, too; that call is no part of the model's.
-    repeating = False
-    called: set[str] = set()
-    named = [(name, module) for name, module in model.named_modules() if name]
-    own = {name: _own_weights(name, module, weights, trained) for name, module in named}
-
-    def leave(name: str, module: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
-        nonlocal repeating
-        if repeating:
-            return
-        _add_call(outputs, name, output)
-        if own[name]:
-            repeating = True
-            try:
-                repeated = functional_call(module, dict(own[name]), args, kwargs)
-                _add_call(with_weights, name, repeated)
-            finally:
-                repeating = False
-
-    def parameters() -> dict[str, Tensor]:
-        return {name: value for name, value in model.named_parameters() if name in trained}
-
-    def note(name: str, output: Tensor, with_value: Callable[[Tensor], Tensor] | None) -> None:
-        if with_value and _owner(name) in called:
-            return
-        _add_call(outputs, name, output)
-        if with_value and name in weights:
-            _add_call(with_weights, name, with_value(weights[name]))
-
-    try:
-        with (
-            hooked(named, enter=lambda name, _: called.add(name), leave=leave),
-            ProductWatch(note, parameters, lambda: repeating),
-        ):
-            yield
-    finally:
-        # A module may be called after its weight was used without it.
-        for name in [name for name in outputs if name in trained and _owner(name) in called]:
-            del outputs[name]
-            with_weights.pop(name, None)
-
-
-def _own_weights(
-    name: str, module: nn.Module, weights: Mapping[str, Tensor], trained: Collection[str]
-) -> dict[str, Tensor]:
-    """The values in `weights` by which a module's direct change is measured; see `recording`."""
-    own = {
-        key: weights[f"{name}.{key}"]
-        for key, _ in module.named_parameters(recurse=False)
-        if f"{name}.{key}" in weights
-    }
-    return _matrices({k: v for k, v in own.items() if f"{name}.{k}" in trained} or own)
-
-
-def _owner(parameter: str) -> str:
-    """The name of the module that holds a parameter."""
-    return parameter.rpartition(".")[0]
-
-
-def is_matrix(shape: Sequence[int]) -> bool:
-    """Whether a parameter of this shape is more than a vector, such as a gain of [1, width]."""
-    return sum(size > 1 for size in shape) > 1
-
-
-def _matrices(own: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The matrices of a module's parameters; the least like vectors where there is none."""
-    ranks = {key: (is_matrix(value.shape), value.dim() > 1) for key, value in own.items()}
-    return {key: value for key, value in own.items() if ranks[key] == max(ranks.values())}
-
-
-def is_measured(parameter: str, direct: Iterable[str]) -> bool:
-    """Whether a parameter belongs to one of the rows that have a direct change."""
-    return any(row == parameter or row.partition("[")[0] == _owner(parameter) for row in direct)
-
-
-def _add_call(outputs: Outputs, name: str, output: Any) -> None:
-    """Add a call's tensors; a module that is called again moves to the end."""
-    for key, value in tensors_in(name, output):
-        # A copy: a later module may write into the tensor.
-        outputs[key] = [*outputs.pop(key, []), value.detach().clone()]
-
-
-def tensors_in(name: str, output: Any) -> Iterator[tuple[str, Tensor]]:
-    """The floating-point tensors of a module's output that are more than one number, by name."""
-    match output:
-        case Tensor():
-            if output.is_floating_point() and output.dim():
-                yield name, output
-        case Mapping():
-            for key, value in output.items():
-                yield from tensors_in(f"{name}[{key}]", value)
-        case list() | tuple():
-            for index, value in enumerate(output):
-                yield from tensors_in(f"{name}[{index}]", value)
-
-
-@dataclass(frozen=True)
-class RepeatedBatch:
-    """A corpus of one batch for each seed, the first of `corpus`."""
-
-    corpus: Corpus
-
-    @property
-    def classes(self) -> int:
-        """As the corpus."""
-        return self.corpus.classes
-
-    def identity(self) -> dict[str, Any]:
-        """As the corpus."""
-        return self.corpus.identity()
-
-    def check(self, batch_size: int, seq_len: int) -> None:
-        """BadInput as the corpus."""
-        self.corpus.check(batch_size, seq_len)
-
-    def batch(self, seed: int, step: int, batch_size: int, seq_len: int) -> Batch:
-        """The batch of step 0, whatever `step`."""
-        return self.corpus.batch(seed, 0, batch_size, seq_len)
-
-    def heldout(self, batch_size: int, seq_len: int, batches: int) -> Iterator[Batch]:
-        """As the corpus."""
-        return self.corpus.heldout(batch_size, seq_len, batches)

@@ -1,6 +1,8 @@
-"""RMS of what enters a model's matrix products, and how much of it FP8 could not hold.
+"""Runs that measure more than their loss: `MEASUREMENTS`, by a trial's `measurement`.
 
-As Figure 3 of the u-muP paper: input, weight and gradient of the output of every product.
+Operand scales: the RMS of what enters a model's matrix products, and how much of it FP8 could not
+hold. As Figure 3 of the u-muP paper: input, weight and gradient of the output of every product.
+Beside them what an optimizer's eps holds back, and coordinates (`measure.py`).
 """
 
 from __future__ import annotations
@@ -56,16 +58,6 @@ class OperandScale:
     rms: float
     e4m3: OutOfRange
     e5m2: OutOfRange
-
-    @classmethod
-    def from_json(cls, record: Mapping[str, Any]) -> OperandScale:
-        """From its fields as JSON; one of `files.RECORD_ERRORS` when they are others."""
-        fractions: dict[str, OutOfRange] = {
-            name: OutOfRange(**{key: float(value) for key, value in record[name].items()})
-            for name in FORMATS
-        }
-        numbers = {"step": int(record["step"]), "rms": float(record["rms"])}
-        return cls(**{**record, **numbers, **fractions})
 
 
 class OperandSums:
@@ -168,6 +160,8 @@ def recording(model: nn.Module, sums: OperandTable) -> Iterator[None]:
             add(f"{name}.{product}", "input", left)
             add(f"{name}.{product}", "weight", right)
 
+        # With w = softmax(z), o = w v and G = dL/do: dL/dw = G v^T, and by the derivative of the
+        # softmax dL/dz_i = w_i (dL/dw_i - sum_j w_j dL/dw_j).
         def add_gradients(gradient: Tensor) -> None:
             add(f"{name}.values", "gradient", gradient)
             to_weights = gradient @ v.mT
@@ -234,7 +228,7 @@ def fraction_below_eps(
     return small / total if total else math.nan
 
 
-# Runs that measure more than their loss: what a trial's `measurement` names, as plain JSON.
+# What a trial's `measurement` names.
 
 
 def _coordinates(trial: Trial, corpus: Corpus, device: str, control: Control) -> Any:

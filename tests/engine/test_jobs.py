@@ -17,9 +17,11 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sweeper.engine import jobs
+from sweeper.engine import jobs, operand_scales
 from sweeper.engine.batched import BatchedRun, BatchedTrials
 from sweeper.engine.jobs import MeasureSize, TrainTrials, TryStep
+from sweeper.engine.measure import ModuleMeasurement
+from sweeper.engine.operand_scales import OperandScale, OutOfRange
 from sweeper.engine.runner import Engine
 from sweeper.engine.train import Execution
 from sweeper.errors import BrokenDeviceError, ConfigError
@@ -27,6 +29,8 @@ from sweeper.launch.executor import Machine
 from sweeper.launch.inline import Inline
 from sweeper.launch.job import UNCONTROLLED, Control, Leave
 from sweeper.launch.local import Local
+from sweeper.records import from_json
+from sweeper.scaling.spec import Role
 from sweeper.trial import Trial
 from tests.engine.tiny_trials import corpus, trial
 
@@ -408,6 +412,54 @@ def test_what_is_measured_and_tried_comes_back_from_its_file() -> None:
     step = TryStep(trial=KINDS[1], corpus=WHERE, device="cuda:1")
     # A worker that is pinned to a GPU sees no other.
     assert TryStep.from_json(step.trials, as_file(step.to_json())) == replace(step, device="cuda")
+
+
+NUMBERS = st.floats(min_value=0.0)
+NAMES = st.text(min_size=1, max_size=20)
+
+
+@st.composite
+def modules(draw: st.DrawFn) -> ModuleMeasurement:
+    return ModuleMeasurement(
+        name=draw(NAMES),
+        role=draw(st.none() | st.sampled_from(Role)),
+        entries=draw(st.integers(0, 2**40)),
+        rms=draw(NUMBERS),
+        changes=tuple(draw(st.lists(NUMBERS, max_size=4))),
+        direct_changes=tuple(draw(st.lists(NUMBERS, max_size=4))),
+    )
+
+
+OUT_OF_RANGE = st.builds(OutOfRange, underflow=st.floats(0, 1), overflow=st.floats(0, 1))
+OPERANDS = st.builds(
+    OperandScale,
+    product=NAMES,
+    operand=st.sampled_from(["input", "weight", "gradient"]),
+    step=st.integers(0, 10**9),
+    rms=NUMBERS,
+    e4m3=OUT_OF_RANGE,
+    e5m2=OUT_OF_RANGE,
+)
+
+
+@settings(deadline=None)
+@given(measured=st.lists(modules(), max_size=3), operands=st.lists(OPERANDS, max_size=3))
+def test_what_a_run_measures_comes_back_from_its_record(
+    measured: list[ModuleMeasurement], operands: list[OperandScale]
+) -> None:
+    """As plain JSON, infinite values and what is not a number included."""
+    for name, kind, made, function in (
+        ("coordinates", ModuleMeasurement, measured, "measure_modules"),
+        ("scales", OperandScale, operands, "operand_scales"),
+    ):
+        batched = replace(batch_of(1), trials=(replace(KINDS[0], measurement=name),))
+        with patch.object(operand_scales, function, lambda *_, made=made: made):
+            outcome = TrainTrials(batched=batched, execution=Execution()).run(UNCONTROLLED)
+        [result] = outcome.results
+        assert result.trial.measurement == name and result.status == "complete"
+        record = json.loads(json.dumps(result.measurements, allow_nan=False))
+        again = [from_json(kind, one) for one in record]
+        assert list(map(repr, again)) == list(map(repr, made))
 
 
 def test_data_that_cannot_be_described_do_not_leave_this_process() -> None:
