@@ -20,9 +20,9 @@ from sweeper.report.checks import coordinate_table, legend
 from sweeper.scaling.spec import LOGITS
 from sweeper.trial import Trial
 from sweeper.verdict.ladder import Size
-from tests.check.odd_nets import Biased, Listed, Merged, Unseen
 from tests.engine.tiny_trials import PARAMETERIZATIONS, check_tree, corpus
 from tests.specs import spec_of
+from tests.toy_models import Biased, Listed, Merged, Unseen
 
 RULE = CheckRule(steps=2, seeds=5)
 WEIGHTS = {"Biased": "ls.{}", "Functional": "ls.{}.weight", "Listed": "ls.{}"}
@@ -35,7 +35,7 @@ def tokens(tmp_path_factory: pytest.TempPathFactory) -> TokenCorpus:
 
 def trial(net: str, width: int, seed: int, planted: str | None = None) -> Trial:
     made = check_tree("mup", RULE.steps, "float32")
-    made["model"] = {"_target_": f"tests.check.odd_nets.{net}", "width": width, "depth": 2}
+    made["model"] = {"_target_": f"tests.toy_models.{net}", "width": width, "depth": 2}
     made["base"] = {"width": 16, "depth": 2}
     made["data"]["classes"] = 64
     made["optimizer"] |= {"weight_decay": 0.0, "eps": 1e-15}

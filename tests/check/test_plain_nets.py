@@ -15,9 +15,9 @@ from sweeper.engine.batched import BatchedRun, BatchedTrials
 from sweeper.engine.measure import measure_modules
 from sweeper.trial import Trial
 from sweeper.verdict.ladder import Size
-from tests.check.plain_nets import PlainNet
 from tests.engine.tiny_trials import PARAMETERIZATIONS, check_tree, corpus
 from tests.specs import spec_of
+from tests.toy_models import PlainNet
 
 RULE = CheckRule(steps=4, seeds=6)
 WIDTHS = (16, 32, 64)
@@ -34,7 +34,7 @@ def trial(
     parameterization: str, width: int, seed: int, precision: str = "float32", **net: Any
 ) -> Trial:
     made = check_tree(parameterization, RULE.steps, precision)
-    made["model"] = {"_target_": "tests.check.plain_nets.PlainNet", "width": width, "depth": 3}
+    made["model"] = {"_target_": "tests.toy_models.PlainNet", "width": width, "depth": 3}
     made["model"] |= net
     made["base"] = {"width": 16, "depth": 3}
     made["data"]["classes"] = 64

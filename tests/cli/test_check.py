@@ -263,7 +263,7 @@ def test_an_odd_model_is_one_message(
 def test_a_weight_that_no_output_shows_is_named(sweeper: Run, workplace: Path) -> None:
     """No setting of the check settles it: the model must."""
     answer = sweeper(
-        *["check", "parameterization=mup", "model._target_=tests.check.odd_nets.Unseen"],
+        *["check", "parameterization=mup", "model._target_=tests.toy_models.Unseen"],
         *(word for word in QUICK if "head_size" not in word),
         *["~model.head_size", "~model.ffn_ratio", "~model.norm_gain"],
     )

@@ -302,13 +302,13 @@ def test_the_errors_are_config_errors_where_a_value_is_at_fault() -> None:
     ],
 )
 def test_beside_an_own_model_the_unknown_key_is_named(word: str, key: str) -> None:
-    own = ["model._target_=tests.engine.plain_decoders.PlainDecoder", "model.frozen=[rows*]"]
+    own = ["model._target_=tests.toy_models.PlainDecoder", "model.frozen=[rows*]"]
     with pytest.raises(ConfigError, match="no such key") as caught:
         compose_tree([*own, word])
     assert caught.value.key == key
 
 
 def test_how_an_own_model_s_argument_is_added_is_said() -> None:
-    own = "model._target_=tests.engine.plain_decoders.PlainDecoder"
+    own = "model._target_=tests.toy_models.PlainDecoder"
     with pytest.raises(ConfigError, match=r"of your own is added: \+model\.n_head="):
         compose_tree([own, "model.n_head=4"])

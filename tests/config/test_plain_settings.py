@@ -14,7 +14,7 @@ from sweeper.config.compose import compose_tree
 from sweeper.config.settings import Settings, resolve
 from sweeper.errors import BadInput, ConfigError
 
-PLAIN = "model._target_=tests.engine.plain_decoders.PlainDecoder"
+PLAIN = "model._target_=tests.toy_models.PlainDecoder"
 SIZES = ["model.width=16", "model.depth=1", "transfer.widths=[16,32]", "runner.device=cpu"]
 
 
@@ -38,7 +38,7 @@ def test_hyperparameters_that_change_nothing_are_dropped_with_a_note() -> None:
 
 def told(kind: str, **net: object) -> list[str]:
     """Notes on a plain net under muP."""
-    words = ["model._target_=tests.check.plain_nets.PlainNet", *SIZES, f"+model.kind={kind}"]
+    words = ["model._target_=tests.toy_models.PlainNet", *SIZES, f"+model.kind={kind}"]
     words += ["parameterization=mup", *(f"+model.{key}={value}" for key, value in net.items())]
     return [note for note in resolve(compose_tree(words)).notes if "changes nothing" not in note]
 
@@ -226,7 +226,7 @@ def test_a_class_that_cannot_be_built_is_told_what_to_write(
 BROKEN = """
 import torch.nn.functional as F
 from sweeper.records import to_json
-from tests.engine.plain_decoders import PlainDecoder
+from tests.toy_models import PlainDecoder
 
 class Logits(PlainDecoder):
     def loss(self, logits, targets):

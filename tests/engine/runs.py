@@ -65,9 +65,9 @@ def diverging_trial(**changed: Any) -> Trial:
 
 
 def trial_of(name: str, *, steps: int = 12) -> Trial:
-    """A trial of one of `tests.engine.modules`."""
+    """A trial of one of `tests.toy_models`."""
     made = tree("standard", steps=steps)
-    made["model"] = {"_target_": f"tests.engine.modules.{name}", "width": 32, "depth": 2}
+    made["model"] = {"_target_": f"tests.toy_models.{name}", "width": 32, "depth": 2}
     return Trial(spec=spec_of(made), log2_hps=trial("standard").log2_hps, seed=0)
 
 

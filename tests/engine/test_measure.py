@@ -16,8 +16,8 @@ from sweeper.engine.program import program
 from sweeper.scaling.spec import LOGITS
 from sweeper.trial import Trial
 from tests.engine.tiny_trials import GAMMAS, corpus, tree
-from tests.plan.helpers import Plain
 from tests.specs import spec_of
+from tests.toy_models import Residual
 
 STEPS = 3
 
@@ -30,7 +30,7 @@ def tokens(tmp_path: Path) -> TokenCorpus:
 def plain_tree() -> dict[str, Any]:
     """Somebody's own model under the standard parameterization, float64."""
     made = tree("standard", steps=STEPS, warmup=0.0, final_lr=1.0, batch_size=3, seq_len=6)
-    made["model"] = {"_target_": "tests.plan.helpers.Plain", "width": 16, "depth": 2}
+    made["model"] = {"_target_": "tests.toy_models.Residual", "width": 16, "depth": 2}
     made["base"] = {"width": 8, "depth": 2}
     made["data"]["classes"] = 11
     made["optimizer"] |= {"weight_decay": 0.0}
@@ -44,8 +44,8 @@ def plain_trial(**optimizer: float) -> Trial:
     return Trial(spec=spec_of(made), log2_hps=dict.fromkeys(GAMMAS, 0.0) | {"eta": -6.0}, seed=3)
 
 
-def stages(model: Plain, x: Tensor) -> dict[str, Tensor]:
-    """Outputs of some modules of `Plain`, written out."""
+def stages(model: Residual, x: Tensor) -> dict[str, Tensor]:
+    """Outputs of some modules of `Residual`, written out."""
     h = model.tokens(x)
     outputs = {"tokens": h}
     for index, layer in enumerate(model.layers):
@@ -59,7 +59,7 @@ def test_changes_are_those_of_torch_s_own_adam(tokens: TokenCorpus) -> None:
     """Another optimizer's code trains the same weights on the same batch over and over."""
     trial = plain_trial()
     run = BatchedRun(BatchedTrials(trials=(trial,), corpus=tokens))
-    model = Plain(16, 2).double()
+    model = Residual(16, 2).double()
     model.load_state_dict({name: value.detach()[0] for name, value in run.params.items()})
     x, y = (part[0] for part in run.feed.batch(0))
     adam = torch.optim.Adam(model.parameters(), lr=2.0**-6, eps=1e-8)
@@ -89,7 +89,7 @@ def test_decay_is_no_movement(tokens: TokenCorpus) -> None:
     assert decayed == measure_modules(plain_trial(), tokens)
 
 
-class Outside(Plain):
+class Outside(Residual):
     """Its readout is a parameter of its own, and the logits change after all modules."""
 
     def __init__(self, width: int, depth: int, classes: int = 11) -> None:

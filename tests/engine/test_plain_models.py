@@ -27,7 +27,7 @@ EXPORTABLE = sorted(PARAMETERIZATIONS.keys() - {"umup"})
 
 
 def trials_of(name: str, parameterization: str, **train: Any) -> list[Trial]:
-    model = {"_target_": f"tests.engine.plain_decoders.{name}", "width": 32, "depth": 2}
+    model = {"_target_": f"tests.toy_models.{name}", "width": 32, "depth": 2}
     base = {"width": 16, "depth": 2}
     spec = spec_of(tree(parameterization, **train) | {"model": model, "base": base})
     one = trial(parameterization)
@@ -204,7 +204,7 @@ def test_a_model_may_print_without_disturbing_the_output(
 def Talkative(  # noqa: N802
     *, width: int, depth: int, classes: int, seq_len: int
 ) -> torch.nn.Module:
-    from tests.engine.plain_decoders import PlainDecoder
+    from tests.toy_models import PlainDecoder
 
     print("built")
     return PlainDecoder(width=width, depth=depth, classes=classes, seq_len=seq_len)

@@ -12,7 +12,7 @@ import sweeper
 from sweeper.export.compare import header, lacking
 from sweeper.export.exporter import build_exporter
 from sweeper.plan.plan import TransferPlan
-from tests.plan.test_planning import TOKENS, Decoder
+from tests.toy_models import TOKENS, NanoDecoder
 
 MUP = {"name": "mup", "depth": "none"}
 COMPLETEP = {"name": "mup", "depth": "completep", "decay": "scaled"}
@@ -35,7 +35,7 @@ def plan(
     """From width 32 and depth 2; the decoder has heads of 8."""
     base, target = {"n_embd": 32, "n_layer": 2}, {"n_embd": width, "n_layer": depth}
     return sweeper.plan_for(
-        Decoder,
+        NanoDecoder,
         base,
         target,
         PARAMETERIZATIONS[parameterization],
@@ -68,7 +68,7 @@ def executed(text: str) -> dict[str, Any]:
 def decoder(planned: TransferPlan) -> nn.Module:
     """The model that `plan` is for, with values of torch's own."""
     torch.manual_seed(0)
-    return Decoder(planned.target.width, planned.target.depth)
+    return NanoDecoder(planned.target.width, planned.target.depth)
 
 
 Settings = dict[str, tuple[float, ...]]

@@ -16,7 +16,7 @@ from sweeper.plan.factors import PlannedFactor
 from sweeper.plan.plan import PlannedParameter, TransferPlan
 from sweeper.scaling.spec import Role
 from tests.export.plans import plan
-from tests.plan.test_planning import TOKENS, Decoder
+from tests.toy_models import TOKENS, NanoDecoder
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -103,7 +103,7 @@ def test_factors_of_a_plain_forward_pass_are_missing_by_name() -> None:
 def planned(**more: object) -> TransferPlan:
     base, target = {"n_embd": 32, "n_layer": 2}, {"n_embd": 64, "n_layer": 2}
     return sweeper.plan_for(
-        Decoder,
+        NanoDecoder,
         base,
         target,
         "mup",

@@ -9,12 +9,12 @@ from sweeper.export.compare import NAMES
 from sweeper.export.exporter import EXPORTERS
 from sweeper.plan.plan import TransferPlan
 from tests.export.plans import HPS, OPTIONS, made, missing, plan
-from tests.plan.test_planning import TOKENS, Decoder
+from tests.toy_models import TOKENS, NanoDecoder
 
 PAGE = Path(__file__).parents[2] / "docs" / "export.md"
 
 
-class Tied(Decoder):
+class Tied(NanoDecoder):
     """The decoder with its embedding as head."""
 
     def __init__(self, n_embd: int, n_layer: int) -> None:
@@ -26,7 +26,7 @@ def frozen() -> TransferPlan:
     """A plan in which the positions are not trained."""
     base, target = {"n_embd": 32, "n_layer": 2}, {"n_embd": 64, "n_layer": 2}
     return sweeper.plan_for(
-        Decoder, base, target, "mup", HPS["mup"], inputs=TOKENS, frozen=["wpe.*"]
+        NanoDecoder, base, target, "mup", HPS["mup"], inputs=TOKENS, frozen=["wpe.*"]
     )
 
 

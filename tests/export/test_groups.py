@@ -36,7 +36,7 @@ from tests.export.plans import (
     planned_settings,
     settings_of,
 )
-from tests.plan.test_planning import TOKENS, Decoder
+from tests.toy_models import TOKENS, NanoDecoder
 
 ALL = [
     (parameterization, optimizer)
@@ -57,7 +57,7 @@ def frozen_positions() -> TransferPlan:
     """A plan in which the positions are not trained."""
     base, target = {"n_embd": 32, "n_layer": 2}, {"n_embd": 64, "n_layer": 2}
     return sweeper.plan_for(
-        Decoder, base, target, "mup", {"eta": 0.01}, inputs=TOKENS, frozen=["wpe.*"]
+        NanoDecoder, base, target, "mup", {"eta": 0.01}, inputs=TOKENS, frozen=["wpe.*"]
     )
 
 
@@ -147,7 +147,7 @@ def test_olmo_core_keeps_frozen_parameters_out_of_its_default_group(
     olmo_module(monkeypatch)
     names = executed(made(frozen_positions(), "olmo-core")["plan_olmo_core.py"])
     assert (["wpe.weight"], {"lr": 0.0, "weight_decay": 0.0}) in names["GROUP_OVERRIDES"]
-    model = Decoder(64)
+    model = NanoDecoder(64)
     before = model.wpe.weight.clone()
     names["init_"](model)
     assert torch.equal(before, model.wpe.weight)

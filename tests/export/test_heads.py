@@ -9,7 +9,7 @@ import sweeper
 from sweeper.export.exporter import build_exporter, head_of, table_of
 from sweeper.plan.plan import TransferPlan
 from sweeper.scaling.spec import Role
-from tests.plan.test_planning import TOKENS
+from tests.toy_models import TOKENS
 
 
 class Routed(nn.Module):

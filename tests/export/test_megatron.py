@@ -12,7 +12,7 @@ import sweeper
 from sweeper.export.megatron import Megatron, output_multiplier
 from sweeper.plan.plan import PlannedParameter, TransferPlan
 from tests.export.plans import decoder, made, missing, plan
-from tests.plan.test_planning import TOKENS, Decoder
+from tests.toy_models import TOKENS, NanoDecoder
 
 EMBEDDINGS = ("wte.weight", "wpe.weight", "lm_head.weight")
 """What its LanguageModule marks as embedding-like under muP: embeddings and the head."""
@@ -21,7 +21,7 @@ EMBEDDINGS = ("wte.weight", "wpe.weight", "lm_head.weight")
 def planned(m: int, optimizer: Any = "adamw", decay: float = 0.0, **hps: float) -> TransferPlan:
     """muP without a rule of depth, at m times the base's width, without decay unless asked for."""
     return sweeper.plan_for(
-        Decoder,
+        NanoDecoder,
         {"n_embd": 32, "n_layer": 2},
         {"n_embd": 32 * m, "n_layer": 2},
         {"name": "mup", "depth": "none"},
@@ -103,7 +103,7 @@ def test_its_sgd_is_torch_s() -> None:
     assert said in missing(planned(1, "sgd", decay=2.0**-13), "megatron")["weight_decay"]
     assert "weight_decay" not in missing(planned(1, "sgd"), "megatron")
     nesterov = sweeper.plan_for(
-        Decoder,
+        NanoDecoder,
         {"n_embd": 32, "n_layer": 2},
         {"n_embd": 64, "n_layer": 2},
         "mup",

@@ -17,7 +17,7 @@ import sweeper
 from sweeper.export.nanogpt_mup import NanogptMup
 from sweeper.plan.plan import TransferPlan
 from tests.export.plans import COMPLETEP, executed, made, missing, plan
-from tests.plan.test_planning import Block
+from tests.toy_models import NanoBlock
 
 CODE = Path(__file__).parents[3] / "shared" / "trainers" / "nanoGPT-mup" / "model.py"
 TOKENS = (torch.zeros(2, 6, dtype=torch.long), torch.zeros(2, 6, dtype=torch.long))
@@ -30,7 +30,7 @@ class Tied(nn.Module):
     def __init__(self, n_embd: int, n_layer: int) -> None:
         super().__init__()
         self.wte = nn.Embedding(17, n_embd)
-        self.h = nn.ModuleList(Block(n_embd) for _ in range(n_layer))
+        self.h = nn.ModuleList(NanoBlock(n_embd) for _ in range(n_layer))
         self.lm_head = nn.Linear(n_embd, 17, bias=False)
         self.lm_head.weight = self.wte.weight
 

@@ -21,7 +21,7 @@ from tests.export.plans import (
     planned_settings,
     settings_of,
 )
-from tests.plan.test_planning import TOKENS, Decoder
+from tests.toy_models import TOKENS, NanoDecoder
 
 
 def exported(planned: TransferPlan) -> dict[str, Any]:
@@ -60,7 +60,7 @@ def test_it_trains_bit_for_bit_as_the_plan(parameterization: str, dtype: torch.d
 
 
 def test_frozen_and_kept_parameters_and_a_padding_row_are_as_the_plan_has_them() -> None:
-    class Padded(Decoder):
+    class Padded(NanoDecoder):
         def __init__(self, n_embd: int, n_layer: int = 2) -> None:
             super().__init__(n_embd, n_layer)
             self.wte = nn.Embedding(17, n_embd, padding_idx=3)

@@ -45,29 +45,10 @@ def plain_model(planned: TransferPlan, made: dict[str, Any]) -> nn.Module:
     return model
 
 
-class Plain(nn.Module):
-    """Somebody else's model: torch's own layers, biases, no scales."""
-
-    def __init__(self, width: int, depth: int, classes: int = 11) -> None:
-        super().__init__()
-        self.tokens = nn.Embedding(classes, width)
-        self.layers = nn.ModuleList(
-            nn.Sequential(nn.LayerNorm(width), nn.Linear(width, width), nn.GELU())
-            for _ in range(depth)
-        )
-        self.head = nn.Linear(width, classes, bias=False)
-
-    def forward(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-        h = self.tokens(x)
-        for layer in self.layers:
-            h = h + layer(h)
-        return nn.functional.cross_entropy(self.head(h).flatten(0, -2), y.flatten())
-
-
 def plain_plan(width: int = 16) -> TransferPlan:
-    """The plan of `Plain`, tuned at width 8."""
+    """The plan of `Residual`, tuned at width 8."""
     made = tree("mup")
-    made["model"] = {"_target_": f"{__name__}.Plain", "width": width, "depth": 2}
+    made["model"] = {"_target_": "tests.toy_models.Residual", "width": width, "depth": 2}
     made["base"] = {"width": 8, "depth": 2}
     made["data"]["classes"] = 11
     made["optimizer"]["weight_decay"] = 0.01
@@ -75,7 +56,7 @@ def plain_plan(width: int = 16) -> TransferPlan:
 
 
 def batch(step: int, size: int = 4) -> tuple[torch.Tensor, torch.Tensor]:
-    """Tokens and targets [size, 6] for `Plain`."""
+    """Tokens and targets [size, 6] for `Residual`."""
     generator = torch.Generator().manual_seed(step)
     drawn = torch.randint(11, (size, 7), generator=generator)
     return drawn[:, :-1], drawn[:, 1:]

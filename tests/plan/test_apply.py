@@ -19,8 +19,9 @@ from sweeper.plan.plan_for import plan_for
 from sweeper.records import from_json, to_json
 from sweeper.trial import Trial
 from tests.engine.tiny_trials import corpus, trial
-from tests.plan.helpers import CHANGED, Plain, batch, mup_tree, plain_model, plain_plan, plan
+from tests.plan.helpers import CHANGED, batch, mup_tree, plain_model, plain_plan, plan
 from tests.specs import spec_of
+from tests.toy_models import Residual
 
 
 def train(planned: TransferPlan, model: nn.Module, steps: int = 3) -> list[float]:
@@ -61,27 +62,29 @@ def test_an_absorbed_multiplier_trains_as_the_engine_does(tmp_path: Path) -> Non
 
 def test_values_depend_on_seed_and_name_alone() -> None:
     planned = plain_plan()
-    one, two = planned.init_(Plain(16, 2)), Plain(16, 2)
+    one, two = planned.init_(Residual(16, 2)), Residual(16, 2)
     torch.manual_seed(5)
     two.head, two.tokens = two.head, two.tokens  # another order of modules
     planned.init_(two)
     for name, value in one.named_parameters():
         assert torch.equal(value, two.get_parameter(name))
-    other = planned.init_(Plain(16, 2), seed=1)
+    other = planned.init_(Residual(16, 2), seed=1)
     assert not torch.equal(one.head.weight, other.head.weight)  # type: ignore[union-attr]
 
 
 def test_the_plan_of_a_trial_draws_by_the_trial_s_seed() -> None:
     planned = plain_plan()
     of_trial = replace(planned, source={**planned.source, "seed": 5})
-    found, expected = of_trial.init_(Plain(16, 2)), planned.init_(Plain(16, 2), seed=5)
+    found, expected = of_trial.init_(Residual(16, 2)), planned.init_(Residual(16, 2), seed=5)
     assert all(map(torch.equal, found.parameters(), expected.parameters()))
-    assert not torch.equal(next(found.parameters()), next(planned.init_(Plain(16, 2)).parameters()))
+    assert not torch.equal(
+        next(found.parameters()), next(planned.init_(Residual(16, 2)).parameters())
+    )
 
 
 def test_init_has_the_planned_scales() -> None:
     planned = plain_plan(width=64)
-    model = planned.init_(Plain(64, 2))
+    model = planned.init_(Residual(64, 2))
     embedding, head = model.get_parameter("tokens.weight"), model.get_parameter("head.weight")
     assert float(embedding.detach().std()) == pytest.approx(2.0, rel=0.1)  # alpha_emb absorbed
     assert float(head.detach().std()) == pytest.approx(4 / 8 * 8**-0.5, rel=0.1)
@@ -90,7 +93,7 @@ def test_init_has_the_planned_scales() -> None:
 
 
 def test_the_row_of_a_padding_is_zero() -> None:
-    model = Plain(16, 2)
+    model = Residual(16, 2)
     model.tokens = nn.Embedding(11, 16, padding_idx=3)
     plain_plan().init_(model)
     zero = (model.tokens.weight == 0).all(1)
@@ -99,7 +102,7 @@ def test_the_row_of_a_padding_is_zero() -> None:
 
 def test_groups_hold_the_settings_and_share_them() -> None:
     planned = plain_plan()
-    groups = planned.param_groups(planned.init_(Plain(16, 2)))
+    groups = planned.param_groups(planned.init_(Residual(16, 2)))
     by_name = {group["name"]: group for group in groups}
     assert sum(len(group["params"]) for group in groups) == 10
     hidden = by_name["layers.*.1.weight"]
@@ -113,7 +116,7 @@ def test_groups_hold_the_settings_and_share_them() -> None:
 
 
 def test_lr_scale_leaves_the_decay() -> None:
-    planned, model = plain_plan(), Plain(16, 2)
+    planned, model = plain_plan(), Residual(16, 2)
     pairs = zip(planned.param_groups(model), planned.param_groups(model, lr_scale=0.5), strict=True)
     for full, half in pairs:
         assert half["lr"] == full["lr"] / 2
@@ -123,7 +126,7 @@ def test_lr_scale_leaves_the_decay() -> None:
 
 
 def test_other_optimizers_take_the_groups() -> None:
-    planned, model = plain_plan(), Plain(16, 2)
+    planned, model = plain_plan(), Residual(16, 2)
     for kind in (torch.optim.SGD, torch.optim.NAdam, torch.optim.Adamax):
         optimizer = kind(planned.param_groups(model))
         rates = {group["name"]: group["lr"] for group in optimizer.param_groups}
@@ -132,29 +135,29 @@ def test_other_optimizers_take_the_groups() -> None:
 
 def test_deepcopy_meta_and_compile_change_nothing() -> None:
     planned = plain_plan()
-    expected = train(planned, planned.init_(Plain(16, 2)))
-    assert train(planned, copy.deepcopy(planned.init_(Plain(16, 2)))) == expected
+    expected = train(planned, planned.init_(Residual(16, 2)))
+    assert train(planned, copy.deepcopy(planned.init_(Residual(16, 2)))) == expected
     with torch.device("meta"):
-        empty = Plain(16, 2)
+        empty = Residual(16, 2)
     with pytest.raises(BadInput, match=r"10 parameters are on the meta device.*to_empty"):
         planned.init_(empty)
     assert train(planned, planned.init_(empty.to_empty(device="cpu"))) == expected
-    compiled = torch.compile(Plain(16, 2), backend="eager")
+    compiled = torch.compile(Residual(16, 2), backend="eager")
     assert train(planned, planned.init_(compiled)) == pytest.approx(expected, rel=1e-6)
     assert next(iter(compiled.named_parameters()))[0].startswith("_orig_mod.")
 
 
 def test_a_state_dict_round_trip_goes_on() -> None:
     planned = plain_plan()
-    model = planned.init_(Plain(16, 2))
+    model = planned.init_(Residual(16, 2))
     optimizer = torch.optim.AdamW(planned.param_groups(model))
     expected = [step(model, optimizer, index) for index in range(4)]
-    model = planned.init_(Plain(16, 2))
+    model = planned.init_(Residual(16, 2))
     optimizer = torch.optim.AdamW(planned.param_groups(model))
     for index in range(2):
         step(model, optimizer, index)
     weights, state = copy.deepcopy(model.state_dict()), copy.deepcopy(optimizer.state_dict())
-    other = planned.init_(Plain(16, 2), seed=9)
+    other = planned.init_(Residual(16, 2), seed=9)
     resumed = torch.optim.AdamW(planned.param_groups(other))
     other.load_state_dict(weights)
     resumed.load_state_dict(state)
@@ -162,7 +165,7 @@ def test_a_state_dict_round_trip_goes_on() -> None:
 
 
 def test_a_scheduler_keeps_ratios_and_scales_the_decay() -> None:
-    planned, model = plain_plan(), Plain(16, 2)
+    planned, model = plain_plan(), Residual(16, 2)
     optimizer = torch.optim.AdamW(planned.param_groups(model))
     before = [group["lr"] for group in optimizer.param_groups]
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 10)
@@ -188,11 +191,11 @@ class Wrapped(nn.Module):
 
 def test_prefixes_are_understood_but_a_name_of_the_model_s_own_wins() -> None:
     planned = plain_plan()
-    inner = Plain(16, 2)
+    inner = Residual(16, 2)
     shell = nn.Module()
     shell.add_module("module", torch.compile(inner, backend="eager"))
     planned.init_(shell)
-    assert torch.equal(inner.head.weight, planned.init_(Plain(16, 2)).head.weight)  # type: ignore[union-attr]
+    assert torch.equal(inner.head.weight, planned.init_(Residual(16, 2)).head.weight)  # type: ignore[union-attr]
     made = mup_tree()
     made["model"] = {"_target_": f"{__name__}.Wrapped", "width": 32, "depth": 1}
     own = plan("mup", made)
@@ -200,7 +203,7 @@ def test_prefixes_are_understood_but_a_name_of_the_model_s_own_wins() -> None:
 
 
 def test_what_does_not_match_is_listed() -> None:
-    planned, model = plain_plan(), Plain(16, 3)
+    planned, model = plain_plan(), Residual(16, 3)
     model.tokens = nn.Embedding(12, 16)
     del model.head
     with pytest.raises(BadInput) as caught:
@@ -210,13 +213,13 @@ def test_what_does_not_match_is_listed() -> None:
     assert "model does not have these parameters of the plan: head.weight" in message
     assert "another shape: tokens.weight [12, 16], planned [11, 16]" in message
     with pytest.raises(BadInput, match="and 4 more"):
-        planned.init_(Plain(16, 2 + 6))  # six layers of four parameters, of which 20 are shown
+        planned.init_(Residual(16, 2 + 6))  # six layers of four parameters, of which 20 are shown
 
 
 def test_a_parameter_cannot_be_planned_twice() -> None:
     shell = nn.Module()
-    shell.add_module("module", Plain(16, 2))
-    shell.add_module("_orig_mod", Plain(16, 2))
+    shell.add_module("module", Residual(16, 2))
+    shell.add_module("_orig_mod", Residual(16, 2))
     with pytest.raises(BadInput, match=r"does not know .*_orig_mod\.tokens\.weight"):
         plain_plan().init_(shell)
 

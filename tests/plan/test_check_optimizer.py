@@ -16,12 +16,13 @@ from torch.optim.lr_scheduler import CosineAnnealingLR, LambdaLR, LinearLR, OneC
 from sweeper.errors import BadInput
 from sweeper.plan.plan import TransferPlan
 from tests.engine.tiny_trials import tree
-from tests.plan.helpers import Plain, plain_plan, plan
+from tests.plan.helpers import plain_plan, plan
+from tests.toy_models import Residual
 
 
 def ready(**changed: Any) -> tuple[TransferPlan, nn.Module, torch.optim.Optimizer]:
     """A plan whose groups differ in rate, eps and decay, its model, and AdamW."""
-    planned, model = plain_plan(), Plain(16, 2)
+    planned, model = plain_plan(), Residual(16, 2)
     return planned, model, torch.optim.AdamW(planned.param_groups(model, **changed))
 
 
@@ -90,9 +91,9 @@ def test_nanogpt_writes_one_rate_into_all_groups() -> None:
 def test_one_rate_is_right_where_the_plan_has_one() -> None:
     """`standard` at one width has one learning rate for all."""
     made = tree("standard")
-    made["model"] = {"_target_": "tests.plan.helpers.Plain", "width": 16, "depth": 2}
+    made["model"] = {"_target_": "tests.toy_models.Residual", "width": 16, "depth": 2}
     made["data"]["classes"] = 11
-    planned, model = plan("standard", made), Plain(16, 2)
+    planned, model = plan("standard", made), Residual(16, 2)
     optimizer = torch.optim.AdamW(planned.param_groups(model))
     for group in optimizer.param_groups:
         group["lr"] = 1e-5
@@ -154,7 +155,7 @@ def test_decay_that_goes_through_the_moments() -> None:
 
 def sgd_plan() -> TransferPlan:
     made = tree("mup")
-    made["model"] = {"_target_": "tests.plan.helpers.Plain", "width": 16, "depth": 2}
+    made["model"] = {"_target_": "tests.toy_models.Residual", "width": 16, "depth": 2}
     made |= {"base": {"width": 8, "depth": 2}}
     made["data"]["classes"] = 11
     made["optimizer"] = {"_target_": "sweeper.engine.optimizers.first_order.SGD"}
@@ -163,7 +164,7 @@ def sgd_plan() -> TransferPlan:
 
 def test_sgd() -> None:
     """Without momentum its decay removes a share of the weight; with one it does not."""
-    planned, model = sgd_plan(), Plain(16, 2)
+    planned, model = sgd_plan(), Residual(16, 2)
     assert complaints(planned, torch.optim.SGD(planned.param_groups(model)), model) == []
     momentum = torch.optim.SGD(planned.param_groups(model), momentum=0.9)
     assert both_say(complaints(planned, momentum, model), "SGD adds the weight decay")

@@ -13,8 +13,9 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from tests.plan.helpers import Plain, batch, plain_plan
+from tests.plan.helpers import batch, plain_plan
 from tests.plan.worker import STEPS
+from tests.toy_models import Residual
 
 ROOT = Path(__file__).parents[2]
 
@@ -62,7 +63,7 @@ def together(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
 def alone() -> tuple[list[float], dict[str, float]]:
     """Losses and sums of weights of one process on whole batches."""
     planned = plain_plan()
-    model = planned.init_(Plain(16, 2))
+    model = planned.init_(Residual(16, 2))
     optimizer = torch.optim.AdamW(planned.param_groups(model))
     losses = []
     for step in range(STEPS):

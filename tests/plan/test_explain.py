@@ -19,7 +19,8 @@ from sweeper.errors import BadInput
 from sweeper.plan.explain import Explained, tied_readouts
 from sweeper.report import console as show
 from sweeper.scaling.spec import ScaledOp
-from tests.plan.test_planning import Decoder, decoder_plan
+from tests.plan.test_planning import decoder_plan
+from tests.toy_models import NanoDecoder
 
 SMALL = ["model.width=32", "model.depth=1", "train.seq_len=8"]
 
@@ -144,8 +145,8 @@ def test_kept_frozen_and_given_roles_are_shown() -> None:
 
 
 def test_tied_readouts_are_told() -> None:
-    def build(width: int, depth: int) -> Decoder:
-        model = Decoder(width, depth)
+    def build(width: int, depth: int) -> NanoDecoder:
+        model = NanoDecoder(width, depth)
         model.lm_head.weight = model.wte.weight
         return model
 

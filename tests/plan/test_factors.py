@@ -28,8 +28,9 @@ from sweeper.trial import PlainHps, defaults, plain
 from sweeper.verdict.ladder import Size
 from tests.engine.tiny_trials import trial
 from tests.plan.helpers import mup_tree, plain_plan, plan
-from tests.plan.test_planning import HPS, TOKENS, Decoder, decoder_plan
+from tests.plan.test_planning import HPS, decoder_plan
 from tests.specs import spec_of
+from tests.toy_models import TOKENS, NanoDecoder
 
 ONES = PlainHps(dict.fromkeys((*MuP.hyperparameters, *UMuP.hyperparameters, "gamma_hidden"), 1.0))
 BRANCH = ParamSpec(
@@ -219,8 +220,8 @@ def test_in_a_plan() -> None:
 def test_a_tied_readout() -> None:
     """m = 4 and alpha_output = 2; the table has absorbed alpha_emb = 8: 2/4/8 = 0.0625."""
 
-    def build(n_embd: int, n_layer: int) -> Decoder:
-        model = Decoder(n_embd, n_layer)
+    def build(n_embd: int, n_layer: int) -> NanoDecoder:
+        model = NanoDecoder(n_embd, n_layer)
         model.lm_head.weight = model.wte.weight
         return model
 
@@ -232,7 +233,7 @@ def test_a_tied_readout() -> None:
     assert words in plan.needs and words in str(plan)
 
 
-class ByHand(Decoder):
+class ByHand(NanoDecoder):
     """Its attention is written out, which nothing can scale."""
 
     def __init__(self, n_embd: int, n_layer: int) -> None:
@@ -262,7 +263,7 @@ def test_branches_that_are_named_have_factors_of_their_own() -> None:
 
 
 def test_a_target_that_cannot_run_here_has_its_attention_seen_at_the_base() -> None:
-    class Routed(Decoder):
+    class Routed(NanoDecoder):
         """Looks at values, so that it must be built with some; the target is too large for that."""
 
         def forward(self, tokens: torch.Tensor) -> torch.Tensor:
@@ -300,7 +301,7 @@ def test_the_table_s_numbers_are_those_of_the_groups() -> None:
     row: Any = next(line for line in str(plan).splitlines() if line.startswith("lm_head"))
     std, lr, eps = 32**-0.5 / 2, 2.0**-7 / 2, 1e-8 / 4 / 0.5
     assert row.split()[1:] == ["readout", f"{std:.4g}", f"{lr:.4g}", f"{eps:.4g}", "0.0001221"]
-    (groups,) = [g for g in plan.param_groups(Decoder(128)) if g["name"] == "lm_head.weight"]
+    (groups,) = [g for g in plan.param_groups(NanoDecoder(128)) if g["name"] == "lm_head.weight"]
     assert groups["lr"] == pytest.approx(lr) and groups["eps"] == pytest.approx(eps)
 
 
@@ -327,7 +328,7 @@ def test_a_plan_of_many_unlike_parameters_is_cut() -> None:
 def test_what_the_comparison_finds_reaches_the_plan() -> None:
     """A tied head, and an embedding times the root of the width: 8 at 64, 11.3 at 128."""
 
-    class Gemma(Decoder):
+    class Gemma(NanoDecoder):
         def __init__(self, n_embd: int, n_layer: int) -> None:
             super().__init__(n_embd, n_layer)
             self.lm_head.weight = self.wte.weight

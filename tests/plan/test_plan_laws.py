@@ -17,9 +17,10 @@ from sweeper.verdict.judge import Verdict, judge_ladder
 from sweeper.verdict.ladder import Size, SizeCurve
 from sweeper.verdict.trend import fit_trend
 from tests.engine.tiny_trials import tree
-from tests.plan.helpers import Plain, plain_plan
+from tests.plan.helpers import plain_plan
 from tests.plan.test_prescription import configured
 from tests.specs import spec_of
+from tests.toy_models import Residual
 from tests.verdict.curves import BASE, LARGE, Valley
 from tests.verdict.test_verdict import RULE
 
@@ -53,12 +54,12 @@ def test_factors_of_parameterization_and_law_multiply(parameterization: str) -> 
 
 
 def planned() -> TransferPlan:
-    """The plan of `Plain` with betas that a law changed."""
+    """The plan of `Residual` with betas that a law changed."""
     return replace(plain_plan(), law=LAW)
 
 
 def test_groups_carry_the_betas_and_the_check_asks_for_them() -> None:
-    model = Plain(16, 2)
+    model = Residual(16, 2)
     groups = planned().param_groups(model)
     assert {group["betas"] for group in groups} == {(0.9, 0.96)}
     assert all("betas" not in group for group in plain_plan().param_groups(model))

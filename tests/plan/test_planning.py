@@ -10,8 +10,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from torch import nn
-from torch.nn import functional as F
 
 import sweeper
 from sweeper.engine.optimizers.first_order import SGD
@@ -20,44 +18,10 @@ from sweeper.plan.plan import PlannedParameter, TransferPlan
 from sweeper.records import from_json, to_json
 from sweeper.scaling.relative import MuP
 from sweeper.verdict.ladder import Size
-from tests.plan.helpers import Plain, plain_plan
+from tests.plan.helpers import plain_plan
+from tests.toy_models import TOKENS, NanoDecoder, Residual
 
-TOKENS = torch.zeros(2, 6, dtype=torch.long)
 HPS = {"eta": 2.0**-7}
-
-
-class Decoder(nn.Module):
-    """Attention with heads of 8, an FFN, learned positions; sizes are named as nanoGPT's are."""
-
-    def __init__(self, n_embd: int, n_layer: int = 2, block: int = 12) -> None:
-        super().__init__()
-        self.wte, self.wpe = nn.Embedding(17, n_embd), nn.Embedding(block, n_embd)
-        self.h = nn.ModuleList(Block(n_embd) for _ in range(n_layer))
-        self.scale = nn.Parameter(torch.full((n_embd,), 0.125))
-        self.lm_head = nn.Linear(n_embd, 17, bias=False)
-
-    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
-        x = self.wte(tokens) + self.wpe(torch.arange(tokens.shape[1], device=tokens.device))
-        for block in self.h:
-            x = block(x)
-        return self.lm_head(x * self.scale)  # type: ignore[no-any-return]
-
-
-class Block(nn.Module):
-    def __init__(self, width: int) -> None:
-        super().__init__()
-        self.norm = nn.LayerNorm(width)
-        self.qkv, self.out = nn.Linear(width, 3 * width), nn.Linear(width, width)
-        self.up, self.down = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        shape = (*x.shape[:2], -1, 8)
-        q, k, v = (t.view(shape).transpose(1, 2) for t in self.qkv(self.norm(x)).chunk(3, -1))
-        x = x + self.out(self.attend(q, k, v).transpose(1, 2).reshape(x.shape))
-        return x + self.down(F.gelu(self.up(x)))
-
-    def attend(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
-        return F.scaled_dot_product_attention(q, k, v, is_causal=True)
 
 
 def decoder_plan(
@@ -66,7 +30,7 @@ def decoder_plan(
     """From width 32 and depth 2 to width 128."""
     base, target = {"n_embd": 32, "n_layer": 2}, {"n_embd": 128, "n_layer": depth}
     return sweeper.plan_for(
-        Decoder, base, target, parameterization, hps or HPS, inputs=TOKENS, **more
+        NanoDecoder, base, target, parameterization, hps or HPS, inputs=TOKENS, **more
     )
 
 
@@ -78,7 +42,7 @@ def test_it_is_the_plan_that_a_study_makes() -> None:
     """`plain_plan` comes from a trial's specification, as `sweeper transfer`'s does."""
     hps = {"eta": 2.0**-7, "eta_emb": 4.0, "alpha_emb": 2.0, "alpha_output": 4.0}
     made = sweeper.plan_for(
-        Plain,
+        Residual,
         {"width": 8, "depth": 2},
         {"width": 16, "depth": 2},
         "mup",
@@ -98,8 +62,8 @@ def test_rates_and_multipliers_are_those_of_microsoft_mup(depth: int) -> None:
     """Adam: the rates of the groups that MuAdam makes. Depth has no rule there."""
     import mup
 
-    def model(width: int) -> Decoder:
-        made = Decoder(width, depth)
+    def model(width: int) -> NanoDecoder:
+        made = NanoDecoder(width, depth)
         made.lm_head = mup.MuReadout(width, 17, bias=False)
         return made
 
@@ -130,7 +94,7 @@ def test_sizes_have_any_name() -> None:
 def test_a_target_as_wide_as_the_base() -> None:
     """Of twice the depth: depth-muP's rates, 2^-1/2 on branches, and nothing else."""
     sizes = {"n_embd": 32, "n_layer": 2}
-    plan = sweeper.plan_for(Decoder, sizes, {**sizes, "n_layer": 4}, "mup", HPS, inputs=TOKENS)
+    plan = sweeper.plan_for(NanoDecoder, sizes, {**sizes, "n_layer": 4}, "mup", HPS, inputs=TOKENS)
     found = by_name(plan)
     assert found["h.3.up.weight"].target.lr == pytest.approx(HPS["eta"] / sqrt(2))
     assert found["wte.weight"].target.lr == pytest.approx(HPS["eta"])
@@ -138,7 +102,7 @@ def test_a_target_as_wide_as_the_base() -> None:
 
 
 def test_a_model_without_a_depth_among_its_sizes() -> None:
-    plan = sweeper.plan_for(Decoder, {"n_embd": 32}, {"n_embd": 64}, "umup", {}, inputs=TOKENS)
+    plan = sweeper.plan_for(NanoDecoder, {"n_embd": 32}, {"n_embd": 64}, "umup", {}, inputs=TOKENS)
     assert plan.target == Size(width=64, depth=1)
     assert any(need.startswith("depth: no size of the model") for need in plan.needs)
     assert not any("depth: no size" in need for need in decoder_plan("umup", {"eta": 1.0}).needs)
@@ -152,7 +116,7 @@ def test_inputs_may_depend_on_the_sizes_by_the_user_s_names() -> None:
         return TOKENS
 
     base = {"n_embd": 32, "n_layer": 2}
-    sweeper.plan_for(Decoder, base, {"n_embd": 96, "n_layer": 2}, "mup", HPS, inputs=inputs)
+    sweeper.plan_for(NanoDecoder, base, {"n_embd": 96, "n_layer": 2}, "mup", HPS, inputs=inputs)
     assert all(sizes.keys() == {"n_embd", "n_layer"} for sizes in asked)
     assert {sizes["n_embd"] for sizes in asked} == {32, 64, 96}
 
@@ -240,8 +204,8 @@ class TestOverrides:
         assert from_json(TransferPlan, to_json(plan)).parameters == plan.parameters
 
     def test_what_the_model_does_not_train_is_frozen(self) -> None:
-        def build(n_embd: int, n_layer: int) -> Decoder:
-            model = Decoder(n_embd, n_layer)
+        def build(n_embd: int, n_layer: int) -> NanoDecoder:
+            model = NanoDecoder(n_embd, n_layer)
             model.wpe.weight.requires_grad_(False)
             return model
 
@@ -270,13 +234,13 @@ RUNS: dict[str, Any] = {
 def test_layers_that_no_size_is_the_depth_of_are_told() -> None:
     sizes = ({"n_embd": 32, "tall": 2}, {"n_embd": 64, "tall": 4})
     plan = sweeper.plan_for(
-        lambda n_embd, tall: Decoder(n_embd, tall), *sizes, "mup", HPS, inputs=TOKENS
+        lambda n_embd, tall: NanoDecoder(n_embd, tall), *sizes, "mup", HPS, inputs=TOKENS
     )
     (need,) = (need for need in plan.needs if "no depth differs" in need)
     assert "h.2." in need and "n_layers" in need
     named = ({"n_embd": 32, "n_blocks": 2}, {"n_embd": 64, "n_blocks": 4})
     plan = sweeper.plan_for(
-        lambda n_embd, n_blocks: Decoder(n_embd, n_blocks), *named, "mup", HPS, inputs=TOKENS
+        lambda n_embd, n_blocks: NanoDecoder(n_embd, n_blocks), *named, "mup", HPS, inputs=TOKENS
     )
     assert plan.target.depth == 4 and not any("no depth" in need for need in plan.needs)
 
@@ -284,7 +248,7 @@ def test_layers_that_no_size_is_the_depth_of_are_told() -> None:
 def test_a_depth_that_changes_nothing_is_told() -> None:
     sizes = ({"n_embd": 32, "n_layer": 2}, {"n_embd": 64, "n_layer": 4})
     plan = sweeper.plan_for(
-        lambda n_embd, n_layer: Decoder(n_embd), *sizes, "mup", HPS, inputs=TOKENS
+        lambda n_embd, n_layer: NanoDecoder(n_embd), *sizes, "mup", HPS, inputs=TOKENS
     )
     assert any("it ignores its depth, or its layers share them" in need for need in plan.needs)
 
@@ -306,7 +270,7 @@ class TestLaw:
         rules: dict[str, Any] = {"parameterization": {"name": "mup", "decay": "coupled"}}
         law = {"name": "timescale", "ratio": -0.5}
         plan, plain = decoder_plan(law=law, **rules, **RUNS), decoder_plan(**rules)
-        weights = {w: sum(p.numel() for p in Decoder(w).parameters()) for w in (32, 128)}
+        weights = {w: sum(p.numel() for p in NanoDecoder(w).parameters()) for w in (32, 128)}
         per_parameter = 16 / (weights[128] / weights[32])
         factor = 4 / 16 / per_parameter**-0.5
         for name, planned in by_name(plan).items():
@@ -366,4 +330,4 @@ class TestLaw:
 )
 def test_sizes_that_cannot_be(base: dict[str, Any], target: dict[str, Any], said: str) -> None:
     with pytest.raises(BadInput, match=said):
-        sweeper.plan_for(Decoder, base, target, "mup", HPS, inputs=TOKENS)
+        sweeper.plan_for(NanoDecoder, base, target, "mup", HPS, inputs=TOKENS)

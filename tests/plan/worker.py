@@ -13,7 +13,8 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from tests.plan.helpers import Plain, batch, plain_plan
+from tests.plan.helpers import batch, plain_plan
+from tests.toy_models import Residual
 
 STEPS = 3
 
@@ -23,7 +24,7 @@ def sharded() -> nn.Module:
     from torch.distributed.fsdp import fully_shard
 
     with torch.device("meta"):
-        model = Plain(16, 2)
+        model = Residual(16, 2)
     mesh = dist.init_device_mesh("cpu", (dist.get_world_size(),))
     for layer in model.layers:
         fully_shard(layer, mesh=mesh)
@@ -33,7 +34,7 @@ def sharded() -> nn.Module:
 
 def replicated() -> nn.Module:
     """DDP; what it replicates is drawn once it is wrapped."""
-    return DistributedDataParallel(Plain(16, 2))
+    return DistributedDataParallel(Residual(16, 2))
 
 
 def trained(build: Callable[[], nn.Module]) -> dict[str, Any]:
