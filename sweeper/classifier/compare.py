@@ -380,18 +380,18 @@ class SizeComparison:
 
     def _decide(self, name: str, base_name: str, width_dims: tuple[int, ...]) -> RoleDecision:
         """The traced role, or the one that the user gave."""
-        given = next((r for p, r in self.roles.items() if fnmatchcase(name, p)), None)
+        override = next((r for p, r in self.roles.items() if fnmatchcase(name, p)), None)
         try:
             traced = self._traced(name, base_name, width_dims)
         except Undecided as error:
-            if given is None and name in self.target.frozen:
+            if override is None and name in self.target.frozen:
                 return RoleDecision(role=Role.FIXED, note=f"not trained; {error}")
-            if given is None:
+            if override is None:
                 raise
-            return given_role(given, (self.base.uses or {}).get(base_name, ()), None)
-        if given is None or traced.role is given:
+            return given_role(override, (self.base.uses or {}).get(base_name, ()), None)
+        if override is None or traced.role is override:
             return traced
-        return given_role(given, (self.base.uses or {})[base_name], traced)
+        return given_role(override, (self.base.uses or {})[base_name], traced)
 
     def _traced(self, name: str, base_name: str, width_dims: tuple[int, ...]) -> RoleDecision:
         """The role as the traces tell it.

@@ -201,8 +201,8 @@ class NumberMode(TorchFunctionMode):
     def _attention(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Record the scale once, and not the parts that torch splits it into."""
         query = args[0] if args else kwargs["query"]
-        given = self.numbers.value(kwargs.get("scale"))
-        scale = query.shape[-1] ** -0.5 if given is None else given
+        own = self.numbers.value(kwargs.get("scale"))
+        scale = query.shape[-1] ** -0.5 if own is None else own
         self.numbers.record("scales attention by", scale, self.module())
         self.numbers.muted = True
         try:

@@ -187,12 +187,12 @@ class AttentionWatch(FunctionWatch):
     ) -> None:
         """See whether the call is attention, or a part of one."""
         if func is FUSED:
-            given = attention_arguments(args, kwargs)
-            head_size, scale = given["query"].shape[-1], given.get("scale")
+            arguments = attention_arguments(args, kwargs)
+            head_size, scale = arguments["query"].shape[-1], arguments.get("scale")
             # Torch's own scale is the usual one; one that is no number is not known.
             known = float(scale) if isinstance(scale, int | float) else None
             usual = head_size**-0.5 if scale is None else known
-            self.saw_attention(func, SeenAttention(head_size, usual, given["key"].shape[-2]))
+            self.saw_attention(func, SeenAttention(head_size, usual, arguments["key"].shape[-2]))
         elif func is WHOLE:
             self._note_whole(*args, **kwargs)
         elif func in PRODUCTS:
@@ -303,12 +303,12 @@ def scalable_operation(
     Nor of an attention with a scale of its own, which it keeps.
     """
     if func is FUSED:
-        given = attention_arguments(args, kwargs)
-        head_size, length = given["query"].shape[-1], given["key"].shape[-2]
+        arguments = attention_arguments(args, kwargs)
+        head_size, length = arguments["query"].shape[-1], arguments["key"].shape[-2]
         # A mask hides what is in it: of a decoder it is the causal one.
-        causal = bool(given.get("is_causal")) or given.get("attn_mask") is not None
+        causal = bool(arguments.get("is_causal")) or arguments.get("attn_mask") is not None
         geometry = {"head_size": head_size, "seq_len": length, "causal": causal}
-        scale = given.get("scale")
+        scale = arguments.get("scale")
         return ("attention", geometry) if scale is None or _is_usual(scale, head_size) else None
     if func is F.cross_entropy:
         logits = args[0] if args else kwargs["input"]

@@ -183,9 +183,9 @@ def _cross_entropy(scale: PlainScale, args: Sequence[Any], kwargs: dict[str, Any
 
 def _attention(scale: PlainScale, args: Sequence[Any], kwargs: dict[str, Any]) -> Tensor:
     """Attention with the parameterization's factor on q k^T in the place of head size^-1/2."""
-    given = attention_arguments(args, kwargs)
-    query = given.pop("query") * scale.logit
-    return F.scaled_dot_product_attention(query, **{**given, "scale": 1.0}) * scale.output
+    arguments = attention_arguments(args, kwargs)
+    query = arguments.pop("query") * scale.logit
+    return F.scaled_dot_product_attention(query, **{**arguments, "scale": 1.0}) * scale.output
 
 
 _SCALED = {"attention": _attention, "loss": _cross_entropy, "tied_readout": _linear}

@@ -177,23 +177,23 @@ def move_model(model: nn.Module, place: Place, numbers: Numbers) -> None:
                 module._parameters[name] = moved.setdefault(id(parameter), new)
 
 
-def move_inputs(given: Any, place: Place) -> Any:
+def move_inputs(inputs: Any, place: Place) -> Any:
     """The same tree of inputs, every tensor of it moved."""
 
     def moved(leaf: Any) -> Any:
         outside = isinstance(leaf, Tensor) and not place.holds(leaf)
         return place.moved(leaf) if outside else leaf
 
-    return tree_map(moved, given)
+    return tree_map(moved, inputs)
 
 
-def described(given: Any) -> str:
+def described(inputs: Any) -> str:
     """What a model was called with, in words: shapes and types of tensors, other values."""
-    leaves = given.items() if isinstance(given, Mapping) else enumerate(tree_leaves(given))
-    return ", ".join(f"{name}: {_one(leaf)}" for name, leaf in leaves)
+    leaves = inputs.items() if isinstance(inputs, Mapping) else enumerate(tree_leaves(inputs))
+    return ", ".join(f"{name}: {_described_leaf(leaf)}" for name, leaf in leaves)
 
 
-def _one(leaf: Any) -> str:
+def _described_leaf(leaf: Any) -> str:
     if isinstance(leaf, Tensor):
         return f"{str(leaf.dtype).removeprefix('torch.')} {list(leaf.shape)}"
     return repr(leaf) if isinstance(leaf, str | int | float | None) else type(leaf).__name__

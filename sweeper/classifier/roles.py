@@ -35,16 +35,16 @@ def repeated_containers(base: Iterable[str], deeper: Iterable[str]) -> set[str]:
     Their items are the repeated blocks, whatever their kind: of layers that are dense first and
     have experts later, a deeper model has more of the second kind alone.
     """
-    before, after = _numbers_held(base), _numbers_held(deeper)
+    before, after = _layer_numbers(base), _layer_numbers(deeper)
     return {pattern_of(at) for at in before.keys() & after.keys() if before[at] != after[at]}
 
 
-def _numbers_held(names: Iterable[str]) -> dict[str, set[str]]:
-    held: dict[str, set[str]] = {}
+def _layer_numbers(names: Iterable[str]) -> dict[str, set[str]]:
+    found: dict[str, set[str]] = {}
     for name in names:
         for match in NUMBER.finditer(name):
-            held.setdefault(name[: match.start()], set()).add(match[0])
-    return held
+            found.setdefault(name[: match.start()], set()).add(match[0])
+    return found
 
 
 def lies_in(name: str, containers: set[str]) -> bool:

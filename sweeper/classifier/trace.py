@@ -79,8 +79,8 @@ def default_inputs(model: Any) -> Any:
     """
     inner = getattr(model, "_orig_mod", model)
     if callable(getattr(inner, "example_inputs", None)):
-        given: Any = inner.example_inputs()
-        return given
+        inputs: Any = inner.example_inputs()
+        return inputs
     if isinstance(getattr(inner, "input_shape", None), tuple):
         return torch.zeros(BATCH_SIZE, *inner.input_shape)
     if isinstance(getattr(inner, "seq_len", None), int):
@@ -98,18 +98,18 @@ def default_inputs(model: Any) -> Any:
 def _of_transformers(model: Any, config: Any, main: Any) -> dict[str, Tensor] | None:
     """Named inputs of a model of transformers, by the name of its main input."""
     names = signature(model.forward).parameters
-    given: dict[str, Tensor] = {}
+    inputs: dict[str, Tensor] = {}
     if main in ("input_ids", "inputs"):
-        given[main] = _tokens(config)
+        inputs[main] = _tokens(config)
     elif main == "input_values" and not hasattr(config, "num_mel_bins"):
-        given[main] = torch.randn(BATCH_SIZE, SAMPLES)
+        inputs[main] = torch.randn(BATCH_SIZE, SAMPLES)
     elif main in ("input_values", "input_features"):
-        given[main] = _spectrogram(config, transposed=main == "input_features")
+        inputs[main] = _spectrogram(config, transposed=main == "input_features")
     if main == "pixel_values" or ("vision_config" in config.to_dict() and "pixel_values" in names):
-        given["pixel_values"] = _images(config)
-    if given and "decoder_input_ids" in names and getattr(config, "is_encoder_decoder", True):
-        given["decoder_input_ids"] = _tokens(config)
-    return given or None
+        inputs["pixel_values"] = _images(config)
+    if inputs and "decoder_input_ids" in names and getattr(config, "is_encoder_decoder", True):
+        inputs["decoder_input_ids"] = _tokens(config)
+    return inputs or None
 
 
 def _tokens(config: Any) -> Tensor:
@@ -475,12 +475,12 @@ class Tracer:
         self, model: nn.Module, sizes: Sizes, place: Place
     ) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """Positional and named arguments of the forward pass, their tensors at `place`."""
-        given = self.inputs(sizes) if callable(self.inputs) else self.inputs
-        given = default_inputs(model) if given is None else given
-        given = move_inputs(given, place)
-        if isinstance(given, Mapping):
-            return (), dict(given)
-        return (tuple(given) if isinstance(given, tuple | list) else (given,)), {}
+        inputs = self.inputs(sizes) if callable(self.inputs) else self.inputs
+        inputs = default_inputs(model) if inputs is None else inputs
+        inputs = move_inputs(inputs, place)
+        if isinstance(inputs, Mapping):
+            return (), dict(inputs)
+        return (tuple(inputs) if isinstance(inputs, tuple | list) else (inputs,)), {}
 
 
 def _parameters(model: nn.Module) -> tuple[dict[str, Tensor], dict[str, tuple[str, ...]]]:

@@ -87,12 +87,12 @@ def read_model(
 ) -> Architecture:
     """What the tracer's model is at `target`, beside `base`; both name a width and a depth.
 
-    Parameters that match the rules' `keep_init` keep their own initial values, and so do the
-    `special` ones, which are asked for by the name of each parameter's init. Frozen are those that
-    match `frozen`, and those that the model itself does not train. The model runs mostly without
-    values: four times, and once more to count branches at another depth. One that does not run at
-    its target, unless it `must_run`, has its attention seen at the base. ConfigError names a
-    pattern that matches nothing, under the rule's own key.
+    Parameters that match the rules' `keep_init` keep their own initial values. So do those that
+    `special` returns, given the init of every parameter by name: values that mean something.
+    Frozen are those that match `frozen`, and those that the model itself does not train. The model
+    runs mostly without values: at the base, wider and at the target, and there once more to see
+    its operations. Of one that does not run at the target, unless it `must_run`, attention is seen
+    at the base. ConfigError names a pattern that matches nothing, under the rule's own key.
     """
     compared = compare(
         tracer.build, base=base, target=target, inputs=tracer.inputs, roles=rules.role_patterns()
@@ -198,9 +198,9 @@ def _overridden(
 
 def rules_of(spec: TrialSpec) -> ModelRules:
     """The user's rules for the model of `spec`; ConfigError for what is none."""
-    given = {key: spec.model.arguments[key] for key in RULE_KEYS if key in spec.model.arguments}
+    chosen = {key: spec.model.arguments[key] for key in RULE_KEYS if key in spec.model.arguments}
     with key_prefix("model"):
-        rules: ModelRules = call_checked(ModelRules, given, {})
+        rules: ModelRules = call_checked(ModelRules, chosen, {})
         rules.role_patterns()  # refuses what is no role
     return rules
 

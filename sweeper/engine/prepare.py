@@ -98,30 +98,25 @@ class PreparedSpec:
         Where the model has a buffer for a multiplier, it is in `buffers`. Elsewhere init, rate and
         eps absorb it, by the rule that an exported plan uses.
         """
-        return {spec.name: self._trained_with(spec, hps) for spec in self.trained_specs}
-
-    def _trained_with(self, spec: ParamSpec, hps: PlainHps) -> AbsorbedParam:
-        prescription = self.prescription(spec, hps)
-        if self._has(_multiplier(spec)):
-            prescription = replace(prescription, multiplier=1.0)
-        return absorb_multiplier(
-            prescription,
-            self.optimizer.kind(spec),
-            name=spec.name,
-            shape=spec.shape,
-            init=spec.init,
-        )
+        absorbed = {}
+        for spec in self.trained_specs:
+            prescription = self.prescription(spec, hps)
+            if self._has(_multiplier(spec)):
+                prescription = replace(prescription, multiplier=1.0)
+            absorbed[spec.name] = absorb_multiplier(
+                prescription,
+                self.optimizer.kind(spec),
+                name=spec.name,
+                shape=spec.shape,
+                init=spec.init,
+            )
+        return absorbed
 
     def _has(self, buffer: str) -> bool:
         return buffer in self.architecture.scale_buffers
 
     def buffers(self, hps: PlainHps) -> dict[str, float]:
         """Values of the model's scale buffers, by full name."""
-        values = {**self._parameter_factors(hps), **self._op_factors(hps)}
-        return {name: value for name, value in values.items() if self._has(name)}
-
-    def _parameter_factors(self, hps: PlainHps) -> dict[str, float]:
-        """Multipliers by the names of the buffers that modules with scales have for them."""
         factors: dict[str, float] = {}
         complete = self.complete(hps)
         for spec in self.trained_specs:
@@ -134,7 +129,8 @@ class PreparedSpec:
             if scale.backward_multiplier is not None:
                 backward = f"{name.removesuffix('multiplier')}backward_multiplier"
                 factors[backward] = scale.backward_multiplier
-        return factors
+        factors |= self._op_factors(hps)
+        return {name: value for name, value in factors.items() if self._has(name)}
 
     def _op_factors(self, hps: PlainHps) -> dict[str, float]:
         """Factors of all operations, by the names of buffers."""

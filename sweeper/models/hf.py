@@ -352,16 +352,16 @@ class HfModel(nn.Module):
 
     def _of_tokens(self, tokens: Tensor) -> Any:
         """What the transformers model returns for tokens [batch, seq] without padding."""
-        given: dict[str, Tensor] = {}
+        options: dict[str, Tensor] = {}
         if self._takes_mask:
             # With a mask, transformers does not look at positions for packed sequences, which
             # would need their values.
-            given["attention_mask"] = torch.ones_like(tokens, dtype=torch.bool)
+            options["attention_mask"] = torch.ones_like(tokens, dtype=torch.bool)
         if self._takes_positions:
             # Families would count them from the tokens that are no padding.
             places = torch.arange(tokens.shape[-1], device=tokens.device)
-            given["position_ids"] = places[None]
-        return self._net(input_ids=tokens, **given)
+            options["position_ids"] = places[None]
+        return self._net(input_ids=tokens, **options)
 
     def _auxiliary(self, out: Any, loss: Tensor) -> Tensor:
         """`loss` with the router's own, where the model returns one."""

@@ -191,8 +191,8 @@ def config_fields(family: Family, task: Task, sizes: HfSizes) -> dict[str, Any]:
     for name, value in sizes.config.items():
         _check_field(family, fixed, name, value)
     soft = _small_model(family, task, sizes)
-    given = {family.map.get(name, name): value for name, value in sizes.config.items()}
-    return soft | given | {name: value for name, (_, value) in fixed.items()}
+    asked = {family.map.get(name, name): value for name, value in sizes.config.items()}
+    return soft | asked | {name: value for name, (_, value) in fixed.items()}
 
 
 Fixed = dict[str, tuple[str, Any]]
@@ -238,10 +238,10 @@ def _inner(family: Family, sizes: HfSizes) -> Fixed:
     names = family.find(FFN)
     if sizes.ffn_ratio is not None and not names:
         raise ConfigError("ffn_ratio", sizes.ffn_ratio, f"null: {family.name} has no such field")
-    given = {} if sizes.ffn_ratio is None else dict.fromkeys(names, _given_inner(sizes))
+    asked = {} if sizes.ffn_ratio is None else dict.fromkeys(names, _given_inner(sizes))
     own = {name: family.ratio(name) for name in (*names, *OTHER_FFN) if name in family.fields}
     inner = {name: _own_inner(ratio, sizes) for name, ratio in own.items() if ratio is not None}
-    return {name: ("ffn_ratio", value) for name, value in (inner | given).items()}
+    return {name: ("ffn_ratio", value) for name, value in (inner | asked).items()}
 
 
 def _given_inner(sizes: HfSizes) -> int:

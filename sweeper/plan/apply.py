@@ -264,7 +264,9 @@ def _pairs_by_name(
             f"these groups are not those of plan.param_groups: {_listed(strange)}; call "
             "plan.check(optimizer, model) to go by the parameters"
         )
-    if lost := [one.name for rest in waiting.values() for members in rest for one in members]:
+    if lost := [
+        setting.name for rest in waiting.values() for members in rest for setting in members
+    ]:
         problems.append(f"these parameters are in no group of the plan's: {_listed(lost)}")
     return pairs
 
@@ -330,8 +332,8 @@ def _rate_problems(pairs: Sequence[Pair]) -> list[str]:
         return []
     shown: dict[float, str] = {}
     for rate, pair in zip(rates, pairs, strict=True):
-        words = f"{_short(pair.label)} has {rate:.3g}, planned {pair.planned.lr:.3g}"
-        shown.setdefault(pair.planned.lr, words)
+        line = f"{_short(pair.label)} has {rate:.3g}, planned {pair.planned.lr:.3g}"
+        shown.setdefault(pair.planned.lr, line)
     same = "one rate stands in all groups" if len(set(rates)) == 1 else "they differ"
     what = "the groups' learning rates are not the plan's times one factor"
     return [f"{what}; {same}: {_listed([*shown.values()])}. {RATE_ADVICE}"]
@@ -344,8 +346,8 @@ def _eps_problems(pairs: Sequence[Pair]) -> list[str]:
         eps, planned = pair.group.get("eps"), pair.planned.eps
         # That of some optimizers is a pair, or something else.
         if isinstance(eps, float) and not isclose(eps, planned, rel_tol=EXACT_TOLERANCE):
-            words = f"{_short(pair.label)} has {eps:.3g}, planned {planned:.3g}"
-            wrong.setdefault(planned, words)
+            line = f"{_short(pair.label)} has {eps:.3g}, planned {planned:.3g}"
+            wrong.setdefault(planned, line)
     if not wrong:
         return []
     advice = "keep each group's own eps, as param_groups gives it, and set none on all"
@@ -359,12 +361,12 @@ def _betas_problems(pairs: Sequence[Pair], betas: tuple[float, float] | None) ->
     for pair in pairs:
         found = pair.group.get("betas")
         same = found is not None and all(
-            isclose(one, planned, rel_tol=EXACT_TOLERANCE)
-            for one, planned in zip(found, betas, strict=True)
+            isclose(beta, planned, rel_tol=EXACT_TOLERANCE)
+            for beta, planned in zip(found, betas, strict=True)
         )
         if not same:
-            told = f"{_short(pair.label)} has {found}, planned {betas}"
-            return [f"betas are not those of the plan's law: {told}; param_groups gives them"]
+            line = f"{_short(pair.label)} has {found}, planned {betas}"
+            return [f"betas are not those of the plan's law: {line}; param_groups gives them"]
     return []
 
 
@@ -383,8 +385,8 @@ def _decay_problems(pairs: Sequence[Pair], optimizer: Optimizer) -> list[str]:
         wanted = pair.planned.weight_decay / peak if peak else 0.0
         found = float(pair.group.get("weight_decay", 0.0))
         if not isclose(found, wanted, rel_tol=RATE_TOLERANCE):
-            words = f"{_short(pair.label)} has {found:.3g}, planned {wanted:.3g}"
-            wrong.setdefault(pair.planned.lr, words)
+            line = f"{_short(pair.label)} has {found:.3g}, planned {wanted:.3g}"
+            wrong.setdefault(pair.planned.lr, line)
     if not wrong:
         return []
     advice = "it is the plan's decay over the group's peak rate, as param_groups gives it"

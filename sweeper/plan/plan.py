@@ -127,7 +127,7 @@ def _alike(
     return [
         (
             members[0],
-            list(dict.fromkeys(NUMBER.sub("*", one.name) for one in members)),
+            list(dict.fromkeys(NUMBER.sub("*", member.name) for member in members)),
             len(members),
         )
         for members in rows.values()
@@ -354,7 +354,9 @@ class TransferPlan:
         """
         from sweeper.plan import apply
 
-        updates = {Update(one.update) for one in self.parameters if not one.frozen}
+        updates = {
+            Update(parameter.update) for parameter in self.parameters if not parameter.frozen
+        }
         apply.check(self.absorbed(), updates, optimizer, model, self.betas)
 
     def __str__(self) -> str:

@@ -188,11 +188,11 @@ def plan_for(
     return plan_of(model, rules, small, large, plain, source, depth_known=depth_known, law=applied)
 
 
-def _patterns(key: str, given: Iterable[str]) -> tuple[str, ...]:
+def _patterns(key: str, patterns: Iterable[str]) -> tuple[str, ...]:
     """Patterns of names; ConfigError for a text, which would be one pattern a letter."""
-    if isinstance(given, str):
-        raise ConfigError(key, given, "a list of patterns, such as ['*.bias']")
-    return tuple(given)
+    if isinstance(patterns, str):
+        raise ConfigError(key, patterns, "a list of patterns, such as ['*.bias']")
+    return tuple(patterns)
 
 
 def _inputs_at(sizes: SizePair, inputs: Callable[[Sizes], Any]) -> Callable[[Sizes], Any]:
@@ -201,7 +201,7 @@ def _inputs_at(sizes: SizePair, inputs: Callable[[Sizes], Any]) -> Callable[[Siz
 
 
 def _law(
-    given: Named | Law,
+    named: Named | Law,
     sizes: tuple[Size, Size],
     runs: tuple[Mapping[str, int] | None, Mapping[str, int] | None],
     specs: Sequence[ParamSpec],
@@ -209,14 +209,16 @@ def _law(
     hps: PlainHps,
 ) -> AppliedLaw | None:
     """What the law says of the way from the base's run to the target's; None without a law."""
-    law, spec = _plugin("law", "law", given, Law)
+    law, spec = _plugin("law", "law", named, Law)
     if isinstance(law, NoLaw):
         for name, run in zip(RUNS, runs, strict=True):
             if run is not None:
                 raise ConfigError(name, dict(run), "given where a law is, such as law='joint'")
         return None
     betas = {n: v for n, v in rules.optimizer.settings(hps).items() if n.startswith("beta")}
-    counts = [sum(prod(getattr(one, of)) for one in specs) for of in ("base_shape", "shape")]
+    counts = [
+        sum(prod(getattr(parameter, of)) for parameter in specs) for of in ("base_shape", "shape")
+    ]
     base, target = (
         replace(_scale(name, size, run), parameters=count, betas=betas)
         for name, size, run, count in zip(RUNS, sizes, runs, counts, strict=True)
@@ -234,14 +236,14 @@ def _law(
 def _scale(key: str, size: Size, run: Mapping[str, int] | None) -> Scale:
     """What a law looks at; ConfigError for a run that does not say how it is trained."""
     example = '{"steps": 2000, "batch_size": 32, "seq_len": 512}, in whole numbers'
-    given = {"seq_len": 1, **run} if isinstance(run, Mapping) else {}
-    whole = all(isinstance(n, Integral) and not isinstance(n, bool) for n in given.values())
-    good = whole and given.keys() == {"steps", "batch_size", "seq_len"}
-    if not (good and min(given.values()) > 0):
+    fields = {"seq_len": 1, **run} if isinstance(run, Mapping) else {}
+    whole = all(isinstance(n, Integral) and not isinstance(n, bool) for n in fields.values())
+    good = whole and fields.keys() == {"steps", "batch_size", "seq_len"}
+    if not (good and min(fields.values()) > 0):
         raise ConfigError(key, run, f"how it is trained, such as {example}")
-    given = {name: int(n) for name, n in given.items()}
-    steps, batch = given["steps"], given["batch_size"]
-    tokens = steps * batch * given["seq_len"]
+    fields = {name: int(n) for name, n in fields.items()}
+    steps, batch = fields["steps"], fields["batch_size"]
+    tokens = steps * batch * fields["seq_len"]
     return Scale(width=size.width, depth=size.depth, batch=batch, steps=steps, tokens=tokens)
 
 
@@ -259,17 +261,17 @@ def _rules(parameterization: Named | Parameterization, optimizer: Named | Optimi
     )
 
 
-def _plugin(key: str, group: str, given: Any, protocol: type) -> tuple[Any, PluginSpec]:
+def _plugin(key: str, group: str, asked: Any, protocol: type) -> tuple[Any, PluginSpec]:
     """The plugin itself, and as plans name it; ConfigError for what is none."""
-    if not isinstance(given, str | Mapping | PluginSpec):
-        return given, _described(key, group, given, protocol)
-    if isinstance(given, PluginSpec):
-        given = {"name": given.name, **given.arguments}
-    options = {"name": given} if isinstance(given, str) else dict(given)
+    if not isinstance(asked, str | Mapping | PluginSpec):
+        return asked, _described(key, group, asked, protocol)
+    if isinstance(asked, PluginSpec):
+        asked = {"name": asked.name, **asked.arguments}
+    options = {"name": asked} if isinstance(asked, str) else dict(asked)
     name = options.pop("name", options.pop(TARGET, None))
     if not isinstance(name, str):
         names = ", ".join(plugins()[group])
-        raise ConfigError(key, given, f"a name ({names}), or a mapping with a name and options")
+        raise ConfigError(key, asked, f"a name ({names}), or a mapping with a name and options")
     try:
         config = with_targets(group, {TARGET: name, **options})
         plugin = build_plugin(config)
@@ -296,11 +298,11 @@ def _described(key: str, group: str, plugin: object, protocol: type) -> PluginSp
     return PluginSpec(name=name, arguments=arguments)
 
 
-def _hyperparameters(rules: Rules, given: Mapping[str, float]) -> PlainHps:
+def _hyperparameters(rules: Rules, hps: Mapping[str, float]) -> PlainHps:
     """All of them in order; ConfigError for unknown, missing and impossible ones."""
     required = rules.parameterization.hyperparameters
     optional = (*SETTING_FACTORS, *SCHEDULE_HPS, *rules.optimizer.hyperparameters)
-    for name, value in given.items():
+    for name, value in hps.items():
         key = f"hps[{name!r}]"
         if name not in (*required, *optional):
             known = suggest(name, {*required, *optional})
@@ -311,12 +313,12 @@ def _hyperparameters(rules: Rules, given: Mapping[str, float]) -> PlainHps:
             raise ConfigError(key, value, "a positive number; plain values, not logarithms")
     known_defaults = _defaults(rules.parameterization_spec.name)
     for name in required:
-        if name not in given and name not in known_defaults:
+        if name not in hps and name not in known_defaults:
             raise ConfigError(
                 f"hps[{name!r}]", None, "it needs a value: the parameterization has no default"
             )
-    extra = [name for name in given if name not in required]
-    values = {**known_defaults, **given}
+    extra = [name for name in hps if name not in required]
+    values = {**known_defaults, **hps}
     return PlainHps({name: float(values[name]) for name in (*required, *extra)})
 
 
