@@ -225,7 +225,6 @@ def test_a_class_that_cannot_be_built_is_told_what_to_write(
 
 BROKEN = """
 import torch.nn.functional as F
-from sweeper.records import to_json
 from tests.toy_models import PlainDecoder
 
 class Logits(PlainDecoder):
