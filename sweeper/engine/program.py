@@ -41,13 +41,13 @@ def is_out_of_memory(error: BaseException) -> bool:
 
     Libraries have their own words, and compilers wrap errors in their own; causes count.
     """
-    for one in _causes(error):
+    for cause in _causes(error):
         # CUDA_ERROR_OUT_OF_MEMORY, cudaErrorMemoryAllocation: out of memory
-        text = str(one).lower()
-        if isinstance(one, torch.OutOfMemoryError | MemoryError):
+        text = str(cause).lower()
+        if isinstance(cause, torch.OutOfMemoryError | MemoryError):
             return True
-        if isinstance(one, RuntimeError) and any(
-            words in text or words in text.replace("_", " ") for words in _OUT_OF_MEMORY
+        if isinstance(cause, RuntimeError) and any(
+            phrase in text or phrase in text.replace("_", " ") for phrase in _OUT_OF_MEMORY
         ):
             return True
     return False
@@ -72,12 +72,13 @@ def forget_frames(error: BaseException) -> None:
     seen: list[BaseException] = []
     ahead: list[BaseException | None] = [error]
     while ahead:
-        one = ahead.pop()
-        if one is None or any(one is other for other in seen):
+        current = ahead.pop()
+        if current is None or any(current is other for other in seen):
             continue
-        seen.append(one)
-        one.__traceback__ = None
-        ahead += [getattr(one, "inner_exception", None), one.__cause__, one.__context__]
+        seen.append(current)
+        current.__traceback__ = None
+        inner = getattr(current, "inner_exception", None)
+        ahead += [inner, current.__cause__, current.__context__]
 
 
 def raise_if_out_of_memory(error: BaseException) -> None:
