@@ -1,4 +1,4 @@
-"""Studies compared: tables, what they say in words, and the figure."""
+"""Studies compared: tables, sentences, the figure, and the page that shows all of them."""
 
 from __future__ import annotations
 
@@ -185,19 +185,19 @@ def bounded(estimate: Estimate) -> Cell:
 def findings(comparison: Comparison) -> list[str]:
     """What was found, in sentences."""
     lines = []
-    for words, standings in (
+    for start, standings in (
         ("At the transferred eta", comparison.by_transferred),
         ("Each at its re-tuned eta", comparison.by_retuned),
     ):
-        lines.append(f"{words}: {_winner(standings)}")
+        lines.append(f"{start}: {_winner(standings)}")
     return lines
 
 
 def _winner(standings: Sequence[Standing]) -> str:
     leader, *others = standings
     if leader.last > 1:
-        tied = [one.name for one in standings if one.first == 1]
-        worse = [one.name for one in standings if one.first > 1]
+        tied = [s.name for s in standings if s.first == 1]
+        worse = [s.name for s in standings if s.first > 1]
         last = f"; {' and '.join(worse)}: worse than at least one of them" if worse else ""
         return f"cannot say which of {', '.join(tied)} is the best{last}."
     nearest = others[0]
@@ -219,7 +219,7 @@ def comparison_figure(comparison: Comparison) -> Figure:
     _finish_losses(losses, comparison)
     robust.axhline(0, color=FAINT, linewidth=0.8)
     robust.set(xlabel="octaves of η from the best one", ylabel="nats lost")
-    width = "/".join(dict.fromkeys(str(one.robust_width) for one in comparison.candidates))
+    width = "/".join(dict.fromkeys(str(c.robust_width) for c in comparison.candidates))
     robust.set_title(f"Robustness at width {width} (△: at least)")
     handles, labels = losses.get_legend_handles_labels()
     figure.legend(handles=handles, labels=labels, **BESIDE)
@@ -233,11 +233,11 @@ def _look(index: int) -> dict[str, Any]:
 def _draw_losses(ax: Axes, candidate: Candidate, index: int, aside: float) -> None:
     """Solid: transferred; rings and dashed: re-tuned; dotted: the fitted law."""
     look = _look(index) | {"capsize": 2.5, "linewidth": 1.2}
-    places = [one.width * 2 ** (0.06 * aside) for one in candidate.widths]
-    _bars(ax, places, [one.transferred for one in candidate.widths], label=candidate.name, **look)
+    places = [loss.width * 2 ** (0.06 * aside) for loss in candidate.widths]
+    _bars(ax, places, [loss.transferred for loss in candidate.widths], label=candidate.name, **look)
     # A ring, so that both are seen where they agree.
     hollow = look | {"markerfacecolor": "none", "markersize": 8, "linestyle": DASHED}
-    _bars(ax, places, [one.retuned for one in candidate.widths], **hollow)
+    _bars(ax, places, [loss.retuned for loss in candidate.widths], **hollow)
     if candidate.curve is not None and math.isfinite(candidate.curve.exponent.value):
         widths = np.geomspace(places[0], places[-1], 50)
         line = {"color": look["color"], "linewidth": 1, "linestyle": DOTTED}
@@ -259,12 +259,13 @@ def _draw_robustness(ax: Axes, candidate: Candidate, index: int, aside: float) -
 
 def _bars(ax: Axes, places: Sequence[float], estimates: Sequence[Estimate], **look: Any) -> None:
     """Values with their intervals; what is not finite is left out, as is an open interval."""
-    shown = [(x, one) for x, one in zip(places, estimates, strict=True) if math.isfinite(one.value)]
+    pairs = zip(places, estimates, strict=True)
+    shown = [(x, estimate) for x, estimate in pairs if math.isfinite(estimate.value)]
     bars = [
-        [_side(one.value - one.low) for _, one in shown],
-        [_side(one.high - one.value) for _, one in shown],
+        [_side(e.value - e.low) for _, e in shown],
+        [_side(e.high - e.value) for _, e in shown],
     ]
-    ax.errorbar([x for x, _ in shown], [one.value for _, one in shown], yerr=bars, **look)
+    ax.errorbar([x for x, _ in shown], [e.value for _, e in shown], yerr=bars, **look)
 
 
 def _side(length: float) -> float:
@@ -273,14 +274,14 @@ def _side(length: float) -> float:
 
 def _finish_losses(ax: Axes, comparison: Comparison) -> None:
     """The axes; the loss axis shows the re-tuned losses, and of the others what is near them."""
-    widths = sorted({one.width for each in comparison.candidates for one in each.widths})
+    widths = sorted({loss.width for found in comparison.candidates for loss in found.widths})
     ax.set_xscale("log", base=2)
     ax.set_xticks(widths, [str(width) for width in widths])
     ax.minorticks_off()
     ends = chain.from_iterable(
-        (one.retuned.value, one.retuned.low, one.retuned.high)
-        for each in comparison.candidates
-        for one in each.widths
+        (loss.retuned.value, loss.retuned.low, loss.retuned.high)
+        for found in comparison.candidates
+        for loss in found.widths
     )
     finite = [value for value in ends if math.isfinite(value)]
     if finite:
@@ -313,14 +314,14 @@ class Several:
     @property
     def panels(self) -> list[Panel]:
         """A panel a study."""
-        return [Panel(title=name, validation=one) for name, one in self.validations.items()]
+        return [Panel(title=name, validation=found) for name, found in self.validations.items()]
 
     @property
     def verdicts(self) -> dict[str, str]:
         """The answer over the width, by study."""
         return {
-            name: str(axis_verdict(one, AXIS).get("answer", "no verdict yet"))
-            for name, one in self.validations.items()
+            name: str(axis_verdict(found, AXIS).get("answer", "no verdict yet"))
+            for name, found in self.validations.items()
         }
 
 

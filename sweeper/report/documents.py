@@ -188,7 +188,7 @@ class Validation:
             hyperparameter=hyperparameter,
             verdicts=tuple(from_json(Verdict, axis) for axis in record.get("axes") or ()),
             trend=from_json(Trend, trend) if trend else None,
-            exponents=tuple(from_json(Exponent, one) for one in fitted.get("exponents") or ()),
+            exponents=tuple(from_json(Exponent, fit) for fit in fitted.get("exponents") or ()),
         )
 
 

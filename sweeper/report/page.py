@@ -1,4 +1,4 @@
-"""The report of a study: one HTML page that needs nothing beside itself."""
+"""The report of a study: one HTML page, with one script and one style, that loads nothing."""
 
 from __future__ import annotations
 
@@ -41,8 +41,6 @@ from sweeper.report.table import Table
 from sweeper.trial import Status
 from sweeper.verdict.judge import Verdict
 
-# Templates as pages: one script, one style, and nothing that is loaded from elsewhere.
-
 
 def rendered(template: str, **values: object) -> str:
     """A page from a template of this package."""
@@ -77,7 +75,7 @@ def _text(value: object) -> str:
     if isinstance(value, float):
         return f"{value:.6g}"
     if isinstance(value, Mapping):
-        pairs = [(key, _nested(one)) for key, one in value.items() if one not in (None, "")]
+        pairs = [(key, _nested(part)) for key, part in value.items() if part not in (None, "")]
         return ", ".join(f"{str(key).replace('_', ' ')} {text}" for key, text in pairs)
     return ", ".join(map(_nested, value)) if isinstance(value, list) else str(value)
 
@@ -137,8 +135,8 @@ def write_report(folder: Path) -> Path:
 
 def headline(folder: Path) -> str:
     """What the report of the study in `folder` says first."""
-    words = HEADLINES[_overall(Documents.read(folder).targets)]
-    return words[0].lower() + words[1:]
+    text = HEADLINES[_overall(Documents.read(folder).targets)]
+    return text[0].lower() + text[1:]
 
 
 def render(folder: Path) -> str:
@@ -155,7 +153,7 @@ def _rendered(folder: Path) -> tuple[Documents, str]:
 def _page(documents: Documents) -> str:
     """The page of these documents."""
     search, names, diagnoses = documents.search, _Names(), sections.diagnoses(documents.diagnoses)
-    failed = any(one["answer"] == "fails" for one in diagnoses)
+    failed = any(found["answer"] == "fails" for found in diagnoses)
     has_best, has_lines = bool(search.get("best_loss_curve")), bool(search.get("lines"))
     return rendered(
         "report.html.j2",

@@ -1,6 +1,7 @@
-"""Sections of the report on what other commands found: diagnoses, coordinate checks, scales.
+"""Parts of the report: diagnoses, coordinate checks, scales, the numbers at its head, costs.
 
-A record that is of another shape than its command writes is as if it were missing.
+A record of a diagnosis or a check that is of another shape than its command writes is as if it were
+missing.
 """
 
 from __future__ import annotations
@@ -201,7 +202,7 @@ def _card(name: str, value: str, note: str) -> dict[str, str]:
 
 def costs(documents: Documents, base: str) -> tuple[Table, Saving] | None:
     """What was spent at the `base`, and beside it the same tuning at each plan's target."""
-    found = [one for t in documents.targets if (one := saving(documents.trials, t.plan))]
+    found = [s for t in documents.targets if (s := saving(documents.trials, t.plan))]
     if not found:
         return None
     tuning, validation = found[0].tuning, found[0].validation
