@@ -340,8 +340,8 @@ def verdict_table(result: Verdict, hyperparameter: str = "eta") -> Table:
         f"Regret: the loss from training at the transferred {hyperparameter} instead of the "
         "optimum. Loss gap: the loss from training at the base's optimum instead, relative to the "
         "least loss in the relative gap. "
-        f"± or a range: 95 % interval{NO_INTERVAL * bool(bare)}. "
-        f"A size holds with {result.limits}.{law}"
+        f"± or a range: 95 % interval{NO_INTERVAL * bool(bare)}."
+        f"{f' A size holds with {result.limits}.' if result.limits else ''}{law}"
         f"{' w: width, d: depth, b: batch size, s: steps.' * (result.axis == JOINT_AXIS)}"
     )
     title = "Learning-rate curves" if hyperparameter == "eta" else f"Curves of {hyperparameter}"

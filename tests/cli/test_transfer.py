@@ -243,7 +243,7 @@ class TestValidate:
         words = [*VALIDATE, "transfer.max_shift=60"]
         said = "a shift of at most 60 in log2 and a loss gap of at most 1 % of the least loss"
         assert said in sweeper(*words).out
-        assert f"The transfer holds with {said}." in (ladder_study / "report.html").read_text()
+        assert f"A size holds with {said}." in (ladder_study / "report.html").read_text()
 
     def test_what_other_ladders_showed_stays(self, sweeper: Run, ladder_study: Path) -> None:
         words = VALIDATE
@@ -341,7 +341,7 @@ class TestValidate:
         assert {hps["alpha_attn"] for hps in trained} == set(places)
         page = (study / "report.html").read_text()
         assert "Validation of alpha_attn over width" in page
-        assert "optimum, log2 alpha_attn" in page and "has not been validated yet" in page
+        assert "optimum log2 alpha_attn" in page and "has not been validated yet" in page
 
     def test_nothing_to_climb_is_refused(self, sweeper: Run, study: Path) -> None:
         before = tree(study)
