@@ -8,18 +8,20 @@ is there as text, and what is read is exactly what was written.
 from __future__ import annotations
 
 import dataclasses
+import importlib
 import inspect
 import math
+import traceback
 import types
 import typing
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from enum import Enum
 from functools import cache
 from pathlib import Path
 from typing import Annotated, Any, Literal, NewType, TypeVar
 
-from sweeper.errors import BadInput, ConfigError, MissingValue, suggest
+from sweeper.errors import BadInput, ConfigError, MissingValue, SweeperError, suggest
 
 T = TypeVar("T")
 Reader = Callable[[str, Any], Any]
@@ -30,6 +32,8 @@ Build = Callable[[Mapping[str, Any]], Any]
 UNKNOWN_KEY = "there is no such key"
 WRITTEN_IF_SET: Mapping[str, Any] = types.MappingProxyType({"written_if_set": True})
 """`field(metadata=WRITTEN_IF_SET)`: JSON names the field only where it is not its default."""
+NAMES_CLASS: Mapping[str, Any] = types.MappingProxyType({"names_class": True})
+"""`field(metadata=NAMES_CLASS)`: the value may be of any class, which JSON names as configs do."""
 _NOT_FINITE = {text: float(text) for text in ("inf", "-inf", "nan")}
 _SEQUENCES: Mapping[Any, Callable[..., Any]] = {list: list, Sequence: tuple}
 _MAPPINGS = (dict, Mapping)
@@ -55,6 +59,7 @@ class RecordError(ValueError):
 def to_json(value: Any) -> Any:
     """`value` as strict JSON: records by their fields, infinities and NaN as text.
 
+    A class that is written otherwise, and never read, has a method `to_json`.
     What is no JSON and no record stays as it is, for json.dumps to refuse.
     """
     if isinstance(value, float):
@@ -69,13 +74,19 @@ def to_json(value: Any) -> Any:
         return str(value)
     if not dataclasses.is_dataclass(value) or isinstance(value, type):
         return value
-    if own := getattr(value, "to_json", None):
-        return own()
+    if written := getattr(value, "to_json", None):
+        return written()
     shown = {name: to_json(getattr(value, name)) for name in getattr(value, "JSON_SHOWS", ())}
     for field in dataclasses.fields(value):
         item = getattr(value, field.name)
         if not field.metadata.get("written_if_set") or item != _default(field):
             shown[field.name] = to_json(item)
+        if field.metadata.get("names_class"):
+            if not dataclasses.is_dataclass(item):
+                kind = type(item).__name__
+                raise TypeError(f"{kind} is no dataclass: it cannot go to other processes")
+            target = f"{type(item).__module__}.{type(item).__qualname__}"
+            shown[field.name] = {"_target_": target, **shown[field.name]}
     return shown
 
 
@@ -176,6 +187,36 @@ def arguments(target: Callable[..., Any]) -> Mapping[str, inspect.Parameter]:
         raise ConfigError("_target_", str(target), "a class that tells its arguments") from error
 
 
+def import_target(target: object, key: str = "_target_") -> Callable[..., Any]:
+    """The class or function that the dotted path `target` names; ConfigError when there is none."""
+    if not isinstance(target, str) or "." not in target:
+        raise ConfigError(key, target, "a dotted path such as package.module.Class")
+    module_name, _, name = target.rpartition(".")
+    with user_code(key, target, "a class in a module that can be imported; see PYTHONPATH"):
+        module = importlib.import_module(module_name)
+    attribute = getattr(module, name, None)
+    if not callable(attribute):
+        raise ConfigError(key, target, f"a class or a function of the module {module_name}")
+    return typing.cast(Callable[..., Any], attribute)
+
+
+@contextmanager
+def user_code(key: str, target: object, allowed: str) -> Iterator[None]:
+    """Turn whatever a user's own code raises into a ConfigError that says what and where."""
+    try:
+        yield
+    except SweeperError:
+        raise
+    except (Exception, SystemExit) as error:
+        last = traceback.extract_tb(error.__traceback__)[-1]
+        place = "" if isinstance(error, ImportError) else f", at {last.filename}:{last.lineno}"
+        first = next(iter(str(error).splitlines()), "")
+        reason = f"{type(error).__name__}: {first[:300]}{place}"
+        if isinstance(error, SystemExit):
+            allowed += "; what a script runs belongs under if __name__ == '__main__':"
+        raise ConfigError(key, target, f"{allowed} ({reason})") from error
+
+
 def _call(
     target: Callable[..., Any], given: Mapping[str, Any], offered: Mapping[str, Any], file: bool
 ) -> Any:
@@ -219,6 +260,10 @@ def _takes(target: Callable[..., Any], file: bool) -> _Takes:
         if name in names:
             with suppress(TypeError):  # a user's annotation that cannot be hashed
                 readers[name] = _reader(hint, file)
+    if file and dataclasses.is_dataclass(target):
+        for field in dataclasses.fields(target):
+            if field.metadata.get("names_class"):
+                readers[field.name] = _any_class
     return _Takes(
         names=frozenset(names),
         required=[n for n in names if parameters[n].default is inspect.Parameter.empty],
@@ -226,6 +271,13 @@ def _takes(target: Callable[..., Any], file: bool) -> _Takes:
         readers=readers,
         shown=getattr(target, "JSON_SHOWS", ()) if file else (),
     )
+
+
+def _any_class(key: str, value: Any) -> Any:
+    if not isinstance(value, Mapping):
+        raise ConfigError(key, value, "a mapping with _target_")
+    kind: Any = import_target(value.get("_target_"), f"{key}._target_")
+    return _reader(kind, True)(key, {n: v for n, v in value.items() if n != "_target_"})
 
 
 def _hints(target: Callable[..., Any]) -> dict[str, Any]:
@@ -320,13 +372,9 @@ def _record(kind: type, file: bool) -> Reader:
     def build(value: Mapping[str, Any]) -> Any:
         return _call(kind, value, {}, file)
 
-    own = getattr(kind, "from_json", None) if file else None
-
     def read(key: str, value: Any) -> Any:
         if not isinstance(value, Mapping):
             raise ConfigError(key, value, _describe(kind))
-        if own:
-            return own(value)
         try:
             return special(value, build) if special else build(value)
         except ConfigError as error:

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import importlib
 import re
-import traceback
-import typing
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any
 
-from sweeper.errors import BadInput, ConfigError, SweeperError, suggest
-from sweeper.records import call_checked
+from sweeper.errors import BadInput, ConfigError, suggest
+from sweeper.records import call_checked, import_target
 
 # Which configs and studies there are: groups, options, names, read off the folders alone.
 # The configs are the registry of plugins: records name a plugin by its config, not by its class,
@@ -125,36 +121,6 @@ def _retargeted(config: Mapping[str, Any], rename: Callable[[str], str]) -> dict
 
 
 # Build a plugin from its config: `_target_` names the class, the other keys its arguments.
-
-
-def import_target(target: object, key: str = "_target_") -> Callable[..., Any]:
-    """The class or function that the dotted path `target` names; ConfigError when there is none."""
-    if not isinstance(target, str) or "." not in target:
-        raise ConfigError(key, target, "a dotted path such as package.module.Class")
-    module_name, _, name = target.rpartition(".")
-    with user_code(key, target, "a class in a module that can be imported; see PYTHONPATH"):
-        module = importlib.import_module(module_name)
-    attribute = getattr(module, name, None)
-    if not callable(attribute):
-        raise ConfigError(key, target, f"a class or a function of the module {module_name}")
-    return typing.cast(Callable[..., Any], attribute)
-
-
-@contextmanager
-def user_code(key: str, target: object, allowed: str) -> Iterator[None]:
-    """Turn whatever a user's own code raises into a ConfigError that says what and where."""
-    try:
-        yield
-    except SweeperError:
-        raise
-    except (Exception, SystemExit) as error:
-        last = traceback.extract_tb(error.__traceback__)[-1]
-        place = "" if isinstance(error, ImportError) else f", at {last.filename}:{last.lineno}"
-        first = next(iter(str(error).splitlines()), "")
-        reason = f"{type(error).__name__}: {first[:300]}{place}"
-        if isinstance(error, SystemExit):
-            allowed += "; what a script runs belongs under if __name__ == '__main__':"
-        raise ConfigError(key, target, f"{allowed} ({reason})") from error
 
 
 def build_plugin(config: Mapping[str, Any], offered: Mapping[str, Any] | None = None) -> Any:

@@ -6,7 +6,7 @@ import math
 import os
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -38,7 +38,7 @@ from sweeper.launch.executor import Executor, Launcher, Machine
 from sweeper.launch.job import Control, Job, Outcome, Resources
 from sweeper.launch.machine import visible_gpus
 from sweeper.launch.runner import Batch
-from sweeper.records import call_checked, from_json, to_json
+from sweeper.records import to_json
 from sweeper.search.prune import Pruner
 from sweeper.trial import Trial, TrialSpec
 from sweeper.verdict.ladder import Size
@@ -329,7 +329,7 @@ class CommandRunner:
         if trial.spec.parameterization.name != "own":
             write_json(folder / "plan.json", to_json(plan_of_trial(trial)))
         task = RunCommand(
-            trial=trial,
+            trials=(trial,),
             command=self.there,
             folder=str(folder),
             code=settings.digests,
@@ -371,16 +371,11 @@ class RunCommand:
     `code` are the digests of the files that it was submitted with.
     """
 
-    trial: Trial
+    trials: tuple[Trial]
     command: Command
     folder: str
     code: Mapping[str, str]
     pruner: Pruner | None = None
-
-    @property
-    def trials(self) -> tuple[Trial, ...]:
-        """The one."""
-        return (self.trial,)
 
     def run(self, control: Control) -> Outcome:
         """See `Supervisor`; SweeperError, and nothing is run, once the code is another."""
@@ -390,28 +385,7 @@ class RunCommand:
                 "to train with the code as it is now"
             )
         folder = Path(self.folder)
-        return Supervisor(self.trial, self.command, folder, control, self.pruner).run()
-
-    def to_json(self) -> dict[str, Any]:
-        """Plain JSON."""
-        return {
-            "command": asdict(self.command),
-            "folder": self.folder,
-            "code": dict(self.code),
-            "pruner": None if self.pruner is None else to_json(self.pruner),
-        }
-
-    @classmethod
-    def from_json(cls, trials: tuple[Trial, ...], record: Mapping[str, Any]) -> RunCommand:
-        """Inverse of `to_json`; one of `files.RECORD_ERRORS`, or ConfigError, for anything else."""
-        (trial,), pruner = trials, record["pruner"]
-        return cls(
-            trial=trial,
-            command=call_checked(Command, record["command"], {}),
-            folder=record["folder"],
-            code=record["code"],
-            pruner=None if pruner is None else from_json(Pruner, pruner),
-        )
+        return Supervisor(self.trials[0], self.command, folder, control, self.pruner).run()
 
     def modules(self) -> list[str]:
         """None that this process imports."""

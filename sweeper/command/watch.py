@@ -6,7 +6,6 @@ import json
 import os
 from collections.abc import Mapping, Sequence
 from copy import deepcopy
-from dataclasses import asdict
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, TypeVar
@@ -131,7 +130,7 @@ class _Watch:
             if all(name in changes for changes, _ in self.changes)
         ]
         measured += [not_seen(name, role=None) for name in self._not_seen(measured)]
-        write_atomically(self.path, json.dumps(to_json([asdict(one) for one in measured])))
+        write_atomically(self.path, json.dumps(to_json(measured)))
 
     def _not_seen(self, measured: Sequence[ModuleMeasurement]) -> list[str]:
         """Matrices that have moved and that no row shows."""

@@ -19,13 +19,12 @@ from omegaconf.errors import OmegaConfBaseException
 
 from sweeper.config.command_line import literal_metric, missing_dashes
 from sweeper.errors import BadInput, ConfigError, key_prefix, suggest
-from sweeper.records import arguments
+from sweeper.records import arguments, import_target
 from sweeper.registry import (
     OVERLAYS,
     TARGET,
     conf_folder,
     groups,
-    import_target,
     plugin_target,
     with_names,
     with_targets,

@@ -20,8 +20,8 @@ from sweeper.launch.executor import Launcher
 from sweeper.launch.runner import RunnerSettings
 from sweeper.laws.law import Law
 from sweeper.models.fp8 import Fp8
-from sweeper.records import call_checked
-from sweeper.registry import TARGET, build_plugin, plugin_name, user_code, with_names
+from sweeper.records import call_checked, user_code
+from sweeper.registry import TARGET, build_plugin, plugin_name, with_names
 from sweeper.scaling.spec import RULE_KEYS, Parameterization, with_layer
 from sweeper.search.strategy import Strategy, chosen_axes
 from sweeper.study.logs.log import Logger

@@ -30,8 +30,8 @@ from sweeper.data.spans import Corruption
 from sweeper.errors import ConfigError, MissingValue, key_prefix
 from sweeper.models.initial_values import own_values, padding_rows, special_parameters
 from sweeper.models.scaled import Linear
-from sweeper.records import UNKNOWN_KEY, arguments, call_checked
-from sweeper.registry import TARGET, build_plugin, import_target, with_targets
+from sweeper.records import UNKNOWN_KEY, arguments, call_checked, import_target
+from sweeper.registry import TARGET, build_plugin, with_targets
 from sweeper.scaling.spec import RULE_KEYS, ModelRules, ParamSpec, Role, ScaledOp, matching
 from sweeper.trial import PluginSpec, TrainSettings, TrialSpec
 

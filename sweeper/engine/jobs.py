@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields, is_dataclass, replace
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from itertools import pairwise
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -35,8 +35,8 @@ from sweeper.engine.train import Execution, device_name, train
 from sweeper.errors import ConfigError, SweeperError, user_frames
 from sweeper.launch.executor import Context, Executor, Launcher, Machine
 from sweeper.launch.job import UNCONTROLLED, Control, JobFailure, Outcome
-from sweeper.records import from_json, to_json
-from sweeper.registry import build_plugin, plugin_target
+from sweeper.records import NAMES_CLASS
+from sweeper.registry import plugin_target
 from sweeper.search.prune import Pruner
 from sweeper.trial import Result, Trial
 
@@ -58,14 +58,15 @@ UNTRAINABLE = (
 class TrainTrials:
     """The task of a job: batched trials, how to run them, and what may stop them early."""
 
-    batched: BatchedTrials
+    trials: tuple[Trial, ...]
+    corpus: Corpus = field(metadata=NAMES_CLASS)
     execution: Execution
     pruner: Pruner | None = None
 
     @property
-    def trials(self) -> tuple[Trial, ...]:
-        """As every task names them."""
-        return self.batched.trials
+    def batched(self) -> BatchedTrials:
+        """The trials with their corpus."""
+        return BatchedTrials(trials=self.trials, corpus=self.corpus)
 
     def run(self, control: Control) -> Outcome:
         """Train, or measure, the trials; `Leave` when it was told to leave.
@@ -121,27 +122,6 @@ class TrainTrials:
             device=device_name(torch.device(self.execution.device)),
         )
 
-    def to_json(self) -> dict[str, Any]:
-        """Plain JSON; TypeError for a corpus that is no dataclass."""
-        return {
-            "corpus": describe(self.batched.corpus),
-            "execution": _plain(self.execution),
-            "pruner": None if self.pruner is None else to_json(self.pruner),
-        }
-
-    @classmethod
-    def from_json(cls, trials: tuple[Trial, ...], record: Mapping[str, Any]) -> TrainTrials:
-        """Inverse of `to_json`; one of `files.RECORD_ERRORS`, or ConfigError, for anything else."""
-        execution = dict(record["execution"])
-        if execution["checkpoints"] is not None:
-            execution["checkpoints"] = Path(execution["checkpoints"])
-        pruner = record["pruner"]
-        return cls(
-            batched=BatchedTrials(trials=trials, corpus=build_plugin(record["corpus"])),
-            execution=Execution(**execution),
-            pruner=None if pruner is None else from_json(Pruner, pruner),
-        )
-
     def modules(self) -> list[str]:
         """Modules of the user's own that the specification and the corpus name."""
         return modules_of(self.batched)
@@ -149,16 +129,16 @@ class TrainTrials:
 
 @dataclass(frozen=True, kw_only=True)
 class TryStep:
-    """A step of `trial` on two examples."""
+    """A step of a trial on two examples."""
 
-    trial: Trial
-    corpus: Corpus
+    trials: tuple[Trial]
+    corpus: Corpus = field(metadata=NAMES_CLASS)
     device: str
 
     @property
-    def trials(self) -> tuple[Trial, ...]:
-        """The one."""
-        return (self.trial,)
+    def trial(self) -> Trial:
+        """The only one."""
+        return self.trials[0]
 
     def check(self) -> None:
         """Train it in this process; ConfigError, with the place, where that fails."""
@@ -183,7 +163,9 @@ class TryStep:
         with TemporaryDirectory() as folder:
             executor = launcher.executor(Context(folder=Path(folder), machine=machine))
             try:
-                [answer] = executor.call([self], executor.layouts[0])
+                # A worker that is pinned to a GPU sees no other.
+                device = "cuda" if self.device.startswith("cuda") else self.device
+                [answer] = executor.call([replace(self, device=device)], executor.layouts[0])
             except TypeError:  # data that cannot leave this process
                 self.check()
                 return
@@ -201,18 +183,6 @@ class TryStep:
         except ConfigError as error:
             return {"key": error.key, "value": str(error.value), "allowed": error.allowed}
         return {}
-
-    def to_json(self) -> dict[str, Any]:
-        """Plain JSON; TypeError for a corpus that is no dataclass."""
-        # A worker that is pinned to a GPU sees no other.
-        device = "cuda" if self.device.startswith("cuda") else self.device
-        return {"corpus": describe(self.corpus), "device": device}
-
-    @classmethod
-    def from_json(cls, trials: tuple[Trial, ...], record: Mapping[str, Any]) -> TryStep:
-        """Inverse of `to_json`."""
-        corpus = build_plugin(record["corpus"])
-        return cls(trial=trials[0], corpus=corpus, device=record["device"])
 
     def modules(self) -> list[str]:
         """Modules of the user's own that are needed."""
@@ -314,13 +284,14 @@ def measure_size(
 class MeasureSize:
     """The task of finding how many of these trials to batch on a device."""
 
-    batched: BatchedTrials
+    trials: tuple[Trial, ...]
+    corpus: Corpus = field(metadata=NAMES_CLASS)
     device: str
 
     @property
-    def trials(self) -> tuple[Trial, ...]:
-        """As every task names them."""
-        return self.batched.trials
+    def batched(self) -> BatchedTrials:
+        """The trials with their corpus."""
+        return BatchedTrials(trials=self.trials, corpus=self.corpus)
 
     def run(self, control: Control) -> dict[str, Any] | None:
         """The fields of `MeasuredSize`; None when the trials cannot be trained."""
@@ -331,18 +302,6 @@ class MeasureSize:
         except UNTRAINABLE as error:
             raise_if_broken(torch.device(self.device), error)
             return None
-
-    def to_json(self) -> dict[str, Any]:
-        """Plain JSON; TypeError for a corpus that is no dataclass."""
-        return {"corpus": describe(self.batched.corpus), "device": self.device}
-
-    @classmethod
-    def from_json(cls, trials: tuple[Trial, ...], record: Mapping[str, Any]) -> MeasureSize:
-        """Inverse of `to_json`."""
-        return cls(
-            batched=BatchedTrials(trials=trials, corpus=build_plugin(record["corpus"])),
-            device=record["device"],
-        )
 
     def modules(self) -> list[str]:
         """As for training."""
@@ -489,8 +448,7 @@ class TrialsPerJob:
         return measured
 
     def _task(self, trials: Sequence[Trial]) -> MeasureSize:
-        batched = BatchedTrials(trials=tuple(trials), corpus=self.corpus)
-        return MeasureSize(batched=batched, device=self.device)
+        return MeasureSize(trials=tuple(trials), corpus=self.corpus, device=self.device)
 
 
 # What a task is in a file, and which modules its process has to find.
@@ -501,20 +459,3 @@ def modules_of(batched: BatchedTrials) -> list[str]:
     dotted = (plugin.name.rpartition(".")[0] for plugin in batched.trials[0].spec.plugins)
     modules = {*filter(None, dotted), type(batched.corpus).__module__}
     return sorted(name for name in modules if name.split(".")[0] != "sweeper")
-
-
-def describe(corpus: Corpus) -> dict[str, Any]:
-    """A corpus as a config that `plugin.build_plugin` makes it from again."""
-    if not is_dataclass(corpus):
-        raise TypeError(f"{type(corpus).__name__} is no dataclass: it cannot go to other processes")
-    kind = type(corpus)
-    return {"_target_": f"{kind.__module__}.{kind.__qualname__}", **_plain(corpus)}
-
-
-def _plain(record: Any) -> dict[str, Any]:
-    """The fields of a dataclass, paths as text."""
-    values = {field.name: getattr(record, field.name) for field in fields(record)}
-    return {
-        name: str(value) if isinstance(value, Path) else to_json(value)
-        for name, value in values.items()
-    }

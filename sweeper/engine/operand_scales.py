@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -232,11 +232,11 @@ def fraction_below_eps(
 
 
 def _coordinates(trial: Trial, corpus: Corpus, device: str, control: Control) -> Any:
-    return to_json([asdict(module) for module in measure_modules(trial, corpus, device, control)])
+    return to_json(measure_modules(trial, corpus, device, control))
 
 
 def _scales(trial: Trial, corpus: Corpus, device: str, control: Control) -> Any:
-    return to_json([asdict(operand) for operand in operand_scales(trial, corpus, device, control)])
+    return to_json(operand_scales(trial, corpus, device, control))
 
 
 def _below_eps(trial: Trial, corpus: Corpus, device: str, control: Control) -> Any:

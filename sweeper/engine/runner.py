@@ -14,7 +14,7 @@ import torch
 
 from sweeper.data.corpus import Corpus
 from sweeper.engine import checkpoint
-from sweeper.engine.batched import BatchedTrials, Compile
+from sweeper.engine.batched import Compile
 from sweeper.engine.jobs import TrainTrials, TrialCount, TrialsPerJob, TryStep, measure_here, split
 from sweeper.engine.prepare import prepare
 from sweeper.engine.train import Execution
@@ -125,7 +125,7 @@ class Engine:
         """
         prepare(trial.spec)
         device = "cpu" if launcher.device is not None else self.device_of(launcher)
-        step = TryStep(trial=trial, corpus=corpus, device=device)
+        step = TryStep(trials=(trial,), corpus=corpus, device=device)
         if launcher.pins_gpus and device.startswith("cuda"):
             step.run_in_worker(launcher, Machine(gpus=visible_gpus(device)))
         else:
@@ -200,10 +200,10 @@ class EngineRunner:
 
     def job(self, batch: Batch, pruner: Pruner | None) -> Job:
         """The job that trains a batch."""
-        batched = BatchedTrials(trials=batch, corpus=self.corpus)
-        return Job(
-            task=TrainTrials(batched=batched, execution=self._execution(batch), pruner=pruner)
+        task = TrainTrials(
+            trials=batch, corpus=self.corpus, execution=self._execution(batch), pruner=pruner
         )
+        return Job(task=task)
 
     def _execution(self, batch: Batch) -> Execution:
         """With this process's share of the trials that wait: compiling serves them as well."""

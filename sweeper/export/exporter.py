@@ -18,7 +18,8 @@ from sweeper.command.template import float_text
 from sweeper.errors import ConfigError
 from sweeper.plan.factors import PlannedFactor
 from sweeper.plan.plan import PlannedParameter, TransferPlan
-from sweeper.registry import build_plugin, import_target
+from sweeper.records import import_target
+from sweeper.registry import build_plugin
 from sweeper.scaling.prescription import AbsorbedParam, absorb_multiplier
 from sweeper.scaling.spec import Role, Update, layer_of
 

@@ -15,7 +15,8 @@ from pathlib import Path
 from sweeper.files import remove_leftovers
 from sweeper.launch.executor import JobState, Scheduled
 from sweeper.launch.job import trials_of
-from sweeper.registry import import_target, plugins
+from sweeper.records import import_target
+from sweeper.registry import plugins
 
 
 def schedulers(folder: Path) -> list[Scheduled]:

@@ -17,15 +17,14 @@ import math
 import time
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 from sweeper.errors import SweeperError
 from sweeper.files import RECORD_ERRORS, private_folder, read_json, replacing, write_json
-from sweeper.records import from_json, to_json
-from sweeper.registry import import_target
+from sweeper.records import NAMES_CLASS, Build, from_json, to_json
 from sweeper.trial import Result, Trial, digest
 
 
@@ -58,7 +57,7 @@ class Control:
 UNCONTROLLED = Control()
 """Nobody listens, and nobody asks to leave."""
 
-JOB_FORMAT = 2
+JOB_FORMAT = 3
 """Raised when `job.json` changes in a way that old readers would misread."""
 
 
@@ -113,7 +112,10 @@ class Outcome:
 
 
 class Task(Protocol):
-    """Work that can be done in this process or, rebuilt from JSON, in another."""
+    """Work that can be done in this process or, where it is a record, in another.
+
+    In JSON its `trials` are among its fields.
+    """
 
     @property
     def trials(self) -> tuple[Trial, ...]:
@@ -122,15 +124,6 @@ class Task(Protocol):
 
     def run(self, control: Control) -> Any:
         """Do it. A job's task returns its `Outcome`, and raises SweeperError for bad input."""
-        ...
-
-    def to_json(self) -> dict[str, Any]:
-        """Plain JSON, without the trials; TypeError when the task cannot leave this process."""
-        ...
-
-    @classmethod
-    def from_json(cls, trials: tuple[Trial, ...], record: Mapping[str, Any]) -> Task:
-        """Inverse of `to_json`; one of `files.RECORD_ERRORS`, or ConfigError, for anything else."""
         ...
 
     def modules(self) -> list[str]:
@@ -142,8 +135,16 @@ class Task(Protocol):
 class Job:
     """A task, and what it needs of the machines that it runs on."""
 
-    task: Task
+    task: Task = field(metadata=NAMES_CLASS)
     resources: Resources = Resources()
+
+    JSON_SHOWS: ClassVar[tuple[str, ...]] = ("format", "modules")
+    format: ClassVar[int] = JOB_FORMAT
+
+    @property
+    def modules(self) -> list[str]:
+        """Modules of the user's own that the task runs."""
+        return self.task.modules()
 
     @property
     def trials(self) -> tuple[Trial, ...]:
@@ -155,37 +156,13 @@ class Job:
         """Name of the job's folder: it follows from the trials and their order."""
         return digest([trial.key for trial in self.trials])[:24]
 
-    def to_json(self) -> dict[str, Any]:
-        """Plain JSON; TypeError as the task."""
-        return {
-            "format": JOB_FORMAT,
-            **task_to_json(self.task),
-            "modules": self.task.modules(),
-            "resources": asdict(self.resources),
-        }
-
     @classmethod
-    def from_json(cls, record: Mapping[str, Any]) -> Job:
-        """Inverse of `to_json`; one of `files.RECORD_ERRORS`, or ConfigError, for anything else."""
-        return cls(task=task_from_json(record), resources=Resources(**record["resources"]))
-
-
-def task_to_json(task: Task) -> dict[str, Any]:
-    """A task with its trials, and the class that makes it again."""
-    kind = type(task)
-    return {
-        "trials": [to_json(trial) for trial in task.trials],
-        "target": f"{kind.__module__}.{kind.__qualname__}",
-        "task": to_json(task),
-    }
-
-
-def task_from_json(record: Mapping[str, Any]) -> Task:
-    """Inverse of `task_to_json`."""
-    kind: Any = import_target(record["target"], "target")
-    trials = from_json(tuple[Trial, ...], record["trials"])
-    task: Task = kind.from_json(trials, record["task"])
-    return task
+    def read_json(cls, record: Mapping[str, Any], build: Build) -> Job:
+        """ValueError for a job of another format."""
+        if (version := record.get("format")) != JOB_FORMAT:
+            raise ValueError(f"its format is {version!r}")
+        job: Job = build(record)
+        return job
 
 
 def write_job(folder: Path, job: Job, *, sync: bool = True) -> Path:
@@ -211,10 +188,7 @@ def _write(path: Path, record: dict[str, Any], sync: bool) -> None:
 def read_job(job_dir: Path) -> Job:
     """The job in the folder `job_dir`; SweeperError when there is none that can be trusted."""
     try:
-        record = read_json(job_dir / "job.json")
-        if record["format"] != JOB_FORMAT:
-            raise ValueError(f"its format is {record['format']!r}")
-        return from_json(Job, record)
+        return from_json(Job, read_json(job_dir / "job.json"))
     except (OSError, *RECORD_ERRORS) as error:
         raise SweeperError(f"there is no job in {job_dir}: {error}") from error
 
@@ -226,7 +200,7 @@ def trials_of(job_dir: Path) -> tuple[Trial, ...]:
     """
     try:
         record = read_json(job_dir / "job.json")
-        trials = from_json(tuple[Trial, ...], record["trials"])
+        trials = from_json(tuple[Trial, ...], record["task"]["trials"])
         readable = record["format"] == JOB_FORMAT and all(trial.key for trial in trials)
         return trials if readable else ()  # damaged values have no key
     except (OSError, *RECORD_ERRORS):

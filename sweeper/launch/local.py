@@ -25,9 +25,10 @@ from typing import Any, ClassVar, Literal
 from sweeper.errors import BadInput, ConfigError, SweeperError
 from sweeper.files import private_folder
 from sweeper.launch.executor import Context, Event, Executor, Finished, Left, Lost
-from sweeper.launch.job import Job, JobFailure, Task, outcome_of, task_to_json, trials_of, write_job
+from sweeper.launch.job import Job, JobFailure, Task, outcome_of, trials_of, write_job
 from sweeper.launch.machine import WorkerSlot, cores, worker_slots
 from sweeper.launch.worker import BOOT, GRACE, Message
+from sweeper.records import to_json
 from sweeper.trial import Trial
 
 TICK_SECONDS = 1.0
@@ -395,7 +396,7 @@ class LocalExecutor:
         questions: dict[Worker, Message] = {}
         for worker, task in zip(workers, tasks, strict=True):
             assert worker is not None
-            questions[worker] = {"call": task_to_json(task)}
+            questions[worker] = {"call": to_json(Job(task=task))}
         answers = pool.ask(questions)
         return [(answer or {}).get("answer") for answer in answers]
 

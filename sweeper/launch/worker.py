@@ -139,11 +139,12 @@ def _control(link: Link, notify: Callable[[str], None]) -> Control:
 def _call(link: Link, record: Message) -> Message | None:
     """What a task returns; None in its place when it refuses. No message when it was left."""
     from sweeper.errors import SweeperError
-    from sweeper.launch.job import Control, Leave, task_from_json
+    from sweeper.launch.job import Control, Job, Leave
+    from sweeper.records import from_json
 
     try:
         control = Control(should_leave=link.should_leave)
-        return {"answer": task_from_json(record).run(control)}
+        return {"answer": from_json(Job, record).task.run(control)}
     except Leave:
         return None
     except SweeperError:

@@ -13,7 +13,8 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar, Protocol
 
 from sweeper.errors import BadInput, ConfigError, key_prefix
-from sweeper.registry import plugins, user_code
+from sweeper.records import user_code
+from sweeper.registry import plugins
 from sweeper.trial import Log2Hps, PluginSpec
 
 

@@ -29,7 +29,7 @@ from sweeper.models.hf_config import (
     task_of,
 )
 from sweeper.models.scaled import Attention, CrossEntropy, ScaledModule
-from sweeper.registry import user_code
+from sweeper.records import user_code
 from sweeper.scaling.spec import ScaledOp
 
 SHARE = 0.15

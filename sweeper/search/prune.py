@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from statistics import median
-from typing import Any, Literal, get_args
+from typing import Literal, get_args
 
 from sweeper.errors import ConfigError
 from sweeper.trial import Choice, Log2Hps, Result, Trial
@@ -159,19 +159,6 @@ class Pruner:
             or abs(value - v) <= self.kept_distance + 1e-9
             for v in best
         )
-
-    def to_json(self) -> dict[str, Any]:
-        """Plain JSON; infinite losses are written as Python's json does (Infinity)."""
-        return asdict(self)
-
-    @classmethod
-    def from_json(cls, record: Mapping[str, Any]) -> Pruner:
-        """Inverse of `to_json`."""
-        others = tuple(
-            RungLosses(**(other | {"losses": tuple(map(float, other["losses"]))}))
-            for other in record["others"]
-        )
-        return cls(**(dict(record) | {"others": others}))
 
 
 def losses_at(result: Result, rungs: Sequence[int], window: int) -> tuple[float, ...]:

@@ -5,7 +5,8 @@ import typing
 import pytest
 
 from sweeper.config.completion import values_of
-from sweeper.registry import import_target, plugins
+from sweeper.records import import_target
+from sweeper.registry import plugins
 from sweeper.trial import TrainSettings
 
 TARGETS = sorted({path for classes in plugins().values() for path in classes.values()})

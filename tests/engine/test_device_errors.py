@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -19,7 +20,7 @@ from sweeper.errors import BrokenDeviceError, SweeperError
 from sweeper.launch.executor import Context
 from sweeper.launch.inline import InlineExecutor
 from sweeper.launch.job import UNCONTROLLED, Control, Job
-from sweeper.records import to_json
+from sweeper.records import from_json, to_json
 from tests.engine.tiny_trials import corpus, trial
 
 CUDA = torch.device("cuda")
@@ -87,7 +88,7 @@ def task(folder: Path, count: int = 2) -> TrainTrials:
     batched = BatchedTrials(
         trials=tuple(trial(seed=i) for i in range(count)), corpus=corpus(folder)
     )
-    return TrainTrials(batched=batched, execution=Execution())
+    return TrainTrials(trials=batched.trials, corpus=batched.corpus, execution=Execution())
 
 
 def failing(error: Exception) -> Callable[..., Any]:
@@ -179,8 +180,9 @@ def test_what_an_error_kept_alive_is_let_go() -> None:
 
 def test_an_execution_is_the_same_but_for_what_waits(tmp_path: Path) -> None:
     one = task(tmp_path)
-    record = to_json(replace(one, execution=replace(one.execution, pending=2.5)))
-    assert TrainTrials.from_json(one.trials, record).execution.pending == 2.5
+    job = Job(task=replace(one, execution=replace(one.execution, pending=2.5)))
+    again: Any = from_json(Job, json.loads(json.dumps(to_json(job)))).task
+    assert again.execution.pending == 2.5
 
 
 def test_what_does_not_fit_together_is_told(

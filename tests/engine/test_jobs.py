@@ -27,9 +27,9 @@ from sweeper.engine.train import Execution
 from sweeper.errors import BrokenDeviceError, ConfigError
 from sweeper.launch.executor import Machine
 from sweeper.launch.inline import Inline
-from sweeper.launch.job import UNCONTROLLED, Control, Leave
+from sweeper.launch.job import UNCONTROLLED, Control, Job, Leave, Task
 from sweeper.launch.local import Local
-from sweeper.records import from_json
+from sweeper.records import from_json, to_json
 from sweeper.scaling.spec import Role
 from sweeper.trial import Trial
 from tests.engine.tiny_trials import corpus, trial
@@ -321,12 +321,12 @@ def test_what_a_model_raises_is_its_trials_failure(
     error: type[BaseException], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(BatchedRun, "step", failing(error("a shape does not fit")))
-    outcome = TrainTrials(batched=batch_of(2), execution=Execution()).run(UNCONTROLLED)
+    outcome = TrainTrials(**vars(batch_of(2)), execution=Execution()).run(UNCONTROLLED)
     assert not outcome.results and outcome.failure is not None
     assert not outcome.failure.retry and error.__name__ in outcome.failure.reason
-    assert MeasureSize(batched=batch_of(2), device="cpu").run(UNCONTROLLED) is None
+    assert MeasureSize(**vars(batch_of(2)), device="cpu").run(UNCONTROLLED) is None
     with pytest.raises(ConfigError) as caught:
-        TryStep(trial=KINDS[0], corpus=WHERE, device="cpu").check()
+        TryStep(trials=(KINDS[0],), corpus=WHERE, device="cpu").check()
     assert caught.value.key == "model._target_" and "a shape does not fit" in caught.value.allowed
 
 
@@ -337,8 +337,8 @@ def test_what_is_not_the_model_s_fault_goes_through(
     monkeypatch.setattr(BatchedRun, "step", failing(error))
     kind = error if isinstance(error, type) else type(error)
     for task in (
-        TrainTrials(batched=batch_of(1), execution=Execution()),
-        MeasureSize(batched=batch_of(1), device="cpu"),
+        TrainTrials(**vars(batch_of(1)), execution=Execution()),
+        MeasureSize(**vars(batch_of(1)), device="cpu"),
     ):
         with pytest.raises(kind):
             task.run(UNCONTROLLED)
@@ -347,7 +347,7 @@ def test_what_is_not_the_model_s_fault_goes_through(
 @pytest.mark.parametrize(("most", "size"), [(1, 1), (2, 2), (3, 2), (5, 4)])
 def test_running_out_of_memory_ends_the_measurement_at_what_fits(most: int, size: int) -> None:
     with memory_for(most), patch.object(jobs, "MAX_TIME_RATIO", 100.0):
-        found = MeasureSize(batched=batch_of(5 if most < 5 else 9), device="cpu").run(UNCONTROLLED)
+        found = MeasureSize(**vars(batch_of(5 if most < 5 else 9)), device="cpu").run(UNCONTROLLED)
     assert found is not None
     assert (found["size"], found["limited_by_trials"]) == (size, False)
     assert 0 < found["seconds"] < math.inf
@@ -357,7 +357,7 @@ def test_halving_a_job_until_it_fits_trains_every_trial() -> None:
     """The loop halves a job that fails of memory: here without the loop."""
 
     def trained(batched: BatchedTrials) -> list[Trial]:
-        outcome = TrainTrials(batched=batched, execution=Execution()).run(UNCONTROLLED)
+        outcome = TrainTrials(**vars(batched), execution=Execution()).run(UNCONTROLLED)
         if outcome.failure is None:
             return [result.trial for result in outcome.results]
         assert len(batched.trials) > 1
@@ -375,14 +375,14 @@ def test_a_broken_device_ends_a_measuring_worker(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(BatchedRun, "step", failing(RuntimeError("an illegal memory access")))
     monkeypatch.setattr(jobs, "raise_if_broken", failing(BrokenDeviceError("cuda is unusable")))
     with pytest.raises(BrokenDeviceError):
-        MeasureSize(batched=batch_of(1), device="cpu").run(UNCONTROLLED)
+        MeasureSize(**vars(batch_of(1)), device="cpu").run(UNCONTROLLED)
 
 
 def test_a_measurement_is_left_when_it_is_told_to() -> None:
     """And the weights that it measured with are let go."""
     asked = iter([False, True])
     with pytest.raises(Leave):
-        MeasureSize(batched=batch_of(1), device="cpu").run(Control(should_leave=asked.__next__))
+        MeasureSize(**vars(batch_of(1)), device="cpu").run(Control(should_leave=asked.__next__))
     program = jobs.program_for(KINDS[0].spec, "cpu")
     assert all(parameter.numel() == 0 for parameter in program.model.parameters())
 
@@ -390,8 +390,9 @@ def test_a_measurement_is_left_when_it_is_told_to() -> None:
 # Tasks that go to other processes as files.
 
 
-def as_file(record: dict[str, Any]) -> dict[str, Any]:
-    return json.loads(json.dumps(record))  # type: ignore[no-any-return]
+def through_file(task: Task) -> Task:
+    record = json.loads(json.dumps(to_json(Job(task=task)), allow_nan=False))
+    return from_json(Job, record).task
 
 
 @given(
@@ -402,16 +403,28 @@ def as_file(record: dict[str, Any]) -> dict[str, Any]:
     save_every=st.floats(0.001, 1e9),
 )
 def test_a_job_comes_back_from_its_file_as_it_was(**fields: Any) -> None:
-    task = TrainTrials(batched=batch_of(2), execution=Execution(**fields))
-    assert TrainTrials.from_json(task.trials, as_file(task.to_json())) == task
+    task = TrainTrials(**vars(batch_of(2)), execution=Execution(**fields))
+    assert through_file(task) == task
 
 
 def test_what_is_measured_and_tried_comes_back_from_its_file() -> None:
-    size = MeasureSize(batched=batch_of(3), device="cuda")
-    assert MeasureSize.from_json(size.trials, as_file(size.to_json())) == size
-    step = TryStep(trial=KINDS[1], corpus=WHERE, device="cuda:1")
-    # A worker that is pinned to a GPU sees no other.
-    assert TryStep.from_json(step.trials, as_file(step.to_json())) == replace(step, device="cuda")
+    size = MeasureSize(**vars(batch_of(3)), device="cuda")
+    assert through_file(size) == size
+    step = TryStep(trials=(KINDS[1],), corpus=WHERE, device="cuda:1")
+    assert through_file(step) == step
+
+
+def test_a_worker_tries_a_step_on_the_one_gpu_that_it_sees(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[TryStep] = []
+
+    def call(self: Any, tasks: Any, layout: int) -> list[Any]:
+        asked.extend(tasks)
+        return [{}]
+
+    monkeypatch.setattr("sweeper.launch.local.LocalExecutor.call", call)
+    step = TryStep(trials=(KINDS[1],), corpus=WHERE, device="cuda:1")
+    step.run_in_worker(Local(workers=1), Machine())
+    assert asked == [replace(step, device="cuda")]
 
 
 NUMBERS = st.floats(min_value=0.0)
@@ -454,7 +467,7 @@ def test_what_a_run_measures_comes_back_from_its_record(
     ):
         batched = replace(batch_of(1), trials=(replace(KINDS[0], measurement=name),))
         with patch.object(operand_scales, function, lambda *_, made=made: made):
-            outcome = TrainTrials(batched=batched, execution=Execution()).run(UNCONTROLLED)
+            outcome = TrainTrials(**vars(batched), execution=Execution()).run(UNCONTROLLED)
         [result] = outcome.results
         assert result.trial.measurement == name and result.status == "complete"
         record = json.loads(json.dumps(result.measurements, allow_nan=False))
@@ -466,16 +479,16 @@ def test_data_that_cannot_be_described_do_not_leave_this_process() -> None:
     class Plain:
         pass
 
-    task = MeasureSize(batched=replace(batch_of(1), corpus=Plain()), device="cpu")  # type: ignore[arg-type]
+    task = MeasureSize(**vars(replace(batch_of(1), corpus=Plain())), device="cpu")  # type: ignore[arg-type]
     with pytest.raises(TypeError, match="Plain is no dataclass"):
-        task.to_json()
+        to_json(Job(task=task))
 
 
 # A step before anything is written.
 
 
 def step(folder: Path) -> TryStep:
-    return TryStep(trial=trial(), corpus=corpus(folder), device="cpu")
+    return TryStep(trials=(trial(),), corpus=corpus(folder), device="cpu")
 
 
 def test_a_worker_answers_as_this_process_does(tmp_path: Path) -> None:

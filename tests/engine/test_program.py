@@ -97,7 +97,9 @@ def test_trials_that_are_recomputed_train_alone(tmp_path: Path) -> None:
     )
     whole = train(batched)
     assert program.recompute()
-    outcome = TrainTrials(batched=batched, execution=Execution()).run(Control())
+    outcome = TrainTrials(trials=batched.trials, corpus=batched.corpus, execution=Execution()).run(
+        Control()
+    )
     assert not outcome.results and outcome.failure and not program.unsupported
     assert "OutOfMemoryError" in outcome.failure.reason and not outcome.failure.retry
     assert close_results(train_trials(trials[:1], tmp_path)[0], whole[0])

@@ -6,11 +6,10 @@ whose steps were lost, or done twice, from both.
 
 from __future__ import annotations
 
-import json
 import math
 import os
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +18,7 @@ from sweeper.launch.executor import Executor, Machine
 from sweeper.launch.inline import Inline
 from sweeper.launch.job import Control, Job, JobFailure, Leave, Outcome
 from sweeper.launch.runner import Batch
-from sweeper.registry import build_plugin
+from sweeper.records import NAMES_CLASS
 from sweeper.search.prune import Pruner
 from sweeper.trial import Result, Trial, digest
 from tests.launch.trial_sweep import TrialSweep, without_times
@@ -37,7 +36,7 @@ class Count:
     """The task: every trial takes a step, then all the next; saved in `saves` when it leaves."""
 
     trials: tuple[Trial, ...]
-    trouble: Trouble
+    trouble: Trouble = field(metadata=NAMES_CLASS)
     saves: Path
 
     @property
@@ -79,18 +78,6 @@ class Count:
             control.notify(f"{error}; its trials begin anew")
         return 0, [0.0] * len(self.trials)
 
-    def to_json(self) -> dict[str, Any]:
-        kind = type(self.trouble)
-        target = {"_target_": f"{kind.__module__}.{kind.__qualname__}"}
-        plain = json.loads(json.dumps(asdict(self.trouble), default=str))
-        return {"trouble": target | plain, "saves": str(self.saves)}
-
-    @classmethod
-    def from_json(cls, trials: tuple[Trial, ...], record: Mapping[str, Any]) -> Count:
-        return cls(
-            trials=trials, trouble=build_plugin(record["trouble"]), saves=Path(record["saves"])
-        )
-
     def modules(self) -> list[str]:
         return [type(self.trouble).__module__]
 
@@ -113,7 +100,7 @@ def _result(trial: Trial, value: float) -> Result:
 class CountRunner:
     """Batches of `batched_trials` trials; those that were saved first, as they were."""
 
-    trouble: Trouble
+    trouble: Trouble = field(metadata=NAMES_CLASS)
     saves: Path
     batched_trials: int
 

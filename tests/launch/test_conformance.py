@@ -17,8 +17,8 @@ from sweeper.engine.runner import Engine
 from sweeper.errors import BadInput, SweeperError
 from sweeper.launch.executor import JobState, Launcher, Scheduled
 from sweeper.launch.folder import cancel_jobs, job_states, schedulers
-from sweeper.records import arguments
-from sweeper.registry import build_plugin, import_target, plugins
+from sweeper.records import arguments, import_target
+from sweeper.registry import build_plugin, plugins
 from sweeper.study.lock import request_cancel
 from sweeper.trial import Trial
 from tests.engine.tiny_trials import corpus, trial

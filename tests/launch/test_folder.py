@@ -60,7 +60,8 @@ def test_what_no_batch_goes_on_from_is_removed(folder: Path) -> None:
 def test_a_job_may_still_be_writing(folder: Path) -> None:
     batched = BatchedTrials(trials=(OTHER,), corpus=corpus(folder))
     job_dir = write_job(
-        folder / "jobs", Job(task=TrainTrials(batched=batched, execution=Execution()))
+        folder / "jobs",
+        Job(task=TrainTrials(trials=(OTHER,), corpus=batched.corpus, execution=Execution())),
     )
     tidy(folder, lambda key: key == ONE.key)
     assert job_dir.is_dir() and {".0123.tmp", ".safetensors"} <= names(folder)

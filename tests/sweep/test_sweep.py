@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -65,10 +65,6 @@ class MadeUp:
 
     def to_json(self) -> dict[str, Any]:
         raise TypeError("it stays here")
-
-    @classmethod
-    def from_json(cls, trials: tuple[Trial, ...], record: Mapping[str, Any]) -> MadeUp:
-        raise NotImplementedError
 
     def modules(self) -> list[str]:
         return []

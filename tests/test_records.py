@@ -1,14 +1,30 @@
+import json
+import math
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from sweeper.errors import BadInput, ConfigError
-from sweeper.records import call_checked, check_type
-from sweeper.registry import build_plugin, import_target, user_code
+from sweeper.records import (
+    NAMES_CLASS,
+    WRITTEN_IF_SET,
+    Bounds,
+    RecordError,
+    call_checked,
+    check_type,
+    from_json,
+    import_target,
+    to_json,
+    user_code,
+)
+from sweeper.registry import build_plugin
+from sweeper.scaling.spec import Role
 from sweeper.search.line import LearningRateLine
 
 
@@ -173,6 +189,128 @@ class TestForeign:
 def test_values_become_what_the_annotation_says(value: Any, hint: Any, found: Any) -> None:
     made = check_type("key", value, hint)
     assert made == found and type(made) is type(found)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Leaf:
+    role: Role
+    value: float
+    where: Path | None = None
+    pair: tuple[int, str] = (1, "a")
+
+    JSON_SHOWS: ClassVar[tuple[str, ...]] = ("double",)
+
+    @property
+    def double(self) -> float:
+        return 2 * self.value
+
+
+@dataclass(frozen=True, kw_only=True)
+class Other:
+    name: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tree:
+    leaves: tuple[Leaf, ...]
+    by_name: Mapping[str, Leaf]
+    either: Leaf | Other
+    count: Annotated[int, Bounds(least=1)]
+    law: str = field(default="", metadata=WRITTEN_IF_SET)
+    plugin: Any = field(default_factory=lambda: Other(name="x"), metadata=NAMES_CLASS)
+
+
+LEAF = Leaf(role=Role.HIDDEN, value=math.inf, where=Path("a/b"), pair=(2, "b"))
+TREE = Tree(leaves=(LEAF,), by_name={"n": LEAF}, either=Other(name="y"), count=2)
+
+
+def test_a_record_is_strict_json_and_comes_back_as_it_was() -> None:
+    record = json.loads(json.dumps(to_json(TREE), allow_nan=False))
+    leaf = {"role": "hidden", "value": "inf", "where": "a/b", "pair": [2, "b"], "double": "inf"}
+    assert record["leaves"] == [leaf] and "law" not in record
+    assert record["plugin"] == {"_target_": f"{HERE}Other", "name": "x"}
+    assert from_json(Tree, record) == TREE
+    assert from_json(list[Leaf], [leaf, leaf]) == [LEAF, LEAF]
+    with_law = replace(TREE, law="a", either=LEAF)
+    assert from_json(Tree, to_json(with_law)) == with_law
+
+
+@given(st.floats() | st.integers(-(2**70), 2**70))
+def test_numbers_come_back_as_they_were(value: float) -> None:
+    text = json.dumps(to_json(replace(LEAF, value=value)), allow_nan=False)
+    assert repr(from_json(Leaf, json.loads(text)).value) == repr(value)
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "key"),
+    [
+        (("leaves", 0, "value"), "big", "leaves[0].value"),
+        (("leaves", 0, "value"), True, "leaves[0].value"),
+        (("leaves", 0, "role"), "none", "leaves[0].role"),
+        (("leaves", 0, "pair"), [1], "leaves[0].pair"),
+        (("leaves", 0, "pair"), [1, 2], "leaves[0].pair[1]"),
+        (("leaves", 0, "new"), 1, "leaves[0].new"),
+        (("by_name", "n"), None, "by_name.n"),
+        (("by_name", "n", "where"), 3, "by_name.n.where"),
+        (("leaves",), {}, "leaves"),
+        (("either",), 3, "either"),
+        (("count",), 0, "count"),
+        (("count",), 2.0, "count"),
+        (("plugin", "_target_"), "nowhere", "plugin._target_"),
+        (("plugin", "name"), 1, "plugin.name"),
+    ],
+)
+def test_what_is_damaged_is_named_by_its_path(path: Any, value: Any, key: str) -> None:
+    record = to_json(TREE)
+    inner = record
+    for part in path[:-1]:
+        inner = inner[part]
+    inner[path[-1]] = value
+    with pytest.raises(RecordError) as caught:
+        from_json(Tree, record)
+    assert caught.value.key == key
+
+
+def test_a_field_that_is_missing_is_named_and_a_default_is_not_needed() -> None:
+    record = to_json(TREE)
+    del record["leaves"][0]["where"]
+    assert from_json(Tree, record).leaves[0].where is None
+    del record["leaves"][0]["role"]
+    with pytest.raises(RecordError) as caught:
+        from_json(Tree, record)
+    assert caught.value.key == "leaves[0].role"
+
+
+def test_what_is_no_record_cannot_leave_the_process() -> None:
+    with pytest.raises(TypeError, match="is no dataclass"):
+        to_json(replace(TREE, plugin=object()))
+
+
+@pytest.mark.parametrize(
+    ("bounds", "inside", "outside"),
+    [
+        (Bounds(least=1), (1, 7), (0, math.nan, math.inf)),
+        (Bounds(above=0, most=1), (0.1, 1), (0, 1.1)),
+        (Bounds(least=0, below=1), (0, 0.9), (-0.1, 1)),
+    ],
+)
+def test_bounds_name_what_is_allowed(
+    bounds: Bounds, inside: tuple[float, ...], outside: tuple[float, ...]
+) -> None:
+    assert all(value in bounds for value in inside)
+    for value in outside:
+        assert value not in bounds
+        with pytest.raises(ConfigError) as caught:
+            check_type("steps", float(value), Annotated[float, bounds])
+        assert caught.value.key == "steps"
+
+
+def test_a_config_s_number_out_of_bounds_is_named() -> None:
+    config = {"leaves": [], "by_name": {}, "either": {"name": "a"}, "count": 0}
+    with pytest.raises(ConfigError) as caught:
+        call_checked(Tree, config, {})
+    assert (caught.value.key, caught.value.value) == ("count", 0)
+    assert caught.value.allowed == "at least 1"
 
 
 @dataclass(frozen=True, kw_only=True)
