@@ -10,6 +10,8 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 import pytest
 from hypothesis import HealthCheck, settings
 
+from tests.golden import Golden
+
 # How long an example takes is the machine's affair, and no law of what is tested.
 settings.register_profile("laws", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("laws")
@@ -17,6 +19,17 @@ settings.load_profile("laws")
 # A shell without job control starts what runs in its background deaf to SIGINT, and so would be
 # every process of a test.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """One flag: texts that differ from `tests/golden/` become the kept ones."""
+    parser.addoption("--update-golden", action="store_true", help="rewrite tests/golden/")
+
+
+@pytest.fixture(scope="session")
+def golden(pytestconfig: pytest.Config) -> Golden:
+    """Compares a text with the one that is kept under its name."""
+    return Golden(update=bool(pytestconfig.getoption("--update-golden")))
 
 
 WAITING = ("faults/", "launch/", "command/", "cli/", "test_bench", "test_wheel")

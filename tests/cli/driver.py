@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from io import StringIO
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 
@@ -82,6 +83,7 @@ def run_in(folder: Path, *words: str) -> None:
         chdir(folder),
         redirect_stdout(StringIO()),
         redirect_stderr(StringIO()),
+        patch.object(sys, "argv", ["sweeper", *words]),
         pytest.raises(SystemExit) as ended,
     ):
         app(list(words), prog_name="sweeper")
@@ -91,7 +93,8 @@ def run_in(folder: Path, *words: str) -> None:
 def call(capture: pytest.CaptureFixture[str], *words: str) -> Answer:
     """Run a command in this process."""
     capture.readouterr()
-    with pytest.raises(SystemExit) as ended:
+    # Records keep the command that made them.
+    with patch.object(sys, "argv", ["sweeper", *words]), pytest.raises(SystemExit) as ended:
         app(list(words), prog_name="sweeper")
     out, err = capture.readouterr()
     answer = Answer(int(ended.value.code or 0), out, err)

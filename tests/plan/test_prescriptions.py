@@ -1,0 +1,124 @@
+"""What `explain` says of families x parameterizations x optimizers: a change is a diff."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from functools import cache
+from typing import Any
+
+import pytest
+
+from sweeper.config.compose import compose_tree
+from sweeper.config.settings import placeholder_data, resolve
+from sweeper.engine.prepare import prepare
+from sweeper.errors import ConfigError
+from sweeper.plan.explain import Explained, explain
+from sweeper.plan.plan import make_plan
+from sweeper.registry import groups
+from sweeper.trial import defaults, plain
+from sweeper.verdict.ladder import Size
+from tests.golden import Golden
+
+FAMILIES = {
+    "llama": "text",
+    "moe": "text",
+    "hf": "text",
+    "encoder_decoder": "spans",
+    "vit": "digits",
+    "mlp": "digits",
+}
+"""Families, and the data that they read; `hf` is transformers' Llama."""
+BASE, TARGET = Size(width=32, depth=1), Size(width=64, depth=2)
+LAYER = re.compile(r"(?<=\.)\d+(?=[.(])")
+PARAMETERIZATIONS = [name for name in groups()["parameterization"] if name != "own"]
+
+
+@cache
+def section(group: str, option: str) -> Mapping[str, Any]:
+    """A group's settings; each is composed but once."""
+    words = [f"{group}={option}", *["data.path=x"] * (option in ("text", "spans"))]
+    found: Mapping[str, Any] = compose_tree(words)[group]
+    return found
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_every_familys_prescriptions(family: str, golden: Golden) -> None:
+    if family == "hf":
+        pytest.importorskip("transformers")
+    for parameterization in PARAMETERIZATIONS:
+        found = {
+            optimizer: lines(family, parameterization, optimizer)
+            for optimizer in groups()["optimizer"]
+        }
+        text = "\n".join(f"{name}\n{rows}\n" for name, rows in found.items())
+        golden.check(f"explain/{family}-{parameterization}", HEAD + text)
+
+
+HEAD = """\
+# The target has width 64 and depth 2, the base width 32 and depth 1; hyperparameters are the
+# defaults. A line: parameter, its role and its update's kind; the exponents (a, b, c) of the width
+# in multiplier m^-a, init std m^-b and learning rate m^-c; the target's multiplier, init std,
+# learning rate, eps and decay a step. Below, factors of operations.
+
+"""
+
+
+def lines(family: str, parameterization: str, optimizer: str) -> str:
+    """What one combination is prescribed, layers that are alike in a line."""
+    tree = {
+        **whole_tree(),
+        "model": {**section("model", family), "width": BASE.width, "depth": BASE.depth},
+        "data": section("data", FAMILIES[family]),
+        "parameterization": section("parameterization", parameterization),
+        "optimizer": section("optimizer", optimizer),
+    }
+    try:
+        settings = resolve(tree)
+    except ConfigError as error:
+        return f"  refused: {error.key}"
+
+    def prepared(width: int) -> Any:
+        size = Size(width=width, depth=TARGET.depth)
+        return prepare(settings.spec(placeholder_data(settings), "float32", size))
+
+    hps = plain(defaults(settings.space))
+    plan = make_plan(prepared(TARGET.width), BASE, TARGET, hps, {})
+    rows = explain(plan, prepared(BASE.width), prepared(4 * BASE.width), hps)
+    texts = [f"  {row.parameter.name}: {described(row)}" for row in rows]
+    texts += [
+        f"  {name}(): " + ", ".join(f"{key} {value:.6g}" for key, value in sorted(factors.items()))
+        for name, factors in plan.operations.items()
+    ]
+    # Of layers that are alike one line stands for all.
+    alike: dict[str, set[str]] = {}
+    for text in texts:
+        name, _, said = text.partition(": ")
+        alike.setdefault(LAYER.sub("*", name), set()).add(said)
+    merged = {name: f"{name}: {said.pop()}" for name, said in alike.items() if len(said) == 1}
+    names = [LAYER.sub("*", text.partition(": ")[0]) for text in texts]
+    return "\n".join(
+        dict.fromkeys(merged.get(name, text) for name, text in zip(names, texts, strict=True))
+    )
+
+
+@cache
+def whole_tree() -> Mapping[str, Any]:
+    """The other settings."""
+    return compose_tree(["train.seq_len=16"])
+
+
+def described(row: Explained) -> str:
+    """A parameter's line."""
+    target = row.parameter.target
+    numbers = [
+        f"{target.multiplier:.6g}",
+        f"std {target.init_std:.6g}",
+        f"lr {target.lr:.6g}",
+        f"eps {target.eps:.6g}",
+        f"decay {target.weight_decay:.6g}",
+    ]
+    if target.backward_multiplier != target.multiplier:
+        numbers.append(f"backward {target.backward_multiplier:.6g}")
+    exponents = f"({row.a:g}, {row.b:g}, {row.c:g})"
+    return f"{row.parameter.role} {row.parameter.update}; {exponents}; {', '.join(numbers)}"
