@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from sweeper.records import to_json
-from tests.report import samples, test_coordinates
+from tests.report import samples, test_checks
 
 
 def diagnosis() -> dict[str, Any]:
@@ -45,12 +45,12 @@ def check() -> dict[str, Any]:
     return {
         "log2_hps": {"eta": -4.0},
         "rule": {"steps": 2, "seeds": 2, "batch": 4, "share": 0.25, "threshold": 0.25},
-        "axes": [to_json(test_coordinates.sample())],
+        "axes": [to_json(test_checks.sample())],
     }
 
 
 def scales() -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = to_json([asdict(one) for one in test_coordinates.SCALES])
+    found: list[dict[str, Any]] = to_json([asdict(one) for one in test_checks.SCALES])
     return found
 
 

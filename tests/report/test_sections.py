@@ -20,7 +20,7 @@ from sweeper.report.documents import Documents
 from sweeper.report.page import render
 from sweeper.report.sections import cards
 from tests.layout import without_drawing, without_layout
-from tests.report import diagnosis_samples, samples, test_coordinates
+from tests.report import diagnosis_samples, samples, test_checks
 from tests.report.diagnosis_samples import RECORDS
 from tests.report.test_page import Page
 
@@ -78,11 +78,11 @@ def test_the_scales_are_drawn_and_listed(full: str) -> None:
 
 
 def test_records_are_read_back_as_they_were() -> None:
-    made = test_coordinates.sample()
+    made = test_checks.sample()
     assert from_json(CoordinateCheck, json.loads(json.dumps(to_json(made)))) == made
     assert [
         from_json(OperandScale, one) for one in diagnosis_samples.scales()
-    ] == test_coordinates.SCALES
+    ] == test_checks.SCALES
 
 
 def test_names_from_records_are_escaped(tmp_path: Path) -> None:

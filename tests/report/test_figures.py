@@ -1,3 +1,5 @@
+"""Figures: what is drawn, what it says, and that it draws whatever there is."""
+
 from __future__ import annotations
 
 import math
@@ -5,6 +7,7 @@ import re
 import subprocess
 import sys
 import xml.etree.ElementTree as ElementTree
+from pathlib import Path
 
 import matplotlib as mpl
 import pytest
@@ -12,8 +15,26 @@ import pytest
 from sweeper.records import to_json
 from sweeper.report.documents import ladder_curves, number
 from sweeper.report.drawing import save, svg
-from sweeper.report.figures import best_loss_figure, learning_rate_figure, lines_figure
+from sweeper.report.figures import (
+    DARK,
+    LIGHT,
+    Panel,
+    best_loss_figure,
+    chosen_trials,
+    chosen_widths,
+    ladders_figure,
+    learning_rate_figure,
+    lines_figure,
+    pairs_figure,
+    steps_figure,
+    write_picture,
+)
+from sweeper.report.page import render
+from sweeper.study.setup import Trials
+from sweeper.trial import Log2Hps, Result, Status, Trial
+from tests.layout import without_layout
 from tests.report import samples
+from tests.specs import spec_of
 
 
 def axes_of(figure):
@@ -230,3 +251,177 @@ def test_a_best_loss_that_is_found_early_has_an_axis_that_shows_how() -> None:
     search = {"best_loss_curve": [[i + 1, loss] for i, loss in enumerate(losses)]}
     low, high = best_loss_figure(search).axes[0].get_ylim()
     assert low < 2.25 and high > 2.5
+
+
+# Pairs.
+
+
+ROWS = [[3.0, 2.0, 4.0], [2.5, 3.5, math.inf]]
+
+
+def searched(losses=ROWS, names=("eta", "alpha_<attn>")):
+    grid = {"names": names, "values_log2": [[-1, 0], [-2, 0, 2]], "losses": losses}
+    return to_json({"pairs": [grid | {"transfer_error": 0.1234}]})
+
+
+def markers(ax, marker):
+    return sorted(
+        (float(line.get_xdata()[0]), float(line.get_ydata()[0]))
+        for line in ax.lines
+        if line.get_marker() == marker
+    )
+
+
+def test_the_optima_of_rows_and_columns_and_what_diverged_are_marked():
+    """Rows have their least at columns 1 and 0; columns 0, 1 and 2 at rows 1, 0 and 0."""
+    ax = pairs_figure(searched()).axes[0]
+    assert markers(ax, "o") == [(0, 1), (1, 0)]
+    assert markers(ax, "x") == [(0, 1), (1, 0), (2, 0)]
+    assert markers(ax, "^") == [(2, 1)]
+    assert (ax.get_ylabel(), ax.get_xlabel()) == ("eta", "alpha_<attn>")
+    assert ax.get_title(loc="left") == "transfer error 0.1234"
+    assert [text.get_text() for text in ax.get_xticklabels()] == ["-2", "0", "2"]
+
+
+def test_a_cell_s_colour_is_its_loss():
+    mesh = pairs_figure(searched()).axes[0].collections[0]
+    assert mesh.get_array().tolist()[:1] == [[3.0, 2.0, 4.0]]
+    assert mesh.get_array().mask.tolist() == [[False] * 3, [False, False, True]]
+
+
+def test_grids_without_a_finite_loss_or_none_at_all():
+    for document in (searched([[math.inf] * 3] * 2), {"pairs": []}, {}):
+        assert svg(pairs_figure(document)).startswith("<svg")
+
+
+def test_is_drawn_without_images_and_saved_twice(tmp_path):
+    root = ElementTree.fromstring(svg(pairs_figure(searched())))
+    assert not list(root.iter("{http://www.w3.org/2000/svg}image"))
+    png, drawing = save(pairs_figure(searched()), tmp_path / "pairs")
+    assert png.read_bytes().startswith(b"\x89PNG") and drawing.stat().st_size > 1000
+
+
+def test_the_page_shows_it_only_where_there_is_one(tmp_path):
+    with_pairs = samples.study(tmp_path / "a", samples.search(**searched()))
+    without = samples.study(tmp_path / "b", samples.search())
+    assert "Pairs of hyperparameters" in render(with_pairs)
+    assert "Pairs of hyperparameters" not in render(without)
+
+
+# Single runs.
+
+
+def run(
+    loss: float,
+    *,
+    width: int = 16,
+    eta: float = 0.0,
+    seed: int = 0,
+    phase: str = "eta",
+    status: Status = "complete",
+) -> Result:
+    spec = spec_of({"model": {"width": width, "depth": 1}, "base": {"width": 16, "depth": 1}})
+    trial = Trial(spec=spec, log2_hps=Log2Hps({"eta": eta, "alpha": 1.0}), seed=seed, phase=phase)
+    curve = tuple(loss + 1 / (step + 1) for step in range(10))
+    return Result(trial=trial, status=status, objective=loss, curve=curve, steps=10)
+
+
+def test_best_median_and_worst_of_those_that_ended() -> None:
+    losses = [3.0, 1.0, 2.0, 5.0, 4.0]
+    results = [run(loss, eta=loss) for loss in losses]
+    results += [run(0.1, eta=8, status="pruned"), run(9.0, eta=9, status="diverged")]
+    results += [run(0.5, width=32, phase="validate")]
+    chosen = chosen_trials(Trials(results, 0))
+    assert [(one.name, one.result.objective) for one in chosen] == [
+        ("best", 1.0),
+        ("median", 3.0),
+        ("worst", 5.0),
+    ]
+    assert [one.name for one in chosen_trials(Trials(results[:1], 0))] == ["best"]
+    assert chosen_trials(Trials([], 0)) == []
+
+
+def test_each_width_at_the_least_mean_over_the_seeds() -> None:
+    """A lucky seed does not choose the learning rate; the first seed is drawn."""
+    results = [run(2.0, eta=0, seed=0), run(2.2, eta=0, seed=1)]
+    results += [run(1.0, eta=1, seed=0, phase="validate")]
+    results += [run(9.0, eta=1, seed=1, phase="validate")]
+    results += [run(1.5, width=32, eta=1, seed=s, phase="validate") for s in (1, 0)]
+    other = run(0.1, eta=0, seed=5)
+    spec = other.trial.spec
+    assert spec.depth == 1
+    chosen = chosen_widths(Trials(results, 0))
+    told = [(one.name, one.result.trial.log2_hps["eta"], one.result.trial.seed) for one in chosen]
+    assert told == [("width 16", 0.0, 0), ("width 32", 1.0, 0)]
+    assert chosen_widths(Trials(results[:2], 0)) == []
+
+
+def test_the_drawing_says_its_numbers() -> None:
+    chosen = chosen_trials(Trials([run(1.0), run(2.0, eta=1.0)], 0))
+    with without_layout():
+        text = svg(steps_figure(chosen, []))
+    assert "best: 1.000" in text and "worst: 2.000" in text
+    assert "best, log2 η 0, seed 0, step 10: 1.1000 nats" in text
+    assert text.count('class="tip"') == 20
+
+
+# Several studies.
+
+
+STAYS = Panel(title="stays", validation=samples.validation())
+DRIFTS = Panel(title="drifts", validation=samples.validation("fails"))
+
+
+def test_panels_share_the_loss_and_as_many_octaves() -> None:
+    longer = samples.validation()
+    longer["curves"][0] = samples.curve(32, 2, 1.52, longer=3)
+    with without_layout():
+        figure = ladders_figure([STAYS, Panel(title="longer", validation=longer)])
+    first, second = figure.axes
+    assert first.get_ylim() == second.get_ylim()
+    spans = [high - low for low, high in (ax.get_xlim() for ax in figure.axes)]
+    assert spans[0] == spans[1] > 5.5
+    assert first.get_title(loc="left") == "stays: holds"
+
+
+def test_the_optima_are_marked_and_joined() -> None:
+    with without_layout():
+        ax, _ = ladders_figure([DRIFTS, STAYS]).axes
+    stars = [line.get_xdata()[0] for line in ax.lines if line.get_marker() == "*"]
+    assert stars == [1.52, 1.61, 1.38, 0.1]
+    joined = [line for line in ax.lines if list(line.get_xdata()) == stars]
+    assert len(joined) == 1
+    assert "best η moves by 1.5 octaves" in {text.get_text() for text in ax.texts}
+
+
+def test_points_say_their_numbers_and_long_names_are_cut() -> None:
+    name = "a-study-with-quite-a-long-name-of-its-own"
+    with without_layout():
+        figure = ladders_figure([Panel(title=name, validation=samples.validation())])
+        text = svg(figure)
+    assert f"{name}, width 32, log2 η 1.5: " in text
+    assert figure.axes[0].get_title(loc="left") == "a-study-with-quite-a-long-nam…"
+    assert {one.get_text() for one in figure.axes[0].texts} == {
+        "holds; best η moves by 0.2 octaves"
+    }
+
+
+def test_more_studies_than_columns_get_another_row() -> None:
+    panels = [Panel(title=str(i), validation=samples.validation()) for i in range(4)]
+    with without_layout():
+        figure = ladders_figure(panels)
+    assert len(figure.axes) == 4
+
+
+def test_the_picture_stands_alone_and_has_a_dark_one_beside_it(tmp_path: Path) -> None:
+    with without_layout():
+        light, dark = write_picture([STAYS, DRIFTS], tmp_path / "a.svg")
+    assert [path.name for path in (light, dark)] == ["a.svg", "a-dark.svg"]
+    texts = [path.read_text() for path in (light, dark)]
+    for text, theme in zip(texts, (LIGHT, DARK), strict=True):
+        ElementTree.fromstring(text)
+        assert theme.ink in text and len(text) < 150_000
+        assert "<text" not in text and "tip " not in text, "letters are shapes"
+        assert not re.search(r'(?:href|src)="https?:', text)
+        assert 'style="fill: #ffffff"' not in text, "it has no background"
+    assert DARK.ink not in texts[0] and LIGHT.ink not in texts[1]
