@@ -9,10 +9,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from math import ceil, cos, pi
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, NewType, cast
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, NewType, cast
 
 from sweeper.errors import ConfigError
-from sweeper.records import WRITTEN_IF_SET, Build, to_json
+from sweeper.records import WRITTEN_IF_SET, Bounds, Build, check_bounds, to_json
 
 if TYPE_CHECKING:
     import numpy as np
@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 # How a trial is trained, beside its model, data and optimizer.
 
 
+ONE_OR_MORE = Bounds(least=1)
+SHARE = Bounds(least=0, most=1, allowed="a share between 0 and 1")
 SCHEDULE_HPS = ("warmup", "final_lr")
 """Hyperparameters that any space may hold: factors on settings of the schedule."""
 
@@ -38,35 +40,26 @@ class TrainSettings:
     with the shorter mantissa of a GPU's tensor cores.
     """
 
-    steps: int
-    batch_size: int
-    seq_len: int
-    warmup: float = 0.1
-    final_lr: float = 0.1
-    accumulate: int = 1
+    steps: Annotated[int, ONE_OR_MORE]
+    batch_size: Annotated[int, ONE_OR_MORE]
+    seq_len: Annotated[int, ONE_OR_MORE]
+    warmup: Annotated[float, SHARE] = 0.1
+    final_lr: Annotated[float, SHARE] = 0.1
+    accumulate: Annotated[int, ONE_OR_MORE] = 1
     objective: Literal["training", "heldout"] = "training"
-    objective_window: float = 0.1
-    heldout_batches: int = 8
+    objective_window: Annotated[float, Bounds(above=0, most=1)] = 0.1
+    heldout_batches: Annotated[int, ONE_OR_MORE] = 8
     precision: Literal["float32", "tf32", "bfloat16", "bfloat16_stream", "float64"] = "float32"
-    clip: float | None = None
+    clip: Annotated[float | None, Bounds(above=0, allowed="null, or a positive number")] = None
 
     def __post_init__(self) -> None:
         """Refuse what cannot be trained."""
-        for key in ("steps", "batch_size", "seq_len", "accumulate", "heldout_batches"):
-            if getattr(self, key) < 1:
-                raise ConfigError(key, getattr(self, key), "at least 1")
+        check_bounds(self)
         if self.batch_size % self.accumulate:
             allowed = f"a divisor of batch_size, which is {self.batch_size}"
             raise ConfigError("accumulate", self.accumulate, allowed)
         if self.objective not in ("training", "heldout"):
             raise ConfigError("objective", self.objective, "training, heldout")
-        for key in ("warmup", "final_lr"):
-            if not 0 <= getattr(self, key) <= 1:
-                raise ConfigError(key, getattr(self, key), "a share between 0 and 1")
-        if not 0 < self.objective_window <= 1:
-            raise ConfigError("objective_window", self.objective_window, "above 0, at most 1")
-        if self.clip is not None and not self.clip > 0:
-            raise ConfigError("clip", self.clip, "null, or a positive number")
 
     def with_hps(self, hps: PlainHps) -> TrainSettings:
         """The settings of a trial with hyperparameters `hps`, which may change its schedule."""
