@@ -24,6 +24,7 @@ from sweeper.verdict.curve import BASIN_TOLERANCE, Estimate, fit_curve
 from sweeper.verdict.judge import SizeVerdict, Verdict, judge_ladder
 from sweeper.verdict.ladder import LadderRule, LadderSize, SizeCurve
 from sweeper.verdict.noise import Array
+from sweeper.verdict.target import THEORY
 from sweeper.verdict.trend import Trend, fit_trend
 
 WIDTHS = (32, 64, 128, 256)
@@ -320,7 +321,7 @@ def run(scenario: Scenario, count: int, seed: int = 0) -> Tally:
         for size, valley in zip(verdict.sizes, truth.valleys, strict=True):
             tally.sized(size, valley, truth.valleys[0])
         if sum(need.values()) % 2:  # every other one, to save time
-            tally.extrapolated(fit_trend(curves, 0.0, TARGET), truth)
+            tally.extrapolated(fit_trend("width", curves, 0.0, TARGET, THEORY), truth)
     return tally
 
 

@@ -126,7 +126,7 @@ def _stays(lab: Lab, name: str, found: Document) -> None:
 
 def _drift(lab: Lab, name: str, found: Document) -> None:
     slope = _slope(found)
-    widths = found["trend"]["widths"] if found["trend"] else []
+    widths = found["trend"]["sizes"] if found["trend"] else []
     lab.claim(
         CANDIDATES[name].source,
         f"Muon, {CANDIDATES[name].title}: the best rate does not drift",

@@ -253,10 +253,11 @@ def after_plan(
                 )
     if settling := _settling(folder, list(axes.values()), command):
         return settling
-    if command is not None and any(axis.get("up_to") for axis in axes.values()):
-        why = "to follow the measured trend further up"
-        return command.with_arguments("transfer.correct=true", why=why)
-    if {axis.get("answer") for axis in axes.values()} != {"holds"}:
+    targets = [axis["target"] for axis in axes.values() if axis.get("target")]
+    asked = [str(override) for target in targets for override in target.get("settle") or ()]
+    if command is not None and asked:
+        return command.with_arguments(*asked, why="to find out whether it holds at the target")
+    if {part.get("answer") for part in (*axes.values(), *targets)} != {"holds"}:
         return None
     if not plan.get("parameters"):
         target = (plan.get("source") or {}).get("target_command") or ()

@@ -47,8 +47,8 @@ from sweeper.study.study import Study
 from sweeper.sweep.replay import after_law, apply_law, replay_search
 from sweeper.trial import Log2Hps, defaults, in_use, named, plain
 from sweeper.verdict.judge import Verdict
-from sweeper.verdict.ladder import JOINT_AXIS, LADDER_AXES, Size
-from sweeper.verdict.trend import MIN_TREND_WIDTHS
+from sweeper.verdict.ladder import JOINT_AXIS, LADDER_AXES, Size, extent
+from sweeper.verdict.trend import MIN_TREND_SIZES
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,7 +89,7 @@ def transfer(tree: Tree, request: TransferRequest, invocation: Invocation, outpu
     # What ladders say: trained now where asked for, else as far as the study holds them.
     if request.validate:
         private_folder(folder)
-        found = validate(experiment, best, size.width, folder, output)
+        found = validate(experiment, best, size, folder, output)
     else:
         experiment, exponents = fit_measured(experiment, study, best)
         planned = planned_before(settings, best)
@@ -97,7 +97,7 @@ def transfer(tree: Tree, request: TransferRequest, invocation: Invocation, outpu
         if settings.transfer.correct and trend is None:
             raise BadInput(
                 "transfer.correct=true needs the optima of at least two widths: add --validate, "
-                f"and give {MIN_TREND_WIDTHS} widths or more, as in transfer.widths=[32,64,128]"
+                f"and give {MIN_TREND_SIZES} widths or more, as in transfer.widths=[32,64,128]"
             )
         found = Validation(
             experiment=experiment, planned=planned, verdicts=[], trend=trend, exponents=exponents
@@ -149,7 +149,10 @@ def transfer(tree: Tree, request: TransferRequest, invocation: Invocation, outpu
         document,
         after_plan(settings.folder, folder, to_json(plan), again, record),
     )
-    holds = all(verdict.answer == "holds" and not verdict.up_to for verdict in verdicts)
+    holds = all(
+        verdict.answer == "holds" and (verdict.target is None or verdict.target.answer == "holds")
+        for verdict in verdicts
+    )
     proven = holds and not unproven and (check is None or check.answer != "fail")
     return NOT_PROVEN if request.strict and not proven else DONE
 
@@ -215,6 +218,7 @@ def _plan(
         "seeds": conclusion.seeds,
         "eta_from": origin,
         "correction": correction,
+        "validation": [_answers(verdict) for verdict in found.verdicts] or None,
         "data": experiment.corpus.identity(),
         "model": asdict(settings.plugin_spec("model")),
         **provenance(),
@@ -232,6 +236,18 @@ def _plan(
     return make_plan(prepared, settings.base, target, plain(best_log2), source, law)
 
 
+def _answers(verdict: Verdict) -> dict[str, Any]:
+    """A verdict's two answers, for the plan: on its ladder, and at the target."""
+    ladder = extent(verdict.axis, [size.size for size in verdict.sizes])
+    target = verdict.target
+    return {
+        "axis": verdict.axis,
+        "ladder": f"{verdict.answer} at {ladder}",
+        "target": None if target is None else target.answer,
+        "sentence": "" if target is None else target.sentence,
+    }
+
+
 def _found(
     settings: Settings, plan: TransferPlan, verdicts: Sequence[Verdict], kept: Mapping[str, Any]
 ) -> str:
@@ -240,7 +256,7 @@ def _found(
     def answers(axes: Iterable[Mapping[str, Any]]) -> str:
         return ", ".join(
             f"over {str(axis['axis']).replace('_', ' ')}: {axis['answer']}"
-            + (f" up to {axis['up_to']}" if axis.get("up_to") else "")
+            + (f", at the target: {target['answer']}" if (target := axis.get("target")) else "")
             for axis in axes
         )
 

@@ -17,7 +17,7 @@ from sweeper.files import try_json, write_json
 from sweeper.laws.law import Law, NoLaw
 from sweeper.records import to_json
 from sweeper.report import console as show
-from sweeper.report.documents import PLANNED, planned_value
+from sweeper.report.documents import PLANNED, number, planned_value
 from sweeper.report.drawing import save
 from sweeper.report.figures import learning_rate_figure
 from sweeper.study.lock import StudyLock
@@ -35,16 +35,18 @@ from sweeper.sweep.replay import (
 )
 from sweeper.sweep.sweep import Sweep
 from sweeper.trial import Choice, Log2Hps, Result, defaults, named
-from sweeper.verdict.curve import fit_curve
+from sweeper.verdict.curve import fit_curves
 from sweeper.verdict.judge import Verdict, judge_ladder, missed_optimum
 from sweeper.verdict.ladder import JOINT_AXIS, LADDER_AXES, LadderSize, Size, SizeCurve
+from sweeper.verdict.target import Prior, prior_for
 from sweeper.verdict.trend import (
     MIN_SIZES,
     FittedExponents,
     Trend,
     fit_exponents,
     fit_trend,
-    limit_by_trend,
+    judge_joint_target,
+    judge_target,
 )
 
 # What `sweeper transfer` does about a law: the target's batch and tokens, and a law's own fit.
@@ -256,9 +258,9 @@ class Validation:
 
 
 def validate(
-    experiment: Experiment, best: Log2Hps, target: int, folder: Path, output: Output
+    experiment: Experiment, best: Log2Hps, target: Size, folder: Path, output: Output
 ) -> Validation:
-    """Train the ladders around `best` and judge them; also eta's trend over width, at `target`."""
+    """Train the ladders around `best` and judge them, and what they say of the `target`."""
     settings, rule, start = experiment.settings, experiment.settings.transfer, time.time()
     ladders = rule.ladders(settings.ladder_base)
     sizes = sorted({size for ladder in ladders.values() for size in ladder})
@@ -272,9 +274,11 @@ def validate(
     experiment, exponents = fit_law(experiment, best, curves.values())
     if exponents is not None:
         curves = replanned(experiment, best, curves)
-    hps, note = _planned(settings, curves[settings.ladder_base], best)
-    centre = hps[rule.hyperparameter]
     by_axis = {axis: [curves[size] for size in ladder] for axis, ladder in ladders.items()}
+    path = folder / validation_name(rule.hyperparameter)
+    earlier = try_json(path)
+    hps, note = _planned(settings, by_axis, best, earlier)
+    centre = hps[rule.hyperparameter]
     verdicts = [
         judge_ladder(
             axis,
@@ -286,9 +290,18 @@ def validate(
         )
         for axis, of_axis in by_axis.items()
     ]
-    trend = fit_trend(by_axis.get("width", ()), centre, target)
-    beside = trend if rule.hyperparameter == "eta" and not rule.correct else None
-    verdicts = [limit_by_trend(v, beside, rule) if v.axis == "width" else v for v in verdicts]
+    trends = dict[str, Trend | None]()
+    whole = _whole(settings, target)
+    for i, verdict in enumerate(verdicts):
+        axis = verdict.axis
+        if axis == JOINT_AXIS:
+            verdicts[i] = replace(verdict, target=judge_joint_target(verdict, whole))
+            continue
+        size, prior = getattr(whole, axis), _prior(settings, axis)
+        answer, trends[axis] = judge_target(verdict, by_axis[axis], centre, size, rule, prior)
+        if size != getattr(settings.ladder_base, axis):
+            verdicts[i] = replace(verdict, target=answer)
+    trend = trends.get("width")
     verdicts = [v.with_note(note) for v in verdicts]
     log2_hps = named(settings.space, best)
     record = _record(rule.hyperparameter, log2_hps, verdicts, list(curves.values()), trend)
@@ -298,8 +311,7 @@ def validate(
     record |= {"law": law} if (law := law_record(settings)) else {}
     record |= {"exponents": to_json(exponents)} if exponents else {}
     record |= {"command": provenance()["command"]}
-    path = folder / validation_name(rule.hyperparameter)
-    write_json(path, _with_earlier(record, try_json(path)))
+    write_json(path, _with_earlier(record, earlier))
     for verdict in verdicts:
         picture = folder / f"{_curves(path)}-{verdict.axis}"
         save(learning_rate_figure(to_json(record), verdict.axis), picture)
@@ -316,6 +328,19 @@ def validate(
     )
 
 
+def _whole(settings: Settings, target: Size) -> LadderSize:
+    """The target as a size of the ladders: what it does not name is the base's."""
+    known = {key: value for key, value in asdict(target).items() if value}
+    return replace(settings.ladder_base, **known)
+
+
+def _prior(settings: Settings, axis: str) -> Prior:
+    """What is believed of drifts over `axis` before anything is measured."""
+    parameterization = settings.plugin_spec("parameterization").name
+    eta = settings.transfer.hyperparameter == "eta"
+    return prior_for(axis if eta else "", parameterization, settings.transfer.theory)
+
+
 def validation_name(hyperparameter: str) -> str:
     """The file of a verdict on the curves of a hyperparameter."""
     return f"validation{'' if hyperparameter == 'eta' else f'-{hyperparameter}'}.json"
@@ -326,22 +351,38 @@ def _curves(record: Path) -> str:
     return record.stem.replace("validation", "curves", 1)
 
 
-def _planned(settings: Settings, base: SizeCurve, best: Log2Hps) -> tuple[Log2Hps, str]:
+def _planned(
+    settings: Settings,
+    ladders: Mapping[str, Sequence[SizeCurve]],
+    best: Log2Hps,
+    earlier: Mapping[str, Any],
+) -> tuple[Log2Hps, str]:
     """The hyperparameters to plan with, and a note where they are not those of the search.
 
-    The base's curve is fitted by itself, so that all ladders plan alike. An eta that the user gave
-    stays: the verdict says what it loses.
+    The base's optimum is that of the ladder over width, or of the first, so that table, note and
+    plan say the same. The ladders of an `earlier` verdict were judged with its eta: while that is
+    good enough, it stays. An eta that the user gave stays too: the verdict says what it loses.
     """
     rule = settings.transfer
+    curves = ladders.get("width") or next(iter(ladders.values()))
+    base = next(curve for curve in curves if curve.size == settings.ladder_base)
     if rule.hyperparameter != "eta" or rule.eta is not None or base.failed:
         return best, ""
-    missed = missed_optimum(fit_curve(base, best["eta"]), best["eta"], rule)
+    fit = fit_curves(curves, best["eta"])[settings.ladder_base]
+    missed = missed_optimum(fit, best["eta"], rule)
     if missed is None:
         return best, ""
-    return Log2Hps({**best, "eta": missed.optimum_log2}), (
-        f"{missed.sentence}, with which the plan is made: the search had fewer runs there, or "
-        "tuning the other hyperparameters moved the optimum"
-    )
+    cause = "the search had fewer runs there, or tuning the other hyperparameters moved the optimum"
+    kept = number(earlier.get(PLANNED))
+    others = {str(axis.get("axis")) for axis in earlier.get("axes") or ()} - set(ladders)
+    same = earlier.get("log2_hps") == named(settings.space, best)
+    if others and same and math.isfinite(kept):
+        again = fit_curves(curves, kept)[settings.ladder_base]
+        if missed_optimum(again, kept, rule) is None:
+            note = f"{missed.sentence}; the plan keeps 2^{kept:.2f} of the ladders before: {cause}"
+            return Log2Hps({**best, "eta": kept}), note
+    note = f"{missed.sentence}, with which the plan is made: {cause}"
+    return Log2Hps({**best, "eta": missed.optimum_log2}), note
 
 
 def planned_before(settings: Settings, best: Log2Hps) -> Log2Hps:
@@ -386,7 +427,8 @@ def measured_trend(
         return None
     sizes: Sequence[LadderSize] = settings.transfer.ladders(settings.ladder_base).get("width", ())
     curves, _, missing = replay_ladder(experiment, best, sizes, finished(study))
-    return None if missing else fit_trend(curves, planned["eta"], target)
+    prior = _prior(settings, "width")
+    return None if missing else fit_trend("width", curves, planned["eta"], target, prior)
 
 
 def _record(

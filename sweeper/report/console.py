@@ -31,7 +31,14 @@ from sweeper.search.strategy import Conclusion, LineResult, PairGrid
 from sweeper.trial import Choice, Space, in_use
 from sweeper.verdict.curve import Estimate
 from sweeper.verdict.judge import SizeVerdict, Verdict
-from sweeper.verdict.ladder import JOINT_AXIS, UNSCALED_AXES, Size, describe_size, label_size
+from sweeper.verdict.ladder import (
+    JOINT_AXIS,
+    UNSCALED_AXES,
+    Size,
+    describe_size,
+    extent,
+    label_size,
+)
 from sweeper.verdict.trend import Trend
 
 Row = TypeVar("Row")
@@ -298,17 +305,22 @@ def verdict(console: Console, result: Verdict, hyperparameter: str = "eta") -> N
     verdict_table(result, hyperparameter).print(console)
     if result.note:
         paragraph(console, f"- Note: {result.note}.")
-    style = {"holds": "green", "fails": "red"}.get(result.answer, "yellow")
     is_open = result.answer == "cannot say yet"
     said = "can neither be confirmed nor refuted yet" if is_open else result.answer
-    limit = f" up to {result.up_to}" if result.up_to else ""
     subject = "" if hyperparameter == "eta" else f"of {hyperparameter} "
     todo = f" To settle it, {result.todo}." if result.todo else ""
-    console.print(
-        f"[bold {style}]The transfer {subject}over {axis} {said}{limit}.[/]{todo}",
-        highlight=False,
-        soft_wrap=not console.is_terminal,
-    )
+    ladder = extent(result.axis, [size.size for size in result.sizes])
+    sentences = [(result.answer, f"The transfer {subject}over {axis} {said} at {ladder}", todo)]
+    if (target := result.target) is not None:
+        todo = f" To settle it, {target.todo}." if target.todo else ""
+        sentences.append((target.answer, target.sentence, todo))
+    for judged, sentence, todo in sentences:
+        style = {"holds": "green", "fails": "red"}.get(judged, "yellow")
+        console.print(
+            f"[bold {style}]{sentence}.[/]{todo}",
+            highlight=False,
+            soft_wrap=not console.is_terminal,
+        )
 
 
 def verdict_table(result: Verdict, hyperparameter: str = "eta") -> Table:
@@ -372,28 +384,38 @@ def verdict_table(result: Verdict, hyperparameter: str = "eta") -> Table:
             Cell(0.0, "0") if known else size.loss_gap,
             Cell(0.0, "0") if known else share,
             answer(size.answer),
-            note="" if size.answer == "holds" else size.reason,
+            note="" if size.answer in ("holds", "base") else size.reason,
             subject=describe_size(size.size, result.axis),
         )
     return table
 
 
 def trend_text(fitted: Trend, *, applied: bool) -> str:
-    """What the optima over width say of the target's, and what became of it."""
+    """What the optima over a ladder say of the target's, and what became of it."""
     low, high = 2.0**fitted.predicted_log2.low, 2.0**fitted.predicted_log2.high
-    text = (
-        f"Trend over {len(fitted.widths)} widths: the best eta scales as "
-        f"width^({within(fitted.slope)}). At width {fitted.target} it predicts "
-        f"eta {short(2.0**fitted.predicted_log2.value)} ({short(low)} to {short(high)}); the "
-        f"transferred eta is {short(2.0**fitted.transferred_log2)}. "
+    axis = fitted.axis.replace("_", " ")
+    likely = ", ".join(
+        f"{name} {100 * probability:.0f} %" for name, probability in fitted.forms.items()
     )
-    gain = f"{fitted.gain.value:.4f} nats"
+    text = (
+        f"Trend over {len(fitted.sizes)} {axis}s (eta as {axis}^({within(fitted.slope)})): at "
+        f"{axis} {fitted.target} the best eta is {short(2.0**fitted.predicted_log2.value)} "
+        f"({short(low)} to {short(high)}); the transferred eta is "
+        f"{short(2.0**fitted.transferred_log2)}. Forms of drift: {likely}. Believed before: "
+        f"{fitted.prior}. "
+    )
+    if (test := fitted.back_test) is not None:
+        told = "as predicted from" if test.reproduced else "not as predicted from"
+        text += (
+            f"The optimum at {axis} {test.size}, 2^{test.measured:.2f}, is {told} the smaller "
+            f"ones (2^{test.predicted.low:.2f} to 2^{test.predicted.high:.2f}). "
+        )
+    gain = f"{fitted.gain.value:.4f} nats ({fitted.gain.low:.4f} to {fitted.gain.high:.4f})"
     if applied:
         return text + f"The plan uses the prediction (transfer.correct=true), which saves {gain}."
     if not fitted.warranted:
         return text + f"No correction: {fitted.reason}."
-    text += "The optimum moves with the width: transfer.correct=true would plan with the "
-    return text + f"prediction and save {gain}."
+    return text + f"transfer.correct=true would plan with the prediction and save {gain}."
 
 
 def diagnosis(console: Console, diagnosed: Diagnosis) -> None:

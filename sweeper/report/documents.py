@@ -206,8 +206,10 @@ class TargetDocuments:
 
     @property
     def answers(self) -> list[str]:
-        """The verdict of every axis."""
-        return [verdict.answer for verdict in self.validation.verdicts] if self.validation else []
+        """The verdict of every axis, and that at the target where it lies elsewhere on it."""
+        verdicts = self.validation.verdicts if self.validation else ()
+        targets = [verdict.target.answer for verdict in verdicts if verdict.target is not None]
+        return [*(verdict.answer for verdict in verdicts), *targets]
 
 
 @dataclass(frozen=True, kw_only=True)

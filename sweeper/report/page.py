@@ -40,6 +40,7 @@ from sweeper.report.figures import (
 from sweeper.report.table import Table
 from sweeper.trial import Status
 from sweeper.verdict.judge import Verdict
+from sweeper.verdict.ladder import extent
 
 
 def rendered(template: str, **values: object) -> str:
@@ -253,7 +254,8 @@ def _axis(
         "answer": verdict.answer,
         "todo": verdict.todo,
         "note": verdict.note,
-        "up_to": verdict.up_to,
+        "extent": extent(axis, [size.size for size in verdict.sizes]),
+        "target": verdict.target,
         "trend": trend,
         "law": verdict.law,
         "table": verdict_table(verdict, hyperparameter) if verdict.sizes else None,

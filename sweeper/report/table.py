@@ -85,7 +85,13 @@ def duration(seconds: float) -> str:
 
 
 Tone = Literal["", "good", "bad", "open"]
-TONES: dict[str, Tone] = {"holds": "good", "pass": "good", "fails": "bad", "fail": "bad"}
+TONES: dict[str, Tone] = {
+    "holds": "good",
+    "pass": "good",
+    "fails": "bad",
+    "fail": "bad",
+    "base": "",
+}
 STYLES = {"": "", "good": "green", "bad": "red", "open": "yellow"}
 """Colours of the terminal; the page has its own."""
 WIDEST = 10_000

@@ -67,6 +67,9 @@ def missed_optimum(
 
 
 Answer = Literal["holds", "fails", "cannot say yet"]
+SizeAnswer = Literal["holds", "fails", "cannot say yet", "base"]
+"""Of a size. "base": nothing speaks against the base, which cannot hold against itself."""
+WORST_FIRST: tuple[Answer, ...] = ("fails", "cannot say yet", "holds")
 
 SAME_SEEDS = (
     "all seeds lost the same to the last digit: the seed changes nothing, and no noise shows"
@@ -92,11 +95,30 @@ class SizeVerdict:
     regret: Estimate
     loss_gap: Estimate
     at_end: bool
-    answer: Answer
+    answer: SizeAnswer
     reason: str
     basin: Basin = UNKNOWN_BASIN
     is_base: bool = False
     planned_log2: float = 0.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class TargetAnswer:
+    """The answer at the target's `size` of an axis; `sentence` says it with its numbers.
+
+    `off_log2` is how far the optimum lies from the plan's value there, `loss_gap` what that costs
+    (nats); UNKNOWN where the ladder reaches the target, or nothing was predicted. `todo` says what
+    would likely settle an open answer, `settle` as overrides.
+    """
+
+    axis: str
+    size: int
+    answer: Answer
+    sentence: str
+    off_log2: Estimate = UNKNOWN
+    loss_gap: Estimate = UNKNOWN
+    todo: str = ""
+    settle: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -106,8 +128,8 @@ class Verdict:
     `todo` says what would settle an open answer, `seed_advice` in numbers where that is more
     seeds, and `settle` as overrides (`Advice`). `note` warns of what the answer does not say:
     larger models that are worse, for example. `limits` are the thresholds in words. `law` says by
-    which law eta was planned. `up_to` is the largest size, in words, where the trend speaks
-    against the transfer beyond it.
+    which law eta was planned. `target` is the answer at the target, which no ladder alone gives;
+    None where it has the base's size.
     """
 
     axis: str
@@ -118,8 +140,8 @@ class Verdict:
     limits: str = ""
     seed_advice: SeedAdvice | None = None
     law: str = field(default="", metadata=WRITTEN_IF_SET)
-    up_to: str = ""
     settle: tuple[str, ...] = ()
+    target: TargetAnswer | None = None
 
     def with_note(self, sentence: str) -> Verdict:
         """The verdict with one more note."""
@@ -157,9 +179,7 @@ def judge_ladder(
     missed = missed_optimum(base_fit, transferred, rule)
     if missed is not None:
         sizes = [_missing(size, missed) if size.is_base else size for size in sizes]
-    answers = {size.answer for size in sizes}
-    order: tuple[Answer, ...] = ("fails", "cannot say yet", "holds")
-    answer = next(one for one in order if one in answers)
+    answer = worst(size.answer for size in sizes)
     advice = Advice()
     if answer == "cannot say yet":
         points = sum(len(curve.losses) for curve in curves)
@@ -182,9 +202,15 @@ def judge_ladder(
     )
 
 
+def worst(answers: Iterable[SizeAnswer]) -> Answer:
+    """The worst of some sizes' answers; they hold where nothing speaks against one."""
+    found = set(answers)
+    return next((answer for answer in WORST_FIRST if answer in found), "holds")
+
+
 def _missing(base: SizeVerdict, missed: MissedOptimum) -> SizeVerdict:
     """The base where the transferred eta misses its optimum: the plan would miss every minimum."""
-    if base.answer != "holds":
+    if base.answer != "base":
         return base
     return replace(base, answer="cannot say yet", reason=missed.sentence)
 
@@ -242,7 +268,10 @@ def _judge_size(
     shift = gap = Estimate(value=0.0, low=0.0, high=0.0)
     if not is_base:
         shift, gap = _compare_with_base(fit, base_fit)
+    answer: SizeAnswer
     answer, reason = _answer(fit, base_fit, shift, gap, rule)
+    if is_base and answer == "holds":
+        answer, reason = "base", ""
     return SizeVerdict(
         size=size,
         optimum_log2=fit.optimum,

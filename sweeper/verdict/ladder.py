@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any
 
@@ -109,6 +109,17 @@ def describe_size(size: Size, axis: str) -> str:
     return str(size) if axis == JOINT_AXIS else f"{axis.replace('_', ' ')} {getattr(size, axis)}"
 
 
+def extent(axis: str, sizes: Sequence[LadderSize]) -> str:
+    """The sizes of a ladder over `axis` in words: widths 16 to 64."""
+    if axis == JOINT_AXIS:
+        return f"{len(sizes)} sizes"
+    values = sorted(int(getattr(size, axis)) for size in sizes)
+    name = axis.replace("_", " ")
+    plural = {"batch_size": "batch sizes", "granularity": "granularities"}
+    names = name if name.endswith("s") else plural.get(axis, f"{name}s")
+    return f"{names} {values[0]} to {values[-1]}" if values else f"no {name}"
+
+
 def label_size(size: Mapping[str, Any], axis: str) -> str:
     """The cell of a size in a column headed `axis`: 64, or w64 d4 b32 s1000 for `JOINT_AXIS`."""
     if axis == JOINT_AXIS:
@@ -155,6 +166,8 @@ class LadderRule:
       the base's optimum loses at most the fraction `max_loss_gap` of the size's least loss.
     - `eta` (log2) replaces the study's eta in the plan and as the middle of the curves.
     - `correct` lets the plan use the eta that the trend over width predicts, where warranted.
+    - `theory` lets half of the prior on a drift over width be the theory's (`verdict/target.py`);
+      None: where the parameterization has one.
     - `check` has the coordinate check run at small widths beside every plan.
     """
 
@@ -175,6 +188,7 @@ class LadderRule:
     max_loss_gap: float = 0.01
     eta: float | None = None
     correct: bool = False
+    theory: bool | None = None
     check: bool = True
 
     def __post_init__(self) -> None:

@@ -205,12 +205,18 @@ def test_noise_that_seeds_do_not_settle_takes_a_longer_study(folder: Path) -> No
     assert open_with(folder, *settle) == f"{TYPED} transfer.step=0.25"
 
 
-def test_what_holds_up_to_the_ladder_alone_goes_on_with_the_trend(folder: Path) -> None:
+@pytest.mark.parametrize("settle", ["transfer.correct=true", "transfer.widths=[32,64,128,256,512]"])
+def test_what_holds_on_the_ladder_alone_goes_on_with_what_tells_of_the_target(
+    folder: Path, settle: str
+) -> None:
     write(folder / "search.json", search())
     limited = validation("holds")
-    limited["axes"][0]["up_to"] = "width 256"
+    limited["axes"][0]["target"] = {"answer": "cannot say yet", "settle": [settle]}
     planned(folder, limited, command=TYPED)
-    assert next_line(folder) == f"{TYPED} transfer.correct=true"
+    assert shlex.split(next_line(folder)) == [*shlex.split(TYPED), settle]
+    limited["axes"][0]["target"] = {"answer": "fails", "settle": []}
+    planned(folder, limited, command=TYPED)
+    assert next_line(folder) == ""
 
 
 def test_another_root_is_named(folder: Path) -> None:

@@ -4,6 +4,7 @@ import shutil
 import socket
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -17,7 +18,7 @@ from sweeper.study.lock import StudyLock
 from sweeper.study.study import Study
 from sweeper.trial import Log2Hps, Result
 from sweeper.verdict.curve import Estimate
-from sweeper.verdict.judge import Verdict
+from sweeper.verdict.judge import TargetAnswer, Verdict
 from sweeper.verdict.trend import Trend
 from tests.cli.driver import Run, assert_refused, make_workplace, rewrite_results, run_in, tree
 
@@ -397,15 +398,34 @@ def trend_to_256(*, warranted: bool) -> Trend:
     """A trend that predicts eta 2^-1.5 for the target."""
     near = Estimate(value=-1.5, low=-1.75, high=-1.25)
     return Trend(
-        widths=(16, 32, 64),
+        axis="width",
+        sizes=(16, 32, 64),
         slope=Estimate(value=-0.5, low=-0.6, high=-0.4),
         target=256,
         transferred_log2=0.0,
         predicted_log2=near,
+        off_log2=near,
+        loss_gap=Estimate(value=0.0625, low=0.05, high=0.08),
         gain=Estimate(value=0.0625, low=0.01, high=0.1),
         warranted=warranted,
         reason="because",
+        prior="half of it",
+        forms={"power law": 1.0},
+        back_test=None,
     )
+
+
+def judged_by_trend(*_: object, warranted: bool) -> tuple[TargetAnswer, Trend]:
+    """The answer of a target where the trend says that eta fails."""
+    answer = TargetAnswer(
+        axis="width",
+        size=256,
+        answer="fails",
+        sentence="At width 256, 8 times wider than measured, the transfer fails",
+        todo="plan with the trend: transfer.correct=true",
+        settle=("transfer.correct=true",),
+    )
+    return answer, trend_to_256(warranted=warranted)
 
 
 class TestBaseCurve:
@@ -421,7 +441,7 @@ class TestBaseCurve:
         plan = json.loads((path / "plan.json").read_text())
         assert plan["hps"]["eta"] == pytest.approx(2 ** (best + 0.2), rel=1e-3)
         assert plan["source"]["eta_from"] == "the base's curve on the ladder"
-        assert "The transfer over width holds." in answer.out
+        assert "The transfer over width holds at widths 16 to 32." in answer.out
         assert "loses 0.0400 nats" in answer.out and "with which the plan is made" in answer.out
         assert "with which the plan is made" in (ladder_study / "report.html").read_text()
         record = json.loads((path / "validation.json").read_text())
@@ -454,24 +474,53 @@ class TestBaseCurve:
 
 
 class TestCorrection:
+    def test_two_widths_say_nothing_of_a_far_target(self, sweeper: Run, ladder_study: Path) -> None:
+        write_parabolas(ladder_study, {16: 0.0, 32: 0.1})
+        words = ["transfer", "--to-width", "256", "--validate", *QUICK]
+        answer = sweeper(*words, "--strict", "--json")
+        (verdict,) = answer.document["verdicts"]
+        trend, target = answer.document["trend"], verdict["target"]
+        assert answer.code == 3, "the ladder holds, the target does not"
+        assert verdict["answer"] == "holds" and target["answer"] == "cannot say yet"
+        assert [size["answer"] for size in verdict["sizes"]] == ["base", "holds"]
+        assert trend["sizes"] == [16, 32] and not trend["warranted"]
+        assert trend["slope"]["value"] == pytest.approx(0.1)
+        assert sum(trend["forms"].values()) == pytest.approx(1)
+        assert "as theory says" in trend["prior"]
+        kept = json.loads((ladder_study / "transfer/w256-d1/plan.json").read_text())["source"]
+        (known,) = kept["validation"]
+        assert known["ladder"] == "holds at widths 16 to 32" and known["target"] == target["answer"]
+        shown = sweeper(*words)
+        assert "The transfer over width holds at widths 16 to 32." in shown.out
+        assert "At width 256, 8 times wider than measured," in shown.out
+        assert target["settle"][0] in shown.out.splitlines()[-1]
+        page = (ladder_study / "report.html").read_text()
+        assert "At width 256, 8 times wider than measured," in page
+        even = sweeper(*words, "transfer.theory=false", "--json").document["trend"]
+        assert even["prior"] != trend["prior"]
+
+    def test_a_target_within_the_ladder_has_the_ladder_s_answer(
+        self, sweeper: Run, ladder_study: Path
+    ) -> None:
+        write_parabolas(ladder_study, {16: 0.0, 32: 0.05})
+        answer = sweeper(*VALIDATE, "--strict", "--json")
+        target = answer.document["verdicts"][0]["target"]
+        assert answer.code == 0 and target["answer"] == "holds"
+        assert target["sentence"] == "At width 32, within the ladder, the transfer holds"
+
     def test_is_offered_and_applied_only_when_asked(
         self, sweeper: Run, ladder_study: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         write_parabolas(ladder_study, {16: 0.0, 32: 0.1})
         words = ["transfer", "--to-width", "256", "--validate", *QUICK]
-        plain = sweeper(*words, "--json").document["trend"]
-        assert plain["widths"] == [16, 32] and not plain["warranted"]
-        assert plain["slope"]["value"] == pytest.approx(0.1)
+        monkeypatch.setattr(validate, "judge_target", partial(judged_by_trend, warranted=True))
         monkeypatch.setattr(validate, "fit_trend", lambda *_: trend_to_256(warranted=True))
         offered = sweeper(*words)
-        assert "Trend over 3 widths: the best eta scales as width^(-0.50 ±0.10)." in offered.out
-        assert "eta 0.3536 (0.2973 to 0.4204)" in offered.out
+        assert "Trend over 3 widths (eta as width^(-0.50 ±0.10)): at width 256" in offered.out
+        assert "the best eta is 0.3536 (0.2973 to 0.4204)" in offered.out
         assert "transfer.correct=true would plan with the prediction" in offered.out
-        assert "save 0.0625 nats" in offered.out
-        # Shift and loss are beyond the thresholds at 256: no plain "holds" stands beside that.
-        assert "The transfer over width holds up to width 32." in offered.out
-        assert "over width: holds up to width 32." in offered.out
-        assert "beyond the ladder, at width 256, the trend predicts" in offered.out
+        assert "save 0.0625 nats (0.0100 to 0.1000)" in offered.out
+        assert "over width: holds, at the target: fails." in offered.out
         assert offered.out.splitlines()[-1].endswith(" transfer.correct=true")
         assert sweeper(*words, "--strict").code == 3
         source = json.loads((ladder_study / "transfer/w256-d1/plan.json").read_text())["source"]
@@ -488,7 +537,7 @@ class TestCorrection:
         self, sweeper: Run, ladder_study: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         words = ["transfer", "--to-width", "256", "--validate", *QUICK, "transfer.correct=true"]
-        monkeypatch.setattr(validate, "fit_trend", lambda *_: trend_to_256(warranted=False))
+        monkeypatch.setattr(validate, "judge_target", partial(judged_by_trend, warranted=False))
         answer = sweeper(*words)
         assert "No correction: because." in answer.out
         source = json.loads((ladder_study / "transfer/w256-d1/plan.json").read_text())["source"]

@@ -15,6 +15,7 @@ from sweeper.records import to_json
 from sweeper.trial import PlainHps, plain
 from sweeper.verdict.judge import Verdict, judge_ladder
 from sweeper.verdict.ladder import Size, SizeCurve
+from sweeper.verdict.target import NO_THEORY
 from sweeper.verdict.trend import fit_trend
 from tests.engine.tiny_trials import tree
 from tests.plan.helpers import plain_plan
@@ -117,7 +118,7 @@ def test_a_trend_over_width_is_of_what_the_law_leaves() -> None:
             for i in range(4)
         ]
 
-    bare, lawful = fit_trend(ladder(0.0), 0.0, 512), fit_trend(ladder(-0.4), 0.0, 512)
+    bare, lawful = (fit_trend("width", ladder(p), 0.0, 512, NO_THEORY) for p in (0.0, -0.4))
     assert bare is not None and lawful is not None
     assert bare.slope.value == pytest.approx(-0.4, abs=0.03)
     assert lawful.slope.value == pytest.approx(bare.slope.value + 0.4, abs=1e-9)

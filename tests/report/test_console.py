@@ -15,7 +15,7 @@ from sweeper.scaling.spec import Role
 from sweeper.search.strategy import Conclusion, LineResult
 from sweeper.trial import Axis
 from sweeper.verdict.curve import UNKNOWN, Basin, Estimate
-from sweeper.verdict.judge import SizeVerdict, Verdict
+from sweeper.verdict.judge import SizeVerdict, TargetAnswer, Verdict
 from sweeper.verdict.ladder import LadderSize, Size
 
 FOUND = Conclusion(
@@ -233,8 +233,26 @@ class TestVerdict:
     def test_that_holds(self, paper: Console) -> None:
         show.verdict(paper, Verdict(axis="width", answer="holds", sizes=(HOLDS,)))
         assert rows(paper)[3][:6] == ["32", "1.50", "±0.25", "-0.10", "±0.20", "-"]
-        assert read(paper).endswith("The transfer over width holds.\n")
+        assert read(paper).endswith("The transfer over width holds at widths 32 to 32.\n")
         assert "within the thresholds" not in read(paper)
+
+    def test_the_target_has_an_answer_of_its_own(self, paper: Console) -> None:
+        beyond = TargetAnswer(
+            axis="width",
+            size=4096,
+            answer="cannot say yet",
+            sentence="At width 4096, 64 times wider than measured, nothing is said",
+            todo="a ladder to width 256 would likely tell: transfer.widths=[16,32]",
+        )
+        base = replace(HOLDS, answer="base", is_base=True, reason="")
+        sizes = (base, replace(HOLDS, size=replace(BASE, width=64)))
+        show.verdict(paper, Verdict(axis="width", answer="holds", sizes=sizes, target=beyond))
+        assert [row[-1] for row in rows(paper) if row[0] in ("32", "64")] == ["base", "holds"]
+        assert read(paper).endswith(
+            "The transfer over width holds at widths 32 to 64.\n"
+            "At width 4096, 64 times wider than measured, nothing is said. To settle it, a ladder "
+            "to width 256 would likely tell: transfer.widths=[16,32].\n"
+        )
 
     def test_that_fails(self, paper: Console) -> None:
         sizes = (HOLDS, UNTOLD)
@@ -242,7 +260,7 @@ class TestVerdict:
         assert ["64", "-", "-", "-", "-", "-", "-", "fails"] in rows(paper)
         assert "- width 64: every run diverged\n" in read(paper)
         assert "- Note: [mind] this.\n" in read(paper)
-        assert read(paper).endswith("The transfer over width fails.\n")
+        assert read(paper).endswith("The transfer over width fails at widths 32 to 64.\n")
 
     def test_that_is_open(self, paper: Console) -> None:
         doubt = replace(HOLDS, answer="cannot say yet")
@@ -251,7 +269,7 @@ class TestVerdict:
         )
         show.verdict(paper, found)
         assert read(paper).endswith(
-            "The transfer over depth can neither be confirmed nor refuted yet. "
+            "The transfer over depth can neither be confirmed nor refuted yet at depths 2 to 2. "
             "To settle it, train more seeds: a=2.\n"
         )
 
@@ -281,4 +299,4 @@ class TestVerdict:
         assert "Learning-rate curves over batch size" in read(paper)
         assert "≥1.50" in rows(paper)[3] and rows(paper)[3][0] == "8"
         assert "The rule over batch size: eta stays as it is." in read(paper)
-        assert read(paper).endswith("The transfer over batch size holds.\n")
+        assert read(paper).endswith("The transfer over batch size holds at batch sizes 8 to 8.\n")
