@@ -148,7 +148,9 @@ class EncoderDecoder(nn.Module):
             raise ConfigError("width", width, allowed)
 
     def residual(self, layer: int, place: int, per_layer: int) -> Residual:
-        """Branch `place` of a layer of a stack whose layers have `per_layer`."""
+        """Branch `place` of a layer of a stack whose layers have `per_layer`, both from 0."""
+        # Each stack is a residual stream of its own: branches are counted within it, from 1. All
+        # but the last branch of a layer are attention's.
         return Residual(
             layer * per_layer + place + 1,
             self.depth * per_layer,
@@ -179,6 +181,7 @@ class EncoderDecoder(nn.Module):
     def forward(self, tokens: Tensor, targets: Tensor) -> Tensor:
         """The mean loss of `targets` [batch, target_len], given `tokens` [batch, source_len]."""
         source = self.encoded(tokens)
+        # The decoder reads the targets one place late: at each it has seen those before it alone.
         start = torch.full_like(targets[:, :1], self.start)
         x = self._embedded(torch.cat((start, targets[:, :-1]), 1), self.decoder_position)
         for layer in self.decoder_layers:

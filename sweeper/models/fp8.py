@@ -39,7 +39,7 @@ def round_value(x: Tensor, name: Format | None) -> Tensor:
     # The straight-through estimator: a rounding has slope 0 almost everywhere.
     if name is None or x.is_meta:  # values are rounded, and a meta tensor has none
         return x
-    return rounded(x.detach(), name) + (x - x.detach())
+    return rounded(x.detach(), name) + (x - x.detach())  # 0, with the gradient of x
 
 
 def round_gradient(x: Tensor, name: Format | None) -> Tensor:

@@ -143,6 +143,7 @@ def scaled_attention(
             module, query, key, value, attention_mask, scaling=scaling, **options
         )
         return out, weights
+    # The family's `scaling` times logit / head_size^-1/2: by itself, `logit` changes nothing.
     query = query * (scale.logit * (scaling * sqrt(scale.geometry["head_size"])))
     # Rotation may have made them wider than the values under autocast, which does not mend that
     # in a batch.
@@ -208,6 +209,7 @@ def scale_attention(net: Any, head_size: int, seq_len: int) -> None:
     for path, module in list(net.named_modules()) if ours else ():
         if re.search(_CROSS, path):
             continue
+        # Families have no common class of attention, but each looks its function up in this table.
         code = getattr(inspect.unwrap(type(module).forward), "__code__", None)
         if code is not None and "ALL_ATTENTION_FUNCTIONS" in code.co_names:
             names = ("qk_head_dim", "head_dim", "head_size", "attention_head_size")
@@ -225,6 +227,7 @@ def scale_branches(net: nn.Module, family: str, depth: int, base_depth: int) -> 
             paths = [(layer, path) for layer in layers for path in BRANCHES[family]]
             for index, (layer, path) in enumerate(paths, start=1):
                 end = layer.get_submodule(path)
+                # Within the end's own module, whose names do not change; the hook finds it there.
                 end.add_module(BRANCH, BranchScale(index, len(paths), 2 * base_depth))
                 end.register_forward_hook(_scale_output)
 
@@ -319,6 +322,8 @@ class HfModel(nn.Module):
 
         The dictionaries are shared: a tensor that is put in one place is in the other too.
         """
+        # Past `nn.Module.__setattr__`, which would make it a submodule and put `_net.` before all
+        # names.
         self.__dict__["_net"] = net
         self._modules, self._parameters = net._modules, net._parameters
         self._buffers = net._buffers
@@ -331,6 +336,7 @@ class HfModel(nn.Module):
 
     def train(self, mode: bool = True) -> HfModel:
         """As in every module."""
+        # `_net` is no submodule, so that torch does not reach its own flag.
         self._net.training = mode
         super().train(mode)
         return self
@@ -413,5 +419,6 @@ def _check_tied(net: Any, tie: bool | None) -> None:
         return
     head, embedding = net.get_output_embeddings(), net.get_input_embeddings()
     if (head is not None and head.weight is embedding.weight) != tie:
-        own = "never" if tie else "always"
-        raise ConfigError("tie", tie, f"null: {type(net).__name__} {own} shares the two matrices")
+        how_often = "never" if tie else "always"
+        allowed = f"null: {type(net).__name__} {how_often} shares the two matrices"
+        raise ConfigError("tie", tie, allowed)

@@ -49,12 +49,12 @@ def library(module: str = "transformers") -> Any:
 def known_classes() -> dict[str, Task]:
     """Names of all classes that can be trained here, with what for."""
     auto = library("transformers.models.auto.modeling_auto")
-    found: dict[str, Task] = {}
+    tasks: dict[str, Task] = {}
     for mapping, task in _MAPPINGS.items():
         for value in getattr(auto, mapping).values():
             names = (value,) if isinstance(value, str) else value
-            found |= {name: task for name in names if not name.endswith(_OTHER_TASK)}
-    return found
+            tasks |= {name: task for name in names if not name.endswith(_OTHER_TASK)}
+    return tasks
 
 
 def task_of(name: str) -> Task:
@@ -238,24 +238,20 @@ def _inner(family: Family, sizes: HfSizes) -> Fixed:
     names = family.find(FFN)
     if sizes.ffn_ratio is not None and not names:
         raise ConfigError("ffn_ratio", sizes.ffn_ratio, f"null: {family.name} has no such field")
-    asked = {} if sizes.ffn_ratio is None else dict.fromkeys(names, _given_inner(sizes))
-    own = {name: family.ratio(name) for name in (*names, *OTHER_FFN) if name in family.fields}
-    inner = {name: _own_inner(ratio, sizes) for name, ratio in own.items() if ratio is not None}
-    return {name: ("ffn_ratio", value) for name, value in (inner | asked).items()}
-
-
-def _given_inner(sizes: HfSizes) -> int:
-    """`ffn_ratio * width`; ConfigError where that is not whole, and would grow in another way."""
-    inner = float(sizes.ffn_ratio or 0) * sizes.width
-    if inner <= 0 or not inner.is_integer():
-        allowed = f"null, or a positive ratio that makes {sizes.width} x ratio a whole number"
-        raise ConfigError("ffn_ratio", sizes.ffn_ratio, allowed)
-    return int(inner)
-
-
-def _own_inner(ratio: float, sizes: HfSizes) -> int:
-    """The inner width at the family's ratio, as near as is whole at every width."""
-    return max(1, round(ratio * sizes.head_size)) * sizes.heads
+    # At the family's ratio, rounded for one head: times the heads, it grows exactly as the width.
+    inner = {
+        name: max(1, round(ratio * sizes.head_size)) * sizes.heads
+        for name in (*names, *OTHER_FFN)
+        if name in family.fields and (ratio := family.ratio(name)) is not None
+    }
+    if sizes.ffn_ratio is not None:
+        # A product that is not whole would be rounded, and grow otherwise than the width.
+        asked = float(sizes.ffn_ratio) * sizes.width
+        if asked <= 0 or not asked.is_integer():
+            allowed = f"null, or a positive ratio that makes {sizes.width} x ratio a whole number"
+            raise ConfigError("ffn_ratio", sizes.ffn_ratio, allowed)
+        inner |= dict.fromkeys(names, int(asked))
+    return {name: ("ffn_ratio", value) for name, value in inner.items()}
 
 
 def _classes(family: Family, task: Task, sizes: HfSizes) -> Fixed:

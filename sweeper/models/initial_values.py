@@ -103,6 +103,7 @@ def special_parameters(build: Callable[[], nn.Module], inits: Mapping[str, str])
     values that no random draw made, unless a parameterization starts with the same, and draws that
     are not centred or that one value was written into, beside a padding's row.
     """
+    # What two seeds give alike no random draw made.
     models = [_built(build, seed) for seed in (0, 1)]
     rows = padding_rows(models[0])
     first, second = (
@@ -124,7 +125,7 @@ def _is_special(value: Tensor, other: Tensor, init: str) -> bool:
     if not value.is_floating_point():
         return True  # complex numbers: no parameterization draws them
     if bool(value.isnan().any()) or value.numel() == 0:
-        return False
+        return False  # left unset: its author counts on somebody drawing it
     if torch.equal(value, other):
         constant = {"ones": 1.0, "zeros": 0.0}.get(init)
         return constant is None or not bool(torch.equal(value, torch.full_like(value, constant)))
@@ -136,8 +137,8 @@ def _repeats(values: Tensor) -> bool:
     generator = torch.Generator().manual_seed(0)
     at = torch.randint(values.numel(), (SAMPLE,), generator=generator)
     sample = values.flatten()[at] if values.numel() > SAMPLE else values
-    found, counts = sample.double().unique(return_counts=True)  # type: ignore[no-untyped-call, unused-ignore]
-    repeated = int((values == found[counts.argmax()]).sum())
+    distinct, counts = sample.double().unique(return_counts=True)  # type: ignore[no-untyped-call, unused-ignore]
+    repeated = int((values == distinct[counts.argmax()]).sum())
     return repeated > MAX_REPEATS and repeated >= MAX_SHARE * values.numel()
 
 
@@ -156,6 +157,8 @@ def _is_centred(values: Tensor) -> bool:
 
 def normal(name: str, shape: Sequence[int], seed: int) -> Tensor:
     """N(0, 1) values [*shape] in float64 on the CPU, by (seed, name): neighbours change nothing."""
+    # A hash and not seed + index: a parameter more or less in the model changes no other's draw.
     word = hashlib.sha256(f"{seed}/{name}".encode()).digest()[:8]
-    generator = torch.Generator().manual_seed(int.from_bytes(word, "big") >> 1)
+    generator = torch.Generator().manual_seed(int.from_bytes(word, "big") >> 1)  # 63 bits
+    # On the CPU in float64 whatever trains: the same weights on every device and in every type.
     return torch.randn(tuple(shape), generator=generator, dtype=torch.float64)

@@ -23,6 +23,7 @@ from sweeper.models.scaled import (
 
 def rotary_table(seq_len: int, head_size: int, theta: float = 10000.0) -> tuple[Tensor, Tensor]:
     """Cosines and sines [seq_len, head_size / 2] of rotary position embedding."""
+    # In float64: the angles of late positions are large, and float32 leaves them few decimals.
     frequency = theta ** (-torch.arange(0, head_size, 2, dtype=torch.float64) / head_size)
     angle = torch.arange(seq_len, dtype=torch.float64)[:, None] * frequency
     return angle.cos().float(), angle.sin().float()
@@ -30,6 +31,8 @@ def rotary_table(seq_len: int, head_size: int, theta: float = 10000.0) -> tuple[
 
 def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     """Rotate pairs of `x` [..., seq, head_size] by position; lengths are kept."""
+    # Entry i is paired with i + head_size / 2, as in transformers; the paper pairs neighbours.
+    # With random weights it is the same model, its rows in another order.
     first, second = x.chunk(2, -1)
     cos, sin = cos.to(x.dtype), sin.to(x.dtype)
     return torch.cat((first * cos - second * sin, second * cos + first * sin), -1)

@@ -41,6 +41,7 @@ def head_loss(head: Linear, loss: CrossEntropy, x: Tensor, targets: Tensor) -> T
         plain: Tensor = loss(head(x), targets)
         return plain
     weight: Tensor = head.weight
+    # Head and loss each multiply the logits; the product of both is one factor.
     scale = head.multiplier * loss.logit
     if head.unit:
         x, weight = _unit_gradients(head, loss, x, weight)
@@ -63,6 +64,8 @@ def _unit_gradients(
     CrossEntropy's gradient to the logits, in place of its own with `logit`; then Linear's.
     """
     tokens = tokens_in(x)
+    # What comes back is the gradient of the mean loss with both factors of `scale` in it. Unit
+    # scaling has none of `logit`'s going backward, and at the weight none of `multiplier`'s.
     gradient = tokens * loss.classes / sqrt(loss.classes - 1) / loss.logit
     weight = scale_gradient(weight, gradient / (sqrt(tokens) * head.multiplier))
     backward = head.backward_multiplier / head.multiplier if head.has_backward_multiplier else 1
@@ -93,6 +96,7 @@ def _chunked(
     most = MAX_LOGITS if x.is_cuda else MAX_LOGITS_CPU
     count = max(MIN_TOKENS, most // classes)
     factor = scale.to(wide) / tokens
+    # `dtype` says what products are computed in: autocast, where it is on, would decide again.
     with torch.autocast(x.device.type, enabled=False):
         for k in range(trials):
             low = weight[k].to(dtype)
@@ -121,7 +125,7 @@ def _losses(logits: Tensor, targets: Tensor, factor: Tensor) -> tuple[Tensor, Te
             if "out of memory" in str(error).lower():
                 raise
             _fused_fails.append(first_line(error))
-            _untold.append(_fused_fails[-1])
+            _unreported.append(_fused_fails[-1])
     return _written_out(logits, targets, factor)
 
 
@@ -132,14 +136,14 @@ def _fused() -> Callable[..., tuple[Tensor, Tensor]]:
 
 
 _fused_fails: list[str] = []
-"""Why it cannot be compiled here, once that has been seen."""
-_untold: list[str] = []
-"""Likewise, until somebody has asked for it."""
+"""Why the loss cannot be compiled in this process, once that has been seen: it is tried once."""
+_unreported: list[str] = []
+"""The same reason, until `take_refusal` has handed it to the user's notices."""
 
 
 def take_refusal() -> str | None:
     """Why the loss is not compiled in this process, for the first who asks; None otherwise."""
-    return _untold.pop() if _untold else None
+    return _unreported.pop() if _unreported else None
 
 
 def _written_out(logits: Tensor, targets: Tensor, factor: Tensor) -> tuple[Tensor, Tensor]:
@@ -149,6 +153,7 @@ def _written_out(logits: Tensor, targets: Tensor, factor: Tensor) -> tuple[Tenso
     log_p = torch.log_softmax(logits.to(factor.dtype) * factor, -1)
     index = targets[:, None]
     loss = -log_p.gather(-1, index).sum()
+    # By z = factor * logits the loss has the gradient p - onehot; it takes the memory of log p.
     gradient = log_p.exp_()
     gradient.scatter_add_(-1, index, -torch.ones_like(gradient[:, :1]))
     return loss, gradient.to(logits.dtype)
@@ -176,6 +181,8 @@ def _(
 
 
 def _keep_gradients(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+    # The gradients were computed going forward and are outputs that nobody differentiates: zeros
+    # of their size for the backward pass would be the memory that this file saves.
     ctx.set_materialize_grads(False)
     ctx.save_for_backward(*output[1:])
 

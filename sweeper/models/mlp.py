@@ -39,7 +39,7 @@ class MLP(nn.Module):
         self.fp8 = fp8 or Fp8()
         self.input = Projection(prod(input_shape), width, unit=unit)
         self.layers = nn.ModuleList(Linear(width, width, unit=unit) for _ in range(depth))
-        self.act = Activation("relu", unit=True)
+        self.act = Activation("relu", unit=True)  # whatever the model's `unit`: see above
         self.head = Linear(width, classes, unit=unit, readout=True)
         self.loss = CrossEntropy(classes, unit=unit)
         self.fp8.apply_to(self)

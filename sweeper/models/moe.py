@@ -75,10 +75,12 @@ class Routing(nn.Module):
     def forward(self, logits: Tensor) -> tuple[Tensor, Tensor]:
         """[tokens, experts] -> gates and indices of those chosen, [tokens, k] both."""
         gates = torch.sigmoid(logits)
+        # The bias chooses and nothing else: gates that it shifted would change what is computed.
         chosen = (gates.detach() + self.bias.to(gates.dtype)).topk(self.active, -1).indices
         if self.training and self.balance:
             taken = torch.zeros_like(gates).scatter(-1, chosen, 1.0)
             lack = self.active / self.experts - taken.mean(0)
+            # A new tensor in the buffer's place; the engine takes its values into the batch's.
             self.bias = self.bias + self.balance * lack.to(self.bias.dtype)
         return gates.gather(-1, chosen), chosen
 
@@ -103,8 +105,9 @@ class Experts(nn.Module):
         tokens = x.flatten(0, 1)
         gates, chosen = self.routing(self.router(tokens))
         up, gate = self.up_gate(tokens).chunk(2, -1)
-        each = self.down(self.act(up, gate), chosen)
-        out: Tensor = (each * gates.mT[..., None]).mean(0).view(x.shape)
+        outputs = self.down(self.act(up, gate), chosen)  # [k, tokens, width]
+        # A mean: the size of a sum, and with it the best eta, would depend on how many are active.
+        out: Tensor = (outputs * gates.mT[..., None]).mean(0).view(x.shape)
         return out if self.shared is None else out + self.shared(x)
 
 

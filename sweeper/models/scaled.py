@@ -99,8 +99,10 @@ class Linear(ScaledModule):
         """[..., in_features] -> [..., out_features]."""
         weight: Tensor = self.weight
         if self.unit:
+            # dL/dW = multiplier * sum over tokens of g x^T: of T terms of order 1 the root of T.
             weight = scale_gradient(weight, 1 / (sqrt(tokens_in(x)) * self.multiplier))
         if self.has_backward_multiplier:
+            # The product below brings `multiplier` along, which is taken out here.
             x = scale_gradient(x, self.backward_multiplier / self.multiplier)
         if self.formats is not None:
             return self.formats.product(x, weight, self.multiplier)
@@ -138,6 +140,8 @@ class Embedding(ScaledModule):
         """[...] integers -> [..., width]."""
         weight: Tensor = self.weight
         if self.unit:
+            # A row gets the gradients of the tokens / rows places where its word stands, on
+            # average, and their sum has the root of that.
             rows = sqrt(self.num_embeddings / tokens.numel())
             weight = scale_gradient(weight, rows / self.multiplier)
         return F.embedding(tokens, weight) * self.multiplier
@@ -189,8 +193,11 @@ class Attention(ScaledModule):
     def forward(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         """Three of [batch, heads, seq, head_size] -> the same shape."""
         if self.unit:
+            # u-muP scales three gradients in place of the output's one (Table 4), so the output is
+            # scaled going forward alone.
             q, k, v = (scale_gradient(t, self.output) for t in (q, k, v))
         causal = bool(self.geometry["causal"])
+        # On q rather than as `scale`: that takes one number, and every trial has its own.
         out = F.scaled_dot_product_attention(q * self.logit, k, v, is_causal=causal, scale=1.0)
         return scale_forward(out, self.output) if self.unit else out
 
@@ -261,6 +268,8 @@ class Residual(ScaledModule):
         """A "residual"."""
         return ScaledOp(name=name, kind="residual", geometry=self.geometry)
 
+    # The chain rule multiplies by `branch` once, wherever on the branch that happens. Going
+    # backward u-muP does it where the branch begins, so that all gradients within are of order 1.
     def split(self, x: Tensor) -> Tensor:
         """The input of the branch f."""
         return scale_gradient(x, self.branch) if self.unit else x
@@ -293,6 +302,8 @@ class CrossEntropy(ScaledModule):
         """[..., V] and [...] integers -> a scalar; computed in float32 at least."""
         logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
         if self.unit:
+            # At first all classes are as likely: p - onehot has V - 1 entries of 1/V and one of
+            # 1/V - 1, the mean square (V - 1) / V^2. The mean over tokens is taken out as well.
             gradient = targets.numel() * self.classes / sqrt(self.classes - 1)
             logits = scale_gradient(logits, torch.full_like(self.logit, gradient))
             logits = scale_forward(logits, self.logit)

@@ -161,7 +161,7 @@ class ViT(nn.Module):
         x: Tensor = self.patch(patches(images, self.patch_size))
         index = torch.arange(self.tokens, device=images.device).expand(x.shape[0], -1)
         x = x + self.position(index)
-        return x / sqrt(2) if self.unit else x
+        return x / sqrt(2) if self.unit else x  # two terms of variance 1
 
     def forward(self, images: Tensor, targets: Tensor | None = None) -> Tensor:
         """Logits [batch, classes] of `images` [batch, ...]; with `targets` [batch], the loss."""

@@ -66,6 +66,8 @@ def update_exponent(role: Role, update: Update, b: float, g: float) -> float:
     return 1.0 if update is Update.NORMALIZED and role is HIDDEN else 0.5
 
 
+# Worked example, muP's hidden weights under Adam with full alignment: (a, b) = (0, 1/2), k = 1 and
+# u = 0, hence c = 1. A rate of 1/n: n entries of a step, aligned with their input, add up to O(1).
 def exponents(
     ab: ABExponents, role: Role, update: Update = Update.SIGN, alignment: Alignment = "full"
 ) -> Exponents:

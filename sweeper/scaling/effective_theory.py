@@ -71,7 +71,7 @@ class EffectiveTheory(BaseParameterization):
         return std * float(spec.fan_in ** (-self.s / 2)) if spec.role is Role.READOUT else std
 
     def tied_output(self, op: ScaledOp, hps: PlainHps) -> float:
-        """n^-(1+s)/2 (footnote 8), less the model's own."""
+        """n^-(1+s)/2 (footnote 8) over the model's own factor."""
         return float(op.geometry["fan_in"] ** (-(1 + self.s) / 2) / op.geometry["own"])
 
     def lr_factor(self, spec: ParamSpec, update: Update) -> float:
@@ -87,6 +87,8 @@ class EffectiveTheory(BaseParameterization):
         """Lambda (1.99)-(1.107): 1/fan-in where a sum is taken, times n^s before the head."""
         summed = spec.projection or spec.role in (Role.HIDDEN, Role.READOUT)
         base = 1 / spec.fan_in if summed else 1.0
+        # A step gains lr |g|^2. Before the head |g|^2 is n^-s of the usual: the head's weights, of
+        # variance n^-(1+s) in place of 1/n, hand the gradient down.
         return base if in_head(spec) else base * float(spec.width**self.s)
 
     def gradient_size(self, spec: ParamSpec) -> float:
@@ -110,12 +112,16 @@ class EffectiveTheory(BaseParameterization):
         if self.ffn_multiplier is None:
             return fan_in_ratio
         if fan_in_ratio != 1:
-            return fan_in_ratio / self.ffn_multiplier
+            return fan_in_ratio / self.ffn_multiplier  # X: 1 / (n M) with the M asked for
+        # W [M n, n] may have the shape of a fused q, k, v [3 n, n]: the name tells them apart.
         named = FFN_IN.intersection(spec.name.split("."))
         return 1 / sqrt(self.ffn_multiplier) if named else 1.0
 
 
 def in_head(spec: ParamSpec) -> bool:
-    """Whether `spec` is of the head: the readout, or a bias that is on no branch."""
+    """Whether `spec` is of the head: the readout, or a bias that is on no branch.
+
+    Biases start at 0 and gains at 1, by which they are told apart.
+    """
     bias = spec.role is Role.VECTOR and spec.init == "zeros" and not spec.residual
     return spec.role is Role.READOUT or bias

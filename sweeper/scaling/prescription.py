@@ -65,9 +65,13 @@ def prescription_of(
 ) -> Prescription:
     """What `spec` is trained with, given every hyperparameter."""
     scale = parameterization.scale(spec, hps, optimizer.kind(spec))
+    # A trial's factors on eps and decay are the same for all parameters: no parameterization has to
+    # know them.
     factors: Mapping[str, float] = {
         name: getattr(scale, name) * hps[name] for name in SETTING_FACTORS if name in hps
     }
+    # A parameterization sees a cut expert as one of another width and gives its init r^-1/2; the
+    # other r^-1/2 is the same under all of them.
     if spec.inner_growth != 1.0:
         scale = replace(scale, init_std=scale.init_std * expert_init(spec.inner_growth))
     return prescribe(
@@ -127,6 +131,8 @@ def absorb_multiplier(
     with theta such that the multiplier becomes 1. Not absorbed is a `backward_multiplier` that
     differs from `multiplier`: `backward_multiplier / multiplier` remains to be applied.
     """
+    # W' = multiplier * W: its start is multiplied, constants ("ones") too. A kept parameter is not
+    # drawn; for it these are never read.
     mean, std = initial_distribution(init, prescription.init_std)
     lr, eps = absorbed_factors(update, prescription.multiplier)
     return AbsorbedParam(

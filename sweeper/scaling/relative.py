@@ -70,7 +70,7 @@ class Relative(BaseParameterization):
         return ParamScale(init_std=base_std(spec), lr=gamma(spec, hps))
 
     def tied_output(self, op: ScaledOp, hps: PlainHps) -> float:
-        """1/m, less the model's own; without an `alignment` there is no rule."""
+        """1/m over the model's own factor; without an `alignment` there is no rule."""
         m = op.geometry["fan_in"] / op.geometry["base_fan_in"]
         return 1.0 if self.alignment is None else float(1 / (m * op.geometry["own"]))
 
@@ -197,6 +197,7 @@ class MuP(Relative):
 
     def tied_output(self, op: ScaledOp, hps: PlainHps) -> float:
         """alpha_output / m; alpha_emb is for the rows as looked up, and is taken out again."""
+        # alpha_emb is the multiplier of the one parameter, in both of its uses.
         return super().tied_output(op, hps) * hps["alpha_output"] / hps["alpha_emb"]
 
     def logit_scale(self, head_size: int, hps: PlainHps) -> float:
@@ -240,7 +241,10 @@ class ScaledEmbedding(BaseParameterization):
         m, growth = spec.width_ratio, self.growth(spec)
         summed = spec.role in (Role.HIDDEN, Role.READOUT)
         depth_lr, depth_gradient = self.depth_factors(spec, update)
-        at_base = spec.base_fan_out * spec.base_groups if self._times_width(spec) else 1
+        # The factor n is m (in `growth`) times the base's width: a decay that is `scaled` divides
+        # by the growth alone, and at the base is the `coupled` one.
+        times_width = spec.role is Role.EMBEDDING and self.factor == "width"
+        at_base = spec.base_fan_out * spec.base_groups if times_width else 1
         lr = gamma(spec, hps) * growth * at_base * depth_lr
         return ParamScale(
             init_std=base_std(spec) * m ** -(0.5 if summed else 0.0),
@@ -260,12 +264,8 @@ class ScaledEmbedding(BaseParameterization):
         embedding = spec.width_ratio if spec.role is Role.EMBEDDING else 1.0
         return embedding / (spec.width_ratio if self.shared == "over_width" else 1.0)
 
-    def _times_width(self, spec: ParamSpec) -> bool:
-        """Whether the base's width is part of the factor."""
-        return spec.role is Role.EMBEDDING and self.factor == "width"
-
     def tied_output(self, op: ScaledOp, hps: PlainHps) -> float:
-        """1/m, less the model's own: a tied table moves as an embedding does."""
+        """1/m over the model's own factor: a tied table moves as an embedding does."""
         m = op.geometry["fan_in"] / op.geometry["base_fan_in"]
         return float(1 / (m * op.geometry["own"]))
 
@@ -281,11 +281,11 @@ class ScaledByUser:
     unit_scaled: ClassVar[bool] = False
 
     def scale(self, spec: ParamSpec, hps: PlainHps, update: Update = Update.SIGN) -> ParamScale:
-        """Nobody may ask."""
+        """NotImplementedError: only the command knows its parameters."""
         raise NotImplementedError("the command scales its parameters by itself")
 
     def scale_op(self, op: ScaledOp, hps: PlainHps) -> dict[str, float]:
-        """Likewise."""
+        """NotImplementedError: only the command knows its operations."""
         raise NotImplementedError("the command scales its operations by itself")
 
 

@@ -51,51 +51,48 @@ class Update(StrEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class ParamSpec:
-    """A parameter at its target size, beside the same parameter in the base model.
-
-    `fan_in` and `fan_out` count the entries that an output sums over and that an input feeds.
-    `residual` tells that the parameter lies on a residual branch, of which there are
-    2 x `depth`. `init` says how values start: "normal" (times the parameterization's std), "ones",
-    "zeros", or "kept" (as the model's own code sets them). `frozen` tells that it is not trained.
-    `readout_fan_in` and `base_readout_fan_in` are what its outputs sum over where an embedding is
-    tied to the readout, and 0 where it is not; `head_init_fan_in` is the base's, of such a table
-    and of those whose rows are added to its rows. `groups` and `base_groups` count the independent
-    weights that it holds where their number grows with the width (a depthwise convolution's
-    channels, the blocks of a block-diagonal matrix); the fans are those of one of them.
-    `width_dims` and `depth_dims` are the dimensions of `shape` that grow with the width and with
-    the depth. `lookup` tells an embedding whose rows are picked (words) from one that is multiplied
-    with its input (patches). `tied` are other names of the same parameter.
-    `inner_growth` is, of the second matrix of an expert, its inner width over that of an uncut
-    expert of the same model (1 / granularity), 1 of all else: its base fan-in is the uncut
-    expert's. `note` says in a line how the parameter is used, and what to mind. `width` is the
-    model's.
-    """
+    """A parameter at its target size, beside the same parameter in the base model (`base_...`)."""
 
     name: str
     role: Role
     shape: tuple[int, ...]
     base_shape: tuple[int, ...]
+    # How many entries an output sums over, and how many outputs an input feeds.
     fan_in: int
     fan_out: int
     base_fan_in: int
     base_fan_out: int
+    # Whether it lies on a residual branch; a decoder of `depth` layers has 2 x `depth` of them.
     residual: bool = False
     depth: int = 1
     base_depth: int = 1
+    # "normal" (times the parameterization's std), "ones", "zeros", or "kept": as the model's own
+    # code sets the values.
     init: str = "normal"
+    # The model's width, and the dimensions of `shape` that grow with width and depth.
     width: int = 1
     base_width: int = 1
     width_dims: tuple[int, ...] = ()
     depth_dims: tuple[int, ...] = ()
+    # Of an embedding: whether rows are picked (words) rather than summed over (patches).
     lookup: bool = False
+    # Other names of the same parameter.
     tied: tuple[str, ...] = ()
+    # What its outputs sum over where an embedding is also the readout, else 0.
     readout_fan_in: int = 0
     base_readout_fan_in: int = 0
+    # The base's `readout_fan_in`, also of tables whose rows are added to such a table's rows
+    # (positions): all of them start at one scale.
     head_init_fan_in: int = 0
+    # Independent weights whose number grows with the width: a depthwise convolution's channels, the
+    # blocks of a block-diagonal matrix. The fans are those of one of them.
     groups: int = 1
     base_groups: int = 1
     frozen: bool = False
+    # Of an expert's second matrix: its inner width over that of an uncut expert (1 / granularity),
+    # of which `base_fan_in` is; 1 of all else.
     inner_growth: float = 1.0
+    # A line for people: how it is used, and what to mind.
     note: str = ""
 
     @property
@@ -215,7 +212,8 @@ def matching(
 
     `what` says in a word what the names are of.
     """
-    known, found = [*names], set[str]()
+    known, matched = [*names], set[str]()
+    # A text is a list of its letters, of which "*" would match all.
     if isinstance(patterns, str):
         raise ConfigError(key, patterns, "a list of patterns, such as ['*.bias']")
     for pattern in patterns:
@@ -223,8 +221,8 @@ def matching(
         if not hits:
             near = suggest(pattern, {with_layer(name, "*") for name in known})
             raise ConfigError(key, pattern, f"no {what} matches; {near}")
-        found |= hits
-    return found
+        matched |= hits
+    return matched
 
 
 # What a user says of a model beside the arguments that it is built with: patterns of names.
@@ -297,12 +295,13 @@ def standard_std(spec: ParamSpec, fan_in: int) -> float:
 
 
 def base_std(spec: ParamSpec) -> float:
-    """The standard one at the base; of rows that are also a head's, half of a head's.
+    """Standard deviation of the initial values at the base: `standard_std`, or half of a head's.
 
-    So are those that are added to them (positions). Logits of a full fan-in^-1/2 would raise the
-    first loss by half a nat: beside ln V that is much for a small vocabulary.
+    The half is for rows that are also a head's and those that are added to them (positions): half
+    a nat above ln V is much for a small vocabulary.
     """
     if spec.head_init_fan_in:
+        # Logits of variance 1/4 in place of 1: the first loss is ln V + 1/8 rather than ln V + 1/2.
         return 0.5 / sqrt(spec.head_init_fan_in)
     return standard_std(spec, spec.base_fan_in)
 
@@ -339,6 +338,7 @@ def branch_lr(depth_ratio: float, alpha: float | None, update: Update) -> float:
     A gradient (SGD) brings a factor depth_ratio^-alpha itself, so that its learning rate goes as
     depth_ratio^(2 alpha - 1).
     """
+    # A step of 1 in each of R branches moves the stream by R * R^-alpha: 1 / that is R^(alpha - 1).
     if alpha is None:
         return 1.0
     return float(depth_ratio ** (2 * alpha - 1 if update is Update.GRADIENT else alpha - 1))
@@ -380,7 +380,7 @@ class BaseParameterization:
         return 1 / sqrt(head_size)
 
     def tied_output(self, op: ScaledOp, hps: PlainHps) -> float:
-        """Factor on the logits of a head tied to the embedding: 1 / fan-in, less the model's own.
+        """Factor on the logits of a head tied to the embedding: 1 / fan-in over the model's own.
 
         The rows move by O(1), as an embedding must. A sum over fan-in of them, once aligned, moves
         by as much as the fan-in.

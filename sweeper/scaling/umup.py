@@ -99,7 +99,8 @@ class UMuP:
                 "take optimizer=adamw, lion or adafactor, or another parameterization"
             )
             raise ConfigError("_target_", f"{__name__}.{type(self).__name__}", allowed)
-        # Of depth-muP's two roots u-muP has one in the branches' tau, the other here.
+        # depth-muP divides a branch and its learning rate by the root of the depth. Here tau, which
+        # goes as 1 / depth, does the first.
         depth = 1 / sqrt(spec.depth) if spec.residual else 1.0
         match spec.role:
             case Role.EMBEDDING:
