@@ -38,6 +38,7 @@ def test_a_search_is_left_alone_looked_at_cancelled_and_finished(
     assert "#SBATCH --job-name=sweeper-a-" in shown["script"] and not (tmp_path / "runs").exists()
 
     submitted = call(capsys, "search", *WORDS, "--detach", "--json").document
+    assert submitted.pop("next"), "the command that collects what Slurm trains"
     assert submitted == {"study": "a", "finished": 0, "submitted": 3}
     again = call(capsys, "search", *WORDS, "--detach", "--json")
     assert again.code == 0 and len(json.loads((tmp_path / "runs/a/slurm/study.json").read_text()))

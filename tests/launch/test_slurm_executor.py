@@ -62,7 +62,7 @@ class Queue:
 
 def leave(member: Submission, restart: int, objective: float) -> None:
     """The result of a run of a job of one trial."""
-    (given,) = read_json(member.job_dir / "job.json")["trials"]
+    (given,) = read_json(member.job_dir / "job.json")["task"]["trials"]
     result = Result(trial=from_json(Trial, given), status="complete", objective=objective)
     attempt = 1000 * member.number + restart
     outcome = Outcome(attempt=attempt, results=(result,))
