@@ -8,8 +8,9 @@ the width in either is a slope in log-log.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import takewhile
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -68,7 +69,7 @@ CHECK_ANSWERS: tuple[CheckAnswer, ...] = ("pass", "cannot say", "fail")
 """From good to bad."""
 Quantity = Literal["output", "change", "direct"]
 Runs = Mapping[Size, Sequence[Sequence["ModuleMeasurement"]]]
-"""What was measured, by size: for each seed the list of modules."""
+"""What was measured, by size: for each seed the modules, in the order in which they last return."""
 NOT_SEEN = "not seen"
 """The reason where no output shows what a trained parameter does."""
 LOST_ALIGNMENT = "shrinks, perhaps as the batch has many tokens"
@@ -115,7 +116,9 @@ class ModuleCheck:
     @property
     def worst(self) -> Slope:
         """The slope that the answer rests on: of the worst answer, the one that deviates most."""
-        return max(self.slopes, key=lambda one: (CHECK_ANSWERS.index(one.answer), one.deviation))
+        return max(
+            self.slopes, key=lambda slope: (CHECK_ANSWERS.index(slope.answer), slope.deviation)
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -132,7 +135,7 @@ class CoordinateCheck:
     @property
     def unseen(self) -> tuple[str, ...]:
         """Trained parameters that no row shows, those of all layers under one name."""
-        names = [one.name for one in self.modules if one.worst.reason == NOT_SEEN]
+        names = [module.name for module in self.modules if module.worst.reason == NOT_SEEN]
         return tuple(dict.fromkeys(with_layer(name, "*") for name in names))
 
     def todo(self, rule: CheckRule) -> str:
@@ -148,7 +151,8 @@ class CoordinateCheck:
         """The setting of the check that settles one that cannot say; None where the model must."""
         if self.unseen:
             return None
-        reasons = [one.reason for module in self.modules for one in module.slopes]
+        reasons = [slope.reason for module in self.modules for slope in module.slopes]
+        # A doubt that has a known cause is removed at its cause; else more seeds narrow intervals.
         if LARGE_STEPS in reasons:
             return f"check.share={rule.share / 4:g}"
         if LOST_ALIGNMENT in reasons and rule.batch > 1:
@@ -188,7 +192,12 @@ def check_coordinates(
     """
     sizes = sorted(runs)
     first_run = runs[sizes[0]][0]
-    early = _of_embeddings(first_run)
+    # What returns before any weight but embeddings has taken part sees embeddings alone. Modules
+    # without parameters (role None) pass on what they get.
+    of_embeddings = {
+        measured.name
+        for measured in takewhile(lambda m: m.role in (Role.EMBEDDING, None), first_run)
+    }
     wanted = intended if intended and axis == "width" else {}
     of_experts = axis not in ("width", "depth")
     fading = bool(wanted) or of_experts
@@ -197,14 +206,15 @@ def check_coordinates(
     for name in (measured.name for measured in first_run):
         if axis == "depth" and layer_of(name) is not None:
             continue
-        table = [[one for run in runs[size] for one in run if one.name == name] for size in sizes]
+        # [sizes][seeds]: the module's measurements.
+        table = [[m for run in runs[size] for m in run if m.name == name] for size in sizes]
         if any(len(row) < len(runs[size]) for row, size in zip(table, sizes, strict=True)):
             continue  # a module that not all sizes have
-        if not all(one.entries for row in table for one in row):
+        if not all(measured.entries for row in table for measured in row):
             modules.append(_not_seen(table[0][0], len(sizes), rule))
             continue
         # A decoder's table comes after the encoder's weights, and moves by itself alone.
-        embedded = name in early or table[0][0].role is Role.EMBEDDING
+        embedded = name in of_embeddings or table[0][0].role is Role.EMBEDDING
         expected = wanted.get(Role.EMBEDDING, 0.0) if embedded else 0.0
         same_entries = table[0][0].entries == table[-1][0].entries
         fixed = axis == "width" and same_entries and len(sizes) > 1
@@ -219,27 +229,13 @@ def check_coordinates(
         steps=rule.steps,
         modules=tuple(modules),
         answer=_worst([module.answer for module in modules]),
-        origins=_origins(modules),
+        # What comes after a module whose direct change fails, fails because of it.
+        origins=tuple(
+            module.name
+            for module in modules
+            if any(s.quantity == "direct" and s.answer == "fail" for s in module.slopes)
+        ),
     )
-
-
-def _origins(modules: Iterable[ModuleCheck]) -> tuple[str, ...]:
-    """Modules whose direct change fails; what comes after one fails because of it."""
-    return tuple(
-        module.name
-        for module in modules
-        if any(one.quantity == "direct" and one.answer == "fail" for one in module.slopes)
-    )
-
-
-def _of_embeddings(run: Sequence[ModuleMeasurement]) -> set[str]:
-    """Modules that last return before any trained weight but embeddings has taken part."""
-    names: set[str] = set()
-    for measured in run:
-        if measured.role not in (Role.EMBEDDING, None):
-            break
-        names.add(measured.name)
-    return names
 
 
 def _check_module(
@@ -251,19 +247,21 @@ def _check_module(
     fixed: bool,
     fading: bool,
 ) -> ModuleCheck:
-    """One module; `table` has its measurements, a row a size with a column a seed.
+    """The slopes of one module, judged; `table` [sizes][seeds] are its measurements.
 
     `fixed`: its output has as many entries at any size; `fading`: changes shrink on purpose.
     """
     first = table[0][0]
+    # The whole change of a module with weights may shrink with its input's: its direct change
+    # says whether the weights move enough.
     growth = fixed or fading or bool(first.direct_changes)
-    outputs = [[one.rms for one in row] for row in table]
+    outputs = [[measured.rms for measured in row] for row in table]
     slopes = [_slope("output", 0, log_sizes, outputs, rule, 0.0, fixed)]
     for step in sorted({1, rule.steps}):
-        changes = [[one.changes[step - 1] for one in row] for row in table]
+        changes = [[measured.changes[step - 1] for measured in row] for row in table]
         slopes.append(_slope("change", step, log_sizes, changes, rule, expected, growth))
     if first.direct_changes:
-        direct = [[one.direct_changes[-1] for one in row] for row in table]
+        direct = [[measured.direct_changes[-1] for measured in row] for row in table]
         # What lies between a parameter outside of modules and the logits may shrink.
         outside = first.name == LOGITS
         slopes.append(_slope("direct", rule.steps, log_sizes, direct, rule, expected, outside))
@@ -280,36 +278,39 @@ def _not_seen(measured: ModuleMeasurement, sizes: int, rule: CheckRule) -> Modul
 
 
 def _of_experts(module: ModuleCheck, axis: str) -> ModuleCheck:
-    """The module judged by what says something over a size of the experts.
+    """The module judged over a size of the experts by those slopes alone that say something there.
 
-    Direct changes do, and of modules without parameters whether the whole change grows. At
+    Direct changes do, and for modules without parameters whether the whole change grows. At
     initialization a mean over more experts is smaller, and a cut expert larger, on purpose. A
     token that changes its experts moves all that comes after by as much as an expert's output,
     however small the step: the more often the more there are, so that over their number only direct
     changes say anything.
     """
     judged = {"direct"}
-    if axis != "experts" and all(one.quantity != "direct" for one in module.slopes):
+    if axis != "experts" and all(slope.quantity != "direct" for slope in module.slopes):
         judged.add("change")
     slopes = tuple(
-        one if one.quantity in judged else replace(one, answer="pass", reason="not judged")
-        for one in module.slopes
+        slope if slope.quantity in judged else replace(slope, answer="pass", reason="not judged")
+        for slope in module.slopes
     )
-    return replace(module, slopes=slopes, answer=_worst([one.answer for one in slopes]))
+    return replace(module, slopes=slopes, answer=_worst([slope.answer for slope in slopes]))
 
 
 def _with_lost_alignment(modules: Sequence[ModuleCheck]) -> list[ModuleCheck]:
     """The modules; a few weights whose direct changes shrink by at most width^-1/2 do not fail.
 
-    Of the signs of a sum over a batch's tokens, an input of n entries gets n / tokens^1/2 by its
-    own part and n^1/2 by chance; while chance is more, full alignment's n is not reached. Keys show
-    it first: a softmax does not see what tokens share.
+    A sign-like update is the sign of a sum over the batch's tokens. Applied to the input of one
+    token, n entries, it gives n / tokens^1/2 by that token's own part of the sum, and n^1/2 by
+    chance, from the other tokens' signs. While n < tokens chance is more, and growth with n^1/2
+    in place of full alignment's n is a slope of -1/2. Keys show it first: a softmax does not see
+    what tokens share.
     """
-    seen = [one for one in modules if one.worst.reason != NOT_SEEN]
-    summing = [one for one in seen if one.role in (Role.HIDDEN, Role.READOUT)]
-    softened = {one.name: _softened(one, _lost_alignment, LOST_ALIGNMENT) for one in summing}
-    few = 2 * sum(softened[one.name] != one for one in summing) < len(summing)
-    return [softened.get(one.name, one) if few else one for one in modules]
+    seen = [module for module in modules if module.worst.reason != NOT_SEEN]
+    summing = [module for module in seen if module.role in (Role.HIDDEN, Role.READOUT)]
+    softened = {m.name: _softened(m, _lost_alignment, LOST_ALIGNMENT) for m in summing}
+    # A rate that is wrong by width^-1/2 looks the same, but then most weights show it.
+    few = 2 * sum(softened[module.name] != module for module in summing) < len(summing)
+    return [softened.get(module.name, module) if few else module for module in modules]
 
 
 def _lost_alignment(slope: Slope) -> bool:
@@ -321,10 +322,12 @@ def _with_large_steps(modules: Sequence[ModuleCheck]) -> list[ModuleCheck]:
 
     First logits shrink with the width: large steps teach narrow models something else.
     """
+    # Where a weight's direct change fails, the cause is known, and nothing is excused.
     known = any(s.quantity == "direct" and s.answer == "fail" for m in modules for s in m.slopes)
+    # slopes[1] is the change after the first step: what grows there already is no matter of steps.
     return [
-        one if known or any(map(_grows, one.slopes[1:2])) else _softened(one, _grows, LARGE_STEPS)
-        for one in modules
+        m if known or any(map(_grows, m.slopes[1:2])) else _softened(m, _grows, LARGE_STEPS)
+        for m in modules
     ]
 
 
@@ -333,12 +336,12 @@ def _grows(slope: Slope) -> bool:
 
 
 def _softened(module: ModuleCheck, doubted: Callable[[Slope], bool], reason: str) -> ModuleCheck:
-    """The module, not failed by the slopes that are `doubted`."""
+    """The module with "cannot say", for this `reason`, on the slopes that are `doubted`."""
     slopes = tuple(
-        replace(one, answer="cannot say", reason=reason) if doubted(one) else one
-        for one in module.slopes
+        replace(slope, answer="cannot say", reason=reason) if doubted(slope) else slope
+        for slope in module.slopes
     )
-    return replace(module, slopes=slopes, answer=_worst([one.answer for one in slopes]))
+    return replace(module, slopes=slopes, answer=_worst([slope.answer for slope in slopes]))
 
 
 def _slope(
@@ -378,9 +381,13 @@ def _slope(
 
 
 def _fit_slope(log_sizes: NDArray[np.float64], logs: NDArray[np.float64]) -> Estimate:
-    """The mean slope of every seed's `logs` [sizes, seeds]: all sizes share a seed's batch."""
+    """The mean over seeds of each seed's slope of `logs` [sizes, seeds], with its interval.
+
+    Seed by seed, since all sizes share a seed's batch: what the batch adds to each cancels.
+    """
     if len(log_sizes) < 2:
         return UNKNOWN
+    # Least squares: slope = sum (x - mean x) y / sum (x - mean x)^2, [sizes] @ [sizes, seeds].
     centred = log_sizes - log_sizes.mean()
     return mean_estimate(centred @ logs / float(centred @ centred))
 
@@ -388,7 +395,10 @@ def _fit_slope(log_sizes: NDArray[np.float64], logs: NDArray[np.float64]) -> Est
 def judge_slope(
     slope: Estimate, expected: float, threshold: float, *, one_sided: bool
 ) -> tuple[CheckAnswer, str]:
-    """Pass: the interval lies within `threshold` of `expected`; fail: it lies beyond it."""
+    """Pass: the interval lies within `threshold` of `expected`; fail: it lies beyond it.
+
+    An interval that straddles the threshold answers nothing: noise can neither pass nor fail.
+    """
     low, high = slope.low - expected, slope.high - expected
     if low > threshold:
         return "fail", "grows"

@@ -39,7 +39,7 @@ MAX_SPREAD = 1.25
 
 @dataclass(frozen=True, kw_only=True)
 class RuleRow:
-    """A rule with a kind of update: the RMS of the change at every shape, and whether it keeps."""
+    """A rule with a kind of update: the RMS of the output's change at every shape, at eta = 1."""
 
     rule: str
     update: Update
@@ -75,6 +75,7 @@ def rule_table(shapes: Sequence[Shape] = SHAPES, seed: int = 0) -> list[RuleRow]
         RuleRow(
             rule=rule,
             update=update,
+            # The change is linear in the learning rate; RULES take (d_in, d_out).
             changes={s: RULES[rule](s[1], s[0]) * changes[update, s] for s in shapes},
         )
         for rule, update in RULES_AND_UPDATES
@@ -82,7 +83,10 @@ def rule_table(shapes: Sequence[Shape] = SHAPES, seed: int = 0) -> list[RuleRow]
 
 
 def output_change(update: Update, shape: Shape, batch: int, seed: int = 0) -> float:
-    """RMS of U x for `batch` inputs x and U, the update of the gradient d x^T; d and x N(0, 1)."""
+    """RMS of U x over a batch of inputs, where U is the update of the gradient d x^T.
+
+    Output gradients d [d_out, batch] and inputs x [d_in, batch] are N(0, 1).
+    """
     generator = np.random.default_rng(seed)
     d, x = (generator.standard_normal((n, batch), dtype=np.float32) for n in shape)
     return float(np.sqrt(np.square(_UPDATES[update](d, x) @ x).mean()))
@@ -95,6 +99,8 @@ def _sign(d: Array, x: Array) -> Array:
 
 def _orthogonal(d: Array, x: Array) -> Array:
     """U V^T of the gradient's singular vectors, which Muon's iteration goes towards."""
+    # With d = q r and x = p s (thin QR), d x^T = q (r s^T) p^T: its singular vectors follow from
+    # those of r s^T, which is [batch, batch], however large the layer is.
     (q, r), (p, s) = np.linalg.qr(d), np.linalg.qr(x)
     u, _, vt = np.linalg.svd(r @ s.T)
     update: Array = q @ (u @ vt) @ p.T
