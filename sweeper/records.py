@@ -76,6 +76,7 @@ def to_json(value: Any) -> Any:
         return value
     if written := getattr(value, "to_json", None):
         return written()
+    # For people and other programs; `from_json` passes over them, as they follow from the fields.
     shown = {name: to_json(getattr(value, name)) for name in getattr(value, "JSON_SHOWS", ())}
     for field in dataclasses.fields(value):
         item = getattr(value, field.name)
@@ -221,6 +222,7 @@ def _call(
     target: Callable[..., Any], given: Mapping[str, Any], offered: Mapping[str, Any], file: bool
 ) -> Any:
     takes = _takes(target, file)
+    # What the program offers is right by construction; what was given is checked.
     values = {n: v for n, v in offered.items() if n in takes.names or takes.others}
     for name, value in given.items():
         if name in offered and name in values:
@@ -229,7 +231,7 @@ def _call(
             values[name] = reader(name, value)
         elif name in takes.names or takes.others:
             values[name] = value
-        elif name not in takes.shown:
+        elif name not in takes.shown:  # those may stand in a file, and are made anew
             choices = takes.names - offered.keys()
             raise ConfigError(name, value, f"{UNKNOWN_KEY}; {suggest(name, choices)}")
     for name in takes.required:
@@ -297,6 +299,8 @@ def _hints(target: Callable[..., Any]) -> dict[str, Any]:
 @cache
 def _reader(hint: Any, file: bool) -> Reader:
     """What reads values of this annotation, from a `file` or from a config."""
+    # A reader is made once for an annotation (cache), and called for every value: a study has
+    # thousands of records of a few kinds.
     while isinstance(hint, NewType):
         hint = hint.__supertype__
     origin, members = typing.get_origin(hint), typing.get_args(hint)
@@ -338,9 +342,11 @@ def _accepts(option: Any, value: Any, file: bool) -> bool:
     if typing.get_origin(option) is Literal:
         return bool(value in typing.get_args(option))
     if option is int:
+        # bool is a subclass of int; 63 bits are what a tensor and a database hold.
         whole = isinstance(value, int) and not isinstance(value, bool)
         return whole and (file or abs(value) < 2**63)
     if option is float:
+        # A whole number beyond 2^1023 may be no float at all.
         if file and isinstance(value, str):
             return value in _NOT_FINITE
         if isinstance(value, int) and not isinstance(value, bool):
@@ -419,6 +425,8 @@ def _union(members: tuple[Any, ...], file: bool) -> Reader:
     readers = {member: _reader(member, file) for member in members}
 
     def read(key: str, value: Any) -> Any:
+        # A mapping can only be meant for a record: its error names the field, where trying all
+        # members would end in "a mapping with ... or null".
         errors = []
         for option, reader in readers.items():
             if _has_parts(option, value):

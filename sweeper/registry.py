@@ -1,4 +1,9 @@
-"""The registry: names in conf/ and the classes they stand for, built from checked arguments."""
+"""The registry: names in conf/ and the classes they stand for, built from checked arguments.
+
+The configs are the registry: records name a plugin by its config, not by its class, so that a class
+may be renamed. Which groups, options and studies there are is read off the folders alone: shell
+completion and error messages ask here too, and nothing heavy is imported.
+"""
 
 from __future__ import annotations
 
@@ -10,12 +15,6 @@ from typing import Any
 
 from sweeper.errors import BadInput, ConfigError, suggest
 from sweeper.records import call_checked, import_target
-
-# Which configs and studies there are: groups, options, names, read off the folders alone.
-# The configs are the registry of plugins: records name a plugin by its config, not by its class,
-# so that a class may be renamed. Shell completion and error messages ask here too; nothing heavy
-# is imported.
-
 
 OVERLAYS = ("experiment", "size")
 """Groups whose options set keys of other groups, and which may be null."""
@@ -68,8 +67,11 @@ def plugins() -> Mapping[str, Mapping[str, str]]:
     """
     registry: dict[str, dict[str, str]] = {}
     for path in sorted(conf_folder().glob("*/*.yaml")):
+        # One regular expression in place of a YAML parser, since completion waits for this. A class
+        # within a config is indented, and so no match.
         if target := _TARGET_RE.search(path.read_text(encoding="utf-8")):
             registry.setdefault(path.parent.name, {})[path.stem] = target[1]
+    # Presets differ in their arguments alone, which a record has beside the name.
     for group, classes in registry.items():
         if len(classes) > len(set(classes.values())) == 1:
             registry[group] = {group: next(iter(classes.values())), **classes}

@@ -75,6 +75,7 @@ class TrainSettings:
     def schedule(self, step: int) -> float:
         """The factor on the peak learning rate at `step`, from 0: linear warm-up, then cosine."""
         warmup = round(self.warmup * self.steps)
+        # From 1/warmup up to 1: at 0 the first step would change nothing.
         if step < warmup:
             return (step + 1) / warmup
         progress = (step - warmup) / max(1, self.steps - 1 - warmup)
@@ -84,10 +85,12 @@ class TrainSettings:
 def numerics_beside(
     runner: Mapping[str, Any], plugins: Iterable[str], tree: Mapping[str, Any]
 ) -> dict[str, int]:
-    """What the key of the engine's trials has where a correction changed them alone.
+    """Versions of numerics that only some of the engine's trials have in their keys.
 
-    Under u-muP the gradient of a norm's gain is over the root of the tokens. Adam sees its size
-    where gradients are clipped together; elsewhere no more than by its eps.
+    To raise `NUMERICS` for a correction would disown all old results, where it changed few: those
+    of u-muP with trained norm gains and clipping. There a gain's gradient is divided by the
+    root of the tokens. Adam steps alike whatever a gradient's size (eps aside), but a norm that
+    clips all gradients together sees it.
     """
     unit = any("umup" in name.lower() for name in plugins)
     clipped = tree["train"].get("clip") is not None and tree["model"].get("norm_gain")
@@ -144,6 +147,7 @@ class Axis:
 
     def place(self, choice: Choice) -> float:
         """Where a choice is in the list; ValueError if it is not: 1, 1.0 and true are three."""
+        # 1 == 1.0 == True in Python; to a training script they are three different texts.
         kinds = [(type(each), each) for each in self.choices]
         return float(kinds.index((type(choice), choice)))
 
@@ -151,6 +155,7 @@ class Axis:
         """The points from `low` to `high`, `step` apart in log2; of choices, all."""
         if self.choices:
             return [float(place) for place in range(len(self.choices))]
+        # 1e-9, so that a range of whole steps keeps its end where the division falls short of it.
         count = math.floor((self.high - self.low) / step + 1e-9) + 1
         return [self.low + i * step for i in range(count)]
 
@@ -165,7 +170,10 @@ def defaults(space: Space) -> Log2Hps:
 
 
 def split(space: Space, hps: Log2Hps) -> tuple[Log2Hps, dict[str, Choice]]:
-    """The numbers of a point of `space`, and the choices at the places that it names."""
+    """A point of `space` in two parts: base-2 logarithms of its numbers, and its choices.
+
+    A point has a choice as its place in the axis's list.
+    """
     chosen = {name: axis.choices for name, axis in space.items() if axis.choices}
     if not chosen:
         return hps, {}
@@ -187,6 +195,7 @@ def in_use(space: Space, hps: Log2Hps) -> dict[str, Choice]:
 
 def digest(value: object) -> str:
     """SHA-256 of a JSON value, keys sorted and without spaces, so that equal values agree."""
+    # 1 and 1.0 are written differently: whoever makes values for a key keeps to one of them.
     text = json.dumps(value, sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(text.encode()).hexdigest()
 
@@ -212,6 +221,8 @@ class TrialSpec:
     content. Two specifications are equal when their `digest` is.
     """
 
+    # Keys are digests of these fields as JSON. A new one changes every key, and so FORMAT, unless
+    # it is left out at its default (WRITTEN_IF_SET).
     runner: Mapping[str, Any]
     parameterization: PluginSpec
     model: PluginSpec
@@ -244,6 +255,7 @@ class TrialSpec:
     @classmethod
     def read_json(cls, record: Mapping[str, Any], build: Build) -> TrialSpec:
         """Equal records give one object: the trials of a study share few specifications."""
+        # One object also means that its digest, which it caches, is computed once.
         text = json.dumps(record)
         if (spec := _SPECS.get(text)) is None:
             if len(_SPECS) >= MOST_SPECS:
@@ -278,9 +290,11 @@ class Trial:
     @cached_property
     def key(self) -> str:
         """Digest of everything that determines the result; two equal trials are one."""
-        # Rounded, because arithmetic on a grid's values differs in the last digits; + 0.0 for -0.0.
+        # Rounded, because arithmetic on a grid's values differs in the last digits; + 0.0 turns
+        # -0.0, whose JSON is another text, into 0.0. `phase` is left out: two phases share a run.
         hps = {name: round(float(value), 9) + 0.0 for name, value in self.log2_hps.items()}
         content = {"spec": self.spec.digest, "log2_hps": hps, "seed": self.seed}
+        # Left out when empty, as they were before there were any: old trials keep their keys.
         extras = {"measurement": self.measurement, "choices": dict(self.choices)}
         return digest(content | {name: value for name, value in extras.items() if value})[:32]
 
@@ -366,10 +380,12 @@ class Result:
         `OtherFormat` where another version of sweeper wrote it.
         """
         if (version := record.get("format")) != FORMAT:
+            # Records of the oldest format name none, and are known by a part that is gone since.
             if isinstance(version, int) or "setup" in record["trial"]:
                 raise OtherFormat(version or OLDEST_FORMAT)
             raise ValueError("it names no format")
         result: Result = build(record)
+        # Checks the content against what was written, and that this version makes the same key.
         if result.key != record.get("key"):
             raise ValueError("the record's key does not match its content")
         return result
@@ -395,6 +411,7 @@ def judged(
     measured, NaN.
     """
     objective = float(losses[-train.window() :].mean())
+    # All losses, not the objective alone: a run that recovers from an overflow is no good point.
     finite = all(map(math.isfinite, losses.tolist()))
     status = stopped
     # A loss below zero, such as a log-density, is no scale to measure by.
