@@ -16,41 +16,28 @@ from fnmatch import translate
 from functools import cache
 from pathlib import Path
 
-from sweeper.launch.machine import without_ours
+from sweeper.launch.machine import without_our_spin
 
 MARK = "SWEEPER_DIR"
 """A variable in the environment of every process of a trial: its folder."""
 PASSED_ON = (
-    *(
-        "PATH",
-        "HOME",
-        "USER",
-        "LOGNAME",
-        "SHELL",
-        "LANG",
-        "LC_*",
-        "TZ",
-        "TERM",
-        "TMPDIR",
-        "HOSTNAME",
-    ),
-    *("PYTHON*", "VIRTUAL_ENV", "CONDA_*", "LD_LIBRARY_PATH", "LD_PRELOAD", "XDG_*", "SSL_CERT_*"),
+    # The user and the shell.
+    *("PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "LC_*", "TZ", "TERM"),
+    *("TMPDIR", "HOSTNAME", "XDG_*", "SSL_CERT_*"),
+    # Python and the libraries that it finds.
+    *("PYTHON*", "VIRTUAL_ENV", "CONDA_*", "LD_LIBRARY_PATH", "LD_PRELOAD"),
+    # Devices, the network between them, threads.
     *("CUDA_*", "NVIDIA_*", "ROCR_*", "HIP_*", "NCCL_*", "GLOO_*", "FI_*", "UCX_*", "TORCH*"),
     *("OMP_*", "MKL_*", "GOMP_*", "KMP_*", "TRITON_*", "PYTORCH_*", "XLA_*"),
-    *(
-        "SLURM_*",
-        "SRUN_*",
-        "MASTER_ADDR",
-        "MASTER_PORT",
-        "HF_HOME",
-        "HF_DATASETS_*",
-        "HF_HUB_OFFLINE",
-    ),
-    *("TRANSFORMERS_*", "TOKENIZERS_*", "WANDB_MODE", "WANDB_DIR", "WANDB_PROJECT"),
+    # The cluster.
+    *("SLURM_*", "SRUN_*", "MASTER_ADDR", "MASTER_PORT"),
+    # Trainers' caches and trackers, name by name: HF_TOKEN and WANDB_API_KEY are secrets.
+    *("HF_HOME", "HF_DATASETS_*", "HF_HUB_OFFLINE", "TRANSFORMERS_*", "TOKENIZERS_*"),
+    *("WANDB_MODE", "WANDB_DIR", "WANDB_PROJECT"),
 )
 """Variables that a command sees without being asked for, by pattern."""
 SECRETS = ("SLURM_JWT",)
-"""But these."""
+"""Of these, the ones that it sees only where `runner.env` names them."""
 
 
 def environment(patterns: Sequence[str], added: Mapping[str, str]) -> dict[str, str]:
@@ -61,14 +48,15 @@ def environment(patterns: Sequence[str], added: Mapping[str, str]) -> dict[str, 
         for name in os.environ
         if asked.match(name) or (usual.match(name) and name not in SECRETS)
     ]
-    return {**without_ours({name: os.environ[name] for name in names}), **added}
+    return {**without_our_spin({name: os.environ[name] for name in names}), **added}
 
 
 @cache
 def _dying_with_parent() -> tuple[str, ...]:
-    """The words before a command that have it get SIGTERM when its parent dies; none without them.
+    """What stands before a command to have it get SIGTERM when its parent dies.
 
-    A function that runs in the child would do it too, at the price of a fork of this whole process.
+    Empty where this machine's `setpriv` cannot do it. `preexec_fn` would do it too, at the price of
+    a fork of this whole process.
     """
     program = shutil.which("setpriv")
     if program is None:
@@ -98,8 +86,9 @@ class Group:
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,
-                start_new_session=True,
+                start_new_session=True,  # a group of its own, and deaf to the terminal's Ctrl-C
             )
+        # A descriptor that `select` wakes up for as soon as the process ends: no polling.
         self._fd = _pidfd(self.process.pid)
 
     def wait(self, seconds: float) -> int | None:
@@ -168,7 +157,7 @@ def end_marked(mark: str) -> int:
         return variable.startswith(wanted) if mark.endswith("/") else variable == wanted
 
     for folder in Path("/proc").glob("[0-9]*"):
-        with suppress(OSError):
+        with suppress(OSError):  # it has ended meanwhile, or is another user's
             itself = int(folder.name) == os.getpid()
             if not itself and any(map(marked, (folder / "environ").read_bytes().split(b"\0"))):
                 os.kill(int(folder.name), signal.SIGKILL)

@@ -126,7 +126,7 @@ def module_digests(modules: Iterable[str]) -> dict[str, str]:
     """Digests of sweeper, of `modules` and of all user modules that they import."""
     digests = {"sweeper": package_digest()}
     for name in modules:
-        if name not in digests:  # what it imports was followed with it
+        if name not in digests:  # else an earlier one imports it: it was followed
             digests |= user_modules(name)
     return digests
 
@@ -184,6 +184,7 @@ def missing_script(command: Sequence[str], cwd: Path) -> str | None:
 
     Other programs look for theirs elsewhere, or have arguments before it that may end alike.
     """
+    # "-" stands for no script: so does an option, behind which Python's own may follow.
     script = next(iter(command[1:]), "-")
     if not re.fullmatch(r"python[\d.]*", Path(command[0]).name) or script.startswith("-"):
         return None

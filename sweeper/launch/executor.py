@@ -76,7 +76,7 @@ class Executor(Protocol):
     earlier drivers left, with their trials: one that is claimed counts as submitted.
     """
 
-    layouts: range
+    layouts: range  # 1..cores on a CPU; one number where it is known
     recovered: dict[str, tuple[Trial, ...]]
 
     def room(self, *, ahead: bool = False) -> bool:

@@ -25,7 +25,7 @@ class Inline:
     device: ClassVar[None] = None
 
     def gpus_at_once(self, gpus: Sequence[str]) -> int:
-        """One, or none."""
+        """1: jobs run one after the other."""
         return 1
 
     def executor(self, context: Context) -> Executor:

@@ -18,7 +18,7 @@ def visible_gpus(device: str) -> tuple[str, ...]:
     """What CUDA_VISIBLE_DEVICES should be for each GPU that `device` ("cuda" or "cuda:i") names."""
     if not device.startswith("cuda"):
         return ()
-    import torch  # seconds, which a machine without GPUs need not wait
+    import torch  # takes seconds, which a study on a CPU need not wait
 
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     count = torch.cuda.device_count()
@@ -54,6 +54,7 @@ def _cpu_quotas(
     folders = {root, root / "cpu"}
     with suppress(OSError, ValueError):
         for line in membership.read_text().splitlines():
+            # "0::/user.slice" in v2, "4:cpu,cpuacct:/docker/1f3a" in v1.
             _, controllers, name = line.split(":", 2)
             top = root / "cpu" if controllers else root
             if not controllers or "cpu" in controllers.split(","):
@@ -61,9 +62,11 @@ def _cpu_quotas(
                 folders |= {path, *(p for p in path.parents if p.is_relative_to(top))}
     quotas = []
     for folder in folders:
+        # v2: "200000 100000" is two cores' time, "max 100000" no limit (a ValueError here).
         with suppress(OSError, ValueError):
             limit, period = (folder / "cpu.max").read_text().split()
             quotas.append(int(limit) / int(period))
+        # v1: the same in two files, -1 without a limit.
         with suppress(OSError, ValueError):
             limit, period = ((folder / f"cpu.cfs_{n}_us").read_text() for n in ("quota", "period"))
             quotas.append(int(limit) / int(period))
@@ -72,6 +75,7 @@ def _cpu_quotas(
 
 def worker_slots(machine: Machine, workers: int) -> list[WorkerSlot]:
     """Slots of so many workers: each pinned to a GPU where there are any, threads shared out."""
+    # More threads than cores cost more than they bring: OpenMP's wait for each other at every loop.
     threads = max(1, min(machine.threads, cores() // workers))
     if not machine.gpus:
         return [WorkerSlot(threads=threads) for _ in range(workers)]
@@ -109,14 +113,14 @@ def set_spin() -> None:
     os.environ[SPIN] = BUSY if threads + others > count else IDLE
 
 
-def without_ours(environment: dict[str, str]) -> dict[str, str]:
-    """An environment for a user's command: how its threads wait is its own affair."""
+def without_our_spin(environment: dict[str, str]) -> dict[str, str]:
+    """`environment` without what `set_spin` put there: a user's command chooses for itself."""
     return {k: v for k, v in environment.items() if k != SPIN or v not in (IDLE, BUSY)}
 
 
 def _others() -> int:
     """Threads of the machine that run or want to, but for this one; 0 where nothing says it."""
-    try:
+    try:  # "0.52 0.58 0.59 3/1204 7321": 3 of 1204 threads run or wait for a core, this one too
         return int(Path("/proc/loadavg").read_text().split()[3].partition("/")[0]) - 1
     except (OSError, ValueError, IndexError):
         return 0

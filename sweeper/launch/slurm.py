@@ -183,9 +183,9 @@ class Slurm:
                 if name not in by_name:
                     allowed = f"no such partition; {suggest(name, by_name)}"
                     raise ConfigError("launcher.partition", name, allowed)
-        mine = (self.partition or "").split(",")
+        wanted = (self.partition or "").split(",")
         limits = [
-            p.minutes for p in by_name.values() if p.name in mine or (p.default and not mine[0])
+            p.minutes for p in by_name.values() if p.name in wanted or (p.default and not wanted[0])
         ]
         if limits and all(limit is not None and self.time > limit for limit in limits):
             longest = max(limit for limit in limits if limit is not None)
@@ -217,7 +217,7 @@ class Slurm:
     @staticmethod
     def cancel(folder: Path) -> int:
         """End exactly this study's jobs; see `Scheduled`."""
-        for array in arrays(folder):  # first, so that a driver takes no job for failed
+        for array in arrays(folder):  # before they end, or a driver takes them for failed
             write_json(array.folder / "cancelled", {"at": time.time()})
         ids = [entry.id for entry in queued(folder).values() if entry.active]
         slurm_queue.cancel(ids)
@@ -285,12 +285,13 @@ class Slurm:
             cpus_per_task=cpus,
             array_parallelism=self.array_parallelism,
             setup=list(self.setup),
-            wckey=None,
+            wckey=None,  # submitit's own default is one that clusters which check them refuse
             # Since 22.05 srun does not take this from sbatch.
             srun_args=[f"--cpus-per-task={cpus}"],
             additional_parameters={
                 **self.sbatch,
-                "requeue": True,
+                "requeue": True,  # or `scontrol requeue` may be refused
+                # Without "B:" it goes to the job's processes and not to the batch shell.
                 "signal": f"USR2@{self.warn}",
             },
             **{key: value for key, value in options.items() if value is not None},
@@ -404,7 +405,7 @@ class SlurmExecutor:
         self.context, self.launcher = context, launcher
         self.study = context.folder
         self.recovered: dict[str, tuple[Trial, ...]] = {}
-        self._found: dict[str, SubmittedJob] = {}
+        self._recovered_jobs: dict[str, SubmittedJob] = {}  # those of `recovered`, by id
         self.submitted: list[SubmittedJob] = []
         self.to_submit: dict[Path, Resources] = {}
         self.unconfirmed: list[Array] = []
@@ -429,7 +430,7 @@ class SlurmExecutor:
     def claim(self, job: str) -> None:
         """Watch it like one of this driver's."""
         del self.recovered[job]
-        self.submitted.append(self._found.pop(job))
+        self.submitted.append(self._recovered_jobs.pop(job))
 
     def poll(self, *, wait: bool = True) -> list[Event]:
         """Send what is to be sent, and look at the queue; then wait a while if nothing happened."""
@@ -450,7 +451,7 @@ class SlurmExecutor:
         """Remove the job's folder, and its array's once that has no other job."""
         for submitted in [other for other in self.submitted if other.id == job]:
             self.submitted.remove(submitted)
-            others = [*self.submitted, *self._found.values()]
+            others = [*self.submitted, *self._recovered_jobs.values()]
             if not keep_log and all(other.array is not submitted.array for other in others):
                 shutil.rmtree(submitted.array.folder, ignore_errors=True)
         shutil.rmtree(self.study / "jobs" / job, ignore_errors=True)
@@ -490,7 +491,7 @@ class SlurmExecutor:
         }
         if not usable:
             shutil.rmtree(array.folder, ignore_errors=True)
-        self._found |= {job.id: job for job in jobs if job.id in usable}
+        self._recovered_jobs |= {job.id: job for job in jobs if job.id in usable}
         self.recovered |= usable
 
     def _is_outdated(self, job: SubmittedJob) -> bool:
@@ -505,7 +506,7 @@ class SlurmExecutor:
         return True
 
     def _confirm(self, entries: Mapping[tuple[str, int], Entry]) -> None:
-        """See whether arrays arrived of which it is not known; forget those that did not."""
+        """Accept the unconfirmed arrays that are in the queue; discard the others."""
         arrived = {name: entry.array for (name, _), entry in entries.items()}
         for array in list(self.unconfirmed):
             if (number := arrived.get(array.name)) is not None:
@@ -517,7 +518,7 @@ class SlurmExecutor:
                         del self.to_submit[job_dir]  # it is this driver's
                         self.claim(job_dir.name)
             elif 0 <= time.time() - array.at < SETTLING:
-                continue
+                continue  # its sbatch may still be on the way (a negative age: a clock went back)
             else:
                 array.discard()
             self.unconfirmed.remove(array)
@@ -566,7 +567,7 @@ class SlurmExecutor:
 
     def _look(self) -> list[Event]:
         """What became of jobs that have left the queue."""
-        if not (self.submitted or self._found or self.unconfirmed):
+        if not (self.submitted or self._recovered_jobs or self.unconfirmed):
             return []
         entries = None
         try:
@@ -579,24 +580,25 @@ class SlurmExecutor:
         events: list[Event] = []
         for job in list(self.submitted):
             entry = None if entries is None else entries.get(job.place)
+            # While Slurm cleans up after a job (COMPLETING), its result may be there already.
             if entry is not None and entry.active and entry.state != "COMPLETING":
                 job.seen, job.missing = True, None
-                self._runs(job, entry)
+                self._note_progress(job, entry)
             elif (outcome := outcome_of(job.job_dir)) is not None:
                 events.append(Finished(job=job.id, outcome=outcome))
             elif entries is not None and not (entry and entry.active):
-                events += self._missing(job, entry)
+                events += self._give_up(job, entry)
         return events
 
     def _end_strays(self, entries: Mapping[tuple[str, int], Entry]) -> None:
         """End jobs of this study that nobody waits for: their array was given up."""
-        names = {job.array.name for job in (*self.submitted, *self._found.values())}
+        names = {job.array.name for job in (*self.submitted, *self._recovered_jobs.values())}
         names |= {array.name for array in self.unconfirmed}
         strays = [e.id for (name, _), e in entries.items() if e.active and name not in names]
         with suppress(SchedulerError):
             slurm_queue.cancel(strays)
 
-    def _runs(self, job: SubmittedJob, entry: Entry) -> None:
+    def _note_progress(self, job: SubmittedJob, entry: Entry) -> None:
         if entry.state == "RUNNING":
             self.context.progress(job.id, job.member.fraction)
         elif "held" in entry.reason.lower():
@@ -604,8 +606,8 @@ class SlurmExecutor:
                 f"job {entry.id} is held ({entry.reason}): scontrol release {entry.id} lets it go"
             )
 
-    def _missing(self, job: SubmittedJob, entry: Entry | None) -> list[Event]:
-        """A job that is gone without a result: it is lost when it does not come back in a while."""
+    def _give_up(self, job: SubmittedJob, entry: Entry | None) -> list[Event]:
+        """`Lost` for a job that is gone without a result, once it has not come back in a while."""
         failure = failure_of(job.array, job.index, entry)
         job.missing = time.monotonic() if job.missing is None else job.missing
         if not failure.certain and time.monotonic() - job.missing < self.launcher.grace:

@@ -86,7 +86,7 @@ class Submission:
 
     @property
     def number(self) -> int:
-        """N, from 0."""
+        """The n of `submission-<n>`, from 0."""
         return int(self.folder.name.rpartition("-")[2])
 
     @property
@@ -305,6 +305,7 @@ class Run:
         number = self.signals[0]
         requeue = number == signal.SIGUSR2 and not self._stands_still()
         facts = {"signal": signal.Signals(number).name, "fraction": self.fraction}
+        # Noted first: Slurm may end this process as soon as it has taken the request.
         self._note("left", **facts, requeue=requeue)
         if not requeue:
             return
@@ -312,14 +313,15 @@ class Run:
         # SIGUSR2 must not end the asking.
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
         try:
-            ask = ["scontrol", "requeue", os.environ["SLURM_JOB_ID"]]
-            subprocess.run(ask, check=True, timeout=60)
+            request = ["scontrol", "requeue", os.environ["SLURM_JOB_ID"]]
+            subprocess.run(request, check=True, timeout=60)
         except (OSError, KeyError, subprocess.SubprocessError) as error:
             print(f"this job cannot put itself back into the queue, its driver will ({error})")
             self._note("left", **facts, requeue=False)
 
     def _stands_still(self) -> bool:
         """Whether the last runs were ended where this one is: more of them would go on for ever."""
+        # The runs before this one; where there were fewer, a file is missing and `all` is false.
         before = range(self.restart - 1, self.restart - MAX_STANDSTILLS, -1)
         lefts = [try_json(self.submission.folder / f"left-{number}.json") for number in before]
         return all(left and self.fraction - float(left["fraction"]) < 0.001 for left in lefts)
@@ -398,6 +400,7 @@ def _last_lines(array: Array, index: int) -> str:
 
 def attempts(job_dir: Path) -> int:
     """How often running the job in `job_dir` ended without coming further than before."""
+    # Each submission was one try; one that came further than all before it begins the count anew.
     best, count = 0.0, 0
     for submission in submissions(job_dir):
         fraction = submission.fraction

@@ -33,6 +33,7 @@ WAITING = {"CONFIGURING", "PENDING", "REQUEUED", "REQUEUE_FED", "REQUEUE_HOLD", 
 PATIENCE = 60.0
 """Seconds after which a command of Slurm's that gives no answer counts as failed."""
 _COLUMNS = "%j|%i|%T|%N|%S|%V|%r"
+"""squeue's: name, id, state, nodes, start, submission, reason (last: it may hold a bar)."""
 
 
 class SchedulerError(SweeperError):
@@ -101,6 +102,7 @@ def queue(prefix: str) -> list[Entry]:
     One call for all of them. SchedulerError when Slurm does not answer.
     """
     user = f"--user={os.geteuid()}"
+    # By default squeue folds an array's waiting tasks into one line, and hides what ended.
     text = ask("squeue", "--noheader", "--array", "--states=all", user, f"--format={_COLUMNS}")
     return [_entry(line) for line in text.splitlines() if line.startswith(prefix)]
 
@@ -108,6 +110,7 @@ def queue(prefix: str) -> list[Entry]:
 def _entry(line: str) -> Entry:
     name, number, state, node, began, submitted, reason = line.split("|", 6)
     array, _, index = number.partition("_")
+    # Of a job that waits, %S is when Slurm expects to start it.
     since = began if state not in WAITING and began != "N/A" else submitted
     return Entry(
         name=name,
@@ -126,7 +129,7 @@ def cancel(ids: Sequence[str]) -> None:
 
     SchedulerError when Slurm does not answer.
     """
-    for start in range(0, len(ids), 200):
+    for start in range(0, len(ids), 200):  # a command line has a longest length
         try:
             ask("scancel", "--quiet", *ids[start : start + 200])
         except SchedulerError as error:
@@ -161,6 +164,7 @@ def partitions() -> dict[str, Partition]:
 
 def minutes(text: str) -> float | None:
     """Slurm's time `days-hours:minutes:seconds` in minutes; None for one that has no end."""
+    # Days and hours may lack: "1-00:00:00", "4:00:00", "30:00"; other words are "infinite", "n/a".
     match = re.fullmatch(r"(?:(\d+)-)?(?:(\d+):)?(\d+):(\d+)", text.strip())
     if match is None:
         return None

@@ -84,7 +84,7 @@ class StudyLock:
             try:
                 self._claim(fd)
             except BaseException:
-                os.close(fd)
+                os.close(fd)  # which unlocks it
                 raise
         except OSError as error:
             raise SweeperError(f"cannot lock the study: {error}") from error
@@ -108,13 +108,15 @@ class StudyLock:
         self._thread.join(timeout=5.0)
         _HELD_LOCKS.remove(self)
         with suppress(OSError):
-            if _read(self._fd) == self._holder:
+            if _read(self._fd) == self._holder:  # else another driver took it for dead, and signed
                 os.ftruncate(self._fd, 0)
         os.close(self._fd)
         self._fd = None
 
     def _claim(self, fd: int) -> None:
         """Lock and sign the open file; BadInput when another driver lives."""
+        # Locked here (False) does not say that no other host has it, and without locks (None)
+        # nothing is said at all: then the signature in the file and its age decide.
         blocked = _try_lock(fd)
         rival = _read(fd)
         remote = rival is not None and rival.host != socket.gethostname()
@@ -204,10 +206,10 @@ def _is_running(pid: int, path: Path) -> bool:
         # In containers every driver may have this id: without a lock here it is a dead one's.
         return any(lock.path == path for lock in _HELD_LOCKS)
     try:
-        os.kill(pid, 0)
+        os.kill(pid, 0)  # signal 0 only asks
     except ProcessLookupError:
         return False
-    except PermissionError:
+    except PermissionError:  # it runs, and is another user's
         return True
     return True
 
@@ -251,6 +253,8 @@ def _write(fd: int, holder: Holder) -> None:
 
 
 _HELD_LOCKS: list[StudyLock] = []
+# A lock by flock is one of the open file, which a forked child shares: as long as the child lives
+# with its copy of the descriptor, the study stays locked.
 
 
 def _close_inherited_locks() -> None:

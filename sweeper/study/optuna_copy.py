@@ -234,6 +234,8 @@ class Mirror:
         if not math.isfinite(value):
             raise ValueError(f"{name} is not finite")
         if name not in self._bounds:
+            # Nobody said the range (a study opened anew): that of the results so far. Past 2^1000
+            # a float overflows; NaN compares as false.
             values = (r.trial.log2_hps.get(name, math.nan) for r in self._results.values())
             finite = [value for value in values if abs(value) < 1000] or [math.log2(value)]
             self._bounds[name] = min(finite), max(finite)
@@ -250,7 +252,8 @@ def _attributes(result: Result) -> dict[str, Any]:
     attributes = {name: to_json(getattr(result, name)) for name in names}
     attributes |= {"phase": trial.phase, "seed": trial.seed}
     attributes |= {"width": trial.width, "depth": trial.depth}
-    # No parameters: Optuna refuses a list that was made longer.
+    # Choices are attributes and no parameters: Optuna keeps the list of a categorical parameter,
+    # and raises once the user has made it longer.
     attributes |= {"choices": dict(trial.choices)} if trial.choices else {}
     # MySQL refuses attributes much longer than this.
     return attributes | ({"error": result.error[:2000]} if result.error else {})

@@ -88,14 +88,14 @@ def _move(source: Path, target: Path, *, over: bool) -> bool:
     Both have some only after a driver was killed: those in the study's folder are the newer ones.
     """
     taken = [name for name in FINDINGS if (target / name).is_dir()]
-    found = [name for name in FINDINGS if (source / name).is_dir() and (over or name not in taken)]
-    for name in found:
+    moved = [name for name in FINDINGS if (source / name).is_dir() and (over or name not in taken)]
+    for name in moved:
         private_folder(target)
         if name in taken:
             shutil.rmtree(target / name)
         (source / name).rename(target / name)
         sync_folder(target)
-    return bool(found)
+    return bool(moved)
 
 
 def trials_of(study: Study) -> Trials:
@@ -105,7 +105,8 @@ def trials_of(study: Study) -> Trials:
     if setup is None:
         return Trials(results, 0)
     alike = {spec: _alike(spec, setup) for spec in {result.trial.spec for result in results}}
-    # At the length and the batch of an earlier search, a ladder is that one's.
+    # A ladder over batch or steps has trials whose training differs from the setup's on purpose.
+    # But at the length and the batch of an earlier search a ladder belongs to that search.
     earlier = {spec.train for spec in _searched(results) if alike[spec]} - {setup.train}
     current = [
         result
@@ -184,17 +185,18 @@ def _short(value: object) -> str:
 
 
 def _last_searched(results: Iterable[Result]) -> TrialSpec | None:
-    """The specification of the last trial that is no ladder's: what tells the setup elsewhere."""
+    """The specification of the last trial of a search: the setup, where no file keeps it."""
     searched = _searched(results)
     return searched[-1] if searched else None
 
 
 def _searched(results: Iterable[Result]) -> list[TrialSpec]:
+    """Specifications of all trials of searches, in order: a ladder's are of sizes beside it."""
     return [result.trial.spec for result in results if result.trial.phase != LADDER_PHASE]
 
 
 def _alike(spec: TrialSpec, setup: TrialSpec) -> bool:
-    """Whether trials are trained alike but for their size, their batch and their steps."""
+    """Whether trials of `spec` are `setup`'s but for their size, batch and steps: a ladder's."""
     try:
         train = replace(spec.train, batch_size=setup.train.batch_size, steps=setup.train.steps)
     except ConfigError:  # other settings of the training do not go with these

@@ -145,6 +145,7 @@ class Study:
         if not new:
             return
         data = b"".join(map(_to_line, new.values()))
+        # The file first, Optuna's copy last: what is in the copy is always in the record.
         path = self._file or _next_file(self.folder / "results")
         self._file = None  # a failed write may leave a part of a line: the next one starts a file
         try:
@@ -197,6 +198,7 @@ class Study:
         if repair:
             with path.open("rb") as file:
                 lines = list(file)
+            # Kept aside before it is taken out: a kill in between leaves it twice, never nowhere.
             append(aside, b"".join(lines[number] for number in damage))
             with replacing(path) as whole:
                 whole.writelines(line for n, line in enumerate(lines) if n not in damage)

@@ -14,8 +14,8 @@ that is wanted passes through these places; who moves it stands on the arrow:
 
 A live job's executor reports one of three events:
 
-- Finished: it left an outcome. Its results are recorded. Where trials have none, the outcome has
-  the failure to thank for it, or the job fails of having none.
+- Finished: it left an outcome. Its results are recorded. Trials without a result fail, by the
+  outcome's `failure`, or else because there is none.
 - Left: it saved itself and went, or never began. It runs again, and that counts for nothing.
 - Lost: it is gone without an outcome. It fails.
 
@@ -25,8 +25,8 @@ be to blame: one bad trial among many is found in log2 steps, and the others fin
 trial is not halved: that trial fails, with the reason. So does every trial of a job that failed of
 something which neither time nor its trials can change, such as a request that the cluster refuses.
 
-A job of an earlier driver (`recovered`) is claimed once the strategy wants a trial of it. It is
-not taken at its word where trials failed: these are wanted anew, and go into new jobs.
+A job of an earlier driver (`recovered`) is claimed once the strategy wants a trial of it. Its
+failures are not recorded: the user may have mended their cause. These trials go into new jobs.
 """
 
 from __future__ import annotations
@@ -149,19 +149,21 @@ class Loop:
         The strategy is asked only when a job could run at once and there are new results: what it
         names later may fill larger batches.
         """
-        while self.executor.room():
+        while self.executor.room():  # a job would run at once
             if not self._ready and self._needs_trials:
                 self._needs_trials = False
                 self._ready.extend(self._batches(ask()))
             if not self._ready:
                 break
             self._submit(self._ready.popleft())
+        # A job written ahead spares a worker the wait between two. No new trials are asked for.
         while self._ready and self.executor.room(ahead=True):
             self._submit(self._ready.popleft())
 
     def _batches(self, wanted: Sequence[Trial]) -> list[Batch]:
         """Batches of what is wanted and in no job; what earlier drivers left is claimed first."""
         keys = {trial.key for trial in wanted}
+        # Before the others: a trial that runs somewhere already must not go into a second job.
         for job, batch in list(self.executor.recovered.items()):
             if keys & {trial.key for trial in batch}:
                 self.executor.claim(job)
@@ -189,12 +191,14 @@ class Loop:
 
     def _finished(self, job: str, outcome: Outcome) -> None:
         live = self.live[job]
-        # What an earlier driver's job failed at is tried again.
+        # Failures of an earlier driver's job are left out, and so tried again.
         results = [r for r in outcome.results if not (live.recovered and r.status == "failed")]
         done = {result.key for result in results}
         rest = tuple(trial for trial in live.batch if trial.key not in done)
         if not rest:
-            self.progress(job, 1.0)  # before the results count as done themselves
+            # Before they are recorded: from then on the listener counts them as finished trials,
+            # and the rest of their work would be counted a second time.
+            self.progress(job, 1.0)
         self._record(results)
         if live.recovered:
             # What its results do not settle is wanted again, and is asked for as any other trial.
@@ -206,8 +210,8 @@ class Loop:
         elif not rest:
             self._end(job)
         else:
-            nothing = JobFailure(reason="its job left no result", retry=False)
-            self._failed(job, outcome.failure or nothing, rest)
+            no_result = JobFailure(reason="its job left no result", retry=False)
+            self._failed(job, outcome.failure or no_result, rest)
 
     def _failed(self, job: str, failure: JobFailure, rest: Batch) -> None:
         """Run the job again, or its halves, or have its trials fail: the one policy for all.
@@ -215,13 +219,14 @@ class Loop:
         `rest` are its trials without a result. A failure that cannot pass, such as an exception
         of a model's, halves the job at once and without a word: that is how the trial is found.
         """
+        # `attempts` counts from the last progress: a job that comes further each time goes on.
         if failure.retry and failure.attempts <= self.launcher.retries:
             self.notify(f"a job is run again: {failure.reason}")
             self._again(job)
         elif failure.blames_trials and len(rest) > 1:
             if failure.retry:
                 self.notify(f"a job of {len(rest)} trials is halved: {failure.reason}")
-            middle = -(-len(rest) // 2)
+            middle = -(-len(rest) // 2)  # rounded up
             self._end(job, again=[rest[:middle], rest[middle:]], keep_log=failure.retry)
         else:
             self.progress(job, 1.0)
@@ -240,7 +245,7 @@ class Loop:
 
     def _end(self, job: str, again: Sequence[Batch] = (), *, keep_log: bool = False) -> None:
         """Forget a job; its trials are recorded, or go on as `again`."""
-        if again:
+        if again:  # a checkpoint is one of the whole batch: its parts begin anew
             self.progress(job, 0.0)
         live = self.live.pop(job)
         self.executor.forget(job, keep_log=keep_log)

@@ -58,6 +58,7 @@ def apply_law(experiment: Experiment, size: Size, log2_hps: Log2Hps) -> AppliedL
     base = scale_of(experiment, settings.base, log2_hps)
     target = scale_of(experiment, size, log2_hps)
     spec = settings.plugin_spec("law")
+    # Without a law it is asked, too: it raises `OutsideLaw` where batch or tokens change.
     applied = ask(settings.law, spec, base, target, counted=token_unit(experiment))
     if isinstance(settings.law, NoLaw):
         return None
@@ -70,17 +71,21 @@ USUAL_BETAS = {"beta1": 0.9, "beta2": 0.999}
 
 
 def _cautions(experiment: Experiment, factors: Factors, base: Scale, target: Scale) -> list[str]:
-    """What multiplies a law's factor on decay; what a user command is not given."""
+    """Sentences about what a law changes and sweeper does not set, or not alone.
+
+    A user command takes the hyperparameters of its space alone: any other it must set by itself.
+    Otherwise the parameterization may have a factor of its own on decay.
+    """
     settings = experiment.settings
     if settings.own:
         changed = [key for key in ("eps", "weight_decay") if getattr(factors, key) != 1]
-        lost = [key for key in changed if not _takes(experiment, key)]
+        unset = [key for key in changed if not _takes(experiment, key)]
         usual = replace(base, betas=USUAL_BETAS)
         betas = settings.law.factors(usual, replace(target, betas=USUAL_BETAS)).betas
         return [
             *(
                 f"the command is not given {k}: multiply it by {getattr(factors, k):.4g}"
-                for k in lost
+                for k in unset
             ),
             *(
                 f"the command is not given {k}: {USUAL_BETAS[k]} becomes {v:.6g}"
@@ -92,6 +97,7 @@ def _cautions(experiment: Experiment, factors: Factors, base: Scale, target: Sca
 
 
 def _takes(experiment: Experiment, name: str) -> bool:
+    """Whether a user command is given the hyperparameter `name` as a number that a law can move."""
     axis = experiment.settings.space.get(name)
     return axis is not None and not axis.choices
 
@@ -126,8 +132,8 @@ def describe_law(experiment: Experiment, sizes: Sequence[Size], log2_hps: Log2Hp
         except OutsideLaw as error:
             outside.append(str(error))
     if not outside:
-        own = callable(getattr(experiment.settings.law, "fitted_to", None))
-        return f"law={name}" + ", fitted to these very curves: no independent test" * own
+        fitted = callable(getattr(experiment.settings.law, "fitted_to", None))
+        return f"law={name}" + ", fitted to these very curves: no independent test" * fitted
     return f"law={name}, but as at the base at {len(outside)} of {len(sizes)} sizes: {outside[0]}"
 
 
@@ -154,6 +160,8 @@ class Replay:
 
     def missing(self) -> Missing:
         """What the strategy lacks to go on; empty when it has nothing more to propose."""
+        # A batch enters the history whole, in the order of its proposal: results of a batch that
+        # is half done depend on which job was faster.
         while not (missing := [trial for trial in self._batch if self._lookup(trial.key) is None]):
             for result in self._results_of(self._batch):
                 self._complete.add(result)
@@ -166,7 +174,11 @@ class Replay:
         return list({trial.key: trial for trial in missing}.values())
 
     def _ahead(self) -> Missing:
-        """What a separable strategy lacks beyond its last batch, which is not complete yet."""
+        """What a separable strategy lacks beyond its last batch, which is not complete yet.
+
+        It is asked with the results of the batch so far, and again as long as all of what it
+        proposes has some: a line that is three rounds ahead is found in three turns.
+        """
         history = self.history()
         while True:
             trials = self._proposed(history)
@@ -188,7 +200,11 @@ class Replay:
         return History([*self._complete.results, *self._results_of(self._batch)])
 
     def _results_of(self, trials: Iterable[Trial]) -> list[Result]:
-        """The results of those of `trials` that have one, with the phase that asks for it now."""
+        """Results of the trials that have one.
+
+        A key knows no phase, and the result may have been recorded for another one: here each has
+        the phase of the trial that asks for it now.
+        """
         pairs = ((trial, self._lookup(trial.key)) for trial in trials)
         space = self._experiment.settings.space
         return [
@@ -265,6 +281,7 @@ def _replay_curve(
         count += len(known)
         failed += sum(map(math.isnan, known))
         # A curve, unlike the line, has no point where a run failed: nothing was measured there.
+        # Where one diverged it has +inf, which bounds its optimum.
         if value in state.losses and not any(map(math.isnan, known)):
             losses[value] = known
     whole = replace(base, width=size.width, depth=size.depth)

@@ -138,7 +138,7 @@ class Sweep:
         self._retry = {r.key for r in study.results() if r.status == "failed"}
         self._prune: PrunerKind = "none"  # what a search asks for, while it runs
         self._pending: Missing = []
-        self._failing_of, self._failures = "", 0
+        self._last_failure, self._failures = "", 0  # of trials in a row, by their reason
 
     def lookup(self, key: str) -> Result | None:
         """A result of the study, unless it is a failure from an earlier sweep."""
@@ -155,11 +155,11 @@ class Sweep:
         def ask() -> tuple[int, Missing]:
             nonlocal concluded
             missing = replay.missing()
-            whole, finished = replay.result_counts()
+            complete, finished = replay.result_counts()
             # The loop may ask after every trial; what can be concluded is told once a batch.
-            if missing and finished and whole != concluded:
+            if missing and finished and complete != concluded:
                 after_batch(self._conclusion(replay.history()), False)
-            concluded = whole
+            concluded = complete
             return finished, missing
 
         self._train(ask)
@@ -188,7 +188,7 @@ class Sweep:
 
     def _train(self, ask: Callable[[], tuple[int, Missing]]) -> None:
         """Train until `ask` finds nothing missing; it is asked whenever there is room."""
-        asked: set[str] = set()
+        asked: set[str] = set()  # keys: the listener hears of a proposal that names new trials
 
         def pending() -> Missing:
             finished, missing = ask()
@@ -214,30 +214,31 @@ class Sweep:
         )
         loop.run(pending)
         loop.tidy(lambda key: self.lookup(key) is not None)
-        lost = ask()[1]
-        if lost and not self.wait:
-            raise Submitted(len(lost))
-        if lost:  # proposing them again might never end
+        missing = ask()[1]
+        if missing and not self.wait:
+            raise Submitted(len(missing))
+        if missing:  # proposing them again might never end
             raise SweeperError(
-                f"the launcher gave no result for {len(lost)} of {len(asked)} trials"
+                f"the launcher gave no result for {len(missing)} of {len(asked)} trials"
             )
 
     def _record(self, results: Sequence[Result]) -> None:
         """For good, and in the logs. SweeperError when trial after trial fails of the same."""
-        self._retry -= {result.key for result in results}
+        self._retry -= {result.key for result in results}  # what fails now is taken as it is
         space = self.experiment.settings.space
         self.study.record(results, {name: (axis.low, axis.high) for name, axis in space.items()})
         for result in results:
             self._log(result)
             self.listener.finished(result)
-        most = self.experiment.settings.runner.failures
+        limit = self.experiment.settings.runner.failures
         for result in results:
+            # The reason alone: the lines of a log that follow it differ from trial to trial.
             reason = result.error.partition(":\n")[0] if result.status == "failed" else ""
-            self._failures = self._failures + 1 if reason == self._failing_of else 1
-            self._failing_of = reason
-            if reason and self._failures >= most:  # more of them would fail of it, too
+            self._failures = self._failures + 1 if reason == self._last_failure else 1
+            self._last_failure = reason
+            if reason and self._failures >= limit:  # more of them would fail of it, too
                 raise SweeperError(
-                    f"{most} trials in a row failed of the same, and the rest is not tried: "
+                    f"{limit} trials in a row failed of the same, and the rest is not tried: "
                     f"{result.error}"
                 )
 
@@ -246,8 +247,9 @@ class Sweep:
         if self._prune == "none":
             return None
         settings, train = self.experiment.settings, trial.spec.train
-        # The share of the steps after which no trial of the space is in its warm-up any more; of a
-        # user command's hyperparameters one may have the name and be something else.
+        # Losses within a warm-up do not compare, and a searched warm-up differs between trials: no
+        # rung lies before the end of the longest. In a user command's space `warmup` may be
+        # something else.
         warmup, axis = train.warmup, settings.space.get("warmup")
         if axis is not None and not settings.own:
             warmup = train.with_hps(PlainHps({"warmup": 2.0**axis.high})).warmup

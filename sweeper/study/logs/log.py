@@ -28,10 +28,11 @@ class Ledger:
         """Read what the file at `path` holds, if there is one."""
         self.path = path
         data = path.read_bytes() if path.exists() else b""
-        whole = data[: data.rfind(b"\n") + 1]
-        if whole != data:
-            os.truncate(path, len(whole))
-        self._lines = {hash(line) for line in whole.splitlines()}
+        complete = data[: data.rfind(b"\n") + 1]
+        if complete != data:
+            os.truncate(path, len(complete))
+        # Hashes save memory: a line of `trials.jsonl` has a trial's whole curve.
+        self._lines = {hash(line) for line in complete.splitlines()}
 
     def __contains__(self, line: str) -> bool:
         """Whether the file has this line."""
@@ -67,6 +68,7 @@ def loss_curve(result: Result) -> list[tuple[int, float]]:
     count = len(result.curve)
     if not count:
         return []
+    # The stretches are as equal as whole steps allow, and the first ones are the longer.
     short, longer = divmod(max(result.steps, count), count)
     ends = accumulate(short + (index < longer) for index in range(count))
     return list(zip(ends, result.curve, strict=True))
