@@ -88,6 +88,7 @@ class ArrayCorpus:
     def heldout(self, batch_size: int, seq_len: int, batches: int) -> Iterator[Batch]:
         """Evenly spaced held-out samples; some are repeated where there are fewer."""
         count, heldout_size = batches * batch_size, len(self.labels) - self.train_size
+        # The held-out samples follow the train split; the last one has the index heldout_size - 1.
         at = self.train_size + even_positions(count, heldout_size - 1)
         for first in range(0, count, batch_size):
             yield self._samples(at[first : first + batch_size])
@@ -109,6 +110,7 @@ def save_arrays(cache: Path, inputs: ByteArray, labels: ByteArray, train_size: i
             "and to hold out the rest"
         )
     train = inputs[:train_size]
+    # Of the train split alone: training must know nothing of held-out samples.
     std = float(train.std(dtype=np.float64))
     if std == 0:
         raise BadInput("all inputs are the same number: there is nothing to learn from them")
@@ -172,6 +174,7 @@ class Digits:
                 "pip install 'sweeper[digits]' (or scikit-learn)"
             ) from error
         images, labels = load_digits(return_X_y=True)
+        # A shuffle by hashes: the same with every version of NumPy.
         order = sorted(range(len(labels)), key=lambda i: hashlib.sha256(str(i).encode()).digest())
         inputs = images.reshape(-1, *self.input_shape).astype(np.uint8)[order]
         train_size = len(labels) - round(len(labels) * self.heldout)
@@ -274,6 +277,7 @@ def read_idx(path: Path) -> ByteArray:
 
 def _read_header(path: Path, file: BinaryIO) -> tuple[int, ...]:
     """Read the header: the sizes; BadInput for any other content than unsigned bytes."""
+    # Two zero bytes, the type 8, the number of dimensions (four at most: nothing here has more).
     magic = file.read(4)
     if len(magic) < 4 or magic[:3] != b"\0\0\x08" or not 1 <= magic[3] <= 4:
         raise BadInput(f"{path} is no idx file of unsigned bytes (it begins with {magic.hex()})")

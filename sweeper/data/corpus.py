@@ -67,7 +67,7 @@ def random_positions(seed: int, step: int, count: int, below: int) -> NDArray[np
 
 
 def even_positions(count: int, room: int) -> NDArray[np.int64]:
-    """`count` positions evenly spaced from 0 to `room`."""
+    """`count` positions evenly spaced from 0 to `room`, both included; 0 for a single one."""
     return np.arange(count) * room // max(count - 1, 1)
 
 
@@ -126,6 +126,8 @@ class TokenCorpus:
 
     def positions(self, seed: int, step: int, batch_size: int, seq_len: int) -> NDArray[np.int64]:
         """First tokens of random windows of the train split [batch]."""
+        # A window has seq_len + 1 tokens, so the last start is train_size - (seq_len + 1), and
+        # there is one start more than that.
         return random_positions(seed, step, batch_size, self.train_size - seq_len)
 
     def batch(self, seed: int, step: int, batch_size: int, seq_len: int) -> Batch:

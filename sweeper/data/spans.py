@@ -44,14 +44,15 @@ class Corruption:
     def counts(self, seq_len: int) -> tuple[int, int]:
         """Tokens that are cut out of a window, and spans."""
         cut = max(1, round(self.rate * seq_len))
+        # A span has a token or more, and between two spans one stays: spans - 1 <= seq_len - cut.
         return cut, max(1, min(round(cut / self.mean_span), seq_len - cut + 1))
 
     def identity(self) -> dict[str, Any]:
         """As plain JSON, as far as it changes anything."""
-        found: dict[str, Any] = {
+        settings: dict[str, Any] = {
             name: getattr(self, name) for name in ("rate", "mean_span", "target")
         }
-        return found | ({"sentinels": self.sentinels} if self.target == "spans" else {})
+        return settings | ({"sentinels": self.sentinels} if self.target == "spans" else {})
 
     @property
     def marks(self) -> int:
@@ -82,9 +83,11 @@ class Corruption:
         """Which tokens are cut out [batch, seq_len]; `draws` [batch, 2 * seq_len] are random."""
         cut, spans = self.counts(seq_len)
         lengths = _parts(draws[:, :seq_len], cut, spans)
-        # Tokens stay between spans, at least one, and perhaps before the first and after the last.
+        # Tokens stay between spans, at least one, and perhaps before the first and after the last:
+        # parts of two tokens more, of which the first and the last then lose one.
         gaps = _parts(draws[:, seq_len:], seq_len - cut + 2, spans + 1)
         gaps[:, [0, -1]] -= 1
+        # A window is gap, span, gap, ..., span, gap: the lengths of these runs, one row a window.
         runs = np.empty((len(draws), 2 * spans + 1), np.int64)
         runs[:, ::2], runs[:, 1::2] = gaps, lengths
         kinds = np.arange(2 * spans + 1) % 2 == 1
@@ -92,14 +95,19 @@ class Corruption:
 
     def corrupted(self, windows: IntArray, masks: NDArray[np.bool_], first: int) -> Batch:
         """Inputs and targets of `windows` [batch, seq_len]; `first` is the first mark's id."""
+        # The first token of each span [batch, seq_len]; of a span the input keeps its place alone.
         starts = masks.copy()
         starts[:, 1:] &= ~masks[:, :-1]
+        # At every position the mark of the last span that began there or before.
         marks = first + (0 if self.target == "whole" else np.cumsum(starts, 1) - 1)
+        # All rows keep as many tokens, `lengths`, so that the flat selection is a batch again.
         inputs = np.where(starts, marks, windows)[starts | ~masks].reshape(len(windows), -1)
         if self.target == "whole":
             return inputs, windows
         _, length = self.lengths(windows.shape[1])
+        # Filled with the closing sentinel, the one after the last span's; its place stays so.
         targets = np.full((len(windows), length), first + np.sum(starts, 1)[:, None])
+        # A span takes its tokens and one place before them, for its sentinel.
         place, row = np.cumsum(masks + starts.astype(int), 1) - 1, np.arange(len(windows))[:, None]
         rows = np.broadcast_to(row, masks.shape)
         targets[rows[masks], place[masks]] = windows[masks]
@@ -109,6 +117,8 @@ class Corruption:
 
 def _parts(draws: NDArray[np.uint64], total: int, parts: int) -> IntArray:
     """`total` as a sum of `parts` positive numbers [batch, parts], each such sum as likely."""
+    # Of the total - 1 places between units, parts - 1 are cut: the first ones of a permutation,
+    # which the order of the random draws is.
     cuts = np.sort(np.argsort(draws[:, : total - 1], axis=1, kind="stable")[:, : parts - 1], axis=1)
     ends = np.full((len(draws), parts + 1), total)
     ends[:, 0], ends[:, 1:-1] = 0, cuts + 1

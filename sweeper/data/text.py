@@ -132,7 +132,7 @@ class TextFiles(ABC):
             end = out.tell()
             out.seek(0)
             write_header(out, dtype, (end - start) // dtype.itemsize)
-            if seen.hexdigest() != digest:
+            if seen.hexdigest() != digest:  # within `with`: the file is not kept then
                 raise BadInput(f"{describe_files(files)} changed while being read; try again")
         write_record(path.with_suffix(".json"), {"bytes": end, "classes": classes})
 
@@ -140,6 +140,7 @@ class TextFiles(ABC):
         """The tokenizer as a function and its vocabulary; a BPE is trained and kept in `path`."""
         if self.tokenizer == "bytes":
             return encode_bytes, 256
+        # Every n-th chunk: of all parts of the text, and the same ones each time.
         every = 1 + size // BPE_SAMPLE_BYTES
         bpe = train_bpe(islice(text_chunks(files), 0, None, every), self.vocab_size)
         with replacing_in_cache(path) as out:

@@ -85,6 +85,7 @@ def cached_scan(path: Path, tokens: NDArray[np.integer], cache: Path) -> TokenSc
 
 def scan_tokens(tokens: NDArray[np.integer]) -> TokenScan:
     """Read all tokens once, in chunks."""
+    # The type is part of it: the same bytes are other tokens in another width or byte order.
     content, lows, highs = hashlib.sha256(tokens.dtype.str.encode()), [], []
     for _, chunk in token_chunks(tokens):
         content.update(chunk.view(np.uint8).data)

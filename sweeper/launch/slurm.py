@@ -365,6 +365,8 @@ def queued(study: Path) -> dict[tuple[str, int], Entry]:
 
 def _state(job: SubmittedJob, entry: Entry | None) -> JobState:
     member, started = job.member, job.member.last("started")
+    # As JSON: `sweeper status` counts the trials of hundreds of jobs, and wants none of them.
+    task = try_json(job.job_dir / "job.json").get("task", {})
     stage: Stage = "ended"
     if entry is not None and entry.active:
         stage = "queued" if entry.state in WAITING else "running"
@@ -379,7 +381,7 @@ def _state(job: SubmittedJob, entry: Entry | None) -> JobState:
         stage=stage,
         node=entry.node if entry and entry.node else str(started.get("node", "")),
         since=entry.since if entry else str(started.get("at", "")),
-        trials=len(try_json(job.job_dir / "job.json").get("trials", ())),
+        trials=len(task.get("trials", ())),
         fraction=member.fraction,
     )
 

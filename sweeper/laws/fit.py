@@ -65,24 +65,26 @@ class Fit:
                 "law=fit has nothing to go by: measure ladders over the steps and the batch first, "
                 "by --validate with transfer.steps=[...] and transfer.batches=[...]"
             )
-        if (along := self.measured.log2_eta(direction)) is None:
+        if (log2_eta := self.measured.log2_eta(direction)) is None:
             raise OutsideLaw(
-                f"law=fit was not measured in this direction, {_words(direction)}: add a ladder, "
-                "transfer.steps=[...] for the tokens at a fixed batch, transfer.batches=[...] for "
-                "the batch at fixed steps; together they give every direction"
+                f"law=fit was not measured in this direction, {_describe(direction)}: add a "
+                "ladder, transfer.steps=[...] for the tokens at a fixed batch, "
+                "transfer.batches=[...] for the batch at fixed steps; together they give every "
+                "direction"
             )
-        return Factors(eta=2.0 ** along[0])
+        return Factors(eta=2.0 ** log2_eta[0])
 
     def notes(self, base: Scale, target: Scale) -> list[str]:
         """The interval of the factor, and a warning where it is far from what was measured."""
         direction = self._direction(base, target)
         if self.measured is None or direction == (0.0, 0.0):
             return []
-        along = self.measured.log2_eta(direction)
-        assert along is not None
-        value, low, high = (2.0**end for end in along)
-        known = {name: self.measured.log2_eta(way) for name, way in DIRECTIONS.items()}
-        powers = [f"{n} {e[0]:+.2f} [{e[1]:+.2f}, {e[2]:+.2f}]" for n, e in known.items() if e]
+        log2_eta = self.measured.log2_eta(direction)
+        assert log2_eta is not None
+        value, low, high = (2.0**end for end in log2_eta)
+        # For one doubling the change of log2 eta is the exponent itself.
+        doubled = {name: self.measured.log2_eta(way) for name, way in DIRECTIONS.items()}
+        powers = [f"{n} {e[0]:+.2f} [{e[1]:+.2f}, {e[2]:+.2f}]" for n, e in doubled.items() if e]
         notes = [
             f"the factor on eta is {value:.3g}, from {low:.3g} to {high:.3g} (95 %)",
             f"measured exponents: {', '.join(powers)}",
@@ -91,7 +93,7 @@ class Fit:
             ("batch", target.batch, self.measured.batches),
             ("number of tokens", target.tokens, self.measured.tokens),
         )
-        return [*notes, *filter(None, (far(*one) for one in ranges))]
+        return [*notes, *filter(None, (far(*extent) for extent in ranges))]
 
     def _direction(self, base: Scale, target: Scale) -> Direction:
         batch, tokens = growth(base, target)
@@ -111,7 +113,7 @@ def far(name: str, asked: float, measured: tuple[int, int]) -> str:
     )
 
 
-def _words(direction: Direction) -> str:
+def _describe(direction: Direction) -> str:
     parts = zip(("the batch", "the tokens"), direction, strict=True)
     return " and ".join(f"{2**log2:.4g} times {name}" for name, log2 in parts if log2)
 

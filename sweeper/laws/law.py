@@ -75,7 +75,7 @@ class Law(Protocol):
     """A law; a plugin.
 
     `source` says where it was published, `fixed` what is to stay as it was for it to hold, both in
-    words that follow a colon. Laws that are consistent compose: `factors(a, c)` is `factors(a, b)`
+    words that stand after a colon. Consistent laws compose: `factors(a, c)` is `factors(a, b)`
     times `factors(b, c)`. A law may also have `notes(base, target)`, sentences for the user, and
     `fitted_to(exponents)`, which gives the law that was fitted to measured ladders; see
     `laws.fit`.
@@ -216,17 +216,17 @@ class AppliedLaw:
         options = [f"{key}={value}" for key, value in self.arguments.items()]
         named = f"{self.name} ({', '.join(options)})" if options else self.name
         return [
-            f"Law: {named}, from {self._words(self.base)} to {self._words(self.target)}",
+            f"Law: {named}, from {self._describe(self.base)} to {self._describe(self.target)}",
             f"- changes: {self.changes}",
             f"- held fixed: {self.fixed}",
             *([f"- source: {self.source}"] if self.source else []),
             *(f"- note: {note}" for note in self.notes),
         ]
 
-    def _words(self, scale: Scale) -> str:
+    def _describe(self, scale: Scale) -> str:
         counted = f"{scale.tokens:,} {self.counted} ({scale.steps:,} steps of {scale.batch:,})"
-        grown = self.base.width != self.target.width
-        return f"width {scale.width}, {counted}" if grown else counted
+        widths_differ = self.base.width != self.target.width
+        return f"width {scale.width}, {counted}" if widths_differ else counted
 
 
 def ask(law: Law, spec: PluginSpec, base: Scale, target: Scale, *, counted: str) -> AppliedLaw:

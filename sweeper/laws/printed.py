@@ -44,7 +44,8 @@ class Batch:
     def factors(self, base: Scale, target: Scale) -> Factors:
         """Factors on eta and eps, and new betas; `OutsideLaw` for another number of tokens."""
         kappa, _ = growth(base, target)
-        # Whole steps of another batch may miss the same number of tokens by half a step.
+        # Whole steps of another batch may miss the same number of tokens by half a step, which is
+        # target.tokens / target.steps / 2.
         if 2 * abs(target.tokens - base.tokens) * target.steps > target.tokens:
             raise OutsideLaw(
                 "law=batch holds at a fixed number of tokens, and "

@@ -74,6 +74,7 @@ def transfer_error(rows: Rows) -> float:
 def _row_transfer_error(rows: Rows, max_loss: float) -> float:
     """The transfer error from row to row, a larger loss taken for `max_loss`."""
     usable = [row for row in rows if math.isfinite(min(row))]
+    # By the column's index, so that the optimum of row j can be looked up in row i.
     columns = [column for column in row_optima(range(len(rows[0])), usable) if column is not None]
     errors = [
         min(row[int(column)], max_loss) - min(row)
@@ -196,6 +197,7 @@ class Pairs:
         if name == "eta" and self.eta is not None:
             half = (axis.high - axis.low) / 2
             radius = half if self.step is None else self.points // 2 * self.step
+            # Within what an `Axis` may span.
             axis = Axis(low=max(-60.0, eta - radius), high=min(60.0, eta + radius), default=eta)
         if self.step is None:
             spacing = (axis.high - axis.low) / (self.points - 1)
@@ -292,6 +294,8 @@ def _nearest_values(axis: Axis, step: float, points: int) -> list[float]:
 
     Of a range that holds none of them, its own grid's.
     """
+    # In steps from the default: the first and the last value in the range, and the nearest one
+    # (0 where the range holds the default).
     low, high = axis.low - axis.default, axis.high - axis.default
     first, last = math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9)
     nearest = min(max(0, first), last)
@@ -337,7 +341,8 @@ Cell = tuple[float, float]
 """(log2 of the first axis, log2 of the second)."""
 
 NEIGHBOURS: tuple[Cell, ...] = ((1, 0), (0, 1), (-1, 0), (0, -1), (1, -1), (-1, 1))
-"""lr 2, wd 2, lr/2, wd/2, lr 2 with wd/2, lr/2 with wd 2: where lr wd alone changes, and not."""
+"""In log2: eta or decay doubled or halved, then one doubled and the other halved, which moves along
+the valley where eta times decay stays."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -395,6 +400,7 @@ class Grid2D:
 
     def _objectives(self, space: Space, history: History) -> dict[Cell, float]:
         """The mean objective of every cell that has all of its seeds."""
+        # Cells of the history and not of the grid: the walk to better neighbours leaves the grid.
         cells = {tuple(r.trial.log2_hps[name] for name in self.axes) for r in history.results}
         means = {
             (a, b): history.mean(self._log2_hps(space, (a, b)), range(self.seeds))
@@ -436,6 +442,7 @@ class Grid2D:
             and not history.stopped(self._log2_hps(space, neighbour))
             for neighbour in neighbours
         ]
+        # A cell with fewer neighbours lies at the extension's end: the optimum may lie beyond.
         return len(worse) == len(NEIGHBOURS) and all(worse)
 
     def conclude(self, space: Space, history: History) -> Conclusion:

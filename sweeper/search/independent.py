@@ -92,7 +92,7 @@ class IndependentSearch:
 
     def _line_names(self, space: Space) -> list[str]:
         names = chosen_axes(space, self.axes)
-        # A range of one value, the default, leaves nothing to search.
+        # A range of the default alone leaves nothing to search; one of another value is tried.
         pinned = {n for n, axis in space.items() if axis.low == axis.high == axis.default}
         return [n for n in names if n != "eta" and n not in pinned]
 
@@ -136,7 +136,7 @@ class IndependentSearch:
             return points
         finalists, seeds = self._finalists(space, history), self._fresh_seeds()
         points = missing_points(finalists, seeds, "combine", history)
-        kept = self._retuned(space, history, finalists)
+        kept = self._winner_to_retune(space, history, finalists)
         if points or kept is None:
             return points
         missing = [Log2Hps({**kept, "eta": v}) for v in self._retune_line(history, kept).missing]
@@ -147,12 +147,12 @@ class IndependentSearch:
         lines = self._line_results(space, history)
         return self._combined(space, lines), self._best_single(space, history, lines)[0]
 
-    def _retuned(
+    def _winner_to_retune(
         self, space: Space, history: History, finalists: Sequence[Log2Hps]
     ) -> Log2Hps | None:
-        """The configuration whose eta is retuned; None while it is not known, or where none is.
+        """The better finalist, whose eta is retuned; None while it is not known.
 
-        Where nothing but eta moved, the line over eta holds.
+        None, too, where it is the base itself: nothing but eta moved, and eta's own line holds.
         """
         if not self.retune or _is_fixed(space["eta"]):
             return None
@@ -204,6 +204,7 @@ class IndependentSearch:
         defaults on its grid, only the line over eta tried them: then all share its one seed alone.
         """
         base = self._base(space, history)
+        # Means over different seeds do not compare: all over the same ones.
         shared = history.mean(base, range(self.seeds)) is not None
         seeds = range(self.seeds if shared else 1)
         measured = [
@@ -250,7 +251,7 @@ class IndependentSearch:
             notes.append(combination.summary)
             if not math.isnan(combination.difference):
                 best, objective, seeds = _winner(combination)
-        retune = self._retune(space, history, finalists)
+        retune = self._retune_result(space, history, finalists)
         if retune is not None:
             line = replace(retune.line, name="eta, retuned")
             notes += [retune.summary, *line_notes([line], {}, {line.name: "search.retune.extend"})]
@@ -275,18 +276,19 @@ class IndependentSearch:
             phase_ends=phase_ends(history),
         )
 
-    def _retune(
+    def _retune_result(
         self, space: Space, history: History, finalists: Sequence[Log2Hps]
     ) -> Retune | None:
         """What the last line over eta has found so far; None before its first point."""
-        kept = self._retuned(space, history, finalists)
+        kept = self._winner_to_retune(space, history, finalists)
         if kept is None:
             return None
         state = self._retune_line(history, kept)
         line = line_result("eta", state, history, kept, space["eta"])
         if line is None or len(state.losses) < 2:
             return None
-        if line.objective >= state.losses[kept["eta"]]:  # of equals the one that was kept
+        # `line_optimum` takes the middle of equals; here the one that was kept.
+        if line.objective >= state.losses[kept["eta"]]:
             line = replace(line, optimum_log2=kept["eta"])
         best = Log2Hps({**kept, "eta": line.optimum_log2})
         pairs = [
@@ -309,6 +311,7 @@ def _paired(pairs: Sequence[tuple[float, float]]) -> tuple[float, float]:
     difference = mean(a for a, _ in pairs) - mean(b for _, b in pairs)
     if len(pairs) < 2 or not math.isfinite(difference):
         return difference, math.nan
+    # Of the differences, seed by seed: the data that a seed shows them is common to both losses.
     return difference, stdev(a - b for a, b in pairs) / math.sqrt(len(pairs))
 
 

@@ -96,7 +96,7 @@ def replay_line(rule: LineRule, axis: Axis, objective: LineObjective) -> LineSta
     if axis.choices:  # there is nothing between them, nor beyond
         missing = take(axis.grid(rule.step))
         return LineState(losses, missing, 0)
-    # Where the whole grid is too many points, those nearest the default.
+    # Round 0, the grid; where that is too many points, those nearest the default.
     nearest = sorted(axis.grid(rule.step), key=lambda value: abs(value - axis.default))
     grid = sorted(nearest[: rule.points])
     missing = take(grid)
@@ -121,6 +121,8 @@ def replay_line(rule: LineRule, axis: Axis, objective: LineObjective) -> LineSta
 def line_optimum(losses: dict[float, float]) -> float:
     """The value with the least loss; of equals the middle one."""
     least = min(losses.values())
+    # Equal losses are those of a plateau, such as of a model that learns nothing: its middle does
+    # not depend on the order of the trials. Of two middles the smaller.
     ties = sorted(value for value, loss in losses.items() if loss == least)
     return ties[(len(ties) - 1) // 2]
 
@@ -128,7 +130,7 @@ def line_optimum(losses: dict[float, float]) -> float:
 def _next_extension(losses: dict[float, float], rule: LineRule, grid: list[float]) -> float | None:
     """The next value past an end that the optimum lies near, or None; `grid` is the first one."""
     best, room = line_optimum(losses), rule.extend * rule.step + 1e-9
-    if len(losses) < 2:
+    if len(losses) < 2:  # a single point is an optimum and both ends
         return None
     for end, side, first in ((min(losses), -1, grid[0]), (max(losses), 1, grid[-1])):
         further = end + side * rule.step
@@ -142,6 +144,7 @@ def _next_extension(losses: dict[float, float], rule: LineRule, grid: list[float
 def _midpoints(losses: dict[float, float], spacing: float, reach: int) -> list[float]:
     """Untried values on the finer grid near the optimum, nearest first."""
     best = line_optimum(losses)
+    # `reach` old spacings are 2 * reach new ones; at the last of them lies a point of the old grid.
     offsets = [sign * k * spacing for k in range(1, 2 * reach) for sign in (-1, 1)]
     low, high = min(losses), max(losses)
     candidates = [best + offset for offset in offsets if low < best + offset < high]
@@ -156,8 +159,8 @@ def line_result(
         return None
     best = line_optimum(state.losses)
 
-    def where(holds: Callable[[Log2Hps], bool]) -> tuple[float, ...]:
-        return tuple(v for v in sorted(state.losses) if holds(Log2Hps({**base, name: v})))
+    def values_where(condition: Callable[[Log2Hps], bool]) -> tuple[float, ...]:
+        return tuple(v for v in sorted(state.losses) if condition(Log2Hps({**base, name: v})))
 
     return LineResult(
         name=name,
@@ -165,8 +168,8 @@ def line_result(
         optimum_log2=best,
         objective=state.losses[best],
         extended=state.extended,
-        stopped_log2=where(history.stopped),
-        failed_log2=where(history.failed),
+        stopped_log2=values_where(history.stopped),
+        failed_log2=values_where(history.failed),
         choices=axis.choices,
     )
 
@@ -195,7 +198,7 @@ def line_notes(
         at_end = line.optimum_log2 in (min(values), max(values)) and len(values) > 1
         if at_end and math.isfinite(line.objective):
             optimum = f"2^{line.optimum_log2:g}"
-            advice = _beyond(line, space.get(line.name), longer.get(line.name, ""))
+            advice = _advice_at_end(line, space.get(line.name), longer.get(line.name, ""))
             yield f"{line.name}: the optimum {optimum} is still at the end of the grid{advice}"
         near = [loss for value, loss in line.points_log2 if abs(value - line.optimum_log2) <= 1]
         spread = max(near) - min(near)
@@ -206,7 +209,7 @@ def line_notes(
             )
 
 
-def _beyond(line: LineResult, axis: Axis | None, longer: str) -> str:
+def _advice_at_end(line: LineResult, axis: Axis | None, longer: str) -> str:
     """What ends a line at its optimum, its points or its range, and what to change.
 
     A line that was laid around another optimum has no range: `axis` is None.

@@ -136,6 +136,7 @@ class JournalStudy:
     def _cut_torn_line(self) -> None:
         """Drop a last line that a kill or a full disk cut short, or the next would join it."""
         with self._path.open("r+b") as file:
+            # The last byte tells whether the last line is whole; else the line end before counts.
             content_end = file.seek(-1, 2)
             if file.read(1) != b"\n":
                 file.seek(0)
@@ -144,7 +145,7 @@ class JournalStudy:
 
 def connect(url: str) -> optuna.storages.RDBStorage:
     """The database at `url`, its tables made where need be."""
-    # Optuna takes the URL for a template.
+    # Optuna takes the URL for a template of str.format: a brace in a password would be a field.
     return optuna.storages.RDBStorage(url.replace("{", "{{").replace("}", "}}"))
 
 
@@ -234,6 +235,7 @@ class TPE:
     def _ask(self, space: Space, history: History, count: int) -> list[Point]:
         """Tell a new sampler the history and ask it for `count` configurations."""
         names, state = chosen_axes(space, self.axes), optuna.trial.TrialState
+        # In log2, as everywhere in the search: no `log=True`.
         ranges = {name: _distribution(space[name]) for name in names}
         seed = random.Random(f"{self.seed} {len(history.results)}").getrandbits(31)
         level = optuna.logging.get_verbosity()

@@ -137,6 +137,7 @@ class Pruner:
             for (key, loss), worse in zip(losses.items(), stop, strict=True)
             if worse
             and math.isfinite(loss)
+            # Kept where it may be the optimum of any line that it lies on.
             and not any(
                 self._is_near_optimum(batch[key].log2_hps[name], line)
                 for name, line in _lines_through(batch[key], known)

@@ -61,6 +61,7 @@ class RandomGrid:
         """All of the search's points, in order; at most those of the grid."""
         grids, generator = self._grids(space), random.Random(f"sweeper {self.seed}")
         size, drawn = self._size(space), set[int]()
+        # Drawn anew where it was drawn before: a grid of ten axes is too large for a shuffled list.
         while len(drawn) < min(self.runs, size):
             index = generator.randrange(size)
             if index in drawn:

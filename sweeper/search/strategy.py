@@ -32,6 +32,7 @@ class Point:
 
 def hps_key(hps: Log2Hps) -> tuple[tuple[str, float], ...]:
     """A configuration as a hashable value; log2 values equal to 1e-9 are one."""
+    # + 0.0 turns -0.0 into 0.0.
     return tuple(sorted((name, round(float(value), 9) + 0.0) for name, value in hps.items()))
 
 
@@ -82,7 +83,7 @@ class History:
         for result in self.results:
             for name, value in result.trial.log2_hps.items():
                 values.setdefault(name, set()).add(round(value, 9))
-        return tuple(name for name, found in values.items() if len(found) == 1)
+        return tuple(name for name, searched in values.items() if len(searched) == 1)
 
     def mean(self, hps: Log2Hps, seeds: Sequence[int]) -> float | None:
         """Mean objective over `seeds`, or None when one of them is missing."""
@@ -299,7 +300,8 @@ def expected_best(values: Sequence[float]) -> tuple[tuple[int, float], ...]:
     """(n, expected best loss of n trials drawn without replacement): what a shorter search gets.
 
     With the values sorted, the i-th (from 0) of N is the best of n draws with probability
-    C(N-i-1, n-1) / C(N, n). A diverged trial is taken at the largest finite loss. Past a thousand
+    C(N-i-1, n-1) / C(N, n): it is drawn, and the other n - 1 are among the N-i-1 worse ones.
+    A diverged trial is taken at the largest finite loss. Past a thousand
     trials, only 64 n an octave are given.
     """
     finite = [value for value in values if math.isfinite(value)]
@@ -311,7 +313,7 @@ def expected_best(values: Sequence[float]) -> tuple[tuple[int, float], ...]:
     log_factorial = np.concatenate([[0.0], np.cumsum(np.log(np.arange(1, total + 1)))])
     curve = []
     for n in _counts(total):
-        i = np.arange(total - n + 1)
+        i = np.arange(total - n + 1)  # with fewer than n - 1 worse ones a value is never the best
         log_best = (
             log_factorial[total - i - 1] - log_factorial[n - 1] - log_factorial[total - i - n]
         )
@@ -363,7 +365,7 @@ def independent_curve(
     the `finalists`, the combined optimum, and then to the better one's. So a lucky minimum is
     corrected, and the harm of combining is seen. `retune` lowers it again.
     """
-    start, ends = hps_key(base), {hps_key(hps) for hps in finalists}
+    base_key, finalist_keys = hps_key(base), {hps_key(hps) for hps in finalists}
     losses: defaultdict[Hashable, list[float]] = defaultdict(list)
     means: dict[Hashable, float] = {}
     value = selected = best = math.inf
@@ -375,16 +377,17 @@ def independent_curve(
             value = selected = min(value, result.objective)
         elif phase == "lines":
             losses[key].append(result.objective)
-            if key != start and len(losses[key]) >= seeds:
+            if key != base_key and len(losses[key]) >= seeds:
                 best = min(best, mean(losses[key]))
-            value = selected = min([best, *map(mean, filter(None, [losses.get(start)]))])
+            value = selected = min([best, *map(mean, filter(None, [losses.get(base_key)]))])
         else:
+            # Under a key of their own: the same configuration may have losses of the lines' seeds.
             fresh_losses = losses["fresh", key]
             fresh_losses.append(result.objective)
             if len(fresh_losses) >= fresh:
                 means[key] = mean(fresh_losses)
-                lost = ends <= means.keys() and math.isinf(min(means.values()))
                 # Where both finalists diverged, what the lines chose stays.
-                value = selected if lost else min(means.values())
+                diverged = finalist_keys <= means.keys() and math.isinf(min(means.values()))
+                value = selected if diverged else min(means.values())
         curve.append((len(curve) + 1, value))
     return tuple(curve)

@@ -8,15 +8,15 @@ from pathlib import Path
 
 import pytest
 
-from sweeper.files import read_json, write_json
+from sweeper.files import write_json
 from sweeper.launch import slurm as module
 from sweeper.launch import slurm_queue
-from sweeper.launch.executor import Context
-from sweeper.launch.job import Outcome
+from sweeper.launch.executor import Context, JobState
+from sweeper.launch.job import Outcome, trials_of
 from sweeper.launch.slurm import Slurm, SlurmExecutor
 from sweeper.launch.slurm_jobs import Array, Submission
-from sweeper.records import from_json, to_json
-from sweeper.trial import Result, Trial
+from sweeper.records import to_json
+from sweeper.trial import Result
 from tests.engine.tiny_trials import trial
 from tests.launch.cluster import ClusterSweep
 
@@ -62,8 +62,8 @@ class Queue:
 
 def leave(member: Submission, restart: int, objective: float) -> None:
     """The result of a run of a job of one trial."""
-    (given,) = read_json(member.job_dir / "job.json")["task"]["trials"]
-    result = Result(trial=from_json(Trial, given), status="complete", objective=objective)
+    (known,) = trials_of(member.job_dir)
+    result = Result(trial=known, status="complete", objective=objective)
     attempt = 1000 * member.number + restart
     outcome = Outcome(attempt=attempt, results=(result,))
     write_json(member.job_dir / f"result-{attempt}.json", to_json(outcome))
@@ -99,11 +99,14 @@ def test_a_lost_node_s_job_is_waited_for(tmp_path: Path, monkeypatch: pytest.Mon
         if state := {2: "NODE_FAIL", 6: "PENDING", 30: "RUNNING", 40: "COMPLETED"}.get(now):
             queue.set(state)
         if now == 40:
+            states.extend(Slurm.states(queue.arrays[0].folder.parents[1]))
             leave(queue.arrays[0].members[0], 1, 2.5)
 
+    states = list[JobState]()
     queue = Queue(monkeypatch, say)
     sweep = drive(tmp_path, queue)
     assert sweep.objectives() == [2.5] and len(queue.arrays) == 1 and not sweep.notices
+    assert [(state.trials, state.fraction) for state in states] == [(1, 0.0)]
 
 
 @pytest.mark.parametrize("gone", ["NODE_FAIL", "PREEMPTED", "FAILED", None])

@@ -151,7 +151,7 @@ def planned(study: Path, names: list[str]) -> slurm_jobs.Array:
     owns = [study / "jobs" / name for name in names]
     for own in owns:
         own.mkdir(parents=True, exist_ok=True)
-        (own / "job.json").write_text('{"trials": [1, 2]}')
+        (own / "job.json").write_text('{"task": {"trials": [1, 2]}}')
     return slurm_jobs.record_array(study, owns, Resources())
 
 
