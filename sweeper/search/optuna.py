@@ -53,6 +53,10 @@ class OptunaStudy(Protocol):
         """Add trials that have ended."""
         ...
 
+    def clear(self) -> None:
+        """Throw the study away and create it again."""
+        ...
+
     def close(self) -> None:
         """Close the connection for good."""
         ...
@@ -63,7 +67,7 @@ class DatabaseStudy:
 
     def __init__(self, url: str, name: str) -> None:
         """Connect to the database; tables are made where need be."""
-        self._storage = connect(url)
+        self._storage, self._name = connect(url), name
         try:
             self._study = _create(self._storage, name)
         except BaseException:
@@ -78,6 +82,11 @@ class DatabaseStudy:
         """Add trials that have ended, one after the other; an error leaves those before it."""
         self._study.add_trials(trials)
 
+    def clear(self) -> None:
+        """Throw the study away and create it again; the database's other studies stay."""
+        optuna.delete_study(study_name=self._name, storage=self._storage)
+        self._study = _create(self._storage, self._name)
+
     def close(self) -> None:
         """Close all connections."""
         disconnect(self._storage)
@@ -90,9 +99,7 @@ class JournalStudy:
         """Create the file where there is none."""
         self._path, self._name = path, name
         self._checked_size = 0
-        file = self._file()
-        if path.stat().st_size == 0:
-            file.append_logs(self._logs([])[0])
+        self._create_empty()
 
     def trials(self) -> list[FrozenTrial]:
         """All trials that it has; ValueError when the file is not this study's journal."""
@@ -113,8 +120,19 @@ class JournalStudy:
         self._file().append_logs(self._logs(trials)[1])
         self._checked_size = self._path.stat().st_size
 
+    def clear(self) -> None:
+        """Throw the file away and create it again."""
+        self._path.unlink()
+        self._create_empty()
+
     def close(self) -> None:
         """Do nothing: the file is open while it is read or written only."""
+
+    def _create_empty(self) -> None:
+        file = self._file()
+        if self._path.stat().st_size == 0:
+            file.append_logs(self._logs([])[0])
+            self._checked_size = self._path.stat().st_size
 
     def _file(self) -> JournalFileBackend:
         """A new backend each time: one would remember positions in a file that was replaced."""

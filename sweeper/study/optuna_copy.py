@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import json
 import math
-import os
 import re
 import time
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from datetime import datetime, timedelta
-from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, unquote_plus
@@ -32,9 +30,6 @@ Bounds = Mapping[str, tuple[float, float]]
 
 RETRY_SECONDS = 60.0
 """Seconds before an Optuna storage that failed is tried again."""
-
-TRIALS_PER_WRITE = 1000
-"""Trials that one write adds where many are missing."""
 
 _QUERY_RE = re.compile(r"(?<=[?&])([^=&]*)=([^&]*)")
 _SECRET_RE = re.compile("pass|pwd|secret|token|odbc_connect", re.IGNORECASE)
@@ -92,15 +87,17 @@ def _unusable_storage(url: str, why: str) -> str:
     return f"the storage {redact(url)} cannot be used: {why}"
 
 
-class Mirror:
+class OptunaCopy:
     """Optuna's copy of the results, which may lag behind them.
 
     The files are the record. A server that is down or a disk that is full must not stop a search
-    for the sake of its dashboard: an error closes the mirror and is told once. Some time later,
-    or when the study is opened next, all results that the copy lacks are added.
+    for the sake of its dashboard: an error closes the copy and is told once. Some time later,
+    or when the study is opened next, the copy is compared with the results: what it lacks is
+    added, and a copy that holds anything else is thrown away and written again. That also mends
+    what a crash left of it.
 
-    The copy is the journal file `study.journal` in the study's folder, or the database at
-    `storage`. A damaged journal is set aside and made again. A database is never repaired.
+    The copy is the journal file `study.journal` in the study's folder, or the study of the
+    folder's name in the database at `storage`, where no other study is touched.
     """
 
     def __init__(
@@ -119,20 +116,20 @@ class Mirror:
         self._retry_at = 0.0
 
     def start(self) -> None:
-        """Bring the mirror up to date; BadInput when an external storage cannot be used."""
-        why = self._report_failure(self._catch_up())
+        """Bring the copy up to date; BadInput when an external storage cannot be used."""
+        why = self._try(self._synchronize)
         # No exception is being handled here: its text could bring the password into the chain.
         if why and self._url is not None:
             raise BadInput(_unusable_storage(self._url, why))
 
     def add(self, results: Sequence[Result], bounds: Bounds) -> None:
-        """Mirror `results`, or after a failure, some time later, all that are missing."""
+        """Add `results`, or after a failure, some time later, all that are missing."""
         self._bounds |= bounds
         study = self._study
         if study is not None:
-            self._report_failure(self._try(lambda: self._append(study, results)))
+            self._try(lambda: study.add(self._to_optuna(results)))
         elif time.monotonic() >= self._retry_at:
-            self._report_failure(self._catch_up())
+            self._try(self._synchronize)
 
     def close(self) -> None:
         """Close the connection; the next use opens it again."""
@@ -140,20 +137,14 @@ class Mirror:
         if study is not None:
             study.close()
 
-    def _try(self, work: Callable[[], None]) -> Exception | None:
-        """Do `work` with Optuna kept quiet; the error if it fails."""
+    def _try(self, work: Callable[[], None]) -> str:
+        """Do `work` with Optuna kept quiet; an error closes the copy and its reason is returned."""
         try:
             with _quiet():
                 work()
-        except Exception as error:
-            return error
-        return None
-
-    def _report_failure(self, error: Exception | None) -> str:
-        """After an error: close the mirror, tell the user once, and return the reason."""
-        if error is None:
             return ""
-        why = scrub(_reason(error), self._url or "")
+        except Exception as error:
+            why = scrub(_reason(error), self._url or "")
         with suppress(Exception):
             self.close()
         self._retry_at = time.monotonic() + RETRY_SECONDS
@@ -166,66 +157,58 @@ class Mirror:
             )
         return why
 
-    def _catch_up(self) -> Exception | None:
-        """Add all that is missing, to a new journal where the old one is damaged."""
-        error = self._try(self._sync)
-        if error and self._url is None and not isinstance(_cause(error), _TRANSIENT_ERRORS):
-            damage = _reason(error)
-            error = self._try(lambda: self._rebuild(damage))
-        return error
-
-    def _sync(self) -> None:
-        """Add all results that the Optuna study does not have yet."""
+    def _synchronize(self) -> None:
+        """Open the copy, and make it hold the results and nothing else."""
         from sweeper.search.optuna import DatabaseStudy, JournalStudy
 
         name, url = self._folder.name, self._url
         study = DatabaseStudy(url, name) if url else JournalStudy(self._journal, name)
         self._study = study
-        present = {_trial_id(trial.user_attrs) for trial in study.trials()}
-        missing = [
-            r for r in by_finish_time(self._results) if _trial_id(_attributes(r)) not in present
-        ]
-        for start in range(0, len(missing), TRIALS_PER_WRITE):
-            self._append(study, missing[start : start + TRIALS_PER_WRITE])
+        expected = {_content(t): t for t in self._to_optuna(by_finish_time(self._results))}
+        damaged = False
+        try:
+            trials = study.trials()
+        except Exception as error:
+            # A database is not ours to mend; a new file helps neither a full disk nor memory.
+            if url or isinstance(_cause(error), OSError | ImportError | MemoryError):
+                raise
+            trials, damaged = [], True
+            self._notices.append(
+                f"Optuna's copy of the results, {self._journal}, was damaged ({_reason(error)}): "
+                "it was made again from the results; none is lost"
+            )
+        if url and not all("key" in trial.user_attrs for trial in trials):
+            raise ValueError(f"its study {name} has trials of others; choose another study.name")
+        present = {_content(trial) for trial in trials}
+        if damaged or len(present) < len(trials) or not present <= expected.keys():
+            study.clear()
+            present = set()
+        study.add([trial for content, trial in expected.items() if content not in present])
 
-    def _rebuild(self, damage: str) -> None:
-        """Start over with a new journal; the damaged one stays beside it under another name."""
-        self.close()
-        names = (self._journal.with_name(f"{self._journal.name}.damaged-{n}") for n in count(1))
-        aside = next(name for name in names if not name.exists())
-        os.replace(self._journal, aside)
-        self._notices.append(
-            f"Optuna's copy of the results, {self._journal}, was damaged ({damage}): it was moved "
-            f"to {aside.name} and made again from the results; none is lost"
-        )
-        self._sync()
-
-    def _append(self, study: OptunaStudy, results: Sequence[Result]) -> None:
-        """Add `results` to the Optuna study."""
-        study.add([trial for r in results if (trial := self._to_optuna(r))])
-
-    def _to_optuna(self, result: Result) -> FrozenTrial | None:
-        """`result` as Optuna's trial, or None (and a notice) where it cannot be one."""
+    def _to_optuna(self, results: Iterable[Result]) -> list[FrozenTrial]:
+        """`results` as Optuna's trials; one that cannot be shown is left out, with a notice."""
         import optuna
 
-        failed = result.status == "failed" or math.isnan(result.objective)
-        states = optuna.trial.TrialState
-        ended = states.PRUNED if result.status == "pruned" else states.COMPLETE
-        try:
+        trials, states = [], optuna.trial.TrialState
+        for result in results:
+            failed = result.status == "failed" or math.isnan(result.objective)
+            ended = states.PRUNED if result.status == "pruned" else states.COMPLETE
             params = dict(result.trial.hps)
-            trial = optuna.trial.create_trial(
-                state=states.FAIL if failed else ended,
-                value=None if failed else result.objective,
-                params=params,
-                distributions={name: self._range(name, value) for name, value in params.items()},
-                user_attrs=_attributes(result),
-            )
-            trial.datetime_complete = datetime.fromtimestamp(result.finished_at)
-            trial.datetime_start = trial.datetime_complete - timedelta(seconds=result.seconds)
-        except (*RECORD_ERRORS, OSError) as error:
-            self._notices.append(f"Optuna cannot show the trial {result.key}: {error}")
-            return None
-        return trial
+            try:
+                trial = optuna.trial.create_trial(
+                    state=states.FAIL if failed else ended,
+                    value=None if failed else result.objective,
+                    params=params,
+                    distributions={name: self._range(name, v) for name, v in params.items()},
+                    user_attrs=_attributes(result),
+                )
+                trial.datetime_complete = datetime.fromtimestamp(result.finished_at)
+                trial.datetime_start = trial.datetime_complete - timedelta(seconds=result.seconds)
+            except (*RECORD_ERRORS, OSError) as error:
+                self._notices.append(f"Optuna cannot show the trial {result.key}: {error}")
+            else:
+                trials.append(trial)
+        return trials
 
     def _range(self, name: str, value: float) -> BaseDistribution:
         """The range that Optuna shows for a hyperparameter, wide enough for `value`."""
@@ -259,13 +242,10 @@ def _attributes(result: Result) -> dict[str, Any]:
     return attributes | ({"error": result.error[:2000]} if result.error else {})
 
 
-def _trial_id(attributes: Mapping[str, Any]) -> str:
-    """Identifies a result in Optuna: one key may first fail and then succeed."""
-    return json.dumps([attributes.get(name) for name in ("key", "status", "finished_at")])
-
-
-_TRANSIENT_ERRORS = (OSError, ImportError, MemoryError)
-"""Causes that a new journal does not help against: a full disk, no access, no memory."""
+def _content(trial: FrozenTrial) -> str:
+    """What tells whether a trial shows a result; as text, for what others wrote has any type."""
+    attributes = [trial.user_attrs.get(name) for name in ("key", "status", "finished_at")]
+    return json.dumps([trial.state.name, trial.values, *attributes])
 
 
 def _cause(error: BaseException) -> BaseException:

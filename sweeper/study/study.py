@@ -1,4 +1,4 @@
-"""The durable history of one study: a line a result, mirrored into Optuna's storage.
+"""The durable history of one study: a line a result, copied to Optuna's storage.
 
 The record is a set of files of JSON lines that only ever grow at their ends. An append is the one
 write that a kill cannot make worse than a torn last line, and needs no lock against readers. Each
@@ -27,7 +27,7 @@ from sweeper.files import (
 )
 from sweeper.records import from_json, to_json
 from sweeper.registry import studies
-from sweeper.study.optuna_copy import Bounds, Mirror, by_finish_time
+from sweeper.study.optuna_copy import Bounds, OptunaCopy, by_finish_time
 from sweeper.trial import FORMAT, OLDEST_FORMAT, OtherFormat, Result
 
 _NAME_RE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,99}")
@@ -39,26 +39,26 @@ class Study:
     """The results of one study; one driver writes it, which holds the study's `StudyLock`.
 
     The record is `<folder>/results/*.jsonl`: a line for each result. The Optuna study of the
-    folder's name merely mirrors it, for dashboards: losing it loses nothing. `notices` collects
+    folder's name is a mere copy, for dashboards: losing it loses nothing. `notices` collects
     what the user should be told; it never holds a password.
     """
 
-    def __init__(self, folder: Path, mirror: Mirror | None = None) -> None:
+    def __init__(self, folder: Path, copy: OptunaCopy | None = None) -> None:
         """Use `open` or `read`."""
         self.folder = folder
         self.name = folder.name
         self.notices: list[str] = []
         self._results: dict[str, Result] = {}
         self._file: Path | None = None
-        self._mirror = mirror
+        self._copy = copy
 
     @classmethod
     def open(cls, folder: Path, storage: str | None = None) -> Study:
-        """Open the study in `folder` for its driver: create, clean up and mirror what is missing.
+        """Open the study in `folder` for its driver: create, clean up, bring the copy up to date.
 
         `storage` is any Optuna RDB URL, by default the journal file `study.journal` in the folder.
         BadInput when the folder or an external storage cannot be used, or another version of
-        sweeper wrote the study; a damaged `study.journal` is set aside and rebuilt.
+        sweeper wrote the study; a damaged `study.journal` is written again.
         """
         folder = folder.absolute()
         check_study_name(folder.name)
@@ -71,8 +71,8 @@ class Study:
             study._load(repair=True)
         except OSError as error:
             raise BadInput(f"no study can be kept in {folder}: {error}") from error
-        study._mirror = Mirror(folder, storage, study._results, study.notices)
-        study._mirror.start()
+        study._copy = OptunaCopy(folder, storage, study._results, study.notices)
+        study._copy.start()
         return study
 
     @classmethod
@@ -99,13 +99,13 @@ class Study:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """Close the mirror's connection."""
+        """Close the copy's connection."""
         self.close()
 
     def close(self) -> None:
-        """Close the mirror's connection; a later `record` opens it again."""
-        if self._mirror:
-            self._mirror.close()
+        """Close the copy's connection; a later `record` opens it again."""
+        if self._copy:
+            self._copy.close()
 
     def __contains__(self, key: object) -> bool:
         """Whether the trial of this key has a result, a failure included."""
@@ -131,12 +131,12 @@ class Study:
         """Keep `results`: when this returns, they are on the disk and no crash can lose them.
 
         One result is kept for each trial: a failure gives way to any newer result, and a pruned
-        trial to one that was trained to its end. Trouble with the mirror, which shows
+        trial to one that was trained to its end. Trouble with the copy, which shows
         `space_bounds` from here on, becomes a notice.
         SweeperError when they cannot be written and ValueError for a result that could not be
         read back; then nothing was recorded.
         """
-        if self._mirror is None:
+        if self._copy is None:
             raise RuntimeError("this study was opened for reading only")
         new: dict[str, Result] = {}
         for result in results:
@@ -157,7 +157,7 @@ class Study:
             ) from error
         self._file = path
         self._results |= new
-        self._mirror.add(list(new.values()), space_bounds or {})
+        self._copy.add(list(new.values()), space_bounds or {})
 
     def _load(self, repair: bool) -> None:
         """Read all result files, oldest first; what is damaged is set aside if `repair`."""

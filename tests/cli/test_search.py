@@ -192,7 +192,7 @@ class TestAgain:
         answer = sweeper("search", *TINY, "study=a")
         assert answer.code == 0 and trained == [damaged]
         assert "Note: the result file" in answer.out and "was damaged" in answer.out
-        assert (study / "study.journal.damaged-1").is_file() and "width: 16" in yaml_of(study)
+        assert "study.journal, was damaged" in answer.out and "width: 16" in yaml_of(study)
 
 
 class TestDryRun:
@@ -282,7 +282,7 @@ def test_a_storages_password_is_never_written(
 ) -> None:
     word = "study.storage='mysql://me:s3cret@host/d'"
     monkeypatch.setattr("sys.argv", ["sweeper", "search", *TINY, word])
-    monkeypatch.setattr("sweeper.study.study.Mirror", Mock())
+    monkeypatch.setattr("sweeper.study.study.OptunaCopy", Mock())
     monkeypatch.setattr("sweeper.cli.search.check_storage", Mock())
     answer = sweeper("search", *TINY, "study=a", word, "--json")
     assert answer.code == 0 and "s3cret" not in answer.out + answer.err

@@ -65,7 +65,7 @@ def test_damaged_files_cost_their_trials_time_alone(
     answer = harness.run("search", *WORDS, *LAUNCHERS[launcher])
     assert answer.code == 0, answer
     assert answer.out.count("Note: the result file") == 1
-    assert "study.journal.damaged-1" in answer.out
+    assert "study.journal, was damaged" in answer.out
     assert_whole(harness, expected)
 
 

@@ -27,8 +27,8 @@ def folder(tmp_path: Path) -> Path:
 @pytest.fixture
 def unmirrored(monkeypatch: pytest.MonkeyPatch) -> None:
     """Leaves Optuna out, for tests of the files alone."""
-    monkeypatch.setattr(module.Mirror, "start", lambda self: None)
-    monkeypatch.setattr(module.Mirror, "add", lambda self, results, bounds: None)
+    monkeypatch.setattr(module.OptunaCopy, "start", lambda self: None)
+    monkeypatch.setattr(module.OptunaCopy, "add", lambda self, results, bounds: None)
 
 
 def test_full_disk_while_recording_is_one_clear_error(

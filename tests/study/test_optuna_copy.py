@@ -38,7 +38,7 @@ def test_importing_does_not_import_optuna() -> None:
     assert (done.returncode, done.stdout.strip()) == (0, "False"), done.stderr
 
 
-def test_what_the_mirror_shows(folder: Path) -> None:
+def test_what_the_copy_shows(folder: Path) -> None:
     with Study.open(folder) as study:
         study.record([make(4)], {"eta": (-3.0, 1.0), "alpha_attn": (-2.0, 2.0)})
         study.record([make(40, "diverged")])
@@ -79,9 +79,7 @@ def test_a_trial_that_optuna_cannot_show_stops_nothing(folder: Path) -> None:
     assert mirrored(folder).keys() == {make(2).key, make(3).key}
 
 
-def test_full_disk_of_the_mirror_loses_nothing(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_full_disk_of_the_copy_loses_nothing(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with Study.open(folder) as study:
         study.record([make(0)])
         with monkeypatch.context() as patch:
@@ -98,7 +96,7 @@ def test_full_disk_of_the_mirror_loses_nothing(
     assert len(mirrored(folder)) == 5 and mirrored(folder) == filed(folder)
 
 
-def test_mirror_catches_up_in_the_same_run(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_copy_catches_up_in_the_same_run(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with Study.open(folder) as study:
         with monkeypatch.context() as patch:
             patch.setattr(JournalFileBackend, "append_logs", refuse(errno.EIO))
@@ -106,7 +104,7 @@ def test_mirror_catches_up_in_the_same_run(folder: Path, monkeypatch: pytest.Mon
             study.record([make(1)])
         study.record([make(2)])
         assert mirrored(folder) == {}
-        study._mirror._retry_at = 0.0  # type: ignore[union-attr]
+        study._copy._retry_at = 0.0  # type: ignore[union-attr]
         study.record([make(3)])
         assert mirrored(folder) == filed(folder) and len(study.notices) == 1
         study.close()
@@ -114,17 +112,17 @@ def test_mirror_catches_up_in_the_same_run(folder: Path, monkeypatch: pytest.Mon
         assert mirrored(folder) == filed(folder)
 
 
-def test_mirror_damaged_in_the_middle_of_a_run_is_rebuilt_in_it(
+def test_a_copy_damaged_in_the_middle_of_a_run_is_rebuilt_in_it(
     folder: Path,
 ) -> None:
     with Study.open(folder) as study:
         study.record([make(0)])
         rubbish(folder / "study.journal")
         study.record([make(1)])
-        study._mirror._retry_at = 0.0  # type: ignore[union-attr]
+        study._copy._retry_at = 0.0  # type: ignore[union-attr]
         study.record([make(2)])
         behind, damaged = study.notices
-        assert "behind" in behind and "study.journal.damaged-1" in damaged
+        assert "behind" in behind and "study.journal, was damaged" in damaged
     assert mirrored(folder) == filed(folder) and len(filed(folder)) == 3
 
 
@@ -180,21 +178,17 @@ def created_again(journal: Path) -> None:
     "damage",
     [rubbish, overwritten, from_the_future, other_fields, other_study, created_again],
 )
-def test_damaged_journal_is_set_aside_and_rebuilt(
-    folder: Path, damage: Callable[[Path], None]
-) -> None:
+def test_a_damaged_journal_is_written_again(folder: Path, damage: Callable[[Path], None]) -> None:
     with Study.open(folder) as study:
         for number in range(4):
             study.record([make(number, "failed" if number == 1 else "complete")])
     expected = mirrored(folder)
     assert expected == filed(folder)
     damage(folder / "study.journal")
-    damaged = (folder / "study.journal").read_bytes()
     with Study.open(folder) as study:
         (notice,) = study.notices
-        assert "damaged" in notice and "study.journal.damaged-1" in notice
+        assert "study.journal, was damaged" in notice
         assert len(study) == 4
-    assert (folder / "study.journal.damaged-1").read_bytes() == damaged
     assert mirrored(folder) == expected
 
 
@@ -213,7 +207,7 @@ def test_journal_that_was_cut_short_catches_up(folder: Path) -> None:
         assert mirrored(folder) == expected and len(shown(folder)) == 3
 
 
-def test_deleted_or_empty_journal_is_rebuilt_and_old_damage_kept(folder: Path) -> None:
+def test_a_deleted_or_empty_journal_is_written_again(folder: Path) -> None:
     journal = folder / "study.journal"
     with Study.open(folder) as study:
         study.record([make(0)])
@@ -224,12 +218,6 @@ def test_deleted_or_empty_journal_is_rebuilt_and_old_damage_kept(folder: Path) -
     os.truncate(journal, 0)
     Study.open(folder).close()
     assert mirrored(folder) == filed(folder)
-    (folder / "study.journal.damaged-1").write_text("kept")
-    rubbish(journal)
-    Study.open(folder).close()
-    assert (folder / "study.journal.damaged-1").read_text() == "kept"
-    assert (folder / "study.journal.damaged-2").exists()
-    assert mirrored(folder) == filed(folder)
 
 
 def test_a_pruned_trial_is_shown_as_pruned(folder: Path) -> None:
@@ -237,16 +225,52 @@ def test_a_pruned_trial_is_shown_as_pruned(folder: Path) -> None:
         study.record([make(0, "pruned"), make(1, "pruned")])
     with Study.open(folder) as study:
         study.record([make(1, finished_at=2e9)])
-    trials = shown(folder)
-    ends = [TrialState.PRUNED, TrialState.PRUNED, TrialState.COMPLETE]
-    assert [(t.state, t.value) for t in trials] == list(zip(ends, [3.0, 4.0, 4.0], strict=True))
+    trials = [(t.state, t.value) for t in shown(folder)]
+    stopped = [(TrialState.PRUNED, 3.0), (TrialState.PRUNED, 4.0)]
+    assert trials == [*stopped, (TrialState.COMPLETE, 4.0)]
+    Study.open(folder).close()
+    assert [(t.state, t.value) for t in shown(folder)] == [stopped[0], trials[-1]]
+
+
+def another_value(study: optuna.Study, value: float = 77.0) -> None:
+    trial = study.trials[-1]
+    study.add_trial(optuna.trial.create_trial(value=value, user_attrs=trial.user_attrs))
+
+
+def twice(study: optuna.Study) -> None:
+    study.add_trial(study.trials[-1])
+
+
+def by_someone_else(study: optuna.Study) -> None:
+    study.add_trial(optuna.trial.create_trial(value=1.0))
+
+
+@pytest.mark.parametrize("change", [another_value, twice, by_someone_else])
+def test_a_journal_that_holds_anything_else_is_written_again(
+    folder: Path, change: Callable[[optuna.Study], None]
+) -> None:
+    with Study.open(folder) as study:
+        study.record([make(0), make(1, "failed"), make(2)])
+    storage = JournalStorage(JournalFileBackend(str(folder / "study.journal")))
+    change(optuna.load_study(study_name="first", storage=storage))
+    assert len(shown(folder)) == 4
+    Study.open(folder).close()
+    assert mirrored(folder) == filed(folder) and len(shown(folder)) == 3
+
+
+def test_a_copy_that_matches_is_left_as_it_is(folder: Path) -> None:
+    with Study.open(folder) as study:
+        study.record([make(2, "diverged"), make(0), make(1, "failed"), make(3, "pruned")])
+    before = (folder / "study.journal").read_bytes()
+    Study.open(folder).close()
+    assert (folder / "study.journal").read_bytes() == before
 
 
 def test_many_results_are_mirrored_at_once_when_missing(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as patch:
-        patch.setattr(module.Mirror, "add", lambda *_: None)
+        patch.setattr(module.OptunaCopy, "add", lambda *_: None)
         with Study.open(folder) as study:
             for number in reversed(range(60)):
                 study.record([make(number)])

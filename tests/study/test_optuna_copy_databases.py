@@ -1,4 +1,4 @@
-"""Mirrors in databases, whose addresses hold passwords."""
+"""Copies in databases, whose addresses hold passwords."""
 
 import logging
 import sys
@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from sweeper.errors import BadInput
 from sweeper.study.optuna_copy import redact, scrub
 from sweeper.study.study import Study
-from tests.study.study_files import filed, make, mirrored, rubbish
+from tests.study.study_files import filed, in_database, make, mirrored, rubbish
 
 SECRETIVE = "postgresql+psycopg2://user:s3cr%40t-pw@127.0.0.1:1/db?sslpassword=0ther-pw"
 
@@ -29,7 +29,7 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path / "runs" / "first"
 
 
-def test_external_storage_is_used_and_never_repaired(folder: Path, tmp_path: Path) -> None:
+def test_an_external_storage_is_used_and_never_repaired(folder: Path, tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path / 'shared {v}.db'}"
     with Study.open(folder, url) as study:
         study.record([make(0)])
@@ -42,6 +42,56 @@ def test_external_storage_is_used_and_never_repaired(folder: Path, tmp_path: Pat
     with pytest.raises(BadInput, match="not a database"):
         Study.open(folder, url)
     assert (tmp_path / "shared {v}.db").read_bytes() == content
+
+
+def stale(folder: Path, url: str) -> None:
+    """Give the copy in the database a trial that the results no longer hold."""
+    with Study.open(folder, url) as study:
+        study.record([make(0, "failed"), make(1)])
+        study.record([make(0, finished_at=2e9)])
+    assert len(in_database(url, folder.name)) == 3
+
+
+def test_in_a_database_the_study_alone_is_written_again(folder: Path, tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path / 'shared.db'}"
+    theirs = optuna.create_study(storage=url, study_name="theirs")
+    theirs.set_user_attr("note", "kept")
+    theirs.add_trial(optuna.trial.create_trial(value=1.0))
+    stale(folder, url)
+    with Study.open(folder, url) as study:
+        assert study.notices == []
+    assert len(in_database(url, folder.name)) == 2
+    assert mirrored(folder, url) == {r.key: ("complete", r.objective) for r in (make(0), make(1))}
+    again = optuna.load_study(storage=url, study_name="theirs")
+    assert again.user_attrs == {"note": "kept"} and len(again.trials) == 1
+
+
+def test_a_kill_while_the_copy_is_written_again(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url = f"sqlite:///{tmp_path / 'shared.db'}"
+    stale(folder, url)
+
+    def killed(study: optuna.Study, trials: Any) -> None:
+        study.add_trial(next(iter(trials)))
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(optuna.Study, "add_trials", killed)
+        with pytest.raises(KeyboardInterrupt):
+            Study.open(folder, url)
+    assert len(in_database(url, folder.name)) == 1
+    Study.open(folder, url).close()
+    assert len(in_database(url, folder.name)) == 2
+
+
+def test_a_study_of_others_is_not_thrown_away(folder: Path, tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path / 'shared.db'}"
+    theirs = optuna.create_study(storage=url, study_name=folder.name)
+    theirs.add_trial(optuna.trial.create_trial(value=1.0))
+    with pytest.raises(BadInput, match=r"choose another study\.name"):
+        Study.open(folder, url)
+    assert len(in_database(url, folder.name)) == 1
 
 
 @pytest.mark.parametrize(
