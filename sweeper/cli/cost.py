@@ -12,6 +12,7 @@ from sweeper.cli.next import Invocation, NextCommand
 from sweeper.cli.output import Output
 from sweeper.cli.shared import trial_seconds
 from sweeper.cli.validate import finished
+from sweeper.command.evidence import evidence_of
 from sweeper.command.metrics import describe_source
 from sweeper.config.compose import compose_tree
 from sweeper.config.settings import Experiment, Settings, checked_plugin
@@ -114,6 +115,33 @@ def say_command(settings: Settings, trial: Trial, output: Output, *, at: str) ->
         losses = describe_source(settings.raw["runner"].get("metric"))
         output.say(f"\nThe command of a trial, {at}:\n{shlex.join(words)}\nIts losses: {losses}.")
     return words
+
+
+def say_losses(
+    settings: Settings, output: Output, results: Sequence[Result]
+) -> list[dict[str, Any]]:
+    """Say where the losses of a study's first run were read, and what speaks against them.
+
+    Where none of its `results` is of this command, the last run that left a log tells what a new
+    pattern would read.
+    """
+    runner, trials = settings.raw["runner"], settings.folder / "trials"
+    if not runner.get("command"):
+        return []
+    ours = [r.key for r in results if r.trial.spec.runner == settings.identity]
+    logs = [path for key in ours if (path := trials / key / "log.txt").is_file()]
+    others = sorted(trials.glob("*/log.txt"), key=lambda path: path.stat().st_mtime_ns)
+    first = next(iter([*logs, *reversed(others)]), None)
+    if first is None:
+        return []
+    read = evidence_of(first.parent, metric=runner["metric"], heldout=runner["heldout"])
+    which, facts = "the first run" if logs else "an earlier run", "; ".join(e.facts() for e in read)
+    output.tell(f"Losses of {which} ({first}): {facts}.")
+    for doubt in (doubt for evidence in read for doubt in evidence.doubts()):
+        output.tell(f"Note: {doubt}")
+    return [
+        {"key": e.key, "values": e.count, "facts": e.facts(), "doubts": e.doubts()} for e in read
+    ]
 
 
 # `sweeper transfer --validate --dry-run`: what ladders would train, and what that would take.

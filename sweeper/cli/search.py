@@ -9,7 +9,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from sweeper.cli.cost import run_time, say_command, tell_cost
+from sweeper.cli.cost import run_time, say_command, say_losses, tell_cost
 from sweeper.cli.next import Invocation, first_transfer
 from sweeper.cli.output import DONE, FAILED, Output, diverged, failures
 from sweeper.cli.shared import changed_code, check_model, open_experiment, progress
@@ -168,10 +168,16 @@ def run_search(experiment: Experiment, study: Study, output: Output, *, wait: bo
     planned = sum(phase.trials for phase in settings.search.plan(settings.space))
     path = settings.folder / "search.json"
 
-    def after_batch(conclusion: Conclusion, finished: bool) -> None:
-        write_json(path, _search_record(settings, conclusion, finished=finished))
-
     known = study.results()
+    told = any(result.trial.spec.runner == settings.identity for result in known)
+
+    def after_batch(conclusion: Conclusion, finished: bool) -> None:
+        nonlocal told
+        write_json(path, _search_record(settings, conclusion, finished=finished))
+        if not told:
+            told = True
+            say_losses(settings, output, study.results())
+
     with progress(settings, output, "search", planned, known=known) as monitor:
         return Sweep(experiment, study, monitor, wait=wait).search(after_batch)
 
@@ -252,6 +258,7 @@ def _dry_run(settings: Settings, invocation: Invocation, output: Output, *, new_
     }
     if command := say_command(settings, trial, output, at="at the defaults"):
         record["command"] = command
+        record["losses"] = say_losses(settings, output, known)
     if isinstance(settings.launcher, Scheduled):
         jobs = -(-phases[0].trials // per_job)
         record["script"] = settings.launcher.script(settings.folder.absolute(), jobs)

@@ -9,28 +9,49 @@ import csv
 import json
 import math
 import re
+import signal
 import struct
 import time
+from array import array
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from importlib.util import find_spec
+from itertools import islice
 from pathlib import Path
-from typing import Any, Protocol
+from threading import current_thread, main_thread
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from sweeper.errors import ConfigError
+from sweeper.errors import ConfigError, SweeperError
 
-Reading = tuple[int | None, float]
-"""A step, None where the source tells none, and the loss there."""
+
+class Reading(NamedTuple):
+    """A step, None where the source tells none, the loss there, and the text that says so.
+
+    `words` are the last two words before the loss: two kinds of lines differ in them.
+    """
+
+    step: int | None
+    loss: float
+    line: str = ""
+    words: str = ""
+
+
 CHUNK = 1 << 22
 """Bytes of a file that one look takes in: a flood of output must not stop all else."""
 LONGEST_LINE = 1 << 16
 """Bytes of a line; the rest of a longer one is passed over."""
+SEARCH_SECONDS = 5.0
+"""Processor time that a pattern may take: on some lines some would need years."""
+LINES_AT_ONCE = 256
+"""That share this time."""
 SETTLE_SECONDS = 10.0
 """How long a tracker may go on writing after the command has ended."""
+LAST_STEP = 2**62
+"""No run has so many steps: a larger number is none."""
 STEP_NAMES = ("step", "_step", "iteration", "iter", "global_step")
 PRINTED = r"where it prints its loss, add 'metric=loss (?P<loss>\S+)' as it prints it"
 TRACKERS = {"tensorboard": "an event file", "wandb": "an offline run"}
@@ -43,7 +64,7 @@ FORMS = (
 class Source(Protocol):
     """Where losses come from."""
 
-    def read(self, *, ended: bool = False) -> list[Reading]:
+    def read(self, *, ended: bool = False) -> Iterable[Reading]:
         """What is new since the last look; once more, for all that is left, when it `ended`."""
         ...
 
@@ -127,19 +148,17 @@ class Lines:
         """Whether an earlier run's lines were passed over."""
         return self._at > 0
 
-    def read(self, *, ended: bool = False) -> list[str]:
+    def read(self, *, ended: bool = False) -> Iterator[str]:
         """Whole lines, carriage returns ending them too; when it `ended`, all that is left."""
-        lines: list[str] = []
         # What a process left behind goes on writing is not waited for.
         end = self.path.stat().st_size if ended and self.path.exists() else 0
         while data := self._chunk():
-            lines += self._split(data)
+            yield from self._split(data)
             if self._at >= end:
                 break
         if ended and self._rest:
-            lines.append(self._rest.decode(errors="replace"))
-            self._rest = b""
-        return lines
+            rest, self._rest = self._rest, b""
+            yield rest.decode(errors="replace")
 
     def _chunk(self) -> bytes:
         try:
@@ -159,6 +178,11 @@ class Lines:
         return [line[:LONGEST_LINE].decode(errors="replace") for line in whole if line]
 
 
+_ANSI = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\))")
+"""What colours a text or moves the cursor, and is no part of what a reader sees."""
+_WORD = re.compile(r"[^\W\d][\w/-]*")
+
+
 @dataclass
 class Log:
     """Matches of a pattern in the command's own output."""
@@ -166,18 +190,66 @@ class Log:
     lines: Lines
     pattern: re.Pattern[str]
 
-    def read(self, *, ended: bool = False) -> list[Reading]:
-        """One reading a line."""
-        return [r for line in self.lines.read(ended=ended) if (r := self._reading(line))]
+    def read(self, *, ended: bool = False) -> Iterator[Reading]:
+        """One reading a line; SweeperError for a line that takes the pattern too long."""
+        lines = self.lines.read(ended=ended)
+        while some := list(islice(lines, LINES_AT_ONCE)):
+            readings = []
+            with self._limited() as begin:
+                for line in some:
+                    begin(line)
+                    if (reading := self._reading(line)) is not None:
+                        readings.append(reading)
+            yield from readings
 
     def _reading(self, line: str) -> Reading | None:
+        if "\x1b" in line and r"\x1b" not in self.pattern.pattern:
+            line = plain(line)
         if (match := self.pattern.search(line)) is None:
             return None
         groups = match.groupdict()
         loss, step = number(groups["loss"]), whole(groups.get("step"))
         if loss is None or (step is None and groups.get("step") is not None):
             return None
-        return step, loss
+        before = line[max(0, match.start("loss") - 100) : match.start("loss")]
+        words = " ".join(re.sub(r"\d+", "#", word) for word in _WORD.findall(before)[-2:])
+        return Reading(step, loss, line, words)
+
+    @contextmanager
+    def _limited(self) -> Iterator[Callable[[str], None]]:
+        """Interrupt searches that take `SEARCH_SECONDS`; what it gives is called with each line.
+
+        Python's `re` looks for signals while it backtracks, and for nothing else; signals reach
+        the main thread alone.
+        """
+        current = ""
+
+        def begin(line: str) -> None:
+            nonlocal current
+            current = line
+
+        def give_up(*_: object) -> None:
+            raise SweeperError(
+                f"the pattern {self.pattern.pattern} takes more than {SEARCH_SECONDS:g} s on a "
+                f"line of {len(current):,} characters, {current[:80]!r}: it tries too many ways to "
+                r"match. Take one without a repetition in a repetition, as in loss (?P<loss>\S+)"
+            )
+
+        if current_thread() is not main_thread():
+            yield begin
+            return
+        before = signal.signal(signal.SIGVTALRM, give_up)
+        signal.setitimer(signal.ITIMER_VIRTUAL, SEARCH_SECONDS)
+        try:
+            yield begin
+        finally:
+            signal.setitimer(signal.ITIMER_VIRTUAL, 0)
+            signal.signal(signal.SIGVTALRM, before)
+
+
+def plain(line: str) -> str:
+    """A line as a terminal shows it, without its colours."""
+    return _ANSI.sub("", line)
 
 
 @dataclass
@@ -187,15 +259,15 @@ class Rows:
     lines: Lines
     key: str
 
-    def read(self, *, ended: bool = False) -> list[Reading]:
+    def read(self, *, ended: bool = False) -> Iterator[Reading]:
         """Lines that are no JSON objects are passed over."""
-        readings = []
         for line in self.lines.read(ended=ended):
-            with suppress(ValueError, RecursionError):
+            try:
                 record = json.loads(line)
-                if isinstance(record, dict) and number(record.get(self.key)) is not None:
-                    readings.append(_of_record(record, self.key))
-        return readings
+            except (ValueError, RecursionError):
+                continue
+            if isinstance(record, dict) and number(record.get(self.key)) is not None:
+                yield _of_record(record, self.key, line)
 
 
 @dataclass
@@ -212,17 +284,19 @@ class Table:
             with self.lines.path.open(newline="", errors="replace") as file:
                 self._header = _columns(file)
 
-    def read(self, *, ended: bool = False) -> list[Reading]:
+    def read(self, *, ended: bool = False) -> Iterator[Reading]:
         """Rows without a number in the column are passed over."""
-        readings = []
-        for row in csv.reader(self.lines.read(ended=ended)):
+        for line in self.lines.read(ended=ended):
+            try:
+                row = next(csv.reader([line]))
+            except csv.Error:  # a field that is longer than any number
+                continue
             if not self._header:
                 self._header = [name.strip() for name in row]
                 continue
             record = dict(zip(self._header, row, strict=False))
             if number(record.get(self.column)) is not None:
-                readings.append(_of_record(record, self.column))
-        return readings
+                yield _of_record(record, self.column, line)
 
 
 def number(value: object) -> float | None:
@@ -240,13 +314,13 @@ def whole(value: object) -> int | None:
     if isinstance(value, str):
         value = value.partition("/")[0].replace(",", "")
     step = number(value)
-    return int(step) if step is not None and math.isfinite(step) and step >= 0 else None
+    return int(step) if step is not None and 0 <= step < LAST_STEP else None
 
 
-def _of_record(record: Mapping[str, Any], key: str) -> Reading:
+def _of_record(record: Mapping[str, Any], key: str, line: str = "") -> Reading:
     step = next((record[name] for name in STEP_NAMES if name in record), None)
     loss = number(record[key])
-    return whole(step), math.nan if loss is None else loss
+    return Reading(whole(step), math.nan if loss is None else loss, line)
 
 
 # Trackers: event files of TensorBoard, and offline runs of W&B.
@@ -294,7 +368,7 @@ def tensorboard(tag: str) -> Callable[[Path], Callable[[], Iterator[Reading]]]:
             for event in loader.Load():
                 for value in event.summary.value:
                     if value.tag == tag and value.HasField("tensor") and value.tensor.float_val:
-                        yield event.step, float(value.tensor.float_val[0])
+                        yield Reading(event.step, float(value.tensor.float_val[0]))
 
         return readings
 
@@ -379,15 +453,25 @@ def contents(spec: str, folder: Path) -> str:
             name, _, wanted = rest.rpartition(":")
             if not (path := folder / name).is_file():
                 return f"{name} is not there: the command must write it to its own folder, {{dir}}"
-            lines = path.read_text(errors="replace").splitlines()
             if kind == "csv":
-                return _sentence(name, "columns", _columns(lines), wanted)
-            return _sentence(name, "keys in its last line", _keys(lines), wanted)
+                return _sentence(name, "columns", _columns(Lines(path).read()), wanted)
+            return _sentence(name, "keys in its last line", _keys(last_text(path)), wanted)
         case "tensorboard":
             return _of_tracker("event file", sorted(folder.glob("**/*tfevents*")), _tags, rest)
         case "wandb":
             return _of_tracker("offline run", sorted(folder.glob("**/*.wandb")), _history, rest)
     return ""
+
+
+def last_text(path: Path) -> list[str]:
+    """The lines of a file's last `CHUNK`; none where it cannot be read."""
+    try:
+        with path.open("rb") as file:
+            file.seek(max(0, file.seek(0, 2) - CHUNK))
+            data = file.read(CHUNK)
+    except OSError:
+        return []
+    return [x[:LONGEST_LINE].decode(errors="replace") for x in re.split(rb"[\r\n]+", data) if x]
 
 
 def _columns(lines: Iterable[str]) -> list[str]:
@@ -444,24 +528,26 @@ class Series:
 
     def __init__(self) -> None:
         """Nothing is known yet."""
-        self.steps: list[int] = []
-        self.losses: list[float] = []
+        self.steps, self.losses = array("q"), array("d")
         self.counted = False
+        self._not_finite = 0
 
     def __len__(self) -> int:
         return len(self.losses)
 
     def add(self, readings: Iterable[Reading]) -> None:
         """Take readings in the order of their reports; those without a step are counted."""
-        for step, loss in readings:
+        for reading in readings:
+            step, loss = reading.step, reading.loss
             if step is None:
                 self.counted = True
                 step = len(self.steps)
             while self.steps and self.steps[-1] >= step:  # a resumed run tells some steps again
                 self.steps.pop()
-                self.losses.pop()
+                self._not_finite -= not math.isfinite(self.losses.pop())
             self.steps.append(step)
             self.losses.append(loss)
+            self._not_finite += not math.isfinite(loss)
 
     def last_step(self) -> int:
         """The last step that was reported; -1 before the first."""
@@ -469,7 +555,7 @@ class Series:
 
     def finite(self) -> bool:
         """Whether every loss is a finite number."""
-        return all(map(math.isfinite, self.losses))
+        return not self._not_finite
 
     def dense(self, steps: int, *, whole: bool) -> NDArray[np.float64]:
         """A loss for every step up to the last reported one, or of a `whole` run up to `steps`.

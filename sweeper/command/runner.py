@@ -401,21 +401,24 @@ OPTIONS = (
     *("to-width", "to-depth", "to-tokens", "to-batch", "validate", "strict"),
 )
 """The long options of `search` and `transfer`."""
+OURS_ALONE = ("dry-run", "detach", "new-setup", "config-dir", "to-width", "to-depth", "strict")
+"""Those that are said of any script that does not mention them: `--dry-run` there would train."""
 
 
 def unknown_to_script(tree: Mapping[str, Any]) -> list[str]:
     """Arguments of a configuration's command that are options or keys of sweeper's alone.
 
     An argument is the script's where its text mentions it. Where that mentions none of the other
-    options either, they are read elsewhere, and nothing can be said; nor of keys that Hydra reads.
+    options either, they are read elsewhere, and only `OURS_ALONE` can be said; nor is anything of
+    keys that Hydra reads.
     """
     command: Sequence[str] = tree["runner"].get("command") or ()
     script = _text(command, Path(tree["runner"].get("cwd") or "."))
     options = [word for word in command if word.startswith("--") and word != "--"]
     ours = [word for word in options if "{" not in word and _name(word) in OPTIONS]
-    if not any(_mentions(script, _name(word)) for word in options if word not in ours):
-        return []
     found = [word for word in ours if not _mentions(script, _name(word))]
+    if not any(_mentions(script, _name(word)) for word in options if word not in ours):
+        return [word for word in found if _name(word) in OURS_ALONE]
     if re.search(r"hydra|omegaconf", script):
         return found
     keys = [word for word in command if re.match(r"[a-z][\w.]*=[^{]*$", word)]

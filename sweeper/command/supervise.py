@@ -22,7 +22,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from sweeper.command.in_script import FILE, STEPS
-from sweeper.command.metrics import PRINTED, Lines, Rows, Series, Source, contents, make_source
+from sweeper.command.metrics import (
+    PRINTED,
+    Lines,
+    Rows,
+    Series,
+    Source,
+    contents,
+    last_text,
+    make_source,
+)
 from sweeper.command.process import MARK, Group, end_marked, environment
 from sweeper.errors import SweeperError
 from sweeper.files import private_folder, read_json, write_json
@@ -227,7 +236,7 @@ class Supervisor:
 
     def _failure(self, reason: str, code: int) -> Outcome:
         """The reason with the log's last lines; nothing is run again for it."""
-        lines = last_lines(Lines(self.log).read(ended=True), failed=code != 0)
+        lines = last_lines(last_text(self.log), failed=code != 0)
         details = "\n".join([*(line[:300] for line in lines), f"(all of it: {self.log})"])
         record = {"status": "failed", "error": reason, "exit_code": code}
         write_json(self.folder / "result.json", record)

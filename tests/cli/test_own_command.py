@@ -289,6 +289,37 @@ def test_a_word_of_sweepers_behind_the_dashes_is_noted(
     assert "whose script does not mention --detach: words for sweeper stand before --" in answer.err
 
 
+def test_a_first_run_shows_where_its_losses_were_read(
+    sweeper: Run, workplace: Path, script: Path
+) -> None:
+    script.write_text(
+        script.read_text().replace("    main()\n", "    main()\n    print('loss 9')\n")
+    )
+    loose = [word if word != MINE[-1] else r"metric=loss (?P<loss>\S+)" for word in searched()]
+    answer = sweeper(*loose)
+    assert answer.code == 0
+    facts = answer.err.index("Losses of the first run (")
+    assert "21 values of metric, without steps: 3.96 in 'step 0: loss 3.96" in answer.err
+    assert "2 kinds of lines" in answer.err and "9, jumps" in answer.err[facts:]
+    # The same log tells what another pattern would read, before anything is trained by it.
+    right = sweeper(*searched("--dry-run", "--new-setup"))
+    assert "Losses of an earlier run (" in right.err and "from step 0 to 19" in right.err
+    assert "Note: the last" not in right.err and "kinds of lines" not in right.err
+    (metric,) = sweeper(*loose, "--dry-run", "--json").document["losses"]
+    assert metric["values"] == 21 and len(metric["doubts"]) == 2
+
+
+def test_a_pattern_that_never_ends_stops_the_search(
+    sweeper: Run, workplace: Path, script: Path
+) -> None:
+    script.write_text(
+        script.read_text().replace("    main()\n", "    print('a' * 99)\n    main()\n")
+    )
+    endless = [word if word != MINE[-1] else r"metric=(a+)+b(?P<loss>\S+)" for word in searched()]
+    answer = sweeper(*endless)
+    assert answer.code == 1 and "(a+)+b" in answer.err and starts(workplace) == 1
+
+
 @pytest.mark.parametrize("words", [["python", "train.py", "--lr={eta}"], ["python3", "train.py"]])
 def test_a_command_without_its_dashes_is_told_where_it_stands(
     sweeper: Run, words: list[str]

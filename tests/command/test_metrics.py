@@ -5,6 +5,8 @@ from __future__ import annotations
 import csv
 import json
 import math
+import signal
+import tracemalloc
 from pathlib import Path
 
 import numpy as np
@@ -12,62 +14,132 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sweeper.command.metrics import Lines, Series, check_source, contents, make_source
-from sweeper.errors import ConfigError
+from sweeper.command.metrics import (
+    Lines,
+    Reading,
+    Series,
+    Source,
+    check_source,
+    contents,
+    make_source,
+)
+from sweeper.errors import ConfigError, SweeperError
 from tests.command.commands import command, run
 from tests.study.wandb_files import read_whole
 
 LINE = r"step (?P<step>\d+): loss (?P<loss>\S+)"
 
 
+def read(source: Source, *, ended: bool = False) -> list[tuple[int | None, float]]:
+    """Steps and losses that are new."""
+    return [(reading.step, reading.loss) for reading in source.read(ended=ended)]
+
+
 def test_a_pattern_finds_whole_lines(tmp_path: Path) -> None:
     log = tmp_path / "log.txt"
     source = make_source(LINE, tmp_path, log)
-    assert source.read() == []
+    assert read(source) == []
     log.write_text("begin\nstep 1: loss 2.5, ok\rstep 2: loss nan\nstep 3: lo")
-    (first, second) = source.read()
+    (first, second) = read(source)
     assert first == (1, 2.5)
     assert second[0] == 2 and math.isnan(second[1])
     with log.open("a") as file:
         file.write("ss 1.5")
-    assert source.read() == []
-    assert source.read(ended=True) == [(3, 1.5)]
+    assert read(source) == []
+    assert read(source, ended=True) == [(3, 1.5)]
 
 
 def test_a_pattern_may_tell_no_step(tmp_path: Path) -> None:
     log = tmp_path / "log.txt"
     log.write_text("{'loss': '2.5', 'epoch': 1}\n{'loss': 1.5}\nloss: none\n")
     source = make_source(r"'loss': '?(?P<loss>[^,'}]+)", tmp_path, log)
-    assert source.read() == [(None, 2.5), (None, 1.5)]
+    assert read(source) == [(None, 2.5), (None, 1.5)]
 
 
 def test_a_flood_is_read_in_parts_and_long_lines_are_cut(tmp_path: Path) -> None:
     log = tmp_path / "log.txt"
     log.write_bytes(b"x" * 9_000_000 + b"\n" + b"step 1: loss 2\n")
     source = make_source(LINE, tmp_path, log)
-    assert source.read() == []
-    assert source.read(ended=True) == [(1, 2.0)]
+    assert read(source) == []
+    assert read(source, ended=True) == [(1, 2.0)]
+
+
+def test_a_run_of_many_gigabytes_is_read_in_little_memory(tmp_path: Path) -> None:
+    """A sparse file of zeros, one line of 1 GB, and a million lines behind it."""
+    log = tmp_path / "log.txt"
+    with log.open("wb") as file:
+        file.truncate(1 << 30)
+        file.seek(0, 2)
+        file.write(b"\nstep 1: loss 2\n" + b"y\n" * 1_000_000 + b"step 2: loss 1.5\n")
+    source = make_source(LINE, tmp_path, log)
+    tracemalloc.start()
+    try:
+        assert read(source, ended=True) == [(1, 2.0), (2, 1.5)]
+        most = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert most < 100e6
+
+
+@pytest.mark.parametrize(
+    ("line", "loss"),
+    [
+        (b"step 1: loss \x1b[32m2.5\x1b[0m", 2.5),
+        (b"\x1b[1mstep 1\x1b[0m: loss \x1b[38;2;1;2;3m2.5", 2.5),
+        (b"\xff\xfe caf\xe9 step 1: loss 2.5 \x00", 2.5),
+        (b"step 1: loss NaN", math.nan),
+        (b"step 1: loss 1e400", math.inf),
+        (b"step 1: loss -1e400", -math.inf),
+    ],
+)
+def test_odd_output_is_read_as_a_person_reads_it(tmp_path: Path, line: bytes, loss: float) -> None:
+    (tmp_path / "log").write_bytes(line + b"\n")
+    ((step, found),) = read(make_source(LINE, tmp_path, tmp_path / "log"))
+    assert step == 1 and (found == loss or (math.isnan(loss) and math.isnan(found)))
+
+
+@pytest.mark.parametrize("step", ["1e30", "9" * 5000, "1e400", "nan", "-3"])
+def test_a_step_that_none_can_be_is_no_reading(tmp_path: Path, step: str) -> None:
+    (tmp_path / "log").write_text(f"step {step}: loss 1\nstep 3: loss 2\n")
+    pattern = r"step (?P<step>\S+): loss (?P<loss>\S+)"
+    assert read(make_source(pattern, tmp_path, tmp_path / "log")) == [(3, 2.0)]
+
+
+def test_a_table_with_a_quote_that_never_ends(tmp_path: Path) -> None:
+    rows = '"' + "x" * 300_000 + "\n" + "1,2.5\n" * 40_000
+    (tmp_path / "m.csv").write_text(f"step,loss\n{rows}")
+    source = make_source("csv:m.csv:loss", tmp_path, tmp_path / "log")
+    assert read(source, ended=True)[-1] == (1, 2.5)
+
+
+def test_a_pattern_that_backtracks_without_end_is_told(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    log.write_text("a" * 60 + "!\n")
+    with pytest.raises(SweeperError, match="repetition") as caught:
+        read(make_source(r"(a+)+b(?P<loss>\d)", tmp_path, log))
+    assert "(a+)+b" in str(caught.value)
+    assert signal.getitimer(signal.ITIMER_VIRTUAL) == (0.0, 0.0)
 
 
 def test_a_file_that_is_begun_anew_is_read_anew(tmp_path: Path) -> None:
     lines = Lines(tmp_path / "log")
     lines.path.write_text("one\ntwo\n")
-    assert lines.read() == ["one", "two"]
+    assert list(lines.read()) == ["one", "two"]
     lines.path.write_text("three\n")
-    assert lines.read() == ["three"]
+    assert list(lines.read()) == ["three"]
 
 
 def test_rows_of_json_and_of_a_table(tmp_path: Path) -> None:
     rows = [{"iter": 0, "loss": 2.5}, {"iter": 1, "val": 3}, {"iter": 2, "loss": "nan"}]
     (tmp_path / "m.jsonl").write_text("no json\n" + "\n".join(map(json.dumps, rows)) + "\n[1]\n")
     source = make_source("jsonl:m.jsonl:loss", tmp_path, tmp_path / "log")
-    (first, second) = source.read(ended=True)
+    (first, second) = read(source, ended=True)
     assert first == (0, 2.5) and second[0] == 2 and math.isnan(second[1])
 
     table = make_source("csv:m.csv:train/loss", tmp_path, tmp_path / "log")
     with (tmp_path / "m.csv").open("w", newline="") as file:
         csv.writer(file).writerows([["step", "train/loss"], [1, 2.5], [2, ""], [3, 1.5]])
-    assert table.read(ended=True) == [(1, 2.5), (3, 1.5)]
+    assert read(table, ended=True) == [(1, 2.5), (3, 1.5)]
 
 
 def test_tensorboard_s_event_files(tmp_path: Path) -> None:
@@ -75,14 +147,14 @@ def test_tensorboard_s_event_files(tmp_path: Path) -> None:
     from torch.utils.tensorboard import SummaryWriter
 
     source = make_source("tensorboard:train/loss", tmp_path, tmp_path / "log")
-    assert source.read() == []
+    assert read(source) == []
     with SummaryWriter(tmp_path / "runs") as writer:
         writer.add_scalar("train/loss", 2.5, 10)
         writer.add_scalar("train/lr", 1.0, 10)
         writer.flush()
-        assert source.read() == [(10, 2.5)]
+        assert read(source) == [(10, 2.5)]
         writer.add_scalar("train/loss", 1.5, 20)
-    assert source.read(ended=True) == [(20, 1.5)]
+    assert read(source, ended=True) == [(20, 1.5)]
 
 
 def test_an_offline_run_of_wandb(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -93,9 +165,9 @@ def test_an_offline_run_of_wandb(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         run.log({"train/loss": 2.5}, step=3)
         run.log({"other": 1.0}, step=4)
         run.log({"train/loss": float("nan")}, step=5)
-    (first, second) = source.read(ended=True)
+    (first, second) = read(source, ended=True)
     assert first == (3, 2.5) and second[0] == 5 and math.isnan(second[1])
-    assert source.read(ended=True) == []
+    assert read(source, ended=True) == []
 
 
 @pytest.mark.parametrize(
@@ -177,7 +249,7 @@ def test_a_run_without_a_loss_says_what_is_there(tmp_path: Path) -> None:
 
 def series(*readings: tuple[int | None, float]) -> Series:
     made = Series()
-    made.add(readings)
+    made.add(Reading(step, loss) for step, loss in readings)
     return made
 
 
@@ -189,7 +261,7 @@ def test_a_loss_stands_for_the_steps_since_the_last_one() -> None:
 
 def test_a_step_that_is_told_again_begins_the_run_anew_from_there() -> None:
     made = series((0, 4.0), (1, 3.0), (2, 9.0), (1, 2.5), (2, 2.0))
-    assert (made.steps, made.losses) == ([0, 1, 2], [4.0, 2.5, 2.0])
+    assert (list(made.steps), list(made.losses)) == ([0, 1, 2], [4.0, 2.5, 2.0])
 
 
 def test_counted_losses_are_spread_over_the_whole_run() -> None:
@@ -218,7 +290,7 @@ def test_a_dense_run_has_losses_that_were_told_and_never_too_many(
     readings: list[tuple[int, float]], steps: int, whole: bool
 ) -> None:
     made = series(*readings)
-    assert made.steps == sorted(set(made.steps))
+    assert list(made.steps) == sorted(set(made.steps))
     losses = made.dense(steps, whole=whole)
     assert 1 <= len(losses) <= steps
     assert not whole or len(losses) == steps

@@ -175,6 +175,13 @@ def test_nothing_is_said_where_it_could_be_wrong(
     assert noted(tmp_path, *words, script=script) == []
 
 
+@pytest.mark.parametrize("script", ["from options import parse", "\0lr", PARSER.format("x")])
+def test_an_option_that_would_train_is_noted_of_any_script(tmp_path: Path, script: str) -> None:
+    assert noted(tmp_path, "--dry-run", "--study", script=script)[:1] == ["--dry-run"]
+    module = {"command": ["python", "-m", "trainer", "--lr={eta}", "--dry-run"]}
+    assert unknown_to_script({"runner": module}) == ["--dry-run"]
+
+
 def test_without_a_command_there_is_nothing_to_note() -> None:
     assert unknown_to_script({"runner": {}}) == []
 

@@ -164,6 +164,14 @@ print("step: 2 loss:", config.optimizer.param_groups[0].optimizer_kwargs["lr"])
     assert found == {one.trial.hps["eta"] for one in Study.read(workplace / "runs/a").results()}
 
 
+def test_presets_patterns_stand_in_the_docs() -> None:
+    page = (ROOT / "docs" / "your-trainer.md").read_text()
+    for name in groups()["runner"]:
+        runner = compose_tree([f"runner={name}"])["runner"]
+        for pattern in (runner.get("metric"), runner.get("heldout")):
+            assert pattern is None or f"`{pattern}`" in page, name
+
+
 def test_presets_compose_and_name_no_unknown_placeholder() -> None:
     given = ["parameterization=own", "model=own", "data=own", "model.width=64"]
     presets = [name for name in groups()["runner"] if name not in ("engine", "command")]

@@ -1,0 +1,119 @@
+"""Where the losses of a run were read: shown of a first run, before more is trained.
+
+A pattern that is too loose finds numbers that are no losses, such as the mean of the run that
+transformers' Trainer prints last, and all that follows is then a search of something else.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, field
+from itertools import pairwise
+from pathlib import Path
+from statistics import median
+
+from sweeper.command.metrics import Lines, Reading, Rows, make_source
+
+RECENT = 32
+"""So many values before the last say how far it may lie from them."""
+JUMP = 6.0
+"""A last difference of so many usual ones is a jump."""
+QUOTED = 120
+"""Characters of a line that are shown."""
+
+
+@dataclass(kw_only=True)
+class Evidence:
+    """The values of one run under `key`, metric or heldout: how many, from where to where.
+
+    `repeated` counts values of the same step as the one before. `kinds` are the words before a
+    value, how many have them, and one of their lines.
+    """
+
+    key: str
+    count: int = 0
+    first: Reading | None = None
+    last: Reading | None = None
+    repeated: int = 0
+    kinds: dict[str, tuple[int, str]] = field(default_factory=dict)
+    _recent: deque[float] = field(default_factory=lambda: deque(maxlen=RECENT))
+
+    def add(self, reading: Reading) -> None:
+        """Take the next value of the run."""
+        if self.last is not None and reading.step is not None:
+            self.repeated += reading.step == self.last.step
+        self.first, self.last = self.first or reading, reading
+        self.count += 1
+        self._recent.append(reading.loss)
+        count, line = self.kinds.get(reading.words, (0, reading.line))
+        self.kinds[reading.words] = (count + 1, line)
+
+    def facts(self) -> str:
+        """What was read, in a sentence."""
+        if self.first is None or self.last is None:
+            return f"no value of {self.key} was read"
+        first, last = self.first, self.last
+        steps = "without steps" if first.step is None else f"from step {first.step} to {last.step}"
+        counted = f"{self.count} value{'s' * (self.count != 1)}"
+        return f"{counted} of {self.key}, {steps}: " + " to ".join(
+            f"{one.loss:.6g}{f' in {_quoted(one.line)}' if one.line else ''}"
+            for one in ((first, last) if self.count > 1 else (first,))
+        )
+
+    def doubts(self) -> list[str]:
+        """What speaks against these values being the losses of the run's steps."""
+        found = []
+        if len(self.kinds) > 1:
+            lines = [f"{count} as in {_quoted(line)}" for count, line in self.kinds.values()]
+            found.append(
+                f"{self.key} matches {len(self.kinds)} kinds of lines, {', '.join(lines[:3])}: "
+                "make the pattern match one"
+            )
+        if self.repeated:
+            found.append(
+                f"{self.repeated} of {self.count} values of {self.key} have the step of the value "
+                "before, which they replace: several lines or processes report one step"
+            )
+        if self.key == "metric" and self.count == 1:
+            found.append(
+                "a single value was read, which stands for all steps: if it is the mean of the "
+                "run, it is no loss at its end"
+            )
+        if self.key == "metric" and (jump := self._jump()):
+            found.append(jump)
+        return found
+
+    def _jump(self) -> str | None:
+        """A last value far from those before it, as a mean of the run is."""
+        *before, last = self._recent
+        if len(before) < 4:
+            return None
+        usual = median(abs(b - a) for a, b in pairwise(before))
+        near = before[-4:]
+        outside = last > max(near) or last < min(near)
+        if not outside or abs(last - before[-1]) <= max(JUMP * usual, 0.01 * abs(before[-1])):
+            return None
+        return (
+            f"the last value of metric, {last:.6g}, jumps: those before it lie from "
+            f"{min(near):.6g} to {max(near):.6g}. Is it a mean, or of other data?"
+        )
+
+
+def evidence_of(folder: Path, *, metric: str | None, heldout: str | None) -> list[Evidence]:
+    """What `metric` and `heldout` read in a trial's folder; its log may be of another pattern."""
+    found = []
+    for key, spec, name in (("metric", metric, "loss"), ("heldout", heldout, "heldout")):
+        if spec is None and key == "heldout":
+            continue
+        source = make_source(spec, folder, folder / "log.txt") if spec else None
+        report = Rows(Lines(folder / "metrics.jsonl"), name)
+        evidence = Evidence(key=key)
+        for reading in (source or report).read(ended=True):
+            evidence.add(reading)
+        found.append(evidence)
+    return found
+
+
+def _quoted(line: str) -> str:
+    text = line.strip()
+    return repr(text if len(text) <= QUOTED else f"{text[:QUOTED]}...")

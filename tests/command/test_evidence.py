@@ -1,0 +1,78 @@
+"""What a first run's losses were read from, and what speaks against them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from sweeper.command.evidence import Evidence, evidence_of
+
+TRAINER = [
+    *(f"{{'loss': '{4 - 0.1 * n:.4g}', 'grad_norm': '1', 'epoch': '{n}'}}" for n in range(20)),
+    "{'train_runtime': '3.1', 'train_samples_per_second': '9', 'train_loss': '3.05', 'epoch': '1'}",
+]
+"""As transformers' Trainer prints: the last line has the mean of the run."""
+LOOSE, EXACT = r"loss'?: '?(?P<loss>[^,'}]+)", r"\{'loss': '?(?P<loss>[^,'}]+)"
+
+
+def read(folder: Path, lines: list[str], pattern: str) -> Evidence:
+    (folder / "log.txt").write_text("\n".join(lines))
+    (found,) = evidence_of(folder, metric=pattern, heldout=None)
+    return found
+
+
+def test_a_loose_pattern_matches_a_trainer_s_closing_mean(tmp_path: Path) -> None:
+    found = read(tmp_path, TRAINER, LOOSE)
+    assert (found.count, len(found.kinds)) == (21, 2)
+    assert found.first is not None and found.last is not None
+    assert (found.first.loss, found.last.loss) == (4.0, 3.05)
+    kinds, jump = found.doubts()
+    assert "train_loss" in kinds and "2 kinds of lines" in kinds and "3.05" in jump
+    exact = read(tmp_path, TRAINER, EXACT)
+    assert exact.count == 20 and not exact.doubts()
+    assert "20 values of metric, without steps: 4 in \"{'loss': '4'" in exact.facts()
+
+
+STEPS = [f"iter {n}: loss {4 / (n + 1):.4f}, lr {n}e-4" for n in range(20)]
+
+
+@pytest.mark.parametrize(
+    ("lines", "pattern", "doubt"),
+    [
+        (STEPS, r"iter (?P<step>\d+): loss (?P<loss>[^,]+)", None),
+        (STEPS[-1:], r"loss (?P<loss>[^,]+)", "single value"),
+        (
+            [line for step in STEPS for line in (step, step)],
+            r"iter (?P<step>\d+): loss (?P<loss>[^,]+)",
+            "the step of the value before",
+        ),
+        ([*STEPS, "loss 2.0"], r"loss (?P<loss>[^,]+)", "kinds of lines"),
+        ([*STEPS, "iter 20: loss 2.0"], r"loss (?P<loss>[^,]+)", "jumps"),
+        ([f"[rank{n % 4}] loss {1 / (n + 1)}" for n in range(9)], r"loss (?P<loss>\S+)", None),
+    ],
+)
+def test_what_speaks_against_a_series(
+    tmp_path: Path, lines: list[str], pattern: str, doubt: str | None
+) -> None:
+    doubts = read(tmp_path, lines, pattern).doubts()
+    assert bool(doubts) == (doubt is not None)
+    assert doubt is None or doubt in " ".join(doubts)
+
+
+def test_noise_is_no_jump(tmp_path: Path) -> None:
+    import random
+
+    told = 0
+    for seed in range(200):
+        chance = random.Random(seed)
+        lines = [f"loss {2 + 2 / (n + 1) + chance.gauss(0, 0.05)}" for n in range(100)]
+        told += bool(read(tmp_path, lines, r"loss (?P<loss>\S+)").doubts())
+    assert told <= 2
+
+
+def test_nothing_and_a_report_file(tmp_path: Path) -> None:
+    assert "no value of metric" in read(tmp_path, ["x"], r"loss (?P<loss>\S+)").facts()
+    (tmp_path / "metrics.jsonl").write_text('{"step": 3, "loss": 2.5}\n{"step": 4, "loss": 2}\n')
+    (found,) = evidence_of(tmp_path, metric=None, heldout=None)
+    assert found.facts().startswith("2 values of metric, from step 3 to 4: 2.5 in ")
