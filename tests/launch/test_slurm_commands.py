@@ -48,7 +48,8 @@ def test_a_search_is_left_alone_looked_at_cancelled_and_finished(
     assert job["id"] in call(capsys, "status", "a").out
 
     other = slurm("sbatch", "--parsable", "--job-name=sweeper-a-other", "--wrap=sleep 60").strip()
-    assert call(capsys, "cancel", "a", "--json").document == {"study": "a", "cancelled": 1}
+    cancelled = call(capsys, "cancel", "a", "--json").document
+    assert cancelled == {"study": "a", "cancelled": 1, "next": []}
     until(lambda: job["id"] not in slurm("squeue", "-h", "--format=%i"))
     assert other in slurm("squeue", "-h", "--format=%i")
     slurm("scancel", other)
