@@ -117,6 +117,7 @@ def read_model(
         if must_run or rules.branches:
             raise
         model, observation = tracer.built(target), _observed_at_base(tracer, base)
+    # From here on the model has its buffers for scales: operations are asked of it afterwards.
     apply_scales(model, observation.sites)
     ops = tuple(scaled_ops(model))
     scaled_ties = {site.parameter for site in observation.sites}
@@ -176,20 +177,20 @@ def _overridden(
     specs: Iterable[ParamSpec], kept: Collection[str], untrained: Collection[str]
 ) -> list[ParamSpec]:
     """The specs with what the user and the model say: frozen parameters keep their values too."""
-    found = []
+    changed = []
     for spec in specs:
         frozen = spec.frozen or spec.name in untrained
         init = "kept" if frozen or spec.name in kept else spec.init
-        found.append(replace(spec, init=init, frozen=frozen))
+        changed.append(replace(spec, init=init, frozen=frozen))
     # Embeddings beside a tied one start at its scale: their sum goes into one stream.
-    heads = [s.base_readout_fan_in for s in found if s.base_readout_fan_in and s.lookup]
+    heads = [s.base_readout_fan_in for s in changed if s.base_readout_fan_in and s.lookup]
     if not heads:
-        return found
+        return changed
     return [
         replace(s, head_init_fan_in=max(heads))
         if s.role is Role.EMBEDDING and not s.projection
         else s
-        for s in found
+        for s in changed
     ]
 
 
@@ -288,6 +289,7 @@ def _build_fp8(target: str, fp8: PluginSpec) -> Any:
 
 def architecture(spec: TrialSpec, unit: bool) -> Architecture:
     """The model of `spec` at its size; trials that differ in other things share the object."""
+    # All that no model depends on is blanked, so that one key of the cache serves a whole sweep.
     anything = PluginSpec(name="")
     return _architecture(
         replace(
@@ -304,7 +306,7 @@ def architecture(spec: TrialSpec, unit: bool) -> Architecture:
 
 @lru_cache(maxsize=64)
 def _architecture(spec: TrialSpec, unit: bool) -> Architecture:
-    """See `architecture`; what is refused is named as a configuration gives it."""
+    """What `architecture` returns, cached; ConfigError names keys as a configuration has them."""
     rules = rules_of(spec)
     last = nn.Module()
 
@@ -318,7 +320,7 @@ def _architecture(spec: TrialSpec, unit: bool) -> Architecture:
         return _special(at_base, unit, tuple(inits.items()))
 
     try:
-        found = read_model(
+        read = read_model(
             # What a model takes is read off its forward, so off the one that was built last.
             Tracer(build=build, inputs=lambda _: example_inputs(spec, last)),
             {"width": spec.base_width, "depth": spec.base_depth},
@@ -332,10 +334,10 @@ def _architecture(spec: TrialSpec, unit: bool) -> Architecture:
         if error.key.partition("[")[0] not in RULE_KEYS:
             raise
         raise error.below("model") from error
-    frozen = [spec.name for spec in found.specs if spec.frozen]
-    if len(frozen) == len(found.specs):
+    frozen = [spec.name for spec in read.specs if spec.frozen]
+    if len(frozen) == len(read.specs):
         raise ConfigError("model.frozen", sorted(frozen)[:3], "a model that trains some parameters")
-    return found
+    return read
 
 
 @lru_cache(maxsize=64)

@@ -83,6 +83,7 @@ class BatchedRun:
         self.prepared: PreparedSpec = prepare(batched.trials[0].spec)
         self.dtype = weights_dtype(self.prepared)
         self.program = program(self.prepared, self.device)
+        # The batch before may still be bound to it: free its weights before new ones are drawn.
         self.program.release()
         self.notices: list[str] = []
         self.slots, self.compiled = self._choose_slots(compile)
@@ -96,8 +97,8 @@ class BatchedRun:
         # not: they are part of a checkpoint, and are restored after a failed attempt at a step.
         scales, state = start.scales(), self.program.module_state()
         self._module_state = [name for name in state if name not in scales]
-        own = {name: torch.stack([state[name]] * len(trials)) for name in self._module_state}
-        self.buffers = scales | own | start.frozen()
+        statistics = {name: torch.stack([state[name]] * len(trials)) for name in self._module_state}
+        self.buffers = scales | statistics | start.frozen()
         self.update_hps = start.update_hps()
         self.state = self.prepared.optimizer.init(list(self.params.values()), self.update_hps.kinds)
         self._schedule_block, self._block_start = torch.empty(0), 0
@@ -112,8 +113,8 @@ class BatchedRun:
         sizes = self.program.compiled_sizes
         # Compiling takes tens of seconds. Padding up to twice the size costs less than that; on a
         # CPU it would cost what compiling gains.
-        least = compile == "auto" and self.device.type == "cpu"
-        most = len(slots) if least else 2 * len(slots)
+        pads = compile == "on" or self.device.type != "cpu"
+        most = 2 * len(slots) if pads else len(slots)
         fitting = [size for size in sizes if len(slots) <= size <= most]
         if compile == "auto" and not fitting:
             return slots, False
@@ -164,6 +165,7 @@ class BatchedRun:
         They are computed one after the other: `train.accumulate` says in how many parts.
         """
         parts = self.prepared.train.accumulate
+        # `_random_seeds` reads the number of the part: each has a dropout of its own.
         self._part = 0
         losses, grads = self._gradients(*(t.chunk(parts, 1)[0] for t in (x, y)))
         for self._part in range(1, parts):
@@ -268,10 +270,11 @@ class BatchedRun:
         if not 0 <= position < len(self._schedule_block):
             train, self._block_start, position = self.prepared.train, self.step_index, 0
             steps = range(self.step_index, self.step_index + BLOCK_STEPS)
+            # Most often all trials have one schedule, which is worked out once.
             settings = [train.with_hps(trial.hps) for trial in self._trials()]
-            table = {one: [one.schedule(step) for step in steps] for one in set(settings)}
-            by_slice = self._on_device([table[one] for one in settings], self.dtype)
-            self._schedule_block = by_slice.T.contiguous()
+            factors = {s: [s.schedule(step) for step in steps] for s in set(settings)}
+            by_slice = self._on_device([factors[s] for s in settings], self.dtype)
+            self._schedule_block = by_slice.T.contiguous()  # [steps, K]
         return self._schedule_block[position]
 
     @torch.no_grad()
@@ -279,26 +282,27 @@ class BatchedRun:
         """Drop all slices but these."""
         index = self._on_device(list(slices))
 
-        def each(values: Sequence[Tensor]) -> list[Tensor]:
+        def kept(values: Sequence[Tensor]) -> list[Tensor]:
             return [value.index_select(0, index) for value in values]
 
         def by_name(tensors: Mapping[str, Tensor]) -> Stacked:
-            return dict(zip(tensors, each(list(tensors.values())), strict=True))
+            return dict(zip(tensors, kept(list(tensors.values())), strict=True))
 
         self.slots = [self.slots[i] for i in slices]
+        # A new dictionary: by that the program knows that it must bind its module anew.
         self.params = {k: v.detach().requires_grad_() for k, v in by_name(self.params).items()}
         self.buffers = by_name(self.buffers)
-        self.state = {name: each(values) for name, values in self.state.items()}
+        self.state = {name: kept(values) for name, values in self.state.items()}
         hps = self.update_hps
         self.update_hps = replace(
             hps,
-            lr=each(hps.lr),
-            eps=each(hps.eps),
-            weight_decay=each(hps.weight_decay),
+            lr=kept(hps.lr),
+            eps=kept(hps.eps),
+            weight_decay=kept(hps.weight_decay),
             settings=by_name(hps.settings),
         )
         self.seed_rows = self.seed_rows[index]
-        self._schedule_block = torch.empty(0)
+        self._schedule_block = torch.empty(0)  # it has a column for every slice there was
 
     def tensors(self) -> Stacked:
         """All that training has changed, by name; restored by `load`."""
@@ -311,6 +315,8 @@ class BatchedRun:
     @torch.no_grad()
     def load(self, tensors: Stacked, slots: Sequence[int], step: int) -> None:
         """Go on where `tensors` were taken; KeyError or RuntimeError when they do not fit."""
+        # The slices that were left when it was saved: every tensor then has the checkpoint's shape,
+        # and its values are replaced below. For padding any slice does.
         self.select([0 if slot == PADDING else self.slots.index(slot) for slot in slots])
         self.slots = list(slots)
         for name, value in self.tensors().items():
@@ -324,6 +330,7 @@ class BatchedRun:
         train, losses = self.prepared.train, []
         size = (train.batch_size, train.seq_len, train.heldout_batches)
         for batch in self.batched.corpus.heldout(*size):
+            # [1, batch, ...], seen as [K, batch, ...] without a copy: all trials read the same.
             x, y = (
                 part.expand(len(self.slots), *part.shape[1:])
                 for part in self.feed.to_device([batch])
@@ -379,7 +386,7 @@ class InitialTensors:
     def _param(self, spec: ParamSpec, trained_with: Sequence[AbsorbedParam]) -> Tensor:
         if spec.init == "kept":
             return self._own_value(spec.name).requires_grad_()
-        moments = [(one.init_mean, one.init_std) for one in trained_with]
+        moments = [(settings.init_mean, settings.init_std) for settings in trained_with]
         means, stds = self._on_device(moments, torch.float64).unbind(1)
         # Trials of one seed share the draw: each weight is drawn once a seed, not once a trial.
         draws = torch.stack([normal(spec.name, spec.shape, seed) for seed in self.seeds])
@@ -461,6 +468,8 @@ class Feed:
         """`dtype` is what floating-point inputs are given as."""
         self.corpus, self.train, self.seeds = corpus, train, list(seeds)
         self.device, self.dtype = device, dtype
+        # With the corpus on the device a step needs from the host only where to read,
+        # [steps, seeds, batch] for a block of steps.
         self._resident = self._load_corpus() if device.type != "cpu" else None
         self._position_block, self._block_start = torch.empty(0), 0
 
@@ -490,7 +499,7 @@ class Feed:
     def _load_corpus(self) -> tuple[TokenCorpus | ArrayCorpus, Gather] | None:
         """The corpus and how to gather from it on the device; None where it stays on the host."""
         match self.corpus:
-            case TokenCorpus() as corpus if self._fits(4 * len(corpus.tokens)):
+            case TokenCorpus() as corpus if self._fits(4 * len(corpus.tokens)):  # as int32
                 return corpus, self._windows(corpus)
             case ArrayCorpus() as corpus if self._fits(corpus.inputs.nbytes):
                 return corpus, self._samples(corpus)

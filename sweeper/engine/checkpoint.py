@@ -69,6 +69,8 @@ def save(run: BatchedRun, progress: RunProgress, path: Path) -> None:
         # Readable by its owner only, from its first byte.
         os.close(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
         save_file(tensors, temporary, metadata={"sweeper": json.dumps(header)})
+        # In this order: a name that reached the disk before its contents would be an empty
+        # checkpoint after a power cut. The folder last, as the new name is part of it.
         with temporary.open("rb") as file:
             os.fsync(file.fileno())
         os.replace(temporary, path)
@@ -153,5 +155,6 @@ def saved_batches(folder: Path, trials: Sequence[Trial]) -> list[tuple[Trial, ..
         with suppress(ValueError):
             keys = saved_keys(path)
             if all(key in by_key for key in keys):
+                # Popped: of two checkpoints with a trial in common only the first is gone on with.
                 batches.append(tuple(by_key.pop(key) for key in keys))
     return batches

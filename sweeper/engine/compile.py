@@ -58,6 +58,8 @@ class CompileDecision:
         first = run.step_index
         # A batch that begins compiled has nothing to decide.
         self.points = [] if run.compiled else [first + step for step in TIMED_STEPS]
+        # When the stretch that is being timed began, seconds of an eager step, when it was decided
+        # to compile, and the number of slices that was timed.
         self._began, self._eager, self._decided, self._size = 0.0, 0.0, 0.0, 0
 
     def look(self, step: int) -> None:
@@ -107,6 +109,8 @@ class CompileDecision:
     def _judge(self, compiled: float) -> None:
         """Keep what was measured; go back where nothing is gained."""
         self.record.gain = self._eager / compiled
+        # The steps between the decision and the second timing took what compiling took, and their
+        # own time as well.
         steps = TIMED_STEPS[2] - TIMED_STEPS[1]
         self.record.seconds = max(0.0, self._began - self._decided - steps * compiled)
         self.record.per_slice = compiled / self._size

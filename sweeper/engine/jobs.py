@@ -98,11 +98,13 @@ class TrainTrials:
                 control.notify("a trial does not fit the device: its activations are recomputed")
                 return self.run(control)
         raise_if_broken(device, problem)
+        # The program has noted which of its modes failed, so that this happens once.
         if isinstance(problem, UpdateBrokenError):
             control.notify(f"the compiled update failed ({problem}): begun anew without it")
             return self.run(control)
         reason = f"{type(problem).__name__}: {problem}"
         details = "\n".join(user_frames(problem))
+        # Once more would fail alike: the loop halves the batch until the trial that fails is alone.
         return Outcome(failure=JobFailure(reason=reason, details=details, retry=False))
 
     def _measure(self, control: Control) -> Result:
@@ -192,8 +194,8 @@ class TryStep:
     def _batched(self) -> BatchedTrials:
         train = self.trial.spec.train
         small = replace(train, steps=1, batch_size=min(2, train.batch_size), accumulate=1)
-        one = replace(self.trial, spec=replace(self.trial.spec, train=small))
-        return BatchedTrials(trials=(one,), corpus=self.corpus)
+        trial = replace(self.trial, spec=replace(self.trial.spec, train=small))
+        return BatchedTrials(trials=(trial,), corpus=self.corpus)
 
     @property
     def _target(self) -> str:
@@ -326,7 +328,7 @@ _MEASURED: dict[str, MeasuredSize] = {}
 
 def split(trials: Sequence[object], size: int) -> list[slice]:
     """Slices of at most `size`, as equal as they can be."""
-    count = -(-len(trials) // size)
+    count = -(-len(trials) // size)  # rounded up
     edges = [round(i * len(trials) / count) for i in range(count + 1)] if count else [0]
     return [slice(a, b) for a, b in pairwise(edges)]
 
@@ -428,7 +430,8 @@ class TrialsPerJob:
             measured = [MeasuredSize(**answer) for answer in answers if answer is not None]
             if len(measured) < len(answers):
                 return 0.0
-            _MEASURED[key] = max(measured, key=lambda one: one.seconds)
+            # They shared the machine while they were measured; a round ends with the slowest.
+            _MEASURED[key] = max(measured, key=lambda size: size.seconds)
         return count / _MEASURED[key].seconds
 
     def _measured(

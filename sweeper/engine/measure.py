@@ -2,7 +2,7 @@
 
 `measure_modules` trains on one batch and compares outputs on it, by hooks on modules (`recording`).
 What no call of a module shows is seen where a function is called: products with parameters that a
-model uses by itself, and what the loss gets (`WatchedFunctions`).
+model uses by itself, and what the loss gets (`ProductWatch`).
 """
 
 from __future__ import annotations
@@ -104,7 +104,7 @@ def measure_modules(
         for spec in run.prepared.trained_specs
         if not torch.equal(start[spec.name], run.params[spec.name])
     ]
-    hidden = _not_seen(moved, [one.name for one in measured if one.direct_changes])
+    hidden = _not_seen(moved, [row.name for row in measured if row.direct_changes])
     return measured + [not_seen(spec.name, spec.role) for spec in hidden]
 
 
@@ -112,6 +112,8 @@ def _measure_step(
     run: BatchedRun, start: Stacked, before: Outputs
 ) -> tuple[dict[str, float], dict[str, float]]:
     """Changes of all rows by the run's last step, and the direct ones."""
+    # With all weights of now; then with those of the start, and beside them what every module makes
+    # of its inputs at the start with its weights of now.
     after, _ = _evaluate(run, run.params)
     first, moved = _evaluate(run, start, {k: v[0] for k, v in run.params.items()})
     changes = {name: _rms_change(x, before[name]) for name, x in after.items()}
@@ -189,17 +191,17 @@ def recording(
     repeating = False
     called: set[str] = set()
     named = [(name, module) for name, module in model.named_modules() if name]
-    own = {name: _own_weights(name, module, weights, trained) for name, module in named}
+    replacing = {name: _weights_of(name, module, weights, trained) for name, module in named}
 
     def leave(name: str, module: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
         nonlocal repeating
         if repeating:
             return
         _add_call(outputs, name, output)
-        if own[name]:
+        if replacing[name]:
             repeating = True
             try:
-                repeated = functional_call(module, dict(own[name]), args, kwargs)
+                repeated = functional_call(module, dict(replacing[name]), args, kwargs)
                 _add_call(with_weights, name, repeated)
             finally:
                 repeating = False
@@ -229,16 +231,22 @@ def recording(
             with_weights.pop(name, None)
 
 
-def _own_weights(
+def _weights_of(
     name: str, module: nn.Module, weights: Mapping[str, Tensor], trained: Collection[str]
 ) -> dict[str, Tensor]:
-    """The values in `weights` by which a module's direct change is measured; see `recording`."""
-    own = {
+    """The values in `weights` by which a module's direct change is measured; see `recording`.
+
+    Matrices where the module has any, else what is least like a vector.
+    """
+    values = {
         key: weights[f"{name}.{key}"]
         for key, _ in module.named_parameters(recurse=False)
         if f"{name}.{key}" in weights
     }
-    return _matrices({k: v for k, v in own.items() if f"{name}.{k}" in trained} or own)
+    values = {key: v for key, v in values.items() if f"{name}.{key}" in trained} or values
+    # A gain of [1, width] counts where there is no true matrix, a vector where there is neither.
+    ranks = {key: (is_matrix(value.shape), value.dim() > 1) for key, value in values.items()}
+    return {key: value for key, value in values.items() if ranks[key] == max(ranks.values())}
 
 
 def _owner(parameter: str) -> str:
@@ -249,12 +257,6 @@ def _owner(parameter: str) -> str:
 def is_matrix(shape: Sequence[int]) -> bool:
     """Whether a parameter of this shape is more than a vector, such as a gain of [1, width]."""
     return sum(size > 1 for size in shape) > 1
-
-
-def _matrices(own: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The matrices of a module's parameters; the least like vectors where there is none."""
-    ranks = {key: (is_matrix(value.shape), value.dim() > 1) for key, value in own.items()}
-    return {key: value for key, value in own.items() if ranks[key] == max(ranks.values())}
 
 
 def is_measured(parameter: str, direct: Iterable[str]) -> bool:
@@ -367,19 +369,19 @@ class ProductWatch(FunctionWatch):
     def _note_product(self, func: Any, name: str, args: Any, kwargs: Any, result: Any) -> None:
         """The output of a product with a parameter, or of one added to what is larger than it."""
         output = result[0] if isinstance(result, tuple) else result
-        found = list(self._parameters_in((args, kwargs)))
-        if len(found) > 1 and name != "multi_head_attention_forward":  # a product of weights
+        factors = list(self._parameters_in((args, kwargs)))
+        if len(factors) > 1 and name != "multi_head_attention_forward":  # a product of weights
             return
-        for key, parameter, view in found:
+        for key, parameter, view in factors:
             if name == "add" and output.numel() <= view.numel():  # a sum of weights
                 continue
             # A table that is also the readout is measured where it is used first.
             if self._function.setdefault(key, name) != name:
                 continue
 
-            def with_value(value: Tensor, own: Tensor = parameter) -> Tensor:
+            def with_value(value: Tensor, old: Tensor = parameter) -> Tensor:
                 def replaced(leaf: Any) -> Any:
-                    return _like(leaf, own, value) if _is_view(leaf, own) else leaf
+                    return _like(leaf, old, value) if _is_view(leaf, old) else leaf
 
                 again = func(*tree_map(replaced, args), **tree_map(replaced, kwargs))
                 return again[0] if isinstance(again, tuple) else again  # type: ignore[no-any-return]

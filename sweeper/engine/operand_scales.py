@@ -231,6 +231,7 @@ def fraction_below_eps(
 # What a trial's `measurement` names.
 
 
+# Results hold JSON alone (`trial.Result`): a job may run in another process.
 def _coordinates(trial: Trial, corpus: Corpus, device: str, control: Control) -> Any:
     return to_json(measure_modules(trial, corpus, device, control))
 

@@ -139,8 +139,9 @@ class PreparedSpec:
         for op in self.scaled_ops:
             values = self.parameterization.scale_op(op, complete)
             if op.kind == "residual" and not self._has(f"{op.name}.skip"):
-                # A pre-norm branch does not see the stream's scale: what the stream would be
-                # multiplied by here, and at all branches before, this branch is divided by.
+                # x_l = a_l f_l(x_l-1) + b_l x_l-1, divided by B_l = b_1 ... b_l, is
+                # y_l = (a_l / B_l) f_l(x_l-1) + y_l-1. A pre-norm branch does not see the stream's
+                # scale: f_l(x_l-1) = f_l(y_l-1). So the stream y needs no factor of its own.
                 skipped *= values.get("skip", 1.0)
                 values = {"branch": values["branch"] / skipped}
             factors |= {f"{op.name}.{buffer}": value for buffer, value in values.items()}
@@ -169,7 +170,6 @@ class PreparedSpec:
         if self.architecture.complete:
             return []
         hps = self.complete(PlainHps({}))
-
         unseen = [op for op in PROBES if op.kind not in seen]
         return [
             op.kind
@@ -184,6 +184,7 @@ class PreparedSpec:
     def dead_hyperparameters(self) -> list[str]:
         """Hyperparameters of the parameterization that change nothing in this model."""
 
+        # 2 in place of 1, one at a time: what is left as it was has no place in this model.
         def trained(**changed: float) -> object:
             hps = self.complete(PlainHps(changed))
             return self.trained_with(hps), self.buffers(hps)
@@ -208,6 +209,8 @@ class PreparedSpec:
         attention of a layer.
         """
         weights = sum(prod(s.shape) for s in self.specs if s.role != "embedding")
+        # A product and an addition for each weight forward, twice that backward. Attention has two
+        # products, q k^T and that with v, of width x sequence each: 2 x 6.
         attention = 0
         if self._attention_lengths():
             attention = 12 * self.spec.width * self._example_length() * self.spec.depth

@@ -42,10 +42,10 @@ def is_out_of_memory(error: BaseException) -> bool:
     Libraries have their own words, and compilers wrap errors in their own; causes count.
     """
     for cause in _causes(error):
-        # CUDA_ERROR_OUT_OF_MEMORY, cudaErrorMemoryAllocation: out of memory
         text = str(cause).lower()
         if isinstance(cause, torch.OutOfMemoryError | MemoryError):
             return True
+        # Spaces for underscores find CUDA_ERROR_OUT_OF_MEMORY, which CUDA's driver says.
         if isinstance(cause, RuntimeError) and any(
             phrase in text or phrase in text.replace("_", " ") for phrase in _OUT_OF_MEMORY
         ):
@@ -213,7 +213,7 @@ class Program:
         self._parameters = dict(self.model.named_parameters())
         self._initial_buffers = {name: value.data for name, value in self.model.named_buffers()}
         self._state_names, self._aliases = tuple(self.module_state()), _aliases(self.model)
-        self._mapped: StackedLoss = vmap(self._loss)
+        self._mapped: StackedLoss = vmap(self._loss)  # over the first dimension of all tensors
         self._compiled: dict[str, Any] = {}
         self._recomputing = False
         # The parameters of the batch whose only slice the module is bound to. At first the module
@@ -305,15 +305,15 @@ class Program:
                     with self._forward():
                         return self._mapped(params, buffers, x, y)
                 except Exception as error:
-                    raise_if_out_of_memory(error)
                     # In evaluation a module may do what it does not do in training: this says
                     # nothing of the mode, and the trials are evaluated one by one.
-                    del error
+                    raise_if_out_of_memory(error)
             with self._forward():
-                slices = [
-                    (_slice_of(params, i), _slice_of(buffers, i), x[i], y[i]) for i in range(len(x))
+                losses = [
+                    self._loss(_slice_of(params, i), _slice_of(buffers, i), x[i], y[i])
+                    for i in range(len(x))
                 ]
-                return torch.stack([self._loss(*one) for one in slices])
+                return torch.stack(losses)
         finally:
             self.model.train(training)
 
@@ -375,7 +375,11 @@ class Program:
         return loss.detach()[None], [grad[None] for grad in grads]
 
     def _bind(self, params: Stacked, buffers: Stacked) -> None:
-        """Let the module's tensors be views of the only slice; once for a batch."""
+        """Let the module's tensors be views of the only slice; once for a batch.
+
+        The optimizer writes into the stacked tensors in place, so that the views follow. A batch
+        that drops slices has a new dictionary, and is bound again.
+        """
         if self._bound is params:
             return
         self.release()
@@ -418,7 +422,10 @@ class Program:
 
 
 def _aliases(model: nn.Module) -> dict[str, list[str]]:
-    """All names of each parameter and buffer, by its first; a shared module has only one."""
+    """All names of each parameter and buffer, by its first.
+
+    A module that is shared is visited once: its tensors have the one name, which all its users see.
+    """
     names: dict[int, list[str]] = {}
     for prefix, module in model.named_modules():
         parameters = module.named_parameters(recurse=False)
@@ -479,5 +486,6 @@ def program_for(spec: TrialSpec, device: str) -> Program:
 
 def random_seed(seed: int, step: int, part: int = 0) -> int:
     """Seed of what is random in a part of a trial's step, by its seed, the step and the part."""
+    # The first part has the seed of a step that is not taken apart. 63 bits are what torch takes.
     word = f"{seed}/step/{step}" + f"/{part}" * (part > 0)
     return int.from_bytes(sha256(word.encode()).digest()[:8], "big") >> 1

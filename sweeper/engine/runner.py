@@ -81,19 +81,19 @@ class Engine:
             )
 
     def takes(self, name: str) -> bool:
-        """All of them."""
+        """Whether trials take data, a seed or a size: all of them."""
         return True
 
     def measures(self, kind: str) -> bool:
-        """Likewise."""
+        """Whether trials can measure a kind of `operand_scales.MEASUREMENTS`: all of them."""
         return True
 
     def argv(self, trial: Trial, folder: Path, *, write: bool = False) -> None:
-        """It runs no command."""
+        """The command of a trial: there is none."""
         return
 
     def identity(self) -> dict[str, Any]:
-        """The engine, and how it computes."""
+        """The runner's part of a trial's key: the engine, and how it computes."""
         return {"name": "engine", "numerics": NUMERICS}
 
     def device_of(self, launcher: Launcher) -> str:
@@ -173,6 +173,7 @@ class EngineRunner:
             save_every=settings.save_every,
         )
         self.sizes = TrialsPerJob(settings.batched_trials, corpus, self.execution.device, notify)
+        # Trials of each specification that are in a batch and in no job yet.
         self._pending = Counter[str]()
 
     def machine(self) -> Machine:
@@ -191,6 +192,7 @@ class EngineRunner:
         batched = [trial for trial in fresh if not trial.measurement]
         if batched:
             self.sizes.choose_layout(batched, executor)
+        # Of neighbours alone: trials train in the order in which they were asked for.
         for _, group in groupby(batched, key=lambda trial: trial.spec.digest):
             same = tuple(group)
             batches += [same[part] for part in split(same, self.sizes.size(same, executor))]
@@ -206,7 +208,10 @@ class EngineRunner:
         return Job(task=task)
 
     def _execution(self, batch: Batch) -> Execution:
-        """With this process's share of the trials that wait: compiling serves them as well."""
+        """How the batch is run, `pending` being its process's share of the trials that wait.
+
+        What is compiled for this batch serves those in the same process.
+        """
         digest = batch[0].spec.digest
         self._pending[digest] = max(0, self._pending[digest] - len(batch))
         layout = self.sizes.layout

@@ -95,7 +95,7 @@ class Training:
         steps, run = self.train.steps, self.batched_run
         stretch = max(1, steps // SYNC_POINTS)
         rungs = self.pruner.rungs if self.pruner else ()
-        # The step of a checkpoint is among them: its trials may not have been dropped yet.
+        # A checkpoint's own step counts, if it is one: trials that stopped at it are still there.
         sync_points = {
             stop
             for stop in {*range(stretch, steps, stretch), *rungs, steps}
@@ -132,6 +132,7 @@ class Training:
         losses = torch.stack(self.unread_losses).double().cpu().numpy()  # in one copy
         self.unread_losses.clear()
         step, first = run.step_index, run.step_index - len(losses)
+        # Columns are slices, of which some may have been dropped; results go by the trial's index.
         for column, slot in enumerate(run.slots):
             if slot != PADDING:
                 progress.losses[first:step, slot] = losses[:, column]
@@ -166,6 +167,7 @@ class Training:
             sizes = run.program.compiled_sizes
             size = min((compiled for compiled in sizes if compiled >= size), default=size)
         if size < len(run.slots):
+            # Trials first, then padding that fills the size up; what is kept stays in its order.
             order = sorted(range(len(run.slots)), key=lambda i: run.slots[i] == PADDING)
             run.select(sorted(order[:size]))
             if run.compiled:
@@ -177,6 +179,8 @@ class Training:
         due = time.perf_counter() - self.saved_at > self.execution.save_every
         if not leave and not (due and self.path):
             return
+        # A checkpoint holds the losses up to its step. Where no trial trains any more there is
+        # nothing to save or to leave: the results are at hand.
         self._sync()
         if self.path and self._active():
             self.progress.seconds = time.perf_counter() - self.start
@@ -193,6 +197,7 @@ class Training:
         heldout = dict.fromkeys(range(len(self.trials)), math.nan)
         if self._active():
             values = self.batched_run.heldout().double().cpu().numpy()
+            # Padding has a value too, under the key PADDING, which no trial's index is.
             heldout |= {s: float(v) for s, v in zip(self.batched_run.slots, values, strict=True)}
         # Batched trials divide their time among them by their steps.
         seconds = time.perf_counter() - self.start

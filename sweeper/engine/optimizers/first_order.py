@@ -118,6 +118,7 @@ class Lion:
         momentum = state["momentum"]
         lrs, rate = current_lrs(params, hps, now), 1 - hps.settings["beta1"]
         apply_weight_decay(params, hps, now)
+        # By beta1 for the step, by beta2 for what is kept: the newest gradient counts more at once.
         for p, m, g, lr in zip(params, momentum, grads, lrs, strict=True):
             p.sub_(torch.lerp(m, g, beside(rate, m)).sign_().mul_(lr))
         update_averages(momentum, grads, hps.settings["beta2"])

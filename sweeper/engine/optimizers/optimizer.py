@@ -122,7 +122,7 @@ def clip_gradients(grads: list[Tensor], max_norm: float) -> None:
 
     As `torch.nn.utils.clip_grad_norm_`, a trial at a time.
     """
-    squares = [grad.double().flatten(1).square().sum(1) for grad in grads]
+    squares = [grad.double().flatten(1).square().sum(1) for grad in grads]  # each [K]
     factor = (max_norm / (torch.stack(squares).sum(0).sqrt() + 1e-6)).clamp(max=1.0)
     for grad in grads:
         grad.mul_(unsqueeze_like(factor.to(grad.dtype), grad))
@@ -170,8 +170,8 @@ def bias(beta: Tensor, step: Tensor | int) -> Tensor:
 
 
 def _bias_of(name: str, hps: UpdateHps, now: StepInfo) -> Tensor:
-    given = now.biases.get(name)
-    return bias(hps.settings[name], now.step) if given is None else given
+    at_hand = now.biases.get(name)
+    return bias(hps.settings[name], now.step) if at_hand is None else at_hand
 
 
 def adam(
@@ -212,6 +212,7 @@ def adam(
 
 def hidden_kind(spec: ParamSpec) -> Update:
     """Of hidden matrices as an orthogonal matrix, like a sign of all else."""
+    # One dimension has no singular values to bring to 1.
     hidden = spec.role is Role.HIDDEN and len(spec.shape) >= 2
     return Update.ORTHOGONAL if hidden else Update.SIGN
 

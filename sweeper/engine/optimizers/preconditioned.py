@@ -106,6 +106,7 @@ def spectrally_normalized(matrices: Tensor) -> Tensor:
     for _ in range(NORM_ITERATIONS):
         length = torch.linalg.vector_norm(vector, dim=1, keepdim=True)
         vector = gram @ (vector / length.clamp(min=tiny))
+    # `vector` is now gram times a unit vector: its length is near the top eigenvalue, sigma^2.
     sigma = torch.linalg.vector_norm(vector, dim=1, keepdim=True).sqrt()
     normalized: Tensor = matrices / sigma.clamp(min=tiny)
     return normalized
@@ -248,10 +249,12 @@ class SOAP(Preconditioned):
 
     def second_moment_roots(self, state: State, hps: UpdateHps, step: int) -> list[Tensor]:
         """What Adam divides by before eps is added, of matrices in their bases; see `Optimizer`."""
+        # Hidden matrices begin a step later, so that their averages have had a step less.
         roots = adam_roots(state["second"], hps, step)
-        moves = adam_roots(state["second"], hps, max(step - 1, 1))
-        orthogonal = [kind is Update.ORTHOGONAL for kind in hps.kinds]
-        return [moves[i] if late else roots[i] for i, late in enumerate(orthogonal)]
+        later = adam_roots(state["second"], hps, max(step - 1, 1))
+        return [
+            later[i] if kind is Update.ORTHOGONAL else roots[i] for i, kind in enumerate(hps.kinds)
+        ]
 
     def update(
         self, params: list[Tensor], grads: list[Tensor], state: State, hps: UpdateHps, now: StepInfo
@@ -263,6 +266,7 @@ class SOAP(Preconditioned):
             step = self._step(i, gradient, state, hps, now)
             p.mul_(hps.weight_decay[i] * beside(-now.schedule, p) + 1.0)
             p.sub_(lrs[i] * step.view_as(p))
+            # After the step: bases must not know the gradient that is seen in them.
             self._renew(i, gradient, state, hps, now)
 
     def _step(
@@ -271,7 +275,8 @@ class SOAP(Preconditioned):
         """Adam's step in the bases, seen from outside; 0 at the first."""
         beta1, beta2 = hps.settings["beta1"], hps.settings["beta2"]
         left, right = state["left_basis"][i], state["right_basis"][i]
-        # Bases are 0 before the first step, and so is all that is seen in them.
+        # Bases are 0 before the first step, and so is all that is seen in them. A tensor decides,
+        # as a branch on `now.step` would wait for the device.
         rotated, moves = left.mT @ gradient @ right, now.step > 1
         first, second = (as_matrices(state[name][i]) for name in ("first", "second"))
         mean = torch.lerp(first, gradient, beside(1 - beta1, first))
