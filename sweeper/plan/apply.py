@@ -57,6 +57,7 @@ def match_parameters(
     unknown, reshaped, unmatched = [], [], set(exact)
     for name, parameter in model.named_parameters():
         options = [exact[name]] if name in exact else cores.get(unwrapped(name), [])
+        # None, or several that only wrappers tell apart, or one that another name has taken.
         if len(options) != 1 or options[0].name not in unmatched:
             unknown.append(f"{name} {list(parameter.shape)}")
             continue
@@ -76,10 +77,10 @@ def _refuse(unknown: list[str], missing: list[str], reshaped: list[str]) -> None
         ("these parameters have another shape", reshaped),
     )
     parts = []
-    for words, names in kinds:
+    for problem, names in kinds:
         more = f" and {len(names) - MAX_NAMES} more" if len(names) > MAX_NAMES else ""
         if names:
-            parts.append(f"{words}: {'; '.join(names[:MAX_NAMES])}{more}")
+            parts.append(f"{problem}: {'; '.join(names[:MAX_NAMES])}{more}")
     if parts:
         hint = "Is it the model, width and depth that the plan was made for?"
         if reshaped:
@@ -152,6 +153,7 @@ def param_groups(
                 "lr": lr,
                 "initial_lr": lr,
                 "eps": members[0].eps,
+                # torch removes lr * weight_decay of a weight; the plan says what is removed.
                 "weight_decay": members[0].weight_decay / lr,
                 **({} if betas is None else {"betas": betas}),
             }
@@ -248,11 +250,12 @@ def _pairs_by_name(
     pairs, strange = [], []
     for index, group in enumerate(groups):
         name = str(group.get("name", ""))
-        found = waiting.get(frozenset(name.split(", ")), [])
-        if not found:
+        candidates = waiting.get(frozenset(name.split(", ")), [])
+        if not candidates:
             strange.append(name or f"number {index}, without a name")
             continue
-        members = found.pop(0)
+        # Groups of one name (layers that only differ in their numbers) come in the plan's order.
+        members = candidates.pop(0)
         pairs.append(Pair(name, members[0], group))
         if len(group["params"]) != len(members):
             problems.append(
@@ -284,19 +287,20 @@ def _pairs_by_parameter(
             holders.setdefault(id(parameter), []).append(group)
     pairs, lost, twice, frozen = [], [], [], []
     for setting, parameter in match_parameters(settings, model, differs=("*",)):
-        found = holders.pop(id(parameter), [])
+        own_groups = holders.pop(id(parameter), [])
         if setting.frozen:
-            frozen += [setting.name] * bool(found)
+            frozen += [setting.name] * bool(own_groups)
             continue
-        lost += [setting.name] * (not found)
-        twice += [setting.name] * (len(found) > 1)
-        pairs += [Pair(setting.name, setting, group) for group in found]
+        lost += [setting.name] * (not own_groups)
+        twice += [setting.name] * (len(own_groups) > 1)
+        pairs += [Pair(setting.name, setting, group) for group in own_groups]
     kinds = {
         "these parameters of the model are in no group": lost,
         "these parameters are in groups more than once": twice,
         "these parameters are frozen in the plan, and in a group": frozen,
     }
-    problems += [f"{words}: {_listed(names)}" for words, names in kinds.items() if names]
+    problems += [f"{problem}: {_listed(names)}" for problem, names in kinds.items() if names]
+    # What is left was claimed by no parameter of the model.
     if holders:
         problems.append(
             f"{len(holders)} parameters of its groups are not the model's: make the groups after "
@@ -359,13 +363,13 @@ def _betas_problems(pairs: Sequence[Pair], betas: tuple[float, float] | None) ->
     if betas is None:
         return []
     for pair in pairs:
-        found = pair.group.get("betas")
-        same = found is not None and all(
+        actual = pair.group.get("betas")
+        same = actual is not None and all(
             isclose(beta, planned, rel_tol=EXACT_TOLERANCE)
-            for beta, planned in zip(found, betas, strict=True)
+            for beta, planned in zip(actual, betas, strict=True)
         )
         if not same:
-            line = f"{_short(pair.label)} has {found}, planned {betas}"
+            line = f"{_short(pair.label)} has {actual}, planned {betas}"
             return [f"betas are not those of the plan's law: {line}; param_groups gives them"]
     return []
 
@@ -381,11 +385,12 @@ def _decay_problems(pairs: Sequence[Pair], optimizer: Optimizer) -> list[str]:
     wrong: dict[float, str] = {}
     common = _common_decay_factor(pairs)
     for pair in pairs:
+        # lr is what a schedule has made of the peak by now; weight_decay belongs to the peak.
         peak = float(pair.group.get("initial_lr", pair.planned.lr * common))
         wanted = pair.planned.weight_decay / peak if peak else 0.0
-        found = float(pair.group.get("weight_decay", 0.0))
-        if not isclose(found, wanted, rel_tol=RATE_TOLERANCE):
-            line = f"{_short(pair.label)} has {found:.3g}, planned {wanted:.3g}"
+        actual = float(pair.group.get("weight_decay", 0.0))
+        if not isclose(actual, wanted, rel_tol=RATE_TOLERANCE):
+            line = f"{_short(pair.label)} has {actual:.3g}, planned {wanted:.3g}"
             wrong.setdefault(pair.planned.lr, line)
     if not wrong:
         return []
@@ -395,6 +400,8 @@ def _decay_problems(pairs: Sequence[Pair], optimizer: Optimizer) -> list[str]:
 
 def _common_decay_factor(pairs: Sequence[Pair]) -> float:
     """What the rates of groups without `initial_lr` were multiplied by, read off their decay."""
+    # weight_decay = planned decay / (planned lr * factor), solved for the factor; the first group
+    # tells it, and the others must agree.
     for pair in pairs:
         decay = float(pair.group.get("weight_decay", 0.0))
         if decay and pair.planned.weight_decay:

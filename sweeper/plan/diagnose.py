@@ -123,7 +123,8 @@ def _deviation(row: Explained, role: Role) -> tuple[float, float]:
 
 
 def _adjusted(s: FailedTransfer, **changes: Any) -> dict[str, Any]:
-    """The override that wraps the parameterization."""
+    """The override that wraps the parameterization in `scaling.relative.Adjusted`."""
+    # The space is the config's, beside the plugin's own fields: it stays on the outside.
     parameterization = dict(s.tree["parameterization"])
     space = parameterization.pop("space")
     plain = {k: asdict(v) if isinstance(v, Change) else v for k, v in changes.items()}
@@ -147,10 +148,10 @@ def _rules(s: FailedTransfer) -> Ablation | None:
     deviations = mup_deviations(s.rows)
     if len(deviations) < 2:
         return None
-    words = "; ".join(f"{ROLE_WORDS[role]} {_powers(one)}" for role, one in deviations.items())
+    powers = "; ".join(f"{ROLE_WORDS[role]} {_powers(c)}" for role, c in deviations.items())
     return Ablation(
         name="rules",
-        change=f"muP's rules for all parameters ({words}; m is the growth of the width)",
+        change=f"muP's rules for all parameters ({powers}; m is the growth of the width)",
         cause="the parameterization does not rescale its parameters with the width as muP does",
         overrides=_adjusted(s, **{str(role): change for role, change in deviations.items()}),
         evidence=f"{len(deviations)} roles of parameters follow other powers of the width than "
@@ -207,6 +208,8 @@ def _decay(s: FailedTransfer) -> Ablation | None:
         )
     hidden = [p for p in s.parameters if p.role == Role.HIDDEN] or list(s.parameters)
     base, large = (median(getattr(p, k).weight_decay for p in hidden) for k in ("base", "target"))
+    # A trial multiplies the optimizer's decay by its own factor, if it has one: taken out here, so
+    # that the base decays as it did.
     kept = base / 2.0 ** s.best_log2.get("weight_decay", 0.0)
     evidence = (
         f"a step removes {base:.3g} of a hidden weight at the base and {large:.3g} at {s.large}"
@@ -256,6 +259,7 @@ def _attention(s: FailedTransfer) -> Ablation | None:
     if s.attention is None or s.attention[0].head_size == s.attention[1].head_size:
         return None
     base, large = s.attention
+    # The logits' factor goes as head_size^-power. It is 1 in muP and 1/2 in usual attention.
     power = -math.log(large.logit / base.logit) / math.log(large.head_size / base.head_size)
     if abs(power - 1) <= EXPONENT_TOLERANCE:
         return None
@@ -314,11 +318,12 @@ def _edge(s: FailedTransfer) -> str:
     """How close the optimum is to rates that diverge, where it is close at either size."""
     if min(s.distances_to_divergence) > EDGE_DISTANCE:
         return ""
-    words = (
+    distances = (
         f"{distance:.2g} at {size}" if math.isfinite(distance) else f"none diverges at {size}"
         for size, distance in zip((s.base, s.large), s.distances_to_divergence, strict=True)
     )
-    return "distance in log2 from the optimum to the first rate that diverges: " + "; ".join(words)
+    what = "distance in log2 from the optimum to the first rate that diverges"
+    return f"{what}: {'; '.join(distances)}"
 
 
 def _horizon(s: FailedTransfer) -> Ablation:
@@ -368,8 +373,10 @@ ABLATIONS: Mapping[str, MakeAblation] = {
 
 def applicable_ablations(s: FailedTransfer, only: Sequence[str] | None = None) -> list[Ablation]:
     """The ablations that apply, those with evidence first; `only` names those wanted."""
-    made = [make(s) for name, make in ABLATIONS.items() if not only or name in only]
-    return sorted((one for one in made if one is not None), key=lambda one: not one.evidence)
+    made = (make(s) for name, make in ABLATIONS.items() if not only or name in only)
+    applicable = [ablation for ablation in made if ablation is not None]
+    # Of equal evidence in the order of ABLATIONS: width first, then depth, then all else.
+    return sorted(applicable, key=lambda ablation: not ablation.evidence)
 
 
 # What ablations of a failing transfer show: how much of the failure each explains.
@@ -466,7 +473,8 @@ def severity(shift: float, loss_gap: float, loss: float, rule: LadderRule) -> fl
     allowed = rule.allowed_gap(loss)
     gap_ratio = loss_gap / allowed if allowed else MAX_SEVERITY * (loss_gap > 0)
     ratios = (abs(shift) / rule.max_shift, gap_ratio)
-    return min(MAX_SEVERITY, max(MAX_SEVERITY if math.isnan(one) else one for one in ratios))
+    # Python's max of a NaN depends on the order.
+    return min(MAX_SEVERITY, max(MAX_SEVERITY if math.isnan(r) else r for r in ratios))
 
 
 def explained_fraction(before: SizeVerdict, after: SizeVerdict, rule: LadderRule) -> Estimate:
@@ -476,6 +484,7 @@ def explained_fraction(before: SizeVerdict, after: SizeVerdict, rule: LadderRule
     """
     whole = severity(before.shift_log2.value, before.loss_gap.value, before.loss.value, rule)
     shift, gap = after.shift_log2, after.loss_gap
+    # |shift| over its interval: 0 where that holds 0, else the nearer end; at most the farther one.
     least_shift = max(0.0, shift.low, -shift.high)
     most_shift = max(abs(shift.low), abs(shift.high))
     # The worst case of both explains least, the best case of both most.

@@ -1,4 +1,8 @@
-"""What every parameter of a model is given, and why: exponents, numbers at both sizes."""
+"""What every parameter of a model is given, and why: exponents, numbers at both sizes.
+
+Nothing is computed here: numbers are those of the plan (`plan.plan_of`), which has them from
+`scaling/prescription.py`, and exponents are read off them. Roles and notes are the classifier's.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 
 from sweeper.plan.factors import tied_weight
 from sweeper.plan.plan import PlannedParameter, TransferPlan
-from sweeper.scaling.prescription import Prescription
 from sweeper.scaling.spec import ParamSpec, Role, ScaledOp
 from sweeper.trial import PlainHps
 
@@ -63,7 +66,10 @@ def explain(
     notes = {spec.name: spec.note for spec in narrow.specs}
     rows = []
     for parameter in plan.parameters:
-        a, b, c = _exponents(before[parameter.name], after[parameter.name], width_ratio)
+        old, new = before[parameter.name], after[parameter.name]
+        pairs = ((old.multiplier, new.multiplier), (old.init_std, new.init_std), (old.lr, new.lr))
+        # new = old m^-a; adding 0 makes a 0 of the -0 that the minus sign leaves.
+        a, b, c = (round(-log(n / o) / log(width_ratio), 6) + 0.0 for o, n in pairs)
         reasons = [ROLE_REASONS[Role(parameter.role)], notes[parameter.name]]
         why = "; ".join(reason for reason in reasons if reason)
         rows.append(Explained(parameter=parameter, a=a, b=b, c=c, why=why))
@@ -89,13 +95,3 @@ def tied_readouts(
             line += f", beside the model's own factor, {own:.6g} of the base's"
         lines.append(line)
     return lines
-
-
-def _exponents(before: Prescription, after: Prescription, width_ratio: float) -> tuple[float, ...]:
-    """(a, b, c): how multiplier, init std and learning rate shrink as the width grows."""
-    pairs = (
-        (before.multiplier, after.multiplier),
-        (before.init_std, after.init_std),
-        (before.lr, after.lr),
-    )
-    return tuple(round(-log(new / old) / log(width_ratio), 6) + 0.0 for old, new in pairs)

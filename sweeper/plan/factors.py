@@ -138,6 +138,7 @@ def ask(
     def attention(head_size: int, length: int = USUAL_LENGTH) -> tuple[ScaledOp, dict[str, float]]:
         return factors_of("attention", head_size=head_size, seq_len=length, causal=True)
 
+    # Heads of a plain model may grow with its width: people are told the law in the head size.
     logits = [attention(size)[1].get("logit", 0.0) for size in (USUAL_HEAD, 2 * USUAL_HEAD)]
     rule = _rule(*logits) if all(logits) else ""
     ran = sorted(model.attentions, key=lambda a: (a.head_size, a.seq_len, a.scale or 0.0))
@@ -161,6 +162,7 @@ def ask(
         for branch in range(1, 2 * depth + 1):
             op, factors = factors_of("residual", branch=branch, **counts)
             answers.append(Answer(op=op, factors=factors, where=where, seen=False))
+    # A loss is told by its number of classes, which are the readout's outputs.
     classes = next((spec.fan_out for spec in model.specs if spec.role is Role.READOUT), 1)
     for kind, geometry in (("gated_silu", {}), ("loss", {"classes": classes})):
         if kind not in seen:
@@ -241,6 +243,7 @@ def needs(
         for key, value in answer.factors.items()
         if not isclose(value, answer.usual(key))
     ]
+    # Weights absorb a multiplier for both directions; what the backward pass has beside it is left.
     for name, (forward, backward) in multipliers.items():
         if not isclose(forward, backward):
             seen.append((name, "multiply the gradient to its input by {}", backward / forward))

@@ -152,6 +152,7 @@ def _row(first: PlannedParameter, names: Sequence[str], count: int) -> list[tupl
 def _name_lines(names: Sequence[str], count: int) -> list[str]:
     """Names on at most `NAMES_LINES` lines; what has no room is counted."""
     shown, tail = [*names], ""
+    # The count must not be broken over two lines: `wrap` breaks at spaces of any other kind.
     while len(lines := _wrapped(shown, tail)) > NAMES_LINES and len(shown) > 1:
         shown.pop()
         tail = f", ...{NO_BREAK}{count}{NO_BREAK}in{NO_BREAK}all"
@@ -267,6 +268,7 @@ class TransferPlan:
     @classmethod
     def read_json(cls, record: Mapping[str, Any], build: Build) -> TransferPlan:
         """BadInput for a plan of another version, or that nothing can be trained by."""
+        # First: the fields of another version may well be read, and mean something else.
         if (version := record.get("version")) != PLAN_VERSION:
             raise BadInput(f"its version is {version!r}, and this sweeper reads {PLAN_VERSION}")
         plan: TransferPlan = build(record)
@@ -404,13 +406,14 @@ def make_plan(
         optimizer_spec=prepared.spec.optimizer,
         optimizer=prepared.optimizer,
     )
+    # Rules get every hyperparameter; the plan lists those that were searched.
     complete = prepared.complete(hps)
     plan = plan_of(prepared.architecture, rules, base, target, complete, source, law=law)
     return replace(plan, hps=_lawful(hps, law))
 
 
 def _lawful(hps: PlainHps, law: AppliedLaw | None) -> PlainHps:
-    """The hyperparameters at the target."""
+    """The hyperparameters at the target: those at the base, times the law's factors."""
     return hps if law is None else as_used(law.apply(log2(hps)))
 
 
@@ -457,6 +460,8 @@ def plan_of(
     At the target they are those that the `law` makes of them. Not `depth_known`: no size of the
     model is its depth.
     """
+    # eta at the target: the one that was tuned, unless a law changes it for another batch or
+    # horizon. The width is in no hyperparameter, but in every parameter's own factors.
     tuned, hps = hps, _lawful(hps, law)
     parameters = tuple(_planned(spec, rules, hps, tuned) for spec in model.specs)
     answers = ask(rules.parameterization, hps, model, (target.depth, base.depth))

@@ -1,4 +1,8 @@
-"""A model's sizes under the names that its author gave them, as widths and depths."""
+"""`plan_for`: the plan of anybody's model, from the function that builds it.
+
+No data, no study, no folder. First the model's sizes, under the names that its author gave them,
+as widths and depths (`SizePair`); then its parameterization, optimizer, hyperparameters and law.
+"""
 
 from __future__ import annotations
 
@@ -82,18 +86,18 @@ class SizePair:
         Other sizes than the base's and the target's are wider or deeper ones, to compare with:
         what grows towards the target is doubled, and depths are one more.
         """
-        made = dict(self.base)
+        sizes = dict(self.base)
         for name, value in self.base.items():
             asked, main = (depth, self.depth) if DEPTH_NAME.search(name) else (width, self.width)
             if main is None or asked == self.base[main]:
                 continue
             if asked == self.target[main]:
-                made[name] = self.target[name]
+                sizes[name] = self.target[name]
             elif DEPTH_NAME.search(name):
-                made[name] = _each(name, value, lambda size: size + 1)
+                sizes[name] = _each(name, value, lambda size: size + 1)
             elif name in (self._changed() or (self.width,)):
-                made[name] = _each(name, value, lambda size: 2 * size)
-        return made
+                sizes[name] = _each(name, value, lambda size: 2 * size)
+        return sizes
 
     def _changed(self) -> list[str]:
         """The widths that differ."""
@@ -216,6 +220,7 @@ def _law(
                 raise ConfigError(name, dict(run), "given where a law is, such as law='joint'")
         return None
     betas = {n: v for n, v in rules.optimizer.settings(hps).items() if n.startswith("beta")}
+    # Weights at base and target: laws may go by tokens per weight.
     counts = [
         sum(prod(getattr(parameter, of)) for parameter in specs) for of in ("base_shape", "shape")
     ]
@@ -223,6 +228,7 @@ def _law(
         replace(_scale(name, size, run), parameters=count, betas=betas)
         for name, size, run, count in zip(RUNS, sizes, runs, counts, strict=True)
     )
+    # Tokens of one run beside examples of the other would be a change of the horizon that is none.
     with_length = ["seq_len" in run for run in runs if run is not None]
     if len(set(with_length)) > 1:
         lacking = with_length.index(False)
@@ -332,7 +338,10 @@ def _defaults(parameterization: str) -> dict[str, float]:
 
 
 def _check_rules(rules: Rules, specs: Iterable[ParamSpec]) -> None:
-    """ConfigError for an optimizer that the parameterization has no rule for."""
+    """ConfigError for an optimizer that the parameterization has no rule for.
+
+    As in `engine.prepare`, but under the argument's name.
+    """
     ones = PlainHps(dict.fromkeys(rules.parameterization.hyperparameters, 1.0))
     try:
         for spec in specs:
