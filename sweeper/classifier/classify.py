@@ -105,6 +105,7 @@ def compare(
 
 def _deeper(base: Sizes, target: Sizes, depth: str) -> Iterator[dict[str, Any]]:
     """Sizes of deeper models, the first that can be built counts: some depths must be even."""
+    # The target's own depth last: it may be large, and is only needed where no small one works.
     if isinstance(base[depth], int):
         yield {**base, depth: base[depth] + 1}
         yield {**base, depth: 2 * base[depth]}
@@ -185,8 +186,11 @@ def _compare(
     which do not follow from the others where sizes are no multiples of the base's. Of the deeper
     model the names and shapes are enough.
     """
+    # Where no forward pass works at the base none is tried elsewhere: roles given by hand need the
+    # shapes alone.
     base_trace = tracer.trace(base)
     wider_trace = tracer.trace(wider) if base_trace.uses is not None else tracer.shapes(wider)
+    # Often the target is one of the two that are traced already.
     traced = next((t for s, t in ((base, base_trace), (wider, wider_trace)) if s == target), None)
     growth = Growth(
         base=base_trace,
@@ -213,6 +217,7 @@ def _target(tracer: Tracer, target: Sizes, base: ModelTrace) -> ModelTrace:
     if base.uses is None:
         return tracer.shapes(target)
     traced = tracer.trace(target)
+    # Too large is no failure: its fans follow from those of the smaller ones (`inferred_fans`).
     return replace(traced, failure="") if traced.too_large else traced
 
 
@@ -245,6 +250,7 @@ def _check_layers(tracer: Tracer, growth: Growth, depth: str) -> None:
             there = tracer.shapes({**base, depth: deep}).shapes
         except BadInput:
             continue
+        # Depths one by one: kinds of layers may alternate in any pattern.
         if not LayerMatching(there, growth.target.shapes).missing():
             advice = f"take a base of {depth}={deep}, which has layers of every kind"
             break

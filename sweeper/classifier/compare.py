@@ -67,7 +67,7 @@ class Growth:
         base, wider, target = self.sizes
         pairs = [(name, self.matching.counterpart(name)) for name in self.target.shapes]
         for name, base_name in pairs:
-            # Without a counterpart there is something else to refuse.
+            # Without a counterpart there is something else to refuse, which `_spec` does.
             if base_name is None or base_name not in self.wider.shapes:
                 return
             if self.width_dims(name, base_name):
@@ -83,6 +83,8 @@ class Growth:
         grown = differing_dims(base_name, self.base, self.wider)
         if not self.at_target:
             return grown
+        # A size that is rounded up to a multiple may be equal at base and wider, and larger at the
+        # target: that dimension grows too.
         shape, there = self.base.shapes[base_name], self.target.shapes[name]
         deep = self.depth_dims(base_name)
         late = [i for i, (a, b) in enumerate(zip(shape, there, strict=True)) if a != b]
@@ -144,6 +146,7 @@ def depths(base: Sizes, target: Sizes) -> list[str]:
 
 def _ranked(base: Sizes, target: Sizes, plain: str, *, deep: bool) -> list[str]:
     names = [n for n, v in base.items() if is_whole(v) and bool(DEPTH_NAME.search(n)) == deep]
+    # False sorts first: called `plain`, then one that differs, then one of a usual name.
     return sorted(names, key=lambda n: (n != plain, base[n] == target[n], not WIDTH_NAME.search(n)))
 
 
@@ -180,6 +183,7 @@ def fans_by_layout(shape: Sequence[int], role: Role, width_dims: Sequence[int]) 
         wide = [shape[dim] for dim in width_dims] or [*shape][-1:]
         return 1, prod(wide)
     rows, rest = shape[0], prod(shape[1:])
+    # A table is [words, width]: its rows are inputs. A Linear is [out, in].
     return (rows, rest) if role is Role.EMBEDDING else (rest, rows)
 
 
@@ -222,6 +226,7 @@ def inferred_fans(
     `pairs` are the smaller models and the parameter's name there. Undecided unless a fan is the
     same share of the dimensions that it spans in all of them.
     """
+    # Fractions, not floats: a share of a third must be the same at all sizes, to the last digit.
     shares: set[tuple[Fraction, Fraction]] = set()
     for trace, name in pairs:
         use, small = _use(trace, name, signature), trace.shapes[name]
@@ -464,6 +469,7 @@ class SizeComparison:
         """What the user should mind beside the role."""
         if decision.role is Role.READOUT and base_name in self.base.contracted_again:
             yield "its output feeds further layers: consider the role hidden"
+        # Products in the order of the pass, which is the same at both widths.
         pairs = zip(self.base.activation_products, self.wider.activation_products, strict=False)
         growing = {
             base.size
@@ -485,6 +491,7 @@ class SizeComparison:
             for trace, at in ((self.target, spec.name), (self.base, base_name))
             if decision.readout is not None and trace.uses is not None
         ]
+        # One trace alone where the target is too large: its own factor then counts as the base's.
         at_target, at_base = uses[0], uses[-1]
         geometry = {
             "fan_in": spec.readout_fan_in,

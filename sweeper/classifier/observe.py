@@ -107,13 +107,13 @@ def observe(
     ConfigError for a branch that is never called, or whose output is no tensor.
     """
     blocks = [module.scale_op("") for module in model.modules() if isinstance(module, ScaledModule)]
-    own = {op.kind for op in blocks if op is not None}
+    declared = {op.kind for op in blocks if op is not None}
     parameters = [(uncompiled(name), p) for name, p in model.named_parameters()]
     watch = OperationWatch({id(p): name for name, p in parameters if name in tied}, tied)
     with watch.watching(model):
         run()
-    sites = [site for site in watch.sites if site.kind not in own]
-    if "residual" not in own:
+    sites = [site for site in watch.sites if site.kind not in declared]
+    if "residual" not in declared:
         names = branch_names(model, branches)
         _check_branches(names, watch.outputs)
         counts = {"branches": len(names), "base_branches": base_branches or len(names)}
@@ -123,7 +123,7 @@ def observe(
         ]
     return Observation(
         sites=tuple(sites),
-        attentions=frozenset() if "attention" in own else frozenset(watch.unscaled),
+        attentions=frozenset() if "attention" in declared else frozenset(watch.unscaled),
         hints={kind: tuple(names) for kind, names in watch.hints.items()},
     )
 
@@ -195,6 +195,7 @@ class AttentionWatch(FunctionWatch):
             self.saw_attention(func, SeenAttention(head_size, usual, arguments["key"].shape[-2]))
         elif func is WHOLE:
             self._note_whole(*args, **kwargs)
+        # q k^T is any product of two activations until a softmax of the same shape follows it.
         elif func in PRODUCTS:
             tensors = [x for x in (*args, *kwargs.values()) if isinstance(x, Tensor)][-2:]
             weights = any(isinstance(x, nn.Parameter) for x in tensors)
@@ -332,9 +333,9 @@ def _is_usual(scale: float | None, head_size: int) -> bool:
     return scale is not None and abs(scale - usual) <= SCALE_TOLERANCE * usual
 
 
-def unscaled_notes(kinds: Iterable[str], found: Mapping[str, Sequence[str]]) -> Iterator[str]:
-    """A note a kind of operation that modules of the model seem to have and that is not scaled."""
+def unscaled_notes(kinds: Iterable[str], hints: Mapping[str, Sequence[str]]) -> Iterator[str]:
+    """For every kind of operation that is not scaled and that `hints` has modules of, a note."""
     for kind in kinds:
-        if names := found.get(kind):
+        if names := hints.get(kind):
             patterns = ",".join(f'"{name}"' for name in names)
             yield UNSCALED[kind].format(", ".join(name or "the model" for name in names), patterns)

@@ -43,6 +43,7 @@ class PlainScale(ScaledModule):
 
     def __init__(self, site: OpSite, parameter: Callable[[], object] = lambda: None) -> None:
         """Buffers as the operation's kind has them, all 1; `parameter` gives the tied one."""
+        # Before `super().__init__`, which makes a buffer of each of `scales`; neither is a module.
         self.site, self.parameter = site, parameter
         self.scales = self.BUFFERS[site.kind]
         super().__init__()
@@ -143,6 +144,7 @@ class _Scaling(TorchFunctionMode):
         self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]
     ) -> PlainScale | None:
         """The scale of this call; of several operations of its kind that of the most alike."""
+        # By identity: a tied head and another of the same shape are told apart by nothing else.
         if func is F.linear:
             weight = weight_argument(args, kwargs)
             tied = (s for s in self.scales if s.site.kind == "tied_readout")
@@ -184,6 +186,7 @@ def _cross_entropy(scale: PlainScale, args: Sequence[Any], kwargs: dict[str, Any
 def _attention(scale: PlainScale, args: Sequence[Any], kwargs: dict[str, Any]) -> Tensor:
     """Attention with the parameterization's factor on q k^T in the place of head size^-1/2."""
     arguments = attention_arguments(args, kwargs)
+    # On the query: the factor is a tensor, another for each trial, and `scale` takes a number.
     query = arguments.pop("query") * scale.logit
     return F.scaled_dot_product_attention(query, **{**arguments, "scale": 1.0}) * scale.output
 

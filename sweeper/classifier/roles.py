@@ -40,11 +40,12 @@ def repeated_containers(base: Iterable[str], deeper: Iterable[str]) -> set[str]:
 
 
 def _layer_numbers(names: Iterable[str]) -> dict[str, set[str]]:
-    found: dict[str, set[str]] = {}
+    """By what stands before a number in the names, such as "layers.", the numbers there."""
+    numbers: dict[str, set[str]] = {}
     for name in names:
         for match in NUMBER.finditer(name):
-            found.setdefault(name[: match.start()], set()).add(match[0])
-    return found
+            numbers.setdefault(name[: match.start()], set()).add(match[0])
+    return numbers
 
 
 def lies_in(name: str, containers: set[str]) -> bool:
@@ -158,6 +159,7 @@ def decide_role(
     at_target = target or {}
     roles = {s: _role_of_use(s[0], base[s], wider[s], width_dims, at_target.get(s)) for s in base}
     if len(set(roles.values())) == 1:
+        # The larger fan-in asks for the smaller start and rate: safe for the other uses too.
         signature = max(roles, key=lambda s: wider[s].fan_in)
         use = base[signature]
         return RoleDecision(
@@ -167,6 +169,7 @@ def decide_role(
             note=_note(signature[0], use, several=len(roles) > 1),
             growing_groups=_growing_groups(use, wider[signature], at_target.get(signature)),
         )
+    # Tied: one table is looked up going in and multiplied with going out.
     if set(roles.values()) == {Role.EMBEDDING, Role.READOUT}:
         tables = [s for s, role in roles.items() if role is Role.EMBEDDING]
         signature = next((s for s in tables if s[0] is UseKind.LOOKUP), tables[0])

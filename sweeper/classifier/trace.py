@@ -86,9 +86,9 @@ def default_inputs(model: Any) -> Any:
     if isinstance(getattr(inner, "seq_len", None), int):
         return torch.zeros(BATCH_SIZE, inner.seq_len, dtype=torch.long)
     config, main = getattr(inner, "config", None), getattr(inner, "main_input_name", None)
-    found = _of_transformers(inner, config, main) if config is not None else None
-    if found is not None:
-        return found
+    named = _of_transformers(inner, config, main) if config is not None else None
+    if named is not None:
+        return named
     raise BadInput(
         f"the model does not say what a {type(inner).__name__} takes: give inputs=, a tensor, a "
         "tuple, a dict of named arguments, or a function of the sizes that returns one of them"
@@ -101,6 +101,7 @@ def _of_transformers(model: Any, config: Any, main: Any) -> dict[str, Tensor] | 
     inputs: dict[str, Tensor] = {}
     if main in ("input_ids", "inputs"):
         inputs[main] = _tokens(config)
+    # Both take sound: as samples, or as a spectrogram where the configuration counts mel bins.
     elif main == "input_values" and not hasattr(config, "num_mel_bins"):
         inputs[main] = torch.randn(BATCH_SIZE, SAMPLES)
     elif main in ("input_values", "input_features"):
@@ -114,6 +115,7 @@ def _of_transformers(model: Any, config: Any, main: Any) -> dict[str, Tensor] | 
 
 def _tokens(config: Any) -> Tensor:
     """Tokens of all kinds, as routers choose by them, and the end's at the end."""
+    # Some classifiers read the sequence's output where its token of the end stands.
     size = _field(config, "vocab_size", 2)
     tokens: Tensor = torch.arange(BATCH_SIZE * SEQUENCE_LENGTH).reshape(BATCH_SIZE, -1) * 7 % size
     end = _field(config, "eos_token_id", None)
@@ -258,6 +260,7 @@ class UseTracer(TorchDispatchMode):  # type: ignore[no-untyped-call, unused-igno
         if not mutable and set(map(storage_id, outputs)) <= set(map(storage_id, inputs)):
             return  # a view: its storage is on record, and its strides say the rest
         state = self.state
+        # x * w that is summed later is a contraction written out, unless something else reads it.
         if name not in COPIES and name not in ("sum", "mean"):
             state.record_unsummed(inputs)
         # All are read before the rule runs: an operation in place changes what is on record.
@@ -287,6 +290,7 @@ def _multiplied(
 
     Numbers that the operation itself multiplies by are recorded, with the line of code.
     """
+    # addmm and baddbmm multiply their product by `alpha`.
     if kwargs.get("alpha", 1) != 1 and call.name in MATMUL_ARGUMENTS:
         state.numbers.record("multiplies a product by", float(kwargs["alpha"]), state.module)
     if call.name in _SCALED_TERMS:
@@ -444,6 +448,7 @@ class Tracer:
             try:
                 args, kwargs = self._arguments(model, sizes, place)
             except BadInput as error:
+                # No other place would know the inputs: this is the result, not a failed attempt.
                 return replace(known, failure=str(error))
             try:
                 state = _run_traced(model, args, kwargs, numbers)
@@ -534,8 +539,9 @@ def _eager() -> AbstractContextManager[Any]:
 
 def _traced(known: ModelTrace, state: TraceState, place: Place, *, evaluate: bool) -> ModelTrace:
     uses = state.uses
+    # With real values a router picks some experts, and the others show no use.
     if isinstance(place, RealPlace):
-        uses = {name: found or _of_sibling(name, state) for name, found in uses.items()}
+        uses = {name: own or _of_sibling(name, state) for name, own in uses.items()}
     return replace(
         known,
         uses=uses,
@@ -550,9 +556,9 @@ def _traced(known: ModelTrace, state: TraceState, place: Place, *, evaluate: boo
 def _of_sibling(name: str, state: TraceState) -> list[Use]:
     """The uses of a parameter like it: no input of the pass chose this expert, but another."""
     alike = (
-        found
-        for other, found in state.uses.items()
-        if found and state.shapes[other] == state.shapes[name]
+        uses
+        for other, uses in state.uses.items()
+        if uses and state.shapes[other] == state.shapes[name]
         if pattern_of(other) == pattern_of(name)
     )
     return next(alike, [])

@@ -69,6 +69,7 @@ class RunningModules:
         """While entered, this knows the modules of `model`, and tells `leave` what they return."""
 
         def left(name: str, module: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
+            # First, so that `leave` sees the caller as what runs.
             self._stack.pop()
             if leave is not None:
                 leave(name, module, args, kwargs, output)
