@@ -27,6 +27,7 @@ def replacing(path: Path, *, sync: bool = True) -> Iterator[BinaryIO]:
     new one, never a part. OSError when it cannot be written: the old file is then untouched.
     Without `sync` it does not wait for the disk, and a crash of the machine may leave anything.
     """
+    # Beside `path`: a rename is atomic within one filesystem only. A dot hides it from globs.
     temporary = path.with_name(f".{uuid4().hex}.tmp")
     try:
         with os.fdopen(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as f:

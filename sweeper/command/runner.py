@@ -287,7 +287,7 @@ class CommandRunner:
     def __init__(self, settings: Command, folder: Path) -> None:
         """Nothing is written yet."""
         self.settings, self.folder = settings, folder.absolute() / "trials"
-        # A job runs elsewhere, and is of the code that the trials' keys were made with.
+        # A job may run from another folder, and must take the very code of the trials' keys.
         self.there = replace(settings, cwd=str(settings.folder))
 
     def machine(self) -> Machine:
@@ -348,7 +348,7 @@ class CommandRunner:
         """A trial's folder is the user's: it stays."""
 
     def tidy(self, is_finished: Callable[[str], bool], *, idle: bool) -> None:
-        """Likewise."""
+        """Nothing: as `forget`."""
 
 
 def plan_of_trial(trial: Trial) -> TransferPlan:
@@ -416,14 +416,14 @@ def unknown_to_script(tree: Mapping[str, Any]) -> list[str]:
     script = _text(command, Path(tree["runner"].get("cwd") or "."))
     options = [word for word in command if word.startswith("--") and word != "--"]
     ours = [word for word in options if "{" not in word and _name(word) in OPTIONS]
-    found = [word for word in ours if not _mentions(script, _name(word))]
+    strangers = [word for word in ours if not _mentions(script, _name(word))]
     if not any(_mentions(script, _name(word)) for word in options if word not in ours):
-        return [word for word in found if _name(word) in OURS_ALONE]
-    if re.search(r"hydra|omegaconf", script):
-        return found
+        return [word for word in strangers if _name(word) in OURS_ALONE]
+    if re.search(r"hydra|omegaconf", script):  # it reads key=value by itself
+        return strangers
     keys = [word for word in command if re.match(r"[a-z][\w.]*=[^{]*$", word)]
     lost = [word for word in keys if not _mentions(script, word.partition("=")[0].split(".")[-1])]
-    return [*found, *(word for word in lost if _has(tree, word.partition("=")[0]))]
+    return [*strangers, *(word for word in lost if _has(tree, word.partition("=")[0]))]
 
 
 def reports_no_loss(tree: Mapping[str, Any]) -> bool:
@@ -435,7 +435,7 @@ def reports_no_loss(tree: Mapping[str, Any]) -> bool:
 
 
 def _text(command: Sequence[str], cwd: Path) -> str:
-    """The script's; empty where there is none, or no text."""
+    """The text of the command's script; empty where there is none, or one that is no text."""
     files = command_files(command, None, cwd.expanduser())
     texts = [(cwd.expanduser() / name).read_bytes() for name in files]
     return "".join(text.decode(errors="replace") for text in texts if b"\0" not in text)
@@ -446,6 +446,7 @@ def _name(word: str) -> str:
 
 
 def _mentions(script: str, name: str) -> bool:
+    """Whether the text has the word, its dashes written as underscores or not."""
     return (
         re.search(rf"\b{'[-_]'.join(map(re.escape, re.split('[-_]', name)))}\b", script) is not None
     )

@@ -31,6 +31,7 @@ Values = Mapping[str, Any]
 """What placeholders stand for: values by name, and `base`, the base's sizes by name."""
 
 _TOKENS = re.compile(r"\{\{|\}\}|\{([^{}]*)\}|[{}]|[^{}]+")
+"""A literal brace, an expression, a brace that is alone, other text."""
 _OPERATIONS: Mapping[type[ast.operator], Callable[[Any, Any], Any]] = {
     ast.Add: operator.add,
     ast.Sub: operator.sub,
@@ -70,10 +71,11 @@ class Expression:
     def names(self) -> set[str]:
         """The names that it uses, those of the base's sizes as `base.width`."""
         nodes = list(ast.walk(self.tree))
+        # Names that are no placeholders: the function of a call, the `base` of `base.width`.
         inner = {id(node.func) for node in nodes if isinstance(node, ast.Call)}
         inner |= {id(node.value) for node in nodes if isinstance(node, ast.Attribute)}
-        found = {ast.unparse(node) for node in nodes if isinstance(node, ast.Attribute)}
-        return found | {n.id for n in nodes if isinstance(n, ast.Name) and id(n) not in inner}
+        dotted = {ast.unparse(node) for node in nodes if isinstance(node, ast.Attribute)}
+        return dotted | {n.id for n in nodes if isinstance(n, ast.Name) and id(n) not in inner}
 
     def value(self, values: Values) -> Value:
         """What it comes to; ConfigError where that is no number."""
@@ -153,14 +155,14 @@ def written(value: object, number: Callable[[float], str] = repr) -> str:
 
 def flat(arguments: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     """Nested arguments under dotted keys; ConfigError where a key is a value and a mapping too."""
-    found: dict[str, Any] = {}
+    dotted: dict[str, Any] = {}
     for key, value in arguments.items():
         name = f"{prefix}{key}"
-        found |= flat(value, f"{name}.") if isinstance(value, Mapping) else {name: value}
-    for name in found:
-        if below := [other for other in found if other.startswith(f"{name}.")]:
-            raise ConfigError(f"arguments.{name}", found[name], f"no value: {below[0]} lies in it")
-    return found
+        dotted |= flat(value, f"{name}.") if isinstance(value, Mapping) else {name: value}
+    for name in dotted:  # keys may hold dots themselves: {"a": 1, "a.b": 2}
+        if below := [other for other in dotted if other.startswith(f"{name}.")]:
+            raise ConfigError(f"arguments.{name}", dotted[name], f"no value: {below[0]} lies in it")
+    return dotted
 
 
 def each(value: Any, change: Callable[[Any], Any]) -> Any:
@@ -232,6 +234,7 @@ def _computed(node: ast.AST, values: Values) -> Any:
             return _FUNCTIONS[node.func.id](*arguments)  # type: ignore[attr-defined]
         case ast.BinOp():
             left, right = _computed(node.left, values), _computed(node.right, values)
+            # Before it is computed: 9**9**9 would fill the memory.
             if isinstance(node.op, ast.Pow) and abs(right) > MAX_POWER:
                 raise ValueError(f"an exponent beyond {MAX_POWER}")
             if isinstance(left, str) or isinstance(right, str):
@@ -325,7 +328,7 @@ def values_of(trial: Trial, folder: Path, settings: Mapping[str, int | str]) -> 
         "depth": trial.depth,
         "batch_size": train.batch_size,
         "seq_len": train.seq_len,
-        # A measurement is made of a step when the next one begins.
+        # A watched model is measured when the call after a step begins: it needs one step more.
         "steps": train.steps + bool(trial.measurement),
         "seed": trial.seed,
         "dir": str(folder),
@@ -344,6 +347,7 @@ def port_of(key: str) -> int:
 
 def under_torchrun(argv: Sequence[str], values: Values, options: Sequence[str] = ()) -> list[str]:
     """The command under torchrun: on one node by itself, on several by srun, once a node."""
+    # torchrun starts Python by itself; any other program needs --no-python.
     script = (
         [*options, *argv[1:]]
         if _PYTHON.fullmatch(Path(argv[0]).name)
@@ -374,6 +378,7 @@ def _first_host() -> str:
     if not nodes:
         return socket.gethostname()
     name = _scontrol("hostnames", nodes).split()[0]
+    # A node's name need not resolve; its address is what Slurm's own daemons use.
     address = re.search(r"NodeAddr=(\S+)", _scontrol("node", name))
     return address[1] if address else name
 
@@ -381,9 +386,9 @@ def _first_host() -> str:
 def _scontrol(kind: str, name: str) -> str:
     """What `scontrol show` says."""
     try:
-        found = subprocess.run(
+        shown = subprocess.run(
             ["scontrol", "show", kind, name], capture_output=True, text=True, check=True
         )
     except (OSError, subprocess.CalledProcessError) as error:
         raise SweeperError(f"scontrol does not tell the hosts of {name}: {error}") from error
-    return found.stdout
+    return shown.stdout

@@ -57,11 +57,11 @@ class _Watch:
         self._handle = model.register_forward_pre_hook(self._called, with_kwargs=True)
 
     def _now(self) -> int:
-        """A number that grows whenever a parameter is written to."""
+        """A number that grows whenever a parameter is written to: by a step of the optimizer."""
         return sum(p._version for p in self.model.parameters())
 
     def _called(self, module: nn.Module, args: Any, kwargs: Any) -> None:
-        if self._busy:
+        if self._busy:  # the model is called to be measured
             return
         self._busy = True
         try:
@@ -80,6 +80,8 @@ class _Watch:
         self._versions = self._now()
         before, batch = self.first
         after, _ = self._evaluate(batch)
+        # Twice: what all weights together have changed; and, the model as it was at the start,
+        # what each module's own new weights change of its output (its `direct_changes`).
         now = {name: p.detach() for name, p in self.model.named_parameters()}
         _, moved = self._evaluate(batch, self.start, now)
         changes = {name: _change(x, before.get(name)) for name, x in after.items()}
@@ -102,6 +104,7 @@ class _Watch:
         self.model.eval()
         args, kwargs = deepcopy(batch)
         try:
+            # The script's random numbers are those of an unwatched run.
             devices = list(range(torch.cuda.device_count()))
             with (
                 torch.random.fork_rng(devices=devices),
@@ -134,7 +137,7 @@ class _Watch:
 
     def _not_seen(self, measured: Sequence[ModuleMeasurement]) -> list[str]:
         """Matrices that have moved and that no row shows."""
-        direct = [one.name for one in measured if one.direct_changes]
+        direct = [row.name for row in measured if row.direct_changes]
         return [
             name
             for name, now in self.model.named_parameters()

@@ -26,6 +26,7 @@ def schedulers(folder: Path) -> list[Scheduled]:
     """
     launchers = plugins().get("launcher", {})
     used = [target for name, target in launchers.items() if (folder / name).is_dir()]
+    # A study that never saw a cluster must not import submitit.
     kinds: list[object] = [import_target(target) for target in used]
     return [kind for kind in kinds if isinstance(kind, Scheduled)]
 

@@ -34,7 +34,7 @@ class Leave(Exception):
 
 @dataclass(frozen=True, kw_only=True)
 class Control:
-    """The ears and the mouth of a job.
+    """What a running job says and asks: to its launcher, whichever it is.
 
     `progress` takes the fraction of the job that is done, `notify` a sentence for the user.
     `should_leave` is asked at every step: where it is true, the job saves itself and raises
@@ -102,7 +102,7 @@ class JobFailure:
 class Outcome:
     """What came of a job's attempt, by its number from 0.
 
-    Trials without a result have the `failure` to thank for it. The user should be told `notices`.
+    `failure` says why trials are without a result. The user should be told `notices`.
     """
 
     results: tuple[Result, ...] = ()
@@ -181,6 +181,7 @@ def _write(path: Path, record: dict[str, Any], sync: bool) -> None:
     if sync:
         write_json(path, record)
         return
+    # Workers of this machine read it at once, so it need not survive the machine, nor be indented.
     with replacing(path, sync=False) as file:
         file.write(json.dumps(to_json(record), allow_nan=False).encode())
 
@@ -202,7 +203,7 @@ def trials_of(job_dir: Path) -> tuple[Trial, ...]:
         record = read_json(job_dir / "job.json")
         trials = from_json(tuple[Trial, ...], record["task"]["trials"])
         readable = record["format"] == JOB_FORMAT and all(trial.key for trial in trials)
-        return trials if readable else ()  # damaged values have no key
+        return trials if readable else ()  # damaged values have no key: it raises
     except (OSError, *RECORD_ERRORS):
         return ()
 
@@ -246,7 +247,7 @@ def failed(trials: Iterable[Trial], reason: str) -> list[Result]:
             objective=math.nan,
             heldout=math.nan,
             finished_at=time.time(),
-            error=reason[:2000],
+            error=reason[:2000],  # a log's lines; the study's record keeps them for good
         )
         for trial in trials
     ]

@@ -29,7 +29,6 @@ from sweeper.launch.job import Job, JobFailure, Task, outcome_of, trials_of, wri
 from sweeper.launch.machine import WorkerSlot, cores, worker_slots
 from sweeper.launch.worker import BOOT, GRACE, Message
 from sweeper.records import to_json
-from sweeper.trial import Trial
 
 TICK_SECONDS = 1.0
 """Seconds between looks at workers that say nothing; what they say is heard at once."""
@@ -157,7 +156,7 @@ class Pool:
                 elif message is None or not message.keys() & {"ready", "fraction"}:
                     answers[worker] = message
                     worker.task = None
-        self._unread += others
+        self._unread += others  # what other workers said meanwhile; the next `wait` returns it
         return [answers[worker] for worker in questions]
 
     def fill(self) -> bool:
@@ -202,6 +201,7 @@ class Pool:
         pipe, worker_pipe = Pipe()
         paths = json.dumps([path for path in sys.path if isinstance(path, str)])
         count = str(slot.threads)
+        # Closed here once the worker has it: with its end open here, its death would not be heard.
         with worker_pipe, log.open("ab") as output:
             os.chmod(log, 0o600)
             process = subprocess.Popen(
@@ -231,6 +231,7 @@ class Pool:
 
         Its pipe may outlive it, in a process that it started.
         """
+        # What is still in the pipe is read before the worker counts as ended.
         if worker.process.poll() is not None and not worker.pipe.poll():
             return "ended"
         silent = time.monotonic() - worker.last_heard
@@ -243,6 +244,7 @@ class Pool:
         return None
 
     def _end(self, worker: Worker, fate: str) -> None:
+        # A closed pipe comes a moment before the end of the process, whose exit code tells more.
         with suppress(subprocess.TimeoutExpired):
             worker.process.wait(0 if fate else TICK_SECONDS)
         hung = worker.process.poll() is None
@@ -307,8 +309,19 @@ class LocalExecutor:
         """See what a driver that died has left; no worker is started yet."""
         self.context, self.launcher = context, launcher
         self.folder = context.folder.absolute() / "jobs"
-        self.layouts = self._layouts()
-        self.recovered = self._finished_before()
+        workers, gpus = launcher.workers, len(context.machine.gpus)
+        if workers == "auto" and not gpus:
+            self.layouts = range(1, cores() + 1)  # on a CPU only measuring tells which is best
+        else:
+            count = gpus if workers == "auto" else workers
+            self.layouts = range(count, count + 1)
+        # Jobs of a driver that died which came to an end, and whose results nobody recorded. The
+        # others ended with their workers: their trials are wanted anew, and go on from checkpoints.
+        self.recovered = {
+            path.parent.name: trials_of(path.parent)
+            for path in sorted(self.folder.glob("*/job.json"))
+            if outcome_of(path.parent) is not None
+        }
         self._layout = self.layouts[0]
         self._pools: dict[int, Pool] = {}
         self._preload = ""
@@ -316,22 +329,6 @@ class LocalExecutor:
         self._claimed: list[Path] = []
         self._losses = Counter[Path]()
         self._false_starts = 0
-
-    def _layouts(self) -> range:
-        """Numbers of workers that may be best; on a CPU only measuring tells."""
-        gpus = len(self.context.machine.gpus)
-        if self.launcher.workers == "auto" and not gpus:
-            return range(1, cores() + 1)
-        workers = gpus if self.launcher.workers == "auto" else self.launcher.workers
-        return range(workers, workers + 1)
-
-    def _finished_before(self) -> dict[str, tuple[Trial, ...]]:
-        """Jobs that came to an end and whose results nobody has recorded."""
-        recovered = {}
-        for job_dir in sorted(path.parent for path in self.folder.glob("*/job.json")):
-            if outcome_of(job_dir) is not None:
-                recovered[job_dir.name] = trials_of(job_dir)
-        return recovered
 
     @property
     def _pool(self) -> Pool:
@@ -419,7 +416,7 @@ class LocalExecutor:
             self._pool.give(worker, {"job": str(job_dir), "attempt": attempt}, job_dir)
 
     def _heard(self, worker: Worker, message: Message | None) -> Event | None:
-        """What a worker's message means for its job."""
+        """What a worker's message means for its job; None where the loop need not know."""
         job_dir: Path | None = worker.task
         if message is None:
             return self._died(worker, job_dir)
@@ -447,7 +444,7 @@ class LocalExecutor:
 
     def _died(self, worker: Worker, job_dir: Path | None) -> Event | None:
         tail = worker.tail()
-        if not worker.ready:
+        if not worker.ready:  # it died of its own start, and the job was never begun
             self._false_starts += 1
             if self._false_starts >= MAX_FALSE_STARTS:
                 raise SweeperError(f"worker processes do not start: one {worker.fate}\n{tail}")
@@ -455,7 +452,7 @@ class LocalExecutor:
         return None if job_dir is None else self._lost(job_dir, worker.fate, tail)
 
     def _lost(self, job_dir: Path, fate: str, tail: str = "") -> Event:
-        """A job that cost a worker."""
+        """`Lost` for a job whose worker died at it; the loop decides whether it runs again."""
         self._losses[job_dir] += 1
         attempts = self._losses[job_dir]
         times = f", {attempts} times" if attempts > 1 else ""

@@ -45,7 +45,7 @@ class Link:
 
     def __init__(self, fd: int) -> None:
         """Take over the open socket `fd`."""
-        os.set_inheritable(fd, False)
+        os.set_inheritable(fd, False)  # or a child of a task would keep the pipe open after us
         self._pipe = Connection(fd)
         self._messages: SimpleQueue[Message | None] = SimpleQueue()
         self._leaving = Event()
@@ -82,6 +82,8 @@ class Link:
                 self._messages.put(json.loads(self._pipe.recv_bytes()))
         except (EOFError, OSError):
             pass
+        # The driver has closed the pipe, or is gone. A worker still at its imports just ends; one
+        # that serves saves its job first, and is ended here if it cannot in time.
         if self._serving:
             self.leave()
             time.sleep(GRACE)
@@ -95,7 +97,7 @@ def main(fd: int, preload: str) -> None:
     """
     link = Link(fd)
     signal.signal(signal.SIGTERM, lambda *_: link.leave())
-    faulthandler.enable(all_threads=False)
+    faulthandler.enable(all_threads=False)  # a crash leaves its line in the log: `CRASH_LINE`
     importlib.import_module(preload)
     link.send({"ready": os.getpid()})
     while message := link.next():
@@ -111,12 +113,18 @@ def main(fd: int, preload: str) -> None:
 def _run(link: Link, message: Message) -> Message | None:
     """Run a job; None when it was left. What kills this process has no answer."""
     from sweeper.errors import BadInput, SweeperError
-    from sweeper.launch.job import Leave, run_job
+    from sweeper.launch.job import Control, Leave, run_job
+
+    def progress(fraction: float) -> None:
+        link.fraction = fraction  # sent with the next sign of life
+
+    def control(notify: Callable[[str], None]) -> Control:
+        return Control(progress=progress, notify=notify, should_leave=link.should_leave)
 
     link.fraction = 0.0
     try:
         job_dir, attempt = Path(message["job"]), message["attempt"]
-        run_job(job_dir, attempt, lambda notify: _control(link, notify), sync=False)
+        run_job(job_dir, attempt, control, sync=False)
     except Leave:
         return None
     except SweeperError as error:
@@ -125,15 +133,6 @@ def _run(link: Link, message: Message) -> Message | None:
         where = f": {error.filename}" if error.filename else ""
         return {"error": f"{error.strerror or error}{where}", "input": False}
     return {"done": message["attempt"]}
-
-
-def _control(link: Link, notify: Callable[[str], None]) -> Control:
-    from sweeper.launch.job import Control
-
-    def progress(fraction: float) -> None:
-        link.fraction = fraction
-
-    return Control(progress=progress, notify=notify, should_leave=link.should_leave)
 
 
 def _call(link: Link, record: Message) -> Message | None:

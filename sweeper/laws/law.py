@@ -188,6 +188,7 @@ class AppliedLaw:
         """
         factors = {key: getattr(self.factors, key) for key in ("eta", "eps", "weight_decay")}
         for name, beta in self.factors.betas.items():
+            # The average's time scale is 1 / (1 - beta) steps: what a law or a search scales.
             factors[f"one_minus_{name}"] = (1 - beta) / (1 - (self.base.betas or {})[name])
         return {name: math.log2(value) for name, value in factors.items() if value != 1}
 
@@ -234,6 +235,7 @@ def ask(law: Law, spec: PluginSpec, base: Scale, target: Scale, *, counted: str)
 
     `OutsideLaw` where it says nothing, ConfigError where it cannot be asked.
     """
+    # A law may be the user's own code: what it raises or returns is an error of the configuration.
     with user_code("law._target_", spec.name, "a law that can be asked"), key_prefix("law"):
         factors = law.factors(base, target)
         if not isinstance(factors, Factors):

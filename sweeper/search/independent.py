@@ -119,6 +119,7 @@ class IndependentSearch:
         A line over eta that diverged everywhere ends the search: no other line could build on it.
         """
         base = defaults(space)
+        # Every call goes through all phases from the first: what is missing first is asked for.
         eta = self._eta_line(space, history)
         if eta.missing:
             missing = [Log2Hps({**base, "eta": value}) for value in eta.missing]
@@ -165,6 +166,7 @@ class IndependentSearch:
 
     def _retune_line(self, history: History, kept: Log2Hps) -> LineState:
         assert self.retune
+        # Two values and the kept one; `reach` and `extend` lead on from there.
         eta, step = kept["eta"], self.retune.step
         axis = Axis(low=eta - step, high=eta + step, default=eta)
         return replay_line(

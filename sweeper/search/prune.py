@@ -98,6 +98,7 @@ class Pruner:
     @property
     def rungs(self) -> tuple[int, ...]:
         """The steps of the rungs, rising; the warm-up and one window lie before them."""
+        # A smoothed loss is a mean over `window` steps, which must lie behind the rung.
         first = max(self.warmup, self.window)
         fractions = RUNG_FRACTIONS[self.kind]
         steps = {first + math.ceil(fraction * (self.steps - first)) for fraction in fractions}
@@ -170,6 +171,7 @@ def losses_at(result: Result, rungs: Sequence[int], window: int) -> tuple[float,
     """
     if result.status == "failed" or not result.curve:
         return ()
+    # At later rungs a diverged trial has lost; of a pruned one nothing is known there.
     reached = [_mean_loss(result, rung - window, rung) for rung in rungs if rung <= result.steps]
     missing = len(rungs) - len(reached) if result.status == "diverged" else 0
     return tuple(reached + [math.inf] * missing)

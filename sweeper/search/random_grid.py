@@ -90,18 +90,17 @@ class RandomGrid:
             and len(grid) > 1
             and not space[name].choices
         ]
+        if (size := self._size(space)) < self.runs:
+            whole = [f"the grid has {size} points, and all are taken: search.runs is {self.runs}"]
+        else:
+            whole = []
         objectives = [result.objective for result in history.results]
         return Conclusion(
             best_log2=best.trial.log2_hps,
             objective=best.objective,
             seeds=1,
             runs=len(objectives),
-            notes=(*self._whole(space), *at_end, *pruned_notes(history)),
+            notes=(*whole, *at_end, *pruned_notes(history)),
             best_loss_curve=expected_best(objectives),
             phase_ends={"random": len(objectives)},
         )
-
-    def _whole(self, space: Space) -> Iterator[str]:
-        """That the grid was taken whole, where more runs were asked for."""
-        if (size := self._size(space)) < self.runs:
-            yield f"the grid has {size} points, and all are taken: search.runs is {self.runs}"

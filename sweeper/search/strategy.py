@@ -312,7 +312,10 @@ def expected_best(values: Sequence[float]) -> tuple[tuple[int, float], ...]:
     # In logarithms, because the binomials overflow a float.
     log_factorial = np.concatenate([[0.0], np.cumsum(np.log(np.arange(1, total + 1)))])
     curve = []
-    for n in _counts(total):
+    # Every n, or past a thousand, where the curve is smooth, 64 an octave and the last.
+    octaves = (round(2 ** (step / 64)) for step in range(64 * total.bit_length()))
+    counts = range(1, total + 1) if total <= 1000 else {*(n for n in octaves if n <= total), total}
+    for n in sorted(counts):
         i = np.arange(total - n + 1)  # with fewer than n - 1 worse ones a value is never the best
         log_best = (
             log_factorial[total - i - 1] - log_factorial[n - 1] - log_factorial[total - i - n]
@@ -320,14 +323,6 @@ def expected_best(values: Sequence[float]) -> tuple[tuple[int, float], ...]:
         log_draws = log_factorial[total] - log_factorial[n] - log_factorial[total - n]
         curve.append((n, float(np.exp(log_best - log_draws) @ ordered[: total - n + 1])))
     return tuple(curve)
-
-
-def _counts(total: int) -> list[int]:
-    """All whole numbers to `total`, or, past a thousand, 64 an octave and the last."""
-    if total <= 1000:
-        return list(range(1, total + 1))
-    octaves = (round(2 ** (step / 64)) for step in range(64 * total.bit_length()))
-    return sorted({*(n for n in octaves if n <= total), total})
 
 
 # The best loss against the trials spent, where a configuration is trained with several seeds.

@@ -145,7 +145,7 @@ class WandB:
             return None
         if not self._offline():
             said = self._online(folder, about, fill)
-        if self._offline():
+        if self._offline():  # from the beginning, or since the attempt just made
             self._written(folder, ledger, line, about, fill)
         else:
             ledger.add(self._entry(line))
@@ -215,7 +215,7 @@ class WandB:
                 fill(run)
         except Exception:
             with suppress(Exception):
-                wandb.teardown()
+                wandb.teardown()  # or the next run would get the same service
             raise
 
 
