@@ -107,15 +107,15 @@ class Lack:
 
 def lacking(plan: TransferPlan, exporter: Exporter) -> tuple[Lack, ...]:
     """Everything that `exporter`'s trainer would do otherwise than the plan, in `NAMES`' order."""
-    found: dict[str, list[Difference]] = {}
+    by_name: dict[str, list[Difference]] = {}
     for differences in (_of_optimizer, _of_parameters, _of_factors):
         for difference in differences(plan, exporter):
-            found.setdefault(difference.name, []).append(difference)
-    return tuple(Lack(name=name, differences=tuple(found[name])) for name in NAMES if name in found)
+            by_name.setdefault(difference.name, []).append(difference)
+    return tuple(Lack(name=n, differences=tuple(by_name[n])) for n in NAMES if n in by_name)
 
 
 def _of_optimizer(plan: TransferPlan, exporter: Exporter) -> Iterator[Difference]:
-    """Of the optimizer, of what is not to be trained, and of a head that is to be tied."""
+    """Differences of the optimizer, of frozen parameters, and of a head that must be tied."""
     name, known = optimizer_name(plan), exporter.optimizers
     if by_atan2(plan):
         yield Difference("optimizer", f"{name} by atan2", None, None)
@@ -136,7 +136,7 @@ def _of_optimizer(plan: TransferPlan, exporter: Exporter) -> Iterator[Difference
 
 
 def _of_parameters(plan: TransferPlan, exporter: Exporter) -> Iterator[Difference]:
-    """Learning rates, eps, decays, initial values and gradients of what is trained."""
+    """Differences of learning rates, eps, decays, initial values and gradients."""
     eps = takes_eps(plan)
     for parameter in trained(plan):
         role, setting = parameter.role, exporter.setting(plan, parameter)
@@ -158,7 +158,7 @@ def _of_parameters(plan: TransferPlan, exporter: Exporter) -> Iterator[Differenc
         multiplier = parameter.target.multiplier
         theirs = setting.forward != 1 and not _close(setting.forward, multiplier)
         if differences and theirs and is_head(plan, parameter):
-            # What a wrong factor of the logits asks of all the rest says nothing by itself.
+            # In the gauge of a wrong factor every other number is wrong with it: name the cause.
             differences = [Difference("output", parameter.name, multiplier, setting.forward)]
         yield from differences
         backward = parameter.target.backward_multiplier
@@ -168,7 +168,10 @@ def _of_parameters(plan: TransferPlan, exporter: Exporter) -> Iterator[Differenc
 
 
 def _of_factors(plan: TransferPlan, exporter: Exporter) -> Iterator[Difference]:
-    """Of the forward pass's operations; without numbers of layers, which are counted together."""
+    """Differences of the forward pass's operations, named without a layer's number.
+
+    Those of all layers are so counted together.
+    """
     for factor in plan.factors or ():
         applied = exporter.applied(plan, factor)
         if not _close(factor.value, applied):
@@ -210,7 +213,10 @@ FACTOR_WORDS = {
 
 
 def is_export(text: str) -> bool:
-    """Whether a file's text says that it is an export; lines may break anywhere."""
+    """Whether a file's text says that it is an export.
+
+    `header` wraps its lines, so that any sign of a comment may stand between two words.
+    """
     return bool(re.search(r"written\W+by\W+`sweeper\W+export`", text))
 
 
@@ -238,7 +244,7 @@ def header(
         parts = wrap(line, WIDTH, subsequent_indent=indent, break_on_hyphens=False)
         wrapped += parts or [""]
     text = "\n".join(f"{exporter.comment}{line}".rstrip() for line in wrapped)
-    # Without a sign of a comment it stands in a docstring.
+    # Without a sign of a comment it stands in a docstring, which a quote could end.
     return text if exporter.comment else text.replace("\\", "\\\\").replace('"', "'")
 
 
@@ -259,7 +265,10 @@ def _assumptions(plan: TransferPlan) -> Iterator[str]:
 
 
 def _forward(plan: TransferPlan) -> Iterator[str]:
-    """Attention, residual branches and output are always named, others where a plan has them."""
+    """Lines on the forward pass: what is multiplied, by how much, and how a plain model does it.
+
+    Attention, residual branches and output are always named, others where they are not the usual.
+    """
     yield "Factors of the forward pass:"
     factors: dict[tuple[str, str], list[PlannedFactor]] = {}
     for factor in plan.factors or ():

@@ -19,7 +19,7 @@ from sweeper.errors import ConfigError
 from sweeper.plan.factors import PlannedFactor
 from sweeper.plan.plan import PlannedParameter, TransferPlan
 from sweeper.records import import_target
-from sweeper.registry import build_plugin
+from sweeper.registry import TARGET, build_plugin, with_targets
 from sweeper.scaling.prescription import AbsorbedParam, absorb_multiplier
 from sweeper.scaling.spec import Role, Update, layer_of
 
@@ -32,6 +32,7 @@ def once_a_plan(function: Callable[P, T]) -> Callable[P, T]:
 
     It is asked anew for every parameter of a plan, of which there may be thousands.
     """
+    # By identity: to compare or hash two plans would cost more than most answers.
     last: list[tuple[tuple[Any, ...], T]] = []
 
     @wraps(function)
@@ -95,8 +96,9 @@ class Exporter:
 def in_gauge(parameter: PlannedParameter, forward: float) -> AbsorbedParam:
     """The plan's settings where the forward pass multiplies the parameter by `forward`.
 
-    By the abc symmetry (`absorb_multiplier`) the rest of the plan's multiplier is in init, learning
-    rate and eps. At 1 it is `parameter.absorbed()`.
+    Multiplier m and weights W train as forward f and weights W' = (m/f) W: by the abc symmetry
+    (`absorb_multiplier`) what is left, m/f, goes into init, learning rate and eps. At f = 1 it is
+    `parameter.absorbed()`.
     """
     target = replace(parameter.target, multiplier=parameter.target.multiplier / forward)
     settings = absorb_multiplier(
@@ -168,7 +170,8 @@ def rows_multiplier(plan: TransferPlan) -> float:
 def logits_multiplier(plan: TransferPlan) -> float:
     """The plan's factor of the logits beside weights without one, the loss's in it.
 
-    A tied head's is beside the factor of the rows, which the plan has in the weights.
+    The plan's factor of a tied head multiplies weights that have the factor of the rows in them;
+    a trainer's forward pass gives that to the rows alone, so here the head gets it too.
     """
     head, loss = head_of(plan), value_of(plan, "loss", "logit")
     if head is not None:
@@ -183,7 +186,7 @@ def factors_of(plan: TransferPlan, kind: str, factor: str) -> Iterator[PlannedFa
 
 def value_of(plan: TransferPlan, kind: str, factor: str, otherwise: float = 1.0) -> float:
     """The value of the first factor of a kind, or `otherwise`."""
-    return next((found.value for found in factors_of(plan, kind, factor)), otherwise)
+    return next((match.value for match in factors_of(plan, kind, factor)), otherwise)
 
 
 @once_a_plan
@@ -206,8 +209,6 @@ def optimizer_choices(plan: TransferPlan) -> dict[str, Any]:
 
 
 def _optimizer(plan: TransferPlan) -> Any:
-    from sweeper.registry import TARGET, build_plugin, with_targets
-
     assert plan.optimizer is not None
     config = with_targets("optimizer", {TARGET: plan.optimizer.name, **plan.optimizer.arguments})
     return build_plugin(config)
@@ -301,5 +302,5 @@ def build_exporter(name: str, options: Mapping[str, Any]) -> Exporter:
     # A class without a trainer's name is a beginning of one, as Exporter itself.
     if not (isinstance(kind, type) and issubclass(kind, Exporter) and hasattr(kind, "trainer")):
         raise ConfigError("--to", name, "a subclass of sweeper.export.exporter.Exporter")
-    exporter: Exporter = build_plugin({"_target_": target, **options})
+    exporter: Exporter = build_plugin({TARGET: target, **options})
     return exporter

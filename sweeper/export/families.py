@@ -102,11 +102,12 @@ def _read_granite(fields: Fields, shape: Shape) -> Multipliers:
 
 
 def _write_hyperclovax(m: Multipliers, shape: Shape) -> dict[str, Any]:
-    """As Granite, but that logits are multiplied by `logits_scaling`."""
+    """As Granite, but that logits are multiplied by `logits_scaling`, not divided."""
     return {**_write_granite(m, shape), "logits_scaling": m.logits}
 
 
 def _read_hyperclovax(fields: Fields, shape: Shape) -> Multipliers:
+    # Attention's field is null by default, and then the usual; Granite's default is 1.
     usual = {"attention_multiplier": shape.usual_attention}
     present = {name: value for name, value in fields.items() if value is not None}
     flipped = 1 / number(fields, "logits_scaling", 1.0)
@@ -159,6 +160,7 @@ def _write_falcon_h1(m: Multipliers, shape: Shape) -> dict[str, Any]:
 
 def _read_falcon_h1(fields: Fields, shape: Shape) -> Multipliers:
     """What multiplies the input of attention is in q, in k and, through v, in the output."""
+    # So q k^T has it squared, and the branch's output once. `mlp_multipliers`: gate, down.
     into = number(fields, "attention_in_multiplier", 1.0)
     _, down = numbers(fields, "mlp_multipliers", (1.0, 1.0))
     return Multipliers(
@@ -220,7 +222,7 @@ def numbers(fields: Fields, name: str, otherwise: tuple[float, ...]) -> tuple[fl
         return otherwise
     if not isinstance(value, list | tuple) or len(value) != len(otherwise):
         raise ConfigError(name, value, f"a list of {len(otherwise)} positive numbers")
-    return tuple(_positive(f"{name}[{i}]", one) for i, one in enumerate(value))
+    return tuple(_positive(f"{name}[{i}]", item) for i, item in enumerate(value))
 
 
 def _positive(name: str, value: Any) -> float:
@@ -248,9 +250,9 @@ def _short(value: float) -> object:
 
 
 # What the multipliers of a published model stand for, read from its config.json.
-# A multiplier is one number; a parameterization is how it changes with the sizes. One model alone
-# does not tell the constants apart from the base sizes: constants are read as 1 where that gives a
-# base.
+# A multiplier is one number; a parameterization is how it changes with the sizes. Logits times
+# alpha * base / width are known at one width: alpha and base cannot be told apart, and alpha is
+# read as 1. Likewise a branch's c / sqrt(layers) is sqrt(base layers / layers) with base = c^2.
 
 
 NEAR = 0.02
@@ -371,7 +373,10 @@ class Published:
         ]
 
     def ours(self) -> list[dict[str, Any]]:
-        """Our muP from that base beside it: factors, and what no field says."""
+        """Rows of the published numbers beside those of our muP from that base.
+
+        First the factors of the forward pass, then init, rate and eps, which no field says.
+        """
         return [*_factors(self), *_parameters(self)]
 
     def to_json(self) -> dict[str, Any]:
@@ -397,6 +402,7 @@ HPS = PlainHps(dict.fromkeys(MuP.hyperparameters, 1.0))
 def _factors(model: Published) -> list[dict[str, Any]]:
     """Attention, branches and logits as our muP has them, with every constant 1."""
     shape, m = model.shape, model.multipliers
+    # A layer has two branches, attention's and the FFN's.
     depth = {"branches": 2 * shape.depth, "base_branches": 2 * model.base_depth, "branch": 1}
     branch = PARAMETERIZATION.scale_op(ScaledOp(name="", kind="residual", geometry=depth), HPS)[
         "branch"
@@ -407,7 +413,7 @@ def _factors(model: Published) -> list[dict[str, Any]]:
         ("residual branches: outputs times", m.attention_branch, branch),
         ("output: logits times", m.logits, model.base_width / shape.width),
     )
-    return [{"what": what, "published": one, "ours": other} for what, one, other in pairs]
+    return [{"what": what, "published": theirs, "ours": ours} for what, theirs, ours in pairs]
 
 
 def _parameters(model: Published) -> list[dict[str, Any]]:
@@ -429,7 +435,10 @@ def _parameters(model: Published) -> list[dict[str, Any]]:
 
 
 def _specs(model: Published) -> list[tuple[str, ParamSpec]]:
-    """One parameter of each kind, beside itself at the base."""
+    """One parameter of each kind, with its sizes at the base; the vocabulary counts as 1.
+
+    Pairs are (size of the model, size of the base).
+    """
     width, base = model.shape.width, model.base_width
     inner, base_inner = model.inner, max(1, round(model.inner * base / width))
     depths = {"depth": model.shape.depth, "base_depth": model.base_depth}
@@ -448,16 +457,13 @@ def _specs(model: Published) -> list[tuple[str, ParamSpec]]:
             **more,
         )
 
-    size, ffn, one = (width, base), (inner, base_inner), (1, 1)
-    found = [
-        ("embedding", spec(Role.EMBEDDING, one, size, lookup=True, **_tied(model, base))),
+    size, ffn, fixed = (width, base), (inner, base_inner), (1, 1)
+    # A table that is also the head starts at a head's scale.
+    tied = {"head_init_fan_in": base} if model.tied else {}
+    specs = [
+        ("embedding", spec(Role.EMBEDDING, fixed, size, lookup=True, **tied)),
         ("q, k, v, o, up, gate", spec(Role.HIDDEN, size, size, residual=True, **depths)),
         ("down", spec(Role.HIDDEN, ffn, size, residual=True, **depths)),
-        ("gains of branches", spec(Role.VECTOR, one, size, init="ones", residual=True, **depths)),
+        ("gains of branches", spec(Role.VECTOR, fixed, size, init="ones", residual=True, **depths)),
     ]
-    return found if model.tied else [*found, ("head", spec(Role.READOUT, size, one))]
-
-
-def _tied(model: Published, base: int) -> dict[str, int]:
-    """A table that is also the head starts at a head's scale."""
-    return {"head_init_fan_in": base} if model.tied else {}
+    return specs if model.tied else [*specs, ("head", spec(Role.READOUT, size, fixed))]

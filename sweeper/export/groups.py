@@ -57,7 +57,7 @@ class Row:
 
     @property
     def decay_over_lr(self) -> float:
-        """The `weight_decay` of an optimizer that removes lr x weight_decay a step."""
+        """The `weight_decay` of an optimizer, such as torch's, that removes lr x weight_decay."""
         return self.weight_decay / self.lr
 
     def settings(self, eps: bool) -> str:
@@ -84,7 +84,7 @@ def rows(plan: TransferPlan, settings: dict[str, Setting] | None = None) -> list
             f"the parameter {odd!r} cannot be written as a pattern: its name has a space, a quote, "
             "a backslash or one of * ? [ ]"
         )
-    everything = [parameter.name for parameter in plan.parameters]
+    all_names = [parameter.name for parameter in plan.parameters]
     alike: dict[tuple[object, ...], list[PlannedParameter]] = {}
     by_name = settings if settings is not None else {p.name: as_planned(p) for p in plan.parameters}
     for parameter in plan.parameters:
@@ -98,14 +98,15 @@ def rows(plan: TransferPlan, settings: dict[str, Setting] | None = None) -> list
         )
         key = (parameter.role, parameter.init, parameter.frozen, *numbers)
         alike.setdefault(key, []).append(parameter)
-    found = []
+    grouped = []
     for parameters in alike.values():
         first, names = parameters[0], tuple(parameter.name for parameter in parameters)
         setting, kept = by_name[first.name], first.frozen or first.init == "kept"
         row = Row(
-            patterns=patterns(names, everything),
+            patterns=patterns(names, all_names),
             names=names,
             role=first.role,
+            # What the forward pass multiplies by must not be in the initial values too.
             mean=None if kept else first.absorbed().init_mean / setting.forward,
             std=None if kept else setting.init_std,
             lr=setting.lr,
@@ -113,12 +114,12 @@ def rows(plan: TransferPlan, settings: dict[str, Setting] | None = None) -> list
             weight_decay=setting.weight_decay,
             frozen=first.frozen,
         )
-        found.append(row)
-    return found
+        grouped.append(row)
+    return grouped
 
 
-def patterns(names: Collection[str], everything: Collection[str]) -> tuple[str, ...]:
-    """Patterns that match `names` once each and no other name of `everything`.
+def patterns(names: Collection[str], all_names: Collection[str]) -> tuple[str, ...]:
+    """Patterns that match `names` once each and no other of `all_names`.
 
     They do so as regular expressions and as shell patterns, in which * matches dots too. Numbers
     become * where that holds; elsewhere names stand as they are.
@@ -126,11 +127,12 @@ def patterns(names: Collection[str], everything: Collection[str]) -> tuple[str, 
     alike: dict[str, set[str]] = {}
     for name in names:
         alike.setdefault(NUMBER.sub("*", name), set()).add(name)
-    found: dict[str, None] = {}
+    chosen: dict[str, None] = {}
     for pattern, members in alike.items():
-        matched = {name for name in everything if fnmatchcase(name, pattern)}
-        found.update(dict.fromkeys([pattern] if matched == members else sorted(members)))
-    return tuple(found)
+        # A shell's * also matches "1.mlp.2": a pattern that catches more is not used.
+        matched = {name for name in all_names if fnmatchcase(name, pattern)}
+        chosen.update(dict.fromkeys([pattern] if matched == members else sorted(members)))
+    return tuple(chosen)
 
 
 def regex(patterns: Sequence[str], prefix: str = "") -> str:
@@ -163,14 +165,15 @@ class Automodel(Exporter):
 
     def files(self, plan: TransferPlan, header: str) -> dict[str, str]:
         """`plan_automodel.yaml`."""
-        values, found = optimizer_settings(plan), rows(plan)
-        base = next(row for row in found if not row.frozen)
+        values, all_rows = optimizer_settings(plan), rows(plan)
+        base = next(row for row in all_rows if not row.frozen)
         decay = base.decay_over_lr
+        # (row, lr_mult, wd_mult); a group cannot be frozen, so its rate is 0.
         multiples = [
             (row, 0.0, 0.0)
             if row.frozen
             else (row, row.lr / base.lr, row.decay_over_lr / decay if decay else 1.0)
-            for row in found
+            for row in all_rows
         ]
         text = render(
             "automodel.yaml",
@@ -217,13 +220,14 @@ class LlmFoundry(Exporter):
 
     def files(self, plan: TransferPlan, header: str) -> dict[str, str]:
         """`plan_llm_foundry.yaml`."""
-        name, values, found = optimizer_name(plan), optimizer_settings(plan), rows(plan)
-        moving = [row for row in found if not row.frozen]
+        name, values, all_rows = optimizer_name(plan), optimizer_settings(plan), rows(plan)
+        # All rows are groups; the optimizer's own numbers, of the first, serve no parameter.
+        moving = [row for row in all_rows if not row.frozen]
         text = render(
             "llm_foundry.yaml",
             header=header,
             rows=moving,
-            frozen=[row for row in found if row.frozen],
+            frozen=[row for row in all_rows if row.frozen],
             regex=regex,
             optimizer=self.optimizers.get(name, "decoupled_adamw"),
             betas=(values.get("beta1", 0.9), values.get("beta2", 0.999)),
@@ -284,7 +288,7 @@ class Pytorch(Exporter):
 
 
 def torch_call(plan: TransferPlan) -> str:
-    """The optimizer as torch has it, or in words where torch has none of the kind."""
+    """The line of Python that makes the optimizer, or one with words where torch has none such."""
     values = optimizer_settings(plan)
     match optimizer_name(plan):
         case "adamw":

@@ -100,6 +100,8 @@ class Hf(Exporter):
     @once_a_plan
     def _of_fields(self, plan: TransferPlan) -> Multipliers:
         """What the model does by the fields, beside what the study's model did by itself."""
+        # Read back, not taken from the plan: a family without a field, or with whole numbers
+        # alone, does something else than it was asked for, which `compare` then finds.
         family, built_in = self._family(plan), self._built_in(plan)
         neutral = Multipliers(attention=1.0)
         return _times(
@@ -143,6 +145,7 @@ def _times(a: Multipliers, b: Multipliers, *, divide: bool = False) -> Multiplie
 def _wanted(plan: TransferPlan) -> Multipliers:
     """The plan's own factors; the first of each kind, which others are compared with later."""
     usual = _shape(plan).usual_attention
+    # Branches count from 1, odd ones are attention's; reversed, so that the first of a kind stays.
     branches = {f.branch % 2: f.value for f in reversed([*factors_of(plan, "residual", "branch")])}
     return Multipliers(
         embedding=rows_multiplier(plan),
@@ -156,10 +159,7 @@ def _wanted(plan: TransferPlan) -> Multipliers:
 def _shape(plan: TransferPlan) -> Shape:
     """The target's sizes; a head's as the plan saw it."""
     size = next((f.head_size for f in factors_of(plan, "attention", "logit")), 64)
-    return Shape(width=_width(plan), depth=plan.target.depth, head_size=size)
-
-
-def _width(plan: TransferPlan) -> int:
-    """The target's hidden size: the length of an embedding's row, where there is one."""
+    # The hidden size is the length of an embedding's row, where there is one.
     table = table_of(plan)
-    return table.shape[1] if table and len(table.shape) == 2 else plan.target.width
+    width = table.shape[1] if table and len(table.shape) == 2 else plan.target.width
+    return Shape(width=width, depth=plan.target.depth, head_size=size)

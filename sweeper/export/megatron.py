@@ -33,7 +33,6 @@ from sweeper.export.exporter import (
 )
 from sweeper.plan.factors import PlannedFactor
 from sweeper.plan.plan import PlannedParameter, TransferPlan
-from sweeper.scaling.prescription import AbsorbedParam
 
 PROJECTION = re.compile(r"(o_proj|out_proj|c_proj|wo|w2|down|down_proj|out|linear_proj|linear_fc2)")
 """Names of the matrices at the ends of branches, which Megatron draws smaller by depth."""
@@ -42,7 +41,7 @@ RECIPE = {
     "mup-base-hidden-size": ("scaling-base-hidden-size", None),
     "mup-base-head-dim": ("scaling-base-head-dim", None),
 }
-"""Flags of today, and what the proposal has in their place."""
+"""Flags of today, and what the proposal has in their place: a flag, and its value if another."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,8 +63,9 @@ class Megatron(Exporter):
     @once_a_plan
     def flags(self, plan: TransferPlan) -> dict[str, Any]:
         """Every flag by its name, before `recipe` renames some."""
-        m, hidden = _m(plan), _hidden(plan)
-        lr, decay = _flag_lr(plan), hidden.weight_decay / hidden.lr
+        # Each flag is what makes Megatron's rule (see the class) give the hidden matrices theirs:
+        # Adam has lr / m and eps / m for them, Lion lr / m, SGD lr, all init-method-std / sqrt(m).
+        m, hidden = _m(plan), in_gauge(first_hidden(plan), 1.0)
         name, values = optimizer_name(plan), optimizer_settings(plan)
         flags: dict[str, Any] = {
             "use-mup": True,
@@ -74,8 +74,8 @@ class Megatron(Exporter):
             "mup-output-mult": logits_multiplier(plan),
             **_attention_flags(plan),
             "optimizer": self.optimizers.get(name, name),
-            "lr": lr,
-            "weight-decay": decay,
+            "lr": hidden.lr * (1.0 if name == "sgd" else m),
+            "weight-decay": hidden.weight_decay / hidden.lr,
             "init-method-std": hidden.init_std * sqrt(m),
             "embedding-init-method-std": _embedding_std(plan),
         }
@@ -122,7 +122,11 @@ class Megatron(Exporter):
         """`plan_megatron.args`: words for the command line, one flag a line."""
         flags = self.flags(plan)
         if self.recipe:
-            flags = dict(_renamed(name, value) for name, value in flags.items())
+            renamed = {name: RECIPE.get(name, (name, None)) for name in flags}
+            flags = {
+                new: flags[name] if value is None else value
+                for name, (new, value) in renamed.items()
+            }
         lines = [" ".join(styled("spaces", {k: v}, Path())) for k, v in flags.items()]
         head = head_of(plan)
         text = render("megatron.args", header=header, lines=lines, head=head.name if head else None)
@@ -130,22 +134,12 @@ class Megatron(Exporter):
 
 
 def output_multiplier(flag: float, m: float) -> float:
-    """What Megatron makes of `--mup-output-mult`: 1 at m other than 1 is taken for no word."""
+    """What Megatron makes of `--mup-output-mult`: 1, its default, becomes 1/m."""
     return 1 / m if flag == 1.0 and m != 1.0 else flag
 
 
 def _m(plan: TransferPlan) -> float:
     return plan.target.width / plan.base.width
-
-
-def _hidden(plan: TransferPlan) -> AbsorbedParam:
-    """The settings that the hidden matrices' flags are made from."""
-    return in_gauge(first_hidden(plan), 1.0)
-
-
-def _flag_lr(plan: TransferPlan) -> float:
-    """`--lr`, so that hidden matrices have the plan's."""
-    return _hidden(plan).lr * (1.0 if optimizer_name(plan) == "sgd" else _m(plan))
 
 
 def _marked(plan: TransferPlan, parameter: PlannedParameter) -> bool:
@@ -162,27 +156,31 @@ def _attention_flags(plan: TransferPlan) -> dict[str, float]:
         return {"mup-attn-scale-power": 1.0}
     if isclose(first.value, first.head_size**-0.5):
         return {"mup-attn-scale-power": 0.5}
+    # Megatron's factor is sqrt(base head size) * head size^-power: alpha/d has base = alpha^2.
     alpha = first.value * first.head_size
     usual = isclose(alpha, 1.0)
     return {"mup-attn-scale-power": 1.0} | ({} if usual else {"mup-base-head-dim": alpha**2})
 
 
 def _embedding_std(plan: TransferPlan) -> float:
-    """Of embedding and untied head, which share it: the embedding's."""
-    one = table_of(plan) or head_of(plan)
-    if one is None:
+    """`--embedding-init-method-std`, which embedding and untied head share: the embedding's."""
+    matrix = table_of(plan) or head_of(plan)
+    if matrix is None:
         return 0.02
-    return in_gauge(one, one.target.multiplier).init_std
+    return in_gauge(matrix, matrix.target.multiplier).init_std
 
 
 def _init_std(
     plan: TransferPlan, parameter: PlannedParameter, flags: Mapping[str, Any], m: float
 ) -> float | None:
-    """Of a drawn parameter; the ends of branches are told by their usual names, or not at all."""
+    """The std of a drawn parameter; None where no parameter has a usual name of a branch's end.
+
+    Megatron draws those ends smaller, and then nobody can say which they are.
+    """
     if _marked(plan, parameter):
         return float(flags["embedding-init-method-std"])
     std = float(flags["init-method-std"]) / sqrt(m)
-    if not any(_ends_branch(one) for one in plan.parameters):
+    if not any(map(_ends_branch, plan.parameters)):
         return None
     return std / sqrt(2 * plan.target.depth) if _ends_branch(parameter) else std
 
@@ -199,8 +197,3 @@ def _forward(plan: TransferPlan, parameter: PlannedParameter, flags: Mapping[str
         loss = value_of(plan, "loss", "logit")
         return output_multiplier(flags["mup-output-mult"], _m(plan)) / loss
     return 1.0
-
-
-def _renamed(name: str, value: Any) -> tuple[str, Any]:
-    new, fixed = RECIPE.get(name, (name, None))
-    return new, value if fixed is None else fixed

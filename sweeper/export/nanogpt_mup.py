@@ -53,6 +53,8 @@ class NanogptMup(Exporter):
         m, embedding = plan.target.width / plan.base.width, rows_multiplier(plan)
         hidden = in_gauge(first_hidden(plan), 1.0)
         values, depth = optimizer_settings(plan), self._depth(plan)
+        # train.py gives hidden matrices learning_rate / m * depth^(alpha - 1), and with CompleteP
+        # eps adam_eps / m * depth^-alpha and decay weight_decay * m: solved for the flags.
         lr = hidden.lr * m / (depth["depth_multiplier"] ** (depth["depth_alpha_exp"] - 1))
         decay = hidden.weight_decay / hidden.lr
         flags = {
@@ -123,7 +125,7 @@ class NanogptMup(Exporter):
         return value_of(plan, "loss", "logit")
 
     def _depth(self, plan: TransferPlan) -> dict[str, float]:
-        """Depth over base depth, and the alpha of the plan's first branch."""
+        """Depth over base depth, and the alpha by which the plan's branch is depth^-alpha."""
         ratio, branch = plan.target.depth / plan.base.depth, value_of(plan, "residual", "branch")
         alpha = -log(branch) / log(ratio) if ratio != 1 else 1.0
         if not self.completep:
