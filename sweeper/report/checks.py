@@ -80,9 +80,11 @@ def coordinate_table(check: CoordinateCheck, threshold: float) -> Table:
             farthest = max(slopes, key=lambda slope: slope.deviation)
             unknown = not math.isfinite(farthest.slope.value)
             cells.append(Cell(farthest.slope, farthest.reason * unknown))
+        # Each cell may be of another layer, so that no failing number hides behind the worst one.
         reason = worst.worst.reason if worst.answer != "pass" else ""
         table.add(name, str(worst.role or ""), *cells, answer(worst.answer, reason))
     note, *remarks = legend(check, threshold)
+    # The list's own dash is put before each remark again where the table is shown.
     table.legend, table.remarks = [note], [line.removeprefix("- ") for line in remarks]
     return table
 
@@ -102,6 +104,7 @@ def legend(check: CoordinateCheck, threshold: float) -> list[str]:
         lines.append(
             f"- Shrinks on purpose, change as {check.axis}^{least:g}: {', '.join(shrinking)}"
         )
+    # slopes[0] is that of the output at initialization; elsewhere one-sided has other reasons.
     readouts = [m.name for m in check.modules if m.slopes[0].one_sided]
     if readouts:
         lines.append(
@@ -135,6 +138,7 @@ def coordinate_figure(check: CoordinateCheck) -> Figure:
         _panel(ax, check, name, _worst(members))
     for ax in panels[len(groups) :]:
         ax.remove()
+    # Shared axes are labelled in the last row alone, which may not be under every column.
     for ax in panels[max(0, len(groups) - COLUMNS) : len(groups)]:
         ax.tick_params(labelbottom=True)
     figure.supxlabel(check.axis, fontsize=9)
@@ -151,6 +155,7 @@ def coordinate_figure(check: CoordinateCheck) -> Figure:
 
 def _panel(ax: Axes, check: CoordinateCheck, name: str, module: ModuleCheck) -> None:
     """One module's curves."""
+    # Sizes are evenly spaced, as powers of 2 are on a log axis.
     xs = range(len(check.sizes))
     for slope in module.slopes:
         values = [v if math.isfinite(v) else math.nan for v in slope.values]
@@ -197,15 +202,15 @@ def scale_table(operands: Sequence[OperandScale]) -> Table:
     table = Table("Operands of the matrix products", columns, legend=[SCALES_NOTE])
     for product, members in collapsed((s.product, s) for s in operands).items():
         for operand in OPERANDS:
-            own = [s for s in members if s.operand == operand]
-            if not own:
+            of_operand = [s for s in members if s.operand == operand]
+            if not of_operand:
                 continue
-            ends = [s for s in own if s.step == last]
+            ends = [s for s in of_operand if s.step == last]
             shares = [max(getattr(getattr(s, name), loss) for s in ends) for name, loss in losses]
             table.add(
                 product,
                 operand,
-                _range([s.rms for s in own if s.step == 0]),
+                _range([s.rms for s in of_operand if s.step == 0]),
                 _range([s.rms for s in ends]),
                 *(Cell(share, f"{100 * share:.2f} %" if share else "0") for share in shares),
             )
@@ -230,8 +235,8 @@ def scale_figure(operands: Sequence[OperandScale]) -> Figure:
     figure = Figure(figsize=(WIDTH, height), layout="constrained")
     panels = figure.subplots(1, 3, sharex=True, sharey=True)
     for ax, operand in zip(panels, OPERANDS, strict=True):
-        own = {(s.product, s.step): s.rms for s in operands if s.operand == operand}
-        _operand_panel(ax, products, own, last)
+        sizes = {(s.product, s.step): s.rms for s in operands if s.operand == operand}
+        _operand_panel(ax, products, sizes, last)
         ax.set_title({"gradient": "gradient of the output"}.get(operand, operand))
     panels[0].set_yticks(range(len(products)), products, fontsize=6.5)
     panels[0].invert_yaxis()
@@ -247,13 +252,14 @@ def scale_figure(operands: Sequence[OperandScale]) -> Figure:
 
 
 def _operand_panel(
-    ax: Axes, products: Sequence[str], own: Mapping[tuple[str, int], float], last: int
+    ax: Axes, products: Sequence[str], sizes: Mapping[tuple[str, int], float], last: int
 ) -> None:
+    """A row a product; `sizes` are RMS by product and step."""
     for name, style, color in (("e4m3", DASHED, RED), ("e5m2", DOTTED, FAINT)):
         for edge in RANGES[name]:
             ax.axvline(math.log2(edge), color=color, linestyle=style, linewidth=0.8)
     for row, product in enumerate(products):
-        ends = [_log(own.get((product, step), math.nan)) for step in (0, last)]
+        ends = [_log(sizes.get((product, step), math.nan)) for step in (0, last)]
         ax.plot(ends, [row, row], color=LINE_COLOR, linewidth=1.0)
         for value, face in zip(ends, ("white", LINE_COLOR), strict=True):
             ax.plot([value], [row], **_dot(face))

@@ -36,7 +36,10 @@ def tables(
     parameterizations: Mapping[str, str],
     costs: Mapping[str, tuple[Cost, Cost]],
 ) -> list[Table]:
-    """Places, losses over width, robustness and cost; by study what tuning and validation cost."""
+    """Tables of places, losses over width, robustness and cost.
+
+    By the name of a study: its parameterization, and the `costs` of its tuning and its validation.
+    """
     return [
         _places(comparison, parameterizations),
         _widths(comparison),
@@ -95,7 +98,7 @@ def _widths(comparison: Comparison) -> Table:
             Column("lost by transfer", form=".4f", half=True),
             Column("optimum log2 eta", form=".2f", importance=0, half=True),
         ],
-        remarks=[f"{found.name}: {law_text(found)}" for found in comparison.candidates],
+        remarks=[f"{each.name}: {law_text(each)}" for each in comparison.candidates],
     )
     for candidate in comparison.candidates:
         for width in candidate.widths:
@@ -195,6 +198,7 @@ def findings(comparison: Comparison) -> list[str]:
 
 def _winner(standings: Sequence[Standing]) -> str:
     leader, *others = standings
+    # The leader's place is a range where the seeds do not tell it from the next ones.
     if leader.last > 1:
         tied = [s.name for s in standings if s.first == 1]
         worse = [s.name for s in standings if s.first > 1]
@@ -233,6 +237,7 @@ def _look(index: int) -> dict[str, Any]:
 def _draw_losses(ax: Axes, candidate: Candidate, index: int, aside: float) -> None:
     """Solid: transferred; rings and dashed: re-tuned; dotted: the fitted law."""
     look = _look(index) | {"capsize": 2.5, "linewidth": 1.2}
+    # Each study a little aside of the others, by octaves: the axis is logarithmic.
     places = [loss.width * 2 ** (0.06 * aside) for loss in candidate.widths]
     _bars(ax, places, [loss.transferred for loss in candidate.widths], label=candidate.name, **look)
     # A ring, so that both are seen where they agree.
@@ -248,6 +253,7 @@ def _draw_robustness(ax: Axes, candidate: Candidate, index: int, aside: float) -
     """A line through what was measured; a triangle where the loss is only a lower bound."""
     none = Estimate(value=0.0, low=0.0, high=0.0)
     gaps = {**{loss.octaves: loss for loss in candidate.robustness}, 0.0: none}
+    # An open interval is a bound: the curve was not measured so far from its optimum.
     known = {x: gap for x, gap in sorted(gaps.items()) if math.isfinite(gap.high)}
     look = _look(index) | {"capsize": 2.5, "linewidth": 1.2}
     _bars(ax, [x + 0.03 * aside for x in known], list(known.values()), **look)
@@ -273,15 +279,19 @@ def _side(length: float) -> float:
 
 
 def _finish_losses(ax: Axes, comparison: Comparison) -> None:
-    """The axes; the loss axis shows the re-tuned losses, and of the others what is near them."""
-    widths = sorted({loss.width for found in comparison.candidates for loss in found.widths})
+    """Scale and name the axes.
+
+    The loss axis shows all re-tuned losses, and the transferred ones as far as they are near: one
+    study whose transfer fails must not squash the others.
+    """
+    widths = sorted({loss.width for each in comparison.candidates for loss in each.widths})
     ax.set_xscale("log", base=2)
     ax.set_xticks(widths, [str(width) for width in widths])
     ax.minorticks_off()
     ends = chain.from_iterable(
         (loss.retuned.value, loss.retuned.low, loss.retuned.high)
-        for found in comparison.candidates
-        for loss in found.widths
+        for candidate in comparison.candidates
+        for loss in candidate.widths
     )
     finite = [value for value in ends if math.isfinite(value)]
     if finite:

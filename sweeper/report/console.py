@@ -338,6 +338,7 @@ def verdict_table(result: Verdict, hyperparameter: str = "eta") -> Table:
         Column("relative gap", form=".2%", importance=0),
         Column("answer", left=True),
     ]
+    # Losses without an interval: the legend says why there is none.
     bare = [s for s in result.sizes if math.isfinite(s.loss.value) and math.isinf(s.loss.high)]
     law = f" Planned by {result.law}." if result.law else ""
     if not law and result.axis in UNSCALED_AXES:
@@ -405,9 +406,9 @@ def trend_text(fitted: Trend, *, applied: bool) -> str:
         f"{fitted.prior}. "
     )
     if (test := fitted.back_test) is not None:
-        told = "as predicted from" if test.reproduced else "not as predicted from"
+        agrees = "as predicted from" if test.reproduced else "not as predicted from"
         text += (
-            f"The optimum at {axis} {test.size}, 2^{test.measured:.2f}, is {told} the smaller "
+            f"The optimum at {axis} {test.size}, 2^{test.measured:.2f}, is {agrees} the smaller "
             f"ones (2^{test.predicted.low:.2f} to 2^{test.predicted.high:.2f}). "
         )
     gain = f"{fitted.gain.value:.4f} nats ({fitted.gain.low:.4f} to {fitted.gain.high:.4f})"

@@ -156,6 +156,7 @@ class TrialSeconds:
             first, *others = sorted(self._seen, key=lambda seen: abs(math.log(seen / work)))
             power = ONE_SIZE
             if others:
+                # A power law through the medians of the two sizes: t = t1 (work / work1)^power.
                 ratio = median(self._seen[others[0]]) / median(self._seen[first])
                 power = min(1.0, max(0.0, math.log(ratio) / math.log(others[0] / first)))
             seconds = float(median(self._seen[first]) * (work / first) ** power)
@@ -166,6 +167,7 @@ class TrialSeconds:
 def at_once(results: Iterable[Result]) -> float:
     """How many runs were going at the same time, on average over the time in which any was."""
     spans = sorted((run.finished_at - run.seconds, run.finished_at) for run in results)
+    # `busy` is the length of the union of all spans: pauses between sweeps do not count.
     busy, end = 0.0, -math.inf
     for start, finish in spans:
         busy += max(0.0, finish - max(start, end))
@@ -241,7 +243,7 @@ def speeds(results: Iterable[Result]) -> list[Speed]:
             depth=depth,
             device=device,
             cost=spent(members, lambda spec: prepare(spec).flops()),
-            tokens=sum(trained(one) * prepare(one.trial.spec).tokens() for one in members),
+            tokens=sum(trained(run) * prepare(run.trial.spec).tokens() for run in members),
         )
         for (width, depth, device), members in sorted(groups.items())
     ]
@@ -318,6 +320,7 @@ def saving(
         return replace(spec, width=plan.target.width, depth=plan.target.depth, train=train)
 
     ladders = [run for run in trials.current if run.trial.phase == LADDER_PHASE]
+    # A run that diverged or was pruned here is taken to stop at the same share of its steps there.
     there = spent(searched, lambda spec: flops(at_target(spec)))
     seconds, widest, device = math.nan, 0, ""
     if timed := [run for run in (*searched, *ladders) if run.seconds > 0]:

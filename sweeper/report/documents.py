@@ -45,8 +45,8 @@ PLANNED = "planned_log2_eta"
 def planned_value(validation: Document) -> float:
     """Log2 of what a verdict's plan has at the base, of its hyperparameter."""
     name = validation.get("hyperparameter", "eta")
-    found = validation.get(PLANNED) if name == "eta" else None
-    return number(validation.get(f"transferred_log2_{name}") if found is None else found)
+    planned = validation.get(PLANNED) if name == "eta" else None
+    return number(validation.get(f"transferred_log2_{name}") if planned is None else planned)
 
 
 def takes(config: str, name: str) -> bool:
@@ -59,8 +59,9 @@ def takes(config: str, name: str) -> bool:
         text, uses = f"{command} {runner.get('arguments')}", set(runner.get("uses") or ())
     except (yaml.YAMLError, KeyError, TypeError, AttributeError):
         return True
-    found = re.search(rf"\{{[^{{}}]*\b({'|'.join(names)})\b", text)
-    return found is not None or not uses.isdisjoint({*names, "*"})
+    # {depth}, or a term with it, {depth//2}.
+    placeholder = re.search(rf"\{{[^{{}}]*\b({'|'.join(names)})\b", text)
+    return placeholder is not None or not uses.isdisjoint({*names, "*"})
 
 
 def estimate_of(record: Document | None) -> Estimate:
@@ -69,21 +70,11 @@ def estimate_of(record: Document | None) -> Estimate:
     return Estimate(value=value, low=low, high=high)
 
 
-def interval(estimate: Document | None, form: str, scale: float = 1.0) -> dict[str, str] | None:
-    """An estimate times `scale` as text, and its interval; None when it is not known."""
-    value, low, high = (scale * number((estimate or {}).get(k)) for k in ("value", "low", "high"))
-    if not math.isfinite(value):
-        return None
-    span = f"{form.format(low)} to {form.format(high)}"
-    if not math.isfinite(low) or not math.isfinite(high):
-        ends = {"at least": low, "at most": high}
-        known = [f"{word} {form.format(one)}" for word, one in ends.items() if math.isfinite(one)]
-        span = next(iter(known), "no interval")
-    return {"value": form.format(value), "range": span}
-
-
 def ladder_curves(validation: Document, axis: str) -> list[Document]:
-    """The curves that belong to `axis`, ascending: all else of their size is the base's."""
+    """The curves that belong to `axis`, ascending: all else of their size is the base's.
+
+    Ladders over several axes share one list of curves, and the base's curve is in each.
+    """
     curves = list(validation.get("curves") or ())
     sizes = [size["size"] for size in axis_verdict(validation, axis).get("sizes") or ()]
     if axis == JOINT_AXIS:
@@ -92,6 +83,7 @@ def ladder_curves(validation: Document, axis: str) -> list[Document]:
     def others(size: Document) -> tuple[object, ...]:
         return tuple(size.get(key) for key in LADDER_AXES if key != axis)
 
+    # Without a verdict the base is not known: it is what most curves have beside the axis.
     shared = [others(size) for size in sizes] or [others(curve) for curve in curves]
     fixed = max(shared, key=shared.count, default=None)
     return sorted((c for c in curves if others(c) == fixed), key=lambda c: float(c[axis]))
@@ -132,6 +124,7 @@ class Searched:
     def read(cls, record: Document) -> Searched:
         """One of `READ_ERRORS` for a record of another shape than `sweeper search` writes."""
         space = {str(name): _axis(axis) for name, axis in record["space_log2"].items()}
+        # Shown as they are: an error here is better than one in the middle of the page.
         for name in ("best", "provenance"):
             dict(record.get(name) or {})
 
@@ -141,18 +134,19 @@ class Searched:
             return {n: known[n].index(v) if known.get(n) else v for n, v in log2.items()}
 
         names = {field.name for field in fields(Conclusion)}
-        found = {name: value for name, value in record.items() if name in names}
-        found["best_log2"] = places(found["best_log2"])
-        if combination := found.get("combination"):
+        # search.json is a conclusion with more around it: `finding`s are sentences for people.
+        parts = {name: value for name, value in record.items() if name in names}
+        parts["best_log2"] = places(parts["best_log2"])
+        if combination := parts.get("combination"):
             sides = {name: places(combination[name]) for name in ("combined_log2", "single_log2")}
-            found["combination"] = {**combination, **sides}
-            found["combination"].pop("finding", None)
-        if retune := found.get("retune"):
-            found["retune"] = {name: part for name, part in retune.items() if name != "finding"}
+            parts["combination"] = {**combination, **sides}
+            parts["combination"].pop("finding", None)
+        if retune := parts.get("retune"):
+            parts["retune"] = {name: part for name, part in retune.items() if name != "finding"}
         base = record.get("base")
         return cls(
             record=record,
-            conclusion=from_json(Conclusion, found),
+            conclusion=from_json(Conclusion, parts),
             space=space,
             base=from_json(Size, base) if base else None,
         )

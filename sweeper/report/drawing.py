@@ -72,6 +72,7 @@ BESIDE: dict[str, Any] = {"loc": "outside right upper", "alignment": "left"}
 def save(figure: Figure, path: Path) -> tuple[Path, Path]:
     """Write `figure` as PNG and as SVG to `path` plus the suffix, each file atomically."""
     image, drawing = BytesIO(), BytesIO()
+    # Tips are for the page alone. Without dates and versions equal figures are equal files.
     for tip in figure.findobj(lambda artist: str(artist.get_gid()).startswith(TOOLTIP_PREFIX)):
         tip.remove()
     figure.savefig(image, format="png", dpi=160, metadata={"Software": None})
@@ -95,9 +96,11 @@ def svg(figure: Figure, name: str = "figure") -> str:
     text = text[text.index("<svg") :]
     # A style element would reach out of the drawing and into the page.
     text = re.sub("<style.*?</style>", "", text, count=1, flags=re.DOTALL)
+    # matplotlib knows no <title>: what a mark says when hovered travels in its id.
     text = re.sub(
         rf'<g id="{TOOLTIP_PREFIX}([^"]*)">', r'<g class="tip"><title>\g<1></title>', text
     )
+    # Ids hold for a whole page: two drawings would take each other's clip paths and glyphs.
     text = re.sub(r'( id="|xlink:href="#|url\(#)', rf"\g<1>{name}-", text)
     text = re.sub(r' (width|height)="[0-9.]+pt"', "", text, count=2)
     return text.replace("<svg", '<svg style="stroke-linejoin: round"', 1)
@@ -151,6 +154,7 @@ def loss_limits(
     if not finite:
         return 0.0, 1.0
     low, high = min(v[0] for v in finite), max(v[0] for v in finite)
+    # At least a quarter of the spread of the minima above the highest one, and no empty space.
     depth = typical([median(v) - v[0] for v in finite])
     top = min(max(v[-1] for v in finite), max(high + reach * depth, high + (high - low) / 4))
     room = 0.06 * max(top - low, 1e-3 * abs(low), 1e-6)

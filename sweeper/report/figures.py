@@ -39,6 +39,7 @@ from sweeper.report.drawing import (
     STOPPED,
     STRIP,
     STYLE,
+    TOOLTIP_PREFIX,
     WIDTH,
     Points,
     draw_curve,
@@ -79,6 +80,7 @@ def learning_rate_figure(validation: Document, axis: str) -> Figure:
     for index, (curve, points) in enumerate(zip(curves, means, strict=True)):
         color, marker = look_of(index, len(curves))
         draw_seeds(ax, curve, color, hyperparameter)
+        # Diverged points of all sizes lie in one strip: a little aside, so that all are seen.
         aside = (index - (len(curves) - 1) / 2) * 0.07
         draw_curve(ax, points, top, color, marker, aside)
         draw_tips(ax, points, top, f"{axis} {label_size(curve, axis)}, log2 {letter}", aside=aside)
@@ -157,7 +159,7 @@ def lines_figure(search: Document) -> Figure:
 
 
 def _optimum(ax: Axes, size: Document, color: Any) -> str:
-    """Mark a curve's optimum with its interval; the same in words."""
+    """Mark a curve's optimum with its interval, and return the same in words."""
     estimate = size.get("optimum_log2") or {}
     value, low, high = (number(estimate.get(key)) for key in ("value", "low", "high"))
     loss = number((size.get("loss") or {}).get("value"))
@@ -268,6 +270,7 @@ def _scale(every: Sequence[Losses]) -> Normalize:
     finite = [loss for losses in every for row in losses for loss in row if math.isfinite(loss)]
     if not finite:
         return Normalize(0.0, 1.0)
+    # Three times from the least to the median: a few huge losses must not take all the colours.
     low = min(finite)
     high = min(max(finite), low + 3 * (median(finite) - low))
     return Normalize(low, high if high > low else max(finite) + 1e-6)
@@ -333,6 +336,8 @@ def chosen_widths(trials: Trials) -> list[Chosen]:
     ladder = [run for run in trials.current if run.trial.phase == LADDER_PHASE]
     if not ladder:
         return []
+    # Several ladders (over width, depth, steps) share a phase: the largest kind is that over width.
+    # Runs that the search had made already keep its phase, so that all trials are looked through.
     kind, _ = Counter(map(_kind, ladder)).most_common(1)[0]
     by_width: defaultdict[int, defaultdict[float, list[Result]]]
     by_width = defaultdict(lambda: defaultdict(list))
@@ -463,6 +468,8 @@ def ladders_figure(panels: Sequence[Panel], theme: Theme = LIGHT) -> Figure:
         for index, size in enumerate(widths):
             color, marker = look_of(index, len(widths), theme.pale, theme.deep)
             looks[size] = {"color": color, "marker": marker}
+        # One span for all panels, each around its own middle: eta of two parameterizations differ
+        # by octaves, and a slope must look as steep everywhere.
         span = max((high - low for low, high in map(_reach, panels)), default=1.0)
         for ax, panel in zip(axes, panels, strict=False):
             _draw_ladder(ax, panel, top, looks, theme)
@@ -486,7 +493,7 @@ def write_picture(panels: Sequence[Panel], path: Path) -> tuple[Path, Path]:
     dark = path.with_name(f"{path.stem}-dark.svg")
     for file, theme in ((path, LIGHT), (dark, DARK)):
         figure, buffer = ladders_figure(panels, theme), StringIO()
-        for tip in figure.findobj(lambda artist: str(artist.get_gid()).startswith("tip ")):
+        for tip in figure.findobj(lambda a: str(a.get_gid()).startswith(TOOLTIP_PREFIX)):
             tip.remove()
         with rc_context({**theme.style, "svg.fonttype": "path"}):
             metadata = dict.fromkeys(("Date", "Creator", "Format", "Type"))

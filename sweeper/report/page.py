@@ -45,6 +45,8 @@ from sweeper.verdict.ladder import extent
 
 def rendered(template: str, **values: object) -> str:
     """A page from a template of this package."""
+    # The page's content security policy allows the one script with this digest: names and notes
+    # from files can smuggle in no other.
     environment = _environment()
     script = environment.get_template("report.js").render()
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
@@ -87,7 +89,7 @@ def _nested(value: object) -> str:
 
 
 def _plain(value: object) -> str:
-    """A loss in words."""
+    """A loss in words, for the template's filter `loss`."""
     loss = number(value)
     return f"{loss:.4f} nats" if math.isfinite(loss) else "none: every run diverged or failed"
 
@@ -192,7 +194,10 @@ class _Names:
 
 
 def _overall(targets: Iterable[TargetDocuments]) -> str:
-    """The worst answer of all that were validated, empty when none was."""
+    """The worst answer of all that were validated, empty when none was.
+
+    An answer of another kind, such as none yet, leaves it undecided.
+    """
     answers = {answer for target in targets for answer in target.answers}
     return next(
         (a for a in ("fails", UNDECIDED, "holds") if a in answers), UNDECIDED * bool(answers)

@@ -126,7 +126,7 @@ class SweepProgress:
         self.path, self.console, self.work = folder / "progress.json", console, work
         self._seconds, self._todo = seconds, dict[str, Trial]()
         self._spent, self._end = 0.0, math.nan
-        self._states: Callable[[], list[JobState]] = list
+        self._states: Callable[[], list[JobState]] = list  # none, until `watch`
         self.planned, self.start = planned, time.monotonic()
         self._pace = Pace(self.start)
         self.snapshot = Snapshot(job=job)
@@ -167,6 +167,7 @@ class SweepProgress:
         snapshot = self.snapshot
         snapshot.done, snapshot.total = finished, max(self.planned, finished + len(missing))
         work = [self.work(trial) for trial in missing]
+        # What the strategy will ask for after this batch is not known yet: it counts as its mean.
         self._mean_work = sum(work) / len(work)
         later = max(0, snapshot.total - finished - len(missing))
         self.work_left, self._partial = sum(work) + later * self._mean_work, 0.0
@@ -189,6 +190,7 @@ class SweepProgress:
             snapshot.best = result.objective
         self.work_done += work
         self.work_left -= work
+        # Parts of the trial were counted by `advanced`; they are part of `work_done` now.
         self._partial = max(0.0, self._partial - 1)
         self._todo.pop(result.key, None)
         if self._seconds is not None:
@@ -207,6 +209,7 @@ class SweepProgress:
         snapshot.elapsed = time.monotonic() - self.start
         partial = self._partial * self._mean_work
         done, left = self.work_done + partial, max(0.0, self.work_left - partial)
+        # Asked even where `_end` is better known, since it learns from being asked.
         paced = self._pace.left(time.monotonic(), done, left)
         learned = max(0.0, self._end - time.monotonic())
         snapshot.left = paced if math.isnan(self._end) else learned

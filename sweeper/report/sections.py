@@ -27,14 +27,14 @@ Section = dict[str, Any]
 
 
 def _whole(make: Callable[[Any], Section], records: Iterable[Any]) -> list[Section]:
-    """The sections of the records that `make` can take apart."""
-    found = []
+    """The sections of the records that `make` can take apart; others are passed over."""
+    shown = []
     for record in records:
         try:
-            found.append(make(record))
+            shown.append(make(record))
         except READ_ERRORS:
             continue
-    return found
+    return shown
 
 
 def diagnoses(records: Iterable[Document]) -> list[Section]:
@@ -80,31 +80,32 @@ def _check(record: Document, axis: Document, name: str) -> Section:
     from sweeper.check.judge import CheckRule, CoordinateCheck
     from sweeper.report.checks import coordinate_figure, coordinate_table
 
-    found, rule = from_json(CoordinateCheck, axis), record["rule"]
+    check, rule = from_json(CoordinateCheck, axis), record["rule"]
+    # Of the rule only what the advice, `todo`, changes: its other fields are shown as recorded.
     settled = CheckRule(**{key: rule[key] for key in ("share", "batch", "seeds")})
     eta = number(record["log2_hps"]["eta"])
     return {
-        "axis": found.axis,
-        "answer": found.answer,
-        "todo": f"{found.todo(settled)}." * (found.answer == "cannot say"),
+        "axis": check.axis,
+        "answer": check.answer,
+        "todo": f"{check.todo(settled)}." * (check.answer == "cannot say"),
         "runs": f"{rule['seeds']} runs a size, each of {rule['steps']} steps on one batch of "
         f"{rule['batch']}, at {number(rule['share']):g} times η; log2 η is {eta:g}",
-        "table": coordinate_table(found, number(rule["threshold"])),
-        "figure": Markup(svg(coordinate_figure(found), name)),
+        "table": coordinate_table(check, number(rule["threshold"])),
+        "figure": Markup(svg(coordinate_figure(check), name)),
     }
 
 
 def scales(records: Sequence[Document], name: Callable[[], str]) -> list[Section]:
-    """The scale report, if there is one."""
-    return _whole(lambda found: _scales(found, name()), filter(None, [records]))
+    """The scale report, if there is one; `name` hands out the drawing's name."""
+    return _whole(lambda report: _scales(report, name()), filter(None, [records]))
 
 
 def _scales(records: Sequence[Document], name: str) -> Section:
     from sweeper.engine.operand_scales import OperandScale
     from sweeper.report.checks import scale_figure, scale_table
 
-    found = [from_json(OperandScale, record) for record in records]
-    return {"table": scale_table(found), "figure": Markup(svg(scale_figure(found), name))}
+    operands = [from_json(OperandScale, record) for record in records]
+    return {"table": scale_table(operands), "figure": Markup(svg(scale_figure(operands), name))}
 
 
 def target_text(plan: TransferPlan | None, name: str, *, deep: bool) -> str:
@@ -131,13 +132,13 @@ def cards(documents: Documents) -> list[dict[str, str]]:
     """The few numbers that a reader looks for first: name, value, and what it rests on."""
     plans = [target.plan for target in documents.targets if target.plan]
     plan = max(plans, key=lambda plan: plan.target.width, default=None)
-    found = [
+    shown = [
         _optimum(documents),
         _loss(documents.searched),
         _planned(plan),
         _saved(documents, plan),
     ]
-    return [card for card in found if card]
+    return [card for card in shown if card]
 
 
 def _optimum(documents: Documents) -> dict[str, str] | None:
@@ -179,17 +180,17 @@ def _planned(plan: TransferPlan | None) -> dict[str, str] | None:
 
 
 def _saved(documents: Documents, plan: TransferPlan | None) -> dict[str, str] | None:
-    """Against tuning at the target, in FLOPs."""
-    found = saving(documents.trials, plan)
-    if found is None:
+    """What tuning here costs against tuning at the target, in FLOPs."""
+    saved = saving(documents.trials, plan)
+    if saved is None:
         return None
-    name = f"Tuning here, against width {found.width}"
-    if not math.isfinite(found.factor):
+    name = f"Tuning here, against width {saved.width}"
+    if not math.isfinite(saved.factor):
         return _card(name, "not known", NO_SIZES)
-    here, there = (_time(cost) for cost in (found.tuning, found.at_target))
-    total = times(found.factor_with_validation)
+    here, there = (_time(cost) for cost in (saved.tuning, saved.at_target))
+    total = times(saved.factor_with_validation)
     note = f"FLOPs; {here} here, about {there} there; with the validation {total}"
-    return _card(name, times(found.factor), note)
+    return _card(name, times(saved.factor), note)
 
 
 def _time(cost: Cost) -> str:
@@ -202,15 +203,16 @@ def _card(name: str, value: str, note: str) -> dict[str, str]:
 
 def costs(documents: Documents, base: str) -> tuple[Table, Saving] | None:
     """What was spent at the `base`, and beside it the same tuning at each plan's target."""
-    found = [s for t in documents.targets if (s := saving(documents.trials, t.plan))]
-    if not found:
+    savings = [s for t in documents.targets if (s := saving(documents.trials, t.plan))]
+    if not savings:
         return None
-    tuning, validation = found[0].tuning, found[0].validation
+    # What was spent is the same beside every target.
+    tuning, validation = savings[0].tuning, savings[0].validation
     rows = [([f"tuning at {base}"], tuning)]
     rows += [(["validation on ladders"], validation)] * bool(validation.trials)
-    for each in found:
+    for each in savings:
         size = size_text(Size(width=each.width, depth=each.depth), deep=documents.deep)
         rows.append(([f"the same tuning at {size}"], each.at_target))
-    table = cost_table("", ["what"], rows, guessed=[each.at_target for each in found])
-    table.legend = [f"{found[-1]} Times are those of trials on their devices."]
-    return table, found[-1]
+    table = cost_table("", ["what"], rows, guessed=[each.at_target for each in savings])
+    table.legend = [f"{savings[-1]} Times are those of trials on their devices."]
+    return table, savings[-1]

@@ -215,6 +215,7 @@ class Table:
             dropped.append(spare.pop(0))
         if self.title:
             yield Text(self.title, style="bold", overflow="ignore", no_wrap=True)
+        # As wide as it is: within the terminal's width rich would break cells.
         yield from console.render(shown, options.update(width=width))
         if dropped:
             names = ", ".join(column.name for column in dropped)
@@ -244,6 +245,7 @@ class Table:
         An Estimate is three fields, NAME, NAME low and NAME high; a Change NAME and NAME base.
         """
         records: list[dict[str, Any]] = [{} for _ in self.rows]
+        # Ends are those of the whole column: where one row has an interval, all have its fields.
         for index, column in enumerate(self.columns):
             fields = [_fields(row.values[index]) for row in self.rows]
             ends = dict.fromkeys(end for row in fields for end in row)
