@@ -33,6 +33,7 @@ def with_user_command(words: Sequence[str]) -> list[str]:
     """
     if "--" not in words or "search" not in words[: (at := list(words).index("--"))]:
         return list(words)
+    # As overrides the command is kept with the study, and shown and changed like any setting.
     arguments, command = list(words[:at]), words[at + 1 :]
     chosen = {word.partition("=")[0] for word in arguments}
     groups = [
@@ -80,6 +81,7 @@ def literal_metric(word: str) -> str:
 
     So is the text of an argument with placeholders, `runner.arguments.NAME={width//16}`.
     """
+    # Hydra would read braces as a mapping, and much of a regular expression not at all.
     argument = _ARGUMENT.match(word)
     if argument and "{" in argument[2] and not _MAPPING.match(argument[2]):
         return f"++runner.arguments.{argument[1]}={quoted(argument[2])}"

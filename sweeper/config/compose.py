@@ -43,6 +43,8 @@ _CONFIG_ERRORS = (HydraException, OmegaConfBaseException, yaml.YAMLError, OSErro
 
 def compose_tree(overrides: Sequence[str], config_dir: Path | None = None) -> Tree:
     """The resolved configuration of the defaults and `overrides`; BadInput says what is wrong."""
+    # Overrides are parsed and checked before Hydra composes them: its own errors seldom name the
+    # key as typed, and never what it may have meant.
     words = [_rewritten(word) for word in overrides]
     parsed = parse_overrides(words, overrides)
     _check_folder(config_dir)
@@ -128,6 +130,7 @@ def _rewritten(word: str) -> str:
 
 def _check_folder(config_dir: Path | None) -> None:
     """Refuse a config that Hydra would pass over for a shipped one of the same name."""
+    # The primary folder comes first in Hydra's search path. An identical copy does no harm.
     for path in config_dir.glob("**/*.yaml") if config_dir else ():
         shipped = conf_folder() / path.relative_to(cast(Path, config_dir))
         if shipped.is_file() and shipped.read_bytes() != path.read_bytes():
@@ -173,6 +176,8 @@ def _hydra_compose(words: Sequence[str], config_dir: Path | None) -> DictConfig:
     """Hydra's composition of the defaults and `words`."""
     quoted = str(config_dir and config_dir.resolve()).replace("\\", r"\\").replace("'", r"\'")
     search_path = [f"hydra.searchpath=['file://{quoted}']"] if config_dir else []
+    # Hydra is a singleton of the process, and fails where it was initialized before: by us, or by a
+    # program of its own that calls us.
     GlobalHydra.instance().clear()
     with initialize_config_dir(str(conf_folder()), version_base="1.3"):
         return compose("config", [*search_path, *words])
@@ -246,6 +251,7 @@ def _resolve(config: DictConfig) -> Tree:
         raise BadInput(_message(error)) from error
     if missing:
         raise BadInput(f"{missing[0]} needs a value: add {missing[0]}=... to the command")
+    # An overlay's file sets keys of the root, and leaves nothing under its own group's name.
     for group in OVERLAYS:
         if tree.pop(group, None):
             raise BadInput(
@@ -274,6 +280,8 @@ def read_tree(path: Path, overrides: Sequence[str], config_dir: Path | None = No
     parsed = parse_overrides(words, overrides)
     _check_groups(parsed, config_dir)
     keys = [str(override.key_or_group) for override in parsed]
+    # A kept configuration is no longer made of groups, so Hydra cannot exchange one: a new option
+    # is composed alone, with the overrides of its own keys, and put in the place of the old.
     exchanged = set(keys) & groups(config_dir).keys()
     for group in exchanged:
         of_group = [w for w, key in zip(words, keys, strict=True) if key.split(".")[0] == group]
@@ -316,6 +324,7 @@ def _apply(config: DictConfig, key: str, override: Override) -> None:
     """Apply one override to a configuration that was composed before."""
     if override.is_delete():
         raise BadInput(f"~{key}: a key of a study cannot be taken away; give it another value")
+    # Struct: a key that is not there is an error, but for + and ++.
     OmegaConf.set_struct(config, not override.is_add() and not override.is_force_add())
     try:
         OmegaConf.update(config, key, override.value(), merge=True)
@@ -334,6 +343,7 @@ def to_yaml(tree: Mapping[str, Any]) -> str:
 def _literal(value: Any) -> Any:
     """The value with texts that OmegaConf reads back as they are: `${` begins no interpolation."""
     if isinstance(value, str):
+        # Backslashes before it are halved when it is read: \${ is ${, and \\${ an interpolation.
         return re.sub(r"(\\*)\$\{", lambda m: m[1] * 2 + "\\${", value)
     if isinstance(value, Mapping):
         return {key: _literal(item) for key, item in value.items()}

@@ -1,4 +1,10 @@
-"""The resolved configuration as records: every value is checked here, before anything runs."""
+"""The resolved configuration as records: every value is checked here, before anything runs.
+
+`resolve` is where a key of conf/ becomes a checked field. A group (optimizer, search, ...) is built
+as the class that it names, a section (train, transfer, check, study) as a record; both by
+`records.call_checked`, which reads names, types and bounds from the annotations. A model is built
+without weights (`engine/prepare.py`).
+"""
 
 from __future__ import annotations
 
@@ -105,6 +111,7 @@ def _choices(key: str, value: Mapping[str, Any]) -> Axis:
     for choice in choices:
         if not isinstance(choice, Choice) or choice in (math.inf, -math.inf) or choice != choice:
             raise ConfigError(f"{key}.choices", choice, "texts, finite numbers, true or false")
+    # 1, 1.0 and true are equal in Python, and three values of a command line.
     kinds = [(type(choice), choice) for choice in choices]
     if len(set(kinds)) < len(kinds):
         raise ConfigError(f"{key}.choices", list(choices), "each value once")
@@ -322,6 +329,8 @@ def resolve(raw: Mapping[str, Any]) -> Settings:
         check=section("check", CheckRule),
         base=base,
     )
+    # Order matters: the model is built at its base first, and what it has no place for leaves the
+    # space; counts and ladders are judged on the space that is left.
     with key_prefix("runner"):
         settings.runner.precision(settings.launcher)
     _check_runner(settings)
@@ -362,7 +371,7 @@ def check_seeds(settings: Settings, key: str, seeds: int) -> None:
 def _fitted_to_model(settings: Settings) -> Settings:
     """The settings without hyperparameters that change nothing in the model, and notes on it.
 
-    ConfigError for one of them that is asked for by name.
+    To search them would spend trials on noise. ConfigError for one that is asked for by name.
     """
     if settings.own:
         return settings
@@ -381,6 +390,7 @@ def _fitted_to_model(settings: Settings) -> Settings:
     if dead:
         notes.insert(0, f"{', '.join(dead)}: changes nothing in this model, and is not searched")
     space = {name: axis for name, axis in settings.space.items() if name not in dead}
+    # Parts of the parameterization without a place in this model, over all layers by one name.
     lacking = prepared.not_applied(plain(defaults(space)))
     if named := dict.fromkeys(with_layer(name, "*") for name in lacking):
         notes.append(
