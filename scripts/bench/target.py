@@ -137,13 +137,14 @@ def run(kind: LadderKind, drift: Drift, count: int, seed: int = 0) -> list[Tally
     for _ in range(count):
         truth, target = ladder(kind, drift, generator)
         curves = measure(scenario, truth, rule, generator)
-        base = fit_curves(curves, 0.0)[curves[0].size]
+        fits = fit_curves(curves, 0.0)
+        base = fits[curves[0].size]
         planned = base.optimum.value if base else 0.0
         verdict = judge_ladder("width", curves, planned, curves[0].size, rule)
         off, gap = target.optimum - planned, target.loss(planned) - target.floor
         transfers = abs(off) <= rule.max_shift and gap <= rule.max_loss_gap * target.floor
         for tally, prior in zip(tallies, PRIORS.values(), strict=True):
-            answer, trend = judge_target(verdict, curves, planned, TARGET, rule, prior)
+            answer, trend = judge_target(verdict, fits, planned, TARGET, rule, prior)
             tally.count += 1
             tally.ladders_held += verdict.answer == "holds"
             tally.holds += answer.answer == "holds"

@@ -211,7 +211,9 @@ def _cheap_ladders(folder: Path, width: int, target: int) -> list[str]:
         return []
     widths: list[int] = []
     if width < target and width <= SMALL:
-        widths = [size for size in (width, 2 * width, 4 * width) if size <= target]
+        # Four widths carry an answer far beyond them, three do not (docs/verdict.md).
+        far = [8 * width] * (target >= 16 * width)
+        widths = [size for size in (width, 2 * width, 4 * width, *far) if size <= target]
         widths = widths if len(widths) > 1 else [width, target]
     elif width < target:
         within = [size for size in DEFAULT_WIDTHS if size <= target]

@@ -298,7 +298,8 @@ def validate(
             verdicts[i] = replace(verdict, target=judge_joint_target(verdict, whole))
             continue
         size, prior = getattr(whole, axis), _prior(settings, axis)
-        answer, trends[axis] = judge_target(verdict, by_axis[axis], centre, size, rule, prior)
+        fits = fit_curves(by_axis[axis], centre)
+        answer, trends[axis] = judge_target(verdict, fits, centre, size, rule, prior)
         if size != getattr(settings.ladder_base, axis):
             verdicts[i] = replace(verdict, target=answer)
     trend = trends.get("width")

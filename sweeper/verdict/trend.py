@@ -71,14 +71,14 @@ class Optima:
     fits: Sequence[CurveFit]
 
     @classmethod
-    def of(cls, axis: str, curves: Sequence[SizeCurve], transferred: float) -> Optima | None:
-        """None where fewer than two optima have an interval.
+    def of(cls, axis: str, fitted: Mapping[LadderSize, CurveFit | None]) -> Optima | None:
+        """Those of a ladder's fits over `axis`; None where fewer than two have an interval.
 
         Curves whose lowest point is at their end are left out: there the optimum is only a bound.
         """
         fits = {
             int(getattr(size, axis)): fit
-            for size, fit in fit_curves(curves, transferred).items()
+            for size, fit in fitted.items()
             if fit and not fit.at_end and not fit.noise_unknown
         }
         if len(fits) < 2:
@@ -116,7 +116,7 @@ def fit_trend(
     axis: str, curves: Sequence[SizeCurve], transferred: float, target: int, prior: Prior
 ) -> Trend | None:
     """The trend of the optima over `axis`; None when fewer than two optima have an interval."""
-    optima = Optima.of(axis, curves, transferred)
+    optima = Optima.of(axis, fit_curves(curves, transferred))
     return None if optima is None else trend_of(axis, optima, transferred, target, prior)
 
 
@@ -198,13 +198,15 @@ def _warranted(optima: Optima, gain: Estimate) -> tuple[bool, str]:
 
 def judge_target(
     verdict: Verdict,
-    curves: Sequence[SizeCurve],
+    fits: Mapping[LadderSize, CurveFit | None],
     transferred: float,
     target: int,
     rule: LadderRule,
     prior: Prior,
 ) -> tuple[TargetAnswer, Trend | None]:
     """The answer at the size `target` of the verdict's axis, and the trend behind it.
+
+    `fits` are those of the ladder's curves.
 
     A target between sizes of the ladder has the answer of those from the base to the next size on.
     Beyond, it holds where the ladder does and the predicted shift and loss gap lie within the
@@ -215,7 +217,7 @@ def judge_target(
         raise ValueError("a ladder over several sizes has no single target: `judge_joint_target`")
     axis = verdict.axis
     sizes = sorted(int(getattr(size.size, axis)) for size in verdict.sizes)
-    optima = Optima.of(axis, curves, transferred)
+    optima = Optima.of(axis, fits)
     trend = None
     if optima is not None:
         trend = trend_of(axis, optima, transferred, target, prior)

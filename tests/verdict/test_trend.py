@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from sweeper.records import from_json, to_json
 from sweeper.verdict import curve as module
+from sweeper.verdict.curve import fit_curves
 from sweeper.verdict.judge import TargetAnswer, judge_ladder
 from sweeper.verdict.ladder import LadderRule, SizeCurve
 from sweeper.verdict.target import NO_THEORY, THEORY
@@ -129,7 +130,7 @@ def judged(optima: Sequence[float], target: int, noise: float = 0.0, **rule: Any
     ladder = curves(optima, noise)
     thresholds = LadderRule(widths=WIDTHS, **rule)
     verdict = judge_ladder("width", ladder, 0.0, ladder[0].size, thresholds)
-    return judge_target(verdict, ladder, 0.0, target, thresholds, THEORY)[0]
+    return judge_target(verdict, fit_curves(ladder, 0.0), 0.0, target, thresholds, THEORY)[0]
 
 
 def test_a_target_beyond_the_ladder_holds_where_its_whole_intervals_do() -> None:
@@ -164,11 +165,12 @@ def test_a_correction_that_would_hold_is_advised_and_judged_where_it_is_made() -
     ladder = curves(drift)
     rule = LadderRule(widths=WIDTHS, max_loss_gap=0.05)
     verdict = replace(judge_ladder("width", ladder, 0.0, ladder[0].size, rule), answer="holds")
-    plain, trend = judge_target(verdict, ladder, 0.0, 1024, rule, THEORY)
+    fits = fit_curves(ladder, 0.0)
+    plain, trend = judge_target(verdict, fits, 0.0, 1024, rule, THEORY)
     assert trend is not None and trend.warranted
     if plain.answer != "holds":
         assert plain.settle == ("transfer.correct=true",)
-    corrected, _ = judge_target(verdict, ladder, 0.0, 1024, replace(rule, correct=True), THEORY)
+    corrected, _ = judge_target(verdict, fits, 0.0, 1024, replace(rule, correct=True), THEORY)
     assert corrected.answer == "holds" and abs(corrected.off_log2.value) < 1e-9
 
 
