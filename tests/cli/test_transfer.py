@@ -447,6 +447,8 @@ class TestBaseCurve:
         record = json.loads((path / "validation.json").read_text())
         assert record["planned_log2_eta"] == pytest.approx(best + 0.2, abs=1e-3)
         assert record["transferred_log2_eta"] == best
+        base = record["axes"][0]["sizes"][0]
+        assert base["optimum_log2"]["value"] == record["planned_log2_eta"], "table, note and plan"
         regrets = [size["regret"]["value"] for size in record["axes"][0]["sizes"]]
         assert regrets == pytest.approx([0, 0], abs=1e-3)
         # Every verb takes that eta, from one place.
