@@ -128,7 +128,10 @@ def _after_check(
 
 
 def _failed_size(base: Size, failing: Mapping[str, int]) -> list[str]:
-    """The size to explain, given the largest size along every axis that fails."""
+    """The options for the size to explain, given the largest size along every axis that fails.
+
+    Explain compares with the base, so a failure at the base or below is explained at 4 times it.
+    """
     asked = {axis: size for axis, size in failing.items() if axis in ("width", "depth")}
     sizes = {"width": base.width, "depth": base.depth}
     for axis in asked or ("width",):

@@ -58,6 +58,7 @@ Measured = Mapping[Size, Sequence[Sequence[ModuleMeasurement]]]
 
 def _without_repeated_logits(runs: Measured) -> Measured:
     """The runs without the logits where they are what a module returned, in all of them."""
+    # The head's own row says the same, and says how much of it the head's weights made.
 
     def repeated(run: Sequence[ModuleMeasurement]) -> bool:
         logits = next((module for module in run if module.name == LOGITS), None)
@@ -67,6 +68,7 @@ def _without_repeated_logits(runs: Measured) -> Measured:
         modules = (module for module in run if module is not logits)
         return any((m.entries, m.rms, m.changes) == numbers for m in modules)
 
+    # In some runs alone, they stay in all: a module that not all sizes have is not judged.
     if not all(repeated(run) for of_size in runs.values() for run in of_size):
         return runs
     return {
@@ -244,8 +246,9 @@ def _run(experiment: Experiment, log2_hps: Log2Hps, output: Output) -> Coordinat
     folder = settings.folder / "check"
     private_folder(folder)
     trials = check_trials(experiment, log2_hps, sizes)
+    # One run of the largest size is timed, and all are taken to be as long: an upper bound.
     start = time.perf_counter()
-    measured(experiment, folder, trials[sizes[-1]][:1], output)  # one run of the largest size
+    measured(experiment, folder, trials[sizes[-1]][:1], output)
     seconds = (time.perf_counter() - start) * sum(map(len, trials.values()))
     if seconds > MAX_SECONDS:
         raise SweeperError(f"it might take {seconds / 60:.0f} minutes")

@@ -126,6 +126,7 @@ class AblationTrainer:
     def diagnose(self, only: Sequence[str], output: Output) -> Diagnosis:
         """Judge the transfer; if it fails, every ablation that applies."""
         base = self.experiment.settings.base
+        # Two sizes are enough for a failure, and an ablation costs one curve, or two.
         curves = self._curves(self.experiment, [base, self.large])
         verdict = self._judge(curves)
         if verdict.answer != "fails":
@@ -191,6 +192,7 @@ class AblationTrainer:
     def _changed(self, ablation: Ablation) -> Experiment:
         """The experiment with the ablation's change, trained where the study's own is."""
         settings = self.experiment.settings
+        # Resolved anew, since a change may bring another search space; where trials run stays.
         changed = resolve(ablation.apply(settings.raw))
         changed = replace(changed, runner=settings.runner, launcher=settings.launcher)
         return replace(self.experiment, settings=changed)
@@ -205,6 +207,7 @@ class AblationTrainer:
             return False
         base = self.experiment.settings.base
         prepared_specs = [experiment.prepared(base) for experiment in (self.experiment, changed)]
+        # With the parameterization's name taken out of both, the rest must be equal.
         unlike = PluginSpec(name="")
         first, second = (replace(p.spec, parameterization=unlike) for p in prepared_specs)
         return first == second and all(

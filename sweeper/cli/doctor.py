@@ -158,6 +158,7 @@ def _torch() -> Iterator[Finding]:
     get = f"{_pip()} 'torch>=2.6'"
     try:
         torch = import_module("torch")
+        # That it imports proves little: a broken build fails at the first product or gradient.
         weight = torch.ones(2, 2, requires_grad=True)
         (weight @ weight).sum().backward()
     except (Exception, SystemExit) as error:
@@ -195,6 +196,7 @@ def _compiler() -> Finding:
 
 def _root(root: Path) -> Iterator[Finding]:
     """That a study can be kept: its lock, its record and Optuna's journal, beside the studies."""
+    # Nothing is left behind: the root itself is not made, its nearest folder that exists is tried.
     place = root.absolute()
     place = next(folder for folder in (place, *place.parents) if folder.exists())
     get = "sweeper doctor --root FOLDER"
@@ -244,6 +246,7 @@ def _extras() -> Iterator[Finding]:
     """Optional packages, by the extra that brings them."""
     for requirement in _requirements():
         for extra, use in USES.items():
+            # Of the extra alone: its marker holds with the extra, and not without.
             marker = requirement.marker
             if marker and marker.evaluate({"extra": extra}) and not marker.evaluate({"extra": ""}):
                 here, what = _package(requirement)

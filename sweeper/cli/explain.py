@@ -93,6 +93,8 @@ def explain(
         source = f"the study {settings.name}"
     prepared = _prepared(settings, target)
     plan = make_plan(prepared, base, target, hps, {"hyperparameters": source})
+    # Exponents need two widths, and the target may be as wide as the base. At its depth, so that
+    # parameters have its names.
     narrow = _prepared(settings, Size(width=base.width, depth=target.depth))
     wide = _prepared(settings, Size(width=4 * base.width, depth=target.depth))
     rows = explained(plan, narrow, wide, hps)

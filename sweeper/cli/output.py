@@ -95,7 +95,8 @@ def failures(results: Iterable[Result], runner: Mapping[str, Any]) -> list[str]:
     Those of another command, or of other code, are never tried again.
     """
     tried = [r.error for r in results if r.status == "failed" and r.trial.spec.runner == runner]
-    # Folders and numbers in a log are each trial's own; the last one stands for all.
+    # Digests and numbers in an error are each trial's own: errors that differ in them alone are of
+    # one kind, and the last one stands for all.
     kinds = [re.sub(r"[0-9a-f]{8,}|[\d.]+(e-?\d+)?", "#", error) for error in tried]
     last = dict(zip(kinds, tried, strict=True))
     return [

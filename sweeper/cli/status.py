@@ -165,8 +165,10 @@ def cancel(name: str | None, root: Path, output: Output) -> int:
     """End exactly this study's jobs. Results stay, and checkpoints, from which a search goes on."""
     study = find_study(name, root)
     folder = root / study
+    # Counted before anything ends: afterwards nobody tells of them.
     driver = live_holder(folder)
     jobs = len(jobs_state(folder, driver_progress(folder, driver))["jobs"])
+    # The driver first, or it would submit again what is cancelled under it.
     if driver is not None:
         request_cancel(folder)
     on_cluster = cancel_jobs(folder)

@@ -108,6 +108,7 @@ def transfer(tree: Tree, request: TransferRequest, invocation: Invocation, outpu
 
     plan = _plan(experiment, size, conclusion, found, folder)
     private_folder(folder)
+    # Before the plan is written: a page must never show it beside a verdict on another.
     stale = remove_stale_verdicts(folder, named(settings.space, best), law_record(settings))
     output.notes(stale)
     write_json(folder / "plan.json", to_json(plan))
