@@ -144,6 +144,7 @@ def check_branch_patterns(model: nn.Module, patterns: Sequence[str]) -> None:
 def branch_names(model: nn.Module, patterns: Sequence[str]) -> list[str]:
     """Names of the modules that match, in the model's order; the outermost of those that nest."""
     names: list[str] = []
+    # `named_modules` gives a module before those within it: the outermost comes first.
     for name in (uncompiled(name) for name, _ in model.named_modules()):
         within = any(name.startswith(f"{outer}.") for outer in names)
         # The whole model, whose name is "", is no branch of itself.
@@ -278,6 +279,7 @@ class OperationWatch(AttentionWatch):
     def _add_site(self, kind: str, geometry: Mapping[str, Any], parameter: str = "") -> None:
         module = self.running.name
         site = OpSite(module=module, kind=kind, geometry=geometry, parameter=parameter)
+        # Calls of one module that are alike (a loop over heads) share one scale.
         if site not in self.sites:
             self.sites.append(site)
 

@@ -241,17 +241,14 @@ def given_role(role: Role, uses: Sequence[Use], traced: RoleDecision | None) -> 
     if role is Role.VECTOR:
         gain = next((use for use in uses if use.kind is UseKind.MUL), None)
         init = "zeros" if gain is None else _init(role, UseKind.MUL, gain)
-        keep = traced.signature if traced and traced.signature and _is_vector(traced) else None
+        signature = traced.signature if traced else None
+        keep = signature if signature and signature[0] in ELEMENTWISE else None
         return RoleDecision(role=role, signature=keep, init=init, note=_given(traced))
     if traced is None:
         return RoleDecision(role=role, note=_given(traced))
     # A start at 0 or 1 belongs to what is added or multiplied, entry by entry.
     init = "normal" if role in (Role.HIDDEN, Role.READOUT) else traced.init
     return replace(traced, role=role, init=init, note=_given(traced), readout=None)
-
-
-def _is_vector(traced: RoleDecision) -> bool:
-    return traced.signature is not None and traced.signature[0] in ELEMENTWISE
 
 
 def _given(traced: RoleDecision | None) -> str:

@@ -66,7 +66,9 @@ class CompileDecision:
         """To be called after `step`, which is one of `points`."""
         if step not in self.points:
             return
-        self._wait()
+        # Until the device is idle, so that the host's clock is the device's.
+        if self.run.device.type == "cuda":
+            torch.cuda.synchronize(self.run.device)
         now = time.perf_counter()
         match self.points.index(step):
             case 0:
@@ -89,11 +91,6 @@ class CompileDecision:
 
     def _per_step(self, last: int, now: float) -> float:
         return (now - self._began) / (TIMED_STEPS[last] - TIMED_STEPS[last - 1])
-
-    def _wait(self) -> None:
-        """Until the device is idle, so that the host's clock is the device's."""
-        if self.run.device.type == "cuda":
-            torch.cuda.synchronize(self.run.device)
 
     def _cost(self) -> float:
         seconds = EXPECTED_SECONDS if self.record.seconds is None else self.record.seconds

@@ -70,6 +70,7 @@ def measure_modules(
     outside of modules, and those that no other row shows, make its direct change. Weights do not
     decay: decay moves them in proportion to what they are, at any width and with any rate.
     """
+    # On one batch, seen again at every step: what changes in an output is then the weights' work.
     run = BatchedRun(BatchedTrials(trials=(trial,), corpus=RepeatedBatch(corpus)), device)
     no_decay = [torch.zeros_like(value) for value in run.update_hps.weight_decay]
     run.update_hps = replace(run.update_hps, weight_decay=no_decay)

@@ -135,7 +135,10 @@ def computing(prepared: PreparedSpec, device: torch.device) -> Iterator[None]:
     """What the precision and the device ask of torch while a batch computes."""
     with ExitStack() as stack:
         if prepared.train.precision == "tf32":
-            stack.enter_context(_tf32())
+            # Matrix products of float32 on a GPU's tensor cores.
+            before = torch.get_float32_matmul_precision()
+            stack.callback(torch.set_float32_matmul_precision, before)
+            torch.set_float32_matmul_precision("high")
         if device.type == "cuda":
             from torch.nn.attention import SDPBackend, sdpa_kernel
 
@@ -143,17 +146,6 @@ def computing(prepared: PreparedSpec, device: torch.device) -> Iterator[None]:
             kernels = [SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]
             stack.enter_context(sdpa_kernel(kernels))
         yield
-
-
-@contextmanager
-def _tf32() -> Iterator[None]:
-    """Matrix products of float32 on a GPU's tensor cores."""
-    before = torch.get_float32_matmul_precision()
-    torch.set_float32_matmul_precision("high")
-    try:
-        yield
-    finally:
-        torch.set_float32_matmul_precision(before)
 
 
 @contextmanager

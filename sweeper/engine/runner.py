@@ -202,20 +202,15 @@ class EngineRunner:
 
     def job(self, batch: Batch, pruner: Pruner | None) -> Job:
         """The job that trains a batch."""
-        task = TrainTrials(
-            trials=batch, corpus=self.corpus, execution=self._execution(batch), pruner=pruner
-        )
-        return Job(task=task)
-
-    def _execution(self, batch: Batch) -> Execution:
-        """How the batch is run, `pending` being its process's share of the trials that wait.
-
-        What is compiled for this batch serves those in the same process.
-        """
         digest = batch[0].spec.digest
         self._pending[digest] = max(0, self._pending[digest] - len(batch))
+        # Its process's share of the trials that wait: what is compiled for this batch serves them.
         layout = self.sizes.layout
-        return replace(self.execution, pending=self._pending[digest] / layout if layout else 0.0)
+        pending = self._pending[digest] / layout if layout else 0.0
+        execution = replace(self.execution, pending=pending)
+        return Job(
+            task=TrainTrials(trials=batch, corpus=self.corpus, execution=execution, pruner=pruner)
+        )
 
     def forget(self, batch: Batch) -> None:
         """Remove the batch's checkpoint."""

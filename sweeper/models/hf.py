@@ -223,17 +223,16 @@ def scale_attention(net: Any, head_size: int, seq_len: int) -> None:
 def scale_branches(net: nn.Module, family: str, depth: int, base_depth: int) -> None:
     """Give the end of every residual branch a module `BRANCH`, where the family is known."""
     for layers in net.modules() if family in BRANCHES else ():
-        if isinstance(layers, nn.ModuleList) and len(layers) == depth and _has_branches(layers[0]):
+        if not isinstance(layers, nn.ModuleList) or len(layers) != depth:
+            continue
+        # Other lists may be as long as the model is deep: layers have attention.
+        if any(hasattr(layers[0], name) for name in ("attention", "attn", "self_attn")):
             paths = [(layer, path) for layer in layers for path in BRANCHES[family]]
             for index, (layer, path) in enumerate(paths, start=1):
                 end = layer.get_submodule(path)
                 # Within the end's own module, whose names do not change; the hook finds it there.
                 end.add_module(BRANCH, BranchScale(index, len(paths), 2 * base_depth))
                 end.register_forward_hook(_scale_output)
-
-
-def _has_branches(layer: nn.Module) -> bool:
-    return any(hasattr(layer, name) for name in ("attention", "attn", "self_attn"))
 
 
 def _scale_output(module: nn.Module, args: Any, output: Any) -> Any:
@@ -392,7 +391,12 @@ def _built(name: str, task: Task, sizes: HfSizes) -> Any:
     register()
     cls = model_class(name)
     fields = config_fields(Family(name, cls.config_class), task, sizes)
-    config = _configured(name, cls.config_class, fields)
+    try:
+        config = cls.config_class(**fields)
+    except Exception as error:  # families check their fields each in their own way
+        reason = " ".join(str(error).split())[:300]
+        allowed = f"a model whose configuration allows these sizes ({reason})"
+        raise ConfigError("name", name, allowed) from error
     with user_code("name", name, "a model that can be built at this size"):
         config._attn_implementation = attention_name(cls, config)
         if cls._can_set_experts_implementation():
@@ -401,16 +405,6 @@ def _built(name: str, task: Task, sizes: HfSizes) -> Any:
         net = cls(config)
     _check_tied(net, sizes.tie)
     return net
-
-
-def _configured(name: str, config_class: Any, fields: Mapping[str, Any]) -> Any:
-    """The configuration; ConfigError with all that transformers says against it."""
-    try:
-        return config_class(**fields)
-    except Exception as error:
-        reason = " ".join(str(error).split())[:300]
-        allowed = f"a model whose configuration allows these sizes ({reason})"
-        raise ConfigError("name", name, allowed) from error
 
 
 def _check_tied(net: Any, tie: bool | None) -> None:

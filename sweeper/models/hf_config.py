@@ -165,6 +165,7 @@ class Family:
     def find(self, names: tuple[str, ...]) -> list[str]:
         """The fields that say what `names` say; empty where the family has none."""
         candidates = [self.map.get(name, name) for name in names]
+        # `attribute_map` is transformers' own list of a family's names for the common ones.
         first = next((name for name in candidates if name in self.fields), None)
         every = [name for name in EVERY.get(names, ()) if name in self.fields]
         return list(dict.fromkeys([first, *every] if first else every))

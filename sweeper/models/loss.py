@@ -45,12 +45,15 @@ def head_loss(head: Linear, loss: CrossEntropy, x: Tensor, targets: Tensor) -> T
     scale = head.multiplier * loss.logit
     if head.unit:
         x, weight = _unit_gradients(head, loss, x, weight)
+    # Products are computed in autocast's type where it is on, as a Linear's would be.
+    kind = x.device.type
+    autocast = torch.is_autocast_enabled(kind)
     means: Tensor = _chunked(
         x.flatten(0, -2)[None],
         weight[None],
         targets.flatten()[None],
         scale.detach()[None],
-        _product_dtype(x),
+        torch.get_autocast_dtype(kind) if autocast else x.dtype,
         torch.is_grad_enabled(),
     )[0]
     return means[0]
@@ -70,12 +73,6 @@ def _unit_gradients(
     weight = scale_gradient(weight, gradient / (sqrt(tokens) * head.multiplier))
     backward = head.backward_multiplier / head.multiplier if head.has_backward_multiplier else 1
     return scale_gradient(x, gradient * backward), weight
-
-
-def _product_dtype(x: Tensor) -> torch.dtype:
-    """What products are computed in: autocast's dtype where it is on."""
-    kind = x.device.type
-    return torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else x.dtype
 
 
 # An operator, not an `autograd.Function`, whose backward `torch.compile(vmap(...))` would drop.

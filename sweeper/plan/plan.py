@@ -59,7 +59,9 @@ def plan_table(plan: TransferPlan) -> str:
         _rules(plan),
     ]
     if plan.law is not None:
-        lines += [part for line in plan.law.lines() for part in _folded(line)]
+        for line in plan.law.lines():
+            indent = "  " if line.startswith("- ") else ""
+            lines += wrap(line, LAW_WIDTH, subsequent_indent=indent, break_on_hyphens=False)
     rows = [line for members in _alike(plan.parameters) for line in _row(*members)]
     hidden = len(rows) - MAX_LINES
     table = _aligned([COLUMNS, *rows[:MAX_LINES]])
@@ -72,12 +74,6 @@ def plan_table(plan: TransferPlan) -> str:
     if len(plan.needs) > MAX_NEEDS:
         lines.append(f"... and {len(plan.needs) - MAX_NEEDS} more: plan.needs has them all")
     return "\n".join(lines)
-
-
-def _folded(line: str) -> list[str]:
-    """A line of a list for people, on as many as it needs."""
-    indent = "  " if line.startswith("- ") else ""
-    return wrap(line, LAW_WIDTH, subsequent_indent=indent, break_on_hyphens=False)
 
 
 def named_sizes(plan: TransferPlan, which: str) -> str:
@@ -97,16 +93,16 @@ def _rules(plan: TransferPlan) -> str:
 def hps_text(plan: TransferPlan) -> str:
     """The hyperparameters, those that are factors on the optimizer's settings as factors.
 
-    A command that scales by itself takes what has their names as it is.
+    A command that scales by itself takes what has their names as it is: its plan has no parameters.
     """
-    scaled = bool(plan.parameters)
-    return ", ".join(_hp(name, value, scaled=scaled) for name, value in plan.hps.items())
-
-
-def _hp(name: str, value: object, *, scaled: bool) -> str:
-    of = f"(1 - {name.removeprefix(ONE_MINUS)})" if name.startswith(ONE_MINUS) else name
-    factor = scaled and (of != name or name in SETTING_FACTORS)
-    return f"{of} x {value_text(value)}" if factor else f"{name} {value_text(value)}"
+    texts = []
+    for name, value in plan.hps.items():
+        setting = f"(1 - {name.removeprefix(ONE_MINUS)})" if name.startswith(ONE_MINUS) else name
+        is_factor = plan.parameters and (setting != name or name in SETTING_FACTORS)
+        texts.append(
+            f"{setting} x {value_text(value)}" if is_factor else f"{name} {value_text(value)}"
+        )
+    return ", ".join(texts)
 
 
 def value_text(value: object) -> str:
@@ -118,6 +114,7 @@ def _alike(
     parameters: Sequence[PlannedParameter],
 ) -> list[tuple[PlannedParameter, list[str], int]]:
     """Of parameters of one role and equal settings: the first, names with *, how many."""
+    # By numbers, not by names: layers that train alike are one row, whatever they are called.
     rows: dict[tuple[object, ...], list[PlannedParameter]] = {}
     for parameter in parameters:
         settings = parameter.absorbed()
@@ -275,7 +272,12 @@ class TransferPlan:
         for parameter in plan.parameters:
             if parameter.update not in list(Update):
                 raise ConfigError("update", parameter.update, ", ".join(Update))
-            _check_numbers(parameter)
+            target = parameter.target
+            if not (target.multiplier > 0 and target.lr > 0):
+                raise BadInput(f"{parameter.name}: multiplier and lr must be positive")
+            if min(target.init_std, target.eps, target.weight_decay) < 0:
+                reason = "init_std, eps and weight_decay must not be negative"
+                raise BadInput(f"{parameter.name}: {reason}")
         seed = plan.source.get("seed", 0)
         if not isinstance(seed, int):
             raise ConfigError("source.seed", seed, "a whole number")
@@ -370,15 +372,6 @@ def _file(path: str | Path) -> Path:
     """The file of a plan, itself or in its folder."""
     file = Path(path).expanduser()
     return file / "plan.json" if file.is_dir() else file
-
-
-def _check_numbers(parameter: PlannedParameter) -> None:
-    """BadInput for numbers that nothing can be trained with."""
-    target = parameter.target
-    if not (target.multiplier > 0 and target.lr > 0):
-        raise BadInput(f"{parameter.name}: multiplier and lr must be positive")
-    if min(target.init_std, target.eps, target.weight_decay) < 0:
-        raise BadInput(f"{parameter.name}: init_std, eps and weight_decay must not be negative")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -501,6 +494,7 @@ def _planned(spec: ParamSpec, rules: Rules, hps: PlainHps, tuned: PlainHps) -> P
         base_shape=spec.base_shape,
         fan_in=spec.fan_in,
         fan_out=spec.fan_out,
+        # A law's change belongs to the target's run: the base was trained with what was tuned.
         target=prescribed(spec, hps),
         base=prescribed(spec.at_base(), tuned),
         update=rules.optimizer.kind(spec),

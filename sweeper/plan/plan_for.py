@@ -69,6 +69,7 @@ class SizePair:
         depth = next(iter(depths(base, target)), None)
         pair = cls(base=base, target=target, width=width, depth=depth)
         others = [name for name in pair._changed() if name != width]
+        # The first width stands for all: where it stays and others grow, m would be 1.
         if base[width] == target[width] and others:
             raise BadInput(
                 f"base and target are equally wide ({width}={base[width]}), yet differ in "
@@ -168,8 +169,12 @@ def plan_for(
         # Only values at the base's width are looked at: nothing wider is allocated.
         return special_parameters(lambda: build_at(small.width, large.depth), inits)
 
+    def inputs_at(asked: Sizes) -> Any:
+        # A tracer asks by width and depth; the user's function takes sizes by their own names.
+        return inputs(sizes.at(asked["width"], asked["depth"]))
+
     model = read_model(
-        Tracer(build=build_at, inputs=_inputs_at(sizes, inputs) if callable(inputs) else inputs),
+        Tracer(build=build_at, inputs=inputs_at if callable(inputs) else inputs),
         asdict(small),
         asdict(large),
         ModelRules(
@@ -197,11 +202,6 @@ def _patterns(key: str, patterns: Iterable[str]) -> tuple[str, ...]:
     if isinstance(patterns, str):
         raise ConfigError(key, patterns, "a list of patterns, such as ['*.bias']")
     return tuple(patterns)
-
-
-def _inputs_at(sizes: SizePair, inputs: Callable[[Sizes], Any]) -> Callable[[Sizes], Any]:
-    """`inputs` of a width and a depth, where the user's own takes the sizes by their names."""
-    return lambda asked: inputs(sizes.at(asked["width"], asked["depth"]))
 
 
 def _law(

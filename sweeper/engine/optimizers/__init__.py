@@ -1,1 +1,1 @@
-"""Optimizers of the engine, for many trials at once."""
+"""Optimizers of the engine, for many trials at once; `optimizer.py` has the protocol."""

@@ -241,7 +241,12 @@ class Adafactor:
             # At step 1 the weight is 1: v starts as g^2 and needs no bias correction.
             weight = now.step.to(p.dtype) ** self.beta2_decay
             row, column, full = (state[name][i] for name in ("row", "column", "full"))
-            _accumulate(row, column, full, g, weight)
+            squares = g.square()
+            if _factored(g):
+                _move(row, squares.mean(-1, keepdim=True), weight)
+                _move(column, squares.mean(-2, keepdim=True), weight)
+            else:
+                _move(full, squares, weight)
             u = g / torch.maximum(_root(row, column, full, hps.eps[i]), hps.eps[i])
             p.sub_(u.mul_(lr[i] * scale[i] / (_rms(u) / self.clip).clamp(min=1.0)))
 
@@ -254,16 +259,6 @@ def _factored(param: Tensor) -> bool:
 def _rms(values: Tensor) -> Tensor:
     """Root mean square of each trial's slice, [K, 1, ..., 1]."""
     return unsqueeze_like(values.reshape(len(values), -1).square().mean(1).sqrt(), values)
-
-
-def _accumulate(row: Tensor, column: Tensor, full: Tensor, g: Tensor, weight: Tensor) -> None:
-    """Update the averages that this parameter has, g^2 with `weight`."""
-    squares = g.square()
-    if not _factored(g):
-        _move(full, squares, weight)
-        return
-    _move(row, squares.mean(-1, keepdim=True), weight)
-    _move(column, squares.mean(-2, keepdim=True), weight)
 
 
 def _move(average: Tensor, values: Tensor, weight: Tensor) -> None:

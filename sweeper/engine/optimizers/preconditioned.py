@@ -267,7 +267,11 @@ class SOAP(Preconditioned):
             p.mul_(hps.weight_decay[i] * beside(-now.schedule, p) + 1.0)
             p.sub_(lrs[i] * step.view_as(p))
             # After the step: bases must not know the gradient that is seen in them.
-            self._renew(i, gradient, state, hps, now)
+            left, right, beta = state["left"][i], state["right"][i], hps.settings["beta2"]
+            update_statistics(left, right, gradient, beta)
+            for side, statistics in (("left", left), ("right", right)):
+                basis = state[f"{side}_basis"][i]
+                basis.copy_(_bases(statistics, basis, now.step, self.every))
 
     def _step(
         self, i: int, gradient: Tensor, state: State, hps: UpdateHps, now: StepInfo
@@ -287,13 +291,6 @@ class SOAP(Preconditioned):
         mean = left.mT @ corrected(first, bias(beta1, count)) @ right
         step = left @ (mean / (root + hps.eps[i].reshape(-1, 1, 1))) @ right.mT
         return spectrally_normalized(step) if self.normalize else step
-
-    def _renew(self, i: int, gradient: Tensor, state: State, hps: UpdateHps, now: StepInfo) -> None:
-        """Statistics with this gradient, and what follows from them for the next step."""
-        update_statistics(state["left"][i], state["right"][i], gradient, hps.settings["beta2"])
-        for side in ("left", "right"):
-            basis = state[f"{side}_basis"][i]
-            basis.copy_(_bases(state[side][i], basis, now.step, self.every))
 
 
 # An operator: the compiler cannot branch by the number of the step, nor take eigenvalues.
