@@ -173,6 +173,7 @@ class Lines:
         return data
 
     def _split(self, data: bytes) -> list[str]:
+        # \r too: progress bars rewrite a line by it, and end none for minutes.
         *whole, rest = re.split(rb"[\r\n]+", self._rest + data)
         self._rest = rest[:LONGEST_LINE]
         return [line[:LONGEST_LINE].decode(errors="replace") for line in whole if line]
@@ -208,7 +209,7 @@ class Log:
         if (match := self.pattern.search(line)) is None:
             return None
         groups = match.groupdict()
-        loss, step = number(groups["loss"]), whole(groups.get("step"))
+        loss, step = as_number(groups["loss"]), as_step(groups.get("step"))
         if loss is None or (step is None and groups.get("step") is not None):
             return None
         before = line[max(0, match.start("loss") - 100) : match.start("loss")]
@@ -266,7 +267,7 @@ class Rows:
                 record = json.loads(line)
             except (ValueError, RecursionError):
                 continue
-            if isinstance(record, dict) and number(record.get(self.key)) is not None:
+            if isinstance(record, dict) and as_number(record.get(self.key)) is not None:
                 yield _of_record(record, self.key, line)
 
 
@@ -295,11 +296,11 @@ class Table:
                 self._header = [name.strip() for name in row]
                 continue
             record = dict(zip(self._header, row, strict=False))
-            if number(record.get(self.column)) is not None:
+            if as_number(record.get(self.column)) is not None:
                 yield _of_record(record, self.column, line)
 
 
-def number(value: object) -> float | None:
+def as_number(value: object) -> float | None:
     """`value` as a loss: a number, or a text that reads as one (nan and inf too); else None."""
     if isinstance(value, bool) or not isinstance(value, int | float | str):
         return None
@@ -309,18 +310,18 @@ def number(value: object) -> float | None:
         return None
 
 
-def whole(value: object) -> int | None:
+def as_step(value: object) -> int | None:
     """`value` as a step, such as 10, 1,000 or 10/100; None for what is none."""
     if isinstance(value, str):
         value = value.partition("/")[0].replace(",", "")
-    step = number(value)
+    step = as_number(value)
     return int(step) if step is not None and 0 <= step < LAST_STEP else None
 
 
 def _of_record(record: Mapping[str, Any], key: str, line: str = "") -> Reading:
     step = next((record[name] for name in STEP_NAMES if name in record), None)
-    loss = number(record[key])
-    return Reading(whole(step), math.nan if loss is None else loss, line)
+    loss = as_number(record[key])
+    return Reading(as_step(step), math.nan if loss is None else loss, line)
 
 
 # Trackers: event files of TensorBoard, and offline runs of W&B.
@@ -383,7 +384,7 @@ def wandb(key: str) -> Callable[[Path], Callable[[], Iterator[Reading]]]:
 
         def readings() -> Iterator[Reading]:
             nonlocal seen
-            rows = [row for row in history(path) if number(row.get(key)) is not None]
+            rows = [row for row in history(path) if as_number(row.get(key)) is not None]
             new, seen = rows[seen:], len(rows)
             yield from (_of_record(row, key) for row in new)
 
@@ -496,8 +497,8 @@ def _of_tracker(
 ) -> str:
     if not paths:
         return f"there is no {kind} below the trial's own folder, {{dir}}"
-    found = sorted({name for path in paths for name in names(path)})
-    return _sentence(f"the {kind}", "tags" if names is _tags else "keys", found, wanted)
+    present = sorted({name for path in paths for name in names(path)})
+    return _sentence(f"the {kind}", "tags" if names is _tags else "keys", present, wanted)
 
 
 def _tags(path: Path) -> Iterable[str]:
@@ -567,6 +568,7 @@ class Series:
         if self.counted and whole:
             at = np.ceil((np.arange(len(at)) + 1) * steps / len(at)).astype(int) - 1
         last = steps - 1 if whole else min(int(at[-1]), steps - 1)
+        # Each step has the loss of the next report; steps behind the last have that of the last.
         places = np.minimum(np.searchsorted(at, np.arange(last + 1)), len(at) - 1)
         return np.array(self.losses, np.float64)[places]
 

@@ -77,9 +77,9 @@ class Supervisor:
             status, code = self._attempt()
             if status != "preempted":
                 return self._outcome(status, code, time.monotonic() - start)
-            came = self.losses.last_step()
-            standstills = 0 if came > furthest else standstills + 1
-            furthest = max(furthest, came)
+            reached = self.losses.last_step()
+            standstills = 0 if reached > furthest else standstills + 1
+            furthest = max(furthest, reached)
             if standstills == MAX_STANDSTILLS:
                 reason = f"it was preempted {standstills} times without coming further"
                 return self._failure(reason, code)
@@ -178,7 +178,7 @@ class Supervisor:
         if self.trial.measurement:
             return self._measured(code, seconds)
         if not len(self.losses):
-            return self._failure(f"it ended without a loss: {self._wanted()}", code)
+            return self._failure(f"it ended without a loss: {self._why_no_loss()}", code)
         if self.losses.exceeds(self.train.steps):
             reason = f"it reported step {self.losses.last_step()} of {self.train.steps}: does the "
             return self._failure(f"{reason}command take {{steps}}, and does it count steps?", code)
@@ -199,7 +199,7 @@ class Supervisor:
         except (OSError, ValueError):
             reason = "its model was not watched: the script must call sweeper.watch(model)"
             return self._failure(reason, code)
-        result = self._made("complete", math.nan, seconds, steps=self.train.steps)
+        result = self._new_result("complete", math.nan, seconds, steps=self.train.steps)
         return Outcome(results=(replace(result, measurements=measurements),))
 
     def _result(self, status: str, code: int, seconds: float) -> Result:
@@ -209,10 +209,12 @@ class Supervisor:
         record = {"status": judgement, "objective": objective, "heldout": heldout_loss}
         record |= {"steps": len(losses), "seconds": seconds, "exit_code": code}
         write_json(self.folder / "result.json", record)
-        result = self._made(judgement, objective, seconds, steps=len(losses))
+        result = self._new_result(judgement, objective, seconds, steps=len(losses))
         return replace(result, heldout=heldout_loss, curve=tuple(curve(losses)))
 
-    def _made(self, status: Status, objective: float, seconds: float, *, steps: int) -> Result:
+    def _new_result(
+        self, status: Status, objective: float, seconds: float, *, steps: int
+    ) -> Result:
         return Result(
             trial=self.trial,
             status=status,
@@ -223,7 +225,7 @@ class Supervisor:
             device=DEVICE,
         )
 
-    def _wanted(self) -> str:
+    def _why_no_loss(self) -> str:
         """What was looked for, and what is there instead."""
         if metric := self.command.metric:
             there = contents(metric, self.folder)
@@ -271,7 +273,7 @@ def last_lines(lines: Sequence[str], *, failed: bool) -> list[str]:
 
 def _last_error(lines: Sequence[str]) -> int | None:
     """The place of the line that ends the last traceback; those of several ranks may mix."""
-    found: int | None = None
+    last: int | None = None
     traced: set[str] = set()
     for at, line in enumerate(lines):
         match = _RANK.match(line)
@@ -279,7 +281,8 @@ def _last_error(lines: Sequence[str]) -> int | None:
         text = line[match.end() :] if match else line
         if text.rstrip() == _BEGIN:
             traced.add(rank)
+        # After its "Traceback" line a rank's frames are indented; the error's own line is not.
         elif _UNTRACED.match(text) or (rank in traced and text[:1].strip()):
             traced.discard(rank)
-            found = found if _OF_LAUNCHERS.match(text) else at
-    return found
+            last = last if _OF_LAUNCHERS.match(text) else at
+    return last
