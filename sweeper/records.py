@@ -11,6 +11,7 @@ import dataclasses
 import importlib
 import inspect
 import math
+import re
 import traceback
 import types
 import typing
@@ -193,6 +194,11 @@ def import_target(target: object, key: str = "_target_") -> Callable[..., Any]:
     if not isinstance(target, str) or "." not in target:
         raise ConfigError(key, target, "a dotted path such as package.module.Class")
     module_name, _, name = target.rpartition(".")
+    # `train.py` would import, and so run, the script `train` to look for its attribute `py`.
+    if name == "py" or "/" in target:
+        file = re.sub(r"\.py$", "", target).rpartition("/")[2]
+        example = f"{file}.Net" if file.isidentifier() else "package.module.Class"
+        raise ConfigError(key, target, f"a dotted path such as {example}, and no file")
     with user_code(key, target, "a class in a module that can be imported; see PYTHONPATH"):
         module = importlib.import_module(module_name)
     attribute = getattr(module, name, None)

@@ -8,7 +8,8 @@ completion and error messages ask here too, and nothing heavy is imported.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -122,15 +123,107 @@ def _retargeted(config: Mapping[str, Any], rename: Callable[[str], str]) -> dict
     return {key: renamed(key, value) for key, value in config.items()}
 
 
+# Who may name code. To look a class up is to run its module, and to build it runs what it says. A
+# folder of studies may come from anywhere, so that its records name no code: during a command, what
+# is built is sweeper's own, or was named by the command line, its --config-dir, or --trust.
+
+
+_named: set[str] | None = None
+"""Dotted paths that the running command names; None: no command runs, and a program's own calls
+build what they like."""
+
+
+@contextmanager
+def only_named() -> Iterator[None]:
+    """Build nothing in here but plugins of conf/ and what `name_classes` was told of in here."""
+    global _named
+    outer, _named = _named, set()
+    try:
+        yield
+    finally:
+        _named = outer
+
+
+def name_classes(targets: Iterable[str]) -> None:
+    """Let the running command build these, by dotted path: it names them itself."""
+    if _named is not None:
+        _named.update(targets)
+
+
+def classes_in(config: object) -> list[str]:
+    """Every class that a configuration names, plugins within plugins included, by dotted path."""
+    if isinstance(config, Mapping):
+        here = config.get(TARGET)
+        inner = [target for value in config.values() for target in classes_in(value)]
+        return [here, *inner] if isinstance(here, str) else inner
+    if isinstance(config, list | tuple):
+        return [target for value in config for target in classes_in(value)]
+    return []
+
+
+def classes_of_configs(config_dir: Path | None) -> list[str]:
+    """Every class that the user's own configs name."""
+    paths = () if config_dir is None else config_dir.glob("[!.]*/[!.]*.yaml")
+    texts = (path.read_text(encoding="utf-8", errors="replace") for path in paths)
+    return [target for text in texts for target in re.findall(rf"{TARGET}: *(\S+)", text)]
+
+
+@cache
+def _shipped() -> frozenset[str]:
+    return frozenset(target for group in plugins().values() for target in group.values())
+
+
+def is_shipped(target: str) -> bool:
+    """Whether a dotted path is that of a plugin in conf/."""
+    return target in _shipped()
+
+
+def import_plugin(target: object, key: str = TARGET) -> Callable[..., Any]:
+    """The class or function of a dotted path; ConfigError when there is none, or none may be run.
+
+    A path that nobody named who may is refused before its module is imported, which runs it.
+    """
+    if isinstance(target, str) and not (_named is None or target in _named or is_shipped(target)):
+        allowed = "a name of conf/, or a class that this command line or its --config-dir names"
+        raise ConfigError(key, target, f"{allowed}: what a study alone names is not run")
+    return import_target(target, key)
+
+
 # Build a plugin from its config: `_target_` names the class, the other keys its arguments.
 
 
-def build_plugin(config: Mapping[str, Any], offered: Mapping[str, Any] | None = None) -> Any:
+def build_plugin(
+    config: Mapping[str, Any],
+    offered: Mapping[str, Any] | None = None,
+    protocol: type | None = None,
+) -> Any:
     """Call `config["_target_"]` with the other keys, each checked against its annotation.
 
     `offered` are further arguments, given only if the target takes them. ConfigError names the
     key that is unknown, missing, of the wrong type or refused by the target, or `_target_` when
-    the target cannot be imported. Whatever else the target raises passes.
+    the target cannot be imported, or lacks a member of the `protocol`: a class that has not all its
+    methods is never called. Whatever else the target raises passes.
     """
-    target = import_target(config.get("_target_"))
-    return call_checked(target, {n: v for n, v in config.items() if n != "_target_"}, offered or {})
+    target = import_plugin(config.get(TARGET))
+    arguments = {name: value for name, value in config.items() if name != TARGET}
+    if protocol is None:
+        return call_checked(target, arguments, offered or {})
+    names = sorted(
+        name for name in {**vars(protocol), **protocol.__annotations__} if not name.startswith("_")
+    )
+
+    def check(lacking: list[str]) -> None:
+        if lacking:
+            allowed = f"a class with {', '.join(names)}; this has no {', no '.join(lacking)}"
+            raise ConfigError(TARGET, config[TARGET], allowed)
+
+    if not isinstance(target, type):
+        raise ConfigError(TARGET, config[TARGET], f"a class with {', '.join(names)}; this is none")
+    # What is no method may be set by __init__ alone, and is looked for afterwards.
+    methods = [name for name in names if callable(getattr(protocol, name, None))]
+    if not all(callable(getattr(target, name, None)) for name in methods):
+        fields = {name for kind in target.__mro__ for name in vars(kind).get("__annotations__", ())}
+        check([name for name in names if name not in fields and not hasattr(target, name)])
+    plugin = call_checked(target, arguments, offered or {})
+    check([name for name in names if not hasattr(plugin, name)])
+    return plugin

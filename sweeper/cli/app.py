@@ -36,6 +36,7 @@ from sweeper.cli.verb import (
     ToWidth,
     Trainer,
     TrainerOptions,
+    Trust,
     WhichDepth,
     WhichWidth,
     output_of,
@@ -164,6 +165,7 @@ def transfer(
             "--dry-run", help="With --validate: show what would run; train and write nothing."
         ),
     ] = False,
+    trust: Trust = False,
     json: Json = False,
     config_dir: ConfigDir = None,
 ) -> None:
@@ -178,7 +180,7 @@ def transfer(
             raise BadInput("--strict judges the verdict of --validate: give both")
         if dry_run and not validate:
             raise BadInput("--dry-run shows what --validate would train: give both")
-        tree, invocation = _of_study(overrides, study, root, config_dir)
+        tree, invocation = _of_study(overrides, study, root, config_dir, trust)
         from sweeper.cli.transfer import TransferRequest, transfer
 
         request = TransferRequest(
@@ -204,6 +206,7 @@ def diagnose(
     only: Annotated[
         list[str] | None, typer.Option("--only", help="An ablation to run; may be repeated.")
     ] = None,
+    trust: Trust = False,
     json: Json = False,
     config_dir: ConfigDir = None,
 ) -> None:
@@ -215,7 +218,7 @@ def diagnose(
     def work() -> int:
         if over not in ("width", "depth"):
             raise BadInput(f"--over={over!r} is refused: width or depth")
-        tree, invocation = _of_study(overrides, study, root, config_dir)
+        tree, invocation = _of_study(overrides, study, root, config_dir, trust)
         from sweeper.cli.diagnose import diagnose
 
         return diagnose(tree, over, only or [], invocation, output_of(json))
@@ -234,6 +237,7 @@ def explain(
     study: StudyInPlace = None,
     root: Root = None,
     published: Published = None,
+    trust: Trust = False,
     json: Json = False,
     config_dir: ConfigDir = None,
 ) -> None:
@@ -259,7 +263,7 @@ def explain(
         from sweeper.cli.studies import tree_of
 
         words = with_place(overrides or [], None, root)
-        tree, invocation = tree_of(study, words, config_dir)
+        tree, invocation = tree_of(study, words, config_dir, trust=trust)
         from sweeper.cli.explain import explain
 
         return explain(tree, to_width, to_depth, invocation, output_of(json))
@@ -327,6 +331,7 @@ def check(
     strict: Annotated[
         bool, typer.Option("--strict", help="Exit with 3 unless the check passes.")
     ] = False,
+    trust: Trust = False,
     json: Json = False,
     config_dir: ConfigDir = None,
 ) -> None:
@@ -339,7 +344,7 @@ def check(
         from sweeper.cli.studies import tree_of
 
         words = with_place(overrides or [], None, root)
-        tree, invocation = tree_of(study, words, config_dir)
+        tree, invocation = tree_of(study, words, config_dir, trust=trust)
         from sweeper.cli.check import CheckRequest, check
 
         request = CheckRequest(scales=scales, rules=rules, strict=strict, folder=folder)
@@ -464,13 +469,17 @@ def doctor(
 
 
 def _of_study(
-    overrides: list[str] | None, study: str | None, root: str | None, config_dir: Path | None
+    overrides: list[str] | None,
+    study: str | None,
+    root: str | None,
+    config_dir: Path | None,
+    trust: bool,
 ) -> tuple[Tree, Invocation]:
     """A study's configuration with the overrides; a misspelt one is refused before torch loads."""
     from sweeper.cli.studies import study_tree
 
     name, others = of_study(overrides or [], study, root)
-    return study_tree(name, others, config_dir)
+    return study_tree(name, others, config_dir, trust=trust)
 
 
 def _interrupt(number: int, frame: FrameType | None) -> None:

@@ -2,25 +2,24 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 from sweeper.cli.next import NextCommand
 from sweeper.cli.output import DONE, Output
-from sweeper.cli.shared import resolve_study
-from sweeper.cli.studies import study_tree
+from sweeper.cli.studies import find_study
 from sweeper.config.command_line import DEFAULT_ROOT
-from sweeper.config.settings import Settings
-from sweeper.errors import BadInput
+from sweeper.config.compose import read_tree
+from sweeper.errors import BadInput, ConfigError, key_prefix
 from sweeper.files import private_folder, try_json, write_json
-from sweeper.records import to_json
+from sweeper.records import call_checked, to_json
 from sweeper.report import comparison as show
 from sweeper.report.comparison import Several, write_several
-from sweeper.report.cost import Cost, spent
+from sweeper.report.cost import Cost, flops_of, spent
 from sweeper.report.documents import (
     Document,
     axis_verdict,
@@ -32,20 +31,55 @@ from sweeper.report.documents import (
 from sweeper.report.drawing import save
 from sweeper.report.figures import write_picture
 from sweeper.study.setup import LADDER_PHASE, trials_of
-from sweeper.study.study import Study
+from sweeper.study.study import Study, check_config_format
 from sweeper.trial import Result, TrialSpec, digest
 from sweeper.verdict.compare import Comparison, Ladder, compare, seeds_needed
-from sweeper.verdict.ladder import LADDER_AXES, LadderSize, Size, SizeCurve
+from sweeper.verdict.ladder import LADDER_AXES, LadderRule, LadderSize, Size, SizeCurve
 
 IMMATERIAL = ("accumulate",)
 """Settings of `train` that change how a run is computed, and not what."""
 
 
 @dataclass(frozen=True, kw_only=True)
+class Place:
+    """A study's folder, and its ladder's widths, as its configuration says: no plugin is built."""
+
+    folder: Path
+    widths: tuple[int, ...]
+
+    @classmethod
+    def read(cls, name: str, root: Path) -> Place:
+        """BadInput for no study, or one whose configuration says no widths."""
+        folder = root / find_study(name, root)
+        check_config_format(folder)
+        path = folder / "config.yaml"
+        tree = read_tree(path, ())
+        try:
+            with key_prefix("transfer"):
+                ladder: LadderRule = call_checked(LadderRule, tree.get("transfer") or {}, {})
+            base = (tree.get("model") or {}).get("width")
+            if not isinstance(base, int):
+                raise ConfigError("model.width", base, "a whole number")
+        except (ConfigError, TypeError, AttributeError) as error:
+            raise BadInput(f"{path}: {error}") from error
+        return cls(folder=folder, widths=(*ladder.widths, base))
+
+    @property
+    def name(self) -> str:
+        """The study's."""
+        return self.folder.name
+
+    @property
+    def root(self) -> Path:
+        """The folder of all."""
+        return self.folder.parent
+
+
+@dataclass(frozen=True, kw_only=True)
 class Entry:
     """A study as it is compared: its ladder, what was trained, and what it cost."""
 
-    settings: Settings
+    place: Place
     ladder: Ladder
     spec: TrialSpec
     tuning: Cost
@@ -103,15 +137,15 @@ def compared(names: Sequence[str], root: Path, *, anyway: bool) -> Compared:
     """
     if twice := [name for name in dict.fromkeys(names) if names.count(name) > 1]:
         raise BadInput(f"{twice[0]} is given twice: name each study once")
-    settings = [resolve_study(*study_tree(name, [f"root={root}"])) for name in names]
-    ladders = {one.name: _validation(one) for one in settings}
-    if absent := [one for one in settings if not ladders[one.name]]:
-        commands = ", ".join(f"`{_validate(one)}`" for one in absent)
+    places = [Place.read(name, root) for name in names]
+    ladders = {place.name: _validation(place) for place in places}
+    if absent := [place for place in places if not ladders[place.name]]:
+        commands = ", ".join(f"`{_validate(place)}`" for place in absent)
         raise BadInput(
-            f"no validated ladder over width in {' and '.join(one.name for one in absent)}: "
+            f"no validated ladder over width in {' and '.join(place.name for place in absent)}: "
             f"run {commands} first"
         )
-    entries = [_entry(one, ladders[one.name]) for one in settings]
+    entries = [_entry(place, ladders[place.name]) for place in places]
     notes, comparison = _differences(entries), None
     if notes and not anyway:
         unlike = f"the studies are not comparable: {'; '.join(notes)}. "
@@ -157,9 +191,9 @@ def _report(
     output.end(" ".join(found), {"figure": picture}, document, *next_commands)
 
 
-def _validation(settings: Settings) -> Document:
+def _validation(place: Place) -> Document:
     """The study's newest record of curves of eta over width; empty when there is none."""
-    paths = settings.folder.glob("transfer/*/validation.json")
+    paths = place.folder.glob("transfer/*/validation.json")
     for path in sorted(paths, key=lambda one: one.stat().st_mtime_ns, reverse=True):
         record = try_json(path)
         if axis_verdict(record, "width") and record.get("hyperparameter") == "eta":
@@ -167,40 +201,43 @@ def _validation(settings: Settings) -> Document:
     return {}
 
 
-def _entry(settings: Settings, validation: Document) -> Entry:
+def _entry(place: Place, validation: Document) -> Entry:
     """What is compared of one study; BadInput where its trials are gone or of another kind."""
     try:
         curves = [_curve(one, validation) for one in ladder_curves(validation, "width")]
     except (KeyError, TypeError, ValueError) as error:
         raise BadInput(
-            f"{settings.name}: its validation.json is damaged: run `{_validate(settings)}` again"
+            f"{place.name}: its validation.json is damaged: run `{_validate(place)}` again"
         ) from error
-    trials = trials_of(Study.read(settings.folder))
+    trials = trials_of(Study.read(place.folder))
     trained: dict[Size, TrialSpec] = {_size(one): one.trial.spec for one in trials.current}
     if lost := [curve.size for curve in curves if curve.size not in trained]:
-        raise BadInput(f"{settings.name}: the study holds no trial of its ladder's {lost[0]}")
+        raise BadInput(f"{place.name}: the study holds no trial of its ladder's {lost[0]}")
     specs = {curve.size.width: trained[curve.size] for curve in curves}
-    flops = partial(_flops, settings)
     ladders = [one for one in trials.current if one.trial.phase == LADDER_PHASE]
     ladder = Ladder(
-        name=settings.name,
+        name=place.name,
         curves=curves,
         transferred=planned_value(validation),
-        flops={width: flops(spec) for width, spec in specs.items()},
+        flops={width: _flops(spec) for width, spec in specs.items()},
     )
     return Entry(
-        settings=settings,
+        place=place,
         ladder=ladder,
         spec=specs[max(specs)],
-        tuning=spent(trials.searched, flops),
-        validation=spent(ladders, flops),
+        tuning=spent(trials.searched, _flops),
+        validation=spent(ladders, _flops),
     )
 
 
-def _flops(settings: Settings, spec: TrialSpec) -> float:
-    """Of a whole run; where the runner does not know, in proportion to width^2 x depth x tokens."""
-    tokens = spec.train.steps * spec.train.batch_size * spec.train.seq_len
-    return settings.runner.flops(spec) or float(spec.width**2 * spec.depth * tokens)
+def _flops(spec: TrialSpec) -> float:
+    """Of a whole run; where nobody knows, in proportion to width^2 x depth x tokens."""
+    known = flops_of(spec)
+    if not math.isnan(known):
+        return known
+    return float(
+        spec.width**2 * spec.depth * spec.train.steps * spec.train.batch_size * spec.train.seq_len
+    )
 
 
 def _size(result: Result) -> LadderSize:
@@ -253,30 +290,30 @@ def _short(value: str) -> str:
 
 def after_comparison(comparison: Comparison, entries: Sequence[Entry]) -> list[NextCommand]:
     """The best study's plan; with none told apart, seeds that would tell; empty where none do."""
-    settings = {entry.ladder.name: entry.settings for entry in entries}
+    places = {entry.ladder.name: entry.place for entry in entries}
     leader = comparison.by_transferred[0]
     if leader.last == 1:
         width = 2 * max(w.width for c in comparison.candidates for w in c.widths)
-        root, why = settings[leader.name].root, "to plan with the best"
+        root, why = places[leader.name].root, "to plan with the best"
         target = ("--to-width", str(width))
         return [NextCommand.of("transfer", *target, study=leader.name, root=root, why=why)]
     seeds = seeds_needed(comparison.by_transferred, comparison.seeds)
     if seeds is None:
         return []
     tied = [rank.name for rank in comparison.by_transferred if rank.first == 1]
-    return [_validate(settings[name], f"transfer.seeds={seeds}") for name in tied]
+    return [_validate(places[name], f"transfer.seeds={seeds}") for name in tied]
 
 
-def _validate(settings: Settings, *overrides: str) -> NextCommand:
+def _validate(place: Place, *overrides: str) -> NextCommand:
     """The command that trains a study's ladder over width."""
-    widths = (*settings.transfer.widths, settings.base.width)
+    widths = place.widths
     if len(set(widths)) == 1:
         overrides = (f"transfer.widths=[{widths[0]},{2 * widths[0]},{4 * widths[0]}]", *overrides)
     return NextCommand.of(
         "transfer",
         *("--to-width", str(max(widths)), "--validate", *overrides),
-        study=settings.name,
-        root=settings.root,
+        study=place.name,
+        root=place.root,
         why="to tell them apart by more seeds",
     )
 

@@ -31,6 +31,7 @@ from sweeper.study.lock import StudyLock
 from sweeper.study.optuna_copy import check_storage, redact
 from sweeper.study.setup import check_setup, provenance, trials_of, write_setup
 from sweeper.study.study import Study
+from sweeper.study.trust import remember
 from sweeper.sweep.replay import replay_search
 from sweeper.sweep.sweep import Submitted, Sweep
 from sweeper.trial import FORMAT, defaults, in_use, named
@@ -81,6 +82,7 @@ def search(
             storage = None if settings.storage is None else redact(settings.storage)
             kept = {**settings.raw, "study": {"name": settings.name, "storage": storage}}
             write_atomically(settings.folder / "config.yaml", to_yaml(kept))
+            remember(settings.folder, read_tree(settings.folder / "config.yaml", ()))
             output.notes(write_setup(settings.folder, experiment.spec(settings.base)))
             try:
                 conclusion = run_search(experiment, study, output, wait=not detach)

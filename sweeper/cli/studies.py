@@ -9,8 +9,9 @@ from sweeper.cli.next import Invocation
 from sweeper.config.command_line import DEFAULT_ROOT
 from sweeper.config.compose import Tree, compose_tree, override_value, parse_overrides, read_tree
 from sweeper.errors import BadInput, suggest
-from sweeper.registry import OVERLAYS, studies
+from sweeper.registry import OVERLAYS, classes_in, classes_of_configs, name_classes, studies
 from sweeper.study.study import check_config_format, check_study_name, latest_study, read_root
+from sweeper.study.trust import code_of, remember, remembered
 
 
 def find_study(name: str | None, root: Path) -> str:
@@ -35,9 +36,16 @@ def split_root(words: Sequence[str]) -> tuple[Path, list[str]]:
 
 
 def study_tree(
-    name: str | None, overrides: Sequence[str], config_dir: Path | None = None
+    name: str | None,
+    overrides: Sequence[str],
+    config_dir: Path | None = None,
+    *,
+    trust: bool = False,
 ) -> tuple[Tree, Invocation]:
-    """A study's settings with overrides on top; BadInput for what a study cannot change."""
+    """A study's settings with overrides on top; BadInput for what a study cannot change.
+
+    And for code that the study alone names, unless its user let it run, now by `trust` or before.
+    """
     root, others = split_root(overrides)
     study = find_study(name, root)
     for override in parse_overrides(others):
@@ -48,17 +56,47 @@ def study_tree(
                 "another study with --study"
             )
     check_config_format(root / study)
-    tree = read_tree(root / study / "config.yaml", others, config_dir) | {"root": str(root)}
+    path = root / study / "config.yaml"
+    tree = read_tree(path, others, config_dir) | {"root": str(root)}
+    _check_code(path, tree, others, config_dir, trust=trust)
     if isinstance(tree.get("study"), dict):
         tree["study"]["name"] = study
     return tree, Invocation(overrides=overrides, config_dir=config_dir, study=study)
 
 
+def _check_code(
+    path: Path, tree: Tree, overrides: Sequence[str], config_dir: Path | None, *, trust: bool
+) -> None:
+    """BadInput for what the configuration of the study at `path` would run, if nobody let it."""
+    code = code_of(tree)
+    parsed = parse_overrides(overrides)
+    named = set(classes_of_configs(config_dir))
+    for override in parsed:
+        key = str(override.key_or_group)
+        named |= {key, *classes_in({key.rpartition(".")[2]: override.value()})}
+    for key in list(code):
+        group, _, target = key.partition(" ")
+        if (target or key) in named or group.partition(".")[0] in named:
+            del code[key]
+    if not code:
+        return
+    kept = read_tree(path, ())
+    if trust:
+        remember(path.parent, kept)
+    elif not remembered(path.parent, kept):
+        raise BadInput(
+            f"the study in {path.parent} would run {'; '.join(code.values())}. Its config.yaml "
+            "names that, and this command does not: add --trust if it is yours, or you have read "
+            "it and let it run"
+        )
+    name_classes(classes_in(tree))
+
+
 def tree_of(
-    study: str | None, overrides: Sequence[str], config_dir: Path | None
+    study: str | None, overrides: Sequence[str], config_dir: Path | None, *, trust: bool = False
 ) -> tuple[Tree, Invocation]:
     """The configuration of a study where one is named, else of the defaults and the overrides."""
     if study is not None:
-        return study_tree(study, overrides, config_dir)
+        return study_tree(study, overrides, config_dir, trust=trust)
     invocation = Invocation(overrides=overrides, config_dir=config_dir)
     return compose_tree(overrides, config_dir), invocation

@@ -17,6 +17,7 @@ from sweeper import __version__
 from sweeper.config.command_line import DEFAULT_ROOT, missing_dashes
 from sweeper.config.completion import complete_override, complete_study
 from sweeper.errors import BadInput, SweeperError
+from sweeper.registry import only_named
 
 if TYPE_CHECKING:
     from sweeper.cli.output import Output
@@ -115,6 +116,13 @@ ConfigDir = Annotated[
 Root = Annotated[
     str | None,
     typer.Option("--root", metavar="DIR", help="The folder of all studies; runs if not given."),
+]
+Trust = Annotated[
+    bool,
+    typer.Option(
+        "--trust",
+        help="Run the classes and the command that the study's own records name; remembered.",
+    ),
 ]
 Trainer = Annotated[
     str,
@@ -224,7 +232,8 @@ def _without_password(line: str) -> str:
 def run(work: Callable[[], int], stopped: str = STOPPED) -> None:
     """Run a verb; errors become one message on stderr and an exit code."""
     try:
-        code = work()
+        with only_named():
+            code = work()
     except SweeperError as error:
         code = say(f"Error: {error}", 2 if isinstance(error, BadInput) else 1)
     except KeyboardInterrupt:

@@ -19,12 +19,16 @@ from omegaconf.errors import OmegaConfBaseException
 
 from sweeper.config.command_line import literal_metric, missing_dashes
 from sweeper.errors import BadInput, ConfigError, key_prefix, suggest
-from sweeper.records import arguments, import_target
+from sweeper.records import arguments
 from sweeper.registry import (
     OVERLAYS,
     TARGET,
+    classes_in,
+    classes_of_configs,
     conf_folder,
     groups,
+    import_plugin,
+    name_classes,
     plugin_target,
     with_names,
     with_targets,
@@ -37,6 +41,7 @@ Tree = dict[str, Any]
 RENAMED = {"transfer.max_regret": "transfer.max_loss_gap"}
 """Keys that had another name: studies keep the old one, a command line is told the new one."""
 
+_INTERPOLATION = re.compile(r"(?<!\\)(?:\\\\)*\$\{[^}]*\}?")
 _CONFIG_ERRORS = (HydraException, OmegaConfBaseException, yaml.YAMLError, OSError, ValueError)
 """What composing or reading configs raises when one of them is not right."""
 
@@ -54,6 +59,7 @@ def compose_tree(overrides: Sequence[str], config_dir: Path | None = None) -> Tr
         section, name = old.split(".")
         if isinstance(values := tree.get(section), Mapping) and name in values:
             raise _renamed(old, values[name])
+    name_classes(classes_in(tree))
     return _without_replaced_arguments(tree, parsed)
 
 
@@ -73,7 +79,7 @@ def _without_replaced_arguments(tree: Tree, parsed: Sequence[Override]) -> Tree:
     if "model._target_" not in given or not isinstance(model, dict):
         return tree
     with key_prefix("model"):
-        accepted = arguments(import_target(model.get("_target_")))
+        accepted = arguments(import_plugin(model.get(TARGET)))
     remaining = {
         name: value
         for name, value in model.items()
@@ -276,6 +282,7 @@ def override_value(key: str, value: object) -> Any:
 def read_tree(path: Path, overrides: Sequence[str], config_dir: Path | None = None) -> Tree:
     """A study's `config.yaml` with `overrides` on top; groups may be exchanged as a whole."""
     config = _load_settings(path)
+    name_classes(classes_of_configs(config_dir))
     words = [_rewritten(word) for word in overrides]
     parsed = parse_overrides(words, overrides)
     _check_groups(parsed, config_dir)
@@ -287,6 +294,7 @@ def read_tree(path: Path, overrides: Sequence[str], config_dir: Path | None = No
         of_group = [w for w, key in zip(words, keys, strict=True) if key.split(".")[0] == group]
         config[group] = compose_tree(of_group, config_dir).get(group)
     for key, override in zip(keys, parsed, strict=True):
+        name_classes(classes_in({key.rpartition(".")[2]: override.value()}))
         if key.split(".")[0] not in exchanged:
             _apply(config, key, override)
     return _resolve(config)
@@ -301,6 +309,10 @@ def _load_settings(path: Path) -> DictConfig:
         raise BadInput(f"{path} cannot be read: {_message(error)}") from error
     if not isinstance(tree, dict) or not tree:
         raise BadInput(f"{path} cannot be read: it holds no settings")
+    # `to_yaml` writes none: what a file from elsewhere asks of this machine, such as a variable of
+    # the environment, is none of its business.
+    if found := next(filter(None, map(_INTERPOLATION.search, _texts(tree))), None):
+        raise BadInput(f"{path} cannot be read: {found[0]} is an interpolation, and no value")
     try:
         settings = {k: _rename_plugins(str(k), v, with_targets) for k, v in tree.items()}
     except ConfigError as error:
@@ -312,6 +324,16 @@ def _load_settings(path: Path) -> DictConfig:
             values.setdefault(new.removeprefix(f"{section}."), values.pop(name))
     settings.setdefault("law", {TARGET: plugin_target("law", "none")})  # studies older than laws
     return OmegaConf.create(settings)
+
+
+def _texts(value: Any) -> Iterator[str]:
+    """All texts in a tree, keys included."""
+    if isinstance(value, str):
+        yield value
+    for item in value.items() if isinstance(value, dict) else ():
+        yield from _texts(list(item))
+    for item in value if isinstance(value, list) else ():
+        yield from _texts(item)
 
 
 def _rename_plugins(group: str, value: Any, rename: Callable[[str, Tree], Tree]) -> Any:

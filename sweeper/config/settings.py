@@ -124,13 +124,8 @@ def _choices(key: str, value: Mapping[str, Any]) -> Axis:
 
 def checked_plugin(config: Mapping[str, Any], kind: type) -> Any:
     """Build a plugin; ConfigError for one that lacks a member of the protocol `kind`."""
-    with user_code("_target_", config.get("_target_"), "a class that takes these values"):
-        plugin = build_plugin(config)
-    members = {name for name in {**vars(kind), **kind.__annotations__} if not name.startswith("_")}
-    if lacking := sorted(name for name in members if not hasattr(plugin, name)):
-        allowed = f"a class with {', '.join(sorted(members))}; this has no {', no '.join(lacking)}"
-        raise ConfigError("_target_", config["_target_"], allowed)
-    return plugin
+    with user_code(TARGET, config.get(TARGET), "a class that takes these values"):
+        return build_plugin(config, protocol=kind)
 
 
 MAX_SIZE = Size(width=2**20, depth=2**12)

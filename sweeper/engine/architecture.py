@@ -30,8 +30,8 @@ from sweeper.data.spans import Corruption
 from sweeper.errors import ConfigError, MissingValue, key_prefix
 from sweeper.models.initial_values import own_values, padding_rows, special_parameters
 from sweeper.models.scaled import Linear
-from sweeper.records import UNKNOWN_KEY, arguments, call_checked, import_target
-from sweeper.registry import TARGET, build_plugin, with_targets
+from sweeper.records import UNKNOWN_KEY, arguments, call_checked
+from sweeper.registry import TARGET, build_plugin, import_plugin, with_targets
 from sweeper.scaling.spec import RULE_KEYS, ModelRules, ParamSpec, Role, ScaledOp, matching
 from sweeper.trial import PluginSpec, TrainSettings, TrialSpec
 
@@ -237,7 +237,7 @@ def build_model(spec: TrialSpec, unit: bool, width: int, depth: int) -> nn.Modul
             allowed = f"a model for this kind of data: this one takes {kinds[error.key]}"
             raise ConfigError("model._target_", target, allowed) from error
         if error.key in ("width", "depth") and error.allowed.startswith(UNKNOWN_KEY):
-            taken = ", ".join(arguments(import_target(target))) or "nothing"
+            taken = ", ".join(arguments(import_plugin(target))) or "nothing"
             raise ConfigError("model._target_", target, f"{_SIZED}; it takes {taken}") from error
         if isinstance(error, MissingValue):
             raise _missing(error.key, target, offered) from error
@@ -249,7 +249,7 @@ def build_model(spec: TrialSpec, unit: bool, width: int, depth: int) -> nn.Modul
 
 def _missing(key: str, target: str, offered: Collection[str]) -> MissingValue:
     """An argument of the model without a value: how to give it one, or to name it."""
-    taken = arguments(import_target(target))
+    taken = arguments(import_plugin(target))
     names = ", ".join(name for name in offered if name not in taken)
     advice = f"; give +model.{key}=..." + f", or name it as what is offered: {names}" * bool(names)
     return MissingValue(f"model.{key}", advice)
@@ -280,7 +280,7 @@ def build_named(group: str, plugin: PluginSpec) -> Any:
 
 def _build_fp8(target: str, fp8: PluginSpec) -> Any:
     """The FP8 parameterization; ConfigError if it is refused, or the model `target` takes none."""
-    taken = arguments(import_target(target, "model._target_"))
+    taken = arguments(import_plugin(target, "model._target_"))
     if "fp8" not in taken and not any(p.kind is p.VAR_KEYWORD for p in taken.values()):
         allowed = f"none: {target} takes no argument fp8"
         raise ConfigError("fp8", dict(fp8.arguments), allowed)

@@ -18,8 +18,7 @@ from sweeper.command.template import float_text
 from sweeper.errors import ConfigError
 from sweeper.plan.factors import PlannedFactor
 from sweeper.plan.plan import PlannedParameter, TransferPlan
-from sweeper.records import import_target
-from sweeper.registry import TARGET, build_plugin, with_targets
+from sweeper.registry import TARGET, build_plugin, import_plugin, name_classes, with_targets
 from sweeper.scaling.prescription import AbsorbedParam, absorb_multiplier
 from sweeper.scaling.spec import Role, Update, layer_of
 
@@ -298,7 +297,8 @@ def build_exporter(name: str, options: Mapping[str, Any]) -> Exporter:
         allowed = f"one of {', '.join(EXPORTERS)}, or a class as package.module.Class"
         raise ConfigError("--to", name, allowed)
     target = EXPORTERS.get(name, name)
-    kind = import_target(target, "--to")
+    name_classes([target])
+    kind = import_plugin(target, "--to")
     # A class without a trainer's name is a beginning of one, as Exporter itself.
     if not (isinstance(kind, type) and issubclass(kind, Exporter) and hasattr(kind, "trainer")):
         raise ConfigError("--to", name, "a subclass of sweeper.export.exporter.Exporter")

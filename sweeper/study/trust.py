@@ -1,0 +1,82 @@
+"""Which code a study's own records name, and whether this user has said that it may run.
+
+A folder of studies may come from anywhere, and its config.yaml names classes and a command. What a
+user's own command line put there is remembered outside of the folder, by the folder and by all that
+it names, as direnv remembers what it may load: who changes a word of it, or moves it, is asked
+again.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from sweeper.files import private_folder, write_json
+from sweeper.registry import classes_in, is_shipped
+from sweeper.trial import digest
+
+_SHELL = ("setup", "python", "sbatch")
+"""Settings of a launcher that a cluster runs as they are."""
+_KERNELS = ("attn_implementation", "_attn_implementation", "experts_implementation", "auto_map")
+"""Fields of a transformers configuration that may name code on a hub."""
+
+
+def code_of(tree: Mapping[str, Any]) -> dict[str, str]:
+    """What a configuration would run that is not sweeper's own: what sets it, and the code."""
+    found = {
+        f"{group} {target}": f"the class {target} ({group})"
+        for group, settings in tree.items()
+        for target in classes_in(settings)
+        if not is_shipped(target)
+    }
+    runner, launcher, model = (_group(tree, name) for name in ("runner", "launcher", "model"))
+    if command := runner.get("command"):
+        words = list(map(str, command)) if isinstance(command, list | tuple) else [str(command)]
+        found["runner.command"] = f"the command `{shlex.join(words)}` in {runner.get('cwd') or '.'}"
+    for key in _SHELL:
+        if value := launcher.get(key):
+            found[f"launcher.{key}"] = f"{value!r} on a cluster (launcher.{key})"
+    for key in _KERNELS:
+        if value := _group(model, "config").get(key):
+            found[f"model.config.{key}"] = f"{value!r} (model.config.{key})"
+    return found
+
+
+def remember(folder: Path, tree: Mapping[str, Any]) -> None:
+    """Let later commands run what the kept configuration `tree` of the study in `folder` names.
+
+    Where nothing can be kept, they ask.
+    """
+    if not (code := code_of(tree)):
+        return
+    with suppress(OSError):
+        place = _places()
+        private_folder(place)
+        write_json(place / _entry(folder, tree), {"study": str(folder.resolve()), "runs": code})
+
+
+def remembered(folder: Path, tree: Mapping[str, Any]) -> bool:
+    """Whether this user let the study in `folder` run exactly what its configuration names."""
+    return (_places() / _entry(folder, tree)).is_file()
+
+
+def _places() -> Path:
+    """Where trust is kept: outside of every study, in this user's own state."""
+    state = os.environ.get("XDG_STATE_HOME") or os.path.expanduser("~/.local/state")
+    return Path(state) / "sweeper" / "trusted"
+
+
+def _entry(folder: Path, tree: Mapping[str, Any]) -> str:
+    """The folder, what it would run, and all that is passed to that."""
+    groups = {key.partition(" ")[0].partition(".")[0] for key in code_of(tree)}
+    passed = {group: tree[group] for group in sorted(groups)}
+    return digest([str(folder.resolve()), passed])
+
+
+def _group(tree: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    group = tree.get(name)
+    return group if isinstance(group, Mapping) else {}
