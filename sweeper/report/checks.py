@@ -29,6 +29,7 @@ OPERANDS = ("input", "weight", "gradient")
 
 def collapsed(named: Iterable[tuple[str, T]]) -> dict[str, list[T]]:
     """Values whose names differ in a layer's number alone, under one name with their range."""
+    # "layers.0.q" and "layers.3.q" are one group "layers.#.q", shown as "layers.0-3.q".
     groups: dict[str, list[tuple[str, T]]] = {}
     for name, value in named:
         groups.setdefault(with_layer(name, "#"), []).append((name, value))

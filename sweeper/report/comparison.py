@@ -324,14 +324,14 @@ class Several:
     @property
     def panels(self) -> list[Panel]:
         """A panel a study."""
-        return [Panel(title=name, validation=found) for name, found in self.validations.items()]
+        return [Panel(title=name, validation=each) for name, each in self.validations.items()]
 
     @property
     def verdicts(self) -> dict[str, str]:
         """The answer over the width, by study."""
         return {
-            name: str(axis_verdict(found, AXIS).get("answer", "no verdict yet"))
-            for name, found in self.validations.items()
+            name: str(axis_verdict(validation, AXIS).get("answer", "no verdict yet"))
+            for name, validation in self.validations.items()
         }
 
 
@@ -384,6 +384,7 @@ def _transfer_table(found: Several) -> Table:
         ends = [str((size.get("size") or {}).get(AXIS, "")) for size in (*sizes[:1], last)]
         loss = estimate_of(last.get("loss")).value or math.nan
         gap = estimate_of(last.get("loss_gap"))
+        # A loss of 0 (as NaN, by `or`) would be no scale for a gap.
         share = Estimate(value=gap.value / loss, low=gap.low / loss, high=gap.high / loss)
         table.add(
             Cell(name, name, link=found.pages.get(name, "")),

@@ -66,6 +66,7 @@ def alike(
 
     Its name has the range of layers in place of the number: blocks.0-11.weight.
     """
+    # Layers are taken to follow on each other: those of one content are named from first to last.
     groups: dict[Hashable, list[Row]] = {}
     for row in rows:
         groups.setdefault((with_layer(name(row), "#"), content(row)), []).append(row)
@@ -169,6 +170,7 @@ def pairs_table(grids: Sequence[PairGrid]) -> Table:
         Column("diverged", importance=0),
     ]
     table = Table("Pairs, the most strongly coupled first", columns)
+    # NaN compares with nothing: pairs without a transfer error go last by a key of their own.
     for grid in sorted(grids, key=lambda g: (math.isnan(g.transfer_error), -g.transfer_error)):
         losses = [loss for row in grid.losses for loss in row]
         diverged = sum(not math.isfinite(loss) for loss in losses)
@@ -282,6 +284,7 @@ def explanation(console: Console, plan: TransferPlan, rows: Sequence[Explained])
         for name in NUMBERS:
             base, target = (getattr(side, name) for side in (parameter.base, parameter.target))
             numbers.append(Cell(Change(base=base, target=target), f"{base:.3g}\n{target:.3g}"))
+        # NUMBERS begins with the init std, in whose place stands what is not drawn.
         numbers[0] = _start(parameter) or numbers[0]
         fans = f"{parameter.fan_in}\n{parameter.fan_out}"
         table.add(Cell(names, f"{names}\n  {role}"), fans, row.a, row.b, row.c, *numbers)

@@ -115,6 +115,7 @@ def best_loss_figure(search: Document) -> Figure:
     points = points_of(search.get("best_loss_curve"))
     runs, losses = [run for run, _ in points], [drawn_loss(loss) for _, loss in points]
     # The first runs may be very bad; what matters is how the best one was reached.
+    # NaN differs from every loss, so that the first point counts as a change.
     changes = [(0.0, math.nan), *points]
     steps = [after for before, after in pairwise(changes) if after[1] != before[1]]
     is_flat = len(losses) > 1 and median(losses) == min(losses)
@@ -137,6 +138,7 @@ def best_loss_figure(search: Document) -> Figure:
 def lines_figure(search: Document) -> Figure:
     """One panel a line search: the objective against the hyperparameter, all on one loss axis."""
     retune = search.get("retune")
+    # The last line of a search repeats eta's, with the other hyperparameters at their optima.
     again = [{**retune["line"], "name": "eta, retuned"}] if retune else []
     lines = [*(search.get("lines") or ()), *again]
     figure, panels = new_panels(len(lines), 1.7, edge=0.9)
@@ -376,6 +378,7 @@ def steps_figure(search: Sequence[Chosen], ladder: Sequence[Chosen]) -> Figure:
     # The first steps of a run may lie above the axis.
     curves = [[loss for loss in c.result.curve if math.isfinite(loss)] for c in (*search, *ladder)]
     curves = [losses for losses in curves if losses]
+    # At most as far above the worst curve's median as that lies above the least loss.
     low, high = min(map(min, curves)), max(losses[0] for losses in curves)
     worst = max(median(losses) for losses in curves)
     top = min(high, worst + (worst - low))

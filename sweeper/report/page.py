@@ -155,8 +155,10 @@ def _rendered(folder: Path) -> tuple[Documents, str]:
 
 def _page(documents: Documents) -> str:
     """The page of these documents."""
+    # Drawings are named in the order in which they are made: the same study gives the same page.
     search, names, diagnoses = documents.search, _Names(), sections.diagnoses(documents.diagnoses)
-    failed = any(found["answer"] == "fails" for found in diagnoses)
+    # A diagnosis judges the transfer anew: one that fails is news where nothing was validated.
+    failed = any(diagnosis["answer"] == "fails" for diagnosis in diagnoses)
     has_best, has_lines = bool(search.get("best_loss_curve")), bool(search.get("lines"))
     return rendered(
         "report.html.j2",

@@ -130,6 +130,7 @@ def _list(value: object) -> list[Any]:
 
 def cards(documents: Documents) -> list[dict[str, str]]:
     """The few numbers that a reader looks for first: name, value, and what it rests on."""
+    # Of several targets the widest: it is what tuning small was for.
     plans = [target.plan for target in documents.targets if target.plan]
     plan = max(plans, key=lambda plan: plan.target.width, default=None)
     shown = [

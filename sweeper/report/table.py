@@ -48,6 +48,7 @@ def within(estimate: Estimate, form: str = ".2f") -> str:
 
     A sign in `form` is that of the value alone.
     """
+    # The larger half, since intervals need not be symmetric: ± then claims no more than is known.
     half = max(estimate.high - estimate.value, estimate.value - estimate.low)
     if not math.isfinite(estimate.value):
         return "-"
