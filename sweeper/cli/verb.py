@@ -173,6 +173,8 @@ BUG = (
 )
 
 
+# Typer carries its own copy of click, and exports BadParameter but not its base, UsageError:
+# click's own class would catch nothing.
 _USAGE: Any = typer.BadParameter.__bases__[0]
 """What Typer raises for a command line that it cannot read."""
 

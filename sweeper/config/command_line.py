@@ -1,4 +1,4 @@
-"""What a user types as overrides: the study, its root, and a command after `--`."""
+"""What a user types, as overrides: a command behind `--`, the study, the folder of all studies."""
 
 from __future__ import annotations
 
@@ -10,9 +10,6 @@ from pathlib import Path
 from typing import Any
 
 from sweeper.errors import BadInput, ConfigError
-
-# A command line of the user's own after `--`, as overrides of the configuration.
-
 
 USER_COMMAND_GROUPS = {
     "runner": "command",

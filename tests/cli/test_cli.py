@@ -46,6 +46,17 @@ class TestHelp:
         done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
         assert done.returncode == 0 and done.stdout.splitlines()[-1] == "False", done
 
+    @pytest.mark.parametrize("verb", ["search", "transfer --to-width 64", "explain --to-width 64"])
+    def test_a_misspelt_override_loads_no_torch(self, verb: str, study: Path) -> None:
+        words = [*verb.split(), "train.stepz=3", *["--study", "a"] * (verb != "search")]
+        script = (
+            "import sys\nfrom sweeper.cli.app import app\n"
+            f"try: app({words})\nexcept SystemExit as end: assert end.code == 2\n"
+            "print('torch' in sys.modules)"
+        )
+        done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+        assert done.stdout.splitlines()[-1] == "False" and "train.stepz=3" in done.stderr, done
+
     @pytest.mark.parametrize("flag", ["--help", "-h"])
     @pytest.mark.parametrize("verb", VERBS)
     def test_every_verb_has_one(self, sweeper: Run, verb: str, flag: str) -> None:
