@@ -102,11 +102,13 @@ def transfer(tree: Tree, request: TransferRequest, invocation: Invocation, outpu
         found = Validation(
             experiment=experiment, planned=planned, verdicts=[], trend=trend, exponents=exponents
         )
-        for line in exponent_lines(exponents) if exponents is not None else ():
-            output.say(line)
     experiment, verdicts, trend = found.experiment, found.verdicts, found.trend
 
     plan = _plan(experiment, size, conclusion, found, folder)
+    # Once the law has said that it reaches the target; `validate` has told its own.
+    if found.exponents is not None and not request.validate:
+        for line in exponent_lines(found.exponents):
+            output.say(line)
     private_folder(folder)
     # Before the plan is written: a page must never show it beside a verdict on another.
     stale = remove_stale_verdicts(folder, named(settings.space, best), law_record(settings))
