@@ -127,8 +127,10 @@ class Bounds:
     below: float = math.inf
     allowed: str = ""
 
-    def __contains__(self, value: float) -> bool:
-        """Whether a number is in the range; infinities and NaN never are."""
+    def __contains__(self, value: object) -> bool:
+        """Whether a number is in the range; infinities and NaN never are, None and texts are."""
+        if not isinstance(value, int | float):
+            return True
         return self.least <= value <= self.most and self.above < value < self.below
 
     def __str__(self) -> str:
@@ -140,24 +142,38 @@ class Bounds:
         )
 
 
+AT_LEAST_ONE = Bounds(least=1, allowed="a whole number, at least 1")
+AtLeastOne = Annotated[int, AT_LEAST_ONE]
+Seconds = Annotated[float, Bounds(above=0, allowed="a positive number of seconds")]
+Positive = Annotated[float, Bounds(above=0, allowed="a positive number")]
+
+
 def check_bounds(record: Any) -> None:
     """ConfigError for a number among a record's fields that is out of its `Bounds`.
 
-    For `__post_init__`: what Python code makes is held to the ranges that configs are held to.
+    For `__post_init__`: what Python code makes keeps to the ranges that configs keep to.
     """
-    for name, bounds in _bounds(typing.cast(Any, type(record))):
-        value = getattr(record, name)
-        if value is not None and value not in bounds:
+    for name, bounds, reader in _bounds(typing.cast(Any, type(record))):
+        if (value := getattr(record, name)) not in bounds:
             raise ConfigError(name, value, str(bounds))
+        if value is None or isinstance(value, str):
+            reader(name, value)
+
+
+class Bounded:
+    """A base class of records that have no other checks than `check_bounds`."""
+
+    def __post_init__(self) -> None:
+        """ConfigError for a number that is out of its bounds."""
+        check_bounds(self)
 
 
 @cache
-def _bounds(kind: type) -> list[tuple[str, Bounds]]:
+def _bounds(kind: type) -> list[tuple[str, Bounds, Reader]]:
     return [
-        (name, bounds)
+        (name, bounds, _reader(hint, False))
         for name, hint in _hints(kind).items()
-        for option in _options(hint)
-        for bounds in typing.get_args(option)[1:]
+        for bounds in getattr(hint, "__metadata__", ())
         if isinstance(bounds, Bounds)
     ]
 
@@ -265,9 +281,8 @@ def _takes(target: Callable[..., Any], file: bool) -> _Takes:
     }
     names = [name for name in parameters if name not in variadic]
     for name, hint in _hints(target).items():
-        if name in names:
-            with suppress(TypeError):  # a user's annotation that cannot be hashed
-                readers[name] = _reader(hint, file)
+        if name in names and _hashable(hint):
+            readers[name] = _reader(hint, file)
     if file and dataclasses.is_dataclass(target):
         for field in dataclasses.fields(target):
             if field.metadata.get("names_class"):
@@ -279,6 +294,15 @@ def _takes(target: Callable[..., Any], file: bool) -> _Takes:
         readers=readers,
         shown=getattr(target, "JSON_SHOWS", ()) if file else (),
     )
+
+
+def _hashable(hint: Any) -> bool:
+    """Not so is Literal[[1, 2]], which a user may write: such arguments are not checked."""
+    try:
+        hash(hint)
+    except TypeError:
+        return False
+    return True
 
 
 def _any_class(key: str, value: Any) -> Any:
@@ -316,8 +340,8 @@ def _reader(hint: Any, file: bool) -> Reader:
         def bounded(key: str, value: Any) -> Any:
             found = inner(key, value)
             for each in bounds:
-                if found is not None and found not in each:
-                    raise ConfigError(key, value, str(each))
+                if found not in each:
+                    raise ConfigError(key, found, str(each))
             return found
 
         return bounded
@@ -478,10 +502,3 @@ def _describe(option: Any) -> str:
         fields = ", ".join(field.name for field in dataclasses.fields(option))
         return f"a mapping with {fields}"
     return _TYPE_NAMES.get(option, str(option))
-
-
-def _options(hint: Any) -> tuple[Any, ...]:
-    """The members of a union, or the hint alone."""
-    if isinstance(hint, types.UnionType) or typing.get_origin(hint) is typing.Union:
-        return typing.get_args(hint)
-    return (hint,)

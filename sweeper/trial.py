@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
 
 ONE_OR_MORE = Bounds(least=1)
+LOG2 = Bounds(least=-60, most=60, allowed="a base-2 logarithm between -60 and 60")
+LOG2_OR_NULL = Bounds(least=-60, most=60, allowed=f"{LOG2}, or null")
 SHARE = Bounds(least=0, most=1, allowed="a share between 0 and 1")
 SCHEDULE_HPS = ("warmup", "final_lr")
 """Hyperparameters that any space may hold: factors on settings of the schedule."""
@@ -132,16 +134,14 @@ class Axis:
     Of a list of `choices` they are places in the list: strategies know numbers alone.
     """
 
-    low: float
-    high: float
-    default: float = 0.0
+    low: Annotated[float, LOG2]
+    high: Annotated[float, LOG2]
+    default: Annotated[float, LOG2] = 0.0
     choices: tuple[Choice, ...] = ()
 
     def __post_init__(self) -> None:
         """Refuse an empty range, or one too large for the arithmetic of a float32."""
-        for key, value in (("low", self.low), ("high", self.high), ("default", self.default)):
-            if not math.isfinite(value) or abs(value) > 60:
-                raise ConfigError(key, value, "a base-2 logarithm between -60 and 60")
+        check_bounds(self)
         if self.low > self.high:
             raise ConfigError("low", self.low, f"at most high, which is {self.high:g}")
 

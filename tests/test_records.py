@@ -1,19 +1,28 @@
+import dataclasses
+import importlib
 import json
 import math
+import pkgutil
+import re
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal
+from types import ModuleType
+from typing import Annotated, Any, ClassVar, Literal, cast, get_args
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import sweeper
+from sweeper import records, registry
 from sweeper.errors import BadInput, ConfigError
+from sweeper.launch.job import Task
 from sweeper.records import (
     NAMES_CLASS,
     WRITTEN_IF_SET,
+    Bounded,
     Bounds,
     RecordError,
     call_checked,
@@ -326,3 +335,46 @@ def test_inherited_fields_are_checked_as_they_are_where_they_were_written() -> N
     assert made.line.points == 7
     with pytest.raises(ConfigError, match=r"line\.points='many' is refused"):
         build_plugin({"_target_": target, "line": {"points": "many"}})
+
+
+def modules() -> list[ModuleType]:
+    """All of sweeper's modules that can be imported here."""
+    names = [module.name for module in pkgutil.walk_packages(sweeper.__path__, "sweeper.")]
+    return [importlib.import_module(name) for name in names if not name.endswith("__main__")]
+
+
+def read_kinds() -> set[type]:
+    """Every record class that sweeper reads from files or configs."""
+    plugins = {target for group in registry.plugins().values() for target in group.values()}
+    kinds = {import_target(target) for target in plugins if target.startswith("sweeper.")}
+    for module in modules():
+        names = re.findall(r"from_json\((\w+),", Path(str(module.__file__)).read_text())
+        kinds |= {getattr(module, name) for name in names if hasattr(module, name)}
+        kinds |= {
+            kind
+            for kind in vars(module).values()
+            if isinstance(kind, type) and {Bounded, Task} & {*kind.__mro__}
+        }
+    return {kind for kind in kinds if dataclasses.is_dataclass(kind)}
+
+
+def parts(hint: Any) -> Iterator[type]:
+    if dataclasses.is_dataclass(hint):
+        yield cast(type, hint)
+    for member in get_args(hint):
+        yield from parts(member)
+
+
+def test_every_field_that_is_read_has_an_annotation_that_means_something_when_it_is_read() -> None:
+    """A type that is imported under TYPE_CHECKING alone would leave a plain mapping there."""
+    waiting, seen, unknown = list(read_kinds()), set[type](), []
+    while waiting:
+        kind = waiting.pop()
+        if kind in seen:
+            continue
+        seen.add(kind)
+        hints = records._hints(kind)
+        names = {field.name for field in dataclasses.fields(kind) if field.init}
+        unknown += [f"{kind.__qualname__}.{name}" for name in sorted(names - hints.keys())]
+        waiting += [part for hint in hints.values() for part in parts(hint)]
+    assert not unknown and len(seen) > 100

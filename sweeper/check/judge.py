@@ -11,14 +11,14 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import takewhile
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from sweeper.errors import ConfigError
-from sweeper.records import Build
+from sweeper.records import Bounded, Bounds, Build, Positive
 from sweeper.scaling.spec import LOGITS, Role, layer_of, with_layer
+from sweeper.trial import LOG2_OR_NULL, ONE_OR_MORE
 from sweeper.verdict.curve import UNKNOWN, Estimate, mean_estimate
 from sweeper.verdict.ladder import Size
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, kw_only=True)
-class CheckRule:
+class CheckRule(Bounded):
     """The runs of `sweeper check`, and the threshold of its coordinate check.
 
     - `seeds` runs are trained at every size, from seed `seed` on. Each takes `steps` steps on one
@@ -40,28 +40,14 @@ class CheckRule:
       eta.
     """
 
-    steps: int = 4
-    seeds: int = 8
-    seed: int = 0
-    batch: int = 4
-    share: float = 0.25
-    eta: float | None = None
-    threshold: float = 0.25
-    scale_steps: int = 50
-
-    def __post_init__(self) -> None:
-        """Refuse what cannot be run."""
-        for key in ("steps", "seeds", "batch", "scale_steps"):
-            if getattr(self, key) < 1:
-                raise ConfigError(key, getattr(self, key), "at least 1")
-        if self.seed < 0:
-            raise ConfigError("seed", self.seed, "0 or more")
-        if not 0 < self.share <= 1:
-            raise ConfigError("share", self.share, "above 0, at most 1")
-        if not 0 < self.threshold < math.inf:
-            raise ConfigError("threshold", self.threshold, "a positive number")
-        if self.eta is not None and not abs(self.eta) <= 60:
-            raise ConfigError("eta", self.eta, "a base-2 logarithm between -60 and 60, or null")
+    steps: Annotated[int, ONE_OR_MORE] = 4
+    seeds: Annotated[int, ONE_OR_MORE] = 8
+    seed: Annotated[int, Bounds(least=0, allowed="0 or more")] = 0
+    batch: Annotated[int, ONE_OR_MORE] = 4
+    share: Annotated[float, Bounds(above=0, most=1)] = 0.25
+    eta: Annotated[float | None, LOG2_OR_NULL] = None
+    threshold: Positive = 0.25
+    scale_steps: Annotated[int, ONE_OR_MORE] = 50
 
 
 CheckAnswer = Literal["pass", "cannot say", "fail"]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import time
 from collections import Counter
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +13,11 @@ from sweeper.cli.output import DONE, Output, failures
 from sweeper.cli.studies import find_study
 from sweeper.command.process import end_marked
 from sweeper.errors import SweeperError
-from sweeper.files import try_json
 from sweeper.launch.folder import cancel_jobs, job_states
+from sweeper.records import from_json
 from sweeper.registry import studies
-from sweeper.report.documents import number
+from sweeper.report.documents import Searched, read_document
+from sweeper.report.progress import Snapshot
 from sweeper.report.table import duration
 from sweeper.study.lock import Holder, live_holder, request_cancel
 from sweeper.study.setup import trials_of
@@ -52,9 +52,10 @@ def study_state(folder: Path) -> dict[str, Any]:
     study, driver = Study.read(folder), live_holder(folder)
     trials = trials_of(study)
     results = trials.current
-    progress = driver_progress(folder, driver)
+    notes = [*study.notices]
+    progress = driver_progress(folder, driver, notes)
     losses = [result.objective for result in trials.searched]
-    search = try_json(folder / "search.json")
+    searched = read_document(folder / "search.json", Searched.read, notes)
     runner = results[-1].trial.spec.runner if results else {}
     return {
         "folder": str(folder),
@@ -62,13 +63,13 @@ def study_state(folder: Path) -> dict[str, Any]:
         "phases": dict(Counter(result.trial.phase for result in results)),
         "other_setups": trials.others,
         "best": min((loss for loss in losses if not math.isnan(loss)), default=math.inf),
-        "objective": number(search.get("objective")),
-        "seeds": search.get("seeds"),
-        "notes": [*study.notices, *failures(results, runner)],
+        "objective": searched.conclusion.objective if searched else math.nan,
+        "seeds": searched.conclusion.seeds if searched else None,
+        "notes": [*notes, *failures(results, runner)],
         "driver": None if driver is None else str(driver),
-        "progress": progress or None,
+        "progress": progress,
         **jobs_state(folder, progress),
-        "search_finished": bool(search.get("finished")),
+        "search_finished": searched is not None and bool(searched.record.get("finished")),
     }
 
 
@@ -92,18 +93,16 @@ def _show_state(name: str, state: dict[str, Any], output: Output) -> None:
 
 def _stand(state: dict[str, Any]) -> str:
     """Whether a driver runs, and how far it is."""
-    running = state["progress"]
+    running: Snapshot | None = state["progress"]
     if state["driver"] is None:
         again = "not finished: run the same `sweeper search` command again to go on"
         finished = "finished" if state["search_finished"] else again
         return f"No driver is running; the search is {finished}."
     if running is None:
         return f"Running ({state['driver']}): starting"
-    left = running.get("left")
-    time_left = "" if left is None else f", about {duration(float(left))} left"
-    count = f"{running['done']}/{running['total']} trials"
-    where = ": ".join(dict.fromkeys([running["job"], running["phase"]]))
-    return f"Running ({state['driver']}): {where}: {count}{time_left}"
+    time_left = "" if running.left is None else f", about {duration(running.left)} left"
+    count = f"{running.done}/{running.total} trials"
+    return f"Running ({state['driver']}): {running.where()}: {count}{time_left}"
 
 
 def report(name: str | None, root: Path, output: Output) -> int:
@@ -119,30 +118,33 @@ def report(name: str | None, root: Path, output: Output) -> int:
     return DONE
 
 
-def driver_progress(folder: Path, driver: Holder | None) -> dict[str, Any]:
-    """What the live driver last told of itself; empty without one.
+def driver_progress(folder: Path, driver: Holder | None, notes: list[str]) -> Snapshot | None:
+    """What the live driver last told of itself; None without one. `notes` gets what is damaged.
 
     What an earlier driver left is not this one's progress.
     """
-    progress = try_json(folder / "progress.json") if driver else {}
-    return progress if driver and progress.get("updated", 0) >= driver.started else {}
+    if driver is None:
+        return None
+    path = folder / "progress.json"
+    progress = read_document(path, lambda record: from_json(Snapshot, record), notes)
+    return progress if progress and progress.updated >= driver.started else None
 
 
-def jobs_state(folder: Path, progress: dict[str, Any] | None = None) -> dict[str, Any]:
+def jobs_state(folder: Path, progress: Snapshot | None = None) -> dict[str, Any]:
     """The study's jobs, their trials by what becomes of them, and why nothing is known if so.
 
     A scheduler is asked for its jobs; of others the driver tells, in its `progress`.
     """
     trouble = None
     try:
-        jobs = [asdict(job) for job in job_states(folder)]
+        jobs = list(job_states(folder))
     except SweeperError as error:
         jobs, trouble = [], str(error)
     if not jobs and trouble is None:
-        jobs = list((progress or {}).get("jobs", ()))
+        jobs = list(progress.jobs) if progress else []
     counts = Counter[str]()
     for job in jobs:
-        counts[job["stage"]] += job["trials"]
+        counts[job.stage] += job.trials
     return {"jobs": jobs, "job_trials": dict(counts), "trouble": trouble}
 
 
@@ -154,11 +156,11 @@ def show_jobs(state: dict[str, Any], output: Output) -> None:
     if state["jobs"]:
         output.say(f"Jobs: {len(state['jobs'])}; their trials: {counts}")
     for job in state["jobs"]:
-        node = f" on {job['node']}" if job["node"] else ""
-        since = f" since {job['since']}" if job["since"] else ""
-        done = f", {100 * job['fraction']:.0f} % done" if job["stage"] == "running" else ""
-        trials = f"{job['trials']} trial{'s' * (job['trials'] != 1)}"
-        output.say(f"  {job['id']} {job['state']}{node}{since}: {trials}{done}")
+        node = f" on {job.node}" if job.node else ""
+        since = f" since {job.since}" if job.since else ""
+        done = f", {100 * job.fraction:.0f} % done" if job.stage == "running" else ""
+        trials = f"{job.trials} trial{'s' * (job.trials != 1)}"
+        output.say(f"  {job.id} {job.state}{node}{since}: {trials}{done}")
 
 
 def cancel(name: str | None, root: Path, output: Output) -> int:
@@ -167,7 +169,7 @@ def cancel(name: str | None, root: Path, output: Output) -> int:
     folder = root / study
     # Counted before anything ends: afterwards nobody tells of them.
     driver = live_holder(folder)
-    jobs = len(jobs_state(folder, driver_progress(folder, driver))["jobs"])
+    jobs = len(jobs_state(folder, driver_progress(folder, driver, []))["jobs"])
     # The driver first, or it would submit again what is cancelled under it.
     if driver is not None:
         request_cancel(folder)

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from sweeper.command.metrics import check_source
 from sweeper.command.process import can_run
@@ -38,7 +38,7 @@ from sweeper.launch.executor import Executor, Launcher, Machine
 from sweeper.launch.job import Control, Job, Outcome, Resources
 from sweeper.launch.machine import visible_gpus
 from sweeper.launch.runner import Batch
-from sweeper.records import to_json
+from sweeper.records import AT_LEAST_ONE, AtLeastOne, Bounds, check_bounds, to_json
 from sweeper.search.prune import Pruner
 from sweeper.trial import Trial, TrialSpec
 from sweeper.verdict.ladder import Size
@@ -80,30 +80,23 @@ class Command:
     env: tuple[str, ...] = ()
     launch: Launch = "plain"
     torchrun: tuple[str, ...] = ()
-    nodes: int = 1
-    tasks: int | None = None
-    gpus: int | None = None
-    cpus: int | None = None
+    nodes: AtLeastOne = 1
+    tasks: Annotated[int | None, AT_LEAST_ONE] = None
+    gpus: Annotated[int | None, Bounds(least=0, allowed="a whole number, at least 0")] = None
+    cpus: Annotated[int | None, AT_LEAST_ONE] = None
     memory: str | None = None
-    time: int | None = None
-    hang: float | None = 1800.0
-    grace: float = 10.0
-    failures: int = 3
+    time: Annotated[int | None, AT_LEAST_ONE] = None
+    hang: Annotated[
+        float | None, Bounds(above=0, allowed="null, or a positive number of seconds")
+    ] = 1800.0
+    grace: Annotated[float, Bounds(least=0, allowed="at least 0 seconds")] = 10.0
+    failures: AtLeastOne = 3
 
     def __post_init__(self) -> None:
         """Refuse what could never run."""
         if not self.command:
             raise ConfigError("command", [], "the words of a command: end the line with -- WORDS")
-        for key in ("nodes", "tasks", "cpus", "time", "failures"):
-            value = getattr(self, key)
-            if value is not None and value < 1:
-                raise ConfigError(key, value, "a whole number, at least 1")
-        if self.gpus is not None and self.gpus < 0:
-            raise ConfigError("gpus", self.gpus, "a whole number, at least 0")
-        if self.hang is not None and not self.hang > 0:
-            raise ConfigError("hang", self.hang, "null, or a positive number of seconds")
-        if not self.grace >= 0:
-            raise ConfigError("grace", self.grace, "at least 0 seconds")
+        check_bounds(self)
         for key in ("metric", "heldout"):
             if (spec := getattr(self, key)) is not None:
                 check_source(key, spec)

@@ -59,6 +59,8 @@ def _words(module: str, annotation: ast.expr) -> Iterator[str]:
         case ast.BinOp(left=left, right=right):
             yield from _words(module, left)
             yield from _words(module, right)
+        case ast.Subscript(value=ast.Name(id="Annotated"), slice=ast.Tuple(elts=[inner, *_])):
+            yield from _words(module, inner)
         case ast.Subscript(value=ast.Name(id="Literal"), slice=inner):
             listed = inner.elts if isinstance(inner, ast.Tuple) else [inner]
             yield from (str(item.value) for item in listed if isinstance(item, ast.Constant))

@@ -20,12 +20,13 @@ from numpy.typing import NDArray
 
 from sweeper.data.corpus import (
     Batch,
-    check_heldout,
+    HeldoutShare,
     even_positions,
     random_positions,
     replacing_in_cache,
 )
 from sweeper.errors import BadInput, ConfigError
+from sweeper.records import Bounded
 
 ByteArray = NDArray[np.uint8]
 
@@ -150,19 +151,15 @@ def _open_npy(path: Path) -> ByteArray:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Digits:
+class Digits(Bounded):
     """1,797 images of 8 x 8 pixels from 0 to 16, of which the fraction `heldout` is held out.
 
     The order is shuffled once and for all: the set lists writers one after the other.
     """
 
-    heldout: float = 0.2
+    heldout: HeldoutShare = 0.2
 
     input_shape: ClassVar[tuple[int, ...]] = (8, 8)
-
-    def __post_init__(self) -> None:
-        """ConfigError for a fraction that leaves nothing on a side."""
-        check_heldout(self.heldout)
 
     def prepare(self, cache: Path) -> ArrayCorpus:
         """The corpus; BadInput without scikit-learn, which is an optional dependency."""

@@ -8,13 +8,14 @@ from contextlib import contextmanager
 from dataclasses import dataclass, fields
 from functools import cached_property
 from pathlib import Path
-from typing import Any, BinaryIO, Protocol
+from typing import Annotated, Any, BinaryIO, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from sweeper import files
-from sweeper.errors import BadInput, ConfigError
+from sweeper.errors import BadInput
+from sweeper.records import Bounds
 
 Batch = tuple[NDArray[Any], NDArray[np.int64]]
 """Inputs and targets, the batch first: int64 tokens [batch, seq] twice, or float32 arrays
@@ -163,10 +164,9 @@ class Source(Protocol):
         ...
 
 
-def check_heldout(value: object) -> None:
-    """ConfigError unless `value` is a fraction that leaves data on both sides."""
-    if not isinstance(value, float) or not 0 < value < 1:
-        raise ConfigError("heldout", value, "the held-out fraction, above 0 and below 1")
+HeldoutShare = Annotated[
+    float, Bounds(above=0, below=1, allowed="the held-out fraction, above 0 and below 1")
+]
 
 
 def open_tokens(path: Path) -> NDArray[np.integer]:

@@ -8,13 +8,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from sweeper.data.corpus import Batch, Source, TokenCorpus, check_heldout
+from sweeper.data.corpus import Batch, HeldoutShare, Source, TokenCorpus
 from sweeper.errors import BadInput, ConfigError
+from sweeper.records import Bounds, check_bounds
 from sweeper.registry import build_plugin
 
 IntArray = NDArray[np.int64]
@@ -181,25 +182,21 @@ class Spans:
     """
 
     path: str | None = None
-    rate: float = 0.3
-    mean_span: float = 3.0
+    rate: Annotated[
+        float, Bounds(above=0, below=1, allowed="the fraction cut out, above 0 and below 1")
+    ] = 0.3
+    mean_span: Annotated[float, Bounds(least=1, allowed="tokens of a span, at least 1")] = 3.0
     target: Target = "whole"
-    sentinels: int = 100
-    heldout: float = 0.05
+    sentinels: Annotated[int, Bounds(least=2, most=2**16, allowed=f"from 2 to {2**16}")] = 100
+    heldout: HeldoutShare = 0.05
     tokenizer: str = "bytes"
     vocab_size: int | None = None
 
     def __post_init__(self) -> None:
         """ConfigError for a corruption that is none, or a source that refuses its keys."""
-        check_heldout(self.heldout)
-        if not 0 < self.rate < 1:
-            raise ConfigError("rate", self.rate, "the fraction cut out, above 0 and below 1")
-        if self.mean_span < 1:
-            raise ConfigError("mean_span", self.mean_span, "tokens of a span, at least 1")
+        check_bounds(self)
         if self.target not in ("whole", "spans"):
             raise ConfigError("target", self.target, "whole or spans")
-        if not 2 <= self.sentinels <= 2**16:
-            raise ConfigError("sentinels", self.sentinels, f"from 2 to {2**16}")
         self.source()
 
     def source(self) -> Source:

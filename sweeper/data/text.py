@@ -22,13 +22,14 @@ from numpy.typing import NDArray
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
 
 from sweeper.data.corpus import (
+    HeldoutShare,
     TokenCorpus,
-    check_heldout,
     read_record,
     replacing_in_cache,
     write_record,
 )
 from sweeper.errors import BadInput, ConfigError
+from sweeper.records import check_bounds
 
 BLOCK_BYTES = 2**20
 """Bytes that are read from a file at once."""
@@ -58,13 +59,13 @@ class TextFiles(ABC):
     `vocab_size` is 256 for bytes, and the largest allowed for a BPE (a short text has fewer).
     """
 
-    heldout: float = 0.05
+    heldout: HeldoutShare = 0.05
     tokenizer: str = "bytes"
     vocab_size: int = 256
 
     def __post_init__(self) -> None:
         """ConfigError for an unknown tokenizer or a vocabulary that it cannot have."""
-        check_heldout(self.heldout)
+        check_bounds(self)
         if self.tokenizer not in ("bytes", "bpe"):
             raise ConfigError("tokenizer", self.tokenizer, "bytes or bpe")
         low, high = (256, 256) if self.tokenizer == "bytes" else (257, 2**20)

@@ -12,8 +12,9 @@ from typing import NoReturn
 import numpy as np
 from numpy.typing import NDArray
 
-from sweeper.data.corpus import TokenCorpus, check_heldout, open_tokens, read_record, write_record
+from sweeper.data.corpus import HeldoutShare, TokenCorpus, open_tokens, read_record, write_record
 from sweeper.errors import BadInput, ConfigError
+from sweeper.records import check_bounds
 from sweeper.trial import digest
 
 CHUNK_TOKENS = 2**22
@@ -33,11 +34,11 @@ class Tokens:
 
     path: str
     vocab_size: int | None = None
-    heldout: float = 0.05
+    heldout: HeldoutShare = 0.05
 
     def __post_init__(self) -> None:
         """ConfigError for a path that is none, or a vocabulary or fraction out of range."""
-        check_heldout(self.heldout)
+        check_bounds(self)
         if not isinstance(self.path, str) or not self.path:
             raise ConfigError("path", self.path, "a token file, .bin (uint16) or .npy")
         size = self.vocab_size

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 import torch
 
@@ -23,6 +23,7 @@ from sweeper.launch.executor import Executor, Launcher, Machine
 from sweeper.launch.job import Job
 from sweeper.launch.machine import visible_gpus
 from sweeper.launch.runner import Batch
+from sweeper.records import Bounded, Bounds, Seconds
 from sweeper.search.prune import Pruner
 from sweeper.trial import Trial, TrialSpec
 
@@ -50,7 +51,7 @@ def resolve_device(name: str) -> str:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Engine:
+class Engine(Bounded):
     """Trains batched trials: of one specification, stacked, as one model.
 
     `device` is where, "auto" for a GPU if there is one; on a cluster the launcher tells.
@@ -60,18 +61,11 @@ class Engine:
     """
 
     device: str = "auto"
-    batched_trials: TrialCount = "auto"
+    batched_trials: Annotated[TrialCount, Bounds(least=1, allowed="auto, or at least 1")] = "auto"
     compile: Compile = "auto"
-    save_every: float = 300.0
+    save_every: Seconds = 300.0
 
     failures: ClassVar[int] = 10
-
-    def __post_init__(self) -> None:
-        """ConfigError for an impossible number of trials or time."""
-        if self.batched_trials != "auto" and self.batched_trials < 1:
-            raise ConfigError("batched_trials", self.batched_trials, "auto, or at least 1")
-        if not self.save_every > 0:
-            raise ConfigError("save_every", self.save_every, "a positive number of seconds")
 
     def check_use(self, hyperparameters: Sequence[str], *, own: bool) -> None:
         """ConfigError without a parameterization: the engine must know what to do with each."""

@@ -20,15 +20,15 @@ from multiprocessing import Pipe
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from shutil import rmtree
-from typing import Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
-from sweeper.errors import BadInput, ConfigError, SweeperError
+from sweeper.errors import BadInput, SweeperError
 from sweeper.files import private_folder
 from sweeper.launch.executor import Context, Event, Executor, Finished, Left, Lost
 from sweeper.launch.job import Job, JobFailure, Task, outcome_of, trials_of, write_job
 from sweeper.launch.machine import WorkerSlot, cores, worker_slots
 from sweeper.launch.worker import BOOT, GRACE, Message
-from sweeper.records import to_json
+from sweeper.records import Bounded, Bounds, to_json
 
 TICK_SECONDS = 1.0
 """Seconds between looks at workers that say nothing; what they say is heard at once."""
@@ -267,7 +267,7 @@ def fate_of(code: int) -> str:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Local:
+class Local(Bounded):
     """Worker processes that stay alive for all jobs; one that dies costs its trial at most.
 
     `workers` is their number; "auto" is one for every GPU, each with a GPU of its own, and on a
@@ -279,18 +279,13 @@ class Local:
     pins_gpus: ClassVar[bool] = True
     device: ClassVar[None] = None
 
-    workers: int | Literal["auto"] = "auto"
-    hang: float | None = 1800.0
-    retries: int = 2
-
-    def __post_init__(self) -> None:
-        """Refuse impossible numbers."""
-        if self.workers != "auto" and self.workers < 1:
-            raise ConfigError("workers", self.workers, "auto, or at least 1")
-        if self.hang is not None and not self.hang > 0:
-            raise ConfigError("hang", self.hang, "a positive number of seconds, or null")
-        if self.retries < 0:
-            raise ConfigError("retries", self.retries, "at least 0")
+    workers: Annotated[int | Literal["auto"], Bounds(least=1, allowed="auto, or at least 1")] = (
+        "auto"
+    )
+    hang: Annotated[
+        float | None, Bounds(above=0, allowed="a positive number of seconds, or null")
+    ] = 1800.0
+    retries: Annotated[int, Bounds(least=0)] = 2
 
     def gpus_at_once(self, gpus: Sequence[str]) -> int:
         """One a worker."""

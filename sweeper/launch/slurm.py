@@ -19,7 +19,7 @@ from contextlib import redirect_stderr, suppress
 from dataclasses import dataclass, field
 from io import StringIO
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 import submitit
 from submitit.core.utils import DelayedSubmission, FailedJobError, FailedSubmissionError, JobPaths
@@ -49,6 +49,7 @@ from sweeper.launch.slurm_queue import (
     outside_a_job,
     partitions,
 )
+from sweeper.records import AtLeastOne, Bounds, Seconds, check_bounds
 from sweeper.trial import Trial
 
 AWAY = re.compile(
@@ -110,29 +111,22 @@ class Slurm:
     constraint: str | None = None
     gpus: int = 1
     gres: str | None = None
-    cpus: int = 4
+    cpus: AtLeastOne = 4
     memory: str | None = None
-    time: int = 240
-    warn: int = 120
-    array_parallelism: int = 64
-    jobs: int = 512
-    retries: int = 2
-    poll: float = 10.0
-    grace: float = 60.0
+    time: AtLeastOne = 240
+    warn: Annotated[int, Bounds(least=0)] = 120
+    array_parallelism: AtLeastOne = 64
+    jobs: AtLeastOne = 512
+    retries: Annotated[int, Bounds(least=0)] = 2
+    poll: Seconds = 10.0
+    grace: Annotated[float, Bounds(least=0)] = 60.0
     setup: tuple[str, ...] = ()
     sbatch: Mapping[str, Any] = field(default_factory=dict)
     python: tuple[str, ...] | None = None
 
     def __post_init__(self) -> None:
         """Refuse what no cluster could mean."""
-        for key in ("cpus", "time", "array_parallelism", "jobs"):
-            if getattr(self, key) < 1:
-                raise ConfigError(key, getattr(self, key), "a whole number, at least 1")
-        if not self.poll > 0:
-            raise ConfigError("poll", self.poll, "a positive number of seconds")
-        for key in ("retries", "grace", "warn"):
-            if not getattr(self, key) >= 0:
-                raise ConfigError(key, getattr(self, key), "at least 0")
+        check_bounds(self)
         if self.warn >= 60 * self.time:
             raise ConfigError("warn", self.warn, f"less than time, {60 * self.time} seconds")
         if self.gpus not in (0, 1):

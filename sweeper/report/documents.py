@@ -100,15 +100,35 @@ def axis_verdict(validation: Document, axis: str) -> Document:
     return verdicts[0] if verdicts else {}
 
 
+READ_ERRORS = (*RECORD_ERRORS, LookupError, ArithmeticError)
+"""What a document of another shape raises."""
+REMEDIES = {
+    "search.json": "the same `sweeper search` command writes it again, and trains nothing anew",
+    "progress.json": "its driver writes it again within seconds",
+}
+"""What becomes of a document that cannot be read, by its name."""
+
+
+def read_document(path: Path, make: Callable[[Any], T], notes: list[str]) -> T | None:
+    """What `make` makes of the document at `path`; None without one, or where it is damaged.
+
+    A note then says which field it is, and what it costs.
+    """
+    try:
+        return make(read_json(path))
+    except FileNotFoundError:
+        return None
+    except (OSError, *READ_ERRORS) as error:
+        why = f"there is no {error}" if isinstance(error, KeyError) else error
+        notes.append(f"{path} cannot be read ({why}): {REMEDIES[path.name]}")
+        return None
+
+
 # What a report is made from: the documents and the trials of a study's folder.
 
 
 DIAGNOSED_AXES = ("width", "depth")
 UNDECIDED = "cannot say yet"
-
-
-READ_ERRORS = (*RECORD_ERRORS, LookupError, ArithmeticError)
-"""What a document of another shape raises."""
 
 
 @dataclass(frozen=True, kw_only=True)

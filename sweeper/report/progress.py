@@ -7,10 +7,9 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Any
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn
@@ -85,7 +84,7 @@ LINE_EVERY = 60.0
 
 @dataclass(kw_only=True)
 class Snapshot:
-    """Where a sweep stands; what `progress.json` holds. Times in seconds."""
+    """Where a sweep stands, and its jobs; what `progress.json` holds. Times in seconds."""
 
     job: str
     phase: str = ""
@@ -98,6 +97,7 @@ class Snapshot:
     elapsed: float = 0.0
     left: float | None = None
     updated: float = 0.0
+    jobs: tuple[JobState, ...] = ()
 
     def where(self) -> str:
         """The job, and its phase where that says more."""
@@ -247,8 +247,7 @@ class SweepProgress:
             return
         self._written = now
         self.snapshot.updated = time.time()
-        record: dict[str, Any] = asdict(self.snapshot)
-        record["jobs"] = [asdict(state) for state in self._states()]
+        self.snapshot.jobs = tuple(self._states())
         # Progress is a courtesy: a full disk must not stop the sweep here.
         with suppress(OSError):
-            write_json(self.path, record)
+            write_json(self.path, self.snapshot)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from math import sqrt
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 from sweeper.errors import ConfigError
+from sweeper.records import Bounds
 from sweeper.scaling.spec import (
     BaseParameterization,
     Epsilon,
@@ -36,19 +37,15 @@ class EffectiveTheory(BaseParameterization):
     has no biases in the blocks and no trainable gains: both get an embedding's learning rate here.
     """
 
-    s: float = 0.5
-    ffn_multiplier: float | None = None
+    s: Annotated[
+        float, Bounds(least=0, most=1, allowed="from 0 (neural-tangent) to 1 (maximal-update)")
+    ] = 0.5
+    ffn_multiplier: Annotated[
+        float | None, Bounds(above=0, allowed="a positive number, or null")
+    ] = None
     epsilon: Epsilon = "scaled"
 
     hyperparameters: ClassVar[tuple[str, ...]] = ("eta",)
-
-    def __post_init__(self) -> None:
-        """Refuse what lies outside the family."""
-        if not 0 <= self.s <= 1:
-            raise ConfigError("s", self.s, "from 0 (neural-tangent) to 1 (maximal-update)")
-        if self.ffn_multiplier is not None and self.ffn_multiplier <= 0:
-            raise ConfigError("ffn_multiplier", self.ffn_multiplier, "a positive number, or null")
-        super().__post_init__()
 
     def scale(self, spec: ParamSpec, hps: PlainHps, update: Update = Update.SIGN) -> ParamScale:
         """Init (1.25)-(1.34); learning rates (1.99)-(1.107) for SGD, (1.108)-(1.116) for AdamW.

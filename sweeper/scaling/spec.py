@@ -13,9 +13,10 @@ from dataclasses import dataclass, fields, replace
 from enum import StrEnum
 from fnmatch import fnmatchcase
 from math import sqrt
-from typing import Any, ClassVar, Literal, Protocol
+from typing import Annotated, Any, ClassVar, Literal, Protocol
 
 from sweeper.errors import ConfigError, suggest
+from sweeper.records import Bounded, Bounds
 from sweeper.trial import PlainHps
 
 
@@ -345,20 +346,17 @@ def branch_lr(depth_ratio: float, alpha: float | None, update: Update) -> float:
 
 
 @dataclass(frozen=True, kw_only=True)
-class BaseParameterization:
+class BaseParameterization(Bounded):
     """Rules beside those of width, each a field; every parameterization composes with them."""
 
     depth: DepthRule = "none"
-    completep_alpha: float = 1.0
+    # Below 1/2 branches add up to more than the stream.
+    completep_alpha: Annotated[
+        float, Bounds(least=0.5, most=1, allowed="from 0.5 (depth-muP) to 1")
+    ] = 1.0
     decay: Decay = "independent"
 
     unit_scaled: ClassVar[bool] = False
-
-    def __post_init__(self) -> None:
-        """Refuse an alpha outside [1/2, 1]: below it branches add up to more than the stream."""
-        if not 0.5 <= self.completep_alpha <= 1:
-            allowed = "from 0.5 (depth-muP) to 1"
-            raise ConfigError("completep_alpha", self.completep_alpha, allowed)
 
     @property
     def branch_exponent(self) -> float | None:

@@ -6,10 +6,12 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import combinations, product
-from typing import Literal
+from typing import Annotated, Literal
 
 from sweeper.errors import ConfigError
+from sweeper.records import Bounds, check_bounds
 from sweeper.search.line import (
+    SPACING,
     LineRule,
     LineState,
     line_notes,
@@ -34,7 +36,7 @@ from sweeper.search.strategy import (
     phase_ends,
     pruned_notes,
 )
-from sweeper.trial import Axis, Log2Hps, Space, defaults
+from sweeper.trial import ONE_OR_MORE, Axis, Log2Hps, Space, defaults
 
 # How strongly two hyperparameters are coupled: the u-muP paper's transfer error of their grid.
 
@@ -108,20 +110,15 @@ class Pairs:
 
     pairs: Literal["all", "eta"] | tuple[tuple[str, ...], ...] = "all"
     axes: tuple[str, ...] | None = None
-    points: int = 5
-    step: float | None = 1.0
-    seeds: int = 1
+    points: Annotated[int, Bounds(least=2)] = 5
+    step: Annotated[float | None, SPACING] = 1.0
+    seeds: Annotated[int, ONE_OR_MORE] = 1
     eta: LineRule | None = field(default_factory=LineRule)
     prune: PrunerKind = "none"
 
     def __post_init__(self) -> None:
         """Refuse what gives no grid."""
-        if self.points < 2:
-            raise ConfigError("points", self.points, "at least 2")
-        if self.seeds < 1:
-            raise ConfigError("seeds", self.seeds, "at least 1")
-        if self.step is not None:
-            LineRule(step=self.step)
+        check_bounds(self)
         if isinstance(self.pairs, str):
             return
         if not self.pairs or any(len(set(p)) != 2 or len(p) != 2 for p in self.pairs):
@@ -357,19 +354,17 @@ class Grid2D:
 
     axes: tuple[str, ...] = ("eta", "weight_decay")
     step: float = 2.0
-    extend: int = 4
-    seeds: int = 1
+    extend: Annotated[int, Bounds(least=0)] = 4
+    seeds: Annotated[int, ONE_OR_MORE] = 1
     prune: PrunerKind = "none"
 
     def __post_init__(self) -> None:
         """Refuse what is no grid over two hyperparameters."""
+        check_bounds(self)
         if len(set(self.axes)) != 2 or len(self.axes) != 2:
             raise ConfigError("axes", list(self.axes), "two hyperparameters")
         if self.step < 1 or not float(self.step).is_integer():
             raise ConfigError("step", self.step, "a whole number of factors of 2")
-        for key, least in (("extend", 0), ("seeds", 1)):
-            if getattr(self, key) < least:
-                raise ConfigError(key, getattr(self, key), f"at least {least}")
 
     def plan(self, space: Space) -> list[Phase]:
         """The grid, and the neighbours of one point; walking to another one costs more."""

@@ -6,9 +6,10 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from statistics import mean, stdev
-from typing import ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 from sweeper.errors import ConfigError
+from sweeper.records import Bounds, check_bounds
 from sweeper.search.line import (
     LineRule,
     LineState,
@@ -33,7 +34,7 @@ from sweeper.search.strategy import (
     phase_ends,
     pruned_notes,
 )
-from sweeper.trial import Axis, Log2Hps, Space, defaults
+from sweeper.trial import ONE_OR_MORE, Axis, Log2Hps, Space, defaults
 
 FRESH_SEED = 1000
 """The last phase's first seed: a comparison on trials that were selected by it would be biased."""
@@ -56,9 +57,9 @@ class IndependentSearch:
 
     eta: LineRule = field(default_factory=LineRule)
     lines: LineRule = field(default_factory=LineRule)
-    runs: int = 330
-    seeds: int = 3
-    combine_seeds: int = 3
+    runs: Annotated[int, Bounds(least=0)] = 330
+    seeds: Annotated[int, ONE_OR_MORE] = 3
+    combine_seeds: Annotated[int, ONE_OR_MORE] = 3
     retune: LineRule | Literal[False] | None = field(default_factory=lambda: RETUNE)
     axes: tuple[str, ...] | None = None
     prune: PrunerKind = "none"
@@ -68,9 +69,7 @@ class IndependentSearch:
 
     def __post_init__(self) -> None:
         """Refuse an empty search."""
-        for key, least in (("runs", 0), ("seeds", 1), ("combine_seeds", 1)):
-            if getattr(self, key) < least:
-                raise ConfigError(key, getattr(self, key), f"at least {least}")
+        check_bounds(self)
         if self.retune and self.retune.points < 3:
             allowed = "at least 3: the value and its two neighbours; search.retune=false: none"
             raise ConfigError("retune.points", self.retune.points, allowed)

@@ -5,8 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Annotated
 
-from sweeper.errors import ConfigError
+from sweeper.records import Bounded, Bounds
 from sweeper.search.prune import PrunerKind
 from sweeper.search.strategy import (
     Conclusion,
@@ -18,7 +19,7 @@ from sweeper.search.strategy import (
     missing_points,
     pruned_notes,
 )
-from sweeper.trial import Axis, Log2Hps, Space, defaults
+from sweeper.trial import ONE_OR_MORE, Axis, Log2Hps, Space, defaults
 
 LineObjective = Callable[[float], float | None]
 """Mean objective at a log2 value; None while one of its seeds has no result."""
@@ -31,10 +32,17 @@ FLAT = 0.001
 """Losses that differ by less than this fraction, over a factor of 4 in eta, tell no optimum."""
 MAX_LINE_POINTS = 10**4
 """More points than this on one line is a slip of the pen."""
+SPACING = Bounds(
+    least=MIN_SPACING, most=16, allowed=f"a spacing in log2 from {MIN_SPACING:g} to 16"
+)
+
+
+def _points(least: int) -> Bounds:
+    return Bounds(least=least, most=MAX_LINE_POINTS, allowed=f"from {least} to {MAX_LINE_POINTS}")
 
 
 @dataclass(frozen=True, kw_only=True)
-class LineRule:
+class LineRule(Bounded):
     """How a line is laid: first spacing `step`, at most `points`, halved around the optimum.
 
     Each round halves the spacing and puts new points within `reach` old spacings of the
@@ -43,23 +51,15 @@ class LineRule:
     without any finite loss has no optimum: it is left as it is.
     """
 
-    step: float = 1.0
-    points: int = 9
-    reach: int = 2
-    extend: int = 4
-    beyond: int = 1
+    step: Annotated[float, SPACING] = 1.0
+    points: Annotated[int, _points(1)] = 9
+    reach: Annotated[int, _points(1)] = 2
+    extend: Annotated[int, _points(0)] = 4
+    beyond: Annotated[int, _points(1)] = 1
 
     def planned(self, axis: Axis) -> int:
         """How many points a line over `axis` has, without what extending it adds."""
         return len(axis.choices) or self.points
-
-    def __post_init__(self) -> None:
-        """Refuse a line that cannot be laid."""
-        if not MIN_SPACING <= self.step <= 16:
-            raise ConfigError("step", self.step, f"a spacing in log2 from {MIN_SPACING:g} to 16")
-        for key, least in (("points", 1), ("reach", 1), ("extend", 0), ("beyond", 1)):
-            if not least <= getattr(self, key) <= MAX_LINE_POINTS:
-                raise ConfigError(key, getattr(self, key), f"from {least} to {MAX_LINE_POINTS}")
 
 
 @dataclass(frozen=True)
@@ -233,17 +233,12 @@ LONGER = {"eta": "search.line.points or search.line.extend"}
 
 
 @dataclass(frozen=True, kw_only=True)
-class LearningRateLine:
+class LearningRateLine(Bounded):
     """A line over eta, refined around the optimum by halving the spacing; `seeds` a point."""
 
     line: LineRule = field(default_factory=LineRule)
-    seeds: int = 1
+    seeds: Annotated[int, ONE_OR_MORE] = 1
     prune: PrunerKind = "none"
-
-    def __post_init__(self) -> None:
-        """Refuse a line without trials."""
-        if self.seeds < 1:
-            raise ConfigError("seeds", self.seeds, "at least 1")
 
     def plan(self, space: Space) -> list[Phase]:
         """One phase."""

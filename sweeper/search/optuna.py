@@ -7,7 +7,7 @@ import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Annotated, Any, Protocol
 
 import optuna
 from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution
@@ -15,7 +15,7 @@ from optuna.storages import JournalStorage
 from optuna.storages.journal import BaseJournalBackend, JournalFileBackend, JournalFileOpenLock
 from optuna.trial import FrozenTrial
 
-from sweeper.errors import ConfigError
+from sweeper.records import Bounded
 from sweeper.search.prune import PrunerKind
 from sweeper.search.strategy import (
     Conclusion,
@@ -27,7 +27,7 @@ from sweeper.search.strategy import (
     pruned_notes,
     running_best,
 )
-from sweeper.trial import Axis, Log2Hps, Space, defaults
+from sweeper.trial import ONE_OR_MORE, Axis, Log2Hps, Space, defaults
 
 # Where Optuna keeps its copy of a study: a journal file, or a database of the user's.
 # Both hold one Optuna study and take trials that have ended. The journal is the default: in a
@@ -215,7 +215,7 @@ def _create(storage: optuna.storages.BaseStorage, name: str) -> optuna.Study:
 
 
 @dataclass(frozen=True, kw_only=True)
-class TPE:
+class TPE(Bounded):
     """`runs` trials in batches of `batch`; the sampler is rebuilt from the history each time.
 
     The sampler is seeded by (`seed`, trials so far): Optuna repeats its points when a study is
@@ -224,17 +224,11 @@ class TPE:
     they came and then by their loss there.
     """
 
-    runs: int = 100
-    batch: int = 10
+    runs: Annotated[int, ONE_OR_MORE] = 100
+    batch: Annotated[int, ONE_OR_MORE] = 10
     seed: int = 0
     axes: tuple[str, ...] | None = None
     prune: PrunerKind = "none"
-
-    def __post_init__(self) -> None:
-        """Refuse an empty search."""
-        for key in ("runs", "batch"):
-            if getattr(self, key) < 1:
-                raise ConfigError(key, getattr(self, key), "at least 1")
 
     def plan(self, space: Space) -> list[Phase]:
         """One phase."""

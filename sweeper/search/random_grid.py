@@ -7,9 +7,10 @@ import random
 from collections.abc import Iterator
 from dataclasses import dataclass
 from math import prod
+from typing import Annotated
 
-from sweeper.errors import ConfigError
-from sweeper.search.line import MIN_SPACING
+from sweeper.records import Bounded
+from sweeper.search.line import SPACING
 from sweeper.search.prune import PrunerKind
 from sweeper.search.strategy import (
     Conclusion,
@@ -22,29 +23,22 @@ from sweeper.search.strategy import (
     missing_points,
     pruned_notes,
 )
-from sweeper.trial import Log2Hps, Space, defaults
+from sweeper.trial import ONE_OR_MORE, Log2Hps, Space, defaults
 
 
 @dataclass(frozen=True, kw_only=True)
-class RandomGrid:
+class RandomGrid(Bounded):
     """`runs` points of the grid with spacing `step` in log2 over `axes` (null: all).
 
     A grid of fewer points is taken whole. The order of the draw does not depend on `runs`: a
     longer search continues a shorter one.
     """
 
-    runs: int = 345
-    step: float = 1.0
+    runs: Annotated[int, ONE_OR_MORE] = 345
+    step: Annotated[float, SPACING] = 1.0
     seed: int = 0
     axes: tuple[str, ...] | None = None
     prune: PrunerKind = "none"
-
-    def __post_init__(self) -> None:
-        """Refuse an empty search."""
-        if self.runs < 1:
-            raise ConfigError("runs", self.runs, "at least 1")
-        if not MIN_SPACING <= self.step <= 16:
-            raise ConfigError("step", self.step, f"a spacing in log2 from {MIN_SPACING:g} to 16")
 
     def plan(self, space: Space) -> list[Phase]:
         """One phase, of `runs` trials or all points of the grid."""

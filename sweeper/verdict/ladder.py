@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
-from typing import Any
+from typing import Annotated, Any
 
 from sweeper.errors import ConfigError
-from sweeper.records import WRITTEN_IF_SET
+from sweeper.records import WRITTEN_IF_SET, Positive, check_bounds
 from sweeper.search.line import LineRule, LineState, replay_line
 from sweeper.search.strategy import Point
-from sweeper.trial import Axis, Log2Hps
+from sweeper.trial import LOG2_OR_NULL, ONE_OR_MORE, Axis, Log2Hps
 
 LossLookup = Callable[[Point], float | None]
 """The loss of a run at one size, None while it is not known."""
@@ -180,13 +179,13 @@ class LadderRule:
     granularities: tuple[int, ...] = ()
     sizes: tuple[SizeOverrides, ...] = ()
     hyperparameter: str = "eta"
-    seeds: int = 2
-    span: float = 2.0
+    seeds: Annotated[int, ONE_OR_MORE] = 2
+    span: Positive = 2.0
     step: float = 0.5
     extend: int = 4
-    max_shift: float = 1.0
-    max_loss_gap: float = 0.01
-    eta: float | None = None
+    max_shift: Positive = 1.0
+    max_loss_gap: Positive = 0.01
+    eta: Annotated[float | None, LOG2_OR_NULL] = None
     correct: bool = False
     theory: bool | None = None
     check: bool = True
@@ -199,16 +198,10 @@ class LadderRule:
             for value in getattr(self, key):
                 if value < 1:
                     raise ConfigError(key, value, "sizes of at least 1")
-        if self.seeds < 1:
-            raise ConfigError("seeds", self.seeds, "at least 1")
-        for key in ("span", "max_shift", "max_loss_gap"):
-            if not 0 < getattr(self, key) < math.inf:
-                raise ConfigError(key, getattr(self, key), "a positive number")
+        check_bounds(self)
         LineRule(step=self.step, extend=self.extend)
         if self.step > self.span:
             raise ConfigError("step", self.step, f"at most span, which is {self.span:g}")
-        if self.eta is not None and not abs(self.eta) <= 60:
-            raise ConfigError("eta", self.eta, "a base-2 logarithm between -60 and 60, or null")
         if self.correct and self.hyperparameter != "eta":
             raise ConfigError(
                 "correct", True, "false where hyperparameter is not eta: there is no trend"

@@ -140,6 +140,25 @@ class TestStatus:
         assert sweeper("status").code == 0
         assert sweeper("report").code == 0
 
+    @pytest.mark.parametrize(
+        ("change", "field"),
+        [({"done": "two"}, "done"), ({"jobs": [{"id": 5}]}, "jobs[0].id"), ({"left": []}, "left")],
+    )
+    def test_a_damaged_progress_is_named_by_its_field(
+        self, sweeper: Run, study: Path, change: dict[str, object], field: str
+    ) -> None:
+        with StudyLock(study):
+            progress(study, **change)
+            answer = sweeper("status")
+            assert answer.code == 0 and f"progress.json cannot be read ({field}=" in answer.out
+            assert sweeper("cancel").code == 0
+
+    def test_a_damaged_search_is_named_by_its_field(self, sweeper: Run, study: Path) -> None:
+        record = json.loads((study / "search.json").read_text())
+        write_json(study / "search.json", {**record, "objective": "low"})
+        answer = sweeper("status")
+        assert answer.code == 0 and "search.json cannot be read (objective=" in answer.out
+
     def test_a_damaged_result_is_told(self, sweeper: Run, study: Path) -> None:
         damaged = rewrite_results(study, lambda lines: ["{", *lines[1:]])
         kept = damaged.read_text()

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 import torch
 from torch import Tensor
 
 from sweeper.engine.optimizers.optimizer import (
+    Rate,
     State,
     StepInfo,
     UpdateHps,
@@ -17,14 +18,13 @@ from sweeper.engine.optimizers.optimizer import (
     adam_roots,
     apply_weight_decay,
     beside,
-    check_ranges,
     current_lrs,
     empty_state,
     searched_settings,
     unsqueeze_like,
     update_averages,
 )
-from sweeper.errors import ConfigError
+from sweeper.records import Bounded, Bounds, Positive
 from sweeper.scaling.spec import ParamSpec, Update
 from sweeper.trial import PlainHps
 
@@ -32,7 +32,7 @@ from sweeper.trial import PlainHps
 
 
 @dataclass(frozen=True, kw_only=True)
-class AdamW:
+class AdamW(Bounded):
     """`p -= schedule * (lr * m / (sqrt(v) + eps) + weight_decay * p)`, moments bias-corrected.
 
     The decay is independent: it follows the schedule but not the learning rate, so its optimum
@@ -44,15 +44,11 @@ class AdamW:
 
     hyperparameters: ClassVar[tuple[str, ...]] = ("one_minus_beta1", "one_minus_beta2")
 
-    beta1: float = 0.9
-    beta2: float = 0.999
-    eps: float = 1e-8
-    weight_decay: float = 2.0**-13
+    beta1: Rate = 0.9
+    beta2: Rate = 0.999
+    eps: Positive = 1e-8
+    weight_decay: Rate = 2.0**-13
     atan2: bool = False
-
-    def __post_init__(self) -> None:
-        """Refuse values outside their range."""
-        check_ranges(self, "beta1", "beta2")
 
     def kind(self, spec: ParamSpec) -> Update:
         """Like a sign, of every parameter."""
@@ -81,7 +77,7 @@ class AdamW:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Lion:
+class Lion(Bounded):
     """`p -= schedule * (lr * sign(beta1 * m + (1 - beta1) * g) + weight_decay * p)`.
 
     Then `m = beta2 * m + (1 - beta2) * g`. The decay is independent of the learning rate, as
@@ -90,14 +86,10 @@ class Lion:
 
     hyperparameters: ClassVar[tuple[str, ...]] = ("one_minus_beta1", "one_minus_beta2")
 
-    beta1: float = 0.9
-    beta2: float = 0.99
-    eps: float = 1.0
-    weight_decay: float = 2.0**-13
-
-    def __post_init__(self) -> None:
-        """Refuse values outside their range."""
-        check_ranges(self, "beta1", "beta2")
+    beta1: Rate = 0.9
+    beta2: Rate = 0.99
+    eps: Positive = 1.0
+    weight_decay: Rate = 2.0**-13
 
     def kind(self, spec: ParamSpec) -> Update:
         """A sign, of every parameter."""
@@ -128,7 +120,7 @@ class Lion:
 
 
 @dataclass(frozen=True, kw_only=True)
-class SGD:
+class SGD(Bounded):
     """`b = momentum * b + g; p -= schedule * (lr * b + weight_decay * p)`.
 
     As torch's without dampening: with a momentum the steps add up to 1 / (1 - momentum) times
@@ -138,14 +130,10 @@ class SGD:
 
     hyperparameters: ClassVar[tuple[str, ...]] = ("one_minus_momentum",)
 
-    momentum: float = 0.9
+    momentum: Rate = 0.9
     nesterov: bool = False
-    eps: float = 1.0
-    weight_decay: float = 2.0**-13
-
-    def __post_init__(self) -> None:
-        """Refuse values outside their range."""
-        check_ranges(self, "momentum")
+    eps: Positive = 1.0
+    weight_decay: Rate = 2.0**-13
 
     def kind(self, spec: ParamSpec) -> Update:
         """As the gradient, of every parameter."""
@@ -176,7 +164,7 @@ class SGD:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Adafactor:
+class Adafactor(Bounded):
     """One step: `p -= schedule * (lr * scale * u / max(1, RMS(u) / clip) + weight_decay * p)`.
 
     `scale = max(rms_floor, RMS(p))`, `u = g / sqrt(v)`, and v averages g^2, the newest with weight
@@ -189,20 +177,11 @@ class Adafactor:
 
     hyperparameters: ClassVar[tuple[str, ...]] = ()
 
-    beta2_decay: float = -0.8
-    clip: float = 1.0
-    rms_floor: float = 1e-3
-    eps: float = 1e-15
-    weight_decay: float = 2.0**-13
-
-    def __post_init__(self) -> None:
-        """Refuse values outside their range."""
-        check_ranges(self)
-        if not -1 <= self.beta2_decay <= 0:
-            raise ConfigError("beta2_decay", self.beta2_decay, "from -1 to 0")
-        for key in ("clip", "rms_floor"):
-            if getattr(self, key) <= 0:
-                raise ConfigError(key, getattr(self, key), "a positive number")
+    beta2_decay: Annotated[float, Bounds(least=-1, most=0, allowed="from -1 to 0")] = -0.8
+    clip: Positive = 1.0
+    rms_floor: Positive = 1e-3
+    eps: Positive = 1e-15
+    weight_decay: Rate = 2.0**-13
 
     def kind(self, spec: ParamSpec) -> Update:
         """As the parameter's RMS, of every parameter."""

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 import torch
 from torch import Tensor
 
 from sweeper.engine.optimizers.optimizer import (
+    Rate,
     State,
     StepInfo,
     UpdateHps,
@@ -17,7 +18,6 @@ from sweeper.engine.optimizers.optimizer import (
     adam_roots,
     apply_weight_decay,
     beside,
-    check_ranges,
     current_lrs,
     hidden_kind,
     searched_settings,
@@ -26,6 +26,7 @@ from sweeper.engine.optimizers.optimizer import (
     zero_moments,
 )
 from sweeper.errors import ConfigError
+from sweeper.records import Bounds, Positive, check_bounds
 from sweeper.scaling.spec import ParamSpec, Update
 from sweeper.trial import PlainHps
 
@@ -55,22 +56,20 @@ class Muon:
         "one_minus_beta2",
     )
 
-    momentum: float = 0.95
+    momentum: Rate = 0.95
     nesterov: bool = True
-    steps: int = 5
+    steps: Annotated[int, Bounds(least=1, most=99, allowed="from 1 to 99")] = 5
     coefficients: tuple[float, ...] = (3.4445, -4.7750, 2.0315)
     bfloat16: bool = False
     split: bool = False
-    beta1: float = 0.9
-    beta2: float = 0.999
-    eps: float = 1e-8
-    weight_decay: float = 2.0**-13
+    beta1: Rate = 0.9
+    beta2: Rate = 0.999
+    eps: Positive = 1e-8
+    weight_decay: Rate = 2.0**-13
 
     def __post_init__(self) -> None:
         """Refuse values outside their range."""
-        check_ranges(self, "momentum", "beta1", "beta2")
-        if not 1 <= self.steps < 100:
-            raise ConfigError("steps", self.steps, "from 1 to 99")
+        check_bounds(self)
         if len(self.coefficients) != 3:
             raise ConfigError("coefficients", self.coefficients, "three numbers")
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import pi
-from typing import Any, ClassVar, Protocol
+from typing import Annotated, Any, ClassVar, Protocol
 
 import torch
 from torch import Tensor
 
-from sweeper.errors import ConfigError
+from sweeper.records import Bounds
 from sweeper.scaling.spec import ParamSpec, Role, Update
 from sweeper.trial import PlainHps
 
@@ -99,13 +99,7 @@ def scale_distance_from_one(value: float, factor: float) -> float:
 # What optimizers share: ranges, clipping, the decay, and Adam's step, which Muon takes as well.
 
 
-def check_ranges(optimizer: Any, *rates: str) -> None:
-    """ConfigError unless eps is positive, and the decay and each of `rates` in [0, 1)."""
-    for key in (*rates, "weight_decay"):
-        if not 0 <= getattr(optimizer, key) < 1:
-            raise ConfigError(key, getattr(optimizer, key), "at least 0 and below 1")
-    if optimizer.eps <= 0:
-        raise ConfigError("eps", optimizer.eps, "a positive number")
+Rate = Annotated[float, Bounds(least=0, below=1, allowed="at least 0 and below 1")]
 
 
 def searched_settings(optimizer: Any, hps: PlainHps) -> dict[str, float]:

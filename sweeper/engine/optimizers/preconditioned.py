@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 import torch
 from torch import Tensor
 
 from sweeper.engine.optimizers.optimizer import (
+    Rate,
     State,
     StepInfo,
     UpdateHps,
@@ -17,7 +18,6 @@ from sweeper.engine.optimizers.optimizer import (
     adam_roots,
     beside,
     bias,
-    check_ranges,
     current_lrs,
     empty_state,
     hidden_kind,
@@ -25,7 +25,7 @@ from sweeper.engine.optimizers.optimizer import (
     update_averages,
     zero_moments,
 )
-from sweeper.errors import ConfigError
+from sweeper.records import Bounded, Bounds, Positive
 from sweeper.scaling.spec import ParamSpec, Update
 from sweeper.trial import PlainHps
 
@@ -34,7 +34,7 @@ NORM_ITERATIONS = 8
 
 
 @dataclass(frozen=True, kw_only=True)
-class Preconditioned:
+class Preconditioned(Bounded):
     """What optimizers with statistics of the two sides are set by.
 
     Preconditioners are renewed every `every` steps; `normalize` divides each update of a matrix by
@@ -43,18 +43,12 @@ class Preconditioned:
 
     hyperparameters: ClassVar[tuple[str, ...]] = ("one_minus_beta1", "one_minus_beta2")
 
-    beta1: float = 0.9
-    beta2: float = 0.95
-    every: int = 1
+    beta1: Rate = 0.9
+    beta2: Rate = 0.95
+    every: Annotated[int, Bounds(least=1, allowed="a whole number of steps, at least 1")] = 1
     normalize: bool = False
-    eps: float = 1e-8
-    weight_decay: float = 2.0**-13
-
-    def __post_init__(self) -> None:
-        """Refuse values outside their range."""
-        check_ranges(self, "beta1", "beta2")
-        if self.every < 1:
-            raise ConfigError("every", self.every, "a whole number of steps, at least 1")
+    eps: Positive = 1e-8
+    weight_decay: Rate = 2.0**-13
 
     def kind(self, spec: ParamSpec) -> Update:
         """Orthogonal of hidden matrices, like a sign of all else."""
@@ -237,7 +231,7 @@ class SOAP(Preconditioned):
     (arXiv:2512.05620). At finite width the entries that do not matter count too.
     """
 
-    beta1: float = 0.95
+    beta1: Rate = 0.95
 
     def init(self, params: list[Tensor], kinds: Sequence[Update]) -> State:
         """Zero moments; of matrices `second` is in the bases, `left` and `right` the statistics."""
