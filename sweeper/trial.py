@@ -1,4 +1,9 @@
-"""What all layers exchange: hyperparameters and their space, a trial, and its result."""
+"""What all layers exchange: a trial, and its result.
+
+A trial is a specification (model, data, optimizer, and how it is trained), hyperparameters within
+a space, and a seed. Its key is a digest of all that determines its result, which is judged from its
+losses in the same way for every runner.
+"""
 
 from __future__ import annotations
 
@@ -17,9 +22,6 @@ from sweeper.records import WRITTEN_IF_SET, Bounds, Build, check_bounds, to_json
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
-
-# How a trial is trained, beside its model, data and optimizer.
-
 
 ONE_OR_MORE = Bounds(least=1)
 LOG2 = Bounds(least=-60, most=60, allowed="a base-2 logarithm between -60 and 60")
@@ -389,9 +391,6 @@ class Result:
         if result.key != record.get("key"):
             raise ValueError("the record's key does not match its content")
         return result
-
-
-# What became of a trial, from its losses: the same for every runner.
 
 
 CURVE_POINTS = 100

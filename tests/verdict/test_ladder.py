@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sweeper.errors import ConfigError
+from sweeper.records import to_json
 from sweeper.search.strategy import Point
 from sweeper.verdict.ladder import (
     LadderRule,
@@ -16,7 +17,6 @@ from sweeper.verdict.ladder import (
     SizeOverrides,
     describe_size,
     label_size,
-    size_record,
 )
 from tests.verdict.curves import Valley
 
@@ -53,15 +53,14 @@ def test_ladders_over_experts_change_the_model_alone() -> None:
     assert (
         str(found["top_k"][0].model_size) == "width 64, depth 4, experts 8, top k 1, granularity 1"
     )
-    joint = asdict(found["size"][1])
-    assert (
-        label_size(joint, "size") == "w128 d4 b16 s1000 e16 t2 g1" and size_record(joint) == joint
-    )
+    joint = found["size"][1]
+    assert label_size(to_json(joint), "size") == "w128 d4 b16 s1000 e16 t2 g1"
+    assert to_json(joint) == asdict(joint)
 
 
 def test_a_model_without_experts_has_no_such_ladder() -> None:
     assert LadderSize.of(BASE, {"experts": "many"}, {"batch_size": 16, "steps": 1000}) == BASE
-    assert BASE.model_overrides() == {} and not {"experts", "top_k"} & {*size_record(asdict(BASE))}
+    assert BASE.model_overrides() == {} and not {"experts", "top_k"} & {*to_json(BASE)}
     for rule, key in (
         (LadderRule(widths=(), granularities=(2,)), "transfer.granularities"),
         (LadderRule(widths=(), sizes=(SizeOverrides(top_k=1),)), "transfer.top_ks"),
