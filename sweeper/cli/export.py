@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -38,7 +38,11 @@ def export(request: ExportRequest, words: Sequence[str], output: Output) -> int:
     ConfigError and BadInput name what is unknown, and what to run first where there is no plan.
     """
     root, options = split_root(words)
-    exporter = build_exporter(request.to, _options(options))
+    settings = _options(options)
+    head_size = settings.pop("head_size", None)
+    if head_size is not None and (not isinstance(head_size, int) or head_size < 1):
+        raise ConfigError("head_size", head_size, "a whole number, at least 1")
+    exporter = build_exporter(request.to, settings)
     for name in request.accept:
         if name not in NAMES:
             raise ConfigError("--accept", name, f"one of {', '.join(NAMES)}")
@@ -48,6 +52,9 @@ def export(request: ExportRequest, words: Sequence[str], output: Output) -> int:
     path = request.plan or _plan_of_study(request, root)
     plan = TransferPlan.load(path)
     _check(plan, path)
+    if head_size is not None:
+        known = [f.of_heads(head_size) if f.rule else f for f in plan.factors or ()]
+        plan = replace(plan, factors=tuple(known))
     lacks = lacking(plan, exporter)
     missing = [lack for lack in lacks if lack.name not in request.accept]
     if missing:

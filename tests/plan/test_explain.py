@@ -79,6 +79,14 @@ def test_every_field_of_the_document(capsys: pytest.CaptureFixture[str]) -> None
     assert row["lr"] == pytest.approx(base["lr"] / 2 / 2**0.5)
 
 
+@pytest.mark.parametrize("clip", [None, 0.5])
+def test_a_clip_is_said_to_undo_scales(clip: float | None) -> None:
+    output = Output(people=Console(file=(page := StringIO()), width=200), json=False)
+    tree = compose_tree([*SMALL, *(["train.clip=0.5"] if clip else [])])
+    explain(tree, 128, None, Invocation(), output)
+    assert ("train.clip=0.5 bounds the norm" in page.getvalue()) == (clip is not None)
+
+
 def test_at_the_base_nothing_changes(capsys: pytest.CaptureFixture[str]) -> None:
     for row in told(["parameterization=mup"], capsys, width=32).values():
         base = row["base"]

@@ -158,6 +158,33 @@ class TestRules:
         assert options.parameterization == made.parameterization == "mup"
         assert options.source["parameterization"]["arguments"] == {"depth": "completep"}
 
+    def test_a_config_that_is_another_s_options(self) -> None:
+        named = decoder_plan("completep", depth=4)
+        options = {"name": "mup", "depth": "completep", "decay": "scaled"}
+        made = decoder_plan(options, depth=4)
+        assert named.parameters == made.parameters and named.factors == made.factors
+        assert decoder_plan({"name": "completep", "decay": "independent"}, depth=4).parameters == (
+            decoder_plan(options | {"decay": "independent"}, depth=4).parameters
+        )
+
+    def test_a_law_says_what_becomes_of_the_share_that_a_coupled_decay_removes(self) -> None:
+        runs: dict[str, Any] = {
+            "base_run": {"steps": 100, "batch_size": 8},
+            "target_run": {"steps": 400, "batch_size": 8},
+        }
+        for decay in ("coupled", "scaled", "independent"):
+            rule = {"name": "mup", "decay": decay}
+            plain, law = decoder_plan(rule), decoder_plan(rule, law="joint", **runs)
+            assert law.law is not None
+            shares = [by_name(p)["h.0.qkv.weight"].target.weight_decay for p in (law, plain)]
+            said = [note for note in law.law.notes if "share" in note]
+            factor = shares[0] / shares[1]
+            if decay == "independent":
+                assert factor == pytest.approx(1.0) and not said
+            else:
+                assert factor == pytest.approx(4**-0.3)
+                assert said[0].endswith(f"multiplies it by {factor:.4g}")
+
     def test_an_optimizer_s_object(self) -> None:
         """Hidden weights under SGD have mup's rate of 1, the readout's multiplier its 1/m."""
         plan = decoder_plan(optimizer=SGD(momentum=0.5))
