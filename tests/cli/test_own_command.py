@@ -328,3 +328,16 @@ def test_a_command_without_its_dashes_is_told_where_it_stands(
     assert_refused(sweeper("search", "metric=loss", *words), said)
     assert "A command of yours" not in sweeper("search", "nonsense").err
     assert "A command of yours" not in sweeper("search", "--nonsense").err
+
+
+@pytest.mark.parametrize("study", ["a b", "it's", 'say "x"', "$(touch owned)", "é漢"])
+def test_a_study_s_odd_name_is_refused_or_is_its_folder(
+    sweeper: Run, workplace: Path, script: Path, study: str
+) -> None:
+    words = [word for word in searched() if word != "study=a"]
+    answer = sweeper(*words, "--study", study)
+    assert not (workplace / "owned").exists()
+    if answer.code:
+        assert_refused(answer, "study")
+    else:
+        assert {path.name for path in (workplace / "runs").iterdir()} == {study}

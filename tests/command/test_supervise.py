@@ -283,3 +283,14 @@ def test_an_error_that_was_caught_is_none_of_a_run_that_ended_well() -> None:
     assert last_lines(log, failed=False) == log[-LINES:]
     assert last_lines(log[-5:], failed=True) == log[-5:]
     assert last_lines([*log[-20:], *TRACEBACK, CAUSE], failed=True)[-1] == CAUSE
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["a b", 'it\'s "quoted"', "two\nlines", "$(touch owned) `x` $HOME", "é 漢 {x}", "-rf *;|&"],
+)
+def test_a_folder_s_name_reaches_the_command_as_it_is(tmp_path: Path, name: str) -> None:
+    """No shell reads it: the script writes below {dir}, and nothing else appears."""
+    outcome, folder = run(command(), tmp_path / name)
+    assert outcome.results and outcome.results[0].status == "complete"
+    assert (folder / "starts").is_file() and [path.name for path in tmp_path.iterdir()] == [name]
