@@ -130,8 +130,11 @@ def say_losses(
         return []
     ours = [r.key for r in results if r.trial.spec.runner == settings.identity]
     logs = [path for key in ours if (path := trials / key / "log.txt").is_file()]
-    others = sorted(trials.glob("*/log.txt"), key=lambda path: path.stat().st_mtime_ns)
-    first = next(iter([*logs, *reversed(others)]), None)
+    # A run that diverged or failed ends anywhere: a complete one tells more.
+    complete = [trials / r.key / "log.txt" for r in reversed(results) if r.status == "complete"]
+    others = sorted(trials.glob("*/log.txt"), key=lambda path: -path.stat().st_mtime_ns)
+    known = [path for path in complete if path.is_file()]
+    first = next(iter([*logs, *known, *others]), None)
     if first is None:
         return []
     read = evidence_of(first.parent, metric=runner["metric"], heldout=runner["heldout"])
