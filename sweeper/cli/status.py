@@ -56,6 +56,12 @@ def study_state(folder: Path) -> dict[str, Any]:
     progress = driver_progress(folder, driver, notes)
     losses = [result.objective for result in trials.searched]
     searched = read_document(folder / "search.json", Searched.read, notes)
+    runs = searched.conclusion.runs if searched else 0
+    if driver is None and runs > len(trials.searched):
+        notes.append(
+            f"search.json is drawn from {runs} trials, and the results hold {len(trials.searched)} "
+            "of them: others were lost, or are of another setup. `sweeper search` trains them again"
+        )
     runner = results[-1].trial.spec.runner if results else {}
     return {
         "folder": str(folder),

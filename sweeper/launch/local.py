@@ -40,6 +40,8 @@ TAIL_BYTES = 20_000
 """Bytes of a log that are read for them."""
 CRASH_LINE = "Fatal Python error"
 """How Python's own report of a crash begins; the most recent call comes first in it."""
+MAX_WORKERS = 1024
+"""More is a slip of the pen: each is a process, and takes half a gigabyte."""
 MAX_FALSE_STARTS = 3
 """So many workers in a row that end before they are ready are no accident."""
 
@@ -279,9 +281,10 @@ class Local(Bounded):
     pins_gpus: ClassVar[bool] = True
     device: ClassVar[None] = None
 
-    workers: Annotated[int | Literal["auto"], Bounds(least=1, allowed="auto, or at least 1")] = (
-        "auto"
-    )
+    workers: Annotated[
+        int | Literal["auto"],
+        Bounds(least=1, most=MAX_WORKERS, allowed=f"auto, or from 1 to {MAX_WORKERS}"),
+    ] = "auto"
     hang: Annotated[
         float | None, Bounds(above=0, allowed="a positive number of seconds, or null")
     ] = 1800.0

@@ -1,6 +1,7 @@
 import json
 import math
 import os
+import random
 import re
 import subprocess
 import sys
@@ -14,6 +15,7 @@ import pytest
 from sweeper.errors import BadInput, ConfigError, SweeperError
 from sweeper.records import to_json
 from sweeper.study import optuna_copy as module
+from sweeper.study.lock import StudyLock
 from sweeper.study.study import Study, check_study_name, latest_study
 from sweeper.trial import FORMAT, Trial
 from tests.study.study_files import SPEC, filed, files, make, mirrored, shown
@@ -96,7 +98,8 @@ def test_reading_writes_nothing_and_leaves_optuna_alone(folder: Path, tmp_path: 
     code = (
         "import sys; from pathlib import Path; from sweeper.study.study import Study;"
         "s = Study.read(Path(sys.argv[1])); s.close();"
-        "assert len(s.results()) == 1 and '000007.jsonl' in s.notices[0] and len(s.notices) == 1;"
+        "assert len(s.results()) == 1 and '000007.jsonl' in s.notices[0];"
+        "assert '000008.jsonl' in s.notices[1] and len(s.notices) == 2;"
         "assert 'optuna' not in sys.modules"
     )
     subprocess.run([sys.executable, "-c", code, str(folder)], check=True, cwd=ROOT)
@@ -343,3 +346,53 @@ def test_a_configuration_of_another_format_is_refused(
                 use(folder)
         else:
             assert len(use(folder)) == 0
+
+
+class TestChangedText:
+    """A line is what was written, or it is damaged: any change of it is told."""
+
+    @pytest.mark.parametrize("seed", range(100))
+    def test_no_change_of_a_line_is_silent(self, seed: int, folder: Path, unmirrored: None) -> None:
+        draw = random.Random(seed)
+        with Study.open(folder) as study:
+            study.record([make(number) for number in range(4)])
+        before = {result.key: repr(result) for result in study.results()}
+        (path,) = (folder / "results").glob("*.jsonl")
+        data = bytearray(path.read_bytes())
+        at = draw.randrange(len(data) - 1)
+        kind = draw.choice(["flip", "delete", "truncate", "digit"])
+        digits = [place for place, byte in enumerate(data) if chr(byte).isdigit()]
+        if kind == "flip":
+            data[at] ^= 1 << draw.randrange(8)
+        elif kind == "digit":
+            place = draw.choice(digits)
+            data[place] = ord(str((int(chr(data[place])) + 1) % 10))
+        elif kind == "delete":
+            del data[at : at + draw.randrange(1, 50)]
+        else:
+            del data[at:]
+        path.write_bytes(data)
+        try:
+            read = Study.read(folder)
+        except BadInput:  # its format was changed
+            return
+        after = {result.key: repr(result) for result in read.results()}
+        assert after.items() <= before.items()
+        at_a_line = kind == "truncate" and bytes(data[-1:]) in (b"", b"\n", b"}")
+        assert after == before or read.notices or at_a_line
+
+    def test_an_end_that_a_driver_may_still_write_is_no_damage(
+        self, folder: Path, unmirrored: None
+    ) -> None:
+        with StudyLock(folder), Study.open(folder) as study:
+            study.record([make(0)])
+            (folder / "results" / "000008.jsonl").write_text('{"being written')
+            assert Study.read(folder).notices == []
+        assert len(Study.read(folder).notices) == 1
+
+    def test_a_line_that_is_there_twice_counts_once(self, folder: Path, unmirrored: None) -> None:
+        with Study.open(folder) as study:
+            study.record([make(0), make(1)])
+        (path,) = (folder / "results").glob("*.jsonl")
+        path.write_bytes(path.read_bytes() * 2)
+        assert len(Study.read(folder)) == 2 and Study.read(folder).notices == []
