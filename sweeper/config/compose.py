@@ -59,6 +59,14 @@ def compose_tree(overrides: Sequence[str], config_dir: Path | None = None) -> Tr
         section, name = old.split(".")
         if isinstance(values := tree.get(section), Mapping) and name in values:
             raise _renamed(old, values[name])
+    keys = {str(override.key_or_group) for override in parsed}
+    if keys & {*OVERLAYS}:
+        # What an experiment says of its own choice in a group is not meant for another choice.
+        for group in keys & tree.keys() & groups(config_dir).keys():
+            choice = [w for w, o in zip(words, parsed, strict=True) if o.key_or_group == group]
+            plain = _compose([], choice, config_dir).get(group) or {}
+            values = tree[group].items()
+            tree[group] = {k: v for k, v in values if k in plain or f"{group}.{k}" in keys}
     name_classes(classes_in(tree))
     return _without_replaced_arguments(tree, parsed)
 

@@ -5,7 +5,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from sweeper.config.command_line import of_study, place_of, with_place
-from sweeper.config.compose import override_value, parse_overrides
+from sweeper.config.compose import compose_tree, override_value, parse_overrides
 from sweeper.errors import BadInput
 
 TEXT = st.text(st.characters(codec="utf-8", exclude_characters="\0"), min_size=1, max_size=12)
@@ -48,3 +48,10 @@ def test_any_folder_is_read_back(root: str) -> None:
     (word,) = with_place([], None, root)
     (override,) = parse_overrides([word])
     assert override_value("root", override.value()) == root
+
+
+def test_what_an_experiment_says_of_its_launcher_is_not_said_of_another() -> None:
+    tree = compose_tree(["experiment=demo", "launcher=inline"])
+    assert tree["launcher"] == {"_target_": "sweeper.launch.inline.Inline"}
+    assert tree["train"]["steps"] == 200
+    assert compose_tree(["experiment=demo", "launcher=local"])["launcher"]["workers"] == 2
