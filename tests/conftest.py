@@ -32,10 +32,10 @@ def own_state(tmp_path_factory: pytest.TempPathFactory) -> None:
     os.environ["XDG_STATE_HOME"] = str(tmp_path_factory.mktemp("state"))
 
 
-@pytest.fixture(scope="session")
-def golden(pytestconfig: pytest.Config) -> Golden:
-    """Compares a text with the one that is kept under its name."""
-    return Golden(update=bool(pytestconfig.getoption("--update-golden")))
+@pytest.fixture
+def golden(request: pytest.FixtureRequest) -> Golden:
+    """Compares a text with the one that is kept under its name, or as this test's message."""
+    return Golden(request.node, update=bool(request.config.getoption("--update-golden")))
 
 
 WAITING = ("faults/", "launch/", "command/", "cli/", "test_bench", "test_wheel")

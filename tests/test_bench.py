@@ -47,10 +47,10 @@ def test_says_how_it_is_used(
 
 
 @pytest.mark.long
-def test_the_proof_on_a_gpu_runs_to_its_end_without_one(tmp_path: Path) -> None:
-    """Every stage, on a CPU; what cannot be proven there is said."""
+def test_the_validation_on_a_gpu_runs_to_its_end_without_one(tmp_path: Path) -> None:
+    """Every stage, on a CPU; what cannot be validated there is said."""
     printed = run("gpu.py", "--fake", "--out", str(tmp_path), "--deadline", "400")
-    assert "nothing is proven" in printed and "FAILED" not in printed
+    assert "nothing is validated" in printed and "FAILED" not in printed
     records = [json.loads(line) for line in (tmp_path / "results.jsonl").read_text().splitlines()]
     stages = {record["stage"]: record for record in records if "stage" in record}
     assert [*stages] == ["machine", "tests", "time-tiny", "profile-tiny", "search"]
@@ -62,41 +62,45 @@ def test_the_proof_on_a_gpu_runs_to_its_end_without_one(tmp_path: Path) -> None:
 
 
 @pytest.fixture
-def proof(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+def validation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     monkeypatch.setattr(sys, "path", [*sys.path])
     gpu = load_script("bench/gpu.py")
     options = argparse.Namespace(out=tmp_path, fake=False, deadline=60.0, wheels=None)
-    made = gpu.Proof(options)
+    made = gpu.Validation(options)
     made.gpu = gpu
     return made
 
 
-def stage(proof: Any, name: str, code: str, limit: float = 30.0) -> Any:
-    return proof.gpu.Stage(name=name, command=[sys.executable, "-c", code], limit=limit)
+def stage(validation: Any, name: str, code: str, limit: float = 30.0) -> Any:
+    return validation.gpu.Stage(name=name, command=[sys.executable, "-c", code], limit=limit)
 
 
-def test_a_stage_that_fails_or_hangs_is_told_and_stops_no_other(proof: Any) -> None:
+def test_a_stage_that_fails_or_hangs_is_told_and_stops_no_other(validation: Any) -> None:
     hangs = "import time; print('{\"a\": 1}', flush=True); time.sleep(60)"
-    proof.run(stage(proof, "hangs", hangs, 1.5), stage(proof, "fails", "raise SystemExit(3)"))
-    proof.run(stage(proof, "works", "print('{\"b\": 2}')"))
-    found = {record["stage"]: (record["exit"], record["found"]) for record in proof.records}
+    validation.run(
+        stage(validation, "hangs", hangs, 1.5), stage(validation, "fails", "raise SystemExit(3)")
+    )
+    validation.run(stage(validation, "works", "print('{\"b\": 2}')"))
+    found = {record["stage"]: (record["exit"], record["found"]) for record in validation.records}
     assert found == {"hangs": (None, [{"a": 1}]), "fails": (3, []), "works": (0, [{"b": 2}])}
-    assert proof.gpu.verdict(proof) == 1
+    assert validation.gpu.verdict(validation) == 1
 
 
-def test_what_only_begins_like_a_result_is_none(proof: Any) -> None:
+def test_what_only_begins_like_a_result_is_none(validation: Any) -> None:
     """A stage is cut in the middle of a line, or prints a dictionary of its own."""
-    proof.run(stage(proof, "cut", "print('{\"a\": 1}'); print(\"{'b': 2}\"); print('{\"c\": ')"))
-    assert [record["found"] for record in proof.records] == [[{"a": 1}]]
+    validation.run(
+        stage(validation, "cut", "print('{\"a\": 1}'); print(\"{'b': 2}\"); print('{\"c\": ')")
+    )
+    assert [record["found"] for record in validation.records] == [[{"a": 1}]]
 
 
-def test_a_stage_s_own_processes_end_with_it(proof: Any) -> None:
+def test_a_stage_s_own_processes_end_with_it(validation: Any) -> None:
     worker = "import time; time.sleep(60)"
     code = (
         f"import subprocess, sys; print(subprocess.Popen([sys.executable, '-c', {worker!r}]).pid)"
     )
-    proof.run(stage(proof, "leaves", code))
-    pid = int((proof.out / "leaves.log").read_text())
+    validation.run(stage(validation, "leaves", code))
+    pid = int((validation.out / "leaves.log").read_text())
     end = time.monotonic() + 10
     while time.monotonic() < end and running(pid):
         time.sleep(0.05)
@@ -111,12 +115,12 @@ def running(pid: int) -> bool:
         return False
 
 
-def test_a_size_whose_batch_was_not_timed_is_told(proof: Any) -> None:
+def test_a_size_whose_batch_was_not_timed_is_told(validation: Any) -> None:
     """It may have been too large for the device, which is no failure of `batching.py`."""
-    proof.keep({"times": {"size": "s1", "batched-compiled": {"336": float("nan")}}})
-    assert proof.gpu.verdict(proof) == 1
-    proof.records[0]["times"]["batched-compiled"]["336"] = 0.1
-    assert proof.gpu.verdict(proof) == 0
+    validation.keep({"times": {"size": "s1", "batched-compiled": {"336": float("nan")}}})
+    assert validation.gpu.verdict(validation) == 1
+    validation.records[0]["times"]["batched-compiled"]["336"] = 0.1
+    assert validation.gpu.verdict(validation) == 0
 
 
 @pytest.mark.parametrize(
@@ -128,14 +132,14 @@ def test_a_size_whose_batch_was_not_timed_is_told(proof: Any) -> None:
         ("10 skipped, 400 deselected in 2.6s", 1),
     ],
 )
-def test_gpu_tests_must_have_run(proof: Any, closing: str, code: int) -> None:
-    proof.run(stage(proof, "tests", f"print({closing!r})"))
-    assert proof.gpu.verdict(proof) == code
+def test_gpu_tests_must_have_run(validation: Any, closing: str, code: int) -> None:
+    validation.run(stage(validation, "tests", f"print({closing!r})"))
+    assert validation.gpu.verdict(validation) == code
 
 
-def test_a_search_that_is_cut_is_no_failure(proof: Any) -> None:
-    proof.run(stage(proof, "search", "import time; time.sleep(60)", 0.5))
-    assert proof.gpu.verdict(proof) == 0
+def test_a_search_that_is_cut_is_no_failure(validation: Any) -> None:
+    validation.run(stage(validation, "search", "import time; time.sleep(60)", 0.5))
+    assert validation.gpu.verdict(validation) == 0
 
 
 def test_what_is_called_compiled_was(monkeypatch: pytest.MonkeyPatch) -> None:

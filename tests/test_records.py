@@ -35,6 +35,8 @@ from sweeper.records import (
 from sweeper.registry import build_plugin
 from sweeper.scaling.spec import Role
 from sweeper.search.line import LearningRateLine
+from tests.golden import Golden
+from tests.refusals import refused
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,20 +70,22 @@ class TestLoad:
         assert import_target("math.sqrt")(4.0) == 2.0
 
     @pytest.mark.parametrize("target", [None, 3, "", "Plugin", ["a.b"], {"a": 1}])
-    def test_refuses_what_is_no_dotted_path(self, target: object) -> None:
-        with pytest.raises(ConfigError, match=r"_target_=.*a dotted path"):
+    def test_refuses_what_is_no_dotted_path(self, target: object, golden: Golden) -> None:
+        with golden.error(ConfigError):
             import_target(target)
 
     @pytest.mark.parametrize("target", ["math.nope", "math.pi", f"{HERE}HERE", "sweeper.models"])
-    def test_refuses_what_cannot_be_called(self, target: str) -> None:
-        with pytest.raises(ConfigError, match="a class or a function of the module"):
+    def test_refuses_what_cannot_be_called(self, target: str, golden: Golden) -> None:
+        with golden.error(ConfigError):
             import_target(target)
 
     @pytest.mark.parametrize(
         "target", ["nope.Plugin", "math.nope.Plugin", "..Plugin", "a b.Plugin"]
     )
-    def test_a_module_that_is_not_there_points_to_the_path(self, target: str) -> None:
-        with pytest.raises(ConfigError, match=r"PYTHONPATH \("):
+    def test_a_module_that_is_not_there_points_to_the_path(
+        self, target: str, golden: Golden
+    ) -> None:
+        with golden.error(ConfigError):
             import_target(target)
 
     @pytest.mark.parametrize("text", ["1 / 0", "x = (", "import nope_nope", "raise ValueError"])
@@ -90,7 +94,7 @@ class TestLoad:
     ) -> None:
         (tmp_path / "plug_that_raises.py").write_text(text)
         monkeypatch.syspath_prepend(str(tmp_path))
-        with pytest.raises(ConfigError, match="plug_that_raises"):
+        with refused("_target_", "plug_that_raises.Plugin"):
             import_target("plug_that_raises.Plugin")
 
 
@@ -109,33 +113,33 @@ class TestBuild:
         assert isinstance(plugin.rule.step, float)
 
     @pytest.mark.parametrize(
-        ("config", "message"),
+        "config",
         [
-            ({}, "^size: it needs a value$"),
-            ({"size": "3"}, "size='3' is refused: a whole number"),
-            ({"size": True}, "size=True is refused"),
-            ({"size": 3.0}, "size=3.0 is refused"),
-            ({"size": 2**63}, "at most 63 bits"),
-            ({"size": None}, "size=None is refused"),
-            ({"size": [3]}, r"size=\[3\] is refused"),
-            ({"size": 3, "sise": 1}, "there is no such key; did you mean size"),
-            ({"size": 3, "rule": None}, "rule=None is refused: a mapping with step, points"),
-            ({"size": 3, "rule": 7}, "rule=7 is refused"),
-            ({"size": 3, "rule": {"stp": 1}}, "rule.stp=1 is refused: .*did you mean step"),
-            ({"size": 3, "rule": {"points": 0}}, "rule.points=0 is refused: at least 1"),
-            ({"size": 3, "rule": {"step": float("nan")}}, "rule.step=nan .*a finite number"),
-            ({"size": 3, "rule": {"step": float("inf")}}, "rule.step=inf .*a finite number"),
-            ({"size": 3, "rule": {"step": 10**400}}, "rule.step=10+ is refused"),
-            ({"size": 3, "names": "a"}, "names='a' is refused: a list, each a text or null"),
-            ({"size": 3, "names": ["a", 1]}, r"names\[1\]=1 is refused: a text"),
-            ({"size": 3, "mode": "off"}, "mode='off' is refused: auto, on or a whole number"),
-            ({"size": 3, "mode": True}, "mode=True is refused"),
+            {},
+            {"size": "3"},
+            {"size": True},
+            {"size": 3.0},
+            {"size": 2**63},
+            {"size": None},
+            {"size": [3]},
+            {"size": 3, "sise": 1},
+            {"size": 3, "rule": None},
+            {"size": 3, "rule": 7},
+            {"size": 3, "rule": {"stp": 1}},
+            {"size": 3, "rule": {"points": 0}},
+            {"size": 3, "rule": {"step": float("nan")}},
+            {"size": 3, "rule": {"step": float("inf")}},
+            {"size": 3, "rule": {"step": 10**400}},
+            {"size": 3, "names": "a"},
+            {"size": 3, "names": ["a", 1]},
+            {"size": 3, "mode": "off"},
+            {"size": 3, "mode": True},
         ],
     )
     def test_names_the_key_the_value_and_what_is_allowed(
-        self, config: Mapping[str, Any], message: str
+        self, config: Mapping[str, Any], golden: Golden
     ) -> None:
-        with pytest.raises(ConfigError, match=message):
+        with golden.error(ConfigError):
             build_plugin({"_target_": f"{HERE}Plugin", **config})
 
     def test_offers_only_what_the_target_takes(self) -> None:
@@ -148,12 +152,12 @@ class TestBuild:
         )
 
     def test_what_is_offered_cannot_be_given(self) -> None:
-        with pytest.raises(ConfigError, match=r"classes=3 .*follows from other settings"):
+        with refused("classes", 3):
             build_plugin({"_target_": f"{HERE}takes", "size": 1, "classes": 3}, {"classes": 256})
 
     @pytest.mark.parametrize("target", ["builtins.dict", "builtins.int"])
-    def test_refuses_a_class_that_hides_its_arguments(self, target: str) -> None:
-        with pytest.raises(ConfigError, match=r"_target_=.*tells its arguments"):
+    def test_refuses_a_class_that_hides_its_arguments(self, target: str, golden: Golden) -> None:
+        with golden.error(ConfigError):
             build_plugin({"_target_": target})
 
     def test_an_error_that_nobody_foresaw_passes(self) -> None:
@@ -176,8 +180,8 @@ class TestForeign:
         )
         assert "tail" not in str(error.value) and __file__ in str(error.value)
 
-    def test_our_own_errors_pass(self) -> None:
-        with pytest.raises(BadInput, match="mine"), user_code("_target_", "a.B", "a class"):
+    def test_our_own_errors_pass(self, golden: Golden) -> None:
+        with golden.error(), user_code("_target_", "a.B", "a class"):
             raise BadInput("mine")
 
 
@@ -333,7 +337,7 @@ def test_inherited_fields_are_checked_as_they_are_where_they_were_written() -> N
     target = f"{__name__}.DerivedLine"
     made = build_plugin({"_target_": target, "line": {"points": 7}, "extra": 1})
     assert made.line.points == 7
-    with pytest.raises(ConfigError, match=r"line\.points='many' is refused"):
+    with refused("line.points", "many"):
         build_plugin({"_target_": target, "line": {"points": "many"}})
 
 

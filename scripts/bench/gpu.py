@@ -1,8 +1,8 @@
-"""Prove the engine on a GPU: one call of at most 570 s, on a machine that has no network.
+"""Validate the engine on a GPU: one call of at most 570 s, on a machine that has no network.
 
     python scripts/bench/gpu.py --out gpu                    # where sweeper is installed
     python scripts/bench/gpu.py --wheels .wheels --out gpu   # `make gpu-wheels`; torch is there
-    python scripts/bench/gpu.py --fake --out gpu             # its logic on a CPU, nothing proven
+    python scripts/bench/gpu.py --fake --out gpu             # its logic on a CPU, nothing validated
 
 Every stage is a process of its own with a deadline of its own, and its results are written as they
 come: `results.jsonl`, a log for each stage, and at the end `table.md`. "Compiled" is said of what
@@ -61,7 +61,7 @@ class Running:
         return time.monotonic() - self.started
 
 
-class Proof:
+class Validation:
     """The stages of one call, and what they found."""
 
     def __init__(self, options: argparse.Namespace) -> None:
@@ -156,90 +156,106 @@ def own(stage: str, *words: str) -> list[str]:
 
 
 def batching(
-    proof: Proof, size: str, sides: str, seconds: float, out: str, *words: str
+    validation: Validation, size: str, sides: str, seconds: float, out: str, *words: str
 ) -> Sequence[str]:
     """`batching.py` at one size."""
-    count = 2 if proof.fake else BATCHED[size]
+    count = 2 if validation.fake else BATCHED[size]
     command = [sys.executable, str(BENCH / "batching.py"), "--sizes", size, "--sides", sides]
-    command += ["--batched", str(count), "--seconds", str(seconds), "--out", str(proof.out / out)]
-    return [*command, "--device", proof.device, *words]
+    command += [
+        "--batched",
+        str(count),
+        "--seconds",
+        str(seconds),
+        "--out",
+        str(validation.out / out),
+    ]
+    return [*command, "--device", validation.device, *words]
 
 
-def prove(proof: Proof, wheels: Path | None) -> int:
+def validate(validation: Validation, wheels: Path | None) -> int:
     """All stages in order; the exit status."""
     if wheels:
         pip = [sys.executable, "-m", "pip", "install", "-q", "--no-index", "--no-deps"]
-        pip += ["--no-compile", "--target", str(proof.out / "site")]
+        pip += ["--no-compile", "--target", str(validation.out / "site")]
         files = [str(path) for path in sorted(wheels.absolute().glob("*.whl"))]
-        proof.run(Stage(name="wheels", command=[*pip, *files], limit=60))
-    sizes = [FAKE_SIZE] if proof.fake else list(BATCHED)
-    device = ["--device", proof.device]
-    proof.run(Stage(name="machine", command=own("machine", *device), limit=60))
-    proof.run(*first_stages(proof, sizes))
+        validation.run(Stage(name="wheels", command=[*pip, *files], limit=60))
+    sizes = [FAKE_SIZE] if validation.fake else list(BATCHED)
+    device = ["--device", validation.device]
+    validation.run(Stage(name="machine", command=own("machine", *device), limit=60))
+    validation.run(*first_stages(validation, sizes))
     for size in sizes:
         # At s1 fourteen processes begin as well.
         limit = 100 if size == "s1" else 60
-        proof.run(Stage(name=f"time-{size}", command=timing(proof, size), limit=limit))
-        keep_times(proof, size)
-    for size in sizes if proof.fake else PROFILED:
-        words = ["--size", size, "--count", "2" if proof.fake else str(BATCHED[size])]
-        proof.run(Stage(name=f"profile-{size}", command=own("profile", *device, *words), limit=60))
+        validation.run(Stage(name=f"time-{size}", command=timing(validation, size), limit=limit))
+        keep_times(validation, size)
+    for size in sizes if validation.fake else PROFILED:
+        words = ["--size", size, "--count", "2" if validation.fake else str(BATCHED[size])]
+        validation.run(
+            Stage(name=f"profile-{size}", command=own("profile", *device, *words), limit=60)
+        )
     # It has ten seconds to save itself, and some to say how far it came.
-    words = ["--seconds", str(max(1.0, proof.left() - 32))]
-    proof.run(Stage(name="search", command=own("search", *device, *words), limit=proof.left() - 15))
-    tell(proof)
-    return verdict(proof)
+    words = ["--seconds", str(max(1.0, validation.left() - 32))]
+    validation.run(
+        Stage(name="search", command=own("search", *device, *words), limit=validation.left() - 15)
+    )
+    tell(validation)
+    return verdict(validation)
 
 
-def timing(proof: Proof, size: str) -> Sequence[str]:
+def timing(validation: Validation, size: str) -> Sequence[str]:
     """All that is timed at one size; at s1 many processes and eager batched trials as well."""
-    sides = "batched-compiled" if proof.fake else "eager,compiled,batched-compiled"
+    sides = "batched-compiled" if validation.fake else "eager,compiled,batched-compiled"
     words = []
-    if proof.fake or size == "s1":
-        sides, words = f"{sides},processes,batched", ["--processes", "2" if proof.fake else "14"]
-    return batching(proof, size, sides, 0.1 if proof.fake else 3.0, f"{size}.json", *words)
+    if validation.fake or size == "s1":
+        sides, words = (
+            f"{sides},processes,batched",
+            ["--processes", "2" if validation.fake else "14"],
+        )
+    return batching(
+        validation, size, sides, 0.1 if validation.fake else 3.0, f"{size}.json", *words
+    )
 
 
-def first_stages(proof: Proof, sizes: Sequence[str]) -> list[Stage]:
+def first_stages(validation: Validation, sizes: Sequence[str]) -> list[Stage]:
     """The GPU tests, and at the same time what compiles the timed forms into the cache.
 
     s2 waits for s0: the trials of all sizes at once would not fit into the GPU's memory.
     """
     pytest = [sys.executable, "-m", "pytest", "-m", "gpu", "-q", "-rs", "-p", "no:cacheprovider"]
-    tests = ROOT / "tests/engine" / ("test_gpu.py" if proof.fake else "")
+    tests = ROOT / "tests/engine" / ("test_gpu.py" if validation.fake else "")
     pytest += [str(tests), f"--rootdir={ROOT}", f"-c{ROOT / 'pyproject.toml'}"]
     stages = [Stage(name="tests", command=pytest, limit=150)]
 
     def warm(size: str, then: Stage | None = None) -> Stage:
-        command = batching(proof, size, "compiled,batched-compiled", 0.0, f"warm-{size}.json")
+        command = batching(validation, size, "compiled,batched-compiled", 0.0, f"warm-{size}.json")
         return Stage(name=f"warm-{size}", command=command, limit=150, then=then)
 
-    if proof.fake:
+    if validation.fake:
         return stages
     return [*stages, warm("s0", warm("s2")), *(warm(s) for s in sizes if s not in ("s0", "s2"))]
 
 
-def keep_times(proof: Proof, size: str) -> None:
+def keep_times(validation: Validation, size: str) -> None:
     """What `batching.py` wrote, even if it was cut short."""
     try:
-        [row] = json.loads((proof.out / f"{size}.json").read_text())["sizes"]
+        [row] = json.loads((validation.out / f"{size}.json").read_text())["sizes"]
     except (OSError, ValueError, KeyError):
         return
-    proof.keep({"times": row})
+    validation.keep({"times": row})
 
 
-def verdict(proof: Proof) -> int:
+def verdict(validation: Validation) -> int:
     """1 when a stage failed, a GPU test failed or was not run, or no trials were timed batched."""
     problems = []
-    for record in proof.records:
+    for record in validation.records:
         name, code = record.get("stage", ""), record.get("exit")
         if name.startswith("warm"):
             continue  # the timed stage compiles what is not in the cache
         if "stage" in record and code != 0 and not (name == "search" and code is None):
             problems.append(f"{name}: {'cut at its limit' if code is None else f'exit {code}'}")
-        if name == "tests" and not proof.fake and not ran_tests(proof):
+        if name == "tests" and not validation.fake and not ran_tests(validation):
             problems.append("tests: none was run on the GPU, or some were skipped")
-    timed = [record["times"] for record in proof.records if "times" in record]
+    timed = [record["times"] for record in validation.records if "times" in record]
     problems += [
         f"{row['size']}: no trials were timed batched and compiled"
         for row in timed
@@ -250,27 +266,27 @@ def verdict(proof: Proof) -> int:
     return int(bool(problems))
 
 
-def ran_tests(proof: Proof) -> bool:
+def ran_tests(validation: Validation) -> bool:
     """Whether GPU tests passed and none was skipped."""
-    closing = closing_line(proof)
+    closing = closing_line(validation)
     return bool(re.search(r"\d+ passed", closing)) and "skipped" not in closing
 
 
-def closing_line(proof: Proof) -> str:
+def closing_line(validation: Validation) -> str:
     """What pytest says at its end; something may be printed after it."""
-    log = (proof.out / "tests.log").read_text(errors="replace").splitlines()
+    log = (validation.out / "tests.log").read_text(errors="replace").splitlines()
     closing = [line for line in log if re.search(r"\d+ \w+.* in \d+\.\d+s", line)]
     return (closing or log or ["nothing printed"])[-1]
 
 
-def tell(proof: Proof) -> None:
+def tell(validation: Validation) -> None:
     """The table: times, ratios, and bytes a second by the committed count of traffic."""
     counted = json.loads((BENCH / "traffic.json").read_text()) if has_traffic() else {}
-    found = [record["times"] for record in proof.records if "times" in record]
+    found = [record["times"] for record in validation.records if "times" in record]
     rows = [table_row(row, counted.get(row["size"], {})) for row in found]
-    notes = [*notes_of(proof), f"{time.monotonic() - proof.started:.0f} s in all"]
-    if proof.fake:
-        notes.append("--fake: a CPU, and nothing is proven")
+    notes = [*notes_of(validation), f"{time.monotonic() - validation.started:.0f} s in all"]
+    if validation.fake:
+        notes.append("--fake: a CPU, and nothing is validated")
     columns = [
         "size",
         "ms, batched compiled",
@@ -284,8 +300,8 @@ def tell(proof: Proof) -> None:
         columns=columns,
         rows=rows,
         notes=notes,
-        record={"records": proof.records},
-    ).tell(proof.out / "gpu.json", proof.out / "table.md")
+        record={"records": validation.records},
+    ).tell(validation.out / "gpu.json", validation.out / "table.md")
 
 
 def has_traffic() -> bool:
@@ -317,13 +333,13 @@ def known(values: Mapping[Any, float | None] | None) -> list[float]:
     return [value for value in (values or {}).values() if value is not None and value == value]
 
 
-def notes_of(proof: Proof) -> list[str]:
+def notes_of(validation: Validation) -> list[str]:
     """What the machine, the tests, the profiles and the search said."""
     notes = []
-    for record in proof.records:
+    for record in validation.records:
         name, found = record.get("stage", ""), record.get("found") or []
         if name == "tests":
-            notes.append(f"GPU tests: {closing_line(proof)}")
+            notes.append(f"GPU tests: {closing_line(validation)}")
         elif name == "search":
             last = found[-1] if found else {}
             done, seconds = last.get("trials"), last.get("seconds")
@@ -342,7 +358,7 @@ def main(words: list[str] | None = None) -> int:
     parser.add_argument("--deadline", type=float, default=DEADLINE, help="seconds for all of it")
     parser.add_argument("--fake", action="store_true", help="tiny, and on a CPU")
     options = parser.parse_args(words)
-    return prove(Proof(options), options.wheels)
+    return validate(Validation(options), options.wheels)
 
 
 if __name__ == "__main__":

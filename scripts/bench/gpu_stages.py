@@ -17,9 +17,15 @@ from pathlib import Path
 from typing import Any
 
 TRAIN = "train.steps={} train.batch_size={} train.seq_len={}"
-SEARCH = ["study=gpu_proof", "data=stdlib", "logger=none", "model.width=64", "search=independent"]
+SEARCH = [
+    "study=gpu_validation",
+    "data=stdlib",
+    "logger=none",
+    "model.width=64",
+    "search=independent",
+]
 SEARCH += TRAIN.format(2000, 16, 128).split()
-FAKE_SEARCH = ["study=gpu_proof", "data=stdlib", "logger=none", "model.width=32", "search=lr"]
+FAKE_SEARCH = ["study=gpu_validation", "data=stdlib", "logger=none", "model.width=32", "search=lr"]
 FAKE_SEARCH += [*TRAIN.format(4, 2, 16).split(), "search.seeds=1", "search.line.extend=0"]
 
 
@@ -86,7 +92,9 @@ def search(seconds: float, device: str) -> None:
     """A whole search with its defaults, and how many trials it finished until it was cut."""
     words = SEARCH if device == "cuda" else FAKE_SEARCH
     command = [sys.executable, "-m", "sweeper", "search", *words, f"runner.device={device}"]
-    shutil.rmtree("runs/gpu_proof", ignore_errors=True)  # an earlier proof's would be finished
+    shutil.rmtree(
+        "runs/gpu_validation", ignore_errors=True
+    )  # an earlier validation's would be finished
     start, code = time.perf_counter(), None
     process = subprocess.Popen(command)
     try:
@@ -98,7 +106,7 @@ def search(seconds: float, device: str) -> None:
         except subprocess.TimeoutExpired:
             process.kill()
     spent = round(time.perf_counter() - start, 1)
-    files = Path("runs/gpu_proof/results").glob("*.jsonl")
+    files = Path("runs/gpu_validation/results").glob("*.jsonl")
     trials = sum(len(path.read_text().splitlines()) for path in files)
     print(json.dumps({"trials": trials, "seconds": spent, "exit": code}), flush=True)
     raise SystemExit(code or 0)

@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
-from math import prod
 from typing import Any
 
 import torch
@@ -34,11 +33,6 @@ PRODUCTS: tuple[object, ...] = (
     Tensor.bmm,
     Tensor.baddbmm,
 )
-NATIVE: Mapping[object, tuple[str, ...]] = {
-    torch._transformer_encoder_layer_fwd: ("src", "embed_dim", "num_heads"),
-    torch._native_multi_head_attention: ("query", "key", "value", "embed_dim", "num_head"),
-}
-"""What `nn.TransformerEncoderLayer` and `nn.MultiheadAttention` call where no gradient is taken."""
 SOFTMAXES: tuple[object, ...] = (F.softmax, torch.softmax, Tensor.softmax)
 ADDITIONS: tuple[object, ...] = (
     *(torch.add, Tensor.add, Tensor.__add__, Tensor.__radd__),
@@ -202,15 +196,6 @@ class AttentionWatch(FunctionWatch):
             self.saw_attention(func, SeenAttention(head_size, usual, arguments["key"].shape[-2]))
         elif func is WHOLE:
             self._note_whole(*args, **kwargs)
-        elif func in NATIVE:
-            names = NATIVE[func]
-            named = {**dict(zip(names, args, strict=False)), **kwargs}
-            query = named[names[0]]
-            head_size, length = named["embed_dim"] // named[names[-1]], query.shape[-2]
-            self.saw_attention(func, SeenAttention(head_size, head_size**-0.5, length))
-        elif func is torch.einsum and isinstance(args[0], str) and isinstance(result, Tensor):
-            size = _summed(args[0], args[1:])
-            self._product = (tuple(result.shape), size) if size and result.dim() > 2 else None
         # q k^T is any product of two activations until a softmax of the same shape follows it.
         elif func in PRODUCTS:
             tensors = [x for x in (*args, *kwargs.values()) if isinstance(x, Tensor)][-2:]
@@ -343,20 +328,6 @@ def attention_arguments(args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[
 def weight_argument(args: Sequence[Any], kwargs: Mapping[str, Any]) -> object:
     """The weight that a call of `F.linear` multiplies with."""
     return args[1] if len(args) > 1 else kwargs.get("weight")
-
-
-def _summed(equation: str, operands: Sequence[Any]) -> int:
-    """The size of what an einsum of two activations sums over; 0 of any other."""
-    if len(operands) == 1 and isinstance(operands[0], list | tuple):
-        operands = operands[0]
-    inputs, _, output = equation.replace(" ", "").partition("->")
-    terms = inputs.split(",")
-    activations = all(isinstance(x, Tensor) and not isinstance(x, nn.Parameter) for x in operands)
-    if not (len(terms) == len(operands) == 2 and output and activations and "." not in inputs):
-        return 0
-    shared = (set(terms[0]) & set(terms[1])) - set(output)
-    sizes = dict(zip(terms[0], operands[0].shape, strict=True))
-    return prod(sizes[name] for name in shared) if shared else 0
 
 
 def _is_usual(scale: float | None, head_size: int) -> bool:

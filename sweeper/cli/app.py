@@ -45,7 +45,7 @@ from sweeper.cli.verb import (
     show_version,
 )
 from sweeper.config.command_line import of_study, place_of, with_place, with_user_command
-from sweeper.errors import BadInput
+from sweeper.errors import BadInput, ConfigError
 from sweeper.launch.machine import set_spin
 from sweeper.registry import groups
 
@@ -61,14 +61,14 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
     help="Tune small, train big: search hyperparameters on a small proxy model, transfer them to "
-    "any width and depth, and prove that the transfer holds.",
-    epilog="Exit codes: 0 done, 1 the work failed, 2 bad input, 3 not proven under --strict or not "
-    "expressible in an export, 130 interrupted.",
+    "any width and depth, and validate that the transfer holds.",
+    epilog="Exit codes: 0 done, 1 the work failed, 2 bad input, 3 not validated under --strict or "
+    "not expressible in an export, 130 interrupted.",
 )
 
 
 TUNE, MODEL, STUDY, MACHINE = (
-    "Tune, transfer, prove",
+    "Tune, transfer, validate",
     "Rules of a model",
     "Studies",
     "This machine",
@@ -217,7 +217,7 @@ def diagnose(
 
     def work() -> int:
         if over not in ("width", "depth"):
-            raise BadInput(f"--over={over!r} is refused: width or depth")
+            raise ConfigError("--over", over, "width or depth")
         tree, invocation = _of_study(overrides, study, root, config_dir, trust)
         from sweeper.cli.diagnose import diagnose
 

@@ -18,7 +18,7 @@ from sweeper.cli.coordinates import (
     sentence,
 )
 from sweeper.cli.next import Invocation, NextCommand, next_of
-from sweeper.cli.output import DONE, NOT_PROVEN, Output
+from sweeper.cli.output import DONE, NOT_VALIDATED, Output
 from sweeper.cli.shared import check_model, open_experiment, short_run
 from sweeper.cli.transfer import planned_optimum
 from sweeper.config.compose import Tree
@@ -103,7 +103,7 @@ def check(tree: Tree, request: CheckRequest, invocation: Invocation, output: Out
         found = f"Measured {' and '.join(measured_things)}."
     output.end(found, places, document, _after_check(settings, checks, invocation))
     passed = all(axis.answer == "pass" for axis in checks)
-    return NOT_PROVEN if request.strict and not passed else DONE
+    return NOT_VALIDATED if request.strict and not passed else DONE
 
 
 def _after_check(

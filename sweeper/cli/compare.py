@@ -372,6 +372,8 @@ def report_several(names: Sequence[str], root: Path, picture: Path | None, outpu
 def _check_picture(path: Path) -> None:
     """BadInput for a picture that cannot be written, before anything is."""
     if path.suffix != ".svg":
-        raise BadInput(f"--picture {path}: a file whose name ends in .svg")
+        raise ConfigError("--picture", str(path), "a file whose name ends in .svg")
     if not path.parent.is_dir():
-        raise BadInput(f"--picture {path}: there is no folder {path.parent}: make it first")
+        raise ConfigError(
+            "--picture", str(path), f"there is no folder {path.parent}: make it first"
+        )

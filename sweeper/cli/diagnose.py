@@ -15,7 +15,7 @@ from sweeper.cli.transfer import check_storage_password, optimum
 from sweeper.config.compose import Tree
 from sweeper.config.settings import Experiment, Settings, resolve
 from sweeper.engine.prepare import PreparedSpec
-from sweeper.errors import BadInput, ConfigError, suggest
+from sweeper.errors import ConfigError, suggest
 from sweeper.files import private_folder, try_json, write_json
 from sweeper.plan.diagnose import (
     ABLATIONS,
@@ -51,7 +51,9 @@ def diagnose(
     """Find out why the transfer over `axis` fails, by short ladders that differ in one thing."""
     for name in only:
         if name not in ABLATIONS:
-            raise BadInput(f"--only {name}: there is no such ablation; {suggest(name, ABLATIONS)}")
+            raise ConfigError(
+                "--only", name, f"there is no such ablation; {suggest(name, ABLATIONS)}"
+            )
     settings = resolve_study(tree, invocation)
     if settings.transfer.hyperparameter != "eta":
         raise ConfigError(
@@ -61,7 +63,11 @@ def diagnose(
     ladder_sizes = settings.transfer.ladders(settings.ladder_base).get(axis, [])
     ladder = [Size(width=size.width, depth=size.depth) for size in ladder_sizes]
     if len(ladder) < 2 or ladder[-1] == settings.base:
-        raise BadInput(f"transfer.{axis}s must name a size beyond the base, {settings.base}")
+        raise ConfigError(
+            f"transfer.{axis}s",
+            list(getattr(settings.transfer, f"{axis}s")),
+            f"a size beyond the base, {settings.base}",
+        )
     check_storage_password(settings)
     experiment = open_experiment(settings)
     best = optimum(experiment, Study.read(settings.folder), output).best_log2

@@ -102,13 +102,6 @@ def explain(
     tied = tied_readouts(prepared.specs, prepared.scaled_ops, plan.operations)
     for line in tied:
         output.say(f"- {line}")
-    clip = settings.raw["train"].get("clip")
-    if clip is not None:
-        output.say(
-            f"- train.clip={clip:g} bounds the norm of all gradients together, by one value for "
-            "all widths: where it is active in most steps, SGD's updates lose the scale that is "
-            "prescribed, and Adam's gradients are small beside eps at some widths alone"
-        )
     parameterization = settings.plugin_spec("parameterization").name
     found = f"{parameterization} prescribes {len(plan.parameters)} parameters for {plan.target}; "
     found += "nothing was trained or written."

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from sweeper.cli.next import NextCommand
-from sweeper.cli.output import DONE, NOT_PROVEN, Output
+from sweeper.cli.output import DONE, NOT_VALIDATED, Output
 from sweeper.cli.studies import find_study, split_root
 from sweeper.config.compose import override_value, parse_overrides
 from sweeper.errors import BadInput, ConfigError
@@ -38,11 +38,7 @@ def export(request: ExportRequest, words: Sequence[str], output: Output) -> int:
     ConfigError and BadInput name what is unknown, and what to run first where there is no plan.
     """
     root, options = split_root(words)
-    settings = _options(options)
-    head_size = settings.pop("head_size", None)
-    if head_size is not None and (not isinstance(head_size, int) or head_size < 1):
-        raise ConfigError("head_size", head_size, "a whole number, at least 1")
-    exporter = build_exporter(request.to, settings)
+    exporter = build_exporter(request.to, _options(options))
     for name in request.accept:
         if name not in NAMES:
             raise ConfigError("--accept", name, f"one of {', '.join(NAMES)}")
@@ -52,15 +48,12 @@ def export(request: ExportRequest, words: Sequence[str], output: Output) -> int:
     path = request.plan or _plan_of_study(request, root)
     plan = TransferPlan.load(path)
     _check(plan, path)
-    if head_size is not None:
-        known = [f.of_heads(head_size) if f.rule else f for f in plan.factors or ()]
-        plan = replace(plan, factors=tuple(known))
     lacks = lacking(plan, exporter)
     missing = [lack for lack in lacks if lack.name not in request.accept]
     if missing:
         _refuse(exporter.trainer, missing, output)
         output.document(_document(request, plan, lacks, []))
-        return NOT_PROVEN
+        return NOT_VALIDATED
     files = exporter.files(plan, header(plan, exporter, lacks, request.accept))
     folder = request.out or path.parent / "export" / request.to
     written = _write(folder, files)

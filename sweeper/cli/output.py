@@ -17,7 +17,7 @@ from sweeper.trial import Result
 if TYPE_CHECKING:
     from sweeper.cli.next import NextCommand
 
-DONE, FAILED, NOT_PROVEN = 0, 1, 3
+DONE, FAILED, NOT_VALIDATED = 0, 1, 3
 """Exit codes beside 2 (bad input) and 130 (interrupted)."""
 
 

@@ -74,14 +74,16 @@ def check_target(settings: Settings, size: Size) -> None:
         check_taken(settings, {"width": size.width, "depth": size.depth})
     except ConfigError as error:
         flag = {"model.width": "--to-width", "model.depth": "--to-depth"}.get(error.key)
-        raise BadInput(f"{flag} {error.value}: {error.allowed}") if flag else error from error
+        raise ConfigError(flag, error.value, error.allowed) if flag else error from error
     for name in ("width", "depth"):
         asked, base = getattr(size, name), getattr(settings.base, name)
         if asked < base:
-            raise BadInput(
-                f"--to-{name} {asked}: at least the base's {name}, {base}, since small models are "
-                f"tuned and large ones trained. Search with model.{name}={asked} or less; a "
-                f"{name} below the base's may be on the ladder, transfer.{name}s=[{asked},{base}]"
+            raise ConfigError(
+                f"--to-{name}",
+                asked,
+                f"at least the base's {name}, {base}, since small models are tuned and large ones "
+                f"trained. Search with model.{name}={asked} or less; a {name} below the base's may "
+                f"be on the ladder, transfer.{name}s=[{asked},{base}]",
             )
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from sweeper.cli.next import Invocation
 from sweeper.config.command_line import DEFAULT_ROOT
 from sweeper.config.compose import Tree, compose_tree, override_value, parse_overrides, read_tree
-from sweeper.errors import BadInput, suggest
+from sweeper.errors import BadInput, ConfigError, suggest
 from sweeper.registry import OVERLAYS, classes_in, classes_of_configs, name_classes, studies
 from sweeper.study.study import check_config_format, check_study_name, latest_study, read_root
 from sweeper.study.trust import code_of, remember, remembered
@@ -51,9 +51,11 @@ def study_tree(
     for override in parse_overrides(others):
         key = str(override.key_or_group)
         if key.split(".")[0] in ("parameterization", *OVERLAYS) or key in ("study", "study.name"):
-            raise BadInput(
-                f"{key} cannot be changed for the study {study!r}: search anew with it, or choose "
-                "another study with --study"
+            raise ConfigError(
+                key,
+                override.get_value_element_as_str(),
+                f"it cannot be changed for the study {study!r}: search anew with it, or choose "
+                "another study with --study",
             )
     check_config_format(root / study)
     path = root / study / "config.yaml"

@@ -13,7 +13,7 @@ from typing import Any
 from sweeper.cli.coordinates import quick_check, summary
 from sweeper.cli.cost import show_ladder_cost
 from sweeper.cli.next import Invocation, NextCommand, after_plan
-from sweeper.cli.output import DONE, NOT_PROVEN, Output
+from sweeper.cli.output import DONE, NOT_VALIDATED, Output
 from sweeper.cli.shared import changed_code, check_target, open_experiment, resolve_study
 from sweeper.cli.validate import (
     Validation,
@@ -32,7 +32,7 @@ from sweeper.cli.validate import (
 )
 from sweeper.config.compose import Tree
 from sweeper.config.settings import Experiment, Settings
-from sweeper.errors import BadInput, SweeperError
+from sweeper.errors import BadInput, ConfigError, SweeperError
 from sweeper.files import private_folder, try_json, write_json
 from sweeper.plan.plan import TransferPlan, make_plan, own_plan
 from sweeper.records import to_json
@@ -95,9 +95,11 @@ def transfer(tree: Tree, request: TransferRequest, invocation: Invocation, outpu
         planned = planned_before(settings, best)
         trend = measured_trend(experiment, study, best, planned, size.width)
         if settings.transfer.correct and trend is None:
-            raise BadInput(
-                "transfer.correct=true needs the optima of at least two widths: add --validate, "
-                f"and give {MIN_TREND_SIZES} widths or more, as in transfer.widths=[32,64,128]"
+            raise ConfigError(
+                "transfer.correct",
+                True,
+                "it needs the optima of at least two widths: add --validate, "
+                f"and give {MIN_TREND_SIZES} widths or more, as in transfer.widths=[32,64,128]",
             )
         found = Validation(
             experiment=experiment, planned=planned, verdicts=[], trend=trend, exponents=exponents
@@ -128,10 +130,10 @@ def transfer(tree: Tree, request: TransferRequest, invocation: Invocation, outpu
         output.notes([sentence])
     write_report(settings.folder)
 
-    unproven = []
+    not_validated = []
     if request.validate:
-        unproven = _unproven(settings, size, [verdict.axis for verdict in verdicts])
-    output.notes(unproven)
+        not_validated = _not_validated(settings, size, [verdict.axis for verdict in verdicts])
+    output.notes(not_validated)
     check = None
     checks = settings.transfer.check and settings.runner.measures("coordinates")
     if checks and size.width != settings.base.width:
@@ -156,8 +158,8 @@ def transfer(tree: Tree, request: TransferRequest, invocation: Invocation, outpu
         verdict.answer == "holds" and (verdict.target is None or verdict.target.answer == "holds")
         for verdict in verdicts
     )
-    proven = holds and not unproven and (check is None or check.answer != "fail")
-    return NOT_PROVEN if request.strict and not proven else DONE
+    validated = holds and not not_validated and (check is None or check.answer != "fail")
+    return NOT_VALIDATED if request.strict and not validated else DONE
 
 
 def _again(settings: Settings, request: TransferRequest, invocation: Invocation) -> NextCommand:
@@ -273,7 +275,7 @@ def _found(
     return f"Planned {target}{eta}; {validated}."
 
 
-def _unproven(settings: Settings, target: Size, judged: Sequence[str]) -> list[str]:
+def _not_validated(settings: Settings, target: Size, judged: Sequence[str]) -> list[str]:
     """Where the target differs from the base along an axis that no ladder `judged` changes."""
     ladders, notes = settings.transfer.ladders(settings.ladder_base), []
     for axis in LADDER_AXES:
@@ -283,7 +285,7 @@ def _unproven(settings: Settings, target: Size, judged: Sequence[str]) -> list[s
         if asked != base and all(getattr(size, axis) == base for size in sizes):
             name = axis.replace("_", " ")
             notes.append(
-                f"the target's {name}, {asked}, is not proven: no ladder changes it from the "
+                f"the target's {name}, {asked}, is not validated: no ladder changes it from the "
                 f"base's {base}; add transfer.{LADDER_AXES[axis]}=[{base},{2 * base},{4 * base}]"
             )
     return notes
@@ -292,9 +294,8 @@ def _unproven(settings: Settings, target: Size, judged: Sequence[str]) -> list[s
 def check_storage_password(settings: Settings) -> None:
     """BadInput when the study cannot be written because its storage's password was not kept."""
     if settings.storage is not None and "***" in settings.storage:
-        raise BadInput(
-            "the storage's password is not kept: give study.storage=... again "
-            f"(it was {settings.storage})"
+        raise ConfigError(
+            "study.storage", settings.storage, "its password is not kept: give it again"
         )
 
 

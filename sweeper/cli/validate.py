@@ -12,7 +12,7 @@ from typing import Any
 from sweeper.cli.output import Output, failures
 from sweeper.cli.shared import check_taken, progress
 from sweeper.config.settings import Experiment, Settings, check_seeds
-from sweeper.errors import BadInput, key_prefix
+from sweeper.errors import BadInput, ConfigError, key_prefix
 from sweeper.files import try_json, write_json
 from sweeper.laws.law import Law, NoLaw
 from sweeper.records import to_json
@@ -70,12 +70,14 @@ def target_size(
     taken = batch or base.batch_size
     asked = base.steps * base.batch_size * length if tokens is None else tokens
     if not (math.isfinite(asked) and asked == int(asked) and asked <= MAX_TOKENS):
-        raise BadInput(f"--to-tokens {asked:g}: a whole number of at most {MAX_TOKENS:g}")
+        raise ConfigError("--to-tokens", tokens, f"a whole number of at most {MAX_TOKENS:g}")
     if asked < taken * length:
         words = f"{taken} x {length} tokens" if length > 1 else f"{taken} {token_unit(experiment)}"
-        flag = f"--to-batch {taken}" if tokens is None else f"--to-tokens {int(asked)}"
-        raise BadInput(
-            f"{flag}: {int(asked):,} {token_unit(experiment)} are less than one step of {words}"
+        unit = token_unit(experiment)
+        raise ConfigError(
+            "--to-batch" if tokens is None else "--to-tokens",
+            taken if tokens is None else int(asked),
+            f"{int(asked):,} {unit} are less than one step of {words}",
         )
     steps = round(asked / (taken * length))
     target = LadderSize(width=size.width, depth=size.depth, batch_size=taken, steps=steps)

@@ -9,7 +9,7 @@ from os.path import expanduser
 from pathlib import Path
 from typing import Any
 
-from sweeper.errors import BadInput, ConfigError
+from sweeper.errors import ConfigError
 
 USER_COMMAND_GROUPS = {
     "runner": "command",
@@ -163,5 +163,5 @@ def _single(key: str, candidates: Sequence[str | None]) -> str | None:
     """The value of `study` or `root`, if there is any; BadInput where there are several."""
     values = list(dict.fromkeys(value for value in candidates if value is not None))
     if len(values) > 1:
-        raise BadInput(f"one {key} at a time, not {' and '.join(values)}")
+        raise ConfigError(key, values, f"one {key} at a time")
     return values[0] if values else None

@@ -173,12 +173,6 @@ def _of_factors(plan: TransferPlan, exporter: Exporter) -> Iterator[Difference]:
     Those of all layers are so counted together.
     """
     for factor in plan.factors or ():
-        if factor.rule:
-            if not exporter.applies_rule(plan, factor):
-                what = f"q k^T times {factor.rule} asked, d being the size of a head, which is not "
-                what += "known since no attention was seen: head_size=N says it"
-                yield Difference("attention", what, None, None)
-            continue
         applied = exporter.applied(plan, factor)
         if not _close(factor.value, applied):
             name = FACTOR_NAMES.get((factor.kind, factor.factor), factor.kind)
@@ -286,9 +280,6 @@ def _forward(plan: TransferPlan) -> Iterator[str]:
         if key not in ALWAYS and all(isclose(factor.value, factor.usual) for factor in alike):
             continue
         values, usual = (sorted({getattr(f, name) for f in alike}) for name in ("value", "usual"))
-        if rule := alike[0].rule:
-            yield f"- attention: q k^T times {rule}, d being the size of a head ({alike[0].where})"
-            continue
         text = FACTOR_WORDS.get(key, f"{key[0]}: its {key[1]} times {{}}").format(_ends(values))
         places = list(dict.fromkeys(NUMBER.sub("*", factor.where) for factor in alike))
         more = f" and {len(places) - 3} more" if len(places) > 3 else ""

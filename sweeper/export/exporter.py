@@ -87,10 +87,6 @@ class Exporter:
         """The value that the trainer's forward pass has for a factor; here a plain model's."""
         return factor.usual
 
-    def applies_rule(self, plan: TransferPlan, factor: PlannedFactor) -> bool:
-        """Whether the trainer has a factor of q k^T for heads of any size; here 1/sqrt(d)."""
-        return factor.rule == "1/sqrt(d)"
-
     def files(self, plan: TransferPlan, header: str) -> dict[str, str]:
         """The texts of the export by the names of their files, `header` in each that can."""
         raise NotImplementedError

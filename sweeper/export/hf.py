@@ -60,13 +60,6 @@ class Hf(Exporter):
             return as_planned(parameter, multipliers.logits / value_of(plan, "loss", "logit"))
         return as_planned(parameter)
 
-    def applies_rule(self, plan: TransferPlan, factor: PlannedFactor) -> bool:
-        """The usual one, unless a field has a number: that is of one size of heads."""
-        fields = _wanted(plan), self._built_in(plan)
-        return factor.rule == "1/sqrt(d)" and self._fields_of(plan, 64, *fields) == (
-            self._fields_of(plan, 128, *fields)
-        )
-
     def applied(self, plan: TransferPlan, factor: PlannedFactor) -> float:
         """What the fields have, read back."""
         multipliers = self._of_fields(plan)
@@ -102,21 +95,7 @@ class Hf(Exporter):
     def fields(self, plan: TransferPlan) -> dict[str, Any]:
         """The configuration's fields; those that the study's model had already multiply."""
         built_in, wanted = self._built_in(plan), _wanted(plan)
-        fields = self._fields_of(plan, _shape(plan).head_size, wanted, built_in)
-        if not any(factor.rule for factor in plan.factors or ()):
-            return fields
-        # What depends on the size of the heads, which is not known, is left to the model.
-        other = self._fields_of(plan, 2 * _shape(plan).head_size, wanted, built_in)
-        return {name: value for name, value in fields.items() if other.get(name) == value}
-
-    def _fields_of(
-        self, plan: TransferPlan, head_size: int, wanted: Multipliers, built_in: Multipliers
-    ) -> dict[str, Any]:
-        """For heads of a size; attention as usual where the plan knows no number."""
-        shape = replace(_shape(plan), head_size=head_size)
-        if any(factor.rule for factor in plan.factors or ()):
-            wanted = replace(wanted, attention=shape.usual_attention)
-        return self._family(plan).write(_times(wanted, built_in), shape)
+        return self._family(plan).write(_times(wanted, built_in), _shape(plan))
 
     @once_a_plan
     def _of_fields(self, plan: TransferPlan) -> Multipliers:
@@ -124,9 +103,10 @@ class Hf(Exporter):
         # Read back, not taken from the plan: a family without a field, or with whole numbers
         # alone, does something else than it was asked for, which `compare` then finds.
         family, built_in = self._family(plan), self._built_in(plan)
-        neutral, shape = Multipliers(attention=1.0), _shape(plan)
-        fields = self._fields_of(plan, shape.head_size, _wanted(plan), built_in)
-        return _times(family.read(fields, shape), _times(neutral, built_in, divide=True))
+        neutral = Multipliers(attention=1.0)
+        return _times(
+            family.read(self.fields(plan), _shape(plan)), _times(neutral, built_in, divide=True)
+        )
 
     def _built_in(self, plan: TransferPlan) -> Multipliers:
         """The multipliers of the study's model; attention's is in the plan's factor already."""
@@ -178,8 +158,8 @@ def _wanted(plan: TransferPlan) -> Multipliers:
 
 def _shape(plan: TransferPlan) -> Shape:
     """The target's sizes; a head's as the plan saw it."""
-    size = next((f.head_size for f in factors_of(plan, "attention", "logit")), 0)
+    size = next((f.head_size for f in factors_of(plan, "attention", "logit")), 64)
     # The hidden size is the length of an embedding's row, where there is one.
     table = table_of(plan)
     width = table.shape[1] if table and len(table.shape) == 2 else plan.target.width
-    return Shape(width=width, depth=plan.target.depth, head_size=size or 64)
+    return Shape(width=width, depth=plan.target.depth, head_size=size)

@@ -103,10 +103,6 @@ class Megatron(Exporter):
             forward=_forward(plan, parameter, flags),
         )
 
-    def applies_rule(self, plan: TransferPlan, factor: PlannedFactor) -> bool:
-        """Both powers have a flag."""
-        return factor.power > 0
-
     def applied(self, plan: TransferPlan, factor: PlannedFactor) -> float:
         """Attention by power and base head size; residual branches have none."""
         flags = self.flags(plan)
@@ -158,9 +154,6 @@ def _attention_flags(plan: TransferPlan) -> dict[str, float]:
     )
     if first is None:
         return {"mup-attn-scale-power": 1.0}
-    if first.rule:
-        base = {} if isclose(first.value, 1.0) else {"mup-base-head-dim": first.value**2}
-        return {"mup-attn-scale-power": first.power or 1.0} | base
     if isclose(first.value, first.head_size**-0.5):
         return {"mup-attn-scale-power": 0.5}
     # Megatron's factor is sqrt(base head size) * head size^-power: alpha/d has base = alpha^2.

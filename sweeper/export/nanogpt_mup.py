@@ -94,10 +94,6 @@ class NanogptMup(Exporter):
             forward=self._forward(plan, parameter, flags),
         )
 
-    def applies_rule(self, plan: TransferPlan, factor: PlannedFactor) -> bool:
-        """Attention is 1/d."""
-        return factor.rule == "1/d"
-
     def applied(self, plan: TransferPlan, factor: PlannedFactor) -> float:
         """Attention is 1/d, whatever the plan's; branches are the depth's, or 1."""
         flags = self.flags(plan)

@@ -259,11 +259,7 @@ def ask(law: Law, spec: PluginSpec, base: Scale, target: Scale, *, counted: str)
 
 
 def decay_notes(rule: str, factors: Factors) -> list[str]:
-    """What a law does to the share of a weight that a step removes, eta times decay by `rule`."""
-    if rule == "independent" or factors.eta == factors.weight_decay == 1:
+    """What multiplies a law's factor on decay under the parameterization's `rule` of decay."""
+    if factors.weight_decay == 1 or rule == "independent":
         return []
-    return [
-        f"the parameterization's decay is {rule}: its own factor multiplies the law's, and the "
-        "share of a weight that a step removes follows the learning rate, so that the law "
-        f"multiplies it by {factors.eta * factors.weight_decay:.4g}"
-    ]
+    return [f"the parameterization's decay is {rule}: its own factor multiplies the law's"]

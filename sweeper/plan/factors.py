@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from math import isclose
 from typing import TYPE_CHECKING
 
@@ -27,8 +27,6 @@ ATTENTION_NAME = re.compile(r"(?:^|[._])att", re.IGNORECASE)
 USUAL_HEAD = 64
 """A head size to read the rule of attention off, beside its double."""
 USUAL_LENGTH = 128
-POWERS = {"/d": 1.0, "/sqrt(d)": 0.5}
-"""Of 1/d in the factor of q k^T, by how the rule for it ends; d is the size of a head."""
 MAX_BRANCHES = 12
 """Factors of branches that are listed one by one; of more, the first and the last."""
 
@@ -72,9 +70,6 @@ class PlannedFactor:
     absolute, its `usual` being head size^-1/2. `head_size` is an attention's, else 0. `branch` is
     the number of a residual branch, odd for attention's, else 0. `where` names the operation, or
     says that it was not seen.
-
-    Of attention that was not seen the size d of the heads is not known, and `head_size` is 0: its
-    factor is then the `rule`, such as 1.5/d, and `value` the number before it.
     """
 
     kind: str
@@ -84,17 +79,6 @@ class PlannedFactor:
     usual: float = 1.0
     head_size: int = 0
     branch: int = 0
-    rule: str = ""
-
-    @property
-    def power(self) -> float:
-        """Of 1/d in the `rule`: 1 or 1/2; 0 where it is none of these."""
-        return next((power for end, power in POWERS.items() if self.rule.endswith(end)), 0.0)
-
-    def of_heads(self, size: int) -> PlannedFactor:
-        """The factor of heads of a `size`, where that was not known."""
-        value = self.value * size**-self.power
-        return replace(self, value=value, usual=size**-0.5, head_size=size, rule="")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -167,7 +151,7 @@ def ask(
     named = any(ATTENTION_NAME.search(spec.name) for spec in model.specs)
     if named and not ran and "attention" not in seen:
         op, factors = attention(USUAL_HEAD)
-        where = "attention, none seen"
+        where = f"attention, none seen; at {USUAL_HEAD}"
         answers.append(Answer(op=op, factors=factors, where=where, seen=False, rule=rule))
     if "residual" not in seen:
         # Two a layer, and as many layers as the parameters on branches say.
@@ -222,7 +206,7 @@ def planned_factors(answers: Iterable[Answer]) -> tuple[PlannedFactor, ...]:
 
     A scale of the model's own multiplies that of attention.
     """
-    factors = [
+    return tuple(
         PlannedFactor(
             kind=answer.op.kind,
             factor=key,
@@ -233,17 +217,9 @@ def planned_factors(answers: Iterable[Answer]) -> tuple[PlannedFactor, ...]:
             usual=answer.usual(key),
             head_size=answer.op.geometry.get("head_size", 0),
             branch=answer.op.geometry.get("branch", 0),
-            rule=answer.rule
-            if _is_logit(answer.op, key) and not (answer.seen or answer.attention)
-            else "",
         )
         for answer in answers
         for key, value in answer.factors.items()
-    ]
-    # The stand-in's heads are nobody's: only the number before the rule is the model's.
-    return tuple(
-        replace(f, value=f.value * f.head_size**f.power, usual=1.0, head_size=0) if f.rule else f
-        for f in factors
     )
 
 

@@ -289,9 +289,8 @@ class TransferPlan:
             if size.width < 1 or size.depth < 1:
                 raise ConfigError(key, str(size), "width and depth of at least 1")
         for factor in plan.factors or ():
-            logit = (factor.kind, factor.factor) == ("attention", "logit")
-            known = factor.head_size > 0 or factor.rule or not logit
-            if not (factor.value > 0 and factor.usual > 0 and known):
+            seen = factor.head_size > 0 or (factor.kind, factor.factor) != ("attention", "logit")
+            if not (factor.value > 0 and factor.usual > 0 and seen):
                 raise BadInput(f"{factor.where}: factors and head sizes must be positive")
         return plan
 

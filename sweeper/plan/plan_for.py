@@ -278,8 +278,6 @@ def _plugin(key: str, group: str, asked: Any, protocol: type) -> tuple[Any, Plug
     if not isinstance(name, str):
         names = ", ".join(plugins()[group])
         raise ConfigError(key, asked, f"a name ({names}), or a mapping with a name and options")
-    name, implied = _of_config(group, name)
-    options = implied | options
     try:
         config = with_targets(group, {TARGET: name, **options})
         plugin = build_plugin(config)
@@ -289,19 +287,6 @@ def _plugin(key: str, group: str, asked: Any, protocol: type) -> tuple[Any, Plug
         raise error.below(key) from error
     named = with_names(group, config)
     return plugin, PluginSpec(name=named.pop(TARGET), arguments=named)
-
-
-def _of_config(group: str, name: str) -> tuple[str, dict[str, Any]]:
-    """A name and its options: a config without a class is another with options of its own.
-
-    So is completep: mup, with CompleteP's rules for depth and decay.
-    """
-    path = conf_folder() / group / f"{name}.yaml"
-    config = yaml.safe_load(path.read_text(encoding="utf-8")) if path.is_file() else {}
-    if TARGET in config or "defaults" not in config:
-        return name, {}
-    parent, own = config["defaults"][0], {"defaults", "space"}
-    return parent, {key: value for key, value in config.items() if key not in own}
 
 
 def _described(key: str, group: str, plugin: object, protocol: type) -> PluginSpec:

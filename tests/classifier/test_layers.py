@@ -14,6 +14,7 @@ from sweeper.classifier.classify import compare
 from sweeper.classifier.roles import LayerMatching, lies_in, repeated_containers
 from sweeper.errors import BadInput
 from sweeper.scaling.spec import ParamSpec, Role
+from tests.golden import Golden
 
 transformers = pytest.importorskip("transformers")
 
@@ -147,12 +148,12 @@ def jamba(width: int, depth: int) -> Any:
     return transformers.JambaForCausalLM(config)
 
 
-def test_attention_now_and_then() -> None:
+def test_attention_now_and_then(golden: Golden) -> None:
     found = specs(jamba, (32, 4), (64, 8))
     q = found["model.layers.6.self_attn.q_proj.weight"]
     assert (q.role, q.base_shape, q.residual) == (Role.HIDDEN, (32, 32), True)
     assert found["model.layers.4.mamba.in_proj.weight"].base_fan_in == 32
-    with pytest.raises(BadInput, match=r"self_attn.*take a base of depth=3"):
+    with golden.error():
         specs(jamba, (32, 2), (64, 8))
 
 
@@ -192,7 +193,7 @@ class Recurrent(nn.Module):
         return self.head(self.rnn(x)[0])
 
 
-def test_recurrent_layers() -> None:
+def test_recurrent_layers(golden: Golden) -> None:
     found = specs(Recurrent, (16, 2), (32, 4), torch.zeros(2, 3, 5))
     roles = {name: (str(s.role), s.base_fan_in) for name, s in found.items() if "weight" in name}
     assert roles == {
@@ -201,7 +202,7 @@ def test_recurrent_layers() -> None:
         **{f"rnn.weight_hh_l{i}": ("hidden", 16) for i in (0, 1, 2, 3)},
         "head.weight": ("readout", 16),
     }
-    with pytest.raises(BadInput, match=r"weight_ih_l1.*take a base of depth=2"):
+    with golden.error():
         specs(Recurrent, (16, 1), (32, 4), torch.zeros(2, 3, 5))
 
 

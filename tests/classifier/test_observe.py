@@ -71,34 +71,3 @@ def test_the_results_are_the_same() -> None:
     outside = by_hand(X)
     with AttentionWatch():
         assert torch.equal(by_hand(X), outside)
-
-
-class Einsum(nn.Module):
-    """Attention of heads of 4, its products as einsum has them."""
-
-    def forward(self, q: Tensor, k: Tensor) -> Tensor:
-        return torch.einsum("bihd,bjhd->bhij", q, k).softmax(-1)
-
-
-def native(x: Tensor) -> Tensor:
-    layer = nn.TransformerEncoderLayer(8, 2, 16, batch_first=True)
-    a, first, second = layer.self_attn, layer.norm1, layer.norm2
-    return torch._transformer_encoder_layer_fwd(  # type: ignore[no-any-return]
-        *(x, 8, 2, a.in_proj_weight, a.in_proj_bias, a.out_proj.weight, a.out_proj.bias),
-        *(False, False, 1e-5, first.weight, first.bias, second.weight, second.bias),
-        *(layer.linear1.weight, layer.linear1.bias, layer.linear2.weight, layer.linear2.bias),
-    )
-
-
-def test_attention_by_einsum_and_in_torch_s_own_kernels() -> None:
-    with torch.no_grad():
-        for run in (
-            lambda: Einsum()(torch.randn(2, 5, 3, 4), torch.randn(2, 5, 3, 4)),
-            lambda: native(torch.randn(2, 5, 8)),
-            lambda: nn.TransformerEncoderLayer(8, 2, 16, batch_first=True).eval()(
-                torch.randn(2, 5, 8)
-            ),
-        ):
-            with AttentionWatch() as watch:
-                run()
-            assert {seen.head_size for seen in watch.seen} == {4}

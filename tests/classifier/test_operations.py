@@ -15,6 +15,7 @@ from torch.utils.checkpoint import checkpoint
 from sweeper.classifier.observe import OpSite, observe
 from sweeper.classifier.operations import apply_scales
 from sweeper.errors import ConfigError
+from tests.refusals import refused
 
 HEAD_SIZE, CLASSES = 4, 11
 TIED = {"rows.weight": {"fan_in": 8, "base_fan_in": 8, "own": 1.0}}
@@ -280,5 +281,5 @@ def test_a_branch_that_returns_no_tensor_is_refused() -> None:
             return {"out": x}
 
     model = nn.Sequential(Returning())
-    with pytest.raises(ConfigError, match=r"branches='0' is refused: it returns a dict"):
+    with refused("branches", "0"):
         observe(model, lambda: model(torch.ones(1)), {}, ["0"])

@@ -21,6 +21,7 @@ import pytest
 from sweeper.cli.app import app
 from sweeper.study.study import Study
 from tests.command_lines import parse
+from tests.golden import Golden
 
 SIZES = [
     "train.steps=4",
@@ -142,11 +143,14 @@ def tree(folder: Path) -> list[str]:
     return sorted(str(path.relative_to(folder)) for path in folder.rglob("*"))
 
 
-def assert_refused(answer: Answer, *said: str, code: int = 2) -> None:
-    """Assert one clear message, the exit code, and nothing else."""
+def assert_refused(answer: Answer, *said: str | Golden, code: int = 2) -> None:
+    """Assert one clear message, kept whole or with what is `said`, the exit code, nothing else."""
     assert answer.code == code, answer
     assert answer.out == ""
     assert answer.err.startswith("Error: ") and answer.err.count("\n") == 1, answer.err
     assert "Traceback" not in answer.err
     for words in said:
-        assert words in answer.err
+        if isinstance(words, Golden):
+            words.says(answer.err)
+        else:
+            assert words in answer.err

@@ -168,28 +168,6 @@ def test_rules(sweeper: Run, workplace: Path) -> None:
     assert ("inverse_fan_in", "sign") in kept and ("root_max", "orthogonal") not in kept
 
 
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        (["check.steps=0"], "check.steps=0 is refused"),
-        (["check.stepz=1"], "check.steps"),
-        (["check.device=moon"], "check.device='moon' is refused"),
-        (["transfer.widths=[20]"], "transfer.widths=20 is refused"),
-        (["check.batch=99999999"], "check.batch: "),
-        (["--folder", "/dev/null/there"], "/dev/null/there cannot be made"),
-        (["--rules", "--folder", "/dev/null"], "/dev/null cannot be made"),
-        (["--strict", "--rules"], "--strict judges the coordinate check"),
-        (["--study", "nope"], "there is no study in runs yet"),
-    ],
-)
-def test_bad_input_is_one_message(
-    sweeper: Run, workplace: Path, words: list[str], said: str
-) -> None:
-    given = QUICK if words[0] != "--study" else []
-    assert_refused(sweeper("check", *given, *words), said)
-    assert not {path.name for path in workplace.glob("runs/*")} - {".cache"}
-
-
 ODD = """
 import torch
 from torch import nn

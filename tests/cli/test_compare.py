@@ -15,6 +15,7 @@ from sweeper.study.setup import read_setup, trials_of, write_setup
 from sweeper.study.study import Study
 from sweeper.trial import Log2Hps, Result
 from tests.cli.driver import Run, assert_refused
+from tests.golden import Golden
 from tests.report.samples import plan
 
 ETAS = (-1.0, 0.0, 1.0)
@@ -113,7 +114,7 @@ def test_the_document_has_places_robustness_and_costs(ranked: Path, sweeper: Run
     robust = {one["octaves"]: one["value"] for one in document["candidates"][0]["robustness"]}
     assert robust[1.0] == pytest.approx(0.1, abs=0.01)
     cost = document["studies"][0]
-    # Three runs of the search; 2 widths x 3 rates x 3 seeds of a minute each prove it.
+    # Three runs of the search; 2 widths x 3 rates x 3 seeds of a minute each validate it.
     assert cost["tuning"]["trials"] == 3
     assert (cost["validation"]["trials"], cost["validation"]["seconds"]) == (
         18,
@@ -124,7 +125,9 @@ def test_the_document_has_places_robustness_and_costs(ranked: Path, sweeper: Run
     assert cost["tuning"]["share"] == pytest.approx(share)
 
 
-def test_a_study_is_compared_by_its_current_setup(ranked: Path, sweeper: Run) -> None:
+def test_a_study_is_compared_by_its_current_setup(
+    ranked: Path, sweeper: Run, golden: Golden
+) -> None:
     """What a longer search and its ladder follow is kept, and not counted."""
     folder, before = ranked / "a", sweeper("compare", "a", "b", "--json").document
     short = read_setup(folder)
@@ -134,16 +137,18 @@ def test_a_study_is_compared_by_its_current_setup(ranked: Path, sweeper: Run) ->
     with Study.open(folder) as study:
         study.record([replace(searched, trial=replace(searched.trial, spec=long))])
     write_setup(folder, long)
-    assert_refused(sweeper("compare", "a", "b"), "no validated ladder over width in a: run ")
+    assert_refused(sweeper("compare", "a", "b"), golden)
     record(folder, 3.0, steps=9)
-    assert_refused(sweeper("compare", "a", "b"), "train.steps is 9 in a, 4 in b")
+    assert_refused(sweeper("compare", "a", "b"), golden)
     anyway = sweeper("compare", "a", "b", "--anyway", "--json").document["studies"][0]
     assert (anyway["tuning"]["trials"], anyway["validation"]["trials"]) == (1, 18)
     write_setup(folder, short)
     assert sweeper("compare", "a", "b", "--json").document == before
 
 
-def test_no_command_goes_on_from_the_verdict_of_another_setup(ranked: Path, sweeper: Run) -> None:
+def test_no_command_goes_on_from_the_verdict_of_another_setup(
+    ranked: Path, sweeper: Run, golden: Golden
+) -> None:
     folder = ranked / "a"
     write_json(folder / "transfer/w32-d1/plan.json", plan())
     assert len(Documents.read(folder).targets) == 1
@@ -154,7 +159,7 @@ def test_no_command_goes_on_from_the_verdict_of_another_setup(ranked: Path, swee
     status = sweeper("status", "--study", "a")
     assert "the search is not finished" in status.out and not status.next
     refused = sweeper("export", "--study", "a", "--to", "pytorch")
-    assert_refused(refused, "the study 'a' has no such plan yet: run `sweeper transfer --study a")
+    assert_refused(refused, golden)
 
 
 def test_the_eta_that_is_planned_is_compared(ranked: Path, sweeper: Run) -> None:
@@ -167,50 +172,39 @@ def test_the_eta_that_is_planned_is_compared(ranked: Path, sweeper: Run) -> None
 
 
 def test_other_training_is_refused_by_name_unless_told(
-    study: Path, workplace: Path, sweeper: Run
+    study: Path, workplace: Path, sweeper: Run, golden: Golden
 ) -> None:
     shutil.copytree(study, study.parent / "b")
     record(study, 3.0)
     record(study.parent / "b", 3.5, steps=8)
     answer = sweeper("compare", "a", "b")
-    assert_refused(answer, "train.steps is 4 in a, 8 in b", "--anyway")
+    assert_refused(answer, golden)
     assert not (workplace / "runs/comparisons").exists()
     told = sweeper("compare", "a", "b", "--anyway")
     assert told.code == 0, told.err
     assert "Note: compared anyway: train.steps is 4 in a, 8 in b" in told.out
 
 
-def test_a_study_without_a_ladder_gets_the_command_to_run(ranked: Path, sweeper: Run) -> None:
+def test_a_study_without_a_ladder_gets_the_command_to_run(
+    ranked: Path, sweeper: Run, golden: Golden
+) -> None:
     shutil.rmtree(ranked / "b/transfer")
     answer = sweeper("compare", "a", "b")
-    assert_refused(answer, "in b", "`sweeper transfer --study b --to-width 32 --validate`")
+    assert_refused(answer, golden)
 
 
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        (["a"], "two studies or more"),
-        (["a", "a"], "a is given twice"),
-        (["a", "nobody"], "there is no study 'nobody'"),
-    ],
-)
-def test_bad_words_are_refused(
-    words: list[str], said: str, study: Path, workplace: Path, sweeper: Run
-) -> None:
-    assert_refused(sweeper("compare", *words), said)
-    assert not (workplace / "runs/comparisons").exists()
-
-
-def test_trials_that_are_gone_are_told(ranked: Path, sweeper: Run) -> None:
+def test_trials_that_are_gone_are_told(ranked: Path, sweeper: Run, golden: Golden) -> None:
     for path in (ranked / "b/results").glob("*.jsonl"):
         path.unlink()
-    assert_refused(sweeper("compare", "a", "b"), "b: the study holds no trial of its ladder's")
+    assert_refused(sweeper("compare", "a", "b"), golden)
 
 
-def test_a_damaged_record_gets_the_command_that_writes_it_anew(ranked: Path, sweeper: Run) -> None:
+def test_a_damaged_record_gets_the_command_that_writes_it_anew(
+    ranked: Path, sweeper: Run, golden: Golden
+) -> None:
     path = ranked / "b/transfer/w32-d1/validation.json"
     path.write_text(path.read_text().replace('"losses"', '"lost"'))
-    assert_refused(sweeper("compare", "a", "b"), "b: its validation.json is damaged")
+    assert_refused(sweeper("compare", "a", "b"), golden)
 
 
 class TestReportOfSeveral:
@@ -243,16 +237,3 @@ class TestReportOfSeveral:
         answer = sweeper("report", "a", "b", "--picture", "p.svg")
         assert answer.code == 0 and "picture: p.svg" in answer.out
         assert {"p.svg", "p-dark.svg"} <= {path.name for path in workplace.iterdir()}
-
-    @pytest.mark.parametrize(
-        ("words", "said"),
-        [
-            (["a", "b", "--picture", "p.png"], "a file whose name ends in .svg"),
-            (["a", "b", "--picture", "no/p.svg"], "there is no folder no"),
-            (["a", "--picture", "p.svg"], "--picture is of several studies"),
-            (["a", "a"], "a is given twice"),
-        ],
-    )
-    def test_bad_words(self, words: list[str], said: str, ranked: Path, sweeper: Run) -> None:
-        assert_refused(sweeper("report", *words), said)
-        assert not (ranked / "comparisons").exists()

@@ -2,7 +2,7 @@ import json
 
 import pytest
 
-from tests.cli.driver import TINY, Run, assert_refused
+from tests.cli.driver import TINY, Run
 
 REAL = [
     *TINY,
@@ -48,22 +48,3 @@ def test_what_does_not_fail_is_not_diagnosed(sweeper: Run, study) -> None:
     answer = sweeper("diagnose", *words, "transfer.max_shift=50", "transfer.max_loss_gap=1000")
     assert answer.code == 0 and "Nothing to diagnose" in answer.out
     assert "Ablations" not in answer.out
-
-
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        (["--over", "length"], "--over='length' is refused: width or depth"),
-        (["--over", "depth"], "transfer.depths must name a size beyond the base"),
-        (["transfer.widths=[16]"], "transfer.widths must name a size beyond the base"),
-        (["--only", "batsh"], "--only batsh: there is no such ablation; did you mean batch"),
-        (["--study", "nope"], "there is no study 'nope'"),
-        (["train.warmup=0.3"], "no finished trial of this configuration"),
-        (
-            ["transfer.hyperparameter=alpha_attn"],
-            "transfer.hyperparameter='alpha_attn' is refused: eta",
-        ),
-    ],
-)
-def test_bad_input(sweeper: Run, study, words: list[str], said: str) -> None:
-    assert_refused(sweeper("diagnose", *words), said)

@@ -55,6 +55,7 @@ search parameterization.space.etta=1
 search parameterization.space.eta=3
 search study=a/b
 search study=a --study b
+search --root a root=b
 search root=
 search study.storage=nope
 search hydra.run.dir=x
@@ -74,16 +75,51 @@ transfer --to-width x
 transfer --to-width 64 --strict
 transfer --to-width 64 --dry-run
 transfer --to-width 64 --root empty
+transfer --to-width 64 --root text.txt
+transfer --to-width 64 --root '~no-such-user'
+transfer --to-width 64 root=null
+transfer --to-width 64 root=text.txt
+transfer --to-width 64 'root=${oc.env:NOPE_NOPE}'
 transfer --to-width 64 --study nope
+transfer --to-width 64 --study ../a
+transfer --to-width 64 study=b
 transfer --to-width 8 --study a
 transfer --to-width 64 --to-depth 0 --study a
 transfer --to-width 44 --study a
+transfer --to-width 8000000000000000000 --study a
+transfer --to-width 64 --to-depth 1000000 --study a
+transfer --to-width 64 transfer.hyperparameter=alpha
+transfer --to-width 64 transfer.hyperparameter=alpha_attn transfer.correct=true
 transfer --to-width 64 --study a parameterization=mup
+transfer --to-width 64 parameterization.space.eta.low=0
 transfer --to-width 64 --study a study.name=b
 transfer --to-width 64 --study a model=llama experiment=demo
 transfer --to-width 64 --study a transfer.seedz=1
+transfer --to-width 64 train.steps=5
+transfer --to-width 64 train=null
+transfer --to-width 64 '~transfer.widths'
+transfer --to-width 64 +foo=1
+transfer --to-width 64 transfer.widths=[20]
+transfer --to-width 64 transfer.max_shift=nan
+transfer --to-width 64 data.path=/nope
+transfer --to-width 64 data=tokens
+transfer --to-width 64 a,b
+transfer --to-width 64 runner.device=tpu
 transfer --to-width 64 --study a --to-tokens 100
 transfer --to-width 64 --study a --to-tokens 1.5
+transfer --to-width 64 --to-tokens 1e30 law=joint
+transfer --to-width 64 --to-tokens 31 law=joint
+transfer --to-width 64 --to-batch 9 law=joint
+transfer --to-width 64 --to-batch 4 law=horizon
+transfer --to-width 64 --to-tokens 256 law=batch
+transfer --to-width 64 --to-tokens 256 law=decay
+transfer --to-width 64 --to-tokens 256 law=fit
+transfer --to-width 64 --validate law=fit
+transfer --to-width 64 law=fit transfer.hyperparameter=alpha_attn
+transfer --to-width 64 law=nope
+transfer --to-width 64 law=joint law.tokens=9
+transfer --to-width 64 law._target_=math.sqrt
+transfer --to-width 64 law._target_=collections.Counter
 transfer --to-width 64 --study a --to-batch 0
 transfer --to-width 64 --study a transfer.correct=true
 transfer --to-width 64 --study a --validate transfer.widths=[]
@@ -91,29 +127,77 @@ transfer --to-width 64 --study a law=fit
 diagnose --study a --over nope
 diagnose --study a --only nope
 diagnose --study a transfer.widths=[16]
+diagnose --study a --over depth
+diagnose --study a --only batsh
+diagnose --study nope
+diagnose train.warmup=0.3
+diagnose transfer.hyperparameter=alpha_attn
+diagnose --root empty
 explain
 explain --to-width 64 --from x
 explain --from absent.json
 explain --from text.txt
+explain --from array.json
+explain --from empty.json
+explain --from x --to-depth 4
+explain --from x --config-dir conf
+explain --from x model.width=8
+explain --to-width 100 --study a
+explain --to-width 8000000000000000000
+explain --to-width 64 --to-depth 1000000
+explain --to-width 64 model=nope
+explain --to-width 64 '~model'
+explain --to-width 64 model._target_=nope.Nope
+explain --to-width 64 model._target_=builtins.dict
+explain --to-width 64 --config-dir nope
+explain --to-width 64 --root empty --study a
 explain --to-width 64 parameterization=own
 check --strict --scales
 check transfer.widths=[] transfer.depths=[]
 check check.steps=0
+check check.stepz=1
+check check.device=moon
+check --study a transfer.widths=[20]
+check --study a check.batch=99999999
+check --study a --folder /dev/null/there
+check --rules --folder /dev/null
+check --strict --rules
+check --study nope
+check --study a --root empty
 export --to nope --study a
 export --to pytorch --study a
 export --to pytorch --study a --plan x
 export --to pytorch --plan absent.json
 export --to pytorch --study a --accept nope
 export --to hf --study a family=nope
+export --to pytorch x=1
+export --to hf
+export --to pytorch --study nope
+export --to pytorch --plan x --to-width 64
+export --to sweeper.export.exporter.Exporter
+export --to pytorch root=empty
 compare a
 compare a a
 compare a nope
 report a nope
 report a --picture x.svg
+report a --study b
+report --watch
+report --json --root empty
+report --study b
 report a a --picture x.png
+report a a --picture no/x.svg
+report a a
 status nope
+status --study=b
+status --watch --root empty
+status --root text.txt
+status --root '~no-such-user'
+status --root ''
+status root=empty
 status a b
 cancel nope
+cancel --study b
 doctor --root ''
 """.strip().splitlines()
 
@@ -142,9 +226,13 @@ def test_help(sweeper: Run, golden: Golden, verb: str) -> None:
 
 def test_bad_input(sweeper: Run, study: Path, golden: Golden) -> None:
     """Each is one message and exit code 2, and nothing is written."""
+    Path("array.json").write_text("[]")
+    Path("empty.json").write_text("{}")
     before = {path: path.stat().st_mtime_ns for path in study.rglob("*")}
     answers = {line: sweeper(*shlex.split(line)) for line in BAD_INPUT}
-    assert not [line for line, answer in answers.items() if answer.code != 2 or answer.out]
+    for line, answer in answers.items():
+        assert answer.code == 2 and not answer.out, line
+        assert answer.err.startswith("Error: ") and answer.err.count("\n") == 1, line
     said = [f"$ sweeper {line}\n{answer.err}" for line, answer in answers.items()]
     assert {path: path.stat().st_mtime_ns for path in study.rglob("*")} == before
     golden.check("cli/bad-input", "\n".join(said))

@@ -15,6 +15,7 @@ from sweeper.study.study import Study
 from sweeper.trial import FORMAT
 from tests.cli.driver import TINY, Run, assert_refused, rewrite_results, tree
 from tests.faults.harness import CommandProcess, until
+from tests.golden import Golden
 
 
 def progress(folder: Path, **values: object) -> None:
@@ -62,7 +63,6 @@ class TestCancel:
 def test_a_study_is_named_as_transfer_names_it(verb: str, sweeper: Run, study: Path) -> None:
     for words in (["--study", "a"], ["--study=a", "root=runs"], ["study=a"]):
         assert sweeper(verb, *words, "--json").document["study"] == "a"
-    assert_refused(sweeper(verb, "--study", "b"), "there is no study 'b'")
 
 
 class TestStatus:
@@ -129,9 +129,9 @@ class TestStatus:
         assert_refused(sweeper(verb, name))
         assert tree(study) == before
 
-    def test_a_near_miss_is_suggested(self, sweeper: Run, study: Path) -> None:
+    def test_a_near_miss_is_suggested(self, sweeper: Run, study: Path, golden: Golden) -> None:
         shutil.copytree(study, study.with_name("long-name"))
-        assert_refused(sweeper("status", "long-nam"), "did you mean long-name?")
+        assert_refused(sweeper("status", "long-nam"), golden)
 
     @pytest.mark.parametrize("name", ["search.json", "progress.json", "config.yaml"])
     @pytest.mark.parametrize("text", ["{", "[]"])
@@ -207,12 +207,14 @@ class TestReport:
         }
         assert answer.next == following
 
-    def test_a_full_disk(self, sweeper: Run, study: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_a_full_disk(
+        self, sweeper: Run, study: Path, monkeypatch: pytest.MonkeyPatch, golden: Golden
+    ) -> None:
         def full(*_: object) -> None:
             raise OSError(28, "No space left on device")
 
         monkeypatch.setattr("sweeper.report.page.write_atomically", full)
-        assert_refused(sweeper("report"), "No space left on device", code=1)
+        assert_refused(sweeper("report"), golden, code=1)
 
 
 OLDER_COMMANDS = [
@@ -249,7 +251,5 @@ def test_a_study_of_an_older_version_is_refused_and_stays_as_it_is(
 ) -> None:
     forget_format(study, part)
     before = {path: path.read_bytes() for path in study.rglob("*.*") if path.is_file()}
-    said = f"the study in {study} was written by an older version of sweeper"
-    advice = "search anew under another study.name, or use that version"
-    assert_refused(sweeper(*words), said, advice)
+    assert_refused(sweeper(*words), str(study), "older version")
     assert {path: path.read_bytes() for path in before} == before

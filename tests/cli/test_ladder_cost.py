@@ -8,6 +8,7 @@ import pytest
 
 from tests.cli.driver import Run, assert_refused, tree
 from tests.cli.test_transfer import VALIDATE
+from tests.golden import Golden
 
 
 @pytest.fixture
@@ -41,8 +42,10 @@ def test_runs_sizes_etas_seeds_and_cost_are_told(
     assert large["flops"] > base["flops"] > 0 and large["seconds"] > 0
 
 
-def test_it_takes_the_proof_and_refuses_what_that_refuses(sweeper: Run, study: Path) -> None:
+def test_it_takes_the_validation_and_refuses_what_that_refuses(
+    sweeper: Run, study: Path, golden: Golden
+) -> None:
     answer = sweeper("transfer", "--to-width", "32", "--dry-run")
-    assert_refused(answer, "--dry-run shows what --validate would train: give both")
+    assert_refused(answer, golden)
     answer = sweeper(*VALIDATE, "--dry-run", "transfer.widths=[16]")
-    assert_refused(answer, "--validate has no ladder to train")
+    assert_refused(answer, golden)

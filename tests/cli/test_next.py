@@ -67,7 +67,7 @@ def test_a_search_goes_on_as_it_was_typed(folder: Path) -> None:
         assert next_line(folder) == "sweeper status --study demo --watch"
 
 
-def test_then_the_transfer_its_proof_and_the_export(folder: Path) -> None:
+def test_then_the_transfer_its_validation_and_the_export(folder: Path) -> None:
     write(folder / "search.json", search())
     assert next_line(folder) == "sweeper transfer --study demo --to-width 128 --validate"
     planned(folder)
@@ -84,7 +84,7 @@ def test_then_the_transfer_its_proof_and_the_export(folder: Path) -> None:
         (256, "transfer.seeds=3 transfer.step=1"),  # above the base it would cost far more
     ],
 )
-def test_the_first_proof_is_cheap_unless_the_study_says_otherwise(
+def test_the_first_validation_is_cheap_unless_the_study_says_otherwise(
     folder: Path, width: int, words: str
 ) -> None:
     config = compose_tree([f"model.width={width}"])
@@ -106,12 +106,12 @@ CHEAP = ["transfer.seeds=3", "transfer.step=1"]
         (32, 256, "[32,64,128]"),
         (16, 32, "[16,32]"),
         (16, 24, "[16,24]"),
-        (32, 32, ""),  # there is no width to prove it by
+        (32, 32, ""),  # there is no width to validate it by
         (96, 192, "[32,64,128]"),
         (96, 256, ""),  # the default's end at the target
     ],
 )
-def test_a_plan_is_proved_by_cheap_ladders_that_end_at_its_target(
+def test_a_plan_is_validated_by_cheap_ladders_that_end_at_its_target(
     folder: Path, width: int, target: int, widths: str
 ) -> None:
     """The default's would be as wide as 256, whatever the target."""
@@ -148,14 +148,14 @@ def test_a_doubt_is_settled_by_seeds(folder: Path) -> None:
     assert next_line(folder) == f"{TYPED} transfer.seeds=5"
 
 
-def test_a_plan_made_anew_keeps_the_words_of_its_proof(folder: Path) -> None:
+def test_a_plan_made_anew_keeps_the_words_of_its_validation(folder: Path) -> None:
     """A transfer without --validate trains no ladder: its own words would settle nothing."""
     write(folder / "search.json", search())
     doubt = validation("cannot say yet")
     doubt["axes"][0]["settle"] = ["transfer.seeds=7"]
-    proof = f"{TYPED} transfer.step=1"
-    planned(folder, doubt | {"command": f"{proof} --json"})
-    assert next_line(folder) == f"{proof} transfer.seeds=7"
+    validating = f"{TYPED} transfer.step=1"
+    planned(folder, doubt | {"command": f"{validating} --json"})
+    assert next_line(folder) == f"{validating} transfer.seeds=7"
     planned(folder, doubt)  # of an earlier version, which kept no command
     plain = TYPED.replace(" --validate", "")
     assert next_line(folder) == f"{plain} --validate transfer.seeds=7"

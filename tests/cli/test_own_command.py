@@ -19,6 +19,7 @@ from sweeper.config.command_line import with_user_command
 from sweeper.study.study import Study
 from tests.cli.driver import Answer, Run, assert_refused, results, spawn, tree
 from tests.command.commands import METRIC, SCRIPT
+from tests.golden import Golden
 
 WORDS = ("--lr={eta}", "--width={width}", "--steps={steps}", "--seed={seed}", "--dir={dir}")
 ETA = "parameterization.space.eta={low: -10, high: -4, default: -7}"
@@ -117,24 +118,24 @@ def test_a_dry_run_shows_the_command_and_writes_nothing(
 
 
 @pytest.mark.parametrize(
-    ("words", "command", "said"),
+    ("words", "command"),
     [
-        ((), ("--lr={eta}", "--x={wdith}"), ("runner.command", "{wdith}", "did you mean width")),
-        ((), ("--x={width}",), ("takes eta", "--eta={eta}", "runner.uses=[eta]")),
-        ((), ("--lr={eta", "--x"), ("runner.command", "braces in pairs")),
-        ((), ("--lr={eta.__class__}",), ("runner.command", "in braces")),
-        (("+parameterization.space.wd={low: -3, high: 0, default: -1}",), WORDS, ("takes wd",)),
-        (("+parameterization.space.width={low: 1, high: 2, default: 1}",), WORDS, ("width",)),
-        ((), (*WORDS, "--heads={width//64}"), ("runner.command='{width//64}'", "0 at width 16")),
-        (("metric=loss",), WORDS, ("runner.metric", "(?P<loss>...)")),
-        (("runner.code=[nothing*.py]",), WORDS, ("runner.code", "none matches")),
-        (("data=stdlib",), WORDS, ("data", "data=own")),
-        (("runner=engine",), WORDS, ("runner.",)),
-        (("parameterization=mup",), WORDS, ("takes the plan", "--plan={plan}")),
-        (("runner.hang=0",), WORDS, ("runner.hang",)),
-        (("runner.cwd=/nowhere",), WORDS, ("runner.cwd",)),
-        (("search.seeds=2",), WORDS[:3], ("search.seeds", "{seed}")),
-        (("search.seeds=2",), (*WORDS[:3], "--plan={plan}"), ("search.seeds", "{seed}")),
+        ((), ("--lr={eta}", "--x={wdith}")),
+        ((), ("--x={width}",)),
+        ((), ("--lr={eta", "--x")),
+        ((), ("--lr={eta.__class__}",)),
+        (("+parameterization.space.wd={low: -3, high: 0, default: -1}",), WORDS),
+        (("+parameterization.space.width={low: 1, high: 2, default: 1}",), WORDS),
+        ((), (*WORDS, "--heads={width//64}")),
+        (("metric=loss",), WORDS),
+        (("runner.code=[nothing*.py]",), WORDS),
+        (("data=stdlib",), WORDS),
+        (("runner=engine",), WORDS),
+        (("parameterization=mup",), WORDS),
+        (("runner.hang=0",), WORDS),
+        (("runner.cwd=/nowhere",), WORDS),
+        (("search.seeds=2",), WORDS[:3]),
+        (("search.seeds=2",), (*WORDS[:3], "--plan={plan}")),
     ],
 )
 def test_what_cannot_work_is_refused_before_anything_runs(
@@ -143,40 +144,42 @@ def test_what_cannot_work_is_refused_before_anything_runs(
     script: Path,
     words: tuple[str, ...],
     command: tuple[str, ...],
-    said: tuple[str, ...],
+    golden: Golden,
 ) -> None:
     before = tree(workplace)
-    assert_refused(sweeper(*searched(*words, command=command)), *said)
+    assert_refused(sweeper(*searched(*words, command=command)), golden)
     assert tree(workplace) == before
 
 
-def test_a_script_that_is_not_there_is_refused(sweeper: Run, workplace: Path) -> None:
+def test_a_script_that_is_not_there_is_refused(
+    sweeper: Run, workplace: Path, golden: Golden
+) -> None:
     before = tree(workplace)
-    assert_refused(sweeper(*searched(), "--dry-run"), "'train.py'", "a script that is there, from")
+    assert_refused(sweeper(*searched(), "--dry-run"), golden)
     assert tree(workplace) == before
 
 
-def test_a_ladder_needs_what_it_changes(sweeper: Run, workplace: Path, script: Path) -> None:
+def test_a_ladder_needs_what_it_changes(
+    sweeper: Run, workplace: Path, script: Path, golden: Golden
+) -> None:
     answer = sweeper(*searched(command=("--lr={eta}", "--width={width}", "--dir={dir}")))
     assert answer.err.count("Note: the command takes no {seed}") == 1
     seeds = "transfer.seeds=1"
-    said = ("transfer.seeds=2", "takes no {seed}", "--seed={seed}", "search again")
-    assert_refused(sweeper("transfer", "--to-width=64", "--validate"), *said)
+    assert_refused(sweeper("transfer", "--to-width=64", "--validate"), golden)
     deep = ("transfer.depths=[1,2]", seeds)
-    assert_refused(sweeper("transfer", "--to-width=64", "--validate", *deep), "takes {depth}")
-    assert_refused(sweeper("transfer", "--to-width=64", "--to-depth=2"), "takes {depth}")
+    assert_refused(sweeper("transfer", "--to-width=64", "--validate", *deep), golden)
+    assert_refused(sweeper("transfer", "--to-width=64", "--to-depth=2"), golden)
     assert_refused(sweeper("check", "--study=a"), "runner.uses", "sweeper.watch(model)")
     assert_refused(sweeper("explain", "--to-width=64", "parameterization=own"), "own")
 
 
 def test_a_ladder_s_widths_must_fit_the_command(
-    sweeper: Run, workplace: Path, script: Path
+    sweeper: Run, workplace: Path, script: Path, golden: Golden
 ) -> None:
     sweeper(*searched(command=(*WORDS, "--kind=plain", "--width={16*(width//16)}")))
     narrow = ("transfer.widths=[8,16]", "--to-width=64", "--validate")
-    said = ("runner.command='{16*(width//16)}'", "0 at width 8")
     before = tree(workplace)
-    assert_refused(sweeper("transfer", *narrow), *said)
+    assert_refused(sweeper("transfer", *narrow), golden)
     assert tree(workplace) == before
 
 
@@ -193,12 +196,14 @@ def test_equal_failures_stop_the_search_with_one_reason(
     assert fixed.code == 0
 
 
-def test_an_edited_script_is_another_trial(sweeper: Run, workplace: Path, script: Path) -> None:
+def test_an_edited_script_is_another_trial(
+    sweeper: Run, workplace: Path, script: Path, golden: Golden
+) -> None:
     sweeper(*searched())
     script.write_text(script.read_text() + "\n# the same, edited\n")
     refused = sweeper("transfer", "--to-width=64")
-    assert_refused(refused, "train.py changed since", "search --study a", "--new-setup")
-    assert_refused(sweeper(*searched()), "setup: the content of train.py changed. ")
+    assert_refused(refused, golden)
+    assert_refused(sweeper(*searched()), golden)
     again = sweeper(*searched("--new-setup"))
     assert starts(workplace) == 14 and "train.py changed: earlier trials" in again.err
 
@@ -322,22 +327,8 @@ def test_a_pattern_that_never_ends_stops_the_search(
 
 @pytest.mark.parametrize("words", [["python", "train.py", "--lr={eta}"], ["python3", "train.py"]])
 def test_a_command_without_its_dashes_is_told_where_it_stands(
-    sweeper: Run, words: list[str]
+    sweeper: Run, words: list[str], golden: Golden
 ) -> None:
-    said = "A command of yours stands behind --, as in: sweeper search ... -- python train.py"
-    assert_refused(sweeper("search", "metric=loss", *words), said)
+    assert_refused(sweeper("search", "metric=loss", *words), golden)
     assert "A command of yours" not in sweeper("search", "nonsense").err
     assert "A command of yours" not in sweeper("search", "--nonsense").err
-
-
-@pytest.mark.parametrize("study", ["a b", "it's", 'say "x"', "$(touch owned)", "é漢"])
-def test_a_study_s_odd_name_is_refused_or_is_its_folder(
-    sweeper: Run, workplace: Path, script: Path, study: str
-) -> None:
-    words = [word for word in searched() if word != "study=a"]
-    answer = sweeper(*words, "--study", study)
-    assert not (workplace / "owned").exists()
-    if answer.code:
-        assert_refused(answer, "study")
-    else:
-        assert {path.name for path in (workplace / "runs").iterdir()} == {study}

@@ -128,7 +128,7 @@ def test_strict_needs_the_check_too(
             experiment=experiment, planned=best, verdicts=[], trend=None
         ),
     )
-    monkeypatch.setattr("sweeper.cli.transfer._unproven", lambda *_: [])
+    monkeypatch.setattr("sweeper.cli.transfer._not_validated", lambda *_: [])
     words = [*PLAN, "--validate"]
     assert sweeper(*words, "--strict", "transfer.check=false").code == 0
     assert sweeper(*words).code == 0

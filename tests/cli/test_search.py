@@ -18,6 +18,7 @@ from sweeper.study.lock import StudyLock
 from sweeper.trial import FORMAT
 from tests.cli.driver import LONG, TINY, Answer, Run, assert_refused, results, rewrite_results, tree
 from tests.faults.harness import CommandProcess, until
+from tests.golden import Golden
 
 HUGE = "parameterization.space.eta={low: 50, high: 52, default: 51}"
 """Learning rates that no model survives."""
@@ -105,17 +106,12 @@ class TestSearch:
 
 class TestAnotherSetup:
     def test_is_refused_with_what_changed_and_nothing_is_touched(
-        self, sweeper: Run, study: Path, trained: list[str]
+        self, sweeper: Run, study: Path, trained: list[str], golden: Golden
     ) -> None:
         before = {path: path.read_bytes() for path in study.rglob("*") if path.is_file()}
         words = [*TINY, "--study", "a", "train.warmup=0.3", "optimizer=lion"]
         for flags in ([], ["--dry-run"]):
-            assert_refused(
-                sweeper("search", *words, *flags),
-                "the study 'a' has 3 trials of another setup: optimizer was adamw, is lion; ",
-                "train.warmup was 0.1, is 0.3. ",
-                "another study with --study, or add --new-setup",
-            )
+            assert_refused(sweeper("search", *words, *flags), golden)
         assert trained == []
         assert before == {path: path.read_bytes() for path in study.rglob("*") if path.is_file()}
 
@@ -150,10 +146,10 @@ class TestAnotherSetup:
         assert source["objective"] == pytest.approx(second["best"])
 
     def test_a_study_that_does_not_say_its_setup_tells_it_by_its_trials(
-        self, sweeper: Run, study: Path
+        self, sweeper: Run, study: Path, golden: Golden
     ) -> None:
         (study / "setup.json").unlink()
-        assert_refused(sweeper("search", *TINY, "study=a", "train.steps=3"), "train.steps was 4")
+        assert_refused(sweeper("search", *TINY, "study=a", "train.steps=3"), golden)
         assert sweeper("search", *TINY, "study=a").code == 0 and (study / "setup.json").is_file()
 
 
@@ -250,7 +246,7 @@ class TestTrouble:
         assert again.code == 0 and "failed" not in again.out
 
     def test_a_full_disk(
-        self, sweeper: Run, workplace: Path, monkeypatch: pytest.MonkeyPatch
+        self, sweeper: Run, workplace: Path, monkeypatch: pytest.MonkeyPatch, golden: Golden
     ) -> None:
         def full(*_: object) -> None:
             raise OSError(28, "No space left on device")
@@ -261,24 +257,26 @@ class TestTrouble:
         assert answer.code == 1 and answer.err.splitlines()[-1].startswith("Error: cannot record")
         with monkeypatch.context() as patch:
             patch.setattr("sweeper.cli.search.write_atomically", full)
-            assert_refused(sweeper("search", *TINY, "study=a"), "No space left on device", code=1)
+            assert_refused(sweeper("search", *TINY, "study=a"), golden, code=1)
         assert sweeper("search", *TINY, "study=a").code == 0
 
-    def test_a_folder_that_cannot_be_written(self, sweeper: Run) -> None:
-        assert_refused(sweeper("search", *TINY, "root=/proc/nope"), "cannot be written")
+    def test_a_folder_that_cannot_be_written(self, sweeper: Run, golden: Golden) -> None:
+        assert_refused(sweeper("search", *TINY, "root=/proc/nope"), golden)
 
     @pytest.mark.parametrize("word", ["train.batch_size=100000", "train.seq_len=4000"])
-    def test_too_little_text(self, sweeper: Run, workplace: Path, word: str) -> None:
-        assert_refused(sweeper("search", *TINY, word), "too short")
+    def test_too_little_text(
+        self, sweeper: Run, workplace: Path, word: str, golden: Golden
+    ) -> None:
+        assert_refused(sweeper("search", *TINY, word), golden)
 
     def test_a_storage_that_cannot_be_had(self, sweeper: Run) -> None:
         answer = sweeper("search", *TINY, "study.storage=mysql://me:s3cret@localhost:1/d")
-        assert_refused(answer, "mysql://me:***@localhost:1/d cannot be used")
+        assert_refused(answer, "mysql://me:***@localhost:1/d")
         assert "s3cret" not in answer.err
 
 
 def test_a_storages_password_is_never_written(
-    sweeper: Run, study: Path, monkeypatch: pytest.MonkeyPatch
+    sweeper: Run, study: Path, monkeypatch: pytest.MonkeyPatch, golden: Golden
 ) -> None:
     word = "study.storage='mysql://me:s3cret@host/d'"
     monkeypatch.setattr("sys.argv", ["sweeper", "search", *TINY, word])
@@ -290,22 +288,17 @@ def test_a_storages_password_is_never_written(
     assert "mysql://me:***@host/d" in answer.document["provenance"]["command"]
     for path in study.rglob("*"):
         assert path.is_dir() or b"s3cret" not in path.read_bytes(), path
-    assert_refused(
-        sweeper("transfer", "--to-width", "32", "--validate"), "password is not kept: give study."
-    )
+    assert_refused(sweeper("transfer", "--to-width", "32", "--validate"), golden)
     assert not (study / "transfer").exists()
     assert sweeper("transfer", "--to-width", "32").code == 0
 
 
 def test_a_second_driver_is_refused(sweeper: Run, study: Path) -> None:
+    driver = f"process {os.getpid()} on {socket.gethostname()}"
     with StudyLock(study):
         before = tree(study)
         for flags in ([], ["--json"]):
-            assert_refused(
-                sweeper("search", *TINY, "study=a", *flags),
-                "study a already has a driver: ",
-                f"process {os.getpid()} on {socket.gethostname()}",
-            )
+            assert_refused(sweeper("search", *TINY, "study=a", *flags), driver)
         assert tree(study) == before
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 import sweeper
-from sweeper.errors import BadInput
+from tests.golden import Golden
 
 RECORD = {"trial": "k", "hyperparameters": {"eta": 0.5}, "width": 64, "seed": 3, "dir": "d"}
 
@@ -24,7 +24,9 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def test_values_sizes_and_reports(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_values_sizes_and_reports(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, golden: Golden
+) -> None:
     trial = sweeper.current_trial()
     assert (trial.values, trial.sizes, trial.folder) == (
         {"eta": 0.5},
@@ -37,7 +39,7 @@ def test_values_sizes_and_reports(folder: Path, monkeypatch: pytest.MonkeyPatch)
     trial.report(2, 1.0)
     lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
     assert lines == [{"step": 0, "loss": 2.5}, {"step": 1, "loss": "nan", "heldout": 2.0}]
-    with pytest.raises(BadInput, match="plan"):
+    with golden.error():
         _ = trial.plan
 
 
@@ -53,9 +55,9 @@ def test_it_hears_that_it_should_stop(folder: Path) -> None:
         signal.signal(signal.SIGTERM, before)
 
 
-def test_outside_of_a_trial_it_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_outside_of_a_trial_it_says_so(monkeypatch: pytest.MonkeyPatch, golden: Golden) -> None:
     monkeypatch.delenv("SWEEPER_TRIAL", raising=False)
-    with pytest.raises(BadInput, match="SWEEPER_TRIAL is not set"):
+    with golden.error():
         sweeper.current_trial()
 
 

@@ -13,6 +13,8 @@ from sweeper.config.compose import (
 )
 from sweeper.errors import BadInput, ConfigError
 from sweeper.registry import OVERLAYS, conf_folder, groups
+from tests.golden import Golden
+from tests.refusals import refused
 
 Write = Callable[..., Path]
 
@@ -81,49 +83,45 @@ class TestCompose:
         assert tree["data"]["path"] == "/data/x.txt"
 
     @pytest.mark.parametrize(
-        ("words", "message"),
+        "words",
         [
-            (
-                ["parameterization=foo"],
-                "parameterization='foo' .* one of .*own, spectral, spectral_mup, standard, "
-                "standard_embedding, umup",
-            ),
-            (["model=null"], "model=None is refused: one of encoder_decoder, hf, llama"),
-            (["model=[llama]"], r"model=\['llama'\] is refused"),
-            (["experiment=nope"], "experiment='nope' is refused: one of coupling, demo"),
-            (["parametrization=mup"], "no such key; did you mean parameterization"),
-            (["modle.width=32"], "modle.width=32 is refused: .*did you mean model.width"),
-            (["train.stepz=3"], r"did you mean train\.steps"),
-            (["search=lr", "search.line.stp=1"], r"did you mean search\.line\.step"),
-            (["search.line.points=1"], r"search.line.points=1 .*search\.eta\.points"),
-            (["study.zzzzzzzzzzzzzzzzz=1"], r"known: study\.name, study\.storage"),
-            (["model.width.deep=1"], "model.width.deep=1 is refused"),
-            (["qqqq=1"], "known: .*parameterization, root, runner, search"),
-            (["~qqqq"], "qqqq=None is refused"),
-            (["+model=llama"], "the group is there already; write model=llama"),
-            (["hydra.run.dir=/tmp"], "Hydra's own settings"),
-            (["hydra=x"], "Hydra's own settings"),
-            (["model.width"], "'model.width' is not an override: write key=value"),
-            (["width 3"], "is not an override"),
-            (["=3"], "is not an override"),
-            ([""], "'' is not an override"),
-            (["model@here=llama"], "is not an override"),
-            (["model.width=1,2"], r"is a sweep; a list is written \[a,b\]"),
-            (["model.width=range(1,3)"], "is a sweep"),
-            (["model.width=choice(1,2)"], "is a sweep"),
-            (["study=ünï"], "cannot be read .*quote special characters"),
-            (["a=b=c"], "cannot be read"),
-            (["model.width=16'"], "cannot be read"),
-            (["data.path=\udcff"], "cannot be read"),
-            ([f"train.steps={'9' * 5000}"], "cannot be read"),
-            (["data=text"], r"data.path needs a value: add data.path=\.\.\. to the command"),
-            (["root=${oc.env:NOPE_NOPE}"], "^root: .*'NOPE_NOPE' not found$"),
-            (["root=${nope}"], "^root: Interpolation key 'nope' not found$"),
-            (["root=${"], "cannot be read"),
+            ["parameterization=foo"],
+            ["model=null"],
+            ["model=[llama]"],
+            ["experiment=nope"],
+            ["parametrization=mup"],
+            ["modle.width=32"],
+            ["train.stepz=3"],
+            ["search=lr", "search.line.stp=1"],
+            ["search.line.points=1"],
+            ["study.zzzzzzzzzzzzzzzzz=1"],
+            ["model.width.deep=1"],
+            ["qqqq=1"],
+            ["~qqqq"],
+            ["+model=llama"],
+            ["hydra.run.dir=/tmp"],
+            ["hydra=x"],
+            ["model.width"],
+            ["width 3"],
+            ["=3"],
+            [""],
+            ["model@here=llama"],
+            ["model.width=1,2"],
+            ["model.width=range(1,3)"],
+            ["model.width=choice(1,2)"],
+            ["study=ünï"],
+            ["a=b=c"],
+            ["model.width=16'"],
+            ["data.path=\udcff"],
+            [f"train.steps={'9' * 5000}"],
+            ["data=text"],
+            ["root=${oc.env:NOPE_NOPE}"],
+            ["root=${nope}"],
+            ["root=${"],
         ],
     )
-    def test_refusals(self, words: list[str], message: str) -> None:
-        with pytest.raises(BadInput, match=message) as error:
+    def test_refusals(self, words: list[str], golden: Golden) -> None:
+        with golden.error() as error:
             compose_tree(words)
         assert "\n" not in str(error.value) and len(str(error.value)) < 700 + len(words[0])
 
@@ -146,21 +144,21 @@ class TestUsersFolder:
         assert compose_tree(["search=mine"], folder)["search"] == {"_target_": "a.B"}
 
     @pytest.mark.parametrize(
-        ("files", "word", "message"),
+        ("files", "word"),
         [
-            ({"search__mine": "{{{"}, "search=mine", "--config-dir .*mine.yaml.*line 1"),
-            ({"search__mine": "a: \t- ["}, "search=mine", r"mine\.yaml"),
-            ({"search__mine": "3"}, "search=mine", "--config-dir .*Invalid loaded object"),
-            ({"search__mine": "defaults: [nope]"}, "search=mine", "Could not load 'search/nope'"),
-            ({"search__mine": "x: ${nope}"}, "search=mine", "^search.x: Interpolation key 'nope'"),
-            ({"experiment__mine": "train: {steps: 3}"}, "experiment=mine", "# @package _global_"),
-            ({"search__lr": "seeds: 3"}, "search=tpe", "lr.yaml has the name of one of sweeper's"),
-            ({"config": "root: x"}, "search=tpe", "config.yaml has the name"),
-            ({"other__a": "x: 1"}, "other=a", "other='a' is refused: there is no such key"),
+            ({"search__mine": "{{{"}, "search=mine"),
+            ({"search__mine": "a: \t- ["}, "search=mine"),
+            ({"search__mine": "3"}, "search=mine"),
+            ({"search__mine": "defaults: [nope]"}, "search=mine"),
+            ({"search__mine": "x: ${nope}"}, "search=mine"),
+            ({"experiment__mine": "train: {steps: 3}"}, "experiment=mine"),
+            ({"search__lr": "seeds: 3"}, "search=tpe"),
+            ({"config": "root: x"}, "search=tpe"),
+            ({"other__a": "x: 1"}, "other=a"),
         ],
     )
-    def test_refusals(self, my: Write, files: dict[str, str], word: str, message: str) -> None:
-        with pytest.raises(BadInput, match=message) as error:
+    def test_refusals(self, my: Write, files: dict[str, str], word: str, golden: Golden) -> None:
+        with golden.error() as error:
             compose_tree([word], my(**files))
         assert "\n" not in str(error.value)
 
@@ -194,18 +192,18 @@ class TestStudysConfig:
         assert read_tree(kept, ["logger=mine"], folder)["logger"] == {"_target_": "a.B"}
 
     @pytest.mark.parametrize(
-        ("word", "message"),
+        "word",
         [
-            ("train.stepz=1", r"train.stepz=1 is refused: .*did you mean train\.steps"),
-            ("model.width.x=1", "model.width.x=1 is refused"),
-            ("~transfer.widths", "cannot be taken away"),
-            ("data=nope", "data='nope' is refused"),
-            ("data=text", "data.path needs a value"),
-            ("root=${oc.env:NOPE_NOPE}", "^root: .*'NOPE_NOPE' not found$"),
+            "train.stepz=1",
+            "model.width.x=1",
+            "~transfer.widths",
+            "data=nope",
+            "data=text",
+            "root=${oc.env:NOPE_NOPE}",
         ],
     )
-    def test_refusals(self, kept: Path, word: str, message: str) -> None:
-        with pytest.raises(BadInput, match=message):
+    def test_refusals(self, kept: Path, word: str, golden: Golden) -> None:
+        with golden.error():
             read_tree(kept, [word])
 
     @pytest.mark.parametrize("text", ["{{{", "3", "- 1\n", "a: \x00", "a: ${nope}", "\t"])
@@ -215,23 +213,23 @@ class TestStudysConfig:
             read_tree(kept, [])
         assert "\n" not in str(error.value)
 
-    def test_a_file_that_is_gone_or_no_text(self, kept: Path) -> None:
+    def test_a_file_that_is_gone_or_no_text(self, kept: Path, golden: Golden) -> None:
         kept.write_bytes(b"\xff\xfe\xff")
-        with pytest.raises(BadInput, match=f"{kept} cannot be read"):
+        with golden.error():
             read_tree(kept, [])
         kept.unlink()
-        with pytest.raises(BadInput, match="cannot be read"):
+        with golden.error():
             read_tree(kept, [])
 
     def test_an_old_name_is_told_the_new_one(self, my: Write, kept: Path) -> None:
         folder = my(experiment__old="# @package _global_\ntransfer: {max_regret: 0.02}")
-        word, said = "transfer.max_regret=0.02", "it is named transfer.max_loss_gap now"
+        word = "transfer.max_regret=0.02"
         for make in (
             lambda: compose_tree([word]),
             lambda: compose_tree(["experiment=old"], folder),
             lambda: read_tree(kept, [word]),
         ):
-            with pytest.raises(ConfigError, match=f"{word} is refused: {said}"):
+            with refused("transfer.max_regret", 0.02):
                 make()
 
     def test_a_study_that_keeps_the_old_name_is_read(self, kept: Path) -> None:
@@ -241,9 +239,9 @@ class TestStudysConfig:
         assert rule["max_loss_gap"] == 0.02 and "max_regret" not in rule
 
 
-def test_plain_values() -> None:
+def test_plain_values(golden: Golden) -> None:
     assert override_value("root", "a/b") == "a/b" and override_value("root", None) is None
-    with pytest.raises(BadInput, match=r"^root: "):
+    with golden.error():
         override_value("root", "${oc.env:NOPE_NOPE}")
 
 

@@ -8,12 +8,14 @@ import pytest
 
 from sweeper.config.compose import compose_tree
 from sweeper.config.settings import MAX_SIZE, Settings, check_model_size, default_name, resolve
-from sweeper.errors import BadInput, ConfigError
+from sweeper.errors import ConfigError
 from sweeper.launch.code import user_modules
 from sweeper.records import to_json
 from sweeper.study.study import read_root
 from sweeper.trial import PluginSpec
 from sweeper.verdict.ladder import Size
+from tests.golden import Golden
+from tests.refusals import refused
 
 BASE = compose_tree(
     [
@@ -119,13 +121,13 @@ def test_fp8_is_part_of_what_determines_a_trial_once_it_casts() -> None:
 @pytest.mark.parametrize("section", [key for key in BASE if key != "root"])
 @pytest.mark.parametrize("value", [None, 3, [], "text"])
 def test_a_section_must_be_a_mapping(section: str, value: Any) -> None:
-    with pytest.raises(ConfigError, match=f"^{section}=.* is refused: a mapping"):
+    with refused(section):
         resolve(changed(section, value))
 
 
 @pytest.mark.parametrize("key", list(BASE))
 def test_no_part_may_be_missing(key: str) -> None:
-    with pytest.raises(ConfigError, match=f"^{key}=None is refused"):
+    with refused(key, None):
         resolve({name: value for name, value in BASE.items() if name != key})
 
 
@@ -139,98 +141,90 @@ HERE = f"{__name__}."
 
 
 @pytest.mark.parametrize(
-    ("key", "value", "message"),
+    ("key", "value"),
     [
-        ("foo", 1, "foo=1 is refused: there is no such key"),
-        ("new", {"key": 1}, "there is no such key; known: check, data"),
-        ("model.width", None, "model.width=None is refused: a whole number from 1 to"),
-        ("model.width", True, "model.width=True"),
-        ("model.width", 0, "model.width=0"),
-        ("model.width", -8, "model.width=-8"),
-        ("model.width", 16.0, "model.width=16.0"),
-        ("model.width", "16", "model.width='16'"),
-        ("model.width", [16], r"model.width=\[16\]"),
-        ("model.width", 17, "model.width=17 is refused: a multiple of head_size, which is 8"),
-        ("model.width", 8 * 10**18, "model.width=8000000000000000000 is refused: .*to 1048576"),
-        ("model.depth", 10**6, "model.depth=1000000 is refused: a whole number from 1 to 4096"),
-        ("model.head_size", 0, "model.head_size=0"),
-        ("model.head_size", True, "model.head_size=True"),
-        ("model.ffn_ratio", 1e300, "the model cannot be built at width=16, depth=1"),
-        ("model.norm_gain", 1, "model.norm_gain=1 is refused: true or false"),
-        ("model.classes", 3, "model.classes=3 .*follows from other settings"),
-        ("model.unit", True, "model.unit=True .*follows from other settings"),
-        ("model.foo", 1, "model.foo=1 is refused: there is no such key"),
-        ("model._target_", f"{HERE}NoModel", "model.head_size=8 is refused"),
-        ("model", {"_target_": f"{HERE}NoModel", "width": 8, "depth": 1}, "an nn.Module"),
-        ("train.steps", 0, "train.steps=0 is refused: at least 1"),
-        ("train.steps", None, "train.steps=None"),
-        ("train.steps", 4.5, "train.steps=4.5"),
-        ("train.steps", 10**400, "train.steps=10+ is refused"),
-        ("train.warmup", float("nan"), "train.warmup=nan is refused: a finite number"),
-        ("train.precision", "float16", "train.precision='float16' is refused: float32"),
-        ("optimizer.eps", float("inf"), "optimizer.eps=inf is refused: a finite number"),
-        ("optimizer.eps", -1, "optimizer.eps=-1.0 is refused: a positive number"),
-        ("optimizer._target_", f"{HERE}Bare", "this has no eps"),
-        (
-            "optimizer",
-            {"_target_": f"{HERE}Bare"},
-            "a class with eps, hyperparameters, init, kind, settings, update, weight_decay",
-        ),
-        ("search", {"_target_": f"{HERE}Bare"}, "this has no conclude, no plan, no propose"),
-        ("launcher", {"_target_": f"{HERE}Bare"}, "this has no device"),
-        ("data", {"_target_": f"{HERE}Bare"}, "this has no prepare"),
-        ("logger", {"_target_": f"{HERE}Bare"}, "a class with log, plan; this has no log, no plan"),
-        ("logger", {"_target_": f"{HERE}Raises"}, "logger._target_=.*RuntimeError: boom, at"),
-        ("logger", {"_target_": "nope.Nope"}, "logger._target_=.*PYTHONPATH"),
-        ("parameterization._target_", f"{HERE}Raises", "parameterization"),
-        ("parameterization.space", None, "parameterization.space=None is refused"),
-        ("parameterization.space", {}, "parameterization.space.eta=None is refused: a mapping"),
-        ("parameterization.space.eta", None, "parameterization.space.eta=None"),
-        ("parameterization.space.eta", 3, "parameterization.space.eta=3 is refused: a mapping"),
-        ("parameterization.space.eta", {"low": 3, "high": 1}, r"space\.eta\.low=3.0 .*at most"),
-        ("parameterization.space.eta", {"low": 3}, r"space\.eta\.high: it needs a value"),
-        ("parameterization.space.eta.low", float("nan"), r"space\.eta\.low=nan"),
-        ("parameterization.space.eta.low", -99, r"space\.eta\.low=-99"),
-        ("parameterization.space.etaa", {"low": 1, "high": 2}, "did you mean eta"),
-        ("search.line", None, "search.line=None is refused: a mapping with step"),
-        (
-            "search.line.points",
-            10**12,
-            "line.points=1000000000000 is refused: from 1 to 10000",
-        ),
-        ("search.seeds", 10**12, "search=.* is refused: at most 1000000"),
-        ("search.seeds", 0, "search.seeds=0"),
-        ("transfer.widths", [], r"transfer.widths=\[\] is refused: at least one width"),
-        ("transfer.widths", 16, "transfer.widths=16 is refused: a list"),
-        ("transfer.widths", ["a"], r"transfer.widths\[0\]='a'"),
-        ("transfer.widths", [16, 20], "transfer.widths=20 is refused: sizes that the model can"),
-        ("transfer.widths", [8 * 10**7], "transfer.widths=80000000 is refused"),
-        ("transfer.depths", [10**6], "transfer.depths=1000000 is refused"),
-        ("transfer.depths", [0], "transfer.depths=0 is refused"),
-        ("transfer.batches", [0], "transfer.batches=0 is refused"),
-        ("transfer.steps", [1.5], r"transfer.steps\[0\]=1.5 is refused"),
-        ("transfer.correct", 1, "transfer.correct=1 is refused"),
-        ("transfer.seeds", 10**12, "transfer=.* trials a size' is refused"),
-        ("transfer.span", 1e9, "transfer=.* trials a size' is refused"),
-        ("transfer.max_loss_gap", -1, "transfer.max_loss_gap=-1"),
-        ("runner.batched_trials", 0, "runner.batched_trials=0"),
-        ("runner.device", "tpu", "runner.device='tpu' is refused"),
-        ("runner.compile", True, "runner.compile=True"),
-        ("study.name", "../x", r"study.name='\.\./x' is refused"),
-        ("study.name", 3, "study.name=3 is refused"),
-        ("study.nam", "x", "study.nam='x' is refused: there is no such key; did you mean name"),
-        ("study.storage", "garbage", "study.storage='garbage' is refused: null, or a URL"),
-        ("root", None, "root=None is refused: the path of a folder"),
-        ("root", "", "root=''"),
-        ("root", ["a"], "root="),
-        ("data.heldout", 1, "data.heldout=1.0 is refused"),
-        ("data.tokenizer", "words", "data.tokenizer='words' is refused"),
+        ("foo", 1),
+        ("new", {"key": 1}),
+        ("model.width", None),
+        ("model.width", True),
+        ("model.width", 0),
+        ("model.width", -8),
+        ("model.width", 16.0),
+        ("model.width", "16"),
+        ("model.width", [16]),
+        ("model.width", 17),
+        ("model.width", 8 * 10**18),
+        ("model.depth", 10**6),
+        ("model.head_size", 0),
+        ("model.head_size", True),
+        ("model.ffn_ratio", 1e300),
+        ("model.norm_gain", 1),
+        ("model.classes", 3),
+        ("model.unit", True),
+        ("model.foo", 1),
+        ("model._target_", f"{HERE}NoModel"),
+        ("model", {"_target_": f"{HERE}NoModel", "width": 8, "depth": 1}),
+        ("train.steps", 0),
+        ("train.steps", None),
+        ("train.steps", 4.5),
+        ("train.steps", 10**400),
+        ("train.warmup", float("nan")),
+        ("train.precision", "float16"),
+        ("optimizer.eps", float("inf")),
+        ("optimizer.eps", -1),
+        ("optimizer._target_", f"{HERE}Bare"),
+        ("optimizer", {"_target_": f"{HERE}Bare"}),
+        ("search", {"_target_": f"{HERE}Bare"}),
+        ("launcher", {"_target_": f"{HERE}Bare"}),
+        ("data", {"_target_": f"{HERE}Bare"}),
+        ("logger", {"_target_": f"{HERE}Bare"}),
+        ("logger", {"_target_": f"{HERE}Raises"}),
+        ("logger", {"_target_": "nope.Nope"}),
+        ("parameterization._target_", f"{HERE}Raises"),
+        ("parameterization.space", None),
+        ("parameterization.space", {}),
+        ("parameterization.space.eta", None),
+        ("parameterization.space.eta", 3),
+        ("parameterization.space.eta", {"low": 3, "high": 1}),
+        ("parameterization.space.eta", {"low": 3}),
+        ("parameterization.space.eta.low", float("nan")),
+        ("parameterization.space.eta.low", -99),
+        ("parameterization.space.etaa", {"low": 1, "high": 2}),
+        ("search.line", None),
+        ("search.line.points", 10**12),
+        ("search.seeds", 10**12),
+        ("search.seeds", 0),
+        ("transfer.widths", []),
+        ("transfer.widths", 16),
+        ("transfer.widths", ["a"]),
+        ("transfer.widths", [16, 20]),
+        ("transfer.widths", [8 * 10**7]),
+        ("transfer.depths", [10**6]),
+        ("transfer.depths", [0]),
+        ("transfer.batches", [0]),
+        ("transfer.steps", [1.5]),
+        ("transfer.correct", 1),
+        ("transfer.seeds", 10**12),
+        ("transfer.span", 1e9),
+        ("transfer.max_loss_gap", -1),
+        ("runner.batched_trials", 0),
+        ("runner.device", "tpu"),
+        ("runner.compile", True),
+        ("study.name", "../x"),
+        ("study.name", 3),
+        ("study.nam", "x"),
+        ("study.storage", "garbage"),
+        ("root", None),
+        ("root", ""),
+        ("root", ["a"]),
+        ("data.heldout", 1),
+        ("data.tokenizer", "words"),
     ],
 )
 def test_refusals_name_the_key_the_value_and_what_is_allowed(
-    key: str, value: Any, message: str
+    key: str, value: Any, golden: Golden
 ) -> None:
-    with pytest.raises(BadInput, match=message) as error:
+    with golden.error() as error:
         resolve(changed(key, value))
     assert "\n" not in str(error.value)
 
@@ -244,7 +238,7 @@ def test_a_storages_password_is_not_told() -> None:
 def test_the_root_must_not_be_a_file(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     for path in (tmp_path / "file", tmp_path / "file" / "runs"):
-        with pytest.raises(ConfigError, match=rf"root=.* and {tmp_path / 'file'} is none"):
+        with refused("root", str(path)):
             read_root(str(path))
     assert read_root(str(tmp_path / "new" / "runs")) == tmp_path / "new" / "runs"
     assert read_root("~/runs") == Path.home() / "runs"
@@ -253,9 +247,9 @@ def test_the_root_must_not_be_a_file(tmp_path: Path) -> None:
 def test_a_targets_size() -> None:
     found = resolve(BASE)
     check_model_size(found, Size(width=64, depth=3))
-    with pytest.raises(ConfigError, match=r"model.width=100 is refused: a multiple of head_size"):
+    with refused("model.width", 100):
         check_model_size(found, Size(width=100, depth=1))
-    with pytest.raises(ConfigError, match=r"model.depth=4097 is refused: at most 4096"):
+    with refused("model.depth", MAX_SIZE.depth + 1):
         check_model_size(found, Size(width=16, depth=MAX_SIZE.depth + 1))
 
 

@@ -9,7 +9,8 @@ import pytest
 
 from sweeper.data.arrays import Idx, save_arrays
 from sweeper.data.corpus import Corpus
-from sweeper.errors import BadInput, ConfigError
+from sweeper.errors import ConfigError
+from tests.golden import Golden
 
 KINDS = ("images-idx3-ubyte", "labels-idx1-ubyte")
 NAMES = tuple(f"{split}-{kind}" for split in ("train", "t10k") for kind in KINDS)
@@ -73,64 +74,65 @@ def test_gz_is_the_same_corpus_and_either_will_do(folder: Path) -> None:
     assert Idx(path=str(folder)).input_shape == (4, 5)
 
 
-def test_a_batch_follows_from_seed_and_step_alone(folder: Path) -> None:
+def test_a_batch_follows_from_seed_and_step_alone(folder: Path, golden: Golden) -> None:
     data = prepare(folder)
     small, large = data.batch(1, 2, 3, 1), data.batch(1, 2, 6, 1)
     assert all(np.array_equal(a, b[:3]) for a, b in zip(small, large, strict=True))
     data.check(6, 999)
-    with pytest.raises(BadInput, match="batch of 7 is more than the 6 samples"):
+    with golden.error():
         data.check(7, 1)
 
 
-def test_names_of_emnist(folder: Path) -> None:
+def test_names_of_emnist(folder: Path, golden: Golden) -> None:
     for name in NAMES:
         split = name.replace("t10k", "test")
         (folder / name).rename(folder / f"emnist-letters-{split}")
     assert prepare(folder).classes == 3
     (folder / "emnist-digits-test-images-idx3-ubyte").write_bytes(b"")
-    with pytest.raises(BadInput, match=r"one file such as t10k-images.*found: emnist-digits-test"):
+    with golden.error():
         prepare(folder)
 
 
 @pytest.mark.parametrize(
-    ("content", "message"),
+    "content",
     [
-        (b"", r"is no idx file of unsigned bytes \(it begins with \)"),
-        (b"\x1f\x8b\x08\x00", "begins with 1f8b0800"),
-        (idx(np.zeros((6, 4, 5)), kind=0x0D), "begins with 00000d03"),
-        (idx(np.zeros((6, 4, 5)))[:9], "ends within its header"),
-        (idx(np.zeros((6, 4, 5)))[:-1], r"holds 119 values; its header tells \[6, 4, 5\]"),
-        (idx(np.zeros((5, 4, 5))), "5 train images, and labels of shape"),
-        (idx(np.zeros((6, 4, 4))), "train and test images differ in shape"),
-        (idx(np.zeros((6, 4, 5))), "all inputs are the same number"),
+        b"",
+        b"\x1f\x8b\x08\x00",
+        idx(np.zeros((6, 4, 5)), kind=0x0D),
+        idx(np.zeros((6, 4, 5)))[:9],
+        idx(np.zeros((6, 4, 5)))[:-1],
+        idx(np.zeros((5, 4, 5))),
+        idx(np.zeros((6, 4, 4))),
+        idx(np.zeros((6, 4, 5))),
     ],
+    ids=["empty", "gz", "kind", "header", "cut", "labels", "shapes", "constant"],
 )
-def test_broken_files(folder: Path, content: bytes, message: str) -> None:
+def test_broken_files(folder: Path, content: bytes, golden: Golden) -> None:
     (folder / NAMES[0]).write_bytes(content)
-    with pytest.raises(BadInput, match=message):
+    with golden.error():
         prepare(folder)
 
 
-def test_broken_gz(folder: Path) -> None:
+def test_broken_gz(folder: Path, golden: Golden) -> None:
     file = packed(folder) / f"{NAMES[0]}.gz"
     whole = file.read_bytes()
     for content in (b"no gzip", whole[:-9], whole[:20] + b"\0\0\0\0" + whole[24:]):
         file.write_bytes(content)
-        with pytest.raises(BadInput, match="cannot be read"):
+        with golden.error():
             prepare(folder)
 
 
-def test_folders_without_the_files(tmp_path: Path) -> None:
-    with pytest.raises(BadInput, match="no folder"):
+def test_folders_without_the_files(tmp_path: Path, golden: Golden) -> None:
+    with golden.error():
         Idx(path=str(tmp_path / "none")).prepare(tmp_path)
-    with pytest.raises(BadInput, match=r"such as train-images-idx3-ubyte\[\.gz\]; found: none"):
+    with golden.error():
         Idx(path=str(tmp_path)).prepare(tmp_path)
     with pytest.raises(ConfigError):
         Idx(path="")
 
 
-def test_nothing_to_train_on_or_to_hold_out(tmp_path: Path) -> None:
+def test_nothing_to_train_on_or_to_hold_out(tmp_path: Path, golden: Golden) -> None:
     inputs, labels = np.zeros((3, 2, 2), np.uint8), np.zeros(3, np.uint8)
     for train_size in (0, 3):
-        with pytest.raises(BadInput, match="too few"):
+        with golden.error():
             save_arrays(tmp_path, inputs, labels, train_size)

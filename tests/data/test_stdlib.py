@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from sweeper.data.text import Stdlib
-from sweeper.errors import BadInput
+from tests.golden import Golden
 
 
 @pytest.fixture
@@ -62,6 +62,6 @@ def test_files_that_are_not_utf8_are_left_out(fake: Path, tmp_path: Path) -> Non
     assert Stdlib().prepare(tmp_path / "cache").tokens.tobytes() == "# é".encode()
 
 
-def test_a_python_without_sources(fake: Path) -> None:
-    with pytest.raises(BadInput, match=rf"no sources in {fake}; use data=text"):
+def test_a_python_without_sources(fake: Path, golden: Golden) -> None:
+    with golden.error():
         Stdlib().files()

@@ -15,6 +15,7 @@ from sweeper.data import text
 from sweeper.data.corpus import TokenCorpus
 from sweeper.data.text import NotUtf8, Text, decoded_blocks, encode_bpe, text_chunks, train_bpe
 from sweeper.errors import BadInput, ConfigError
+from tests.golden import Golden
 
 PROSE = "The naïve café — 東京 🚀\r\n\tdef f(x):\n        return x + 1000\n" * 40
 
@@ -228,9 +229,9 @@ def test_bytes_that_are_not_utf8_are_found_wherever_blocks_end(
         (b"x" * (2**20 - 2) + "🚀".encode()[:3], 2**20 - 2),
     ],
 )
-def test_not_utf8(tmp_path: Path, content: bytes, at: int) -> None:
+def test_not_utf8(tmp_path: Path, content: bytes, at: int, golden: Golden) -> None:
     (tmp_path / "a.txt").write_bytes(content)
-    with pytest.raises(BadInput, match=rf"a\.txt is not UTF-8: .* at byte {at};"):
+    with golden.error():
         prepare(tmp_path / "a.txt")
     assert not (tmp_path / "cache").exists()
 
@@ -241,21 +242,21 @@ def test_a_character_across_blocks_is_fine(tmp_path: Path) -> None:
     assert prepare(tmp_path / "a.txt").tokens.tobytes() == content
 
 
-def test_what_is_no_text_file(tmp_path: Path) -> None:
-    with pytest.raises(BadInput, match=r"no file matches .*\*\.txt"):
+def test_what_is_no_text_file(tmp_path: Path, golden: Golden) -> None:
+    with golden.error():
         prepare(tmp_path / "*.txt")
-    with pytest.raises(BadInput, match=r"is no regular file; a glob such as"):
+    with golden.error():
         prepare(tmp_path)
-    with pytest.raises(BadInput, match=r"none\.txt cannot be read: No such file"):
+    with golden.error():
         prepare(tmp_path / "none.txt")
 
 
-def test_empty_text(tmp_path: Path) -> None:
+def test_empty_text(tmp_path: Path, golden: Golden) -> None:
     (tmp_path / "a.txt").touch()
-    with pytest.raises(BadInput, match=r"no text in .*a\.txt: all is empty"):
+    with golden.error():
         prepare(tmp_path / "a.txt")
     (tmp_path / "b.txt").touch()
-    with pytest.raises(BadInput, match=r"a\.txt and 1 more"):
+    with golden.error():
         prepare(tmp_path / "*.txt")
     (tmp_path / "b.txt").write_text("b")
     assert prepare(tmp_path / "*.txt").tokens.tobytes() == b"\nb"
@@ -264,7 +265,7 @@ def test_empty_text(tmp_path: Path) -> None:
 @pytest.mark.skipif(os.geteuid() == 0, reason="root reads everything")
 def test_a_file_without_permission(prose: Path) -> None:
     prose.chmod(0)
-    with pytest.raises(BadInput, match=r"prose\.txt cannot be read: Permission denied"):
+    with pytest.raises(BadInput, match=r"prose\.txt cannot be read"):
         prepare(prose)
 
 
@@ -273,25 +274,27 @@ def test_a_file_that_fails_while_read(prose: Path, monkeypatch: pytest.MonkeyPat
         raise PermissionError(13, "Permission denied")
 
     monkeypatch.setattr(Path, "open", refuse)
-    with pytest.raises(BadInput, match=r"prose\.txt cannot be read: Permission denied"):
+    with pytest.raises(BadInput, match=r"prose\.txt cannot be read"):
         list(decoded_blocks(prose))
 
 
-def test_a_cache_that_cannot_be_written(prose: Path) -> None:
+def test_a_cache_that_cannot_be_written(prose: Path, golden: Golden) -> None:
     blocked = prose.parent / "file"
     blocked.touch()
-    with pytest.raises(BadInput, match=r"the cache directory .*file cannot be written"):
+    with golden.error():
         Text(path=str(prose)).prepare(blocked)
 
 
-def test_text_that_changes_while_it_is_read(prose: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_text_that_changes_while_it_is_read(
+    prose: Path, monkeypatch: pytest.MonkeyPatch, golden: Golden
+) -> None:
     def grow(*_: Any) -> Any:
         with prose.open("a") as file:
             file.write("more")
         return text.encode_bytes, 256
 
     monkeypatch.setattr(Text, "_encoder", grow)
-    with pytest.raises(BadInput, match=r"prose\.txt changed while being read"):
+    with golden.error():
         prepare(prose)
     assert not list((prose.parent / "cache").iterdir())
 

@@ -11,6 +11,7 @@ from sweeper.data import tokens
 from sweeper.data.corpus import TokenCorpus
 from sweeper.data.tokens import Tokens
 from sweeper.errors import BadInput, ConfigError
+from tests.golden import Golden
 
 IDS = np.arange(1000) % 100
 
@@ -51,22 +52,24 @@ def test_the_digest_follows_the_content(tmp_path: Path) -> None:
     assert one.digest == same.digest != other.digest
 
 
-def test_chunks_make_no_difference(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_chunks_make_no_difference(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, golden: Golden
+) -> None:
     path = saved(tmp_path / "t.npy", IDS)
     whole = Tokens(path=str(path)).prepare(tmp_path / "1")
     monkeypatch.setattr(tokens, "CHUNK_TOKENS", 7)
     assert Tokens(path=str(path)).prepare(tmp_path / "2") == whole
-    with pytest.raises(BadInput, match="holds the id 90 at position 90 "):
+    with golden.error():
         prepare(path, vocab_size=90)
 
 
-def test_a_scan_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_scan_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, golden: Golden) -> None:
     path = saved(tmp_path / "t.npy", IDS)
     first = prepare(path)
     with monkeypatch.context() as patch:
         patch.setattr(tokens, "scan_tokens", None)
         assert prepare(path) == first
-        with pytest.raises(BadInput, match="holds the id 7 at position 7 "):
+        with golden.error():
             prepare(path, vocab_size=7)
     saved(path, IDS[:500] + 1)
     assert prepare(path).classes == 101
@@ -82,37 +85,37 @@ def test_a_broken_scan_is_made_anew(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("ids", "size", "message"),
+    ("ids", "size"),
     [
-        ([1, 2, 300, 400], 256, "the id 300 at position 2 .* from 0 to 255"),
-        ([1, -100, -3], None, "the id -100 at position 1 .* from 0 to 1"),
-        ([-1, -2], None, "the id -1 at position 0"),
-        ([5, 2**40], None, "the id 1099511627776 at position 1"),
+        ([1, 2, 300, 400], 256),
+        ([1, -100, -3], None),
+        ([-1, -2], None),
+        ([5, 2**40], None),
     ],
 )
-def test_ids_out_of_range(tmp_path: Path, ids: list[int], size: int | None, message: str) -> None:
-    with pytest.raises(BadInput, match=message):
+def test_ids_out_of_range(tmp_path: Path, ids: list[int], size: int | None, golden: Golden) -> None:
+    with golden.error():
         prepare(saved(tmp_path / "t.npy", np.array(ids)), vocab_size=size)
 
 
-def test_an_id_too_large_for_int64(tmp_path: Path) -> None:
-    with pytest.raises(BadInput, match="the id 18446744073709551615 at position 1"):
+def test_an_id_too_large_for_int64(tmp_path: Path, golden: Golden) -> None:
+    with golden.error():
         prepare(saved(tmp_path / "t.npy", np.array([1, 2**64 - 1], np.uint64)))
 
 
 @pytest.mark.parametrize(
-    ("array", "message"),
+    "array",
     [
-        (np.zeros((2, 3), np.int64), r"holds int64 of shape \(2, 3\)"),
-        (np.array(3), r"holds int64 of shape \(\)"),
-        (np.zeros(3, np.float32), r"holds float32 of shape \(3,\)"),
-        (np.zeros(3, bool), r"holds bool of shape \(3,\)"),
-        (np.array(["a"]), "holds <U1"),
-        (np.zeros(0, np.uint16), "holds no tokens"),
+        np.zeros((2, 3), np.int64),
+        np.array(3),
+        np.zeros(3, np.float32),
+        np.zeros(3, bool),
+        np.array(["a"]),
+        np.zeros(0, np.uint16),
     ],
 )
-def test_arrays_that_are_no_tokens(tmp_path: Path, array: Any, message: str) -> None:
-    with pytest.raises(BadInput, match=message):
+def test_arrays_that_are_no_tokens(tmp_path: Path, array: Any, golden: Golden) -> None:
+    with golden.error():
         prepare(saved(tmp_path / "t.npy", array))
 
 
@@ -150,23 +153,23 @@ def test_a_header_that_makes_no_sense(tmp_path: Path) -> None:
             prepare(path)
 
 
-def test_files_that_are_no_tokens(tmp_path: Path) -> None:
+def test_files_that_are_no_tokens(tmp_path: Path, golden: Golden) -> None:
     (tmp_path / "odd.bin").write_bytes(b"123")
-    with pytest.raises(BadInput, match=r"odd number of bytes \(3\)"):
+    with golden.error():
         prepare(tmp_path / "odd.bin")
     (tmp_path / "empty.bin").touch()
-    with pytest.raises(BadInput, match="holds no tokens"):
+    with golden.error():
         prepare(tmp_path / "empty.bin")
     (tmp_path / "folder.npy").mkdir()
-    with pytest.raises(BadInput, match="cannot be read: Is a directory"):
+    with golden.error():
         prepare(tmp_path / "folder.npy")
-    with pytest.raises(BadInput, match=r"none\.bin cannot be read: No such file"):
+    with golden.error():
         prepare(tmp_path / "none.bin")
 
 
-def test_a_cache_that_cannot_be_written(tmp_path: Path) -> None:
+def test_a_cache_that_cannot_be_written(tmp_path: Path, golden: Golden) -> None:
     (tmp_path / "cache").touch()
-    with pytest.raises(BadInput, match=rf"the cache directory {tmp_path}/cache cannot be written"):
+    with golden.error():
         prepare(saved(tmp_path / "t.npy", IDS))
 
 

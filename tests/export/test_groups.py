@@ -20,7 +20,6 @@ from hypothesis import strategies as st
 from torch import nn
 
 import sweeper
-from sweeper.errors import BadInput
 from sweeper.export.groups import patterns, regex, rows
 from sweeper.plan.plan import TransferPlan
 from tests.export.plans import (
@@ -36,6 +35,7 @@ from tests.export.plans import (
     planned_settings,
     settings_of,
 )
+from tests.golden import Golden
 from tests.toy_models import TOKENS, NanoDecoder
 
 ALL = [
@@ -89,11 +89,11 @@ def test_rows_hold_every_parameter_once() -> None:
 
 
 @pytest.mark.parametrize("name", ["a b", 'a"', "a'", "a\\", "a*", "a[0]", "a?", "a\nb"])
-def test_a_name_that_would_break_the_files_is_refused(name: str) -> None:
+def test_a_name_that_would_break_the_files_is_refused(name: str, golden: Golden) -> None:
     """A space parted it in two; a quote made a file that is no Python or YAML."""
     whole = plan("mup")
     first = replace(whole.parameters[0], name=name)
-    with pytest.raises(BadInput, match="cannot be written as a pattern"):
+    with golden.error():
         rows(replace(whole, parameters=(first, *whole.parameters[1:])))
 
 

@@ -20,13 +20,14 @@ from typing import Any
 import pytest
 import torch
 
-from sweeper.errors import BadInput, ConfigError, SweeperError
+from sweeper.errors import ConfigError, SweeperError
 from sweeper.launch import local, machine
 from sweeper.launch.executor import Context, Machine
 from sweeper.launch.job import Outcome, failed, run_job, write_job
 from sweeper.launch.local import Local, Pool, fate_of
 from sweeper.launch.machine import WorkerSlot, visible_gpus, worker_slots
 from sweeper.trial import Trial
+from tests.golden import Golden
 from tests.launch.counting import Ask, Count, CountSweep, counted, expected
 from tests.launch.local_driver import STEPS
 from tests.launch.trial_sweep import without_times
@@ -127,20 +128,22 @@ def test_workers_import_what_the_driver_can(
     assert result.status == "complete" and len(calls(tmp_path)) == 8
 
 
-def test_what_the_configuration_is_to_blame_for_ends_the_run(tmp_path: Path) -> None:
+def test_what_the_configuration_is_to_blame_for_ends_the_run(
+    tmp_path: Path, golden: Golden
+) -> None:
     trials = [counted(seed=i) for i in range(3)]
     refuses = trouble(tmp_path, "refuse", seed=1)
     sweep = CountSweep(trials=trials, trouble=refuses, folder=tmp_path)
-    with pytest.raises(BadInput, match="not to be read"):
+    with golden.error():
         sweep.run(Local(workers=1))
 
 
 def test_workers_that_cannot_start_end_the_run(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, golden: Golden
 ) -> None:
     monkeypatch.setattr(local, "BOOT", "raise SystemExit('no torch here')")
     sweep = CountSweep(trials=[counted()], folder=tmp_path)
-    with pytest.raises(SweeperError, match=r"(?s)do not start.*exit code 1.*no torch here"):
+    with golden.error(SweeperError):
         sweep.run(Local(workers=1))
 
 

@@ -30,6 +30,7 @@ from sweeper.launch.slurm_jobs import SlurmFailure, Submission, attempts, failur
 from sweeper.records import to_json
 from sweeper.trial import Trial
 from tests.engine.tiny_trials import corpus, tree
+from tests.golden import Golden
 from tests.specs import spec_of
 
 
@@ -280,15 +281,15 @@ def test_why_a_job_is_gone(
 
 
 @pytest.mark.parametrize("mode", [0o755, 0o770, 0o701])
-def test_what_others_can_enter_is_not_trusted(mode: int, tmp_path: Path) -> None:
+def test_what_others_can_enter_is_not_trusted(mode: int, tmp_path: Path, golden: Golden) -> None:
     folder = tmp_path / "a"
     folder.mkdir(mode=0o700)
     slurm_jobs.check_private(folder)
     (tmp_path / "link").symlink_to(folder)
-    with pytest.raises(SweeperError, match="nobody else"):
+    with golden.error(SweeperError):
         slurm_jobs.check_private(tmp_path / "link")
     folder.chmod(mode)
-    with pytest.raises(SweeperError, match="nobody else"):
+    with golden.error(SweeperError):
         slurm_jobs.check_private(folder)
 
 

@@ -82,10 +82,10 @@ def test_attention_that_was_not_seen_is_told_where_a_name_looks_like_it() -> Non
     specs = tuple(replace(spec, name=f"attn.{spec.name}") for spec in made.specs)
     model = Architecture(specs=specs, scaled_ops=())
     found = planned_factors(ask(made.parameterization, trial("mup").hps, model, (2, 1)))
-    (factor,) = [f for f in found if (f.kind, f.factor) == ("attention", "logit")]
-    assert (factor.where, factor.head_size, factor.rule) == ("attention, none seen", 0, "1/d")
-    assert factor.value == 1.0 and factor.of_heads(16).value == 1 / 16
-    assert factor.of_heads(16).usual == 1 / 4
+    ((where, value),) = [
+        (f.where, f.value) for f in found if (f.kind, f.factor) == ("attention", "logit")
+    ]
+    assert where == "attention, none seen; at 64" and value == 1 / 64
 
 
 def test_they_are_part_of_the_record_and_may_be_missing_in_older_ones() -> None:

@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from sweeper.errors import BadInput
 from sweeper.plan.plan import TransferPlan, own_plan
 from sweeper.records import to_json
+from tests.golden import Golden
 from tests.plan.helpers import CHANGED, plan
 
 
@@ -30,13 +30,13 @@ def test_a_plan_is_read_back(parameterization: str, tmp_path: Path) -> None:
     assert TransferPlan.load(path) == made == TransferPlan.load(str(tmp_path))
 
 
-def test_a_plan_is_saved_as_it_is_loaded(tmp_path: Path) -> None:
+def test_a_plan_is_saved_as_it_is_loaded(tmp_path: Path, golden: Golden) -> None:
     made = plan("mup")
     assert made.save(tmp_path) == tmp_path / "plan.json"
     assert made.save(str(tmp_path / "mine.json")) == tmp_path / "mine.json"
     for path in (tmp_path, tmp_path / "mine.json"):
         assert TransferPlan.load(path) == made
-    with pytest.raises(BadInput, match=r"no/plan\.json cannot be written: No such file"):
+    with golden.error():
         made.save(tmp_path / "no/plan.json")
 
 
@@ -62,63 +62,63 @@ def test_a_plan_without_the_later_fields_is_read(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("change", "message"),
+    "change",
     [
-        ({"version": 99}, "its version is 99"),
-        ({"parameters": [{"name": "x"}]}, "parameters.*it needs a value"),
-        ({"colour": 1}, "no such key"),
+        {"version": 99},
+        {"parameters": [{"name": "x"}]},
+        {"colour": 1},
     ],
 )
-def test_what_is_no_plan_is_refused(change: dict[str, Any], message: str, tmp_path: Path) -> None:
-    with pytest.raises(BadInput, match=message):
+def test_what_is_no_plan_is_refused(change: dict[str, Any], golden: Golden, tmp_path: Path) -> None:
+    with golden.error():
         TransferPlan.load(saved(tmp_path, to_json(plan()) | change))
 
 
-def test_an_unknown_kind_of_update_is_refused(tmp_path: Path) -> None:
+def test_an_unknown_kind_of_update_is_refused(tmp_path: Path, golden: Golden) -> None:
     record = to_json(plan())
     record["parameters"][0]["update"] = "nonsense"
-    with pytest.raises(BadInput, match="update='nonsense' is refused"):
+    with golden.error():
         TransferPlan.load(saved(tmp_path, record))
 
 
-def test_files_that_are_no_plan(tmp_path: Path) -> None:
-    with pytest.raises(BadInput, match="cannot be read: No such file"):
+def test_files_that_are_no_plan(tmp_path: Path, golden: Golden) -> None:
+    with golden.error():
         TransferPlan.load(tmp_path / "none.json")
     (tmp_path / "broken.json").write_text("{")
-    with pytest.raises(BadInput, match="is no JSON"):
+    with golden.error():
         TransferPlan.load(tmp_path / "broken.json")
-    with pytest.raises(BadInput, match=r"is no plan: it is \[1, 2\], not a mapping"):
+    with golden.error():
         TransferPlan.load(saved(tmp_path, [1, 2]))
 
 
-def test_a_plan_that_cannot_be_folded_is_refused(tmp_path: Path) -> None:
+def test_a_plan_that_cannot_be_folded_is_refused(tmp_path: Path, golden: Golden) -> None:
     record = to_json(plan())
     record["parameters"][0]["target"]["multiplier"] = 0.0
-    with pytest.raises(BadInput, match=r"embedding\.weight: multiplier and lr must be positive"):
+    with golden.error():
         TransferPlan.load(saved(tmp_path, record))
 
 
 @pytest.mark.parametrize(
-    ("where", "value", "message"),
+    ("where", "value"),
     [
-        (("base", "width"), 0, "base='width 0"),
-        (("target", "depth"), -1, "target='width"),
-        (("source", "seed"), "x", "source.seed='x' is refused"),
-        (("parameters", 0, "target", "eps"), -1.0, r"embedding\.weight: init_std, eps"),
-        (("parameters", 0, "target", "weight_decay"), -1.0, r"embedding\.weight: init_std, eps"),
-        (("parameters", 0, "name"), "head.weight", r"head\.weight is there twice"),
-        (("factors", 0, "value"), 0.0, "factors and head sizes must be positive"),
+        (("base", "width"), 0),
+        (("target", "depth"), -1),
+        (("source", "seed"), "x"),
+        (("parameters", 0, "target", "eps"), -1.0),
+        (("parameters", 0, "target", "weight_decay"), -1.0),
+        (("parameters", 0, "name"), "head.weight"),
+        (("factors", 0, "value"), 0.0),
     ],
 )
 def test_a_damaged_number_is_refused_by_name(
-    where: tuple[Any, ...], value: object, message: str, tmp_path: Path
+    where: tuple[Any, ...], value: object, golden: Golden, tmp_path: Path
 ) -> None:
     record: Any = to_json(plan())
     part = record
     for key in where[:-1]:
         part = part[key]
     part[where[-1]] = value
-    with pytest.raises(BadInput, match=message):
+    with golden.error():
         TransferPlan.load(saved(tmp_path, record))
 
 

@@ -13,12 +13,14 @@ import torch
 
 import sweeper
 from sweeper.engine.optimizers.first_order import SGD
-from sweeper.errors import BadInput, ConfigError
+from sweeper.errors import ConfigError
 from sweeper.plan.plan import PlannedParameter, TransferPlan
 from sweeper.records import from_json, to_json
 from sweeper.scaling.relative import MuP
 from sweeper.verdict.ladder import Size
+from tests.golden import Golden
 from tests.plan.helpers import plain_plan
+from tests.refusals import refused
 from tests.toy_models import TOKENS, NanoDecoder, Residual
 
 HPS = {"eta": 2.0**-7}
@@ -135,18 +137,18 @@ class TestHyperparameters:
         assert target.eps == pytest.approx(4e-8 / 4)  # gradients shrink as 1/m, m = 4
 
     @pytest.mark.parametrize(
-        ("hps", "said"),
+        "hps",
         [
-            ({"etaa": 1.0}, r"hps\['etaa'\]=1.0 is refused: no hyperparameter.*did you mean eta"),
-            ({"alpha_ffn_act": 1.0}, "no hyperparameter of the parameterization"),
-            ({"eta": -8}, "a positive number; plain values, not logarithms"),
-            ({"eta": float("nan")}, "a positive number"),
-            ({"eta": "1"}, "a number"),
-            ({"eta": True}, "a number"),
+            {"etaa": 1.0},
+            {"alpha_ffn_act": 1.0},
+            {"eta": -8},
+            {"eta": float("nan")},
+            {"eta": "1"},
+            {"eta": True},
         ],
     )
-    def test_what_cannot_be_is_refused(self, hps: dict[str, Any], said: str) -> None:
-        with pytest.raises(ConfigError, match=said):
+    def test_what_cannot_be_is_refused(self, hps: dict[str, Any], golden: Golden) -> None:
+        with golden.error(ConfigError):
             decoder_plan(hps=hps)
 
 
@@ -158,33 +160,6 @@ class TestRules:
         assert options.parameterization == made.parameterization == "mup"
         assert options.source["parameterization"]["arguments"] == {"depth": "completep"}
 
-    def test_a_config_that_is_another_s_options(self) -> None:
-        named = decoder_plan("completep", depth=4)
-        options = {"name": "mup", "depth": "completep", "decay": "scaled"}
-        made = decoder_plan(options, depth=4)
-        assert named.parameters == made.parameters and named.factors == made.factors
-        assert decoder_plan({"name": "completep", "decay": "independent"}, depth=4).parameters == (
-            decoder_plan(options | {"decay": "independent"}, depth=4).parameters
-        )
-
-    def test_a_law_says_what_becomes_of_the_share_that_a_coupled_decay_removes(self) -> None:
-        runs: dict[str, Any] = {
-            "base_run": {"steps": 100, "batch_size": 8},
-            "target_run": {"steps": 400, "batch_size": 8},
-        }
-        for decay in ("coupled", "scaled", "independent"):
-            rule = {"name": "mup", "decay": decay}
-            plain, law = decoder_plan(rule), decoder_plan(rule, law="joint", **runs)
-            assert law.law is not None
-            shares = [by_name(p)["h.0.qkv.weight"].target.weight_decay for p in (law, plain)]
-            said = [note for note in law.law.notes if "share" in note]
-            factor = shares[0] / shares[1]
-            if decay == "independent":
-                assert factor == pytest.approx(1.0) and not said
-            else:
-                assert factor == pytest.approx(4**-0.3)
-                assert said[0].endswith(f"multiplies it by {factor:.4g}")
-
     def test_an_optimizer_s_object(self) -> None:
         """Hidden weights under SGD have mup's rate of 1, the readout's multiplier its 1/m."""
         plan = decoder_plan(optimizer=SGD(momentum=0.5))
@@ -192,21 +167,21 @@ class TestRules:
         assert by_name(plan)["h.0.qkv.weight"].update == "gradient"
 
     @pytest.mark.parametrize(
-        ("parameterization", "optimizer", "said"),
+        ("parameterization", "optimizer"),
         [
-            ("mpu", "adamw", "parameterization='mpu' is refused: .*did you mean .*mup"),
-            ({"depth": "none"}, "adamw", "parameterization=.* a name .*umup.*mapping with a name"),
-            ({"name": "mup", "dept": 1}, "adamw", "parameterization.dept=1 is refused.*depth"),
-            (MuP, "adamw", r"parameterization='MuP' is refused: an object: MuP\(\.\.\.\)"),
-            (3, "adamw", "this has no hyperparameters, scale"),
-            ("mup", "adam", "optimizer='adam' is refused: .*did you mean adamw"),
-            ("umup", "sgd", "parameterization='umup' is refused: its learning rates are Adam's"),
+            ("mpu", "adamw"),
+            ({"depth": "none"}, "adamw"),
+            ({"name": "mup", "dept": 1}, "adamw"),
+            (MuP, "adamw"),
+            (3, "adamw"),
+            ("mup", "adam"),
+            ("umup", "sgd"),
         ],
     )
     def test_what_is_none_is_refused(
-        self, parameterization: Any, optimizer: Any, said: str
+        self, parameterization: Any, optimizer: Any, golden: Golden
     ) -> None:
-        with pytest.raises(ConfigError, match=said):
+        with golden.error(ConfigError):
             decoder_plan(parameterization, {}, optimizer=optimizer)
 
     def test_a_parameterization_of_ones_own_needs_all_its_hyperparameters(self) -> None:
@@ -246,7 +221,7 @@ class TestOverrides:
 
     @pytest.mark.parametrize("key", ["keep_init", "frozen"])
     def test_a_pattern_that_matches_nothing(self, key: str) -> None:
-        with pytest.raises(ConfigError, match=rf"{key}='wpee.weight' .*did you mean wpe.weight"):
+        with refused(key, "wpee.weight"):
             decoder_plan(**{key: ["wpee.weight"]})
         with pytest.raises(ConfigError, match="a list of patterns"):
             decoder_plan(**{key: "wpe.weight"})
@@ -317,44 +292,38 @@ class TestLaw:
         assert "40 examples" in str(plan)
 
     @pytest.mark.parametrize(
-        ("given", "said"),
+        "given",
         [
-            ({"base_run": RUNS["base_run"]}, "base_run=.* is refused: given where a law is"),
-            ({"law": "joint"}, "base_run=None is refused: how it is trained, such as"),
-            ({**RUNS, "law": "joint", "target_run": {"steps": 4}}, "target_run=.*how it is"),
-            (
-                {**RUNS, "law": "joint", "target_run": {"steps": 4, "batch_size": 2}},
-                "target_run=.*with seq_len, as the other",
-            ),
-            (
-                {"law": "joint", "base_run": {"steps": 4, "batch_size": 2}}
-                | {"target_run": RUNS["target_run"]},
-                "base_run=.*with seq_len, as the other",
-            ),
-            ({**RUNS, "law": "joint", "base_run": "x"}, "base_run='x' is refused"),
-            ({**RUNS, "law": "joint", "base_run": [1]}, "base_run=.*in whole numbers"),
-            ({**RUNS, "law": "joint", "base_run": {**RUNS["base_run"], "x": 1}}, "base_run"),
-            ({**RUNS, "law": "joind"}, "law='joind' is refused"),
-            ({**RUNS, "law": {"name": "joint", "tokens": 9}}, "law.tokens=9"),
-            ({**RUNS, "law": "fit"}, "--validate"),
-            ({**RUNS, "law": "batch"}, "tokens"),
+            {"base_run": RUNS["base_run"]},
+            {"law": "joint"},
+            {**RUNS, "law": "joint", "target_run": {"steps": 4}},
+            {**RUNS, "law": "joint", "target_run": {"steps": 4, "batch_size": 2}},
+            {"law": "joint", "base_run": {"steps": 4, "batch_size": 2}}
+            | {"target_run": RUNS["target_run"]},
+            {**RUNS, "law": "joint", "base_run": "x"},
+            {**RUNS, "law": "joint", "base_run": [1]},
+            {**RUNS, "law": "joint", "base_run": {**RUNS["base_run"], "x": 1}},
+            {**RUNS, "law": "joind"},
+            {**RUNS, "law": {"name": "joint", "tokens": 9}},
+            {**RUNS, "law": "fit"},
+            {**RUNS, "law": "batch"},
         ],
     )
-    def test_what_is_refused(self, given: dict[str, Any], said: str) -> None:
-        with pytest.raises(BadInput, match=said):
+    def test_what_is_refused(self, given: dict[str, Any], golden: Golden) -> None:
+        with golden.error():
             decoder_plan(**given)
 
 
 @pytest.mark.parametrize(
-    ("base", "target", "said"),
+    ("base", "target"),
     [
-        ({"n_embd": 32}, {"n_embd": 64, "n_layer": 2}, "must name the same sizes"),
-        ({"n_layer": 2}, {"n_layer": 3}, "sizes with a width"),
-        ({"n_embd": "32"}, {"n_embd": "64"}, "sizes with a width"),
-        ({"n_embd": 0}, {"n_embd": 64}, r"base\['n_embd'\]=0 is refused"),
-        ({"width": 32, "block": 8}, {"width": 32, "block": 16}, "equally wide .width=32., yet"),
+        ({"n_embd": 32}, {"n_embd": 64, "n_layer": 2}),
+        ({"n_layer": 2}, {"n_layer": 3}),
+        ({"n_embd": "32"}, {"n_embd": "64"}),
+        ({"n_embd": 0}, {"n_embd": 64}),
+        ({"width": 32, "block": 8}, {"width": 32, "block": 16}),
     ],
 )
-def test_sizes_that_cannot_be(base: dict[str, Any], target: dict[str, Any], said: str) -> None:
-    with pytest.raises(BadInput, match=said):
+def test_sizes_that_cannot_be(base: dict[str, Any], target: dict[str, Any], golden: Golden) -> None:
+    with golden.error():
         sweeper.plan_for(NanoDecoder, base, target, "mup", HPS, inputs=TOKENS)

@@ -11,6 +11,7 @@ from sweeper.search.independent import FRESH_SEED, IndependentSearch
 from sweeper.search.line import LineRule
 from sweeper.search.strategy import History, Point, best_mean_curve, independent_curve
 from sweeper.trial import Axis, Log2Hps, defaults
+from tests.golden import Golden
 from tests.search.fakes import basin, batches, cliff, point_result, run_search, space_of
 
 SPACE = {
@@ -48,7 +49,7 @@ def test_default_phases_are_9_330_6_and_12_runs(parameterization: str) -> None:
     assert [len(line.points_log2) for line in found.lines] == [9, 22, 22, 22, 22, 22]
 
 
-def test_it_names_the_settings_that_let_each_line_go_on() -> None:
+def test_it_names_the_settings_that_let_each_line_go_on(golden: Golden) -> None:
     search = IndependentSearch(
         eta=LineRule(points=3, extend=0),
         lines=LineRule(extend=0),
@@ -59,11 +60,7 @@ def test_it_names_the_settings_that_let_each_line_go_on() -> None:
     objective = basin(SPACE, at={"eta": 9, "a": 9, "b": 0})
     notes = conclude(search, objective).notes  # type: ignore[attr-defined]
     advice = [note.partition("still at the end of the grid")[2] for note in notes]
-    assert list(filter(None, advice)) == [
-        ", and the range goes on to 2^3: raise search.eta.points or search.eta.extend",
-        ", and the range goes on to 2^2: raise search.runs or search.lines.extend",
-        ": raise search.retune.extend",
-    ]
+    golden.says("\n".join(list(filter(None, advice))))
 
 
 def test_a_space_of_eta_alone_has_no_lines_and_one_finalist() -> None:

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from sweeper.records import from_json, to_json
 from sweeper.study.logs.log import JsonLines, Ledger, NoLog, loss_curve, notice_of, plan_line
 from sweeper.trial import Result, Trial, curve
+from tests.golden import Golden
 from tests.report import samples
 from tests.specs import spec_of
 
@@ -65,11 +66,11 @@ def test_no_curve_no_points() -> None:
     assert loss_curve(Result(trial=TRIAL, status="failed", objective=math.nan)) == []
 
 
-def test_a_failure_is_told_and_a_sentence_passed_on() -> None:
+def test_a_failure_is_told_and_a_sentence_passed_on(golden: Golden) -> None:
     def fails() -> None:
         raise OSError("the disk is full")
 
-    assert notice_of(fails) == "the log failed (OSError: the disk is full); no result is lost"
+    golden.says(notice_of(fails))
     assert notice_of(lambda: "go") == "go" and notice_of(lambda: None) is None
 
 

@@ -9,6 +9,7 @@ from sweeper.records import to_json
 from sweeper.study.setup import changes, check_setup, read_setup, trials_of, write_setup
 from sweeper.study.study import Study
 from sweeper.trial import Log2Hps, Result, Trial, TrialSpec
+from tests.golden import Golden
 from tests.specs import spec_of
 
 BASE = spec_of()
@@ -71,8 +72,8 @@ def test_the_ladder_of_an_earlier_search_is_of_another_setup(tmp_path: Path) -> 
     short, long = BASE, replace(BASE, train=replace(BASE.train, steps=99))
     longest = replace(BASE, width=32, train=replace(BASE.train, steps=500))
     ladders = [replace(short, width=32), replace(long, width=32), longest]
-    proofs = [result(spec, "validate", at=2.0) for spec in ladders]
-    study = study_of(tmp_path, result(short), result(long, at=1.0), *proofs)
+    ladder_results = [result(spec, "validate", at=2.0) for spec in ladders]
+    study = study_of(tmp_path, result(short), result(long, at=1.0), *ladder_results)
     for setup, ladder in ((long, ladders[1]), (short, ladders[0])):
         write_setup(study.folder, setup)
         assert {r.trial.spec for r in trials_of(study).current} == {setup, ladder, longest}
@@ -168,8 +169,8 @@ def test_long_values_and_many_changes_are_cut(tmp_path: Path) -> None:
     assert "python xxx" in said and "x" * 50 not in said
 
 
-def test_a_digest_is_no_value_to_show(tmp_path: Path) -> None:
+def test_a_digest_is_no_value_to_show(tmp_path: Path, golden: Golden) -> None:
     study = study_of(tmp_path, result(BASE))
     runner = {**BASE.runner, "modules": {"my.model": "0" * 64}}
-    with pytest.raises(BadInput, match=r"setup: the content of my\.model changed\. Choose"):
+    with golden.error():
         check_setup(study.folder, replace(BASE, runner=runner))

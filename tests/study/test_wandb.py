@@ -22,6 +22,7 @@ from tests.specs import spec_of
 
 pytest.importorskip("wandb")
 
+from tests.refusals import refused
 from tests.study.wandb_files import Run, read_runs
 
 OF_THE_USER = ("WANDB_API_KEY", "WANDB_BASE_URL", "WANDB_ENTITY", "WANDB_MODE", "WANDB_PROJECT")
@@ -270,9 +271,9 @@ def test_disabled_does_nothing_and_the_package_is_read_late(folder: Path) -> Non
 
 
 def test_what_cannot_be_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(ConfigError, match=r"timeout=0\.0 is refused"):
+    with refused("timeout", 0.0):
         WandB(timeout=0.0)
-    with pytest.raises(ConfigError, match="project='a/b' is refused"):
+    with refused("project", "a/b"):
         WandB(project="a/b")
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     with pytest.raises(ConfigError, match=r"pip install 'sweeper\[wandb\]'"):

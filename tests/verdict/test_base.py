@@ -5,6 +5,7 @@ import pytest
 from sweeper.verdict.curve import fit_curve
 from sweeper.verdict.judge import missed_optimum
 from sweeper.verdict.ladder import LadderRule, SizeCurve
+from tests.golden import Golden
 from tests.verdict.curves import Valley, table
 
 RULE = LadderRule(widths=(32,))
@@ -32,7 +33,8 @@ def test_noise_one_seed_and_a_curve_that_ends_too_early_show_nothing() -> None:
     assert missed_optimum(None, 0.0, RULE) is None
 
 
-def test_a_transferred_eta_that_diverges_is_missed() -> None:
+def test_a_transferred_eta_that_diverges_is_missed(golden: Golden) -> None:
     losses = {-1.0: (3.1, 3.101), -0.5: (3.0, 3.002), 0.0: (3.1, 3.1), 0.5: math.inf}
     found = missed_optimum(fit_curve(table(losses), 0.5), 0.5, RULE)
-    assert found is not None and "eta=2^0.5 diverges against the optimum 2^-0.50" in found.sentence
+    assert found is not None
+    golden.says(found.sentence)
