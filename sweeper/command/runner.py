@@ -391,10 +391,19 @@ class RunCommand:
 
 OPTIONS = (
     *("study", "root", "dry-run", "detach", "new-setup", "json", "config-dir"),
-    *("to-width", "to-depth", "to-tokens", "to-batch", "validate", "strict"),
+    *("to-width", "to-depth", "to-tokens", "to-batch", "validate", "strict", "trust"),
 )
 """The long options of `search` and `transfer`."""
-OURS_ALONE = ("dry-run", "detach", "new-setup", "config-dir", "to-width", "to-depth", "strict")
+OURS_ALONE = (
+    "dry-run",
+    "detach",
+    "new-setup",
+    "config-dir",
+    "to-width",
+    "to-depth",
+    "strict",
+    "trust",
+)
 """Those that are said of any script that does not mention them: `--dry-run` there would train."""
 
 
