@@ -149,15 +149,19 @@ Positive = Annotated[float, Bounds(above=0, allowed="a positive number")]
 
 
 def check_bounds(record: Any) -> None:
-    """ConfigError for a number among a record's fields that is out of its `Bounds`.
+    """ConfigError for a number in a record's fields, or in a tuple there, out of its `Bounds`.
 
     For `__post_init__`: what Python code makes keeps to the ranges that configs keep to.
     """
     for name, bounds, reader in _bounds(typing.cast(Any, type(record))):
-        if (value := getattr(record, name)) not in bounds:
-            raise ConfigError(name, value, str(bounds))
-        if value is None or isinstance(value, str):
-            reader(name, value)
+        value = getattr(record, name)
+        several = isinstance(value, tuple)
+        for i, item in enumerate(value if several else (value,)):
+            key = f"{name}[{i}]" if several else name
+            if item not in bounds:
+                raise ConfigError(key, item, str(bounds))
+            if item is None or isinstance(item, str):
+                reader(key, item)
 
 
 class Bounded:
@@ -170,12 +174,46 @@ class Bounded:
 
 @cache
 def _bounds(kind: type) -> list[tuple[str, Bounds, Reader]]:
+    """The fields with bounds, those of a tuple's items included, and what reads one number."""
+    numbers = {
+        name: typing.get_args(hint)[0] if typing.get_origin(hint) is tuple else hint
+        for name, hint in _hints(kind).items()
+    }
     return [
         (name, bounds, _reader(hint, False))
-        for name, hint in _hints(kind).items()
+        for name, hint in numbers.items()
         for bounds in getattr(hint, "__metadata__", ())
         if isinstance(bounds, Bounds)
     ]
+
+
+def allowed_values(target: Callable[..., Any]) -> dict[str, str]:
+    """By a key's name, what it may be where its annotation says more than a type: for people.
+
+    Keys of records within are dotted: `line.points`.
+    """
+    found: dict[str, str] = {}
+    for name, hint in _hints(target).items():
+        if dataclasses.is_dataclass(hint):
+            inner = allowed_values(typing.cast(type, hint))
+            found |= {f"{name}.{key}": text for key, text in inner.items()}
+        elif text := _described_range(hint):
+            found[name] = text
+    return found
+
+
+def _described_range(hint: Any) -> str:
+    """The bounds or the choices in an annotation, in words; "" without any."""
+    origin, members = typing.get_origin(hint), typing.get_args(hint)
+    if origin is Annotated:
+        return ", ".join(str(member) for member in members[1:] if isinstance(member, Bounds))
+    if origin is tuple:
+        inner = _described_range(members[0])
+        return inner and f"a list, each {inner}"
+    if origin in (typing.Union, types.UnionType):
+        parts = [_described_range(m) or _TYPE_NAMES.get(m, "") for m in members]
+        return " or ".join(filter(None, parts)) if any(map(_described_range, members)) else ""
+    return _describe(hint) if origin is Literal else ""
 
 
 def call_checked(

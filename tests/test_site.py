@@ -57,6 +57,18 @@ def test_a_key_has_its_default_and_its_comment() -> None:
     assert rows["heldout"] == ("null", "the held-out loss, likewise")
 
 
+def test_a_key_has_the_bounds_of_its_annotation() -> None:
+    rows = {
+        cells[1].strip(): cells[-2].strip()
+        for line in (GROUPS + "\n" + reference.sections()).splitlines()
+        if len(cells := line.replace("\\|", "/").split("|")) > 4
+    }
+    assert rows["`transfer.widths`"] == "a list, each a whole number, at least 1"
+    assert rows["`transfer.max_shift`"] == "a positive number"
+    assert rows["`law.tokens`"] == "an exponent from -4 to 4"
+    assert rows["`train.precision`"] and not rows["`transfer.hyperparameter`"]
+
+
 def test_a_comment_above_a_key_is_the_key_s(tmp_path: Path) -> None:
     path = tmp_path / "one.yaml"
     path.write_text(

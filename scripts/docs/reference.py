@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import takewhile
 from pathlib import Path
 from typing import Any
@@ -12,6 +12,8 @@ import typer
 import yaml
 
 from sweeper.cli.app import app
+from sweeper.config.completion import SECTIONS
+from sweeper.records import allowed_values, import_target
 from sweeper.registry import OVERLAYS, TARGET, conf_folder
 
 
@@ -88,11 +90,12 @@ def plain(text: str | None) -> str:
 
 @dataclass(frozen=True)
 class Key:
-    """A key of a config: its dotted name, its default as written, and its comment."""
+    """A key of a config: its dotted name, its default as written, its comment and its bounds."""
 
     name: str
     default: str
     comment: str
+    allowed: str = ""
 
 
 def sections() -> str:
@@ -103,7 +106,12 @@ def sections() -> str:
     plain_keys = [key for key in read if "." not in key.name]
     parts = [_keys_table(plain_keys)]
     for name in names:
-        of_section = [key for key in read if key.name.startswith(f"{name}.")]
+        allowed = allowed_values(import_target(SECTIONS[name]))
+        of_section = [
+            replace(key, allowed=allowed.get(key.name.partition(".")[2], ""))
+            for key in read
+            if key.name.startswith(f"{name}.")
+        ]
         parts.append(f"### `{name}`\n\n{_keys_table(of_section)}")
     return "\n\n".join(parts)
 
@@ -131,8 +139,9 @@ def _option(path: Path) -> str:
     notes += [
         f"All other keys are those of `{group}={base.strip('[').split(',')[0]}`." if base else ""
     ]
+    allowed = allowed_values(import_target(target)) if target else {}
     shown = [
-        Key(f"{group}.{key.name}", key.default, key.comment)
+        replace(key, name=f"{group}.{key.name}", allowed=allowed.get(key.name, ""))
         for key in read
         if key.name not in (TARGET, "defaults")
     ]
@@ -140,8 +149,10 @@ def _option(path: Path) -> str:
 
 
 def _keys_table(read: Sequence[Key]) -> str:
-    rows = [[code(key.name), code(key.default), plain(key.comment)] for key in read]
-    return table(["key", "default", "meaning"], rows) if rows else ""
+    rows = [
+        [code(key.name), code(key.default), plain(key.comment), plain(key.allowed)] for key in read
+    ]
+    return table(["key", "default", "meaning", "allowed"], rows) if rows else ""
 
 
 def head_comment(text: str) -> str:

@@ -20,7 +20,7 @@ from matplotlib import rc_context
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from sweeper.engine.operand_scales import RANGES
+from sweeper.engine.measurements import RANGES
 from sweeper.report.documents import number
 from sweeper.report.drawing import STYLE
 from sweeper.scaling.spec import layer_of, with_layer

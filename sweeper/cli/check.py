@@ -23,7 +23,7 @@ from sweeper.cli.shared import check_model, open_experiment, short_run
 from sweeper.cli.transfer import planned_optimum
 from sweeper.config.compose import Tree
 from sweeper.config.settings import Experiment, Settings, resolve
-from sweeper.engine.operand_scales import OperandScale
+from sweeper.engine.measurements import OperandScale
 from sweeper.errors import BadInput, ConfigError
 from sweeper.files import private_folder, write_json
 from sweeper.records import from_json, to_json

@@ -10,6 +10,6 @@ A job's way through it, from the top:
     prepare.py        what a specification stands for: model, scales, optimizer
     architecture.py   the model itself, built and classified at its size
 
-`optimizers/` update stacked parameters: one file and one config add one. `operand_scales.py` and
+`optimizers/` update stacked parameters: one file and one config add one. `measurements.py` and
 `measure.py` are runs that measure more than their loss.
 """

@@ -21,7 +21,7 @@ import torch
 
 from sweeper.data.corpus import Corpus
 from sweeper.engine.batched import BatchedRun, BatchedTrials, UpdateBrokenError
-from sweeper.engine.operand_scales import MEASUREMENTS
+from sweeper.engine.measurements import MEASUREMENTS
 from sweeper.engine.prepare import prepare
 from sweeper.engine.program import (
     forget_frames,

@@ -79,7 +79,7 @@ class Engine(Bounded):
         return True
 
     def measures(self, kind: str) -> bool:
-        """Whether trials can measure a kind of `operand_scales.MEASUREMENTS`: all of them."""
+        """Whether trials can measure a kind of `measurements.MEASUREMENTS`: all of them."""
         return True
 
     def argv(self, trial: Trial, folder: Path, *, write: bool = False) -> None:

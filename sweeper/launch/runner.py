@@ -62,7 +62,7 @@ class RunnerSettings(Protocol):
         ...
 
     def measures(self, kind: str) -> bool:
-        """Whether trials can measure a kind of `operand_scales.MEASUREMENTS` beside their loss."""
+        """Whether trials can measure a kind of `measurements.MEASUREMENTS` beside their loss."""
         ...
 
     def check_use(self, hyperparameters: Sequence[str], *, own: bool) -> None:

@@ -31,6 +31,7 @@ from sweeper.launch.executor import Context, Event, Executor, Finished, JobState
 from sweeper.launch.job import Job, JobFailure, Resources, Task, outcome_of, trials_of, write_job
 from sweeper.launch.slurm_jobs import (
     Array,
+    Started,
     Submission,
     arrays,
     attempts,
@@ -358,9 +359,10 @@ def queued(study: Path) -> dict[tuple[str, int], Entry]:
 
 
 def _state(job: SubmittedJob, entry: Entry | None) -> JobState:
-    member, started = job.member, job.member.last("started")
+    member, started = job.member, job.member.last(Started)
     # As JSON: `sweeper status` counts the trials of hundreds of jobs, and wants none of them.
-    task = try_json(job.job_dir / "job.json").get("task", {})
+    task = try_json(job.job_dir / "job.json").get("task")
+    trials = task.get("trials") if isinstance(task, dict) else None
     stage: Stage = "ended"
     if entry is not None and entry.active:
         stage = "queued" if entry.state in WAITING else "running"
@@ -373,9 +375,9 @@ def _state(job: SubmittedJob, entry: Entry | None) -> JobState:
         id=job.array.task_id(job.index) if entry is None else entry.id,
         state=state,
         stage=stage,
-        node=entry.node if entry and entry.node else str(started.get("node", "")),
-        since=entry.since if entry else str(started.get("at", "")),
-        trials=len(task.get("trials", ())),
+        node=entry.node if entry and entry.node else (started.node if started else ""),
+        since=entry.since if entry else (started.at if started else ""),
+        trials=len(trials) if isinstance(trials, list) else 0,
         fraction=member.fraction,
     )
 

@@ -34,10 +34,9 @@ import time
 import traceback
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from types import FrameType
-from typing import Any
+from typing import Annotated, ClassVar, TypeVar
 from uuid import uuid4
 
 from sweeper.errors import SweeperError
@@ -45,6 +44,7 @@ from sweeper.files import RECORD_ERRORS, private_folder, read_json, try_json, wr
 from sweeper.launch.code import changed_modules, module_digests
 from sweeper.launch.job import Control, Leave, Resources, outcome_of, run_job
 from sweeper.launch.slurm_queue import Entry
+from sweeper.records import Bounds, from_json
 
 MAX_RESTARTS = 1000
 """More than Slurm ever runs one submission."""
@@ -73,6 +73,76 @@ def check_private(folder: Path) -> None:
         )
 
 
+# What a run of a job leaves behind. A file may be half of one of another version's, or of a disk
+# that failed: what cannot be read typed counts as not there.
+
+Share = Annotated[float, Bounds(least=0, most=1)]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Progress:
+    """`progress.json`: the fraction of the job that is done."""
+
+    fraction: Share
+
+
+@dataclass(frozen=True, kw_only=True)
+class Note:
+    """What a run notes of itself, in `<file>-<r>.json`; `at` is its clock's time."""
+
+    file: ClassVar[str]
+    at: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Started(Note):
+    """It began, on a node, as Slurm's job of that number."""
+
+    file: ClassVar[str] = "started"
+    node: str = ""
+    job: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SavedAndLeft(Note):
+    """It saved itself on a signal; `requeue` tells that it put itself back into the queue."""
+
+    file: ClassVar[str] = "left"
+    signal: str = ""
+    fraction: Share = 0.0
+    requeue: bool = True
+
+
+@dataclass(frozen=True, kw_only=True)
+class Raised(Note):
+    """An exception ended it; `retry` tells that it may do better on another node, or later."""
+
+    file: ClassVar[str] = "error"
+    error: str = ""
+    retry: bool = True
+
+
+@dataclass(frozen=True, kw_only=True)
+class ArrayRecord:
+    """`array.json`: the array's name, the folders of its submissions, when it was sent."""
+
+    name: str
+    members: tuple[str, ...]
+    at: float
+
+
+R = TypeVar("R")
+N = TypeVar("N", bound=Note)
+
+
+def recorded(kind: type[R], path: Path) -> R | None:
+    """The record in the file at `path`; None when it is not there or damaged."""
+    try:
+        return from_json(kind, read_json(path))
+    except (OSError, *RECORD_ERRORS):
+        return None
+
+
 @dataclass(frozen=True, kw_only=True)
 class Submission:
     """A job's n-th submission, in the folder `<job>/submission-<n>`."""
@@ -92,7 +162,8 @@ class Submission:
     @property
     def fraction(self) -> float:
         """The fraction of the job that was last told to be done."""
-        return float(try_json(self.folder / "progress.json").get("fraction", 0.0))
+        progress = recorded(Progress, self.folder / "progress.json")
+        return progress.fraction if progress else 0.0
 
     def runs(self) -> int:
         """How often Slurm ran it, as far as it came to tell."""
@@ -100,13 +171,14 @@ class Submission:
         matches = (re.fullmatch(r"started-(\d+)\.json", name) for name in names)
         return max((int(match[1]) for match in matches if match), default=-1) + 1
 
-    def last(self, kind: str) -> dict[str, Any]:
-        """What its last run left as `kind` (started, left, error); empty when it left none."""
-        return try_json(self.folder / f"{kind}-{self.runs() - 1}.json")
+    def last(self, kind: type[N]) -> N | None:
+        """What its last run noted of this kind; None when it did not."""
+        return recorded(kind, self.folder / f"{kind.file}-{self.runs() - 1}.json")
 
     def changed_code(self) -> list[str]:
         """Modules that are not as they were when it was submitted: results would not compare."""
-        return changed_modules(try_json(self.folder / "submission.json").get("code", {}))
+        code = try_json(self.folder / "submission.json").get("code")
+        return changed_modules(code if isinstance(code, dict) else {})
 
     def newest(self) -> bool:
         """Whether the job was not submitted again after it."""
@@ -166,7 +238,7 @@ def prefix(study: Path) -> str:
     private_folder(folder)
     check_private(folder)
     record = folder / "study.json"
-    if not try_json(record):
+    if "id" not in try_json(record):
         write_json(record, {"id": uuid4().hex[:8]})
     return f"sweeper-{study.name}-{try_json(record)['id']}-"
 
@@ -185,29 +257,24 @@ def record_array(study: Path, job_dirs: Sequence[Path], resources: Resources) ->
     array = Array(
         folder=folder, name=name, members=tuple(members), at=time.time(), resources=resources
     )
-    places = [f"{member.job_dir.name}/{member.folder.name}" for member in members]
-    write_json(folder / "array.json", {"name": name, "members": places, "at": array.at})
+    places = tuple(f"{member.job_dir.name}/{member.folder.name}" for member in members)
+    write_json(folder / "array.json", ArrayRecord(name=name, members=places, at=array.at))
     return array
 
 
 def arrays(study: Path) -> list[Array]:
     """All arrays on record; what is damaged is passed over."""
-    recorded = []
-    for path in sorted((study / "slurm").glob("*/array.json")):
-        try:
-            record = read_json(path)
-            members = [Submission(folder=study / "jobs" / place) for place in record["members"]]
-            recorded.append(
-                Array(
-                    folder=path.parent,
-                    name=str(record["name"]),
-                    members=tuple(members),
-                    at=float(record["at"]),
-                )
-            )
-        except (OSError, *RECORD_ERRORS):
-            continue
-    return recorded
+    paths = sorted((study / "slurm").glob("*/array.json"))
+    return [
+        Array(
+            folder=path.parent,
+            name=record.name,
+            members=tuple(Submission(folder=study / "jobs" / place) for place in record.members),
+            at=record.at,
+        )
+        for path in paths
+        if (record := recorded(ArrayRecord, path)) is not None
+    ]
 
 
 # On the node: the job in its folder is run, to its end or until it is told to leave.
@@ -238,10 +305,7 @@ class Run:
         self.attempt = MAX_RESTARTS * submission.number + min(self.restart, MAX_RESTARTS - 1)
         self.fraction, self._looked = 0.0, time.monotonic()
         for number in (signal.SIGUSR2, signal.SIGTERM):
-            signal.signal(number, self._keep_signal)
-
-    def _keep_signal(self, number: int, frame: FrameType | None) -> None:
-        self.signals.append(number)
+            signal.signal(number, lambda number, _: self.signals.append(number))
 
     def run(self) -> None:
         """Train, and note how it ended; an exception is noted and raised again."""
@@ -249,7 +313,8 @@ class Run:
             check_private(folder)
         if self._is_superseded():
             return
-        self._note("started", node=socket.gethostname(), job=os.environ.get("SLURM_JOB_ID", ""))
+        job = os.environ.get("SLURM_JOB_ID", "")
+        self._note(Started(node=socket.gethostname(), job=job))
         try:
             self._train()
         except Leave:
@@ -260,7 +325,7 @@ class Run:
             lines = traceback.format_exception_only(error)
             # Bad input is as bad on another node; anything else may do better there, or later.
             retry = not isinstance(error, SweeperError)
-            self._note("error", error="".join(lines).strip(), retry=retry)
+            self._note(Raised(error="".join(lines).strip(), retry=retry))
             raise
 
     def _train(self) -> None:
@@ -293,7 +358,7 @@ class Run:
 
     def _write_progress(self) -> None:
         with suppress(OSError):
-            write_json(self.submission.folder / "progress.json", {"fraction": self.fraction})
+            write_json(self.submission.folder / "progress.json", Progress(fraction=self.fraction))
 
     def _is_superseded(self) -> bool:
         """Whether the job was submitted again, or Slurm runs this submission again."""
@@ -304,9 +369,11 @@ class Run:
         self._write_progress()
         number = self.signals[0]
         requeue = number == signal.SIGUSR2 and not self._stands_still()
-        facts = {"signal": signal.Signals(number).name, "fraction": self.fraction}
+        left = SavedAndLeft(
+            signal=signal.Signals(number).name, fraction=self.fraction, requeue=requeue
+        )
         # Noted first: Slurm may end this process as soon as it has taken the request.
-        self._note("left", **facts, requeue=requeue)
+        self._note(left)
         if not requeue:
             return
         # What is ignored here is ignored by a child too: a SIGTERM that comes on the heels of
@@ -317,18 +384,19 @@ class Run:
             subprocess.run(request, check=True, timeout=60)
         except (OSError, KeyError, subprocess.SubprocessError) as error:
             print(f"this job cannot put itself back into the queue, its driver will ({error})")
-            self._note("left", **facts, requeue=False)
+            self._note(replace(left, requeue=False))
 
     def _stands_still(self) -> bool:
         """Whether the last runs were ended where this one is: more of them would go on for ever."""
         # The runs before this one; where there were fewer, a file is missing and `all` is false.
         before = range(self.restart - 1, self.restart - MAX_STANDSTILLS, -1)
-        lefts = [try_json(self.submission.folder / f"left-{number}.json") for number in before]
-        return all(left and self.fraction - float(left["fraction"]) < 0.001 for left in lefts)
+        folder = self.submission.folder
+        lefts = [recorded(SavedAndLeft, folder / f"left-{number}.json") for number in before]
+        return all(left and self.fraction - left.fraction < 0.001 for left in lefts)
 
-    def _note(self, kind: str, **facts: object) -> None:
-        record = {"at": time.strftime("%Y-%m-%dT%H:%M:%S"), **facts}
-        write_json(self.submission.folder / f"{kind}-{self.restart}.json", record)
+    def _note(self, note: Note) -> None:
+        note = replace(note, at=time.strftime("%Y-%m-%dT%H:%M:%S"))
+        write_json(self.submission.folder / f"{note.file}-{self.restart}.json", note)
 
 
 # In the driver: why a job is gone without a result, from what it left.
@@ -360,25 +428,24 @@ class SlurmFailure:
 def failure_of(array: Array, index: int, entry: Entry | None) -> SlurmFailure:
     """What is known of the end of a member of `array`; `entry` is the queue's last word on it."""
     member = array.members[index]
-    started, left, error = (member.last(kind) for kind in ("started", "left", "error"))
+    started, left, error = member.last(Started), member.last(SavedAndLeft), member.last(Raised)
     state = "vanished from the queue" if entry is None else entry.state
     if error:
-        cause = str(error.get("error"))
+        cause = error.error
     elif left:
-        percent = 100 * float(left.get("fraction", 0.0))
-        cause = f"{left.get('signal')} told it to leave, at {percent:.0f} % of its work"
+        cause = f"{left.signal} told it to leave, at {100 * left.fraction:.0f} % of its work"
     else:
         cause = _last_lines(array, index) or "it left no word"
     return SlurmFailure(
         id=array.task_id(index),
         state=state,
-        node=str(started.get("node", "")) or (entry.node if entry else ""),
+        node=(started.node if started else "") or (entry.node if entry else ""),
         cause=cause,
-        certain=bool(error) or (bool(left) and not left.get("requeue", True)),
+        certain=error is not None or (left is not None and not left.requeue),
         cancelled=state == "CANCELLED",
         # It died while it trained, and did not say of what.
-        blames_trials=bool(started) and not error and not left,
-        retry=bool(error.get("retry", True)) and state != "OUT_OF_MEMORY",
+        blames_trials=started is not None and error is None and left is None,
+        retry=(error is None or error.retry) and state != "OUT_OF_MEMORY",
     )
 
 

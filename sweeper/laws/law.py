@@ -10,16 +10,16 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Protocol
+from typing import Annotated, Any, ClassVar, Protocol
 
 from sweeper.errors import BadInput, ConfigError, key_prefix
-from sweeper.records import user_code
+from sweeper.records import AtLeastOne, Bounded, Bounds, Positive, check_bounds, user_code
 from sweeper.registry import plugins
 from sweeper.trial import Log2Hps, PluginSpec
 
 
 @dataclass(frozen=True, kw_only=True)
-class Scale:
+class Scale(Bounded):
     """What a law looks at: a model's size, and how it is trained.
 
     `batch` counts the examples of a step (of text: sequences), `tokens` those of the whole run;
@@ -28,19 +28,13 @@ class Scale:
     for one that has none, None where they are not known.
     """
 
-    width: int
-    depth: int
-    batch: int
-    steps: int
-    tokens: int
+    width: AtLeastOne
+    depth: AtLeastOne
+    batch: AtLeastOne
+    steps: AtLeastOne
+    tokens: AtLeastOne
     parameters: int | None = None
     betas: Mapping[str, float] | None = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        """Refuse what is no size."""
-        for key in ("width", "depth", "batch", "steps", "tokens"):
-            if getattr(self, key) < 1:
-                raise ConfigError(key, getattr(self, key), "a whole number of at least 1")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,17 +45,16 @@ class Factors:
     where decay is independent of the learning rate, that over the rate where it is coupled.
     """
 
-    eta: float = 1.0
-    eps: float = 1.0
-    weight_decay: float = 1.0
+    eta: Positive = 1.0
+    eps: Positive = 1.0
+    weight_decay: Positive = 1.0
     betas: Mapping[str, float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         """Refuse what nothing can be trained with."""
         for key in ("eta", "eps", "weight_decay"):
-            if not 0 < getattr(self, key) < math.inf:
-                raise ConfigError(key, getattr(self, key), "a positive number")
             object.__setattr__(self, key, float(getattr(self, key)))  # a law may compute a tensor
+        check_bounds(self)
         for name, beta in self.betas.items():
             if not 0 <= beta < 1:
                 raise ConfigError(name, beta, "from 0, below 1")
@@ -96,16 +89,13 @@ class Law(Protocol):
         ...
 
 
+Exponent = Annotated[float, Bounds(least=-4, most=4, allowed="an exponent from -4 to 4")]
+"""One that somebody could mean."""
+
+
 def growth(base: Scale, target: Scale) -> tuple[float, float]:
     """How many times as large the batch is, and the number of tokens."""
     return target.batch / base.batch, target.tokens / base.tokens
-
-
-def check_exponents(law: object, *names: str) -> None:
-    """ConfigError for an exponent that no one could mean."""
-    for name in names:
-        if not -4 <= getattr(law, name) <= 4:
-            raise ConfigError(name, getattr(law, name), "an exponent from -4 to 4")
 
 
 def changed_betas(

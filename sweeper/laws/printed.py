@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from sweeper.errors import ConfigError
-from sweeper.laws.law import Factors, OutsideLaw, Scale, changed_betas, check_exponents, growth
+from sweeper.laws.law import Exponent, Factors, OutsideLaw, Scale, changed_betas, growth
+from sweeper.records import Bounded, check_bounds
 
 # The batch under Adam, where the number of tokens stays: the square-root rule.
 
@@ -23,8 +24,8 @@ class Batch:
     1 - beta by kappa, and eps by 1 / the root. `betas` names those that follow the batch.
     """
 
-    eta: float = 0.5
-    eps: float = -0.5
+    eta: Exponent = 0.5
+    eps: Exponent = -0.5
     betas: tuple[str, ...] = BETAS
 
     source: ClassVar[str] = "arXiv:2205.10287"
@@ -36,8 +37,8 @@ class Batch:
         return ", ".join(["the number of tokens", *fixed, "weight decay"])
 
     def __post_init__(self) -> None:
-        """Refuse what is no exponent, and betas that Adam does not have."""
-        check_exponents(self, "eta", "eps")
+        """Refuse betas that Adam does not have."""
+        check_bounds(self)
         if unknown := [name for name in self.betas if name not in BETAS]:
             raise ConfigError("betas", unknown[0], f"a list of {' and '.join(BETAS)}, or []")
 
@@ -81,7 +82,7 @@ SOURCES = {
 
 
 @dataclass(frozen=True, kw_only=True)
-class Decay:
+class Decay(Bounded):
     """Independent weight decay goes as `m^power`, m the width over the base's.
 
     It is the share of a weight that a step removes. arXiv:2510.15262 writes it as eta lambda with
@@ -89,7 +90,7 @@ class Decay:
     m^-1.
     """
 
-    power: float = -0.5
+    power: Exponent = -0.5
 
     fixed: ClassVar[str] = "eta, betas and eps, the batch and the number of tokens"
 
@@ -97,10 +98,6 @@ class Decay:
     def source(self) -> str:
         """The paper of the power in use."""
         return SOURCES.get(self.power, "a power of your own")
-
-    def __post_init__(self) -> None:
-        """Refuse what is no power."""
-        check_exponents(self, "power")
 
     def factors(self, base: Scale, target: Scale) -> Factors:
         """The factor on weight decay; `OutsideLaw` for another batch or number of tokens."""
@@ -116,21 +113,17 @@ class Decay:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Horizon:
+class Horizon(Bounded):
     """`eta ~ D^tokens` at a fixed batch, D the tokens of the run.
 
     -0.32 is what arXiv:2409.19913 measured for AdamW, and arXiv:2603.28743 (with the code
     microsoft/ArchScale) again for Muon on a sphere.
     """
 
-    tokens: float = -0.32
+    tokens: Exponent = -0.32
 
     source: ClassVar[str] = "arXiv:2409.19913 and arXiv:2603.28743"
     fixed: ClassVar[str] = "the batch, betas, eps and weight decay"
-
-    def __post_init__(self) -> None:
-        """Refuse what is no exponent."""
-        check_exponents(self, "tokens")
 
     def factors(self, base: Scale, target: Scale) -> Factors:
         """The factor on eta; `OutsideLaw` for another batch."""
@@ -147,7 +140,7 @@ class Horizon:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Joint:
+class Joint(Bounded):
     """`eta ~ B^batch T^tokens`, `beta2 ~ beta2^B`, `eps ~ (B / T)^eps`: B the batch, T the tokens.
 
     Complete(d)P (arXiv:2512.22382) has eta go as the root of r = B / T, from the stochastic
@@ -160,11 +153,11 @@ class Joint:
     as the base's.
     """
 
-    batch: float = 0.5
-    tokens: float = -0.3
-    eps: float = -0.5
+    batch: Exponent = 0.5
+    tokens: Exponent = -0.3
+    eps: Exponent = -0.5
     beta2: bool = True
-    weight_decay: float = 0.0
+    weight_decay: Exponent = 0.0
 
     source: ClassVar[str] = "arXiv:2512.22382, with the exponents of marin-community/marin"
 
@@ -173,10 +166,6 @@ class Joint:
         """What stays."""
         betas = "beta1" if self.beta2 else "betas"
         return betas if self.weight_decay else f"{betas}, and weight decay"
-
-    def __post_init__(self) -> None:
-        """Refuse what is no exponent."""
-        check_exponents(self, "batch", "tokens", "eps", "weight_decay")
 
     def factors(self, base: Scale, target: Scale) -> Factors:
         """Factors on eta, eps and decay, and the new beta2."""
@@ -195,7 +184,7 @@ class Joint:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Timescale:
+class Timescale(Bounded):
     """`tau = B / (eta lambda D)` goes as `(D / N)^ratio`: D tokens, N parameters.
 
     AdamW's weights are an average of their last 1 / (eta lambda) updates, a share tau of the run's
@@ -205,7 +194,7 @@ class Timescale:
     decay goes as (B / D) / (D / N)^ratio, whatever eta does.
     """
 
-    ratio: float = 0.0
+    ratio: Exponent = 0.0
 
     fixed: ClassVar[str] = "eta, betas and eps"
 
@@ -213,10 +202,6 @@ class Timescale:
     def source(self) -> str:
         """The paper of the exponent in use."""
         return "arXiv:2505.13738" if self.ratio else "arXiv:2405.13698"
-
-    def __post_init__(self) -> None:
-        """Refuse what is no exponent."""
-        check_exponents(self, "ratio")
 
     def factors(self, base: Scale, target: Scale) -> Factors:
         """The factor on weight decay; `OutsideLaw` where the parameters are not known."""

@@ -15,7 +15,7 @@ from rich.console import Console
 
 from sweeper.check.judge import CHECK_ANSWERS, CheckRule, CoordinateCheck, ModuleCheck
 from sweeper.check.rules import MAX_SPREAD, RuleRow
-from sweeper.engine.operand_scales import RANGES, OperandScale
+from sweeper.engine.measurements import RANGES, OperandScale
 from sweeper.report.drawing import DASHED, DOTTED, FAINT, INK, LINE_COLOR, STYLE, WIDTH
 from sweeper.report.table import STYLES, Cell, Column, Table, answer, short
 from sweeper.scaling.spec import layer_of, with_layer

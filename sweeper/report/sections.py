@@ -101,7 +101,7 @@ def scales(records: Sequence[Document], name: Callable[[], str]) -> list[Section
 
 
 def _scales(records: Sequence[Document], name: str) -> Section:
-    from sweeper.engine.operand_scales import OperandScale
+    from sweeper.engine.measurements import OperandScale
     from sweeper.report.checks import scale_figure, scale_table
 
     operands = [from_json(OperandScale, record) for record in records]

@@ -37,7 +37,8 @@ SPACING = Bounds(
 )
 
 
-def _points(least: int) -> Bounds:
+def points_from(least: int) -> Bounds:
+    """The range of a number of points."""
     return Bounds(least=least, most=MAX_LINE_POINTS, allowed=f"from {least} to {MAX_LINE_POINTS}")
 
 
@@ -52,10 +53,10 @@ class LineRule(Bounded):
     """
 
     step: Annotated[float, SPACING] = 1.0
-    points: Annotated[int, _points(1)] = 9
-    reach: Annotated[int, _points(1)] = 2
-    extend: Annotated[int, _points(0)] = 4
-    beyond: Annotated[int, _points(1)] = 1
+    points: Annotated[int, points_from(1)] = 9
+    reach: Annotated[int, points_from(1)] = 2
+    extend: Annotated[int, points_from(0)] = 4
+    beyond: Annotated[int, points_from(1)] = 1
 
     def planned(self, axis: Axis) -> int:
         """How many points a line over `axis` has, without what extending it adds."""

@@ -7,8 +7,15 @@ from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Annotated, Any
 
 from sweeper.errors import ConfigError
-from sweeper.records import WRITTEN_IF_SET, Positive, check_bounds
-from sweeper.search.line import LineRule, LineState, replay_line
+from sweeper.records import (
+    AT_LEAST_ONE,
+    WRITTEN_IF_SET,
+    AtLeastOne,
+    Bounded,
+    Positive,
+    check_bounds,
+)
+from sweeper.search.line import SPACING, LineRule, LineState, points_from, replay_line
 from sweeper.search.strategy import Point
 from sweeper.trial import LOG2_OR_NULL, ONE_OR_MORE, Axis, Log2Hps
 
@@ -126,25 +133,23 @@ def label_size(size: Mapping[str, Any], axis: str) -> str:
     return str(size[axis])
 
 
+SizeOrNull = Annotated[int | None, AT_LEAST_ONE]
+Sizes = tuple[AtLeastOne, ...]
+
+
 @dataclass(frozen=True, kw_only=True)
-class SizeOverrides:
+class SizeOverrides(Bounded):
     """An entry of `transfer.sizes`: what differs from the base; None where nothing does."""
 
-    width: int | None = None
-    depth: int | None = None
-    batch_size: int | None = None
-    steps: int | None = None
-    experts: int | None = None
-    top_k: int | None = None
-    granularity: int | None = None
+    width: SizeOrNull = None
+    depth: SizeOrNull = None
+    batch_size: SizeOrNull = None
+    steps: SizeOrNull = None
+    experts: SizeOrNull = None
+    top_k: SizeOrNull = None
+    granularity: SizeOrNull = None
 
-    def __post_init__(self) -> None:
-        """Refuse what is no size."""
-        for key, value in self.given().items():
-            if value < 1:
-                raise ConfigError(key, value, "a size of at least 1")
-
-    def given(self) -> Mapping[str, int]:
+    def changes(self) -> Mapping[str, int]:
         """What differs, by name."""
         return {key: value for key, value in asdict(self).items() if value is not None}
 
@@ -170,19 +175,19 @@ class LadderRule:
     - `check` has the coordinate check run at small widths beside every plan.
     """
 
-    widths: tuple[int, ...]
-    depths: tuple[int, ...] = ()
-    batches: tuple[int, ...] = ()
-    steps: tuple[int, ...] = ()
-    experts: tuple[int, ...] = ()
-    top_ks: tuple[int, ...] = ()
-    granularities: tuple[int, ...] = ()
+    widths: Sizes
+    depths: Sizes = ()
+    batches: Sizes = ()
+    steps: Sizes = ()
+    experts: Sizes = ()
+    top_ks: Sizes = ()
+    granularities: Sizes = ()
     sizes: tuple[SizeOverrides, ...] = ()
     hyperparameter: str = "eta"
     seeds: Annotated[int, ONE_OR_MORE] = 2
     span: Positive = 2.0
-    step: float = 0.5
-    extend: int = 4
+    step: Annotated[float, SPACING] = 0.5
+    extend: Annotated[int, points_from(0)] = 4
     max_shift: Positive = 1.0
     max_loss_gap: Positive = 0.01
     eta: Annotated[float | None, LOG2_OR_NULL] = None
@@ -194,12 +199,7 @@ class LadderRule:
         """Refuse an empty grid and impossible numbers."""
         if not self.sizes and not any(getattr(self, key) for key in LADDER_AXES.values()):
             raise ConfigError("widths", [], "at least one width, as in [64,128,256]")
-        for key in LADDER_AXES.values():
-            for value in getattr(self, key):
-                if value < 1:
-                    raise ConfigError(key, value, "sizes of at least 1")
         check_bounds(self)
-        LineRule(step=self.step, extend=self.extend)
         if self.step > self.span:
             raise ConfigError("step", self.step, f"at most span, which is {self.span:g}")
         if self.correct and self.hyperparameter != "eta":
@@ -223,7 +223,7 @@ class LadderRule:
             values = {*getattr(self, key), getattr(base, axis)}
             if len(values) > 1:
                 ladders[axis] = [replace(base, **{axis: value}) for value in sorted(values)]
-        joint = {base, *(replace(base, **overrides.given()) for overrides in self.sizes)}
+        joint = {base, *(replace(base, **overrides.changes()) for overrides in self.sizes)}
         if len(joint) > 1:
             ladders[JOINT_AXIS] = sorted(joint)
         return ladders

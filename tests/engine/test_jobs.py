@@ -17,11 +17,11 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sweeper.engine import jobs, operand_scales
+from sweeper.engine import jobs, measurements
 from sweeper.engine.batched import BatchedRun, BatchedTrials
 from sweeper.engine.jobs import MeasureSize, TrainTrials, TryStep
 from sweeper.engine.measure import ModuleMeasurement
-from sweeper.engine.operand_scales import OperandScale, OutOfRange
+from sweeper.engine.measurements import OperandScale, OutOfRange
 from sweeper.engine.runner import Engine
 from sweeper.engine.train import Execution
 from sweeper.errors import BrokenDeviceError, ConfigError
@@ -466,7 +466,7 @@ def test_what_a_run_measures_comes_back_from_its_record(
         ("scales", OperandScale, operands, "operand_scales"),
     ):
         batched = replace(batch_of(1), trials=(replace(KINDS[0], measurement=name),))
-        with patch.object(operand_scales, function, lambda *_, made=made: made):
+        with patch.object(measurements, function, lambda *_, made=made: made):
             outcome = TrainTrials(**vars(batched), execution=Execution()).run(UNCONTROLLED)
         [result] = outcome.results
         assert result.trial.measurement == name and result.status == "complete"

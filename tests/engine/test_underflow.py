@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from sweeper.engine.operand_scales import MEASUREMENTS, fraction_below_eps
+from sweeper.engine.measurements import MEASUREMENTS, fraction_below_eps
 from sweeper.launch.job import Control, Leave
 from sweeper.scaling.spec import Update
 from sweeper.trial import Trial

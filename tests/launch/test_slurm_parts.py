@@ -26,7 +26,7 @@ from sweeper.launch.code import changed_modules, module_digests, user_modules
 from sweeper.launch.executor import Scheduled
 from sweeper.launch.job import Outcome, Resources, outcome_of
 from sweeper.launch.slurm import Slurm
-from sweeper.launch.slurm_jobs import SlurmFailure, Submission, attempts, failure_of
+from sweeper.launch.slurm_jobs import Raised, SlurmFailure, Submission, attempts, failure_of
 from sweeper.records import to_json
 from sweeper.trial import Trial
 from tests.engine.tiny_trials import corpus, tree
@@ -184,12 +184,22 @@ def test_results_are_fenced_by_attempt(tmp_path: Path) -> None:
 def test_runs_of_a_submission(tmp_path: Path) -> None:
     submission = Submission(folder=tmp_path / "job/submission-3")
     submission.folder.mkdir(parents=True)
-    assert submission.runs() == 0 and submission.last("error") == {} and submission.fraction == 0
+    assert submission.runs() == 0 and submission.last(Raised) is None
     for number, kind in ((0, "started"), (0, "error"), (1, "started")):
         (submission.folder / f"{kind}-{number}.json").write_text('{"error": "x"}')
-    assert submission.runs() == 2 and submission.last("error") == {}
+    assert submission.runs() == 2 and submission.last(Raised) is None
     (submission.folder / "error-1.json").write_text('{"error": "y"}')
-    assert submission.last("error") == {"error": "y"}
+    assert submission.last(Raised) == Raised(error="y")
+
+
+@pytest.mark.parametrize("text", ["", "{}", '{"fraction": "x"}', '{"fraction": 7}', "[0.5]"])
+def test_progress_that_cannot_be_read_is_none(text: str, tmp_path: Path) -> None:
+    submission = Submission(folder=tmp_path)
+    assert submission.fraction == 0
+    (tmp_path / "progress.json").write_text(text)
+    assert submission.fraction == 0
+    (tmp_path / "progress.json").write_text('{"fraction": 0.5}')
+    assert submission.fraction == 0.5
 
 
 @pytest.mark.parametrize(

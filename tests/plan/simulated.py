@@ -17,7 +17,7 @@ from typing import Any
 from sweeper.cli.diagnose import AblationTrainer
 from sweeper.config.compose import compose_tree
 from sweeper.config.settings import Experiment, placeholder_data, resolve
-from sweeper.engine.operand_scales import MEASUREMENTS
+from sweeper.engine.measurements import MEASUREMENTS
 from sweeper.engine.prepare import prepare
 from sweeper.launch.job import UNCONTROLLED, Control, Job, Outcome
 from sweeper.scaling.relative import MuP

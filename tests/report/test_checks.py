@@ -8,7 +8,7 @@ from rich.console import Console
 from sweeper.check.judge import CheckRule, CoordinateCheck, check_coordinates
 from sweeper.check.rules import rule_table
 from sweeper.engine.measure import ModuleMeasurement
-from sweeper.engine.operand_scales import OperandScale, OutOfRange
+from sweeper.engine.measurements import OperandScale, OutOfRange
 from sweeper.report import checks as show
 from sweeper.report.drawing import save
 from sweeper.scaling.spec import Role

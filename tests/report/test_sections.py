@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from sweeper.check.judge import CoordinateCheck
-from sweeper.engine.operand_scales import OperandScale
+from sweeper.engine.measurements import OperandScale
 from sweeper.records import from_json, to_json
 from sweeper.report import sections
 from sweeper.report.documents import Documents

@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from sweeper.engine.operand_scales import (
+from sweeper.engine.measurements import (
     RANGES,
     OperandScale,
     OperandSums,
