@@ -119,6 +119,15 @@ def private_folder(path: Path) -> None:
     path.mkdir(mode=0o700, exist_ok=True)
 
 
+def is_text(word: str) -> bool:
+    """Whether a word or path can be written as UTF-8: Python hides other bytes as surrogates."""
+    try:
+        word.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
 def remove_leftovers(folder: Path) -> None:
     """Delete what writers killed half-way left in `folder`; only its one writer may do so."""
     for path in folder.glob(".*.tmp"):

@@ -46,6 +46,7 @@ from sweeper.cli.verb import (
 )
 from sweeper.config.command_line import of_study, place_of, with_place, with_user_command
 from sweeper.errors import BadInput, ConfigError
+from sweeper.files import is_text
 from sweeper.launch.machine import set_spin
 from sweeper.registry import groups
 
@@ -504,6 +505,8 @@ def main() -> None:
     with suppress(FileNotFoundError):  # it may be gone
         sys.path.append(os.getcwd())
     set_spin()
+    if bad := next((word for word in sys.argv[1:] if not is_text(word)), None):
+        sys.exit(say(f"Error: {bad!a} is refused: words in UTF-8, as records keep them", 2))
     try:
         app(with_user_command(sys.argv[1:]))
     except KeyboardInterrupt:

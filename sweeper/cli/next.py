@@ -15,7 +15,7 @@ from sweeper.config.command_line import root_flag, split_user_command, without_r
 from sweeper.files import try_json
 from sweeper.report.documents import number, takes
 from sweeper.study.lock import live_holder
-from sweeper.study.optuna_copy import redact
+from sweeper.study.optuna_copy import redact_word
 from sweeper.verdict.ladder import LADDER_AXES
 
 if TYPE_CHECKING:
@@ -53,8 +53,12 @@ class NextCommand:
         config_dir: Path | None = None,
         why: str,
     ) -> NextCommand:
-        """A command of `verb`, the study first; `root` and `config_dir` where no default is."""
+        """A command of `verb`, the study first; `root` and `config_dir` where no default is.
+
+        It is printed: of a storage's URL it has no password.
+        """
         named = () if study is None else ("--study", study)
+        arguments = tuple(map(redact_word, arguments))
         kept = arguments if root is None else (*without_root(arguments), *root_flag(root))
         folder = () if config_dir is None else ("--config-dir", str(config_dir))
         return cls(verb=verb, arguments=(*named, *kept, *folder), why=why)
@@ -146,7 +150,7 @@ class Invocation:
             overrides, user_command = split_user_command(kept, settings.raw["runner"])
         command = NextCommand.of(
             verb,
-            *map(redact, overrides),
+            *overrides,
             *changes,
             study=self.study,
             root=settings.root,

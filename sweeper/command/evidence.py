@@ -18,6 +18,8 @@ RECENT = 32
 """So many values before the last say how far it may lie from them."""
 JUMP = 6.0
 """A last difference of so many usual ones is a jump."""
+MOST_KINDS = 100
+"""So many kinds of lines are told apart: a log may have as many as lines."""
 QUOTED = 120
 """Characters of a line that are shown."""
 
@@ -26,7 +28,8 @@ QUOTED = 120
 class Evidence:
     """The values of one run under `key`, metric or heldout: how many, from where to where.
 
-    `repeated` counts values of the same step as the one before. `kinds` are the words before a
+    `repeated` counts values of the same step as the one before, `returns` those of an earlier step,
+    `changes` those that differ from the one before. `kinds` are the words before a
     value, how many have them, and one of their lines.
     """
 
@@ -35,18 +38,24 @@ class Evidence:
     first: Reading | None = None
     last: Reading | None = None
     repeated: int = 0
+    returns: int = 0
+    changes: int = 0
     kinds: dict[str, tuple[int, str]] = field(default_factory=dict)
     _recent: deque[float] = field(default_factory=lambda: deque(maxlen=RECENT))
 
     def add(self, reading: Reading) -> None:
         """Take the next value of the run."""
-        if self.last is not None and reading.step is not None:
-            self.repeated += reading.step == self.last.step
+        if self.last is not None:
+            self.changes += reading.loss != self.last.loss
+            if reading.step is not None and self.last.step is not None:
+                self.repeated += reading.step == self.last.step
+                self.returns += reading.step < self.last.step
         self.first, self.last = self.first or reading, reading
         self.count += 1
         self._recent.append(reading.loss)
-        count, line = self.kinds.get(reading.words, (0, reading.line))
-        self.kinds[reading.words] = (count + 1, line)
+        if reading.words in self.kinds or len(self.kinds) < MOST_KINDS:
+            count, line = self.kinds.get(reading.words, (0, reading.line))
+            self.kinds[reading.words] = (count + 1, line)
 
     def facts(self) -> str:
         """What was read, in a sentence."""
@@ -66,7 +75,8 @@ class Evidence:
         if len(self.kinds) > 1:
             lines = [f"{count} as in {_quoted(line)}" for count, line in self.kinds.values()]
             found.append(
-                f"{self.key} matches {len(self.kinds)} kinds of lines, {', '.join(lines[:3])}: "
+                f"{self.key} matches {len(self.kinds)} kinds of lines"
+                f"{' or more' * (len(self.kinds) == MOST_KINDS)}, {', '.join(lines[:3])}: "
                 "make the pattern match one"
             )
         if self.repeated:
@@ -74,6 +84,14 @@ class Evidence:
                 f"{self.repeated} of {self.count} values of {self.key} have the step of the value "
                 "before, which they replace: several lines or processes report one step"
             )
+        if self.returns:
+            found.append(
+                f"the step of {self.key} goes back {self.returns} time{'s' * (self.returns != 1)}: "
+                "what was read of the steps from there on counts no more. Does it count anew in "
+                "each epoch?"
+            )
+        if self.key == "metric" and self.count > 3 and not self.changes:
+            found.append(f"all {self.count} values of metric are the same: is it the loss?")
         if self.key == "metric" and self.count == 1:
             found.append(
                 "a single value was read, which stands for all steps: if it is the mean of the "
@@ -85,9 +103,9 @@ class Evidence:
 
     def _jump(self) -> str | None:
         """A last value far from those before it, as a mean of the run is."""
-        *before, last = self._recent
-        if len(before) < 4:
+        if len(self._recent) < 5:
             return None
+        *before, last = self._recent
         usual = median(abs(b - a) for a, b in pairwise(before))
         near = before[-4:]
         outside = last > max(near) or last < min(near)

@@ -162,6 +162,8 @@ class Lines:
 
     def _chunk(self) -> bytes:
         try:
+            if not self.path.is_file():  # a pipe would be waited for
+                return b""
             with self.path.open("rb") as file:
                 if file.seek(0, 2) < self._at:  # it was begun anew
                     self._at, self._rest = 0, b""
@@ -466,6 +468,8 @@ def contents(spec: str, folder: Path) -> str:
 
 def last_text(path: Path) -> list[str]:
     """The lines of a file's last `CHUNK`; none where it cannot be read."""
+    if not path.is_file():
+        return []
     try:
         with path.open("rb") as file:
             file.seek(max(0, file.seek(0, 2) - CHUNK))

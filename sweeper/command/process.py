@@ -10,7 +10,7 @@ import shutil
 import signal
 import subprocess
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from fnmatch import translate
 from functools import cache
@@ -38,6 +38,8 @@ PASSED_ON = (
 """Variables that a command sees without being asked for, by pattern."""
 SECRETS = ("SLURM_JWT",)
 """Of these, the ones that it sees only where `runner.env` names them."""
+MOST_FORKS = 10_000
+"""So often is looked for processes that were started while others were ended."""
 
 
 def environment(patterns: Sequence[str], added: Mapping[str, str]) -> dict[str, str]:
@@ -150,16 +152,32 @@ def end_marked(mark: str) -> int:
     A mark that ends with a slash stands for all folders below. What an earlier supervisor, killed
     itself, could not end is found so, and what left its group.
     """
-    wanted = f"{MARK}={mark}".encode()
-    count = 0
+    wanted = os.fsencode(f"{MARK}={mark}")
 
     def marked(variable: bytes) -> bool:
         return variable.startswith(wanted) if mark.endswith("/") else variable == wanted
 
-    for folder in Path("/proc").glob("[0-9]*"):
-        with suppress(OSError):  # it has ended meanwhile, or is another user's
-            itself = int(folder.name) == os.getpid()
-            if not itself and any(map(marked, (folder / "environ").read_bytes().split(b"\0"))):
-                os.kill(int(folder.name), signal.SIGKILL)
-                count += 1
+    def end(pids: Iterable[int]) -> int:
+        count = 0
+        for pid in pids:
+            with suppress(OSError):  # it has ended meanwhile, or is another user's
+                variables = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+                if pid != os.getpid() and any(map(marked, variables)):
+                    os.kill(pid, signal.SIGKILL)
+                    count += 1
+        return count
+
+    newest = _newest_pid()
+    count = end([int(name) for name in os.listdir("/proc") if name.isdecimal()])
+    # A daemon forks and its parent ends: what was started since the list was made is followed.
+    for _ in range(MOST_FORKS):
+        before, newest = newest, _newest_pid()
+        if newest <= before:
+            break
+        count += end(range(before + 1, newest + 1))
     return count
+
+
+def _newest_pid() -> int:
+    """The number of the process that was started last."""
+    return int(Path("/proc/loadavg").read_text().split()[-1])

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from sweeper.command.metrics import check_source
 from sweeper.command.process import can_run
-from sweeper.command.supervise import Supervisor
+from sweeper.command.supervise import Supervisor, make_folder
 from sweeper.command.template import (
     OTHERS,
     RESERVED,
@@ -64,7 +64,8 @@ class Command:
     (null: `gpus`, or one).
 
     A run that says nothing for `hang` seconds is ended, with SIGTERM and after `grace` seconds
-    SIGKILL. After so many equal `failures` in a row the search stops.
+    SIGKILL; so is one that prints more than `output` megabytes. After so many equal `failures` in a
+    row the search stops.
     """
 
     command: tuple[str, ...] = ()
@@ -90,6 +91,9 @@ class Command:
         float | None, Bounds(above=0, allowed="null, or a positive number of seconds")
     ] = 1800.0
     grace: Annotated[float, Bounds(least=0, allowed="at least 0 seconds")] = 10.0
+    output: Annotated[
+        float | None, Bounds(above=0, allowed="null, or a positive number of megabytes")
+    ] = 1000.0
     failures: AtLeastOne = 3
 
     def __post_init__(self) -> None:
@@ -303,7 +307,7 @@ class CommandRunner:
         (trial,), settings = batch, self.settings
         folder = self.folder / trial.key
         private_folder(self.folder)
-        private_folder(folder)
+        make_folder(folder)
         train = trial.spec.train
         record = {
             "trial": trial.key,

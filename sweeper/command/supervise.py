@@ -14,7 +14,9 @@ All else in the folder is the script's own.
 from __future__ import annotations
 
 import math
+import os
 import re
+import shutil
 import time
 from collections.abc import Sequence
 from dataclasses import replace
@@ -23,6 +25,7 @@ from typing import TYPE_CHECKING
 
 from sweeper.command.in_script import FILE, STEPS
 from sweeper.command.metrics import (
+    CHUNK,
     PRINTED,
     Lines,
     Rows,
@@ -44,12 +47,28 @@ if TYPE_CHECKING:
 
 TICK = 0.2
 """Seconds between two looks at a running command; its end is seen at once."""
+FILES = ("trial.json", "plan.json", "metrics.jsonl", "log.txt", "result.json")
+"""Those of a trial's folder that are not the script's own."""
 PREEMPTED = (75, 130, 143, -2, -15)
 """Exit codes that ask to be run again in the same folder: EX_TEMPFAIL, SIGINT and SIGTERM."""
 MAX_STANDSTILLS = 3
 """A command that was preempted so often at one and the same step is not run again."""
+LOST = (FileNotFoundError, NotADirectoryError, IsADirectoryError, PermissionError)
+"""What a command causes that removes its folder, or puts something else in its place."""
 DEVICE = "command"
 """In the place of a device's name: the command knows."""
+
+
+def make_folder(folder: Path) -> None:
+    """A trial's own folder: what an earlier run put in its place, or in that of a file, goes."""
+    if not folder.is_dir():
+        folder.unlink(missing_ok=True)
+    for path in (folder / name for name in FILES):
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path)
+        elif path.is_symlink() or not path.is_file():
+            path.unlink(missing_ok=True)
+    private_folder(folder)
 
 
 class Supervisor:
@@ -68,8 +87,18 @@ class Supervisor:
 
     def run(self) -> Outcome:
         """To the end; `Leave` when told to leave, with every process ended."""
+        try:
+            return self._run()
+        except LOST as error:
+            reason = f"its folder or a file there is gone or is another's ({error.strerror}): the "
+            reason += "command must leave log.txt and result.json in {dir} as they are"
+            return Outcome(
+                failure=JobFailure(reason=reason, details=str(error.filename), retry=False)
+            )
+
+    def _run(self) -> Outcome:
         start = time.monotonic()
-        private_folder(self.folder)
+        make_folder(self.folder)
         if self.log.exists():  # what a supervisor that was killed could not end
             end_marked(str(self.folder))
         standstills, furthest = 0, -1
@@ -86,7 +115,7 @@ class Supervisor:
             self.control.notify(f"a command was preempted (exit code {code}) and is run again")
 
     def _attempt(self) -> tuple[str, int]:
-        """Run the command once: complete, diverged, pruned, hung, failed or preempted; its code."""
+        """Run the command once: how it ended, such as complete or preempted; its code."""
         pattern, report = self.command.resume_if, self.folder / "metrics.jsonl"
         resumed = pattern is not None and any(self.folder.glob(pattern))
         # A resumed run goes on with what is written: it is read anew from the beginning.
@@ -131,6 +160,8 @@ class Supervisor:
         quiet_since, size_before = time.monotonic(), -1
         while True:
             code = group.wait(TICK)
+            if self._printed() > (self.command.output or math.inf) * 1e6:
+                return "flooded", group.end(grace) if code is None else code
             for source, series in self.sources:
                 series.add(source.read(ended=code is not None))
             if (last := self.losses.last_step()) >= 0:
@@ -146,11 +177,15 @@ class Supervisor:
             if self._should_prune():
                 return "pruned", group.end(grace)
             # A new line of the log, or a new loss wherever it is written, is a sign of life.
-            size = (self.log.stat().st_size if self.log.exists() else 0) + len(self.losses)
+            size = self._printed() + len(self.losses)
             if size != size_before:
                 size_before, quiet_since = size, time.monotonic()
             if hang is not None and time.monotonic() - quiet_since > hang:
                 return "hung", group.end(grace)
+
+    def _printed(self) -> int:
+        """Bytes of output so far."""
+        return self.log.stat().st_size if self.log.exists() else 0
 
     def _should_prune(self) -> bool:
         """Whether the pruner stops it at a rung that it has just passed."""
@@ -171,6 +206,11 @@ class Supervisor:
         """What came of the trial."""
         if status == "hung":
             return self._failure(f"it said nothing for {self.command.hang:g} s and was ended", code)
+        if status == "flooded":
+            os.truncate(self.log, CHUNK)
+            most = f"{self.command.output:g} MB"
+            reason = f"it printed more than {most} and was ended; runner.output sets the limit"
+            return self._failure(reason, code)
         if status == "failed":
             return self._failure(
                 f"it ended with {f'exit code {code}' if code >= 0 else f'signal {-code}'}", code
@@ -229,6 +269,8 @@ class Supervisor:
         """What was looked for, and what is there instead."""
         if metric := self.command.metric:
             there = contents(metric, self.folder)
+            if not self.log.is_file():
+                there = "log.txt is gone: the command must leave it in {dir}"
             return f"none matched metric={metric}" + (f"; {there}" if there else "")
         wanted = 'none is in SWEEPER_REPORT, where lines {"step": 1, "loss": 2.3} are expected'
         there = f"and no metric= is given: {PRINTED}"

@@ -56,6 +56,14 @@ def redact(url: str) -> str:
     return head + mark + _ACCOUNT_RE.sub(r"\1***@", clean)
 
 
+def redact_word(word: str) -> str:
+    r"""A word of a command line without the password of a URL in it; others are as they were.
+
+    A pattern such as `(\d+): loss (\S+) @` looks like an account to `redact`.
+    """
+    return redact(word) if "://" in word or "storage" in word.partition("=")[0] else word
+
+
 def scrub(text: str, url: str) -> str:
     """`text` without the passwords of `url`, in whatever spelling."""
     secrets = [value for name, value in _QUERY_RE.findall(url) if _SECRET_RE.search(unquote(name))]

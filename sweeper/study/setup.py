@@ -19,7 +19,7 @@ from sweeper import __version__
 from sweeper.errors import BadInput, ConfigError
 from sweeper.files import RECORD_ERRORS, private_folder, sync_folder, try_json, write_json
 from sweeper.records import from_json, to_json
-from sweeper.study.optuna_copy import redact
+from sweeper.study.optuna_copy import redact_word
 from sweeper.study.study import Study
 from sweeper.trial import Result, TrialSpec
 
@@ -218,7 +218,7 @@ def provenance() -> dict[str, Any]:
         **{name: _version(name) for name in PACKAGES},
         "machine": f"{platform.node()}, {platform.system()} {platform.machine()}",
         "git": _commit_at_first(Path.cwd()),
-        "command": shlex.join(["sweeper", *map(redact, sys.argv[1:])]),
+        "command": shlex.join(["sweeper", *map(redact_word, sys.argv[1:])]),
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
     }
 

@@ -21,6 +21,7 @@ from sweeper.errors import BadInput, ConfigError, SweeperError
 from sweeper.files import (
     RECORD_ERRORS,
     append,
+    is_text,
     parse_json,
     private_folder,
     remove_leftovers,
@@ -243,6 +244,9 @@ def read_root(value: object) -> Path:
     if not isinstance(value, str) or not value:
         raise ConfigError("root", value, "the path of a folder")
     path = Path(expanduser(value))  # a user that there is not keeps his "~"
+    if not is_text(str(path.absolute())):
+        allowed = f"a path in UTF-8, as records keep it, and {str(path.absolute())!a} is none"
+        raise ConfigError("root", ascii(value), allowed)
     existing = next(folder for folder in (path, *path.absolute().parents) if folder.exists())
     if not existing.is_dir():
         raise ConfigError("root", value, f"the path of a folder, and {existing} is none")

@@ -297,6 +297,13 @@ def test_the_same_configuration_goes_on_with_changes_and_without_a_password() ->
     assert width == "model.width=64"
 
 
+def test_no_next_command_has_a_password_and_patterns_stay_as_they_are() -> None:
+    pattern = r"metric=step (?P<step>\d+): loss (?P<loss>\S+) @ 3"
+    words = ("study.storage=mysql://me:secret@host/x", "++study.storage='me:secret@host'", pattern)
+    command = NextCommand.of("transfer", *words, why="")
+    assert "secret" not in str(command) and command.arguments[2] == pattern
+
+
 def test_a_users_command_goes_back_behind_the_dashes() -> None:
     words = ["search", "model.width=8", "--", "python", "train.py", "--lr={eta}"]
     overrides = with_user_command(words)[1:]

@@ -314,6 +314,17 @@ def test_a_first_run_shows_where_its_losses_were_read(
     assert metric["values"] == 21 and len(metric["doubts"]) == 2
 
 
+def test_a_word_that_is_no_text_is_refused_before_anything_runs(
+    workplace: Path, script: Path
+) -> None:
+    before = tree(workplace)
+    words = [*MINE, "--", sys.executable, "train.py", *WORDS, os.fsdecode(b"--x=\xff")]
+    run = spawn("search", *words)
+    out, err = run.communicate(timeout=120)
+    assert (run.returncode, out) == (2, "") and err.startswith("Error: '--x=\\udcff'")
+    assert tree(workplace) == before
+
+
 def test_a_pattern_that_never_ends_stops_the_search(
     sweeper: Run, workplace: Path, script: Path
 ) -> None:

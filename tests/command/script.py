@@ -6,6 +6,7 @@ import argparse
 import json
 import math
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -87,6 +88,27 @@ def behave(args: argparse.Namespace, step: int) -> None:
             sys.exit(0)
         case "flood":
             sys.stdout.write("x" * 6_000_000 + "\n" + "noise\n" * 200_000)
+        case "folder":
+            shutil.rmtree(args.dir)
+            sys.exit(0)
+        case "file":
+            shutil.rmtree(args.dir)
+            args.dir.write_text("x")
+            sys.exit(0)
+        case "pipe" | "log":
+            (args.dir / "log.txt").unlink()
+            os.mkfifo(args.dir / "log.txt") if args.how == "pipe" else None
+            sys.exit(0)
+        case "result":
+            (args.dir / "result.json").mkdir()
+        case "forks":
+            children = args.dir / "children"
+            code = "import os, time; [os._exit(0) if os.fork() else None for _ in range(2)]\n"
+            code += "while True:\n if os.fork(): os._exit(0)\n"
+            code += f" open({str(children)!r}, 'w').write(str(os.getpid())); time.sleep(0.005)"
+            subprocess.Popen([sys.executable, "-c", code], start_new_session=True)
+            while not children.exists():
+                time.sleep(0.01)
         case "secret":
             print("secret:", os.environ.get("MY_TOKEN"), os.environ.get("SWEEPER_DIR"))
 

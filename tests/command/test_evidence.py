@@ -5,8 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+import yaml  # type: ignore[import-untyped]
 
 from sweeper.command.evidence import Evidence, evidence_of
+from sweeper.command.metrics import make_source
 
 TRAINER = [
     *(f"{{'loss': '{4 - 0.1 * n:.4g}', 'grad_norm': '1', 'epoch': '{n}'}}" for n in range(20)),
@@ -34,6 +36,7 @@ def test_a_loose_pattern_matches_a_trainer_s_closing_mean(tmp_path: Path) -> Non
     assert "20 values of metric, without steps: 4 in \"{'loss': '4'" in exact.facts()
 
 
+STEP_LOSS = r"step (?P<step>\d+) loss (?P<loss>\S+)"
 STEPS = [f"iter {n}: loss {4 / (n + 1):.4f}, lr {n}e-4" for n in range(20)]
 
 
@@ -49,6 +52,8 @@ STEPS = [f"iter {n}: loss {4 / (n + 1):.4f}, lr {n}e-4" for n in range(20)]
         ),
         ([*STEPS, "loss 2.0"], r"loss (?P<loss>[^,]+)", "kinds of lines"),
         ([*STEPS, "iter 20: loss 2.0"], r"loss (?P<loss>[^,]+)", "jumps"),
+        ([f"step {n % 10} loss {3 - n / 40}" for n in range(30)], STEP_LOSS, "goes back 2 times"),
+        ([f"step {n} loss 2.303" for n in range(30)], STEP_LOSS, "are the same"),
         ([f"[rank{n % 4}] loss {1 / (n + 1)}" for n in range(9)], r"loss (?P<loss>\S+)", None),
     ],
 )
@@ -58,6 +63,52 @@ def test_what_speaks_against_a_series(
     doubts = read(tmp_path, lines, pattern).doubts()
     assert bool(doubts) == (doubt is not None)
     assert doubt is None or doubt in " ".join(doubts)
+
+
+def test_a_log_of_many_kinds_of_lines_takes_no_memory(tmp_path: Path) -> None:
+    kinds = [f"{chr(97 + n % 26)}{chr(97 + n // 26)} loss {n}" for n in range(300)]
+    found = read(tmp_path, kinds, r"loss (?P<loss>\S+)")
+    assert found.count == 300 and len(found.kinds) == 100
+    assert "100 kinds of lines or more" in found.doubts()[0]
+
+
+TITAN = (
+    "[rank0]:[titan] - root - INFO - \x1b[31m{}step: {:2}  \x1b[32mloss: {}  \x1b[33mmemory: 2GiB"
+)
+MEGATRON = [
+    *(
+        f" iteration {n:8d}/      60 | time (ms): 12.5 | lm loss: {9 - n:.6E} | loss scale: 1 |"
+        for n in range(1, 5)
+    ),
+    " validation loss at iteration 4 on validation set | lm loss value: 3.5123E+00 | PPL: 3E+01 |",
+    " validation loss at iteration 4 on test set | lm loss value: 3.7123E+00 | PPL: 3E+01 |",
+]
+
+
+@pytest.mark.parametrize(
+    ("preset", "lines", "metric", "heldout"),
+    [
+        (
+            "torchtitan",
+            [
+                *(TITAN.format("", n, f"{9 - n:8.5f}") for n in range(1, 5)),
+                TITAN.format("validate ", 4, " 3.5123"),
+                TITAN.format("", 5, "1e+08"),
+            ],
+            [8, 7, 6, 5, 1e8],
+            [3.5123],
+        ),
+        ("megatron", MEGATRON, [8, 7, 6, 5], [3.5123]),
+    ],
+)
+def test_what_presets_read_of_their_trainers_logs(
+    tmp_path: Path, preset: str, lines: list[str], metric: list[float], heldout: list[float]
+) -> None:
+    config = yaml.safe_load((Path(__file__).parents[2] / f"conf/runner/{preset}.yaml").read_text())
+    (tmp_path / "log.txt").write_text("\n".join(lines))
+    for key, losses in (("metric", metric), ("heldout", heldout)):
+        source = make_source(config[key], tmp_path, tmp_path / "log.txt")
+        assert [reading.loss for reading in source.read(ended=True)] == losses
 
 
 def test_noise_is_no_jump(tmp_path: Path) -> None:
@@ -72,7 +123,8 @@ def test_noise_is_no_jump(tmp_path: Path) -> None:
 
 
 def test_nothing_and_a_report_file(tmp_path: Path) -> None:
-    assert "no value of metric" in read(tmp_path, ["x"], r"loss (?P<loss>\S+)").facts()
+    found = read(tmp_path, ["x"], r"loss (?P<loss>\S+)")
+    assert "no value of metric" in found.facts() and found.doubts() == []
     (tmp_path / "metrics.jsonl").write_text('{"step": 3, "loss": 2.5}\n{"step": 4, "loss": 2}\n')
     (found,) = evidence_of(tmp_path, metric=None, heldout=None)
     assert found.facts().startswith("2 values of metric, from step 3 to 4: 2.5 in ")

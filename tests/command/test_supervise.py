@@ -13,14 +13,15 @@ from pathlib import Path
 
 import pytest
 
+from sweeper.command.metrics import CHUNK
 from sweeper.command.process import end_marked
-from sweeper.command.supervise import LINES, last_lines
+from sweeper.command.supervise import FILES, LINES, last_lines, make_folder
 from sweeper.errors import ConfigError, SweeperError
 from sweeper.launch.job import Control, Job, Leave, Outcome
 from sweeper.records import from_json, to_json
 from sweeper.search.prune import Pruner
 from sweeper.trial import Result
-from tests.command.commands import command, run, runner, trial
+from tests.command.commands import METRIC, command, run, runner, trial
 from tests.golden import Golden
 
 RESUMED = {"resume_if": "state", "resume": ("--resume",)}
@@ -137,6 +138,42 @@ def test_no_child_is_left_behind_wherever_it_went(tmp_path: Path) -> None:
     while any(alive(int(pid)) for pid in children) and time.monotonic() < deadline:
         time.sleep(0.01)
     assert len(children) == 2 and not any(alive(int(pid)) for pid in children)
+
+
+def test_a_child_that_forks_and_ends_again_and_again_is_ended(tmp_path: Path) -> None:
+    outcome, folder = run(command("forks"), tmp_path)
+    assert only(outcome).status == "complete"
+    last = (folder / "children").read_text()
+    time.sleep(0.5)
+    assert (folder / "children").read_text() == last
+
+
+@pytest.mark.parametrize(
+    ("how", "said"),
+    [
+        ("folder", "log.txt and result.json in {dir}"),
+        ("file", "log.txt and result.json in {dir}"),
+        ("result", "log.txt and result.json in {dir}"),
+        ("log", "log.txt is gone"),
+        ("pipe", "log.txt is gone"),
+    ],
+)
+def test_what_a_command_does_to_its_folder_fails_its_trial_alone(
+    tmp_path: Path, how: str, said: str
+) -> None:
+    # A metric that none of its lines have: what was read before the log went is left to chance.
+    metric = METRIC if how == "result" else r"nothing (?P<loss>\S+)"
+    outcome, folder = run(command(how, metric=metric), tmp_path)
+    assert said in str(outcome.failure)
+    make_folder(folder)  # as the next run of the trial does
+    assert folder.is_dir() and not any((folder / name).is_dir() for name in FILES)
+    assert not (folder / "log.txt").is_fifo()
+
+
+def test_output_is_limited(tmp_path: Path) -> None:
+    outcome, folder = run(command("flood", output=1.0), tmp_path)
+    assert "it printed more than 1 MB" in str(outcome.failure)
+    assert (folder / "log.txt").stat().st_size <= CHUNK
 
 
 def test_one_that_is_told_to_leave_is_ended_even_if_it_is_deaf(tmp_path: Path) -> None:

@@ -1,4 +1,5 @@
 import copy
+import os
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -242,6 +243,13 @@ def test_the_root_must_not_be_a_file(tmp_path: Path) -> None:
             read_root(str(path))
     assert read_root(str(tmp_path / "new" / "runs")) == tmp_path / "new" / "runs"
     assert read_root("~/runs") == Path.home() / "runs"
+
+
+def test_the_root_is_a_path_in_utf8(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError) as caught:
+        read_root(str(tmp_path / os.fsdecode(b"by\xfftes")))
+    assert caught.value.key == "root"
+    str(caught.value).encode()
 
 
 def test_a_targets_size() -> None:
