@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from sweeper.command.watch import watch
     from sweeper.plan.plan import TransferPlan
     from sweeper.plan.plan_for import plan_for
+    from sweeper.prediction.prediction import predict
     from sweeper.scaling.spec import ParamScale, ParamSpec, Role, ScaledOp, Update
     from sweeper.study.study import Study
 
@@ -38,6 +39,7 @@ __all__ = [
     "current_trial",
     "open_study",
     "plan_for",
+    "predict",
     "watch",
 ]
 _MODULES = {
@@ -46,6 +48,7 @@ _MODULES = {
     "classify": "sweeper.classifier.classify",
     "current_trial": "sweeper.command.in_script",
     "plan_for": "sweeper.plan.plan_for",
+    "predict": "sweeper.prediction.prediction",
     "watch": "sweeper.command.watch",
     **dict.fromkeys(
         ("ParamScale", "ParamSpec", "Role", "ScaledOp", "Update"), "sweeper.scaling.spec"

@@ -44,7 +44,13 @@ from sweeper.cli.verb import (
     say,
     show_version,
 )
-from sweeper.config.command_line import of_study, place_of, with_place, with_user_command
+from sweeper.config.command_line import (
+    DEFAULT_ROOT,
+    of_study,
+    place_of,
+    with_place,
+    with_user_command,
+)
 from sweeper.errors import BadInput, ConfigError
 from sweeper.files import is_text
 from sweeper.launch.machine import set_spin
@@ -431,6 +437,79 @@ def compare(
         from sweeper.cli.compare import compare_studies, named_studies
 
         return compare_studies(*named_studies(names, root), output_of(json), anyway=anyway, out=out)
+
+    run(work, stopped="Stopped.")
+
+
+@app.command(rich_help_panel=TUNE)
+def predict(
+    source: Annotated[
+        Path,
+        typer.Option("--from", metavar="FILE", help="A table of runs, one a row: CSV, TSV, JSON."),
+    ],
+    columns: Annotated[
+        str,
+        typer.Option(
+            "--columns",
+            help="Which column is what, as in 'params=N,tokens=D,loss=val_loss'; also flops, "
+            "run and seed. What is not named is found by its usual name.",
+        ),
+    ] = "",
+    where: Annotated[
+        str, typer.Option("--where", help="Take these rows alone, as in 'loss < 4'.")
+    ] = "",
+    to_params: Annotated[
+        float | None, typer.Option("--to-params", help="Parameters of the run to come.")
+    ] = None,
+    to_tokens: Annotated[float | None, typer.Option("--to-tokens", help="Its tokens.")] = None,
+    flops: Annotated[
+        float | None, typer.Option("--flops", help="A budget: its best size and tokens.")
+    ] = None,
+    flops_per_second: Annotated[
+        float | None,
+        typer.Option("--flops-per-second", help="What your machines compute, for the hours."),
+    ] = None,
+    huber: Annotated[
+        float | None,
+        typer.Option(
+            "--huber",
+            help="Huber's threshold on log loss, by the residuals if not given.",
+        ),
+    ] = None,
+    form: Annotated[
+        str | None,
+        typer.Option("--form", help="additive or coupled alone; averaged if not given."),
+    ] = None,
+    draws: Annotated[int, typer.Option("--draws", help="Of the bootstrap.")] = 1000,
+    seed: Annotated[int, typer.Option("--seed", help="Of the bootstrap.")] = 0,
+    out: Annotated[
+        Path | None,
+        typer.Option("--out", help="Where to write; <root>/predictions/FILE if not given."),
+    ] = None,
+    root: Root = None,
+    json: Json = False,
+) -> None:
+    """Predict the loss of a large run by the law of small ones, tried backwards. Trains nothing.
+
+    sweeper predict --from runs.csv --to-params 7e9 --to-tokens 1.4e11
+    """
+
+    def work() -> int:
+        from sweeper.cli.predict import predict_table
+        from sweeper.prediction.prediction import Question
+
+        question = Question(
+            params=to_params,
+            tokens=to_tokens,
+            flops=flops,
+            flops_per_second=flops_per_second,
+            threshold=huber,
+            form=form,
+            draws=draws,
+            seed=seed,
+        )
+        place = Path(root or DEFAULT_ROOT).expanduser()
+        return predict_table(source, columns, where, question, output_of(json), out, place)
 
     run(work, stopped="Stopped.")
 

@@ -91,6 +91,8 @@ TONES: dict[str, Tone] = {
     "pass": "good",
     "fails": "bad",
     "fail": "bad",
+    "hit": "good",
+    "failed": "bad",
     "base": "",
 }
 STYLES = {"": "", "good": "green", "bad": "red", "open": "yellow"}

@@ -1,0 +1,202 @@
+"""How far predictions of a large run are off, and whether their intervals hold: made-up surfaces.
+
+Run `python scripts/bench/predict.py --count 200`, some 20 minutes of a core. Losses are those of
+Hoffmann et al. (arXiv:2203.15556, E 1.69, A 406.4, B 410.7, alpha 0.34, beta 0.28), times noise,
+on grids as people train them: symmetric and lopsided, with a grid's centre that drifts, with a size
+that was tuned badly, with a run that went wrong, with schedules cut off. Beside the law stands what
+parabolas over isoFLOPs give (approach 2 there). The target has ten times the largest compute.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from sweeper.prediction.loss_law import Array
+from sweeper.prediction.prediction import PREDICTED, Question, predict_runs
+from sweeper.prediction.runs import Runs
+
+E, A, B, ALPHA, BETA = 1.69, 406.4, 410.7, 0.34, 0.28
+RATIO = 20.0
+
+
+def truth(params: Array, tokens: Array) -> Array:
+    """The loss without noise."""
+    return E + A / params**ALPHA + B / tokens**BETA
+
+
+def true_optimum(flops: float) -> float:
+    """The best size of a budget (arXiv:2203.15556, 4)."""
+    scale = (ALPHA * A / (BETA * B)) ** (1 / (ALPHA + BETA))
+    return float(scale * (flops / 6) ** (BETA / (ALPHA + BETA)))
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A way of training runs: `make(random)` gives N, D and the log of each run's excess."""
+
+    name: str
+    make: Callable[[np.random.Generator], tuple[Array, Array, Array]]
+
+
+def grid(sizes: int, horizons: int, seeds: int, noise: float) -> Kind:
+    """Sizes by horizons, as a ladder of widths and steps gives."""
+
+    def make(random: np.random.Generator) -> tuple[Array, Array, Array]:
+        n, d = 2e7 * 2.5 ** np.arange(sizes), 5e8 * 2.0 ** np.arange(horizons)
+        params, tokens = (a.ravel().repeat(seeds) for a in np.meshgrid(n, d))
+        return params, tokens, noise * random.standard_normal(len(params))
+
+    return Kind(f"grid {sizes} x {horizons}, {seeds} seeds, noise {noise:.1%}", make)
+
+
+def ladder(sizes: int, seeds: int, noise: float) -> Kind:
+    """One line: 20 tokens per parameter."""
+
+    def make(random: np.random.Generator) -> tuple[Array, Array, Array]:
+        params = (2e7 * 2.5 ** np.arange(sizes)).repeat(seeds)
+        return params, RATIO * params, noise * random.standard_normal(len(params))
+
+    return Kind(f"ladder of {sizes} at 20 tokens per parameter, {seeds} seeds", make)
+
+
+def isoflops(
+    name: str, *, centre: float = 0.0, drift: float = 0.0, wide: float = 3.0, fault: str = ""
+) -> Kind:
+    """Five budgets of seven sizes; the centre in log2 off the best size, drifting by budget."""
+
+    def make(random: np.random.Generator) -> tuple[Array, Array, Array]:
+        budgets = 1e18 * 10 ** (0.5 * np.arange(5))
+        params, flops = [], []
+        for index, budget in enumerate(budgets):
+            middle = true_optimum(budget) * 2 ** (centre + drift * index)
+            params.append(middle * 2 ** np.linspace(-wide / 2, wide / 2, 7))
+            flops.append(np.full(7, budget))
+        n, c = np.concatenate(params), np.concatenate(flops)
+        off = 0.004 * random.standard_normal(len(n))
+        match fault:
+            case "a rung tuned badly":
+                off[14:21] += 0.01
+            case "one run gone wrong":
+                off[random.integers(len(off))] += 0.15
+            case "schedules cut off":  # a third of the runs ended before their decay did
+                off[random.random(len(off)) < 0.33] += 0.01
+            case "heavy tails":
+                off = 0.004 * random.standard_t(3, len(n))
+        return n, c / (6 * n), off
+
+    return Kind(name, make)
+
+
+KINDS = (
+    grid(4, 4, 1, 0.003),
+    grid(4, 4, 3, 0.003),
+    grid(3, 3, 2, 0.003),
+    grid(5, 4, 2, 0.01),
+    ladder(5, 3, 0.003),
+    isoflops("isoFLOPs"),
+    isoflops("isoFLOPs, centre off by 1.5 octaves", centre=1.5),
+    isoflops("isoFLOPs, centre drifts by 0.5 a budget", centre=-1.0, drift=0.5),
+    *(isoflops(f"isoFLOPs, {f}", fault=f) for f in ("a rung tuned badly", "one run gone wrong")),
+    *(isoflops(f"isoFLOPs, {f}", fault=f) for f in ("schedules cut off", "heavy tails")),
+)
+
+
+def parabolas(params: Array, flops: Array, loss: Array, target: float) -> float:
+    """Approach 2: a parabola in log N at every budget, a power law through their lowest points."""
+    budgets = np.unique(flops)
+    best = []
+    for budget in budgets:
+        at = flops == budget
+        curve = np.polyfit(np.log(params[at]), loss[at], 2)
+        best.append(-curve[1] / (2 * curve[0]))
+    slope, level = np.polyfit(np.log(budgets), best, 1)
+    return float(np.exp(level + slope * math.log(target)))
+
+
+def play(kind: Kind, count: int) -> dict[str, float]:
+    """Means over `count` surfaces of what the law says and what is."""
+    rows = []
+    for index in range(count):
+        random = np.random.default_rng([index, len(kind.name)])
+        params, tokens, off = kind.make(random)
+        loss, flops = truth(params, tokens) * np.exp(off), 6 * params * tokens
+        runs = Runs(params, tokens, loss, flops, np.arange(len(loss)), [""] * len(loss))
+        budget = 10 * float(flops.max())
+        size = true_optimum(budget)
+        if kind.name.startswith("ladder"):
+            size = math.sqrt(budget / 6 / RATIO)
+        horizon = budget / 6 / size
+        made = predict_runs(runs, Question(params=size, tokens=horizon, draws=300, seed=index))
+        assert made.prediction is not None
+        said, noise = made.prediction, 0.003 * random.standard_normal()
+        real = float(truth(np.array(size), np.array(horizon)) * math.exp(noise))
+        row = {
+            "said": float(made.answer == PREDICTED),
+            "covered": float(said.low <= real <= said.high),
+            "half": (said.high - said.low) / 2 / real,
+            "off": (said.loss - real) / (real - E),
+            "hits": float(np.mean([test.hit for test in made.back_test])),
+        }
+        if row["said"]:
+            row["covered where said"] = row["covered"]
+        if not kind.name.startswith("ladder"):
+            again = predict_runs(runs, Question(flops=budget, draws=300, seed=index)).optimum
+            assert again is not None
+            best = true_optimum(budget)
+            row["best size covered"] = float(again.params.low <= best <= again.params.high)
+            row["best size off"] = math.log2(again.params.value / best)
+        if kind.name.startswith("iso"):
+            row["approach 2 off"] = math.log2(
+                parabolas(params, np.round(flops, -12), loss, budget) / best
+            )
+        rows.append(row)
+    names = dict.fromkeys(name for row in rows for name in row)
+    return {n: float(np.mean([row[n] for row in rows if n in row])) for n in names}
+
+
+def main() -> None:
+    """Print a line a kind, as Markdown."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--count", type=int, default=200)
+    parser.add_argument("--only", default="", help="a part of the kinds' names")
+    arguments = parser.parse_args()
+    head = [
+        "kind",
+        "predicted",
+        "covered",
+        "where predicted",
+        "half interval",
+        "off",
+        "back-test hits",
+    ]
+    head += ["best size covered", "off (log2)", "approach 2 off (log2)"]
+    print(f"| {' | '.join(head)} |\n|{'---|' * len(head)}")
+    for kind in KINDS:
+        if arguments.only not in kind.name:
+            continue
+        start = time.perf_counter()
+        m = play(kind, arguments.count)
+        nan = math.nan
+        cells = [
+            f"{100 * m['said']:.0f} %",
+            f"{100 * m['covered']:.0f} %",
+            f"{100 * m.get('covered where said', nan):.0f} %",
+            f"{100 * m['half']:.2f} %",
+            f"{100 * m['off']:+.2f} %",
+            f"{100 * m['hits']:.0f} %",
+            f"{100 * m.get('best size covered', nan):.0f} %",
+            f"{m.get('best size off', nan):+.3f}",
+            f"{m.get('approach 2 off', nan):+.3f}",
+        ]
+        seconds = time.perf_counter() - start
+        print(f"| {kind.name} | {' | '.join(cells)} | <!-- {seconds:.0f} s -->", flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,305 @@
+"""Laws of the loss over parameters N and tokens D: their forms, and how they are fitted.
+
+    L(N, D) = E + A/N^alpha + B/D^beta                        (Hoffmann et al., arXiv:2203.15556)
+
+and its relatives. What lies above the floor E is a sum of terms, or, where size and tokens are
+coupled, their p-norm, ((A/N^alpha)^p + (B/D^beta)^p)^(1/p): with p = 1 the sum, with p = 1 / beta
+and exponents alike that of Kaplan et al. (arXiv:2001.08361, 1.5), with p = inf the larger term
+alone. A, B, alpha and beta keep their meaning: A/N^alpha is what is left at D = inf.
+
+For given exponents the amplitudes of a sum are linear, and none is negative. A fit starts there:
+exponents from a grid, amplitudes by non-negative least squares. From the best starts all parameters
+are refined together. Residuals are those of log L, under Huber's loss, so that a stray run pulls
+little. All is computed for many weightings of the runs at once, [weightings, runs]: a bootstrap of
+a thousand costs as much as some fits one by one.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from itertools import combinations, product
+
+import numpy as np
+
+Array = np.ndarray[tuple[int, ...], np.dtype[np.float64]]
+
+EXPONENTS = (0.02, 0.04, 0.07, 0.11, 0.16, 0.22, 0.29, 0.37, 0.46, 0.56, 0.68, 0.82, 1.0, 1.3)
+"""Where exponents are searched. Published ones lie between 0.05 and 0.8."""
+COUPLINGS = (0.7, 1.0, 1.6, 3.0)
+"""Where p starts."""
+ABSENT = -18.0
+"""The log of an amplitude, as a loss, that counts as 0: 1.5e-8."""
+BOUNDS = {"amplitude": (ABSENT, 50.0), "exponent": (0.005, 4.0), "coupling": (0.25, 20.0)}
+"""Of log amplitudes, exponents and p. A power below 0.005 cannot be told from the floor."""
+ROBUST = 1.345
+"""Huber's threshold in standard deviations: 95 % efficient where noise is normal (Huber, 1964)."""
+STARTS = 6
+"""Of the grid's exponents, how many are refined."""
+ITERATIONS = 400
+"""At most; least squares take some ten, Huber's loss with a threshold below the noise a hundred."""
+
+
+@dataclass(frozen=True)
+class Form:
+    """A form of the law.
+
+    `terms` are amplitude and exponent of each term above the floor, and the powers of N and D in
+    units of the exponent: ("A", "alpha", 1, 0) is A/N^alpha. `coupled`: they are joined by a
+    p-norm in place of their sum.
+    """
+
+    name: str
+    formula: str
+    terms: tuple[tuple[str, str, int, int], ...]
+    coupled: bool = False
+
+    @property
+    def parameters(self) -> tuple[str, ...]:
+        """Amplitudes, exponents, and p."""
+        amplitudes, exponents, *_ = zip(*self.terms, strict=True)
+        return ("E", *amplitudes, *exponents, *("p",) * self.coupled)
+
+    @property
+    def amplitudes(self) -> int:
+        """How many, the floor's with them."""
+        return 1 + len(self.terms)
+
+    @property
+    def powers(self) -> Array:
+        """Of N and D [terms, 2]."""
+        return np.array([term[2:] for term in self.terms], float)
+
+
+ADDITIVE = Form("additive", "E + A/N^alpha + B/D^beta", (("A", "alpha", 1, 0), ("B", "beta", 0, 1)))
+COUPLED = Form("coupled", "E + ((A/N^alpha)^p + (B/D^beta)^p)^(1/p)", ADDITIVE.terms, coupled=True)
+SIZE = Form("size", "E + A/N^alpha", (("A", "alpha", 1, 0),))
+TOKENS = Form("tokens", "E + B/D^beta", (("B", "beta", 0, 1),))
+COMPUTE = Form("compute", "E + A/(N D)^gamma", (("A", "gamma", 1, 1),))
+"""Along a line of N and D varied together: the compute is N D but for a constant."""
+FORMS = {form.name: form for form in (ADDITIVE, COUPLED, SIZE, TOKENS, COMPUTE)}
+
+
+@dataclass(frozen=True, eq=False)
+class Fits:
+    """Fits of `form`, one a weighting: `values` [weightings, parameters] are logs.
+
+    N and D are in units of `centre`, the geometric means of the runs fitted: amplitudes are then
+    losses at the centre, and the fit is as well conditioned as its data allow. `objectives` are
+    sums of Huber's loss of the residuals of log L.
+    """
+
+    form: Form
+    values: Array
+    objectives: Array
+    centre: tuple[float, float]
+
+    def loss(self, params: Array | float, tokens: Array | float) -> Array:
+        """L [weightings, points] at points (N, D)."""
+        logs = _logs(np.atleast_1d(params), np.atleast_1d(tokens), self.centre)
+        return _Losses(self.form, self.values, logs).total
+
+    def natural(self) -> dict[str, Array]:
+        """Every parameter by name [weightings], with N and D as they are."""
+        form, values = self.form, self.values.copy()
+        exponents = np.exp(values[:, form.amplitudes : form.amplitudes + len(form.terms)])
+        values[:, 1 : form.amplitudes] += exponents * (form.powers @ np.log(self.centre))
+        return dict(zip(form.parameters, np.exp(values).T, strict=True))
+
+
+def fit(
+    form: Form, params: Array, tokens: Array, loss: Array, *, threshold: float | None = None
+) -> Fits:
+    """The best fit of `form` to runs (N, D, L), all [runs]: one weighting.
+
+    `threshold` is Huber's, on residuals of log L; None: 1.345 times their own spread.
+    """
+    centre = float(np.exp(np.log(params).mean())), float(np.exp(np.log(tokens).mean()))
+    logs, target = _logs(params, tokens, centre), np.log(loss)
+    starts = _starts(form, logs, loss)
+    weights = np.ones((len(starts), len(loss)))
+    if threshold is None:
+        # Least squares first: the best one's residuals say how wide Huber's threshold should be.
+        starts, squares = _refine(form, starts, logs, target, weights, math.inf)
+        best = _Losses(form, starts[[np.argmin(squares)]], logs)
+        threshold = ROBUST * max(spread(best.log[0] - target, len(form.parameters)), 1e-6)
+    values, objectives = _refine(form, starts, logs, target, weights, threshold)
+    best_of = [int(np.argmin(objectives))]
+    return Fits(form, values[best_of], objectives[best_of], centre)
+
+
+def refit(
+    best: Fits, params: Array, tokens: Array, loss: Array, weights: Array, *, threshold: float
+) -> Fits:
+    """Fits for weightings [weightings, runs] of runs whose losses are [runs] or [weightings, runs].
+
+    Each starts from `best`.
+    """
+    logs = _logs(params, tokens, best.centre)
+    start = _awake(best.form, best.values).repeat(len(weights), 0)
+    values, objectives = _refine(best.form, start, logs, np.log(loss), weights, threshold)
+    return Fits(best.form, values, objectives, best.centre)
+
+
+def residuals(fits: Fits, params: Array, tokens: Array, loss: Array) -> Array:
+    """Log of predicted over measured [weightings, runs]."""
+    return np.log(fits.loss(params, tokens)) - np.log(loss)
+
+
+def spread(off: Array, parameters: int) -> float:
+    """The standard deviation of residuals, from their median size, freedom allowed for."""
+    free = max(len(off) - parameters, 1)
+    return float(1.4826 * np.median(np.abs(off)) * math.sqrt(len(off) / free))
+
+
+def _logs(params: Array, tokens: Array, centre: tuple[float, float]) -> Array:
+    """Log N and log D [2, points] from the centre."""
+    points = np.stack([np.asarray(params, float), np.asarray(tokens, float)])
+    logs: Array = np.log(points) - np.log(np.array(centre))[:, None]
+    return logs
+
+
+class _Losses:
+    """The law at points, for many parameters: `total` and `log` of it [weightings, points]."""
+
+    def __init__(self, form: Form, values: Array, logs: Array) -> None:
+        """`values` [weightings, parameters]; `logs` [2, points]."""
+        self.form, count = form, form.amplitudes
+        self.exponents = np.exp(values[:, count : count + len(form.terms)])
+        self.distance = form.powers @ logs
+        terms = values[:, 1:count, None] - self.exponents[:, :, None] * self.distance
+        # log of the p-norm, the largest term taken out so that no power overflows.
+        p = np.exp(values[:, -1])[:, None, None] if form.coupled else 1.0
+        largest = terms.max(1, keepdims=True)
+        powers = np.exp(p * (terms - largest))
+        sums = powers.sum(1, keepdims=True)
+        self.terms, self.shares = terms, powers / sums
+        self.above = (largest + np.log(sums) / p)[:, 0]
+        self.floor = np.exp(values[:, 0])[:, None]
+        self.total: Array = self.floor + np.exp(self.above)
+        self.log: Array = np.log(self.total)
+
+    def jacobian(self) -> Array:
+        """D log L / d parameter [weightings, parameters, points], all parameters being logs."""
+        above = (np.exp(self.above) / self.total)[:, None]
+        # d log S / d log u_i of a p-norm S is u_i^p / S^p, and to log p it is the mean of log u_i
+        # under these shares, less log S.
+        amplitudes = above * self.shares
+        exponents = -amplitudes * self.exponents[:, :, None] * self.distance
+        rows = [(self.floor / self.total)[:, None], amplitudes, exponents]
+        if self.form.coupled:
+            mean = (self.shares * self.terms).sum(1, keepdims=True)
+            rows.append(above * (mean - self.above[:, None]))
+        return np.concatenate(rows, 1)
+
+
+def _starts(form: Form, logs: Array, loss: Array) -> Array:
+    """Parameters [starts, parameters]: the best exponents of the grid, amplitudes by least squares.
+
+    Residuals are relative, (predicted - L) / L, which is that of log L to first order.
+    """
+    grid = np.array(list(product(EXPONENTS, repeat=len(form.terms))))
+    powers = np.exp(-grid[:, :, None] * (form.powers @ logs))
+    columns = np.concatenate([np.ones_like(powers[:, :1]), powers], 1) / loss
+    amplitudes, squares = _nonnegative(columns, np.ones(len(loss)))
+    order = np.argsort(squares)[:STARTS]
+    logged = np.log(np.maximum(amplitudes[order], math.exp(ABSENT)))
+    starts = np.concatenate([logged, np.log(grid[order])], 1)
+    if form.coupled:
+        starts = np.concatenate(
+            [np.insert(starts, starts.shape[1], math.log(p), axis=1) for p in COUPLINGS]
+        )
+    return _awake(form, starts)
+
+
+def _awake(form: Form, values: Array) -> Array:
+    """Starts in which no amplitude is below a thousandth of the largest.
+
+    The slope along a log amplitude is proportional to the amplitude: one that has reached 0 would
+    never come back.
+    """
+    awake = values.copy()
+    amplitudes = awake[:, : form.amplitudes]
+    np.maximum(amplitudes, amplitudes.max(1, keepdims=True) - math.log(1000), out=amplitudes)
+    return awake
+
+
+def _nonnegative(columns: Array, target: Array) -> tuple[Array, Array]:
+    """Least squares of `target` [points] by `columns` [problems, terms, points], none negative.
+
+    With at most three terms every set of terms that are not 0 is tried, which is exact: the
+    solution is the plain one on its own set (Lawson and Hanson, 1974, 23). Returns amplitudes
+    [problems, terms] and sums of squares [problems].
+    """
+    problems, terms, _ = columns.shape
+    products = columns @ columns.swapaxes(1, 2)
+    right = columns @ target
+    best = np.zeros((problems, terms))
+    least = np.full(problems, target @ target)
+    for size in range(1, terms + 1):
+        for active in combinations(range(terms), size):
+            rows = np.array(active)
+            inner = products[:, rows[:, None], rows] + 1e-12 * np.eye(size)
+            solved = np.linalg.solve(inner, right[:, rows, None])[..., 0]
+            squares = target @ target - (solved * right[:, rows]).sum(1)
+            better = (solved >= 0).all(1) & (squares < least)
+            least[better] = squares[better]
+            best[better] = 0.0
+            best[np.ix_(better, rows)] = solved[better]
+    return best, least
+
+
+def _refine(
+    form: Form, start: Array, logs: Array, target: Array, weights: Array, threshold: float
+) -> tuple[Array, Array]:
+    """Minimize sum w huber(log L(N, D) - log L) over all parameters from `start` [weightings, .].
+
+    Levenberg-Marquardt, each step a weighted least squares with Huber's weights min(1, t / |r|),
+    under which a step that lowers the squares lowers Huber's loss as well (a majorizer). Returns
+    parameters [weightings, .] and objectives [weightings].
+    """
+    low, high = np.array([_bounds(form, index) for index in range(start.shape[1])]).T
+    found = np.clip(start, low, high)
+    reached = _objective(_Losses(form, found, logs).log - target, weights, threshold)
+    damping = np.full(len(start), 1e-3)
+    moving = np.arange(len(start))  # the weightings that have not converged
+    for _ in range(ITERATIONS):
+        aims = target[moving] if target.ndim == 2 else target
+        losses = _Losses(form, found[moving], logs)
+        off, jacobian = losses.log - aims, losses.jacobian()
+        huber = weights[moving] * np.minimum(1.0, threshold / np.maximum(np.abs(off), 1e-300))
+        gradient = (jacobian @ (huber * off)[..., None])[..., 0]
+        curvature = (jacobian * huber[:, None]) @ jacobian.swapaxes(1, 2)
+        diagonal = np.einsum("wpp->wp", curvature)
+        damped = damping[moving, None] * (diagonal + 1e-9 * diagonal.max(1, keepdims=True) + 1e-300)
+        system = curvature + damped[:, :, None] * np.eye(len(low))
+        step = np.linalg.solve(system, gradient[..., None])[..., 0]
+        proposed = np.clip(found[moving] - np.clip(step, -2.0, 2.0), low, high)
+        new = _objective(_Losses(form, proposed, logs).log - aims, weights[moving], threshold)
+        gain = reached[moving] - new
+        better = gain >= 0
+        found[moving[better]], reached[moving[better]] = proposed[better], new[better]
+        damping[moving] = np.clip(damping[moving] * np.where(better, 0.25, 6.0), 1e-12, 1e12)
+        done = np.where(better, gain <= 1e-9 * new + 1e-300, damping[moving] > 1e6)
+        moving = moving[~done]
+        if not len(moving):
+            break
+    return found, reached
+
+
+def _bounds(form: Form, index: int) -> tuple[float, float]:
+    if index < form.amplitudes:
+        return BOUNDS["amplitude"]
+    kind = "exponent" if index < form.amplitudes + len(form.terms) else "coupling"
+    low, high = BOUNDS[kind]
+    return math.log(low), math.log(high)
+
+
+def _objective(off: Array, weights: Array, threshold: float) -> Array:
+    """Huber's loss of residuals [weightings, runs], summed over runs."""
+    size = np.abs(off)
+    if math.isinf(threshold):
+        threshold = float(size.max())
+    inner = np.minimum(size, threshold)
+    total: Array = (weights * (0.5 * inner**2 + threshold * (size - inner))).sum(1)
+    return total

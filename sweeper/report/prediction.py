@@ -1,0 +1,298 @@
+"""What people see of a prediction: tables, the figure of loss over compute, the page."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from markupsafe import Markup
+from matplotlib import rc_context
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from sweeper.files import private_folder, write_atomically
+from sweeper.prediction.forecast import BackTest, Optimum
+from sweeper.prediction.prediction import PREDICTED, LawValues, Prediction
+from sweeper.prediction.runs import Rungs, Runs
+from sweeper.report.drawing import (
+    BESIDE,
+    DASHED,
+    FAINT,
+    INK,
+    LINE_COLOR,
+    STAR,
+    STRIP,
+    STYLE,
+    TOOLTIP_PREFIX,
+    look_of,
+    save,
+    svg,
+)
+from sweeper.report.page import rendered
+from sweeper.report.table import Cell, Column, Table, answer, duration
+from sweeper.verdict.curve import Estimate
+
+PARAMETERS = ("E", "A", "B", "alpha", "beta", "gamma", "p")
+
+
+def answer_text(prediction: Prediction) -> str:
+    """The answer in a sentence or two."""
+    said, target = prediction.prediction, prediction.target
+    best = prediction.optimum
+    parts = []
+    if said and target:
+        where = (
+            f"{target.params:.3g} parameters and {target.tokens:.3g} tokens ({target.flops:.3g} "
+            f"FLOPs, {_beyond(target.beyond)})"
+        )
+        loss = f"{said.loss:.4f} ({said.low:.4f} to {said.high:.4f})"
+        if prediction.answer == PREDICTED:
+            parts.append(f"The loss of {where} will be {loss}, 95 % sure.")
+        else:
+            parts.append(f"Cannot say yet what {where} will reach; the law alone says {loss}.")
+    if best:
+        size, tokens = best.params, best.tokens
+        sure = "" if prediction.answer == PREDICTED else ", if the law holds"
+        parts.append(
+            f"The best of {best.flops:.3g} FLOPs: {size.value:.3g} parameters ({size.low:.3g} to "
+            f"{size.high:.3g}) and {tokens.value:.3g} tokens, loss {best.loss.value:.4f} "
+            f"({best.loss.low:.4f} to {best.loss.high:.4f}){sure}."
+        )
+    if not parts:
+        stands = prediction.answer == PREDICTED and prediction.back_test
+        said_of = "stands" if stands else "has not been shown yet"
+        parts.append(f"The law of {prediction.inputs.runs} runs {said_of}.")
+    if prediction.hours is not None:
+        parts.append(f"At your speed it takes {duration(3600 * prediction.hours)}.")
+    return " ".join(parts)
+
+
+def reasons_text(prediction: Prediction) -> list[str]:
+    """Why nothing can be said, and the runs that would settle it, with their cost."""
+    lines = [f"Why: {reason}." for reason in prediction.reasons]
+    if prediction.settle:
+        runs = ", ".join(f"{r.params:.3g} x {r.tokens:.3g}" for r in prediction.settle)
+        lines.append(
+            f"{len(prediction.settle)} runs more would tell (parameters x tokens): {runs}; "
+            f"{prediction.settle_flops:.3g} FLOPs together."
+        )
+    return lines
+
+
+def tables(prediction: Prediction) -> list[Table]:
+    """The law, the back-test, and what other sizes cost."""
+    found = [law_table(prediction)]
+    if prediction.back_test:
+        found.append(back_test_table(prediction.back_test))
+    if prediction.optimum:
+        found.append(valley_table(prediction.optimum))
+    return found
+
+
+def law_table(prediction: Prediction) -> Table:
+    """A row a form, with its weight and parameters."""
+    named = [n for n in PARAMETERS if any(getattr(f, n) is not None for f in prediction.forms)]
+    table = Table(
+        "The law",
+        [
+            Column("form", left=True),
+            Column("weight", form=".2f"),
+            *(Column(name, left=True, importance=1 if name in "AB" else None) for name in named),
+        ],
+        legend=[
+            "N are parameters, D tokens, E is the floor. The prediction averages the forms by "
+            "their weights. Ranges are 95 % intervals, from a bootstrap of the runs."
+        ],
+        remarks=[f"{form.form}: L = {form.formula}" for form in prediction.forms],
+    )
+    for form in prediction.forms:
+        table.add(form.form, form.weight, *(_cell(form, name) for name in named))
+    return table
+
+
+def back_test_table(tests: Sequence[BackTest]) -> Table:
+    """What the law said of rungs that it had not seen, beside what was measured."""
+    table = Table(
+        "Tried backwards",
+        [
+            Column("left out", left=True),
+            Column("predicted", form=".4f"),
+            Column("measured", form=".4f"),
+            Column("", left=True),
+            Column("off", unit="nats", form="+.4f"),
+            Column("off, %", unit="of the reducible loss", form="+.1%", importance=2),
+            Column("compute", form=".2f", importance=3),
+            Column("runs within", left=True, importance=1),
+        ],
+        legend=[
+            "The mean loss of the farthest rungs, by the law of the nearer ones. Off: measured "
+            "less predicted. Compute: how many times a run's compute would have given, by the "
+            "law, what was measured. Runs within: how many lie in their own 95 % interval."
+        ],
+    )
+    for test in tests:
+        table.add(
+            ", ".join(test.left_out),
+            test.predicted,
+            test.measured,
+            answer("hit" if test.hit else "failed" if test.failed else "miss"),
+            test.nats,
+            test.reducible,
+            test.compute,
+            f"{test.within} of {test.count}",
+        )
+    return table
+
+
+def valley_table(best: Optimum) -> Table:
+    """What a budget gives at other sizes."""
+    table = Table(
+        f"Other sizes at {best.flops:.3g} FLOPs",
+        [
+            Column("size", left=True),
+            Column("parameters", form=".3g"),
+            Column("tokens", form=".3g"),
+            Column("loss", form=".4f"),
+            Column("more", unit="nats", form=".4f"),
+            Column("worth", form=".2f"),
+        ],
+        legend=[
+            "More: nats above the best size. Worth: the share of the compute that is not lost."
+        ],
+    )
+    rows = [*best.valley[:2], None, *best.valley[2:]]
+    for row in rows:
+        if row is None:
+            size, tokens = best.params.value, best.tokens.value
+            table.add("best", size, tokens, best.loss.value, 0.0, 1.0)
+        else:
+            times = f"{row.times:g} times"
+            table.add(times, row.params, row.tokens, row.loss, row.gap, row.compute)
+    return table
+
+
+@rc_context(STYLE)
+def prediction_figure(prediction: Prediction, runs: Runs, rungs: Rungs) -> Figure:
+    """Left: loss over compute, the law with its band, runs, target. Right: isoFLOP curves."""
+    budgets = rungs.kind == "budget"
+    figure = Figure(figsize=(9.0 if budgets else 6.8, 3.9), layout="constrained")
+    axes = figure.subplots(1, 2 if budgets else 1, squeeze=False, sharey=True)[0]
+    _draw_law(axes[0], prediction, runs, rungs)
+    if budgets:
+        _draw_valleys(axes[1], prediction, runs, rungs)
+    handles, labels = axes[0].get_legend_handles_labels()
+    figure.legend(handles=handles, labels=labels, **BESIDE)
+    return figure
+
+
+def write_prediction(
+    prediction: Prediction, runs: Runs, rungs: Rungs, folder: Path
+) -> dict[str, Path]:
+    """Write `prediction.json`, the figure as PNG and SVG, and `prediction.html` into `folder`."""
+    private_folder(folder)
+    record = prediction.write(folder)
+    figure = prediction_figure(prediction, runs, rungs)
+    page = rendered(
+        "prediction.html.j2",
+        prediction=prediction,
+        answer=answer_text(prediction),
+        tone="good" if prediction.answer == PREDICTED else "open",
+        reasons=reasons_text(prediction),
+        tables=tables(prediction),
+        drawing=Markup(svg(figure, "f1")),
+        sha256=prediction.sha256,
+        inputs=_inputs(prediction),
+    )
+    picture, _ = save(figure, folder / "prediction")
+    write_atomically(folder / "prediction.html", page)
+    return {"page": folder / "prediction.html", "prediction": record, "figure": picture}
+
+
+def _inputs(prediction: Prediction) -> dict[str, Any]:
+    inputs = prediction.inputs
+    return {
+        "table": inputs.source or "a table in memory",
+        "its SHA-256": inputs.sha256,
+        "filter": inputs.where,
+        "columns": ", ".join(f"{role}={column}" for role, column in inputs.columns.items()),
+        "runs": inputs.runs,
+        "varied": inputs.varied,
+        "FLOPs per parameter and token": f"{inputs.flops_per_parameter_and_token:.4g}",
+        "noise of a run": f"{prediction.noise:.2%}".replace("%", " % of the loss"),
+        "far off the law": ", ".join(inputs.strays),
+        "left out": "; ".join(f"{name}: {why}" for name, why in inputs.left_out),
+        "command": prediction.command,
+        "made": prediction.time,
+    }
+
+
+def _cell(form: LawValues, name: str) -> Cell:
+    value: Estimate | None = getattr(form, name)
+    if value is None:
+        return Cell(None, " ")
+    # Ends, not ±: amplitudes are known up to factors, and their intervals are not symmetric.
+    return Cell(value, f"{value.value:.4g} ({value.low:.3g} to {value.high:.3g})")
+
+
+def _beyond(times: float) -> str:
+    if times <= 1.001:
+        return "within what was measured"
+    return f"{times:.3g} times the largest run's"
+
+
+def _draw_law(ax: Axes, prediction: Prediction, runs: Runs, rungs: Rungs) -> None:
+    x = [point.flops for point in prediction.curve]
+    low, high = ([getattr(p.loss, end) for p in prediction.curve] for end in ("low", "high"))
+    ax.fill_between(x, low, high, color=LINE_COLOR, alpha=0.18, linewidth=0, label="95 %")
+    ax.plot(x, [p.loss.value for p in prediction.curve], color=LINE_COLOR, label="the law")
+    _draw_runs(ax, runs.flops, runs, rungs)
+    aim = prediction.target.flops if prediction.target else None
+    aim = prediction.optimum.flops if aim is None and prediction.optimum else aim
+    if aim is not None and prediction.prediction is not None:
+        said = prediction.prediction
+        ax.errorbar(
+            [aim],
+            [said.loss],
+            [[said.loss - said.low], [said.high - said.loss]],
+            color=INK,
+            linewidth=1,
+            capsize=3,
+            label="the run to come" if prediction.answer == PREDICTED else "cannot say yet",
+            **STAR,
+        )
+        ax.axvspan(float(runs.flops.max()), max(*x, aim * 1.3), color=STRIP, zorder=0)
+    e = prediction.law.E
+    if len(prediction.forms) == 1 or prediction.law.weight > 0.5:
+        ax.axhline(e.value, color=FAINT, linestyle=DASHED, linewidth=0.8, label="the floor E")
+    ax.set(xscale="log", xlabel="compute (FLOPs)", ylabel="loss")
+
+
+def _draw_valleys(ax: Axes, prediction: Prediction, runs: Runs, rungs: Rungs) -> None:
+    """Loss over size, a curve a budget: what was measured."""
+    _draw_runs(ax, runs.params, runs, rungs)
+    if best := prediction.optimum:
+        ax.plot([best.params.value], [best.loss.value], color=INK, **STAR)
+        sizes = [(v.params, v.loss) for v in (*best.valley[:2], *best.valley[2:])]
+        sizes = sorted([*sizes, (best.params.value, best.loss.value)])
+        ax.plot(*zip(*sizes, strict=True), color=INK, linestyle=DASHED, linewidth=0.8)
+    ax.set(xscale="log", xlabel="parameters")
+    ax.set_title("isoFLOP curves")
+
+
+def _draw_runs(ax: Axes, across: np.ndarray[Any, Any], runs: Runs, rungs: Rungs) -> None:
+    for index, name in enumerate(rungs.names):
+        color, marker = look_of(index, len(rungs))
+        of = np.flatnonzero(rungs.index == index)
+        order = of[np.argsort(across[of])]
+        line = "-" if rungs.kind == "budget" and across is runs.params else "none"
+        look: dict[str, Any] = {"color": color, "markersize": 3.5, "linewidth": 0.7}
+        ax.plot(across[order], runs.loss[order], line, marker=marker, label=name, **look)
+        for place in order:
+            tip = (
+                f"{runs.labels[place]}: {runs.params[place]:.3g} parameters, "
+                f"{runs.tokens[place]:.3g} tokens, loss {runs.loss[place]:.4f}"
+            )
+            (mark,) = ax.plot([across[place]], [runs.loss[place]], "o", alpha=0, markersize=6)
+            mark.set_gid(TOOLTIP_PREFIX + tip)
