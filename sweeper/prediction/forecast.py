@@ -31,8 +31,11 @@ DRAWS = 1000
 """Of the bootstrap, over all forms."""
 ROLLOUTS, ROLLOUT_DRAWS = 4, 100
 """How many shorter ladders a law is tried on, and the draws of each."""
-FEW = 2
-"""Clusters per parameter below which runs are not resampled: a draw would lose whole sizes."""
+FEW_FREE = 4
+"""Degrees of freedom below which misfit is not seen, and taken to be no less than the noise."""
+FEW, FEW_CLUSTERS = 2, 10
+"""Clusters per parameter, and in all, below which runs are not resampled: a draw would lose whole
+sizes."""
 MANY = 20
 """Runs from which on their residuals are drawn as they are, heavy tails with them; else normal."""
 LEVEL = 0.95
@@ -188,11 +191,13 @@ def fit_law(
     design = Design.of(runs)
     cells = runs.cells
     count = int(cells.max()) + 1
-    allowed = tuple(f for f in forms or design.forms if len(f.parameters) < count)
+    # As many (N, D) as parameters leave nothing to see misfit by; seeds still show the noise.
+    least = count + (len(runs) > count)
+    allowed = tuple(f for f in forms or design.forms if len(f.parameters) < least)
     if not allowed:
         raise ValueError(
             f"{count} different sizes and horizons: the law {design.forms[0].formula} has "
-            f"{len(design.forms[0].parameters)} parameters and needs one more at least"
+            f"{len(design.forms[0].parameters)} parameters and needs one more, or several seeds"
         )
     fits = [fit(form, runs.params, runs.tokens, runs.loss, threshold=threshold) for form in allowed]
     # Forms differ in parameters: their likelihoods are compared by BIC. The scale is that of the
@@ -205,21 +210,27 @@ def fit_law(
         for off, form in zip(found, allowed, strict=True)
     ]
     weights = np.exp(min(scores) - np.array(scores))
-    noise, misfit = _noise(found[int(np.argmin(scores))], cells, scale)
+    likeliest = int(np.argmin(scores))
+    off = found[likeliest]
+    noise, misfit = _noise(off, cells, scale)
+    if len(runs) > count and count - len(allowed[likeliest].parameters) < FEW_FREE:
+        misfit = max(misfit, noise)
+    clusters = len(np.unique(runs.cluster))
     members = []
     for best, weight in zip(fits, weights / weights.sum(), strict=True):
         number = len(best.form.parameters)
         limit = ROBUST * scale if threshold is None else threshold
-        clusters = len(np.unique(runs.cluster))
         random = np.random.default_rng([seed, 0])
-        if clusters >= FEW * number and clusters >= 10:
+        if clusters >= max(FEW * number, FEW_CLUSTERS):
             drawn = _resampled(best, runs, random, draws, limit)
+            free = min(count, clusters) - number
+            # Draws are too narrow by the freedom that the fit took.
+            stretch = math.sqrt((free + number) / free) * _student(free) / 1.96
         else:
             drawn = _redrawn(best, runs, random, draws, limit, noise, misfit)
-        free = min(count, clusters) - number
-        stretch = math.sqrt((free + number) / free) * _student(free) / 1.96
+            # The noise that is drawn was estimated with that freedom: Student's t alone is lacking.
+            stretch = _student(len(runs) - number) / 1.96
         members.append(Member(best, drawn, float(weight), stretch))
-    off = found[int(np.argmin(scores))]
     return LossLaw(runs, design, tuple(members), noise, misfit, off, seed)
 
 
@@ -313,7 +324,8 @@ def back_test(
     """Without the `leave` farthest rungs; None where what is left is too little for a law."""
     out = rungs.index >= len(rungs) - leave
     near, far = runs.only(~out), runs.only(out)
-    if len(rungs) - leave < 3:
+    two_axes = len(Design.of(runs).forms[0].terms) == 2
+    if len(rungs) - leave < (2 if two_axes and leave == 1 else 3):
         return None
     try:
         law = fit_law(near, threshold=threshold, draws=draws, seed=seed, forms=forms)
@@ -494,7 +506,8 @@ def _stretched(drawn: Array, stretch: float) -> Array:
     """Positive draws pulled from their middle, on the log scale."""
     logs = np.log(drawn)
     middle = np.median(logs)
-    return np.exp(middle + stretch * (logs - middle))
+    stretched: Array = np.exp(middle + stretch * (logs - middle))
+    return stretched
 
 
 def _estimate(drawn: Array, value: float | None = None) -> Estimate:

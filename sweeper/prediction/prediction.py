@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -29,7 +30,7 @@ from sweeper.prediction.forecast import (
     with_drift,
 )
 from sweeper.prediction.loss_law import FORMS, Array, Form
-from sweeper.prediction.runs import Design, Rungs, Runs
+from sweeper.prediction.runs import Design, Rungs, Runs, distinct
 from sweeper.prediction.tables import Source, runs_of
 from sweeper.records import to_json
 from sweeper.verdict.curve import Estimate
@@ -404,12 +405,14 @@ def _reasons(
 ) -> list[str]:
     """Why nothing can be said yet; none where the prediction stands."""
     reasons = []
-    if len(rungs) < RUNGS:
-        reasons.append(
-            f"there are {len(rungs)} rungs ({', '.join(rungs.names)}), and a law needs {RUNGS} at "
-            "least"
-        )
-    elif not tests:
+    form = law.members[0].best.form
+    kinds = {"sizes": law.runs.params, "numbers of tokens": law.runs.tokens}
+    if len(form.terms) == 1:  # along a line of both, sizes tell rungs as well as tokens do
+        del kinds["sizes" if form.name == "tokens" else "numbers of tokens"]
+    for kind, values in kinds.items():
+        if (count := distinct(values)) < RUNGS:
+            reasons.append(f"there are {count} {kind}, and a law needs {RUNGS} at least")
+    if not tests and not reasons:
         reasons.append(
             f"{len(rungs)} rungs are too few to leave the farthest out: the law has not been tried"
         )

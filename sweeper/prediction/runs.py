@@ -174,6 +174,11 @@ class Rungs:
         return cls(index, kind, tuple(form.format(middle) for middle in middles))
 
 
+def distinct(values: Array) -> int:
+    """How many different sizes, or numbers of tokens, there are."""
+    return int(_groups(np.log(values), SAME).max()) + 1
+
+
 def _groups(logs: Array, gap: float) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
     """The group of each value: a new one begins where sorted values are further apart than gap."""
     order = np.argsort(logs, kind="stable")
