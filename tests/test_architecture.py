@@ -14,7 +14,7 @@ PACKAGE = ROOT / "sweeper"
 ROOMS = [
     *("errors", "records", "registry", "trial", "files"),
     *("scaling", "search", "data", "launch", "laws", "models", "classifier", "engine"),
-    *("verdict", "plan", "check", "command", "study", "prediction", "config", "sweep"),
+    *("verdict", "plan", "check", "command", "study", "tables", "prediction", "config", "sweep"),
     *("export", "report", "cli", "__main__"),
 ]
 """From the bottom up: a module imports from its own room, or from one before it."""

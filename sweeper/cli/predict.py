@@ -8,8 +8,8 @@ from pathlib import Path
 
 from sweeper.cli.output import DONE, Output
 from sweeper.prediction.prediction import Prediction, Question, predict_runs
-from sweeper.prediction.runs import Design, Rungs, Runs
-from sweeper.prediction.tables import Source, runs_of
+from sweeper.prediction.runs import ROLES, Design, Rungs, Runs, runs_of
+from sweeper.tables.source import Source
 
 
 def predict_table(
@@ -23,7 +23,7 @@ def predict_table(
 ) -> int:
     """Fit the law of a table's runs, show and write the prediction. Trains nothing."""
     source = Source.read(path, where)
-    named = source.columns(columns)
+    named = source.columns(columns, ROLES)
     runs = runs_of(source, named)
     read = ", ".join(f"{role} is {column!r}" for role, column in named.items())
     output.tell(f"{len(runs)} runs of {path}: {read}")

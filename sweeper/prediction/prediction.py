@@ -30,9 +30,9 @@ from sweeper.prediction.forecast import (
     with_drift,
 )
 from sweeper.prediction.loss_law import FORMS, Array, Form
-from sweeper.prediction.runs import Design, Rungs, Runs, distinct
-from sweeper.prediction.tables import Source, runs_of
+from sweeper.prediction.runs import ROLES, Design, Rungs, Runs, distinct, runs_of
 from sweeper.records import to_json
+from sweeper.tables.source import Source
 from sweeper.verdict.curve import Estimate
 
 PREDICTED, UNDECIDED = "predicted", "cannot say yet"
@@ -307,7 +307,7 @@ def predict(
     One row a finished run; see `sweeper predict --help` for the arguments. BadInput as there.
     """
     source = Source.of_frame(frame, where)
-    named = source.columns(columns)
+    named = source.columns(columns, ROLES)
     question = Question(
         params=to_params,
         tokens=to_tokens,

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from sweeper.errors import BadInput
+from sweeper.errors import BadInput, ConfigError
 from sweeper.prediction.loss_law import ADDITIVE, COMPUTE, COUPLED, SIZE, TOKENS, Array, Form
+from sweeper.tables.source import Source
 
 FLOPS_PER_PARAMETER_AND_TOKEN = 6.0
 """Forward and backward multiply-adds of a dense model (Kaplan et al., arXiv:2001.08361, 2.1)."""
@@ -21,6 +22,46 @@ MOST_RUNGS = 16
 """More groups than this are no rungs but scatter, and are cut into bins of compute."""
 BIN = math.log(3.0)
 """The width of a bin, in log compute, where runs have no rungs of their own."""
+
+
+ROLES: Mapping[str, tuple[str, ...]] = {
+    "params": (
+        "params",
+        "parameters",
+        "n_params",
+        "num_params",
+        "model_size",
+        "non_embedding_params",
+        "n",
+    ),
+    "tokens": ("tokens", "n_tokens", "train_tokens", "training_tokens", "num_tokens", "d"),
+    "flops": (
+        "flops",
+        "flop",
+        "training_flop",
+        "training_flops",
+        "train_flops",
+        "budget",
+        "compute",
+        "c",
+    ),
+    "loss": (
+        "loss",
+        "val_loss",
+        "eval_loss",
+        "final_loss",
+        "validation_loss",
+        "eval/loss",
+        "val/loss",
+    ),
+    "run": ("run", "run_id", "run_name", "run id", "name"),
+    "seed": ("seed", "random_seed"),
+}
+"""What a column can be to a law, and its usual names, the likeliest first."""
+APART = 2.0
+"""The factor by which the compute of a row may differ from 6 N D: attention, embeddings, units."""
+STRANGE = 1e-3, 1e6
+"""Tokens per parameter below and above which a column must be in other units."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -186,3 +227,122 @@ def _groups(logs: Array, gap: float) -> np.ndarray[tuple[int], np.dtype[np.int64
     index = np.empty(len(logs), np.int64)
     index[order] = np.cumsum(steps)
     return index
+
+
+# Runs of a table.
+
+
+def runs_of(source: Source, columns: Mapping[str, str]) -> Runs:
+    """The runs of a table; BadInput for what would be fitted wrongly, row and value named."""
+    if "loss" not in columns:
+        raise _missing(source, "loss", "the loss at the end of each run")
+    known = [role for role in ("params", "tokens", "flops") if role in columns]
+    if len(known) < 2:
+        raise _missing(
+            source,
+            next(role for role in ("params", "tokens", "flops") if role not in known),
+            "two of params, tokens and flops, the third by C = 6ND",
+        )
+    values = {role: _positive(source, columns[role], role) for role in (*known, "loss")}
+    product = FLOPS_PER_PARAMETER_AND_TOKEN
+    if "tokens" not in values:
+        values["tokens"] = values["flops"] / (product * values["params"])
+    if "params" not in values:
+        values["params"] = values["flops"] / (product * values["tokens"])
+    params, tokens = values["params"], values["tokens"]
+    _check_units(source, columns, params, tokens)
+    flops = values.get("flops", product * params * tokens)
+    if len(known) == 3:
+        _check_compute(source, flops / (product * params * tokens))
+    _check_twins(source, columns, values)
+    labels = [
+        str(source.frame[columns["run"]].iloc[i]) if "run" in columns else source.row(i)
+        for i in range(len(source.frame))
+    ]
+    cluster = _clusters(source, columns, params, tokens)
+    return Runs(params, tokens, values["loss"], flops, cluster, labels)
+
+
+def _missing(source: Source, role: str, what: str) -> ConfigError:
+    columns = ", ".join(str(column) for column in source.frame.columns)
+    return ConfigError("--columns", "", f"{role}=COLUMN ({what}) with one of the columns {columns}")
+
+
+def _positive(source: Source, column: str, role: str) -> Array:
+    values = source.numbers(column)
+    wrong = ~(np.isfinite(values) & (values > 0))
+    if wrong.any():
+        place = int(np.flatnonzero(wrong)[0])
+        value, more = values[place], int(wrong.sum()) - 1
+        others = f", and {more} more rows" if more else ""
+        said = "is missing" if math.isnan(value) else f"is {value:g}"
+        raise BadInput(
+            f"the {role} of {source.row(place)}{others} {said}; it must be a positive number. "
+            f"Leave such rows out: --where '`{column}` > 0 and `{column}` < 1e30'"
+        )
+    return values
+
+
+def _check_units(source: Source, columns: Mapping[str, str], params: Array, tokens: Array) -> None:
+    """Tokens in billions beside parameters in ones, in the whole column or in some rows."""
+    ratio = tokens / params
+    low, high = STRANGE
+    wrong = (ratio < low) | (ratio > high)
+    if not wrong.any():
+        return
+    place = int(np.flatnonzero(wrong)[0])
+    which = (
+        "all rows"
+        if wrong.all()
+        else f"{source.row(place)}"
+        + (f" and {int(wrong.sum()) - 1} more" if wrong.sum() > 1 else "")
+    )
+    raise BadInput(
+        f"{which}: {tokens[place]:.4g} tokens for {params[place]:.4g} parameters are "
+        f"{ratio[place]:.3g} tokens per parameter. Are they in thousands, millions or billions? "
+        "Give all in ones"
+    )
+
+
+def _check_compute(source: Source, share: Array) -> None:
+    wrong = (share > APART) | (share < 1 / APART)
+    if wrong.any():
+        place = int(np.flatnonzero(wrong)[0])
+        more = f", and {int(wrong.sum()) - 1} more rows" if wrong.sum() > 1 else ""
+        raise BadInput(
+            f"the compute of {source.row(place)}{more} is {share[place]:.3g} times 6 x params x "
+            "tokens: one of the three columns means something else. Name two of them by --columns, "
+            "and leave the third out as in --columns 'flops='"
+        )
+
+
+def _check_twins(source: Source, columns: Mapping[str, str], values: Mapping[str, Array]) -> None:
+    """Rows that are equal in all that is read: one run, written twice, would count double."""
+    keys = [np.asarray(values[role]) for role in ("params", "tokens", "loss")]
+    names = [
+        source.frame[columns[role]].astype(str).to_numpy()
+        for role in ("run", "seed")
+        if role in columns
+    ]
+    seen: dict[tuple[object, ...], int] = {}
+    for place, key in enumerate(zip(*keys, *names, strict=True)):
+        if key in seen:
+            raise BadInput(
+                f"{source.row(seen[key])} and {source.row(place)} are equal: a run that is "
+                "written twice counts double. Delete one, or name the column that tells them "
+                "apart, as in --columns 'seed=COLUMN'"
+            )
+        seen[key] = place
+
+
+def _clusters(
+    source: Source, columns: Mapping[str, str], params: Array, tokens: Array
+) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
+    """Runs of one name are points of one training; else each row is its own, cells together."""
+    if "run" in columns:
+        names = source.frame[columns["run"]].astype(str).to_numpy()
+        seeds = source.frame[columns["seed"]].astype(str).to_numpy() if "seed" in columns else names
+        keys = np.array([f"{a}\0{b}" for a, b in zip(names, seeds, strict=True)])
+    else:
+        keys = np.array([f"{n:.6g}\0{d:.6g}" for n, d in zip(params, tokens, strict=True)])
+    return np.unique(keys, return_inverse=True)[1].reshape(-1).astype(np.int64)

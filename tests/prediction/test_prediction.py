@@ -18,8 +18,8 @@ import sweeper
 from sweeper.errors import BadInput, ConfigError
 from sweeper.prediction.forecast import _student
 from sweeper.prediction.prediction import PREDICTED, UNDECIDED, Prediction
-from sweeper.prediction.runs import Design, Rungs
-from sweeper.prediction.tables import Source, runs_of
+from sweeper.prediction.runs import ROLES, Design, Rungs, runs_of
+from sweeper.tables.source import Source
 
 ROOT = Path(__file__).parents[2]
 SHARED = Path(os.environ.get("SWEEPER_TABLES", ROOT / "../shared/data/scaling"))
@@ -149,8 +149,8 @@ def test_a_stray_run_is_named_and_pulls_little() -> None:
 @pytest.mark.skipif(not SHARED.is_dir(), reason="needs the published table")
 def test_budgets_up_to_9e19_predict_those_beyond() -> None:
     source = Source.read(SHARED / "marin_comma_isoflops.csv", "budget <= 9e19")
-    far = runs_of(beyond := Source.read(source_path(), "budget > 9e19"), beyond.columns(""))
-    near = runs_of(source, source.columns(""))
+    far = runs_of(beyond := Source.read(source_path(), "budget > 9e19"), beyond.columns("", ROLES))
+    near = runs_of(source, source.columns("", ROLES))
     assert len(Rungs.of(near, Design.of(near))) == 5
     inside = 0
     for n, d, loss in zip(far.params[::3], far.tokens[::3], far.loss[::3], strict=True):
@@ -216,7 +216,7 @@ def test_equal_rows_are_refused() -> None:
 
 def test_columns_are_found_by_name_or_told() -> None:
     frame = surface().rename(columns={"params": "n_params", "loss": "eval/loss"})
-    assert Source.of_frame(frame).columns("") == {
+    assert Source.of_frame(frame).columns("", ROLES) == {
         "params": "n_params",
         "tokens": "tokens",
         "loss": "eval/loss",
@@ -261,7 +261,7 @@ def test_tables_are_read_from_every_kind_of_file(tmp_path: Path, suffix: str) ->
         case _:
             frame.to_json(path, orient="records", lines=suffix == ".jsonl")
     source = Source.read(path)
-    assert len(runs_of(source, source.columns(""))) == 32
+    assert len(runs_of(source, source.columns("", ROLES))) == 32
 
 
 @pytest.mark.parametrize(

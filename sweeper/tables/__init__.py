@@ -1,0 +1,1 @@
+"""Tables of runs that others made: read, and their columns found."""
