@@ -2,6 +2,7 @@
 
 import os
 import signal
+from collections.abc import Generator, Iterator
 from itertools import chain
 from pathlib import Path
 
@@ -10,7 +11,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 import pytest
 from hypothesis import HealthCheck, settings
 
-from tests.golden import Golden
+from tests.golden import Golden, message_file, no_other, section_of
 
 # How long an example takes is the machine's affair, and no law of what is tested.
 settings.register_profile("laws", deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -33,17 +34,63 @@ def own_state(tmp_path_factory: pytest.TempPathFactory) -> None:
 
 
 @pytest.fixture
-def golden(request: pytest.FixtureRequest) -> Golden:
-    """Compares a text with the one that is kept under its name, or as this test's message."""
-    return Golden(request.node, update=bool(request.config.getoption("--update-golden")))
+def golden(request: pytest.FixtureRequest) -> Iterator[Golden]:
+    """Compares a text with the one that is kept under its name, or as this test's message.
+
+    What is kept of a test beyond the messages that it said fails it.
+    """
+    update = bool(request.config.getoption("--update-golden"))
+    golden = Golden(request.node, update=update)
+    yield golden
+    if request.node.stash.get(PASSED, False):
+        own = section_of(request.node)
+        path = message_file(request.node.path)
+        no_other(path, lambda name, n: name != own or n <= golden.said, update=update)
+
+
+PASSED = pytest.StashKey[bool]()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item,
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Let a fixture know whether its test came to its end."""
+    report = yield
+    if report.when == "call":
+        item.stash[PASSED] = report.passed
+    return report
+
+
+SECTIONS = pytest.StashKey[dict[Path, set[str]]]()
+"""By test file, the sections that its tests may have; of files that were collected whole."""
+
+
+@pytest.fixture(scope="module", autouse=True)
+def every_message_has_its_test(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Messages of a test that is gone fail its file."""
+    yield
+    sections = request.config.stash[SECTIONS].get(request.path)
+    if sections is not None:
+        update = bool(request.config.getoption("--update-golden"))
+        no_other(message_file(request.path), lambda name, _: name in sections, update=update)
 
 
 WAITING = ("faults/", "launch/", "command/", "cli/", "test_bench", "test_wheel")
 """Tests that wait for processes, for seconds: begun first, they leave none idle at the end."""
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+@pytest.hookimpl(tryfirst=True)  # before -k and -m take tests away
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Give every worker its part of the tests that wait, first; skip what no GPU is here for."""
+    parts = {Path(word.partition("::")[0]).name for word in config.args if "::" in word}
+    whole: dict[Path, set[str]] = {}
+    for item in items:
+        if item.path.name not in parts:
+            sections = whole.setdefault(item.path, set())
+            if "golden" in getattr(item, "fixturenames", ()):
+                sections.add(section_of(item))
+    config.stash[SECTIONS] = whole
     _waiting_first(items, int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1")))
     _skip_without_gpu(items)
 

@@ -6,13 +6,11 @@ import fcntl
 import os
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-
-from sweeper.errors import BadInput
 
 TESTS = Path(__file__).parent
 FOLDER = TESTS / "golden"
@@ -36,19 +34,23 @@ class Golden:
             lines = diff(kept, text)
             pytest.fail(f"{path} differs; `pytest --update-golden` rewrites it:\n{lines}")
 
-    def says(self, text: str) -> None:
-        """`text` is this test's next message; tests/a/test_b.py keeps in golden/a/b.txt."""
-        text = self._portable(text).strip()
+    def says(self, message: object) -> None:
+        """`message`, or what a caught error says, is this test's next kept message.
+
+        tests/a/test_b.py keeps in golden/a/b.txt.
+        """
+        message = message.value if isinstance(message, pytest.ExceptionInfo) else message
+        text = re.sub(r" +$", "", self._portable(str(message)).strip(), flags=re.MULTILINE)
         self.said += 1
-        test = self.test.nodeid.partition("::")[2].replace("::", ".")
-        name = f"{test.encode('ascii', 'backslashreplace').decode()} {self.said}"
-        place = self.test.path.relative_to(TESTS)
-        path = FOLDER / place.with_name(f"{place.stem.removeprefix('test_')}.txt")
+        path, name = message_file(self.test.path), f"{section_of(self.test)} {self.said}"
         if self.update:
-            with alone(path):
-                self._keep(path, name, text)
-        elif (kept := messages(path).get(name, "")) != text:
-            lines = diff(kept, text)
+            rewrite(path, lambda kept: kept | {name: text})
+            return
+        kept = messages(path)
+        if name not in kept:
+            pytest.fail(f"{path} has no {name}; `pytest --update-golden` adds it:\n{text}")
+        if kept[name] != text:
+            lines = diff(kept[name], text)
             pytest.fail(f"{path}, {name}; `pytest --update-golden` rewrites it:\n{lines}")
 
     def _portable(self, text: str) -> str:
@@ -60,24 +62,40 @@ class Golden:
         text = re.sub(r"\S*/lib/python3\.\d+/", "PYTHON/", text)
         return re.sub(r"\b[0-9a-f]{40,}\b", "DIGEST", text)
 
-    def _keep(self, path: Path, name: str, text: str) -> None:
-        """Keep a message, and of the others those whose test is still there."""
-        source = self.test.path.read_text(encoding="utf-8")
-        kept = {
-            other: message
-            for other, message in messages(path).items()
-            if f"def {re.split(r'[ []', other)[0].rpartition('.')[2]}(" in source
-            and not (self.said == 1 and other.rpartition(" ")[0] == name.rpartition(" ")[0])
-        } | {name: text}
-        sections = [f"[{name}]\n{message}\n" for name, message in sorted(kept.items())]
-        path.write_text("\n".join(sections), encoding="utf-8")
 
-    @contextmanager
-    def error(self, kind: type[Exception] = BadInput) -> Iterator[pytest.ExceptionInfo[Exception]]:
-        """What is within raises such an error, whose message is this test's next kept one."""
-        with pytest.raises(kind) as caught:
-            yield caught
-        self.says(str(caught.value))
+def message_file(test: Path) -> Path:
+    """Where a test file's messages are kept."""
+    place = test.relative_to(TESTS)
+    return FOLDER / place.with_name(f"{place.stem.removeprefix('test_')}.txt")
+
+
+def section_of(test: pytest.Item) -> str:
+    """What the sections of a test's messages are called, before their number."""
+    name = test.nodeid.partition("::")[2].replace("::", ".")
+    return name.encode("ascii", "backslashreplace").decode()
+
+
+def rewrite(path: Path, change: Callable[[dict[str, str]], dict[str, str]]) -> None:
+    """Keep what `change` makes of the messages of a file, which goes when none is left."""
+    with alone(path):
+        if kept := change(messages(path)):
+            sections = [f"[{name}]\n{message}\n" for name, message in sorted(kept.items())]
+            path.write_text("\n".join(sections), encoding="utf-8")
+        else:
+            path.unlink(missing_ok=True)
+
+
+def no_other(path: Path, is_said: Callable[[str, int], bool], *, update: bool) -> None:
+    """Of a file's messages all are said, by section and number; with `update`, others go."""
+
+    def said(name: str) -> bool:
+        section, _, number = name.rpartition(" ")
+        return is_said(section, int(number))
+
+    if unsaid := [name for name in messages(path) if not said(name)]:
+        if not update:
+            pytest.fail(f"{path}: no test says {unsaid}; `pytest --update-golden` removes them")
+        rewrite(path, lambda kept: {name: kept[name] for name in kept if said(name)})
 
 
 @contextmanager

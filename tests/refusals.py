@@ -9,11 +9,19 @@ from unittest.mock import ANY
 import pytest
 
 from sweeper.errors import ConfigError
+from tests.golden import Golden
 
 
 @contextmanager
-def refused(key: str, value: object = ANY) -> Iterator[pytest.ExceptionInfo[ConfigError]]:
-    """What is within raises a ConfigError of this key, and of this value where one is given."""
+def refused(
+    key: str, value: object = ANY, golden: Golden | None = None
+) -> Iterator[pytest.ExceptionInfo[ConfigError]]:
+    """What is within raises a ConfigError of this key, and of this value where one is given.
+
+    With `golden`, its sentence is the test's next kept message.
+    """
     with pytest.raises(ConfigError) as caught:
         yield caught
     assert (caught.value.key, caught.value.value) == (key, value)
+    if golden:
+        golden.says(caught)

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import yaml
 
+from tests.golden import messages
+
 ROOT = Path(__file__).parent.parent
 PACKAGE = ROOT / "sweeper"
 ROOMS = [
@@ -118,3 +120,35 @@ def test_the_readme_s_links_exist() -> None:
     for page in [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").glob("*.md")]:
         for link in re.findall(r"\]\((?!https?:|#)([^)#]+)", page.read_text()):
             assert (page.parent / link).exists(), f"{page.name} links to {link}"
+
+
+def test_every_test_asserts_something() -> None:
+    """By an `assert`, what it expects to be raised, or a helper of the tests that has these."""
+    asserts = re.compile(r"raises|refused|fail|assert_\w+")
+    calls: dict[str, set[str]] = {}
+    asserting: set[str] = set()
+    for path in sorted((ROOT / "tests").rglob("*.py")):
+        for function in ast.walk(ast.parse(path.read_text())):
+            if not isinstance(function, ast.FunctionDef):
+                continue
+            is_test = function.name.startswith("test_")
+            name = f"{path.stem}:{function.lineno}" if is_test else function.name
+            called = calls.setdefault(name, set())
+            for node in ast.walk(function):
+                if isinstance(node, ast.Assert):
+                    asserting.add(name)
+                elif isinstance(node, ast.Call):
+                    called.add(getattr(node.func, "id", getattr(node.func, "attr", "")))
+            if any(map(asserts.fullmatch, called)):
+                asserting.add(name)
+    asserting.discard("says")  # what is kept alone does not show what is proven
+    while more := {n for n in calls.keys() - asserting if calls[n] & asserting and n != "says"}:
+        asserting |= more
+    assert not {name for name in calls.keys() - asserting if ":" in name}
+
+
+def test_kept_messages_lie_beside_a_test_file() -> None:
+    for path in (ROOT / "tests/golden").rglob("*.txt"):
+        place = path.relative_to(ROOT / "tests/golden")
+        test = ROOT / "tests" / place.with_name(f"test_{place.name}").with_suffix(".py")
+        assert not messages(path) or test.is_file(), f"{test} is gone, and {path} is kept"

@@ -8,10 +8,12 @@ import pytest
 from sweeper import registry
 from sweeper.config.settings import placeholder_data, resolve
 from sweeper.engine import prepare as preparing
-from sweeper.errors import BadInput, ConfigError
+from sweeper.errors import BadInput
 from sweeper.records import from_json, to_json
 from sweeper.scaling import relative
 from sweeper.trial import Result, Trial
+from tests.golden import Golden
+from tests.refusals import refused
 
 ROOT = Path(__file__).parents[1]
 
@@ -36,17 +38,21 @@ def test_adds_the_users_options_to_the_groups(tmp_path: Path) -> None:
     assert found.keys() == registry.groups().keys()
 
 
-def test_refuses_a_folder_that_is_none(tmp_path: Path) -> None:
+def test_refuses_a_folder_that_is_none(tmp_path: Path, golden: Golden) -> None:
     (tmp_path / "file").touch()
     for path in (tmp_path / "file", tmp_path / "nope"):
-        with pytest.raises(BadInput, match=f"--config-dir {path} is not a folder"):
+        with pytest.raises(BadInput) as caught:
             registry.groups(path)
+        golden.says(caught)
 
 
-def test_says_where_configs_are_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_says_where_configs_are_missing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, golden: Golden
+) -> None:
     monkeypatch.setattr(registry, "__file__", str(tmp_path / "sweeper" / "catalog.py"))
-    with pytest.raises(BadInput, match="the configs are missing"):
+    with pytest.raises(BadInput) as caught:
         registry.conf_folder()
+    golden.says(caught)
 
 
 NAMES = {
@@ -102,8 +108,8 @@ def test_a_user_s_class_keeps_its_dotted_path() -> None:
     assert registry.plugin_target("model", "mine.models.Net") == "mine.models.Net"
 
 
-def test_a_name_that_nobody_has_is_refused() -> None:
-    with pytest.raises(ConfigError, match=r"_target_='lama' is refused: .*did you mean llama\?"):
+def test_a_name_that_nobody_has_is_refused(golden: Golden) -> None:
+    with refused("_target_", "lama", golden):
         registry.plugin_target("model", "lama")
 
 

@@ -71,12 +71,12 @@ class TestLoad:
 
     @pytest.mark.parametrize("target", [None, 3, "", "Plugin", ["a.b"], {"a": 1}])
     def test_refuses_what_is_no_dotted_path(self, target: object, golden: Golden) -> None:
-        with golden.error(ConfigError):
+        with refused("_target_", target, golden):
             import_target(target)
 
     @pytest.mark.parametrize("target", ["math.nope", "math.pi", f"{HERE}HERE", "sweeper.models"])
     def test_refuses_what_cannot_be_called(self, target: str, golden: Golden) -> None:
-        with golden.error(ConfigError):
+        with refused("_target_", target, golden):
             import_target(target)
 
     @pytest.mark.parametrize(
@@ -85,7 +85,7 @@ class TestLoad:
     def test_a_module_that_is_not_there_points_to_the_path(
         self, target: str, golden: Golden
     ) -> None:
-        with golden.error(ConfigError):
+        with refused("_target_", target, golden):
             import_target(target)
 
     @pytest.mark.parametrize("text", ["1 / 0", "x = (", "import nope_nope", "raise ValueError"])
@@ -139,8 +139,9 @@ class TestBuild:
     def test_names_the_key_the_value_and_what_is_allowed(
         self, config: Mapping[str, Any], golden: Golden
     ) -> None:
-        with golden.error(ConfigError):
+        with pytest.raises(ConfigError) as caught:
             build_plugin({"_target_": f"{HERE}Plugin", **config})
+        golden.says(caught)
 
     def test_offers_only_what_the_target_takes(self) -> None:
         offered = {"size": 5, "nope": 1}
@@ -157,7 +158,7 @@ class TestBuild:
 
     @pytest.mark.parametrize("target", ["builtins.dict", "builtins.int"])
     def test_refuses_a_class_that_hides_its_arguments(self, target: str, golden: Golden) -> None:
-        with golden.error(ConfigError):
+        with refused("_target_", golden=golden):
             build_plugin({"_target_": target})
 
     def test_an_error_that_nobody_foresaw_passes(self) -> None:
@@ -181,8 +182,9 @@ class TestForeign:
         assert "tail" not in str(error.value) and __file__ in str(error.value)
 
     def test_our_own_errors_pass(self, golden: Golden) -> None:
-        with golden.error(), user_code("_target_", "a.B", "a class"):
+        with pytest.raises(BadInput) as caught, user_code("_target_", "a.B", "a class"):
             raise BadInput("mine")
+        golden.says(caught)
 
 
 @pytest.mark.parametrize(

@@ -199,6 +199,73 @@ def test_a_power_of_the_width_is_read_off_and_judged(slope: float, expected: flo
     assert found.origins == (("e",) if module.answer == "fail" else ())
 
 
+@given(
+    slopes=st.lists(st.floats(-1, 1), min_size=3, max_size=3),
+    scale=st.floats(1e-6, 1e6),
+    order=st.permutations(range(4)),
+)
+def test_units_seeds_and_the_order_of_sizes_are_nothing_to_the_answer(
+    slopes: list[float], scale: float, order: list[int]
+) -> None:
+    roles = (Role.EMBEDDING, Role.HIDDEN, Role.READOUT)
+    runs = runs_of(
+        *(("m" + role, role, 1, by / 2, by) for role, by in zip(roles, slopes, strict=True))
+    )
+    changed = {
+        size: [
+            [
+                replace(
+                    m,
+                    rms=m.rms * scale,
+                    changes=tuple(scale * change for change in m.changes),
+                    direct_changes=tuple(scale * change for change in m.direct_changes),
+                )
+                for m in runs[size][seed]
+            ]
+            for seed in order
+        ]
+        for size in sorted(runs, reverse=True)
+    }
+    found, again = (check_coordinates("width", made, RULE) for made in (runs, changed))
+    edges = [abs(abs(by) - RULE.threshold) for by in (*slopes, *(by / 2 for by in slopes))]
+    if min(edges) > 1e-6 and min(abs(by + 0.5) for by in slopes) > 1e-6:
+        assert answers(found) == answers(again)
+        assert (found.answer, found.origins) == (again.answer, again.origins)
+    for module, other in zip(found.modules, again.modules, strict=True):
+        for slope, same in zip(module.slopes, other.slopes, strict=True):
+            assert same.slope.value == pytest.approx(slope.slope.value, abs=1e-7)
+
+
+@given(
+    value=st.floats(-2, 2),
+    narrow=st.floats(0, 1),
+    wider=st.floats(0, 1),
+    expected=st.floats(-1, 1),
+    threshold=st.floats(0.01, 1),
+    one_sided=st.booleans(),
+)
+def test_a_wider_interval_never_settles_what_a_narrow_one_left_open(
+    value: float,
+    narrow: float,
+    wider: float,
+    expected: float,
+    threshold: float,
+    one_sided: bool,
+) -> None:
+    def judged(half: float, threshold: float = threshold) -> str:
+        slope = Estimate(value=value, low=value - half, high=value + half)
+        return judge_slope(slope, expected, threshold, one_sided=one_sided)[0]
+
+    assert judged(narrow + wider) in (judged(narrow), "cannot say")
+    # A laxer threshold passes all that a strict one does, and fails nothing more.
+    strict, lax = judged(narrow), judged(narrow, 2 * threshold)
+    assert strict != "pass" or lax == "pass"
+    assert lax != "fail" or strict == "fail"
+    if not one_sided:
+        mirrored = Estimate(value=-value, low=-value - narrow, high=-value + narrow)
+        assert judge_slope(mirrored, -expected, threshold, one_sided=False)[0] == strict
+
+
 def test_what_runs_before_a_hidden_weight_shrinks_with_the_embedding() -> None:
     modules = [
         ("e", Role.EMBEDDING, 1, 0.0, -0.5),

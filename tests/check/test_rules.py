@@ -1,8 +1,13 @@
 from __future__ import annotations
 
-import pytest
+import math
 
-from sweeper.check.rules import RULES_AND_UPDATES, RuleRow, rule_table
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sweeper.check.rules import RULES_AND_UPDATES, RuleRow, output_change, rule_table
 from sweeper.records import to_json
 from sweeper.scaling.spec import Update
 from tests.scaling.test_spectral import COLUMNS, table
@@ -47,3 +52,24 @@ def test_json(rows: dict[tuple[str, Update], RuleRow]) -> None:
     found = to_json(rows["inverse_fan_in", Update.SIGN])
     assert found["update"] == "sign" and found["keeps"] is True
     assert found["changes"]["16x1024"] == pytest.approx(0.28, rel=0.04)
+
+
+@given(st.integers(1, 40), st.integers(1, 40), st.integers(0, 9))
+def test_a_step_on_one_input_by_hand(out: int, into: int, seed: int) -> None:
+    """One gradient d x^T has rank one: its singular vectors are d and x over their norms.
+
+    So U x is sign(d) times the sum of |x| for a sign-like update; for the others it is d over its
+    norm, times the norm of x.
+    """
+    generator = np.random.default_rng(seed)
+    generator.standard_normal((out, 1), dtype=np.float32)
+    x = generator.standard_normal((into, 1), dtype=np.float32).astype(float)
+    norm = float(np.sqrt((x**2).sum()))
+    by_hand = {
+        Update.SIGN: float(abs(x).sum()),
+        Update.ORTHOGONAL: norm / math.sqrt(out),
+        Update.NORMALIZED: norm / math.sqrt(out),
+    }
+    for update, expected in by_hand.items():
+        found = output_change(update, (out, into), 1, seed)
+        assert found == pytest.approx(expected, rel=1e-3), update

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
@@ -11,9 +12,10 @@ from torch import Tensor, nn
 import sweeper
 from sweeper.classifier.classify import compare
 from sweeper.classifier.numbers import NumberMode, Numbers
-from sweeper.errors import BadInput, ConfigError
+from sweeper.errors import BadInput
 from tests.classifier.test_uses import BASE, WIDE, Expected, Model, classify, facts
 from tests.golden import Golden
+from tests.refusals import refused
 
 UNDECIDED = {
     "an operation without a rule": (
@@ -69,9 +71,9 @@ def test_roles_are_overridden_by_pattern(golden: Golden) -> None:
     assert [str(spec.role) for spec in specs.values()] == ["hidden", "vector", "fixed", "fixed"]
     golden.says(specs["router.weight"].note)
     assert specs["router.weight"].fan_in == 32
-    with pytest.raises(ConfigError, match=r"no parameter matches; did you mean router\.weight"):
+    with refused("roles[route.weight]", "hidden", golden):
         classify(forward, parts, roles={"route.weight": "hidden"})
-    with pytest.raises(ConfigError, match=r"did you mean hidden\?"):
+    with refused("roles[up.*]", "hiden", golden):
         classify(forward, parts, roles={"up.*": "hiden"})
 
 
@@ -88,13 +90,11 @@ def broken(m: Any, x: Tensor) -> Tensor:
     raise RuntimeError("an image is wanted here")
 
 
-def test_a_forward_pass_that_cannot_be_traced_says_where_and_what_to_change() -> None:
+def test_a_forward_pass_that_cannot_be_traced_says_where_and_what_to_change(golden: Golden) -> None:
     with pytest.raises(BadInput) as error:
         classify(broken, lambda w: {"w": nn.Linear(w, w)})
     message = str(error.value)
-    assert f"{__file__}:" in message and "RuntimeError: an image is wanted here" in message
-    assert "called with 0: float32 [2, 3, 16]" in message and "by inputs=" in message
-    assert "w.weight" not in message
+    golden.says(message)
     given = classify(
         broken, lambda w: {"w": nn.Linear(w, w)}, roles={"*.weight": "hidden", "*": "vector"}
     )
@@ -142,13 +142,15 @@ def test_a_model_too_large_for_values_says_so(golden: Golden) -> None:
     def build(width: int) -> nn.Module:
         return Model(choosing, w=nn.Linear(width, width))
 
-    with golden.error():
+    with pytest.raises(BadInput) as caught:
         sweeper.classify(
             build,
             {"width": 10**4},
             {"width": 2 * 10**4},
             inputs=lambda s: torch.zeros(2, s["width"], device="meta"),
         )
+    # What torch says differs from version to version.
+    golden.says(re.sub(r"DataDependent.*(?= \(with fake)", "TORCH", str(caught.value)))
 
 
 def chosen_by_hand(m: Any, x: Tensor) -> Tensor:
@@ -171,7 +173,7 @@ def chosen_parts(width: int) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("width", [32, 4096])
-def test_experts_chosen_by_value_are_classified_at_any_width(width: int) -> None:
+def test_experts_chosen_by_value_are_classified_at_any_width(width: int, golden: Golden) -> None:
     # At width 4096 the experts hold 268 million weights, which are never made.
     comparison = compare(
         lambda width: Model(chosen_by_hand, **chosen_parts(width)),
@@ -192,25 +194,27 @@ def test_experts_chosen_by_value_are_classified_at_any_width(width: int) -> None
             fixed = spec.name in ("router.bias", "head.bias")
             expected = ("vector", 1, spec.shape[0], () if fixed else (0,))
         assert facts({spec.name: spec})[spec.name] == expected
-    assert "with values on the CPU" in comparison.cautions[0]
+    golden.says(comparison.cautions[0])
 
 
 def test_how_it_is_called_is_asked_for(golden: Golden) -> None:
-    with golden.error():
+    with pytest.raises(BadInput) as caught:
         sweeper.classify(lambda width: nn.Linear(width, width), BASE, WIDE)
+    golden.says(caught)
 
 
 @pytest.mark.parametrize(
-    ("base", "other", "why"),
+    ("base", "other"),
     [
-        ({"width": 16}, {"size": 32}, "same sizes"),
-        ({"width": 16}, {"width": 16}, "must differ in a width"),
-        ({"width": 16, "depth": 1}, {"width": 16, "depth": 2}, "must differ in a width"),
+        ({"width": 16}, {"size": 32}),
+        ({"width": 16}, {"width": 16}),
+        ({"width": 16, "depth": 1}, {"width": 16, "depth": 2}),
     ],
 )
-def test_sizes_are_checked(base: dict[str, int], other: dict[str, int], why: str) -> None:
-    with pytest.raises(BadInput, match=why):
+def test_sizes_are_checked(base: dict[str, int], other: dict[str, int], golden: Golden) -> None:
+    with pytest.raises(BadInput) as caught:
         sweeper.classify(lambda **sizes: nn.Linear(1, 1), base, other)
+    golden.says(caught)
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of torch's own compiler
@@ -281,13 +285,15 @@ def test_a_parameter_that_changes_its_rank_is_named(golden: Golden) -> None:
     def parts(width: int) -> dict[str, Any]:
         return {"w": (width, width) if width > 16 else (width,)}
 
-    with golden.error():
+    with pytest.raises(BadInput) as caught:
         classify(lambda m, x: x * m.w.sum(), parts)
+    golden.says(caught)
 
 
 def test_a_parameter_that_changes_its_name_is_named(golden: Golden) -> None:
     def parts(width: int) -> dict[str, Any]:
         return {f"w{width}": (width,)}
 
-    with golden.error():
+    with pytest.raises(BadInput) as caught:
         classify(lambda m, x: x * getattr(m, f"w{x.size(-1)}"), parts)
+    golden.says(caught)

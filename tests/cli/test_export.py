@@ -12,7 +12,7 @@ import pytest
 from sweeper.export.compare import NAMES
 from sweeper.export.exporter import EXPORTERS
 from sweeper.plan.plan import TransferPlan
-from tests.cli.driver import Run, assert_refused
+from tests.cli.driver import Run, assert_refused, measured
 from tests.export.test_published import GRANITE_8B
 from tests.golden import Golden
 
@@ -43,17 +43,16 @@ def test_it_writes_beside_the_plan_what_is_accepted(planned: Path, sweeper: Run,
 
 
 def test_what_cannot_be_expressed_exits_with_3_and_writes_nothing(
-    planned: Path, sweeper: Run, tmp_path: Path
+    planned: Path, sweeper: Run, tmp_path: Path, golden: Golden
 ) -> None:
     before = sorted(tmp_path.rglob("*"))
     answer = sweeper("export", "--to", "megatron")
     assert answer.code == 3 and answer.out == ""
-    assert "Megatron-LM cannot express this plan, and nothing was written" in answer.err
+    golden.says(measured(answer.err))
     names = [line.split(",")[0][2:] for line in answer.err.splitlines() if line.startswith("- ")]
     assert names and set(names) <= NAMES.keys()
     for name in names:
         assert f"--accept {name}" in answer.err
-    assert "asked" in answer.err
     assert sorted(tmp_path.rglob("*")) == before
     # All but one are not enough.
     accepts = [word for name in names[1:] for word in ("--accept", name)]
@@ -112,7 +111,6 @@ def test_of_several_plans_the_size_chooses(planned: Path, sweeper: Run, golden: 
     assert sweeper("transfer", "--to-width", "64", "--study", "a").code == 0
     answer = sweeper("export", "--to", "pytorch")
     assert_refused(answer, golden)
-    assert "--to-width" in answer.err
     assert sweeper("export", "--to", "pytorch", "--to-width", "64").code in (0, 3)
     answer = sweeper("export", "--to", "pytorch", "--to-width", "128")
     assert_refused(answer, golden)
@@ -136,10 +134,10 @@ def test_the_plan_says_what_its_model_was(planned: Path) -> None:
     assert TransferPlan.load(planned).source["model"]["name"] == "llama"
 
 
-def test_explain_from_a_published_config(sweeper: Run, workplace: Path) -> None:
+def test_explain_from_a_published_config(sweeper: Run, workplace: Path, golden: Golden) -> None:
     (workplace / "config.json").write_text(json.dumps(GRANITE_8B))
     answer = sweeper("explain", "--from", "config.json")
-    assert answer.code == 0 and "It stands for muP with base width 256" in answer.out
-    assert "1/d, as muP has it" in answer.out and "0.2236" in answer.out
+    assert answer.code == 0
+    golden.says(answer.out)
     answer = sweeper("explain", "--from", ".", "--json")
     assert answer.code == 0 and answer.document["base_width"] == 256

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import re
 import shlex
 from pathlib import Path
 
 import pytest
 
-from tests.cli.driver import TINY, Run
+from tests.cli.driver import TINY, Run, measured
 from tests.command_lines import VERBS
 from tests.golden import Golden
 
@@ -247,9 +246,3 @@ def test_how_every_verb_ends(sweeper: Run, study: Path, golden: Golden) -> None:
         text = "\n".join(printed.splitlines()[-3:])
         said.append(f"$ sweeper {line}\n(exit code {answer.code})\n{measured(text)}\n")
     golden.check("cli/ends", "\n".join(said))
-
-
-def measured(text: str) -> str:
-    """The text with # for every number with a point, and for times."""
-    text = re.sub(r"-?\d+\.\d+(e[+-]?\d+)?", "#", text)
-    return re.sub(r"\b\d+(\.\d+)? (s|ms|min|h)\b", "# s", text)

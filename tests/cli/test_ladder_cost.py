@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.driver import Run, assert_refused, tree
+from tests.cli.driver import Run, assert_refused, measured, tree
 from tests.cli.test_transfer import VALIDATE
 from tests.golden import Golden
 
@@ -20,14 +20,14 @@ def trained(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 def test_runs_sizes_etas_seeds_and_cost_are_told(
-    sweeper: Run, study: Path, trained: list[str]
+    sweeper: Run, study: Path, trained: list[str], golden: Golden
 ) -> None:
     before = tree(study.parent)
     answer = sweeper(*VALIDATE, "--dry-run")
     assert answer.code == 0 and answer.err == "" and not trained
     for said in ("width 16 (base)", "width 32", "FLOPs", "time", "all", "Time: measured here"):
         assert said in answer.out
-    assert "3 values of log2 eta, 0.5 apart" in answer.out and "2 seeds each" in answer.out
+    golden.says(measured(answer.out))
     *_, found, _ = answer.out.splitlines()
     assert found == "11 of 12 runs are to be trained; nothing was written."
     assert answer.next == (

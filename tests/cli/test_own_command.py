@@ -17,7 +17,7 @@ import pytest
 
 from sweeper.config.command_line import with_user_command
 from sweeper.study.study import Study
-from tests.cli.driver import Answer, Run, assert_refused, results, spawn, tree
+from tests.cli.driver import Answer, Run, assert_refused, measured, results, spawn, tree
 from tests.command.commands import METRIC, SCRIPT
 from tests.golden import Golden
 
@@ -52,7 +52,8 @@ def starts(workplace: Path) -> int:
 
 def test_search_transfer_and_verdict(sweeper: Run, workplace: Path, script: Path) -> None:
     answer = sweeper(*searched())
-    assert answer.code == 0 and "2^-7" in answer.out
+    found = json.loads((workplace / "runs/a/search.json").read_text())
+    assert answer.code == 0 and found["best_log2"]["eta"] == -7
     assert len(results(workplace / "runs/a")) == starts(workplace) == 7
     again = sweeper(*searched())
     assert again.code == 0 and starts(workplace) == 7
@@ -71,7 +72,7 @@ def test_search_transfer_and_verdict(sweeper: Run, workplace: Path, script: Path
     assert (workplace / "runs/a/report.html").is_file()
 
     status = sweeper("status", "a")
-    assert status.code == 0 and "a" in status.out
+    assert status.code == 0
 
 
 def test_lists_of_choices_are_searched_and_reach_the_target(
@@ -104,15 +105,14 @@ def test_lists_of_choices_are_searched_and_reach_the_target(
 
 
 def test_a_dry_run_shows_the_command_and_writes_nothing(
-    sweeper: Run, workplace: Path, script: Path
+    sweeper: Run, workplace: Path, script: Path, golden: Golden
 ) -> None:
     before = tree(workplace)
     answer = sweeper(*searched(), "--dry-run")
     assert answer.code == 0
-    assert "train.py --lr=0.0078125 --width=16 --steps=20 --seed=0 --dir=" in answer.out
-    assert "7" in answer.out and tree(workplace) == before
-    assert "\nIts losses: lines " in answer.out
-    assert "e+" not in answer.out and "Time: not known" in answer.out and not answer.err
+    golden.says(measured(answer.out))
+    assert tree(workplace) == before
+    assert not answer.err
     (phase,) = sweeper(*searched(), "--dry-run", "--json").document["phases"]
     assert phase["flops"] is None
 
@@ -169,8 +169,8 @@ def test_a_ladder_needs_what_it_changes(
     deep = ("transfer.depths=[1,2]", seeds)
     assert_refused(sweeper("transfer", "--to-width=64", "--validate", *deep), golden)
     assert_refused(sweeper("transfer", "--to-width=64", "--to-depth=2"), golden)
-    assert_refused(sweeper("check", "--study=a"), "runner.uses", "sweeper.watch(model)")
-    assert_refused(sweeper("explain", "--to-width=64", "parameterization=own"), "own")
+    assert_refused(sweeper("check", "--study=a"), golden)
+    assert_refused(sweeper("explain", "--to-width=64", "parameterization=own"), golden)
 
 
 def test_a_ladder_s_widths_must_fit_the_command(
@@ -184,14 +184,14 @@ def test_a_ladder_s_widths_must_fit_the_command(
 
 
 def test_equal_failures_stop_the_search_with_one_reason(
-    sweeper: Run, workplace: Path, script: Path
+    sweeper: Run, workplace: Path, script: Path, golden: Golden
 ) -> None:
     answer = sweeper(*searched("runner.failures=2", command=(*WORDS, "--how=raise")))
     assert answer.code == 1 and starts(workplace) == 2
-    assert "2 trials in a row failed of the same" in answer.err
+    golden.says(measured(answer.err))
     assert answer.err.count("RuntimeError: out of luck") == 1
     again = sweeper(*searched("runner.failures=2", command=(*WORDS, "--how=raise")), "--dry-run")
-    assert "7 of 7 trials are to be trained" in again.out
+    golden.says(measured(again.out))
     fixed = sweeper(*searched())
     assert fixed.code == 0
 
@@ -205,7 +205,8 @@ def test_an_edited_script_is_another_trial(
     assert_refused(refused, golden)
     assert_refused(sweeper(*searched()), golden)
     again = sweeper(*searched("--new-setup"))
-    assert starts(workplace) == 14 and "train.py changed: earlier trials" in again.err
+    assert starts(workplace) == 14
+    golden.says(measured(again.err))
 
 
 def test_what_failed_under_another_command_is_told_no_more(
@@ -219,7 +220,7 @@ def test_what_failed_under_another_command_is_told_no_more(
 
 
 def test_diagnosis_tries_what_the_command_takes(
-    sweeper: Run, workplace: Path, script: Path
+    sweeper: Run, workplace: Path, script: Path, golden: Golden
 ) -> None:
     text = script.read_text().replace(
         "math.log2(args.lr) + 7", "math.log2(args.lr * args.width) + 3"
@@ -228,8 +229,9 @@ def test_diagnosis_tries_what_the_command_takes(
     sweeper(*searched())
     words = ("transfer.widths=[16,64]", "transfer.step=1", "transfer.seeds=2")
     answer = sweeper("diagnose", "--study=a", *words)
-    assert answer.code == 0 and "horizon" in answer.out
-    assert "Not applicable: batch, since the command takes no train.batch_size" in answer.err
+    assert answer.code == 0
+    golden.says(measured(answer.out))
+    golden.says(measured(answer.err))
 
 
 def test_a_killed_search_goes_on_and_no_trial_is_lost_or_doubled(
@@ -287,15 +289,15 @@ def test_drivers_and_commands_are_killed_at_random_and_every_trial_ends_once(
 
 
 def test_a_word_of_sweepers_behind_the_dashes_is_noted(
-    sweeper: Run, workplace: Path, script: Path
+    sweeper: Run, workplace: Path, script: Path, golden: Golden
 ) -> None:
     answer = sweeper(*searched("--dry-run", command=(*WORDS, "--detach")))
     assert answer.code == 0 and answer.err.count("\n") == 1
-    assert "whose script does not mention --detach: words for sweeper stand before --" in answer.err
+    golden.says(measured(answer.err))
 
 
 def test_a_first_run_shows_where_its_losses_were_read(
-    sweeper: Run, workplace: Path, script: Path
+    sweeper: Run, workplace: Path, script: Path, golden: Golden
 ) -> None:
     script.write_text(
         script.read_text().replace("    main()\n", "    main()\n    print('loss 9')\n")
@@ -304,12 +306,10 @@ def test_a_first_run_shows_where_its_losses_were_read(
     answer = sweeper(*loose)
     assert answer.code == 0
     facts = answer.err.index("Losses of the first run (")
-    assert "21 values of metric, without steps: 3.96 in 'step 0: loss 3.96" in answer.err
-    assert "2 kinds of lines" in answer.err and "9, jumps" in answer.err[facts:]
+    golden.says(measured(answer.err[facts:]))
     # The same log tells what another pattern would read, before anything is trained by it.
     right = sweeper(*searched("--dry-run", "--new-setup"))
-    assert "Losses of an earlier run (" in right.err and "from step 0 to 19" in right.err
-    assert "Note: the last" not in right.err and "kinds of lines" not in right.err
+    golden.says(measured(right.err))
     (metric,) = sweeper(*loose, "--dry-run", "--json").document["losses"]
     assert metric["values"] == 21 and len(metric["doubts"]) == 2
 
@@ -326,14 +326,15 @@ def test_a_word_that_is_no_text_is_refused_before_anything_runs(
 
 
 def test_a_pattern_that_never_ends_stops_the_search(
-    sweeper: Run, workplace: Path, script: Path
+    sweeper: Run, workplace: Path, script: Path, golden: Golden
 ) -> None:
     script.write_text(
         script.read_text().replace("    main()\n", "    print('a' * 99)\n    main()\n")
     )
     endless = [word if word != MINE[-1] else r"metric=(a+)+b(?P<loss>\S+)" for word in searched()]
     answer = sweeper(*endless)
-    assert answer.code == 1 and "(a+)+b" in answer.err and starts(workplace) == 1
+    assert answer.code == 1 and starts(workplace) == 1
+    golden.says(measured(answer.err))
 
 
 @pytest.mark.parametrize("words", [["python", "train.py", "--lr={eta}"], ["python3", "train.py"]])
@@ -341,5 +342,5 @@ def test_a_command_without_its_dashes_is_told_where_it_stands(
     sweeper: Run, words: list[str], golden: Golden
 ) -> None:
     assert_refused(sweeper("search", "metric=loss", *words), golden)
-    assert "A command of yours" not in sweeper("search", "nonsense").err
-    assert "A command of yours" not in sweeper("search", "--nonsense").err
+    assert_refused(sweeper("search", "nonsense"), golden)
+    assert_refused(sweeper("search", "--nonsense"), golden)

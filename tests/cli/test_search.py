@@ -10,13 +10,24 @@ from typing import Any
 from unittest.mock import Mock
 
 import pytest
+import yaml
 
 from sweeper.engine import jobs
 from sweeper.engine.batched import BatchedTrials
 from sweeper.report.documents import Documents
 from sweeper.study.lock import StudyLock
 from sweeper.trial import FORMAT
-from tests.cli.driver import LONG, TINY, Answer, Run, assert_refused, results, rewrite_results, tree
+from tests.cli.driver import (
+    LONG,
+    TINY,
+    Answer,
+    Run,
+    assert_refused,
+    measured,
+    results,
+    rewrite_results,
+    tree,
+)
 from tests.faults.harness import CommandProcess, until
 from tests.golden import Golden
 
@@ -76,7 +87,8 @@ class TestSearch:
         assert len((folder / "trials.jsonl").read_text().splitlines()) == 3
         assert sorted(path.name for path in workplace.iterdir()) == ["deep", "text.txt"]
         assert {path.name for path in (workplace / "deep/er").iterdir()} == {".cache", "a"}
-        assert "width: 16" in yaml_of(folder) and "name: a\n" in yaml_of(folder)
+        kept = yaml.safe_load(yaml_of(folder))
+        assert kept["model"]["width"] == 16 and kept["study"]["name"] == "a"
 
     def test_the_next_command_can_be_pasted(self, sweeper: Run) -> None:
         answer = sweeper("search", *TINY, "study=a", 'root="my runs"')
@@ -85,7 +97,8 @@ class TestSearch:
     def test_the_studys_name_follows_from_its_settings(self, sweeper: Run, workplace: Path) -> None:
         sweeper("search", *TINY, "parameterization=mup")
         assert (workplace / "runs/mup-lr-w16-d1/search.json").is_file()
-        assert "name: mup-lr-w16-d1" in yaml_of(workplace / "runs/mup-lr-w16-d1")
+        kept = yaml.safe_load(yaml_of(workplace / "runs/mup-lr-w16-d1"))
+        assert kept["study"]["name"] == "mup-lr-w16-d1"
 
     def test_json(self, sweeper: Run, workplace: Path) -> None:
         answer = sweeper("search", *TINY, "study=a", "--json")
@@ -101,7 +114,7 @@ class TestSearch:
         assert answer.document["format"] == FORMAT
         names = [answer.document[key] for key in ("parameterization", "search")]
         assert names == ["umup", "lr"] and "sweeper." not in yaml_of(workplace / "runs/a")
-        assert "Best configuration" in answer.err and answer.next
+        assert answer.err and answer.next
 
 
 class TestAnotherSetup:
@@ -128,7 +141,7 @@ class TestAnotherSetup:
         assert trained == []
 
     def test_status_report_and_transfer_speak_of_the_same_trials(
-        self, sweeper: Run, study: Path
+        self, sweeper: Run, study: Path, golden: Golden
     ) -> None:
         first = sweeper("status", "--json").document
         sweeper("search", *TINY, "study=a", "train.steps=2", "--new-setup")
@@ -139,7 +152,7 @@ class TestAnotherSetup:
             == pytest.approx(json.loads((study / "search.json").read_text())["objective"])
         )
         assert second["trials"] == {"complete": 3} and second["other_setups"] == 3
-        assert "of other setups: 3 trials" in sweeper("status").out
+        golden.says(measured(sweeper("status").out))
         counts = Documents.read(study).counts
         assert counts == {"complete": 3}
         source = sweeper("transfer", "--to-width", "32", "--json").document["plan"]["source"]
@@ -169,7 +182,7 @@ class TestAgain:
     ) -> None:
         assert sweeper("search", *TINY, "study=a", "train.warmup=0.5", "--new-setup").code == 0
         assert len(trained) == 3 and len(results(study)) == 6
-        assert "warmup: 0.5" in yaml_of(study)
+        assert yaml.safe_load(yaml_of(study))["train"]["warmup"] == 0.5
 
     def test_a_longer_search_trains_what_is_new(
         self, sweeper: Run, study: Path, trained: list[str]
@@ -188,7 +201,8 @@ class TestAgain:
         answer = sweeper("search", *TINY, "study=a")
         assert answer.code == 0 and trained == [damaged]
         assert "Note: the result file" in answer.out and "was damaged" in answer.out
-        assert "study.journal, was damaged" in answer.out and "width: 16" in yaml_of(study)
+        assert "study.journal, was damaged" in answer.out
+        assert yaml.safe_load(yaml_of(study))["model"]["width"] == 16
 
 
 class TestDryRun:
@@ -206,21 +220,20 @@ class TestDryRun:
         phase = document["phases"][0]
         assert phase["trials"] == 3 and phase["flops"] > 0 and phase["seconds"] > 0
 
-    def test_tells_what_is_finished(self, sweeper: Run, study: Path) -> None:
+    def test_tells_what_is_finished(self, sweeper: Run, study: Path, golden: Golden) -> None:
         before = tree(study)
         answer = sweeper("search", *TINY, "study=a", "--dry-run", "--json")
         assert answer.document["finished"] == 3
-        assert "Of these trials, 3 are finished already" in answer.err
+        golden.says(measured(answer.err))
         assert tree(study) == before
 
 
 class TestTrouble:
-    def test_all_diverged(self, sweeper: Run, workplace: Path) -> None:
+    def test_all_diverged(self, sweeper: Run, workplace: Path, golden: Golden) -> None:
         words = [*TINY, "study=a", "optimizer.eps=1e-30", "train.steps=8", HUGE]
         answer = sweeper("search", *words, "--json")
         assert answer.code == 1 and answer.document["objective"] == "inf"
-        assert "All 3 trials diverged or failed" in answer.err
-        assert "Best configuration" not in answer.err and "Traceback" not in answer.err
+        golden.says(measured(answer.err))
         assert answer.next.startswith("sweeper search ")
         assert answer.next.endswith("parameterization.space.eta.default=47")
         assert sweeper("transfer", "--to-width", "32").err == (
@@ -343,7 +356,7 @@ def test_a_killed_search_goes_on(
 
 
 @pytest.mark.slow
-def test_a_stopped_search_says_how_to_go_on(sweeper: Run, workplace: Path) -> None:
+def test_a_stopped_search_says_how_to_go_on(sweeper: Run, workplace: Path, golden: Golden) -> None:
     study = workplace / "runs/a"
     stopped = stop(signal.SIGINT, study, 2)
     assert (stopped.code, stopped.out) == (130, "")
@@ -352,4 +365,4 @@ def test_a_stopped_search_says_how_to_go_on(sweeper: Run, workplace: Path) -> No
     )
     assert len(results(study)) >= 2
     status = sweeper("status").out
-    assert "No driver is running; the search is not finished: run the same" in status
+    golden.says(measured(status))

@@ -20,7 +20,15 @@ from sweeper.trial import Log2Hps, Result
 from sweeper.verdict.curve import Estimate
 from sweeper.verdict.judge import TargetAnswer, Verdict
 from sweeper.verdict.trend import Trend
-from tests.cli.driver import Run, assert_refused, make_workplace, rewrite_results, run_in, tree
+from tests.cli.driver import (
+    Run,
+    assert_refused,
+    make_workplace,
+    measured,
+    rewrite_results,
+    run_in,
+    tree,
+)
 from tests.golden import Golden
 
 QUICK = ["transfer.widths=[16,32]", "transfer.seeds=2", "transfer.span=0.5", "transfer.extend=0"]
@@ -64,11 +72,10 @@ def ladder_study(validated: Path, workplace: Path) -> Path:
 
 
 class TestPlan:
-    def test_is_shown_and_written(self, sweeper: Run, study: Path) -> None:
+    def test_is_shown_and_written(self, sweeper: Run, study: Path, golden: Golden) -> None:
         answer = sweeper("transfer", "--to-width", "64", "--to-depth", "3")
         assert answer.code == 0 and answer.err == ""
-        assert "Plan for width 64, depth 3 (tuned at width 16, depth 1)" in answer.out
-        assert "layers.0-2.attention.qkv.weight" in answer.out and "readout" in answer.out
+        golden.says(measured(answer.out))
         plan = json.loads((study / "transfer/w64-d3/plan.json").read_text())
         best = json.loads((study / "search.json").read_text())["best"]
         assert plan["hps"] == best and plan["target"] == {"width": 64, "depth": 3}
@@ -79,7 +86,7 @@ class TestPlan:
     def test_json(self, sweeper: Run, study: Path) -> None:
         answer = sweeper("transfer", "--to-width", "32", "--json")
         assert answer.document["plan"]["target"] == {"width": 32, "depth": 1}
-        assert answer.document["verdicts"] is None and "Plan for" in answer.err
+        assert answer.document["verdicts"] is None and answer.err
 
     def test_of_the_latest_study_or_of_another(self, sweeper: Run, study: Path) -> None:
         shutil.copytree(study, study.with_name("b"), copy_function=shutil.copy)
@@ -119,12 +126,12 @@ class TestValidate:
         words = ["transfer", "--to-width", "32", "--validate", *QUICK]
         first = sweeper(*words)
         assert first.code == 0 and first.err.startswith("validate: 1/12 trials\nSpeed at ")
-        assert "Learning-rate curves over width" in first.out
-        assert "The transfer over width " in first.out
         folder = study / "transfer/w32-d1"
         names = {path.name for path in folder.iterdir()}
         assert names == {"plan.json", "validation.json", "curves-width.png", "curves-width.svg"}
-        curves = json.loads((folder / "validation.json").read_text())["curves"]
+        record = json.loads((folder / "validation.json").read_text())
+        assert [axis["axis"] for axis in record["axes"]] == ["width"]
+        curves = record["curves"]
         assert [(c["width"], len(c["points"])) for c in curves] == [(16, 3), (32, 3)]
         again = sweeper(*words)
         assert (again.code, again.out, again.err) == (0, first.out, "")
@@ -179,7 +186,7 @@ class TestValidate:
         assert sweeper(*words, *QUICK, "transfer.sizes=[{width: 32}]").code == 3
 
     def test_a_plan_without_a_new_validation_tells_the_kept_one(
-        self, sweeper: Run, ladder_study: Path
+        self, sweeper: Run, ladder_study: Path, golden: Golden
     ) -> None:
         path = ladder_study / "transfer/w32-d1/validation.json"
         kept = json.loads(path.read_text())
@@ -187,7 +194,7 @@ class TestValidate:
         kept["command"] = "sweeper transfer --study a --to-width 32 --validate transfer.step=1"
         path.write_text(json.dumps(kept))
         answer = sweeper("transfer", "--to-width", "32")
-        assert "the transfer, as validated before, over width: cannot say yet" in answer.out
+        golden.says(measured(answer.out))
         assert answer.next == f"{kept['command']} transfer.seeds=7"
 
     def test_the_thresholds_are_told(self, sweeper: Run, ladder_study: Path) -> None:
@@ -217,7 +224,7 @@ class TestValidate:
         assert [one["axis"] for one in json.loads(path.read_text())["axes"]] == ["width"]
 
     def test_no_plan_stands_beside_the_verdict_on_another(
-        self, sweeper: Run, ladder_study: Path
+        self, sweeper: Run, ladder_study: Path, golden: Golden
     ) -> None:
         words, folder = VALIDATE, ladder_study / "transfer/w32-d1"
         sweeper(*words)
@@ -226,7 +233,7 @@ class TestValidate:
         same = sweeper("transfer", "--to-width", "32")
         assert (folder / "validation.json").read_text() == verdict and "removed" not in same.out
         other = sweeper("transfer", "--to-width", "32", "transfer.eta=-1")
-        assert "validation.json judged other hyperparameters and was removed" in other.out
+        golden.says(other.out.splitlines()[0])
         assert {path.name for path in folder.iterdir()} == {"plan.json"}
         assert "Validation over width" not in (ladder_study / "report.html").read_text()
         sweeper(*words)
@@ -236,13 +243,12 @@ class TestValidate:
     def test_batch_size_and_steps_are_ladders_of_their_own(self, sweeper: Run, study: Path) -> None:
         words = [*QUICK[1:], "transfer.widths=[]", "transfer.batches=[4]", "transfer.steps=[9]"]
         answer = sweeper("transfer", "--to-width", "32", "--validate", *words)
-        assert answer.code == 0 and "Learning-rate curves over batch size" in answer.out
-        assert "The rule over batch size: eta stays as it is." in answer.out
-        assert "The transfer over steps " in answer.out and "Trend over" not in answer.out
+        assert answer.code == 0
         folder = study / "transfer/w32-d1"
         assert (folder / "curves-batch_size.png").exists()
         record = json.loads((folder / "validation.json").read_text())
         assert [axis["axis"] for axis in record["axes"]] == ["batch_size", "steps"]
+        assert record["trend"] is None
         trained = [(c["width"], c["batch_size"], c["steps"]) for c in record["curves"]]
         assert trained == [(16, 2, 4), (16, 2, 9), (16, 4, 4)]
         sizes = {axis["axis"]: axis["sizes"] for axis in record["axes"]}
@@ -250,19 +256,15 @@ class TestValidate:
         results = Study.read(study).results()
         settings = {(r.trial.spec.train.batch_size, r.steps) for r in results}
         assert settings == {(2, 4), (2, 9), (4, 4)}
-        assert "Validation over batch size" in (study / "report.html").read_text()
 
     def test_several_change_at_once_on_a_ladder(self, sweeper: Run, study: Path) -> None:
         words = [*QUICK[1:], "transfer.widths=[]", "transfer.sizes=[{width: 32, steps: 9}]"]
         answer = sweeper("transfer", "--to-width", "32", "--validate", *words)
-        assert answer.code == 0 and "Learning-rate curves over size" in answer.out
-        assert "w16 d1 b2 s4" in answer.out and "w32 d1 b2 s9" in answer.out
+        assert answer.code == 0
         folder = study / "transfer/w32-d1"
         assert (folder / "curves-size.png").exists()
         record = json.loads((folder / "validation.json").read_text())
         assert [(c["width"], c["steps"]) for c in record["curves"]] == [(16, 4), (32, 9)]
-        page = (study / "report.html").read_text()
-        assert "Validation over size" in page and "w32 d1 b2 s9" in page
 
     @pytest.mark.usefixtures("drawn")
     def test_curves_along_another_hyperparameter(self, sweeper: Run, study: Path) -> None:
@@ -275,8 +277,7 @@ class TestValidate:
             "transfer.hyperparameter=alpha_attn",
         ]
         answer = sweeper(*words)
-        assert answer.code == 0 and "Trend over" not in answer.out
-        assert "Curves of alpha_attn over width" in answer.out and "log2 alpha_attn" in answer.out
+        assert answer.code == 0
         folder, best = study / "transfer/w32-d1", json.loads((study / "search.json").read_text())
         names = {"plan.json", "curves-alpha_attn-width.png", "curves-alpha_attn-width.svg"}
         assert {path.name for path in folder.iterdir()} == {*names, "validation-alpha_attn.json"}
@@ -292,7 +293,7 @@ class TestValidate:
         assert {hps["alpha_attn"] for hps in trained} == set(places)
         page = (study / "report.html").read_text()
         assert "Validation of alpha_attn over width" in page
-        assert "optimum log2 alpha_attn" in page and "has not been validated yet" in page
+        assert "has not been validated yet" in page
 
     def test_nothing_to_climb_is_refused(self, sweeper: Run, study: Path, golden: Golden) -> None:
         before = tree(study)
@@ -300,9 +301,9 @@ class TestValidate:
         answer = sweeper(*words, "transfer.widths=[16]")
         assert_refused(answer, golden)
         answer = sweeper(*words, "transfer.batches=[100000000]")
-        assert_refused(answer, "transfer.batches: ")
+        assert_refused(answer, golden)
         answer = sweeper(*words, "transfer.sizes=[{batch_size: 100000000}]")
-        assert_refused(answer, "transfer.sizes: ")
+        assert_refused(answer, golden)
         answer = sweeper(*words, "transfer.sizes=[{width: 33}]")
         assert_refused(answer, golden)
         assert tree(study) == before
@@ -335,7 +336,7 @@ class TestValidate:
 
     def test_runs_that_diverge_are_a_finding(self, sweeper: Run, study: Path) -> None:
         answer = sweeper(*VALIDATE, "transfer.eta=55", "--json")
-        assert answer.code == 0 and "Traceback" not in answer.err
+        assert answer.code == 0 and not answer.crashed
         verdict = answer.document["verdicts"][0]
         assert verdict["answer"] == "fails"
         assert {size["reason"] for size in verdict["sizes"]} == {"every run diverged"}
@@ -382,7 +383,7 @@ class TestBaseCurve:
     """The search's eta may not be the optimum of the base's own curve."""
 
     def test_the_optimum_that_the_ladder_found_is_planned(
-        self, sweeper: Run, ladder_study: Path
+        self, sweeper: Run, ladder_study: Path, golden: Golden
     ) -> None:
         write_parabolas(ladder_study, {16: 0.2, 32: 0.2})
         best = json.loads((ladder_study / "search.json").read_text())["best_log2"]["eta"]
@@ -391,9 +392,7 @@ class TestBaseCurve:
         plan = json.loads((path / "plan.json").read_text())
         assert plan["hps"]["eta"] == pytest.approx(2 ** (best + 0.2), rel=1e-3)
         assert plan["source"]["eta_from"] == "the base's curve on the ladder"
-        assert "The transfer over width holds at widths 16 to 32." in answer.out
-        assert "loses 0.0400 nats" in answer.out and "with which the plan is made" in answer.out
-        assert "with which the plan is made" in (ladder_study / "report.html").read_text()
+        golden.says(measured(answer.out))
         record = json.loads((path / "validation.json").read_text())
         assert record["planned_log2_eta"] == pytest.approx(best + 0.2, abs=1e-3)
         assert record["transferred_log2_eta"] == best
@@ -414,19 +413,21 @@ class TestBaseCurve:
         assert json.loads((path / "validation.json").read_text()) == record
 
     def test_an_eta_that_the_user_gave_stays_and_nothing_holds(
-        self, sweeper: Run, ladder_study: Path
+        self, sweeper: Run, ladder_study: Path, golden: Golden
     ) -> None:
         write_parabolas(ladder_study, {16: 0.2, 32: 0.2})
         best = json.loads((ladder_study / "search.json").read_text())["best_log2"]["eta"]
         answer = sweeper(*VALIDATE, f"transfer.eta={best}", "--strict")
         plan = json.loads((ladder_study / "transfer/w32-d1/plan.json").read_text())
         assert plan["hps"]["eta"] == 2**best and answer.code == 3
-        assert "The transfer over width can neither be confirmed nor refuted" in answer.out
+        golden.says(measured(answer.out))
         assert f"plan with the base's optimum: transfer.eta={best + 0.2:.2f}" in answer.out
 
 
 class TestCorrection:
-    def test_two_widths_say_nothing_of_a_far_target(self, sweeper: Run, ladder_study: Path) -> None:
+    def test_two_widths_say_nothing_of_a_far_target(
+        self, sweeper: Run, ladder_study: Path, golden: Golden
+    ) -> None:
         write_parabolas(ladder_study, {16: 0.0, 32: 0.1})
         words = ["transfer", "--to-width", "256", "--validate", *QUICK]
         answer = sweeper(*words, "--strict", "--json")
@@ -443,8 +444,7 @@ class TestCorrection:
         (known,) = kept["validation"]
         assert known["ladder"] == "holds at widths 16 to 32" and known["target"] == target["answer"]
         shown = sweeper(*words)
-        assert "The transfer over width holds at widths 16 to 32." in shown.out
-        assert "At width 256, 8 times wider than measured," in shown.out
+        golden.says(measured(shown.out))
         assert target["settle"][0] in shown.out.splitlines()[-1]
         page = (ladder_study / "report.html").read_text()
         assert "At width 256, 8 times wider than measured," in page
@@ -461,18 +461,14 @@ class TestCorrection:
         assert target["sentence"] == "At width 32, within the ladder, the transfer holds"
 
     def test_is_offered_and_applied_only_when_asked(
-        self, sweeper: Run, ladder_study: Path, monkeypatch: pytest.MonkeyPatch
+        self, sweeper: Run, ladder_study: Path, monkeypatch: pytest.MonkeyPatch, golden: Golden
     ) -> None:
         write_parabolas(ladder_study, {16: 0.0, 32: 0.1})
         words = ["transfer", "--to-width", "256", "--validate", *QUICK]
         monkeypatch.setattr(validate, "judge_target", partial(judged_by_trend, warranted=True))
         monkeypatch.setattr(validate, "fit_trend", lambda *_: trend_to_256(warranted=True))
         offered = sweeper(*words)
-        assert "Trend over 3 widths (eta as width^(-0.50 ±0.10)): at width 256" in offered.out
-        assert "the best eta is 0.3536 (0.2973 to 0.4204)" in offered.out
-        assert "transfer.correct=true would plan with the prediction" in offered.out
-        assert "save 0.0625 nats (0.0100 to 0.1000)" in offered.out
-        assert "over width: holds, at the target: fails." in offered.out
+        golden.says(offered.out[offered.out.index("Trend over") :])
         assert offered.out.splitlines()[-1].endswith(" transfer.correct=true")
         assert sweeper(*words, "--strict").code == 3
         source = json.loads((ladder_study / "transfer/w256-d1/plan.json").read_text())["source"]

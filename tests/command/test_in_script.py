@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 import sweeper
+from sweeper.errors import BadInput
 from tests.golden import Golden
 
 RECORD = {"trial": "k", "hyperparameters": {"eta": 0.5}, "width": 64, "seed": 3, "dir": "d"}
@@ -39,8 +40,9 @@ def test_values_sizes_and_reports(
     trial.report(2, 1.0)
     lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
     assert lines == [{"step": 0, "loss": 2.5}, {"step": 1, "loss": "nan", "heldout": 2.0}]
-    with golden.error():
+    with pytest.raises(BadInput) as caught:
         _ = trial.plan
+    golden.says(caught)
 
 
 def test_it_hears_that_it_should_stop(folder: Path) -> None:
@@ -57,8 +59,9 @@ def test_it_hears_that_it_should_stop(folder: Path) -> None:
 
 def test_outside_of_a_trial_it_says_so(monkeypatch: pytest.MonkeyPatch, golden: Golden) -> None:
     monkeypatch.delenv("SWEEPER_TRIAL", raising=False)
-    with golden.error():
+    with pytest.raises(BadInput) as caught:
         sweeper.current_trial()
+    golden.says(caught)
 
 
 def test_it_imports_nothing_heavy(folder: Path) -> None:

@@ -120,10 +120,12 @@ def test_what_passes_the_check_can_be_used(
 
 
 def test_the_check_says_what_is_missing(folder: Path, golden: Golden) -> None:
-    with golden.error():
+    with pytest.raises(BadInput) as caught:
         corpus(folder).check(16, 64)
-    with golden.error():
+    golden.says(caught)
+    with pytest.raises(BadInput) as caught:
         corpus(folder).check(1, 100)
+    golden.says(caught)
 
 
 def test_the_identity_holds_no_path(folder: Path) -> None:
@@ -151,8 +153,9 @@ def test_tokens_are_mapped_once_and_read_only(folder: Path) -> None:
 
 @pytest.mark.parametrize("name", ["t.txt", "t", "t.npz"])
 def test_other_names_are_no_token_files(tmp_path: Path, name: str, golden: Golden) -> None:
-    with golden.error():
+    with pytest.raises(BadInput) as caught:
         open_tokens(tmp_path / name)
+    golden.says(caught)
 
 
 def test_a_file_takes_its_name_only_when_it_is_complete(tmp_path: Path) -> None:
@@ -181,6 +184,7 @@ def test_a_full_disk_is_told_as_such(tmp_path: Path, golden: Golden) -> None:
         with replacing_in_cache(tmp_path / "x"):
             raise OSError(28, "No space left on device")
 
-    with golden.error():
+    with pytest.raises(BadInput) as caught:
         fill()
+    golden.says(caught)
     assert not list(tmp_path.iterdir())

@@ -9,7 +9,7 @@ import pytest
 
 from sweeper.data.arrays import Idx, save_arrays
 from sweeper.data.corpus import Corpus
-from sweeper.errors import ConfigError
+from sweeper.errors import BadInput, ConfigError
 from tests.golden import Golden
 
 KINDS = ("images-idx3-ubyte", "labels-idx1-ubyte")
@@ -79,8 +79,9 @@ def test_a_batch_follows_from_seed_and_step_alone(folder: Path, golden: Golden) 
     small, large = data.batch(1, 2, 3, 1), data.batch(1, 2, 6, 1)
     assert all(np.array_equal(a, b[:3]) for a, b in zip(small, large, strict=True))
     data.check(6, 999)
-    with golden.error():
+    with pytest.raises(BadInput) as caught:
         data.check(7, 1)
+    golden.says(caught)
 
 
 def test_names_of_emnist(folder: Path, golden: Golden) -> None:
@@ -89,8 +90,9 @@ def test_names_of_emnist(folder: Path, golden: Golden) -> None:
         (folder / name).rename(folder / f"emnist-letters-{split}")
     assert prepare(folder).classes == 3
     (folder / "emnist-digits-test-images-idx3-ubyte").write_bytes(b"")
-    with golden.error():
+    with pytest.raises(BadInput) as caught:
         prepare(folder)
+    golden.says(caught)
 
 
 @pytest.mark.parametrize(
@@ -109,8 +111,9 @@ def test_names_of_emnist(folder: Path, golden: Golden) -> None:
 )
 def test_broken_files(folder: Path, content: bytes, golden: Golden) -> None:
     (folder / NAMES[0]).write_bytes(content)
-    with golden.error():
+    with pytest.raises(BadInput) as caught:
         prepare(folder)
+    golden.says(caught)
 
 
 def test_broken_gz(folder: Path, golden: Golden) -> None:
@@ -118,15 +121,18 @@ def test_broken_gz(folder: Path, golden: Golden) -> None:
     whole = file.read_bytes()
     for content in (b"no gzip", whole[:-9], whole[:20] + b"\0\0\0\0" + whole[24:]):
         file.write_bytes(content)
-        with golden.error():
+        with pytest.raises(BadInput) as caught:
             prepare(folder)
+        golden.says(caught)
 
 
 def test_folders_without_the_files(tmp_path: Path, golden: Golden) -> None:
-    with golden.error():
+    with pytest.raises(BadInput) as caught:
         Idx(path=str(tmp_path / "none")).prepare(tmp_path)
-    with golden.error():
+    golden.says(caught)
+    with pytest.raises(BadInput) as caught:
         Idx(path=str(tmp_path)).prepare(tmp_path)
+    golden.says(caught)
     with pytest.raises(ConfigError):
         Idx(path="")
 
@@ -134,5 +140,6 @@ def test_folders_without_the_files(tmp_path: Path, golden: Golden) -> None:
 def test_nothing_to_train_on_or_to_hold_out(tmp_path: Path, golden: Golden) -> None:
     inputs, labels = np.zeros((3, 2, 2), np.uint8), np.zeros(3, np.uint8)
     for train_size in (0, 3):
-        with golden.error():
+        with pytest.raises(BadInput) as caught:
             save_arrays(tmp_path, inputs, labels, train_size)
+        golden.says(caught)

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from sweeper.data.spans import Corruption, SpanCorpus, Spans
 from sweeper.data.text import Stdlib, Text
 from sweeper.data.tokens import Tokens
-from sweeper.errors import ConfigError
+from sweeper.errors import BadInput, ConfigError
 from tests.engine.tiny_trials import corpus
 from tests.golden import Golden
 
@@ -160,8 +160,10 @@ def test_what_cannot_be_is_refused(given: dict[str, Any], key: str) -> None:
 
 
 def test_windows_that_cannot_be_corrupted_are_refused(tmp_path: Path, golden: Golden) -> None:
-    with golden.error():
+    with pytest.raises(BadInput) as caught:
         spanned(tmp_path, rate=0.9).check(2, 4)
-    with golden.error():
+    golden.says(caught)
+    with pytest.raises(BadInput) as caught:
         spanned(tmp_path, target="spans", sentinels=4).check(2, 40)
+    golden.says(caught)
     spanned(tmp_path, target="spans", sentinels=5).check(2, 40)

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from sweeper.data.text import Stdlib
+from sweeper.errors import BadInput
 from tests.golden import Golden
 
 
@@ -63,5 +64,6 @@ def test_files_that_are_not_utf8_are_left_out(fake: Path, tmp_path: Path) -> Non
 
 
 def test_a_python_without_sources(fake: Path, golden: Golden) -> None:
-    with golden.error():
+    with pytest.raises(BadInput) as caught:
         Stdlib().files()
+    golden.says(caught)

@@ -59,8 +59,9 @@ def test_chunks_make_no_difference(
     whole = Tokens(path=str(path)).prepare(tmp_path / "1")
     monkeypatch.setattr(tokens, "CHUNK_TOKENS", 7)
     assert Tokens(path=str(path)).prepare(tmp_path / "2") == whole
-    with golden.error():
+    with pytest.raises(BadInput) as caught:
         prepare(path, vocab_size=90)
+    golden.says(caught)
 
 
 def test_a_scan_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, golden: Golden) -> None:
@@ -69,8 +70,9 @@ def test_a_scan_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, golden:
     with monkeypatch.context() as patch:
         patch.setattr(tokens, "scan_tokens", None)
         assert prepare(path) == first
-        with golden.error():
+        with pytest.raises(BadInput) as caught:
             prepare(path, vocab_size=7)
+        golden.says(caught)
     saved(path, IDS[:500] + 1)
     assert prepare(path).classes == 101
 
@@ -94,13 +96,15 @@ def test_a_broken_scan_is_made_anew(tmp_path: Path) -> None:
     ],
 )
 def test_ids_out_of_range(tmp_path: Path, ids: list[int], size: int | None, golden: Golden) -> None:
-    with golden.error():
+    with pytest.raises(BadInput) as caught:
         prepare(saved(tmp_path / "t.npy", np.array(ids)), vocab_size=size)
+    golden.says(caught)
 
 
 def test_an_id_too_large_for_int64(tmp_path: Path, golden: Golden) -> None:
-    with golden.error():
+    with pytest.raises(BadInput) as caught:
         prepare(saved(tmp_path / "t.npy", np.array([1, 2**64 - 1], np.uint64)))
+    golden.says(caught)
 
 
 @pytest.mark.parametrize(
@@ -115,8 +119,9 @@ def test_an_id_too_large_for_int64(tmp_path: Path, golden: Golden) -> None:
     ],
 )
 def test_arrays_that_are_no_tokens(tmp_path: Path, array: Any, golden: Golden) -> None:
-    with golden.error():
+    with pytest.raises(BadInput) as caught:
         prepare(saved(tmp_path / "t.npy", array))
+    golden.says(caught)
 
 
 class Bomb:
@@ -126,51 +131,60 @@ class Bomb:
         return (pytest.fail, ("unpickled",))
 
 
-def test_objects_are_never_unpickled(tmp_path: Path) -> None:
+def test_objects_are_never_unpickled(tmp_path: Path, golden: Golden) -> None:
     path = tmp_path / "t.npy"
     np.save(path, np.array([Bomb(), 1], dtype=object), allow_pickle=True)
-    with pytest.raises(BadInput, match=r"no \.npy file of integers"):
+    with pytest.raises(BadInput) as caught:
         prepare(path)
+    golden.says(caught)
     path.write_bytes(pickle.dumps(Bomb()))
-    with pytest.raises(BadInput, match=r"no \.npy file of integers"):
+    with pytest.raises(BadInput) as caught:
         prepare(path)
+    golden.says(caught)
 
 
 @pytest.mark.parametrize("cut", [0, 3, 9, 60, 128, 500])
-def test_a_truncated_npy(tmp_path: Path, cut: int) -> None:
+def test_a_truncated_npy(tmp_path: Path, cut: int, golden: Golden) -> None:
     path = saved(tmp_path / "t.npy", IDS)
     path.write_bytes(path.read_bytes()[:cut])
-    with pytest.raises(BadInput, match=r"t\.npy is no \.npy file of integers"):
+    with pytest.raises(BadInput) as caught:
         prepare(path)
+    golden.says(caught)
 
 
-def test_a_header_that_makes_no_sense(tmp_path: Path) -> None:
+def test_a_header_that_makes_no_sense(tmp_path: Path, golden: Golden) -> None:
     path = saved(tmp_path / "t.npy", IDS)
     whole = path.read_bytes()
     for header in (b"{'descr': foo(", b"(" * 14, b"\0" * 14):
         path.write_bytes(whole[:10] + header + whole[24:])
-        with pytest.raises(BadInput, match=r"t\.npy is no \.npy file of integers"):
+        with pytest.raises(BadInput) as caught:
             prepare(path)
+        golden.says(caught)
 
 
 def test_files_that_are_no_tokens(tmp_path: Path, golden: Golden) -> None:
     (tmp_path / "odd.bin").write_bytes(b"123")
-    with golden.error():
+    with pytest.raises(BadInput) as caught:
         prepare(tmp_path / "odd.bin")
+    golden.says(caught)
     (tmp_path / "empty.bin").touch()
-    with golden.error():
+    with pytest.raises(BadInput) as caught:
         prepare(tmp_path / "empty.bin")
+    golden.says(caught)
     (tmp_path / "folder.npy").mkdir()
-    with golden.error():
+    with pytest.raises(BadInput) as caught:
         prepare(tmp_path / "folder.npy")
-    with golden.error():
+    golden.says(caught)
+    with pytest.raises(BadInput) as caught:
         prepare(tmp_path / "none.bin")
+    golden.says(caught)
 
 
 def test_a_cache_that_cannot_be_written(tmp_path: Path, golden: Golden) -> None:
     (tmp_path / "cache").touch()
-    with golden.error():
+    with pytest.raises(BadInput) as caught:
         prepare(saved(tmp_path / "t.npy", IDS))
+    golden.says(caught)
 
 
 @pytest.mark.parametrize(

@@ -22,6 +22,7 @@ from sweeper.launch.inline import InlineExecutor
 from sweeper.launch.job import UNCONTROLLED, Control, Job
 from sweeper.records import from_json, to_json
 from tests.engine.tiny_trials import corpus, trial
+from tests.golden import Golden
 
 CUDA = torch.device("cuda")
 
@@ -146,7 +147,7 @@ def test_no_memory_rules_out_no_mode(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 
 def test_a_broken_device_ends_the_process_not_the_trial(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, golden: Golden
 ) -> None:
     broken = BrokenDeviceError("cuda is unusable after an error: an illegal memory access")
     monkeypatch.setattr("sweeper.engine.jobs.train", failing(RuntimeError("illegal")))
@@ -155,13 +156,21 @@ def test_a_broken_device_ends_the_process_not_the_trial(
         task(tmp_path).run(UNCONTROLLED)
     executor = InlineExecutor(Context(folder=tmp_path))
     executor.submit(Job(task=task(tmp_path)))
-    with pytest.raises(SweeperError, match="illegal memory access; what is finished is recorded"):
+    with pytest.raises(SweeperError) as caught:
         executor.poll()
+    golden.says(caught)
 
 
 def test_a_device_without_memory_is_not_broken(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(torch, "zeros", failing(torch.OutOfMemoryError("full")))
+    asked: list[object] = []
+
+    def full(*_: object, **where: object) -> None:
+        asked.append(where["device"])
+        raise torch.OutOfMemoryError("full")
+
+    monkeypatch.setattr(torch, "zeros", full)
     raise_if_broken(CUDA, RuntimeError("full"))
+    assert asked == [CUDA]
 
 
 def test_what_an_error_kept_alive_is_let_go() -> None:

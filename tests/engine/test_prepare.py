@@ -12,6 +12,7 @@ from sweeper.engine.prepare import prepare
 from sweeper.errors import ConfigError
 from sweeper.models.fp8 import Formats, Fp8
 from tests.engine.tiny_trials import PARAMETERIZATIONS, tree, trial
+from tests.golden import Golden
 from tests.refusals import refused
 from tests.specs import spec_of
 
@@ -72,12 +73,12 @@ def test_flops_of_models_of_arrays() -> None:
     )
 
 
-def test_a_model_for_other_data_is_refused() -> None:
-    with pytest.raises(ConfigError, match="this one takes sequences of tokens"):
+def test_a_model_for_other_data_is_refused(golden: Golden) -> None:
+    with refused("model._target_", "sweeper.models.llama.Llama", golden):
         prepare(spec_of(of_arrays("llama.Llama", head_size=8)))
     broken = tree()
     broken["model"] = of_arrays("mlp.MLP")["model"]
-    with pytest.raises(ConfigError, match="this one takes arrays, such as data=digits") as caught:
+    with refused("model._target_", "sweeper.models.mlp.MLP", golden) as caught:
         prepare(spec_of(broken))
     assert caught.value.key == "model._target_"
 
@@ -97,10 +98,10 @@ def test_an_argument_without_a_value_says_how_to_give_it_or_name_it() -> None:
     )
 
 
-def test_a_model_must_be_a_module() -> None:
+def test_a_model_must_be_a_module(golden: Golden) -> None:
     broken = tree()
     broken["model"] = {"_target_": "argparse.Namespace", "width": 32, "depth": 2}
-    with pytest.raises(ConfigError, match=r"nn\.Module"):
+    with refused("model._target_", "argparse.Namespace", golden):
         prepare(spec_of(broken))
 
 

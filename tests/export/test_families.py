@@ -11,7 +11,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sweeper.errors import ConfigError
+from sweeper.errors import BadInput, ConfigError
 from sweeper.export.families import FAMILIES, Multipliers, Shape, family_of_class
 from tests.golden import Golden
 
@@ -135,8 +135,9 @@ def test_only_classes_of_these_families_have_one() -> None:
 
 
 def test_a_field_that_is_no_size_is_refused(golden: Golden) -> None:
-    with golden.error():
+    with pytest.raises(BadInput) as caught:
         Shape.of({})
+    golden.says(caught)
     with pytest.raises(ConfigError) as caught:
         Shape.of({"hidden_size": "x", "num_hidden_layers": 1, "num_attention_heads": 1})
     assert (caught.value.key, caught.value.value) == ("hidden_size", "x")

@@ -20,6 +20,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 import sweeper
+from sweeper.errors import BadInput
 from sweeper.export.groups import patterns, regex, rows
 from sweeper.plan.plan import TransferPlan
 from tests.export.plans import (
@@ -93,8 +94,9 @@ def test_a_name_that_would_break_the_files_is_refused(name: str, golden: Golden)
     """A space parted it in two; a quote made a file that is no Python or YAML."""
     whole = plan("mup")
     first = replace(whole.parameters[0], name=name)
-    with golden.error():
+    with pytest.raises(BadInput) as caught:
         rows(replace(whole, parameters=(first, *whole.parameters[1:])))
+    golden.says(caught)
 
 
 # OLMo-core --------------------------------------------------------------------------------------

@@ -112,8 +112,9 @@ def test_its_jobs_are_seen_and_cancelled_from_any_process_and_go_on_later(
 
     other = threading.Thread(target=look_and_cancel)
     other.start()
-    with golden.error(SweeperError):
+    with pytest.raises(SweeperError) as caught:
         loop.run(sweep.pending)
+    golden.says(caught)
     other.join()
     assert [(state.trials, state.stage in ("queued", "running")) for state in seen] == [(1, True)]
     assert ended == [int(isinstance(launcher, Scheduled))]

@@ -20,7 +20,7 @@ from typing import Any
 import pytest
 import torch
 
-from sweeper.errors import ConfigError, SweeperError
+from sweeper.errors import BadInput, ConfigError, SweeperError
 from sweeper.launch import local, machine
 from sweeper.launch.executor import Context, Machine
 from sweeper.launch.job import Outcome, failed, run_job, write_job
@@ -134,8 +134,9 @@ def test_what_the_configuration_is_to_blame_for_ends_the_run(
     trials = [counted(seed=i) for i in range(3)]
     refuses = trouble(tmp_path, "refuse", seed=1)
     sweep = CountSweep(trials=trials, trouble=refuses, folder=tmp_path)
-    with golden.error():
+    with pytest.raises(BadInput) as caught:
         sweep.run(Local(workers=1))
+    golden.says(caught)
 
 
 def test_workers_that_cannot_start_end_the_run(
@@ -143,8 +144,9 @@ def test_workers_that_cannot_start_end_the_run(
 ) -> None:
     monkeypatch.setattr(local, "BOOT", "raise SystemExit('no torch here')")
     sweep = CountSweep(trials=[counted()], folder=tmp_path)
-    with golden.error(SweeperError):
+    with pytest.raises(SweeperError) as caught:
         sweep.run(Local(workers=1))
+    golden.says(caught)
 
 
 def test_more_trials_are_asked_for_as_results_come(tmp_path: Path) -> None:

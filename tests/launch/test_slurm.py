@@ -200,8 +200,9 @@ def test_a_driver_whose_jobs_are_cancelled_takes_none_for_failed(
     driver = Driver(sweep, batched_trials=1)
     until(lambda: driver.sweep.find("slurm/*/id.json"))
     assert Slurm.cancel(sweep.study) == 1
-    with golden.error(SweeperError):
+    with pytest.raises(SweeperError) as caught:
         driver.join()
+    golden.says(caught)
     assert not sweep.results
     until(lambda: not [entry for entry in sweep.queue() if entry.active])
     assert Slurm.states(sweep.study) == []

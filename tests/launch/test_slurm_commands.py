@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.driver import TINY, assert_refused, call, make_workplace
+from tests.golden import Golden
 from tests.launch.cluster import slurm, until
 
 WORDS = [
@@ -60,16 +61,18 @@ def test_a_search_is_left_alone_looked_at_cancelled_and_finished(
     assert sum(state["trials"].values()) == 3 and state["jobs"] == []
 
 
-def test_without_a_queue_nothing_can_be_left_alone(capsys: pytest.CaptureFixture[str]) -> None:
+def test_without_a_queue_nothing_can_be_left_alone(
+    capsys: pytest.CaptureFixture[str], golden: Golden
+) -> None:
     answer = call(capsys, "search", *TINY, "study=a", "--detach")
-    assert_refused(answer, "launcher", "--detach needs", "launcher=slurm")
+    assert_refused(answer, golden)
     assert not Path("runs").exists()
 
 
 def test_without_slurm_one_clear_message(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, golden: Golden
 ) -> None:
     monkeypatch.setenv("PATH", "/nowhere")
     answer = call(capsys, "search", *WORDS)
-    assert_refused(answer, "there is no", "a machine of a Slurm cluster", code=1)
+    assert_refused(answer, golden, code=1)
     assert not Path("runs").exists()

@@ -185,20 +185,25 @@ class TestParameters:
         planned, model, optimizer = ready()
         head = next(g for g in optimizer.param_groups if g["name"] == "head.weight")
         lost = optimizer.param_groups[0]["params"].pop()
-        with golden.error():
+        with pytest.raises(BadInput) as caught:
             planned.check(optimizer, model)
+        golden.says(caught)
         optimizer.param_groups[0]["params"].append(lost)
         head["params"].append(lost)
-        with golden.error():
+        with pytest.raises(BadInput) as caught:
             planned.check(optimizer, model)
+        golden.says(caught)
         head["params"][-1] = nn.Parameter(torch.zeros(1))
-        with golden.error():
+        with pytest.raises(BadInput) as caught:
             planned.check(optimizer, model)
-        with golden.error():
+        golden.says(caught)
+        with pytest.raises(BadInput) as caught:
             planned.check(optimizer)
+        golden.says(caught)
         optimizer.param_groups[:] = [g for g in optimizer.param_groups if g is not head]
-        with golden.error():
+        with pytest.raises(BadInput) as caught:
             planned.check(optimizer)
+        golden.says(caught)
 
     def test_groups_of_ones_own_need_the_model(self, golden: Golden) -> None:
         """As nanoGPT makes them: by the number of dimensions."""
@@ -207,10 +212,12 @@ class TestParameters:
         rest = [p for p in model.parameters() if p.dim() < 2]
         groups: list[dict[str, Any]] = [{"params": wide}, {"params": rest, "weight_decay": 0.0}]
         optimizer = torch.optim.AdamW(groups, lr=1e-3)
-        with golden.error():
+        with pytest.raises(BadInput) as caught:
             planned.check(optimizer)
-        with golden.error():
+        golden.says(caught)
+        with pytest.raises(BadInput) as caught:
             planned.check(optimizer, model)
+        golden.says(caught)
         own = [
             {"params": [p], **{k: g[k] for k in ("lr", "eps", "weight_decay")}}
             for g in planned.param_groups(model)
@@ -218,8 +225,9 @@ class TestParameters:
         ]
         planned.check(torch.optim.AdamW(own), model)
         own[0]["weight_decay"] *= 2.0
-        with golden.error():
+        with pytest.raises(BadInput) as caught:
             planned.check(torch.optim.AdamW(own), model)
+        golden.says(caught)
 
     def test_a_wrapped_model_and_a_resumed_optimizer(self) -> None:
         planned, model, optimizer = ready()
@@ -233,5 +241,6 @@ class TestParameters:
 
     def test_a_copy_s_groups_are_not_the_model_s(self, golden: Golden) -> None:
         planned, model, optimizer = ready()
-        with golden.error():
+        with pytest.raises(BadInput) as caught:
             planned.check(optimizer, copy.deepcopy(model))
+        golden.says(caught)

@@ -105,6 +105,7 @@ def test_noise_is_admitted(golden: Golden) -> None:
     found = judge_ablation(
         Ablation(name="a", change="b", cause="c"), size(-2, 0), size(0.1, 0, 5), RULE
     )
+    assert found.explained.low <= 0 < found.explained.high
     golden.says(found.sentence)
 
 

@@ -88,7 +88,7 @@ def test_at_the_base_nothing_changes(capsys: pytest.CaptureFixture[str]) -> None
 
 
 def test_a_width_that_cannot_be_is_the_flag_s_error(tmp_path: Path, golden: Golden) -> None:
-    with golden.error():
+    with refused("--to-width", 100, golden):
         explain(compose_tree(SMALL), 100, None, Invocation(), Output(people=Console(stderr=True)))
 
 

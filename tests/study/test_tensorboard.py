@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 
-from sweeper.errors import ConfigError
 from sweeper.study.logs.tensorboard import TensorBoard
 from sweeper.trial import Result, Trial
+from tests.golden import Golden
+from tests.refusals import refused
 from tests.report import samples
 from tests.specs import spec_of
 
@@ -95,7 +96,9 @@ def test_the_plan_and_its_verdict_are_texts(tmp_path: Path) -> None:
     assert b'"parameters"' in found.Tensors("plan/text_summary")[0].tensor_proto.string_val[0]
 
 
-def test_without_the_package_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_the_package_it_says_what_to_install(
+    monkeypatch: pytest.MonkeyPatch, golden: Golden
+) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    with pytest.raises(ConfigError, match=r"pip install 'sweeper\[tensorboard\]'"):
+    with refused("_target_", "sweeper.study.logs.tensorboard.TensorBoard", golden):
         TensorBoard()

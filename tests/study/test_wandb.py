@@ -12,7 +12,6 @@ from typing import Any
 
 import pytest
 
-from sweeper.errors import ConfigError
 from sweeper.records import to_json
 from sweeper.study.logs.log import notice_of
 from sweeper.study.logs.wandb import FAILURES, WandB
@@ -22,6 +21,7 @@ from tests.specs import spec_of
 
 pytest.importorskip("wandb")
 
+from tests.golden import Golden
 from tests.refusals import refused
 from tests.study.wandb_files import Run, read_runs
 
@@ -270,12 +270,12 @@ def test_disabled_does_nothing_and_the_package_is_read_late(folder: Path) -> Non
     assert not (folder / "wandb").exists()
 
 
-def test_what_cannot_be_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_cannot_be_is_refused(monkeypatch: pytest.MonkeyPatch, golden: Golden) -> None:
     with refused("timeout", 0.0):
         WandB(timeout=0.0)
     with refused("project", "a/b"):
         WandB(project="a/b")
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    with pytest.raises(ConfigError, match=r"pip install 'sweeper\[wandb\]'"):
+    with refused("mode", "offline", golden):
         WandB()
     WandB(mode="disabled")

@@ -7,6 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from sweeper.errors import SweeperError
 from sweeper.launch.executor import Context, Event, Finished, Left, Lost, Machine
@@ -239,10 +241,11 @@ def test_a_result_of_an_earlier_driver_that_settles_nothing_is_trained() -> None
     assert place.submitted == [(0,)] and len(settled) == 2
 
 
-def test_a_sweep_that_is_cancelled_before_it_begins_submits_nothing() -> None:
+def test_a_sweep_that_is_cancelled_before_it_begins_submits_nothing(golden: Golden) -> None:
     place = Pretended(lambda job, times: finished(job))
-    with pytest.raises(SweeperError, match="cancelled"):
+    with pytest.raises(SweeperError) as caught:
         Driven(place, cancelled=lambda: True).run()
+    golden.says(caught)
     assert not place.submitted and place.closed
 
 
@@ -253,11 +256,12 @@ def test_a_job_of_an_earlier_driver_that_nobody_wants_is_left_alone() -> None:
     assert place.recovered and not place.claimed
 
 
-def test_a_cancelled_sweep_ends_after_what_it_knows_is_recorded() -> None:
+def test_a_cancelled_sweep_ends_after_what_it_knows_is_recorded(golden: Golden) -> None:
     place = Pretended(lambda job, times: finished(job), batched_trials=1)
     driven = Driven(place, cancelled=lambda: len(driven.results) == 2)
-    with pytest.raises(SweeperError, match="cancelled"):
+    with pytest.raises(SweeperError) as caught:
         driven.run()
+    golden.says(caught)
     assert len(driven.results) == 2 and place.closed
 
 
@@ -271,3 +275,49 @@ def test_progress_is_counted_once_whatever_becomes_of_a_job() -> None:
     driven = Driven(Pretended(fate))
     driven.run()
     assert driven.work == pytest.approx(4)
+
+
+@settings(max_examples=200)
+@given(
+    count=st.integers(1, 17),
+    batched_trials=st.integers(1, 8),
+    fit=st.integers(1, 8),
+    bad=st.sets(st.integers(0, 16)),
+    troubles=st.lists(st.sampled_from(["lost", "left", "part"]), max_size=6),
+    retries=st.integers(0, 2),
+)
+def test_whatever_fails_every_trial_ends_once_and_none_for_another(
+    count: int,
+    batched_trials: int,
+    fit: int,
+    bad: set[int],
+    troubles: list[str],
+    retries: int,
+) -> None:
+    """A device holds `fit` trials of a job, `bad` ones always raise, and jobs meet `troubles`.
+
+    What passes costs no result: a job is lost at most as often as it may run again. Halving ends:
+    n trials in jobs make at most 2 n - 1 jobs, but for those that run again whole.
+    """
+    ahead, lost_now = list(troubles), dict[tuple[int, ...], int]()
+
+    def fate(job: Job, times: int) -> Event:
+        seeds = tuple(each.seed for each in job.trials)
+        trouble = ahead.pop() if ahead else ""
+        if trouble == "left":
+            return Left(job=job.id)
+        if trouble == "lost" and lost_now.get(seeds, 0) < retries:
+            lost_now[seeds] = lost_now.get(seeds, 0) + 1
+            return lost(job, attempts=lost_now[seeds])
+        if len(seeds) > fit or bad & set(seeds):
+            # What came before the end of a job is kept.
+            done = [t for t in job.trials[:1] if trouble == "part" and t.seed not in bad]
+            failure = JobFailure(reason="it does not fit", retry=False)
+            return Finished(job=job.id, outcome=Outcome(results=complete(done), failure=failure))
+        return finished(job)
+
+    driven = Driven(Pretended(fate, batched_trials), trials=count, retries=retries)
+    wanted = {seed: "failed" if seed in bad else "complete" for seed in range(count)}
+    assert driven.run() == wanted
+    assert driven.work == pytest.approx(count)
+    assert len(driven.place.submitted) <= 2 * count - 1 + len(troubles)
