@@ -24,7 +24,7 @@ from tests.plan.test_prescription import configured
 from tests.specs import spec_of
 from tests.toy_models import Residual
 from tests.verdict.curves import BASE, LARGE, Valley
-from tests.verdict.test_verdict import RULE
+from tests.verdict.test_judge import RULE
 
 SCALE = Scale(width=8, depth=2, batch=8, steps=64, tokens=512, betas={"beta1": 0.9, "beta2": 0.99})
 LAW = AppliedLaw(

@@ -14,7 +14,6 @@ import pytest
 from sweeper.errors import SweeperError
 from sweeper.study import optuna_copy as module
 from sweeper.study.study import Study
-from tests.golden import Golden
 from tests.study.study_files import filed, files, make, mirrored, refuse
 
 ROOT = Path(__file__).parents[1]
@@ -33,7 +32,7 @@ def unmirrored(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_full_disk_while_recording_is_one_clear_error(
-    folder: Path, unmirrored: None, monkeypatch: pytest.MonkeyPatch, golden: Golden
+    folder: Path, unmirrored: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     study = Study.open(folder)
     study.record([make(0)])
@@ -41,9 +40,8 @@ def test_full_disk_while_recording_is_one_clear_error(
     for place in ("write", "fsync", "open"):
         with monkeypatch.context() as patch:
             patch.setattr(os, place, refuse(errno.ENOSPC))
-            with pytest.raises(SweeperError) as caught:
+            with pytest.raises(SweeperError, match=r"No space left.*same command") as caught:
                 study.record([make(1), make(2)])
-            golden.says(caught)
         assert str(folder / "results") in str(caught.value)
         assert make(1).key not in study and make(2).key not in study
         assert list((folder / "results").iterdir()) == files(folder)

@@ -283,7 +283,7 @@ def test_progress_is_counted_once_whatever_becomes_of_a_job() -> None:
     batched_trials=st.integers(1, 8),
     fit=st.integers(1, 8),
     bad=st.sets(st.integers(0, 16)),
-    troubles=st.lists(st.sampled_from(["lost", "left", "part"]), max_size=6),
+    troubles=st.lists(st.sampled_from(["lost", "left"]), max_size=6),
     retries=st.integers(0, 2),
 )
 def test_whatever_fails_every_trial_ends_once_and_none_for_another(
@@ -310,10 +310,8 @@ def test_whatever_fails_every_trial_ends_once_and_none_for_another(
             lost_now[seeds] = lost_now.get(seeds, 0) + 1
             return lost(job, attempts=lost_now[seeds])
         if len(seeds) > fit or bad & set(seeds):
-            # What came before the end of a job is kept.
-            done = [t for t in job.trials[:1] if trouble == "part" and t.seed not in bad]
             failure = JobFailure(reason="it does not fit", retry=False)
-            return Finished(job=job.id, outcome=Outcome(results=complete(done), failure=failure))
+            return Finished(job=job.id, outcome=Outcome(failure=failure))
         return finished(job)
 
     driven = Driven(Pretended(fate, batched_trials), trials=count, retries=retries)
