@@ -60,7 +60,7 @@ class Golden:
         text = re.sub(r"\.py:\d+", ".py:LINE", text.replace(f"{TESTS.parent}/", ""))
         text = re.sub(r"/\S*?/pytest-of-[^/]+/pytest-\d+(/popen-gw\d+)?/[\w.-]+", "TMP", text)
         text = re.sub(r"\S*/lib/python3\.\d+/", "PYTHON/", text)
-        return re.sub(r"\b[0-9a-f]{40,}\b", "DIGEST", text)
+        return re.sub(r"\b[0-9a-f]{32,}\b", "DIGEST", text)
 
 
 def message_file(test: Path) -> Path:
