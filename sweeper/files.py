@@ -1,10 +1,16 @@
-"""Files that are either whole or not there: what a study keeps survives a kill at any moment."""
+"""Files that are either whole or not there: what a study keeps survives a kill at any moment.
+
+A record's file holds a `sum` of its content, so that a changed digit is not taken for another
+number. One without it is taken as it is: who edits a record on purpose takes the sum away.
+"""
 
 from __future__ import annotations
 
 import errno
+import hashlib
 import json
 import os
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -14,6 +20,10 @@ from uuid import uuid4
 from sweeper.records import to_json
 
 _NO_FOLDER_SYNC = {errno.EINVAL, errno.ENOTSUP, errno.EOPNOTSUPP}
+
+_SUM_LINE = re.compile(rb"\A# sum ([0-9a-f]{16})[^\n]*\n")
+_ITEMS = "items"
+"""In the file of a list, beside its sum: the list."""
 
 RECORD_ERRORS = (ValueError, KeyError, TypeError, AttributeError, OverflowError)
 """What reading a damaged record can raise: its JSON may be of any shape."""
@@ -80,26 +90,93 @@ def append(path: Path, data: bytes) -> None:
         os.close(descriptor)
 
 
-def write_json(path: Path, value: object) -> None:
+def sum_of(data: bytes) -> str:
+    """What tells a text that was changed from the one that was written."""
+    return hashlib.sha256(data).hexdigest()[:16]
+
+
+def write_json(path: Path, value: object, *, summed: bool = True) -> None:
     """Write `value` as indented, strict JSON, atomically; non-finite floats become strings.
 
-    OSError as `replacing`, TypeError when `value` is no JSON.
+    The first key is a `sum` of the rest, which `read_json` holds it to. Files that are for other
+    programs alone go without (`summed`). OSError as `replacing`, TypeError when `value` is no JSON.
     """
-    write_atomically(path, json.dumps(to_json(value), indent=1, allow_nan=False) + "\n")
+    record = to_json(value)
+    if summed:
+        record = record if isinstance(record, dict) else {_ITEMS: record}
+        record.pop("sum", None)  # of the file that it was read from
+        record = {"sum": _sum_of_record(record), **record}
+    write_atomically(path, json.dumps(record, indent=1, allow_nan=False) + "\n")
 
 
 def read_json(path: Path) -> Any:
-    """The JSON value in the file at `path`; OSError when unreadable, ValueError when not JSON."""
-    return parse_json(path.read_bytes())
+    """The value in the file at `path` that `write_json` or anybody else wrote, without its `sum`.
+
+    OSError when unreadable, ValueError when it is not JSON, or not what was written.
+    """
+    record = parse_json(path.read_bytes())
+    if not isinstance(record, dict) or "sum" not in record:
+        return record
+    if record.pop("sum") != _sum_of_record(record):
+        raise ValueError(
+            "it was changed since it was written; if that was on purpose, delete its line with "
+            '"sum"'
+        )
+    return record[_ITEMS] if record.keys() == {_ITEMS} else record
+
+
+def _sum_of_record(record: dict[str, Any]) -> str:
+    """Of the values, not of the text: to indent a file otherwise is no damage."""
+    return sum_of(json.dumps(record).encode())
+
+
+def write_summed(path: Path, text: str) -> None:
+    """Write a text whose comments begin with "#", below a comment with its sum."""
+    data = text.encode()
+    head = f"# sum {sum_of(data)} of what is below; delete this line after a change of your own\n"
+    write_atomically(path, head.encode() + data)
+
+
+def check_summed(data: bytes) -> None:
+    """ValueError when this is not the content that `write_summed` wrote; without a sum, any is."""
+    if (line := _SUM_LINE.match(data)) and line[1].decode() != sum_of(data[line.end() :]):
+        raise ValueError(
+            "it was changed since it was written; if that was on purpose, delete its first line, "
+            "with its sum"
+        )
 
 
 def try_json(path: Path) -> dict[str, Any]:
-    """The JSON object at `path`; an empty one when it is not there or damaged."""
+    """The JSON object at `path`; an empty one when it is not there or damaged, which is noted."""
     try:
         value = read_json(path)
-    except (OSError, *RECORD_ERRORS):
+        if not isinstance(value, dict):
+            raise ValueError("it is no JSON object")
+    except FileNotFoundError:
         return {}
-    return value if isinstance(value, dict) else {}
+    except (OSError, *RECORD_ERRORS) as error:
+        note_damage(path, error)
+        return {}
+    return value
+
+
+_damaged: dict[Path, str] = {}
+
+
+def note_damage(path: Path, error: Exception) -> None:
+    """Remember that a record is not used because of this error, for `take_damaged`."""
+    _damaged[path] = f"{error}: it is not used; the command that wrote it writes it again"
+
+
+def take_damaged() -> dict[Path, str]:
+    """The records that could not be used since this was last asked, and why: a verb's end says it.
+
+    Readers that go on without a record are many, and some deep: what they pass over in silence
+    would change an output without a word.
+    """
+    found = dict(_damaged)
+    _damaged.clear()
+    return found
 
 
 def parse_json(text: bytes) -> Any:

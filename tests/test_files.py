@@ -11,11 +11,15 @@ import pytest
 
 from sweeper.files import (
     append,
+    check_summed,
     private_folder,
     read_json,
     remove_leftovers,
+    take_damaged,
+    try_json,
     write_atomically,
     write_json,
+    write_summed,
 )
 
 ROOT = Path(__file__).parents[1]
@@ -224,3 +228,33 @@ def test_folder_are_only_our_own(tmp_path: Path) -> None:
     remove_leftovers(tmp_path)
     assert names(tmp_path) == [".folder.tmp", ".hidden", "a.json", "a.tmp"]
     remove_leftovers(tmp_path / "none")
+
+
+def test_a_changed_record_is_told_and_one_without_a_sum_is_taken(tmp_path: Path) -> None:
+    path = tmp_path / "a.json"
+    for value in ({"loss": 3.25, "curve": [1, 2.0, 1e-300]}, [{"a": 1}], 5):
+        write_json(path, value)
+        assert read_json(path) == value
+        record = json.loads(path.read_text())
+        path.write_text(json.dumps(record))
+        assert read_json(path) == value, "another indentation is no change"
+    write_json(path, {"loss": 3.25})
+    path.write_text(path.read_text().replace("3.25", "3.52"))
+    with pytest.raises(ValueError, match="was changed since it was written"):
+        read_json(path)
+    take_damaged()
+    assert try_json(path) == {} and list(take_damaged()) == [path] and not take_damaged()
+    lines = path.read_text().splitlines()
+    path.write_text("\n".join(line for line in lines if '"sum"' not in line))
+    assert read_json(path) == {"loss": 3.52}
+    write_json(path, {"loss": 3.25}, summed=False)
+    assert json.loads(path.read_text()) == {"loss": 3.25}
+
+
+def test_a_changed_text_is_told_and_one_without_a_sum_is_taken(tmp_path: Path) -> None:
+    path = tmp_path / "a.yaml"
+    write_summed(path, "a: 1\nb: é\n")
+    check_summed(path.read_bytes())
+    with pytest.raises(ValueError, match="was changed since it was written"):
+        check_summed(path.read_bytes().replace(b"a: 1", b"a: 2"))
+    check_summed(path.read_bytes().partition(b"\n")[2].replace(b"a: 1", b"a: 2"))

@@ -157,7 +157,7 @@ class Lab:
         words = [word for word in self.passed if not word.startswith(("launcher", "runner"))]
         command = shlex.join(["python", f"scripts/figures/{self.name}.py", *words])
         record = {"figure": self.name, "size": size, "command": command, "claims": claims}
-        write_json(self.folder / "claims.json", record)
+        write_json(self.folder / "claims.json", record, summed=False)
         picture, _ = save(figure, self.folder / self.name)
         print(f"Figure: {picture}\nClaims: {self.folder / 'claims.json'}")
 

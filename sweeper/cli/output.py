@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
+from sweeper.files import take_damaged
 from sweeper.records import to_json
 from sweeper.trial import Result
 
@@ -32,6 +33,7 @@ class Output:
     people: Console
     json: bool = False
     watchers: Console = field(default_factory=lambda: Console(stderr=True))
+    _notes: list[str] = field(default_factory=list, init=False)
 
     def document(self, value: object) -> None:
         """Print the verb's one JSON document, under `--json`."""
@@ -59,6 +61,9 @@ class Output:
         such line, nor without a command that goes on from here; several are typed one after the
         other. The `document` gets them as `next`, a list of {command, why}.
         """
+        damaged = {str(path): why for path, why in take_damaged().items()}
+        told = "\n".join(self._notes)
+        self.notes([f"{path}: {why}" for path, why in damaged.items() if path not in told])
         self.say(found)
         if places:
             where = "; ".join(f"{what}: {path}" for what, path in places.items())
@@ -69,6 +74,7 @@ class Output:
         self.document(
             {
                 **document,
+                **({"damaged": damaged} if damaged else {}),
                 "next": [{"command": str(command), "why": command.why} for command in commands],
             }
         )
@@ -85,6 +91,7 @@ class Output:
     def notes(self, notices: Sequence[str]) -> None:
         """What a study has to tell; wrapped between words on a terminal."""
         soft = not self.people.is_terminal
+        self._notes.extend(notices)
         for notice in notices:
             self.people.print(f"Note: {notice}", highlight=False, markup=False, soft_wrap=soft)
 

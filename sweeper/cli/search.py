@@ -18,7 +18,7 @@ from sweeper.command.runner import reports_no_loss, unknown_to_script
 from sweeper.config.compose import Tree, read_tree, to_yaml
 from sweeper.config.settings import Experiment, Settings, resolve
 from sweeper.errors import BadInput, ConfigError
-from sweeper.files import write_atomically, write_json
+from sweeper.files import write_json, write_summed
 from sweeper.launch.executor import Scheduled
 from sweeper.records import to_json
 from sweeper.report import console as show
@@ -81,7 +81,7 @@ def search(
             # The study keeps its configuration under its own name, and no password.
             storage = None if settings.storage is None else redact(settings.storage)
             kept = {**settings.raw, "study": {"name": settings.name, "storage": storage}}
-            write_atomically(settings.folder / "config.yaml", to_yaml(kept))
+            write_summed(settings.folder / "config.yaml", to_yaml(kept))
             remember(settings.folder, read_tree(settings.folder / "config.yaml", ()))
             output.notes(write_setup(settings.folder, experiment.spec(settings.base)))
             try:

@@ -16,7 +16,7 @@ from sweeper.errors import SweeperError
 from sweeper.launch.folder import cancel_jobs, job_states
 from sweeper.records import from_json
 from sweeper.registry import studies
-from sweeper.report.documents import Searched, read_document
+from sweeper.report.documents import Documents, Searched, read_document
 from sweeper.report.progress import Snapshot
 from sweeper.report.table import duration
 from sweeper.study.lock import Holder, live_holder, request_cancel
@@ -117,9 +117,11 @@ def report(name: str | None, root: Path, output: Output) -> int:
     from sweeper.report.page import headline, write_report
 
     folder = root / find_study(name, root)
-    path = write_report(folder)
+    documents = Documents.read(folder)
+    path = write_report(folder, documents)
+    output.notes(documents.notices)
     document = {"study": folder.name, "report": str(path)}
-    found = f"Study {folder.name}: {headline(folder)}."
+    found = f"Study {folder.name}: {headline(documents)}."
     output.end(found, {"report": path}, document, next_of(folder))
     return DONE
 

@@ -17,6 +17,7 @@ from sweeper import __version__
 from sweeper.config.command_line import DEFAULT_ROOT, missing_dashes
 from sweeper.config.completion import complete_override, complete_study
 from sweeper.errors import BadInput, SweeperError
+from sweeper.files import take_damaged
 from sweeper.registry import only_named
 
 if TYPE_CHECKING:
@@ -233,6 +234,7 @@ def _without_password(line: str) -> str:
 
 def run(work: Callable[[], int], stopped: str = STOPPED) -> None:
     """Run a verb; errors become one message on stderr and an exit code."""
+    take_damaged()  # of an earlier verb in this process
     try:
         with only_named():
             code = work()

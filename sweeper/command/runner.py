@@ -322,7 +322,7 @@ class CommandRunner:
             "seed": trial.seed,
             "dir": str(folder),
         }
-        write_json(folder / "trial.json", record)
+        write_json(folder / "trial.json", record, summed=False)
         if trial.spec.parameterization.name != "own":
             write_json(folder / "plan.json", to_json(plan_of_trial(trial)))
         task = RunCommand(

@@ -19,6 +19,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from sweeper.config.command_line import literal_metric, missing_dashes
 from sweeper.errors import BadInput, ConfigError, key_prefix, suggest
+from sweeper.files import check_summed
 from sweeper.records import arguments
 from sweeper.registry import (
     OVERLAYS,
@@ -311,6 +312,7 @@ def read_tree(path: Path, overrides: Sequence[str], config_dir: Path | None = No
 def _load_settings(path: Path) -> DictConfig:
     """The configuration that `to_yaml` wrote to a file; BadInput when there is none."""
     try:
+        check_summed(path.read_bytes())
         config = OmegaConf.load(path)
         tree = OmegaConf.to_container(config)
     except _CONFIG_ERRORS as error:

@@ -5,7 +5,6 @@ Reading a plan needs no torch; the two methods that act on a module import it wh
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -13,7 +12,7 @@ from textwrap import wrap
 from typing import TYPE_CHECKING, Any
 
 from sweeper.errors import BadInput, ConfigError
-from sweeper.files import write_json
+from sweeper.files import read_json, write_json
 from sweeper.laws.law import AppliedLaw
 from sweeper.plan.factors import PlannedFactor, ask, needs, planned_factors
 from sweeper.records import WRITTEN_IF_SET, Build, from_json
@@ -239,11 +238,11 @@ class TransferPlan:
         """
         file = _file(path)
         try:
-            record = json.loads(file.read_text())
+            record = read_json(file)
         except OSError as error:
             raise BadInput(f"{file} cannot be read: {error.strerror or error}") from None
         except ValueError as error:
-            raise BadInput(f"{file} is no JSON: {error}") from error
+            raise BadInput(f"{file} cannot be read: {error}") from error
         try:
             return from_json(cls, record)
         except ValueError as error:

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 import yaml  # type: ignore[import-untyped]
 
-from sweeper.files import RECORD_ERRORS, read_json
+from sweeper.files import RECORD_ERRORS, note_damage, read_json
 from sweeper.plan.plan import TransferPlan
 from sweeper.records import from_json
 from sweeper.search.strategy import Conclusion
@@ -238,6 +238,8 @@ class Documents:
     check: Document = field(default_factory=dict)
     scales: Sequence[Document] = ()
     trials: Trials = field(default_factory=lambda: Trials([], 0))
+    notices: tuple[str, ...] = ()
+    """What the results have to tell."""
     damaged: tuple[str, ...] = ()
     """Names of the documents that are there and cannot be shown."""
 
@@ -270,7 +272,8 @@ class Documents:
                 if not isinstance(record, kind):
                     raise TypeError
                 return make(record)
-            except (OSError, *READ_ERRORS):
+            except (OSError, *READ_ERRORS) as error:
+                note_damage(path, error)
                 damaged.append(str(path.relative_to(folder)))
                 return None
 
@@ -299,6 +302,7 @@ class Documents:
         ]
         check = read(folder / "check/check.json", dict)
         scales = read(folder / "check/scales.json", list, list)
+        study = Study.read(folder)
         read(folder / "check/rules.json", list, list)
         return cls(
             name=str((searched and searched.record.get("study")) or folder.absolute().name),
@@ -308,7 +312,8 @@ class Documents:
             diagnoses=tuple(found or {} for found in diagnoses),
             check=check or {},
             scales=scales or [],
-            trials=trials_of(Study.read(folder)),
+            trials=trials_of(study),
+            notices=tuple(study.notices),
             damaged=tuple(damaged),
         )
 

@@ -119,15 +119,16 @@ HEADLINES = {
 }
 
 
-def write_report(folder: Path) -> Path:
+def write_report(folder: Path, documents: Documents | None = None) -> Path:
     """Write `report.html` into the study's `folder`, whatever of the study there is so far.
 
+    `documents` are those of the folder, where they were read already.
     The search's figures are put beside it in `figures/`, as PNG and SVG. OSError when it cannot be
     written; an older report is then untouched.
     """
     path = folder / "report.html"
-    documents, page = _rendered(folder)
-    write_atomically(path, page)
+    documents = documents or Documents.read(folder)
+    write_atomically(path, _page(documents))
     search = documents.search
     for name, figure in (("best_loss", best_loss_figure), ("lines", lines_figure)):
         if search.get("best_loss_curve" if name == "best_loss" else name):
@@ -136,21 +137,15 @@ def write_report(folder: Path) -> Path:
     return path
 
 
-def headline(folder: Path) -> str:
-    """What the report of the study in `folder` says first."""
-    text = HEADLINES[_overall(Documents.read(folder).targets)]
+def headline(documents: Documents) -> str:
+    """What the report of a study says first."""
+    text = HEADLINES[_overall(documents.targets)]
     return text[0].lower() + text[1:]
 
 
 def render(folder: Path) -> str:
     """The report of the study in `folder` as HTML."""
-    return _rendered(folder)[1]
-
-
-def _rendered(folder: Path) -> tuple[Documents, str]:
-    """The page, and the documents that are on it."""
-    documents = Documents.read(folder)
-    return documents, _page(documents)
+    return _page(Documents.read(folder))
 
 
 def _page(documents: Documents) -> str:

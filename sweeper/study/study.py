@@ -8,7 +8,6 @@ that cannot be read costs its trial alone: it is set aside, never deleted, and t
 
 from __future__ import annotations
 
-import hashlib
 import json
 import re
 from collections.abc import KeysView, Mapping, Sequence
@@ -21,11 +20,16 @@ from sweeper.errors import BadInput, ConfigError, SweeperError
 from sweeper.files import (
     RECORD_ERRORS,
     append,
+    check_summed,
     is_text,
+    note_damage,
     parse_json,
     private_folder,
     remove_leftovers,
     replacing,
+    sum_of,
+    try_json,
+    write_json,
 )
 from sweeper.records import from_json, to_json
 from sweeper.registry import studies
@@ -33,6 +37,8 @@ from sweeper.study.lock import live_holder
 from sweeper.study.optuna_copy import Bounds, OptunaCopy, by_finish_time
 from sweeper.trial import FORMAT, OLDEST_FORMAT, OtherFormat, Result
 
+COUNTS = "counts.json"
+"""Beside the result files: how many lines each of them has."""
 _NAME_RE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,99}")
 _FORMAT_RE = re.compile(r"^format: (\d+)$", re.MULTILINE)
 _SUM_RE = re.compile(rb', "sum": "([0-9a-f]{16})"\}\s*\Z')
@@ -53,6 +59,7 @@ class Study:
         self.name = folder.name
         self.notices: list[str] = []
         self._results: dict[str, Result] = {}
+        self._lines: dict[str, int] = {}
         self._file: Path | None = None
         self._copy = copy
 
@@ -107,9 +114,17 @@ class Study:
         self.close()
 
     def close(self) -> None:
-        """Close the copy's connection; a later `record` opens it again."""
+        """Close the copy's connection; a later `record` opens it again.
+
+        How many lines the record has is kept: every line that is there says nothing of one that
+        was taken out. A driver that is killed leaves the number of the one before.
+        """
         if self._copy:
             self._copy.close()
+            path = self.folder / "results" / COUNTS
+            with suppress(OSError):
+                if self._lines and try_json(path) != self._lines:
+                    write_json(path, self._lines)
 
     def __contains__(self, key: object) -> bool:
         """Whether the trial of this key has a result, a failure included."""
@@ -160,13 +175,16 @@ class Study:
                 "before is safe: make room or give access, then run the same command again"
             ) from error
         self._file = path
+        self._lines[path.name] = self._lines.get(path.name, 0) + len(new)
         self._results |= new
         self._copy.add(list(new.values()), space_bounds or {})
 
     def _load(self, repair: bool) -> None:
         """Read all result files, oldest first; what is damaged is set aside if `repair`."""
         parse = _Parser()
-        for path in sorted((self.folder / "results").glob("[!.]*.jsonl")):
+        folder = self.folder / "results"
+        written = try_json(folder / COUNTS)
+        for path in sorted(folder.glob("[!.]*.jsonl")):
             try:
                 damage = self._load_file(path, parse, repair)
             except FileNotFoundError:
@@ -175,6 +193,15 @@ class Study:
                 raise SweeperError(f"cannot read the results {path}: {error.strerror}") from error
             if damage:
                 self._set_aside(path, damage, repair)
+                written.pop(path.name, None)
+            if repair:
+                self._lines[path.name] -= len(damage)
+        for name, count in written.items():
+            if isinstance(count, int) and self._lines.get(name, 0) < count:
+                self.notices.append(
+                    f"the result file {folder / name} has {self._lines.get(name, 0)} of the "
+                    f"{count} lines that were written: the trials of the others run again"
+                )
 
     def _load_file(self, path: Path, parse: _Parser, repair: bool) -> dict[int, Exception]:
         """Take in the results in one file; the errors, by the number of the line (from 0).
@@ -182,8 +209,10 @@ class Study:
         BadInput when another version of sweeper wrote the file: its lines are not damaged.
         """
         damage: dict[int, Exception] = {}
+        self._lines[path.name] = 0
         with path.open("rb") as file:
             for number, line in enumerate(file):
+                self._lines[path.name] += 1
                 try:
                     result = parse(line)
                 except OtherFormat as error:
@@ -218,16 +247,24 @@ class Study:
 
 def check_config_format(folder: Path) -> None:
     """BadInput when another version of sweeper kept the configuration of the study in `folder`."""
+    path = folder / "config.yaml"
     try:
-        text = (folder / "config.yaml").read_text(encoding="utf-8", errors="replace")
+        data = path.read_bytes()
     except OSError:
         return
+    try:
+        check_summed(data)
+    except ValueError as error:
+        note_damage(path, error)
+        return
+    text = data.decode(errors="replace")
     folder, line = folder.absolute(), _FORMAT_RE.search(text)
     if line and int(line[1]) != FORMAT:
         raise _other_version(folder, int(line[1]))
-    # Any other text is no configuration: the code that reads it says so with more detail.
     if not line and _SETTINGS_RE.search(text):
         raise _other_version(folder, OLDEST_FORMAT)
+    if not line:
+        note_damage(path, ValueError("it holds no settings"))
 
 
 def _other_version(folder: Path, version: int) -> BadInput:
@@ -288,12 +325,7 @@ def _to_line(result: Result) -> bytes:
     record = to_json(result)
     from_json(Result, record)
     text = json.dumps(record, allow_nan=False).encode()[:-1]
-    return text + b', "sum": "' + _sum(text) + b'"}\n'
-
-
-def _sum(text: bytes) -> bytes:
-    """What tells a line whose text was changed: a loss with another digit is a loss like any."""
-    return hashlib.sha256(text).hexdigest()[:16].encode()
+    return text + b', "sum": "' + sum_of(text).encode() + b'"}\n'
 
 
 class _Parser:
@@ -308,7 +340,7 @@ class _Parser:
         curve = record["curve"]
         record["curve"] = list(map(self._losses.setdefault, curve, curve))
         result = from_json(Result, record)  # first: another version's lines may sum up otherwise
-        if (found := _SUM_RE.search(line)) and found[1] != _sum(line[: found.start()]):
+        if (found := _SUM_RE.search(line)) and found[1].decode() != sum_of(line[: found.start()]):
             raise ValueError("its text is not the one that was written")
         if "sum" in record and not found:
             raise ValueError("its sum is not at its end")

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from sweeper.files import write_json
+from sweeper.files import read_json, write_json
 from sweeper.report.documents import Documents
 from sweeper.study.setup import read_setup, trials_of, write_setup
 from sweeper.study.study import Study
@@ -167,7 +167,7 @@ def test_no_command_goes_on_from_the_verdict_of_another_setup(
 def test_the_eta_that_is_planned_is_compared(ranked: Path, sweeper: Run) -> None:
     """The ladder of a replaced the eta of its search by one that is an octave off."""
     path = ranked / "a/transfer/w32-d1/validation.json"
-    record = json.loads(path.read_text())
+    record = read_json(path)
     path.write_text(json.dumps(record | {"planned_log2_eta": 1.0}))
     _, second = sweeper("compare", "a", "b", "--json").document["by_transferred"]
     assert second["gap"]["value"] == pytest.approx(0.4, abs=0.01)

@@ -11,6 +11,7 @@ import pytest
 
 from sweeper.export.compare import NAMES
 from sweeper.export.exporter import EXPORTERS
+from sweeper.files import read_json
 from sweeper.plan.plan import TransferPlan
 from tests.cli.driver import Run, assert_refused, measured
 from tests.export.test_published import GRANITE_8B
@@ -118,7 +119,7 @@ def test_of_several_plans_the_size_chooses(planned: Path, sweeper: Run, golden: 
 
 def changed(folder: Path, **fields: Any) -> None:
     path = folder / "plan.json"
-    path.write_text(json.dumps({**json.loads(path.read_text()), **fields}))
+    path.write_text(json.dumps({**read_json(path), **fields}))
 
 
 def test_plans_that_say_too_little_are_refused(planned: Path, sweeper: Run, golden: Golden) -> None:

@@ -233,7 +233,8 @@ def forget_format(study: Path, part: str) -> None:
     """Make the study one of before records named their format."""
     if part == "config.yaml":
         path = study / part
-        path.write_text(path.read_text().replace(f"format: {FORMAT}\n", ""))
+        _, _, text = path.read_text().partition("\n")  # without its sum
+        path.write_text(text.replace(f"format: {FORMAT}\n", ""))
         return
 
     def older(line: str) -> str:

@@ -12,6 +12,7 @@ import pytest
 from sweeper.cli import validate
 from sweeper.cli.studies import split_root
 from sweeper.config.settings import Experiment
+from sweeper.files import read_json
 from sweeper.records import from_json, to_json
 from sweeper.report.documents import planned_value
 from sweeper.study.lock import StudyLock
@@ -189,7 +190,7 @@ class TestValidate:
         self, sweeper: Run, ladder_study: Path, golden: Golden
     ) -> None:
         path = ladder_study / "transfer/w32-d1/validation.json"
-        kept = json.loads(path.read_text())
+        kept = read_json(path)
         kept["axes"][0] |= {"answer": "cannot say yet", "settle": ["transfer.seeds=7"]}
         kept["command"] = "sweeper transfer --study a --to-width 32 --validate transfer.step=1"
         path.write_text(json.dumps(kept))
@@ -217,7 +218,7 @@ class TestValidate:
         page = (ladder_study / "report.html").read_text()
         assert "Validation over width" in page and "Validation over batch size" in page
         sweeper(*words, "transfer.widths=[]", "transfer.batches=[4]", "transfer.eta=-1")
-        record = json.loads(path.read_text())
+        record = read_json(path)
         assert [axis["axis"] for axis in record["axes"]] == ["batch_size"]
         path.write_text(json.dumps({**record, "axes": 3}))
         sweeper(*words, "transfer.eta=-1")

@@ -12,6 +12,7 @@ import yaml
 
 from sweeper.config.settings import GROUPS
 from sweeper.errors import ConfigError
+from sweeper.files import read_json
 from sweeper.registry import build_plugin, import_plugin, name_classes, only_named
 from sweeper.search.strategy import Strategy
 from tests.cli.driver import Run, run_in
@@ -107,7 +108,7 @@ def test_no_verb_runs_what_results_and_plans_name(
             lines.append(json.dumps(record))
         path.write_text("\n".join(lines) + "\n")
     for path in study.glob("transfer/*/plan.json"):
-        record = json.loads(path.read_text())
+        record = read_json(path)
         record["optimizer"]["name"] = "trap_of_others.Net"
         path.write_text(json.dumps(record))
     run = sweeper(*VERBS[verb])

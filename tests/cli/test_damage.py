@@ -1,0 +1,204 @@
+"""Any change of a study's records leaves what a command says as it was, or is named."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import re
+import shutil
+from collections import Counter
+from collections.abc import Callable
+from contextlib import chdir
+from pathlib import Path
+
+import pytest
+
+from tests.cli.driver import TINY, Answer, call, make_workplace, run_in
+
+Mutation = Callable[[bytes, random.Random], bytes]
+COMMANDS = {
+    "status": ["status", "a"],
+    "report": ["report", "a"],
+    "transfer": ["transfer", "--study", "a", "--to-width", "32"],
+    "search": ["search", *TINY, "study=a"],
+}
+CHECK = ["check", "--study", "a"]
+QUICK = ["check.seeds=2", "check.steps=2", "check.scale_steps=2"]
+PICTURES = {".png", ".svg", ".html"}
+"""They are drawn anew from the records, and read by nobody."""
+ALL = int(os.environ.get("SWEEPER_MUTATIONS", "200"))
+
+
+def _flip(data: bytes, draw: random.Random) -> bytes:
+    at = draw.randrange(len(data))
+    return data[:at] + bytes([data[at] ^ 1 << draw.randrange(8)]) + data[at + 1 :]
+
+
+def _delete(data: bytes, draw: random.Random) -> bytes:
+    at = draw.randrange(len(data))
+    return data[:at] + data[at + 1 :]
+
+
+def _truncate(data: bytes, draw: random.Random) -> bytes:
+    return data[: draw.randrange(len(data))]
+
+
+def _lines(data: bytes, draw: random.Random, times: int) -> bytes:
+    lines = data.splitlines(keepends=True)
+    at = draw.randrange(len(lines))
+    return b"".join([*lines[:at], *lines[at : at + 1] * times, *lines[at + 1 :]])
+
+
+def _swap(data: bytes, draw: random.Random) -> bytes:
+    pairs = [
+        m.start() for m in re.finditer(rb"(?=\d\d)", data) if data[m.start()] != data[m.start() + 1]
+    ]
+    if not pairs:
+        return data
+    at = draw.choice(pairs)
+    return data[:at] + data[at + 1 : at + 2] + data[at : at + 1] + data[at + 2 :]
+
+
+def _number(data: bytes, draw: random.Random) -> bytes:
+    numbers = list(re.finditer(rb"(?<![\w.])-?\d+(\.\d+)?", data))
+    if not numbers:
+        return data
+    found = draw.choice(numbers)
+    other = f"{float(found[0]) * 2 + 1:g}" if b"." in found[0] else str(int(found[0]) + 1)
+    return data[: found.start()] + other.encode() + data[found.end() :]
+
+
+MUTATIONS: dict[str, Mutation] = {
+    "flip a bit": _flip,
+    "delete a byte": _delete,
+    "delete a line": lambda data, draw: _lines(data, draw, 0),
+    "duplicate a line": lambda data, draw: _lines(data, draw, 2),
+    "truncate": _truncate,
+    "swap two digits": _swap,
+    "change a number": _number,
+}
+
+
+@pytest.fixture(scope="module")
+def validated(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The workplace of a study that was searched, validated and checked; not to be changed."""
+    place = make_workplace(tmp_path_factory.mktemp("validated"))
+    run_in(place, "search", *TINY, "study=a")
+    run_in(place, "transfer", "--study", "a", "--to-width", "32", "--validate")
+    run_in(place, *CHECK, *QUICK)
+    run_in(place, *CHECK, "--scales", *QUICK)
+    return place
+
+
+@pytest.fixture
+def expected(validated: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> dict[str, str]:
+    """What each command says of the study as it is, which is told once."""
+    if not EXPECTED:
+        place = tmp_path / "place"
+        for verb, words in COMMANDS.items():
+            EXPECTED[verb] = _facts(_said(capsys, validated, place, *words), place, verb)
+    return EXPECTED
+
+
+EXPECTED: dict[str, str] = {}
+
+
+def _said(capsys: pytest.CaptureFixture[str], source: Path, place: Path, *words: str) -> Answer:
+    """What a command says in a copy of a workplace, what it takes as long as it is not there."""
+    shutil.rmtree(place, ignore_errors=True)
+    shutil.copytree(source, place)
+    with chdir(place):
+        return call(capsys, *words)
+
+
+def _facts(answer: Answer, place: Path, verb: str) -> str:
+    """What a command told, on the terminal and in what it wrote; without when that was."""
+    told = [str(answer.code), answer.out]
+    written = {"report": "report.html", "transfer": "transfer/w32-d1/plan.json"}
+    if verb in written and not answer.code:
+        text = (place / "runs/a" / written[verb]).read_text()
+        if verb == "transfer":
+            plan = json.loads(text)
+            plan.pop("sum", None)
+            plan["source"] = {n: v for n, v in plan["source"].items() if n not in ("date",)}
+            text = json.dumps(plan)
+        told.append(text)
+    return "\n".join(told)
+
+
+def _attack(
+    number: int,
+    validated: Path,
+    expected: dict[str, str],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> list[str]:
+    """Change one file of the study; what each command made of it."""
+    draw, place = random.Random(number), tmp_path / "place"
+    paths = [p for p in sorted((validated / "runs/a").rglob("*")) if p.is_file()]
+    paths = [p for p in paths if p.suffix not in PICTURES and p.stat().st_size]
+    path = paths[number % len(paths)].relative_to(validated)
+    kind = list(MUTATIONS)[draw.randrange(len(MUTATIONS))]
+    data = (validated / path).read_bytes()
+    changed = MUTATIONS[kind](data, draw)
+    mutant = tmp_path / "mutant"
+    shutil.rmtree(mutant, ignore_errors=True)
+    shutil.copytree(validated, mutant)
+    (mutant / path).write_bytes(changed)
+    found = []
+    for verb, words in COMMANDS.items():
+        answer = _said(capsys, mutant, place, *words)
+        facts = _facts(answer, place, verb)
+        named = path.name in answer.text or (answer.code == 2 and answer.err.count("Error: ") == 1)
+        if "Traceback" in answer.text:
+            outcome = "traceback"
+        elif facts == expected[verb]:
+            outcome = "equal"
+        else:
+            outcome = "named" if named else "silent"
+        found.append(f"{verb}: {outcome}")
+        if outcome in ("traceback", "silent"):
+            found[-1] += f" (seed {number}: {kind} in {path})"
+            if os.environ.get("SWEEPER_SHOW"):
+                import difflib
+
+                diff = difflib.unified_diff(
+                    expected[verb].splitlines(), facts.splitlines(), lineterm="", n=0
+                )
+                found[-1] += (
+                    "\n"
+                    + "\n".join(line[:300] for line in list(diff)[:12])
+                    + "\n"
+                    + answer.err[-600:]
+                )
+    return found
+
+
+def _wrong(found: list[str]) -> list[str]:
+    return [line for line in found if "traceback" in line or "silent" in line]
+
+
+@pytest.mark.parametrize("number", range(6))
+def test_some_changes(
+    number: int,
+    validated: Path,
+    expected: dict[str, str],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert not _wrong(_attack(number, validated, expected, tmp_path, capsys))
+
+
+@pytest.mark.faults
+def test_all_changes(
+    validated: Path,
+    expected: dict[str, str],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    found = [line for n in range(ALL) for line in _attack(n, validated, expected, tmp_path, capsys)]
+    with capsys.disabled():
+        print(*sorted(Counter(line.partition(" (")[0] for line in found).items()), sep="\n")
+        print(*_wrong(found), sep="\n")
+    assert not _wrong(found)
