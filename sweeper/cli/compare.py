@@ -31,7 +31,7 @@ from sweeper.report.documents import (
 from sweeper.report.drawing import save
 from sweeper.report.figures import write_picture
 from sweeper.study.setup import LADDER_PHASE, trials_of
-from sweeper.study.study import Study, check_config_format
+from sweeper.study.study import Study, check_folder
 from sweeper.trial import Result, TrialSpec, digest
 from sweeper.verdict.compare import Comparison, Ladder, compare, seeds_needed
 from sweeper.verdict.ladder import LADDER_AXES, LadderRule, LadderSize, Size, SizeCurve
@@ -51,7 +51,7 @@ class Place:
     def read(cls, name: str, root: Path) -> Place:
         """BadInput for no study, or one whose configuration says no widths."""
         folder = root / find_study(name, root)
-        check_config_format(folder)
+        check_folder(folder)
         path = folder / "config.yaml"
         tree = read_tree(path, ())
         try:

@@ -49,7 +49,7 @@ def status(name: str | None, root: Path, output: Output, *, watch: bool = False)
 
 def study_state(folder: Path) -> dict[str, Any]:
     """Trials by status, the live driver, and the last progress, of one study."""
-    study, driver = Study.read(folder), live_holder(folder)
+    study, driver = Study.read(folder, curves=False), live_holder(folder)
     trials = trials_of(study)
     results = trials.current
     notes = [*study.notices]

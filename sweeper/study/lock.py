@@ -78,6 +78,7 @@ class StudyLock:
 
     def __enter__(self) -> StudyLock:
         """Take the lock, or raise BadInput that names the driver that has it."""
+        check_links(self.folder)
         try:
             private_folder(self.folder)
             fd = os.open(self.path, os.O_RDWR | os.O_CREAT, 0o600)
@@ -112,6 +113,26 @@ class StudyLock:
                 os.ftruncate(self._fd, 0)
         os.close(self._fd)
         self._fd = None
+
+    def check(self) -> None:
+        """SweeperError where the study is not this driver's any more: what it writes is lost."""
+        try:
+            fd = os.open(self.path, os.O_RDONLY)
+        except FileNotFoundError:
+            raise SweeperError(
+                f"the study in {self.folder} was removed or moved while this driver worked on it: "
+                "its last results are not kept"
+            ) from None
+        except OSError:  # that says nothing of the study
+            return
+        try:
+            holder = _read(fd)
+        finally:
+            os.close(fd)
+        if holder is not None and holder != self._holder:
+            raise SweeperError(
+                f"another driver has taken the study in {self.folder} meanwhile: {holder}"
+            )
 
     def _claim(self, fd: int) -> None:
         """Lock and sign the open file; BadInput when another driver lives."""
@@ -151,6 +172,29 @@ class StudyLock:
         while not self._stop.wait(HEARTBEAT_SECONDS):
             with suppress(OSError):
                 os.utime(fd)
+
+
+def check_links(folder: Path) -> None:
+    """BadInput for a link in the study in `folder` that leads out of it.
+
+    A study from elsewhere may have one in the place of any file: its lock, which is emptied at the
+    end of a search, could be another file of this user's. The folder itself may be a link, and in
+    `trials` commands make links as they like.
+    """
+    home = folder.resolve()
+    for place, folders, names in os.walk(folder):
+        for name in (*folders, *names):
+            path = Path(place, name)
+            if not path.is_symlink():
+                continue
+            target = Path(os.path.realpath(path))  # `resolve` raises for links in a circle
+            if not target.is_relative_to(home):
+                raise BadInput(
+                    f"{path} is a link that leads out of the study, to {target}: put the file or "
+                    "the folder itself there, or remove the link"
+                )
+        if Path(place) == folder and "trials" in folders:
+            folders.remove("trials")
 
 
 def live_holder(folder: Path) -> Holder | None:
@@ -269,6 +313,13 @@ def _close_inherited_locks() -> None:
 os.register_at_fork(after_in_child=_close_inherited_locks)
 
 
+def check_held(folder: Path) -> None:
+    """SweeperError where this process took the lock of the study in `folder`, and has lost it."""
+    for lock in _HELD_LOCKS:
+        if lock.folder == folder.absolute():
+            lock.check()
+
+
 # A request to the driver, from any process: to end.
 
 
@@ -280,6 +331,8 @@ def request_cancel(folder: Path) -> None:
 def cancel_requested(folder: Path) -> bool:
     """Whether the driver of the sweep in `folder` should end.
 
-    A driver that takes the study's lock removes what was asked of an earlier one.
+    A driver that takes the study's lock removes what was asked of an earlier one. SweeperError
+    where the study is not this driver's any more.
     """
+    check_held(folder)
     return (folder / CANCEL_FILE).exists()

@@ -15,6 +15,7 @@ from contextlib import suppress
 from os.path import expanduser
 from pathlib import Path
 from types import TracebackType
+from typing import Any
 
 from sweeper.errors import BadInput, ConfigError, SweeperError
 from sweeper.files import (
@@ -33,9 +34,9 @@ from sweeper.files import (
 )
 from sweeper.records import from_json, to_json
 from sweeper.registry import studies
-from sweeper.study.lock import live_holder
+from sweeper.study.lock import check_held, check_links, live_holder
 from sweeper.study.optuna_copy import Bounds, OptunaCopy, by_finish_time
-from sweeper.trial import FORMAT, OLDEST_FORMAT, OtherFormat, Result
+from sweeper.trial import FORMAT, OLDEST_FORMAT, OtherFormat, Result, Trial, TrialSpec
 
 COUNTS = "counts.json"
 """Beside the result files: how many lines each of them has."""
@@ -73,7 +74,7 @@ class Study:
         """
         folder = folder.absolute()
         check_study_name(folder.name)
-        check_config_format(folder)
+        check_folder(folder)
         study = cls(folder)
         try:
             private_folder(folder)
@@ -87,17 +88,18 @@ class Study:
         return study
 
     @classmethod
-    def read(cls, folder: Path) -> Study:
+    def read(cls, folder: Path, *, curves: bool = True) -> Study:
         """The study in `folder` as it is now, without writing anything or touching Optuna.
 
+        Without `curves` those of results are empty: they are most of what there is to read.
         BadInput when there is no such folder, or another version of sweeper wrote it.
         """
         folder = folder.absolute()
         if not folder.is_dir():
             raise BadInput(f"there is no study in {folder}")
-        check_config_format(folder)
+        check_folder(folder)
         study = cls(folder)
-        study._load(repair=False)
+        study._load(repair=False, curves=curves)
         return study
 
     def __enter__(self) -> Study:
@@ -152,7 +154,8 @@ class Study:
         One result is kept for each trial: a failure gives way to any newer result, and a pruned
         trial to one that was trained to its end. Trouble with the copy, which shows
         `space_bounds` from here on, becomes a notice.
-        SweeperError when they cannot be written and ValueError for a result that could not be
+        SweeperError when they cannot be written, or the study is not this driver's any more, and
+        ValueError for a result that could not be
         read back; then nothing was recorded.
         """
         if self._copy is None:
@@ -163,6 +166,7 @@ class Study:
                 new[result.key] = result
         if not new:
             return
+        check_held(self.folder)
         data = b"".join(map(_to_line, new.values()))
         # The file first, Optuna's copy last: what is in the copy is always in the record.
         path = self._file or _next_file(self.folder / "results")
@@ -179,9 +183,9 @@ class Study:
         self._results |= new
         self._copy.add(list(new.values()), space_bounds or {})
 
-    def _load(self, repair: bool) -> None:
+    def _load(self, repair: bool, *, curves: bool = True) -> None:
         """Read all result files, oldest first; what is damaged is set aside if `repair`."""
-        parse = _Parser()
+        parse = _Parser(curves=curves)
         folder = self.folder / "results"
         written = try_json(folder / COUNTS)
         for path in sorted(folder.glob("[!.]*.jsonl")):
@@ -245,8 +249,9 @@ class Study:
         )
 
 
-def check_config_format(folder: Path) -> None:
-    """BadInput when another version of sweeper kept the configuration of the study in `folder`."""
+def check_folder(folder: Path) -> None:
+    """BadInput for a study that another version of sweeper wrote, or with links that lead out."""
+    check_links(folder)
     path = folder / "config.yaml"
     try:
         data = path.read_bytes()
@@ -331,20 +336,57 @@ def _to_line(result: Result) -> bytes:
 class _Parser:
     """Reads lines; equal losses of all curves share one object, which saves memory."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, curves: bool) -> None:
+        self._curves = curves
         self._losses: dict[float, float] = {}
+        self._specs: dict[bytes, TrialSpec] = {}
 
     def __call__(self, line: bytes) -> Result:
         """The result in a line; one of `RECORD_ERRORS` when it is not to be trusted."""
+        # The specification is nearly all of a line but for its curve, ends it, and is that of many.
+        start, found = line.find(b', "spec": {', line.find(b'"trial": {')), _SUM_RE.search(line)
+        whole = found is not None and found[1].decode() == sum_of(line[: found.start()])
+        tail = line[start : found.start()] if found else b""
+        if whole and start > 0 and (spec := self._specs.get(tail)):
+            with suppress(*RECORD_ERRORS):
+                return self._written(line[:start] + b"}}", spec)
         record = parse_json(line)
-        curve = record["curve"]
-        record["curve"] = list(map(self._losses.setdefault, curve, curve))
+        record["curve"] = self._shared(record["curve"])
         result = from_json(Result, record)  # first: another version's lines may sum up otherwise
-        if (found := _SUM_RE.search(line)) and found[1].decode() != sum_of(line[: found.start()]):
-            raise ValueError("its text is not the one that was written")
-        if "sum" in record and not found:
-            raise ValueError("its sum is not at its end")
+        if "sum" in record and not whole:
+            where = "its sum is not at its end" if found is None else "its sum is of another text"
+            raise ValueError(f"it is not what was written: {where}")
+        if whole:
+            self._specs[tail] = result.trial.spec
         return result
+
+    def _written(self, text: bytes, spec: TrialSpec) -> Result:
+        """The result in a line that is as it was written, of a specification that was read before.
+
+        What `from_json` checks was checked when it was written: the line's sum says so.
+        """
+        if not self._curves:
+            start = text.index(b'"curve": [') + len(b'"curve": [')
+            text = text[:start] + text[text.index(b"]", start) :]
+        record = json.loads(text)
+        if record.pop("format") != FORMAT:
+            raise ValueError
+        key, trial = record.pop("key"), record.pop("trial")
+        del trial["hps"]
+        record["curve"] = tuple(map(_number, self._shared(record["curve"])))
+        for name in ("objective", "heldout", "seconds", "finished_at"):
+            record[name] = _number(record[name])
+        result = Result(trial=Trial(spec=spec, **trial), **record)
+        result.trial.__dict__["key"] = key
+        return result
+
+    def _shared(self, curve: Sequence[Any]) -> list[Any]:
+        return list(map(self._losses.setdefault, curve, curve))
+
+
+def _number(value: Any) -> Any:
+    """Infinities and NaN are texts in JSON."""
+    return float(value) if isinstance(value, str) else value
 
 
 def _next_file(folder: Path) -> Path:

@@ -2,6 +2,8 @@ import json
 import math
 import os
 import random
+import re
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -14,7 +16,7 @@ import pytest
 from sweeper.errors import BadInput, ConfigError, SweeperError
 from sweeper.records import to_json
 from sweeper.study import optuna_copy as module
-from sweeper.study.lock import StudyLock
+from sweeper.study.lock import StudyLock, cancel_requested
 from sweeper.study.study import Study, check_study_name, latest_study
 from sweeper.trial import FORMAT, Trial
 from tests.golden import Golden
@@ -404,3 +406,53 @@ class TestChangedText:
         (path,) = (folder / "results").glob("*.jsonl")
         path.write_bytes(path.read_bytes() * 2)
         assert len(Study.read(folder)) == 2 and Study.read(folder).notices == []
+
+
+@pytest.mark.parametrize("name", ["lock", "results", "results/000001.jsonl.damaged", "trials"])
+def test_a_link_that_leads_out_of_a_study_is_refused(
+    folder: Path, tmp_path: Path, unmirrored: None, name: str
+) -> None:
+    """What a foreign study's lock or damaged lines lead to would be emptied, or added to."""
+    (folder / name).parent.mkdir(parents=True, exist_ok=True)
+    outside = tmp_path / "profile"
+    outside.write_text("mine\n")
+    (folder / name).symlink_to(outside)
+    for use in (Study.open, Study.read, lambda folder: StudyLock(folder).__enter__()):
+        with pytest.raises(BadInput, match=re.escape(f"{folder / name} is a link")):
+            use(folder)
+    assert outside.read_text() == "mine\n"
+
+
+def test_links_within_a_study_and_to_it_are_followed(
+    folder: Path, tmp_path: Path, unmirrored: None
+) -> None:
+    Study.open(folder).record([make(0)])
+    (folder / "latest").symlink_to("results")
+    (folder / "trials" / "x").mkdir(parents=True)
+    (folder / "trials" / "x" / "scratch").symlink_to(tmp_path)
+    (tmp_path / "linked").symlink_to(folder)
+    assert len(Study.read(tmp_path / "linked")) == 1
+
+
+@pytest.mark.parametrize("fate", ["removed", "moved", "taken"])
+def test_a_driver_that_has_lost_its_study_ends(
+    folder: Path, tmp_path: Path, unmirrored: None, fate: str
+) -> None:
+    """What it wrote into another driver's study, or into none, nobody would find."""
+    with StudyLock(folder), Study.open(folder) as study:
+        study.record([make(0)])
+        assert not cancel_requested(folder)
+        if fate == "removed":
+            shutil.rmtree(folder)
+        elif fate == "moved":
+            folder.rename(tmp_path / "elsewhere")
+        else:
+            (folder / "lock").write_text('{"host": "other", "pid": 5, "started": 1.0}')
+        for use in (lambda: study.record([make(1)]), lambda: cancel_requested(folder)):
+            with pytest.raises(
+                SweeperError, match="another driver" if fate == "taken" else "moved"
+            ):
+                use()
+    assert folder.exists() == (fate == "taken")
+    if fate != "removed":
+        assert len(Study.read(folder if fate == "taken" else tmp_path / "elsewhere")) == 1
