@@ -108,6 +108,7 @@ bench: setup ## Time sweeper against its peers on this machine, half an hour; re
 	$(BIN)/python scripts/bench/batching.py --device cpu --sizes s0,s1 --out $(BENCH)/batching.json
 	$(BIN)/python scripts/bench/traffic.py --out $(BENCH)/traffic.json --markdown $(BENCH)/traffic.md
 	$(BIN)/python scripts/bench/growth.py --sizes 1000 10000 --out $(BENCH)/growth.json
+	$(BIN)/python scripts/bench/study.py --out $(BENCH)/study.json --markdown $(BENCH)/study.md
 	$(BIN)/python scripts/bench/verdict.py --out $(BENCH)/verdict.json --markdown $(BENCH)/verdict.md
 	$(BIN)/python scripts/bench/pruning.py replay | tee $(BENCH)/pruning.txt
 

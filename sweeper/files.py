@@ -46,7 +46,9 @@ def replacing(path: Path, *, sync: bool = True) -> Iterator[BinaryIO]:
                 f.flush()
                 os.fsync(f.fileno())
         os.replace(temporary, path)
-    except BaseException:
+    except BaseException as error:
+        if isinstance(error, OSError):  # a write says nothing of its file, `open` of the other one
+            error.filename = str(path)
         with suppress(OSError):
             temporary.unlink()
         raise

@@ -19,3 +19,20 @@ def test_a_thousand_trials_are_measured(tmp_path: Path) -> None:
     assert row["record_128_ms"] > 0 and row["read_s"] > 0 and row["read_peak_MB"] > 10
     assert "record 128 ms" in done.stdout and done.stderr == ""
     assert [path.name for path in tmp_path.iterdir()] == ["growth.json"]
+
+
+@pytest.mark.long
+def test_commands_on_a_large_study_are_measured(tmp_path: Path) -> None:
+    """Every command succeeds on it, and the resumed search trains the one trial that is left."""
+    out = tmp_path / "study.json"
+    words = [sys.executable, SCRIPT.with_name("study.py"), "--sizes", "50", "--out", out]
+    done = subprocess.run(words, check=True, capture_output=True, text=True, cwd=tmp_path)
+    row = json.loads(out.read_text())["rows"]["50"]
+    assert set(row) == {"status", "report", "resume", "search again"}
+    assert ["CPU s to the first trial" in found for found in row.values()] == [
+        False,
+        False,
+        True,
+        False,
+    ]
+    assert "| status | 50 |" in done.stdout

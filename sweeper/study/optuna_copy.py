@@ -172,7 +172,8 @@ class OptunaCopy:
         name, url = self._folder.name, self._url
         study = DatabaseStudy(url, name) if url else JournalStudy(self._journal, name)
         self._study = study
-        expected = {_content(t): t for t in self._to_optuna(by_finish_time(self._results))}
+        # Only of what is missing: to make a trial for Optuna takes longer than to read its result.
+        expected = {_content_of(result): result for result in by_finish_time(self._results)}
         damaged = False
         try:
             trials = study.trials()
@@ -191,7 +192,8 @@ class OptunaCopy:
         if damaged or len(present) < len(trials) or not present <= expected.keys():
             study.clear()
             present = set()
-        study.add([trial for content, trial in expected.items() if content not in present])
+        missing = [result for content, result in expected.items() if content not in present]
+        study.add(self._to_optuna(missing))
 
     def _to_optuna(self, results: Iterable[Result]) -> list[FrozenTrial]:
         """`results` as Optuna's trials; one that cannot be shown is left out, with a notice."""
@@ -199,13 +201,12 @@ class OptunaCopy:
 
         trials, states = [], optuna.trial.TrialState
         for result in results:
-            failed = result.status == "failed" or math.isnan(result.objective)
-            ended = states.PRUNED if result.status == "pruned" else states.COMPLETE
+            state = _state(result)
             params = dict(result.trial.hps)
             try:
                 trial = optuna.trial.create_trial(
-                    state=states.FAIL if failed else ended,
-                    value=None if failed else result.objective,
+                    state=states[state],
+                    value=None if state == "FAIL" else result.objective,
                     params=params,
                     distributions={name: self._range(name, v) for name, v in params.items()},
                     user_attrs=_attributes(result),
@@ -248,6 +249,20 @@ def _attributes(result: Result) -> dict[str, Any]:
     attributes |= {"choices": dict(trial.choices)} if trial.choices else {}
     # MySQL refuses attributes much longer than this.
     return attributes | ({"error": result.error[:2000]} if result.error else {})
+
+
+def _state(result: Result) -> str:
+    """The name of Optuna's state of a result."""
+    if result.status == "failed" or math.isnan(result.objective):
+        return "FAIL"
+    return "PRUNED" if result.status == "pruned" else "COMPLETE"
+
+
+def _content_of(result: Result) -> str:
+    """The content of Optuna's trial of a result."""
+    values = None if (state := _state(result)) == "FAIL" else [result.objective]
+    attributes = [result.key, result.status, to_json(result.finished_at)]
+    return json.dumps([state, values, *attributes])
 
 
 def _content(trial: FrozenTrial) -> str:

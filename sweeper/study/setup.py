@@ -64,7 +64,7 @@ def write_setup(folder: Path, spec: TrialSpec) -> list[str]:
     written in between: a driver that is killed goes on from there.
     """
     aside, notes = folder / ASIDE, []
-    old = read_setup(folder) or _last_searched(Study.read(folder).results())
+    old = read_setup(folder) or _last_searched(Study.read(folder, curves=False).results())
     changed = changes(old, spec) if old is not None else {}
     if changed:  # its conclusion is drawn anew from its trials, should it come back
         (folder / "search.json").unlink(missing_ok=True)
@@ -127,7 +127,8 @@ def check_setup(folder: Path, spec: TrialSpec) -> None:
     if kept == spec or not (folder / "results").is_dir():
         return
     # What failed is tried again anyhow: to mend a command is no other study.
-    results = [result for result in Study.read(folder).results() if result.status != "failed"]
+    study = Study.read(folder, curves=False)
+    results = [result for result in study.results() if result.status != "failed"]
     kept = kept or _last_searched(results)
     if not results or kept is None or not (changed := changes(kept, spec)):
         return
