@@ -21,6 +21,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from sweeper.engine.measurements import RANGES
+from sweeper.files import read_json
 from sweeper.report.documents import number
 from sweeper.report.drawing import STYLE
 from sweeper.scaling.spec import layer_of, with_layer
@@ -105,7 +106,7 @@ def _runs(lab: Lab, name: str, parameterization: str, eta: float, *changed: str)
         if not (folder / "scales.json").exists() or _asked(folder) != words:
             lab.sweeper("check", "--scales", "--folder", str(folder), *words)
             (folder / "asked.json").write_text(json.dumps(words))
-        runs.append(operands(json.loads((folder / "scales.json").read_text())))
+        runs.append(operands(read_json(folder / "scales.json")))
     return runs
 
 

@@ -4,6 +4,7 @@ from pathlib import Path
 import pytest
 
 from sweeper.cli.check import _failed_size
+from sweeper.files import read_json
 from sweeper.verdict.ladder import Size
 from tests.cli.driver import SIZES, Run, assert_refused
 
@@ -133,7 +134,7 @@ def test_scales(sweeper: Run, workplace: Path) -> None:
     assert answer.code == 0 and "Operands of the matrix products" in answer.out
     names = {path.name for path in (workplace / "runs/a/check").iterdir()}
     assert names == {"scales.json", "scales.png", "scales.svg"}
-    record = json.loads((workplace / "runs/a/check/scales.json").read_text())
+    record = read_json(workplace / "runs/a/check/scales.json")
     assert {one["step"] for one in record} == {0, 2}
     assert {"product", "operand", "rms", "e4m3", "e5m2", "step"} == set(record[0])
     assert {one["operand"] for one in record} == {"input", "weight", "gradient"}
