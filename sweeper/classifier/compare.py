@@ -496,7 +496,7 @@ class SizeComparison:
         geometry = {
             "fan_in": spec.readout_fan_in,
             "base_fan_in": spec.base_readout_fan_in,
-            "own": at_target.factor / at_base.factor,
+            "built_in": at_target.factor / at_base.factor,
             "parameter": spec.name,
             "lookup": spec.lookup,
         }

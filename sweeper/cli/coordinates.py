@@ -104,8 +104,10 @@ def run_check(
             "no module's output was seen: the check reads what the modules within the model "
             "return, so put its parameters into modules of their own"
         )
-    own = experiment.settings.own
-    parameterization = None if own else prepare(trials[sizes[0]][0].spec).parameterization
+    scaled_by_user = experiment.settings.scaled_by_user
+    parameterization = (
+        None if scaled_by_user else prepare(trials[sizes[0]][0].spec).parameterization
+    )
     return [
         check_coordinates(
             axis,

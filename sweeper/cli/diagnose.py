@@ -187,7 +187,7 @@ class AblationTrainer:
     def _untaken(self, ablation: Ablation) -> str:
         """What an ablation would change and a command does not take; empty where it takes all."""
         settings = self.experiment.settings
-        by_plan = () if settings.own else ("parameterization", "optimizer")
+        by_plan = () if settings.scaled_by_user else ("parameterization", "optimizer")
         for key in ablation.overrides:
             group, _, name = key.partition(".")
             asked = name if group == "train" else key
@@ -209,7 +209,7 @@ class AblationTrainer:
         Only a change of the parameterization can be seen through: it is the same if it prescribes
         the same, at two rates, since decay may follow eta.
         """
-        if self.experiment.settings.own:
+        if self.experiment.settings.scaled_by_user:
             return False
         base = self.experiment.settings.base
         prepared_specs = [experiment.prepared(base) for experiment in (self.experiment, changed)]
@@ -241,7 +241,7 @@ class AblationTrainer:
         """What is known before any ablation; `eps` are the shares of `below_eps`."""
         settings, base, large = self.experiment.settings, self.experiment.settings.base, self.large
         hps = plain(self.best_log2)
-        if settings.own:
+        if settings.scaled_by_user:
             return self._own_situation(curves)
         prepared = self.experiment.prepared(large)
         plan = make_plan(prepared, base, large, hps, {})

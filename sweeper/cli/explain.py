@@ -79,7 +79,7 @@ def explain(
     `tree` is the configuration that the `invocation` gives: of a study, at its optimum.
     """
     settings = resolve(tree)
-    if settings.own:
+    if settings.scaled_by_user:
         raise ConfigError(
             "parameterization", "own", "a parameterization that says something of parameters"
         )

@@ -234,7 +234,7 @@ def _plan(
     target = Size(width=size.width, depth=size.depth)
     if command := settings.runner.argv(trial, folder.absolute(), write=True):
         source["target_command"] = command
-    if settings.own:
+    if settings.scaled_by_user:
         hps = in_use(settings.space, planned)
         return own_plan(settings.base, target, hps, source, law)
     prepared = experiment.prepared(size)

@@ -178,11 +178,10 @@ class Command:
             "code": self.digests,
         }
 
-    def check_use(self, hyperparameters: Sequence[str], *, own: bool) -> None:
+    def check_use(self, hyperparameters: Sequence[str], *, scaled_by_user: bool) -> None:
         """ConfigError for a placeholder that nothing fills, or a value that nothing takes.
 
-        With a parameterization of sweeper's (not `own`) hyperparameters reach the script by the
-        plan.
+        Unless they are `scaled_by_user`, hyperparameters reach the script by the plan.
         """
         if clash := sorted(RESERVED & set(hyperparameters)):
             raise ConfigError("space", clash[0], "another name: it is that of a placeholder")
@@ -195,15 +194,15 @@ class Command:
             if name not in known:
                 raise ConfigError("uses", name, f"no such name; {suggest(name, known)}")
         takes = self.names | set(self.uses)
-        if not own and "plan" not in takes:
+        if not scaled_by_user and "plan" not in takes:
             raise ConfigError(
                 "command",
                 " ".join(self.command),
                 "a command that takes the plan, such as --plan={plan}; or runner.uses=[plan], "
                 "where the script reads SWEEPER_PLAN",
             )
-        lacking = [n for n in hyperparameters if own and not {n, "trial", "*"} & takes]
-        if lacking:
+        lacking = [name for name in hyperparameters if not {name, "trial", "*"} & takes]
+        if scaled_by_user and lacking:
             name = lacking[0]
             raise ConfigError(
                 "command",

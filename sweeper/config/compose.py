@@ -1,9 +1,16 @@
-"""Hydra's one place: compose the configuration, or read a study's, and explain what is refused."""
+"""Hydra's one place: compose the configuration, or read a study's, and explain what is invalid.
+
+`compose_tree` goes from the words of a command line to a resolved tree of plain values: the words
+are rewritten and parsed, checked, composed by Hydra, and cut to what the user's classes take.
+`read_tree` does so for a study's `config.yaml`, which `to_yaml` wrote. A `DictConfig` never leaves
+this file. Hydra's own errors seldom name the key as typed, and never what it may have meant: the
+second half of the file is about these.
+"""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, cast
@@ -49,13 +56,17 @@ _CONFIG_ERRORS = (HydraException, OmegaConfBaseException, yaml.YAMLError, OSErro
 
 def compose_tree(overrides: Sequence[str], config_dir: Path | None = None) -> Tree:
     """The resolved configuration of the defaults and `overrides`; BadInput says what is wrong."""
-    # Overrides are parsed and checked before Hydra composes them: its own errors seldom name the
-    # key as typed, and never what it may have meant.
-    words = [_rewritten(word) for word in overrides]
-    parsed = parse_overrides(words, overrides)
-    _check_folder(config_dir)
+    # Overrides are parsed and checked before Hydra composes them: see above.
+    hydra_overrides = [_for_hydra(text) for text in overrides]
+    parsed = parse_overrides(hydra_overrides, overrides)
+    # Hydra takes the first config of a name on its search path, the primary folder first: it would
+    # pass over the user's. An identical copy does no harm.
+    for path in config_dir.glob("**/*.yaml") if config_dir else ():
+        shipped = conf_folder() / path.relative_to(cast(Path, config_dir))
+        if shipped.is_file() and shipped.read_bytes() != path.read_bytes():
+            raise BadInput(f"{path} has the name of one of sweeper's own configs: rename it")
     _check_groups(parsed, config_dir)
-    tree = _resolve(_compose(parsed, words, config_dir))
+    tree = _resolve(_compose(parsed, hydra_overrides, config_dir))
     for old in RENAMED:
         section, name = old.split(".")
         if isinstance(values := tree.get(section), Mapping) and name in values:
@@ -64,66 +75,164 @@ def compose_tree(overrides: Sequence[str], config_dir: Path | None = None) -> Tr
     if keys & {*OVERLAYS}:
         # What an experiment says of its own choice in a group is not meant for another choice.
         for group in keys & tree.keys() & groups(config_dir).keys():
-            choice = [w for w, o in zip(words, parsed, strict=True) if o.key_or_group == group]
+            pairs = zip(hydra_overrides, parsed, strict=True)
+            choice = [text for text, override in pairs if override.key_or_group == group]
             plain = _compose([], choice, config_dir).get(group) or {}
             values = tree[group].items()
             tree[group] = {k: v for k, v in values if k in plain or f"{group}.{k}" in keys}
     name_classes(classes_in(tree))
-    return _without_replaced_arguments(tree, parsed)
-
-
-def _renamed(key: str, value: object) -> ConfigError:
-    """The error for an old name."""
-    return ConfigError(key, value, f"it is named {RENAMED[key]} now")
-
-
-def _without_replaced_arguments(tree: Tree, parsed: Sequence[Override]) -> Tree:
-    """The tree without the config's arguments for a model that `model._target_=` replaced.
-
-    The user's class need not take them. Those that it takes, and what the command line itself
-    gives to the model, stay and are checked like everything else.
-    """
-    given = {str(override.key_or_group) for override in parsed}
+    # The config's arguments are those of its own model: a class of the user's (`model._target_=`)
+    # need not take them. Those that it takes, and what the command line itself gives to the model,
+    # stay and are checked like everything else.
     model = tree.get("model")
-    if "model._target_" not in given or not isinstance(model, dict):
-        return tree
-    with key_prefix("model"):
-        accepted = arguments(import_plugin(model.get(TARGET)))
-    remaining = {
-        name: value
-        for name, value in model.items()
-        if name in ("_target_", "width", "depth", *RULE_KEYS)
-        or name in accepted
-        or f"model.{name}" in given
-    }
-    return tree | {"model": remaining}
+    if f"model.{TARGET}" in keys and isinstance(model, dict):
+        with key_prefix("model"):
+            accepted = arguments(import_plugin(model.get(TARGET)))
+        for_any_model = (TARGET, "width", "depth", *RULE_KEYS)
+        tree["model"] = {
+            name: value
+            for name, value in model.items()
+            if name in for_any_model or name in accepted or f"model.{name}" in keys
+        }
+    return tree
 
 
-def parse_overrides(words: Sequence[str], typed: Sequence[str] = ()) -> list[Override]:
+def read_tree(path: Path, overrides: Sequence[str], config_dir: Path | None = None) -> Tree:
+    """A study's `config.yaml` with `overrides` on top; groups may be exchanged as a whole."""
+    config = _load_settings(path)
+    name_classes(classes_of_configs(config_dir))
+    hydra_overrides = [_for_hydra(text) for text in overrides]
+    parsed = parse_overrides(hydra_overrides, overrides)
+    _check_groups(parsed, config_dir)
+    keys = [str(override.key_or_group) for override in parsed]
+    # A kept configuration is no longer made of groups, so Hydra cannot exchange one: a new option
+    # is composed alone, with the overrides of its own keys, and put in the place of the old.
+    exchanged = set(keys) & groups(config_dir).keys()
+    for group in exchanged:
+        pairs = zip(hydra_overrides, keys, strict=True)
+        of_group = [text for text, key in pairs if key.split(".")[0] == group]
+        config[group] = compose_tree(of_group, config_dir).get(group)
+    for key, override in zip(keys, parsed, strict=True):
+        name_classes(classes_in({key.rpartition(".")[2]: override.value()}))
+        if key.split(".")[0] in exchanged:
+            continue
+        if override.is_delete():
+            raise BadInput(f"~{key}: a key of a study cannot be taken away; give it another value")
+        # Struct: a key that is not there is an error, but for + and ++.
+        OmegaConf.set_struct(config, not override.is_add() and not override.is_force_add())
+        try:
+            OmegaConf.update(config, key, override.value(), merge=True)
+        except OmegaConfBaseException as error:
+            tree = cast(Tree, OmegaConf.to_container(config))
+            allowed = f"there is no such key; {suggest_key(key, tree)}"
+            raise ConfigError(key, override.value(), allowed) from error
+    return _resolve(config)
+
+
+def _load_settings(path: Path) -> DictConfig:
+    """The configuration that `to_yaml` wrote to a file; BadInput when there is none."""
+    try:
+        check_summed(path.read_bytes())
+        config = OmegaConf.load(path)
+        tree = OmegaConf.to_container(config)
+    except _CONFIG_ERRORS as error:
+        raise BadInput(f"{path} cannot be read: {_message(error)}") from error
+    if not isinstance(tree, dict) or not tree:
+        raise BadInput(f"{path} cannot be read: it holds no settings")
+    # `to_yaml` writes none: what a file from elsewhere asks of this machine, such as a variable of
+    # the environment, is none of its business.
+    if found := next(filter(None, map(_INTERPOLATION.search, _texts(tree))), None):
+        raise BadInput(f"{path} cannot be read: {found[0]} is an interpolation, and no value")
+    settings: Tree = {}
+    for group, value in tree.items():
+        try:
+            with key_prefix(str(group)):
+                named = isinstance(value, dict)
+                settings[str(group)] = with_targets(str(group), value) if named else value
+        except ConfigError as error:
+            raise BadInput(f"{path}: {error}") from error
+    settings.pop("format", None)
+    for old, new in RENAMED.items():
+        section, name = old.split(".")
+        if isinstance(values := settings.get(section), dict) and name in values:
+            values.setdefault(new.removeprefix(f"{section}."), values.pop(name))
+    settings.setdefault("law", {TARGET: plugin_target("law", "none")})  # studies older than laws
+    return OmegaConf.create(settings)
+
+
+def _texts(value: Any) -> Iterator[str]:
+    """All texts in a tree, keys included."""
+    if isinstance(value, str):
+        yield value
+    for item in value.items() if isinstance(value, dict) else ():
+        yield from _texts(list(item))
+    for item in value if isinstance(value, list) else ():
+        yield from _texts(item)
+
+
+def to_yaml(tree: Mapping[str, Any]) -> str:
+    """The tree as a study's folder keeps it: with its format, plugins by their stable name."""
+    settings: Tree = {}
+    for group, value in tree.items():
+        with key_prefix(group):
+            settings[group] = with_names(group, value) if isinstance(value, dict) else value
+    return OmegaConf.to_yaml(OmegaConf.create(_literal({"format": FORMAT, **settings})))
+
+
+def _literal(value: Any) -> Any:
+    """The value with texts that OmegaConf reads back as they are: `${` begins no interpolation."""
+    if isinstance(value, str):
+        # Backslashes before it are halved when it is read: \${ is ${, and \\${ an interpolation.
+        return re.sub(r"(\\*)\$\{", lambda m: m[1] * 2 + "\\${", value)
+    if isinstance(value, Mapping):
+        return {key: _literal(item) for key, item in value.items()}
+    return [_literal(item) for item in value] if isinstance(value, list | tuple) else value
+
+
+def override_value(key: str, value: object) -> Any:
+    """What `value`, as an override gives it for `key`, stands for: interpolations resolved."""
+    return _resolve(OmegaConf.create({key: value}))[key]
+
+
+# Words of the command line into Hydra's overrides.
+
+
+def _for_hydra(text: str) -> str:
+    """An override as Hydra takes it.
+
+    `study=NAME` is short for `study.name=NAME`, `metric=PATTERN` for `runner.metric`. What may be
+    said of any model need not be in its config, which Hydra wants ++ for.
+    """
+    text = literal_metric(re.sub(r"^study=(?!\{)", "study.name=", text))
+    return re.sub(rf"^(?=model\.({'|'.join(RULE_KEYS)})=)", "++", text)
+
+
+def parse_overrides(overrides: Sequence[str], typed: Sequence[str] = ()) -> list[Override]:
     """Hydra's overrides; BadInput for one that is not of the form key=value, or a sweep.
 
-    A refusal quotes the words as they were `typed` (empty: they are).
+    Errors quote the words as they were `typed` (empty: they are).
     """
     try:
-        return [_parse(*both) for both in zip(words, typed or words, strict=True)]
+        return [_parse(*both) for both in zip(overrides, typed or overrides, strict=True)]
     except BadInput as error:
-        if advice := missing_dashes(typed or words):
+        if advice := missing_dashes(typed or overrides):
             raise BadInput(f"{error}.{advice}") from error
         raise
 
 
-def _parse(word: str, typed: str) -> Override:
-    if not re.match(r"^[+~]*[\w./-]+(=|$)", word) or ("=" not in word and word[0] != "~"):
+def _parse(text: str, typed: str) -> Override:
+    # Hydra's grammar takes much that is no override of ours, as a file's name for a group.
+    if not re.match(r"^[+~]*[\w./-]+(=|$)", text) or ("=" not in text and text[0] != "~"):
         raise BadInput(
             f"{typed!r} is not an override: write key=value, as in model.width=128 "
             "or parameterization=mup"
         )
     try:
-        override = OverridesParser.create().parse_override(word)
+        override = OverridesParser.create().parse_override(text)
     except (HydraException, ValueError) as error:
         reason = str(error).splitlines()[0]
         advice = "quote special characters: 'key=\"a value\"'"
-        if "model.roles={" in word:
+        if "model.roles={" in text:
             advice = """give roles as a list: 'model.roles=["*.bias=vector"]'"""
         raise BadInput(f"{typed!r} cannot be read ({reason}); {advice}") from error
     if (key := str(override.key_or_group)) in RENAMED:
@@ -133,27 +242,12 @@ def _parse(word: str, typed: str) -> Override:
     return override
 
 
-def _rewritten(word: str) -> str:
-    """The word as Hydra takes it.
-
-    `study=NAME` is short for `study.name=NAME`, `metric=PATTERN` for `runner.metric`. What may be
-    said of any model need not be in its config.
-    """
-    word = literal_metric(re.sub(r"^study=(?!\{)", "study.name=", word))
-    return re.sub(rf"^(?=model\.({'|'.join(RULE_KEYS)})=)", "++", word)
-
-
-def _check_folder(config_dir: Path | None) -> None:
-    """Refuse a config that Hydra would pass over for a shipped one of the same name."""
-    # The primary folder comes first in Hydra's search path. An identical copy does no harm.
-    for path in config_dir.glob("**/*.yaml") if config_dir else ():
-        shipped = conf_folder() / path.relative_to(cast(Path, config_dir))
-        if shipped.is_file() and shipped.read_bytes() != path.read_bytes():
-            raise BadInput(f"{path} has the name of one of sweeper's own configs: rename it")
+def _renamed(key: str, value: object) -> ConfigError:
+    return ConfigError(key, value, f"it is named {RENAMED[key]} now")
 
 
 def _check_groups(parsed: Sequence[Override], config_dir: Path | None) -> None:
-    """Refuse an option that its group does not have, and Hydra's own settings."""
+    """ConfigError for an option that its group does not have, and for Hydra's own settings."""
     options = groups(config_dir)
     for override in parsed:
         key, choice = str(override.key_or_group), override.value()
@@ -167,18 +261,22 @@ def _check_groups(parsed: Sequence[Override], config_dir: Path | None) -> None:
             raise ConfigError(key, choice, f"one of {', '.join(options[key])}")
 
 
+# Hydra at work, and what its errors mean.
+
+
 def _compose(
-    parsed: Sequence[Override], words: Sequence[str], config_dir: Path | None
+    parsed: Sequence[Override], overrides: Sequence[str], config_dir: Path | None
 ) -> DictConfig:
-    """Compose; when Hydra refuses a key, name it with what it may have meant.
+    """Hydra's composition; an error names the key that it does not know and what was meant.
 
     For that the choices of groups are composed alone: they have all keys that there are.
     """
     try:
-        return _hydra_compose(words, config_dir)
+        return _hydra_compose(overrides, config_dir)
     except _CONFIG_ERRORS as error:
         names = groups(config_dir)
-        choices = [w for w, o in zip(words, parsed, strict=True) if str(o.key_or_group) in names]
+        pairs = zip(overrides, parsed, strict=True)
+        choices = [text for text, override in pairs if str(override.key_or_group) in names]
         try:
             tree = cast(Tree, OmegaConf.to_container(_hydra_compose(choices, config_dir)))
         except _CONFIG_ERRORS:
@@ -187,74 +285,14 @@ def _compose(
         raise _key_error(tree, parsed, names, error) from error
 
 
-def _hydra_compose(words: Sequence[str], config_dir: Path | None) -> DictConfig:
-    """Hydra's composition of the defaults and `words`."""
+def _hydra_compose(overrides: Sequence[str], config_dir: Path | None) -> DictConfig:
     quoted = str(config_dir and config_dir.resolve()).replace("\\", r"\\").replace("'", r"\'")
     search_path = [f"hydra.searchpath=['file://{quoted}']"] if config_dir else []
     # Hydra is a singleton of the process, and fails where it was initialized before: by us, or by a
     # program of its own that calls us.
     GlobalHydra.instance().clear()
     with initialize_config_dir(str(conf_folder()), version_base="1.3"):
-        return compose("config", [*search_path, *words])
-
-
-def _key_error(
-    tree: Tree, parsed: Sequence[Override], names: Container[str], error: Exception
-) -> BadInput:
-    """The error for the first override whose key `tree` lacks; `names` are those of groups."""
-    classes = {f"{group}.{TARGET}" for group, value in tree.items() if isinstance(value, Mapping)}
-    keys = {*_dotted_keys(tree), *classes}
-    own_model = any(override.key_or_group == f"model.{TARGET}" for override in parsed)
-    for override in parsed:
-        key = str(override.key_or_group)
-        if key in names or override.is_add() or override.is_force_add():
-            continue
-        if not any(leaf == key or leaf.startswith(f"{key}.") for leaf in keys):
-            allowed = f"there is no such key; {suggest_key(key, tree)}"
-            if own_model and key.startswith("model."):
-                allowed += f" An argument of a class of your own is added: +{key}=..."
-            return ConfigError(key, override.value(), allowed)
-    return BadInput(_message(error))
-
-
-def suggest_key(key: str, tree: Mapping[str, Any]) -> str:
-    """What the unknown `key` may have meant: a near miss of its kind, or all that stands beside it.
-
-    A dotted key is one that differs by a letter or two beside it, or the key of another group with
-    the same last name, or else a near miss within its own group, where there is such a group. A
-    plain one is compared with the groups of the `tree`, then with last names.
-    """
-    dotted = {name for name in _dotted_keys(tree) if "." in name}
-    keys = dotted if "." in key else set(tree)
-    group, (place, _, last) = key.partition(".")[0], key.rpartition(".")
-    siblings = {name for name in dotted if place and name.rpartition(".")[0] == place}
-    twins = get_close_matches(last, [name.rpartition(".")[2] for name in siblings], cutoff=0.8)
-    if twins:
-        return f"did you mean {place}.{twins[0]}?"
-    near = get_close_matches(key, keys, cutoff=0.5)
-    namesakes = {name for name in dotted if name.rpartition(".")[2] == last}
-    if namesakes and ("." in key or not near):
-        keys = namesakes
-    elif isinstance(tree.get(group), Mapping):
-        keys = {name for name in keys if name.startswith(f"{group}.")}
-    if namesakes >= keys or get_close_matches(key, keys, cutoff=0.5):
-        return suggest(key, keys)
-    prefix, beside = "", tree
-    for part in key.split(".")[:-1]:
-        if not isinstance(beside.get(part), Mapping):
-            break
-        prefix, beside = f"{prefix}{part}.", beside[part]
-    return suggest(key, (f"{prefix}{name}" for name in beside if name != "_target_"))
-
-
-def _dotted_keys(tree: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
-    """Dotted names of all leaves, but those of classes."""
-    for key, value in tree.items():
-        name = f"{prefix}{key}"
-        if isinstance(value, Mapping) and value:
-            yield from _dotted_keys(value, f"{name}.")
-        elif key != "_target_":
-            yield name
+        return compose("config", [*search_path, *overrides])
 
 
 def _resolve(config: DictConfig) -> Tree:
@@ -277,106 +315,70 @@ def _resolve(config: DictConfig) -> Tree:
 
 def _message(error: Exception) -> str:
     """A library's message without its tail of internals, beginning with the key where known."""
+    # OmegaConf appends "full_key: ..., object_type=..." to what it says, Hydra a traceback.
     key = getattr(error, "full_key", None)
     text = " ".join(re.split(r"\n\n|\n +(?:full_key|object_type)", str(error))[0].split())
     text = re.sub(r'^\w+ raised while resolving interpolation: "?(.*?)"?$', r"\1", text)
     return f"{key}: {text}" if key else text
 
 
-def override_value(key: str, value: object) -> Any:
-    """What `value`, as an override gives it for `key`, stands for: interpolations resolved."""
-    return _resolve(OmegaConf.create({key: value}))[key]
+def _key_error(
+    tree: Tree, parsed: Sequence[Override], names: Container[str], error: Exception
+) -> BadInput:
+    """The error for the first override whose key `tree` lacks; `names` are those of groups."""
+    classes = {f"{group}.{TARGET}" for group, value in tree.items() if isinstance(value, Mapping)}
+    keys = {*_dotted_keys(tree), *classes}
+    user_model = any(override.key_or_group == f"model.{TARGET}" for override in parsed)
+    for override in parsed:
+        key = str(override.key_or_group)
+        if key in names or override.is_add() or override.is_force_add():
+            continue
+        if not any(leaf == key or leaf.startswith(f"{key}.") for leaf in keys):
+            allowed = f"there is no such key; {suggest_key(key, tree)}"
+            if user_model and key.startswith("model."):
+                allowed += f" An argument of a class of your own is added: +{key}=..."
+            return ConfigError(key, override.value(), allowed)
+    return BadInput(_message(error))
 
 
-def read_tree(path: Path, overrides: Sequence[str], config_dir: Path | None = None) -> Tree:
-    """A study's `config.yaml` with `overrides` on top; groups may be exchanged as a whole."""
-    config = _load_settings(path)
-    name_classes(classes_of_configs(config_dir))
-    words = [_rewritten(word) for word in overrides]
-    parsed = parse_overrides(words, overrides)
-    _check_groups(parsed, config_dir)
-    keys = [str(override.key_or_group) for override in parsed]
-    # A kept configuration is no longer made of groups, so Hydra cannot exchange one: a new option
-    # is composed alone, with the overrides of its own keys, and put in the place of the old.
-    exchanged = set(keys) & groups(config_dir).keys()
-    for group in exchanged:
-        of_group = [w for w, key in zip(words, keys, strict=True) if key.split(".")[0] == group]
-        config[group] = compose_tree(of_group, config_dir).get(group)
-    for key, override in zip(keys, parsed, strict=True):
-        name_classes(classes_in({key.rpartition(".")[2]: override.value()}))
-        if key.split(".")[0] not in exchanged:
-            _apply(config, key, override)
-    return _resolve(config)
+def suggest_key(key: str, tree: Mapping[str, Any]) -> str:
+    """What the unknown `key` may have meant: a near miss of its kind, or all that stands beside it.
+
+    A dotted key is one that differs by a letter or two beside it, or the key of another group with
+    the same last name, or else a near miss within its own group, where there is such a group. A
+    plain one is compared with the groups of the `tree`, then with last names.
+    """
+    dotted = {name for name in _dotted_keys(tree) if "." in name}
+    keys = dotted if "." in key else set(tree)
+    group, (place, _, last) = key.partition(".")[0], key.rpartition(".")
+    # modle.width has no siblings; model.widht has model.width.
+    siblings = {name for name in dotted if place and name.rpartition(".")[0] == place}
+    twins = get_close_matches(last, [name.rpartition(".")[2] for name in siblings], cutoff=0.8)
+    if twins:
+        return f"did you mean {place}.{twins[0]}?"
+    # model.steps and steps are train.steps.
+    near = get_close_matches(key, keys, cutoff=0.5)
+    namesakes = {name for name in dotted if name.rpartition(".")[2] == last}
+    if namesakes and ("." in key or not near):
+        keys = namesakes
+    elif isinstance(tree.get(group), Mapping):
+        keys = {name for name in keys if name.startswith(f"{group}.")}
+    if namesakes >= keys or get_close_matches(key, keys, cutoff=0.5):
+        return suggest(key, keys)
+    # Nothing is near: all keys at the deepest place of the key that there is.
+    prefix, beside = "", tree
+    for part in key.split(".")[:-1]:
+        if not isinstance(beside.get(part), Mapping):
+            break
+        prefix, beside = f"{prefix}{part}.", beside[part]
+    return suggest(key, (f"{prefix}{name}" for name in beside if name != TARGET))
 
 
-def _load_settings(path: Path) -> DictConfig:
-    """The configuration that `to_yaml` wrote to a file; BadInput when there is none."""
-    try:
-        check_summed(path.read_bytes())
-        config = OmegaConf.load(path)
-        tree = OmegaConf.to_container(config)
-    except _CONFIG_ERRORS as error:
-        raise BadInput(f"{path} cannot be read: {_message(error)}") from error
-    if not isinstance(tree, dict) or not tree:
-        raise BadInput(f"{path} cannot be read: it holds no settings")
-    # `to_yaml` writes none: what a file from elsewhere asks of this machine, such as a variable of
-    # the environment, is none of its business.
-    if found := next(filter(None, map(_INTERPOLATION.search, _texts(tree))), None):
-        raise BadInput(f"{path} cannot be read: {found[0]} is an interpolation, and no value")
-    try:
-        settings = {k: _rename_plugins(str(k), v, with_targets) for k, v in tree.items()}
-    except ConfigError as error:
-        raise BadInput(f"{path}: {error}") from error
-    settings.pop("format", None)
-    for old, new in RENAMED.items():
-        section, name = old.split(".")
-        if isinstance(values := settings.get(section), dict) and name in values:
-            values.setdefault(new.removeprefix(f"{section}."), values.pop(name))
-    settings.setdefault("law", {TARGET: plugin_target("law", "none")})  # studies older than laws
-    return OmegaConf.create(settings)
-
-
-def _texts(value: Any) -> Iterator[str]:
-    """All texts in a tree, keys included."""
-    if isinstance(value, str):
-        yield value
-    for item in value.items() if isinstance(value, dict) else ():
-        yield from _texts(list(item))
-    for item in value if isinstance(value, list) else ():
-        yield from _texts(item)
-
-
-def _rename_plugins(group: str, value: Any, rename: Callable[[str, Tree], Tree]) -> Any:
-    """A group's settings with the classes in it renamed; ConfigError names the group."""
-    with key_prefix(group):
-        return rename(group, value) if isinstance(value, dict) else value
-
-
-def _apply(config: DictConfig, key: str, override: Override) -> None:
-    """Apply one override to a configuration that was composed before."""
-    if override.is_delete():
-        raise BadInput(f"~{key}: a key of a study cannot be taken away; give it another value")
-    # Struct: a key that is not there is an error, but for + and ++.
-    OmegaConf.set_struct(config, not override.is_add() and not override.is_force_add())
-    try:
-        OmegaConf.update(config, key, override.value(), merge=True)
-    except OmegaConfBaseException as error:
-        tree = cast(Tree, OmegaConf.to_container(config))
-        allowed = f"there is no such key; {suggest_key(key, tree)}"
-        raise ConfigError(key, override.value(), allowed) from error
-
-
-def to_yaml(tree: Mapping[str, Any]) -> str:
-    """The tree as a study's folder keeps it: with its format, plugins by their stable name."""
-    settings = {group: _rename_plugins(group, value, with_names) for group, value in tree.items()}
-    return OmegaConf.to_yaml(OmegaConf.create(_literal({"format": FORMAT, **settings})))
-
-
-def _literal(value: Any) -> Any:
-    """The value with texts that OmegaConf reads back as they are: `${` begins no interpolation."""
-    if isinstance(value, str):
-        # Backslashes before it are halved when it is read: \${ is ${, and \\${ an interpolation.
-        return re.sub(r"(\\*)\$\{", lambda m: m[1] * 2 + "\\${", value)
-    if isinstance(value, Mapping):
-        return {key: _literal(item) for key, item in value.items()}
-    return [_literal(item) for item in value] if isinstance(value, list | tuple) else value
+def _dotted_keys(tree: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
+    """Dotted names of all leaves, but those of classes."""
+    for key, value in tree.items():
+        name = f"{prefix}{key}"
+        if isinstance(value, Mapping) and value:
+            yield from _dotted_keys(value, f"{name}.")
+        elif key != TARGET:
+            yield name

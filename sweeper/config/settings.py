@@ -3,7 +3,8 @@
 `resolve` is where a key of conf/ becomes a checked field. A group (optimizer, search, ...) is built
 as the class that it names, a section (train, transfer, check, study) as a record; both by
 `records.call_checked`, which reads names, types and bounds from the annotations. A model is built
-without weights (`engine/prepare.py`).
+without weights (`engine/prepare.py`). `resolve` stands first with its steps behind it, then the
+search space, then what it returns: `Settings`, and `Experiment`, which makes trials of it.
 """
 
 from __future__ import annotations
@@ -49,85 +50,6 @@ from sweeper.trial import (
 )
 from sweeper.verdict.ladder import JOINT_AXIS, LADDER_AXES, LadderRule, LadderSize, Size, label_size
 
-# The search space that a configuration describes, and what makes its plugins.
-
-
-def read_space(parameterization: Mapping[str, Any], optional_names: Sequence[str]) -> Space:
-    """The search space of a parameterization's config: every hyperparameter it has, no other.
-
-    `optional_names`, factors on settings of the training, may be in any space and need not be.
-    """
-    space = parameterization.get("space")
-    if not isinstance(space, Mapping):
-        raise ConfigError("space", space, "a mapping from hyperparameter to {low, high, default}")
-    config = {key: value for key, value in parameterization.items() if key != "space"}
-    checked = checked_plugin(config, Parameterization)
-    required = checked.hyperparameters or _own_names(space)
-    choices = (*required, *optional_names)
-    for name in space:
-        if name not in choices:
-            allowed = f"no such name; {suggest(name, choices)}"
-            raise ConfigError(f"space.{name}", space[name], allowed)
-    names = (*required, *(name for name in optional_names if name in space))
-    own = not checked.hyperparameters
-    return {name: _axis(f"space.{name}", space.get(name), own=own) for name in names}
-
-
-def _own_names(space: Mapping[str, Any]) -> tuple[str, ...]:
-    """The names of a command's own hyperparameters, the learning rate first."""
-    for name in space:
-        if not (isinstance(name, str) and name.isidentifier()):
-            raise ConfigError("space", name, "names of letters, digits and underscores")
-    if "eta" not in space:
-        raise ConfigError("space", sorted(space), "eta among them: here that is the learning rate")
-    return ("eta", *(name for name in space if name != "eta"))
-
-
-def is_own(raw: Mapping[str, Any]) -> bool:
-    """Whether a configuration's parameterization is `own`."""
-    return plugin_name("parameterization", str(raw["parameterization"].get(TARGET))) == "own"
-
-
-def _axis(key: str, value: Any, *, own: bool) -> Axis:
-    if not isinstance(value, Mapping):
-        choices = ", or {choices, default}" if own else ""
-        raise ConfigError(key, value, f"a mapping {{low, high, default}}, in log2{choices}")
-    if "choices" in value:
-        if not own or key == "space.eta":
-            raise ConfigError(f"{key}.choices", value["choices"], "a range {low, high, default}")
-        return _choices(key, value)
-    with key_prefix(key):
-        axis: Axis = call_checked(Axis, value, {})
-    return axis
-
-
-def _choices(key: str, value: Mapping[str, Any]) -> Axis:
-    """A list of choices as an axis over its places; the default is the first where none is said."""
-    if other := sorted(set(value) - {"choices", "default"}):
-        raise ConfigError(f"{key}.{other[0]}", value[other[0]], "choices and default alone")
-    choices = value["choices"]
-    if not isinstance(choices, Sequence) or isinstance(choices, str) or not choices:
-        raise ConfigError(f"{key}.choices", choices, "a list of values")
-    for choice in choices:
-        if not isinstance(choice, Choice) or choice in (math.inf, -math.inf) or choice != choice:
-            raise ConfigError(f"{key}.choices", choice, "texts, finite numbers, true or false")
-    # 1, 1.0 and true are equal in Python, and three values of a command line.
-    kinds = [(type(choice), choice) for choice in choices]
-    if len(set(kinds)) < len(kinds):
-        raise ConfigError(f"{key}.choices", list(choices), "each value once")
-    default = value.get("default", choices[0])
-    if (type(default), default) not in kinds:
-        raise ConfigError(f"{key}.default", default, f"one of {list(choices)}")
-    place = float(kinds.index((type(default), default)))
-    return Axis(low=0.0, high=len(choices) - 1.0, default=place, choices=tuple(choices))
-
-
-def checked_plugin(config: Mapping[str, Any], kind: type) -> Any:
-    """Build a plugin; ConfigError for one that lacks a member of the protocol `kind`."""
-    with user_code(TARGET, config.get(TARGET), "a class that takes these values"):
-        return build_plugin(config, protocol=kind)
-
-
 MAX_SIZE = Size(width=2**20, depth=2**12)
 """A larger size is a slip of the pen, and building its model would take forever."""
 MAX_TRIALS = 10**6
@@ -149,6 +71,263 @@ SECTIONS = (*GROUPS, "study", "train", "transfer", "check")
 """The mappings that make up a configuration, beside the key `root`."""
 
 
+def resolve(raw: Mapping[str, Any]) -> Settings:
+    """Check the tree and build its plugins; ConfigError names the first key that is invalid."""
+    keys = {*SECTIONS, "root"}
+    for key in raw:
+        if key not in keys:
+            raise ConfigError(key, raw[key], f"there is no such key; {suggest(key, keys)}")
+    for key in SECTIONS:
+        if not isinstance(raw.get(key), Mapping):
+            raise ConfigError(key, raw.get(key), "a mapping, which no configuration can do without")
+    if "root" not in raw:
+        raise ConfigError("root", None, "the path of a folder")
+
+    def plugin(group: str, kind: type) -> Any:
+        with key_prefix(group):
+            return checked_plugin(raw[group], kind)
+
+    def section(key: str, kind: type) -> Any:
+        with key_prefix(key):
+            return call_checked(kind, raw[key], {})
+
+    def base_size(key: str) -> int:
+        value, limit = raw["model"].get(key), getattr(MAX_SIZE, key)
+        if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= limit:
+            raise ConfigError(f"model.{key}", value, f"a whole number from 1 to {limit}")
+        return value
+
+    optimizer = plugin("optimizer", Optimizer)
+    with key_prefix("parameterization"):
+        space = read_space(raw["parameterization"], optional_hyperparameters(optimizer))
+    study: StudySettings = section("study", StudySettings)
+    base = Size(width=base_size("width"), depth=base_size("depth"))
+    search = plugin("search", Strategy)
+    settings = Settings(
+        raw=raw,
+        name=check_study_name(study.name if study.name is not None else default_name(raw)),
+        storage=study.storage,
+        root=read_root(raw["root"]),
+        space=space,
+        search=search,
+        runner=plugin("runner", RunnerSettings),
+        launcher=plugin("launcher", Launcher),
+        source=plugin("data", Source),
+        logger=plugin("logger", Logger),
+        fp8=plugin("fp8", Fp8),
+        law=plugin("law", Law),
+        transfer=section("transfer", LadderRule),
+        check=section("check", CheckRule),
+        base=base,
+    )
+    # Order matters: the model is built at its base first, and what it has no place for leaves the
+    # space; counts and ladders are judged on the space that is left.
+    with key_prefix("runner"):
+        settings.runner.precision(settings.launcher)
+    _check_runner(settings)
+    check_model_size(settings, settings.base)
+    if not settings.scaled_by_user:
+        settings = _fitted_to_model(settings)
+    with key_prefix("search"):
+        phases = settings.search.plan(settings.space)
+    if (trials := sum(phase.trials for phase in phases)) > MAX_TRIALS:
+        raise ConfigError("search", f"{trials} trials", f"at most {MAX_TRIALS}")
+    rule = settings.transfer
+    if (trials := rule.points_per_line() * rule.seeds) > MAX_TRIALS:
+        raise ConfigError("transfer", f"{trials} trials a size", f"at most {MAX_TRIALS}")
+    _check_ladders(settings)
+    return settings
+
+
+def checked_plugin(config: Mapping[str, Any], kind: type) -> Any:
+    """Build a plugin; ConfigError for one that lacks a member of the protocol `kind`."""
+    with user_code(TARGET, config.get(TARGET), "a class that takes these values"):
+        return build_plugin(config, protocol=kind)
+
+
+def default_name(raw: Mapping[str, Any]) -> str:
+    """`<parameterization>-<search>-w<width>-d<depth>`; a user's own class by its module."""
+    names = [plugin_name(g, str(raw[g][TARGET])) for g in ("parameterization", "search")]
+    parts = [name.split(".")[-2] if "." in name else name for name in names]
+    return "-".join([*parts, f"w{raw['model']['width']}", f"d{raw['model']['depth']}"])
+
+
+def _check_runner(settings: Settings) -> None:
+    """ConfigError for what the runner's trials cannot be given, or would not look at."""
+    runner = settings.runner
+    try:
+        runner.check_use(tuple(settings.space), scaled_by_user=settings.scaled_by_user)
+    except ConfigError as error:
+        # A runner names its own keys; one that speaks of another section names it whole.
+        whole = error.key.partition(".")[0] in SECTIONS
+        raise error if whole else error.below("runner") from error
+    if not runner.takes("data") and not isinstance(settings.source, UserData):
+        name = settings.plugin_spec("data").name
+        raise ConfigError("data", name, "data=own: the command reads its own")
+    check_seeds(settings, "search.seeds", getattr(settings.search, "seeds", 1))
+
+
+def check_seeds(settings: Settings, key: str, seeds: int) -> None:
+    """ConfigError for several seeds where they would all be the same run."""
+    if seeds > 1 and not settings.runner.takes("seed"):
+        raise ConfigError(
+            key,
+            seeds,
+            "1 alone: the command takes no {seed}, so that all runs of a point would be the same. "
+            "Where the script takes one, add it and search again: --seed={seed}, or "
+            "runner.uses=[seed] where it reads trial.json",
+        )
+
+
+def check_model_size(settings: Settings, size: Size) -> None:
+    """Build the model of `size` without weights; ConfigError names the invalid `model.` key."""
+    for key in ("width", "depth"):
+        if getattr(size, key) > (limit := getattr(MAX_SIZE, key)):
+            raise ConfigError(f"model.{key}", getattr(size, key), f"at most {limit}")
+    if settings.scaled_by_user:
+        return  # the model is the command's, and nobody else can build it
+    target = settings.raw["model"].get(TARGET)
+    with user_code(f"model.{TARGET}", target, "a model that can be built"):
+        prepare(settings.spec(placeholder_data(settings), "float32", size))
+
+
+def placeholder_data(settings: Settings) -> dict[str, Any]:
+    """An identity of the data as far as the configuration tells it, before the data are read.
+
+    Where only the data could tell, 256 classes stand in for tokens, which are bytes by default, and
+    10 for arrays, as of digits. They change the shapes of embedding and readout in a dimension that
+    no width makes grow, and so neither roles nor exponents.
+    """
+    classes = getattr(settings.source, "vocab_size", None) or 256
+    if isinstance(settings.source, UserData):
+        classes = settings.source.classes
+    data: dict[str, Any] = {"digest": "", "classes": classes, "heldout_fraction": 0.05}
+    if (shape := getattr(settings.source, "input_shape", None)) is not None:
+        data |= {"input_shape": list(shape), "classes": 10}
+    return data | getattr(settings.source, "placeholder", {})
+
+
+def _fitted_to_model(settings: Settings) -> Settings:
+    """The settings without hyperparameters that change nothing in the model, and notes on it.
+
+    To search them would spend trials on noise. ConfigError for one that is asked for by name.
+    """
+    prepared = prepare(settings.spec(placeholder_data(settings), "float32", settings.base))
+    dead = [name for name in prepared.dead_hyperparameters() if name in settings.space]
+    pairs = getattr(settings.search, "pairs", None) or ()
+    asked = {*(getattr(settings.search, "axes", None) or ()), *(n for pair in pairs for n in pair)}
+    for name in dead:
+        if name in asked or name == settings.transfer.hyperparameter:
+            of_curves = name == settings.transfer.hyperparameter
+            key = "transfer.hyperparameter" if of_curves else "search"
+            allowed = "it changes nothing in this model: a hyperparameter that does"
+            raise ConfigError(key, name, allowed)
+    notes = list(unscaled_notes(prepared.unseen_ops(), prepared.architecture.hints))
+    if dead:
+        notes.insert(0, f"{', '.join(dead)}: changes nothing in this model, and is not searched")
+    space = {name: axis for name, axis in settings.space.items() if name not in dead}
+    # Parts of the parameterization without a place in this model, over all layers by one name.
+    lacking = prepared.not_applied(plain(defaults(space)))
+    if named := dict.fromkeys(with_layer(name, "*") for name in lacking):
+        notes.append(
+            f"the model has no place for {', '.join(named)} of the parameterization: not applied"
+        )
+    notes += prepared.architecture.cautions
+    return replace(settings, space=space, notes=tuple(notes))
+
+
+def _check_ladders(settings: Settings) -> None:
+    """Check the sizes of the ladders, and the hyperparameter of their curves."""
+    hyperparameter = settings.transfer.hyperparameter
+    chosen_axes(settings.space, [hyperparameter], key="transfer.hyperparameter")
+    if settings.space[hyperparameter].choices:
+        raise ConfigError(
+            "transfer.hyperparameter", hyperparameter, "a hyperparameter with a range, not choices"
+        )
+    for axis, sizes in settings.transfer.ladders(settings.ladder_base).items():
+        for size in sizes:
+            try:
+                check_model_size(settings, size)
+            except ConfigError as error:
+                # These keys depend on the size: the error is the ladder's. Others are the model's.
+                if error.key not in ("model.width", "model.depth", "model.ffn_ratio"):
+                    raise
+                key = LADDER_AXES.get(axis, "sizes")
+                joint = axis == JOINT_AXIS
+                value = label_size(asdict(size), axis) if joint else getattr(size, axis)
+                allowed = f"sizes that the model can have ({error})"
+                raise ConfigError(f"transfer.{key}", value, allowed) from error
+
+
+# The search space that a configuration describes.
+
+
+def read_space(parameterization: Mapping[str, Any], optional_names: Sequence[str]) -> Space:
+    """The search space of a parameterization's config: every hyperparameter it has, no other.
+
+    `optional_names`, factors on settings of the training, may be in any space and need not be.
+    `parameterization=own` has no hyperparameters: there the user names them, the learning rate eta
+    first, and an axis may be a list of choices.
+    """
+    space = parameterization.get("space")
+    if not isinstance(space, Mapping):
+        raise ConfigError("space", space, "a mapping from hyperparameter to {low, high, default}")
+    config = {key: value for key, value in parameterization.items() if key != "space"}
+    required = checked_plugin(config, Parameterization).hyperparameters
+    named_by_user = not required
+    if named_by_user:
+        for name in space:
+            if not (isinstance(name, str) and name.isidentifier()):
+                raise ConfigError("space", name, "names of letters, digits and underscores")
+        if "eta" not in space:
+            allowed = "eta among them: here that is the learning rate"
+            raise ConfigError("space", sorted(space), allowed)
+        required = ("eta", *(name for name in space if name != "eta"))
+    choices = (*required, *optional_names)
+    for name in space:
+        if name not in choices:
+            allowed = f"no such name; {suggest(name, choices)}"
+            raise ConfigError(f"space.{name}", space[name], allowed)
+    names = (*required, *(name for name in optional_names if name in space))
+    return {
+        name: _axis(f"space.{name}", space.get(name), may_choose=named_by_user and name != "eta")
+        for name in names
+    }
+
+
+def _axis(key: str, value: Any, *, may_choose: bool) -> Axis:
+    """A range in log2, or a list of choices as an axis over its places."""
+    if not isinstance(value, Mapping):
+        listed = ", or {choices, default}" if may_choose else ""
+        raise ConfigError(key, value, f"a mapping {{low, high, default}}, in log2{listed}")
+    if "choices" not in value:
+        with key_prefix(key):
+            axis: Axis = call_checked(Axis, value, {})
+        return axis
+    if not may_choose:
+        raise ConfigError(f"{key}.choices", value["choices"], "a range {low, high, default}")
+    if other := sorted(set(value) - {"choices", "default"}):
+        raise ConfigError(f"{key}.{other[0]}", value[other[0]], "choices and default alone")
+    choices = value["choices"]
+    if not isinstance(choices, Sequence) or isinstance(choices, str) or not choices:
+        raise ConfigError(f"{key}.choices", choices, "a list of values")
+    for choice in choices:
+        if not isinstance(choice, Choice) or choice in (math.inf, -math.inf) or choice != choice:
+            raise ConfigError(f"{key}.choices", choice, "texts, finite numbers, true or false")
+    # 1, 1.0 and true are equal in Python, and three values of a command line.
+    kinds = [(type(choice), choice) for choice in choices]
+    if len(set(kinds)) < len(kinds):
+        raise ConfigError(f"{key}.choices", list(choices), "each value once")
+    default = value.get("default", choices[0])
+    if (type(default), default) not in kinds:
+        raise ConfigError(f"{key}.default", default, f"one of {list(choices)}")
+    place = float(kinds.index((type(default), default)))
+    return Axis(low=0.0, high=len(choices) - 1.0, default=place, choices=tuple(choices))
+
+
+# What a checked configuration is, and the trials that it makes.
+
+
 @dataclass(frozen=True, kw_only=True)
 class StudySettings:
     """A study's name (None: made from the configuration) and its Optuna URL (None: a journal)."""
@@ -157,7 +336,7 @@ class StudySettings:
     storage: str | None = None
 
     def __post_init__(self) -> None:
-        """Refuse what is no URL."""
+        """ConfigError for what is no URL."""
         if self.storage is not None and "://" not in self.storage:
             allowed = "null, or a URL such as mysql://host/name"
             raise ConfigError("storage", redact(self.storage), allowed)
@@ -188,9 +367,10 @@ class Settings:
     notes: tuple[str, ...] = ()
 
     @property
-    def own(self) -> bool:
+    def scaled_by_user(self) -> bool:
         """Whether a command scales by itself: no parameterization of sweeper's says anything."""
-        return is_own(self.raw)
+        target = str(self.raw["parameterization"].get(TARGET))
+        return plugin_name("parameterization", target) == "own"
 
     @property
     def folder(self) -> Path:
@@ -212,6 +392,7 @@ class Settings:
         config = with_names(group, self.raw[group])
         non_arguments = {"parameterization": ("space",), "model": ("width", "depth")}
         omitted = (TARGET, *non_arguments.get(group, ()))
+        # Rules that say nothing are left out: a key that was never given is no other trial.
         rules = RULE_KEYS if group == "model" else ()
         arguments = {
             key: value
@@ -287,198 +468,3 @@ class Experiment:
         return Trial(
             spec=self.spec(size), log2_hps=numbers, seed=seed, phase=phase, choices=choices
         )
-
-
-def resolve(raw: Mapping[str, Any]) -> Settings:
-    """Check the tree and build its plugins; ConfigError names the first key that is refused."""
-    _check_sections(raw)
-
-    def plugin(group: str, kind: type) -> Any:
-        with key_prefix(group):
-            return checked_plugin(raw[group], kind)
-
-    def section(key: str, kind: type) -> Any:
-        with key_prefix(key):
-            return call_checked(kind, raw[key], {})
-
-    optimizer = plugin("optimizer", Optimizer)
-    with key_prefix("parameterization"):
-        space = read_space(raw["parameterization"], optional_hyperparameters(optimizer))
-    study: StudySettings = section("study", StudySettings)
-    base = Size(width=_base_size(raw, "width"), depth=_base_size(raw, "depth"))
-    search = plugin("search", Strategy)
-    settings = Settings(
-        raw=raw,
-        name=check_study_name(study.name if study.name is not None else default_name(raw)),
-        storage=study.storage,
-        root=read_root(raw["root"]),
-        space=space,
-        search=search,
-        runner=plugin("runner", RunnerSettings),
-        launcher=plugin("launcher", Launcher),
-        source=plugin("data", Source),
-        logger=plugin("logger", Logger),
-        fp8=plugin("fp8", Fp8),
-        law=plugin("law", Law),
-        transfer=section("transfer", LadderRule),
-        check=section("check", CheckRule),
-        base=base,
-    )
-    # Order matters: the model is built at its base first, and what it has no place for leaves the
-    # space; counts and ladders are judged on the space that is left.
-    with key_prefix("runner"):
-        settings.runner.precision(settings.launcher)
-    _check_runner(settings)
-    check_model_size(settings, settings.base)
-    settings = _fitted_to_model(settings)
-    _check_counts(settings)
-    _check_ladders(settings)
-    return settings
-
-
-def _check_runner(settings: Settings) -> None:
-    """Refuse what the runner's trials cannot be given, or would not look at."""
-    runner = settings.runner
-    try:
-        runner.check_use(tuple(settings.space), own=settings.own)
-    except ConfigError as error:
-        whole = error.key.partition(".")[0] in SECTIONS
-        raise error if whole else error.below("runner") from error
-    if not runner.takes("data") and not isinstance(settings.source, UserData):
-        name = settings.plugin_spec("data").name
-        raise ConfigError("data", name, "data=own: the command reads its own")
-    if getattr(settings.search, "seeds", 1) > 1:
-        check_seeds(settings, "search.seeds", settings.search.seeds)  # type: ignore[attr-defined]
-
-
-def check_seeds(settings: Settings, key: str, seeds: int) -> None:
-    """ConfigError for several seeds where they would all be the same run."""
-    if seeds > 1 and not settings.runner.takes("seed"):
-        raise ConfigError(
-            key,
-            seeds,
-            "1 alone: the command takes no {seed}, so that all runs of a point would be the same. "
-            "Where the script takes one, add it and search again: --seed={seed}, or "
-            "runner.uses=[seed] where it reads trial.json",
-        )
-
-
-def _fitted_to_model(settings: Settings) -> Settings:
-    """The settings without hyperparameters that change nothing in the model, and notes on it.
-
-    To search them would spend trials on noise. ConfigError for one that is asked for by name.
-    """
-    if settings.own:
-        return settings
-    prepared = prepare(settings.spec(placeholder_data(settings), "float32", settings.base))
-    dead = [name for name in prepared.dead_hyperparameters() if name in settings.space]
-    pairs = getattr(settings.search, "pairs", None) or ()
-    asked = {*(getattr(settings.search, "axes", None) or ()), *(n for pair in pairs for n in pair)}
-    for name in dead:
-        if name in asked or name == settings.transfer.hyperparameter:
-            key = (
-                "transfer.hyperparameter" if name == settings.transfer.hyperparameter else "search"
-            )
-            allowed = "it changes nothing in this model: a hyperparameter that does"
-            raise ConfigError(key, name, allowed)
-    notes = list(unscaled_notes(prepared.unseen_ops(), prepared.architecture.hints))
-    if dead:
-        notes.insert(0, f"{', '.join(dead)}: changes nothing in this model, and is not searched")
-    space = {name: axis for name, axis in settings.space.items() if name not in dead}
-    # Parts of the parameterization without a place in this model, over all layers by one name.
-    lacking = prepared.not_applied(plain(defaults(space)))
-    if named := dict.fromkeys(with_layer(name, "*") for name in lacking):
-        notes.append(
-            f"the model has no place for {', '.join(named)} of the parameterization: not applied"
-        )
-    notes += prepared.architecture.cautions
-    return replace(settings, space=space, notes=tuple(notes))
-
-
-def _check_sections(raw: Mapping[str, Any]) -> None:
-    """Refuse a tree that has other parts than a configuration has."""
-    keys = {*SECTIONS, "root"}
-    for key in raw:
-        if key not in keys:
-            raise ConfigError(key, raw[key], f"there is no such key; {suggest(key, keys)}")
-    for key in SECTIONS:
-        if not isinstance(raw.get(key), Mapping):
-            raise ConfigError(key, raw.get(key), "a mapping, which no configuration can do without")
-    if "root" not in raw:
-        raise ConfigError("root", None, "the path of a folder")
-
-
-def _base_size(raw: Mapping[str, Any], key: str) -> int:
-    """`model.<key>`, a positive whole number."""
-    value, limit = raw["model"].get(key), getattr(MAX_SIZE, key)
-    if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= limit:
-        raise ConfigError(f"model.{key}", value, f"a whole number from 1 to {limit}")
-    return value
-
-
-def _check_counts(settings: Settings) -> None:
-    """Refuse a plan that nobody could mean."""
-    with key_prefix("search"):
-        phases = settings.search.plan(settings.space)
-    if (trials := sum(phase.trials for phase in phases)) > MAX_TRIALS:
-        raise ConfigError("search", f"{trials} trials", f"at most {MAX_TRIALS}")
-    rule = settings.transfer
-    if (trials := rule.points_per_line() * rule.seeds) > MAX_TRIALS:
-        raise ConfigError("transfer", f"{trials} trials a size", f"at most {MAX_TRIALS}")
-
-
-def _check_ladders(settings: Settings) -> None:
-    """Check the sizes of the ladders, and the hyperparameter of their curves."""
-    hyperparameter = settings.transfer.hyperparameter
-    chosen_axes(settings.space, [hyperparameter], key="transfer.hyperparameter")
-    if settings.space[hyperparameter].choices:
-        raise ConfigError(
-            "transfer.hyperparameter", hyperparameter, "a hyperparameter with a range, not choices"
-        )
-    for axis, sizes in settings.transfer.ladders(settings.ladder_base).items():
-        for size in sizes:
-            try:
-                check_model_size(settings, size)
-            except ConfigError as error:
-                if error.key not in ("model.width", "model.depth", "model.ffn_ratio"):
-                    raise
-                key = LADDER_AXES.get(axis, "sizes")
-                joint = axis == JOINT_AXIS
-                value = label_size(asdict(size), axis) if joint else getattr(size, axis)
-                allowed = f"sizes that the model can have ({error})"
-                raise ConfigError(f"transfer.{key}", value, allowed) from error
-
-
-def check_model_size(settings: Settings, size: Size) -> None:
-    """Build the model of `size` without weights; ConfigError names the `model.` key refused."""
-    for key in ("width", "depth"):
-        if getattr(size, key) > (limit := getattr(MAX_SIZE, key)):
-            raise ConfigError(f"model.{key}", getattr(size, key), f"at most {limit}")
-    if settings.own:
-        return
-    target = settings.raw["model"].get("_target_")
-    with user_code("model._target_", target, "a model that can be built"):
-        prepare(settings.spec(placeholder_data(settings), "float32", size))
-
-
-def placeholder_data(settings: Settings) -> dict[str, Any]:
-    """An identity of the data as far as the configuration tells it, before the data are read.
-
-    Where only the data could tell, 256 classes stand in for tokens, which are bytes by default, and
-    10 for arrays, as of digits. They change the shapes of embedding and readout in a dimension that
-    no width makes grow, and so neither roles nor exponents.
-    """
-    classes = getattr(settings.source, "vocab_size", None) or 256
-    if isinstance(settings.source, UserData):
-        classes = settings.source.classes
-    data: dict[str, Any] = {"digest": "", "classes": classes, "heldout_fraction": 0.05}
-    if (shape := getattr(settings.source, "input_shape", None)) is not None:
-        data |= {"input_shape": list(shape), "classes": 10}
-    return data | getattr(settings.source, "placeholder", {})
-
-
-def default_name(raw: Mapping[str, Any]) -> str:
-    """`<parameterization>-<search>-w<width>-d<depth>`; a user's own class by its module."""
-    names = [plugin_name(g, str(raw[g][TARGET])) for g in ("parameterization", "search")]
-    parts = [name.split(".")[-2] if "." in name else name for name in names]
-    return "-".join([*parts, f"w{raw['model']['width']}", f"d{raw['model']['depth']}"])

@@ -67,9 +67,9 @@ class Engine(Bounded):
 
     failures: ClassVar[int] = 10
 
-    def check_use(self, hyperparameters: Sequence[str], *, own: bool) -> None:
+    def check_use(self, hyperparameters: Sequence[str], *, scaled_by_user: bool) -> None:
         """ConfigError without a parameterization: the engine must know what to do with each."""
-        if own:
+        if scaled_by_user:
             raise ConfigError(
                 "parameterization", "own", "a parameterization: own is for runner=command"
             )

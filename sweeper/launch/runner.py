@@ -65,10 +65,10 @@ class RunnerSettings(Protocol):
         """Whether trials can measure a kind of `measurements.MEASUREMENTS` beside their loss."""
         ...
 
-    def check_use(self, hyperparameters: Sequence[str], *, own: bool) -> None:
+    def check_use(self, hyperparameters: Sequence[str], *, scaled_by_user: bool) -> None:
         """ConfigError where trials cannot be given these hyperparameters.
 
-        `own`: no parameterization of sweeper's says what they do to each parameter.
+        `scaled_by_user`: no parameterization of sweeper's says what they do to each parameter.
         """
         ...
 

@@ -97,12 +97,14 @@ class AttentionScale(Attention):
     value multiplies the family's own scale by the ratio. `output` is a plain factor.
     """
 
-    def __init__(self, head_size: int, seq_len: int, *, causal: bool, own: float = 1.0) -> None:
-        """As in `Attention`; `own` is the family's scale over head_size^-1/2."""
+    def __init__(
+        self, head_size: int, seq_len: int, *, causal: bool, built_in: float = 1.0
+    ) -> None:
+        """As in `Attention`; `built_in` is the family's scale over head_size^-1/2."""
         super().__init__(head_size, seq_len, causal=causal)
         self.logit.fill_(head_size**-0.5)
-        if not isclose(own, 1.0):
-            self.geometry["own"] = own
+        if not isclose(built_in, 1.0):
+            self.geometry["built_in"] = built_in
 
 
 class BranchScale(ScaledModule):
@@ -216,8 +218,10 @@ def scale_attention(net: Any, head_size: int, seq_len: int) -> None:
             size = next((getattr(module, n) for n in names if hasattr(module, n)), head_size)
             causal = bool(getattr(module, "is_causal", True))
             scale = getattr(module, "scaling", None)
-            own = scale * sqrt(size) if isinstance(scale, int | float) and scale else 1.0
-            module.add_module(ATTENTION, AttentionScale(size, seq_len, causal=causal, own=own))
+            known = isinstance(scale, int | float) and scale
+            built_in = scale * sqrt(size) if known else 1.0
+            factors = AttentionScale(size, seq_len, causal=causal, built_in=built_in)
+            module.add_module(ATTENTION, factors)
 
 
 def scale_branches(net: nn.Module, family: str, depth: int, base_depth: int) -> None:

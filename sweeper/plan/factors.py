@@ -211,9 +211,9 @@ def planned_factors(answers: Iterable[Answer]) -> tuple[PlannedFactor, ...]:
             kind=answer.op.kind,
             factor=key,
             where=answer.where,
-            # `own` is the model's scale over head_size^-1/2, which stays in its code.
+            # `built_in` is the model's scale over head_size^-1/2, which stays in its code.
             value=value
-            * (answer.op.geometry.get("own", 1.0) if _is_logit(answer.op, key) else 1.0),
+            * (answer.op.geometry.get("built_in", 1.0) if _is_logit(answer.op, key) else 1.0),
             usual=answer.usual(key),
             head_size=answer.op.geometry.get("head_size", 0),
             branch=answer.op.geometry.get("branch", 0),

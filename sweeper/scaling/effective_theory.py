@@ -69,7 +69,7 @@ class EffectiveTheory(BaseParameterization):
 
     def tied_output(self, op: ScaledOp, hps: PlainHps) -> float:
         """n^-(1+s)/2 (footnote 8) over the model's own factor."""
-        return float(op.geometry["fan_in"] ** (-(1 + self.s) / 2) / op.geometry["own"])
+        return float(op.geometry["fan_in"] ** (-(1 + self.s) / 2) / op.geometry["built_in"])
 
     def lr_factor(self, spec: ParamSpec, update: Update) -> float:
         """SGD's lambda, or AdamW's, which is lambda |g|: AdamW divides a step by |g| itself."""

@@ -72,7 +72,7 @@ class Relative(BaseParameterization):
     def tied_output(self, op: ScaledOp, hps: PlainHps) -> float:
         """1/m over the model's own factor; without an `alignment` there is no rule."""
         m = op.geometry["fan_in"] / op.geometry["base_fan_in"]
-        return 1.0 if self.alignment is None else float(1 / (m * op.geometry["own"]))
+        return 1.0 if self.alignment is None else float(1 / (m * op.geometry["built_in"]))
 
     def exponents(self, spec: ParamSpec, update: Update = Update.SIGN) -> Exponents:
         """The parameter's exponents of width, as they are applied.
@@ -267,7 +267,7 @@ class ScaledEmbedding(BaseParameterization):
     def tied_output(self, op: ScaledOp, hps: PlainHps) -> float:
         """1/m over the model's own factor: a tied table moves as an embedding does."""
         m = op.geometry["fan_in"] / op.geometry["base_fan_in"]
-        return float(1 / (m * op.geometry["own"]))
+        return float(1 / (m * op.geometry["built_in"]))
 
 
 # `parameterization=own`: a user command scales by itself, and takes hyperparameters as they are.

@@ -153,7 +153,7 @@ class ScaledOp:
     `causal` for attention; `branch` (1 .. `branches`), `branches`, `base_branches` and, where
     they are not 1, `attentions` (branches of a layer before its FFN) for a residual; `classes`
     for the loss. A "tied_readout" is the output of an embedding that is also the head: `fan_in`
-    and `base_fan_in`, the entries that it sums over, and `own`, the factor on the logits that
+    and `base_fan_in`, the entries that it sums over, and `built_in`, the factor on the logits that
     the model itself has at this size over the one that it has at the base. Of a plain model it
     has the `parameter`'s name, and `lookup`: whether rows of it are picked by numbers.
     """
@@ -383,7 +383,7 @@ class BaseParameterization(Bounded):
         The rows move by O(1), as an embedding must. A sum over fan-in of them, once aligned, moves
         by as much as the fan-in.
         """
-        return float(1 / (op.geometry["fan_in"] * op.geometry["own"]))
+        return float(1 / (op.geometry["fan_in"] * op.geometry["built_in"]))
 
     def scale_op(self, op: ScaledOp, hps: PlainHps) -> dict[str, float]:
         """Attention's scale, and the depth rule's on residual branches; else nothing is scaled."""

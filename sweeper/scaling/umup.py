@@ -148,5 +148,5 @@ class UMuP:
                 return {"logit": hps["alpha_loss_softmax"]}
             case "tied_readout":
                 # The readout's multiplier; the rows themselves are N(0, 1) for both of their uses.
-                return {"output": 1 / (geometry["fan_in"] * geometry["own"])}
+                return {"output": 1 / (geometry["fan_in"] * geometry["built_in"])}
         raise ValueError(f"unknown operation {op.kind!r} at {op.name}")

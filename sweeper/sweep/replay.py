@@ -41,7 +41,7 @@ def scale_of(experiment: Experiment, size: Size, log2_hps: Log2Hps) -> Scale:
     batch, steps = (int(getattr(size, k, getattr(base, k))) for k in ("batch_size", "steps"))
     tokens = batch * steps * (example_length(experiment) or 1)
     scale = Scale(width=size.width, depth=size.depth, batch=batch, steps=steps, tokens=tokens)
-    if settings.own:
+    if settings.scaled_by_user:
         return replace(scale, betas=None)
     prepared = experiment.prepared(size)
     known = prepared.optimizer.settings(plain(log2_hps))
@@ -77,7 +77,7 @@ def _cautions(experiment: Experiment, factors: Factors, base: Scale, target: Sca
     Otherwise the parameterization may have a factor of its own on decay.
     """
     settings = experiment.settings
-    if settings.own:
+    if settings.scaled_by_user:
         changed = [key for key in ("eps", "weight_decay") if getattr(factors, key) != 1]
         unset = [key for key in changed if not _takes(experiment, key)]
         usual = replace(base, betas=USUAL_BETAS)
@@ -116,7 +116,7 @@ def planned_log2(experiment: Experiment, size: Size, log2_hps: Log2Hps) -> Log2H
 def after_law(experiment: Experiment, applied: AppliedLaw, log2_hps: Log2Hps) -> Log2Hps:
     """Hyperparameters as a law leaves them; a user command takes those of its space alone."""
     moved = applied.apply(log2_hps)
-    if not experiment.settings.own:
+    if not experiment.settings.scaled_by_user:
         return moved
     return Log2Hps({n: moved[n] if _takes(experiment, n) else v for n, v in log2_hps.items()})
 

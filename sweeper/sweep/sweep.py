@@ -251,7 +251,7 @@ class Sweep:
         # rung lies before the end of the longest. In a user command's space `warmup` may be
         # something else.
         warmup, axis = train.warmup, settings.space.get("warmup")
-        if axis is not None and not settings.own:
+        if axis is not None and not settings.scaled_by_user:
             warmup = train.with_hps(PlainHps({"warmup": 2.0**axis.high})).warmup
         return Pruner.from_trials(
             [result for result in self.study.results() if result.trial.spec == trial.spec],

@@ -17,7 +17,7 @@ from tests.golden import Golden
 from tests.refusals import refused
 
 HEAD_SIZE, CLASSES = 4, 11
-TIED = {"rows.weight": {"fan_in": 8, "base_fan_in": 8, "own": 1.0}}
+TIED = {"rows.weight": {"fan_in": 8, "base_fan_in": 8, "built_in": 1.0}}
 BRANCHES = ["layers.*.attention", "layers.*.mlp"]
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*batching rule for aten")

@@ -228,7 +228,7 @@ def test_a_tied_head_is_an_operation(way: str, name: str, own: float, golden: Go
     )
     (op,) = comparison.tied
     assert (op.name, op.kind) == (name, "tied_readout")
-    expected = {"fan_in": 64, "base_fan_in": 16, "own": own}
+    expected = {"fan_in": 64, "base_fan_in": 16, "built_in": own}
     assert op.geometry == pytest.approx({**expected, "parameter": "table.weight", "lookup": True})
     spec = by_name(comparison)["table.weight"]
     assert (spec.role, spec.lookup, spec.fan_in) == (Role.EMBEDDING, True, 50)

@@ -34,7 +34,7 @@ def test_nested_arguments_and_lists_are_filled() -> None:
     assert argv == ["x", "--optimizer.lr=0.5", "--betas=[0.5, 0.9]", "--on=True"]
     assert line.names == {"eta"}
     with pytest.raises(ConfigError) as caught:
-        line.check_use(["lr"], own=True)
+        line.check_use(["lr"], scaled_by_user=True)
     assert (caught.value.key, caught.value.value) == ("arguments.optimizer.lr", "{eta}")
 
 

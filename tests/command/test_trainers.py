@@ -180,4 +180,4 @@ def test_presets_compose_and_name_no_unknown_placeholder() -> None:
         word = f"runner.command=['python','{SCRIPT}','--x={{eta}}']"
         runner = build_plugin(compose_tree([f"runner={name}", word, *given])["runner"])
         assert isinstance(runner, Command)
-        runner.check_use(("eta",), own=True)
+        runner.check_use(("eta",), scaled_by_user=True)

@@ -152,7 +152,7 @@ def test_tied_readouts_are_told(golden: Golden) -> None:
         return model
 
     specs = specs_between(build, base=(32, 2), target=(128, 2), inputs=torch.zeros(2, 6).long())
-    geometry = {"fan_in": 128, "base_fan_in": 32, "own": 0.5}
+    geometry = {"fan_in": 128, "base_fan_in": 32, "built_in": 0.5}
     op = ScaledOp(name="lm_head", kind="tied_readout", geometry=geometry)
     attention = ScaledOp(name="core", kind="attention", geometry={})
     golden.says("\n".join(tied_readouts(specs, [attention, op], {"lm_head": {"output": 0.5}})))

@@ -320,7 +320,7 @@ def test_scaled_decay_leaves_the_factor_of_width_out() -> None:
 
 
 def test_a_tied_table_gives_logits_over_the_growth() -> None:
-    geometry = {"fan_in": 64, "base_fan_in": 16, "own": 1.0}
+    geometry = {"fan_in": 64, "base_fan_in": 16, "built_in": 1.0}
     op = ScaledOp(name="head", kind="tied_readout", geometry=geometry)
     assert ScaledEmbedding().scale_op(op, GAMMAS_OF_ONE) == {"output": 0.25}
 

@@ -90,7 +90,7 @@ class Experiment:
     def settings(self) -> SimpleNamespace:
         return SimpleNamespace(
             law=NoLaw(),
-            own=False,
+            scaled_by_user=False,
             search=self.search,
             space=self.space,
             base=self.base,
