@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 from torch import nn
 
@@ -26,9 +25,17 @@ from sweeper.classifier.compare import (
 from sweeper.classifier.numbers import width_dependent
 from sweeper.classifier.roles import UNUSED, LayerMatching
 from sweeper.classifier.trace import Inputs, ModelTrace, Sizes, Tracer
-from sweeper.errors import BadInput, ConfigError, suggest
+from sweeper.errors import BadInput
 from sweeper.models.scaled import ScaledModule
-from sweeper.scaling.spec import DEPTH_NAME, ParamSpec, Role, ScaledOp, layer_of, with_layer
+from sweeper.scaling.spec import (
+    DEPTH_NAME,
+    ParamSpec,
+    Role,
+    ScaledOp,
+    layer_of,
+    parse_role,
+    with_layer,
+)
 
 __all__ = [
     "Build",
@@ -92,25 +99,22 @@ def compare(
             )
         grown = [name for name in names if base[name] != target[name]] or names[:1]
         wider = {**base, **{name: 2 * base[name] for name in grown}}
+    # The first of these that can be built counts: some depths must be even. The target's own depth
+    # comes last: it may be large, and is only needed where no small one works.
+    deeper: list[Sizes] = []
+    if depth and isinstance(base[depth], int):
+        deeper += [{**base, depth: base[depth] + 1}, {**base, depth: 2 * base[depth]}]
+    if depth and target[depth] != base[depth]:
+        deeper.append({**base, depth: target[depth]})
     return _compare(
         Tracer(build=build, inputs=inputs),
         base=base,
         wider=wider,
-        deeper=list(_deeper(base, target, depth)) if depth else [],
+        deeper=deeper,
         target=target,
         depth=depth,
         roles=roles,
     )
-
-
-def _deeper(base: Sizes, target: Sizes, depth: str) -> Iterator[dict[str, Any]]:
-    """Sizes of deeper models, the first that can be built counts: some depths must be even."""
-    # The target's own depth last: it may be large, and is only needed where no small one works.
-    if isinstance(base[depth], int):
-        yield {**base, depth: base[depth] + 1}
-        yield {**base, depth: 2 * base[depth]}
-    if target[depth] != base[depth]:
-        yield {**base, depth: target[depth]}
 
 
 def classify(
@@ -205,7 +209,7 @@ def _compare(
         growth=growth,
         depth=int(target[depth]) if depth else 1,
         base_depth=int(base[depth]) if depth else 1,
-        roles={pattern: _parse_role(pattern, role) for pattern, role in (roles or {}).items()},
+        roles={pattern: parse_role(pattern, role) for pattern, role in (roles or {}).items()},
     )
     specs = comparison.specs()
     cautions = [*_unused(specs), *_cautions(growth), *_depth_cautions(growth, depth)]
@@ -292,6 +296,7 @@ def _cautions(growth: Growth) -> Iterator[str]:
             f"at {described(base)} and at {described(wider)} but not at {described(target)}: sizes "
             "are rounded, and the base is another shape than the target, not a small copy of it"
         )
+    # Factors are named by their power of the width; the first size that differs stands for it.
     sizes = [name for name in base if base[name] != wider[name]]
     ratio = wider[sizes[0]] / base[sizes[0]] if isinstance(base[sizes[0]], int) else 1.0
     yield from width_dependent(
@@ -303,6 +308,7 @@ def _depth_cautions(growth: Growth, depth: str | None) -> Iterator[str]:
     """A depth that changes nothing, or layers that no depth makes."""
     base, _, target = growth.sizes
     names = growth.base.shapes.keys(), growth.target.shapes.keys()
+    # Layers at the target alone, and no depth between: an argument is a depth by another name.
     new = [name for name in names[1] - names[0] if layer_of(name) is not None]
     deeper = depth is not None and base[depth] != target[depth]
     if new and not deeper:
@@ -316,13 +322,6 @@ def _depth_cautions(growth: Growth, depth: str | None) -> Iterator[str]:
             f"its parameters are the same at {described(base)} and at {described(target)}: it "
             "ignores its depth, or its layers share them"
         )
-
-
-def _parse_role(pattern: str, role: Role | str) -> Role:
-    try:
-        return Role(role)
-    except ValueError:
-        raise ConfigError(f"roles[{pattern}]", role, suggest(str(role), list(Role))) from None
 
 
 def scaled_ops(model: nn.Module) -> list[ScaledOp]:

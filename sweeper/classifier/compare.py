@@ -21,9 +21,9 @@ from sweeper.classifier.roles import (
     LayerMatching,
     RoleDecision,
     decide_role,
-    given_role,
     lies_in,
     repeated_containers,
+    user_role,
 )
 from sweeper.classifier.state import Undecided, Use, UseKind, UseSignature, decisive_uses
 from sweeper.classifier.trace import ModelTrace, Sizes
@@ -91,22 +91,18 @@ class Growth:
         more = {i for i in late if i not in deep} - {*grown}
         if more and name not in self.rounded:
             self.rounded.append(name)
-        self._check_direction(name, base_name, grown)
-        return tuple(sorted({*grown, *more}))
-
-    def _check_direction(self, name: str, base_name: str, grown: tuple[int, ...]) -> None:
-        """BadInput if a dimension that grows with the width shrinks towards a wider target."""
+        # A dimension that grows with the width must not shrink towards a wider target.
         base, wider, target = self.sizes
         up = [s for s in base if _larger(wider[s], base[s]) and _larger(target[s], base[s])]
         down = [s for s in base if _larger(base[s], target[s])]
-        small, large = self.base.shapes[base_name], self.wider.shapes[base_name]
-        there = self.target.shapes[name]
-        if up and not down and any(there[i] < small[i] < large[i] for i in grown):
+        large = self.wider.shapes[base_name]
+        if up and not down and any(there[i] < shape[i] < large[i] for i in grown):
             raise BadInput(
-                f"parameter {name} is {list(small)} at {described(base)}, {list(large)} at "
+                f"parameter {name} is {list(shape)} at {described(base)}, {list(large)} at "
                 f"{described(wider)}, but {list(there)} at {described(target)}: it grows with the "
                 "width and shrinks, so no rule of width holds. Take sizes that divide evenly"
             )
+        return tuple(sorted({*grown, *more}))
 
     def depth_dims(self, base_name: str) -> tuple[int, ...]:
         """Dimensions that grow with the depth (layers in one stacked parameter)."""
@@ -187,14 +183,8 @@ def fans_by_layout(shape: Sequence[int], role: Role, width_dims: Sequence[int]) 
     return (rows, rest) if role is Role.EMBEDDING else (rest, rows)
 
 
-def fans_as_used(
-    trace: ModelTrace, name: str, signature: UseSignature, width_dims: Sequence[int]
-) -> tuple[int, int]:
-    """Fans of the use with this signature; Undecided if the model of this size has none."""
-    return _use(trace, name, signature).fans(width_dims)
-
-
 def _use(trace: ModelTrace, name: str, signature: UseSignature) -> Use:
+    """The use with this signature; Undecided if the model of this size has none."""
     use = uses_of(trace, name).get(signature)
     if use is None:
         raise Undecided("the model of the size asked for uses it in other ways than the base model")
@@ -230,6 +220,7 @@ def inferred_fans(
     shares: set[tuple[Fraction, Fraction]] = set()
     for trace, name in pairs:
         use, small = _use(trace, name, signature), trace.shapes[name]
+        # A convolution's kernel, say, makes its fan 9 times the dimension at every width.
         spans = [_spanned(use, width_dims, small, side) for side in ("in", "out")]
         fans = use.fans(width_dims)
         shares.add((Fraction(fans[0], spans[0]), Fraction(fans[1], spans[1])))
@@ -306,7 +297,10 @@ class SizeComparison:
 
     def specs(self) -> list[ParamSpec]:
         """All specs; BadInput lists the parameters that cannot be decided."""
-        self._check_roles()
+        for pattern, role in self.roles.items():
+            if not any(fnmatchcase(name, pattern) for name in self.target.shapes):
+                allowed = f"no parameter matches; {suggest(pattern, self.target.shapes)}"
+                raise ConfigError(f"roles[{pattern}]", str(role), allowed)
         self.growth.check()
         specs = [spec for name in self.target.shapes if (spec := self._spec(name)) is not None]
         if self.problems:
@@ -322,12 +316,6 @@ class SizeComparison:
             replace(op, name=op.geometry["parameter"]) if names.count(op.name) > 1 else op
             for op in ops
         ]
-
-    def _check_roles(self) -> None:
-        for pattern, role in self.roles.items():
-            if not any(fnmatchcase(name, pattern) for name in self.target.shapes):
-                allowed = f"no parameter matches; {suggest(pattern, self.target.shapes)}"
-                raise ConfigError(f"roles[{pattern}]", str(role), allowed)
 
     def _refusal(self) -> BadInput:
         """Every parameter that cannot be decided, why, and what to give."""
@@ -393,10 +381,10 @@ class SizeComparison:
                 return RoleDecision(role=Role.FIXED, note=f"not trained; {error}")
             if override is None:
                 raise
-            return given_role(override, (self.base.uses or {}).get(base_name, ()), None)
+            return user_role(override, (self.base.uses or {}).get(base_name, ()), None)
         if override is None or traced.role is override:
             return traced
-        return given_role(override, (self.base.uses or {})[base_name], traced)
+        return user_role(override, (self.base.uses or {})[base_name], traced)
 
     def _traced(self, name: str, base_name: str, width_dims: tuple[int, ...]) -> RoleDecision:
         """The role as the traces tell it.
@@ -420,6 +408,7 @@ class SizeComparison:
         if self.growth.at_target and self.target.uses is not None:
             at_target = uses_of(self.target, name)
         decision = decide_role(base, wider, width_dims, at_target)
+        # See above: what more heads read the wider the model is, is no readout.
         few, many = (trace.products.get(base_name, 0) for trace in (self.base, self.wider))
         if decision.role is Role.READOUT and many > few:
             return replace(decision, role=Role.HIDDEN, note=REPEATED.format(decision.note))
@@ -448,6 +437,7 @@ class SizeComparison:
             return groups_as_used(trace, name, decision)
         small, shape = self.base.shapes[base_name], trace.shapes[name]
         groups = Fraction(groups_as_used(self.base, base_name, decision))
+        # Of a target too large to be traced: as many more as its dimensions are larger.
         growth = (Fraction(shape[dim], small[dim]) for dim in decision.growing_groups)
         return round(groups * prod(growth)) if groups > 1 else 1
 
@@ -461,7 +451,7 @@ class SizeComparison:
     ) -> tuple[int, int]:
         """Fans of one use, as traced, or as they follow from the smaller models."""
         if trace.uses is not None:
-            return fans_as_used(trace, name, signature, width_dims)
+            return _use(trace, name, signature).fans(width_dims)
         smaller = [(t, base_name) for t in (self.base, self.wider)]
         return inferred_fans(smaller, trace.shapes[name], signature, width_dims)
 

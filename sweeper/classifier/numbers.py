@@ -7,7 +7,7 @@ noted when it is made, also while the model is built: Gemma's root of the width 
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import groupby
 from math import log
@@ -125,13 +125,7 @@ class NumberMode(TorchFunctionMode):
         super().__init__()  # type: ignore[no-untyped-call, unused-ignore]
         self.numbers, self.module = numbers, module
 
-    def __torch_function__(
-        self,
-        func: Any,
-        types: Iterable[type],
-        args: tuple[Any, ...] = (),
-        kwargs: Mapping[str, Any] | None = None,
-    ) -> Any:
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Run `func`, and note its result."""
         named = dict(kwargs or {})
         if func is F.scaled_dot_product_attention:
@@ -143,7 +137,10 @@ class NumberMode(TorchFunctionMode):
         # Of ones a number is known, and no gain of a norm: nobody reads these.
         made = func in _MADE_OF_NUMBERS or (func is torch.ones and out.numel() == 1)
         if made and isinstance(out, Tensor) and out.numel() <= MAX_KNOWN:
-            self._note_made(out, func, args, named)
+            leaves = tree_leaves((args, named))
+            if "out" not in named and not any(isinstance(leaf, Tensor) for leaf in leaves):
+                with _disable_current_modes():  # made again, on the CPU, for its values
+                    self.numbers.note(out, func(*args, **{**named, "device": "cpu"}))
         elif (
             getattr(func, "__name__", "") in _FILLING
             and (known := self._filled(*args, **named)) is not None
@@ -162,15 +159,6 @@ class NumberMode(TorchFunctionMode):
         elif _writes(func):
             self.numbers.forget(args[0] if args else named["tensor"])
         return out
-
-    def _note_made(
-        self, out: Tensor, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> None:
-        """Make the tensor again, on the CPU, and note its values."""
-        if "out" in kwargs or any(isinstance(leaf, Tensor) for leaf in tree_leaves((args, kwargs))):
-            return
-        with _disable_current_modes():
-            self.numbers.note(out, func(*args, **{**kwargs, "device": "cpu"}))
 
     def _computed(
         self, out: object, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]

@@ -24,6 +24,7 @@ from sweeper.scaling.spec import layer_of, with_layer
 
 FUSED = F.scaled_dot_product_attention
 WHOLE = F.multi_head_attention_forward
+WHOLE_SIZES = ("embed_dim_to_check", "num_heads")
 PRODUCTS: tuple[object, ...] = (
     torch.matmul,
     torch.bmm,
@@ -195,7 +196,12 @@ class AttentionWatch(FunctionWatch):
             usual = head_size**-0.5 if scale is None else known
             self.saw_attention(func, SeenAttention(head_size, usual, arguments["key"].shape[-2]))
         elif func is WHOLE:
-            self._note_whole(*args, **kwargs)
+            # What `nn.MultiheadAttention` calls, sequence first: query, key, value, width, heads.
+            names = ("query", "key", "value", *WHOLE_SIZES)
+            by_name = {**dict(zip(names, args, strict=False)), **kwargs}
+            width, heads = (by_name[name] for name in WHOLE_SIZES)
+            size, length = width // heads, by_name["key"].shape[0]
+            self.saw_attention(WHOLE, SeenAttention(size, size**-0.5, length))
         # q k^T is any product of two activations until a softmax of the same shape follows it.
         elif func in PRODUCTS:
             tensors = [x for x in (*args, *kwargs.values()) if isinstance(x, Tensor)][-2:]
@@ -208,20 +214,6 @@ class AttentionWatch(FunctionWatch):
                 head_size = self._product[1]
                 self.saw_attention(func, SeenAttention(head_size, None, result.shape[-1]))
             self._product = None
-
-    def _note_whole(
-        self,
-        query: Tensor,
-        key: Tensor,
-        value: Tensor,
-        embed_dim_to_check: int,
-        num_heads: int,
-        *_: object,
-        **__: object,
-    ) -> None:
-        """The call that `nn.MultiheadAttention` makes, sequence first."""
-        head_size = embed_dim_to_check // num_heads
-        self.saw_attention(WHOLE, SeenAttention(head_size, head_size**-0.5, key.shape[0]))
 
 
 class OperationWatch(AttentionWatch):

@@ -68,7 +68,10 @@ def apply_scales(model: nn.Module, sites: Sequence[OpSite]) -> None:
         module, calls = modules[name], list[PlainScale]()
         for site in here:
             scale = PlainScale(site, _parameter_of(model, site))
-            module.add_module(_free_name(module, f"scaled_{site.kind}"), scale)
+            free_name = f"scaled_{site.kind}"
+            while hasattr(module, free_name):
+                free_name += "_"
+            module.add_module(free_name, scale)
             if site.kind == "residual":
                 # Bound now: a closure over the loop's `scale` would see the last one.
                 module.register_forward_hook(
@@ -80,13 +83,6 @@ def apply_scales(model: nn.Module, sites: Sequence[OpSite]) -> None:
             # Of every module by itself, not once around the model: what activation checkpointing
             # runs again in the backward pass is scaled again too.
             module.forward = _under(_Scaling(calls, claim), module.forward)
-
-
-def _free_name(module: nn.Module, name: str) -> str:
-    """`name`, with underscores behind it until the module has nothing of that name."""
-    while hasattr(module, name):
-        name += "_"
-    return name
 
 
 def _under(mode: _Scaling, forward: Callable[..., Any]) -> Callable[..., Any]:

@@ -9,7 +9,7 @@ works with fake tensors: transformers skips its checks of masks for them. Code t
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from typing import Any, Protocol
 
@@ -143,13 +143,7 @@ class _Bounded(TorchDispatchMode):  # type: ignore[no-untyped-call, unused-ignor
         super().__init__()  # type: ignore[no-untyped-call, unused-ignore]
         self.made = 0
 
-    def __torch_dispatch__(
-        self,
-        func: Any,
-        types: Iterable[type],
-        args: tuple[Any, ...] = (),
-        kwargs: Mapping[str, Any] | None = None,
-    ) -> Any:
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Count what a function makes before it is made."""
         size = args[0] if args and isinstance(args[0], list | tuple) else ()
         if all(isinstance(n, int) for n in size) and size:
@@ -189,14 +183,14 @@ def move_inputs(inputs: Any, place: Place) -> Any:
 
 def described(inputs: Any) -> str:
     """What a model was called with, in words: shapes and types of tensors, other values."""
+
+    def leaf_text(leaf: Any) -> str:
+        if isinstance(leaf, Tensor):
+            return f"{str(leaf.dtype).removeprefix('torch.')} {list(leaf.shape)}"
+        return repr(leaf) if isinstance(leaf, str | int | float | None) else type(leaf).__name__
+
     leaves = inputs.items() if isinstance(inputs, Mapping) else enumerate(tree_leaves(inputs))
-    return ", ".join(f"{name}: {_described_leaf(leaf)}" for name, leaf in leaves)
-
-
-def _described_leaf(leaf: Any) -> str:
-    if isinstance(leaf, Tensor):
-        return f"{str(leaf.dtype).removeprefix('torch.')} {list(leaf.shape)}"
-    return repr(leaf) if isinstance(leaf, str | int | float | None) else type(leaf).__name__
+    return ", ".join(f"{name}: {leaf_text(leaf)}" for name, leaf in leaves)
 
 
 ATTEMPTS: tuple[tuple[Callable[[], Place], bool], ...] = (

@@ -232,7 +232,7 @@ def _note(kind: UseKind, use: Use, *, several: bool) -> str:
     return note + ("; used in two ways, the larger fan-in counts" if several else "")
 
 
-def given_role(role: Role, uses: Sequence[Use], traced: RoleDecision | None) -> RoleDecision:
+def user_role(role: Role, uses: Sequence[Use], traced: RoleDecision | None) -> RoleDecision:
     """The decision for a role that the user gave; `traced` is what the trace says, if it does.
 
     What is not a contraction has no fan-in: a vector is applied entry by entry, and starts at 0,
@@ -243,15 +243,15 @@ def given_role(role: Role, uses: Sequence[Use], traced: RoleDecision | None) -> 
         init = "zeros" if gain is None else _init(role, UseKind.MUL, gain)
         signature = traced.signature if traced else None
         keep = signature if signature and signature[0] in ELEMENTWISE else None
-        return RoleDecision(role=role, signature=keep, init=init, note=_given(traced))
+        return RoleDecision(role=role, signature=keep, init=init, note=_user_role_note(traced))
     if traced is None:
-        return RoleDecision(role=role, note=_given(traced))
+        return RoleDecision(role=role, note=_user_role_note(traced))
     # A start at 0 or 1 belongs to what is added or multiplied, entry by entry.
     init = "normal" if role in (Role.HIDDEN, Role.READOUT) else traced.init
-    return replace(traced, role=role, init=init, note=_given(traced), readout=None)
+    return replace(traced, role=role, init=init, note=_user_role_note(traced), readout=None)
 
 
-def _given(traced: RoleDecision | None) -> str:
+def _user_role_note(traced: RoleDecision | None) -> str:
     if traced is None:
         return "role given; fans by torch's layout"
     return f"role given, traced as {traced.role}: {traced.note}"

@@ -178,13 +178,9 @@ def reduce(state: TraceState, call: OpCall) -> OutputInfo:
     for tensor in call.inputs:
         for layout, _ in state.params_in(tensor):
             state.record(layout.name, Use(kind=UseKind.STATISTIC, op=call.name))
-    if call.name in ("sum", "mean"):
-        _contract_products(state, call)
-    return OutputInfo()
-
-
-def _contract_products(state: TraceState, call: OpCall) -> None:
-    """A sum over element-wise products with a parameter is a contraction written at length."""
+    if call.name not in ("sum", "mean"):
+        return OutputInfo()
+    # A sum over element-wise products with a parameter is a contraction written at length.
     x = call.inputs[0]
     over = call.args[1] if len(call.args) > 1 and isinstance(call.args[1], list) else []
     summed = {i % x.dim() for i in over} if over else set(range(x.dim()))
@@ -196,6 +192,7 @@ def _contract_products(state: TraceState, call: OpCall) -> None:
             continue
         use.summed, use.in_extents, use.fan_in = True, in_extents, prod(in_extents.values())
         use.out_extents = extents([c for i, c in enumerate(mapping) if i not in summed])
+    return OutputInfo()
 
 
 # Rules of contractions: matrix products, convolutions, attention.

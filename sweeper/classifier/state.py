@@ -68,6 +68,7 @@ class ParamLayout:
     def placed(self, mapping: DimMapping, tensor: Tensor) -> ParamLayout:
         """The same parameter in the storage of `tensor`, whose dimensions have `mapping`."""
         axes = []
+        # The last component of a dimension is the fastest, and has the dimension's own stride.
         for components, n, step in zip(mapping, tensor.shape, tensor.stride(), strict=True):
             if n > 1 and step > 0:
                 for dim, extent in reversed(components):
@@ -264,6 +265,7 @@ def _merged(uses: Sequence[Use], shape: Sequence[int]) -> Use:
     Slices of a fused projection (q, k and v in one weight) are separate uses of one parameter.
     Those that meet the same input count together: the input feeds all their outputs.
     """
+    # The larger fan-in asks for the smaller start and rate: safe for the other slices too.
     largest = max(uses, key=lambda use: (use.fan_in, use.fan_out))
     outs_by_input: dict[int, dict[int, int]] = {}
     for use in uses:

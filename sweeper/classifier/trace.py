@@ -10,7 +10,7 @@ says, the model or its configuration says itself.
 from __future__ import annotations
 
 import traceback
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from inspect import signature
@@ -104,10 +104,18 @@ def _of_transformers(model: Any, config: Any, main: Any) -> dict[str, Tensor] | 
     # Both take sound: as samples, or as a spectrogram where the configuration counts mel bins.
     elif main == "input_values" and not hasattr(config, "num_mel_bins"):
         inputs[main] = torch.randn(BATCH_SIZE, SAMPLES)
-    elif main in ("input_values", "input_features"):
-        inputs[main] = _spectrogram(config, transposed=main == "input_features")
+    elif main == "input_values":
+        frames = _field(config, "max_length", 128)
+        inputs[main] = torch.randn(BATCH_SIZE, frames, config.num_mel_bins)
+    elif main == "input_features":
+        # Whisper's lie the other way round, and two frames make one position.
+        frames = 2 * _field(config, "max_source_positions", 64)
+        inputs[main] = torch.randn(BATCH_SIZE, config.num_mel_bins, frames)
     if main == "pixel_values" or ("vision_config" in config.to_dict() and "pixel_values" in names):
-        inputs["pixel_values"] = _images(config)
+        size = _field(config, "image_size", IMAGE_SIZE)
+        height, width = (size, size) if isinstance(size, int) else size
+        channels = _field(config, "num_channels", 3)
+        inputs["pixel_values"] = torch.randn(BATCH_SIZE, channels, height, width)
     if inputs and "decoder_input_ids" in names and getattr(config, "is_encoder_decoder", True):
         inputs["decoder_input_ids"] = _tokens(config)
     return inputs or None
@@ -124,21 +132,6 @@ def _tokens(config: Any) -> Tensor:
         last = torch.arange(SEQUENCE_LENGTH) == SEQUENCE_LENGTH - 1
         tokens = torch.where(last, end, tokens)
     return tokens
-
-
-def _images(config: Any) -> Tensor:
-    size = _field(config, "image_size", IMAGE_SIZE)
-    height, width = (size, size) if isinstance(size, int) else size
-    channels = _field(config, "num_channels", 3)
-    return torch.randn(BATCH_SIZE, channels, height, width)
-
-
-def _spectrogram(config: Any, *, transposed: bool) -> Tensor:
-    """Frames of mel bins: [frames, bins], or transposed with two frames for each position."""
-    bins = config.num_mel_bins
-    if not transposed:
-        return torch.randn(BATCH_SIZE, _field(config, "max_length", 128), bins)
-    return torch.randn(BATCH_SIZE, bins, 2 * _field(config, "max_source_positions", 64))
 
 
 def _field(config: Any, name: str, otherwise: Any) -> Any:
@@ -232,13 +225,7 @@ class UseTracer(TorchDispatchMode):  # type: ignore[no-untyped-call, unused-igno
         super().__init__()  # type: ignore[no-untyped-call, unused-ignore]
         self.state = state
 
-    def __torch_dispatch__(
-        self,
-        func: Any,
-        types: Iterable[type],
-        args: tuple[Any, ...] = (),
-        kwargs: Mapping[str, Any] | None = None,
-    ) -> Any:
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Run `func` as it is, then record what it did."""
         out = _run(func, args, dict(kwargs or {}))
         inputs = tensors_in((args, dict(kwargs or {})))
@@ -450,8 +437,17 @@ class Tracer:
             except BadInput as error:
                 # No other place would know the inputs: this is the result, not a failed attempt.
                 return replace(known, failure=str(error))
+            parameters, _ = _parameters(model)
+            state = TraceState(parameters.items(), tensors_in((args, kwargs)), numbers)
             try:
-                state = _run_traced(model, args, kwargs, numbers)
+                # The order matters: a later mode sees an operation before an earlier one.
+                with (
+                    _eager(),
+                    state.running.of(model),
+                    UseTracer(state),
+                    NumberMode(numbers, lambda: state.module),
+                ):
+                    model(*args, **kwargs)
             except Exception as error:
                 call = described(kwargs or args)
                 why = f"the forward pass cannot be traced at {_text(sizes)}, called with {call}"
@@ -513,22 +509,6 @@ def _shapes(model: nn.Module) -> ModelTrace:
         tied=tied,
         frozen=frozenset(name for name, t in parameters.items() if not t.requires_grad),
     )
-
-
-def _run_traced(
-    model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], numbers: Numbers
-) -> TraceState:
-    """Call the model, every operation traced."""
-    parameters, _ = _parameters(model)
-    state = TraceState(parameters.items(), tensors_in((args, kwargs)), numbers)
-    with (
-        _eager(),
-        state.running.of(model),
-        UseTracer(state),
-        NumberMode(numbers, lambda: state.module),
-    ):
-        model(*args, **kwargs)
-    return state
 
 
 def _eager() -> AbstractContextManager[Any]:

@@ -101,13 +101,7 @@ class FunctionWatch(TorchFunctionMode):
     ) -> None:
         """See what a module returned."""
 
-    def __torch_function__(
-        self,
-        func: Callable[..., Any],
-        types: Iterable[type],
-        args: tuple[Any, ...] = (),
-        kwargs: Mapping[str, Any] | None = None,
-    ) -> Any:
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Call `func`, and note it."""
         named = dict(kwargs or {})
         result = func(*args, **named)

@@ -23,15 +23,18 @@ _MAPPING = re.compile(r"\{[^{}]*[:,]")
 _LITERAL = re.compile(r"^(?:runner\.)?(metric|heldout)=(.*)$", re.DOTALL)
 
 
-def with_user_command(words: Sequence[str]) -> list[str]:
+def with_user_command(command_line: Sequence[str]) -> list[str]:
     """Arguments of `sweeper` with the words after `--` as settings of the runner.
 
     Verbs of studies that exist already have no use for a command, and keep the `--`.
     """
-    if "--" not in words or "search" not in words[: (at := list(words).index("--"))]:
-        return list(words)
+    if "--" not in command_line:
+        return list(command_line)
+    at = list(command_line).index("--")
+    arguments, command = list(command_line[:at]), command_line[at + 1 :]
+    if "search" not in arguments:  # behind "--" it would be the script's own word
+        return list(command_line)
     # As overrides the command is kept with the study, and shown and changed like any setting.
-    arguments, command = list(words[:at]), words[at + 1 :]
     chosen = {word.partition("=")[0] for word in arguments}
     groups = [
         f"{group}={name}" for group, name in USER_COMMAND_GROUPS.items() if group not in chosen
@@ -41,9 +44,9 @@ def with_user_command(words: Sequence[str]) -> list[str]:
     return [*arguments, *groups, listed, *cwd]
 
 
-def missing_dashes(words: Sequence[str]) -> str:
-    """What to say beside a refusal of `words` that hold a command without the `--` before it."""
-    if "--" in words or not any(map(_is_program, words)):
+def missing_dashes(overrides: Sequence[str]) -> str:
+    """What an error adds about `overrides` that hold a command without the `--` before it."""
+    if "--" in overrides or not any(map(_is_program, overrides)):
         return ""
     example = "sweeper search ... -- python train.py --lr={eta}"
     return f" A command of yours stands behind --, as in: {example}"
@@ -59,22 +62,22 @@ def _is_program(word: str) -> bool:
 
 
 def split_user_command(
-    words: Sequence[str], runner: Mapping[str, Any]
+    overrides: Sequence[str], runner: Mapping[str, Any]
 ) -> tuple[list[str], list[str]]:
     """Inverse of `with_user_command`: overrides, and the command that stood behind `--`, if any.
 
     The command is that of the settings of the `runner`, as Hydra has read it.
     """
-    if not any(word.startswith("runner.command=[") for word in words):
-        return list(words), []
+    if not any(word.startswith("runner.command=[") for word in overrides):
+        return list(overrides), []
     added = {f"{group}={name}" for group, name in USER_COMMAND_GROUPS.items()}
     added.add(f"runner.cwd={quoted(os.getcwd())}")
-    overrides = [w for w in words if w not in added and not w.startswith("runner.command=")]
+    overrides = [w for w in overrides if w not in added and not w.startswith("runner.command=")]
     return overrides, list(runner.get("command", ()))
 
 
 def literal_metric(word: str) -> str:
-    """`metric=PATTERN`, short for runner.metric, its text taken as it is; other words unchanged.
+    """`metric=PATTERN`, short for runner.metric, its text taken as it is; others unchanged.
 
     So is the text of an argument with placeholders, `runner.arguments.NAME={width//16}`.
     """
@@ -111,34 +114,36 @@ _NAME = re.compile(r"^study(?:\.name)?=(?!\{)(.*)$", re.DOTALL)
 _ROOT = re.compile(r"^root=(.*)$", re.DOTALL)
 
 
-def with_place(words: Sequence[str], study: str | None, root: str | None) -> list[str]:
+def with_place(overrides: Sequence[str], study: str | None, root: str | None) -> list[str]:
     """The overrides with --study and --root among them; BadInput where both name one otherwise."""
-    _single("study", [study, *_values(_NAME, words)])
-    _single("root", [root, *_values(_ROOT, words)])
-    return [*words, *_override("study", study), *_override("root", root)]
+    _single("study", [study, *_values(_NAME, overrides)])
+    _single("root", [root, *_values(_ROOT, overrides)])
+    return [*overrides, *_override("study", study), *_override("root", root)]
 
 
 def of_study(
-    words: Sequence[str], study: str | None, root: str | None
+    overrides: Sequence[str], study: str | None, root: str | None
 ) -> tuple[str | None, list[str]]:
     """The study that --study or study=NAME name, and the other overrides, --root among them."""
-    name = _single("study", [study, *_values(_NAME, words)])
-    return name, with_place([word for word in words if not _NAME.match(word)], None, root)
+    name = _single("study", [study, *_values(_NAME, overrides)])
+    return name, with_place([word for word in overrides if not _NAME.match(word)], None, root)
 
 
-def place_of(words: Sequence[str], study: str | None, root: str | None) -> tuple[str | None, Path]:
-    """The study and the folder of all, of verbs that take nothing else: NAME is one of `words`."""
-    names = [word for word in words if not _ROOT.match(word)]
+def place_of(
+    overrides: Sequence[str], study: str | None, root: str | None
+) -> tuple[str | None, Path]:
+    """The study and the folder of all, of verbs that take nothing else: NAME is an argument."""
+    names = [word for word in overrides if not _ROOT.match(word)]
     name = _single("study", [study, *(name.removeprefix("study=") for name in names)])
-    folder = _single("root", [root, *_values(_ROOT, words)])
+    folder = _single("root", [root, *_values(_ROOT, overrides)])
     if folder == "":
         raise ConfigError("root", folder, "the path of a folder")
     return name, Path(expanduser(DEFAULT_ROOT if folder is None else folder))
 
 
-def without_root(words: Sequence[str]) -> list[str]:
-    """The words but for `root=DIR`."""
-    return [word for word in words if not _ROOT.match(word)]
+def without_root(overrides: Sequence[str]) -> list[str]:
+    """The overrides but for `root=DIR`."""
+    return [word for word in overrides if not _ROOT.match(word)]
 
 
 def root_flag(root: Path) -> list[str]:
@@ -153,9 +158,9 @@ def _override(key: str, value: str | None) -> list[str]:
     return [f"{key}={value if _PLAIN.fullmatch(value) else quoted(value)}"]
 
 
-def _values(pattern: re.Pattern[str], words: Sequence[str]) -> list[str]:
+def _values(pattern: re.Pattern[str], overrides: Sequence[str]) -> list[str]:
     """What overrides give, without the quotes around it."""
-    found = (pattern.match(word) for word in words)
+    found = (pattern.match(word) for word in overrides)
     return [re.sub(r"""^(['"])(.*)\1$""", r"\2", match[1]) for match in found if match]
 
 

@@ -197,15 +197,6 @@ def _overridden(
 # The model of a trial's specification, which a configuration names.
 
 
-def rules_of(spec: TrialSpec) -> ModelRules:
-    """The user's rules for the model of `spec`; ConfigError for what is none."""
-    chosen = {key: spec.model.arguments[key] for key in RULE_KEYS if key in spec.model.arguments}
-    with key_prefix("model"):
-        rules: ModelRules = call_checked(ModelRules, chosen, {})
-        rules.role_patterns()  # refuses what is no role
-    return rules
-
-
 def build_model(spec: TrialSpec, unit: bool, width: int, depth: int) -> nn.Module:
     """The model of `spec` at another size; ConfigError names a `model.` key that is refused."""
     data = spec.data
@@ -222,7 +213,11 @@ def build_model(spec: TrialSpec, unit: bool, width: int, depth: int) -> nn.Modul
     config = plugin_config("model", spec.model)
     target = config[TARGET]
     if spec.fp8 is not None:
-        offered["fp8"] = _build_fp8(target, spec.fp8)
+        takes = arguments(import_plugin(target, "model._target_"))
+        if "fp8" not in takes and not any(p.kind is p.VAR_KEYWORD for p in takes.values()):
+            allowed = f"none: {target} takes no argument fp8"
+            raise ConfigError("fp8", dict(spec.fp8.arguments), allowed)
+        offered["fp8"] = build_named("fp8", spec.fp8)
     config = {key: value for key, value in config.items() if key not in RULE_KEYS}
     try:
         with redirect_stdout(sys.stderr):  # stdout is the command's; models may print
@@ -239,20 +234,16 @@ def build_model(spec: TrialSpec, unit: bool, width: int, depth: int) -> nn.Modul
         if error.key in ("width", "depth") and error.allowed.startswith(UNKNOWN_KEY):
             taken = ", ".join(arguments(import_plugin(target))) or "nothing"
             raise ConfigError("model._target_", target, f"{_SIZED}; it takes {taken}") from error
-        if isinstance(error, MissingValue):
-            raise _missing(error.key, target, offered) from error
+        if isinstance(error, MissingValue):  # give it a value, or name it as what is offered
+            known = arguments(import_plugin(target))
+            names = ", ".join(name for name in offered if name not in known)
+            advice = f"; give +model.{error.key}=..."
+            advice += f", or name it as what is offered: {names}" * bool(names)
+            raise MissingValue(f"model.{error.key}", advice) from error
         raise error.below("model") from error
     if not isinstance(model, nn.Module):
         raise ConfigError("model._target_", target, "an nn.Module")
     return model
-
-
-def _missing(key: str, target: str, offered: Collection[str]) -> MissingValue:
-    """An argument of the model without a value: how to give it one, or to name it."""
-    taken = arguments(import_plugin(target))
-    names = ", ".join(name for name in offered if name not in taken)
-    advice = f"; give +model.{key}=..." + f", or name it as what is offered: {names}" * bool(names)
-    return MissingValue(f"model.{key}", advice)
 
 
 def span_lengths(data: Mapping[str, Any], seq_len: int) -> tuple[int, int]:
@@ -278,15 +269,6 @@ def build_named(group: str, plugin: PluginSpec) -> Any:
         raise error.below(group) from error
 
 
-def _build_fp8(target: str, fp8: PluginSpec) -> Any:
-    """The FP8 parameterization; ConfigError if it is refused, or the model `target` takes none."""
-    taken = arguments(import_plugin(target, "model._target_"))
-    if "fp8" not in taken and not any(p.kind is p.VAR_KEYWORD for p in taken.values()):
-        allowed = f"none: {target} takes no argument fp8"
-        raise ConfigError("fp8", dict(fp8.arguments), allowed)
-    return build_named("fp8", fp8)
-
-
 def architecture(spec: TrialSpec, unit: bool) -> Architecture:
     """The model of `spec` at its size; trials that differ in other things share the object."""
     # All that no model depends on is blanked, so that one key of the cache serves a whole sweep.
@@ -307,7 +289,10 @@ def architecture(spec: TrialSpec, unit: bool) -> Architecture:
 @lru_cache(maxsize=64)
 def _architecture(spec: TrialSpec, unit: bool) -> Architecture:
     """What `architecture` returns, cached; ConfigError names keys as a configuration has them."""
-    rules = rules_of(spec)
+    chosen = {key: spec.model.arguments[key] for key in RULE_KEYS if key in spec.model.arguments}
+    with key_prefix("model"):
+        rules: ModelRules = call_checked(ModelRules, chosen, {})
+        rules.role_patterns()  # raises for what is no role
     last = nn.Module()
 
     def build(width: int, depth: int) -> nn.Module:

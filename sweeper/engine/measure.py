@@ -353,19 +353,17 @@ class ProductWatch(FunctionWatch):
         name = getattr(func, "__name__", "")
         if self.paused():
             return
+        # The logits are what cross_entropy gets, or log_softmax before nll_loss.
         if func in (F.cross_entropy, F.nll_loss) or name == "log_softmax":
-            self._note_loss(func, args[0] if args else kwargs["input"], result)
+            x = args[0] if args else kwargs["input"]
+            if func is F.cross_entropy:
+                self.tell(LOGITS, x, None)
+            elif func is not F.nll_loss:
+                self._log_softmax[_storage(result)] = result, x
+            elif known := self._log_softmax.get(_storage(x)):
+                self.tell(LOGITS, known[1], None)
         elif name in PRODUCTS or name == "add":
             self._note_product(func, name, args, kwargs, result)
-
-    def _note_loss(self, func: Any, x: Tensor, result: Tensor) -> None:
-        """The logits are what cross_entropy gets, or log_softmax before nll_loss."""
-        if func is F.cross_entropy:
-            self.tell(LOGITS, x, None)
-        elif func is not F.nll_loss:
-            self._log_softmax[_storage(result)] = result, x
-        elif known := self._log_softmax.get(_storage(x)):
-            self.tell(LOGITS, known[1], None)
 
     def _note_product(self, func: Any, name: str, args: Any, kwargs: Any, result: Any) -> None:
         """The output of a product with a parameter, or of one added to what is larger than it."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from math import isclose, prod
@@ -245,13 +244,14 @@ def prepare(spec: TrialSpec) -> PreparedSpec:
     prepared = PreparedSpec(
         spec, parameterization, optimizer, architecture(spec, parameterization.unit_scaled)
     )
-    _check_update(parameterization, optimizer, prepared.trained_specs)
-    _check_ties(prepared)
-    return prepared
-
-
-def _check_ties(prepared: PreparedSpec) -> None:
-    """ConfigError for a factor on the logits of a tied head that nothing in the model can take."""
+    # An optimizer without a rule here is told before training, not in it.
+    ones = PlainHps(dict.fromkeys(parameterization.hyperparameters, 1.0))
+    try:
+        for trained in prepared.trained_specs:
+            parameterization.scale(trained, ones, optimizer.kind(trained))
+    except ConfigError as error:
+        raise error.below("parameterization") from error
+    # Neither is a factor on the logits of a tied head that nothing in the model can take.
     ones = prepared.complete(PlainHps({}))
     for op in prepared.architecture.unseen_ties:
         factor = prepared.parameterization.scale_op(op, ones)["output"]
@@ -264,15 +264,4 @@ def _check_ties(prepared: PreparedSpec) -> None:
                 f"{product} {tied}: compute them by F.linear(x, weight) or an nn.Linear"
             )
             raise ConfigError("model._target_", name, allowed)
-
-
-def _check_update(
-    parameterization: Parameterization, optimizer: Optimizer, specs: Sequence[ParamSpec]
-) -> None:
-    """ConfigError for an optimizer without a rule here: before training, not in it."""
-    ones = PlainHps(dict.fromkeys(parameterization.hyperparameters, 1.0))
-    try:
-        for spec in specs:
-            parameterization.scale(spec, ones, optimizer.kind(spec))
-    except ConfigError as error:
-        raise error.below("parameterization") from error
+    return prepared

@@ -41,7 +41,10 @@ def is_out_of_memory(error: BaseException) -> bool:
 
     Libraries have their own words, and compilers wrap errors in their own; causes count.
     """
-    for cause in _causes(error):
+    seen: list[BaseException] = []
+    cause: BaseException | None = error
+    while cause is not None and cause not in seen:
+        seen.append(cause)
         text = str(cause).lower()
         if isinstance(cause, torch.OutOfMemoryError | MemoryError):
             return True
@@ -50,18 +53,9 @@ def is_out_of_memory(error: BaseException) -> bool:
             phrase in text or phrase in text.replace("_", " ") for phrase in _OUT_OF_MEMORY
         ):
             return True
-    return False
-
-
-def _causes(error: BaseException) -> Iterator[BaseException]:
-    """`error`, what it came of, what that came of, ..."""
-    seen: list[BaseException] = []
-    current: BaseException | None = error
-    while current is not None and current not in seen:
-        seen.append(current)
-        yield current
         # torch's compiler keeps what it wraps as `inner_exception`.
-        current = getattr(current, "inner_exception", None) or current.__cause__
+        cause = getattr(cause, "inner_exception", None) or cause.__cause__
+    return False
 
 
 def forget_frames(error: BaseException) -> None:

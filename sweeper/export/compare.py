@@ -137,7 +137,7 @@ def _of_optimizer(plan: TransferPlan, exporter: Exporter) -> Iterator[Difference
 
 def _of_parameters(plan: TransferPlan, exporter: Exporter) -> Iterator[Difference]:
     """Differences of learning rates, eps, decays, initial values and gradients."""
-    eps = takes_eps(plan)
+    eps = takes_eps(plan)  # where it plays no part, no difference of it is one
     for parameter in trained(plan):
         role, setting = parameter.role, exporter.setting(plan, parameter)
         # The trainer multiplies by its own factor: what the plan asks is written in that gauge.
@@ -253,6 +253,7 @@ def _assumptions(plan: TransferPlan) -> Iterator[str]:
     settings += [k if v is True else f"{k} {v}" for k, v in optimizer_choices(plan).items()]
     optimizer = optimizer_name(plan) + (f" ({', '.join(settings)})" if settings else "")
     yield f"Parameterization: {plan.parameterization} with {optimizer}; {hps_text(plan)}."
+    # Of the base, as the study tuned it: at the target each parameter has numbers of its own.
     bases = [parameter.base for parameter in plan.parameters if not parameter.frozen]
     eps = sorted({base.eps for base in bases})
     yield f"Assumes eps {_ends(eps)} at the base; learning rates are a schedule's peaks."
@@ -273,8 +274,9 @@ def _forward(plan: TransferPlan) -> Iterator[str]:
     factors: dict[tuple[str, str], list[PlannedFactor]] = {}
     for factor in plan.factors or ():
         factors.setdefault((factor.kind, factor.factor), []).append(factor)
-    for kind, nothing in (("attention", "logit"), ("residual", "branch")):
-        if (kind, nothing) not in factors:
+    # A plan without these was made of a model that shows none: the reader should know.
+    for kind, factor_name in (("attention", "logit"), ("residual", "branch")):
+        if (kind, factor_name) not in factors:
             yield f"- {kind}: the plan has none"
     for key, alike in factors.items():
         if key not in ALWAYS and all(isclose(factor.value, factor.usual) for factor in alike):

@@ -140,6 +140,7 @@ def head_of(plan: TransferPlan) -> PlannedParameter | None:
 
     Readouts inside of layers are no heads: a router's, for one.
     """
+    # Of several outside of layers the last: models end with their head.
     heads = [p for p in trained(plan) if p.role == Role.READOUT and layer_of(p.name) is None]
     return heads[-1] if heads else None
 
@@ -193,6 +194,7 @@ def optimizer_settings(plan: TransferPlan) -> dict[str, float | bool]:
     """The optimizer's settings beside those of the groups, such as betas, as they are used."""
     if plan.optimizer is None:
         return {}
+    # A user command's hyperparameters may be texts: those are no factors on betas.
     values = {name: value for name, value in plan.hps.items() if isinstance(value, float)}
     return {name: float(value) for name, value in _optimizer(plan).settings(values).items()}
 
@@ -209,6 +211,7 @@ def optimizer_choices(plan: TransferPlan) -> dict[str, Any]:
 
 def _optimizer(plan: TransferPlan) -> Any:
     assert plan.optimizer is not None
+    # Built anew from its record, as the plan has no more than its name and arguments.
     config = with_targets("optimizer", {TARGET: plan.optimizer.name, **plan.optimizer.arguments})
     return build_plugin(config)
 
@@ -221,11 +224,6 @@ def optimizer_name(plan: TransferPlan) -> str:
 def by_atan2(plan: TransferPlan) -> bool:
     """Whether the optimizer is AdamW that steps by atan2, which no trainer here has."""
     return bool(plan.optimizer and plan.optimizer.arguments.get("atan2"))
-
-
-def seed_of(plan: TransferPlan) -> int:
-    """The seed that `plan.init_` takes by default."""
-    return int(plan.source.get("seed", 0))
 
 
 NO_EPS = ("lion", "sgd")
@@ -242,11 +240,24 @@ def takes_eps(plan: TransferPlan) -> bool:
 
 WIDTH = 84
 """Characters of a line of names."""
+WRAPPERS = ("module", "_orig_mod", "_checkpoint_wrapped_module", "_fsdp_wrapped_module")
+"""Parts that DDP, torch.compile, activation checkpointing and FSDP1 put into a name."""
 
 
-def render(template: str, **values: Any) -> str:
-    """The text of `templates/TEMPLATE.j2`; what it names and is not given is an error."""
-    return _environment().get_template(f"{template}.j2").render(**values)
+def render(template: str, plan: TransferPlan, header: str, **values: Any) -> str:
+    """The text of `templates/TEMPLATE.j2`; what it names and is not given is an error.
+
+    Every template may name what most of them do of a plan: betas, the seed, whether eps counts.
+    """
+    settings = optimizer_settings(plan)
+    common = {
+        "header": header,
+        "seed": int(plan.source.get("seed", 0)),  # the one that `plan.init_` takes by default
+        "wrappers": WRAPPERS,
+        "eps": takes_eps(plan),
+        "betas": (settings.get("beta1", 0.9), settings.get("beta2", 0.999)),
+    }
+    return _environment().get_template(f"{template}.j2").render({**common, **values})
 
 
 def quoted_lines(names: Sequence[str]) -> list[str]:

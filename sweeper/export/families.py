@@ -50,6 +50,7 @@ class Shape:
         """From a config.json; BadInput names a field that is missing or no positive number."""
         width, depth = (_whole(fields, name) for name in ("hidden_size", "num_hidden_layers"))
         heads = _whole(fields, "num_attention_heads")
+        # `head_dim` counts where a family says it: heads need not add up to the width.
         parts = [name for name in _HEAD_PARTS if fields.get(name) is not None]
         if len(parts) == len(_HEAD_PARTS):
             size = sum(_whole(fields, name) for name in parts)
@@ -301,6 +302,7 @@ class Published:
     @property
     def alpha_attention(self) -> float:
         """The constant before 1/d."""
+        # q k^T has alpha / d under muP; d^-1/2, the usual factor, reads as alpha = sqrt(d).
         return self.multipliers.attention * self.shape.head_size
 
     @property
@@ -313,6 +315,7 @@ class Published:
     @property
     def base_width(self) -> int:
         """The width at which logits would have the factor 1."""
+        # Under muP they are multiplied by base / width, the readout's 1/m.
         return max(1, round(self.multipliers.logits * self.shape.width))
 
     @property
@@ -328,6 +331,7 @@ class Published:
     @property
     def base_depth(self) -> int:
         """The whole number of layers at which branches would have a factor near 1."""
+        # c / sqrt(L) = sqrt(c^2 / L): the rule sqrt(base / L) of a base with c^2 layers.
         if isclose(self.multipliers.attention_branch, 1.0) or not self.even_branches:
             return self.shape.depth
         return min(self.shape.depth, max(1, round(self.branch_constant**2)))
@@ -419,6 +423,7 @@ def _factors(model: Published) -> list[dict[str, Any]]:
 def _parameters(model: Published) -> list[dict[str, Any]]:
     """Initial values beside the config's one, and rates and eps over those of the base."""
     rows = []
+    # The config has one init for all matrices; constants (gains) are no matter of it.
     for name, spec in _specs(model):
         scale: ParamScale = PARAMETERIZATION.scale(spec, HPS)
         drawn = spec.init == "normal"
@@ -440,6 +445,7 @@ def _specs(model: Published) -> list[tuple[str, ParamSpec]]:
     Pairs are (size of the model, size of the base).
     """
     width, base = model.shape.width, model.base_width
+    # An FFN's inner width grows as the width does: the base keeps the model's ratio of the two.
     inner, base_inner = model.inner, max(1, round(model.inner * base / width))
     depths = {"depth": model.shape.depth, "base_depth": model.base_depth}
 

@@ -22,15 +22,10 @@ from sweeper.export.exporter import (
     optimizer_name,
     optimizer_settings,
     render,
-    seed_of,
-    takes_eps,
     trained,
 )
 from sweeper.plan.plan import PlannedParameter, TransferPlan
 from sweeper.scaling.spec import NUMBER
-
-WRAPPERS = ("module", "_orig_mod", "_checkpoint_wrapped_module", "_fsdp_wrapped_module")
-"""Parts that DDP, torch.compile, activation checkpointing and FSDP1 put into a name."""
 
 ODD = re.compile(r"[\s\"'\\*?\[\]]")
 """What a name must not have: patterns stand between spaces and quotes, and some are a shell's."""
@@ -88,15 +83,7 @@ def rows(plan: TransferPlan, settings: dict[str, Setting] | None = None) -> list
     alike: dict[tuple[object, ...], list[PlannedParameter]] = {}
     by_name = settings if settings is not None else {p.name: as_planned(p) for p in plan.parameters}
     for parameter in plan.parameters:
-        setting = by_name[parameter.name]
-        numbers = (
-            setting.lr,
-            setting.eps,
-            setting.weight_decay,
-            setting.init_std,
-            setting.forward,
-        )
-        key = (parameter.role, parameter.init, parameter.frozen, *numbers)
+        key = (parameter.role, parameter.init, parameter.frozen, by_name[parameter.name])
         alike.setdefault(key, []).append(parameter)
     grouped = []
     for parameters in alike.values():
@@ -165,7 +152,7 @@ class Automodel(Exporter):
 
     def files(self, plan: TransferPlan, header: str) -> dict[str, str]:
         """`plan_automodel.yaml`."""
-        values, all_rows = optimizer_settings(plan), rows(plan)
+        all_rows = rows(plan)
         base = next(row for row in all_rows if not row.frozen)
         decay = base.decay_over_lr
         # (row, lr_mult, wd_mult); a group cannot be frozen, so its rate is 0.
@@ -177,12 +164,12 @@ class Automodel(Exporter):
         ]
         text = render(
             "automodel.yaml",
-            header=header,
+            plan,
+            header,
             base=replace(base, eps=_commonest_eps(plan)),
             decay=decay,
             multiples=multiples,
             regex=regex,
-            betas=(values.get("beta1", 0.9), values.get("beta2", 0.999)),
         )
         return {"plan_automodel.yaml": text}
 
@@ -220,17 +207,17 @@ class LlmFoundry(Exporter):
 
     def files(self, plan: TransferPlan, header: str) -> dict[str, str]:
         """`plan_llm_foundry.yaml`."""
-        name, values, all_rows = optimizer_name(plan), optimizer_settings(plan), rows(plan)
+        name, all_rows = optimizer_name(plan), rows(plan)
         # All rows are groups; the optimizer's own numbers, of the first, serve no parameter.
         moving = [row for row in all_rows if not row.frozen]
         text = render(
             "llm_foundry.yaml",
-            header=header,
+            plan,
+            header,
             rows=moving,
             frozen=[row for row in all_rows if row.frozen],
             regex=regex,
             optimizer=self.optimizers.get(name, "decoupled_adamw"),
-            betas=(values.get("beta1", 0.9), values.get("beta2", 0.999)),
             lr=moving[0].lr,
             decay=moving[0].weight_decay,
             eps=None if name == "lion" else moving[0].eps,
@@ -250,16 +237,13 @@ class OlmoCore(Exporter):
 
     def files(self, plan: TransferPlan, header: str) -> dict[str, str]:
         """`plan_olmo_core.py`."""
-        name, values = optimizer_name(plan), optimizer_settings(plan)
+        name = optimizer_name(plan)
         text = render(
             "olmo_core.py",
-            header=header,
+            plan,
+            header,
             rows=rows(plan),
-            seed=seed_of(plan),
-            wrappers=WRAPPERS,
-            eps=takes_eps(plan),
             optimizer=self.optimizers.get(name, "AdamWConfig"),
-            betas=(values.get("beta1", 0.9), values.get("beta2", 0.999)),
         )
         return {"plan_olmo_core.py": text}
 
@@ -275,15 +259,7 @@ class Pytorch(Exporter):
 
     def files(self, plan: TransferPlan, header: str) -> dict[str, str]:
         """`plan_pytorch.py`."""
-        text = render(
-            "pytorch.py",
-            header=header,
-            rows=rows(plan),
-            seed=seed_of(plan),
-            wrappers=WRAPPERS,
-            eps=takes_eps(plan),
-            optimizer=torch_call(plan),
-        )
+        text = render("pytorch.py", plan, header, rows=rows(plan), optimizer=torch_call(plan))
         return {"plan_pytorch.py": text}
 
 
@@ -333,16 +309,12 @@ class Torchtitan(Exporter):
     def files(self, plan: TransferPlan, header: str) -> dict[str, str]:
         """`plan_torchtitan.py`."""
         module, _, name = self.config.partition(":")
-        values = optimizer_settings(plan)
         text = render(
             "torchtitan.py",
-            header=header,
+            plan,
+            header,
             rows=rows(plan),
-            seed=seed_of(plan),
-            wrappers=WRAPPERS,
-            eps=takes_eps(plan),
             optimizer="AdamW",
-            betas=(values.get("beta1", 0.9), values.get("beta2", 0.999)),
             module=MODULE,
             folder="FOLDER",
             config_module=module,

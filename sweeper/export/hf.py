@@ -19,13 +19,11 @@ from sweeper.export.exporter import (
     once_a_plan,
     render,
     rows_multiplier,
-    seed_of,
     table_of,
-    takes_eps,
     value_of,
 )
 from sweeper.export.families import FAMILIES, Family, Multipliers, Shape, family_of_class
-from sweeper.export.groups import WRAPPERS, rows, torch_call
+from sweeper.export.groups import rows, torch_call
 from sweeper.plan.factors import PlannedFactor
 from sweeper.plan.plan import PlannedParameter, TransferPlan
 
@@ -80,12 +78,10 @@ class Hf(Exporter):
         fields = self.fields(plan)
         text = render(
             "hf.py",
-            header=header,
+            plan,
+            header,
             fields=fields,
             rows=rows(plan, settings),
-            seed=seed_of(plan),
-            wrappers=WRAPPERS,
-            eps=takes_eps(plan),
             optimizer=torch_call(plan),
             family=self._name(plan),
             tuned=OWN_FIELDS if _model(plan) else NO_FIELDS,

@@ -67,6 +67,8 @@ class Megatron(Exporter):
         # Adam has lr / m and eps / m for them, Lion lr / m, SGD lr, all init-method-std / sqrt(m).
         m, hidden = _m(plan), in_gauge(first_hidden(plan), 1.0)
         name, values = optimizer_name(plan), optimizer_settings(plan)
+        matrix = table_of(plan) or head_of(plan)
+        drawn = in_gauge(matrix, matrix.target.multiplier) if matrix else None
         flags: dict[str, Any] = {
             "use-mup": True,
             "mup-base-hidden-size": plan.base.width,
@@ -77,7 +79,8 @@ class Megatron(Exporter):
             "lr": hidden.lr * (1.0 if name == "sgd" else m),
             "weight-decay": hidden.weight_decay / hidden.lr,
             "init-method-std": hidden.init_std * sqrt(m),
-            "embedding-init-method-std": _embedding_std(plan),
+            # Embedding and untied head share it: the embedding's.
+            "embedding-init-method-std": drawn.init_std if drawn else 0.02,
         }
         if name in ("adamw", "lion"):
             prefix = "adam" if name == "adamw" else "lion"
@@ -90,6 +93,8 @@ class Megatron(Exporter):
 
     def setting(self, plan: TransferPlan, parameter: PlannedParameter) -> Setting:
         """By the rules above."""
+        # Megatron divides Adam's rate and eps of hidden matrices by m, and multiplies SGD's rate of
+        # all else by it; a coupled decay is lr x weight_decay, and vectors have none.
         m, flags = _m(plan), self.flags(plan)
         vector = _marked(plan, parameter) or len(parameter.shape) <= 1
         sgd = optimizer_name(plan) == "sgd"
@@ -129,7 +134,7 @@ class Megatron(Exporter):
             }
         lines = [" ".join(styled("spaces", {k: v}, Path())) for k, v in flags.items()]
         head = head_of(plan)
-        text = render("megatron.args", header=header, lines=lines, head=head.name if head else None)
+        text = render("megatron.args", plan, header, lines=lines, head=head.name if head else None)
         return {"plan_megatron.args": text}
 
 
@@ -160,14 +165,6 @@ def _attention_flags(plan: TransferPlan) -> dict[str, float]:
     alpha = first.value * first.head_size
     usual = isclose(alpha, 1.0)
     return {"mup-attn-scale-power": 1.0} | ({} if usual else {"mup-base-head-dim": alpha**2})
-
-
-def _embedding_std(plan: TransferPlan) -> float:
-    """`--embedding-init-method-std`, which embedding and untied head share: the embedding's."""
-    matrix = table_of(plan) or head_of(plan)
-    if matrix is None:
-        return 0.02
-    return in_gauge(matrix, matrix.target.multiplier).init_std
 
 
 def _init_std(

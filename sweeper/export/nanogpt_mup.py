@@ -115,7 +115,8 @@ class NanogptMup(Exporter):
         head = head_of(plan)
         text = render(
             "nanogpt_mup.py",
-            header=header,
+            plan,
+            header,
             flags=self.flags(plan),
             head=head.name if head else None,
         )
@@ -127,6 +128,7 @@ class NanogptMup(Exporter):
     def _depth(self, plan: TransferPlan) -> dict[str, float]:
         """Depth over base depth, and the alpha by which the plan's branch is depth^-alpha."""
         ratio, branch = plan.target.depth / plan.base.depth, value_of(plan, "residual", "branch")
+        # branch = ratio^-alpha; at the base's depth every alpha gives 1.
         alpha = -log(branch) / log(ratio) if ratio != 1 else 1.0
         if not self.completep:
             return {"depth_multiplier": 1.0, "depth_alpha_exp": 1.0}

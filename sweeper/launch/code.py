@@ -20,6 +20,7 @@ import os
 import re
 import sysconfig
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from functools import cache
 from glob import glob
 from pathlib import Path
@@ -205,11 +206,11 @@ def file_digests(files: Sequence[str], cwd: Path) -> dict[str, str]:
 
 def changed_files(submitted: Mapping[str, str], cwd: str | Path) -> list[str]:
     """Names of those of `file_digests` whose content is not what it was, or cannot be read."""
-
-    def is_same(name: str) -> bool:
-        try:
-            return file_digest(Path(cwd, name)) == submitted[name]
-        except OSError:
-            return False
-
-    return [name for name in submitted if not is_same(name)]
+    changed = []
+    for name, digest in submitted.items():
+        now = None
+        with suppress(OSError):
+            now = file_digest(Path(cwd, name))
+        if now != digest:
+            changed.append(name)
+    return changed

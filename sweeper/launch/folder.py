@@ -50,7 +50,7 @@ def tidy(folder: Path, is_finished: Callable[[str], bool]) -> bool:
     Jobs for trials without a result stay. Half-written files go once no job is left that might be
     writing them; whether that is so is returned.
     """
-    removed = set[str]()
+    removed = set[str]()  # jobs of no trials, which nobody can read, are finished too
     for job_dir in list((folder / "jobs").glob("*/")):
         if all(is_finished(trial.key) for trial in trials_of(job_dir)):
             shutil.rmtree(job_dir, ignore_errors=True)

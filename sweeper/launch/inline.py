@@ -60,10 +60,18 @@ class InlineExecutor:
         if self.job is None:
             return []
         job, notices = self.job, list[str]()
+
+        def should_leave() -> bool:  # asked at every step, and the answer is a file
+            now = time.monotonic()
+            if now - self._looked < LOOK_EVERY:
+                return False
+            self._looked = now
+            return self.context.cancelled()
+
         control = Control(
             progress=lambda fraction: self.context.progress(job.id, fraction),
             notify=notices.append,
-            should_leave=self._should_leave,
+            should_leave=should_leave,
         )
         try:
             outcome = _run(job.task, control)
@@ -72,13 +80,6 @@ class InlineExecutor:
         finally:
             self.job = None
         return [Finished(job=job.id, outcome=replace(outcome, notices=tuple(notices)))]
-
-    def _should_leave(self) -> bool:
-        now = time.monotonic()
-        if now - self._looked < LOOK_EVERY:
-            return False
-        self._looked = now
-        return self.context.cancelled()
 
     def settled(self) -> bool:
         """No job outlives this process."""

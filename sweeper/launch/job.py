@@ -186,19 +186,12 @@ def _write(path: Path, record: dict[str, Any], sync: bool) -> None:
         file.write(json.dumps(to_json(record), allow_nan=False).encode())
 
 
-def read_job(job_dir: Path) -> Job:
-    """The job in the folder `job_dir`; SweeperError when there is none that can be trusted."""
-    try:
-        return from_json(Job, read_json(job_dir / "job.json"))
-    except (OSError, *RECORD_ERRORS) as error:
-        raise SweeperError(f"there is no job in {job_dir}: {error}") from error
-
-
 def trials_of(job_dir: Path) -> tuple[Trial, ...]:
     """The trials of the job in the folder `job_dir`; none when nobody could read and run it.
 
     Its task is not built.
     """
+    # To build the task would import what it names: torch, or a module of the user's own.
     try:
         record = read_json(job_dir / "job.json")
         trials = from_json(tuple[Trial, ...], record["task"]["trials"])
@@ -217,9 +210,14 @@ def run_job(
 ) -> None:
     """Run the job in `job_dir` and write what came of it; `Leave` when it was told to leave.
 
-    `control` gets a function that keeps a sentence for the user; `sync` as in `write_job`.
+    SweeperError when there is no job that can be read. `control` gets a function that keeps a
+    sentence for the user; `sync` as in `write_job`.
     """
-    job, notices = read_job(job_dir), list[str]()
+    try:
+        job = from_json(Job, read_json(job_dir / "job.json"))
+    except (OSError, *RECORD_ERRORS) as error:
+        raise SweeperError(f"there is no job in {job_dir}: {error}") from error
+    notices = list[str]()
     outcome = job.task.run(control(notices.append))
     outcome = replace(outcome, attempt=attempt, notices=(*outcome.notices, *notices))
     _write(job_dir / f"result-{attempt}.json", to_json(outcome), sync)

@@ -80,7 +80,7 @@ class Fit:
         if self.measured is None or direction == (0.0, 0.0):
             return []
         log2_eta = self.measured.log2_eta(direction)
-        assert log2_eta is not None
+        assert log2_eta is not None  # `factors` comes first, and raises
         value, low, high = (2.0**end for end in log2_eta)
         # For one doubling the change of log2 eta is the exponent itself.
         doubled = {name: self.measured.log2_eta(way) for name, way in DIRECTIONS.items()}
@@ -103,6 +103,7 @@ class Fit:
 def far(name: str, asked: float, measured: tuple[int, int]) -> str:
     """A warning where `asked` is further from the ladder than the ladder is long, else empty."""
     low, high = measured
+    # In factors, as the law is a power: a ladder over a factor of 8 is trusted for 8 more.
     factor, beyond = high / low, max(asked / high, low / asked)
     if beyond <= factor or beyond <= 1:
         return ""
@@ -129,6 +130,7 @@ class Published:
 
     def along(self, direction: Direction) -> float | None:
         """What they say of a direction; None where an exponent that it needs is not printed."""
+        # log2 eta = batch * log2 B + tokens * log2 T; an axis that stays needs no exponent.
         pairs = zip((self.batch, self.tokens), direction, strict=True)
         needed = [(exponent, log2) for exponent, log2 in pairs if log2]
         if any(exponent is None for exponent, _ in needed):

@@ -187,6 +187,7 @@ class AppliedLaw:
         changes = self.log2_factors
         if not changes:
             return log2_hps
+        # A hyperparameter that is not searched is a factor of 1, log2 of which is 0.
         moved = {name: log2_hps.get(name, 0.0) + change for name, change in changes.items()}
         return Log2Hps({**log2_hps, **moved})
 

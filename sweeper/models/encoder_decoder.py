@@ -12,10 +12,17 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from sweeper.errors import ConfigError
 from sweeper.models.fp8 import Fp8
 from sweeper.models.loss import head_loss
-from sweeper.models.scaled import Attention, CrossEntropy, Embedding, Linear, Residual
+from sweeper.models.scaled import (
+    Attention,
+    CrossEntropy,
+    Embedding,
+    Linear,
+    Residual,
+    check_heads,
+    check_sizes,
+)
 from sweeper.models.vit import FeedForward, normalized
 
 ENCODER_BRANCHES, DECODER_BRANCHES = 2, 3
@@ -123,7 +130,8 @@ class EncoderDecoder(nn.Module):
     ) -> None:
         """The parameterization draws all parameters; ConfigError names a size that is off."""
         super().__init__()
-        self.check(width, depth, head_size, ffn_ratio)
+        check_sizes(width=width, depth=depth, head_size=head_size, ffn_ratio=ffn_ratio)
+        check_heads(width, head_size)
         self.width, self.depth, self.head_size, self.ffn_ratio = width, depth, head_size, ffn_ratio
         self.source_len, self.target_len, self.start = source_len, target_len, start
         self.unit, self.base_depth, self.fp8 = unit, base_depth or depth, fp8 or Fp8()
@@ -135,17 +143,6 @@ class EncoderDecoder(nn.Module):
         self.head = None if tie else Linear(width, classes, unit=unit, readout=True)
         self.loss = CrossEntropy(classes, unit=unit)
         self.fp8.apply_to(self)
-
-    @staticmethod
-    def check(width: int, depth: int, head_size: int, ffn_ratio: int) -> None:
-        """Refuse sizes that cannot be built."""
-        sizes = {"width": width, "depth": depth, "head_size": head_size, "ffn_ratio": ffn_ratio}
-        for key, value in sizes.items():
-            if value < 1:
-                raise ConfigError(key, value, "at least 1")
-        if width % head_size:
-            allowed = f"a multiple of head_size, which is {head_size}"
-            raise ConfigError("width", width, allowed)
 
     def residual(self, layer: int, place: int, per_layer: int) -> Residual:
         """Branch `place` of a layer of a stack whose layers have `per_layer`, both from 0."""

@@ -11,7 +11,7 @@ import inspect
 import re
 import sys
 from collections.abc import Callable, Mapping
-from functools import cache
+from functools import cache, partial
 from math import isclose, sqrt
 from typing import Any, ClassVar
 
@@ -168,32 +168,22 @@ def _fused() -> Callable[..., Any]:
     return function
 
 
-def _mask(make: Callable[..., Any]) -> Callable[..., Any]:
-    """`make` for sequences without padding: it never has to look at the values of a mask."""
-
-    def unpadded(*args: Any, attention_mask: Tensor | None = None, **options: Any) -> Any:
-        return make(*args, attention_mask=None, **options)
-
-    return unpadded
-
-
 @cache
 def register() -> None:
     """Make the attention function and its masks known to transformers, once a process."""
     masks, models = (
         library(f"transformers.{name}") for name in ("masking_utils", "modeling_utils")
     )
+
+    # Sequences here have no padding, and the values of a mask need never be looked at.
+    def unpadded(make: Callable[..., Any], *args: Any, **options: Any) -> Any:
+        return make(*args, **{**options, "attention_mask": None})
+
     for name, make in ((INTERFACE, masks.sdpa_mask), (EAGER, masks.eager_mask)):
-        masks.AttentionMaskInterface.register(name, _mask(make))
+        masks.AttentionMaskInterface.register(name, partial(unpadded, make))
 
-    def fused(*args: Any, **options: Any) -> Any:
-        return scaled_attention(False, *args, **options)
-
-    def eager(*args: Any, **options: Any) -> Any:
-        return scaled_attention(True, *args, **options)
-
-    models.AttentionInterface.register(INTERFACE, fused)
-    models.AttentionInterface.register(EAGER, eager)
+    models.AttentionInterface.register(INTERFACE, partial(scaled_attention, False))
+    models.AttentionInterface.register(EAGER, partial(scaled_attention, True))
 
 
 def attention_name(model: Any, config: Any) -> str | None:
@@ -218,8 +208,7 @@ def scale_attention(net: Any, head_size: int, seq_len: int) -> None:
             size = next((getattr(module, n) for n in names if hasattr(module, n)), head_size)
             causal = bool(getattr(module, "is_causal", True))
             scale = getattr(module, "scaling", None)
-            known = isinstance(scale, int | float) and scale
-            built_in = scale * sqrt(size) if known else 1.0
+            built_in = scale * sqrt(size) if isinstance(scale, int | float) and scale else 1.0
             factors = AttentionScale(size, seq_len, causal=causal, built_in=built_in)
             module.add_module(ATTENTION, factors)
 
@@ -298,7 +287,10 @@ class HfModel(nn.Module):
     ) -> None:
         """Values are as transformers draws them; ConfigError names an argument that is refused."""
         super().__init__()
-        self.task = _task_for(name, input_shape)
+        self.task = task_of(name)
+        if (self.task == "images") != (input_shape is not None):
+            kind = "arrays, such as data=digits" if self.task == "images" else "sequences of tokens"
+            raise ConfigError("name", name, f"a model for this kind of data: this one takes {kind}")
         sizes = HfSizes(
             width=width,
             depth=depth,
@@ -357,7 +349,11 @@ class HfModel(nn.Module):
         if targets is None:
             logits: Tensor = out.logits
             return logits
-        return self._auxiliary(out, self.loss(out.logits, targets))
+        loss: Tensor = self.loss(out.logits, targets)
+        routers = getattr(out, "aux_loss", None)
+        if isinstance(routers, Tensor):  # already a mean, which no width makes grow
+            loss = loss + self._net.config.router_aux_loss_coef * routers
+        return loss
 
     def _of_tokens(self, tokens: Tensor) -> Any:
         """What the transformers model returns for tokens [batch, seq] without padding."""
@@ -371,23 +367,6 @@ class HfModel(nn.Module):
             places = torch.arange(tokens.shape[-1], device=tokens.device)
             options["position_ids"] = places[None]
         return self._net(input_ids=tokens, **options)
-
-    def _auxiliary(self, out: Any, loss: Tensor) -> Tensor:
-        """`loss` with the router's own, where the model returns one."""
-        routers = getattr(out, "aux_loss", None)
-        if not isinstance(routers, Tensor):
-            return loss
-        total: Tensor = loss + self._net.config.router_aux_loss_coef * routers
-        return total
-
-
-def _task_for(name: str, input_shape: tuple[int, ...] | None) -> Task:
-    """What the class is for; ConfigError where the data is of the other kind."""
-    task = task_of(name)
-    if (task == "images") != (input_shape is not None):
-        kind = "arrays, such as data=digits" if task == "images" else "sequences of tokens"
-        raise ConfigError("name", name, f"a model for this kind of data: this one takes {kind}")
-    return task
 
 
 def _built(name: str, task: Task, sizes: HfSizes) -> Any:
@@ -407,16 +386,10 @@ def _built(name: str, task: Task, sizes: HfSizes) -> Any:
             # The others branch on the values of indices, which cannot be mapped over trials.
             config._experts_implementation = "batched_mm"
         net = cls(config)
-    _check_tied(net, sizes.tie)
+    if sizes.tie is not None:  # some families ignore it
+        head, embedding = net.get_output_embeddings(), net.get_input_embeddings()
+        if (head is not None and head.weight is embedding.weight) != sizes.tie:
+            how_often = "never" if sizes.tie else "always"
+            allowed = f"null: {type(net).__name__} {how_often} shares the two matrices"
+            raise ConfigError("tie", sizes.tie, allowed)
     return net
-
-
-def _check_tied(net: Any, tie: bool | None) -> None:
-    """ConfigError where the family ignores `tie`."""
-    if tie is None:
-        return
-    head, embedding = net.get_output_embeddings(), net.get_input_embeddings()
-    if (head is not None and head.weight is embedding.weight) != tie:
-        how_often = "never" if tie else "always"
-        allowed = f"null: {type(net).__name__} {how_often} shares the two matrices"
-        raise ConfigError("tie", tie, allowed)

@@ -12,6 +12,7 @@ from math import gcd
 from typing import Any, Literal
 
 from sweeper.errors import BadInput, ConfigError, suggest
+from sweeper.models.scaled import check_heads, check_sizes
 
 # Which classes of transformers can be trained here, and for what.
 
@@ -114,19 +115,6 @@ class HfSizes:
     patch_size: int | None = None
     config: Mapping[str, Any] = field(default_factory=dict)
 
-    def check(self) -> None:
-        """ConfigError for sizes that no family can have."""
-        for key in ("width", "depth", "head_size"):
-            if getattr(self, key) < 1:
-                raise ConfigError(key, getattr(self, key), "at least 1")
-        if self.width % self.head_size:
-            allowed = f"a multiple of head_size, which is {self.head_size}"
-            raise ConfigError("width", self.width, allowed)
-        heads = self.width // self.head_size
-        if self.kv_heads is not None and (self.kv_heads < 1 or heads % self.kv_heads):
-            allowed = f"null, or a divisor of the {heads} heads of width {self.width}"
-            raise ConfigError("kv_heads", self.kv_heads, allowed)
-
     @property
     def heads(self) -> int:
         """`width // head_size`."""
@@ -187,10 +175,23 @@ class Family:
 
 def config_fields(family: Family, task: Task, sizes: HfSizes) -> dict[str, Any]:
     """All that the family's configuration is built with; ConfigError names what is refused."""
-    sizes.check()
+    check_sizes(width=sizes.width, depth=sizes.depth, head_size=sizes.head_size)
+    check_heads(sizes.width, sizes.head_size)
+    kv_heads = sizes.kv_heads
+    if kv_heads is not None and (kv_heads < 1 or sizes.heads % kv_heads):
+        allowed = f"null, or a divisor of the {sizes.heads} heads of width {sizes.width}"
+        raise ConfigError("kv_heads", kv_heads, allowed)
     fixed = _sized(family, sizes) | _classes(family, task, sizes)
     for name, value in sizes.config.items():
-        _check_field(family, fixed, name, value)
+        key, field_name = f"config.{name}", family.map.get(name, name)
+        if field_name in fixed:
+            argument = fixed[field_name][0]
+            raise ConfigError(key, value, f"it follows from model.{argument}: give that")
+        if name not in family.known():
+            close = suggest(name, family.known())
+            hint = close if close.startswith("did") else "see its configuration in transformers"
+            raise ConfigError(key, value, f"{family.name} has no such field; {hint}")
+    # Later ones win: what suits a small model, then the user's, then what follows from arguments.
     soft = _small_model(family, task, sizes)
     asked = {family.map.get(name, name): value for name, value in sizes.config.items()}
     return soft | asked | {name: value for name, (_, value) in fixed.items()}
@@ -198,18 +199,6 @@ def config_fields(family: Family, task: Task, sizes: HfSizes) -> dict[str, Any]:
 
 Fixed = dict[str, tuple[str, Any]]
 """Fields that follow from arguments: the argument's name, and the value."""
-
-
-def _check_field(family: Family, fixed: Fixed, name: str, value: object) -> None:
-    """ConfigError for a field that is unknown, or that an argument sets."""
-    key, field_name = f"config.{name}", family.map.get(name, name)
-    if field_name in fixed:
-        argument = fixed[field_name][0]
-        raise ConfigError(key, value, f"it follows from model.{argument}: give that")
-    if name not in family.known():
-        close = suggest(name, family.known())
-        hint = close if close.startswith("did") else "see its configuration in transformers"
-        raise ConfigError(key, value, f"{family.name} has no such field; {hint}")
 
 
 def _sized(family: Family, sizes: HfSizes) -> Fixed:

@@ -16,6 +16,8 @@ from sweeper.models.scaled import (
     Linear,
     Residual,
     RMSNorm,
+    check_heads,
+    check_sizes,
 )
 
 # Layers of Llama-style decoders: rotary causal attention, and SwiGLU.
@@ -105,7 +107,36 @@ class Block(nn.Module):
         return self.ffn_residual.add(y, x)
 
 
-class Llama(nn.Module):
+def inner_width(width: int, ffn_ratio: float) -> int:
+    """`ffn_ratio * width`; ConfigError where that is no positive whole number."""
+    if ffn_ratio <= 0 or not float(ffn_ratio * width).is_integer():
+        allowed = f"a positive ratio that makes {width} x ratio a whole number"
+        raise ConfigError("ffn_ratio", ffn_ratio, allowed)
+    return round(ffn_ratio * width)
+
+
+class Decoder(nn.Module):
+    """The stream of a decoder: words in, layers, a norm, and a head of its own."""
+
+    embedding: Embedding
+    layers: nn.ModuleList
+    norm: RMSNorm
+    head: Linear
+    loss: CrossEntropy
+
+    def forward(self, tokens: Tensor, targets: Tensor | None = None) -> Tensor:
+        """Logits [batch, seq, classes] of `tokens` [batch, seq]; with `targets`, the mean loss."""
+        x = self.embedding(tokens)
+        for layer in self.layers:
+            x = layer(x)
+        x = self.norm(x)
+        if targets is not None:
+            return head_loss(self.head, self.loss, x, targets)
+        logits: Tensor = self.head(x)
+        return logits
+
+
+class Llama(Decoder):
     """Decoder of any width and depth.
 
     `width` must be a multiple of `head_size`; `ffn_ratio * width` must be whole. `norm_gain`
@@ -129,9 +160,10 @@ class Llama(nn.Module):
     ) -> None:
         """The parameterization draws all parameters; ConfigError names a size that is off."""
         super().__init__()
-        self.check(width, depth, head_size, ffn_ratio)
+        check_sizes(width=width, depth=depth, head_size=head_size)
+        check_heads(width, head_size, rotary=True)
         self.width, self.depth, self.seq_len, self.head_size = width, depth, seq_len, head_size
-        self.ffn_width, self.norm_gain, self.unit = round(ffn_ratio * width), norm_gain, unit
+        self.ffn_width, self.norm_gain, self.unit = inner_width(width, ffn_ratio), norm_gain, unit
         self.base_depth, self.fp8 = base_depth or depth, fp8 or Fp8()
         self.embedding = Embedding(classes, width, unit=unit)
         self.layers = nn.ModuleList(Block(i, self) for i in range(depth))
@@ -139,29 +171,3 @@ class Llama(nn.Module):
         self.head = Linear(width, classes, unit=unit, readout=True)
         self.loss = CrossEntropy(classes, unit=unit)
         self.fp8.apply_to(self)
-
-    @staticmethod
-    def check(width: int, depth: int, head_size: int, ffn_ratio: float) -> None:
-        """Refuse sizes that cannot be built."""
-        for key, value in (("width", width), ("depth", depth), ("head_size", head_size)):
-            if value < 1:
-                raise ConfigError(key, value, "at least 1")
-        if head_size % 2:
-            raise ConfigError("head_size", head_size, "an even number (rotary embedding)")
-        if width % head_size:
-            allowed = f"a multiple of head_size, which is {head_size}"
-            raise ConfigError("width", width, allowed)
-        if ffn_ratio <= 0 or not float(ffn_ratio * width).is_integer():
-            allowed = f"a positive ratio that makes {width} x ratio a whole number"
-            raise ConfigError("ffn_ratio", ffn_ratio, allowed)
-
-    def forward(self, tokens: Tensor, targets: Tensor | None = None) -> Tensor:
-        """Logits [batch, seq, classes] of `tokens` [batch, seq]; with `targets`, the mean loss."""
-        x = self.embedding(tokens)
-        for layer in self.layers:
-            x = layer(x)
-        x = self.norm(x)
-        if targets is not None:
-            return head_loss(self.head, self.loss, x, targets)
-        logits: Tensor = self.head(x)
-        return logits

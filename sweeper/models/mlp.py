@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from sweeper.errors import ConfigError
 from sweeper.models.fp8 import Fp8
-from sweeper.models.scaled import Activation, CrossEntropy, Linear, Projection
+from sweeper.models.scaled import Activation, CrossEntropy, Linear, Projection, check_sizes
 
 
 class MLP(nn.Module):
@@ -32,9 +32,7 @@ class MLP(nn.Module):
     ) -> None:
         """The parameterization draws all parameters; ConfigError names a size that is off."""
         super().__init__()
-        for key, value in (("width", width), ("depth", depth)):
-            if value < 1:
-                raise ConfigError(key, value, "at least 1")
+        check_sizes(width=width, depth=depth)
         self.width, self.depth, self.input_shape = width, depth, tuple(input_shape)
         self.fp8 = fp8 or Fp8()
         self.input = Projection(prod(input_shape), width, unit=unit)

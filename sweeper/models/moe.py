@@ -14,8 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from sweeper.errors import ConfigError
-from sweeper.models.llama import FeedForward, SelfAttention
-from sweeper.models.loss import head_loss
+from sweeper.models.llama import Decoder, FeedForward, SelfAttention, inner_width
 from sweeper.models.scaled import (
     CrossEntropy,
     Embedding,
@@ -24,6 +23,8 @@ from sweeper.models.scaled import (
     Residual,
     RMSNorm,
     ScaledModule,
+    check_heads,
+    check_sizes,
     scale_gradient,
     tokens_in,
 )
@@ -97,7 +98,7 @@ class Experts(nn.Module):
         self.up_gate = ExpertLinear(count, width, 2 * hidden, unit=unit)
         self.act = GatedSiLU(unit=unit)
         self.down = ExpertLinear(count, hidden, width, unit=unit)
-        shared = model.shared * round(model.ffn_ratio * width)
+        shared = model.shared_width
         self.shared = FeedForward(width, shared, unit=unit) if shared else None
 
     def forward(self, x: Tensor) -> Tensor:
@@ -133,7 +134,7 @@ class Block(nn.Module):
         return self.experts_residual.add(y, x)
 
 
-class MoE(nn.Module):
+class MoE(Decoder):
     """Decoder of any width and depth, with any number of experts of any size.
 
     There are `experts * granularity` experts of inner width `ffn_ratio * width / granularity`, and
@@ -161,10 +162,22 @@ class MoE(nn.Module):
     ) -> None:
         """The parameterization draws all parameters; ConfigError names a size that is off."""
         super().__init__()
+        check_sizes(width=width, depth=depth, head_size=head_size)
+        check_sizes(experts=experts, top_k=top_k, granularity=granularity)
+        check_heads(width, head_size, rotary=True)
+        if top_k > experts:
+            raise ConfigError("top_k", top_k, f"at most experts, which is {experts}")
+        if shared < 0:
+            raise ConfigError("shared", shared, "at least 0")
+        if not 0 <= balance <= 1:
+            raise ConfigError("balance", balance, "from 0 (no balancing) to 1")
+        inner = inner_width(width, ffn_ratio)
+        if inner % granularity:
+            raise ConfigError("granularity", granularity, f"a divisor of {inner}")
         self.width, self.depth, self.seq_len, self.head_size = width, depth, seq_len, head_size
-        self.experts, self.top_k, self.granularity = experts, top_k, granularity
-        self.shared, self.balance, self.ffn_ratio, self.unit = shared, balance, ffn_ratio, unit
-        self.check()
+        self.all_experts, self.active_experts = experts * granularity, top_k * granularity
+        self.expert_width, self.shared_width = inner // granularity, shared * inner
+        self.granularity, self.balance, self.unit = granularity, balance, unit
         self.base_depth = base_depth or depth
         self.embedding = Embedding(classes, width, unit=unit)
         self.layers = nn.ModuleList(Block(i, self) for i in range(depth))
@@ -172,55 +185,6 @@ class MoE(nn.Module):
         self.head = Linear(width, classes, unit=unit, readout=True)
         self.loss = CrossEntropy(classes, unit=unit)
 
-    @property
-    def all_experts(self) -> int:
-        """How many there are."""
-        return self.experts * self.granularity
-
-    @property
-    def active_experts(self) -> int:
-        """How many a token takes."""
-        return self.top_k * self.granularity
-
-    @property
-    def expert_width(self) -> int:
-        """Inner width of one."""
-        return round(self.ffn_ratio * self.width / self.granularity)
-
-    def check(self) -> None:
-        """Refuse sizes that cannot be built."""
-        for key in ("width", "depth", "head_size", "experts", "top_k", "granularity"):
-            if getattr(self, key) < 1:
-                raise ConfigError(key, getattr(self, key), "at least 1")
-        if self.head_size % 2:
-            raise ConfigError("head_size", self.head_size, "an even number (rotary embedding)")
-        if self.width % self.head_size:
-            allowed = f"a multiple of head_size, which is {self.head_size}"
-            raise ConfigError("width", self.width, allowed)
-        if self.top_k > self.experts:
-            raise ConfigError("top_k", self.top_k, f"at most experts, which is {self.experts}")
-        if self.shared < 0:
-            raise ConfigError("shared", self.shared, "at least 0")
-        if not 0 <= self.balance <= 1:
-            raise ConfigError("balance", self.balance, "from 0 (no balancing) to 1")
-        inner = self.ffn_ratio * self.width
-        if self.ffn_ratio <= 0 or not float(inner).is_integer():
-            allowed = f"a positive ratio that makes {self.width} x ratio a whole number"
-            raise ConfigError("ffn_ratio", self.ffn_ratio, allowed)
-        if inner % self.granularity:
-            raise ConfigError("granularity", self.granularity, f"a divisor of {inner:.0f}")
-
     def inner_growth(self) -> Mapping[str, float]:
         """By the names of the experts' second matrices: inner width over that of granularity 1."""
         return {f"layers.{i}.experts.down.weight": 1 / self.granularity for i in range(self.depth)}
-
-    def forward(self, tokens: Tensor, targets: Tensor | None = None) -> Tensor:
-        """Logits [batch, seq, classes] of `tokens` [batch, seq]; with `targets`, the mean loss."""
-        x = self.embedding(tokens)
-        for layer in self.layers:
-            x = layer(x)
-        x = self.norm(x)
-        if targets is not None:
-            return head_loss(self.head, self.loss, x, targets)
-        logits: Tensor = self.head(x)
-        return logits

@@ -17,6 +17,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from sweeper.errors import ConfigError
 from sweeper.scaling.spec import ScaledOp
 
 if TYPE_CHECKING:
@@ -43,6 +44,21 @@ def scale_forward(x: Tensor, factor: Tensor) -> Tensor:
 def tokens_in(x: Tensor) -> int:
     """How many vectors `x` [..., features] holds: all of its dimensions but the last."""
     return x.numel() // x.shape[-1]
+
+
+def check_sizes(**sizes: int) -> None:
+    """ConfigError for a size below 1, by the name of the model's argument."""
+    for key, value in sizes.items():
+        if value < 1:
+            raise ConfigError(key, value, "at least 1")
+
+
+def check_heads(width: int, head_size: int, *, rotary: bool = False) -> None:
+    """ConfigError for a width that heads of this size do not divide, or an odd size of them."""
+    if rotary and head_size % 2:
+        raise ConfigError("head_size", head_size, "an even number (rotary embedding)")
+    if width % head_size:
+        raise ConfigError("width", width, f"a multiple of head_size, which is {head_size}")
 
 
 class ScaledModule(nn.Module):

@@ -22,6 +22,8 @@ from sweeper.models.scaled import (
     Linear,
     Projection,
     Residual,
+    check_heads,
+    check_sizes,
     scale_gradient,
 )
 
@@ -120,8 +122,16 @@ class ViT(nn.Module):
     ) -> None:
         """The parameterization draws all parameters; ConfigError names a size that is off."""
         super().__init__()
-        self.check(width, depth, patch_size, head_size, ffn_ratio)
-        *channels, high, wide = self.checked_shape(input_shape, patch_size)
+        check_sizes(width=width, depth=depth, patch_size=patch_size)
+        check_sizes(head_size=head_size, ffn_ratio=ffn_ratio)
+        check_heads(width, head_size)
+        if len(input_shape) not in (2, 3):
+            allowed = "images: [channels,] height, width"
+            raise ConfigError("input_shape", list(input_shape), allowed)
+        *channels, high, wide = input_shape
+        if high % patch_size or wide % patch_size:
+            allowed = f"a divisor of the images' sides, {high} x {wide}"
+            raise ConfigError("patch_size", patch_size, allowed)
         self.width, self.depth, self.head_size, self.ffn_ratio = width, depth, head_size, ffn_ratio
         self.input_shape = tuple(input_shape)
         self.patch_size, self.unit, self.base_depth = patch_size, unit, base_depth or depth
@@ -134,27 +144,6 @@ class ViT(nn.Module):
         self.head = Linear(width, classes, unit=unit, readout=True)
         self.loss = CrossEntropy(classes, unit=unit)
         self.fp8.apply_to(self)
-
-    @staticmethod
-    def check(width: int, depth: int, patch_size: int, head_size: int, ffn_ratio: int) -> None:
-        """Refuse sizes that cannot be built."""
-        sizes = {"width": width, "depth": depth, "patch_size": patch_size}
-        for key, value in (sizes | {"head_size": head_size, "ffn_ratio": ffn_ratio}).items():
-            if value < 1:
-                raise ConfigError(key, value, "at least 1")
-        if width % head_size:
-            allowed = f"a multiple of head_size, which is {head_size}"
-            raise ConfigError("width", width, allowed)
-
-    @staticmethod
-    def checked_shape(shape: tuple[int, ...], patch_size: int) -> tuple[int, ...]:
-        """`shape` if it is that of images whose sides `patch_size` divides; else ConfigError."""
-        if len(shape) not in (2, 3):
-            raise ConfigError("input_shape", list(shape), "images: [channels,] height, width")
-        if any(side % patch_size for side in shape[-2:]):
-            sides = " x ".join(map(str, shape[-2:]))
-            raise ConfigError("patch_size", patch_size, f"a divisor of the images' sides, {sides}")
-        return shape
 
     def embedded(self, images: Tensor) -> Tensor:
         """Patches and positions added [batch, tokens, width]; with `unit`, to RMS 1."""

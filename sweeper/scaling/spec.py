@@ -246,27 +246,26 @@ class ModelRules:
 
     def role_patterns(self) -> dict[str, Role]:
         """The role of every pattern; ConfigError for what is no role."""
+        form = """texts of the form pattern=role: 'model.roles=["*.bias=vector"]'"""
         if isinstance(self.roles, str):
-            raise ConfigError("roles", self.roles, f"a list of {_FORM}")
-        pairs = self.roles.items() if isinstance(self.roles, Mapping) else map(_split, self.roles)
-        return {pattern: _role(pattern, role) for pattern, role in pairs}
+            raise ConfigError("roles", self.roles, f"a list of {form}")
+        if isinstance(self.roles, Mapping):
+            return {pattern: parse_role(pattern, role) for pattern, role in self.roles.items()}
+        roles = {}
+        for text in self.roles:
+            pattern, equals, role = (part.strip() for part in text.partition("="))
+            if not equals:
+                raise ConfigError("roles", text, form)
+            roles[pattern] = parse_role(pattern, role)
+        return roles
 
 
-_FORM = """texts of the form pattern=role: 'model.roles=["*.bias=vector"]'"""
-
-
-def _split(text: str) -> tuple[str, str]:
-    pattern, equals, role = text.partition("=")
-    if not equals:
-        raise ConfigError("roles", text, _FORM)
-    return pattern.strip(), role.strip()
-
-
-def _role(pattern: str, role: str) -> Role:
+def parse_role(pattern: str, role: Role | str) -> Role:
+    """The role of that name; ConfigError for another name, under its pattern's key."""
     try:
         return Role(role)
     except ValueError:
-        raise ConfigError(f"roles[{pattern}]", role, suggest(role, list(Role))) from None
+        raise ConfigError(f"roles[{pattern}]", role, suggest(str(role), list(Role))) from None
 
 
 RULE_KEYS = tuple(field.name for field in fields(ModelRules))

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from sweeper.engine.optimizers.optimizer import (
+    BaseOptimizer,
     Rate,
     State,
     StepInfo,
@@ -20,19 +21,17 @@ from sweeper.engine.optimizers.optimizer import (
     beside,
     current_lrs,
     empty_state,
-    searched_settings,
     unsqueeze_like,
     update_averages,
 )
-from sweeper.records import Bounded, Bounds, Positive
+from sweeper.records import Bounds, Positive
 from sweeper.scaling.spec import ParamSpec, Update
-from sweeper.trial import PlainHps
 
 # AdamW with independent weight decay (Loshchilov and Hutter, arXiv:1711.05101).
 
 
 @dataclass(frozen=True, kw_only=True)
-class AdamW(Bounded):
+class AdamW(BaseOptimizer):
     """`p -= schedule * (lr * m / (sqrt(v) + eps) + weight_decay * p)`, moments bias-corrected.
 
     The decay is independent: it follows the schedule but not the learning rate, so its optimum
@@ -42,25 +41,13 @@ class AdamW(Bounded):
     makes it 1 at m = sqrt(v), as Adam's is (erratum E3, docs/errata.md).
     """
 
-    hyperparameters: ClassVar[tuple[str, ...]] = ("one_minus_beta1", "one_minus_beta2")
-
     beta1: Rate = 0.9
     beta2: Rate = 0.999
-    eps: Positive = 1e-8
-    weight_decay: Rate = 2.0**-13
     atan2: bool = False
 
     def kind(self, spec: ParamSpec) -> Update:
         """Like a sign, of every parameter."""
         return Update.SIGN
-
-    def settings(self, hps: PlainHps) -> dict[str, float]:
-        """`beta1` and `beta2`."""
-        return searched_settings(self, hps)
-
-    def init(self, params: list[Tensor], kinds: Sequence[Update]) -> State:
-        """Zero moments, `first` and `second`, of the parameters' shapes."""
-        return {name: [torch.zeros_like(p) for p in params] for name in ("first", "second")}
 
     def second_moment_roots(self, state: State, hps: UpdateHps, step: int) -> list[Tensor]:
         """What Adam divides by before eps is added; see `Optimizer`."""
@@ -77,31 +64,22 @@ class AdamW(Bounded):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Lion(Bounded):
+class Lion(BaseOptimizer):
     """`p -= schedule * (lr * sign(beta1 * m + (1 - beta1) * g) + weight_decay * p)`.
 
     Then `m = beta2 * m + (1 - beta2) * g`. The decay is independent of the learning rate, as
     AdamW's; the paper's is coupled to it. `eps` plays no part.
     """
 
-    hyperparameters: ClassVar[tuple[str, ...]] = ("one_minus_beta1", "one_minus_beta2")
+    averages: ClassVar[tuple[str, ...]] = ("momentum",)
 
     beta1: Rate = 0.9
     beta2: Rate = 0.99
     eps: Positive = 1.0
-    weight_decay: Rate = 2.0**-13
 
     def kind(self, spec: ParamSpec) -> Update:
         """A sign, of every parameter."""
         return Update.SIGN
-
-    def settings(self, hps: PlainHps) -> dict[str, float]:
-        """`beta1` and `beta2`."""
-        return searched_settings(self, hps)
-
-    def init(self, params: list[Tensor], kinds: Sequence[Update]) -> State:
-        """Zero `momentum` of the parameters' shapes."""
-        return {"momentum": [torch.zeros_like(p) for p in params]}
 
     def update(
         self, params: list[Tensor], grads: list[Tensor], state: State, hps: UpdateHps, now: StepInfo
@@ -120,7 +98,7 @@ class Lion(Bounded):
 
 
 @dataclass(frozen=True, kw_only=True)
-class SGD(Bounded):
+class SGD(BaseOptimizer):
     """`b = momentum * b + g; p -= schedule * (lr * b + weight_decay * p)`.
 
     As torch's without dampening: with a momentum the steps add up to 1 / (1 - momentum) times
@@ -129,23 +107,15 @@ class SGD(Bounded):
     """
 
     hyperparameters: ClassVar[tuple[str, ...]] = ("one_minus_momentum",)
+    averages: ClassVar[tuple[str, ...]] = ("momentum",)
 
     momentum: Rate = 0.9
     nesterov: bool = False
     eps: Positive = 1.0
-    weight_decay: Rate = 2.0**-13
 
     def kind(self, spec: ParamSpec) -> Update:
         """As the gradient, of every parameter."""
         return Update.GRADIENT
-
-    def settings(self, hps: PlainHps) -> dict[str, float]:
-        """`momentum`."""
-        return searched_settings(self, hps)
-
-    def init(self, params: list[Tensor], kinds: Sequence[Update]) -> State:
-        """Zero `momentum` of the parameters' shapes."""
-        return {"momentum": [torch.zeros_like(p) for p in params]}
 
     def update(
         self, params: list[Tensor], grads: list[Tensor], state: State, hps: UpdateHps, now: StepInfo
@@ -164,7 +134,7 @@ class SGD(Bounded):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Adafactor(Bounded):
+class Adafactor(BaseOptimizer):
     """One step: `p -= schedule * (lr * scale * u / max(1, RMS(u) / clip) + weight_decay * p)`.
 
     `scale = max(rms_floor, RMS(p))`, `u = g / sqrt(v)`, and v averages g^2, the newest with weight
@@ -181,15 +151,10 @@ class Adafactor(Bounded):
     clip: Positive = 1.0
     rms_floor: Positive = 1e-3
     eps: Positive = 1e-15
-    weight_decay: Rate = 2.0**-13
 
     def kind(self, spec: ParamSpec) -> Update:
         """As the parameter's RMS, of every parameter."""
         return Update.PARAMETER
-
-    def settings(self, hps: PlainHps) -> dict[str, float]:
-        """No setting is searched."""
-        return {}
 
     def init(self, params: list[Tensor], kinds: Sequence[Update]) -> State:
         """Zero means `row` [K, ..., rows, 1] and `column` [K, ..., 1, columns], or `full`."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated, ClassVar
 
@@ -10,29 +9,24 @@ import torch
 from torch import Tensor
 
 from sweeper.engine.optimizers.optimizer import (
+    MatrixOptimizer,
     Rate,
     State,
     StepInfo,
     UpdateHps,
     adam_for_the_rest,
-    adam_roots,
     apply_weight_decay,
     beside,
     current_lrs,
-    hidden_kind,
-    searched_settings,
     select,
     update_averages,
-    zero_moments,
 )
 from sweeper.errors import ConfigError
-from sweeper.records import Bounds, Positive, check_bounds
-from sweeper.scaling.spec import ParamSpec, Update
-from sweeper.trial import PlainHps
+from sweeper.records import Bounds
 
 
 @dataclass(frozen=True, kw_only=True)
-class Muon:
+class Muon(MatrixOptimizer):
     """`p -= schedule * (lr * O(m) + weight_decay * p)`, where O makes all singular values about 1.
 
     m is the gradient's running average by `momentum` (with `nesterov` looking a step ahead), O
@@ -64,51 +58,22 @@ class Muon:
     split: bool = False
     beta1: Rate = 0.9
     beta2: Rate = 0.999
-    eps: Positive = 1e-8
-    weight_decay: Rate = 2.0**-13
 
     def __post_init__(self) -> None:
-        """Refuse values outside their range."""
-        check_bounds(self)
+        """ConfigError for values outside their range."""
+        super().__post_init__()
         if len(self.coefficients) != 3:
             raise ConfigError("coefficients", self.coefficients, "three numbers")
-
-    def kind(self, spec: ParamSpec) -> Update:
-        """Orthogonal of hidden matrices, like a sign of all else."""
-        return hidden_kind(spec)
-
-    def settings(self, hps: PlainHps) -> dict[str, float]:
-        """`momentum`, `beta1` and `beta2`."""
-        return searched_settings(self, hps)
-
-    def init(self, params: list[Tensor], kinds: Sequence[Update]) -> State:
-        """See `zero_moments`."""
-        return zero_moments(params, kinds)
-
-    def second_moment_roots(self, state: State, hps: UpdateHps, step: int) -> list[Tensor]:
-        """What Adam divides by before eps is added; see `Optimizer`."""
-        return adam_roots(state["second"], hps, step)
 
     def update(
         self, params: list[Tensor], grads: list[Tensor], state: State, hps: UpdateHps, now: StepInfo
     ) -> None:
         """One step in place; each trial has its learning rates, eps, decay, betas and momentum."""
-        matrices = adam_for_the_rest(params, grads, state, hps, now)
-        if matrices:
-            weights, gradients, first = (
-                [values[i] for i in matrices] for values in (params, grads, state["first"])
-            )
-            self._orthogonal_step(weights, gradients, first, select(hps, matrices), now)
-
-    def _orthogonal_step(
-        self,
-        params: list[Tensor],
-        grads: list[Tensor],
-        first: list[Tensor],
-        hps: UpdateHps,
-        now: StepInfo,
-    ) -> None:
-        """The step of hidden matrices."""
+        hidden = adam_for_the_rest(params, grads, state, hps, now)
+        params, grads, first = (
+            [values[i] for i in hidden] for values in (params, grads, state["first"])
+        )
+        hps = select(hps, hidden)
         momentum, lr = hps.settings["momentum"], current_lrs(params, hps, now)
         update_averages(first, grads, momentum)
         apply_weight_decay(params, hps, now)

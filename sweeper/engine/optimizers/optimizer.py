@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import pi
-from typing import Annotated, Any, ClassVar, Protocol
+from typing import Annotated, ClassVar, Protocol
 
 import torch
 from torch import Tensor
 
-from sweeper.records import Bounds
+from sweeper.records import Bounded, Bounds, Positive
 from sweeper.scaling.spec import ParamSpec, Role, Update
 from sweeper.trial import PlainHps
 
@@ -102,13 +102,30 @@ def scale_distance_from_one(value: float, factor: float) -> float:
 Rate = Annotated[float, Bounds(least=0, below=1, allowed="at least 0 and below 1")]
 
 
-def searched_settings(optimizer: Any, hps: PlainHps) -> dict[str, float]:
-    """Each rate that `optimizer.hyperparameters` names as `one_minus_<rate>`, with its factor."""
-    rates = (name.removeprefix("one_minus_") for name in optimizer.hyperparameters)
-    return {
-        rate: scale_distance_from_one(getattr(optimizer, rate), hps.get(f"one_minus_{rate}", 1.0))
-        for rate in rates
-    }
+@dataclass(frozen=True, kw_only=True)
+class BaseOptimizer(Bounded):
+    """An optimizer of our own: its rates are searched, and its state are averages that begin at 0.
+
+    `averages` names those of every parameter's shape.
+    """
+
+    hyperparameters: ClassVar[tuple[str, ...]] = ("one_minus_beta1", "one_minus_beta2")
+    averages: ClassVar[tuple[str, ...]] = ("first", "second")
+
+    eps: Positive = 1e-8
+    weight_decay: Rate = 2.0**-13
+
+    def settings(self, hps: PlainHps) -> dict[str, float]:
+        """Each rate that `hyperparameters` names as `one_minus_<rate>`, with its factor."""
+        rates = (name.removeprefix("one_minus_") for name in self.hyperparameters)
+        return {
+            rate: scale_distance_from_one(getattr(self, rate), hps.get(f"one_minus_{rate}", 1.0))
+            for rate in rates
+        }
+
+    def init(self, params: list[Tensor], kinds: Sequence[Update]) -> State:
+        """Zero `averages` of the parameters' shapes."""
+        return {name: [torch.zeros_like(p) for p in params] for name in self.averages}
 
 
 def clip_gradients(grads: list[Tensor], max_norm: float) -> None:
@@ -163,11 +180,6 @@ def bias(beta: Tensor, step: Tensor | int) -> Tensor:
     return -torch.expm1(torch.log(beta) * step)
 
 
-def _bias_of(name: str, hps: UpdateHps, now: StepInfo) -> Tensor:
-    at_hand = now.biases.get(name)
-    return bias(hps.settings[name], now.step) if at_hand is None else at_hand
-
-
 def adam(
     params: list[Tensor],
     grads: list[Tensor],
@@ -186,7 +198,11 @@ def adam(
     # parameter, but knows not all functions of lists. Uncompiled, those would loop as well, because
     # trials have settings of their own.
     beta1, beta2 = hps.settings["beta1"], hps.settings["beta2"]
-    bias1, scale = _bias_of("beta1", hps, now), _bias_of("beta2", hps, now).rsqrt()
+    bias1, bias2 = (
+        bias(beta, now.step) if (at_hand := now.biases.get(name)) is None else at_hand
+        for name, beta in (("beta1", beta1), ("beta2", beta2))
+    )
+    scale = bias2.rsqrt()
     update_averages(first, grads, beta1)
     apply_weight_decay(params, hps, now)
     lrs = current_lrs(params, hps, now)
@@ -204,22 +220,29 @@ def adam(
 # What optimizers of hidden matrices share: which those are, and AdamW for all else.
 
 
-def hidden_kind(spec: ParamSpec) -> Update:
-    """Of hidden matrices as an orthogonal matrix, like a sign of all else."""
-    # One dimension has no singular values to bring to 1.
-    hidden = spec.role is Role.HIDDEN and len(spec.shape) >= 2
-    return Update.ORTHOGONAL if hidden else Update.SIGN
+@dataclass(frozen=True, kw_only=True)
+class MatrixOptimizer(BaseOptimizer):
+    """An optimizer of hidden matrices; all else trains by AdamW (`adam_for_the_rest`)."""
 
+    def kind(self, spec: ParamSpec) -> Update:
+        """Orthogonal of hidden matrices, like a sign of all else."""
+        # One dimension has no singular values to bring to 1.
+        hidden = spec.role is Role.HIDDEN and len(spec.shape) >= 2
+        return Update.ORTHOGONAL if hidden else Update.SIGN
 
-def zero_moments(params: list[Tensor], kinds: Sequence[Update]) -> State:
-    """Zero `first` moments of the parameters' shapes; `second` ones of what AdamW trains."""
-    return {
-        "first": [torch.zeros_like(p) for p in params],
-        "second": [
-            empty_state(p) if kind is Update.ORTHOGONAL else torch.zeros_like(p)
-            for p, kind in zip(params, kinds, strict=True)
-        ],
-    }
+    def init(self, params: list[Tensor], kinds: Sequence[Update]) -> State:
+        """Zero `first` moments of the parameters' shapes; `second` ones of what AdamW trains."""
+        return {
+            "first": [torch.zeros_like(p) for p in params],
+            "second": [
+                empty_state(p) if kind is Update.ORTHOGONAL else torch.zeros_like(p)
+                for p, kind in zip(params, kinds, strict=True)
+            ],
+        }
+
+    def second_moment_roots(self, state: State, hps: UpdateHps, step: int) -> list[Tensor]:
+        """What Adam divides by before eps is added; see `Optimizer`."""
+        return adam_roots(state["second"], hps, step)
 
 
 def adam_for_the_rest(

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated, ClassVar
+from typing import Annotated
 
 import torch
 from torch import Tensor
 
 from sweeper.engine.optimizers.optimizer import (
+    BaseOptimizer,
+    MatrixOptimizer,
     Rate,
     State,
     StepInfo,
@@ -20,43 +22,27 @@ from sweeper.engine.optimizers.optimizer import (
     bias,
     current_lrs,
     empty_state,
-    hidden_kind,
-    searched_settings,
     update_averages,
-    zero_moments,
 )
-from sweeper.records import Bounded, Bounds, Positive
-from sweeper.scaling.spec import ParamSpec, Update
-from sweeper.trial import PlainHps
+from sweeper.records import Bounds
+from sweeper.scaling.spec import Update
 
 NORM_ITERATIONS = 8
 """Steps of the power iteration for a largest singular value."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Preconditioned(Bounded):
+class Preconditioned(MatrixOptimizer):
     """What optimizers with statistics of the two sides are set by.
 
     Preconditioners are renewed every `every` steps; `normalize` divides each update of a matrix by
     its largest singular value (arXiv:2512.05620).
     """
 
-    hyperparameters: ClassVar[tuple[str, ...]] = ("one_minus_beta1", "one_minus_beta2")
-
     beta1: Rate = 0.9
     beta2: Rate = 0.95
     every: Annotated[int, Bounds(least=1, allowed="a whole number of steps, at least 1")] = 1
     normalize: bool = False
-    eps: Positive = 1e-8
-    weight_decay: Rate = 2.0**-13
-
-    def kind(self, spec: ParamSpec) -> Update:
-        """Orthogonal of hidden matrices, like a sign of all else."""
-        return hidden_kind(spec)
-
-    def settings(self, hps: PlainHps) -> dict[str, float]:
-        """`beta1` and `beta2`."""
-        return searched_settings(self, hps)
 
 
 def as_matrices(values: Tensor) -> Tensor:
@@ -151,13 +137,9 @@ class Shampoo(Preconditioned):
     def init(self, params: list[Tensor], kinds: Sequence[Update]) -> State:
         """Zero averages: `first`, AdamW's `second`; `left`, `right` and their roots of matrices."""
         return {
-            **zero_moments(params, kinds),
+            **super().init(params, kinds),
             **side_states(params, kinds, ("left", "right", "left_root", "right_root")),
         }
-
-    def second_moment_roots(self, state: State, hps: UpdateHps, step: int) -> list[Tensor]:
-        """What Adam divides by before eps is added; see `Optimizer`."""
-        return adam_roots(state["second"], hps, step)
 
     def update(
         self, params: list[Tensor], grads: list[Tensor], state: State, hps: UpdateHps, now: StepInfo
@@ -165,26 +147,21 @@ class Shampoo(Preconditioned):
         """One step in place; each trial has its learning rates, eps, decay and betas."""
         matrices = adam_for_the_rest(params, grads, state, hps, now)
         lrs = current_lrs(params, hps, now)
-        first_bias = bias(hps.settings["beta1"], now.step)
+        beta1, beta2 = hps.settings["beta1"], hps.settings["beta2"]
+        first_bias, second_bias = bias(beta1, now.step), bias(beta2, now.step)
         for i in matrices:
             p, first = params[i], state["first"][i]
-            update_averages([first], [grads[i]], hps.settings["beta1"])
-            left, right = self._renewed_roots(i, grads[i], state, hps, now)
+            update_averages([first], [grads[i]], beta1)
+            update_statistics(state["left"][i], state["right"][i], as_matrices(grads[i]), beta2)
+            for side in ("left", "right"):
+                average, root = state[side][i], state[f"{side}_root"][i]
+                eps = hps.eps[i].reshape(-1)
+                root.copy_(_roots(average, root, second_bias, eps, now.step, self.every))
+            left, right = state["left_root"][i], state["right_root"][i]
             step = left @ as_matrices(corrected(first, first_bias)) @ right
             step = spectrally_normalized(step) if self.normalize else step
             p.mul_(hps.weight_decay[i] * beside(-now.schedule, p) + 1.0)
             p.sub_(lrs[i] * step.view_as(p))
-
-    def _renewed_roots(
-        self, i: int, grad: Tensor, state: State, hps: UpdateHps, now: StepInfo
-    ) -> list[Tensor]:
-        """L^-1/4 and R^-1/4 of parameter `i`, whose statistics now hold its gradient."""
-        beta, eps = hps.settings["beta2"], hps.eps[i].reshape(-1)
-        update_statistics(state["left"][i], state["right"][i], as_matrices(grad), beta)
-        for side in ("left", "right"):
-            average, root = state[side][i], state[f"{side}_root"][i]
-            root.copy_(_roots(average, root, bias(beta, now.step), eps, now.step, self.every))
-        return [state["left_root"][i], state["right_root"][i]]
 
 
 # An operator: the compiler cannot branch by the number of the step, nor take eigenvalues.
@@ -236,8 +213,7 @@ class SOAP(Preconditioned):
     def init(self, params: list[Tensor], kinds: Sequence[Update]) -> State:
         """Zero moments; of matrices `second` is in the bases, `left` and `right` the statistics."""
         return {
-            "first": [torch.zeros_like(p) for p in params],
-            "second": [torch.zeros_like(p) for p in params],
+            **BaseOptimizer.init(self, params, kinds),
             **side_states(params, kinds, ("left", "right", "left_basis", "right_basis")),
         }
 
