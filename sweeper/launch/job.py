@@ -186,6 +186,14 @@ def _write(path: Path, record: dict[str, Any], sync: bool) -> None:
         file.write(json.dumps(to_json(record), allow_nan=False).encode())
 
 
+def read_job(job_dir: Path) -> Job:
+    """The job in the folder `job_dir`; SweeperError when there is none that can be trusted."""
+    try:
+        return from_json(Job, read_json(job_dir / "job.json"))
+    except (OSError, *RECORD_ERRORS) as error:
+        raise SweeperError(f"there is no job in {job_dir}: {error}") from error
+
+
 def trials_of(job_dir: Path) -> tuple[Trial, ...]:
     """The trials of the job in the folder `job_dir`; none when nobody could read and run it.
 
@@ -210,14 +218,9 @@ def run_job(
 ) -> None:
     """Run the job in `job_dir` and write what came of it; `Leave` when it was told to leave.
 
-    SweeperError when there is no job that can be read. `control` gets a function that keeps a
-    sentence for the user; `sync` as in `write_job`.
+    `control` gets a function that keeps a sentence for the user; `sync` as in `write_job`.
     """
-    try:
-        job = from_json(Job, read_json(job_dir / "job.json"))
-    except (OSError, *RECORD_ERRORS) as error:
-        raise SweeperError(f"there is no job in {job_dir}: {error}") from error
-    notices = list[str]()
+    job, notices = read_job(job_dir), list[str]()
     outcome = job.task.run(control(notices.append))
     outcome = replace(outcome, attempt=attempt, notices=(*outcome.notices, *notices))
     _write(job_dir / f"result-{attempt}.json", to_json(outcome), sync)
