@@ -128,9 +128,10 @@ def say_losses(
     runner, trials = settings.raw["runner"], settings.folder / "trials"
     if not runner.get("command"):
         return []
-    ours = [r.key for r in results if r.trial.spec.runner == settings.identity]
-    logs = [path for key in ours if (path := trials / key / "log.txt").is_file()]
     # A run that diverged or failed ends anywhere: a complete one tells more.
+    ours = [r for r in results if r.trial.spec.runner == settings.identity and r.status != "failed"]
+    ours.sort(key=lambda r: r.status != "complete")
+    logs = [path for r in ours if (path := trials / r.key / "log.txt").is_file()]
     complete = [trials / r.key / "log.txt" for r in reversed(results) if r.status == "complete"]
     others = sorted(trials.glob("*/log.txt"), key=lambda path: -path.stat().st_mtime_ns)
     known = [path for path in complete if path.is_file()]

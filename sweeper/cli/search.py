@@ -171,12 +171,20 @@ def run_search(experiment: Experiment, study: Study, output: Output, *, wait: bo
     path = settings.folder / "search.json"
 
     known = study.results()
-    told = any(result.trial.spec.runner == settings.identity for result in known)
+
+    def any_ended() -> bool:
+        """Whether a run of this command got as far as its losses tell something."""
+        return any(
+            result.trial.spec.runner == settings.identity and result.status != "failed"
+            for result in study.results()
+        )
+
+    told = any_ended()
 
     def after_batch(conclusion: Conclusion, finished: bool) -> None:
         nonlocal told
         write_json(path, _search_record(settings, conclusion, finished=finished))
-        if not told:
+        if not told and any_ended():
             told = True
             say_losses(settings, output, study.results())
 

@@ -6,6 +6,7 @@ transformers' Trainer prints last, and all that follows is then a search of some
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -106,6 +107,8 @@ class Evidence:
         if len(self._recent) < 5:
             return None
         *before, last = self._recent
+        if not math.isfinite(last):  # a divergence, and told as such
+            return None
         usual = median(abs(b - a) for a, b in pairwise(before))
         near = before[-4:]
         outside = last > max(near) or last < min(near)

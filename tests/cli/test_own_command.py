@@ -325,6 +325,15 @@ def test_a_word_that_is_no_text_is_refused_before_anything_runs(
     assert tree(workplace) == before
 
 
+def test_a_run_that_failed_is_no_first_run(sweeper: Run, workplace: Path, script: Path) -> None:
+    """It ends anywhere: a job that was cancelled at its first step has a single value."""
+    once = "if not os.path.exists('o'): open('o', 'w'); print('step 0: loss 4'); sys.exit(3)"
+    script.write_text(script.read_text().replace("    main()\n", f"    {once}\n    main()\n"))
+    answer = sweeper(*searched())
+    assert answer.code == 0 and "1 trial failed" in answer.text
+    assert "20 values of metric" in answer.err and "single value" not in answer.err
+
+
 def test_a_pattern_that_never_ends_stops_the_search(
     sweeper: Run, workplace: Path, script: Path, golden: Golden
 ) -> None:

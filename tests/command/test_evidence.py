@@ -54,6 +54,7 @@ STEPS = [f"iter {n}: loss {4 / (n + 1):.4f}, lr {n}e-4" for n in range(20)]
         ),
         ([*STEPS, "loss 2.0"], r"loss (?P<loss>[^,]+)", "kinds of lines"),
         ([*STEPS, "iter 20: loss 2.0"], r"loss (?P<loss>[^,]+)", "jumps"),
+        ([*STEPS, "iter 20: loss inf"], r"loss (?P<loss>[^,]+)", None),
         ([f"step {n % 10} loss {3 - n / 40}" for n in range(30)], STEP_LOSS, "goes back 2 times"),
         ([f"step {n} loss 2.303" for n in range(30)], STEP_LOSS, "are the same"),
         ([f"[rank{n % 4}] loss {1 / (n + 1)}" for n in range(9)], r"loss (?P<loss>\S+)", None),
