@@ -106,6 +106,8 @@ class Supervisor:
             status, code = self._attempt()
             if status != "preempted":
                 return self._outcome(status, code, time.monotonic() - start)
+            if self.control.should_leave():  # the signal was for all processes of the job
+                raise Leave
             reached = self.losses.last_step()
             standstills = 0 if reached > furthest else standstills + 1
             furthest = max(furthest, reached)

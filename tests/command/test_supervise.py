@@ -98,6 +98,16 @@ def test_a_command_that_is_preempted_runs_again_in_the_same_folder(
     golden.says(told[0])
 
 
+def test_one_that_is_preempted_with_its_job_is_not_run_again_there(tmp_path: Path) -> None:
+    def leave() -> bool:
+        return any(tmp_path.glob("trials/*/once"))
+
+    with pytest.raises(Leave):
+        run(command("preempt", **RESUMED), tmp_path, control=Control(should_leave=leave))
+    (starts,) = tmp_path.glob("trials/*/starts")
+    assert len(starts.read_text().splitlines()) == 1
+
+
 def test_one_that_is_preempted_at_the_same_step_for_ever_fails(
     tmp_path: Path, golden: Golden
 ) -> None:
