@@ -444,9 +444,18 @@ def compare(
 @app.command(rich_help_panel=TUNE)
 def predict(
     source: Annotated[
-        Path,
-        typer.Option("--from", metavar="FILE", help="A table of runs, one a row: CSV, TSV, JSON."),
-    ],
+        Path | None,
+        typer.Option(
+            "--from",
+            metavar="FILE",
+            help="A table of runs, one a row: CSV, TSV, JSON, Parquet, Excel; else a study's runs.",
+        ),
+    ] = None,
+    study: Study = None,
+    to_width: Annotated[
+        int | None, typer.Option("--to-width", min=1, help="Width of a study's run to come.")
+    ] = None,
+    to_depth: ToDepth = None,
     columns: Annotated[
         str,
         typer.Option(
@@ -487,15 +496,18 @@ def predict(
         typer.Option("--out", help="Where to write; <root>/predictions/FILE if not given."),
     ] = None,
     root: Root = None,
+    trust: Trust = False,
     json: Json = False,
+    config_dir: ConfigDir = None,
 ) -> None:
     """Predict the loss of a large run by the law of small ones, tried backwards. Trains nothing.
 
+    sweeper predict --study mine --to-width 4096 --to-tokens 1e11
     sweeper predict --from runs.csv --to-params 7e9 --to-tokens 1.4e11
     """
 
     def work() -> int:
-        from sweeper.cli.predict import predict_table
+        from sweeper.cli.predict import StudyTarget, predict_study, predict_table
         from sweeper.prediction.prediction import Question
 
         question = Question(
@@ -508,8 +520,21 @@ def predict(
             draws=draws,
             seed=seed,
         )
+        of_table = {"--columns": columns, "--where": where, "--to-params": to_params}
+        of_study = {"--study": study, "--to-width": to_width, "--to-depth": to_depth}
         place = Path(root or DEFAULT_ROOT).expanduser()
-        return predict_table(source, columns, where, question, output_of(json), out, place)
+        for flag, value in (of_study if source else of_table).items():
+            if value:
+                of = "a study" if source else "--from a table"
+                raise ConfigError(flag, value, f"given with the runs of {of} alone")
+        if source is not None:
+            return predict_table(source, columns, where, question, output_of(json), out, place)
+        from sweeper.cli.studies import find_study, tree_of
+
+        name = study or find_study(None, place)
+        tree, invocation = tree_of(name, with_place([], None, root), config_dir, trust=trust)
+        asked = StudyTarget(width=to_width, depth=to_depth)
+        return predict_study(tree, asked, question, invocation, output_of(json), out)
 
     run(work, stopped="Stopped.")
 

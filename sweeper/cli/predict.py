@@ -2,14 +2,31 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import shlex
 import sys
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
 
 from sweeper.cli.output import DONE, Output
-from sweeper.prediction.prediction import Prediction, Question, predict_runs
+from sweeper.errors import BadInput
+from sweeper.prediction.prediction import Prediction, Question, SizeChoice, predict_runs
 from sweeper.prediction.runs import ROLES, Design, Rungs, Runs, runs_of
 from sweeper.tables.source import Source
+
+if TYPE_CHECKING:
+    from sweeper.cli.next import Invocation
+    from sweeper.config.compose import Tree
+    from sweeper.config.settings import Experiment
+    from sweeper.study.study import Study
+    from sweeper.trial import Result
+    from sweeper.verdict.ladder import LadderSize, Size
 
 
 def predict_table(
@@ -27,7 +44,6 @@ def predict_table(
     runs = runs_of(source, named)
     read = ", ".join(f"{role} is {column!r}" for role, column in named.items())
     output.tell(f"{len(runs)} runs of {path}: {read}")
-    command = shlex.join(["sweeper", *sys.argv[1:]])
     prediction = predict_runs(
         runs,
         question,
@@ -35,10 +51,192 @@ def predict_table(
         sha256=source.sha256,
         where=where,
         columns=named,
-        command=command,
+        command=_command(),
     )
-    folder = out or root / "predictions" / path.stem
+    return _report(prediction, runs, out or root / "predictions" / path.stem, output)
+
+
+# The runs of a study.
+
+
+@dataclass(frozen=True, kw_only=True)
+class StudyTarget:
+    """The run that is asked about, as a study's models have sizes; None: the base's."""
+
+    width: int | None = None
+    depth: int | None = None
+
+
+def predict_study(
+    tree: Tree,
+    target: StudyTarget,
+    question: Question,
+    invocation: Invocation,
+    output: Output,
+    out: Path | None,
+) -> int:
+    """Fit the law of what a study has trained, each size at its best eta. Trains nothing."""
+    from sweeper.cli.shared import check_target, open_experiment, resolve_study
+    from sweeper.study.study import Study
+    from sweeper.sweep.replay import example_length
+    from sweeper.verdict.ladder import Size
+
+    settings = resolve_study(tree, invocation)
+    size = Size(
+        width=target.width or settings.base.width, depth=target.depth or settings.base.depth
+    )
+    check_target(settings, size)
+    experiment = open_experiment(settings)
+    study = Study.read(settings.folder)
+    trained, left_out = final_runs(study)
+    scales = _Scales(experiment)
+    runs = _as_runs(trained, scales)
+    asked, name = question, "law"
+    base = settings.ladder_base
+    length = example_length(experiment) or 1
+    if question.flops is not None:
+        name = f"flops-{question.flops:.3g}"
+    if target.width is not None or target.depth is not None or question.tokens is not None:
+        tokens = question.tokens or float(base.steps * base.batch_size * length)
+        asked = replace(question, params=scales.params(size), tokens=tokens)
+        name = f"w{size.width}-d{size.depth}"
+    digest = hashlib.sha256(
+        "\n".join(sorted(f"{r.key} {r.objective!r}" for r in trained)).encode()
+    ).hexdigest()
+    prediction = predict_runs(
+        runs,
+        asked,
+        source=str(settings.folder),
+        sha256=digest,
+        left_out=[(f"{count} runs", why) for why, count in left_out.items()],
+        command=_command(),
+        choose=lambda params, tokens: scales.choice(params, tokens, size.depth, length),
+    )
+    if scales.counted:
+        output.tell(f"{len(runs)} runs of {settings.name}; params are all parameters")
+    else:
+        output.tell(
+            f"{len(runs)} runs of {settings.name}; what a command's model has of parameters is "
+            "not known: width x width x depth stands for them, in the law and in what it says"
+        )
+    for why, count in left_out.items():
+        output.tell(f"Left out: {count} runs, {why}")
+    folder = out or settings.folder / "transfer" / name
     return _report(prediction, runs, folder, output)
+
+
+def final_runs(study: Study) -> tuple[list[Result], Counter[str]]:
+    """The runs that a law of final losses takes: finished, each size and horizon at its best.
+
+    Of every (width, depth, steps) the hyperparameters with the lowest mean loss among those with
+    most seeds. Beside them why others were left out, and how many.
+    """
+    from sweeper.study.setup import trials_of
+
+    of_setup = trials_of(study)
+    left_out: Counter[str] = Counter()
+    if of_setup.others:
+        left_out["of another setup"] = of_setup.others
+    batches = Counter(r.trial.spec.train.batch_size for r in of_setup.searched)
+    usual = batches.most_common(1)[0][0] if batches else None
+    cells: dict[tuple[int, int, int], dict[str, list[Result]]] = {}
+    for result in of_setup.current:
+        spec = result.trial.spec
+        if result.status != "complete" or result.steps < spec.train.steps:
+            left_out["not finished, or diverged"] += 1
+        elif usual is not None and spec.train.batch_size != usual:
+            left_out[f"with another batch than {usual}"] += 1
+        else:
+            cell = cells.setdefault((spec.width, spec.depth, spec.train.steps), {})
+            point = json.dumps([dict(result.trial.log2_hps), dict(result.trial.choices)])
+            cell.setdefault(point, []).append(result)
+    kept = []
+    for points in cells.values():
+        seeds = max(map(len, points.values()))
+        full = [runs for runs in points.values() if len(runs) == seeds]
+        best = min(full, key=lambda runs: sum(r.objective for r in runs) / len(runs))
+        kept += best
+        left_out["off the optimum of their size"] += sum(map(len, points.values())) - len(best)
+    return kept, +left_out
+
+
+class _Scales:
+    """Parameters and FLOPs of a study's models: counted, or of commands width x width x depth."""
+
+    def __init__(self, experiment: Experiment) -> None:
+        """Of the models of `experiment`."""
+        self.experiment = experiment
+        self.counted = not experiment.settings.own
+        self._known: dict[tuple[int, int], float] = {}
+
+    def params(self, size: Size) -> float:
+        """Of a model of `size`, all of them."""
+        key = size.width, size.depth
+        if key not in self._known:
+            self._known[key] = (
+                float(self.experiment.prepared(size).parameters())
+                if self.counted
+                else float(size.width**2 * size.depth)
+            )
+        return self._known[key]
+
+    def flops(self, size: LadderSize, tokens: float) -> float:
+        """Of a whole run."""
+        if self.counted:
+            return float(self.experiment.prepared(size).flops())
+        return 6.0 * self.params(size) * tokens
+
+    def choice(self, params: float, tokens: float, depth: int, length: int) -> SizeChoice | None:
+        """The width whose model has `params` parameters at `depth`, and the steps of `tokens`."""
+        from sweeper.verdict.ladder import Size
+
+        base = self.experiment.settings.ladder_base
+        # For a depth, parameters are a polynomial of the second degree in the width.
+        widths = [base.width, 2 * base.width, 4 * base.width]
+        counts = [self.params(Size(width=width, depth=depth)) for width in widths]
+        curve = np.polyfit(widths, counts, 2)
+        curve[-1] -= params
+        roots = [float(root.real) for root in np.roots(curve) if abs(root.imag) < 1e-6 * abs(root)]
+        wanted = max(roots, default=0.0)
+        if wanted < 1:
+            return None
+        step = min(base.width, 64)
+        width = max(step, step * round(wanted / step))
+        steps = max(1, round(tokens / (base.batch_size * length)))
+        return SizeChoice(width=width, depth=depth, steps=steps)
+
+
+def _as_runs(trained: Sequence[Result], scales: _Scales) -> Runs:
+    from sweeper.sweep.replay import example_length
+    from sweeper.verdict.ladder import LadderSize
+
+    if not trained:
+        raise BadInput("the study has no finished run: `sweeper search` makes them")
+    length = example_length(scales.experiment) or 1
+    params, tokens, flops, labels = [], [], [], []
+    for result in trained:
+        spec = result.trial.spec
+        size = LadderSize(
+            width=spec.width,
+            depth=spec.depth,
+            batch_size=spec.train.batch_size,
+            steps=spec.train.steps,
+        )
+        seen = float(size.batch_size * size.steps * length)
+        params.append(scales.params(size))
+        tokens.append(seen)
+        flops.append(scales.flops(size, seen))
+        labels.append(f"{size}, seed {result.trial.seed}")
+    losses = np.array([result.objective for result in trained])
+    if not (losses > 0).all():
+        raise BadInput("a law of losses needs positive ones: the study's objective is no such loss")
+    cells = [f"{n}\0{d}" for n, d in zip(params, tokens, strict=True)]
+    cluster = np.unique(cells, return_inverse=True)[1].reshape(-1).astype(np.int64)
+    return Runs(np.array(params), np.array(tokens), losses, np.array(flops), cluster, labels)
+
+
+def _command() -> str:
+    return shlex.join(["sweeper", *sys.argv[1:]])
 
 
 def _report(prediction: Prediction, runs: Runs, folder: Path, output: Output) -> int:
@@ -53,12 +251,7 @@ def _report(prediction: Prediction, runs: Runs, folder: Path, output: Output) ->
     if strays := prediction.inputs.strays:
         output.notes([f"far off the law, and counted less: {', '.join(strays)}"])
     output.say(f"SHA-256 of prediction.json: {prediction.sha256}")
-    output.end(answer_text(prediction), places, document_of(prediction))
+    # What --json prints is the file's content with its digest, which the file cannot hold itself.
+    document = {**json.loads(prediction.text()), "sha256": prediction.sha256}
+    output.end(answer_text(prediction), places, document)
     return DONE
-
-
-def document_of(prediction: Prediction) -> dict[str, object]:
-    """The document with the digest of its file."""
-    import json
-
-    return {**json.loads(prediction.text()), "sha256": prediction.sha256}

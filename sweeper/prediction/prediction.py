@@ -6,7 +6,7 @@ import hashlib
 import json
 import math
 import platform
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -116,6 +116,15 @@ class Proposed:
 
 
 @dataclass(frozen=True, kw_only=True)
+class SizeChoice:
+    """A model and a run of a study that have about some parameters and tokens."""
+
+    width: int
+    depth: int
+    steps: int
+
+
+@dataclass(frozen=True, kw_only=True)
 class Prediction:
     """What `prediction.json` holds.
 
@@ -135,6 +144,7 @@ class Prediction:
     target: Target | None = None
     prediction: Loss | None = None
     optimum: Optimum | None = None
+    choice: SizeChoice | None = None
     hours: float | None = None
     curve: tuple[Point, ...] = ()
     settle: tuple[Proposed, ...] = ()
@@ -207,10 +217,12 @@ def predict_runs(
     columns: Mapping[str, str] | None = None,
     left_out: Sequence[tuple[str, str]] = (),
     command: str = "",
+    choose: Callable[[float, float], SizeChoice | None] | None = None,
 ) -> Prediction:
     """The law of `runs`, tried backwards, and what it says to the question.
 
-    BadInput for runs that allow no law, or a question that they cannot answer at all.
+    `choose` gives the model of a study for parameters and tokens. BadInput for runs that allow no
+    law, or a question that they cannot answer at all.
     """
     design = Design.of(runs)
     forms = _forms(design, question)
@@ -272,6 +284,7 @@ def predict_runs(
         target=target,
         prediction=Loss(loss=loss.value, low=loss.low, high=loss.high) if loss else None,
         optimum=best,
+        choice=choose(best.params.value, best.tokens.value) if choose and best else None,
         hours=aim.flops / question.flops_per_second / 3600
         if aim and question.flops_per_second
         else None,

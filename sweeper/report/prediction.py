@@ -60,6 +60,11 @@ def answer_text(prediction: Prediction) -> str:
             f"{size.high:.3g}) and {tokens.value:.3g} tokens, loss {best.loss.value:.4f} "
             f"({best.loss.low:.4f} to {best.loss.high:.4f}){sure}."
         )
+    if choice := prediction.choice:
+        parts.append(
+            f"Of this study's models that is about width {choice.width}, depth {choice.depth}, "
+            f"{choice.steps:,} steps."
+        )
     if not parts:
         stands = prediction.answer == PREDICTED and prediction.back_test
         said_of = "stands" if stands else "has not been shown yet"

@@ -186,6 +186,17 @@ class Sweep:
         self._train(ask)
         return curves
 
+    def runs(self, trials: Sequence[Trial]) -> list[Result]:
+        """Train the trials that the study lacks; the results of all, nothing is pruned."""
+        self._prune = "none"
+
+        def ask() -> tuple[int, Missing]:
+            missing = [trial for trial in trials if self.lookup(trial.key) is None]
+            return len(trials) - len(missing), missing
+
+        self._train(ask)
+        return [result for trial in trials if (result := self.lookup(trial.key)) is not None]
+
     def _train(self, ask: Callable[[], tuple[int, Missing]]) -> None:
         """Train until `ask` finds nothing missing; it is asked whenever there is room."""
         asked: set[str] = set()  # keys: the listener hears of a proposal that names new trials
