@@ -1,0 +1,149 @@
+"""`sweeper predict` on studies and tables whose losses follow a known law: nothing is trained."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from sweeper.engine.prepare import prepare
+from sweeper.study.study import Study
+from sweeper.trial import Log2Hps, Result
+from tests.cli.driver import Run
+
+WIDTHS = (16, 32, 64, 128)
+
+
+def law(params: float, tokens: float) -> float:
+    return 1.5 + 60 / params**0.4 + 40 / tokens**0.5
+
+
+@pytest.fixture
+def ladder(study: Path) -> Path:
+    """A study with widths x steps, two rates and two seeds each, by the law."""
+    known, random, results = Study.read(study).results()[0], np.random.default_rng(0), []
+    horizons = [known.trial.spec.train.steps * times for times in (1, 4, 16, 64)]
+    for width in WIDTHS:
+        for steps in horizons:
+            train = replace(known.trial.spec.train, steps=steps)
+            spec = replace(known.trial.spec, width=width, train=train)
+            tokens = steps * train.batch_size * train.seq_len
+            best = law(prepare(spec).parameters(), tokens)
+            for eta, worse in ((0.0, 0.0), (2.0, 0.3)):
+                for seed in range(2):
+                    trial = replace(known.trial, spec=spec, log2_hps=Log2Hps({"eta": eta}))
+                    trial = replace(trial, seed=seed, phase="validate")
+                    noise = np.exp(0.002 * random.standard_normal())
+                    results.append(
+                        Result(
+                            trial=trial,
+                            status="complete",
+                            objective=(best + worse) * noise,
+                            steps=steps,
+                        )
+                    )
+    diverged = replace(results[0], status="diverged", objective=float("inf"))
+    diverged = replace(diverged, trial=replace(results[0].trial, log2_hps=Log2Hps({"eta": 5.0})))
+    with Study.open(study) as opened:
+        opened.record([*results, diverged])
+    return study
+
+
+def test_a_study_predicts_a_wider_and_longer_run(ladder: Path, sweeper: Run) -> None:
+    answer = sweeper("predict", "--to-width", "256", "--to-tokens", "51200", "--json")
+    assert answer.code == 0, answer.err
+    document = answer.document
+    known = Study.read(ladder).results()[-1].trial.spec
+    size = prepare(replace(known, width=256)).parameters()
+    said = document["prediction"]
+    assert document["answer"] == "predicted"
+    assert document["target"]["params"] == size
+    assert said["low"] < law(size, 51200) < said["high"]
+    assert said["high"] - said["low"] < 0.4
+    # Half the runs are at the worse rate, one diverged; the search's own are beside it.
+    assert document["inputs"]["runs"] == len(WIDTHS) * 4 * 2
+    why = {why: count for count, why in document["inputs"]["left_out"]}
+    assert why["not finished, or diverged"] == "1 runs"
+    assert any("optimum" in reason for reason in why)
+    path = ladder / "transfer" / "w256-d1" / "prediction.json"
+    assert hashlib.sha256(path.read_bytes()).hexdigest() == document["sha256"]
+    assert {one.name for one in path.parent.iterdir()} == {
+        "prediction.html",
+        "prediction.json",
+        "prediction.png",
+        "prediction.svg",
+    }
+
+
+def test_a_budget_names_a_model_of_the_study(ladder: Path, sweeper: Run) -> None:
+    document = sweeper("predict", "--flops", "1e12", "--json").document
+    choice = document["choice"]
+    assert choice["depth"] == 1
+    assert choice["width"] % 16 == 0
+    known = Study.read(ladder).results()[-1].trial.spec
+    size = prepare(replace(known, width=choice["width"])).parameters()
+    assert size == pytest.approx(document["optimum"]["params"]["value"], rel=0.35)
+    assert choice["steps"] > 0
+
+
+def test_a_study_without_a_ladder_says_what_it_lacks(study: Path, sweeper: Run) -> None:
+    answer = sweeper("predict", "--to-width", "256")
+    assert answer.code == 2
+    assert "three sizes" in answer.err
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> Path:
+    lines = ["n_params,tokens,final loss,seed"]
+    random = np.random.default_rng(1)
+    for size in 2e7 * 2.5 ** np.arange(4):
+        for tokens in 5e8 * 2.0 ** np.arange(4):
+            for seed in range(2):
+                loss = 1.69 + 406.4 / size**0.34 + 410.7 / tokens**0.28
+                loss *= np.exp(0.002 * random.standard_normal())
+                lines.append(f"{size},{tokens},{loss},{seed}")
+    path = tmp_path / "runs.csv"
+    path.write_text("\n".join(lines))
+    return path
+
+
+def test_a_table_predicts_and_says_what_it_took_the_columns_for(table: Path, sweeper: Run) -> None:
+    words = ("--from", str(table), "--columns", "loss=final loss", "--to-params", "1.2e9")
+    answer = sweeper("predict", *words, "--to-tokens", "1.6e10", "--draws", "200")
+    assert answer.code == 0, answer.err
+    assert "params is 'n_params'" in answer.err
+    folder = Path("runs/predictions/runs")
+    assert f"prediction: {folder / 'prediction.json'}" in answer.out
+    document = json.loads((folder / "prediction.json").read_text())
+    assert document["law"]["form"] == "additive"
+    assert document["law"]["E"]["low"] < 1.69 < document["law"]["E"]["high"]
+    assert set(document["prediction"]) == {"loss", "low", "high"}
+    page = (folder / "prediction.html").read_text()
+    assert "Predicted" in page and "isoFLOP" not in page
+
+
+@pytest.mark.parametrize(
+    ("words", "key"),
+    [
+        (["--to-params", "1e9"], "--to-params"),
+        (["--from", "TABLE", "--to-width", "64"], "--to-width"),
+        (["--from", "TABLE", "--to-params", "-1"], "--to-params"),
+        (["--from", "TABLE", "--to-params", "1e9"], "--to-tokens"),
+        (["--from", "TABLE", "--columns", "loss=nothing"], "--columns"),
+        (["--from", "TABLE", "--form", "size"], "--form"),
+    ],
+)
+def test_a_question_that_cannot_be_asked_is_refused_and_writes_nothing(
+    table: Path, study: Path, sweeper: Run, words: list[str], key: str
+) -> None:
+    named = [str(table) if word == "TABLE" else word for word in words]
+    if "TABLE" in words and "--columns" not in words:
+        named += ["--columns", "loss=final loss"]
+    answer = sweeper("predict", *named)
+    assert answer.code == 2
+    assert f"{key}=" in answer.err
+    assert not Path("runs/predictions").exists()
