@@ -147,12 +147,8 @@ class LossLaw:
 
         Both grow as the root of the compute, or along the line of the runs. inf: at none.
         """
-        factors = np.exp(np.linspace(-12, 12, 481))
-        sizes, horizons = self.scaled(params, tokens, factors)
-        losses = self.mean_loss(sizes, horizons)
-        if not losses[-1] < loss < losses[0]:
-            return math.inf if loss <= losses[-1] else 0.0
-        return float(np.exp(np.interp(-loss, -losses, np.log(factors))))
+        sizes, horizons = self.scaled(params, tokens, FACTORS)
+        return _crossing(np.log(self.mean_loss(sizes, horizons)), math.log(loss))
 
     def scaled(self, params: float, tokens: float, factors: Array) -> tuple[Array, Array]:
         """(N, D) at `factors` times the compute, as far as runs were varied."""
@@ -393,6 +389,37 @@ def with_drift(
     return replace(law, drift=drift)
 
 
+def speed_up(law: LossLaw, other: LossLaw, at: RunSize, others: RunSize) -> Estimate:
+    """How many times less compute a run of `law` takes than one of `other` for the same loss.
+
+    The loss is that of `law` at its (N, D, FLOPs) `at`. `other` is scaled from its own point,
+    `others`, until it reaches it. Draws of both are paired at random. inf: it never does.
+    """
+    (params, tokens, flops), (theirs, horizon, price) = at, others
+    reached = law.log_losses(np.array([params]), np.array([tokens]))[:, 0]
+    sizes, horizons = other.scaled(theirs, horizon, FACTORS)
+    curves = other.log_losses(sizes, horizons)
+    random = np.random.default_rng([law.seed, 4])
+    count = min(len(reached), len(curves))
+    pairs = zip(random.permutation(reached)[:count], curves[:count], strict=True)
+    needed = np.array([_crossing(curve, loss) for loss, curve in pairs])
+    middle = _crossing(np.median(curves, axis=0), float(np.median(reached)))
+    return _estimate(needed * price / flops, middle * price / flops)
+
+
+RunSize = tuple[float, float, float]
+"""Parameters, tokens, FLOPs."""
+FACTORS = np.exp(np.linspace(-12, 12, 481))
+"""Of compute, between which a law is searched for a loss."""
+
+
+def _crossing(curve: Array, loss: float) -> float:
+    """The factor of compute at which log losses over `FACTORS` come to `loss`; 0 or inf outside."""
+    if not curve[-1] < loss < curve[0]:
+        return math.inf if loss <= curve[-1] else 0.0
+    return float(np.exp(np.interp(-loss, -curve, np.log(FACTORS))))
+
+
 @dataclass(frozen=True, kw_only=True)
 class Valley:
     """What another size costs at the budget: `times` the best size, its loss, the loss lost."""
@@ -519,7 +546,8 @@ def _estimate(drawn: Array, value: float | None = None) -> Estimate:
 
 def _ends(drawn: Array) -> Array:
     tail = 50 * (1 - LEVEL)
-    ends: Array = np.percentile(drawn, [tail, 100 - tail], axis=0)
+    # "nearest" takes draws themselves: between infinite ones nothing can be interpolated.
+    ends: Array = np.percentile(drawn, [tail, 100 - tail], axis=0, method="nearest")
     return ends
 
 

@@ -1,0 +1,60 @@
+"""What two laws say of each other, and what a law says of compute."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from sweeper.prediction.forecast import LossLaw, fit_law, speed_up
+from sweeper.prediction.runs import Runs
+
+
+def measured(scale: float, noise: float = 0.002, seed: int = 0) -> Runs:
+    """Runs of a law in which every run does as well as one of `scale` times its compute."""
+    random = np.random.default_rng(seed)
+    n, d = np.meshgrid(2e7 * 2.5 ** np.arange(5), 5e8 * 2.0 ** np.arange(5))
+    params, tokens = n.ravel(), d.ravel()
+    root = math.sqrt(scale)
+    loss = 1.69 + 406.4 / (root * params) ** 0.34 + 410.7 / (root * tokens) ** 0.28
+    loss *= np.exp(noise * random.standard_normal(len(loss)))
+    flops = 6 * params * tokens
+    return Runs(params, tokens, loss, flops, np.arange(len(loss)), [""] * len(loss))
+
+
+def law_of(scale: float, seed: int = 0) -> LossLaw:
+    return fit_law(measured(scale, seed=seed), draws=300, seed=seed)
+
+
+@pytest.mark.parametrize("scale", [0.5, 1.0, 1.4, 3.0])
+def test_a_speed_up_is_found_with_its_interval(scale: float) -> None:
+    point = 1e9, 1e10, 6e19
+    found = speed_up(law_of(scale, 1), law_of(1.0, 2), point, point)
+    assert found.low < scale < found.high
+    assert found.value == pytest.approx(scale, rel=0.15)
+
+
+def test_a_run_that_costs_twice_as_much_is_half_as_fast() -> None:
+    laws = law_of(1.0, 1), law_of(1.0, 2)
+    once = speed_up(*laws, (1e9, 1e10, 6e19), (1e9, 1e10, 6e19))
+    twice = speed_up(*laws, (1e9, 1e10, 12e19), (1e9, 1e10, 6e19))
+    assert twice.value == pytest.approx(once.value / 2)
+
+
+def test_a_loss_below_the_floor_takes_infinite_compute() -> None:
+    law = law_of(1.0)
+    assert law.compute_for(1e9, 1e10, 0.5) == math.inf
+    there = float(law.mean_loss(np.array([1e9]), np.array([1e10]))[0])
+    assert law.compute_for(1e9, 1e10, there) == pytest.approx(1, rel=1e-3)
+
+
+def test_the_compute_of_a_miss_is_that_of_its_law() -> None:
+    """E + A / C^gamma: (0.652 / 0.634)^(1 / 0.0941) = 1.35 times the compute, by hand."""
+    params = 1e8 * 4.0 ** np.arange(6)
+    flops = 120 * params**2
+    loss = 1.6 + 0.652 * (flops / flops[-1]) ** -0.0941
+    runs = Runs(params, 20 * params, loss, flops, np.arange(6), [""] * 6)
+    law = fit_law(runs, draws=100)
+    found = law.compute_for(params[-1], 20 * params[-1], 1.6 + 0.634)
+    assert found == pytest.approx(1.35, abs=0.01)

@@ -1,0 +1,63 @@
+"""Tables of runs that others made: read from every kind of file, their columns found."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from sweeper.errors import BadInput, ConfigError
+from sweeper.prediction.runs import ROLES, runs_of
+from sweeper.tables.source import Source
+from tests.prediction.test_prediction import predicted, surface
+
+
+def test_columns_are_found_by_name_or_told() -> None:
+    frame = surface().rename(columns={"params": "n_params", "loss": "eval/loss"})
+    assert Source.of_frame(frame).columns("", ROLES) == {
+        "params": "n_params",
+        "tokens": "tokens",
+        "loss": "eval/loss",
+        "seed": "seed",
+    }
+    other = surface().rename(columns={"params": "Size of model"})
+    with pytest.raises(ConfigError) as caught:
+        predicted(other)
+    assert caught.value.key == "--columns"
+    assert predicted(other, columns="params=Size of model").inputs.runs == 32
+    for wrong in ("size=params", "params=nothing", "params"):
+        with pytest.raises(ConfigError) as caught:
+            predicted(surface(), columns=wrong)
+        assert caught.value.key == "--columns"
+
+
+def test_a_filter_takes_rows_or_says_why_not() -> None:
+    assert predicted(surface(), where="seed == 0").inputs.runs == 16
+    for wrong in ("seed ==", "nothing > 3", "seed > 7"):
+        with pytest.raises(ConfigError) as caught:
+            predicted(surface(), where=wrong)
+        assert caught.value.key == "--where"
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".tsv", ".jsonl", ".json"])
+def test_tables_are_read_from_every_kind_of_file(tmp_path: Path, suffix: str) -> None:
+    path, frame = tmp_path / f"runs{suffix}", surface()
+    match suffix:
+        case ".csv":
+            frame.to_csv(path, index=False)
+        case ".tsv":
+            frame.to_csv(path, index=False, sep="\t")
+        case _:
+            frame.to_json(path, orient="records", lines=suffix == ".jsonl")
+    source = Source.read(path)
+    assert len(runs_of(source, source.columns("", ROLES))) == 32
+
+
+@pytest.mark.parametrize(
+    ("name", "text"), [("a.csv", ""), ("a.json", "{"), ("a.txt", "x"), ("b.csv", None)]
+)
+def test_a_file_that_is_no_table_is_refused(tmp_path: Path, name: str, text: str | None) -> None:
+    if text is not None:
+        (tmp_path / name).write_text(text)
+    with pytest.raises(BadInput):
+        Source.read(tmp_path / name)
