@@ -166,7 +166,7 @@ class _Scales:
     def __init__(self, experiment: Experiment) -> None:
         """Of the models of `experiment`."""
         self.experiment = experiment
-        self.counted = not experiment.settings.own
+        self.counted = not experiment.settings.scaled_by_user
         self._known: dict[tuple[int, int], float] = {}
 
     def params(self, size: Size) -> float:
