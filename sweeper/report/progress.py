@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ from sweeper.files import write_json
 from sweeper.launch.executor import JobState
 from sweeper.report.cost import TrialSeconds
 from sweeper.report.table import duration
-from sweeper.trial import Result, Trial
+from sweeper.trial import Result, Trial, TrialSpec
 
 # How long work will still take: the pace of late, and an estimate that does not jump.
 
@@ -125,6 +125,8 @@ class SweepProgress:
         """Nothing is shown before the first trials are proposed."""
         self.path, self.console, self.work = folder / "progress.json", console, work
         self._seconds, self._todo = seconds, dict[str, Trial]()
+        # Of `_todo`, by specification: its trials take as long, and one is asked about for all.
+        self._left, self._kinds = Counter[TrialSpec](), dict[TrialSpec, Trial]()
         self._spent, self._end = 0.0, math.nan
         self._states: Callable[[], list[JobState]] = list  # none, until `watch`
         self.planned, self.start = planned, time.monotonic()
@@ -164,6 +166,8 @@ class SweepProgress:
     def proposed(self, finished: int, missing: Sequence[Trial]) -> None:
         """A new batch: what is known, and what will be trained now."""
         phase, self._todo = missing[0].phase, {trial.key: trial for trial in missing}
+        self._left = Counter(trial.spec for trial in missing)
+        self._kinds = {trial.spec: trial for trial in missing}
         snapshot = self.snapshot
         snapshot.done, snapshot.total = finished, max(self.planned, finished + len(missing))
         work = [self.work(trial) for trial in missing]
@@ -192,14 +196,15 @@ class SweepProgress:
         self.work_left -= work
         # Parts of the trial were counted by `advanced`; they are part of `work_done` now.
         self._partial = max(0.0, self._partial - 1)
-        self._todo.pop(result.key, None)
+        if (trial := self._todo.pop(result.key, None)) is not None:
+            self._left[trial.spec] -= 1
         if self._seconds is not None:
             # The end, by the seconds that runs have taken and how many run at once.
             self._seconds.add(result)
             self._spent += result.seconds
-            now, left = time.monotonic(), [self._seconds.of(trial) for trial in self._todo.values()]
-            later = snapshot.total - snapshot.done - len(left)
-            expected = sum(left) + max(0, later) * self._seconds.of(result.trial)
+            now, later = time.monotonic(), snapshot.total - snapshot.done - len(self._todo)
+            left = sum(n * self._seconds.of(self._kinds[k]) for k, n in self._left.items() if n)
+            expected = left + max(0, later) * self._seconds.of(result.trial)
             at_once = self._spent / max(now - self.start, 1e-9)
             self._end = now + expected / at_once if at_once > 0 else math.nan
         self._show()

@@ -132,8 +132,9 @@ def results(study: Path) -> dict[str, float]:
 def rewrite_results(study: Path, change: Callable[[list[str]], list[str]]) -> Path:
     """Make the study's record one file of the lines that `change` leaves; its path.
 
-    What is whole is no damage: it says no sum of its text.
+    What is whole is no damage: it says no sum of its text, and nothing counts its lines.
     """
+    (study / "results/counts.json").unlink(missing_ok=True)
     paths = sorted((study / "results").glob("*.jsonl"))
     lines = [line for path in paths for line in path.read_text().splitlines()]
     for path in paths[1:]:

@@ -205,7 +205,7 @@ def test_a_damaged_record_gets_the_command_that_writes_it_anew(
     ranked: Path, sweeper: Run, golden: Golden
 ) -> None:
     path = ranked / "b/transfer/w32-d1/validation.json"
-    path.write_text(path.read_text().replace('"losses"', '"lost"'))
+    path.write_text(json.dumps(read_json(path)).replace('"losses"', '"lost"'))
     assert_refused(sweeper("compare", "a", "b"), golden)
 
 

@@ -14,6 +14,7 @@ import yaml
 
 from sweeper.engine import jobs
 from sweeper.engine.batched import BatchedTrials
+from sweeper.files import read_json
 from sweeper.report.documents import Documents
 from sweeper.study.lock import StudyLock
 from sweeper.trial import FORMAT
@@ -102,7 +103,7 @@ class TestSearch:
 
     def test_json(self, sweeper: Run, workplace: Path) -> None:
         answer = sweeper("search", *TINY, "study=a", "--json")
-        kept = json.loads((workplace / "runs/a/search.json").read_text())
+        kept = read_json(workplace / "runs/a/search.json")
         (validated,) = answer.document["next"]
         assert validated["command"] == "sweeper transfer --study a --to-width 64 --validate"
         assert answer.document | {"provenance": kept["provenance"]} == {
@@ -269,7 +270,7 @@ class TestTrouble:
             answer = sweeper("search", *TINY, "study=a")
         assert answer.code == 1 and answer.err.splitlines()[-1].startswith("Error: cannot record")
         with monkeypatch.context() as patch:
-            patch.setattr("sweeper.cli.search.write_atomically", full)
+            patch.setattr("sweeper.cli.search.write_summed", full)
             assert_refused(sweeper("search", *TINY, "study=a"), golden, code=1)
         assert sweeper("search", *TINY, "study=a").code == 0
 
