@@ -155,6 +155,7 @@ def _withdraw_changed(settings: Settings, study: Study) -> None:
         changed += [f"{group}.{key}" for key in keys]
     if changed:
         (settings.folder / "search.json").unlink(missing_ok=True)
+        study.describe(dict.fromkeys(("best", "loss", "loss_error", "loss_of")))
         study.notices.append(
             f"the study was searched with other values of {', '.join(changed)} before: those "
             "trials are kept, and count where they are the same"
@@ -189,7 +190,19 @@ def run_search(experiment: Experiment, study: Study, output: Output, *, wait: bo
             say_losses(settings, output, study.results())
 
     with progress(settings, output, "search", planned, known=known) as monitor:
-        return Sweep(experiment, study, monitor, wait=wait).search(after_batch)
+        conclusion = Sweep(experiment, study, monitor, wait=wait).search(after_batch)
+    study.describe(_shown_by_optuna(conclusion, settings))
+    return conclusion
+
+
+def _shown_by_optuna(conclusion: Conclusion, settings: Settings) -> dict[str, Any]:
+    """What Optuna's copy shows of the whole study: its own best value is the luckiest trial's."""
+    return {
+        "best": in_use(settings.space, conclusion.best_log2),
+        "loss": to_json(conclusion.objective),
+        "loss_error": to_json(conclusion.error),
+        "loss_of": conclusion.basis,
+    }
 
 
 def _search_record(settings: Settings, conclusion: Conclusion, *, finished: bool) -> dict[str, Any]:

@@ -70,7 +70,10 @@ def study_state(folder: Path) -> dict[str, Any]:
         "other_setups": trials.others,
         "best": min((loss for loss in losses if not math.isnan(loss)), default=math.inf),
         "objective": searched.conclusion.objective if searched else math.nan,
+        "error": searched.conclusion.error if searched else math.nan,
         "seeds": searched.conclusion.seeds if searched else None,
+        "fresh_seeds": searched.conclusion.fresh_seeds if searched else None,
+        "basis": searched.conclusion.basis if searched else "",
         "notes": [*notes, *failures(results, runner)],
         "driver": None if driver is None else str(driver),
         "progress": progress,
@@ -87,10 +90,8 @@ def _show_state(name: str, state: dict[str, Any], output: Output) -> None:
     if state["other_setups"]:
         output.say(f"  of other setups: {state['other_setups']} trials, which count no more")
     if math.isfinite(state["objective"]):
-        seeds = "one seed" if state["seeds"] == 1 else f"mean of {state['seeds']} seeds"
-        output.say(
-            f"Training loss of the best configuration: {state['objective']:.4f} nats ({seeds})"
-        )
+        loss = f"{state['objective']:.4f} nats ({state['basis']})"
+        output.say(f"Training loss of the best configuration: {loss}")
     elif math.isfinite(state["best"]):
         output.say(f"Least training loss of one trial: {state['best']:.4f} nats")
     output.notes(state["notes"])

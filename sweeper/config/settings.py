@@ -30,7 +30,8 @@ from sweeper.models.fp8 import Fp8
 from sweeper.records import call_checked, user_code
 from sweeper.registry import TARGET, build_plugin, plugin_name, with_names
 from sweeper.scaling.spec import RULE_KEYS, Parameterization, with_layer
-from sweeper.search.strategy import Strategy, chosen_axes
+from sweeper.search.fresh import FreshSeeds
+from sweeper.search.strategy import FRESH_SEEDS, Strategy, chosen_axes
 from sweeper.study.logs.log import Logger
 from sweeper.study.optuna_copy import redact
 from sweeper.study.study import check_study_name, read_root
@@ -128,6 +129,10 @@ def resolve(raw: Mapping[str, Any]) -> Settings:
     check_model_size(settings, settings.base)
     if not settings.scaled_by_user:
         settings = _fitted_to_model(settings)
+    fresh = getattr(search, "fresh_seeds", FRESH_SEEDS)
+    # Without {seed} in a command all of them would be the run that was chosen.
+    seeds = fresh if settings.runner.takes("seed") else 0
+    settings = replace(settings, search=FreshSeeds(strategy=search, seeds=seeds))
     with key_prefix("search"):
         phases = settings.search.plan(settings.space)
     if (trials := sum(phase.trials for phase in phases)) > MAX_TRIALS:

@@ -8,9 +8,11 @@ so that with worker processes the driver never trains.
 
 from __future__ import annotations
 
+import json
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from itertools import pairwise
 from pathlib import Path
@@ -33,9 +35,10 @@ from sweeper.engine.program import (
 )
 from sweeper.engine.train import Execution, device_name, train
 from sweeper.errors import ConfigError, SweeperError, user_frames
+from sweeper.files import RECORD_ERRORS, append, parse_json
 from sweeper.launch.executor import Context, Executor, Launcher, Machine
 from sweeper.launch.job import UNCONTROLLED, Control, JobFailure, Outcome
-from sweeper.records import NAMES_CLASS
+from sweeper.records import NAMES_CLASS, from_json, to_json
 from sweeper.registry import plugin_target
 from sweeper.search.prune import Pruner
 from sweeper.trial import Result, Trial
@@ -322,8 +325,71 @@ MIN_GAIN = 1.05
 UNMEASURED_SIZE = 16
 """How many are batched where nothing can be measured: a login node cannot tell what fits a GPU."""
 
-_MEASURED: dict[str, MeasuredSize] = {}
-"""What was measured, by specification, device and layout, in this process or its workers."""
+Measured = dict[str, list[MeasuredSize]]
+"""What was measured, in order, by specification, device and layout."""
+_MEASURED: Measured = {}
+"""In this process or its workers."""
+
+
+def measured_for(measured: Measured, key: str, trials: int) -> MeasuredSize | None:
+    """The first measurement that says how many of so many trials to batch."""
+    # The first: later ones, made for more trials, must not change what fewer were told.
+    return next((size for size in measured.get(key, ()) if size.covers(trials)), None)
+
+
+class BatchRecord:
+    """`batches.jsonl` of a study: sizes that were measured, and the batches that were formed.
+
+    Batched trials round as their batch does, in the last digits, and sizes follow the measured
+    speed: by this record a search that is resumed or repeated trains the same batches. A line is
+    on the disk before the batch is trained. A line that cannot be read is passed over, and a file
+    that cannot be written costs the record alone.
+    """
+
+    def __init__(self, path: Path | None) -> None:
+        """Read what earlier drivers left at `path`; None keeps nothing."""
+        self.path, self.measured = path, Measured()
+        self.formed: list[tuple[str, list[str]]] = []  # (under which settings, keys), oldest first
+        lines: list[bytes] = []
+        if path is not None:
+            with suppress(OSError):
+                lines = path.read_bytes().splitlines()
+        for line in lines:
+            with suppress(*RECORD_ERRORS, SweeperError):
+                record = parse_json(line)
+                if "keys" in record:
+                    self.formed.append((str(record["settings"]), list(map(str, record["keys"]))))
+                    continue
+                size = from_json(MeasuredSize, record["measured"])
+                if size.size >= 1:
+                    self.measured.setdefault(str(record["of"]), []).append(size)
+
+    def again(self, trials: Sequence[Trial], settings: str) -> list[tuple[Trial, ...]]:
+        """Batches of `trials` that were formed under the same `settings`, the newest first."""
+        by_key = {trial.key: trial for trial in trials}
+        batches = []
+        for formed_under, keys in reversed(self.formed):
+            if formed_under == settings and keys and all(key in by_key for key in keys):
+                batches.append(tuple(by_key.pop(key) for key in dict.fromkeys(keys)))
+        return batches[::-1]
+
+    def note_batches(self, batches: Sequence[Sequence[Trial]], settings: str) -> None:
+        """Batches that are about to be trained."""
+        keys = [[trial.key for trial in batch] for batch in batches]
+        self._append(*({"settings": settings, "keys": batch} for batch in keys))
+
+    def note_measured(self, key: str, size: MeasuredSize) -> None:
+        """A size that decides from here on."""
+        self.measured.setdefault(key, []).append(size)
+        self._append({"of": key, "measured": to_json(size)})
+
+    def _append(self, *records: Mapping[str, Any]) -> None:
+        if self.path is None or not records:
+            return
+        # An empty line first: what a kill has torn off must not join the next.
+        text = "".join(f"\n{json.dumps(record)}" for record in records)
+        with suppress(OSError):
+            append(self.path, f"{text}\n".encode())
 
 
 def split(trials: Sequence[object], size: int) -> list[slice]:
@@ -341,11 +407,10 @@ def measure_here(
         part = BatchedTrials(trials=trials[:size], corpus=corpus)
         return size, step_seconds(part, device) / len(part.trials)
     key = _key(trials[0], device, 1)
-    measured = _MEASURED.get(key)
-    if measured is None or not measured.covers(len(trials)):
-        measured = _MEASURED[key] = measure_size(
-            BatchedTrials(trials=trials, corpus=corpus), device
-        )
+    measured = measured_for(_MEASURED, key, len(trials))
+    if measured is None:
+        measured = measure_size(BatchedTrials(trials=trials, corpus=corpus), device)
+        _MEASURED.setdefault(key, []).append(measured)
     return measured.size, measured.seconds
 
 
@@ -357,16 +422,27 @@ class TrialsPerJob:
     """How many trials a job batches, for one sweep, and the layout of its executor."""
 
     def __init__(
-        self, size: TrialCount, corpus: Corpus, device: str, notify: Callable[[str], None]
+        self,
+        size: TrialCount,
+        corpus: Corpus,
+        device: str,
+        notify: Callable[[str], None],
+        path: Path | None = None,
     ) -> None:
-        """`size` is how many, "auto" to measure it."""
+        """`size` is how many, "auto" to measure it; `path` keeps what was measured and formed."""
         self.fixed, self.corpus, self.device, self.notify = size, corpus, device, notify
+        self.record = BatchRecord(path)
         self._layout: int | None = None
 
     @property
     def layout(self) -> int | None:
         """How many jobs run at a time; None where every job is a process of its own."""
         return self._layout
+
+    @property
+    def settings(self) -> str:
+        """What batches depend on beside their trials: those of other settings are formed anew."""
+        return f"{self.fixed} {self.device} {self._layout or 'elsewhere'}"
 
     @staticmethod
     def elsewhere(size: TrialCount) -> int:
@@ -423,16 +499,17 @@ class TrialsPerJob:
 
     def _rate(self, trials: Sequence[Trial], executor: Executor, count: int) -> float:
         """Trial-steps a second of so many workers at once; 0 when one of them ends."""
+        share = trials[: -(-len(trials) // count)]
         key = _key(trials[0], self.device, count)
-        if key not in _MEASURED:
-            task = self._task(trials[: -(-len(trials) // count)])
-            answers = executor.call([task] * count, count)
+        known = self._known(key, len(share))
+        if known is None:
+            answers = executor.call([self._task(share)] * count, count)
             measured = [MeasuredSize(**answer) for answer in answers if answer is not None]
             if len(measured) < len(answers):
                 return 0.0
             # They shared the machine while they were measured; a round ends with the slowest.
-            _MEASURED[key] = max(measured, key=lambda size: size.seconds)
-        return count / _MEASURED[key].seconds
+            known = self._keep(key, max(measured, key=lambda size: size.seconds))
+        return count / known.seconds
 
     def _measured(
         self, trials: Sequence[Trial], executor: Executor, layout: int
@@ -442,12 +519,24 @@ class TrialsPerJob:
         Measured once for a specification, and for more trials again.
         """
         key = _key(trials[0], self.device, layout)
-        measured = _MEASURED.get(key)
-        if measured is None or not measured.covers(len(trials)):
+        known = self._known(key, len(trials))
+        if known is None:
             [answer] = executor.call([self._task(trials)], layout)
-            if answer is None:
-                return None
-            measured = _MEASURED[key] = MeasuredSize(**answer)
+            known = None if answer is None else self._keep(key, MeasuredSize(**answer))
+        return known
+
+    def _known(self, key: str, trials: int) -> MeasuredSize | None:
+        """What the study has by now, else what was measured for another one of this process."""
+        if (known := measured_for(self.record.measured, key, trials)) is not None:
+            return known
+        known = measured_for(_MEASURED, key, trials)
+        if known is not None:
+            self.record.note_measured(key, known)
+        return known
+
+    def _keep(self, key: str, measured: MeasuredSize) -> MeasuredSize:
+        _MEASURED.setdefault(key, []).append(measured)
+        self.record.note_measured(key, measured)
         return measured
 
     def _task(self, trials: Sequence[Trial]) -> MeasureSize:

@@ -166,7 +166,13 @@ class EngineRunner:
             checkpoints=self.checkpoints,
             save_every=settings.save_every,
         )
-        self.sizes = TrialsPerJob(settings.batched_trials, corpus, self.execution.device, notify)
+        self.sizes = TrialsPerJob(
+            settings.batched_trials,
+            corpus,
+            self.execution.device,
+            notify,
+            folder.absolute() / "batches.jsonl",
+        )
         # Trials of each specification that are in a batch and in no job yet.
         self._pending = Counter[str]()
 
@@ -177,7 +183,8 @@ class EngineRunner:
     def batches(self, trials: Sequence[Trial], executor: Executor) -> list[Batch]:
         """Batches that were begun before, as they were, so that they go on from their checkpoints.
 
-        The others hold trials of one specification, as equal in size as they can be. A trial that
+        So does what an earlier driver has formed, so that its trials round as they would have. The
+        others hold trials of one specification, as equal in size as they can be. A trial that
         measures more than its loss is a batch by itself.
         """
         batches = checkpoint.saved_batches(self.checkpoints, trials)
@@ -186,10 +193,16 @@ class EngineRunner:
         batched = [trial for trial in fresh if not trial.measurement]
         if batched:
             self.sizes.choose_layout(batched, executor)
+        formed = self.sizes.record.again(batched, self.sizes.settings)
+        begun |= {trial.key for batch in formed for trial in batch}
+        batched = [trial for trial in batched if trial.key not in begun]
+        new: list[Batch] = []
         # Of neighbours alone: trials train in the order in which they were asked for.
         for _, group in groupby(batched, key=lambda trial: trial.spec.digest):
             same = tuple(group)
-            batches += [same[part] for part in split(same, self.sizes.size(same, executor))]
+            new += [same[part] for part in split(same, self.sizes.size(same, executor))]
+        self.sizes.record.note_batches(new, self.sizes.settings)
+        batches += [*formed, *new]
         for batch in batches:
             self._pending[batch[0].spec.digest] += len(batch)
         return batches + [(trial,) for trial in fresh if trial.measurement]

@@ -125,9 +125,8 @@ def found(conclusion: Conclusion) -> str:
     """What a search found, in a sentence."""
     if not math.isfinite(conclusion.objective):
         return f"All {conclusion.runs} trials diverged or failed."
-    seeds = f"mean of {conclusion.seeds} seeds" if conclusion.seeds > 1 else "one seed"
-    loss = f"Training loss {number(conclusion.objective)} nats ({seeds})"
-    return f"{loss} after {conclusion.runs} trials."
+    loss = f"Training loss {number(conclusion.objective)} nats ({conclusion.basis})"
+    return f"{loss} after {conclusion.runs} trials." if conclusion.fresh_seeds else f"{loss}."
 
 
 def lines_table(conclusion: Conclusion) -> Table:

@@ -164,6 +164,7 @@ def _page(documents: Documents) -> str:
         base=_base(documents),
         transfers=[_transfer(target, names, deep=documents.deep) for target in documents.targets],
         best=_best(documents.searched),
+        basis=documents.searched.conclusion.basis if documents.searched else "",
         best_loss=Markup(svg(best_loss_figure(search), names.next())) if has_best else "",
         lines=Markup(svg(lines_figure(search), names.next())) if has_lines else "",
         pairs=Markup(svg(pairs_figure(search), names.next())) if search.get("pairs") else "",

@@ -166,8 +166,7 @@ def _optimum(documents: Documents) -> dict[str, str] | None:
 def _loss(searched: Searched | None) -> dict[str, str] | None:
     if searched is None or not math.isfinite(searched.conclusion.objective):
         return None
-    seeds = searched.conclusion.seeds
-    note = f"of the best configuration, {'one seed' if seeds == 1 else f'mean over {seeds} seeds'}"
+    note = f"of the best configuration, {searched.conclusion.basis}"
     return _card("Training loss", f"{searched.conclusion.objective:.4f} nats", note)
 
 

@@ -22,7 +22,9 @@ from sweeper.search.line import (
 )
 from sweeper.search.prune import PrunerKind
 from sweeper.search.strategy import (
+    FRESH_SEEDS,
     Conclusion,
+    FreshSeedCount,
     History,
     LineResult,
     PairGrid,
@@ -114,6 +116,7 @@ class Pairs:
     step: Annotated[float | None, SPACING] = 1.0
     seeds: Annotated[int, ONE_OR_MORE] = 1
     eta: LineRule | None = field(default_factory=LineRule)
+    fresh_seeds: FreshSeedCount = FRESH_SEEDS
     prune: PrunerKind = "none"
 
     def __post_init__(self) -> None:
@@ -356,6 +359,7 @@ class Grid2D:
     step: float = 2.0
     extend: Annotated[int, Bounds(least=0)] = 4
     seeds: Annotated[int, ONE_OR_MORE] = 1
+    fresh_seeds: FreshSeedCount = FRESH_SEEDS
     prune: PrunerKind = "none"
 
     def __post_init__(self) -> None:

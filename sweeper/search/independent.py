@@ -10,18 +10,22 @@ from typing import Annotated, ClassVar, Literal
 
 from sweeper.errors import ConfigError
 from sweeper.records import Bounds, check_bounds
+from sweeper.search.fresh import quantile
 from sweeper.search.line import (
     LineRule,
     LineState,
     line_notes,
     line_objective,
+    line_optimum,
     line_result,
     replay_line,
 )
 from sweeper.search.prune import PrunerKind
 from sweeper.search.strategy import (
+    FRESH_SEEDS,
     Combination,
     Conclusion,
+    FreshSeedCount,
     History,
     LineResult,
     Phase,
@@ -37,8 +41,7 @@ from sweeper.search.strategy import (
 from sweeper.trial import ONE_OR_MORE, Axis, Log2Hps, Space, defaults
 
 FRESH_SEED = 1000
-"""The last phase's first seed: a comparison on trials that were selected by it would be biased."""
-
+"""The first seed that compares: on trials that were selected by it, a comparison is biased."""
 
 RETUNE = LineRule(step=1.0, points=5, reach=1, extend=2)
 
@@ -51,8 +54,9 @@ class IndependentSearch:
     second phase, each point with `seeds` seeds. `combine_seeds` fresh seeds compare the combined
     optimum with the best single configuration. The better one moved other hyperparameters than
     eta, and the best eta with them: `retune` lays a short line over it there, on the same fresh
-    seeds, begun with the value and its two neighbours; false leaves it out. `axes` names the
-    hyperparameters (null: all).
+    seeds, begun with the value and its two neighbours; false leaves it out. The least of a line is
+    chosen for its noise, too, so `retune_seeds` pairs of runs that nothing was chosen by compare
+    it with the value before. `axes` names the hyperparameters (null: all).
     """
 
     eta: LineRule = field(default_factory=LineRule)
@@ -61,7 +65,9 @@ class IndependentSearch:
     seeds: Annotated[int, ONE_OR_MORE] = 3
     combine_seeds: Annotated[int, ONE_OR_MORE] = 3
     retune: LineRule | Literal[False] | None = field(default_factory=lambda: RETUNE)
+    retune_seeds: Annotated[int, Bounds(least=2, most=1000)] = 5
     axes: tuple[str, ...] | None = None
+    fresh_seeds: FreshSeedCount = FRESH_SEEDS
     prune: PrunerKind = "none"
 
     separable: ClassVar[bool] = True
@@ -87,6 +93,7 @@ class IndependentSearch:
             # Its middle is the configuration that the combination kept.
             trials = (self.retune.points - 1) * self.combine_seeds
             phases.append(Phase(name="retune", trials=trials))
+            phases.append(Phase(name="compare", trials=2 * self.retune_seeds))
         return phases
 
     def _line_names(self, space: Space) -> list[str]:
@@ -139,8 +146,14 @@ class IndependentSearch:
         kept = self._winner_to_retune(space, history, finalists)
         if points or kept is None:
             return points
-        missing = [Log2Hps({**kept, "eta": v}) for v in self._retune_line(history, kept).missing]
-        return missing_points(missing, seeds, "retune", history)
+        line = self._retune_line(history, kept)
+        if line.missing:
+            missing = [Log2Hps({**kept, "eta": value}) for value in line.missing]
+            return missing_points(missing, seeds, "retune", history)
+        retuned = Log2Hps({**kept, "eta": _retuned(line, kept["eta"])})
+        if retuned["eta"] == kept["eta"]:
+            return []
+        return missing_points([kept, retuned], self._retune_seeds(), "compare", history)
 
     def _finalists(self, space: Space, history: History) -> tuple[Log2Hps, Log2Hps]:
         """The combined optimum and the best single configuration."""
@@ -174,6 +187,10 @@ class IndependentSearch:
 
     def _fresh_seeds(self) -> range:
         return range(FRESH_SEED, FRESH_SEED + self.combine_seeds)
+
+    def _retune_seeds(self) -> range:
+        first = FRESH_SEED + self.combine_seeds
+        return range(first, first + self.retune_seeds)
 
     def _eta_optimum(self, space: Space, history: History) -> float:
         state, base = self._eta_line(space, history), defaults(space)
@@ -253,11 +270,18 @@ class IndependentSearch:
             if not math.isnan(combination.difference):
                 best, objective, seeds = _winner(combination)
         retune = self._retune_result(space, history, finalists)
+        curve = independent_curve(
+            history.results, self._base(space, history), self.seeds, finalists, self.combine_seeds
+        )
         if retune is not None:
             line = replace(retune.line, name="eta, retuned")
             notes += [retune.summary, *line_notes([line], {}, {line.name: "search.retune.extend"})]
-            best = Log2Hps({**best, "eta": retune.line.optimum_log2})
-            objective = retune.line.objective
+            if retune.moves:
+                best = Log2Hps({**best, "eta": retune.line.optimum_log2})
+                retuned = history.mean(best, self._retune_seeds())
+                if retuned is not None:
+                    objective, seeds = retuned, retune.seeds
+                    curve = (*curve[:-1], (len(curve), objective))
         return Conclusion(
             best_log2=best,
             objective=objective,
@@ -267,13 +291,7 @@ class IndependentSearch:
             combination=combination,
             retune=retune,
             notes=tuple(notes),
-            best_loss_curve=independent_curve(
-                history.results,
-                self._base(space, history),
-                self.seeds,
-                finalists,
-                self.combine_seeds,
-            ),
+            best_loss_curve=curve,
             phase_ends=phase_ends(history),
         )
 
@@ -288,18 +306,34 @@ class IndependentSearch:
         line = line_result("eta", state, history, kept, space["eta"])
         if line is None or len(state.losses) < 2:
             return None
-        # `line_optimum` takes the middle of equals; here the one that was kept.
-        if line.objective >= state.losses[kept["eta"]]:
-            line = replace(line, optimum_log2=kept["eta"])
+        line = replace(line, optimum_log2=_retuned(state, kept["eta"]))
+        retune = Retune(line=line, before_log2=kept["eta"])
+        if line.optimum_log2 == kept["eta"]:
+            return retune
         best = Log2Hps({**kept, "eta": line.optimum_log2})
         pairs = [
             (a, b)
-            for seed in self._fresh_seeds()
+            for seed in self._retune_seeds()
             if (a := history.value(kept, seed)) is not None
             and (b := history.value(best, seed)) is not None
         ]
+        if state.missing or len(pairs) < self.retune_seeds:
+            return replace(retune, gain=math.nan)
         gain, error = _paired(pairs)
-        return Retune(line=line, before_log2=kept["eta"], gain=gain, error=error)
+        # Student's: with five pairs the noise of their differences is itself hardly known. Where
+        # one diverged alone there is no error, and no doubt: an infinite gain bounds itself.
+        half = 0.0 if math.isinf(gain) else quantile(len(pairs) - 1, 0.975) * error
+        if math.isnan(gain):  # both diverged
+            return replace(retune, gain=-math.inf, low=-math.inf, seeds=len(pairs))
+        return replace(retune, gain=gain, low=gain - half, high=gain + half, seeds=len(pairs))
+
+
+def _retuned(line: LineState, before: float) -> float:
+    """The value with the least loss of a line over eta; of equals the one `before`."""
+    best = line_optimum(line.losses)
+    # The line's own value for it may differ in the last digit.
+    same = min(line.losses, key=lambda value: abs(value - before))
+    return best if line.losses[best] < line.losses[same] else before
 
 
 def _is_fixed(axis: Axis) -> bool:

@@ -10,7 +10,9 @@ from typing import Annotated
 from sweeper.records import Bounded, Bounds
 from sweeper.search.prune import PrunerKind
 from sweeper.search.strategy import (
+    FRESH_SEEDS,
     Conclusion,
+    FreshSeedCount,
     History,
     LineResult,
     Phase,
@@ -239,6 +241,7 @@ class LearningRateLine(Bounded):
 
     line: LineRule = field(default_factory=LineRule)
     seeds: Annotated[int, ONE_OR_MORE] = 1
+    fresh_seeds: FreshSeedCount = FRESH_SEEDS
     prune: PrunerKind = "none"
 
     def plan(self, space: Space) -> list[Phase]:

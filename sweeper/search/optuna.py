@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Protocol
@@ -18,7 +18,9 @@ from optuna.trial import FrozenTrial
 from sweeper.records import Bounded
 from sweeper.search.prune import PrunerKind
 from sweeper.search.strategy import (
+    FRESH_SEEDS,
     Conclusion,
+    FreshSeedCount,
     History,
     Phase,
     Point,
@@ -53,6 +55,10 @@ class OptunaStudy(Protocol):
         """Add trials that have ended."""
         ...
 
+    def describe(self, attributes: Mapping[str, Any]) -> None:
+        """Set attributes of the study as a whole, where they have other values."""
+        ...
+
     def clear(self) -> None:
         """Throw the study away and create it again."""
         ...
@@ -81,6 +87,11 @@ class DatabaseStudy:
     def add(self, trials: Sequence[FrozenTrial]) -> None:
         """Add trials that have ended, one after the other; an error leaves those before it."""
         self._study.add_trials(trials)
+
+    def describe(self, attributes: Mapping[str, Any]) -> None:
+        """Set attributes of the study as a whole, where they have other values."""
+        for name, value in _changed(self._study, attributes).items():
+            self._study.set_user_attr(name, value)
 
     def clear(self) -> None:
         """Throw the study away and create it again; the database's other studies stay."""
@@ -120,6 +131,14 @@ class JournalStudy:
         self._file().append_logs(self._logs(trials)[1])
         self._checked_size = self._path.stat().st_size
 
+    def describe(self, attributes: Mapping[str, Any]) -> None:
+        """Set attributes of the study as a whole, where they have other values."""
+        self._cut_torn_line()
+        study = optuna.load_study(study_name=self._name, storage=JournalStorage(self._file()))
+        if changed := _changed(study, attributes):
+            self._file().append_logs(self._logs([], changed)[1])
+            self._checked_size = self._path.stat().st_size
+
     def clear(self) -> None:
         """Throw the file away and create it again."""
         self._path.unlink()
@@ -138,8 +157,10 @@ class JournalStudy:
         """A new backend each time: one would remember positions in a file that was replaced."""
         return JournalFileBackend(str(self._path), lock_obj=_NoLock(str(self._path)))
 
-    def _logs(self, trials: Sequence[FrozenTrial]) -> tuple[list[JournalLine], list[JournalLine]]:
-        """What Optuna logs when it creates the study, and when it adds `trials` to it.
+    def _logs(
+        self, trials: Sequence[FrozenTrial], attributes: Mapping[str, Any] | None = None
+    ) -> tuple[list[JournalLine], list[JournalLine]]:
+        """What Optuna logs when it creates the study, and when it adds `trials`, `attributes`.
 
         Optuna's storage would sync the file after each trial and keep all its trials in memory.
         But a journal may hold the logs of many workers, in any order. So each batch is logged by
@@ -149,6 +170,8 @@ class JournalStudy:
         study = _create(JournalStorage(worker), self._name)
         created = len(worker.logs)
         study.add_trials(trials)
+        for name, value in (attributes or {}).items():
+            study.set_user_attr(name, value)
         return worker.logs[:created], worker.logs[created:]
 
     def _cut_torn_line(self) -> None:
@@ -159,6 +182,16 @@ class JournalStudy:
             if file.read(1) != b"\n":
                 file.seek(0)
                 file.truncate(file.read(content_end).rfind(b"\n") + 1)
+
+
+def _changed(study: optuna.Study, attributes: Mapping[str, Any]) -> dict[str, Any]:
+    """Those of `attributes` that the study has not, or with other values."""
+    known = study.user_attrs
+    return {
+        name: value
+        for name, value in attributes.items()
+        if name not in known or known[name] != value
+    }
 
 
 def connect(url: str) -> optuna.storages.RDBStorage:
@@ -228,6 +261,7 @@ class TPE(Bounded):
     batch: Annotated[int, ONE_OR_MORE] = 10
     seed: int = 0
     axes: tuple[str, ...] | None = None
+    fresh_seeds: FreshSeedCount = FRESH_SEEDS
     prune: PrunerKind = "none"
 
     def plan(self, space: Space) -> list[Phase]:

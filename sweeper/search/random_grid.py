@@ -13,7 +13,9 @@ from sweeper.records import Bounded
 from sweeper.search.line import SPACING
 from sweeper.search.prune import PrunerKind
 from sweeper.search.strategy import (
+    FRESH_SEEDS,
     Conclusion,
+    FreshSeedCount,
     History,
     Phase,
     Point,
@@ -38,6 +40,7 @@ class RandomGrid(Bounded):
     step: Annotated[float, SPACING] = 1.0
     seed: int = 0
     axes: tuple[str, ...] | None = None
+    fresh_seeds: FreshSeedCount = FRESH_SEEDS
     prune: PrunerKind = "none"
 
     def plan(self, space: Space) -> list[Phase]:

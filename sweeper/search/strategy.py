@@ -8,12 +8,18 @@ from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import accumulate
 from statistics import mean
-from typing import Protocol
+from typing import Annotated, Protocol
 
 import numpy as np
 
 from sweeper.errors import ConfigError, suggest
+from sweeper.records import Bounds
 from sweeper.trial import Choice, Log2Hps, Result, Space
+
+FRESH_SEEDS = 3
+"""Runs of the final configuration that nothing was chosen by: they give the loss that is told."""
+FreshSeedCount = Annotated[int, Bounds(least=0, most=100)]
+"""`search.fresh_seeds`, of every strategy; see `fresh.py`."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,7 +61,8 @@ class History:
         """Take one more result in."""
         if result.status == "pruned":
             self._stopped.add(hps_key(result.trial.log2_hps))
-        if math.isnan(result.objective):
+        # By the status: a result from another history has lost its NaN already.
+        if result.status == "failed" or math.isnan(result.objective):
             self._failed.add(hps_key(result.trial.log2_hps))
         if math.isnan(result.objective) or result.status == "pruned":
             result = replace(result, objective=math.inf)
@@ -182,26 +189,47 @@ class Combination:
 class Retune:
     """A last line over eta around the configuration that was kept, the others at their optima.
 
-    `gain` is what it saves in nats against `before_log2`, the value of the first line: a mean
-    over seeds that both share, with its standard error, NaN for a single seed. The same seeds
-    chose the value, so the gain is at its largest; it is 0 where nothing moved.
+    The line's best value stands against `before_log2`, the value of the first line, in `seeds`
+    pairs of fresh runs that neither was chosen by. `gain` is what it saves in nats, their mean
+    difference, with Student's 95 % interval from `low` to `high`: the new value is taken only
+    where that excludes zero. NaN and unbounded while pairs are missing, 0 where the line's best
+    is the value before. Infinite where a run of one of the two alone diverged.
     """
 
     line: LineResult
     before_log2: float
-    gain: float
-    error: float
+    gain: float = 0.0
+    low: float = -math.inf
+    high: float = math.inf
+    seeds: int = 0
+
+    @property
+    def moves(self) -> bool:
+        """Whether the line's best value is taken."""
+        return self.low > 0
 
     @property
     def summary(self) -> str:
         """What retuning did, in words."""
-        moved, before = self.line.optimum_log2, self.before_log2
-        if moved == before:
+        best, before = self.line.optimum_log2, self.before_log2
+        if best == before:
             return f"retuning eta after combining left it at 2^{before:g}"
-        gain = "" if math.isinf(self.gain) else f" and gained {self.gain:.4f} nats"
-        if gain and not math.isnan(self.error):
-            gain += f" (standard error {self.error:.4f})"
-        return f"retuning eta after combining moved it from 2^{before:g} to 2^{moved:g}{gain}"
+        if math.isnan(self.gain):
+            return (
+                f"retuning eta after combining has 2^{best:g} in place of 2^{before:g}, which "
+                "fresh seeds have not compared yet"
+            )
+        if math.isinf(self.gain):
+            gain = f"2^{before if self.gain > 0 else best:g} diverged or failed with a fresh seed"
+        else:
+            interval = f"95 % interval {self.low:+.4f} to {self.high:+.4f}"
+            gain = f"{self.gain:+.4f} nats over {self.seeds} fresh seeds, {interval}"
+        if self.moves:
+            return f"retuning eta after combining moved it from 2^{before:g} to 2^{best:g} ({gain})"
+        return (
+            f"retuning eta after combining kept 2^{before:g}: 2^{best:g} gains nothing for sure "
+            f"({gain})"
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -210,6 +238,11 @@ class Conclusion:
 
     `best_log2` is complete: it has every hyperparameter; those in `not_searched` have one value in
     all trials. `runs` counts all trials so far.
+
+    `objective` is the mean over `seeds` runs of the best configuration, with its standard `error`
+    (NaN for one seed). With `fresh_seeds` nothing was chosen by those runs. With none the
+    configuration was chosen by them, as `selected_objective` always is: the least of many noisy
+    losses, which is biased low.
 
     `best_loss_curve` gives the best loss against trials spent: (trials, loss), for a random search
     the expectation over the order of its trials, else in the order of its phases. A configuration
@@ -221,6 +254,9 @@ class Conclusion:
     objective: float
     seeds: int
     runs: int
+    error: float = math.nan
+    fresh_seeds: int = 0
+    selected_objective: float = math.nan
     lines: tuple[LineResult, ...] = ()
     combination: Combination | None = None
     notes: tuple[str, ...] = ()
@@ -229,6 +265,16 @@ class Conclusion:
     pairs: tuple[PairGrid, ...] = ()
     retune: Retune | None = None
     not_searched: tuple[str, ...] = ()
+
+    @property
+    def basis(self) -> str:
+        """Which runs the objective is the loss of, in words."""
+        if self.fresh_seeds > 1:
+            return f"mean of {self.fresh_seeds} fresh seeds, standard error {self.error:.4f}"
+        if self.fresh_seeds:
+            return "one fresh seed"
+        seeds = f"mean of {self.seeds} seeds" if self.seeds > 1 else "one seed"
+        return f"{seeds}, the best of {self.runs} trials: biased low"
 
 
 class Strategy(Protocol):
@@ -355,10 +401,10 @@ def independent_curve(
     """(trials, loss of the configuration that the search would keep then); it may rise.
 
     In the phase `eta` a loss is that of one seed. In `lines` the `base` counts with the seeds it
-    has so far, any other configuration with all of its `seeds`. From `combine` on only the
-    `fresh` seeds count, on which nothing was selected: the curve goes to the mean of the first of
-    the `finalists`, the combined optimum, and then to the better one's. So a lucky minimum is
-    corrected, and the harm of combining is seen. `retune` lowers it again.
+    has so far, any other configuration with all of its `seeds`. In `combine` only the `fresh`
+    seeds count, by which neither of the `finalists` was chosen: the curve goes to the mean of the
+    first of them, the combined optimum, and then to the better one's. So a lucky minimum is
+    corrected, and the harm of combining is seen. There it stays: retuning decides at its end.
     """
     base_key, finalist_keys = hps_key(base), {hps_key(hps) for hps in finalists}
     losses: defaultdict[Hashable, list[float]] = defaultdict(list)
@@ -375,7 +421,7 @@ def independent_curve(
             if key != base_key and len(losses[key]) >= seeds:
                 best = min(best, mean(losses[key]))
             value = selected = min([best, *map(mean, filter(None, [losses.get(base_key)]))])
-        else:
+        elif phase == "combine":
             # Under a key of their own: the same configuration may have losses of the lines' seeds.
             fresh_losses = losses["fresh", key]
             fresh_losses.append(result.objective)

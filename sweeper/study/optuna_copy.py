@@ -122,6 +122,7 @@ class OptunaCopy:
         self._study: OptunaStudy | None = None  # None: closed, and possibly behind
         self._failure_reported = False
         self._retry_at = 0.0
+        self._attributes: dict[str, Any] = {}  # of the study as a whole
 
     def start(self) -> None:
         """Bring the copy up to date; BadInput when an external storage cannot be used."""
@@ -136,6 +137,15 @@ class OptunaCopy:
         study = self._study
         if study is not None:
             self._try(lambda: study.add(self._to_optuna(results)))
+        elif time.monotonic() >= self._retry_at:
+            self._try(self._synchronize)
+
+    def describe(self, attributes: Mapping[str, Any]) -> None:
+        """Show `attributes` of the study as a whole."""
+        self._attributes = dict(attributes)
+        study = self._study
+        if study is not None:
+            self._try(lambda: study.describe(self._attributes))
         elif time.monotonic() >= self._retry_at:
             self._try(self._synchronize)
 
@@ -194,6 +204,8 @@ class OptunaCopy:
             present = set()
         missing = [result for content, result in expected.items() if content not in present]
         study.add(self._to_optuna(missing))
+        if self._attributes:
+            study.describe(self._attributes)
 
     def _to_optuna(self, results: Iterable[Result]) -> list[FrozenTrial]:
         """`results` as Optuna's trials; one that cannot be shown is left out, with a notice."""

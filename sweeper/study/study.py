@@ -183,6 +183,11 @@ class Study:
         self._results |= new
         self._copy.add(list(new.values()), space_bounds or {})
 
+    def describe(self, attributes: Mapping[str, Any]) -> None:
+        """Show plain JSON about the study as a whole in its copy; trouble becomes a notice."""
+        if self._copy is not None:
+            self._copy.describe(attributes)
+
     def _load(self, repair: bool, *, curves: bool = True) -> None:
         """Read all result files, oldest first; what is damaged is set aside if `repair`."""
         parse = _Parser(curves=curves)

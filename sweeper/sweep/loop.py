@@ -153,9 +153,10 @@ class Loop:
             if not self._ready and self._needs_trials:
                 self._needs_trials = False
                 self._ready.extend(self._batches(ask()))
-            if not self._ready:
+            elif not self._ready:
                 break
-            self._submit(self._ready.popleft())
+            if self._ready:
+                self._submit(self._ready.popleft())
         # A job written ahead spares a worker the wait between two. No new trials are asked for.
         while self._ready and self.executor.room(ahead=True):
             self._submit(self._ready.popleft())
@@ -169,6 +170,8 @@ class Loop:
                 self.executor.claim(job)
                 self.live[job] = LiveJob(batch, recovered=True)
                 self._assigned |= {trial.key for trial in batch}
+                # A strategy that was told to go on with what runs already may name more.
+                self._needs_trials = True
         fresh = [trial for trial in wanted if trial.key not in self._assigned]
         self._assigned |= {trial.key for trial in fresh}
         return self.runner.batches(fresh, self.executor) if fresh else []

@@ -157,6 +157,7 @@ class Replay:
         self._experiment, self._lookup = experiment, lookup
         self._complete = History()
         self._batch: list[Trial] = []
+        self._asked: set[str] = set()
 
     def missing(self) -> Missing:
         """What the strategy lacks to go on; empty when it has nothing more to propose."""
@@ -168,9 +169,12 @@ class Replay:
             self._batch = self._proposed(self._complete)
             if not self._batch:
                 return []
-        # Lines that are ahead of others need not wait for them.
-        if getattr(self._experiment.settings.search, "separable", False):
+        # Lines that are ahead of others need not wait for them, once all that these lack is in
+        # jobs. Not before: after a kill the rest of a batch would be trained with what comes next.
+        keys = {trial.key for trial in missing}
+        if keys <= self._asked and getattr(self._experiment.settings.search, "separable", False):
             missing += self._ahead()
+        self._asked |= keys
         return list({trial.key: trial for trial in missing}.values())
 
     def _ahead(self) -> Missing:

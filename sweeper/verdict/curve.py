@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import astuple, dataclass, replace
-from functools import cache
 
 import numpy as np
 
+from sweeper.search.fresh import quantile
 from sweeper.verdict.ladder import LadderSize, SizeCurve
 from sweeper.verdict.noise import Array, Noise, model_weights
 from sweeper.verdict.shapes import SAME_ETA, Kinks, Mask, Parabolas, Points, Shape, Smoother, radius
@@ -320,30 +320,6 @@ def _basin_end(
 
 
 # The mean of a few seeds with Student's interval, at any level of confidence.
-
-
-@cache
-def quantile(freedom: int, probability: float) -> float:
-    """Student's quantile at a `probability` above 1/2, by bisection of the exact distribution."""
-    low, high = 0.0, 1.0
-    while _cumulative(high, freedom) < probability:
-        high *= 2
-    for _ in range(80):
-        middle = (low + high) / 2
-        low, high = (low, middle) if _cumulative(middle, freedom) > probability else (middle, high)
-    return high
-
-
-def _cumulative(t: float, freedom: int) -> float:
-    """Student's distribution function at `t` >= 0 (Abramowitz and Stegun, 26.7.3 and 26.7.4)."""
-    angle = math.atan(t / math.sqrt(freedom))
-    odd = freedom % 2
-    term, total = (math.cos(angle), 0.0) if odd else (1.0, 0.0)
-    for k in range(1 + odd, freedom, 2):
-        total += term
-        term *= math.cos(angle) ** 2 * k / (k + 1)
-    inside = math.sin(angle) * total
-    return 0.5 + ((angle + inside) / math.pi if odd else inside / 2)
 
 
 def mean_estimate(values: Array, alpha: float = 0.05) -> Estimate:

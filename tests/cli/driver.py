@@ -34,7 +34,8 @@ SIZES = [
     "runner.batched_trials=1",
     "runner.device=cpu",
 ]
-SEARCH = ["search=lr", "search.line={points: 3, extend: 0}", "transfer.widths=[16,32]"]
+SEARCH = ["search=lr", "search.line={points: 3, extend: 0}", "search.fresh_seeds=0"]
+SEARCH += ["transfer.widths=[16,32]"]
 SEARCH += ["transfer.check=false"]  # a second for every plan; its own tests ask for it
 TINY = ["data=text", "data.path=text.txt", *SIZES, *SEARCH]
 """A search of three trials that each take some milliseconds, on the text of `workplace`."""

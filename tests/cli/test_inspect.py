@@ -71,7 +71,10 @@ class TestStatus:
         assert answer.code == 0 and answer.err == ""
         first, phase, best, driver, where, _ = answer.out.splitlines()
         assert (first, phase) == ("Study a: 3 complete", "  eta: 3 trials")
-        assert best.startswith("Training loss of the best configuration: ") and "(one seed)" in best
+        assert (
+            best.startswith("Training loss of the best configuration: ")
+            and "(one seed, the best of" in best
+        )
         assert driver == "No driver is running; the search is finished."
         assert where == "Report: runs/a/report.html"
         assert answer.next == "sweeper transfer --study a --to-width 64 --validate"

@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 from sweeper.config.command_line import with_user_command
+from sweeper.search.fresh import FINAL_SEED
 from sweeper.study.study import Study
 from tests.cli.driver import Answer, Run, assert_refused, measured, results, spawn, tree
 from tests.command.commands import METRIC, SCRIPT
@@ -30,6 +31,7 @@ SMALL = (
     "train.steps=20",
     ETA,
     "search.line={points: 7, extend: 0}",
+    "search.fresh_seeds=0",
 )
 MINE = (*SMALL, f"metric={METRIC}")
 
@@ -51,12 +53,14 @@ def starts(workplace: Path) -> int:
 
 
 def test_search_transfer_and_verdict(sweeper: Run, workplace: Path, script: Path) -> None:
-    answer = sweeper(*searched())
+    answer = sweeper(*searched("search.fresh_seeds=3"))
     found = json.loads((workplace / "runs/a/search.json").read_text())
-    assert answer.code == 0 and found["best_log2"]["eta"] == -7
-    assert len(results(workplace / "runs/a")) == starts(workplace) == 7
-    again = sweeper(*searched())
-    assert again.code == 0 and starts(workplace) == 7
+    assert answer.code == 0 and found["best_log2"]["eta"] == -7 and found["fresh_seeds"] == 3
+    trained = Study.read(workplace / "runs/a").results()
+    assert len(trained) == starts(workplace) == 7 + 3
+    assert [r.trial.seed for r in trained] == [*[0] * 7, *range(FINAL_SEED, FINAL_SEED + 3)]
+    again = sweeper(*searched("search.fresh_seeds=3"))
+    assert again.code == 0 and starts(workplace) == 7 + 3
 
     ladder = ("transfer.widths=[16,32]", "transfer.step=1", "transfer.seeds=2")
     judged = sweeper("transfer", "--to-width=512", "--validate", "--json", *ladder)
@@ -162,8 +166,10 @@ def test_a_script_that_is_not_there_is_refused(
 def test_a_ladder_needs_what_it_changes(
     sweeper: Run, workplace: Path, script: Path, golden: Golden
 ) -> None:
-    answer = sweeper(*searched(command=("--lr={eta}", "--width={width}", "--dir={dir}")))
+    command = ("--lr={eta}", "--width={width}", "--dir={dir}")
+    answer = sweeper(*searched("search.fresh_seeds=3", command=command))
     assert answer.err.count("Note: the command takes no {seed}") == 1
+    assert "(one seed, the best of 7 trials: biased low)" in answer.out and starts(workplace) == 7
     seeds = "transfer.seeds=1"
     assert_refused(sweeper("transfer", "--to-width=64", "--validate"), golden)
     deep = ("transfer.depths=[1,2]", seeds)

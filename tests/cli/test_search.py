@@ -6,17 +6,22 @@ import socket
 import time
 from collections.abc import Callable
 from pathlib import Path
+from statistics import fmean, stdev
 from typing import Any
 from unittest.mock import Mock
 
+import optuna
 import pytest
 import yaml
+from optuna.storages import JournalStorage
+from optuna.storages.journal import JournalFileBackend
 
 from sweeper.engine import jobs
 from sweeper.engine.batched import BatchedTrials
 from sweeper.files import read_json
 from sweeper.report.documents import Documents
 from sweeper.study.lock import StudyLock
+from sweeper.study.study import Study
 from sweeper.trial import FORMAT
 from tests.cli.driver import (
     LONG,
@@ -72,7 +77,13 @@ class TestSearch:
     ) -> None:
         answer = sweeper("search", *TINY, "study=a")
         assert answer.code == 0
-        for words in ("Lines:", "Best configuration", "eta", "Training loss", "after 3 trials"):
+        for words in (
+            "Lines:",
+            "Best configuration",
+            "eta",
+            "Training loss",
+            "the best of 3 trials",
+        ):
             assert words in answer.out
         assert answer.next == "sweeper transfer --study a --to-width 64 --validate"
         told = answer.err.splitlines()
@@ -116,6 +127,59 @@ class TestSearch:
         names = [answer.document[key] for key in ("parameterization", "search")]
         assert names == ["umup", "lr"] and "sweeper." not in yaml_of(workplace / "runs/a")
         assert answer.err and answer.next
+
+
+class TestFreshSeeds:
+    FRESH = (*TINY, "study=a", "search.fresh_seeds=2")
+
+    def test_their_mean_is_the_loss_wherever_one_is_told(
+        self, sweeper: Run, workplace: Path, trained: list[str]
+    ) -> None:
+        planned = sweeper("search", *self.FRESH, "--dry-run", "--json").document["phases"]
+        assert [(phase["phase"], phase["trials"]) for phase in planned] == [
+            ("eta", 3),
+            ("final", 2),
+        ]
+        answer = sweeper("search", *self.FRESH)
+        results = Study.read(workplace / "runs/a").results()
+        final = [r for r in results if r.trial.phase == "final"]
+        assert len(final) == 2 and len(trained) == 5
+        assert {r.trial.log2_hps["eta"] for r in final} == {
+            min(results[:3], key=lambda r: r.objective).trial.log2_hps["eta"]
+        }
+        loss, error = fmean(r.objective for r in final), stdev(r.objective for r in final) / 2**0.5
+        said = f"{loss:.4f} nats (mean of 2 fresh seeds, standard error {error:.4f})"
+        assert f"Training loss {said} after 5 trials." in answer.out
+        assert f"best configuration: {said}" in sweeper("status", "--study", "a").out
+        assert f"mean of 2 fresh seeds, standard error {error:.4f}" in page_of(workplace)
+        plan = sweeper("transfer", "--study", "a", "--to-width", "32", "--json").document["plan"]
+        record = json.loads((workplace / "runs/a/search.json").read_text())
+        storage = JournalStorage(JournalFileBackend("runs/a/study.journal"))
+        shown = optuna.load_study(study_name="a", storage=storage).user_attrs
+        for told in (plan["source"], record):
+            assert (told["objective"], told["error"]) == (loss, pytest.approx(error))
+            assert told["fresh_seeds"] == 2
+        assert (shown["loss"], shown["loss_error"]) == (loss, pytest.approx(error))
+        assert record["selected_objective"] == min(r.objective for r in results[:3])
+
+    def test_a_study_without_them_goes_on_with_them_alone(
+        self, sweeper: Run, workplace: Path, trained: list[str]
+    ) -> None:
+        sweeper("search", *TINY, "study=a")
+        before = outcomes(workplace)
+        assert len(trained) == 3
+        sweeper("search", *self.FRESH)
+        assert len(trained) == 5 and before.items() <= outcomes(workplace).items()
+        sweeper("search", *self.FRESH)
+        assert len(trained) == 5
+
+
+def outcomes(workplace: Path) -> dict[str, float]:
+    return {r.key: r.objective for r in Study.read(workplace / "runs/a").results()}
+
+
+def page_of(workplace: Path) -> str:
+    return " ".join((workplace / "runs/a/report.html").read_text().split())
 
 
 class TestAnotherSetup:

@@ -125,13 +125,15 @@ def test_workers_share_trials_in_as_few_rounds_as_what_fits_allows(
     count: int, fewer: int, fit: int, layout: int
 ) -> None:
     trials = [replace(KINDS[0], seed=seed) for seed in range(count)]
-    sizes = jobs.TrialsPerJob("auto", WHERE, "cpu", lambda sentence: None)
-    sizes._layout = layout
+    sizes, others = (
+        jobs.TrialsPerJob("auto", WHERE, "cpu", lambda sentence: None) for _ in range(2)
+    )
+    sizes._layout = others._layout = layout
     with patch.object(jobs, "_MEASURED", {}):
         size = sizes.size(trials, Workers(fit, layout))  # type: ignore[arg-type]
         jobs._MEASURED.clear()
         for earlier in (min(max(1, fewer), count), count):
-            again = sizes.size(trials[:earlier], Workers(fit, layout))  # type: ignore[arg-type]
+            again = others.size(trials[:earlier], Workers(fit, layout))  # type: ignore[arg-type]
     assert again == size, "whatever was measured with fewer"
     assert 1 <= size <= fit
     parts = jobs.split(trials, size)
@@ -139,6 +141,40 @@ def test_workers_share_trials_in_as_few_rounds_as_what_fits_allows(
     fair = math.ceil(count / layout)
     best = min(fair, 2 ** int(math.log2(fit)) if fit < fair else fair)
     assert math.ceil(len(parts) / layout) <= math.ceil(count / (best * layout))
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    count=st.integers(1, 40),
+    fits=st.lists(st.integers(1, 12), min_size=2, max_size=2),
+    done=st.integers(0, 12),
+    torn=st.integers(0, 30),
+)
+def test_a_study_forms_the_batches_again_that_it_has_formed(
+    count: int, fits: list[int], done: int, torn: int
+) -> None:
+    """Whatever is measured the second time, and though a kill has torn off the record's end."""
+    trials = [replace(KINDS[0], seed=seed) for seed in range(count)]
+
+    def formed(wanted: Sequence[Trial], fit: int, folder: str) -> list[tuple[Trial, ...]]:
+        with patch.object(jobs, "_MEASURED", {}):
+            runner = Engine(device="cpu").open(WHERE, Inline(), Path(folder))
+            return runner.batches(wanted, Workers(fit, 1))  # type: ignore[arg-type]
+
+    with tempfile.TemporaryDirectory() as folder:
+        first = formed(trials, fits[0], folder)
+        record = Path(folder) / "batches.jsonl"
+        with record.open("ab") as file:
+            file.write(record.read_bytes()[:torn])
+        left = first[done:] or first
+        wanted = [trial for batch in left for trial in batch]
+        assert formed(wanted, fits[1], folder) == left
+        # Of a batch that is done in part, the rest is formed anew, by the recorded size.
+        rest = formed(first[0][1:], fits[1], folder)
+        assert [t for batch in rest for t in batch] == list(first[0][1:])
+        fixed = Engine(device="cpu", batched_trials=3).open(WHERE, Inline(), Path(folder))
+        for batch in fixed.batches(trials, Workers(1, 1)):  # type: ignore[arg-type]
+            assert len(batch) <= 3, "what the user says counts"
 
 
 @settings(max_examples=200, deadline=None)

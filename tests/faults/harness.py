@@ -26,6 +26,9 @@ ROOT = Path(__file__).parents[2]
 TAG = "SWEEPER_TEST_TAG"
 WORDS = [*TINY, "search.line.points=7", "train.steps=60", "train.precision=float64", "study=a"]
 """A search of seven trials, in batches of one: results are equal to the last bit."""
+MEASURED = [word for word in WORDS if not word.startswith(("runner.batched", "train.precision"))]
+MEASURED += ["runner.batched_trials=auto", "train.precision=float32", "runner.compile=off"]
+"""The same in batches of a measured size, which round by their size."""
 FAULTY = [*WORDS, "data._target_=tests.faults.injection.FaultyText"]
 """The same trials; `+data.fault=...` says what is done to them."""
 SLOW = [*FAULTY, "+data.fault=slow"]

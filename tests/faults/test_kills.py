@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import shutil
 import signal
 import time
 from contextlib import suppress
@@ -15,11 +16,13 @@ from tests.cli.driver import assert_refused
 from tests.faults.harness import (
     LAUNCHERS,
     LOCAL,
+    MEASURED,
     SEEDS,
     WORDS,
     Harness,
     Outcomes,
     assert_whole,
+    forget,
     outcomes,
     recorded,
     until,
@@ -52,6 +55,41 @@ def test_the_driver_is_killed_again_and_again(
     answer = harness.run(*words)
     assert answer.code == 0 and not answer.crashed, answer
     assert_whole(harness, expected)
+
+
+INDEPENDENT = ["search=independent", "search.runs=12", "search.seeds=1", "search.combine_seeds=2"]
+
+
+@pytest.mark.parametrize("search", ["lr", "independent"])
+def test_batches_of_a_measured_size_are_the_same_after_kills(harness: Harness, search: str) -> None:
+    """In float32, where another batch rounds otherwise; and so where a search is repeated."""
+    words = ["search", *MEASURED]
+    if search == "independent":
+        words = [word for word in words if not word.startswith("search")]
+        words = ["search", *words, *INDEPENDENT, "parameterization=umup"]
+    answer = harness.run(*words)
+    assert answer.code == 0, answer
+    undisturbed = outcomes(harness.study)
+    record = (harness.study / "batches.jsonl").read_text().splitlines(keepends=True)
+    assert any('"keys"' in line and line.count('", "') > 1 for line in record), "no two together"
+    shutil.rmtree(harness.study / "results")
+    answer = harness.run(*words)
+    assert answer.code == 0 and outcomes(harness.study) == undisturbed, "repeated"
+
+    generator = random.Random(search)
+    for _ in range(max(2, SEEDS // 10)):
+        forget(harness.study)
+        harness.study.mkdir(parents=True)
+        # Another study, of the same sizes: what was formed is not known to it.
+        sizes = [line for line in record if '"measured"' in line]
+        (harness.study / "batches.jsonl").write_text("".join(sizes))
+        for _ in range(3):
+            driver = harness.start(*words)
+            driver.lives(generator.uniform(0.5, 5.0))
+            driver.kill()
+        answer = harness.run(*words)
+        assert answer.code == 0, answer
+        assert_whole(harness, undisturbed)
 
 
 @pytest.mark.parametrize("seed", range(SEEDS))

@@ -122,8 +122,10 @@ class TestConclusion:
         show.conclusion(paper, FOUND, SPACE)
         assert ["eta", "2^1.5", "2.828", "2.2500", "2", "2^-1..2^1.5"] in rows(paper)
         assert ["alpha", "-2", "0.25", "0", "-2", "to", "2"] in rows(paper)
-        found = "Training loss 2.2500 nats (mean of 3 seeds) after 17 trials."
+        found = "Training loss 2.2500 nats (mean of 3 seeds, the best of 17 trials: biased low)."
         assert show.found(FOUND) == found
+        fresh = "Training loss 2.2500 nats (mean of 3 fresh seeds, standard error 0.0200) after 17"
+        assert show.found(replace(FOUND, fresh_seeds=3, error=0.02)) == f"{fresh} trials."
         golden.says(read(paper))
 
     def test_choices_are_words(self, paper: Console) -> None:
@@ -147,7 +149,7 @@ class TestConclusion:
 
     def test_without_lines(self, paper: Console, golden: Golden) -> None:
         show.conclusion(paper, replace(FOUND, lines=(), seeds=1), SPACE)
-        assert "(one seed)" in show.found(replace(FOUND, seeds=1))
+        assert "(one seed, the best of 17" in show.found(replace(FOUND, seeds=1))
         golden.says(read(paper))
 
     def test_when_all_diverged(self, paper: Console, golden: Golden) -> None:

@@ -15,6 +15,7 @@ import pytest
 
 from sweeper.records import to_json
 from sweeper.registry import build_plugin
+from sweeper.search.fresh import FreshSeeds
 from sweeper.search.strategy import Conclusion, History, Strategy
 from sweeper.trial import Axis, Space
 from tests.search.fakes import (
@@ -78,8 +79,10 @@ CASES = [
 
 @pytest.fixture(params=CONFIGS, ids=lambda path: path.stem)
 def strategy(request: pytest.FixtureRequest) -> Strategy:
+    """As a search runs it, its fresh seeds behind it."""
     path: Path = request.param
-    return build_plugin(config(path))
+    plugin = build_plugin(config(path))
+    return FreshSeeds(strategy=plugin, seeds=plugin.fresh_seeds)
 
 
 def landscape(kind: str, space: Space) -> Objective:
@@ -141,7 +144,8 @@ def test_ends_within_its_plan_naming_every_point_once(
         assert len(history.results) <= 3 * sum(phases.values()), "it does not seem to end"
     found = strategy.conclude(space, history)
     assert_sound(found, space, history)
-    walks = hasattr(strategy, "extend")  # from point to point, by as many as it takes
+    assert isinstance(strategy, FreshSeeds)
+    walks = hasattr(strategy.strategy, "extend")  # from point to point, by as many as it takes
     if not any(line.extended for line in found.lines) and not walks:
         assert len(history.results) <= sum(phases.values())
     some = any(math.isfinite(r.objective) for r in history.results)

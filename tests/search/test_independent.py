@@ -39,6 +39,7 @@ def test_default_phases_are_9_330_6_and_12_runs(parameterization: str) -> None:
         ("lines", 330),
         ("combine", 6),
         ("retune", 12),
+        ("compare", 10),
     ]
     history = run_search(search, space, basin(space))
     counts = Counter(r.trial.phase for r in history.results)
@@ -247,7 +248,7 @@ def pulled(hps: Log2Hps, seed: int) -> float:
 RETUNED = IndependentSearch(runs=2 * 9 * 2, seeds=2, combine_seeds=2)
 
 
-def test_eta_is_retuned_after_combining_on_the_same_fresh_seeds() -> None:
+def test_eta_is_retuned_after_combining_and_compared_on_other_seeds() -> None:
     history = run_search(RETUNED, SPACE, pulled)
     found = RETUNED.conclude(SPACE, history)
     single = found.combination.single_log2
@@ -255,11 +256,14 @@ def test_eta_is_retuned_after_combining_on_the_same_fresh_seeds() -> None:
     retune = found.retune
     assert retune.before_log2 == 1 and retune.line.optimum_log2 == found.best_log2["eta"]
     gain = pulled(single, 0) - pulled(found.best_log2, 0)
-    assert retune.gain == pytest.approx(gain) and gain > 0 and retune.error < 1e-9
+    assert retune.gain == pytest.approx(gain) and gain > 0 and retune.moves
+    assert retune.low == pytest.approx(gain) == retune.high and retune.seeds == 5
     runs = [r for r in history.results if r.trial.phase == "retune"]
     assert {r.trial.seed for r in runs} == {FRESH_SEED, FRESH_SEED + 1} and len(runs) == 2 * 4
-    assert found.runs == len(history.results) == found.phase_ends["retune"]
-    assert found.objective == pytest.approx(pulled(found.best_log2, FRESH_SEED) + 0.005)
+    assert found.runs == len(history.results) == found.phase_ends["compare"]
+    compared = [r.trial for r in history.results if r.trial.phase == "compare"]
+    assert {trial.seed for trial in compared} == set(range(FRESH_SEED + 2, FRESH_SEED + 7))
+    assert found.objective == pytest.approx(pulled(found.best_log2, FRESH_SEED + 4))
     assert any("moved it from 2^1 to 2^" in note for note in found.notes)
     assert found.best_loss_curve[-1] == (found.runs, pytest.approx(found.objective))
 
@@ -294,6 +298,23 @@ def test_a_retuned_eta_at_the_end_of_its_line_extends_it() -> None:
     assert any(note.startswith("eta, retuned: the optimum lay at the end") for note in found.notes)
 
 
+@pytest.mark.parametrize(
+    ("extra", "moves"), [(0.0, True), (0.5, False), (math.inf, False), (-math.inf, True)]
+)
+def test_a_retuned_eta_is_taken_where_fresh_seeds_leave_no_doubt(extra: float, moves: bool) -> None:
+    """`extra` is lost with every other fresh seed by the new value, or by the old one."""
+
+    def objective(hps: Log2Hps, seed: int) -> float:
+        late = seed >= FRESH_SEED + 2 and seed % 2
+        moved = hps["eta"] != 1
+        return pulled(hps, 0) + (abs(extra) if late and moved == (extra > 0) else 0.0)
+
+    found = conclude(RETUNED, objective)
+    assert found.retune.moves == moves == (found.best_log2["eta"] != 1)
+    assert found.retune.low <= found.retune.gain <= found.retune.high
+    assert math.isfinite(found.objective)
+
+
 @pytest.mark.parametrize("eta", [Axis(low=1, high=1, default=1), SPACE["eta"]])
 def test_nothing_is_retuned_where_eta_is_fixed_or_nothing_else_moved(eta: Axis) -> None:
     at = {"b": 2.0 * (eta.low == eta.high)}
@@ -315,7 +336,7 @@ def test_the_cost_curve_has_means_ends_fresh_and_shows_the_harm_of_combining() -
         ("combine", 1, 1, FRESH_SEED, 2.5, 3.6),
         ("combine", 1, 1, FRESH_SEED + 1, 2.7, 2.6),  # the single change is kept
         ("retune", 2, 1, FRESH_SEED, 2.0, 2.6),
-        ("retune", 2, 1, FRESH_SEED + 1, 2.4, 2.2),
+        ("retune", 2, 1, FRESH_SEED + 1, 2.4, 2.6),  # nothing is decided yet
     ]
     results = [
         point_result(Point(log2_hps=Log2Hps({"eta": e, "a": a}), seed=s, phase=p), loss)

@@ -68,6 +68,32 @@ def test_what_the_copy_shows(folder: Path) -> None:
     assert loaded.best_trial.number == good.number
 
 
+@pytest.mark.parametrize("database", [False, True])
+def test_what_is_said_of_the_whole_study_is_kept_once(
+    folder: Path, tmp_path: Path, database: bool
+) -> None:
+    url = f"sqlite:///{tmp_path / 'far.db'}" if database else None
+    journal = folder / "study.journal"
+
+    def attributes() -> dict[str, Any]:
+        storage: Any = url or JournalStorage(JournalFileBackend(str(journal)))
+        return dict(optuna.load_study(study_name="first", storage=storage).user_attrs)
+
+    with Study.open(folder, url) as study:
+        study.record([make(0)])
+        study.describe({"loss": 2.5, "best": {"eta": 0.25}})
+        study.record([make(1)])
+    assert attributes() == {"loss": 2.5, "best": {"eta": 0.25}}
+    size = 0 if database else journal.stat().st_size
+    with Study.open(folder, url) as study:
+        study.describe({"loss": 2.5, "best": {"eta": 0.25}})
+        assert database or journal.stat().st_size == size, "nothing is written twice"
+        study.describe({"loss": 2.25})
+        assert not study.notices
+    assert attributes() == {"loss": 2.25, "best": {"eta": 0.25}}
+    assert mirrored(folder, url) == filed(folder) and len(filed(folder)) == 2
+
+
 def test_a_trial_that_optuna_cannot_show_stops_nothing(folder: Path) -> None:
     # Its power of two is zero, which no logarithmic range holds.
     odd = replace(make(1), trial=replace(make(1).trial, log2_hps=Log2Hps({"eta": -1080.0})))

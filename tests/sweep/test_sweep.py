@@ -308,9 +308,9 @@ def test_replay_sees_its_own_questions_in_its_own_order_only() -> None:
     known = {**study.known, stranger.key: result(stranger, -9.0)}
     history, missing = replay_search(experiment, known.get)
     assert missing == [] and stranger.key not in {r.key for r in history.results}
-    order = ["eta", "lines", "combine", "retune"]
+    order = ["eta", "lines", "combine", "retune", "compare"]
     phases = [r.trial.phase for r in history.results]
-    assert phases == sorted(phases, key=order.index) and set(phases) == set(order)
+    assert phases == sorted(phases, key=order.index) and set(phases) >= set(order[:4])
 
 
 def test_replay_shows_a_trial_under_the_phase_that_asks_for_it() -> None:

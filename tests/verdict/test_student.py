@@ -7,7 +7,8 @@ import math
 import numpy as np
 import pytest
 
-from sweeper.verdict.curve import mean_estimate, quantile
+from sweeper.search.fresh import quantile
+from sweeper.verdict.curve import mean_estimate
 
 TABLE = [
     (1, 0.975, 12.7062),

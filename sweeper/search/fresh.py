@@ -1,0 +1,149 @@
+"""The loss that a search reports: that of fresh seeds of the configuration that it chose.
+
+The least of many noisy losses lies below the loss that its configuration has: it was chosen for its
+noise, too. So when a strategy has ended, whichever it is, its final configuration is trained with
+seeds that it never saw. Their mean is unbiased, since nothing is chosen by it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+from statistics import mean, stdev
+
+from sweeper.search.prune import PrunerKind
+from sweeper.search.strategy import (
+    FRESH_SEEDS,
+    Conclusion,
+    History,
+    Phase,
+    Point,
+    Strategy,
+    missing_points,
+)
+from sweeper.trial import Result, Space
+
+FINAL = "final"
+"""The phase of the fresh seeds."""
+FINAL_SEED = 10**6
+"""Their first: a search has fewer trials than this (`MAX_TRIALS`), and counts its seeds from 0."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class FreshSeeds:
+    """A strategy, and when it has ended `seeds` fresh runs of its final configuration.
+
+    It never sees their results, so that it goes its way whatever they are. With 0 seeds, the
+    objective is that of the best of its trials.
+    """
+
+    strategy: Strategy
+    seeds: int = FRESH_SEEDS
+
+    @property
+    def prune(self) -> PrunerKind:
+        """What the strategy stops early; fresh seeds are too few at a rung to be stopped."""
+        kind: PrunerKind = getattr(self.strategy, "prune", "none")
+        return kind
+
+    @property
+    def separable(self) -> bool:
+        """Whether parts of the strategy need not wait for a whole batch."""
+        return bool(getattr(self.strategy, "separable", False))
+
+    def plan(self, space: Space) -> list[Phase]:
+        """The strategy's phases, and the last."""
+        last = [Phase(name=FINAL, trials=self.seeds)] if self.seeds else []
+        return [*self.strategy.plan(space), *last]
+
+    def propose(self, space: Space, history: History) -> list[Point]:
+        """What the strategy asks for; once that is nothing, its final configuration's seeds."""
+        seen = _without_final(history)
+        points = self.strategy.propose(space, seen)
+        if points or not (self.seeds and seen.results):
+            return points
+        found = self.strategy.conclude(space, seen)
+        if not math.isfinite(found.objective):
+            return []
+        seeds = range(FINAL_SEED, FINAL_SEED + self.seeds)
+        return missing_points([found.best_log2], seeds, FINAL, history)
+
+    def conclude(self, space: Space, history: History) -> Conclusion:
+        """What the strategy concludes, with the mean over those fresh seeds that have a loss.
+
+        `history` holds a result of the strategy's own.
+        """
+        found = self.strategy.conclude(space, _without_final(history))
+        found = replace(found, selected_objective=found.objective)
+        losses = [result.objective for result in history.results if _is_final(result)]
+        if not losses:
+            return found
+        finite = [loss for loss in losses if math.isfinite(loss)]
+        curve = list(found.best_loss_curve)
+        for count in range(1, len(losses) + 1):
+            known = [loss for loss in losses[:count] if math.isfinite(loss)]
+            curve.append((found.runs + count, mean(known or [found.objective])))
+        found = replace(
+            found,
+            runs=len(history.results),
+            notes=(*found.notes, *_lost(len(losses) - len(finite), len(losses))),
+            best_loss_curve=tuple(curve),
+            phase_ends={**found.phase_ends, FINAL: len(history.results)},
+        )
+        if not finite:
+            return found
+        return replace(
+            found,
+            objective=mean(finite),
+            error=stdev(finite) / math.sqrt(len(finite)) if len(finite) > 1 else math.nan,
+            seeds=len(finite),
+            fresh_seeds=len(finite),
+        )
+
+
+def _is_final(result: Result) -> bool:
+    # By the seed as well: a strategy of a user's own may call a phase of its own so.
+    return result.trial.phase == FINAL and result.trial.seed >= FINAL_SEED
+
+
+def _without_final(history: History) -> History:
+    if not any(map(_is_final, history.results)):
+        return history
+    return History(result for result in history.results if not _is_final(result))
+
+
+def _lost(lost: int, seeds: int) -> Sequence[str]:
+    """What is to be said of fresh seeds without a loss."""
+    if not lost:
+        return ()
+    rest = "the loss is the mean over the others" if lost < seeds else "the loss is the search's"
+    return (
+        f"{lost} of {seeds} fresh seeds of the best configuration diverged or failed: it stands "
+        f"near an edge, and {rest}",
+    )
+
+
+@cache
+def quantile(freedom: int, probability: float) -> float:
+    """Student's quantile at a `probability` above 1/2, by bisection of the exact distribution."""
+    low, high = 0.0, 1.0
+    while _cumulative(high, freedom) < probability:
+        high *= 2
+    for _ in range(80):
+        middle = (low + high) / 2
+        low, high = (low, middle) if _cumulative(middle, freedom) > probability else (middle, high)
+    return high
+
+
+def _cumulative(t: float, freedom: int) -> float:
+    """Student's distribution function at `t` >= 0 (Abramowitz and Stegun, 26.7.3 and 26.7.4)."""
+    angle = math.atan(t / math.sqrt(freedom))
+    odd = freedom % 2
+    term, total = (math.cos(angle), 0.0) if odd else (1.0, 0.0)
+    for k in range(1 + odd, freedom, 2):
+        total += term
+        term *= math.cos(angle) ** 2 * k / (k + 1)
+    inside = math.sin(angle) * total
+    return 0.5 + ((angle + inside) / math.pi if odd else inside / 2)

@@ -1,0 +1,185 @@
+"""The loss that is told of a search is that of runs which nothing was chosen by."""
+
+from __future__ import annotations
+
+import math
+import random
+from dataclasses import replace
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+import pytest
+
+from sweeper.registry import build_plugin
+from sweeper.search.fresh import FINAL, FINAL_SEED, FreshSeeds
+from sweeper.search.independent import IndependentSearch
+from sweeper.search.line import LearningRateLine, LineRule
+from sweeper.search.strategy import Conclusion, History, Strategy
+from sweeper.trial import Axis, Log2Hps, Space
+from tests.search.fakes import CONF, Objective, basin, batches, config, resume, run_search
+
+SPACE: Space = {
+    "eta": Axis(low=-3, high=3),
+    "b": Axis(low=-2, high=2),
+    "weight_decay": Axis(low=-2, high=2),
+}
+CONFIGS = sorted((CONF / "search").glob("*.yaml"))
+SMALLER: dict[str, dict[str, Any]] = {
+    "independent": {"runs": 30, "seeds": 2, "combine_seeds": 2},
+    "pairs": {"points": 3},
+    "random": {"runs": 40},
+    "tpe": {"runs": 12, "batch": 6},
+}
+"""So that many are quick; a strategy that is not here is as large as its config."""
+NOISE = 0.05
+"""Standard deviation of a run's loss, in nats."""
+
+
+def noisy(truth: Objective, draw: object) -> Objective:
+    """Another noise for every run and `draw`."""
+
+    def objective(hps: Log2Hps, seed: int) -> float:
+        return truth(hps, 0) + random.Random(f"{draw} {sorted(hps.items())} {seed}").gauss(0, NOISE)
+
+    return objective
+
+
+def flat(hps: Log2Hps, seed: int) -> float:
+    """Little but noise to choose by."""
+    return 3 + 0.01 * sum((hps[name] - 0.4) ** 2 for name in SPACE)
+
+
+def searched(strategy: Strategy, objective: Objective) -> Conclusion:
+    return strategy.conclude(SPACE, run_search(strategy, SPACE, objective))
+
+
+@pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.stem)
+def test_the_loss_that_is_told_is_unbiased_and_the_best_of_many_is_not(path: Path) -> None:
+    """Over many searches that differ in their noise alone."""
+    found = []
+    plugin = build_plugin(config(path) | SMALLER.get(path.stem, {}))
+    for draw in range(repeats := 40 if path.stem == "tpe" else 120):
+        objective = noisy(flat, draw)
+        conclusion = searched(FreshSeeds(strategy=plugin), objective)
+        assert conclusion.fresh_seeds == conclusion.seeds == 3
+        found.append((conclusion, flat(conclusion.best_log2, 0)))
+    standard_error = NOISE / math.sqrt(3 * repeats)
+    assert abs(fmean(c.objective - truth for c, truth in found)) < 3 * standard_error
+    # Of the independent search it is the better of two means over two fresh seeds already.
+    bias = fmean(c.selected_objective - truth for c, truth in found)
+    assert bias < (-2 if path.stem == "independent" else -5) * standard_error
+    assert fmean(c.error**2 for c, _ in found) == pytest.approx(NOISE**2 / 3, rel=0.35)
+
+
+@pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.stem)
+def test_fresh_seeds_come_last_and_change_nothing_before(path: Path) -> None:
+    plugin, objective = build_plugin(config(path)), basin(SPACE, spread=0.02)
+    strategy = FreshSeeds(strategy=plugin, seeds=4)
+    history = run_search(strategy, SPACE, objective)
+    before = run_search(plugin, SPACE, objective)
+    assert [r.key for r in history.results[:-4]] == [r.key for r in before.results]
+    final = history.results[-4:]
+    seeds = [r.trial.seed for r in final]
+    assert seeds == [*range(FINAL_SEED, FINAL_SEED + 4)] and {r.trial.phase for r in final} == {
+        FINAL
+    }
+    without, found = plugin.conclude(SPACE, before), strategy.conclude(SPACE, history)
+    assert {r.trial.log2_hps["eta"] for r in final} == {found.best_log2["eta"]}
+    assert found.best_log2 == without.best_log2 and found.lines == without.lines
+    assert found.selected_objective == without.objective and found.runs == without.runs + 4
+    assert found.objective == pytest.approx(fmean(r.objective for r in final))
+    assert strategy.plan(SPACE)[-1].trials == 4 and len(strategy.plan(SPACE)) > 1
+    assert found.best_loss_curve[-1] == (found.runs, pytest.approx(found.objective))
+
+
+def test_a_search_that_was_killed_among_its_fresh_seeds_goes_on_there() -> None:
+    strategy, objective = FreshSeeds(strategy=LearningRateLine()), basin(SPACE, spread=0.02)
+    whole = run_search(strategy, SPACE, objective)
+    known = {r.key: r for r in whole.results[:-2]}
+    for history, points in batches(strategy, SPACE, objective):
+        if len(history.results) == len(known) - 1:
+            assert {point.phase for point in points} == {FINAL}
+    part = History(known.values())
+    missing = strategy.propose(SPACE, part)
+    assert [p.seed for p in missing] == [FINAL_SEED + 1, FINAL_SEED + 2]
+    assert strategy.conclude(SPACE, part).basis == "one fresh seed"
+    resumed, _ = resume(strategy, SPACE, objective, known)
+    assert [r.key for r in resumed.results] == [r.key for r in whole.results]
+
+
+def test_without_fresh_seeds_it_says_that_it_is_the_best_of_many() -> None:
+    objective = basin(SPACE, spread=0.02)
+    found = searched(FreshSeeds(strategy=LearningRateLine(), seeds=0), objective)
+    assert found.basis == f"one seed, the best of {found.runs} trials: biased low"
+    assert found.fresh_seeds == 0 and found.objective == found.selected_objective
+    found = searched(FreshSeeds(strategy=LearningRateLine()), objective)
+    assert found.basis == f"mean of 3 fresh seeds, standard error {found.error:.4f}"
+
+
+@pytest.mark.parametrize("lost", [math.inf, math.nan])
+def test_fresh_seeds_that_diverge_or_fail_are_told(lost: float) -> None:
+    middle = basin(SPACE)
+    strategy = FreshSeeds(strategy=LearningRateLine())
+
+    def first_lost(hps: Log2Hps, seed: int) -> float:
+        return lost if seed == FINAL_SEED else middle(hps, seed)
+
+    def all_lost(hps: Log2Hps, seed: int) -> float:
+        return lost if seed >= FINAL_SEED else middle(hps, seed)
+
+    found = searched(strategy, first_lost)
+    assert found.seeds == found.fresh_seeds == 2 and math.isfinite(found.objective)
+    assert found.notes[-1].startswith("1 of 3 fresh seeds of the best configuration diverged")
+    found = searched(strategy, all_lost)
+    assert found.fresh_seeds == 0 and found.objective == found.selected_objective
+    assert found.notes[-1].startswith("3 of 3 fresh seeds")
+
+
+def test_a_search_without_any_loss_has_no_final_configuration() -> None:
+    strategy = FreshSeeds(strategy=LearningRateLine())
+    history = run_search(strategy, SPACE, lambda hps, seed: math.inf)
+    assert {r.trial.phase for r in history.results} == {"eta"}
+    assert strategy.conclude(SPACE, history).objective == math.inf
+
+
+RETUNED = IndependentSearch(runs=18, seeds=2, combine_seeds=3, axes=("b",), eta=LineRule(points=7))
+
+
+@pytest.mark.parametrize("off", [0.0, 0.5, 1.0])
+def test_the_gain_of_retuning_is_unbiased_and_a_worse_eta_is_seldom_taken(off: float) -> None:
+    """The best eta lies `off` octaves from where the other hyperparameter left it."""
+
+    def truth(hps: Log2Hps, seed: int) -> float:
+        return 3 + 0.05 * (hps["eta"] - off * hps["b"]) ** 2 + 0.5 * (hps["b"] - 1) ** 2
+
+    gains, covered, worse, searches = list[float](), 0, 0, 300
+    for draw in range(searches):
+        found = searched(RETUNED, noisy(truth, f"{off} {draw}"))
+        retune = found.retune
+        if retune is None or not retune.seeds:
+            continue
+        before = {**found.best_log2, "eta": retune.before_log2}
+        after = {**found.best_log2, "eta": retune.line.optimum_log2}
+        gain = truth(Log2Hps(before), 0) - truth(Log2Hps(after), 0)
+        gains.append(retune.gain - gain)
+        covered += retune.low <= gain <= retune.high
+        worse += retune.moves and gain < 0
+        eta = retune.line.optimum_log2 if retune.moves else retune.before_log2
+        assert found.best_log2["eta"] == eta
+    error = NOISE * math.sqrt(2 / RETUNED.retune_seeds / len(gains))
+    assert len(gains) > 0.3 * searches and abs(fmean(gains)) < 3 * error
+    assert covered / len(gains) > 0.9 and worse <= 0.025 * searches
+
+
+def test_seeds_that_compare_are_those_that_nothing_was_chosen_by() -> None:
+    def bent(hps: Log2Hps, seed: int) -> float:
+        return (hps["eta"] - hps["b"]) ** 2 + (hps["b"] - 1) ** 2 / 2
+
+    history = run_search(replace(RETUNED, retune_seeds=4), SPACE, noisy(bent, 2))
+    seeds = {phase: set[int]() for phase in ("eta", "lines", "combine", "retune", "compare")}
+    for result in history.results:
+        seeds[result.trial.phase].add(result.trial.seed)
+    assert seeds["retune"] <= seeds["combine"]
+    assert len(seeds["compare"]) == 4
+    assert not seeds["compare"] & (seeds["combine"] | seeds["lines"] | seeds["eta"])
