@@ -407,11 +407,10 @@ def measure_here(
         part = BatchedTrials(trials=trials[:size], corpus=corpus)
         return size, step_seconds(part, device) / len(part.trials)
     key = _key(trials[0], device, 1)
-    measured = measured_for(_MEASURED, key, len(trials))
-    if measured is None:
-        measured = measure_size(BatchedTrials(trials=trials, corpus=corpus), device)
-        _MEASURED.setdefault(key, []).append(measured)
-    return measured.size, measured.seconds
+    known = _MEASURED.setdefault(key, [])
+    if not known or not known[-1].covers(len(trials)):
+        known.append(measure_size(BatchedTrials(trials=trials, corpus=corpus), device))
+    return known[-1].size, known[-1].seconds
 
 
 def _key(trial: Trial, device: str, layout: int) -> str:
