@@ -172,7 +172,7 @@ def overrides(options: argparse.Namespace, width: int, root: Path) -> list[str]:
     words += [f"train.steps={options.steps}", f"train.batch_size={options.batch_size}"]
     words += [f"train.seq_len={options.seq_len}", f"launcher={options.launcher}"]
     words += [f"runner.device={options.device}", f"search.eta.points={options.eta_points}"]
-    return [*words, f"search.runs={options.runs}", *options.overrides]
+    return [*words, f"search.runs={options.runs}", "search.fresh_seeds=0", *options.overrides]
 
 
 def ours(words: Sequence[str]) -> float:

@@ -56,6 +56,7 @@ def search(folder: Path, jobs: int, poll: float) -> dict[str, Any]:
     (folder / "text.txt").write_text("All happy families are alike. " * 300)
     words = [*TRIVIAL, f"data.path={folder / 'text.txt'}", f"root={folder / 'runs'}", "study=bench"]
     words += [f"search.runs={jobs}", f"launcher.poll={poll}", f"launcher.jobs={jobs}"]
+    words.append("search.fresh_seeds=0")
     settings = resolve(compose_tree(words, None))
     bench, known, quiet = open_experiment(settings), dict[str, float](), Console(quiet=True)
     with StudyLock(settings.folder), Study.open(settings.folder) as study:
