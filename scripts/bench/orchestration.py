@@ -176,7 +176,12 @@ def run_own(side: Side, trials: int, folder: Path, profiled: bool) -> dict[str, 
 
     (folder / "text.txt").write_text("All happy families are alike. " * 3000)
     words = [word.format(folder=folder) for word in side.words]
-    words += [f"root={folder / 'runs'}", "study=bench", f"search.runs={trials}", "search.fresh_seeds=0"]
+    words += [
+        f"root={folder / 'runs'}",
+        "study=bench",
+        f"search.runs={trials}",
+        "search.fresh_seeds=0",
+    ]
     settings = resolve(compose_tree(words, None))
     bench = open_experiment(settings)
     bench.prepared(settings.base)
