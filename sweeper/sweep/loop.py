@@ -170,7 +170,7 @@ class Loop:
                 self.executor.claim(job)
                 self.live[job] = LiveJob(batch, recovered=True)
                 self._assigned |= {trial.key for trial in batch}
-                # A strategy that was told to go on with what runs already may name more.
+                # The rest of the batch runs already: the strategy may name what lies ahead.
                 self._needs_trials = True
         fresh = [trial for trial in wanted if trial.key not in self._assigned]
         self._assigned |= {trial.key for trial in fresh}
