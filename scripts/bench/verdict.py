@@ -1,7 +1,7 @@
 """How often the verdict on a transfer is wrong, and how often its intervals hold the truth.
 
-Run `python scripts/bench/verdict.py --out verdict.json`, 50 minutes of a core; `--count 50` for
-a quick look.
+Run `python scripts/bench/verdict.py --out verdict.json`, three hours of a core; `--count 100` takes
+20 minutes, and `--only "two minima|parabolas"` some kinds.
 Ladders of four widths are made up with known optima, laid and extended as `sweeper transfer` does,
 and judged with its defaults. A ladder is a true transfer when every width's shift and loss gap are
 within the thresholds, however narrowly, and a true failure otherwise.
@@ -47,7 +47,11 @@ class Scenario:
     exp(-d / `rough`) or exp(-(d / `smooth`)^2 / 2) at a distance d. `seed_shift` is the standard
     deviation (log2) of a seed's own optimum around the true one, at every width anew. With `own`
     every width has a skew of its own, from 0.05 to 0.8, and a curvature and a noise of its own, up
-    to 2^0.6 and 2 times as large or small.
+    to 2^0.6 and 2 times as large or small. A bottom is flat within about `flat` of the optimum: the
+    rise r becomes r u^2 / (u^2 + flat^2). To the left of the optimum it levels off at `plateau`
+    squares of an octave. A second minimum lies `second` to the right, 0.2 to 0.6 of the rise there
+    deep, the first one unmoved. `tails` are the degrees of freedom of Student's t that noise is
+    drawn from, of the same standard deviation; 0: normal. The curves have a grid of `step` (log2).
     """
 
     name: str
@@ -66,11 +70,18 @@ class Scenario:
     seed_shift: float = 0.0
     seeds: int = 2
     own: bool = False
+    flat: Range = (0.0, 0.0)
+    plateau: Range = (math.inf, math.inf)
+    second: Range = (math.inf, math.inf)
+    tails: int = 0
+    step: float = 0.5
 
 
 SKEWED: dict[str, Any] = {"skew": (0.2, 0.6), "rise": 1.0}
 ROUGH = -0.5 / math.log(0.3)
 """The noise half an octave apart is correlated by 0.3: so were a small Llama's residuals."""
+QUIET: Range = (0.0005, 0.004)
+"""Noise in nats, so little that a form's own error shows."""
 SCENARIOS = (
     Scenario(name="parabolas"),
     Scenario(name="skewed, noise rising", **SKEWED),
@@ -95,6 +106,31 @@ SCENARIOS = (
     Scenario(name="the right side steeper, noise alike", steep=(1.5, 3.0)),
     Scenario(name="the right side steeper and skewed", **SKEWED, steep=(1.5, 3.0)),
     Scenario(name="a quartic part", quartic=0.3, rise=1.0),
+    Scenario(name="steps of 0.25", **SKEWED, step=0.25),
+    Scenario(name="steps of 1", **SKEWED, step=1.0),
+    Scenario(name="steps of 2", **SKEWED, step=2.0),
+    Scenario(name="parabolas, steps of 2", step=2.0),
+    Scenario(name="the right side steeper, steps of 1", steep=(1.5, 3.0), rise=1.0, step=1.0),
+    Scenario(name="the right side steeper, steps of 2", steep=(1.5, 3.0), rise=1.0, step=2.0),
+    Scenario(name="the right side 1.6 times steeper, t(3)", steep=(1.6, 1.6), tails=3),
+    Scenario(name="the same, steps of 0.25", steep=(1.6, 1.6), tails=3, step=0.25),
+    Scenario(name="the same, steps of 1", steep=(1.6, 1.6), tails=3, step=1.0),
+    Scenario(name="the same, quiet", steep=(1.6, 1.6), tails=3, noise=QUIET),
+    Scenario(name="the left side 1.6 times steeper, t(3)", steep=(0.625, 0.625), tails=3),
+    Scenario(name="skewed, t(3)", skew=(0.2, 0.6), tails=3),
+    Scenario(name="a flat bottom", **SKEWED, flat=(0.3, 1.0)),
+    Scenario(name="a flat bottom, quiet", **SKEWED, flat=(0.3, 1.0), noise=QUIET),
+    Scenario(name="a plateau to the left", skew=(0.0, 0.4), rise=1.0, plateau=(0.7, 3.0)),
+    Scenario(
+        name="a plateau to the left, quiet",
+        skew=(0.0, 0.4),
+        rise=1.0,
+        plateau=(0.7, 3.0),
+        noise=QUIET,
+    ),
+    Scenario(name="two minima", **SKEWED, second=(1.2, 2.0)),
+    Scenario(name="4 seeds with optima of their own", seed_shift=0.15, seeds=4),
+    Scenario(name="the same, further apart", seed_shift=0.3, seeds=4, noise=QUIET),
 )
 
 
@@ -111,24 +147,45 @@ class Valley:
     steep: float = 1.0
     quartic: float = 0.0
     louder: float = 1.0
+    flat: float = 0.0
+    plateau: float = math.inf
+    second: float = math.inf
+    depth: float = 0.0
 
     def loss(self, eta: float) -> float:
         """Expected loss at log2 `eta`."""
-        u, k = eta - self.optimum, self.skew
+        u = eta - self.optimum
+        rise = self._rise(u)
+        if abs(u - self.second) < SECOND_REACH:
+            dip = math.cos(math.pi / 2 * (u - self.second) / SECOND_REACH) ** 2
+            rise -= self.depth * self._rise(self.second) * dip
+        return self.floor + self.curvature * rise if u < self.cliff else math.inf
+
+    def _rise(self, u: float) -> float:
+        """In curvatures, but for the second minimum."""
+        k = self.skew
         rise = 2 * (math.exp(k * u) - 1 - k * u) / k**2 if k else u * u
         rise += self.quartic * u**4
         rise *= self.steep if u > 0 else 1.0
-        return self.floor + self.curvature * rise if u < self.cliff else math.inf
+        if self.flat:
+            rise *= u * u / (u * u + self.flat**2)
+        if u < 0 and math.isfinite(self.plateau):
+            rise = self.plateau * -math.expm1(-rise / self.plateau)
+        return rise
 
     def within(self) -> float:
-        """Width of the basin in log2: its two ends by bisection."""
+        """Width of the basin in log2: its two ends, walked to and then bisected."""
+
+        def lies(off: float) -> bool:
+            return self.loss(self.optimum + off) <= (1 + BASIN_TOLERANCE) * self.floor
+
         width = 0.0
         for side in (-1, 1):
-            inside, outside = 0.0, 12.0
+            outside = next((n / 10 for n in range(1, 120) if not lies(side * n / 10)), 12.0)
+            inside = outside - 0.1
             while outside - inside > 1e-6:
                 middle = (inside + outside) / 2
-                lies = self.loss(self.optimum + side * middle) <= (1 + BASIN_TOLERANCE) * self.floor
-                inside, outside = (middle, outside) if lies else (inside, middle)
+                inside, outside = (middle, outside) if lies(side * middle) else (inside, middle)
             width += inside
         return width
 
@@ -159,6 +216,8 @@ def draw(scenario: Scenario, generator: np.random.Generator) -> Truth:
 
     slope, centre, curvature = map(uniform, (scenario.slope, scenario.centre, scenario.curvature))
     skew, cliff, steep = map(uniform, (scenario.skew, scenario.cliff, scenario.steep))
+    flat, plateau, second = map(uniform, (scenario.flat, scenario.plateau, scenario.second))
+    depth = uniform((0.2, 0.6)) if math.isfinite(second) else 0.0
     valleys = tuple(
         Valley(
             size=LadderSize(width=width, depth=2, batch_size=16, steps=1000),
@@ -169,6 +228,10 @@ def draw(scenario: Scenario, generator: np.random.Generator) -> Truth:
             cliff=cliff,
             steep=steep,
             quartic=scenario.quartic,
+            flat=flat,
+            plateau=plateau,
+            second=second,
+            depth=depth,
         )
         for step, width in enumerate(WIDTHS)
     )
@@ -187,6 +250,8 @@ def draw(scenario: Scenario, generator: np.random.Generator) -> Truth:
     )
 
 
+SECOND_REACH = 0.8
+"""Half the width of a second minimum, in log2."""
 UnitNoise = dict[float, Array]
 
 
@@ -210,7 +275,7 @@ def measure(
     scenario: Scenario, truth: Truth, rule: LadderRule, generator: np.random.Generator
 ) -> list[SizeCurve]:
     """The ladder's curves around log2 eta 0, extended where they want to be."""
-    noise = float(generator.uniform(*scenario.noise))
+    noise, tails = float(generator.uniform(*scenario.noise)), scenario.tails
     offsets = generator.normal(0, 4 * noise, rule.seeds)
     curves = []
     for valley in truth.valleys:
@@ -236,7 +301,12 @@ def measure(
                     # Without what the seeds' optima add to the mean of a parabola.
                     loss = valley.loss(eta - own[seed])
                     loss -= valley.curvature * scenario.seed_shift**2
-                unit = generator.normal() if unit_noise is None else unit_noise[eta][seed]
+                if unit_noise is not None:
+                    unit = unit_noise[eta][seed]
+                elif tails:
+                    unit = generator.standard_t(tails) / math.sqrt(tails / (tails - 2))
+                else:
+                    unit = generator.normal()
                 runs[eta, seed] = loss + offsets[seed] + spread * float(unit)
             return runs[eta, seed]
 
@@ -253,6 +323,7 @@ class Tally:
     scenario: str
     answers: dict[str, dict[str, int]] = field(default_factory=dict)
     held: dict[str, list[int]] = field(default_factory=dict)
+    reaches: list[float] = field(default_factory=list)
     runs: int = 0
     trends: dict[str, int] = field(default_factory=lambda: {"fitted": 0, "warranted": 0, "hurt": 0})
 
@@ -272,6 +343,7 @@ class Tally:
         if size.at_end or math.isnan(size.optimum_log2.value) or size.reason.startswith("too few"):
             return
         self.covered("optimum", size.optimum_log2, valley.optimum)
+        self.reaches.append((size.optimum_log2.high - size.optimum_log2.low) / 2)
         self.covered("loss", size.loss, valley.floor)
         self.covered("basin", size.basin.width_log2, valley.within())
         if not size.is_base:
@@ -303,7 +375,7 @@ class Tally:
 def run(scenario: Scenario, count: int, seed: int = 0) -> Tally:
     """Judge ladders until there are `count` true transfers and `count` true failures."""
     generator = np.random.default_rng([seed, *scenario.name.encode()])
-    rule = LadderRule(widths=WIDTHS, seeds=scenario.seeds)
+    rule = LadderRule(widths=WIDTHS, seeds=scenario.seeds, step=scenario.step)
     tally, need = Tally(scenario=scenario.name), {True: count, False: count}
     while any(need.values()):
         truth = draw(scenario, generator)
@@ -320,7 +392,7 @@ def run(scenario: Scenario, count: int, seed: int = 0) -> Tally:
         tally.judged(transfers, verdict)
         for size, valley in zip(verdict.sizes, truth.valleys, strict=True):
             tally.sized(size, valley, truth.valleys[0])
-        if sum(need.values()) % 2:  # every other one, to save time
+        if sum(need.values()) % 4 == 0:  # every fourth, to save time
             tally.extrapolated(fit_trend("width", curves, 0.0, TARGET, THEORY), truth)
     return tally
 
@@ -337,7 +409,9 @@ def row(tally: Tally) -> list[str]:
     fitted = max(1, tally.trends["fitted"])
     rates += [tally.trends["warranted"] / fitted, tally.trends["hurt"] / fitted]
     judged = sum(sum(counts.values()) for counts in tally.answers.values())
-    return [tally.scenario, *(f"{100 * rate:.1f}" for rate in rates), f"{tally.runs / judged:.1f}"]
+    reach = f"{np.median(tally.reaches):.2f}"
+    found = [f"{100 * rate:.1f}" for rate in rates]
+    return [tally.scenario, *found, reach, f"{tally.runs / judged:.1f}"]
 
 
 def main(words: Sequence[str] | None = None) -> None:
@@ -346,25 +420,32 @@ def main(words: Sequence[str] | None = None) -> None:
 
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--count", type=int, default=1000, help="ladders of each truth (1000)")
-    parser.add_argument("--only", default="", help="scenarios whose name contains this")
+    parser.add_argument(
+        "--only", default="", help="scenarios whose name contains one of these, by |"
+    )
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--workers", type=int, default=2, help="processes")
     parser.add_argument("--out", type=Path, help="where the JSON goes")
     parser.add_argument("--markdown", type=Path, help="where the table goes")
     given = parser.parse_args(words)
-    chosen = [scenario for scenario in SCENARIOS if given.only in scenario.name]
+    chosen = [
+        scenario
+        for scenario in SCENARIOS
+        if any(part in scenario.name for part in given.only.split("|"))
+    ]
     with ProcessPoolExecutor(given.workers) as pool:
         jobs = [pool.submit(run, scenario, given.count, given.seed) for scenario in chosen]
         tallies = [job.result() for job in jobs]
     columns = ["scenario", "transfers failed", "failures held", "transfers held", "failures failed"]
     findings = Findings(
         title=f"Verdicts on {given.count} true transfers and {given.count} failures each, per cent",
-        columns=[*columns, *COVERED, "corrected", "hurt", "runs"],
+        columns=[*columns, *COVERED, "corrected", "hurt", "reach", "runs"],
         rows=[row(tally) for tally in tallies],
         notes=[
             "The first two are wrong answers; what is missing to 100 is 'cannot say yet'.",
             "optimum to target: how often the 95 % interval holds the truth; target is the optimum "
             f"at width {TARGET}, extrapolated from at most {WIDTHS[-1]}.",
+            "reach: half of the optimum's interval in log2, the median.",
             "corrected: trends that warrant a correction; hurt: those that make eta worse.",
         ],
         record={"count": given.count, "scenarios": [asdict(tally) for tally in tallies]},

@@ -11,22 +11,28 @@ import numpy as np
 from sweeper.search.fresh import quantile
 from sweeper.verdict.ladder import LadderSize, SizeCurve
 from sweeper.verdict.noise import Array, Noise, model_weights
-from sweeper.verdict.shapes import SAME_ETA, Kinks, Mask, Parabolas, Points, Shape, Smoother, radius
+from sweeper.verdict.shapes import (
+    MIN_POINTS,
+    SAME_ETA,
+    Forms,
+    Mask,
+    Parabolas,
+    Points,
+    dense,
+    radius,
+)
 
 DRAWS = 2000
 """Bootstrap draws behind every interval."""
 
 BIAS = 0.02
-"""Standard error, in log2, by which a parabola and a cubic misplace the optimum of a real curve.
+"""Standard error, in log2, by which the drawn curves misplace the optimum of a real one.
 
 No noise shows it, so the intervals of optimum and basin add it. A shift between two sizes does not:
 their curves have nearly the same shape, and the bias cancels."""
 
 NOISE_RADIUS = 2.0
 """The noise is measured at the points within this distance, in log2, of the lowest one."""
-
-MIN_CUBIC = 6
-"""Points near the lowest one that a curve's cubic part takes."""
 
 BASIN_TOLERANCE = 0.01
 """A learning rate is in the basin when its loss exceeds the least by at most this fraction."""
@@ -172,12 +178,11 @@ def fit_curves(
     weights = model_weights(noises) if noises else np.zeros(0)
     measured = [one.pooled(noises) for one in measured]
     points = {one.curve.size: one.points(weights) for one in measured if one.noise is not None}
-    shape = Shape.of(list(points.values()))
-    kinks = Kinks.of(points, shape)
+    forms = Forms.of(points)
     fits: dict[LadderSize, CurveFit | None] = {curve.size: None for curve in curves}
     for one in measured:
         size, eta = one.curve.size, transferred + one.curve.planned_log2
-        fits[size] = _fit(one, eta, points.get(size), weights, shape, kinks)
+        fits[size] = _fit(one, eta, points.get(size), weights, forms)
     return fits
 
 
@@ -191,43 +196,42 @@ def _fit(
     transferred: float,
     points: Points | None,
     weights: Array,
-    shape: Shape,
-    kinks: Kinks,
+    forms: Forms,
 ) -> CurveFit:
-    """Fit a parabola around the lowest point of the smoothed curve, beside its cubic part.
+    """The optimum of the likeliest curve through the losses, and of many others as intervals.
 
-    The cubic is that of all points near the lowest one: few would tell it badly, and left out it
-    would move the vertex to the flatter side.
-
-    The intervals are a parametric bootstrap: the fit is repeated on curves that differ from the
-    smoothed one by what noise, drawn afresh, makes of it. The seeds themselves are not resampled,
-    since two of them have but three outcomes. As many of the curves have a kink as is likely.
+    The intervals are a parametric bootstrap: curves are drawn that the losses leave likely, by the
+    noise, drawn afresh, and by what they do not tell of the curve's shape, at the measured points
+    and between them. The seeds themselves are not resampled, since two of them have but three
+    outcomes.
     """
     curve, etas, runs, lowest = measured.curve, measured.etas, measured.runs, measured.lowest
     noise = math.nan if measured.noise is None else measured.noise.deviation
     # Seeded by the size: a fit repeats exactly, and two sizes' draws are independent. Shared
     # draws would cancel in the shift between them.
     generator = np.random.default_rng(list(astuple(curve.size)))
-    rows = np.tile(runs.mean(axis=1), (DRAWS + 1, 1))
-    cubic = np.zeros(len(rows))
+    rows, grid = np.tile(runs.mean(axis=1), (DRAWS + 1, 1)), etas
     if points is not None and measured.noise is not None:
-        x = etas - etas[lowest]
-        noises = measured.noise.draws(generator, x, weights, DRAWS) / math.sqrt(runs.shape[1])
+        noises = measured.noise.draws(generator, etas - etas[lowest], weights, DRAWS)
+        noises /= math.sqrt(runs.shape[1])
         rows[1:] += noises
-        rows[:, measured.near] = Smoother(points, shape).rows(generator, noises[:, measured.near])
-        if len(points.x) >= MIN_CUBIC:
-            cubic = np.polyfit(points.x, rows[:, measured.near].T, 3)[0]
-    # Row 0 holds the smoothed means and gives the values; the other rows give the intervals.
-    kinked = kinks.rows(curve.size, generator, DRAWS)
-    if points is not None and kinked is not None:
-        rows[np.ix_(kinked[0], measured.near)] = kinked[1].losses(points.x)
-    parabolas = Parabolas.through(etas, rows, cubic)
-    if kinked is not None:
-        parabolas = parabolas.with_valleys(*kinked, etas[lowest])
+        if len(points.x) >= MIN_POINTS:
+            near, (x, at) = measured.near, dense(points.x)
+            drawn = forms.rows(points, curve.size, generator, noises[:, near], x, at)
+            # Beside a point that diverged nothing is drawn.
+            left = np.searchsorted(etas, x + etas[lowest] + SAME_ETA) - 1
+            right = np.searchsorted(etas, x + etas[lowest] - SAME_ETA)
+            kept = near[left] & near[right]
+            grid = np.append(x[kept] + etas[lowest], etas[~near])
+            order = np.argsort(grid)
+            grid, rows = grid[order], np.hstack([drawn[:, kept], rows[:, ~near]])[:, order]
+    # Row 0 is the likeliest curve and gives the values; the other rows give the intervals.
+    parabolas = Parabolas.through(grid, rows)
     safe, losses, free = parabolas.minima
     free = _shuffled(generator, free, parabolas.vertices)
     loss_draws = losses[1:] + _offset_draws(generator, runs[measured.near], noise)
-    optimum_draws = free[1:] + generator.normal(0.0, BIAS, DRAWS)
+    optimum_draws = free[1:][forms.evenly(generator, DRAWS)]
+    optimum_draws += generator.normal(0.0, BIAS, DRAWS)
     fit = CurveFit(
         curve=curve,
         optimum=Estimate.from_draws(float(safe[0]), optimum_draws),
@@ -303,7 +307,7 @@ def _basin_end(
     last_eta, last_root = optima.copy(), np.zeros_like(optima)
     nearest, farthest = optima.copy(), np.full_like(optima, math.inf)
     inside, target = np.ones(len(losses), dtype=bool), np.sqrt(limits)
-    for eta, column in zip(etas, losses.T, strict=True):
+    for eta, column in zip(etas, np.ascontiguousarray(losses.T), strict=True):
         root = np.sqrt(np.maximum(column - least, 0.0))
         reached = inside & (eta > optima + SAME_ETA)
         leaves = reached & (root > target)

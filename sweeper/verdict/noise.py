@@ -25,11 +25,12 @@ RISES = (0.0, 0.5, 1.0, 1.5)
 """Doublings of the noise a doubling of eta."""
 
 
-# Twelve kernels of four kinds; lengths are octaves of eta. Rough: a small Llama's residuals half an
-# octave apart were correlated by 0.3 = exp(-0.5 / 0.4); a length of 1 has 0.6. Smooth: from about
-# the default step on, with a twentieth of independent noise or nearly none.
+# Sixteen kernels of four kinds; lengths are octaves of eta. Rough: a small Llama's residuals half
+# an octave apart were correlated by 0.3 = exp(-0.5 / 0.4); a length of 1 has 0.6. Smooth: from
+# about the default step on, with a twentieth of independent noise or nearly none.
 # A tilt is a seed whose optimum lies z ~ N(0, s^2) off: c (x - z)^2 has the slope -2 c z, a kernel
-# v x x' with v = (2 c s / sigma)^2. Steps of 4 in v are of 2 in s: as fine as losses tell.
+# v x x' with v = (2 c s / sigma)^2. Steps of 4 in v are of 2 in s: as fine as losses tell. The
+# largest is s = 0.3 at a curvature of 0.1 and a noise of 0.0004 nats.
 
 
 def _smooth(length: float, rest: float) -> Kernel:
@@ -57,7 +58,7 @@ KINDS: tuple[tuple[Kernel, ...], ...] = (
     (lambda x: np.eye(len(x)),),
     (_rough(0.4), _rough(1.0)),
     (_smooth(0.7, 0.05), _smooth(1.0, 1e-4), _smooth(1.4, 0.05), _smooth(1.4, 1e-4)),
-    (_tilted(0.5), _tilted(2.0), _tilted(8.0), _tilted(32.0), _tilted(128.0)),
+    tuple(_tilted(0.5 * 4.0**power) for power in range(9)),
 )
 """Correlations along x, the distance from the lowest point in log2; sigma is a run's there."""
 KERNELS = tuple(kernel for kind in KINDS for kernel in kind)

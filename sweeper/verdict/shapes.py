@@ -1,11 +1,12 @@
-"""The shapes of learning-rate curves: parabolas near the lowest points, a smoother, a kink."""
+"""The shapes of learning-rate curves: a smoother, a kink, how far a curve is off both."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, lru_cache
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,7 +17,7 @@ from sweeper.verdict.noise import Array
 Index = NDArray[np.intp]
 
 FIT_RADIUS = 1.0
-"""A parabola is fitted to the points within this distance, in log2, of the lowest one."""
+"""Beside a point that diverged a parabola is fitted to the points within this distance, in log2."""
 
 GOLDEN_RATIO = (math.sqrt(5) - 1) / 2
 """Its multiples, modulo 1, spread evenly over [0, 1) for any number of draws."""
@@ -49,57 +50,39 @@ class Parabolas:
     """Rows of losses [row, eta] at ascending `etas` (log2), +inf where runs diverged.
 
     All rows are finite at the same points. `lowest` is the index of each row's lowest point.
-    `coefficients` [3, row] are those of the least-squares parabola near it, in the distance from
-    it, beside the row's `cubic` [row], and `vertices` [row] are their minima; NaN where fewer than
-    three points are finite, the lowest point is at an end, or the parabola opens downwards. To the
-    right of its minimum a row rises `steep` [row] times as far as that.
+    `coefficients` [3, row] are those of the parabola near it, in the distance from it, and
+    `vertices` [row] are their minima; NaN where fewer than three points are finite, the lowest
+    point is at an end, or the parabola opens downwards.
     """
 
     etas: Array
     losses: Array
     lowest: Index
     coefficients: Array
-    cubic: Array
     vertices: Array
-    steep: Array
 
     @classmethod
-    def through(cls, etas: Array, losses: Array, cubic: Array) -> Parabolas:
-        """Fit every row near its lowest point.
+    def through(cls, etas: Array, losses: Array) -> Parabolas:
+        """Fit every row near its lowest point: through it and its neighbours.
 
-        Only near it: further out real curves are no parabolas, and points there would bend the
-        fit. Rows with the same lowest point share their design matrix, so one call fits them all.
+        Beside a point that diverged, the fit is that of all points within `FIT_RADIUS`: nothing
+        else tells how the row goes on. Rows with the same lowest point share their design matrix,
+        so one call fits them all.
         """
         lowest: Index = losses.argmin(axis=1)
+        finite = np.isfinite(losses[0])
         coefficients = np.full((3, len(losses)), math.nan)
         for index in set(lowest.tolist()) - {0, len(etas) - 1}:
             distances, rows = etas - etas[index], lowest == index
-            near = np.isfinite(losses[0]) & (np.abs(distances) <= radius(etas, index, FIT_RADIUS))
+            inner = finite[index - 1] and finite[index + 1]
+            reach = radius(etas, index, 0.0 if inner else FIT_RADIUS)
+            near = finite & (np.abs(distances) <= reach)
             if near.sum() >= 3:
-                near_losses = losses[np.ix_(rows, near)]
-                near_losses = near_losses - np.outer(cubic[rows], distances[near] ** 3)
-                coefficients[:, rows] = np.polyfit(distances[near], near_losses.T, 2)
+                fit = _parabola(tuple(distances[near].round(9)))
+                coefficients[:, rows] = fit @ losses[np.ix_(rows, near)].T
         coefficients[:, coefficients[0] <= 0] = math.nan
-        a, b, _ = coefficients
-        # Where the derivative, 3 cubic x^2 + 2 a x + b, vanishes and the second one is positive.
-        vertices = -b / (a + np.sqrt(np.maximum(a * a - 3 * cubic * b, 0.0)))
-        return cls(etas, losses, lowest, coefficients, cubic, vertices, np.ones(len(losses)))
-
-    def with_valleys(self, rows: Index, valleys: Valleys, origin: float) -> Parabolas:
-        """With `valleys`, whose vertices are distances from `origin`, in place of some rows."""
-        # A valley's floor + c (u^2 + k u^3), u = x - v, is re-centred on the row's lowest point,
-        # x = 0 there: c k x^3 + (c - 3 c k v) x^2 + (3 c k v - 2 c) v x + (c - c k v) v^2 + floor.
-        # That is the skewed exponential of `rise` to third order, which is enough near the
-        # vertex; its own points, laid by `Valleys.losses`, have all orders.
-        v = valleys.vertices + origin - self.etas[self.lowest[rows]]
-        c, k = valleys.curvatures, valleys.curvatures * valleys.skews
-        coefficients, cubic, vertices, steep = (
-            old.copy() for old in (self.coefficients, self.cubic, self.vertices, self.steep)
-        )
-        coefficients[:, rows] = c - 3 * k * v, (3 * k * v - 2 * c) * v, (c - k * v) * v**2
-        coefficients[2, rows] += valleys.floors
-        cubic[rows], vertices[rows], steep[rows] = k, v, valleys.steeps
-        return replace(self, coefficients=coefficients, cubic=cubic, vertices=vertices, steep=steep)
+        vertices = -coefficients[1] / (2 * coefficients[0])
+        return cls(etas, losses, lowest, coefficients, vertices)
 
     @cached_property
     def minima(self) -> tuple[Array, Array, Array]:
@@ -123,17 +106,16 @@ class Parabolas:
             for index, end in zip(neighbours, (left, right), strict=True)
         )
         safe = np.where(fitted, np.clip(vertex, low, high), 0.0)
-        loss = np.where(
-            fitted, ((self.cubic * safe + a) * safe + b) * safe + c, self.losses.min(axis=1)
-        )
+        loss = np.where(fitted, (a * safe + b) * safe + c, self.losses.min(axis=1))
         return etas[lowest] + safe, loss, etas[lowest] + free
 
     def loss_gaps(self, at: Array) -> tuple[Array, Array]:
         """Bounds, lower and upper, on every row's loss at its eta of `at` above its minimum.
 
-        Between two finite points the loss is the chord, or the parabola where that is lower, and
-        both bounds agree. Beside a point that diverged and past the ends, the loss of the last
-        point is the lower bound and the upper one is +inf. No bound is below 0.
+        Between two finite points the loss is the chord, or the parabola where that is lower; where
+        rows are drawn densely, it is the parabola through a third one. Both bounds agree. Beside a
+        point that diverged and past the ends, the loss of the last point is the lower bound and
+        the upper one is +inf. No bound is below 0.
         """
         etas, losses, last = self.etas, self.losses, len(self.etas) - 1
         above = np.searchsorted(etas, at - SAME_ETA)
@@ -145,6 +127,14 @@ class Parabolas:
         inner = (i < j) & np.isfinite(high)
         progress = (at - etas[i])[inner] / (etas[j] - etas[i])[inner]
         chord = (1 - progress) * left[inner] + progress * right[inner]
+        # Newton's divided differences, with the point before the two.
+        h, k = etas[j] - etas[i], np.maximum(i - 1, 0)
+        before = np.take_along_axis(losses, k[:, None], 1)[:, 0]
+        even = inner & (i > 0) & (h <= SPACING + SAME_ETA) & np.isfinite(before)
+        even &= np.abs(etas[i] - etas[k] - h) <= SAME_ETA
+        bend = np.zeros(len(at))
+        bend[even] = before[even] - 2 * left[even] + right[even]
+        chord -= progress * (1 - progress) * bend[inner] / 2
         low[inner] = high[inner] = np.fmin(chord, self._values(at)[inner])
         least = self.minima[1]
         return np.maximum(0.0, low - least), np.maximum(0.0, high - least)
@@ -153,11 +143,15 @@ class Parabolas:
         """Every row's parabola at its eta; NaN beyond the points that it was fitted to."""
         a, b, c = self.coefficients
         x = at - self.etas[self.lowest]
-        near = np.abs(x) <= radius(self.etas, self.lowest, FIT_RADIUS)
-        values = ((self.cubic * x + a) * x + b) * x + c
-        optima, least, _ = self.minima
-        values = np.where(at > optima, least + self.steep * (values - least), values)
-        return np.where(near, values, math.nan)
+        near = np.abs(x) <= radius(self.etas, self.lowest, 0.0)
+        return np.where(near, (a * x + b) * x + c, math.nan)
+
+
+@lru_cache(maxsize=256)
+def _parabola(x: tuple[float, ...]) -> Array:
+    """The matrix [3, point] of the least-squares parabola through losses at `x`."""
+    matrix: Array = np.linalg.pinv(np.vander(np.array(x), 3))
+    return matrix
 
 
 def rise(u: Array, skews: Array, ratios: Array) -> Array:
@@ -182,12 +176,27 @@ def radius(etas: Array, lowest: Index | int, distance: float) -> Array:
     return found
 
 
+SPACING = 1 / 8
+"""Curves are drawn at points at most this far apart, in log2, between the measured ones."""
+
+
+def dense(x: Array) -> tuple[Array, Index]:
+    """Points between those of `x`, ascending, with them, and the indices of `x` among them."""
+    counts = np.ceil((np.diff(x) - SAME_ETA) / SPACING).astype(int)
+    parts = [
+        np.linspace(left, right, count, endpoint=False)
+        for left, right, count in zip(x[:-1], x[1:], counts, strict=True)
+    ]
+    return np.concatenate([*parts, x[-1:]]), np.append(0, counts.cumsum())
+
+
 # A smoother of a noisy curve, and its error: neighbouring points tell of each other.
 # Near its lowest point a curve is a line, a square c x^2, a skew c k x^3 and a Gaussian process g
 # in proportion to c. The curves of a ladder are alike: each has its own c and k around common
 # ones, which all of them tell together. The best linear estimate A y of a curve from its losses y,
 # these given, leaves any line as it is; its error is (A - 1) of what the curve has of its own, and
-# A noise. An error of the common k moves all optima alike, so that it hardly matters for a shift.
+# A noise. It is drawn between the measured points too: there no parabola is right, and least of all
+# on a coarse grid. An error of the common k moves all optima alike, and hardly matters for a shift.
 
 
 Mask = NDArray[np.bool_]
@@ -200,12 +209,28 @@ SKEW, OWN_SKEW = 0.25, 0.05
 
 A loss that rises exponentially, as c e^(q x), has a cubic part of c q / 3 and a quartic one of
 c q^2 / 12; q is up to about 0.6 in measured curves."""
-QUARTIC, WIGGLE = 0.06, 0.03
-"""Those of g's parts in curvatures: x^4, and a function smooth over 1 in log2.
 
-An exponential's quartic is q^2 / 12 = 0.03 at q = 0.6: half of QUARTIC, so that forms that are none
-have room. WIGGLE was chosen on the ladders of `scripts/bench/verdict.py`, and has no other source.
-"""
+
+class Misfit(NamedTuple):
+    """Standard deviations of g's parts in curvatures: x^4, and a function smooth over 1 in log2."""
+
+    quartic: float
+    wiggle: float
+
+
+MISFITS = (
+    Misfit(0.06, 0.03),
+    Misfit(0.3, 0.03),
+    Misfit(0.1, 0.1),
+    Misfit(0.3, 0.3),
+    Misfit(0.3, 1.0),
+)
+"""How far curves may be off a skewed parabola: the losses of a ladder tell how far they are.
+
+An exponential's quartic is q^2 / 12 = 0.03 at q = 0.6: half of the first, so that forms that are
+none have room. A flat bottom or a second minimum take the last ones. All were chosen on the ladders
+of `scripts/bench/verdict.py`, and have no other source."""
+MISFIT_PRIOR = np.array([0.7, 0.1, 0.1, 0.07, 0.03])
 
 
 @dataclass(frozen=True, eq=False)
@@ -221,7 +246,7 @@ class Points:
 
     def curvature(self) -> tuple[float, float]:
         """The least-squares parabola's second coefficient (nats), and its variance."""
-        if len(self.x) <= 3:
+        if len(self.x) < 3:
             return 0.0, math.inf
         row = np.linalg.pinv(np.vander(self.x, 3))[0]
         return float(row @ self.means), float(row @ self.noise @ row)
@@ -229,15 +254,16 @@ class Points:
 
 @dataclass(frozen=True)
 class Shape:
-    """What the curves of a ladder share: c with the spread of a curve's own, and k."""
+    """What the curves of a ladder share: c with the spread of a curve's own, k, and a misfit."""
 
     curvature: float
     spread: float
     skew: float = 0.0
     skew_deviation: float = SKEW
+    misfit: Misfit = MISFITS[0]
 
     @classmethod
-    def of(cls, ladder: Sequence[Points]) -> Shape:
+    def of(cls, ladder: Sequence[Points], misfit: Misfit = MISFITS[0]) -> Shape:
         """Given all curves of a ladder: the means, weighted by what each curve tells."""
         found = [one for points in ladder if math.isfinite((one := points.curvature())[1])]
         if not found:
@@ -246,7 +272,8 @@ class Shape:
         level = max(0.0, float(np.median(values)))
         weights = 1 / (variances + (OWN_CURVATURE * level) ** 2 + np.finfo(float).tiny)
         curvature = max(0.0, float(values @ weights / weights.sum()))
-        shape = cls(curvature, math.sqrt((OWN_CURVATURE * curvature) ** 2 + 1 / weights.sum()))
+        spread = math.sqrt((OWN_CURVATURE * curvature) ** 2 + 1 / weights.sum())
+        shape = cls(curvature, spread, misfit=misfit)
         precision, total = SKEW**-2, 0.0
         for information, score in (Smoother(points, shape).skew_evidence() for points in ladder):
             precision, total = precision + information, total + score
@@ -269,59 +296,69 @@ class Smoother:
             return self.shape.curvature
         return max(0.0, (value * own + self.shape.curvature * variance) / (own + variance))
 
-    @property
-    def prior(self) -> Array:
-        """The covariance [point, point] of what the curve has of its own, but for its line."""
-        square = self.shape.spread * self.points.x**2
-        return deviation(self.points.x, self.curvature) + np.outer(square, square)
+    def prior(self, x: Array) -> Array:
+        """The covariance of what the curve has of its own at `x`, but for its line."""
+        square = self.shape.spread * x**2
+        return deviation(x, self.curvature, self.shape.misfit) + np.outer(square, square)
 
-    @property
-    def cubic(self) -> Array:
-        """What a k of 1 adds to the losses."""
-        return self.curvature * self.points.x**3
+    def cubic(self, x: Array) -> Array:
+        """What a k of 1 adds to the losses at `x`."""
+        found: Array = self.curvature * x**3
+        return found
 
     @cached_property
-    def residual(self) -> Array:
-        """What of losses no line explains, weighted by the inverse of their covariance."""
-        line = np.vander(self.points.x, 2)
-        inverse = np.linalg.inv(invertible(self.prior + self.points.noise))
+    def _solved(self) -> tuple[Array, Array]:
+        """What no line explains, times the inverse covariance; the line's coefficients of losses.
+
+        Both are matrices: [point, point] and [2, point].
+        """
+        x = self.points.x
+        line = np.vander(x, 2)
+        inverse = np.linalg.inv(invertible(self.prior(x) + self.points.noise))
         weighted = line.T @ inverse
-        rest: Array = np.eye(len(line)) - line @ np.linalg.solve(weighted @ line, weighted)
-        return inverse @ rest
-
-    @cached_property
-    def matrix(self) -> Array:
-        """A [point, point]; up to three points: 1."""
-        identity = np.eye(len(self.points.x))
-        if len(identity) <= 3:
-            return identity
-        matrix: Array = identity - self.points.noise @ self.residual
-        return matrix
+        coefficients: Array = np.linalg.solve(weighted @ line, weighted)
+        rest: Array = np.eye(len(line)) - line @ coefficients
+        return inverse @ rest, coefficients
 
     def skew_evidence(self) -> tuple[float, float]:
         """The information on k, and that times the estimate of k."""
-        if len(self.points.x) <= 3:
+        x = self.points.x
+        if len(x) <= 3:
             return 0.0, 0.0
-        weights = self.cubic @ self.residual
-        rest = self.points.means - self.shape.curvature * self.points.x**2
-        return float(weights @ self.cubic), float(weights @ rest)
+        cubic = self.cubic(x)
+        weights = cubic @ self._solved[0]
+        rest = self.points.means - self.shape.curvature * x**2
+        return float(weights @ cubic), float(weights @ rest)
 
-    def rows(self, generator: np.random.Generator, noises: Array) -> Array:
-        """The smoothed losses [point], then curves that are as likely [1 + draw, point].
+    def rows(
+        self, generator: np.random.Generator, noises: Array, normal: Array, x: Array, at: Index
+    ) -> Array:
+        """The smoothed losses at `x`, then curves that are as likely [1 + draw, len(x)].
 
-        `noises` [draw, point] are draws of the losses' errors.
+        `at` are the indices in `x` of the points, `noises` [draw, point] draws of their errors,
+        and `normal` [draw] those of the error of the common skew.
         """
-        shape, error = self.shape, np.eye(len(self.matrix)) - self.matrix
-        usual = shape.curvature * self.points.x**2 + shape.skew * self.cubic
-        smoothed = self.matrix @ self.points.means + error @ usual
-        values, vectors = np.linalg.eigh(self.prior)
-        root = (vectors * np.sqrt(np.maximum(values, 0.0))) @ vectors.T  # whatever their signs
-        own = generator.normal(size=noises.shape) @ root.T
-        # The same draws of k for all curves of a ladder.
-        skews = np.random.default_rng(0).normal(0.0, shape.skew_deviation, len(noises))
-        errors = noises @ self.matrix.T + (own + skews[:, None] * self.cubic) @ error.T
+        shape, points, count = self.shape, self.points, len(noises)
+        prior = self.prior(x)
+        residual, line = self._solved
+        matrix = np.vander(x, 2) @ line + prior[:, at] @ residual
+        usual = shape.curvature * x**2 + shape.skew * self.cubic(x)
+        smoothed = usual + matrix @ (points.means - usual[at])
+        own = _normal_draws(generator, prior, count)
+        own += shape.skew_deviation * normal[:, None] * self.cubic(x)
+        # Matheron's rule: a drawn curve, less what its own noisy losses would say of it.
+        errors = own - (own[:, at] + noises) @ matrix.T
         rows: Array = np.vstack([smoothed, smoothed + errors])
         return rows
+
+
+def _normal_draws(generator: np.random.Generator, covariance: Array, count: int) -> Array:
+    """As many draws [count, point] of a covariance that may be singular."""
+    values, vectors = np.linalg.eigh(covariance)
+    kept = values > 1e-12 * values[-1]
+    root = vectors[:, kept] * np.sqrt(values[kept])
+    draws: Array = generator.normal(size=(count, int(kept.sum()))) @ root.T
+    return draws
 
 
 def invertible(covariance: Array) -> Array:
@@ -331,11 +368,11 @@ def invertible(covariance: Array) -> Array:
     return added
 
 
-def deviation(x: Array, curvature: float) -> Array:
+def deviation(x: Array, curvature: float, misfit: Misfit = MISFITS[0]) -> Array:
     """The covariance [point, point] of g and a curve's own skew at the distances `x` in log2."""
     cubic, quartic = np.outer(x**3, x**3), np.outer(x**4, x**4)
     smooth = np.exp(-((x[:, None] - x) ** 2) / 2)
-    parts = OWN_SKEW**2 * cubic + QUARTIC**2 * quartic + WIGGLE**2 * smooth
+    parts = OWN_SKEW**2 * cubic + misfit.quartic**2 * quartic + misfit.wiggle**2 * smooth
     covariance: Array = curvature**2 * parts
     return covariance
 
@@ -344,38 +381,43 @@ def deviation(x: Array, curvature: float) -> Array:
 # Such a curve is floor + c h(u), u the distance to the vertex: h is a skewed parabola, `rise`,
 # times the ratio to the right. A smoother would round the kink off, and misplace the optimum by
 # more than its error. Ratio and skew are common to a ladder, the vertex is a curve's own; a grid
-# over all three has their likelihood, with floor and curvature integrated out. So the losses say
-# how likely a kink is, and the bootstrap draws as many kinked curves: where they cannot tell, the
-# intervals hold both kinds.
+# over all three has their likelihood, with floor and curvature integrated out, for each of the
+# `MISFITS`. So the losses say how likely a kink and a misfit are, and the bootstrap draws as many
+# such curves: where they cannot tell, the intervals hold all kinds.
 #
 # The marginal likelihood of one curve. White losses are y = f 1 + a h + N(0, 1), f flat, the mean
 # curvature a ~ N(m, s^2) its ladder's. What is orthogonal to 1 has no f: r = y - m h there has
 # covariance 1 + s^2 h h', whose determinant is d = 1 + s^2 h'h (Sylvester) and whose inverse is
-# 1 - s^2 h h' / d (Sherman and Morrison). So -2 log L = r'r - s^2 (h'r)^2 / d + log d + constant.
+# 1 - s^2 h h' / d (Sherman and Morrison). So -2 log L = r'r - s^2 (h'r)^2 / d + log d + constant;
+# the constant is the determinant of what whitened the losses, which only misfits differ in.
 # Ratio and skew are shared: their log likelihoods add over the curves, each curve's averaged over
 # its vertex, and the prior is added once.
 
 
-RATIOS = 2.0 ** np.array([-1.5, -1.0, -0.5, 0.0, 0.5, 1.0, 1.5])
-SMOOTH = 3
+RATIOS = 2.0 ** np.arange(-1.5, 1.75, 0.25)
+SMOOTH = 6
 """The index of the ratio 1: no kink, and the draws are the smoother's."""
-PRIOR = np.array([0.06, 0.06, 0.06, 0.64, 0.06, 0.06, 0.06])
-"""Of the ratios: two ladders in three have no kink, and six ratios share the rest.
+PRIOR = np.array([0.03] * 6 + [0.64] + [0.03] * 6)
+"""Of the ratios: two ladders in three have no kink, and twelve ratios share the rest.
 
-Chosen on the ladders of `scripts/bench/verdict.py`: kinked ones are seen as such at odds of 10 to 1
-against each, and smooth ones lose 2 to 3 % of right answers to the doubt."""
+Chosen on the ladders of `scripts/bench/verdict.py`."""
 SKEWS = np.array([-0.5, -0.4, -0.3, -0.2, -0.1, 1e-3, 0.1, 0.2, 0.3, 0.4, 0.5])
 """In place of 0, where h would be 0 / 0, nearly 0: else a kink and a skew together would fit a
 parabola better than no kink does."""
 COARSE, FINE = 41, 201
 """Vertices over the range of a curve's points: the likelihood is interpolated between them."""
-MIN_POINTS = 5
-"""With fewer near the lowest one, two sides cannot be told apart."""
+ROUGH = 0.01
+"""In curvatures, what a grid of vertices and ratios leaves of a curve without noise."""
+MIN_POINTS = 3
+"""With fewer near its lowest one a curve is a line."""
+MIN_SMOOTHED = 6
+"""With fewer the smoother's curves are not drawn from: on a coarse grid a cubic turns down between
+the points, where valleys with all orders do not."""
 
 
 @dataclass(frozen=True, eq=False)
 class Kinked:
-    """What one curve says of every ratio, skew and vertex."""
+    """What one curve says of every ratio, skew and vertex, given a misfit."""
 
     points: Points
     shape: Shape
@@ -384,34 +426,27 @@ class Kinked:
     def white(self) -> Array:
         """The inverse root [point, point] of the covariance of noise and what no model holds."""
         curvature = Smoother(self.points, self.shape).curvature
-        total = self.points.noise + deviation(self.points.x, curvature)
+        total = self.points.noise + deviation(self.points.x, curvature, self.shape.misfit)
+        total += (ROUGH * curvature) ** 2 * np.eye(len(total))
         inverse: Array = np.linalg.inv(np.linalg.cholesky(invertible(total)))
         return inverse
-
-    def vertices(self, count: int) -> Array:
-        """As many vertices, over the range of the points."""
-        return np.linspace(self.points.x.min(), self.points.x.max(), count)
-
-    def columns(self, vertices: Array, skews: Array, ratios: Array) -> Array:
-        """What a mean curvature of 1 adds to the losses [..., point], whitened."""
-        u = self.points.x - vertices[..., None]
-        sides = rise(u, skews[..., None], ratios[..., None])
-        columns: Array = 2 / (1 + ratios[..., None]) * sides @ self.white.T
-        return columns
 
     @cached_property
     def log_likelihood(self) -> Array:
         """[ratio, skew, vertex] at `FINE` vertices."""
-        grid = np.meshgrid(RATIOS, SKEWS, self.vertices(COARSE), indexing="ij")
-        columns, variance = self.columns(*grid[::-1]), self.shape.spread**2
+        heights = _heights(tuple(self.points.x.round(9)))
+        variance, mean = self.shape.spread**2, self.shape.curvature
         floor = self.white.sum(axis=1)
+        level = np.log(np.diagonal(self.white)).sum() - np.log(np.linalg.norm(floor))
         floor /= np.linalg.norm(floor)
-        columns -= (columns @ floor)[..., None] * floor
-        means = self.white @ self.points.means
-        rest = means - (means @ floor) * floor - self.shape.curvature * columns
-        open_ = 1 + variance * (columns**2).sum(axis=-1)
-        fit = variance * (columns * rest).sum(axis=-1) ** 2 / open_
-        return _interpolated(-((rest**2).sum(axis=-1) - fit + np.log(open_)) / 2)
+        flat = self.white - np.outer(floor, floor @ self.white)
+        precision = flat.T @ flat
+        weighted, losses = heights @ precision, self.points.means - self.points.means.min()
+        squares, products = (weighted * heights).sum(axis=-1), weighted @ losses
+        rest = losses @ precision @ losses - 2 * mean * products + mean**2 * squares
+        open_ = 1 + variance * squares
+        fit = variance * (products - mean * squares) ** 2 / open_
+        return _interpolated(level - (rest - fit + np.log(open_)) / 2)
 
     def valleys(self, ratios: Index, skews: Index, uniform: Array, normal: Array) -> Valleys:
         """A likely valley a row, by the indices of its ratio and skew.
@@ -421,9 +456,11 @@ class Kinked:
         likely = np.exp(self.log_likelihood - self.log_likelihood.max(axis=-1, keepdims=True))
         total = likely.cumsum(axis=-1)[ratios, skews]
         chosen = (total < uniform[:, None] * total[:, -1:]).sum(axis=1)
-        vertices = self.vertices(FINE)[chosen]
-        steeps, ks = RATIOS[ratios], SKEWS[skews]
-        columns, floor = self.columns(vertices, ks, steeps), self.white.sum(axis=1)
+        x, steeps, ks = self.points.x, RATIOS[ratios], SKEWS[skews]
+        vertices = np.linspace(x.min(), x.max(), FINE)[chosen]
+        heights = rise(x - vertices[:, None], ks[:, None], steeps[:, None])
+        columns = 2 / (1 + steeps[:, None]) * heights @ self.white.T
+        floor = self.white.sum(axis=1)
         means, precision = self.white @ self.points.means, self.shape.spread**-2
         # Least squares of floor and curvature together: the normal equations of two unknowns.
         one, both, two = floor @ floor, columns @ floor, (columns**2).sum(axis=1) + precision
@@ -435,54 +472,140 @@ class Kinked:
         floors = (sums[0] - both * curvatures) / one + normal[1] / np.sqrt(one)
         return Valleys(vertices, floors, 2 / (1 + steeps) * curvatures, ks, steeps)
 
+    def around(
+        self,
+        valleys: Array,
+        generator: np.random.Generator,
+        noises: Array,
+        drawn: Mask,
+        x: Array,
+        at: Index,
+    ) -> Array:
+        """Likely curves [row, len(x)] around `valleys` at `x`: with what the losses have beside.
+
+        `noises` [row, point] are draws of the losses' errors; a row that is not `drawn` is the mean
+        of such curves.
+        """
+        curvature = Smoother(self.points, self.shape).curvature
+        prior = deviation(x, curvature, self.shape.misfit)
+        matrix = prior[:, at] @ self.white.T @ self.white
+        own = _normal_draws(generator, prior, len(valleys)) * drawn[:, None]
+        errors = own[:, at] + noises * drawn[:, None]
+        rows: Array = valleys + own + (self.points.means - valleys[:, at] - errors) @ matrix.T
+        return rows
+
 
 @dataclass(frozen=True, eq=False)
-class Kinks:
-    """The probability [ratio, skew] of what the `curves` of a ladder have in common."""
+class Forms:
+    """The probability [misfit, ratio, skew] of what the curves of a ladder have in common.
 
-    curves: Mapping[LadderSize, Kinked]
+    `shapes` are those of the `MISFITS`, and `curves` has a `Kinked` for each of them, for every
+    curve whose lowest point is at no end.
+    """
+
+    shapes: tuple[Shape, ...]
+    curves: Mapping[LadderSize, tuple[Kinked, ...]]
     weights: Array
 
     @classmethod
-    def of(cls, ladder: Mapping[LadderSize, Points], shape: Shape) -> Kinks:
-        """Of the curves whose lowest point is at no end."""
-        inner = {
-            size: Kinked(points, shape)
+    def of(cls, ladder: Mapping[LadderSize, Points]) -> Forms:
+        """Of the curves that are measured at these points."""
+        shapes = tuple(Shape.of(list(ladder.values()), misfit) for misfit in MISFITS)
+        curves = {
+            size: tuple(Kinked(points, shape) for shape in shapes)
             for size, points in ladder.items()
-            if shape.curvature > 0
+            if shapes[0].curvature > 0
             and len(points.x) >= MIN_POINTS
             and points.x.min() < 0 < points.x.max()
         }
-        total = np.log(PRIOR)[:, None] - (SKEWS / SKEW) ** 2 / 2
-        for curve in inner.values():
-            most = curve.log_likelihood.max()
-            total += np.log(np.exp(curve.log_likelihood - most).mean(axis=-1) + 1e-300)
+        total = np.log(MISFIT_PRIOR)[:, None, None] + np.log(PRIOR)[:, None]
+        total = total - (SKEWS / SKEW) ** 2 / 2
+        for found in curves.values():
+            logs = np.array([kinked.log_likelihood for kinked in found])
+            total += np.log(np.exp(logs - logs.max()).mean(axis=-1) + 1e-300)
         weights = np.exp(total - total.max())
-        return cls(inner, weights / weights.sum())
+        return cls(shapes, curves, weights / weights.sum())
 
-    def rows(
-        self, size: LadderSize, generator: np.random.Generator, count: int
-    ) -> tuple[Index, Valleys] | None:
-        """Which of 1 + `count` rows have a kink, and their valleys; row 0 is the likeliest one.
+    def chosen(self, count: int) -> tuple[Index, Index, Index]:
+        """Misfit, ratio and skew of 1 + `count` rows, by index; those of row 0 are the likeliest.
 
-        None where no row has one.
+        They are the same for all curves of a ladder.
         """
-        if size not in self.curves:
-            return None
-        # The same draws of ratio and skew for all curves of a ladder.
         flat = np.random.default_rng(1).choice(
             self.weights.size, size=1 + count, p=self.weights.ravel()
         )
-        ratio = self.weights.sum(axis=1).argmax()
-        flat[0] = ratio * len(SKEWS) + self.weights[ratio].argmax()
-        ratios, skews = np.divmod(flat, len(SKEWS))
-        uniform, normal = generator.random(1 + count), generator.normal(size=(2, 1 + count))
+        misfit = self.weights.sum(axis=(1, 2)).argmax()
+        ratio = self.weights[misfit].sum(axis=1).argmax()
+        likeliest = misfit, ratio, self.weights[misfit, ratio].argmax()
+        flat[0] = np.ravel_multi_index(likeliest, self.weights.shape)
+        found = np.unravel_index(flat, self.weights.shape)
+        return found[0], found[1], found[2]
+
+    def evenly(self, generator: np.random.Generator, count: int) -> Index:
+        """Which of `count` drawn rows to take, as many, if kinds were more evenly likely before.
+
+        Kinks are as likely as none then, ratio by ratio, and misfits have the root of their prior.
+        An average over kinds holds the truth as often as it says, but too seldom that of the rare
+        kinds which the losses cannot tell from a smooth curve.
+        """
+        misfits, ratios, _ = self.chosen(count)
+        weights = (MISFIT_PRIOR[misfits] ** -0.5 / PRIOR[ratios])[1:]
+        places = (generator.random() + np.arange(count)) / count
+        taken = np.searchsorted(weights.cumsum() / weights.sum(), places)
+        return np.minimum(taken, count - 1)
+
+    def rows(
+        self,
+        points: Points,
+        size: LadderSize,
+        generator: np.random.Generator,
+        noises: Array,
+        x: Array,
+        at: Index,
+    ) -> Array:
+        """Likely curves at `x` [1 + draw, len(x)], the likeliest first.
+
+        `at` are the indices in `x` of the points, and `noises` [draw, point] draws of their errors.
+        """
+        misfits, ratios, skews = self.chosen(len(noises))
+        rows = np.empty((1 + len(noises), len(x)))
+        smooth = np.ones(len(rows), dtype=bool)
+        if size in self.curves:
+            smooth = ratios == SMOOTH
+            smooth[1:] &= len(points.x) >= MIN_SMOOTHED
+        # The same draws of the skew's error for all curves of a ladder.
+        errors = np.random.default_rng(0).normal(size=len(noises))
+        uniform, normal = generator.random(len(rows)), generator.normal(size=(2, len(rows)))
         uniform[0], normal[:, 0] = 0.5, 0.0
-        rows = np.flatnonzero(ratios != SMOOTH)
-        if not len(rows):
-            return None
-        chances = uniform[rows], normal[:, rows]
-        return rows, self.curves[size].valleys(ratios[rows], skews[rows], *chances)
+        for index, shape in enumerate(self.shapes):
+            mine = np.flatnonzero(smooth & (misfits == index))
+            if len(mine):
+                smoother, drawn = Smoother(points, shape), mine[mine > 0] - 1
+                found = smoother.rows(generator, noises[drawn], errors[drawn], x, at)
+                rows[mine] = found[len(found) - len(mine) :]
+            mine = np.flatnonzero(~smooth & (misfits == index))
+            if len(mine):
+                kinked = self.curves[size][index]
+                valleys = kinked.valleys(ratios[mine], skews[mine], uniform[mine], normal[:, mine])
+                rows[mine] = kinked.around(
+                    valleys.losses(x), generator, noises[mine - 1], mine > 0, x, at
+                )
+        return rows
+
+
+@lru_cache(maxsize=32)
+def _heights(x: tuple[float, ...]) -> Array:
+    """What a mean curvature of 1 adds to the losses at `x` [ratio, skew, vertex, point].
+
+    The vertices are `COARSE` ones over the range of `x`. Curves of a ladder have few grids between
+    them.
+    """
+    points = np.array(x)
+    vertices = np.linspace(points.min(), points.max(), COARSE)
+    ratios, skews, at = np.meshgrid(RATIOS, SKEWS, vertices, indexing="ij")
+    ratios, skews, at = ratios[..., None], skews[..., None], at[..., None]
+    heights: Array = 2 / (1 + ratios) * rise(points - at, skews, ratios)
+    return heights
 
 
 def _interpolated(values: Array) -> Array:

@@ -85,11 +85,14 @@ class Optima:
             return None
         sizes = tuple(sorted(fits))
         ordered = [fits[size] for size in sizes]
-        intervals = np.array([(fit.optimum.low, fit.optimum.high) for fit in ordered])
+        # Their own, without what a common shape may move all of them by: see `Forms.evenly`.
+        draws = np.array([fit.free_optimum_draws for fit in ordered])
         # What a law plans at a size is taken out: the trend is of what the law leaves.
         values = [fit.optimum.value - fit.curve.planned_log2 for fit in ordered]
         # From percentiles, not from the draws' standard deviation: a few far off would dominate it.
-        return cls(sizes, np.array(values), (intervals @ [-1, 1]) / (2 * 1.96), ordered)
+        low, high = np.percentile(draws, [2.5, 97.5], axis=1)
+        errors = np.hypot((high - low) / (2 * 1.96), BIAS)
+        return cls(sizes, np.array(values), errors, ordered)
 
     def with_size(self, size: int, prior: Prior) -> Optima:
         """With one more, as sure as the last, where it is expected: what measuring it would say."""

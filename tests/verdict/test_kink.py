@@ -9,16 +9,19 @@ from sweeper.verdict.curve import fit_curves
 from sweeper.verdict.ladder import LadderSize, SizeCurve
 from sweeper.verdict.shapes import (
     FINE,
+    MIN_POINTS,
+    MISFIT_PRIOR,
+    MISFITS,
     PRIOR,
     RATIOS,
     SKEWS,
     SMOOTH,
+    SPACING,
+    Forms,
     Kinked,
-    Kinks,
-    Parabolas,
     Points,
     Shape,
-    Valleys,
+    dense,
     rise,
 )
 from tests.verdict.curves import BASE
@@ -41,15 +44,15 @@ def ladder(steep: float, noise: float = 1e-3, skew: float = 0.0) -> dict[LadderS
 @pytest.mark.parametrize(("steep", "at"), [(1.0, 0.0), (2.0, 1.0), (0.5, -1.0), (2.8, 1.5)])
 def test_the_ratio_of_the_sides_is_found(steep: float, at: float) -> None:
     points = ladder(steep)
-    likely = Kinks.of(points, Shape.of(list(points.values()))).weights.sum(axis=1)
-    assert np.log2(RATIOS[likely.argmax()]) == pytest.approx(at)
+    likely = Forms.of(points).weights.sum(axis=(0, 2))
+    assert np.log2(RATIOS[likely.argmax()]) == pytest.approx(at, abs=0.25)
     assert likely[SMOOTH] > 0.6 if steep == 1 else likely[SMOOTH] < 0.01
 
 
 def test_a_skewed_curve_has_no_kink() -> None:
     points = ladder(1.0, skew=0.2)
-    weights = Kinks.of(points, Shape.of(list(points.values()))).weights
-    assert weights[SMOOTH].sum() > 0.6 and weights.sum() == pytest.approx(1)
+    weights = Forms.of(points).weights
+    assert weights[:, SMOOTH].sum() > 0.6 and weights.sum() == pytest.approx(1)
 
 
 @pytest.mark.parametrize("step", [0.5, 1.0])
@@ -64,31 +67,49 @@ def test_an_exact_parabola_has_its_vertex_where_it_is(step: float) -> None:
 
 def test_noise_leaves_the_kinds_as_likely_as_before() -> None:
     points = ladder(2.0, noise=1.0)
-    weights = Kinks.of(points, Shape.of(list(points.values()))).weights
-    assert weights[SMOOTH].sum() == pytest.approx(PRIOR[SMOOTH], abs=0.1)
+    weights = Forms.of(points).weights
+    assert weights[:, SMOOTH].sum() == pytest.approx(PRIOR[SMOOTH], abs=0.1)
+    assert weights.sum(axis=(1, 2)) == pytest.approx(MISFIT_PRIOR, abs=0.1)
 
 
-def test_drawn_valleys_hold_the_truth_and_the_first_row_is_near_it() -> None:
-    points = ladder(2.0)
-    kinks = Kinks.of(points, Shape.of(list(points.values())))
+@pytest.mark.parametrize("step", [0.5, 1.0, 2.0])
+def test_drawn_curves_hold_the_truth_and_the_first_row_is_near_it(step: float) -> None:
+    """Of sides that are unlike: on a coarse grid the interval is wide, on a fine one it is not."""
+    kept = np.flatnonzero(np.abs(ETAS % step) < 1e-9)
+    points = {
+        size: Points(one.x[kept], one.means[kept], one.noise[np.ix_(kept, kept)])
+        for size, one in ladder(2.0).items()
+    }
+    forms, widths = Forms.of(points), []
     for size, optimum in zip(SIZES, (0.0, 0.1, 0.2), strict=True):
-        found = kinks.rows(size, np.random.default_rng(0), 400)
-        assert found is not None and found[0][0] == 0
-        valleys = found[1]
-        for drawn, truth in ((valleys.vertices, optimum), (valleys.floors, 3.0)):
+        generator, (x, at) = np.random.default_rng(0), dense(points[size].x)
+        noises = generator.normal(0, 1e-3, (400, len(kept)))
+        rows = forms.rows(points[size], size, generator, noises, x, at)
+        places, least = x[rows.argmin(axis=1)], rows.min(axis=1)
+        for drawn, truth in ((places, optimum), (least, 3.0)):
             low, high = np.percentile(drawn, [2.5, 97.5])
-            assert low <= truth <= high and high - low < 0.4
-        assert valleys.vertices[0] == pytest.approx(optimum, abs=0.08)
-        assert valleys.curvatures[0] == pytest.approx(0.05, rel=0.3)
+            assert low - SPACING / 2 <= truth <= high + SPACING / 2
+        widths.append(places.std())
+        assert places[0] == pytest.approx(optimum, abs=0.25 * step)
+    assert max(widths) < 0.1 if step == 0.5 else min(widths) > 0.04 * step
+
+
+def test_a_form_that_no_parabola_and_no_kink_is_shows_as_a_misfit() -> None:
+    points = {}
+    for size, one in ladder(1.0, noise=1e-4).items():
+        bump = 0.05 * np.exp(-(((one.x - 1) / 0.6) ** 2))
+        points[size] = Points(one.x, one.means + bump, one.noise)
+    weights = Forms.of(points).weights.sum(axis=(1, 2))
+    assert weights[0] < 0.01 and weights @ [one.wiggle for one in MISFITS] > 0.2
+    plain = Forms.of(ladder(1.0)).weights.sum(axis=(1, 2))
+    assert plain[0] > 0.6
 
 
 def test_too_few_points_and_an_optimum_at_an_end_have_no_kink() -> None:
-    shape = Shape(0.05, 0.02)
-    few = Points(ETAS[2:6], ETAS[2:6] ** 2, 1e-6 * np.eye(4))
+    few = Points(ETAS[2:4], ETAS[2:4] ** 2, 1e-6 * np.eye(2))
     end = Points(ETAS + 2, (ETAS + 2) ** 2, 1e-6 * np.eye(9))
-    kinks = Kinks.of(dict(zip(SIZES, (few, end), strict=False)), shape)
-    assert not kinks.curves
-    assert all(kinks.rows(size, np.random.default_rng(0), 10) is None for size in SIZES)
+    assert len(few.x) < MIN_POINTS
+    assert not Forms.of(dict(zip(SIZES, (few, end), strict=False))).curves
 
 
 def test_the_likelihood_is_that_of_a_normal_distribution() -> None:
@@ -98,7 +119,7 @@ def test_the_likelihood_is_that_of_a_normal_distribution() -> None:
     inverse = np.linalg.inv(kinked.white)
 
     def direct(ratio: int, skew: int, vertex: int) -> float:
-        at, r, k = kinked.vertices(FINE)[vertex], RATIOS[ratio], SKEWS[skew]
+        at, r, k = np.linspace(-2, 2, FINE)[vertex], RATIOS[ratio], SKEWS[skew]
         h = 2 / (1 + r) * rise(ETAS - at, k, r)
         flat = 1e4 * np.ones((9, 9))
         covariance = inverse @ inverse.T + shape.spread**2 * np.outer(h, h) + flat
@@ -108,21 +129,35 @@ def test_the_likelihood_is_that_of_a_normal_distribution() -> None:
         )
 
     found = kinked.log_likelihood
-    places = [(3, 4, 100), (5, 5, 105), (5, 2, 110), (1, 7, 95)]
+    places = [(6, 4, 100), (10, 5, 105), (10, 2, 110), (2, 7, 95)]
     differences = [found[a] - found[places[0]] for a in places]
     expected = [direct(*a) - direct(*places[0]) for a in places]
     assert differences == pytest.approx(expected, abs=0.02)
 
 
-def test_a_row_with_a_kink_has_its_vertex_and_rises_by_its_sides() -> None:
-    valleys = Valleys(*(np.array([value]) for value in (0.2, 3.0, 0.05, 0.1, 2.0)))
-    plain = np.vstack([(ETAS - 0.1) ** 2 + 1, valleys.losses(ETAS)])
-    rows = Parabolas.through(ETAS, plain, np.zeros(2))
-    rows = rows.with_valleys(np.array([1]), valleys, 0.0)
-    safe, least, free = rows.minima
-    assert safe == pytest.approx([0.1, 0.2]) and free == pytest.approx(safe)
-    assert least == pytest.approx([1.0, 3.0])
-    for at, gap in ((-0.1, 0.05 * (0.09 - 0.0027)), (0.3, 2 * 0.05 * (0.01 + 0.0001))):
-        low, high = rows.loss_gaps(np.full(2, at))
-        assert low[1] == high[1] == pytest.approx(gap)
-        assert low[0] == pytest.approx((at - 0.1) ** 2)
+def test_likelihoods_of_misfits_can_be_compared() -> None:
+    """With the determinants of what whitens the losses: against the normal density in full."""
+    points = ladder(1.0)[SIZES[1]]
+
+    def direct(kinked: Kinked) -> float:
+        inverse = np.linalg.inv(kinked.white)
+        h = rise(ETAS, SKEWS[5], 1.0)
+        flat = 1e4 * np.ones((9, 9))
+        covariance = inverse @ inverse.T + 0.02**2 * np.outer(h, h) + flat
+        rest = points.means - 0.05 * h
+        return float(
+            -(rest @ np.linalg.solve(covariance, rest) + np.linalg.slogdet(covariance)[1]) / 2
+        )
+
+    curves = [Kinked(points, Shape(0.05, 0.02, misfit=misfit)) for misfit in MISFITS]
+    found = [
+        one.log_likelihood[SMOOTH, 5, 100] - curves[0].log_likelihood[SMOOTH, 5, 100]
+        for one in curves
+    ]
+    assert found == pytest.approx([direct(one) - direct(curves[0]) for one in curves], abs=0.02)
+
+
+def test_points_are_laid_between_those_of_any_grid() -> None:
+    x, at = dense(np.array([-2.0, 0.0, 0.3, 0.4]))
+    assert x[at] == pytest.approx([-2.0, 0.0, 0.3, 0.4]) and (np.diff(x) > 0).all()
+    assert np.diff(x).max() <= SPACING + 1e-9

@@ -71,39 +71,61 @@ def curve_of(means: Array, noise: float = 0.01) -> Points:
     return Points(X, means, noise**2 * np.eye(len(X)))
 
 
+def rows_of(points: Points, shape: Shape, noises: Array, seed: int = 4) -> Array:
+    """Drawn at the points themselves."""
+    generator, normal = (
+        np.random.default_rng(seed),
+        np.random.default_rng(0).normal(size=len(noises)),
+    )
+    every = np.arange(len(points.x))
+    return Smoother(points, shape).rows(generator, noises, normal, points.x, every)
+
+
 def test_a_smoother_keeps_lines_and_averages_noise() -> None:
-    matrix = Smoother(curve_of(0.05 * X**2), SHAPE).matrix
-    np.testing.assert_allclose(matrix @ (3 - 0.2 * X), 3 - 0.2 * X)
-    assert 0.2 < matrix[4, 4] < 0.6  # of the least-squares parabola it is 0.255
+    none = np.zeros((0, len(X)))
+    usual = rows_of(curve_of(0.05 * X**2), SHAPE, none)[0]
+    with_line = rows_of(curve_of(0.05 * X**2 + 3 - 0.2 * X), SHAPE, none)[0]
+    np.testing.assert_allclose(with_line - usual, 3 - 0.2 * X)
+    bump = 1e-3 * np.eye(len(X))[4]
+    moved = rows_of(curve_of(0.05 * X**2 + bump), SHAPE, none)[0] - usual
+    assert 0.2e-3 < moved[4] < 0.6e-3  # of the least-squares parabola it is 0.255
     steep = np.exp(0.3 * X)
-    exact = Smoother(curve_of(steep, 1e-8), SHAPE)
-    np.testing.assert_allclose(exact.matrix @ steep, steep, atol=1e-4)
-    three = Points(X[:3], X[:3] ** 2, np.eye(3))
-    assert (Smoother(three, SHAPE).matrix == np.eye(3)).all()
+    np.testing.assert_allclose(rows_of(curve_of(steep, 1e-8), SHAPE, none)[0], steep, atol=1e-4)
 
 
 def test_smoothed_rows_err_as_the_theory_of_linear_estimates_says() -> None:
     """Their covariance is that of curves given the losses: (P^-1 + N^-1)^-1, P vague in x^0..1."""
     generator, shape = np.random.default_rng(4), replace(SHAPE, skew_deviation=0.0)
-    smoother = Smoother(curve_of(0.05 * X**2), shape)
-    noises = 0.01 * generator.normal(size=(20000, len(X)))
-    rows = smoother.rows(generator, noises)
+    points = curve_of(0.05 * X**2)
+    rows = rows_of(points, shape, 0.01 * generator.normal(size=(20000, len(X))), 5)
     line, noise = np.vander(X, 2), 0.01**2 * np.eye(len(X))
     square = np.outer(X**2, X**2)
-    prior = deviation(X, smoother.curvature) + SHAPE.spread**2 * square + 1e4 * line @ line.T
+    curvature = Smoother(points, shape).curvature
+    prior = deviation(X, curvature) + SHAPE.spread**2 * square + 1e4 * line @ line.T
     posterior = prior - prior @ np.linalg.solve(prior + noise, prior)
     np.testing.assert_allclose(rows[0], 0.05 * X**2, atol=1e-9)
     np.testing.assert_allclose(np.cov(rows[1:].T), posterior, atol=4e-6)
 
 
+def test_between_the_points_a_curve_is_as_uncertain_as_a_process_given_them() -> None:
+    """Against the same covariance with the place between the points left out of the losses."""
+    generator, shape = np.random.default_rng(4), replace(SHAPE, skew_deviation=0.0)
+    points, x = Points(X[::2], 0.05 * X[::2] ** 2, 1e-4 * np.eye(5)), X
+    smoother, noises = Smoother(points, shape), 0.01 * generator.normal(size=(20000, 5))
+    at = np.arange(0, len(X), 2)
+    rows = smoother.rows(generator, noises, np.zeros(20000), x, at)
+    line = np.vander(x, 2)
+    prior = smoother.prior(x) + 1e4 * line @ line.T
+    shared = prior[:, at]
+    posterior = prior - shared @ np.linalg.solve(prior[np.ix_(at, at)] + points.noise, shared.T)
+    np.testing.assert_allclose(np.cov(rows[1:].T), posterior, atol=6e-6)
+
+
 def test_an_error_of_the_common_skew_is_the_same_in_all_curves() -> None:
     """Without noise of its own, what is left of two curves' draws is one and the same cubic."""
     shape = Shape(curvature=0.05, spread=0.0, skew_deviation=0.1)
-    rows = []
-    for seed in (1, 2):
-        smoother = Smoother(curve_of(0.05 * X**2, 10.0), shape)  # nothing is learned
-        generator = np.random.default_rng(seed)
-        rows.append(smoother.rows(generator, np.zeros((4000, len(X)))))
+    points = curve_of(0.05 * X**2, 10.0)  # nothing is learned
+    rows = [rows_of(points, shape, np.zeros((4000, len(X))), seed) for seed in (1, 2)]
     cubics = [np.polyfit(X, one[1:].T, 3)[0] for one in rows]
     assert np.corrcoef(*cubics)[0, 1] > 0.7  # a curve's own is half as large: 1 / (1 + 0.5^2)
     assert cubics[0].std() == pytest.approx(0.05 * math.hypot(0.1, 0.05), rel=0.1)
