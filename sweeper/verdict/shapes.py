@@ -316,7 +316,7 @@ class Smoother:
         line = np.vander(x, 2)
         inverse = np.linalg.inv(invertible(self.prior(x) + self.points.noise))
         weighted = line.T @ inverse
-        coefficients: Array = np.linalg.solve(weighted @ line, weighted)
+        coefficients = np.linalg.solve(weighted @ line, weighted).astype(np.float64)
         rest: Array = np.eye(len(line)) - line @ coefficients
         return inverse @ rest, coefficients
 
