@@ -212,25 +212,26 @@ c q^2 / 12; q is up to about 0.6 in measured curves."""
 
 
 class Misfit(NamedTuple):
-    """Standard deviations of g's parts in curvatures: x^4, and a function smooth over 1 in log2."""
+    """Standard deviations of g's parts in curvatures: x^4, and a function smooth over `length`."""
 
     quartic: float
     wiggle: float
+    length: float
 
 
 MISFITS = (
-    Misfit(0.06, 0.03),
-    Misfit(0.3, 0.03),
-    Misfit(0.1, 0.1),
-    Misfit(0.3, 0.3),
-    Misfit(0.3, 1.0),
+    Misfit(0.06, 0.03, 1.0),
+    Misfit(0.3, 0.03, 1.0),
+    Misfit(0.1, 0.1, 0.5),
+    Misfit(0.3, 0.3, 0.5),
+    Misfit(0.3, 1.0, 0.5),
 )
 """How far curves may be off a skewed parabola: the losses of a ladder tell how far they are.
 
 An exponential's quartic is q^2 / 12 = 0.03 at q = 0.6: half of the first, so that forms that are
 none have room. A flat bottom or a second minimum take the last ones. All were chosen on the ladders
 of `scripts/bench/verdict.py`, and have no other source."""
-MISFIT_PRIOR = np.array([0.7, 0.1, 0.1, 0.07, 0.03])
+MISFIT_PRIOR = np.array([0.5, 0.1, 0.15, 0.15, 0.1])
 
 
 @dataclass(frozen=True, eq=False)
@@ -371,7 +372,7 @@ def invertible(covariance: Array) -> Array:
 def deviation(x: Array, curvature: float, misfit: Misfit = MISFITS[0]) -> Array:
     """The covariance [point, point] of g and a curve's own skew at the distances `x` in log2."""
     cubic, quartic = np.outer(x**3, x**3), np.outer(x**4, x**4)
-    smooth = np.exp(-((x[:, None] - x) ** 2) / 2)
+    smooth = np.exp(-(((x[:, None] - x) / misfit.length) ** 2) / 2)
     parts = OWN_SKEW**2 * cubic + misfit.quartic**2 * quartic + misfit.wiggle**2 * smooth
     covariance: Array = curvature**2 * parts
     return covariance

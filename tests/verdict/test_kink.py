@@ -102,7 +102,7 @@ def test_a_form_that_no_parabola_and_no_kink_is_shows_as_a_misfit() -> None:
     weights = Forms.of(points).weights.sum(axis=(1, 2))
     assert weights[0] < 0.01 and weights @ [one.wiggle for one in MISFITS] > 0.2
     plain = Forms.of(ladder(1.0)).weights.sum(axis=(1, 2))
-    assert plain[0] > 0.6
+    assert plain[0] > 0.4
 
 
 def test_too_few_points_and_an_optimum_at_an_end_have_no_kink() -> None:
