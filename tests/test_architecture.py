@@ -16,11 +16,12 @@ PACKAGE = ROOT / "sweeper"
 ROOMS = [
     *("errors", "records", "registry", "trial", "files"),
     *("scaling", "search", "data", "launch", "laws", "models", "classifier", "engine"),
-    *("verdict", "plan", "check", "command", "study", "tables", "prediction", "config", "sweep"),
+    *("verdict", "table", "plan", "check", "command", "study", "tables", "prediction"),
+    *("config", "sweep"),
     *("export", "report", "cli", "__main__"),
 ]
 """From the bottom up: a module imports from its own room, or from one before it."""
-AT_THE_ROOT = {"__init__", "__main__", "errors", "files", "records", "registry", "trial"}
+AT_THE_ROOT = {"__init__", "__main__", "errors", "files", "records", "registry", "table", "trial"}
 ONLY = {
     "typer": {"cli.app", "cli.verb"},
     "hydra": {"config.compose"},

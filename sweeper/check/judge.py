@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from sweeper.records import Bounded, Bounds, Build, Positive
 from sweeper.scaling.spec import LOGITS, Role, layer_of, with_layer
-from sweeper.trial import LOG2_OR_NULL, ONE_OR_MORE
+from sweeper.trial import LOG2_OR_NULL, ONE_OR_MORE, Choice
 from sweeper.verdict.curve import UNKNOWN, Estimate, mean_estimate
 from sweeper.verdict.ladder import Size
 
@@ -126,8 +126,10 @@ class CoordinateCheck:
 
     def todo(self, rule: CheckRule) -> str:
         """What may settle a check that cannot say."""
+        if (settled := self.settled_by(rule)) and settled.startswith("transfer."):
+            return f"two {self.axis}s cannot tell: {settled} may settle it"
         if not self.unseen:
-            return f"{self.settled_by(rule)} may settle it"
+            return f"{settled} may settle it"
         return (
             f"no output shows what {', '.join(self.unseen)} change: use each by calling the module "
             "that holds it, or put it in a module of its own"
@@ -143,6 +145,11 @@ class CoordinateCheck:
             return f"check.share={rule.share / 4:g}"
         if LOST_ALIGNMENT in reasons and rule.batch > 1:
             return "check.batch=1"
+        if len(self.sizes) == 2 and self.axis in ("width", "depth"):
+            # A slope's error goes with 1 / (range of log2 size): twice the range does more than
+            # twice the seeds.
+            sizes = [*self.sizes, 2 * self.sizes[-1]]
+            return f"transfer.{self.axis}s=[{','.join(map(str, sizes))}]"
         return f"check.seeds={2 * rule.seeds}"
 
     @classmethod
@@ -153,6 +160,43 @@ class CoordinateCheck:
         if not slopes or {len(slope.values) for slope in slopes} != {len(check.sizes)}:
             raise ValueError("no coordinate check")
         return check
+
+
+MEASURED = 4
+"""Raised where a check measures or judges something else: an earlier record is none of it then."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class CheckRecord:
+    """`check/check.json` of `sweeper check`, and `check/transfer.json` of the check with a plan.
+
+    `spec` is the digest of what was checked, at the base; `rule` a `CheckRule` whose `eta` is
+    called `log2_eta`. `command` shows all modules.
+    """
+
+    measured: int = MEASURED
+    parameterization: str
+    optimizer: str
+    base: Size
+    spec: str
+    log2_hps: Mapping[str, Choice]
+    rule: Mapping[str, Any]
+    axes: tuple[CoordinateCheck, ...] = ()
+    command: str = ""
+
+    def of_the_same(self, other: CheckRecord) -> bool:
+        """Whether another record is of the same check, wherever its eta came from."""
+        # The eta that was checked is in `log2_hps`.
+        first, second = (
+            replace(
+                record,
+                rule={k: v for k, v in record.rule.items() if k != "log2_eta"},
+                axes=(),
+                command="",
+            )
+            for record in (self, other)
+        )
+        return first == second
 
 
 def check_coordinates(

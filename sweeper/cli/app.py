@@ -137,8 +137,8 @@ def search(
     def work() -> int:
         from sweeper.cli.studies import tree_of
 
-        words = with_place(overrides or [], study, root)
-        tree, invocation = tree_of(None, words, config_dir)  # a misspelt key needs no torch
+        named = with_place(overrides or [], study, root)
+        tree, invocation = tree_of(None, named, config_dir)  # a misspelt key needs no torch
         from sweeper.cli.search import search
 
         flags = {"dry_run": dry_run, "detach": detach, "new_setup": new_setup}
@@ -269,8 +269,8 @@ def explain(
             return explain_published(published, overrides or [], output_of(json))
         from sweeper.cli.studies import tree_of
 
-        words = with_place(overrides or [], None, root)
-        tree, invocation = tree_of(study, words, config_dir, trust=trust)
+        placed = with_place(overrides or [], None, root)
+        tree, invocation = tree_of(study, placed, config_dir, trust=trust)
         from sweeper.cli.explain import explain
 
         return explain(tree, to_width, to_depth, invocation, output_of(json))
@@ -297,7 +297,7 @@ def export(
     """
 
     def work() -> int:
-        name, words = of_study(options or [], study, root)
+        name, arguments = of_study(options or [], study, root)
         from sweeper.cli.export import ExportRequest, export
 
         request = ExportRequest(
@@ -309,7 +309,7 @@ def export(
             out=out,
             accept=tuple(accept or ()),
         )
-        return export(request, words, output_of(json))
+        return export(request, arguments, output_of(json))
 
     run(work)
 
@@ -350,8 +350,8 @@ def check(
     def work() -> int:
         from sweeper.cli.studies import tree_of
 
-        words = with_place(overrides or [], None, root)
-        tree, invocation = tree_of(study, words, config_dir, trust=trust)
+        placed = with_place(overrides or [], None, root)
+        tree, invocation = tree_of(study, placed, config_dir, trust=trust)
         from sweeper.cli.check import CheckRequest, check
 
         request = CheckRequest(scales=scales, rules=rules, strict=strict, folder=folder)

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from sweeper.check.judge import CoordinateCheck
 from sweeper.check.rules import rule_table
 from sweeper.cli.coordinates import (
-    beside_plan,
+    RECORD,
     check_batch,
     check_record,
+    known_check,
     measured,
     run_check,
     sentence,
@@ -22,7 +23,7 @@ from sweeper.cli.output import DONE, NOT_VALIDATED, Output
 from sweeper.cli.shared import check_model, open_experiment, short_run
 from sweeper.cli.transfer import planned_optimum
 from sweeper.config.compose import Tree
-from sweeper.config.settings import Experiment, Settings, resolve
+from sweeper.config.settings import Settings, resolve
 from sweeper.engine.measurements import OperandScale
 from sweeper.errors import BadInput, ConfigError
 from sweeper.files import private_folder, write_json
@@ -30,6 +31,7 @@ from sweeper.records import from_json, to_json
 from sweeper.report import checks as show
 from sweeper.report.drawing import save
 from sweeper.report.page import write_report
+from sweeper.study.setup import provenance
 from sweeper.study.study import Study
 from sweeper.trial import Log2Hps, defaults
 from sweeper.verdict.ladder import MODEL_AXES, Size
@@ -55,14 +57,32 @@ def check(tree: Tree, request: CheckRequest, invocation: Invocation, output: Out
 
     `tree` is the configuration that the `invocation` gives: of a study, at its optimum.
     """
+    settings = resolve(tree)
     if request.strict and not request.coordinates:
         raise BadInput("--strict judges the coordinate check: leave --scales and --rules out")
-    settings = resolve(tree)
-    _check_measurable(settings, request)
+    if not request.coordinates and not settings.runner.measures("scales"):
+        raise BadInput("--scales and --rules measure in sweeper's own engine: runner=engine")
+    if request.coordinates and not settings.runner.measures("coordinates"):
+        raise ConfigError(
+            "runner.uses",
+            list(settings.raw["runner"].get("uses", ())),
+            "[watch]: call sweeper.watch(model) in the script, once the model has its initial "
+            "weights, and add runner.uses=[watch]",
+        )
+    climbed = settings.transfer.ladders(settings.ladder_base)
+    ladders: dict[str, list[Size]] = {
+        axis: [size.model_size for size in climbed[axis]]
+        for axis in ("width", "depth", *MODEL_AXES)
+        if axis in climbed
+    }
+    if request.coordinates and not ladders:
+        raise BadInput(
+            "there is no ladder to check: give transfer.widths or transfer.depths a value that is "
+            "not the base's, as in transfer.widths=[32,64,128]"
+        )
     document: dict[str, Any] = {}
     places: dict[str, Path] = {}
     checks: list[CoordinateCheck] = []
-    ladders = _ladders(settings) if request.coordinates else {}
     if request.rules:
         rows = rule_table()
         document["rules"] = [to_json(row) for row in rows]
@@ -76,15 +96,35 @@ def check(tree: Tree, request: CheckRequest, invocation: Invocation, output: Out
             log2_hps = planned_optimum(experiment, Study.read(settings.folder), output)
         if settings.check.eta is not None:
             log2_hps = Log2Hps({**log2_hps, "eta": settings.check.eta})
-        if request.scales:
-            folder = _make_folder(settings, request)
-            document["scales"] = _scales(experiment, log2_hps, folder, output)
-        else:
+        if request.coordinates:
             check_batch(experiment)
-            folder = _make_folder(settings, request)
-            checks = beside_plan(experiment, log2_hps, ladders)
-            checks = checks or run_check(experiment, log2_hps, ladders, folder, output)
-            document["check"] = check_record(experiment, log2_hps, checks)
+        folder = _make_folder(settings, request)
+        if request.scales:
+            rule = settings.check
+            trial = short_run(
+                experiment, settings.base, log2_hps, rule.seed, "scales", steps=rule.scale_steps
+            )
+            record = measured(experiment, folder, [trial], output)[trial.key]
+            operands = [from_json(OperandScale, operand) for operand in record]
+            if not operands:
+                raise BadInput(
+                    "no matrix product was seen: the model has no Linear and no Attention"
+                )
+            document["scales"] = record
+            write_json(folder / "scales.json", record)
+            show.scale_table(operands).print(output.people)
+            picture, _ = save(show.scale_figure(operands), folder / "scales")
+            output.say(f"Picture: {picture}")
+        else:
+            # The check that came with a plan, where it was over these very widths.
+            known = known_check(experiment, log2_hps, (RECORD,))
+            widths = [size.width for size in ladders.get("width", ())]
+            if known and ladders.keys() == {"width"} and widths == list(known.sizes):
+                checks = [known]
+            else:
+                checks = run_check(experiment, log2_hps, ladders, folder, output)
+            command = provenance()["command"]
+            document["check"] = to_json(check_record(experiment, log2_hps, checks, command))
             write_json(folder / "check.json", document["check"])
             for axis in checks:
                 show.coordinates(output.people, axis, settings.check)
@@ -95,63 +135,14 @@ def check(tree: Tree, request: CheckRequest, invocation: Invocation, output: Out
     places |= {
         name: (request.folder or settings.folder / "check") / f"{name}.json" for name in document
     }
-    if checks:
-        found = " ".join(sentence(axis, settings.check) for axis in checks)
-    else:
-        measured_things = ["the operands of every matrix product"] * request.scales
-        measured_things += ["every printed learning-rate rule"] * request.rules
-        found = f"Measured {' and '.join(measured_things)}."
-    output.end(found, places, document, _after_check(settings, checks, invocation))
+    answer = " ".join(sentence(axis, settings.check) for axis in checks)
+    if not checks:
+        subjects = ["the operands of every matrix product"] * request.scales
+        subjects += ["every printed learning-rate rule"] * request.rules
+        answer = f"Measured {' and '.join(subjects)}."
+    output.end(answer, places, document, _after_check(settings, checks, invocation))
     passed = all(axis.answer == "pass" for axis in checks)
     return NOT_VALIDATED if request.strict and not passed else DONE
-
-
-def _after_check(
-    settings: Settings, checks: Sequence[CoordinateCheck], invocation: Invocation
-) -> NextCommand | None:
-    """The command after a check: the search, the study's next, or what shows or settles a fault."""
-    if failing := {axis.axis: max(axis.sizes) for axis in checks if axis.answer == "fail"}:
-        size = _failed_size(settings.base, failing)
-        why = "to see what is prescribed there"
-        return invocation.again("explain", settings, *size, why=why)
-    if doubtful := [axis for axis in checks if axis.answer == "cannot say"]:
-        settled = doubtful[0].settled_by(settings.check)
-        changes = [settled] if settled else []
-        return invocation.again(
-            "check", settings, *changes, why="to settle what cannot be said yet"
-        )
-    if not checks:
-        return invocation.again("check", settings, why="to check the coordinates")
-    if invocation.study is not None:
-        return next_of(settings.folder)
-    return invocation.again("search", settings, why="to search the base size")
-
-
-def _failed_size(base: Size, failing: Mapping[str, int]) -> list[str]:
-    """The options for the size to explain, given the largest size along every axis that fails.
-
-    Explain compares with the base, so a failure at the base or below is explained at 4 times it.
-    """
-    asked = {axis: size for axis, size in failing.items() if axis in ("width", "depth")}
-    sizes = {"width": base.width, "depth": base.depth}
-    for axis in asked or ("width",):
-        largest = asked.get(axis, 0)
-        sizes[axis] = largest if largest > sizes[axis] else 4 * sizes[axis]
-    words = ["--to-width", str(sizes["width"])]
-    return words + ["--to-depth", str(sizes["depth"])] * ("depth" in asked)
-
-
-def _check_measurable(settings: Settings, request: CheckRequest) -> None:
-    """Refuse what the runner's trials cannot measure."""
-    if (request.scales or request.rules) and not settings.runner.measures("scales"):
-        raise BadInput("--scales and --rules measure in sweeper's own engine: runner=engine")
-    if request.coordinates and not settings.runner.measures("coordinates"):
-        raise ConfigError(
-            "runner.uses",
-            list(settings.raw["runner"].get("uses", ())),
-            "[watch]: call sweeper.watch(model) in the script, once the model has its initial "
-            "weights, and add runner.uses=[watch]",
-        )
 
 
 def _make_folder(settings: Settings, request: CheckRequest) -> Path:
@@ -167,34 +158,35 @@ def _make_folder(settings: Settings, request: CheckRequest) -> Path:
     return folder
 
 
-def _ladders(settings: Settings) -> dict[str, list[Size]]:
-    """The sizes to check by axis; BadInput without any beside the base."""
-    climbed = settings.transfer.ladders(settings.ladder_base)
-    ladders: dict[str, list[Size]] = {
-        axis: [size.model_size for size in climbed[axis]]
-        for axis in ("width", "depth", *MODEL_AXES)
-        if axis in climbed
-    }
-    if not ladders:
-        raise BadInput(
-            "there is no ladder to check: give transfer.widths or transfer.depths a value that is "
-            "not the base's, as in transfer.widths=[32,64,128]"
-        )
-    return ladders
+def _after_check(
+    settings: Settings, checks: Sequence[CoordinateCheck], invocation: Invocation
+) -> NextCommand | None:
+    """The command after a check: the search, the study's next, or what shows or settles a fault."""
+    failing = {axis.axis: max(axis.sizes) for axis in checks if axis.answer == "fail"}
+    if failing:
+        size = _failed_size(settings.base, failing)
+        why = "to see what is prescribed there"
+        return invocation.again("explain", settings, *size, why=why)
+    for doubtful in (axis for axis in checks if axis.answer == "cannot say"):
+        settled = doubtful.settled_by(settings.check)
+        changes = [settled] if settled else []
+        why = "to settle what cannot be said yet"
+        return invocation.again("check", settings, *changes, why=why)
+    if not checks:
+        return invocation.again("check", settings, why="to check the coordinates")
+    if invocation.study is not None:
+        return next_of(settings.folder)
+    return invocation.again("search", settings, why="to search the base size")
 
 
-def _scales(
-    experiment: Experiment, log2_hps: Log2Hps, folder: Path, output: Output
-) -> list[dict[str, Any]]:
-    """Train one run of the base size; scales.json, its picture, and the table."""
-    rule, base = experiment.settings.check, experiment.settings.base
-    trial = short_run(experiment, base, log2_hps, rule.seed, "scales", steps=rule.scale_steps)
-    record: list[dict[str, Any]] = measured(experiment, folder, [trial], output)[trial.key]
-    operands = [from_json(OperandScale, operand) for operand in record]
-    if not operands:
-        raise BadInput("no matrix product was seen: the model has no Linear and no Attention")
-    write_json(folder / "scales.json", record)
-    show.scale_table(operands).print(output.people)
-    picture, _ = save(show.scale_figure(operands), folder / "scales")
-    output.say(f"Picture: {picture}")
-    return record
+def _failed_size(base: Size, failing: Mapping[str, int]) -> list[str]:
+    """The options for the size to explain, given the largest size along every axis that fails.
+
+    Explain compares with the base, so a failure at the base or below is explained at 4 times it.
+    """
+    sizes, asked = asdict(base), failing.keys() & {"width", "depth"}
+    for axis in asked or ("width",):
+        largest = failing.get(axis, 0)
+        sizes[axis] = largest if largest > sizes[axis] else 4 * sizes[axis]
+    options = ["--to-width", str(sizes["width"])]
+    return options + ["--to-depth", str(sizes["depth"])] * ("depth" in asked)

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from sweeper.cli.next import NextCommand
 from sweeper.cli.output import DONE, Output
@@ -15,85 +14,44 @@ from sweeper.cli.studies import find_study
 from sweeper.config.command_line import DEFAULT_ROOT
 from sweeper.config.compose import read_tree
 from sweeper.errors import BadInput, ConfigError, key_prefix
-from sweeper.files import private_folder, try_json, write_json
+from sweeper.files import private_folder, write_json
 from sweeper.records import call_checked, to_json
 from sweeper.report import comparison as show
 from sweeper.report.comparison import Several, write_several
-from sweeper.report.cost import Cost, flops_of, spent
-from sweeper.report.documents import (
-    Document,
-    axis_verdict,
-    is_curve_of,
-    ladder_curves,
-    number,
-    planned_value,
-)
+from sweeper.report.cost import Cost, flops_in, spent
+from sweeper.report.documents import Validation, read_document
 from sweeper.report.drawing import save
 from sweeper.report.figures import write_picture
 from sweeper.study.setup import LADDER_PHASE, trials_of
 from sweeper.study.study import Study, check_folder
-from sweeper.trial import Result, TrialSpec, digest
+from sweeper.trial import TrialSpec, digest
 from sweeper.verdict.compare import Comparison, Ladder, compare, seeds_needed
-from sweeper.verdict.ladder import LADDER_AXES, LadderRule, LadderSize, Size, SizeCurve
+from sweeper.verdict.ladder import LadderRule, LadderSize, Size
 
 IMMATERIAL = ("accumulate",)
 """Settings of `train` that change how a run is computed, and not what."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Place:
-    """A study's folder, and its ladder's widths, as its configuration says: no plugin is built."""
-
-    folder: Path
-    widths: tuple[int, ...]
-
-    @classmethod
-    def read(cls, name: str, root: Path) -> Place:
-        """BadInput for no study, or one whose configuration says no widths."""
-        folder = root / find_study(name, root)
-        check_folder(folder)
-        path = folder / "config.yaml"
-        tree = read_tree(path, ())
-        try:
-            with key_prefix("transfer"):
-                ladder: LadderRule = call_checked(LadderRule, tree.get("transfer") or {}, {})
-            base = (tree.get("model") or {}).get("width")
-            if not isinstance(base, int):
-                raise ConfigError("model.width", base, "a whole number")
-        except (ConfigError, TypeError, AttributeError) as error:
-            raise BadInput(f"{path}: {error}") from error
-        return cls(folder=folder, widths=(*ladder.widths, base))
-
-    @property
-    def name(self) -> str:
-        """The study's."""
-        return self.folder.name
-
-    @property
-    def root(self) -> Path:
-        """The folder of all."""
-        return self.folder.parent
-
-
-@dataclass(frozen=True, kw_only=True)
 class Entry:
     """A study as it is compared: its ladder, what was trained, and what it cost."""
 
-    place: Place
+    folder: Path
+    validation: Validation
     ladder: Ladder
     spec: TrialSpec
     tuning: Cost
-    validation: Cost
+    validating: Cost
 
 
-def named_studies(words: Sequence[str], root_flag: str | None) -> tuple[list[str], Path]:
+def named_studies(arguments: Sequence[str], root_flag: str | None) -> tuple[list[str], Path]:
     """The studies and the folder of all, which --root or `root=DIR` among the names may give."""
     names, root = [], Path(DEFAULT_ROOT if root_flag is None else root_flag).expanduser()
-    for word in words:
-        if word.startswith("root="):
-            root = Path(word.removeprefix("root=")).expanduser()
+    for argument in arguments:
+        if argument.startswith("root="):
+            root = Path(argument.removeprefix("root=")).expanduser()
         else:
-            names.append(word.removeprefix("study="))
+            names.append(argument.removeprefix("study="))
     return names, root
 
 
@@ -102,19 +60,18 @@ class Compared:
     """Studies that were compared; `comparison` is None where they cannot be ranked: see `notes`."""
 
     entries: Sequence[Entry]
-    validations: Mapping[str, Document]
     comparison: Comparison | None
     notes: Sequence[str]
 
     @property
     def parameterizations(self) -> dict[str, str]:
         """The parameterization of every study."""
-        return {one.ladder.name: one.spec.parameterization.name for one in self.entries}
+        return {entry.ladder.name: entry.spec.parameterization.name for entry in self.entries}
 
     @property
     def costs(self) -> dict[str, tuple[Cost, Cost]]:
         """What tuning and validation took, by study."""
-        return {one.ladder.name: (one.tuning, one.validation) for one in self.entries}
+        return {entry.ladder.name: (entry.tuning, entry.validating) for entry in self.entries}
 
 
 def compare_studies(
@@ -123,10 +80,37 @@ def compare_studies(
     """Rank the studies; BadInput for too few, for such without a ladder, or not comparable."""
     if len(names) < 2:
         raise BadInput("compare takes two studies or more: sweeper compare STUDY STUDY")
-    found = compared(names, root, anyway=anyway)
-    if found.comparison is None:
-        raise BadInput(found.notes[0])
-    _report(found, found.comparison, out or comparison_folder(names, root), root, output)
+    ranked = compared(names, root, anyway=anyway)
+    comparison, costs, kinds = ranked.comparison, ranked.costs, ranked.parameterizations
+    if comparison is None:
+        raise BadInput(ranked.notes[0])
+    record = {
+        "studies": [
+            {
+                "study": name,
+                "parameterization": kinds[name],
+                "tuning": to_json(tuning) | {"share": tuning.flops / comparison.flops},
+                "validation": to_json(validating),
+            }
+            for name, (tuning, validating) in costs.items()
+        ],
+        "differences": list(ranked.notes),
+        **to_json(comparison),
+    }
+    next_commands = after_comparison(comparison, ranked.entries)
+    if not next_commands:
+        why = "to see them on one page"
+        next_commands = [NextCommand.of("report", *costs, root=root, why=why)]
+    folder = out or comparison_folder(names, root)
+    private_folder(folder)
+    write_json(folder / "comparison.json", record)
+    picture, _ = save(show.comparison_figure(comparison), folder / "comparison")
+    output.notes([f"compared anyway: {note}" for note in ranked.notes])
+    for table in show.tables(comparison, kinds, costs):
+        table.print(output.people)
+    sentences = show.findings(comparison)
+    document = {**record, "found": sentences, "figure": str(picture)}
+    output.end(" ".join(sentences), {"figure": picture}, document, *next_commands)
     return DONE
 
 
@@ -137,15 +121,17 @@ def compared(names: Sequence[str], root: Path, *, anyway: bool) -> Compared:
     """
     if twice := [name for name in dict.fromkeys(names) if names.count(name) > 1]:
         raise BadInput(f"{twice[0]} is given twice: name each study once")
-    places = [Place.read(name, root) for name in names]
-    ladders = {place.name: _validation(place) for place in places}
-    if absent := [place for place in places if not ladders[place.name]]:
-        commands = ", ".join(f"`{_validate(place)}`" for place in absent)
+    folders = [root / find_study(name, root) for name in names]
+    validations = {folder: _validation(folder) for folder in folders}
+    if absent := [folder for folder, validation in validations.items() if validation is None]:
+        commands = ", ".join(f"`{_validate(folder)}`" for folder in absent)
         raise BadInput(
-            f"no validated ladder over width in {' and '.join(place.name for place in absent)}: "
-            f"run {commands} first"
+            "no validated ladder over width in "
+            f"{' and '.join(folder.name for folder in absent)}: run {commands} first"
         )
-    entries = [_entry(place, ladders[place.name]) for place in places]
+    entries = [
+        _entry(folder, validation) for folder, validation in validations.items() if validation
+    ]
     notes, comparison = _differences(entries), None
     if notes and not anyway:
         unlike = f"the studies are not comparable: {'; '.join(notes)}. "
@@ -155,165 +141,131 @@ def compared(names: Sequence[str], root: Path, *, anyway: bool) -> Compared:
             comparison = compare([entry.ladder for entry in entries])
         except ValueError as error:
             notes = [f"{error}: validate ladders whose widths meet"]
-    return Compared(entries=entries, validations=ladders, comparison=comparison, notes=notes)
+    return Compared(entries=entries, comparison=comparison, notes=notes)
 
 
-def _report(
-    compared: Compared, comparison: Comparison, folder: Path, root: Path, output: Output
-) -> None:
-    """Write the record and the figure; show tables, what was found, and what to type next."""
-    costs, parameterizations = compared.costs, compared.parameterizations
-    record = {
-        "studies": [
-            {
-                "study": name,
-                "parameterization": parameterizations[name],
-                "tuning": to_json(tuning) | {"share": tuning.flops / comparison.flops},
-                "validation": to_json(validation),
-            }
-            for name, (tuning, validation) in costs.items()
-        ],
-        "differences": list(compared.notes),
-        **to_json(comparison),
-    }
-    found = show.findings(comparison)
-    next_commands = after_comparison(comparison, compared.entries)
-    if not next_commands:
-        why = "to see them on one page"
-        next_commands = [NextCommand.of("report", *costs, root=root, why=why)]
-    private_folder(folder)
-    write_json(folder / "comparison.json", to_json(record))
-    picture, _ = save(show.comparison_figure(comparison), folder / "comparison")
-    output.notes([f"compared anyway: {note}" for note in compared.notes])
-    for table in show.tables(comparison, parameterizations, costs):
-        table.print(output.people)
-    document = {**record, "found": found, "figure": str(picture)}
-    output.end(" ".join(found), {"figure": picture}, document, *next_commands)
+def _validation(folder: Path) -> Validation | None:
+    """The study's newest record of curves of eta over width; BadInput where it is damaged."""
+    paths, damaged = folder.glob("transfer/*/validation.json"), list[str]()
+    for path in sorted(paths, key=lambda path: path.stat().st_mtime_ns, reverse=True):
+        validation = read_document(path, Validation.read, damaged)
+        if damaged:
+            raise BadInput(f"{damaged[0]}: `{_validate(folder)}`")
+        if validation and validation.hyperparameter == "eta" and validation.over("width"):
+            return validation
+    return None
 
 
-def _validation(place: Place) -> Document:
-    """The study's newest record of curves of eta over width; empty when there is none."""
-    paths = place.folder.glob("transfer/*/validation.json")
-    for path in sorted(paths, key=lambda one: one.stat().st_mtime_ns, reverse=True):
-        record = try_json(path)
-        if axis_verdict(record, "width") and record.get("hyperparameter") == "eta":
-            return record
-    return {}
-
-
-def _entry(place: Place, validation: Document) -> Entry:
+def _entry(folder: Path, validation: Validation) -> Entry:
     """What is compared of one study; BadInput where its trials are gone or of another kind."""
-    try:
-        curves = [_curve(one, validation) for one in ladder_curves(validation, "width")]
-    except (KeyError, TypeError, ValueError) as error:
-        raise BadInput(
-            f"{place.name}: its validation.json is damaged: run `{_validate(place)}` again"
-        ) from error
-    trials = trials_of(Study.read(place.folder))
-    trained: dict[Size, TrialSpec] = {_size(one): one.trial.spec for one in trials.current}
+    verdict = validation.over("width")
+    fixed = {replace(size.size, width=0) for size in verdict.sizes} if verdict else set()
+    curves = [c for size, c in sorted(validation.curves.items()) if replace(size, width=0) in fixed]
+    if not curves:
+        raise BadInput(f"{folder.name}: no curve over width is kept: run `{_validate(folder)}`")
+    trials = trials_of(Study.read(folder))
+    trained: dict[LadderSize, TrialSpec] = {}
+    for result in trials.current:
+        spec = result.trial.spec
+        model = Size(width=spec.width, depth=spec.depth)
+        trained[LadderSize.of(model, spec.model.arguments, asdict(spec.train))] = spec
     if lost := [curve.size for curve in curves if curve.size not in trained]:
-        raise BadInput(f"{place.name}: the study holds no trial of its ladder's {lost[0]}")
+        raise BadInput(f"{folder.name}: the study holds no trial of its ladder's {lost[0]}")
+    flops = flops_in(folder)
+
+    def work(spec: TrialSpec) -> float:
+        """Of a whole run; where nobody knows, in proportion to width^2 x depth x tokens."""
+        known, train = flops(spec), spec.train
+        tokens = train.steps * train.batch_size * train.seq_len
+        return float(spec.width**2 * spec.depth * tokens) if math.isnan(known) else known
+
     specs = {curve.size.width: trained[curve.size] for curve in curves}
-    ladders = [one for one in trials.current if one.trial.phase == LADDER_PHASE]
+    ladders = [result for result in trials.current if result.trial.phase == LADDER_PHASE]
     ladder = Ladder(
-        name=place.name,
+        name=folder.name,
         curves=curves,
-        transferred=planned_value(validation),
-        flops={width: _flops(spec) for width, spec in specs.items()},
+        transferred=validation.planned_log2,
+        flops={width: work(spec) for width, spec in specs.items()},
     )
     return Entry(
-        place=place,
+        folder=folder,
+        validation=validation,
         ladder=ladder,
         spec=specs[max(specs)],
-        tuning=spent(trials.searched, _flops),
-        validation=spent(ladders, _flops),
+        tuning=spent(trials.searched, work),
+        validating=spent(ladders, work),
     )
-
-
-def _flops(spec: TrialSpec) -> float:
-    """Of a whole run; where nobody knows, in proportion to width^2 x depth x tokens."""
-    known = flops_of(spec)
-    if not math.isnan(known):
-        return known
-    return float(
-        spec.width**2 * spec.depth * spec.train.steps * spec.train.batch_size * spec.train.seq_len
-    )
-
-
-def _size(result: Result) -> LadderSize:
-    spec = result.trial.spec
-    model = Size(width=spec.width, depth=spec.depth)
-    return LadderSize.of(model, spec.model.arguments, asdict(spec.train))
-
-
-def _curve(curve: Document, validation: Document) -> SizeCurve:
-    """A recorded curve, with what a law had planned at its size."""
-    size = LadderSize(**{key: int(curve[key]) for key in LADDER_AXES if key in curve})
-    judged = axis_verdict(validation, "width").get("sizes") or ()
-    planned = [one.get("planned_log2", 0.0) for one in judged if is_curve_of(one["size"], curve)]
-    points = curve.get("points") or ()
-    losses = {number(p["log2_eta"]): tuple(map(number, p["losses"])) for p in points}
-    return SizeCurve(size=size, losses=losses, planned_log2=next(iter(planned), 0.0))
 
 
 def _differences(entries: Sequence[Entry]) -> list[str]:
-    """What keeps the losses of two studies from being compared, a sentence for each."""
-    facts = [_facts(entry.spec) for entry in entries]
-    keys = dict.fromkeys(key for one in facts for key in one)
-    sentences = []
-    for key in keys:
-        values: dict[str, list[str]] = {}
-        for entry, one in zip(entries, facts, strict=True):
-            values.setdefault(str(one.get(key, "none")), []).append(entry.ladder.name)
-        if len(values) > 1:
-            where = (f"{_short(value)} in {' and '.join(ins)}" for value, ins in values.items())
+    """What keeps the losses of two studies from being compared, a sentence for each.
+
+    Data, model, depth and training must be the same; not how it is scaled or stepped.
+    """
+    named: dict[str, dict[str, list[str]]] = {}
+    for spec, name in ((entry.spec, entry.ladder.name) for entry in entries):
+        train = {key: value for key, value in asdict(spec.train).items() if key not in IMMATERIAL}
+        groups = {"data": spec.data, "model": spec.model.arguments, "train": train}
+        facts = {"model": spec.model.name, "model.depth": spec.depth}
+        facts["runner"] = spec.runner.get("name", "engine")
+        for group, values in groups.items():
+            facts |= {f"{group}.{key}": value for key, value in values.items()}
+        for key, value in facts.items():
+            named.setdefault(key, {}).setdefault(str(value), []).append(name)
+    sentences, studies = [], [entry.ladder.name for entry in entries]
+    for key, by_value in named.items():
+        known = [name for names in by_value.values() for name in names]
+        if lacking := [name for name in studies if name not in known]:
+            by_value["none"] = lacking
+        if len(by_value) > 1:
+            where = (
+                f"{value if len(value) <= 24 else f'{value[:12]}…'} in {' and '.join(names)}"
+                for value, names in by_value.items()
+            )
             sentences.append(f"{key} is {', '.join(where)}")
     return sentences
 
 
-def _facts(spec: TrialSpec) -> dict[str, Any]:
-    """What must be the same: data, model, depth and training; not how it is scaled or stepped."""
-    train = {key: value for key, value in asdict(spec.train).items() if key not in IMMATERIAL}
-    groups: Iterable[tuple[str, Mapping[str, Any]]] = (
-        ("data", spec.data),
-        ("model", spec.model.arguments),
-        ("train", train),
-    )
-    inner = {f"{group}.{key}": value for group, values in groups for key, value in values.items()}
-    runner = spec.runner.get("name", "engine")
-    return {"model": spec.model.name, "model.depth": spec.depth, "runner": runner, **inner}
-
-
-def _short(value: str) -> str:
-    return value if len(value) <= 24 else f"{value[:12]}…"
-
-
 def after_comparison(comparison: Comparison, entries: Sequence[Entry]) -> list[NextCommand]:
     """The best study's plan; with none told apart, seeds that would tell; empty where none do."""
-    places = {entry.ladder.name: entry.place for entry in entries}
+    folders = {entry.ladder.name: entry.folder for entry in entries}
     leader = comparison.by_transferred[0]
     if leader.last == 1:
         width = 2 * max(w.width for c in comparison.candidates for w in c.widths)
-        root, why = places[leader.name].root, "to plan with the best"
+        root, why = folders[leader.name].parent, "to plan with the best"
         target = ("--to-width", str(width))
         return [NextCommand.of("transfer", *target, study=leader.name, root=root, why=why)]
     seeds = seeds_needed(comparison.by_transferred, comparison.seeds)
     if seeds is None:
         return []
     tied = [rank.name for rank in comparison.by_transferred if rank.first == 1]
-    return [_validate(places[name], f"transfer.seeds={seeds}") for name in tied]
+    return [_validate(folders[name], f"transfer.seeds={seeds}") for name in tied]
 
 
-def _validate(place: Place, *overrides: str) -> NextCommand:
-    """The command that trains a study's ladder over width."""
-    widths = place.widths
+def _validate(folder: Path, *overrides: str) -> NextCommand:
+    """The command that trains a study's ladder over width, by its configuration.
+
+    BadInput for a configuration that says no widths. No plugin is built.
+    """
+    check_folder(folder)
+    path = folder / "config.yaml"
+    tree = read_tree(path, ())
+    try:
+        with key_prefix("transfer"):
+            ladder: LadderRule = call_checked(LadderRule, tree.get("transfer") or {}, {})
+        base = (tree.get("model") or {}).get("width")
+        if not isinstance(base, int):
+            raise ConfigError("model.width", base, "a whole number")
+    except (ConfigError, TypeError, AttributeError) as error:
+        raise BadInput(f"{path}: {error}") from error
+    widths = (*ladder.widths, base)
     if len(set(widths)) == 1:
-        overrides = (f"transfer.widths=[{widths[0]},{2 * widths[0]},{4 * widths[0]}]", *overrides)
+        overrides = (f"transfer.widths=[{base},{2 * base},{4 * base}]", *overrides)
     return NextCommand.of(
         "transfer",
         *("--to-width", str(max(widths)), "--validate", *overrides),
-        study=place.name,
-        root=place.root,
+        study=folder.name,
+        root=folder.parent,
         why="to tell them apart by more seeds",
     )
 
@@ -331,24 +283,27 @@ def comparison_folder(names: Sequence[str], root: Path) -> Path:
 
 def report_several(names: Sequence[str], root: Path, picture: Path | None, output: Output) -> int:
     """Write the page of several studies; of `picture` and NAME-dark.svg, their curves alone."""
-    if picture is not None:
-        _check_picture(picture)
+    if picture is not None and picture.suffix != ".svg":
+        raise ConfigError("--picture", str(picture), "a file whose name ends in .svg")
+    if picture is not None and not picture.parent.is_dir():
+        allowed = f"there is no folder {picture.parent}: make it first"
+        raise ConfigError("--picture", str(picture), allowed)
     ranked = compared(names, root, anyway=False)
     folder = comparison_folder(names, root)
     pages = {name: root / name / "report.html" for name in names}
-    found = Several(
-        validations=ranked.validations,
+    several = Several(
+        validations={entry.ladder.name: entry.validation.record for entry in ranked.entries},
         parameterizations=ranked.parameterizations,
         costs=ranked.costs,
         pages={n: os.path.relpath(path, folder) for n, path in pages.items() if path.is_file()},
         comparison=ranked.comparison,
         notes=ranked.notes,
     )
-    page = write_several(found, folder)
+    page = write_several(several, folder)
     places = {"report": page}
     if picture is not None:
-        places["picture"], places["picture for dark pages"] = write_picture(found.panels, picture)
-    answers = ", ".join(f"{name} {answer}" for name, answer in found.verdicts.items())
+        places["picture"], places["picture for dark pages"] = write_picture(several.panels, picture)
+    answers = ", ".join(f"{name} {answer}" for name, answer in several.verdicts.items())
     sentence = f"The transfer over width: {answers}."
     if ranked.comparison is None:
         output.notes(ranked.notes)
@@ -360,20 +315,10 @@ def report_several(names: Sequence[str], root: Path, picture: Path | None, outpu
     document = {
         "studies": list(names),
         "report": str(page),
-        "verdicts": found.verdicts,
+        "verdicts": several.verdicts,
         "ranked": ranked.comparison is not None,
         "notes": list(ranked.notes),
         "picture": None if picture is None else str(picture),
     }
     output.end(sentence, places, document, *next_commands)
     return DONE
-
-
-def _check_picture(path: Path) -> None:
-    """BadInput for a picture that cannot be written, before anything is."""
-    if path.suffix != ".svg":
-        raise ConfigError("--picture", str(path), "a file whose name ends in .svg")
-    if not path.parent.is_dir():
-        raise ConfigError(
-            "--picture", str(path), f"there is no folder {path.parent}: make it first"
-        )

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import shlex
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from sweeper.cli.next import Invocation, NextCommand
@@ -20,13 +19,13 @@ from sweeper.errors import BadInput
 from sweeper.launch.inline import Inline
 from sweeper.records import to_json
 from sweeper.report import console as show
-from sweeper.report.cost import NOTHING, Cost, at_once, flops_of
-from sweeper.report.table import duration
+from sweeper.report.cost import Cost, at_once, flops_of
 from sweeper.search.strategy import Strategy
 from sweeper.study.study import Study
 from sweeper.sweep.replay import replay_ladder
+from sweeper.table import duration
 from sweeper.trial import Log2Hps, Result, Trial, defaults
-from sweeper.verdict.ladder import JOINT_AXIS, LadderSize, Size, describe_size
+from sweeper.verdict.ladder import JOINT_AXIS, Size, describe_size
 
 FAST_FLOPS = 2e10
 """FLOPs a second that few processors reach on small models: what is short even so is not timed."""
@@ -63,8 +62,27 @@ def tell_cost(experiment: Experiment, invocation: Invocation, output: Output) ->
     output.tell(
         f"More cores, {local}a GPU or launcher=slurm shorten it; stop it whenever you like."
     )
-    if smaller := _smaller(settings, seconds, invocation):
-        output.tell(f"{smaller.why[0].upper()}{smaller.why[1:]}: {smaller}")
+    # One of the learning rate alone by shorter runs, at most as long.
+    replaced = ("search=", "search.", "train.steps=", "study")
+    kept = [word for word in invocation.overrides if not word.startswith(replaced)]
+    kept.append("search=lr")
+    try:
+        search = checked_plugin(compose_tree(kept, invocation.config_dir)["search"], Strategy)
+    except BadInput:  # an experiment of the user's that sets keys of another search
+        return
+    trials, all_steps = _planned(search, settings), settings.raw["train"]["steps"]
+    share = min(1.0, LONG / (trials * seconds))
+    steps = max(all_steps // 20, 10 * round(all_steps * share / 10), 1)
+    smaller = NextCommand.of(
+        "search",
+        *kept,
+        f"train.steps={steps}",
+        study=f"{settings.name[:90]}-try",
+        root=settings.root,
+        config_dir=invocation.config_dir,
+        why=f"about {duration(trials * seconds * steps / all_steps)}",
+    )
+    output.tell(f"To try it first, in {smaller.why}: {smaller}")
 
 
 def _planned(search: Strategy, settings: Settings) -> int:
@@ -85,36 +103,14 @@ def run_time(experiment: Experiment, size: Size, known: Sequence[Result] = ()) -
     return per_job, seconds * trials[0].spec.train.steps
 
 
-def _smaller(settings: Settings, seconds: float, invocation: Invocation) -> NextCommand | None:
-    """A search of the learning rate alone by shorter runs; None where none can be composed."""
-    replaced = ("search=", "search.", "train.steps=", "study")
-    kept = [word for word in invocation.overrides if not word.startswith(replaced)]
-    kept.append("search=lr")
-    try:
-        search = checked_plugin(compose_tree(kept, invocation.config_dir)["search"], Strategy)
-    except BadInput:  # an experiment of the user's that sets keys of another search
-        return None
-    trials, all_steps = _planned(search, settings), settings.raw["train"]["steps"]
-    share = min(1.0, LONG / (trials * seconds))
-    steps = max(all_steps // 20, 10 * round(all_steps * share / 10), 1)
-    return NextCommand.of(
-        "search",
-        *kept,
-        f"train.steps={steps}",
-        study=f"{settings.name[:90]}-try",
-        root=settings.root,
-        config_dir=invocation.config_dir,
-        why=f"to try it first, in about {duration(trials * seconds * steps / all_steps)}",
-    )
-
-
 def say_command(settings: Settings, trial: Trial, output: Output, *, at: str) -> list[str] | None:
     """The words of a user's command for `trial`, said with where its losses are looked for."""
-    words = settings.runner.argv(trial, settings.folder.absolute() / "trials" / "KEY")
-    if words is not None:
+    command = settings.runner.argv(trial, settings.folder.absolute() / "trials" / "KEY")
+    if command is not None:
         losses = describe_source(settings.raw["runner"].get("metric"))
-        output.say(f"\nThe command of a trial, {at}:\n{shlex.join(words)}\nIts losses: {losses}.")
-    return words
+        line = shlex.join(command)
+        output.say(f"\nThe command of a trial, {at}:\n{line}\nIts losses: {losses}.")
+    return command
 
 
 def say_losses(
@@ -151,28 +147,6 @@ def say_losses(
 # `sweeper transfer --validate --dry-run`: what ladders would train, and what that would take.
 
 
-@dataclass(frozen=True, kw_only=True)
-class Planned:
-    """The curve of a size: its values of eta (log2), how many runs it has, and those it lacks."""
-
-    name: str
-    size: LadderSize
-    values: Sequence[float]
-    missing: Sequence[Trial]
-    cost: Cost
-
-    def to_json(self, seeds: int) -> dict[str, Any]:
-        """Plain JSON."""
-        cost = to_json(self.cost)
-        return {
-            "size": to_json(self.size),
-            "values_log2": list(self.values),
-            "runs": seeds * len(self.values),
-            "missing": cost.pop("trials"),
-            **cost,
-        }
-
-
 def show_ladder_cost(
     experiment: Experiment,
     study: Study,
@@ -189,8 +163,21 @@ def show_ladder_cost(
         for size in sizes
         if size != base
     }
-    rows = [_size_cost(experiment, study, best, size, name) for size, name in names.items()]
-    if math.isnan(sum((row.cost for row in rows), NOTHING).seconds):
+    costs, records, runs = list[tuple[str, Cost]](), list[dict[str, Any]](), 0
+    ranges = set[tuple[str, str]]()
+    for size, name in names.items():
+        (curve,), _, missing = replay_ladder(experiment, best, [size], finished(study))
+        lacking = (trial.log2_hps[rule.hyperparameter] for trial in missing)
+        values, count = sorted({*curve.losses, *lacking}), len(missing)
+        seconds = count * run_time(experiment, size, study.results())[1] if missing else 0.0
+        flops = count * flops_of(experiment.spec(size))
+        costs.append((name, Cost(trials=count, flops=flops, seconds=seconds)))
+        ranges.add((f"{values[0]:g}", f"{values[-1]:g}"))
+        runs += rule.seeds * len(values)
+        cost = to_json(costs[-1][1])
+        planned = {"size": to_json(size), "values_log2": values, "runs": rule.seeds * len(values)}
+        records.append({**planned, "missing": cost.pop("trials"), **cost})
+    if math.isnan(sum(cost.seconds for _, cost in costs)):
         time = "not known here"
     elif settings.raw["runner"].get("command"):
         time = (
@@ -199,45 +186,24 @@ def show_ladder_cost(
         )
     else:
         time = "measured here"
-    ranges = {(f"{row.values[0]:g}", f"{row.values[-1]:g}") for row in rows}
     where = "around what the law plans there"  # for each size another range
     if len(ranges) == 1:
         where = "from {} to {}".format(*ranges.pop())
     facts = (
-        f"Each size: {len(rows[0].values)} values of log2 {rule.hyperparameter}, "
-        f"{rule.step:g} apart, {where}, {_counted(rule.seeds, 'seed')} each; a curve whose lowest "
-        f"point is at its end grows there by up to {rule.extend}. Time: {time}."
+        f"Each size: {len(records[0]['values_log2'])} values of log2 {rule.hyperparameter}, "
+        f"{rule.step:g} apart, {where}, {rule.seeds} seed{'s' * (rule.seeds != 1)} each; a curve "
+        f"whose lowest point is at its end grows there by up to {rule.extend}. Time: {time}."
     )
-    costs = [(row.name, row.cost) for row in rows]
     show.dry_run(output.people, "This would train", "size", costs, "runs", facts)
-    record = {
+    record: dict[str, Any] = {
         "study": settings.name,
         "hyperparameter": rule.hyperparameter,
         "seeds": rule.seeds,
-        "sizes": [row.to_json(rule.seeds) for row in rows],
+        "sizes": records,
     }
     trial = experiment.trial(settings.base, defaults(settings.space), 0, "dry run")
     if command := say_command(settings, trial, output, at="at the base's defaults"):
         record["command"] = command
-    runs = sum(rule.seeds * len(row.values) for row in rows)
-    left = sum(len(row.missing) for row in rows)
-    found = f"{left} of {_counted(runs, 'run')} are to be trained; nothing was written."
-    output.end(found, {}, record, next_command)
-
-
-def _counted(count: int, what: str) -> str:
-    return f"{count} {what}{'s' * (count != 1)}"
-
-
-def _size_cost(
-    experiment: Experiment, study: Study, best: Log2Hps, size: LadderSize, name: str
-) -> Planned:
-    """What the study holds and lacks of a size's curve."""
-    hyperparameter = experiment.settings.transfer.hyperparameter
-    (curve,), _, missing = replay_ladder(experiment, best, [size], finished(study))
-    values = {*curve.losses, *(trial.log2_hps[hyperparameter] for trial in missing)}
-    seconds, count = 0.0, len(missing)
-    if missing:
-        seconds = count * run_time(experiment, size, study.results())[1]
-    cost = Cost(trials=count, flops=count * flops_of(experiment.spec(size)), seconds=seconds)
-    return Planned(name=name, size=size, values=sorted(values), missing=missing, cost=cost)
+    left = sum(cost.trials for _, cost in costs)
+    answer = f"{left} of {runs} run{'s' * (runs != 1)} are to be trained; nothing was written."
+    output.end(answer, {}, record, next_command)

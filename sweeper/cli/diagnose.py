@@ -14,9 +14,8 @@ from sweeper.cli.shared import open_experiment, progress, resolve_study, short_r
 from sweeper.cli.transfer import check_storage_password, optimum
 from sweeper.config.compose import Tree
 from sweeper.config.settings import Experiment, Settings, resolve
-from sweeper.engine.prepare import PreparedSpec
 from sweeper.errors import ConfigError, suggest
-from sweeper.files import private_folder, try_json, write_json
+from sweeper.files import private_folder, write_json
 from sweeper.plan.diagnose import (
     ABLATIONS,
     CAUSE_FRACTION,
@@ -31,16 +30,18 @@ from sweeper.plan.diagnose import (
     judge_ablation,
     rank,
 )
-from sweeper.plan.explain import explain
-from sweeper.plan.plan import make_plan
+from sweeper.plan.explain import Explained, explain
+from sweeper.plan.plan import PlannedParameter, make_plan
 from sweeper.records import to_json
 from sweeper.report import console as show
+from sweeper.report.cost import keep_flops
+from sweeper.report.documents import Searched, read_document
 from sweeper.report.page import write_report
 from sweeper.report.progress import SweepProgress
 from sweeper.study.lock import StudyLock, cancel_requested
 from sweeper.study.study import Study
 from sweeper.sweep.sweep import Sweep, measure_trials
-from sweeper.trial import Log2Hps, PlainHps, PluginSpec, plain
+from sweeper.trial import Log2Hps, PluginSpec, plain
 from sweeper.verdict.judge import SizeVerdict, Verdict, judge_ladder
 from sweeper.verdict.ladder import LadderSize, Size, SizeCurve
 
@@ -77,27 +78,30 @@ def diagnose(
     private_folder(folder)  # before hours of work, not after
     start = time.time()
     with StudyLock(settings.folder), Study.open(settings.folder, settings.storage) as study:
-        with progress(settings, output, "diagnose", _planned(settings)) as monitor:
+        # One ladder of two sizes: what is needed beyond follows from it.
+        planned = 2 * settings.transfer.points_per_line() * settings.transfer.seeds
+        with progress(settings, output, "diagnose", planned) as monitor:
             trainer = AblationTrainer(experiment, study, monitor, best, axis, ladder[-1])
             diagnosed = trainer.diagnose(only, output)
         output.notes([*study.notices, *failures(study.results(), settings.identity)])
         output.tell_speed(study.results(), since=start)
     write_json(folder / f"diagnosis-{axis}.json", to_json(diagnosed))
     show.diagnosis(output.people, diagnosed)
+    keep_flops(settings.folder, {result.trial.spec for result in study.results()})
     report, record = write_report(settings.folder), folder / f"diagnosis-{axis}.json"
     places = {"report": report, "diagnosis": record}
     document = {"study": settings.name, "diagnosis": to_json(diagnosed)}
-    output.end(diagnosed.sentence, places, document, _after_diagnosis(settings, diagnosed))
+    output.end(diagnosed.conclusion, places, document, _after_diagnosis(settings, diagnosed))
     return DONE
 
 
 def _after_diagnosis(settings: Settings, diagnosed: Diagnosis) -> NextCommand | None:
     """A search without the likeliest cause, in a study of its own; else what follows anyhow."""
     why = "to search without the likeliest cause"
-    provenance = try_json(settings.folder / "search.json").get("provenance")
-    searched = NextCommand.recorded(provenance, why)
+    record = read_document(settings.folder / "search.json", Searched.read, [])
+    searched = NextCommand.recorded(record.command, why) if record else None
     best = diagnosed.results[0] if diagnosed.results else None
-    if searched is None or best is None or best.explained.value < CAUSE_FRACTION:
+    if not searched or best is None or best.explained.value < CAUSE_FRACTION:
         return next_of(settings.folder)
     changes = best.ablation.overrides
     plain = all(isinstance(value, str | int | float | bool) for value in changes.values())
@@ -111,11 +115,6 @@ def _after_diagnosis(settings: Settings, diagnosed: Diagnosis) -> NextCommand | 
         overrides.append(f"{plus}{key}={value}")
     study = f"{settings.name}-{best.ablation.name}".replace(" ", "-")
     return searched.as_new_study(study, *overrides, why=why)
-
-
-def _planned(settings: Settings) -> int:
-    """The runs of one ladder of two sizes: what is needed beyond follows from it."""
-    return 2 * settings.transfer.points_per_line() * settings.transfer.seeds
 
 
 @dataclass(frozen=True)
@@ -174,34 +173,19 @@ class AblationTrainer:
         return next(size for size in verdict.sizes if size.size == large)
 
     def _try(self, ablation: Ablation, base: SizeCurve, before: SizeVerdict) -> AblationResult:
-        rule = self.experiment.settings.transfer
+        settings = self.experiment.settings
         try:
-            changed = self._changed(ablation)
-            if not self._same_at_base(changed):
-                (base,) = self._curves(changed, [self.experiment.settings.base])
-            (large,) = self._curves(changed, [self.large])
+            # Resolved anew, since a change may bring another search space; where trials run stays.
+            changed = resolve(ablation.apply(settings.raw))
+            changed = replace(changed, runner=settings.runner, launcher=settings.launcher)
+            experiment = replace(self.experiment, settings=changed)
+            if not self._same_at_base(experiment):
+                (base,) = self._curves(experiment, [settings.base])
+            (large,) = self._curves(experiment, [self.large])
         except ConfigError as error:
-            return judge_ablation(ablation, before, str(error), rule)
-        return judge_ablation(ablation, before, self._large(self._judge([base, large])), rule)
-
-    def _untaken(self, ablation: Ablation) -> str:
-        """What an ablation would change and a command does not take; empty where it takes all."""
-        settings = self.experiment.settings
-        by_plan = () if settings.scaled_by_user else ("parameterization", "optimizer")
-        for key in ablation.overrides:
-            group, _, name = key.partition(".")
-            asked = name if group == "train" else key
-            if group not in by_plan and not settings.runner.takes(asked):
-                return key
-        return ""
-
-    def _changed(self, ablation: Ablation) -> Experiment:
-        """The experiment with the ablation's change, trained where the study's own is."""
-        settings = self.experiment.settings
-        # Resolved anew, since a change may bring another search space; where trials run stays.
-        changed = resolve(ablation.apply(settings.raw))
-        changed = replace(changed, runner=settings.runner, launcher=settings.launcher)
-        return replace(self.experiment, settings=changed)
+            return judge_ablation(ablation, before, str(error), settings.transfer)
+        after = self._large(self._judge([base, large]))
+        return judge_ablation(ablation, before, after, settings.transfer)
 
     def _same_at_base(self, changed: Experiment) -> bool:
         """Whether the change changes nothing at the base, whose curve need not be trained again.
@@ -216,11 +200,25 @@ class AblationTrainer:
         # With the parameterization's name taken out of both, the rest must be equal.
         unlike = PluginSpec(name="")
         first, second = (replace(p.spec, parameterization=unlike) for p in prepared_specs)
-        return first == second and all(
-            _prescribed(prepared_specs[0], eta, self.best_log2)
-            == _prescribed(prepared_specs[1], eta, self.best_log2)
-            for eta in (self.best_log2["eta"], self.best_log2["eta"] + 1)
-        )
+        if first != second:
+            return False
+        for eta in (self.best_log2["eta"], self.best_log2["eta"] + 1):
+            hps = plain(Log2Hps({**self.best_log2, "eta": eta}))
+            before, after = ((p.prescriptions(hps), p.buffers(hps)) for p in prepared_specs)
+            if before != after:
+                return False
+        return True
+
+    def _untaken(self, ablation: Ablation) -> str:
+        """What an ablation would change and a command does not take; empty where it takes all."""
+        settings = self.experiment.settings
+        by_plan = () if settings.scaled_by_user else ("parameterization", "optimizer")
+        for key in ablation.overrides:
+            group, _, name = key.partition(".")
+            asked = name if group == "train" else key
+            if group not in by_plan and not settings.runner.takes(asked):
+                return key
+        return ""
 
     def _below_eps(self, sizes: Sequence[Size], output: Output) -> tuple[float, ...]:
         """The shares of entries that eps holds back at `sizes`, after short runs."""
@@ -240,59 +238,31 @@ class AblationTrainer:
     def _situation(self, curves: Sequence[SizeCurve], eps: tuple[float, ...]) -> FailedTransfer:
         """What is known before any ablation; `eps` are the shares of `below_eps`."""
         settings, base, large = self.experiment.settings, self.experiment.settings.base, self.large
-        hps = plain(self.best_log2)
-        if settings.scaled_by_user:
-            return self._own_situation(curves)
-        prepared = self.experiment.prepared(large)
-        plan = make_plan(prepared, base, large, hps, {})
-        rows = []
-        if large.width != base.width:
-            narrow = self.experiment.prepared(Size(width=base.width, depth=large.depth))
-            rows = explain(plan, narrow, prepared, hps)
-        heads = [_head(self.experiment.prepared(size), hps) for size in (base, large)]
+        hps, rows = plain(self.best_log2), list[Explained]()
+        parameters: Sequence[PlannedParameter] = ()
+        heads: list[AttentionScale] = []
+        if not settings.scaled_by_user:  # of a command that scales by itself nothing more is known
+            prepared = self.experiment.prepared(large)
+            plan = make_plan(prepared, base, large, hps, {})
+            parameters = plan.parameters
+            if large.width != base.width:
+                narrow = self.experiment.prepared(Size(width=base.width, depth=large.depth))
+                rows = explain(plan, narrow, prepared, hps)
+            for model in (self.experiment.prepared(base), prepared):
+                for op in [op for op in model.scaled_ops if op.kind == "attention"][:1]:
+                    logit = model.parameterization.scale_op(op, hps)["logit"]
+                    heads.append(AttentionScale(head_size=op.geometry["head_size"], logit=logit))
         return FailedTransfer(
             tree=settings.raw,
             best_log2=self.best_log2,
             base=base,
             large=large,
-            parameters=plan.parameters,
+            parameters=parameters,
             rows=rows,
-            attention=(heads[0], heads[1]) if heads[0] and heads[1] else None,
+            attention=(heads[0], heads[1]) if len(heads) == 2 else None,
             distances_to_divergence=(
                 distance_to_divergence(curves[0]),
                 distance_to_divergence(curves[1]),
             ),
             below_eps=(eps[0], eps[1]),
         )
-
-    def _own_situation(self, curves: Sequence[SizeCurve]) -> FailedTransfer:
-        """Likewise, of a command that scales by itself."""
-        return FailedTransfer(
-            tree=self.experiment.settings.raw,
-            best_log2=self.best_log2,
-            base=self.experiment.settings.base,
-            large=self.large,
-            parameters=(),
-            rows=[],
-            attention=None,
-            distances_to_divergence=(
-                distance_to_divergence(curves[0]),
-                distance_to_divergence(curves[1]),
-            ),
-            below_eps=(math.nan, math.nan),
-        )
-
-
-def _prescribed(prepared: PreparedSpec, eta: float, best_log2: Log2Hps) -> object:
-    """All that a model is trained with at one learning rate (log2)."""
-    hps = plain(Log2Hps({**best_log2, "eta": eta}))
-    return prepared.prescriptions(hps), prepared.buffers(hps)
-
-
-def _head(prepared: PreparedSpec, hps: PlainHps) -> AttentionScale | None:
-    """The first attention's head size and scale."""
-    for op in prepared.scaled_ops:
-        if op.kind == "attention":
-            logit = prepared.parameterization.scale_op(op, hps)["logit"]
-            return AttentionScale(head_size=op.geometry["head_size"], logit=logit)
-    return None

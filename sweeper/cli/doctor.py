@@ -11,9 +11,10 @@ import sys
 import sysconfig
 import tempfile
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from importlib import import_module, metadata
 from pathlib import Path
+from typing import ClassVar
 
 from packaging.requirements import Requirement
 
@@ -22,11 +23,13 @@ from sweeper.cli.next import NextCommand
 from sweeper.cli.output import DONE, Output
 from sweeper.config.command_line import DEFAULT_ROOT
 from sweeper.errors import BadInput, SweeperError, first_line
-from sweeper.launch.slurm_queue import partitions
-from sweeper.registry import groups
+from sweeper.launch.executor import Scheduled
+from sweeper.records import import_target
+from sweeper.registry import groups, plugins
 from sweeper.study.lock import StudyLock
 from sweeper.study.optuna_copy import check_storage
 from sweeper.study.study import Study, read_root
+from sweeper.table import Column, Table
 
 NOT_ABLE = 2
 """The exit code where no search can run."""
@@ -50,6 +53,8 @@ class Finding:
     needed: bool = False
     get: str | None = None
 
+    JSON_SHOWS: ClassVar = ("state",)
+
     @property
     def state(self) -> str:
         """In one word."""
@@ -59,57 +64,77 @@ class Finding:
 def doctor(root: str | None, storage: str | None, output: Output) -> int:
     """Look for everything and say what is here; 2 where no search can run."""
     folder = read_root(DEFAULT_ROOT if root is None else root)
-    findings = []
-    for finding in _findings(folder, storage):
-        output.say(f"{finding.state:8} {finding.name:16} {finding.what}")
-        if finding.get is not None and not finding.here:
-            output.say(f"{'':25} get it: {finding.get}")
-        findings.append(finding)
+    columns = [Column("state", left=True), Column("of", left=True), Column("what", left=True)]
+    table, findings = Table("", columns), list(_findings(folder, storage))
+    for finding in findings:
+        note = "" if finding.get is None or finding.here else f"get it: {finding.get}"
+        table.add(finding.state, finding.name, finding.what, note=note, subject=finding.name)
+    table.print(output.people)
     missing = [finding.name for finding in findings if finding.needed and not finding.here]
     able = not missing
-    found = "A search can run here." if able else f"No search can run: {', '.join(missing)}."
+    answer = "A search can run here." if able else f"No search can run: {', '.join(missing)}."
     demo = NextCommand.of("search", "experiment=demo", root=folder, why="to see a first search")
-    rows = [{**asdict(finding), "state": finding.state} for finding in findings]
-    document = {"able": able, "sweeper": __version__, "findings": rows}
-    output.end(found, {}, document, demo if able else None)
+    document = {"able": able, "sweeper": __version__, "findings": findings}
+    output.end(answer, {}, document, demo if able else None)
     return DONE if able else NOT_ABLE
 
 
+PIP = f"{shlex.quote(sys.executable)} -m pip install"
+"""The command that installs into the environment of this command."""
+
+
 def _findings(root: Path, storage: str | None) -> Iterator[Finding]:
-    yield _python()
-    yield _configs()
+    version, cores = platform.python_version(), os.cpu_count()
+    yield Finding(
+        name="python",
+        here=sys.version_info >= (3, 11),
+        needed=True,
+        what=f"{version} on {platform.system()} {platform.machine()}, {cores} cores",
+        get="uv python install 3.12, then install sweeper in its environment",
+    )
+    get = f"{PIP} --force-reinstall --no-deps sweeper=={__version__}"
+    try:
+        what = f"{__version__}, {sum(map(len, groups().values()))} configurations"
+        yield Finding(name="sweeper", here=True, needed=True, what=what)
+    except BadInput as error:
+        yield Finding(name="sweeper", here=False, needed=True, what=str(error), get=get)
     yield from _packages()
     yield from _torch()
-    yield _compiler()
+    # What torch.compile needs, which is used where it pays.
+    compiler = shutil.which(os.environ.get("CXX", "g++"))
+    header = Path(sysconfig.get_path("include")) / "Python.h"
+    lacks = [] if compiler else ["no C++ compiler"]
+    lacks += [] if header.is_file() else ["no headers of Python"]
+    what = ", ".join(lacks) + ": steps are not compiled" if lacks else str(compiler)
+    get = "apt-get install g++ python3-dev"
+    yield Finding(name="compiler", here=not lacks, what=what, get=get)
     yield from _root(root)
     if storage is not None:
-        yield _storage(storage)
-    yield _slurm()
-    yield from _extras()
-
-
-def _python() -> Finding:
-    version, cores = platform.python_version(), os.cpu_count()
-    able = sys.version_info >= (3, 11)
-    what = f"{version} on {platform.system()} {platform.machine()}, {cores} cores"
-    get = "uv python install 3.12, then install sweeper in its environment"
-    return Finding(name="python", here=able, needed=True, what=what, get=get)
-
-
-def _configs() -> Finding:
-    get = f"{_pip()} --force-reinstall --no-deps sweeper=={__version__}"
-    try:
-        count = sum(map(len, groups().values()))
-    except BadInput as error:
-        return Finding(name="sweeper", here=False, needed=True, what=str(error), get=get)
-    return Finding(
-        name="sweeper", here=True, needed=True, what=f"{__version__}, {count} configurations"
-    )
-
-
-def _pip() -> str:
-    """The command that installs into the environment of this command."""
-    return f"{shlex.quote(sys.executable)} -m pip install"
+        trouble = ""
+        try:
+            check_storage(storage)
+        except BadInput as error:
+            trouble = str(error)
+        what = trouble or "it can be used"
+        yield Finding(name="--storage", here=not trouble, needed=True, what=what)
+    # Whether the launchers whose jobs a scheduler runs would find one that answers.
+    for target in plugins().get("launcher", {}).values():
+        kind: object = import_target(target)
+        if isinstance(kind, Scheduled):
+            name = target.rpartition(".")[2]
+            try:
+                yield Finding(name=name, here=True, what=kind.available())
+            except (SweeperError, OSError, subprocess.SubprocessError) as error:
+                yield Finding(name=name, here=False, what=str(error))
+    # Optional packages, by the extra that brings them.
+    for requirement in _requirements():
+        for extra, use in USES.items():
+            # Of the extra alone: its marker holds with the extra, and not without.
+            marker = requirement.marker
+            if marker and marker.evaluate({"extra": extra}) and not marker.evaluate({"extra": ""}):
+                here, what = _package(requirement)
+                name, get = requirement.name, _install(requirement)
+                yield Finding(name=name, here=here, what=f"{what} (for {use})", get=get)
 
 
 def _requirements() -> list[Requirement]:
@@ -132,7 +157,7 @@ def _package(requirement: Requirement) -> tuple[bool, str]:
 
 
 def _install(requirement: Requirement) -> str:
-    return f"{_pip()} {shlex.quote(f'{requirement.name}{requirement.specifier}')}"
+    return f"{PIP} {shlex.quote(f'{requirement.name}{requirement.specifier}')}"
 
 
 def _packages() -> Iterator[Finding]:
@@ -155,7 +180,7 @@ def _packages() -> Iterator[Finding]:
 
 def _torch() -> Iterator[Finding]:
     """That torch computes, and the GPUs that it sees."""
-    get = f"{_pip()} 'torch>=2.6'"
+    get = f"{PIP} 'torch>=2.6'"
     try:
         torch = import_module("torch")
         # That it imports proves little: a broken build fails at the first product or gradient.
@@ -175,23 +200,12 @@ def _torch() -> Iterator[Finding]:
         yield Finding(name="GPU", here=False, what="none: trials run on the processor")
     elif torch.version.cuda is None:
         what = "there is a driver, but this torch is built for processors alone"
-        yield Finding(name="GPU", here=False, what=what, get=f"{_pip()} --force-reinstall torch")
+        yield Finding(name="GPU", here=False, what=what, get=f"{PIP} --force-reinstall torch")
     else:
         what = f"torch is built for CUDA {torch.version.cuda}, and sees no GPU"
         yield Finding(
             name="GPU", here=False, what=what, get="nvidia-smi  # says what the driver has"
         )
-
-
-def _compiler() -> Finding:
-    """What torch.compile needs, which is used where it pays."""
-    compiler = shutil.which(os.environ.get("CXX", "g++"))
-    header = Path(sysconfig.get_path("include")) / "Python.h"
-    lacks = [] if compiler else ["no C++ compiler"]
-    lacks += [] if header.is_file() else ["no headers of Python"]
-    what = ", ".join(lacks) + ": steps are not compiled" if lacks else str(compiler)
-    get = "apt-get install g++ python3-dev"
-    return Finding(name="compiler", here=not lacks, what=what, get=get)
 
 
 def _root(root: Path) -> Iterator[Finding]:
@@ -205,50 +219,14 @@ def _root(root: Path) -> Iterator[Finding]:
             free = shutil.disk_usage(temporary).free / 2**30
             what = f"{root} can be written, {free:.0f} GiB free"
             yield Finding(name="root", here=True, needed=True, what=what)
-            yield _journal(Path(temporary) / "study")
+            try:
+                with StudyLock(study := Path(temporary) / "study"), Study.open(study) as kept:
+                    trouble = "; ".join(kept.notices)
+            except SweeperError as error:
+                trouble = str(error)
+            journal = f"optuna {metadata.version('optuna')} keeps its journal in a study's folder"
+            what = trouble or journal
+            yield Finding(name="storage", here=not trouble, needed=True, what=what)
     except OSError as error:
         what = f"{root} cannot be written ({error.strerror or error}): try another folder"
         yield Finding(name="root", here=False, needed=True, what=what, get=get)
-
-
-def _journal(folder: Path) -> Finding:
-    try:
-        with StudyLock(folder), Study.open(folder) as study:
-            trouble = "; ".join(study.notices)
-    except SweeperError as error:
-        trouble = str(error)
-    version = metadata.version("optuna")
-    what = trouble or f"optuna {version} keeps its journal in a study's folder"
-    return Finding(name="storage", here=not trouble, needed=True, what=what)
-
-
-def _storage(url: str) -> Finding:
-    """A storage of the user's own, asked for by name."""
-    try:
-        check_storage(url)
-    except BadInput as error:
-        return Finding(name="--storage", here=False, needed=True, what=str(error))
-    return Finding(name="--storage", here=True, needed=True, what="it can be used")
-
-
-def _slurm() -> Finding:
-    """Whether launcher=slurm would find a cluster that answers."""
-    if shutil.which("sbatch") is None:
-        return Finding(name="Slurm", here=False, what="no sbatch: launcher=slurm cannot run")
-    try:
-        names = ", ".join(partitions())
-    except (SweeperError, OSError, subprocess.SubprocessError) as error:
-        return Finding(name="Slurm", here=False, what=f"it does not answer: {error}")
-    return Finding(name="Slurm", here=True, what=f"partitions {names}")
-
-
-def _extras() -> Iterator[Finding]:
-    """Optional packages, by the extra that brings them."""
-    for requirement in _requirements():
-        for extra, use in USES.items():
-            # Of the extra alone: its marker holds with the extra, and not without.
-            marker = requirement.marker
-            if marker and marker.evaluate({"extra": extra}) and not marker.evaluate({"extra": ""}):
-                here, what = _package(requirement)
-                name, get = requirement.name, _install(requirement)
-                yield Finding(name=name, here=here, what=f"{what} (for {use})", get=get)

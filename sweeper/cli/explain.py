@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 from sweeper.cli.next import Invocation
 from sweeper.cli.output import DONE, Output
@@ -21,19 +20,31 @@ from sweeper.plan.explain import tied_readouts
 from sweeper.plan.plan import make_plan
 from sweeper.records import to_json
 from sweeper.report import console as show
-from sweeper.report.table import Column, Table
 from sweeper.study.study import Study
+from sweeper.table import Column, Table
 from sweeper.trial import defaults, plain
 from sweeper.verdict.ladder import Size
 
 # `sweeper explain --from`: what the multipliers of a published model stand for.
 
 
-def explain_published(path: Path, words: Sequence[str], output: Output) -> int:
-    """Parameterization and base of a config.json, and our muP from that base beside it."""
-    if words:
-        raise BadInput(f"--from reads one file, and takes no settings: {' '.join(words)}")
-    model = Published.of(_fields(path))
+def explain_published(path: Path, overrides: Sequence[str], output: Output) -> int:
+    """Parameterization and base of a config.json, and our muP from that base beside it.
+
+    `path` is the file, or a folder with it; BadInput where it is none.
+    """
+    if overrides:
+        raise BadInput(f"--from reads one file, and takes no settings: {' '.join(overrides)}")
+    file = path / "config.json" if path.is_dir() else path
+    try:
+        fields = json.loads(file.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise BadInput(f"{file} cannot be read: {error.strerror or error}") from error
+    except ValueError as error:
+        raise BadInput(f"{file} is no JSON: {error}") from error
+    if not isinstance(fields, Mapping):
+        raise BadInput(f"{file} is no configuration: a JSON object is expected")
+    model = Published.of(fields)
     shape = model.shape
     sizes = f"width {shape.width}, {shape.depth} layers, heads of {shape.head_size}"
     output.say(f"{path}: {model.family}, {sizes}")
@@ -45,7 +56,7 @@ def explain_published(path: Path, words: Sequence[str], output: Output) -> int:
         f"muP from width {model.base_width}, depth {model.base_depth}, every constant 1",
         [Column("", left=True), *map(Column, names.values())],
     )
-    for row in model.ours():
+    for row in model.ours:
         table.add(row["what"], *(row.get(name) for name in names))
     table.print(output.people)
     output.say(
@@ -55,20 +66,6 @@ def explain_published(path: Path, words: Sequence[str], output: Output) -> int:
     )
     output.document(to_json(model))
     return DONE
-
-
-def _fields(path: Path) -> Mapping[str, Any]:
-    """The JSON object in the file, or in the config.json of a folder; BadInput where it is none."""
-    file = path / "config.json" if path.is_dir() else path
-    try:
-        fields = json.loads(file.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise BadInput(f"{file} cannot be read: {error.strerror or error}") from error
-    except ValueError as error:
-        raise BadInput(f"{file} is no JSON: {error}") from error
-    if not isinstance(fields, Mapping):
-        raise BadInput(f"{file} is no configuration: a JSON object is expected")
-    return fields
 
 
 def explain(
@@ -103,8 +100,6 @@ def explain(
     for line in tied:
         output.say(f"- {line}")
     parameterization = settings.plugin_spec("parameterization").name
-    found = f"{parameterization} prescribes {len(plan.parameters)} parameters for {plan.target}; "
-    found += "nothing was trained or written."
     document = {
         "parameterization": plan.parameterization,
         "base": {"width": base.width, "depth": base.depth},
@@ -117,7 +112,9 @@ def explain(
         "tied_readouts": tied,
     }
     why = "to see that it holds in short runs"
-    output.end(found, {}, document, invocation.again("check", settings, why=why))
+    answer = f"{parameterization} prescribes {len(plan.parameters)} parameters for {plan.target}; "
+    answer += "nothing was trained or written."
+    output.end(answer, {}, document, invocation.again("check", settings, why=why))
     return DONE
 
 

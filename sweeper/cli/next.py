@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import math
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import yaml  # type: ignore[import-untyped]
 
+from sweeper.check.judge import MEASURED, CheckRecord
 from sweeper.config.command_line import root_flag, split_user_command, without_root
-from sweeper.files import try_json
-from sweeper.report.documents import number, takes
+from sweeper.plan.plan import TransferPlan
+from sweeper.records import from_json
+from sweeper.report.documents import Searched, Validation, read_document, takes
 from sweeper.study.lock import live_holder
 from sweeper.study.optuna_copy import redact_word
+from sweeper.study.setup import read_setup
+from sweeper.verdict.judge import Verdict
 from sweeper.verdict.ladder import LADDER_AXES
 
 if TYPE_CHECKING:
@@ -23,8 +27,8 @@ if TYPE_CHECKING:
 
 WIDENED = 4
 """A target's width where none has been named: so many times the base's."""
-DEFAULT_WIDTHS = [32, 64, 128, 256]
-DEFAULT_LADDER = {"widths": DEFAULT_WIDTHS, "depths": [], "seeds": 2, "step": 0.5, "span": 2.0}
+DEFAULT_WIDTHS = (32, 64, 128, 256)
+DEFAULT_LADDER = {"widths": [*DEFAULT_WIDTHS], "depths": [], "seeds": 2, "step": 0.5, "span": 2.0}
 """What the configuration says of ladders where nobody has said anything."""
 SMALL = 64
 """Up to this base a ladder above it is cheap; the default's widths are cheap above larger ones."""
@@ -64,18 +68,15 @@ class NextCommand:
         return cls(verb=verb, arguments=(*named, *kept, *folder), why=why)
 
     @classmethod
-    def recorded(cls, record: Mapping[str, Any] | None, why: str) -> NextCommand | None:
-        """The command that made a record, as typed but for --json, which is for programs.
+    def recorded(cls, line: object, why: str) -> NextCommand | None:
+        """A command from the `line` that a record keeps, without --json, which is for programs.
 
-        None where the record keeps no command, or is damaged.
+        None where a record keeps no command, or one that no shell reads.
         """
         try:
-            words = shlex.split(str((record or {}).get("command") or ""))
+            _, verb, *rest = shlex.split(line if isinstance(line, str) else "")
         except ValueError:
             return None
-        if len(words) < 2:
-            return None
-        _, verb, *rest = words
         at = rest.index("--") if "--" in rest else len(rest)
         arguments = tuple(word for word in rest[:at] if word != "--json")
         return cls(verb=verb, arguments=arguments, user_command=tuple(rest[at + 1 :]), why=why)
@@ -169,27 +170,35 @@ def next_of(folder: Path) -> NextCommand | None:
     if live_holder(folder) is not None:
         why = "to see how far it is"
         return NextCommand.of("status", "--watch", study=name, root=root, why=why)
-    search = try_json(folder / "search.json")
-    if not search.get("finished"):
-        return NextCommand.recorded(search.get("provenance"), "to go on with the search")
-    if not math.isfinite(number(search.get("objective"))):
+    notes: list[str] = []  # what is damaged is named by the verb that shows it
+    searched = read_document(folder / "search.json", Searched.read, notes)
+    if searched is None:
         return None
-    plans = sorted(folder.glob("transfer/*/plan.json"), key=lambda one: one.stat().st_mtime_ns)
-    if not plans:
-        width = int(number((search.get("base") or {}).get("width")) or 1)
-        return first_transfer(folder, width)
-    plan = try_json(plans[-1])
-    command = NextCommand.recorded(plan.get("source"), "to plan it again")
-    return after_plan(folder, plans[-1].parent, plan, command)
+    if not searched.finished:
+        return NextCommand.recorded(searched.command, "to go on with the search")
+    if not math.isfinite(searched.conclusion.objective):
+        return None
+    for path in sorted(folder.glob("transfer/*/plan.json"), key=_age):
+        plan = read_document(path, lambda record: from_json(TransferPlan, record), notes)
+        if plan is not None:
+            command = NextCommand.recorded(plan.source.get("command"), "to plan it again")
+            validation = read_document(path.parent / "validation.json", Validation.read, notes)
+            return after_plan(folder, path.parent, plan, command, validation)
+    return first_transfer(folder, searched.base.width if searched.base else 1)
+
+
+def _age(path: Path) -> int:
+    return -path.stat().st_mtime_ns
 
 
 def first_transfer(folder: Path, width: int, config_dir: Path | None = None) -> NextCommand:
-    """The transfer after a search at `width`, validated by 45 to 75 runs at cheap widths.
+    """What follows a search at `width`: its transfer, validated by 45 to 75 runs at cheap widths.
 
-    What the study's own configuration says of ladders stays.
+    What the study's own configuration says of ladders stays. Rules that a coordinate check has
+    found wrong are looked at first.
     """
     target = WIDENED * width
-    return NextCommand.of(
+    return failed_check(folder) or NextCommand.of(
         "transfer",
         "--to-width",
         str(target),
@@ -202,15 +211,30 @@ def first_transfer(folder: Path, width: int, config_dir: Path | None = None) -> 
     )
 
 
+def failed_check(folder: Path) -> NextCommand | None:
+    """The command that shows where the newest coordinate check of the study's setup failed."""
+    setup = read_setup(folder)
+    for path in sorted(folder.glob("check/*.json"), key=_age):
+        record = None
+        if path.name in ("check.json", "transfer.json"):
+            record = read_document(path, lambda record: from_json(CheckRecord, record), [])
+        if record and setup and (record.spec, record.measured) == (setup.digest, MEASURED):
+            failed = any(check.answer == "fail" for check in record.axes)
+            why = "to see where the coordinate check fails"
+            return NextCommand.recorded(record.command, why) if failed else None
+    return None
+
+
 def _cheap_ladders(folder: Path, width: int, target: int) -> list[str]:
     """Overrides for cheap ladders from `width`, none wider than `target`.
 
     None where the study's own configuration says anything of ladders.
     """
     try:
-        transfer = yaml.safe_load(_config(folder))["transfer"]
-    except (yaml.YAMLError, KeyError, TypeError):
-        transfer = {}
+        tree = yaml.safe_load(_config(folder))
+        transfer, head_size = tree["transfer"], int(tree["model"].get("head_size") or 1)
+    except (yaml.YAMLError, KeyError, TypeError, AttributeError, ValueError):
+        transfer, head_size = {}, 1
     if any(transfer.get(key) != value for key, value in DEFAULT_LADDER.items()):
         return []
     widths: list[int] = []
@@ -220,8 +244,10 @@ def _cheap_ladders(folder: Path, width: int, target: int) -> list[str]:
         widths = [size for size in (width, 2 * width, 4 * width, *far) if size <= target]
         widths = widths if len(widths) > 1 else [width, target]
     elif width < target:
-        within = [size for size in DEFAULT_WIDTHS if size <= target]
-        widths = within if within != DEFAULT_WIDTHS else []
+        # A width that no head fits into is none of the default's either.
+        default = [size for size in DEFAULT_WIDTHS if size % head_size == 0]
+        within = [size for size in default if size <= target]
+        widths = within if within != default else []
     named = [f"transfer.widths=[{','.join(map(str, widths))}]"] * bool(widths)
     return [*named, "transfer.seeds=3", "transfer.step=1"]
 
@@ -229,99 +255,91 @@ def _cheap_ladders(folder: Path, width: int, target: int) -> list[str]:
 def after_plan(
     folder: Path,
     place: Path,
-    plan: Mapping[str, Any],
+    plan: TransferPlan,
     command: NextCommand | None,
-    validation: Mapping[str, Any] | None = None,
+    validation: Validation | None,
 ) -> NextCommand | None:
-    """The command after the `command` that left a plan, and maybe a verdict, in `place`.
+    """The command after the `command` that left a `plan`, and maybe a `validation`, in `place`.
 
-    Validation, the cause of a failure, what would settle a doubt, the trend, or files for another
-    trainer. `validation` is the verdict's record (None: the one on eta that lies beside the plan).
+    A check that failed, validation, the cause of a failure, what would settle a doubt, the trend,
+    or files for another trainer.
     """
-    if validation is None:
-        validation = try_json(place / "validation.json")
-    axes = {str(axis.get("axis")): axis for axis in validation.get("axes") or ()}
-    if not axes:
+    verdicts = validation.verdicts if validation else ()
+    if validation is None or not verdicts:
+        if failed := failed_check(folder):
+            return failed
         if command is None or command.validates:
             return command and replace(command, why="to validate the transfer")
-        ladders = _ladders_of_plan(folder, plan, command)
+        of_ladders = tuple(
+            f"transfer.{key}=" for key in (*LADDER_AXES.values(), *DEFAULT_LADDER, "sizes")
+        )
+        ladders: list[str] = []
+        if not any(word.lstrip("+").startswith(of_ladders) for word in command.arguments):
+            ladders = _cheap_ladders(folder, plan.base.width, plan.target.width)
         return command.with_arguments("--validate", *ladders, why="to validate the transfer")
     if command is not None and not command.validates:
         # A transfer that only plans says nothing of the ladders that the verdict is on.
-        trained = NextCommand.recorded(validation, command.why)
+        trained = NextCommand.recorded(validation.command, command.why)
         command = trained or command.with_arguments("--validate", why=command.why)
-    if validation.get("hyperparameter", "eta") == "eta":
-        for axis in ("width", "depth"):
-            if axes.get(axis, {}).get("answer") == "fails" and not _diagnosed(folder, place, axis):
-                why = f"to find out why it fails over {axis}"
-                return NextCommand.of(
-                    "diagnose", "--over", axis, study=folder.name, root=folder.parent, why=why
-                )
-    if settling := _settling(folder, list(axes.values()), command):
+    failing = [verdict.axis for verdict in verdicts if verdict.answer == "fails"]
+    for axis in ("width", "depth") if validation.hyperparameter == "eta" else ():
+        diagnosis, judged = folder / f"transfer/diagnosis-{axis}.json", place / "validation.json"
+        # A verdict that was judged since then has not been diagnosed.
+        old = diagnosis.exists() and judged.exists() and _age(diagnosis) > _age(judged)
+        if axis in failing and (old or not diagnosis.exists()):
+            why = f"to find out why it fails over {axis}"
+            return NextCommand.of(
+                "diagnose", "--over", axis, study=folder.name, root=folder.parent, why=why
+            )
+    if not failing and (failed := failed_check(folder)):
+        return failed
+    if settling := _settling(folder, verdicts, command):
         return settling
-    targets = [axis["target"] for axis in axes.values() if axis.get("target")]
-    asked = [str(override) for target in targets for override in target.get("settle") or ()]
-    if command is not None and asked:
-        return command.with_arguments(*asked, why="to find out whether it holds at the target")
-    if {part.get("answer") for part in (*axes.values(), *targets)} != {"holds"}:
+    targets = [verdict.target for verdict in verdicts if verdict.target]
+    settle = [override for target in targets for override in target.settle]
+    if command is not None and settle:
+        return command.with_arguments(*settle, why="to find out whether it holds at the target")
+    if {*(v.answer for v in verdicts), *(t.answer for t in targets)} != {"holds"}:
         return None
-    if not plan.get("parameters"):
-        target = (plan.get("source") or {}).get("target_command") or ()
-        words = tuple(map(str, target))
+    if not plan.parameters:
+        target_command = tuple(map(str, plan.source.get("target_command") or ()))
         why = "to train the target"
-        return NextCommand(verb="", user_command=words, why=why) if words else None
-    width, depth = (str(plan["target"][key]) for key in ("width", "depth"))
+        return (
+            NextCommand(verb="", user_command=target_command, why=why) if target_command else None
+        )
     return NextCommand.of(
         "export",
-        *("--to", "pytorch", "--to-width", width, "--to-depth", depth),
+        *("--to", "pytorch", "--to-width", str(plan.target.width)),
+        *("--to-depth", str(plan.target.depth)),
         study=folder.name,
         root=folder.parent,
         why="to use the plan in a trainer",
     )
 
 
-def _ladders_of_plan(folder: Path, plan: Mapping[str, Any], command: NextCommand) -> list[str]:
-    """Overrides for cheap ladders of a plan; none where its `command` says anything of ladders."""
-    keys = (*LADDER_AXES.values(), *DEFAULT_LADDER, "sizes")
-    of_ladders = tuple(f"transfer.{key}=" for key in keys)
-    if any(word.lstrip("+").startswith(of_ladders) for word in command.arguments):
-        return []
-    sizes = [number((plan.get(key) or {}).get("width")) for key in ("base", "target")]
-    if not all(map(math.isfinite, sizes)):
-        return []
-    return _cheap_ladders(folder, *map(int, sizes))
-
-
-def _diagnosed(folder: Path, place: Path, axis: str) -> bool:
-    """Whether a failure was diagnosed since it was judged."""
-    found, judged = folder / f"transfer/diagnosis-{axis}.json", place / "validation.json"
-    if not (found.exists() and judged.exists()):
-        return found.exists()
-    return found.stat().st_mtime_ns >= judged.stat().st_mtime_ns
-
-
 def _settling(
-    folder: Path, axes: Sequence[Mapping[str, Any]], command: NextCommand | None
+    folder: Path, verdicts: Sequence[Verdict], command: NextCommand | None
 ) -> NextCommand | None:
     """The command that would settle the open verdicts; None where none is known to."""
     asked: dict[str, float] = {}
-    for key, value in (word.split("=", 1) for axis in axes for word in _settled_by(axis)):
+    for key, text in (override.split("=", 1) for each in verdicts for override in each.settle):
         least = min if key == "transfer.step" else max
-        asked[key] = least(asked.get(key, number(value)), number(value))
+        asked[key] = least(asked.get(key, float(text)), float(text))
     why = "to settle what cannot be said yet"
-    searched = NextCommand.recorded(try_json(folder / "search.json").get("provenance"), why)
     steps = asked.pop("train.steps", None)
     # A study's steps are part of its trials: longer ones are another study's.
-    if steps and searched and searched.verb == "search" and takes(_config(folder), "steps"):
-        longer = _written(steps)
-        name = f"{folder.name[:80]}-{longer}-steps"
-        return searched.as_new_study(name, f"train.steps={longer}", why=why)
+    if steps and takes(_config(folder), "steps"):
+        searched = read_document(folder / "search.json", Searched.read, [])
+        command_before = NextCommand.recorded(searched.command, why) if searched else None
+        if command_before and command_before.verb == "search":
+            name = f"{folder.name[:80]}-{_written(steps)}-steps"
+            return command_before.as_new_study(name, f"train.steps={_written(steps)}", why=why)
     if not asked or command is None:
         return None
     settled = [
-        f"transfer.{LADDER_AXES[axis['axis']]}=[]"
-        for axis in axes
-        if not _settled_by(axis) and axis.get("axis") in LADDER_AXES
+        f"transfer.{LADDER_AXES[verdict.axis]}=[]"
+        for verdict in verdicts
+        if not verdict.settle and verdict.axis in LADDER_AXES
     ]
     changes = [f"{key}={_written(value)}" for key, value in asked.items()]
     return command.with_arguments(*changes, *settled, why=why)
@@ -334,10 +352,3 @@ def _config(folder: Path) -> str:
 
 def _written(value: float) -> str:
     return f"{value:.0f}" if value == round(value) else f"{value:g}"
-
-
-def _settled_by(axis: Mapping[str, Any]) -> list[str]:
-    """What would settle an axis, as overrides; earlier records have the seeds alone."""
-    if (seeds := (axis.get("seed_advice") or {}).get("seeds")) and not axis.get("settle"):
-        return [f"transfer.seeds={seeds}"]
-    return [str(word) for word in axis.get("settle") or () if "=" in str(word)]

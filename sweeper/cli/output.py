@@ -50,7 +50,7 @@ class Output:
 
     def end(
         self,
-        found: str,
+        answer: str,
         places: Mapping[str, object],
         document: Mapping[str, Any],
         *next_commands: NextCommand | None,
@@ -64,7 +64,7 @@ class Output:
         damaged = {str(path): why for path, why in take_damaged().items()}
         told = "\n".join(self._notes)
         self.notes([f"{path}: {why}" for path, why in damaged.items() if path not in told])
-        self.say(found)
+        self.say(answer)
         if places:
             where = "; ".join(f"{what}: {path}" for what, path in places.items())
             self.say(f"{where[0].upper()}{where[1:]}")
@@ -114,9 +114,9 @@ def failures(results: Iterable[Result], runner: Mapping[str, Any]) -> list[str]:
 
 def diverged(results: Iterable[Result]) -> list[str]:
     """How many trials diverged, and at how low an eta: a point of a line that is not there."""
-    found = [result for result in results if result.status == "diverged"]
-    if not found:
+    runs = [result for result in results if result.status == "diverged"]
+    if not runs:
         return []
-    etas = [r.trial.log2_hps["eta"] for r in found if "eta" in r.trial.log2_hps]
+    etas = [run.trial.log2_hps["eta"] for run in runs if "eta" in run.trial.log2_hps]
     where = f", the lowest at eta 2^{min(etas):g}" if etas else ""
-    return [f"{len(found)} trial{'s' * (len(found) > 1)} diverged{where}; such a loss is infinite"]
+    return [f"{len(runs)} trial{'s' * (len(runs) > 1)} diverged{where}; such a loss is infinite"]

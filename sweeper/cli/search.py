@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import tempfile
 import time
+from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -22,7 +23,7 @@ from sweeper.files import write_json, write_summed
 from sweeper.launch.executor import Scheduled
 from sweeper.records import to_json
 from sweeper.report import console as show
-from sweeper.report.cost import Cost, flops_of
+from sweeper.report.cost import Cost, flops_of, keep_flops
 from sweeper.report.drawing import save
 from sweeper.report.figures import pairs_figure
 from sweeper.report.page import write_report
@@ -74,10 +75,27 @@ def search(
         if lock.previous is not None:
             output.tell(f"The last driver of this study ({lock.previous}) was killed; going on.")
         with Study.open(settings.folder, settings.storage) as study:
-            _withdraw_changed(settings, study)
+            # The conclusion of an earlier search of other settings is withdrawn.
+            earlier: Tree = {}
+            with suppress(BadInput):  # there is none, or it cannot be read
+                earlier = read_tree(settings.folder / "config.yaml", ())
+            others = []
+            for group in SEARCHED if earlier else ():
+                old, new = earlier.get(group) or {}, settings.raw.get(group) or {}
+                keys = sorted(
+                    key for key in old.keys() | new.keys() if old.get(key) != new.get(key)
+                )
+                others += [f"{group}.{key}" for key in keys]
+            if others:
+                (settings.folder / "search.json").unlink(missing_ok=True)
+                study.describe(dict.fromkeys(("best", "loss", "loss_error", "loss_of")))
+                study.notices.append(
+                    f"the study was searched with other values of {', '.join(others)} before: "
+                    "those trials are kept, and count where they are the same"
+                )
             if changed := changed_code(experiment, study):
-                earlier = "earlier trials are of other code, and not used"
-                output.tell(f"Note: {', '.join(changed)} changed: {earlier}")
+                unused = "earlier trials are of other code, and not used"
+                output.tell(f"Note: {', '.join(changed)} changed: {unused}")
             # The study keeps its configuration under its own name, and no password.
             storage = None if settings.storage is None else redact(settings.storage)
             kept = {**settings.raw, "study": {"name": settings.name, "storage": storage}}
@@ -104,6 +122,7 @@ def search(
             output.tell_speed(study.results(), since=start)
         if conclusion.pairs:
             save(pairs_figure(to_json(conclusion)), settings.folder / "pairs")
+        keep_flops(settings.folder, {result.trial.spec for result in study.results()})
         write_report(settings.folder)
     show.conclusion(output.people, conclusion, settings.space)
     output.notes(notes)
@@ -142,26 +161,6 @@ def _note_command(settings: Settings, output: Output) -> None:
         )
 
 
-def _withdraw_changed(settings: Settings, study: Study) -> None:
-    """Remove the conclusion of an earlier search of other settings, and say which have changed."""
-    try:
-        earlier = read_tree(settings.folder / "config.yaml", ())
-    except BadInput:  # there is none, or it cannot be read
-        return
-    changed = []
-    for group in SEARCHED:
-        old, new = earlier.get(group) or {}, settings.raw.get(group) or {}
-        keys = sorted(key for key in old.keys() | new.keys() if old.get(key) != new.get(key))
-        changed += [f"{group}.{key}" for key in keys]
-    if changed:
-        (settings.folder / "search.json").unlink(missing_ok=True)
-        study.describe(dict.fromkeys(("best", "loss", "loss_error", "loss_of")))
-        study.notices.append(
-            f"the study was searched with other values of {', '.join(changed)} before: those "
-            "trials are kept, and count where they are the same"
-        )
-
-
 def run_search(experiment: Experiment, study: Study, output: Output, *, wait: bool) -> Conclusion:
     """Train what the study lacks, `search.json` written after every batch.
 
@@ -180,13 +179,13 @@ def run_search(experiment: Experiment, study: Study, output: Output, *, wait: bo
             for result in study.results()
         )
 
-    told = any_ended()
+    are_losses_said = any_ended()
 
     def after_batch(conclusion: Conclusion, finished: bool) -> None:
-        nonlocal told
+        nonlocal are_losses_said
         write_json(path, _search_record(settings, conclusion, finished=finished))
-        if not told and any_ended():
-            told = True
+        if not are_losses_said and any_ended():
+            are_losses_said = True
             say_losses(settings, output, study.results())
 
     with progress(settings, output, "search", planned, known=known) as monitor:
@@ -255,8 +254,8 @@ def _dry_run(settings: Settings, invocation: Invocation, output: Output, *, new_
         trial = experiment.trial(settings.base, defaults(settings.space), 0, "dry run")
         finished = 0
         if settings.folder.is_dir():  # failed trials are tried again
-            held = replay_search(experiment, Study.read(settings.folder).get)[0].results
-            finished = sum(result.status != "failed" for result in held)
+            history, _ = replay_search(experiment, Study.read(settings.folder).get)
+            finished = sum(result.status != "failed" for result in history.results)
     parameters = settings.runner.parameters(spec)
     facts = (
         f"{'' if parameters is None else f'{parameters:,} parameters a trial, '}"
@@ -288,8 +287,8 @@ def _dry_run(settings: Settings, invocation: Invocation, output: Output, *, new_
         output.say(f"\nThe batch script of the first {jobs} jobs:\n{record['script']}")
     planned = sum(phase.trials for phase in phases)
     left = max(0, planned - finished)
-    found = f"{left} of {planned} trials are to be trained; nothing was written."
+    answer = f"{left} of {planned} trials are to be trained; nothing was written."
     flags = ["--new-setup"] * new_setup
     next_command = invocation.again("search", settings, *flags, why="to train them")
-    output.end(found, {}, record, next_command)
+    output.end(answer, {}, record, next_command)
     return DONE

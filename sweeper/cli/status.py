@@ -18,10 +18,10 @@ from sweeper.records import from_json
 from sweeper.registry import studies
 from sweeper.report.documents import Documents, Searched, read_document
 from sweeper.report.progress import Snapshot
-from sweeper.report.table import duration
 from sweeper.study.lock import Holder, live_holder, request_cancel
 from sweeper.study.setup import trials_of
 from sweeper.study.study import Study
+from sweeper.table import Column, Table, duration
 
 
 def status(name: str | None, root: Path, output: Output, *, watch: bool = False) -> int:
@@ -31,13 +31,35 @@ def status(name: str | None, root: Path, output: Output, *, watch: bool = False)
         state = study_state(root / study)
         if watch:
             output.people.clear()
-        _show_state(study, state, output)
-        end = _stand(state)
+        counts = ", ".join(f"{count} {status}" for status, count in state["trials"].items())
+        output.say(f"Study {study}: {counts or 'no trials yet'}")
+        for phase, count in state["phases"].items():
+            output.say(f"  {phase}: {count} trials")
+        if state["other_setups"]:
+            output.say(f"  of other setups: {state['other_setups']} trials, which count no more")
+        if math.isfinite(state["objective"]):
+            loss = f"{state['objective']:.4f} nats ({state['basis']})"
+            output.say(f"Training loss of the best configuration: {loss}")
+        elif math.isfinite(state["best"]):
+            output.say(f"Least training loss of one trial: {state['best']:.4f} nats")
+        output.notes(state["notes"])
+        show_jobs(state, output)
+        driver, progress = state["driver"], state["progress"]
+        if driver is None:
+            again = "not finished: run the same `sweeper search` command again to go on"
+            end = "finished" if state["search_finished"] else again
+            end = f"No driver is running; the search is {end}."
+        elif progress is None:
+            end = f"Running ({driver}): starting"
+        else:
+            left = "" if progress.left is None else f", about {duration(progress.left)} left"
+            count = f"{progress.done}/{progress.total} trials"
+            end = f"Running ({driver}): {progress.where()}: {count}{left}"
         waiting = {"queued", "running"} & state["job_trials"].keys()
-        if not watch or (state["driver"] is None and not waiting):
+        if not watch or (driver is None and not waiting):
             break
         output.say(end)
-        time.sleep(2 if state["driver"] else 10)
+        time.sleep(2 if driver else 10)
     others = [other for other in studies(root) if other != study]
     if others and name is None:
         output.say(f"Other studies: {', '.join(others)}")
@@ -78,38 +100,8 @@ def study_state(folder: Path) -> dict[str, Any]:
         "driver": None if driver is None else str(driver),
         "progress": progress,
         **jobs_state(folder, progress),
-        "search_finished": searched is not None and bool(searched.record.get("finished")),
+        "search_finished": searched is not None and searched.finished,
     }
-
-
-def _show_state(name: str, state: dict[str, Any], output: Output) -> None:
-    counts = ", ".join(f"{count} {word}" for word, count in state["trials"].items())
-    output.say(f"Study {name}: {counts or 'no trials yet'}")
-    for phase, count in state["phases"].items():
-        output.say(f"  {phase}: {count} trials")
-    if state["other_setups"]:
-        output.say(f"  of other setups: {state['other_setups']} trials, which count no more")
-    if math.isfinite(state["objective"]):
-        loss = f"{state['objective']:.4f} nats ({state['basis']})"
-        output.say(f"Training loss of the best configuration: {loss}")
-    elif math.isfinite(state["best"]):
-        output.say(f"Least training loss of one trial: {state['best']:.4f} nats")
-    output.notes(state["notes"])
-    show_jobs(state, output)
-
-
-def _stand(state: dict[str, Any]) -> str:
-    """Whether a driver runs, and how far it is."""
-    running: Snapshot | None = state["progress"]
-    if state["driver"] is None:
-        again = "not finished: run the same `sweeper search` command again to go on"
-        finished = "finished" if state["search_finished"] else again
-        return f"No driver is running; the search is {finished}."
-    if running is None:
-        return f"Running ({state['driver']}): starting"
-    time_left = "" if running.left is None else f", about {duration(running.left)} left"
-    count = f"{running.done}/{running.total} trials"
-    return f"Running ({state['driver']}): {running.where()}: {count}{time_left}"
 
 
 def report(name: str | None, root: Path, output: Output) -> int:
@@ -122,19 +114,19 @@ def report(name: str | None, root: Path, output: Output) -> int:
     path = write_report(folder, documents)
     output.notes(documents.notices)
     document = {"study": folder.name, "report": str(path)}
-    found = f"Study {folder.name}: {headline(documents)}."
-    output.end(found, {"report": path}, document, next_of(folder))
+    headlined = f"Study {folder.name}: {headline(documents)}."
+    output.end(headlined, {"report": path}, document, next_of(folder))
     return DONE
 
 
 def driver_progress(folder: Path, driver: Holder | None, notes: list[str]) -> Snapshot | None:
-    """What the live driver last told of itself; None without one. `notes` gets what is damaged.
+    """What the live driver last said of itself; None without one. `notes` gets what is damaged.
 
     What an earlier driver left is not this one's progress.
     """
+    path = folder / "progress.json"
     if driver is None:
         return None
-    path = folder / "progress.json"
     progress = read_document(path, lambda record: from_json(Snapshot, record), notes)
     return progress if progress and progress.updated >= driver.started else None
 
@@ -158,18 +150,21 @@ def jobs_state(folder: Path, progress: Snapshot | None = None) -> dict[str, Any]
 
 
 def show_jobs(state: dict[str, Any], output: Output) -> None:
-    """The jobs, a line each."""
+    """The jobs, a row each."""
     if state["trouble"]:
         output.say(f"Jobs: nothing is known of them: {state['trouble']}")
-    counts = ", ".join(f"{count} {word}" for word, count in state["job_trials"].items())
-    if state["jobs"]:
-        output.say(f"Jobs: {len(state['jobs'])}; their trials: {counts}")
+    if not state["jobs"]:
+        return
+    counts = ", ".join(f"{count} {stage}" for stage, count in state["job_trials"].items())
+    left = [Column(name, left=True) for name in ("job", "state", "on", "since")]
+    table = Table(
+        f"Jobs: {len(state['jobs'])}; their trials: {counts}",
+        [*left, Column("trials"), Column("done", form=".0%")],
+    )
     for job in state["jobs"]:
-        node = f" on {job.node}" if job.node else ""
-        since = f" since {job.since}" if job.since else ""
-        done = f", {100 * job.fraction:.0f} % done" if job.stage == "running" else ""
-        trials = f"{job.trials} trial{'s' * (job.trials != 1)}"
-        output.say(f"  {job.id} {job.state}{node}{since}: {trials}{done}")
+        done = job.fraction if job.stage == "running" else None
+        table.add(job.id, job.state, job.node, job.since, job.trials, done)
+    table.print(output.people)
 
 
 def cancel(name: str | None, root: Path, output: Output) -> int:
@@ -190,7 +185,7 @@ def cancel(name: str | None, root: Path, output: Output) -> int:
         next_command = NextCommand.of("status", study=study, root=root, why="to see it end")
     elif left := end_marked(f"{folder.absolute() / 'trials'}/"):
         output.say(f"{left} processes that a killed driver's commands had left were ended.")
-    found = f"Study {study}: {count} {'job was' if count == 1 else 'jobs were'} cancelled."
+    cancelled = f"Study {study}: {count} {'job was' if count == 1 else 'jobs were'} cancelled."
     document = {"study": study, "cancelled": count}
-    output.end(found, {"study": folder}, document, next_command or next_of(folder))
+    output.end(cancelled, {"study": folder}, document, next_command or next_of(folder))
     return DONE

@@ -24,14 +24,14 @@ def find_study(name: str | None, root: Path) -> str:
     return last if name is None else name
 
 
-def split_root(words: Sequence[str]) -> tuple[Path, list[str]]:
+def split_root(overrides: Sequence[str]) -> tuple[Path, list[str]]:
     """The root folder that the overrides give (default runs), and the other overrides."""
     root, others = Path(DEFAULT_ROOT), []
-    for word, override in zip(words, parse_overrides(words), strict=True):
+    for text, override in zip(overrides, parse_overrides(overrides), strict=True):
         if override.key_or_group == "root":
             root = read_root(override_value("root", override.value()))
         else:
-            others.append(word)
+            others.append(text)
     return root, others
 
 
@@ -87,9 +87,9 @@ def _check_code(
         remember(path.parent, kept)
     elif not remembered(path.parent, kept):
         raise BadInput(
-            f"the study in {path.parent} would run {'; '.join(code.values())}. Its config.yaml "
-            "names that, and this command does not: add --trust if it is yours, or you have read "
-            "it and let it run"
+            f"the study in {path.parent} would {'; '.join(code.values())}. Its config.yaml names "
+            "that, and this command does not: add --trust if it is yours, or you have read it and "
+            "allow it"
         )
     name_classes(classes_in(tree))
 

@@ -5,24 +5,22 @@ from __future__ import annotations
 import math
 import shlex
 import tempfile
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
 
-from sweeper.cli.coordinates import quick_check, summary
+from sweeper.check.judge import CoordinateCheck
+from sweeper.cli.coordinates import quick_check, sentence
 from sweeper.cli.cost import show_ladder_cost
 from sweeper.cli.next import Invocation, NextCommand, after_plan
 from sweeper.cli.output import DONE, NOT_VALIDATED, Output
 from sweeper.cli.shared import changed_code, check_target, open_experiment, resolve_study
 from sweeper.cli.validate import (
-    Validation,
+    Validated,
     check_ladders,
     check_law,
     exponent_lines,
     fit_measured,
-    folder_name,
-    law_record,
     measured_trend,
     planned_before,
     remove_stale_verdicts,
@@ -33,21 +31,23 @@ from sweeper.cli.validate import (
 from sweeper.config.compose import Tree
 from sweeper.config.settings import Experiment, Settings
 from sweeper.errors import BadInput, ConfigError, SweeperError
-from sweeper.files import private_folder, try_json, write_json
+from sweeper.files import private_folder, write_json
 from sweeper.plan.plan import TransferPlan, make_plan, own_plan
 from sweeper.records import to_json
 from sweeper.report import console as show
 from sweeper.report.console import size_text
+from sweeper.report.cost import at_target, keep_flops
+from sweeper.report.documents import Validation, read_document
 from sweeper.report.page import write_report
-from sweeper.report.table import paragraph, short
 from sweeper.search.strategy import Conclusion
 from sweeper.study.logs.log import notice_of
 from sweeper.study.setup import provenance
 from sweeper.study.study import Study
 from sweeper.sweep.replay import after_law, apply_law, replay_search
-from sweeper.trial import Log2Hps, defaults, in_use, named, plain
+from sweeper.table import paragraph, short
+from sweeper.trial import Log2Hps, defaults, in_use, plain
 from sweeper.verdict.judge import Verdict
-from sweeper.verdict.ladder import JOINT_AXIS, LADDER_AXES, Size, extent
+from sweeper.verdict.ladder import JOINT_AXIS, LADDER_AXES, LadderSize, Size, extent
 from sweeper.verdict.trend import MIN_TREND_SIZES
 
 
@@ -72,7 +72,19 @@ def transfer(tree: Tree, request: TransferRequest, invocation: Invocation, outpu
     settings = resolve_study(tree, invocation)
     size = Size(width=request.width, depth=request.depth or settings.base.depth)
     check_target(settings, size)
-    again = _again(settings, request, invocation)
+    # This command, its target's options in full.
+    options = ["--to-width", str(size.width)]
+    options += ["--to-depth", str(size.depth)] if size.depth != settings.base.depth else []
+    options += ["--to-tokens", f"{request.tokens:.0f}"] if request.tokens is not None else []
+    options += ["--to-batch", str(request.batch)] if request.batch is not None else []
+    again = NextCommand.of(
+        "transfer",
+        *(*options, *["--validate"] * request.validate, *invocation.overrides),
+        study=settings.name,
+        root=settings.root,
+        config_dir=invocation.config_dir,
+        why="to train them",
+    )
     if request.dry_run:
         with tempfile.TemporaryDirectory() as temporary:
             experiment = open_experiment(settings, Path(temporary))
@@ -84,12 +96,19 @@ def transfer(tree: Tree, request: TransferRequest, invocation: Invocation, outpu
     experiment = open_experiment(settings)
     size, study, conclusion = _opened(experiment, size, request, output)
     best = conclusion.best_log2
-    folder = settings.folder / "transfer" / folder_name(settings, size)
+    # The target's batch and steps are told where they are others.
+    base, name = settings.ladder_base, f"w{size.width}-d{size.depth}"
+    if isinstance(size, LadderSize) and (size.batch_size, size.steps) != (
+        base.batch_size,
+        base.steps,
+    ):
+        name += f"-b{size.batch_size}-s{size.steps}"
+    folder = settings.folder / "transfer" / name
 
     # What ladders say: trained now where asked for, else as far as the study holds them.
     if request.validate:
         private_folder(folder)
-        found = validate(experiment, best, size, folder, output)
+        ladders = validate(experiment, best, size, folder, output)
     else:
         experiment, exponents = fit_measured(experiment, study, best)
         planned = planned_before(settings, best)
@@ -101,20 +120,19 @@ def transfer(tree: Tree, request: TransferRequest, invocation: Invocation, outpu
                 "it needs the optima of at least two widths: add --validate, "
                 f"and give {MIN_TREND_SIZES} widths or more, as in transfer.widths=[32,64,128]",
             )
-        found = Validation(
+        ladders = Validated(
             experiment=experiment, planned=planned, verdicts=[], trend=trend, exponents=exponents
         )
-    experiment, verdicts, trend = found.experiment, found.verdicts, found.trend
+    experiment, verdicts, trend = ladders.experiment, ladders.verdicts, ladders.trend
 
-    plan = _plan(experiment, size, conclusion, found, folder)
+    plan = _plan(size, conclusion, ladders, folder)
     # Once the law has said that it reaches the target; `validate` has told its own.
-    if found.exponents is not None and not request.validate:
-        for line in exponent_lines(found.exponents):
+    if ladders.exponents is not None and not request.validate:
+        for line in exponent_lines(ladders.exponents):
             output.say(line)
     private_folder(folder)
     # Before the plan is written: a page must never show it beside a verdict on another.
-    stale = remove_stale_verdicts(folder, named(settings.space, best), law_record(settings))
-    output.notes(stale)
+    output.notes(remove_stale_verdicts(settings, best, folder))
     write_json(folder / "plan.json", to_json(plan))
     show.plan(output.people, plan, deep=settings.runner.takes("depth"))
     if target_command := plan.source.get("target_command"):
@@ -126,59 +144,57 @@ def transfer(tree: Tree, request: TransferRequest, invocation: Invocation, outpu
         output.say(
             "No correction: fewer than two widths have an optimum; add widths to transfer.widths."
         )
-    if sentence := notice_of(lambda: settings.logger.plan(settings.folder, folder)):
-        output.notes([sentence])
-    write_report(settings.folder)
+    if notice := notice_of(lambda: settings.logger.plan(settings.folder, folder)):
+        output.notes([notice])
 
-    not_validated = []
-    if request.validate:
-        not_validated = _not_validated(settings, size, [verdict.axis for verdict in verdicts])
+    not_validated = _not_validated(settings, size, verdicts) if request.validate else []
     output.notes(not_validated)
-    check = None
+    check: CoordinateCheck | None = None
+    checked: dict[str, object] | None = None
     checks = settings.transfer.check and settings.runner.measures("coordinates")
     if checks and size.width != settings.base.width:
-        check = quick_check(experiment, found.planned, invocation, output)
-    record = try_json(folder / validation_name(settings.transfer.hyperparameter))
-    document = {
+        check = quick_check(experiment, ladders.planned, invocation, output)
+    specs = [result.trial.spec for result in Study.read(settings.folder).results()]
+    keep_flops(settings.folder, [*specs, *(at_target(spec, plan) for spec in specs)])
+    write_report(settings.folder)
+    if check is not None:
+        shown = {key: getattr(check, key) for key in ("axis", "sizes", "answer", "origins")}
+        checked = {**shown, "sentence": sentence(check, settings.check)}
+    document: dict[str, object] = {
         "study": settings.name,
         "plan": to_json(plan),
-        "verdicts": [to_json(verdict) for verdict in verdicts] or None,
-        "trend": trend and to_json(trend),
-        "check": summary(check, settings.check),
+        "verdicts": verdicts or None,
+        "trend": trend,
+        "check": checked,
     }
-    if found.exponents is not None:
-        document["exponents"] = to_json(found.exponents)
+    if ladders.exponents is not None:
+        document["exponents"] = ladders.exponents
+    kept = read_document(
+        folder / validation_name(settings.transfer.hyperparameter), Validation.read, []
+    )
+    # What was validated now, or by an earlier command on this plan.
+    judged = verdicts or (kept.verdicts if kept else ())
+    answers = ", ".join(
+        f"over {verdict.axis.replace('_', ' ')}: {verdict.answer}"
+        + (f", at the target: {verdict.target.answer}" if verdict.target else "")
+        for verdict in judged
+    )
+    before = "" if verdicts else ", as validated before,"
+    validated = f"the transfer{before} {answers}" if judged else "the transfer is not validated"
+    eta = f", at eta {short(plan.hps['eta'])}" if "eta" in plan.hps else ""
+    target = size_text(plan.target, deep=settings.runner.takes("depth"))
     output.end(
-        _found(settings, plan, verdicts, record),
+        f"Planned {target}{eta}; {validated}.",
         {"report": settings.folder / "report.html", "plan": folder / "plan.json"},
         document,
-        after_plan(settings.folder, folder, to_json(plan), again, record),
+        after_plan(settings.folder, folder, plan, again, kept),
     )
     holds = all(
         verdict.answer == "holds" and (verdict.target is None or verdict.target.answer == "holds")
         for verdict in verdicts
     )
-    validated = holds and not not_validated and (check is None or check.answer != "fail")
-    return NOT_VALIDATED if request.strict and not validated else DONE
-
-
-def _again(settings: Settings, request: TransferRequest, invocation: Invocation) -> NextCommand:
-    """This command, its target's options in full."""
-    options = ["--to-width", str(request.width)]
-    depth = request.depth or settings.base.depth
-    options += ["--to-depth", str(depth)] if depth != settings.base.depth else []
-    options += ["--to-tokens", f"{request.tokens:.0f}"] if request.tokens is not None else []
-    options += ["--to-batch", str(request.batch)] if request.batch is not None else []
-    options += ["--validate"] * request.validate
-    return NextCommand.of(
-        "transfer",
-        *options,
-        *invocation.overrides,
-        study=settings.name,
-        root=settings.root,
-        config_dir=invocation.config_dir,
-        why="to train them",
-    )
+    passed = holds and not not_validated and (check is None or check.answer != "fail")
+    return NOT_VALIDATED if request.strict and not passed else DONE
 
 
 def _opened(
@@ -198,15 +214,10 @@ def _opened(
     return size, study, conclusion
 
 
-def _plan(
-    experiment: Experiment,
-    size: Size,
-    conclusion: Conclusion,
-    found: Validation,
-    folder: Path,
-) -> TransferPlan:
+def _plan(size: Size, conclusion: Conclusion, ladders: Validated, folder: Path) -> TransferPlan:
     """The plan at the transferred eta, or where `transfer.correct` asks at the trend's."""
-    settings, trend, best_log2 = experiment.settings, found.trend, found.planned
+    experiment, trend, best_log2 = ladders.experiment, ladders.trend, ladders.planned
+    settings = experiment.settings
     origin = "the study" if settings.transfer.eta is None else "transfer.eta"
     if best_log2 != conclusion.best_log2:
         origin = "the base's curve on the ladder"
@@ -225,7 +236,17 @@ def _plan(
         "fresh_seeds": conclusion.fresh_seeds,
         "eta_from": origin,
         "correction": correction,
-        "validation": [_answers(verdict) for verdict in found.verdicts] or None,
+        "validation": [
+            {
+                "axis": verdict.axis,
+                "ladder": f"{verdict.answer} at "
+                + extent(verdict.axis, [size.size for size in verdict.sizes]),
+                "target": verdict.target and verdict.target.answer,
+                "sentence": verdict.target.sentence if verdict.target else "",
+            }
+            for verdict in ladders.verdicts
+        ]
+        or None,
         "data": experiment.corpus.identity(),
         "model": asdict(settings.plugin_spec("model")),
         **provenance(),
@@ -243,43 +264,10 @@ def _plan(
     return make_plan(prepared, settings.base, target, plain(best_log2), source, law)
 
 
-def _answers(verdict: Verdict) -> dict[str, Any]:
-    """A verdict's two answers, for the plan: on its ladder, and at the target."""
-    ladder = extent(verdict.axis, [size.size for size in verdict.sizes])
-    target = verdict.target
-    return {
-        "axis": verdict.axis,
-        "ladder": f"{verdict.answer} at {ladder}",
-        "target": None if target is None else target.answer,
-        "sentence": "" if target is None else target.sentence,
-    }
-
-
-def _found(
-    settings: Settings, plan: TransferPlan, verdicts: Sequence[Verdict], kept: Mapping[str, Any]
-) -> str:
-    """What was found, in a sentence; `kept` is the record of the latest verdict on this plan."""
-
-    def answers(axes: Iterable[Mapping[str, Any]]) -> str:
-        return ", ".join(
-            f"over {str(axis['axis']).replace('_', ' ')}: {axis['answer']}"
-            + (f", at the target: {target['answer']}" if (target := axis.get("target")) else "")
-            for axis in axes
-        )
-
-    validated = "the transfer is not validated"
-    if verdicts:
-        validated = f"the transfer {answers(to_json(verdict) for verdict in verdicts)}"
-    elif kept.get("axes"):
-        validated = f"the transfer, as validated before, {answers(kept['axes'])}"
-    eta = f", at eta {short(plan.hps['eta'])}" if "eta" in plan.hps else ""
-    target = size_text(plan.target, deep=settings.runner.takes("depth"))
-    return f"Planned {target}{eta}; {validated}."
-
-
-def _not_validated(settings: Settings, target: Size, judged: Sequence[str]) -> list[str]:
-    """Where the target differs from the base along an axis that no ladder `judged` changes."""
+def _not_validated(settings: Settings, target: Size, verdicts: Sequence[Verdict]) -> list[str]:
+    """Where the target differs from the base along an axis that no verdict's ladder changes."""
     ladders, notes = settings.transfer.ladders(settings.ladder_base), []
+    judged = [verdict.axis for verdict in verdicts]
     for axis in LADDER_AXES:
         base = getattr(settings.ladder_base, axis)
         asked = getattr(target, axis, base)

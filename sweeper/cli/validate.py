@@ -13,11 +13,11 @@ from sweeper.cli.output import Output, failures
 from sweeper.cli.shared import check_taken, progress
 from sweeper.config.settings import Experiment, Settings, check_seeds
 from sweeper.errors import BadInput, ConfigError, key_prefix
-from sweeper.files import try_json, write_json
+from sweeper.files import write_json
 from sweeper.laws.law import Law, NoLaw
 from sweeper.records import to_json
 from sweeper.report import console as show
-from sweeper.report.documents import PLANNED, number, planned_value
+from sweeper.report.documents import PLANNED, Validation, read_document
 from sweeper.report.drawing import save
 from sweeper.report.figures import learning_rate_figure
 from sweeper.study.lock import StudyLock
@@ -34,7 +34,7 @@ from sweeper.sweep.replay import (
     token_unit,
 )
 from sweeper.sweep.sweep import Sweep
-from sweeper.trial import Choice, Log2Hps, Result, defaults, named
+from sweeper.trial import Log2Hps, Result, defaults, named
 from sweeper.verdict.curve import fit_curves
 from sweeper.verdict.judge import Verdict, judge_ladder, missed_optimum
 from sweeper.verdict.ladder import JOINT_AXIS, LADDER_AXES, LadderSize, Size, SizeCurve
@@ -72,28 +72,17 @@ def target_size(
     if not (math.isfinite(asked) and asked == int(asked) and asked <= MAX_TOKENS):
         raise ConfigError("--to-tokens", tokens, f"a whole number of at most {MAX_TOKENS:g}")
     if asked < taken * length:
-        words = f"{taken} x {length} tokens" if length > 1 else f"{taken} {token_unit(experiment)}"
         unit = token_unit(experiment)
+        step = f"{taken} x {length} tokens" if length > 1 else f"{taken} {unit}"
         raise ConfigError(
             "--to-batch" if tokens is None else "--to-tokens",
             taken if tokens is None else int(asked),
-            f"{int(asked):,} {unit} are less than one step of {words}",
+            f"{int(asked):,} {unit} are less than one step of {step}",
         )
     steps = round(asked / (taken * length))
     target = LadderSize(width=size.width, depth=size.depth, batch_size=taken, steps=steps)
     check_taken(experiment.settings, asdict(target))
     return target
-
-
-def folder_name(settings: Settings, target: Size) -> str:
-    """The target's folder in `transfer`: its batch and steps are told where they are others."""
-    name = f"w{target.width}-d{target.depth}"
-    base = settings.ladder_base
-    if not isinstance(target, LadderSize):
-        return name
-    if (target.batch_size, target.steps) == (base.batch_size, base.steps):
-        return name
-    return f"{name}-b{target.batch_size}-s{target.steps}"
 
 
 def check_law(experiment: Experiment, target: Size, best_log2: Log2Hps, *, validate: bool) -> None:
@@ -155,8 +144,11 @@ def fit_measured(
         for spec in (r.trial.spec for r in study.results() if r.trial.phase == "validate")
         if (spec.width, spec.depth) == (base.width, base.depth)
     }
-    sizes = [replace(base, batch_size=batch, steps=steps) for batch, steps in sorted(spans)]
-    curves = [c for c in (_measured(experiment, study, best_log2, s) for s in sizes) if c]
+    curves = []
+    for batch, steps in sorted(spans):
+        size = replace(base, batch_size=batch, steps=steps)
+        (curve,), _, missing = replay_ladder(experiment, best_log2, [size], finished(study))
+        curves += [] if missing else [curve]
     fitted, exponents = fit_law(experiment, best_log2, curves)
     if exponents is None:
         raise BadInput(
@@ -178,29 +170,6 @@ def finished(study: Study) -> Lookup:
     return lookup
 
 
-def _measured(
-    experiment: Experiment, study: Study, best_log2: Log2Hps, size: LadderSize
-) -> SizeCurve | None:
-    """A size's curve, None where runs of it are missing."""
-    (curve,), _, missing = replay_ladder(experiment, best_log2, [size], finished(study))
-    return None if missing else curve
-
-
-def replanned(
-    experiment: Experiment, best_log2: Log2Hps, curves: Mapping[LadderSize, SizeCurve]
-) -> dict[LadderSize, SizeCurve]:
-    """The curves with what a law that was fitted to them plans at each size."""
-    hyperparameter = experiment.settings.transfer.hyperparameter
-    return {
-        size: replace(
-            curve,
-            planned_log2=planned_log2(experiment, size, best_log2)[hyperparameter]
-            - best_log2[hyperparameter],
-        )
-        for size, curve in curves.items()
-    }
-
-
 def law_record(settings: Settings) -> dict[str, Any] | None:
     """Which law a record was judged by; None without one."""
     if isinstance(settings.law, NoLaw):
@@ -212,7 +181,7 @@ def law_record(settings: Settings) -> dict[str, Any] | None:
 def exponent_lines(exponents: FittedExponents) -> Sequence[str]:
     """The fit for people, and which printed exponents lie inside."""
     head = f"Law fitted over {exponents.sizes} sizes, eta as a power (95 % intervals):"
-    return [head, *(f"- {one}" for one in exponents.exponents())]
+    return [head, *(f"- {exponent}" for exponent in exponents.exponents())]
 
 
 def check_ladders(experiment: Experiment) -> None:
@@ -227,7 +196,9 @@ def check_ladders(experiment: Experiment) -> None:
     check_seeds(settings, "transfer.seeds", settings.transfer.seeds)
     for size in (size for ladder in ladders.values() for size in ladder):
         check_taken(settings, asdict(size))
-        _check_words(experiment, size)
+        with key_prefix("runner"):  # an expression of a command may have no value at a size
+            trial = experiment.trial(size, defaults(settings.space), 0, "check")
+            settings.runner.argv(trial, settings.folder)
     for axis, key in (("batch_size", "batches"), (JOINT_AXIS, "sizes")):
         for size in ladders.get(axis, ()):
             try:
@@ -236,16 +207,8 @@ def check_ladders(experiment: Experiment) -> None:
                 raise BadInput(f"transfer.{key}: {error}") from error
 
 
-def _check_words(experiment: Experiment, size: Size) -> None:
-    """ConfigError for a command with an expression that has no value at a size of a ladder."""
-    settings = experiment.settings
-    with key_prefix("runner"):
-        trial = experiment.trial(size, defaults(settings.space), 0, "check")
-        settings.runner.argv(trial, settings.folder)
-
-
 @dataclass(frozen=True, kw_only=True)
-class Validation:
+class Validated:
     """What the ladders say: a verdict an axis, eta's trend over width, and a law fitted to them.
 
     `experiment` has that law where it could be fitted. `planned` are the hyperparameters to plan
@@ -261,7 +224,7 @@ class Validation:
 
 def validate(
     experiment: Experiment, best: Log2Hps, target: Size, folder: Path, output: Output
-) -> Validation:
+) -> Validated:
     """Train the ladders around `best` and judge them, and what they say of the `target`."""
     settings, rule, start = experiment.settings, experiment.settings.transfer, time.time()
     ladders = rule.ladders(settings.ladder_base)
@@ -275,10 +238,15 @@ def validate(
         output.tell_speed(study.results(), since=start)
     experiment, exponents = fit_law(experiment, best, curves.values())
     if exponents is not None:
-        curves = replanned(experiment, best, curves)
+        hyperparameter = rule.hyperparameter
+        for size, curve in curves.items():
+            planned_there = planned_log2(experiment, size, best)[hyperparameter]
+            curves[size] = replace(curve, planned_log2=planned_there - best[hyperparameter])
     by_axis = {axis: [curves[size] for size in ladder] for axis, ladder in ladders.items()}
     path = folder / validation_name(rule.hyperparameter)
-    earlier = try_json(path)
+    damaged: list[str] = []
+    earlier = read_document(path, Validation.read, damaged)
+    output.notes(damaged)
     hps, note = _planned(settings, by_axis, best, earlier)
     centre = hps[rule.hyperparameter]
     verdicts = [
@@ -293,7 +261,9 @@ def validate(
         for axis, of_axis in by_axis.items()
     ]
     trends = dict[str, Trend | None]()
-    whole = _whole(settings, target)
+    # What the target does not name is the base's.
+    sizes_named = {key: value for key, value in asdict(target).items() if value}
+    whole = replace(settings.ladder_base, **sizes_named)
     for i, verdict in enumerate(verdicts):
         axis = verdict.axis
         if axis == JOINT_AXIS:
@@ -306,15 +276,41 @@ def validate(
             verdicts[i] = replace(verdict, target=answer)
     trend = trends.get("width")
     verdicts = [v.with_note(note) for v in verdicts]
-    log2_hps = named(settings.space, best)
-    record = _record(rule.hyperparameter, log2_hps, verdicts, list(curves.values()), trend)
+    record: dict[str, Any] = {
+        "hyperparameter": rule.hyperparameter,
+        f"transferred_log2_{rule.hyperparameter}": named(settings.space, best)[rule.hyperparameter],
+        "log2_hps": named(settings.space, best),
+        "axes": [to_json(verdict) for verdict in verdicts],
+        "trend": to_json(trend),
+        "curves": [
+            {
+                **to_json(curve.size),
+                "points": [
+                    {f"log2_{rule.hyperparameter}": value, "losses": list(losses)}
+                    for value, losses in sorted(curve.losses.items())
+                ],
+            }
+            for curve in curves.values()
+        ],
+    }
     # Without it a reader takes the search's eta for the plan's (`planned_value`): it is kept only
     # where the base's own curve has moved the plan off that.
     record |= {PLANNED: centre} if hps != best else {}
     record |= {"law": law} if (law := law_record(settings)) else {}
     record |= {"exponents": to_json(exponents)} if exponents else {}
     record |= {"command": provenance()["command"]}
-    write_json(path, _with_earlier(record, earlier))
+    kept, same = record, ("hyperparameter", "log2_hps", "law", PLANNED)
+    if earlier and all(earlier.record.get(key) == record.get(key) for key in same):
+        # What an earlier command judged of the same hyperparameters on other ladders stays.
+        before = earlier.record
+        axes = {axis["axis"]: axis for axis in (*(before.get("axes") or ()), *record["axes"])}
+        by_size = {
+            tuple(curve.get(key, 0) for key in LADDER_AXES): curve
+            for curve in (*(before.get("curves") or ()), *record["curves"])
+        }
+        lists = {"axes": list(axes.values()), "curves": list(by_size.values())}
+        kept = {**record, **lists, "trend": record["trend"] or before.get("trend")}
+    write_json(path, kept)
     for verdict in verdicts:
         picture = folder / f"{_curves(path)}-{verdict.axis}"
         save(learning_rate_figure(to_json(record), verdict.axis), picture)
@@ -322,19 +318,13 @@ def validate(
         output.say(f"Curves: {picture}.png")
     for line in exponent_lines(exponents) if exponents else ():
         output.say(line)
-    return Validation(
+    return Validated(
         experiment=experiment,
         planned=hps,
         verdicts=verdicts,
         trend=trend if rule.hyperparameter == "eta" else None,
         exponents=exponents,
     )
-
-
-def _whole(settings: Settings, target: Size) -> LadderSize:
-    """The target as a size of the ladders: what it does not name is the base's."""
-    known = {key: value for key, value in asdict(target).items() if value}
-    return replace(settings.ladder_base, **known)
 
 
 def _prior(settings: Settings, axis: str) -> Prior:
@@ -358,7 +348,7 @@ def _planned(
     settings: Settings,
     ladders: Mapping[str, Sequence[SizeCurve]],
     best: Log2Hps,
-    earlier: Mapping[str, Any],
+    earlier: Validation | None,
 ) -> tuple[Log2Hps, str]:
     """The hyperparameters to plan with, and a note where they are not those of the search.
 
@@ -376,12 +366,11 @@ def _planned(
     if missed is None:
         return best, ""
     cause = "the search had fewer runs there, or tuning the other hyperparameters moved the optimum"
-    kept = number(earlier.get(PLANNED))
-    others = {str(axis.get("axis")) for axis in earlier.get("axes") or ()} - set(ladders)
-    same = earlier.get("log2_hps") == named(settings.space, best)
-    if others and same and math.isfinite(kept):
+    if earlier is not None and earlier.log2_hps == named(settings.space, best):
+        others = {verdict.axis for verdict in earlier.verdicts} - set(ladders)
+        kept = earlier.planned_log2
         again = fit_curves(curves, kept)[settings.ladder_base]
-        if missed_optimum(again, kept, rule) is None:
+        if others and missed_optimum(again, kept, rule) is None:
             note = f"{missed.sentence}; the plan keeps 2^{kept:.2f} of the ladders before: {cause}"
             return Log2Hps({**best, "eta": kept}), note
     note = f"{missed.sentence}, with which the plan is made: {cause}"
@@ -390,33 +379,33 @@ def _planned(
 
 def planned_before(settings: Settings, best: Log2Hps) -> Log2Hps:
     """The hyperparameters that the study's latest verdict on the optimum `best` planned with."""
+    if settings.transfer.eta is not None:
+        return best
     paths = (settings.folder / "transfer").glob("*/validation.json")
     for path in sorted(paths, key=lambda path: path.stat().st_mtime_ns, reverse=True):
-        record = try_json(path)
-        if settings.transfer.eta is None and record.get("log2_hps") == named(settings.space, best):
-            eta = planned_value(record)
-            return Log2Hps({**best, "eta": eta}) if math.isfinite(eta) else best
+        validation = read_document(path, Validation.read, [])
+        if validation and validation.log2_hps == named(settings.space, best):
+            return Log2Hps({**best, "eta": validation.planned_log2})
     return best
 
 
-def remove_stale_verdicts(
-    folder: Path, log2_hps: Mapping[str, Choice], law: Mapping[str, Any] | None
-) -> list[str]:
+def remove_stale_verdicts(settings: Settings, best: Log2Hps, folder: Path) -> list[str]:
     """Remove verdicts in a target's `folder` on other hyperparameters or another law than a plan's.
 
     A page must not show a plan beside a verdict on another. The verdicts' trials stay in the study,
     so validating the other plan again trains nothing. Returns a sentence for each one removed.
     """
+    log2_hps, law = named(settings.space, best), law_record(settings)
     sentences = []
     for path in sorted(folder.glob("validation*.json")):
-        record = try_json(path)
-        if not record or (record.get("log2_hps") == log2_hps and record.get("law") == law):
+        judged = read_document(path, Validation.read, [])
+        if judged is None or (judged.log2_hps == log2_hps and judged.law == law):
             continue
         for axis in (*LADDER_AXES, JOINT_AXIS):
             for suffix in ("png", "svg"):
                 (folder / f"{_curves(path)}-{axis}.{suffix}").unlink(missing_ok=True)
         path.unlink(missing_ok=True)
-        other = "another law" if record.get("log2_hps") == log2_hps else "other hyperparameters"
+        other = "another law" if judged.log2_hps == log2_hps else "other hyperparameters"
         sentences.append(f"{path.name} judged {other} and was removed; --validate judges these")
     return sentences
 
@@ -432,50 +421,3 @@ def measured_trend(
     curves, _, missing = replay_ladder(experiment, best, sizes, finished(study))
     prior = _prior(settings, "width")
     return None if missing else fit_trend("width", curves, planned["eta"], target, prior)
-
-
-def _record(
-    hyperparameter: str,
-    log2_hps: Mapping[str, Choice],
-    verdicts: Sequence[Verdict],
-    curves: Sequence[SizeCurve],
-    trend: Trend | None,
-) -> dict[str, Any]:
-    """The content of `validation.json`, or `validation-NAME.json` for another one than eta."""
-    return {
-        "hyperparameter": hyperparameter,
-        f"transferred_log2_{hyperparameter}": log2_hps[hyperparameter],
-        "log2_hps": log2_hps,
-        "axes": [to_json(verdict) for verdict in verdicts],
-        "trend": trend and to_json(trend),
-        "curves": [
-            {
-                **to_json(curve.size),
-                "points": [
-                    {f"log2_{hyperparameter}": value, "losses": list(losses)}
-                    for value, losses in sorted(curve.losses.items())
-                ],
-            }
-            for curve in curves
-        ],
-    }
-
-
-def _with_earlier(record: dict[str, Any], earlier: Mapping[str, Any]) -> dict[str, Any]:
-    """The record, with what an earlier one says of the same hyperparameters on other ladders."""
-    if any(
-        earlier.get(key) != record.get(key)
-        for key in ("hyperparameter", "log2_hps", "law", PLANNED)
-    ):
-        return record
-    try:
-        axes = {axis["axis"]: axis for axis in (*earlier["axes"], *record["axes"])}
-        curves = {_size_of(curve): curve for curve in (*earlier["curves"], *record["curves"])}
-    except (TypeError, KeyError):  # of another shape than is written here
-        return record
-    trend = record["trend"] or earlier.get("trend")
-    return {**record, "axes": list(axes.values()), "curves": list(curves.values()), "trend": trend}
-
-
-def _size_of(curve: Mapping[str, Any]) -> tuple[int, ...]:
-    return tuple(curve.get(key, 0) for key in LADDER_AXES)

@@ -183,12 +183,12 @@ _USAGE: Any = typer.BadParameter.__bases__[0]
 class Commands(TyperGroup):
     """The verbs; a command line that cannot be read is refused like any other bad input."""
 
-    def main(self, args: Sequence[str] | None = None, *given: Any, **extra: Any) -> Any:
+    def main(self, args: Sequence[str] | None = None, *others: Any, **extra: Any) -> Any:
         """Run a command line, and end the process unless it is another program's part."""
         if not extra.get("standalone_mode", True):
-            return super().main(args, *given, **extra)
+            return super().main(args, *others, **extra)
         try:
-            code = super().main(args, *given, **{**extra, "standalone_mode": False})
+            code = super().main(args, *others, **{**extra, "standalone_mode": False})
         except _USAGE as error:
             sys.exit(_say_usage(error, missing_dashes(sys.argv[1:] if args is None else args)))
         except typer.Abort:

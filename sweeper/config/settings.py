@@ -56,6 +56,9 @@ MAX_SIZE = Size(width=2**20, depth=2**12)
 MAX_TRIALS = 10**6
 """Likewise for the trials of a search, or of one size's learning-rate curve."""
 
+MODEL_SIZES = ("model.width", "model.depth", "model.ffn_ratio")
+"""What a model refuses that cannot have a size."""
+
 GROUPS = (
     "parameterization",
     "model",
@@ -140,8 +143,7 @@ def resolve(raw: Mapping[str, Any]) -> Settings:
     rule = settings.transfer
     if (trials := rule.points_per_line() * rule.seeds) > MAX_TRIALS:
         raise ConfigError("transfer", f"{trials} trials a size", f"at most {MAX_TRIALS}")
-    _check_ladders(settings)
-    return settings
+    return _with_possible_ladders(settings)
 
 
 def checked_plugin(config: Mapping[str, Any], kind: type) -> Any:
@@ -241,30 +243,53 @@ def _fitted_to_model(settings: Settings) -> Settings:
     return replace(settings, space=space, notes=tuple(notes))
 
 
-def _check_ladders(settings: Settings) -> None:
-    """Check the sizes of the ladders, and the hyperparameter of their curves."""
-    hyperparameter = settings.transfer.hyperparameter
+DEFAULT_WIDTHS = (32, 64, 128, 256)
+"""`transfer.widths` where nobody has said anything."""
+
+
+def _with_possible_ladders(settings: Settings) -> Settings:
+    """The settings, the sizes of ladders and the hyperparameter of their curves checked.
+
+    Of widths that nobody typed, those that the model cannot have are left out.
+    """
+    hyperparameter, base = settings.transfer.hyperparameter, settings.base
     chosen_axes(settings.space, [hyperparameter], key="transfer.hyperparameter")
     if settings.space[hyperparameter].choices:
         raise ConfigError(
             "transfer.hyperparameter", hyperparameter, "a hyperparameter with a range, not choices"
         )
+    if settings.transfer.widths == DEFAULT_WIDTHS:
+
+        def possible(width: int) -> bool:
+            try:
+                check_model_size(settings, replace(base, width=width))
+            except ConfigError as error:
+                if error.key not in MODEL_SIZES:
+                    raise
+                return False
+            return True
+
+        widths = tuple(filter(possible, DEFAULT_WIDTHS))
+        if not {*widths} - {base.width}:
+            widths = tuple(filter(possible, (base.width, 2 * base.width, 4 * base.width)))
+        if widths != DEFAULT_WIDTHS:
+            rule = replace(settings.transfer, widths=widths)
+            shown = ", ".join(map(str, sorted({*widths, base.width})))
+            note = f"the model cannot have all widths of transfer.widths: its ladder is {shown}"
+            settings = replace(settings, transfer=rule, notes=(*settings.notes, note))
     for axis, sizes in settings.transfer.ladders(settings.ladder_base).items():
         for size in sizes:
             try:
                 check_model_size(settings, size)
             except ConfigError as error:
-                # These keys depend on the size: the error is the ladder's. Others are the model's.
-                if error.key not in ("model.width", "model.depth", "model.ffn_ratio"):
+                if error.key not in MODEL_SIZES:
                     raise
                 key = LADDER_AXES.get(axis, "sizes")
                 joint = axis == JOINT_AXIS
                 value = label_size(asdict(size), axis) if joint else getattr(size, axis)
                 allowed = f"sizes that the model can have ({error})"
                 raise ConfigError(f"transfer.{key}", value, allowed) from error
-
-
-# The search space that a configuration describes.
+    return settings
 
 
 def read_space(parameterization: Mapping[str, Any], optional_names: Sequence[str]) -> Space:

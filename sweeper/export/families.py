@@ -7,9 +7,9 @@ the usual value. Sources: the modeling files of transformers 5, and MiniCPM's ow
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from math import isclose, sqrt
-from typing import Any
+from typing import Any, ClassVar
 
 from sweeper.errors import BadInput, ConfigError
 from sweeper.scaling.relative import MuP
@@ -278,6 +278,11 @@ class Published:
     tied: bool
     others: Mapping[str, Any]
 
+    JSON_SHOWS: ClassVar = (
+        *("attention_rule", "base_width", "base_depth", "branch_constant"),
+        *("parameterization", "ours"),
+    )
+
     @classmethod
     def of(cls, fields: Fields) -> Published:
         """Read a config.json; BadInput where its family has no multipliers that are known here."""
@@ -376,26 +381,13 @@ class Published:
             *(f"{key}: {value}, for which we have no rule" for key, value in self.others.items()),
         ]
 
+    @property
     def ours(self) -> list[dict[str, Any]]:
         """Rows of the published numbers beside those of our muP from that base.
 
         First the factors of the forward pass, then init, rate and eps, which no field says.
         """
         return [*_factors(self), *_parameters(self)]
-
-    def to_json(self) -> dict[str, Any]:
-        """Plain JSON."""
-        return {
-            "family": self.family,
-            "shape": asdict(self.shape),
-            "multipliers": asdict(self.multipliers),
-            "attention_rule": self.attention_rule,
-            "base_width": self.base_width,
-            "base_depth": self.base_depth,
-            "branch_constant": self.branch_constant,
-            "parameterization": self.parameterization,
-            "ours": self.ours(),
-        }
 
 
 PARAMETERIZATION = MuP()

@@ -189,6 +189,11 @@ class Scheduled(Protocol):
         ...
 
     @staticmethod
+    def available() -> str:
+        """What its scheduler offers here, in words; SweeperError without one that answers."""
+        ...
+
+    @staticmethod
     def states(folder: Path) -> list[JobState]:
         """The study's jobs whose results nobody has recorded; none that was cancelled.
 

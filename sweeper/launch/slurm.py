@@ -202,6 +202,13 @@ class Slurm:
             raise ConfigError("launcher", asked, allowed) from error
 
     @staticmethod
+    def available() -> str:
+        """The partitions; see `Scheduled`."""
+        if shutil.which("sbatch") is None:
+            raise SchedulerError("no sbatch: launcher=slurm cannot run")
+        return f"partitions {', '.join(partitions())}"
+
+    @staticmethod
     def states(folder: Path) -> list[JobState]:
         """Jobs whose results are not yet recorded; see `Scheduled`."""
         jobs = [job for array in arrays(folder) if not array.cancelled for job in jobs_of(array)]

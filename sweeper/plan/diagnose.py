@@ -6,11 +6,10 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from statistics import fmean, median
-from typing import Any
+from typing import Any, ClassVar
 
 from sweeper.plan.explain import Explained
 from sweeper.plan.plan import PlannedParameter
-from sweeper.records import to_json
 from sweeper.registry import TARGET, plugin_target, with_names
 from sweeper.scaling.abc import MUP, exponents, shift
 from sweeper.scaling.relative import Change
@@ -78,6 +77,10 @@ class Ablation:
     cause: str
     overrides: Mapping[str, Any] = field(default_factory=dict)
     evidence: str = ""
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain JSON; plugins have their stable names."""
+        return asdict(self) | {"overrides": with_names("parameterization", self.overrides)}
 
     def apply(self, tree: Mapping[str, Any]) -> dict[str, Any]:
         """`tree` with the change; the original is left as it is."""
@@ -402,6 +405,8 @@ class AblationResult:
     after: SizeVerdict | None = None
     error: str = ""
 
+    JSON_SHOWS: ClassVar = ("sentence",)
+
     @property
     def sentence(self) -> str:
         """The result with its numbers."""
@@ -435,9 +440,11 @@ class Diagnosis:
     results: tuple[AblationResult, ...] = ()
     todo: str = ""
 
+    JSON_SHOWS: ClassVar = ("conclusion",)
+
     @property
-    def sentence(self) -> str:
-        """The conclusion."""
+    def conclusion(self) -> str:
+        """What was found, in a sentence."""
         if self.answer == "holds":
             return (
                 f"Nothing to diagnose: the transfer over {self.axis} holds from the base to the "
@@ -453,16 +460,6 @@ class Diagnosis:
             f"The likeliest cause ({best.ablation.name}): {best.ablation.cause}. Without it, "
             f"{100 * best.explained.value:.0f} % of the failure is gone."
         )
-
-    def to_json(self) -> dict[str, Any]:
-        """Plain JSON, each result with its sentence; plugins have their stable names."""
-        record = asdict(self) | {"conclusion": self.sentence}
-        for entry, result in zip(record["results"], self.results, strict=True):
-            entry["sentence"] = result.sentence
-            ablation = entry["ablation"]
-            ablation["overrides"] = with_names("parameterization", ablation["overrides"])
-        plain: dict[str, Any] = to_json(record)
-        return plain
 
 
 def severity(shift: float, loss_gap: float, loss: float, rule: LadderRule) -> float:

@@ -24,6 +24,7 @@ from sweeper.scaling.prescription import (
     prescription_of,
 )
 from sweeper.scaling.spec import NUMBER, Parameterization, ParamSpec, Update
+from sweeper.table import Column, Table, Value
 from sweeper.trial import Choice, PlainHps, PluginSpec, log2
 from sweeper.trial import plain as as_used
 from sweeper.verdict.ladder import Size
@@ -61,12 +62,20 @@ def plan_table(plan: TransferPlan) -> str:
         for line in plan.law.lines():
             indent = "  " if line.startswith("- ") else ""
             lines += wrap(line, LAW_WIDTH, subsequent_indent=indent, break_on_hyphens=False)
-    rows = [line for members in _alike(plan.parameters) for line in _row(*members)]
-    hidden = len(rows) - MAX_LINES
-    table = _aligned([COLUMNS, *rows[:MAX_LINES]])
-    lines += ["", *table]
-    if hidden > 0:
-        lines.append(f"... and {hidden} lines more: plan.absorbed() has every parameter")
+    table = Table("", [Column(name, left=name in ("parameters", "role")) for name in COLUMNS])
+    room, alike = MAX_LINES, _alike(plan.parameters)
+    for first, names, count in alike:
+        settings, name_lines = first.absorbed(), _name_lines(names, count)
+        if len(name_lines) > room:
+            break
+        room -= len(name_lines)
+        init = first.init if first.init != "normal" else settings.init_std
+        numbers: list[Value] = [init, settings.lr, settings.eps, settings.weight_decay]
+        cells = ["frozen", "-", "-", "-"] if first.frozen else numbers
+        table.add("\n".join(name_lines), first.role, *cells)
+    lines += ["", str(table)]
+    if hidden := len(alike) - len(table.rows):
+        lines.append(f"... and {hidden} rows more: plan.absorbed() has every parameter")
     if plan.needs:
         lines += ["", "The model itself must do what no group can:"]
         lines += [f"- {need}" for need in plan.needs[:MAX_NEEDS]]
@@ -130,21 +139,6 @@ def _alike(
     ]
 
 
-def _row(first: PlannedParameter, names: Sequence[str], count: int) -> list[tuple[str, ...]]:
-    """The cells of a row; its names take more than one line where they must."""
-    settings = first.absorbed()
-    init = first.init if first.init != "normal" else f"{settings.init_std:.4g}"
-    numbers = (settings.lr, settings.eps, settings.weight_decay)
-    cells = [init, *(f"{value:.4g}" for value in numbers)]
-    if first.frozen:
-        cells = ["frozen", "-", "-", "-"]
-    lines = _name_lines(names, count)
-    blank = [""] * (len(COLUMNS) - 1)
-    return [
-        (line, *([first.role, *cells] if index == 0 else blank)) for index, line in enumerate(lines)
-    ]
-
-
 def _name_lines(names: Sequence[str], count: int) -> list[str]:
     """Names on at most `NAMES_LINES` lines; what has no room is counted."""
     shown, tail = [*names], ""
@@ -158,18 +152,6 @@ def _name_lines(names: Sequence[str], count: int) -> list[str]:
 def _wrapped(names: Sequence[str], tail: str) -> list[str]:
     lines = wrap(", ".join(names) + tail, NAMES_WIDTH, break_on_hyphens=False)
     return [line.replace(NO_BREAK, " ") for line in lines]
-
-
-def _aligned(rows: Sequence[Sequence[str]]) -> list[str]:
-    """Columns of equal width: the first two to the left, numbers to the right."""
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return [
-        "  ".join(
-            cell.ljust(width) if index < 2 else cell.rjust(width)
-            for index, (cell, width) in enumerate(zip(row, widths, strict=True))
-        ).rstrip()
-        for row in rows
-    ]
 
 
 PLAN_VERSION = 2

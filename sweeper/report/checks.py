@@ -17,8 +17,8 @@ from sweeper.check.judge import CHECK_ANSWERS, CheckRule, CoordinateCheck, Modul
 from sweeper.check.rules import MAX_SPREAD, RuleRow
 from sweeper.engine.measurements import RANGES, OperandScale
 from sweeper.report.drawing import DASHED, DOTTED, FAINT, INK, LINE_COLOR, STYLE, WIDTH
-from sweeper.report.table import STYLES, Cell, Column, Table, answer, short
 from sweeper.scaling.spec import layer_of, with_layer
+from sweeper.table import STYLES, Cell, Column, Table, answer, short
 
 T = TypeVar("T")
 COLUMNS = 4

@@ -21,7 +21,7 @@ from sweeper.report.documents import Document, axis_verdict, estimate_of
 from sweeper.report.drawing import BESIDE, DASHED, DOTTED, FAINT, MARKERS, STYLE, save, svg
 from sweeper.report.figures import AXIS, Panel, ladders_figure
 from sweeper.report.page import rendered
-from sweeper.report.table import Cell, Column, Table, answer, number, within
+from sweeper.table import Cell, Column, Table, answer, number, within
 from sweeper.verdict.compare import Candidate, Comparison, Standing
 from sweeper.verdict.curve import Estimate
 

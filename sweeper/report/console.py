@@ -13,7 +13,9 @@ from sweeper.plan.diagnose import Diagnosis
 from sweeper.plan.explain import Explained
 from sweeper.plan.plan import PlannedParameter, TransferPlan, value_text
 from sweeper.report.cost import Cost, cost_table
-from sweeper.report.table import (
+from sweeper.scaling.spec import layer_of, with_layer
+from sweeper.search.strategy import Conclusion, LineResult, PairGrid
+from sweeper.table import (
     Cell,
     Change,
     Column,
@@ -26,8 +28,6 @@ from sweeper.report.table import (
     short,
     within,
 )
-from sweeper.scaling.spec import layer_of, with_layer
-from sweeper.search.strategy import Conclusion, LineResult, PairGrid
 from sweeper.trial import Choice, Space, in_use
 from sweeper.verdict.curve import Estimate
 from sweeper.verdict.judge import SizeVerdict, Verdict

@@ -7,11 +7,13 @@ import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from pathlib import Path
 from statistics import median
 
+from sweeper.files import try_json, write_json
 from sweeper.plan.plan import TransferPlan
-from sweeper.report.table import Cell, Column, Table, duration
 from sweeper.study.setup import LADDER_PHASE, Trials
+from sweeper.table import Cell, Column, Table, duration
 from sweeper.trial import Result, Trial, TrialSpec
 
 ENGINE = "engine"
@@ -60,6 +62,29 @@ def _engine_flops(spec: TrialSpec) -> float:
         return prepare(spec).flops()
     except Exception:  # a model of the user's own that is gone, or needs what is not here
         return math.nan
+
+
+FLOPS_FILE = "flops.json"
+"""In a study's folder: FLOPs of whole runs, by the digest of what they train."""
+
+
+def keep_flops(folder: Path, specs: Iterable[TrialSpec]) -> None:
+    """Keep the FLOPs of a run of each of `specs` for commands that import no class of a study's."""
+    counted = try_json(folder / FLOPS_FILE)
+    new = {spec.digest: flops_of(spec) for spec in {*specs} if spec.digest not in counted}
+    if new := {key: flops for key, flops in new.items() if not math.isnan(flops)}:
+        write_json(folder / FLOPS_FILE, counted | new)
+
+
+def flops_in(folder: Path) -> Callable[[TrialSpec], float]:
+    """`flops_of` for trials of the study in `folder`, by what it has kept."""
+    counted = try_json(folder / FLOPS_FILE)
+
+    def flops(spec: TrialSpec) -> float:
+        known = counted.get(spec.digest)
+        return float(known) if isinstance(known, int | float) else flops_of(spec)
+
+    return flops
 
 
 def trained(result: Result) -> float:
@@ -300,6 +325,15 @@ class Saving:
 NO_SIZES = "the FLOPs of these trials are not known"
 
 
+def at_target(spec: TrialSpec, plan: TransferPlan) -> TrialSpec:
+    """What the search's trials of `spec` would be at the plan's target."""
+    train = spec.train
+    if plan.law is not None:
+        scale = plan.law.target
+        train = replace(train, batch_size=scale.batch, steps=scale.steps)
+    return replace(spec, width=plan.target.width, depth=plan.target.depth, train=train)
+
+
 def saving(
     trials: Trials, plan: TransferPlan | None, flops: Callable[[TrialSpec], float] = flops_of
 ) -> Saving | None:
@@ -312,16 +346,9 @@ def saving(
     if not searched or plan is None:
         return None
 
-    def at_target(spec: TrialSpec) -> TrialSpec:
-        train = spec.train
-        if plan.law is not None:
-            scale = plan.law.target
-            train = replace(train, batch_size=scale.batch, steps=scale.steps)
-        return replace(spec, width=plan.target.width, depth=plan.target.depth, train=train)
-
     ladders = [run for run in trials.current if run.trial.phase == LADDER_PHASE]
     # A run that diverged or was pruned here is taken to stop at the same share of its steps there.
-    there = spent(searched, lambda spec: flops(at_target(spec)))
+    there = spent(searched, lambda spec: flops(at_target(spec, plan)))
     seconds, widest, device = math.nan, 0, ""
     if timed := [run for run in (*searched, *ladders) if run.seconds > 0]:
         widest = max(run.trial.width for run in timed)

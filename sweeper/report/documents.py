@@ -15,13 +15,14 @@ import yaml  # type: ignore[import-untyped]
 from sweeper.files import RECORD_ERRORS, note_damage, read_json
 from sweeper.plan.plan import TransferPlan
 from sweeper.records import from_json
+from sweeper.report.cost import flops_in, flops_of
 from sweeper.search.strategy import Conclusion
 from sweeper.study.setup import Trials, trials_of
 from sweeper.study.study import Study
-from sweeper.trial import Axis, Space
+from sweeper.trial import Axis, Space, TrialSpec
 from sweeper.verdict.curve import Estimate
 from sweeper.verdict.judge import Verdict
-from sweeper.verdict.ladder import JOINT_AXIS, LADDER_AXES, Size
+from sweeper.verdict.ladder import JOINT_AXIS, LADDER_AXES, LadderSize, Size, SizeCurve
 from sweeper.verdict.trend import Exponent, Trend
 
 T = TypeVar("T")
@@ -105,6 +106,10 @@ READ_ERRORS = (*RECORD_ERRORS, LookupError, ArithmeticError)
 REMEDIES = {
     "search.json": "the same `sweeper search` command writes it again, and trains nothing anew",
     "progress.json": "its driver writes it again within seconds",
+    "plan.json": "`sweeper transfer` writes it again",
+    "validation.json": "`sweeper transfer --validate` writes it again, and trains nothing anew",
+    "check.json": "`sweeper check` measures it again",
+    "transfer.json": "`sweeper transfer` measures it again",
 }
 """What becomes of a document that cannot be read, by its name."""
 
@@ -120,7 +125,8 @@ def read_document(path: Path, make: Callable[[Any], T], notes: list[str]) -> T |
         return None
     except (OSError, *READ_ERRORS) as error:
         why = f"there is no {error}" if isinstance(error, KeyError) else error
-        notes.append(f"{path} cannot be read ({why}): {REMEDIES[path.name]}")
+        name = re.sub(r"^validation-.*", "validation.json", path.name)
+        notes.append(f"{path} cannot be read ({why}): {REMEDIES[name]}")
         return None
 
 
@@ -139,6 +145,16 @@ class Searched:
     conclusion: Conclusion
     space: Space
     base: Size | None
+
+    @property
+    def finished(self) -> bool:
+        """Whether it is the conclusion of all trials."""
+        return bool(self.record.get("finished"))
+
+    @property
+    def command(self) -> object:
+        """The command line of the search; None where it was not kept."""
+        return (self.record.get("provenance") or {}).get("command")
 
     @classmethod
     def read(cls, record: Document) -> Searched:
@@ -181,28 +197,68 @@ def _axis(record: Document) -> Axis:
 
 @dataclass(frozen=True, kw_only=True)
 class Validation:
-    """`validation.json`: verdicts on curves over a `hyperparameter`. Figures draw its `record`."""
+    """`validation.json`: verdicts on curves over a `hyperparameter`. Figures draw its `record`.
+
+    `curves` have what a law planned at their size.
+    """
 
     record: Document
     hyperparameter: str
     verdicts: tuple[Verdict, ...]
     trend: Trend | None
     exponents: tuple[Exponent, ...]
+    curves: Mapping[LadderSize, SizeCurve]
+
+    @property
+    def log2_hps(self) -> object:
+        """The hyperparameters that were judged; None where they were not kept."""
+        return self.record.get("log2_hps")
+
+    @property
+    def law(self) -> object:
+        """The law that it was judged by; None without one."""
+        return self.record.get("law")
+
+    @property
+    def planned_log2(self) -> float:
+        """What the plan has at the base, of the hyperparameter."""
+        return planned_value(self.record)
+
+    @property
+    def command(self) -> object:
+        """The command line that judged; None where it was not kept."""
+        return self.record.get("command")
+
+    def over(self, axis: str) -> Verdict | None:
+        """The verdict over an axis."""
+        return next((verdict for verdict in self.verdicts if verdict.axis == axis), None)
 
     @classmethod
     def read(cls, record: Document) -> Validation:
         """One of `READ_ERRORS` for a record of another shape than `transfer --validate` writes."""
         hyperparameter = str(record.get("hyperparameter", "eta"))
         trend, fitted = record.get("trend"), record.get("exponents") or {}
+        verdicts = tuple(from_json(Verdict, axis) for axis in record.get("axes") or ())
+        planned = {size.size: size.planned_log2 for verdict in verdicts for size in verdict.sizes}
+        if not math.isfinite(planned_value(record)):
+            raise ValueError(f"no {hyperparameter} is named that was judged")
+        curves = {}
         for curve in record.get("curves") or ():
-            for point in curve["points"]:
-                float(point[f"log2_{hyperparameter}"]), [float(loss) for loss in point["losses"]]
+            named = {key: value for key, value in curve.items() if key != "points"}
+            size = from_json(LadderSize, named)
+            losses = {
+                float(point[f"log2_{hyperparameter}"]): tuple(map(float, point["losses"]))
+                for point in curve["points"]
+            }
+            law = planned.get(size, 0.0)
+            curves[size] = SizeCurve(size=size, losses=losses, planned_log2=law)
         return cls(
             record=record,
             hyperparameter=hyperparameter,
-            verdicts=tuple(from_json(Verdict, axis) for axis in record.get("axes") or ()),
+            verdicts=verdicts,
             trend=from_json(Trend, trend) if trend else None,
             exponents=tuple(from_json(Exponent, fit) for fit in fitted.get("exponents") or ()),
+            curves=curves,
         )
 
 
@@ -240,6 +296,7 @@ class Documents:
     trials: Trials = field(default_factory=lambda: Trials([], 0))
     notices: tuple[str, ...] = ()
     """What the results have to tell."""
+    flops: Callable[[TrialSpec], float] = flops_of
     damaged: tuple[str, ...] = ()
     """Names of the documents that are there and cannot be shown."""
 
@@ -300,7 +357,10 @@ class Documents:
         diagnoses = [
             read(folder / f"transfer/diagnosis-{axis}.json", dict) for axis in DIAGNOSED_AXES
         ]
-        check = read(folder / "check/check.json", dict)
+        # The newest coordinate check: that of `sweeper check`, or the one that came with a plan.
+        checks = [folder / "check" / name for name in ("check.json", "transfer.json")]
+        checks = sorted(filter(Path.is_file, checks), key=lambda path: path.stat().st_mtime_ns)
+        check = read(checks[-1], dict) if checks else None
         scales = read(folder / "check/scales.json", list, list)
         study = Study.read(folder)
         read(folder / "check/rules.json", list, list)
@@ -314,6 +374,7 @@ class Documents:
             scales=scales or [],
             trials=trials_of(study),
             notices=tuple(study.notices),
+            flops=flops_in(folder),
             damaged=tuple(damaged),
         )
 

@@ -37,7 +37,7 @@ from sweeper.report.figures import (
     pairs_figure,
     steps_figure,
 )
-from sweeper.report.table import Table
+from sweeper.table import Table
 from sweeper.trial import Status
 from sweeper.verdict.judge import Verdict
 from sweeper.verdict.ladder import extent

@@ -31,7 +31,7 @@ from sweeper.report.drawing import (
     svg,
 )
 from sweeper.report.page import rendered
-from sweeper.report.table import Cell, Column, Table, answer, duration
+from sweeper.table import Cell, Column, Table, answer, duration
 from sweeper.verdict.curve import Estimate
 
 PARAMETERS = ("E", "A", "B", "alpha", "beta", "gamma", "p")

@@ -17,7 +17,7 @@ from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn
 from sweeper.files import write_json
 from sweeper.launch.executor import JobState
 from sweeper.report.cost import TrialSeconds
-from sweeper.report.table import duration
+from sweeper.table import duration
 from sweeper.trial import Result, Trial, TrialSpec
 
 # How long work will still take: the pace of late, and an estimate that does not jump.

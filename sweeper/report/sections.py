@@ -18,7 +18,7 @@ from sweeper.report.console import Numbers, Tried, ablation_table, size_text
 from sweeper.report.cost import NO_SIZES, NOT_KNOWN, Cost, Saving, cost_table, saving, times
 from sweeper.report.documents import READ_ERRORS, Document, Documents, Searched, estimate_of, number
 from sweeper.report.drawing import svg
-from sweeper.report.table import Table, duration
+from sweeper.table import Table, duration
 from sweeper.verdict.curve import UNKNOWN
 from sweeper.verdict.ladder import Size
 
@@ -181,7 +181,7 @@ def _planned(plan: TransferPlan | None) -> dict[str, str] | None:
 
 def _saved(documents: Documents, plan: TransferPlan | None) -> dict[str, str] | None:
     """What tuning here costs against tuning at the target, in FLOPs."""
-    saved = saving(documents.trials, plan)
+    saved = saving(documents.trials, plan, documents.flops)
     if saved is None:
         return None
     name = f"Tuning here, against width {saved.width}"
@@ -203,7 +203,9 @@ def _card(name: str, value: str, note: str) -> dict[str, str]:
 
 def costs(documents: Documents, base: str) -> tuple[Table, Saving] | None:
     """What was spent at the `base`, and beside it the same tuning at each plan's target."""
-    savings = [s for t in documents.targets if (s := saving(documents.trials, t.plan))]
+    savings = [
+        s for t in documents.targets if (s := saving(documents.trials, t.plan, documents.flops))
+    ]
     if not savings:
         return None
     # What was spent is the same beside every target.

@@ -1,4 +1,4 @@
-"""Which code a study's own records name, and whether this user has said that it may run.
+"""What a study's own records would run or send, and whether this user has let them.
 
 A folder of studies may come from anywhere, and its config.yaml names classes and a command. What a
 user's own command line put there is remembered outside of the folder, by the folder and by all that
@@ -17,6 +17,7 @@ from typing import Any
 
 from sweeper.files import private_folder, write_json
 from sweeper.registry import classes_in, is_shipped
+from sweeper.study.optuna_copy import redact
 from sweeper.trial import digest
 
 _SHELL = ("setup", "python", "sbatch")
@@ -26,9 +27,9 @@ _KERNELS = ("attn_implementation", "_attn_implementation", "experts_implementati
 
 
 def code_of(tree: Mapping[str, Any]) -> dict[str, str]:
-    """What a configuration would run that is not sweeper's own: what sets it, and the code."""
+    """What a configuration would run that is not sweeper's own, or send: what sets it, and what."""
     found = {
-        f"{group} {target}": f"the class {target} ({group})"
+        f"{group} {target}": f"run the class {target} ({group})"
         for group, settings in tree.items()
         for target in classes_in(settings)
         if not is_shipped(target)
@@ -36,13 +37,21 @@ def code_of(tree: Mapping[str, Any]) -> dict[str, str]:
     runner, launcher, model = (_group(tree, name) for name in ("runner", "launcher", "model"))
     if command := runner.get("command"):
         words = list(map(str, command)) if isinstance(command, list | tuple) else [str(command)]
-        found["runner.command"] = f"the command `{shlex.join(words)}` in {runner.get('cwd') or '.'}"
+        found["runner.command"] = (
+            f"run the command `{shlex.join(words)}` in {runner.get('cwd') or '.'}"
+        )
     for key in _SHELL:
         if value := launcher.get(key):
-            found[f"launcher.{key}"] = f"{value!r} on a cluster (launcher.{key})"
+            found[f"launcher.{key}"] = f"run {value!r} on a cluster (launcher.{key})"
     for key in _KERNELS:
         if value := _group(model, "config").get(key):
-            found[f"model.config.{key}"] = f"{value!r} (model.config.{key})"
+            found[f"model.config.{key}"] = f"run {value!r} (model.config.{key})"
+    logger, storage = _group(tree, "logger"), _group(tree, "study").get("storage")
+    if logger.get("mode") == "online":
+        names = (str(logger[key]) for key in ("entity", "project") if logger.get(key))
+        found["logger.mode"] = f"send every trial to Weights & Biases, {'/'.join(names)} (logger)"
+    if storage:
+        found["study.storage"] = f"send every trial to {redact(str(storage))} (study.storage)"
     return found
 
 

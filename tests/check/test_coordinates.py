@@ -9,7 +9,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sweeper.check.judge import CheckRule, CoordinateCheck, Runs, check_coordinates, judge_slope
+from sweeper.check.judge import (
+    CheckRule,
+    CoordinateCheck,
+    ModuleCheck,
+    Runs,
+    Slope,
+    check_coordinates,
+    judge_slope,
+)
 from sweeper.data.corpus import TokenCorpus
 from sweeper.engine.measure import ModuleMeasurement, measure_modules
 from sweeper.records import to_json
@@ -405,3 +413,25 @@ def test_json_is_plain() -> None:
 def test_what_cannot_be_run_is_refused(key: str, value: float) -> None:
     with refused(key):
         CheckRule(**{key: value})
+
+
+def test_two_widths_that_cannot_tell_ask_for_a_third() -> None:
+    unclear = Slope(
+        quantity="output",
+        step=0,
+        values=(0.0, 0.2),
+        slope=Estimate(value=0.2, low=0.0, high=0.4),
+        expected=0.0,
+        one_sided=False,
+        answer="cannot say",
+        reason="interval too wide",
+    )
+    module = ModuleCheck(name="h", role=None, slopes=(unclear,), answer="cannot say")
+    check = CoordinateCheck(
+        axis="width", sizes=(16, 32), steps=1, modules=(module,), answer="cannot say", origins=()
+    )
+    assert check.settled_by(RULE) == "transfer.widths=[16,32,64]"
+    assert check.todo(RULE).startswith("two widths cannot tell: transfer.widths=[16,32,64]")
+    three = replace(unclear, values=(0.0, 0.2, 0.4))
+    wider = replace(check, sizes=(16, 32, 64), modules=(replace(module, slopes=(three,)),))
+    assert wider.settled_by(RULE) == f"check.seeds={2 * RULE.seeds}"

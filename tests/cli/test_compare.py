@@ -52,7 +52,10 @@ def record(folder: Path, floor: float, **train: int) -> None:
             ]
         size = {"width": width, "depth": 1, "batch_size": 2, "steps": spec.train.steps}
         curves.append({**size, "points": points})
-        sizes.append({"size": size})
+        unmoved = {"value": 0.0, "low": -0.1, "high": 0.1}
+        estimates = ("optimum_log2", "shift_log2", "loss", "regret", "loss_gap")
+        judged = {"at_end": False, "is_base": width == WIDTHS[0], "answer": "holds", "reason": ""}
+        sizes.append({"size": size, **dict.fromkeys(estimates, unmoved), **judged})
     with Study.open(folder) as study:
         study.record(results)
     (folder / "transfer/w32-d1").mkdir(parents=True)
@@ -61,7 +64,7 @@ def record(folder: Path, floor: float, **train: int) -> None:
         {
             "hyperparameter": "eta",
             "transferred_log2_eta": 0.0,
-            "axes": [{"axis": "width", "sizes": sizes}],
+            "axes": [{"axis": "width", "answer": "holds", "sizes": sizes}],
             "curves": curves,
         },
     )

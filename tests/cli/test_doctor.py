@@ -39,7 +39,8 @@ def test_ends_with_the_command_that_comes_next(sweeper: Run) -> None:
 
 def test_a_root_that_cannot_be_written(sweeper: Run, golden: Golden) -> None:
     answer = sweeper("doctor", "--root", "/proc/nope")
-    assert answer.code == 2 and "missing  root" in answer.out and "Next:" not in answer.out
+    assert answer.code == 2 and "Next:" not in answer.out
+    assert ["missing", "root"] in [line.split()[:2] for line in answer.out.splitlines()]
     assert answer.out.splitlines()[-1] == "No search can run: root."
     assert_refused(sweeper("doctor", "--root", "text.txt"), golden)
 
@@ -83,7 +84,8 @@ def test_a_missing_package_is_named_with_the_command_that_brings_it(
 def test_without_torch(sweeper: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "torch", None)
     answer = sweeper("doctor")
-    assert answer.code == 2 and "missing  torch" in answer.out
+    assert answer.code == 2
+    assert ["missing", "torch"] in [line.split()[:2] for line in answer.out.splitlines()]
     assert "pip install 'torch>=2.6'" in answer.out
 
 

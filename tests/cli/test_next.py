@@ -15,13 +15,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from sweeper.check.judge import MEASURED
 from sweeper.cli.next import Invocation, NextCommand, first_transfer, next_of
 from sweeper.cli.output import Output
 from sweeper.config.command_line import with_user_command
 from sweeper.config.compose import compose_tree, to_yaml
 from sweeper.study.lock import StudyLock
+from sweeper.study.setup import write_setup
 from tests.command_lines import parse
 from tests.report.samples import plan, search, validation, write
+from tests.specs import spec_of
 
 TYPED = "sweeper transfer --study demo --to-width 256 --validate --config-dir my"
 
@@ -45,7 +48,7 @@ def next_line(folder: Path) -> str:
 
 def recorded(line: str) -> NextCommand:
     """The value that a record's command line is read as."""
-    command = NextCommand.recorded({"command": line}, "to go on")
+    command = NextCommand.recorded(line, "to go on")
     assert command is not None
     return command
 
@@ -143,7 +146,7 @@ def test_a_failure_is_diagnosed_once(folder: Path) -> None:
 def test_a_doubt_is_settled_by_seeds(folder: Path) -> None:
     write(folder / "search.json", search())
     open_verdict = validation("cannot say yet")
-    open_verdict["axes"][0]["seed_advice"] = {"seeds": 5}
+    open_verdict["axes"][0]["settle"] = ["transfer.seeds=5"]
     planned(folder, open_verdict, command=f"{TYPED} transfer.seeds=2")
     assert next_line(folder) == f"{TYPED} transfer.seeds=5"
 
@@ -177,7 +180,7 @@ def test_a_doubt_is_settled_by_what_the_verdict_names(folder: Path) -> None:
     both = validation("cannot say yet")
     both["axes"][0]["settle"] = ["transfer.seeds=3"]
     both["axes"] += [{**both["axes"][0], "axis": "depth", "settle": ["transfer.seeds=9"]}]
-    both["axes"] += [{"axis": "batch_size", "answer": "holds"}]
+    both["axes"] += [{"axis": "batch_size", "answer": "holds", "sizes": []}]
     planned(folder, both, command=TYPED)
     assert next_line(folder) == f"{TYPED} transfer.seeds=9 'transfer.batches=[]'"
 
@@ -211,12 +214,53 @@ def test_what_holds_on_the_ladder_alone_goes_on_with_what_tells_of_the_target(
 ) -> None:
     write(folder / "search.json", search())
     limited = validation("holds")
-    limited["axes"][0]["target"] = {"answer": "cannot say yet", "settle": [settle]}
+    target = {"axis": "width", "size": 256, "answer": "cannot say yet", "sentence": ""}
+    limited["axes"][0]["target"] = target | {"settle": [settle]}
     planned(folder, limited, command=TYPED)
     assert shlex.split(next_line(folder)) == [*shlex.split(TYPED), settle]
-    limited["axes"][0]["target"] = {"answer": "fails", "settle": []}
+    limited["axes"][0]["target"] = target | {"answer": "fails", "settle": []}
     planned(folder, limited, command=TYPED)
     assert next_line(folder) == ""
+
+
+def checked(folder: Path, answer: str, spec: str) -> None:
+    """A coordinate check as it is kept, of a setup."""
+    unknown = {"value": 0.5, "low": 0.4, "high": 0.6}
+    slope = {"quantity": "direct", "step": 1, "values": [0.0, 1.0], "slope": unknown}
+    slope |= {"expected": 0.0, "one_sided": False, "answer": answer, "reason": "grows"}
+    module = {"name": "head", "role": "readout", "slopes": [slope], "answer": answer}
+    axis = {"axis": "width", "sizes": [16, 32], "steps": 1, "modules": [module]}
+    record = {
+        "measured": MEASURED,
+        "parameterization": "mup",
+        "optimizer": "adamw",
+        "base": {"width": 16, "depth": 1},
+        "spec": spec,
+        "log2_hps": {"eta": -6.0},
+        "rule": {},
+        "axes": [axis | {"answer": answer, "origins": ["head"]}],
+        "command": "sweeper check --study demo transfer.widths=[16,32]",
+    }
+    write(folder / "check/transfer.json", record)
+
+
+def test_a_check_that_failed_is_looked_at_before_anything_is_built_on_it(folder: Path) -> None:
+    write(folder / "search.json", search())
+    setup = spec_of({"model": {"width": 16, "depth": 1}})
+    write_setup(folder, setup)
+    check = "sweeper check --study demo 'transfer.widths=[16,32]'"
+    checked(folder, "fail", setup.digest)
+    assert next_line(folder) == check
+    planned(folder)
+    assert next_line(folder) == check
+    planned(folder, validation())
+    assert next_line(folder) == check
+    planned(folder, validation("fails"))
+    assert next_line(folder) == "sweeper diagnose --study demo --over width"
+    for answer, spec in (("pass", setup.digest), ("fail", "another setup's")):
+        checked(folder, answer, spec)
+        planned(folder, validation())
+        assert next_line(folder).startswith("sweeper export")
 
 
 def test_another_root_is_named(folder: Path) -> None:

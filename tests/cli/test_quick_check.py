@@ -12,7 +12,7 @@ import pytest
 from sweeper.check.judge import CheckAnswer, CheckRule, CoordinateCheck, ModuleCheck, Slope
 from sweeper.cli import coordinates
 from sweeper.cli.coordinates import sentence
-from sweeper.cli.validate import Validation
+from sweeper.cli.validate import Validated
 from sweeper.verdict.curve import Estimate
 from tests.cli.driver import TINY, Run, make_workplace, measured, run_in
 from tests.golden import Golden
@@ -43,7 +43,7 @@ def test_a_failure_names_the_module_and_is_read_again(
     # The three smallest of four widths. Under Adam a hidden layer moves as its fan-in grows.
     assert said.startswith("Coordinate check over width 16, 32, 64: fail at layers.0.attention.qkv")
     golden.says(measured(said))
-    assert first.next.startswith("sweeper transfer")
+    assert first.next.startswith("sweeper check --study a ")
     assert "width 64, depth 1, 3 runs of 2 steps" in first.err
     assert {path.name for path in (standard / "check").iterdir()} == {"transfer.json"}
     again = sweeper(*PLAN, "--json")
@@ -126,7 +126,7 @@ def test_strict_needs_the_check_too(
 ) -> None:
     monkeypatch.setattr(
         "sweeper.cli.transfer.validate",
-        lambda experiment, best, *_: Validation(
+        lambda experiment, best, *_: Validated(
             experiment=experiment, planned=best, verdicts=[], trend=None
         ),
     )

@@ -170,10 +170,10 @@ class TestValidate:
     def test_a_depth_that_no_ladder_climbs_is_not_validated(
         self, sweeper: Run, study: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        def holding(experiment: Experiment, best: Log2Hps, *_: object) -> validate.Validation:
+        def holding(experiment: Experiment, best: Log2Hps, *_: object) -> validate.Validated:
             climbed = experiment.settings.transfer.ladders(experiment.settings.ladder_base)
             verdicts = [Verdict(axis=axis, answer="holds", sizes=()) for axis in climbed]
-            return validate.Validation(
+            return validate.Validated(
                 experiment=experiment, planned=best, verdicts=verdicts, trend=None
             )
 

@@ -46,9 +46,9 @@ def trap(workplace: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     sys.modules.pop("trap_of_others", None)
 
 
-def change(study: Path, **groups: Any) -> None:
+def change(folder: Path, /, **groups: Any) -> None:
     """Other values in the kept configuration, in place of the group's."""
-    path = study / "config.yaml"
+    path = folder / "config.yaml"
     tree = yaml.safe_load(path.read_text())
     tree |= {group: {**tree[group], **values} for group, values in groups.items()}
     path.write_text(yaml.safe_dump(tree))
@@ -182,3 +182,22 @@ class TestWhoMayNameIt:
         (workplace / "t.py").write_text("open('ran', 'w')\n")
         run = sweeper("explain", f"model._target_={target}", "--to-width", "64")
         assert run.code == 2 and "t.Net" in run.err and not (workplace / "ran").exists()
+
+
+@pytest.mark.parametrize(
+    "groups",
+    [
+        {"study": {"storage": "sqlite:///elsewhere.db"}},
+        {"logger": {"_target_": "wandb", "project": "theirs", "mode": "online"}},
+    ],
+)
+def test_nothing_is_sent_to_where_a_study_alone_names(
+    groups: dict[str, Any], study: Path, workplace: Path, sweeper: Run
+) -> None:
+    change(study, **groups)
+    for verb in BUILDING:
+        run = sweeper(*VERBS[verb])
+        assert run.code == 2 and "--trust" in run.err and "send every trial to" in run.err
+    assert not (workplace / "elsewhere.db").exists()
+    mine = ["logger=none"] if "logger" in groups else ["study.storage=null"]
+    assert "--trust" not in sweeper(*VERBS["explain"], *mine).err

@@ -294,3 +294,18 @@ def test_the_content_of_a_module_of_the_user_s_own_is_part_of_the_key(
 def test_only_clipped_gains_of_umup_have_new_keys(words: list[str], changed: bool) -> None:
     found = resolve(compose_tree(["model.width=16", "runner.device=cpu", *words]))
     assert ("norm_gains" in found.identity) == changed
+
+
+@pytest.mark.parametrize(
+    ("width", "head_size", "widths"),
+    [(256, 64, (64, 128, 256)), (96, 48, (96, 192, 384)), (64, 16, (32, 64, 128, 256))],
+)
+def test_of_the_default_s_widths_those_that_the_model_can_have_are_the_ladder(
+    width: int, head_size: int, widths: tuple[int, ...]
+) -> None:
+    words = [f"model.width={width}", "model.depth=2", f"model.head_size={head_size}"]
+    settings = resolve(compose_tree(words))
+    assert settings.transfer.widths == widths
+    assert any("transfer.widths" in note for note in settings.notes) == (32 not in widths)
+    with refused("transfer.widths", 31):
+        resolve(compose_tree([*words, f"transfer.widths=[{2 * width},31]"]))

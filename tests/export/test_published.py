@@ -53,7 +53,7 @@ FALCON_H1_500M = {
 
 
 def ours(model: Published) -> dict[str, Any]:
-    return {row["what"]: row for row in model.ours()}
+    return {row["what"]: row for row in model.ours}
 
 
 def test_granite_3_8b_is_mup_from_width_256_and_branches_over_the_root_of_40() -> None:

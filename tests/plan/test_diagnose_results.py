@@ -95,9 +95,9 @@ def test_the_ranking_and_its_words(golden: Golden) -> None:
     golden.says(order[2].sentence)
     golden.says(order[3].sentence)
     found = Diagnosis(axis="width", answer="fails", results=order)
-    golden.says(found.sentence)
+    golden.says(found.conclusion)
     none = Diagnosis(axis="width", answer="fails", results=order[1:])
-    golden.says(none.sentence)
+    golden.says(none.conclusion)
     json.dumps(to_json(found), allow_nan=False)
 
 
@@ -154,12 +154,12 @@ def test_a_planted_failure_is_named(planted: str, golden: Golden) -> None:
     found = trainer.diagnose(RIVALS, SILENT)
     assert found.answer == "fails"
     first = {result.ablation.name for result in found.results[: len(NAMES[planted])]}
-    assert first == NAMES[planted], found.sentence
+    assert first == NAMES[planted], found.conclusion
     shares = {f.ablation.name: f.explained.value for f in found.results}
     assert found.results[0].explained.value > 0.8
     innocent = shares.keys() - NAMES[planted] - ({"readout"} if planted == "standard" else set())
     assert innocent and all(shares[name] < 0.5 for name in innocent)
-    golden.says(found.sentence)
+    golden.says(found.conclusion)
     assert len(world.trained) == len(set(world.trained))
 
 
@@ -187,7 +187,7 @@ def test_a_transfer_that_holds_needs_no_experiment(golden: Golden) -> None:
     trainer, world = simulate("parameterization=mup")
     found = trainer.diagnose([], SILENT)
     assert found.answer == "holds" and found.results == ()
-    golden.says(found.sentence)
+    golden.says(found.conclusion)
     known = trainer.study.known.values()  # type: ignore[attr-defined]
     assert len(world.trained) == len(known) and {r.trial.width for r in known} == {16, 64}
 

@@ -9,10 +9,10 @@ from sweeper.plan.plan import PlannedParameter, TransferPlan, own_plan
 from sweeper.records import to_json
 from sweeper.report import console as show
 from sweeper.report.cost import Cost
-from sweeper.report.table import number, power, short
 from sweeper.scaling.prescription import Prescription
 from sweeper.scaling.spec import Role
 from sweeper.search.strategy import Conclusion, LineResult
+from sweeper.table import number, power, short
 from sweeper.trial import Axis
 from sweeper.verdict.curve import UNKNOWN, Basin, Estimate
 from sweeper.verdict.judge import SizeVerdict, TargetAnswer, Verdict

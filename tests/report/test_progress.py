@@ -15,7 +15,7 @@ from rich.console import Console
 
 from sweeper.report import progress
 from sweeper.report.progress import EARLIEST, Pace, SweepProgress
-from sweeper.report.table import duration
+from sweeper.table import duration
 from sweeper.trial import Result, Trial
 from tests.specs import spec_of
 

@@ -203,6 +203,15 @@ class Table:
         for line in [*self.legend, *(f"- {line}" for line in (*notes, *self.remarks))]:
             paragraph(console, line)
 
+    def __str__(self) -> str:
+        """The title and all columns as plain text, from its first letter to its last."""
+        plain = Console(file=StringIO(), width=WIDEST, color_system=None)
+        with plain.capture() as capture:
+            plain.print(self._rich([]), crop=False)
+        # A box has an edge, and a cell a margin, both of blanks here.
+        lines = (line[2:].rstrip() for line in capture.get().splitlines())
+        return "\n".join(line for line in (self.title, *lines) if line)
+
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         """The title, the columns that fit, and the names of those that do not.
 
