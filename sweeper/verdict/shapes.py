@@ -411,6 +411,8 @@ ROUGH = 0.01
 """In curvatures, what a grid of vertices and ratios leaves of a curve without noise."""
 MIN_POINTS = 3
 """With fewer near its lowest one a curve is a line."""
+MIN_MISFIT = 4
+"""With fewer at every size no losses tell a misfit, and the least is taken."""
 MIN_SMOOTHED = 6
 """With fewer the smoother's curves are not drawn from: on a coarse grid a cubic turns down between
 the points, where valleys with all orders do not."""
@@ -524,6 +526,8 @@ class Forms:
         for found in curves.values():
             logs = np.array([kinked.log_likelihood for kinked in found])
             total += np.log(np.exp(logs - logs.max()).mean(axis=-1) + 1e-300)
+        if all(len(points.x) < MIN_MISFIT for points in ladder.values()):
+            total[1:] = -math.inf
         weights = np.exp(total - total.max())
         return cls(shapes, curves, weights / weights.sum())
 
