@@ -169,7 +169,15 @@ def transfer(
     dry_run: Annotated[
         bool,
         typer.Option(
-            "--dry-run", help="With --validate: show what would run; train and write nothing."
+            "--dry-run",
+            help="With --validate or --predict: show what would run; train and write nothing.",
+        ),
+    ] = False,
+    predict: Annotated[
+        bool,
+        typer.Option(
+            "--predict",
+            help="Train widths x steps at the planned eta, and predict the target's loss by them.",
         ),
     ] = False,
     trust: Trust = False,
@@ -185,9 +193,23 @@ def transfer(
     def work() -> int:
         if strict and not validate:
             raise BadInput("--strict judges the verdict of --validate: give both")
-        if dry_run and not validate:
-            raise BadInput("--dry-run shows what --validate would train: give both")
+        if dry_run and not validate and not predict:
+            raise BadInput("--dry-run shows what --validate or --predict would train: give one")
+        if predict and (validate or to_batch is not None):
+            other = "--validate" if validate else "--to-batch"
+            raise BadInput(
+                f"--predict trains its own ladder, at the base's batch: leave {other} out"
+            )
         tree, invocation = _of_study(overrides, study, root, config_dir, trust)
+        if predict:
+            from sweeper.cli.predict import StudyTarget, predict_ladder
+            from sweeper.prediction.prediction import Question
+
+            asked = StudyTarget(width=to_width, depth=to_depth)
+            question = Question(tokens=to_tokens)
+            return predict_ladder(
+                tree, asked, question, invocation, output_of(json), dry_run=dry_run
+            )
         from sweeper.cli.transfer import TransferRequest, transfer
 
         request = TransferRequest(

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import shlex
 import sys
+import tempfile
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -25,7 +27,7 @@ if TYPE_CHECKING:
     from sweeper.config.compose import Tree
     from sweeper.config.settings import Experiment
     from sweeper.study.study import Study
-    from sweeper.trial import Result
+    from sweeper.trial import Log2Hps, Result, Trial
     from sweeper.verdict.ladder import LadderSize, Size
 
 
@@ -123,6 +125,83 @@ def predict_study(
         output.tell(f"Left out: {count} runs, {why}")
     folder = out or settings.folder / "transfer" / name
     return _report(prediction, runs, folder, output)
+
+
+def predict_ladder(
+    tree: Tree,
+    target: StudyTarget,
+    question: Question,
+    invocation: Invocation,
+    output: Output,
+    *,
+    dry_run: bool,
+) -> int:
+    """Train what a law needs and the study lacks, widths x steps at the planned eta; predict."""
+    from sweeper.cli.output import failures
+    from sweeper.cli.shared import check_target, open_experiment, progress, resolve_study
+    from sweeper.cli.transfer import check_storage_password, planned_optimum
+    from sweeper.study.lock import StudyLock
+    from sweeper.study.study import Study
+    from sweeper.sweep.sweep import Sweep
+    from sweeper.verdict.ladder import Size
+
+    settings = resolve_study(tree, invocation)
+    width, depth = target.width or settings.base.width, target.depth or settings.base.depth
+    check_target(settings, Size(width=width, depth=depth))
+    with tempfile.TemporaryDirectory() as temporary:
+        experiment = open_experiment(settings, Path(temporary) if dry_run else None)
+        study = Study.read(settings.folder)
+        trials = _rungs(experiment, planned_optimum(experiment, study, output))
+        missing = [t for t in trials if (r := study.get(t.key)) is None or r.status == "failed"]
+        if dry_run:
+            return _show_rungs(experiment, trials, missing, output)
+    check_storage_password(settings)
+    with StudyLock(settings.folder), Study.open(settings.folder, settings.storage) as opened:
+        with progress(settings, output, "predict", len(trials), known=opened.results()) as monitor:
+            Sweep(experiment, opened, monitor).runs(trials)
+        output.notes([*opened.notices, *failures(opened.results(), settings.identity)])
+    return predict_study(tree, target, question, invocation, output, None)
+
+
+def _rungs(experiment: Experiment, best: Log2Hps) -> list[Trial]:
+    """Every width of the ladder at every number of steps, at what is planned there.
+
+    Without `transfer.steps` an eighth, a quarter and a half of the base's beside its own.
+    """
+    from sweeper.study.setup import LADDER_PHASE
+    from sweeper.sweep.replay import planned_log2
+
+    settings = experiment.settings
+    rule, base = settings.transfer, settings.ladder_base
+    shorter = rule.steps or [max(1, base.steps // part) for part in (8, 4, 2)]
+    return [
+        experiment.trial(size, planned_log2(experiment, size, best), seed, LADDER_PHASE)
+        for width in sorted({*rule.widths, base.width})
+        for steps in sorted({*shorter, base.steps})
+        for size in [replace(base, width=width, steps=steps)]
+        for seed in range(rule.seeds)
+    ]
+
+
+def _show_rungs(
+    experiment: Experiment, trials: Sequence[Trial], missing: Sequence[Trial], output: Output
+) -> int:
+    from sweeper.report import console as show
+    from sweeper.report.cost import Cost, flops_of
+
+    rows = []
+    for width in dict.fromkeys(trial.spec.width for trial in trials):
+        of_width = [trial for trial in missing if trial.spec.width == width]
+        flops = sum(flops_of(trial.spec) for trial in of_width)
+        cost = Cost(trials=len(of_width), flops=flops, seconds=math.nan)
+        rows.append((f"width {width}", cost))
+    steps = ", ".join(str(n) for n in dict.fromkeys(t.spec.train.steps for t in trials))
+    facts = f"Each width at {steps} steps and the planned eta, one run a seed."
+    show.dry_run(output.people, "This would train", "size", rows, "runs", facts)
+    costs = [{"size": name, "runs": cost.trials, "flops": cost.flops} for name, cost in rows]
+    answer = f"{len(missing)} of {len(trials)} runs are to be trained; nothing was written."
+    output.end(answer, {}, {"study": experiment.settings.name, "sizes": costs})
+    return DONE
 
 
 def final_runs(study: Study) -> tuple[list[Result], Counter[str]]:

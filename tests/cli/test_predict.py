@@ -96,6 +96,37 @@ def test_a_study_without_a_ladder_says_what_it_lacks(study: Path, sweeper: Run) 
     assert "three sizes" in answer.err
 
 
+def test_the_rungs_that_are_missing_are_trained_and_predict(study: Path, sweeper: Run) -> None:
+    words = ("--to-width", "64", "--predict", "transfer.widths=[16,32,48]", "transfer.seeds=2")
+    words = (*words, "transfer.steps=[1,2]")
+    shown = sweeper("transfer", *words, "--dry-run", "--json").document
+    # One of the base is the search's own.
+    assert [row["runs"] for row in shown["sizes"]] == [5, 6, 6]
+    before = len(Study.read(study).results())
+    answer = sweeper("transfer", *words, "--json")
+    assert answer.code == 0, answer.err
+    after = Study.read(study).results()
+    assert len(after) == before + 17
+    document = answer.document
+    assert document["inputs"]["runs"] == 18
+    assert (
+        document["target"]["params"]
+        == prepare(replace(after[-1].trial.spec, width=64)).parameters()
+    )
+    again = sweeper("transfer", *words, "--json")
+    assert len(Study.read(study).results()) == len(after)
+    assert again.document["law"] == document["law"]
+    nothing = sweeper("transfer", *words, "--dry-run").out
+    assert "0 of 18 runs are to be trained" in nothing
+
+
+@pytest.mark.parametrize("flag", ["--validate", "--to-batch=4"])
+def test_a_ladder_of_a_law_goes_with_no_other(study: Path, sweeper: Run, flag: str) -> None:
+    answer = sweeper("transfer", "--to-width", "64", "--predict", flag)
+    assert answer.code == 2
+    assert flag.partition("=")[0] in answer.err
+
+
 @pytest.fixture
 def table(tmp_path: Path) -> Path:
     lines = ["n_params,tokens,final loss,seed"]
