@@ -25,6 +25,8 @@ from sweeper.scaling.spec import layer_of, with_layer
 FUSED = F.scaled_dot_product_attention
 WHOLE = F.multi_head_attention_forward
 WHOLE_SIZES = ("embed_dim_to_check", "num_heads")
+FAST_PATHS = (torch._transformer_encoder_layer_fwd, torch._native_multi_head_attention)
+"""Of torch's encoder and its attention where nothing asks for gradients; batch first."""
 PRODUCTS: tuple[object, ...] = (
     torch.matmul,
     torch.bmm,
@@ -202,6 +204,11 @@ class AttentionWatch(FunctionWatch):
             width, heads = (by_name[name] for name in WHOLE_SIZES)
             size, length = width // heads, by_name["key"].shape[0]
             self.saw_attention(WHOLE, SeenAttention(size, size**-0.5, length))
+        elif func in FAST_PATHS:
+            # The numbers of entries and of heads stand after the one tensor, or after q, k and v.
+            width, heads = [x for x in args if isinstance(x, int)][:2]
+            attention = SeenAttention(width // heads, (width // heads) ** -0.5, args[0].shape[1])
+            self.saw_attention(func, attention)
         # q k^T is any product of two activations until a softmax of the same shape follows it.
         elif func in PRODUCTS:
             tensors = [x for x in (*args, *kwargs.values()) if isinstance(x, Tensor)][-2:]

@@ -56,6 +56,11 @@ UNIT_SCALED_EPS_NEED = (
     "eps: the plan's eps was chosen for unit-scaled gradients; those of a plain model are smaller: "
     "take an optimizer without eps (atan2) or an eps far below the root mean square of any gradient"
 )
+TO_BE_SEEN = (
+    "it was not seen: x = F.scaled_dot_product_attention(q, k, v) in a forward pass that runs "
+    "tells the numbers"
+)
+"""The line of a model's code that would make its attention known."""
 DEPTH_NEED = (
     "depth: no size of the model is its depth, so the learning rates of residual branches lack the "
     "parameterization's 1/sqrt(depth): name the depth among the sizes"
@@ -87,6 +92,7 @@ class Answer:
 
     One that is not `seen` stands in for those that the model may have. Of attention that ran, and
     that nothing can scale, `attention` says what was seen; `rule` is the law of q k^T's factor.
+    Of attention that did not, `unknown` are factors that depend on what was not seen.
     """
 
     op: ScaledOp
@@ -95,6 +101,7 @@ class Answer:
     seen: bool = True
     attention: SeenAttention | None = None
     rule: str = ""
+    unknown: tuple[str, ...] = ()
 
     def usual(self, factor: str) -> float:
         """The model's own: of q k^T head size^-1/2, or what was seen, and 1 of all else."""
@@ -150,9 +157,15 @@ def ask(
         )
     named = any(ATTENTION_NAME.search(spec.name) for spec in model.specs)
     if named and not ran and "attention" not in seen:
+        # Of q k^T the law in the head size is known, read off a usual one. What depends on the
+        # number of positions, or on a mask, too, is not: a number would be an invention.
         op, factors = attention(USUAL_HEAD)
+        logit = {name: value for name, value in factors.items() if name == "logit"}
+        unknown = tuple(n for n, v in factors.items() if n not in logit and not isclose(v, 1.0))
         where = f"attention, none seen; at {USUAL_HEAD}"
-        answers.append(Answer(op=op, factors=factors, where=where, seen=False, rule=rule))
+        answers.append(
+            Answer(op=op, factors=logit, where=where, seen=False, rule=rule, unknown=unknown)
+        )
     if "residual" not in seen:
         # Two a layer, and as many layers as the parameters on branches say.
         on_branch = next((spec for spec in model.specs if spec.residual), None)
@@ -322,13 +335,20 @@ def _attention_needs(hidden: Sequence[Answer]) -> Iterator[str]:
         and not isclose(answer.factors["logit"], answer.op.geometry["head_size"] ** -0.5)
     ]
     sizes = {answer.op.geometry["head_size"]: answer.factors["logit"] for answer in wrong}
+    by_formula = f"multiply q k^T by {rule} instead of 1/sqrt(d), d being the size of a head"
     if len(sizes) == 1:
         ((size, logit),) = sizes.items()
         by = f"multiply q k^T by {logit:.3g}"
         yield f"attention: {rule} instead of 1/sqrt(d): at head size {size} {by}"
-    elif sizes or (not ran and rule != "1/sqrt(d)"):
-        where = "attention" if sizes else "attention, as names tell"
-        yield f"{where}: multiply q k^T by {rule} instead of 1/sqrt(d), d being the size of a head"
+    elif sizes:
+        yield f"attention: {by_formula}"
+    elif not ran:
+        advice = [by_formula] * (rule != "1/sqrt(d)")
+        advice += [
+            f"its {name} has a factor, too, which is not known" for name in hidden[0].unknown
+        ]
+        if advice:
+            yield "; ".join([f"attention, as names tell: {advice[0]}", *advice[1:], TO_BE_SEEN])
     # The factor on the output depends on the number of positions.
     measured = [answer for answer in ran if answer.attention and answer.attention.seq_len]
     first = (measured or hidden)[0]

@@ -18,7 +18,7 @@ from sweeper.config.settings import resolve
 from sweeper.engine.architecture import Architecture
 from sweeper.engine.prepare import prepare
 from sweeper.errors import ConfigError
-from sweeper.plan.factors import Answer, ask, needs, planned_factors
+from sweeper.plan.factors import TO_BE_SEEN, Answer, ask, needs, planned_factors
 from sweeper.plan.plan import TransferPlan, make_plan
 from sweeper.records import from_json, to_json
 from sweeper.scaling.relative import MuP, Standard
@@ -169,7 +169,20 @@ def test_several_head_sizes_or_none_seen_get_the_formula() -> None:
         ("mlp", False),
     ):
         told = hidden_needs(parameterization, hps, [replace(BRANCH, name=name)], (2, 2))
-        assert told == [f"attention, as names tell: {formula}"] * expected, name
+        needed = f"attention, as names tell: {formula}; {TO_BE_SEEN}"
+        assert told == [needed] * expected, name
+
+
+def test_of_attention_that_was_not_seen_no_number_is_invented() -> None:
+    """u-muP's factor of the output goes by the size of a head and the number of positions."""
+    named = replace(BRANCH, name="h.0.attn.q")
+    hps = PlainHps(ONES)
+    (need,) = (n for n in hidden_needs(UMuP(), hps, [named], (2, 2)) if n.startswith("attention"))
+    assert "its output has a factor, too, which is not known" in need and "64" not in need
+    assert "F.scaled_dot_product_attention(q, k, v)" in need
+    model = Architecture(specs=(named,), scaled_ops=())
+    found = planned_factors(ask(UMuP(), hps, model, (2, 2)))
+    assert [f.factor for f in found if f.kind == "attention"] == ["logit"]
 
 
 @pytest.mark.parametrize(("alpha", "factor"), [(1.0, "0.25"), (0.5, "0.5")])
