@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from math import isclose, prod
@@ -13,6 +14,7 @@ from sweeper.engine.architecture import Architecture, architecture, build_model,
 from sweeper.engine.optimizers.optimizer import Optimizer
 from sweeper.errors import ConfigError
 from sweeper.models.initial_values import hold_padding
+from sweeper.registry import TARGET
 from sweeper.scaling.prescription import (
     SETTING_FACTORS,
     AbsorbedParam,
@@ -244,14 +246,8 @@ def prepare(spec: TrialSpec) -> PreparedSpec:
     prepared = PreparedSpec(
         spec, parameterization, optimizer, architecture(spec, parameterization.unit_scaled)
     )
-    # An optimizer without a rule here is told before training, not in it.
-    ones = PlainHps(dict.fromkeys(parameterization.hyperparameters, 1.0))
-    try:
-        for trained in prepared.trained_specs:
-            parameterization.scale(trained, ones, optimizer.kind(trained))
-    except ConfigError as error:
-        raise error.below("parameterization") from error
-    # Neither is a factor on the logits of a tied head that nothing in the model can take.
+    check_update(spec.parameterization.name, parameterization, optimizer, prepared.trained_specs)
+    # A factor on the logits of a tied head, which nothing in the model can take, is told now, too.
     ones = prepared.complete(PlainHps({}))
     for op in prepared.architecture.unseen_ties:
         factor = prepared.parameterization.scale_op(op, ones)["output"]
@@ -265,3 +261,17 @@ def prepare(spec: TrialSpec) -> PreparedSpec:
             )
             raise ConfigError("model._target_", name, allowed)
     return prepared
+
+
+def check_update(
+    name: str, parameterization: Parameterization, optimizer: Optimizer, specs: Iterable[ParamSpec]
+) -> None:
+    """ConfigError, before training, where `name` has no rule for the optimizer's updates."""
+    ones = PlainHps(dict.fromkeys(parameterization.hyperparameters, 1.0))
+    try:
+        for spec in specs:
+            parameterization.scale(spec, ones, optimizer.kind(spec))
+    except ConfigError as error:
+        if error.key == TARGET:
+            raise ConfigError("parameterization", name, error.allowed) from error
+        raise error.below("parameterization") from error

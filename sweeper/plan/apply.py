@@ -6,13 +6,14 @@ served; nothing is ever kept on a tensor.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import isclose, isfinite
 from typing import Any
 
+import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import nn
 from torch.optim import Optimizer
 
 from sweeper.errors import BadInput
@@ -65,28 +66,22 @@ def match_parameters(
         if tuple(parameter.shape) != options[0].shape and options[0].name not in free:
             reshaped.append(f"{name} {list(parameter.shape)}, planned {list(options[0].shape)}")
         matched.append((options[0], parameter))
-    _refuse(unknown, [name for name in exact if name in unmatched], reshaped)
-    return matched
-
-
-def _refuse(unknown: list[str], missing: list[str], reshaped: list[str]) -> None:
-    """BadInput that lists what does not fit, if anything."""
-    kinds = (
-        ("the plan does not know these parameters of the model", unknown),
-        ("the model does not have these parameters of the plan", missing),
-        ("these parameters have another shape", reshaped),
-    )
-    parts = []
-    for problem, names in kinds:
-        more = f" and {len(names) - MAX_NAMES} more" if len(names) > MAX_NAMES else ""
-        if names:
-            parts.append(f"{problem}: {'; '.join(names[:MAX_NAMES])}{more}")
-    if parts:
+    kinds = {
+        "the plan does not know these parameters of the model": unknown,
+        "the model does not have these parameters of the plan": [
+            n for n in exact if n in unmatched
+        ],
+        "these parameters have another shape": reshaped,
+    }
+    if problems := [
+        f"{what}: {_listed(names, MAX_NAMES)}" for what, names in kinds.items() if names
+    ]:
         hint = "Is it the model, width and depth that the plan was made for?"
         if reshaped:
             name = reshaped[0].partition(" ")[0]
             hint += f' What may differ, such as positions, is named: differs=["{name}"]'
-        raise BadInput(". ".join([*parts, hint]))
+        raise BadInput(". ".join([*problems, hint]))
+    return matched
 
 
 @torch.no_grad()
@@ -113,22 +108,16 @@ def init_(
         values = normal(setting.name, parameter.shape, seed) * setting.init_std + setting.init_mean
         if (row := padding.get(id(parameter))) is not None:
             values[row] = 0
-        parameter.copy_(_as_stored(values, parameter))
+        values = values.to(parameter.dtype).to(parameter.device)
+        if (mesh := getattr(parameter, "device_mesh", None)) is not None:
+            # Not at the top: slow to import, and not part of every build of torch.
+            from torch.distributed.tensor import DTensor, Replicate
 
-
-def _as_stored(values: Tensor, parameter: nn.Parameter) -> Tensor:
-    """`values` as `parameter` is kept: its type, device and, for a DTensor, its shards."""
-    values = values.to(parameter.dtype).to(parameter.device)
-    data: Any = parameter
-    if not hasattr(data, "device_mesh"):
-        return values
-    # Not at the top: slow to import, and not part of every build of torch.
-    from torch.distributed.tensor import DTensor, Replicate
-
-    mesh = data.device_mesh
-    # All ranks drew the same, so a replica becomes shards by slicing alone.
-    whole = DTensor.from_local(values, mesh, [Replicate()] * mesh.ndim, run_check=False)
-    return whole.redistribute(placements=data.placements)
+            # All ranks drew the same, so a replica becomes shards by slicing alone.
+            whole = DTensor.from_local(values, mesh, [Replicate()] * mesh.ndim, run_check=False)
+            sharded: Any = parameter
+            values = whole.redistribute(placements=sharded.placements)
+        parameter.copy_(values)
 
 
 def param_groups(
@@ -231,11 +220,51 @@ def check(
         pairs = _pairs_by_name(settings, groups, problems)
     else:
         pairs = _pairs_by_parameter(settings, groups, model, problems)
-    problems += _kind_problems(updates, optimizer)
+    name = type(optimizer).__name__
+    if isinstance(optimizer, torch.optim.SGD) and set(updates) - {Update.GRADIENT}:
+        problems.append(
+            f"its rates are for updates of another kind than {name}'s, which go as the gradient: "
+            "make the plan with optimizer=sgd"
+        )
+    if isinstance(optimizer, SIGN_LIKE) and Update.GRADIENT in updates:
+        problems.append(
+            f"its rates are for SGD, and {name}'s updates do not follow the gradient's size: make "
+            "the plan with optimizer=adamw"
+        )
     problems += _rate_problems(pairs)
-    problems += _eps_problems(pairs)
-    problems += _betas_problems(pairs, betas)
-    problems += _decay_problems(pairs, optimizer)
+
+    def differing(numbers: Iterable[tuple[Pair, float, float]], tolerance: float) -> str:
+        """Of (pair, actual, planned) what differs, a line for each number of the plan's."""
+        lines: dict[float, str] = {}
+        for pair, actual, planned in numbers:
+            if not isclose(actual, planned, rel_tol=tolerance):
+                line = f"{_short(pair.label)} has {actual:.3g}, planned {planned:.3g}"
+                lines.setdefault(planned, line)
+        return _listed([*lines.values()])
+
+    # An optimizer that has eps takes it from its groups. That of some is a pair, or else.
+    with_eps = [pair for pair in pairs if isinstance(pair.group.get("eps"), float)]
+    eps = ((pair, pair.group["eps"], pair.planned.eps) for pair in with_eps)
+    if wrong := differing(eps, EXACT_TOLERANCE):
+        advice = "keep each group's own eps, as param_groups gives it, and set none on all"
+        problems.append(f"eps is not the plan's: {wrong}; {advice}")
+    if betas is not None:
+        for pair in pairs:
+            actual = pair.group.get("betas")
+            if actual is None or not np.allclose(actual, betas, rtol=EXACT_TOLERANCE, atol=0):
+                line = f"{_short(pair.label)} has {actual}, planned {betas}"
+                law = "betas are not those of the plan's law"
+                problems.append(f"{law}: {line}; param_groups gives them")
+                break
+    if coupled := next((pair for pair in pairs if _is_coupled(optimizer, pair.group)), None):
+        problems.append(
+            f"{name} adds the weight decay of {_short(coupled.label)} to the gradient (L2), where "
+            "the plan's is decoupled: take torch.optim.AdamW, or SGD without momentum, or a plan "
+            "without decay (optimizer={'name': ..., 'weight_decay': 0})"
+        )
+    elif wrong := differing(_decays(pairs), RATE_TOLERANCE):
+        advice = "it is the plan's decay over the group's peak rate, as param_groups gives it"
+        problems.append(f"weight_decay is not the plan's: {wrong}; {advice}")
     if problems:
         raise BadInput(". ".join(["the optimizer does not train by the plan", *problems]))
 
@@ -309,22 +338,6 @@ def _pairs_by_parameter(
     return pairs
 
 
-def _kind_problems(updates: Collection[Update], optimizer: Optimizer) -> list[str]:
-    """Rates for updates like a sign are not for raw gradients, nor the other way round."""
-    name = type(optimizer).__name__
-    if isinstance(optimizer, torch.optim.SGD) and set(updates) - {Update.GRADIENT}:
-        return [
-            f"its rates are for updates of another kind than {name}'s, which go as the gradient: "
-            "make the plan with optimizer=sgd"
-        ]
-    if isinstance(optimizer, SIGN_LIKE) and Update.GRADIENT in updates:
-        return [
-            f"its rates are for SGD, and {name}'s updates do not follow the gradient's size: make "
-            "the plan with optimizer=adamw"
-        ]
-    return []
-
-
 def _rate_problems(pairs: Sequence[Pair]) -> list[str]:
     """Rates must be the plan's, times one factor."""
     if not pairs:
@@ -343,70 +356,21 @@ def _rate_problems(pairs: Sequence[Pair]) -> list[str]:
     return [f"{what}; {same}: {_listed([*shown.values()])}. {RATE_ADVICE}"]
 
 
-def _eps_problems(pairs: Sequence[Pair]) -> list[str]:
-    """An optimizer that has eps must take the plan's from its groups."""
-    wrong: dict[float, str] = {}
-    for pair in pairs:
-        eps, planned = pair.group.get("eps"), pair.planned.eps
-        # That of some optimizers is a pair, or something else.
-        if isinstance(eps, float) and not isclose(eps, planned, rel_tol=EXACT_TOLERANCE):
-            line = f"{_short(pair.label)} has {eps:.3g}, planned {planned:.3g}"
-            wrong.setdefault(planned, line)
-    if not wrong:
-        return []
-    advice = "keep each group's own eps, as param_groups gives it, and set none on all"
-    return [f"eps is not the plan's: {_listed([*wrong.values()])}; {advice}"]
-
-
-def _betas_problems(pairs: Sequence[Pair], betas: tuple[float, float] | None) -> list[str]:
-    """An optimizer that averages must take the betas that a law planned from its groups."""
-    if betas is None:
-        return []
-    for pair in pairs:
-        actual = pair.group.get("betas")
-        same = actual is not None and all(
-            isclose(beta, planned, rel_tol=EXACT_TOLERANCE)
-            for beta, planned in zip(actual, betas, strict=True)
-        )
-        if not same:
-            line = f"{_short(pair.label)} has {actual}, planned {betas}"
-            return [f"betas are not those of the plan's law: {line}; param_groups gives them"]
-    return []
-
-
-def _decay_problems(pairs: Sequence[Pair], optimizer: Optimizer) -> list[str]:
-    """The share of a weight that a step at the peak removes must be the plan's."""
-    if sent := next((pair for pair in pairs if _is_coupled(optimizer, pair.group)), None):
-        return [
-            f"{type(optimizer).__name__} adds the weight decay of {_short(sent.label)} to the "
-            "gradient (L2), where the plan's is decoupled: take torch.optim.AdamW, or SGD without "
-            "momentum, or a plan without decay (optimizer={'name': ..., 'weight_decay': 0})"
-        ]
-    wrong: dict[float, str] = {}
-    common = _common_decay_factor(pairs)
-    for pair in pairs:
-        # lr is what a schedule has made of the peak by now; weight_decay belongs to the peak.
-        peak = float(pair.group.get("initial_lr", pair.planned.lr * common))
-        wanted = pair.planned.weight_decay / peak if peak else 0.0
-        actual = float(pair.group.get("weight_decay", 0.0))
-        if not isclose(actual, wanted, rel_tol=RATE_TOLERANCE):
-            line = f"{_short(pair.label)} has {actual:.3g}, planned {wanted:.3g}"
-            wrong.setdefault(pair.planned.lr, line)
-    if not wrong:
-        return []
-    advice = "it is the plan's decay over the group's peak rate, as param_groups gives it"
-    return [f"weight_decay is not the plan's: {_listed([*wrong.values()])}; {advice}"]
-
-
-def _common_decay_factor(pairs: Sequence[Pair]) -> float:
-    """What the rates of groups without `initial_lr` were multiplied by, read off their decay."""
-    # weight_decay = planned decay / (planned lr * factor), solved for the factor; the first group
-    # tells it, and the others must agree.
+def _decays(pairs: Sequence[Pair]) -> Iterator[tuple[Pair, float, float]]:
+    """The decay that each group has, and the one by which a step at the peak removes the plan's."""
+    # lr is what a schedule has made of the peak by now; weight_decay belongs to the peak. What
+    # groups without `initial_lr` were multiplied by is read off the first decay: solve
+    # weight_decay = planned decay / (planned lr * factor) for the factor. The others must agree.
+    factor = 1.0
     for pair in pairs:
         decay = float(pair.group.get("weight_decay", 0.0))
         if decay and pair.planned.weight_decay:
-            return pair.planned.weight_decay / (decay * pair.planned.lr)
-    return 1.0
+            factor = pair.planned.weight_decay / (decay * pair.planned.lr)
+            break
+    for pair in pairs:
+        peak = float(pair.group.get("initial_lr", pair.planned.lr * factor))
+        planned = pair.planned.weight_decay / peak if peak else 0.0
+        yield pair, float(pair.group.get("weight_decay", 0.0)), planned
 
 
 def _is_coupled(optimizer: Optimizer, group: Mapping[str, Any]) -> bool:
@@ -424,6 +388,6 @@ def _short(label: str) -> str:
     return label if len(label) <= 40 else f"{label[:37]}..."
 
 
-def _listed(items: Sequence[str]) -> str:
-    more = f" and {len(items) - MAX_GROUPS} more" if len(items) > MAX_GROUPS else ""
-    return f"{'; '.join(items[:MAX_GROUPS])}{more}"
+def _listed(items: Sequence[str], most: int = MAX_GROUPS) -> str:
+    more = f" and {len(items) - most} more" if len(items) > most else ""
+    return f"{'; '.join(items[:most])}{more}"

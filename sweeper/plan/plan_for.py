@@ -19,6 +19,7 @@ from sweeper.classifier.compare import depths, is_whole, widths
 from sweeper.classifier.trace import Tracer
 from sweeper.engine.architecture import read_model
 from sweeper.engine.optimizers.optimizer import Optimizer
+from sweeper.engine.prepare import check_update
 from sweeper.errors import BadInput, ConfigError, suggest
 from sweeper.laws.law import AppliedLaw, Law, NoLaw, Scale, ask, decay_notes
 from sweeper.models.initial_values import special_parameters
@@ -186,7 +187,9 @@ def plan_for(
         special,
         must_run=False,
     )
-    _check_rules(rules, model.specs)
+    trained = [spec for spec in model.specs if not spec.frozen]
+    name = rules.parameterization_spec.name
+    check_update(name, rules.parameterization, rules.optimizer, trained)
     applied = _law(law, (small, large), (base_run, target_run), model.specs, rules, plain)
     source = {
         "made_by": "sweeper.plan_for",
@@ -335,18 +338,3 @@ def _defaults(parameterization: str) -> dict[str, float]:
         return {}
     space = yaml.safe_load(path.read_text(encoding="utf-8"))["space"]
     return {name: 2.0 ** axis["default"] for name, axis in space.items()}
-
-
-def _check_rules(rules: Rules, specs: Iterable[ParamSpec]) -> None:
-    """ConfigError for an optimizer that the parameterization has no rule for.
-
-    As in `engine.prepare`, but under the argument's name.
-    """
-    ones = PlainHps(dict.fromkeys(rules.parameterization.hyperparameters, 1.0))
-    try:
-        for spec in specs:
-            rules.parameterization.scale(spec, ones, rules.optimizer.kind(spec))
-    except ConfigError as error:
-        raise ConfigError(
-            "parameterization", rules.parameterization_spec.name, error.allowed
-        ) from error
