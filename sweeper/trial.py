@@ -353,6 +353,7 @@ class Result:
     is the loss on held-out text at the end, NaN when a run was pruned before it; `curve` is the
     training loss, averaged over equal stretches of the run; `seconds` is this trial's share of its
     batch's time on `device`. `measurements` is what a run that measures returns, as plain JSON.
+    `clipped` is the share of steps in which `train.clip` was active; None where there is no clip.
     """
 
     status: Status
@@ -365,6 +366,7 @@ class Result:
     error: str = ""
     device: str = ""
     measurements: Any = field(default=None, metadata=WRITTEN_IF_SET)
+    clipped: float | None = field(default=None, metadata=WRITTEN_IF_SET)
     trial: Trial
 
     JSON_SHOWS: ClassVar[tuple[str, ...]] = ("format", "key")

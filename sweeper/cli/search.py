@@ -119,6 +119,7 @@ def search(
                 return DONE
             notes = [*study.notices, *failures(study.results(), settings.identity)]
             notes += diverged(trials_of(study).searched)
+            notes += show.clip_note(trials_of(study).searched)
             output.tell_speed(study.results(), since=start)
         if conclusion.pairs:
             save(pairs_figure(to_json(conclusion)), settings.folder / "pairs")

@@ -21,7 +21,7 @@ from sweeper.report.documents import PLANNED, Validation, read_document
 from sweeper.report.drawing import save
 from sweeper.report.figures import learning_rate_figure
 from sweeper.study.lock import StudyLock
-from sweeper.study.setup import provenance
+from sweeper.study.setup import LADDER_PHASE, provenance, trials_of
 from sweeper.study.study import Study
 from sweeper.sweep.replay import (
     Lookup,
@@ -235,6 +235,8 @@ def validate(
             sweep = Sweep(experiment, study, monitor)
             curves = {c.size: c for c in sweep.ladder(best, sizes)}
         output.notes([*study.notices, *failures(study.results(), settings.identity)])
+        ladder_runs = [r for r in trials_of(study).current if r.trial.phase == LADDER_PHASE]
+        output.notes(show.clip_note(ladder_runs))
         output.tell_speed(study.results(), since=start)
     experiment, exponents = fit_law(experiment, best, curves.values())
     if exponents is not None:

@@ -68,7 +68,8 @@ class BatchedRun:
     """Batched trials in the middle of their training.
 
     `slots` holds for every slice the index of its trial in the batch, or PADDING. Slices can be
-    dropped at any step (`select`): the others train on as if those had never been there.
+    dropped at any step (`select`): the others train on as if those had never been there. `clipped`
+    counts, on the device, the steps in which the clip of a trial's gradients was active.
     `notices` are sentences for the user.
     """
 
@@ -102,6 +103,9 @@ class BatchedRun:
         self.update_hps = start.update_hps()
         self.state = self.prepared.optimizer.init(list(self.params.values()), self.update_hps.kinds)
         self._schedule_block, self._block_start = torch.empty(0), 0
+        # By trial, and one place more, the last, for PADDING: what is dropped keeps its count.
+        self.clipped = torch.zeros(len(batched.trials) + 1, dtype=torch.long, device=self.device)
+        self._counted = self.slots, self._on_device(self.slots)
 
     def _choose_slots(self, compile: Compile) -> tuple[list[int], bool]:
         """The slots, padded to a compiled size; and whether to compile."""
@@ -154,7 +158,10 @@ class BatchedRun:
             losses, grads = self._accumulated(x, y)
         with torch.no_grad():
             if train.clip is not None:
-                clip_gradients(grads, train.clip)
+                active = clip_gradients(grads, train.clip)
+                if self._counted[0] is not self.slots:
+                    self._counted = self.slots, self._on_device(self.slots)
+                self.clipped[self._counted[1]] += active
             self._update(grads, now)
         self.step_index += 1
         return losses

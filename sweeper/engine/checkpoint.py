@@ -24,7 +24,7 @@ from sweeper.files import RECORD_ERRORS, sync_folder
 from sweeper.trial import Trial, digest
 
 SUFFIX = ".checkpoint"
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 
 
 @dataclass(kw_only=True)
@@ -61,6 +61,7 @@ def save(run: BatchedRun, progress: RunProgress, path: Path) -> None:
         "stopped": {str(index): status for index, status in progress.stopped.items()},
         "steps": progress.steps,
         "seconds": progress.seconds,
+        "clipped": run.clipped.tolist(),
     }
     tensors = {name: value.contiguous() for name, value in run.tensors().items()}
     tensors["losses"] = torch.from_numpy(progress.losses[: run.step_index].copy())
@@ -106,10 +107,14 @@ def load(run: BatchedRun, progress: RunProgress, path: Path) -> None:
             raise ValueError("its losses are not those of its steps")
         stopped = {int(index): str(status) for index, status in header["stopped"].items()}
         steps, seconds = list(map(int, header["steps"])), float(header["seconds"])
+        clipped = torch.tensor(header["clipped"], dtype=torch.long)
+        if clipped.shape != run.clipped.shape:
+            raise ValueError("its clipped steps are not those of its trials")
     except (SafetensorError, OSError, *RECORD_ERRORS) as error:
         raise ValueError(f"the checkpoint {path} cannot be used: {error}") from error
     losses = tensors.pop("losses").numpy()
     run.load(tensors, header["slots"], header["step"])
+    run.clipped.copy_(clipped)
     progress.losses[: len(losses)] = losses
     progress.stopped, progress.steps, progress.seconds = stopped, steps, seconds
 

@@ -202,6 +202,7 @@ class Training:
         # Batched trials divide their time among them by their steps.
         seconds = time.perf_counter() - self.start
         per_step = seconds / max(1, sum(self.progress.steps))
+        clipped = self.batched_run.clipped.tolist()
         results = []
         for index, (trial, steps) in enumerate(zip(self.trials, self.progress.steps, strict=True)):
             losses = self.progress.losses[:steps, index]
@@ -218,6 +219,7 @@ class Training:
                     steps=steps,
                     finished_at=time.time(),
                     device=device_name(self.batched_run.device),
+                    clipped=None if self.train.clip is None else min(1.0, clipped[index] / steps),
                 )
             )
         return results

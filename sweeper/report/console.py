@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import TypeVar
 
@@ -28,7 +28,7 @@ from sweeper.table import (
     short,
     within,
 )
-from sweeper.trial import Choice, Space, in_use
+from sweeper.trial import Choice, Result, Space, in_use
 from sweeper.verdict.curve import Estimate
 from sweeper.verdict.judge import SizeVerdict, Verdict
 from sweeper.verdict.ladder import (
@@ -44,6 +44,8 @@ from sweeper.verdict.trend import Trend
 Row = TypeVar("Row")
 NOT_SEARCHED = " (not searched)"
 """Beside a hyperparameter of the best configuration that no trial moved."""
+MOST_STEPS = 0.5
+"""From a larger share of clipped steps on, the clip sets a run's gradients."""
 NO_INTERVAL = "; one seed, or too few finite runs, gives none"
 ROLE_NAMES = {"fixed": "scalar-like"}
 """A role as tables name it: "fixed" reads as not trained, which is "frozen"."""
@@ -127,6 +129,19 @@ def found(conclusion: Conclusion) -> str:
         return f"All {conclusion.runs} trials diverged or failed."
     loss = f"Training loss {number(conclusion.objective)} nats ({conclusion.basis})"
     return f"{loss} after {conclusion.runs} trials." if conclusion.fresh_seeds else f"{loss}."
+
+
+def clip_note(results: Iterable[Result]) -> list[str]:
+    """Whether a clip of the gradients' norm was active in most steps of trials."""
+    shares = [result.clipped for result in results if result.clipped is not None]
+    most = sum(share > MOST_STEPS for share in shares)
+    if not most:
+        return []
+    return [
+        f"train.clip was active in more than half of the steps of {most} of {len(shares)} trials: "
+        "one norm for all widths undoes the parameterization's scales; raise it, or leave it out "
+        "(train.clip=null)"
+    ]
 
 
 def lines_table(conclusion: Conclusion) -> Table:

@@ -16,7 +16,14 @@ from markupsafe import Markup
 from sweeper.files import private_folder, write_atomically
 from sweeper.plan.plan import TransferPlan
 from sweeper.report import sections
-from sweeper.report.console import best_table, plan_table, size_text, trend_text, verdict_table
+from sweeper.report.console import (
+    best_table,
+    clip_note,
+    plan_table,
+    size_text,
+    trend_text,
+    verdict_table,
+)
 from sweeper.report.documents import (
     UNDECIDED,
     Document,
@@ -177,6 +184,7 @@ def _page(documents: Documents) -> str:
         costs=sections.costs(documents, _base(documents) or "the base"),
         steps=_steps(documents, names),
         curve_note=_curve_note(search),
+        clip_notes=clip_note(documents.trials.current),
     )
 
 

@@ -58,9 +58,13 @@ def test_every_optimizer_goes_on_from_a_checkpoint(name: str, tmp_path: Path) ->
     assert all(same_result(a, b) for a, b in zip(whole, resumed, strict=True))
 
 
-def test_a_checkpoint_holds_which_trials_have_stopped(tmp_path: Path) -> None:
-    settings = {"precision": "float32", "steps": 40}
-    trials = [diverging_trial(), *(trial("standard", seed=i, train=settings) for i in range(3))]
+@pytest.mark.parametrize("clip", [None, 3.0])
+def test_a_checkpoint_holds_which_trials_have_stopped(clip: float | None, tmp_path: Path) -> None:
+    settings = {"precision": "float32", "steps": 40, "clip": clip}
+    trials = [
+        diverging_trial(clip=clip),
+        *(trial("standard", seed=i, train=settings) for i in range(3)),
+    ]
     pruner = StopTrials(20, trials[2].key)
     execution = Execution(checkpoints=tmp_path / "checkpoints")
     whole = train_trials(trials, tmp_path, pruner=pruner)
@@ -69,6 +73,9 @@ def test_a_checkpoint_holds_which_trials_have_stopped(tmp_path: Path) -> None:
     resumed = train_trials(trials, tmp_path, execution=execution, pruner=pruner)
     assert [r.status for r in resumed] == ["diverged", "complete", "pruned", "complete"]
     assert all(same_result(a, b) for a, b in zip(whole, resumed, strict=True))
+    alone = [train_trials([each], tmp_path)[0].clipped for each in trials]
+    if clip is not None:  # what a trial did is counted as its own, whatever is dropped beside it
+        assert 0 < alone[1] < 1 and [resumed[1].clipped, resumed[3].clipped] == [alone[1], alone[3]]
 
 
 @pytest.mark.parametrize("damage", ["truncated", "empty", "other trials", "other shapes"])

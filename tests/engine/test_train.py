@@ -116,6 +116,14 @@ def test_clipping_depends_on_the_trial_alone(tmp_path: Path) -> None:
     assert together[0].objective != train_trials([trial("mup")], tmp_path)[0].objective
 
 
+@pytest.mark.parametrize(("clip", "share"), [(1e-6, 1.0), (1e6, 0.0), (None, None)])
+def test_a_result_says_in_which_share_of_its_steps_the_clip_was_active(
+    clip: float | None, share: float | None, tmp_path: Path
+) -> None:
+    trials = [trial("mup", seed=seed, train={"clip": clip}) for seed in range(2)]
+    assert [result.clipped for result in train_trials(trials, tmp_path)] == [share, share]
+
+
 def test_schedule_and_decay_rates_differ_between_trials(tmp_path: Path) -> None:
     names = ("warmup", "final_lr", "eps", "weight_decay", "one_minus_beta1", "one_minus_beta2")
     trials = [trial("mup"), *(trial("mup", **{name: 1.0}) for name in names)]

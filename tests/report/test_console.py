@@ -18,6 +18,7 @@ from sweeper.verdict.curve import UNKNOWN, Basin, Estimate
 from sweeper.verdict.judge import SizeVerdict, TargetAnswer, Verdict
 from sweeper.verdict.ladder import LadderSize, Size
 from tests.golden import Golden
+from tests.report import samples
 
 FOUND = Conclusion(
     best_log2={"eta": 1.5, "alpha": -2.0},
@@ -302,3 +303,14 @@ class TestVerdict:
         golden.says(read(paper))
         assert "≥1.50" in rows(paper)[3] and rows(paper)[3][0] == "8"
         assert read(paper).endswith("The transfer over batch size holds at batch sizes 8 to 8.\n")
+
+
+@pytest.mark.parametrize(
+    ("shares", "expected"), [([None, None], ""), ([0.2, 0.5], ""), ([0.2, 0.6, 1.0], "2 of 3")]
+)
+def test_a_clip_that_is_active_in_most_steps_is_told(
+    shares: list[float | None], expected: str
+) -> None:
+    results = [replace(samples.result(i), clipped=share) for i, share in enumerate(shares)]
+    notes = show.clip_note(results)
+    assert len(notes) == bool(expected) and all(f"steps of {expected} trials" in n for n in notes)

@@ -128,15 +128,16 @@ class BaseOptimizer(Bounded):
         return {name: [torch.zeros_like(p) for p in params] for name in self.averages}
 
 
-def clip_gradients(grads: list[Tensor], max_norm: float) -> None:
+def clip_gradients(grads: list[Tensor], max_norm: float) -> Tensor:
     """Scale each trial's gradients [K, ...] in place so that their joint norm is at most this.
 
-    As `torch.nn.utils.clip_grad_norm_`, a trial at a time.
+    As `torch.nn.utils.clip_grad_norm_`, a trial at a time. Whose were scaled, [K] on their device.
     """
     squares = [grad.double().flatten(1).square().sum(1) for grad in grads]  # each [K]
     factor = (max_norm / (torch.stack(squares).sum(0).sqrt() + 1e-6)).clamp(max=1.0)
     for grad in grads:
         grad.mul_(unsqueeze_like(factor.to(grad.dtype), grad))
+    return factor < 1.0
 
 
 def beside(values: Tensor, param: Tensor) -> Tensor:
