@@ -447,6 +447,10 @@ def compare(
         Path | None,
         typer.Option("--out", help="Where to write; <root>/comparisons/NAMES if not given."),
     ] = None,
+    to_width: Annotated[
+        int | None,
+        typer.Option("--to-width", min=1, help="Predict there how much compute the best saves."),
+    ] = None,
     root: Root = None,
     json: Json = False,
 ) -> None:
@@ -458,7 +462,9 @@ def compare(
     def work() -> int:
         from sweeper.cli.compare import compare_studies, named_studies
 
-        return compare_studies(*named_studies(names, root), output_of(json), anyway=anyway, out=out)
+        studies, place = named_studies(names, root)
+        shown = output_of(json)
+        return compare_studies(studies, place, shown, anyway=anyway, out=out, to_width=to_width)
 
     run(work, stopped="Stopped.")
 

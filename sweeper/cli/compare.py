@@ -15,6 +15,7 @@ from sweeper.config.command_line import DEFAULT_ROOT
 from sweeper.config.compose import read_tree
 from sweeper.errors import BadInput, ConfigError, key_prefix
 from sweeper.files import private_folder, write_json
+from sweeper.prediction.speed import speed_ups
 from sweeper.records import call_checked, to_json
 from sweeper.report import comparison as show
 from sweeper.report.comparison import Several, write_several
@@ -75,7 +76,13 @@ class Compared:
 
 
 def compare_studies(
-    names: Sequence[str], root: Path, output: Output, *, anyway: bool, out: Path | None
+    names: Sequence[str],
+    root: Path,
+    output: Output,
+    *,
+    anyway: bool,
+    out: Path | None,
+    to_width: int | None = None,
 ) -> int:
     """Rank the studies; BadInput for too few, for such without a ladder, or not comparable."""
     if len(names) < 2:
@@ -84,6 +91,9 @@ def compare_studies(
     comparison, costs, kinds = ranked.comparison, ranked.costs, ranked.parameterizations
     if comparison is None:
         raise BadInput(ranked.notes[0])
+    # Of the best over each other one: does what wins small win large?
+    ladders = {entry.ladder.name: entry.ladder for entry in ranked.entries}
+    faster = speed_ups([ladders[rank.name] for rank in comparison.by_transferred], to_width)
     record = {
         "studies": [
             {
@@ -95,6 +105,7 @@ def compare_studies(
             for name, (tuning, validating) in costs.items()
         ],
         "differences": list(ranked.notes),
+        "speed_up": to_json(faster),
         **to_json(comparison),
     }
     next_commands = after_comparison(comparison, ranked.entries)
@@ -106,7 +117,8 @@ def compare_studies(
     write_json(folder / "comparison.json", record)
     picture, _ = save(show.comparison_figure(comparison), folder / "comparison")
     output.notes([f"compared anyway: {note}" for note in ranked.notes])
-    for table in show.tables(comparison, kinds, costs):
+    shown = show.tables(comparison, kinds, costs)
+    for table in [*shown, show.speed_table(faster)] if faster else shown:
         table.print(output.people)
     sentences = show.findings(comparison)
     document = {**record, "found": sentences, "figure": str(picture)}

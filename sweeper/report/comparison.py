@@ -16,6 +16,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from sweeper.files import private_folder, write_atomically
+from sweeper.prediction.speed import SpeedUp
 from sweeper.report.cost import Cost, cost_table
 from sweeper.report.documents import Document, axis_verdict, estimate_of
 from sweeper.report.drawing import BESIDE, DASHED, DOTTED, FAINT, MARKERS, STYLE, save, svg
@@ -162,6 +163,33 @@ def _costs(comparison: Comparison, costs: Mapping[str, tuple[Cost, Cost]]) -> Ta
         "Tuning: all trials of the search. Share of a run: its FLOPs over those of the run that is "
         "compared. Validation: the ladders of --validate. Time: of the trials on their devices."
     ]
+    return table
+
+
+def speed_table(speed_ups: Sequence[SpeedUp]) -> Table:
+    """A row a width: how much compute the others need for the best one's loss."""
+    table = Table(
+        "Compute for the same loss",
+        [
+            STUDY,
+            Column("against", left=True),
+            Column("width"),
+            Column("", left=True),
+            Column("times the compute", left=True),
+        ],
+        legend=[
+            "So many times its own compute the other study would need for the first one's loss, by "
+            "the law of its loss over FLOPs at the ladder's steps. Ranges are 95 % intervals."
+        ],
+    )
+    for found in speed_ups:
+        low, value, high = (
+            number(end, ".3g") if math.isfinite(end) else "never"
+            for end in (found.factor.low, found.factor.value, found.factor.high)
+        )
+        where = "predicted" if found.predicted else "measured"
+        cell = Cell(found.factor, f"{value} ({low} to {high})")
+        table.add(found.study, found.against, found.width, where, cell)
     return table
 
 
