@@ -13,11 +13,12 @@ import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from math import ceil, cos, pi
+from math import ceil
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, NewType, cast
 
 from sweeper.errors import ConfigError
 from sweeper.records import WRITTEN_IF_SET, Bounds, Build, check_bounds, to_json
+from sweeper.schedule import DEFAULT, Config, Span, after_warmup, built_in, complete
 
 if TYPE_CHECKING:
     import numpy as np
@@ -35,10 +36,10 @@ SCHEDULE_HPS = ("warmup", "final_lr")
 class TrainSettings:
     """Length, batch, schedule, precision and objective of a run.
 
-    `warmup` and `objective_window` are fractions of `steps`; the learning rate ends at `final_lr`
-    times its peak. The objective is the mean training loss over the last `objective_window`, or
-    the loss on held-out data at the end. A batch is computed in `accumulate` equal parts, whose
-    gradients are averaged.
+    `warmup` and `objective_window` are fractions of `steps`; by `schedule`, one of
+    `sweeper.schedule`, the learning rate ends at `final_lr` times its peak. The objective is the
+    mean training loss over the last `objective_window`, or the loss on held-out data at the end.
+    A batch is computed in `accumulate` equal parts, whose gradients are averaged.
     `clip` bounds the norm of a trial's gradients, all parameters together; None leaves them.
     Precision bfloat16 is an autocast over float32 weights, tf32 the matrix products of float32
     with the shorter mantissa of a GPU's tensor cores.
@@ -55,10 +56,13 @@ class TrainSettings:
     heldout_batches: Annotated[int, ONE_OR_MORE] = 8
     precision: Literal["float32", "tf32", "bfloat16", "bfloat16_stream", "float64"] = "float32"
     clip: Annotated[float | None, Bounds(above=0, allowed="null, or a positive number")] = None
+    # Not written at its default: trials from before there was a choice keep their keys.
+    schedule: Config = field(default=DEFAULT, metadata=WRITTEN_IF_SET)
 
     def __post_init__(self) -> None:
         """Refuse what cannot be trained."""
         check_bounds(self)
+        object.__setattr__(self, "schedule", complete(self.schedule))
         if self.batch_size % self.accumulate:
             allowed = f"a divisor of batch_size, which is {self.batch_size}"
             raise ConfigError("accumulate", self.accumulate, allowed)
@@ -76,14 +80,30 @@ class TrainSettings:
         """Steps in the objective's last stretch."""
         return max(1, ceil(self.objective_window * self.steps))
 
-    def schedule(self, step: int) -> float:
-        """The factor on the peak learning rate at `step`, from 0: linear warm-up, then cosine."""
+    @property
+    def span(self) -> Span:
+        """What the schedule is told of the run."""
         warmup = round(self.warmup * self.steps)
+        return Span(steps=self.steps, warmup=warmup, final_lr=self.final_lr)
+
+    def lr_factors(self, steps: Iterable[int]) -> list[float]:
+        """The factors on the peak learning rate at `steps`, from 0: linear warm-up, then as told.
+
+        ConfigError for a schedule of the user's own that gives none.
+        """
+        span = self.span
+        after = after_warmup(self.schedule, span)
         # From 1/warmup up to 1: at 0 the first step would change nothing.
-        if step < warmup:
-            return (step + 1) / warmup
-        progress = (step - warmup) / max(1, self.steps - 1 - warmup)
-        return self.final_lr + (1 - self.final_lr) * 0.5 * (1 + cos(pi * progress))
+        return [(step + 1) / span.warmup if step < span.warmup else after(step) for step in steps]
+
+    @property
+    def decay_start(self) -> int:
+        """The step at which the last decay begins: up to it another horizon may be the same run.
+
+        Of a schedule of the user's own nobody knows: the end of its warm-up.
+        """
+        known = built_in(self.schedule)
+        return known.decay_start(self.span) if known else self.span.warmup
 
 
 def numerics_beside(
@@ -309,6 +329,15 @@ class Trial:
     def values(self) -> Mapping[str, Choice]:
         """All hyperparameters as they are used."""
         return {**self.hps, **self.choices}
+
+    @property
+    def train(self) -> TrainSettings:
+        """Its settings with what its hyperparameters change of the schedule.
+
+        Those of a command that scales by itself are no factors, whatever their names.
+        """
+        own = self.spec.parameterization.name == "own"
+        return self.spec.train if own else self.spec.train.with_hps(self.hps)
 
     @property
     def width(self) -> int:

@@ -16,11 +16,9 @@ def made(**more: float) -> TrainSettings:
 
 def test_schedule_warms_up_linearly_and_ends_at_its_share() -> None:
     settings = made(warmup=0.2)
-    assert [settings.schedule(i) for i in range(20)] == pytest.approx(
-        [(i + 1) / 20 for i in range(20)]
-    )
-    assert settings.schedule(20) == 1.0
-    assert settings.schedule(99) == pytest.approx(0.1)
+    assert settings.lr_factors(range(20)) == pytest.approx([(i + 1) / 20 for i in range(20)])
+    assert settings.lr_factors([20]) == [1.0]
+    assert settings.lr_factors([99]) == pytest.approx([0.1])
 
 
 @given(
@@ -30,7 +28,7 @@ def test_schedule_warms_up_linearly_and_ends_at_its_share() -> None:
 )
 def test_schedule_stays_within_its_bounds(steps: int, warmup: float, final: float) -> None:
     settings = made(steps=steps, warmup=warmup, final_lr=final)
-    values = [settings.schedule(i) for i in range(steps)]
+    values = settings.lr_factors(range(steps))
     assert all(0 <= value <= 1 + 1e-12 for value in values)
     peak = values.index(max(values))
     assert values[: peak + 1] == sorted(values[: peak + 1])

@@ -94,10 +94,10 @@ class Plain:
     def run(self, steps: int) -> float:
         """Train; the objective. Losses stay on the device, so that no step waits."""
         losses, train = [], self.train
-        size = (train.batch_size, train.seq_len)
+        size, factors = (train.batch_size, train.seq_len), train.lr_factors(range(steps))
         for step in range(steps):
             for group in self.optimizer.param_groups:
-                group["lr"] = group["peak"] * train.schedule(step)
+                group["lr"] = group["peak"] * factors[step]
             loss = self.loss(self.corpus.batch(self.trial.seed, step, *size))
             loss.backward()
             self.optimizer.step()

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
+from sweeper import schedule
 from sweeper.check.judge import CoordinateCheck
 from sweeper.cli.coordinates import quick_check, sentence
 from sweeper.cli.cost import show_ladder_cost
@@ -254,6 +255,8 @@ def _plan(size: Size, conclusion: Conclusion, ladders: Validated, folder: Path) 
     law = apply_law(experiment, size, best_log2)
     planned = best_log2 if law is None else after_law(experiment, law, best_log2)
     trial = experiment.trial(size, planned, 0, "target")
+    trained = trial.train
+    source["schedule"] = schedule.record(trained.schedule, trained.span)
     target = Size(width=size.width, depth=size.depth)
     if command := settings.runner.argv(trial, folder.absolute(), write=True):
         source["target_command"] = command

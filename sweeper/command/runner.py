@@ -11,6 +11,7 @@ from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
+from sweeper import schedule
 from sweeper.command.metrics import check_source
 from sweeper.command.process import can_run
 from sweeper.command.supervise import Supervisor, make_folder
@@ -307,7 +308,7 @@ class CommandRunner:
         folder = self.folder / trial.key
         private_folder(self.folder)
         make_folder(folder)
-        train = trial.spec.train
+        train = trial.train
         record = {
             "trial": trial.key,
             "hyperparameters": to_json(trial.values),
@@ -318,6 +319,7 @@ class CommandRunner:
             "steps": train.steps,
             "batch_size": train.batch_size,
             "seq_len": train.seq_len,
+            "schedule": schedule.record(train.schedule, train.span),
             "seed": trial.seed,
             "dir": str(folder),
         }

@@ -23,6 +23,7 @@ from typing import Any, Literal
 import tomli_w
 import yaml  # type: ignore[import-untyped]
 
+from sweeper import schedule
 from sweeper.errors import ConfigError, SweeperError, suggest
 from sweeper.trial import Trial
 
@@ -310,7 +311,10 @@ _FILES: Mapping[str, Callable[[Any], str]] = {
 
 SIZES = ("width", "depth", "batch_size", "seq_len", "steps")
 """Sizes; width and depth are also those of the base: `{base.width}`."""
-OTHERS = ("seed", "dir", "trial", "plan", "resume", "nodes", "gpus", "tasks", "port")
+OTHERS = (
+    *("seed", "dir", "trial", "plan", "resume", "nodes", "gpus", "tasks", "port"),
+    *schedule.PLACEHOLDERS,
+)
 """What else a command may ask for."""
 RESERVED = frozenset({*SIZES, *OTHERS, "base"})
 """Names that no hyperparameter can have."""
@@ -321,7 +325,7 @@ PORTS = range(20_000, 40_000)
 
 def values_of(trial: Trial, folder: Path, settings: Mapping[str, int | str]) -> Values:
     """What the placeholders stand for in one trial: its own values, and those of `settings`."""
-    train = trial.spec.train
+    train = trial.train
     return {
         **trial.values,
         "width": trial.width,
@@ -330,6 +334,9 @@ def values_of(trial: Trial, folder: Path, settings: Mapping[str, int | str]) -> 
         "seq_len": train.seq_len,
         # A watched model is measured when the call after a step begins: it needs one step more.
         "steps": train.steps + bool(trial.measurement),
+        "schedule": schedule.name_of(train.schedule),
+        "decay_steps": train.steps - train.decay_start,
+        "warmup_steps": train.span.warmup,
         "seed": trial.seed,
         "dir": str(folder),
         "trial": str(folder / "trial.json"),

@@ -16,6 +16,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from sweeper import schedule
 from sweeper.check.judge import CheckRule
 from sweeper.classifier.observe import unscaled_notes
 from sweeper.data.corpus import Corpus, Source, UserData
@@ -172,6 +173,24 @@ def _check_runner(settings: Settings) -> None:
         name = settings.plugin_spec("data").name
         raise ConfigError("data", name, "data=own: the command reads its own")
     check_seeds(settings, "search.seeds", getattr(settings.search, "seeds", 1))
+    _check_schedule(settings)
+
+
+def _check_schedule(settings: Settings) -> None:
+    """ConfigError for a schedule that cannot be had, or that the command does not take."""
+    config = settings.raw["train"].get("schedule", schedule.DEFAULT)
+    train = settings.spec({"digest": ""}, "float32", settings.base).train
+    with key_prefix("train"):
+        train.lr_factors(sorted({0, train.span.warmup, train.steps - 1}))
+    takes = any(map(settings.runner.takes, schedule.PLACEHOLDERS))
+    if schedule.complete(config) != schedule.DEFAULT and not takes:
+        listed = ", ".join(f"{{{name}}}" for name in schedule.PLACEHOLDERS)
+        raise ConfigError(
+            "train.schedule",
+            schedule.name_of(config),
+            f"a command that takes one of {listed}; or runner.uses=[schedule], where the script "
+            "reads it from trial.json",
+        )
 
 
 def check_seeds(settings: Settings, key: str, seeds: int) -> None:
@@ -441,6 +460,7 @@ class Settings:
             inner = (value for value in plugin.arguments.values() if isinstance(value, Mapping))
             names += [plugin.name, *(str(value.get(TARGET, "")) for value in inner)]
         modules = {name.rpartition(".")[0] for name in names if not name.startswith("sweeper.")}
+        modules |= set(schedule.modules(self.raw["train"].get("schedule", schedule.DEFAULT)))
         digests = {k: v for name in sorted(modules - {""}) for k, v in user_modules(name).items()}
         runner = {**self.runner.identity(), **({"modules": digests} if digests else {})}
         return {**runner, **numerics_beside(runner, names, self.raw)}
@@ -451,7 +471,13 @@ class Settings:
         if train["precision"] == "auto":
             train["precision"] = precision
         with key_prefix("train"):
-            train_settings = call_checked(TrainSettings, train, {})
+            train_settings: TrainSettings = call_checked(TrainSettings, train, {})
+        base_steps, steps = self.raw["train"]["steps"], train_settings.steps
+        known = schedule.built_in(train_settings.schedule)
+        if known and known.steady and steps != base_steps:
+            # As many steps at every horizon: runs are then the same up to where the shorter decays.
+            warmup = min(1.0, round(train_settings.warmup * base_steps) / steps)
+            train_settings = replace(train_settings, warmup=warmup)
         return TrialSpec(
             runner=self.identity,
             parameterization=self.plugin_spec("parameterization"),

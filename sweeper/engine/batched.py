@@ -275,12 +275,12 @@ class BatchedRun:
         """The schedule factors [K] of this step, from a block that is sent ahead."""
         position = self.step_index - self._block_start
         if not 0 <= position < len(self._schedule_block):
-            train, self._block_start, position = self.prepared.train, self.step_index, 0
+            self._block_start, position = self.step_index, 0
             steps = range(self.step_index, self.step_index + BLOCK_STEPS)
             # Most often all trials have one schedule, which is worked out once.
-            settings = [train.with_hps(trial.hps) for trial in self._trials()]
-            factors = {s: [s.schedule(step) for step in steps] for s in set(settings)}
-            by_slice = self._on_device([factors[s] for s in settings], self.dtype)
+            settings = [trial.train for trial in self._trials()]
+            factors = {s.span: s.lr_factors(steps) for s in {s.span: s for s in settings}.values()}
+            by_slice = self._on_device([factors[s.span] for s in settings], self.dtype)
             self._schedule_block = by_slice.T.contiguous()  # [steps, K]
         return self._schedule_block[position]
 

@@ -21,6 +21,7 @@ from typing import Any, Literal
 
 import torch
 
+from sweeper import schedule
 from sweeper.data.corpus import Corpus
 from sweeper.engine.batched import BatchedRun, BatchedTrials, UpdateBrokenError
 from sweeper.engine.measurements import MEASUREMENTS
@@ -196,7 +197,9 @@ class TryStep:
     @property
     def _batched(self) -> BatchedTrials:
         train = self.trial.spec.train
-        small = replace(train, steps=1, batch_size=min(2, train.batch_size), accumulate=1)
+        small = replace(
+            train, steps=1, batch_size=min(2, train.batch_size), accumulate=1, schedule="constant"
+        )
         trial = replace(self.trial, spec=replace(self.trial.spec, train=small))
         return BatchedTrials(trials=(trial,), corpus=self.corpus)
 
@@ -547,6 +550,8 @@ class TrialsPerJob:
 
 def modules_of(batched: BatchedTrials) -> list[str]:
     """Modules of the user's own that a batch's specification and corpus name."""
-    dotted = (plugin.name.rpartition(".")[0] for plugin in batched.trials[0].spec.plugins)
-    modules = {*filter(None, dotted), type(batched.corpus).__module__}
+    spec = batched.trials[0].spec
+    dotted = (plugin.name.rpartition(".")[0] for plugin in spec.plugins)
+    own = schedule.modules(spec.train.schedule)
+    modules = {*filter(None, dotted), *own, type(batched.corpus).__module__}
     return sorted(name for name in modules if name.split(".")[0] != "sweeper")

@@ -21,6 +21,7 @@ from sweeper.export.exporter import (
     optimizer_name,
     optimizer_settings,
     rows_multiplier,
+    schedule_lines,
     table_of,
     takes_eps,
     trained,
@@ -229,7 +230,7 @@ def header(
     lines = [
         f"A plan for {exporter.trainer}, from {source}; written by `sweeper export`.",
         f"Tuned at {named_sizes(plan, 'base')}; for {named_sizes(plan, 'target')}.",
-        *("", *_assumptions(plan), ""),
+        *("", *_assumptions(plan, exporter), ""),
         *([*plan.law.lines(), ""] if plan.law else []),
         *(*_forward(plan), ""),
     ]
@@ -248,7 +249,7 @@ def header(
     return text if exporter.comment else text.replace("\\", "\\\\").replace('"', "'")
 
 
-def _assumptions(plan: TransferPlan) -> Iterator[str]:
+def _assumptions(plan: TransferPlan, exporter: Exporter) -> Iterator[str]:
     settings = [f"{k} {value_text(v)}" for k, v in optimizer_settings(plan).items()]
     settings += [k if v is True else f"{k} {v}" for k, v in optimizer_choices(plan).items()]
     optimizer = optimizer_name(plan) + (f" ({', '.join(settings)})" if settings else "")
@@ -257,6 +258,7 @@ def _assumptions(plan: TransferPlan) -> Iterator[str]:
     bases = [parameter.base for parameter in plan.parameters if not parameter.frozen]
     eps = sorted({base.eps for base in bases})
     yield f"Assumes eps {_ends(eps)} at the base; learning rates are a schedule's peaks."
+    yield from schedule_lines(plan, exporter)
     decays = sorted({base.weight_decay for base in bases})
     yield (
         f"Weight decay is independent of the learning rate: {_ends(decays)} of a weight a step at "

@@ -78,6 +78,8 @@ class Exporter:
     freezes: ClassVar[bool] = True
     ties: ClassVar[bool] = False
     plain_sgd: ClassVar[bool] = False
+    schedules: ClassVar[Mapping[str, str]] = {}
+    """The trainer's words for our schedules: by name, wsd with its shape, and "linear to 0"."""
 
     def setting(self, plan: TransferPlan, parameter: PlannedParameter) -> Setting:
         """The trainer's numbers for a trained parameter; here as planned."""
@@ -90,6 +92,31 @@ class Exporter:
     def files(self, plan: TransferPlan, header: str) -> dict[str, str]:
         """The texts of the export by the names of their files, `header` in each that can."""
         raise NotImplementedError
+
+
+def schedule_lines(plan: TransferPlan, exporter: Exporter) -> Iterator[str]:
+    """The plan's schedule in the trainer's words; or that it has none such."""
+    record = plan.source.get("schedule")
+    if not isinstance(record, Mapping):
+        return
+    steps, warmup, final = record["steps"], record["warmup"], record["final_lr"]
+    start = record.get("decay_start", warmup)
+    decay = steps - start
+    name = f"{record['name']} {record['shape']}" if "shape" in record else record["name"]
+    yield (
+        f"Schedule: {name}, {steps} steps, warm-up over the first {warmup}, decay over the last "
+        f"{decay}, to {final:g} of the peak."
+    )
+    words = exporter.schedules.get(f"{name} to 0") if final == 0 else None
+    if words := words or exporter.schedules.get(name):
+        values = {"steps": steps, "warmup": warmup, "final": final, "start": start}
+        values |= {"decay": decay, "share": decay / steps, "span": max(1, decay - 1)}
+        yield f"In {exporter.trainer}: {words.format(**values)}"
+    else:
+        yield (
+            f"{exporter.trainer} has no such schedule: write it as one factor on the learning "
+            "rates of all groups."
+        )
 
 
 def in_gauge(parameter: PlannedParameter, forward: float) -> AbsorbedParam:

@@ -143,6 +143,17 @@ class Automodel(Exporter):
     """
 
     trainer: ClassVar[str] = "NeMo Automodel"
+    schedules: ClassVar[Mapping[str, str]] = {
+        name: f"lr_scheduler with lr_decay_style: {style}, lr_warmup_steps: {{warmup}}, "
+        "lr_decay_steps: {steps}, and as min_lr {final} of lr"
+        for name, style in {
+            "constant": "constant",
+            "linear": "linear",
+            "cosine": "cosine",
+            "wsd linear": "WSD, lr_wsd_decay_style: linear, wsd_decay_steps: {decay}",
+            "wsd 1-sqrt": "WSD, lr_wsd_decay_style: minus_sqrt, wsd_decay_steps: {decay}",
+        }.items()
+    }
     comment: ClassVar[str] = "# "
     optimizers: ClassVar[Mapping[str, str]] = {"adamw": "torch.optim.AdamW"}
 
@@ -195,6 +206,12 @@ class LlmFoundry(Exporter):
     """
 
     trainer: ClassVar[str] = "llm-foundry"
+    schedules: ClassVar[Mapping[str, str]] = {
+        "constant": "scheduler: {{name: constant_with_warmup, t_warmup: {warmup}ba}}",
+        "linear": "scheduler: {{name: linear_decay_with_warmup, t_warmup: {warmup}ba, "
+        "alpha_f: {final}}}",
+        "cosine": "scheduler: {{name: cosine_with_warmup, t_warmup: {warmup}ba, alpha_f: {final}}}",
+    }
     comment: ClassVar[str] = "# "
     optimizers: ClassVar[Mapping[str, str]] = {
         "adamw": "decoupled_adamw",
@@ -233,6 +250,12 @@ class OlmoCore(Exporter):
     """`OptimGroupOverride`s for AdamWConfig or LionConfig, and the plan's own initial weights."""
 
     trainer: ClassVar[str] = "OLMo-core"
+    schedules: ClassVar[Mapping[str, str]] = {
+        "constant": "ConstantWithWarmup(warmup={warmup})",
+        "linear": "LinearWithWarmup(warmup={warmup}, alpha_f={final})",
+        "cosine": "CosWithWarmup(warmup={warmup}, alpha_f={final})",
+        "wsd linear to 0": "WSD(warmup={warmup}, decay={decay}, decay_fraction=None)",
+    }
     optimizers: ClassVar[Mapping[str, str]] = {"adamw": "AdamWConfig", "lion": "LionConfig"}
 
     def files(self, plan: TransferPlan, header: str) -> dict[str, str]:
@@ -256,6 +279,17 @@ class Pytorch(Exporter):
     """`init_(model)` and `param_groups(model)`, bit for bit those of the plan."""
 
     trainer: ClassVar[str] = "PyTorch"
+    # By LambdaLR: eta_min of CosineAnnealingLR is absolute, and groups have rates of their own.
+    schedules: ClassVar[Mapping[str, str]] = {
+        name: f"LambdaLR(optimizer, lambda t: (t + 1) / {{warmup}} if t < {{warmup}} else {after})"
+        for name, after in {
+            "constant": "1.0",
+            "linear": "1 - (1 - {final}) * (t - {start}) / {span}",
+            "cosine": "{final} + (1 - {final}) / 2 * (1 + cos(pi * (t - {start}) / {span}))",
+            "wsd linear": "1 - (1 - {final}) * max(0, t - {start}) / {span}",
+            "wsd 1-sqrt": "1 - (1 - {final}) * sqrt(max(0, t - {start}) / {span})",
+        }.items()
+    }
 
     def files(self, plan: TransferPlan, header: str) -> dict[str, str]:
         """`plan_pytorch.py`."""
@@ -297,6 +331,16 @@ class Torchtitan(Exporter):
     """
 
     trainer: ClassVar[str] = "torchtitan"
+    schedules: ClassVar[Mapping[str, str]] = {
+        name: f"lr_scheduler with warmup_steps={{warmup}}, decay_ratio={{share:g}}, "
+        f'decay_type="{kind}", min_lr_factor={{final}}'
+        for name, kind in {
+            "linear": "linear",
+            "cosine": "cosine",
+            "wsd linear": "linear",
+            "wsd 1-sqrt": "sqrt",
+        }.items()
+    }
     optimizers: ClassVar[Mapping[str, str]] = {"adamw": "AdamW"}
     config: str = "torchtitan.models.llama3.config_registry:llama3_debugmodel"
 

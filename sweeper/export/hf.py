@@ -42,6 +42,18 @@ class Hf(Exporter):
     """
 
     trainer: ClassVar[str] = "transformers"
+    schedules: ClassVar[Mapping[str, str]] = {
+        "constant": 'lr_scheduler_type="constant_with_warmup", warmup_steps={warmup}',
+        "linear to 0": 'lr_scheduler_type="linear", warmup_steps={warmup}',
+        "cosine": 'lr_scheduler_type="cosine_with_min_lr", warmup_steps={warmup}, '
+        'lr_scheduler_kwargs={{"min_lr_rate": {final}}}',
+        **{
+            f"wsd {shape}": 'lr_scheduler_type="warmup_stable_decay", warmup_steps={warmup}, '
+            f'lr_scheduler_kwargs={{{{"num_decay_steps": {{decay}}, "decay_type": "{shape}", '
+            '"min_lr_ratio": {final}}}'
+            for shape in ("linear", "1-sqrt")
+        },
+    }
     family: str = ""
 
     def __post_init__(self) -> None:

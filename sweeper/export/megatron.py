@@ -54,6 +54,19 @@ class Megatron(Exporter):
     """
 
     trainer: ClassVar[str] = "Megatron-LM"
+    schedules: ClassVar[Mapping[str, str]] = {
+        "constant": "--lr-decay-style constant --lr-warmup-iters {warmup} --train-iters {steps}",
+        **{
+            name: f"--lr-decay-style {style} --lr-warmup-iters {{warmup}} "
+            "--lr-decay-iters {steps} --train-iters {steps}, and as --min-lr {final} of --lr"
+            for name, style in {
+                "linear": "linear",
+                "cosine": "cosine",
+                "wsd linear": "WSD --lr-wsd-decay-style linear --lr-wsd-decay-iters {decay}",
+                "wsd 1-sqrt": "WSD --lr-wsd-decay-style minus_sqrt --lr-wsd-decay-iters {decay}",
+            }.items()
+        },
+    }
     comment: ClassVar[str] = "# "
     optimizers: ClassVar[Mapping[str, str]] = {"adamw": "adam", "sgd": "sgd", "lion": "lion"}
     freezes: ClassVar[bool] = False

@@ -41,6 +41,10 @@ class NanogptMup(Exporter):
     """
 
     trainer: ClassVar[str] = "nanoGPT-mup"
+    schedules: ClassVar[Mapping[str, str]] = {
+        "cosine": "decay_lr = True, warmup_iters = {warmup}, lr_decay_iters = max_iters = {steps}, "
+        "min_lr = {final} * learning_rate",
+    }
     comment: ClassVar[str] = "# "
     optimizers: ClassVar[Mapping[str, str]] = {"adamw": "AdamW"}
     freezes: ClassVar[bool] = False

@@ -1,0 +1,208 @@
+"""Schedules against those of PyTorch and transformers, and what holds of all of them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch.optim.lr_scheduler import ConstantLR, CosineAnnealingLR, LinearLR, SequentialLR
+from transformers.optimization import (
+    get_cosine_schedule_with_warmup,
+    get_linear_schedule_with_warmup,
+    get_wsd_schedule,
+)
+
+from sweeper.errors import ConfigError
+from sweeper.records import from_json, to_json
+from sweeper.schedule import SCHEDULES, Config
+from sweeper.trial import TrainSettings
+
+NAMES = st.sampled_from([*SCHEDULES])
+SHARES = st.floats(0, 1)
+
+
+def settings(schedule: Config = "cosine", **more: Any) -> TrainSettings:
+    return TrainSettings(
+        steps=more.pop("steps", 100), batch_size=1, seq_len=1, schedule=schedule, **more
+    )
+
+
+def factors(train: TrainSettings) -> np.ndarray:
+    return np.array(train.lr_factors(range(train.steps)))
+
+
+def of_scheduler(make: Callable[[Any], Any], steps: int) -> np.ndarray:
+    """The learning rates of a scheduler of others, whose optimizer has the peak 1."""
+    optimizer = torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=1.0)
+    scheduler, found = make(optimizer), []
+    for _ in range(steps):
+        found.append(optimizer.param_groups[0]["lr"])
+        optimizer.step()
+        scheduler.step()
+    return np.array(found)
+
+
+@pytest.mark.parametrize("warmup", [1, 2, 10, 30])
+@pytest.mark.parametrize("final", [0.0, 0.1, 0.5])
+@pytest.mark.parametrize("name", ["constant", "linear", "cosine"])
+def test_it_is_that_of_pytorch(name: str, warmup: int, final: float) -> None:
+    steps = 100
+    after = {
+        "constant": lambda o: ConstantLR(o, 1.0),
+        "linear": lambda o: LinearLR(o, 1.0, final, total_iters=steps - 1 - warmup),
+        "cosine": lambda o: CosineAnnealingLR(o, steps - 1 - warmup, eta_min=final),
+    }[name]
+
+    def both(o: Any) -> SequentialLR:
+        rising = LinearLR(o, 1 / warmup, total_iters=max(1, warmup - 1))
+        return SequentialLR(o, [rising, after(o)], milestones=[warmup])
+
+    ours = factors(settings(name, warmup=warmup / steps, final_lr=final))
+    np.testing.assert_allclose(ours, of_scheduler(both, steps), rtol=0, atol=1e-12)
+
+
+def check_against_transformers(train: TrainSettings, make: Callable[[Any], Any]) -> None:
+    """Theirs rise from 0 and ours from a step's share; from the warm-up's end on they agree."""
+    warmup, steps = train.span.warmup, train.steps
+    ours, theirs = factors(train), of_scheduler(make, steps)
+    np.testing.assert_allclose(
+        ours[: max(0, warmup - 1)], theirs[1 : max(1, warmup)], rtol=0, atol=1e-12
+    )
+    np.testing.assert_allclose(ours[warmup:], theirs[warmup:], rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("warmup", [0, 1, 25])
+def test_it_is_that_of_transformers(warmup: int) -> None:
+    more = {"steps": 200, "warmup": warmup / 200, "final_lr": 0.0}
+    check_against_transformers(
+        settings("cosine", **more), lambda o: get_cosine_schedule_with_warmup(o, warmup, 199)
+    )
+    check_against_transformers(
+        settings("linear", **more), lambda o: get_linear_schedule_with_warmup(o, warmup, 199)
+    )
+
+
+@pytest.mark.parametrize("shape", ["linear", "1-sqrt"])
+@pytest.mark.parametrize("final", [0.0, 0.1])
+def test_wsd_is_that_of_transformers(shape: str, final: float) -> None:
+    train = settings(
+        {"name": "wsd", "decay": 0.25, "shape": shape}, steps=200, warmup=0.0, final_lr=final
+    )
+    check_against_transformers(
+        train,
+        lambda o: get_wsd_schedule(
+            o,
+            num_warmup_steps=0,
+            num_decay_steps=49,
+            num_stable_steps=150,
+            decay_type=shape,
+            min_lr_ratio=final,
+        ),
+    )
+    assert train.decay_start == 150
+
+
+def test_wsds_up_to_a_horizon_is_the_wsd_of_that_horizon_after_the_last() -> None:
+    run = settings({"name": "wsds", "horizons": [0.25, 0.5], "decay": 0.2}, steps=400, warmup=0.05)
+    values = factors(run)
+    short = factors(settings({"name": "wsd", "decay": 0.2}, steps=100, warmup=0.2))
+    np.testing.assert_array_equal(values[:100], short)
+    middle = factors(settings({"name": "wsd", "decay": 0.2}, steps=200, warmup=0.1))
+    np.testing.assert_array_equal(values[100:200], middle[100:])
+    assert values[100] == values[200] == 1 and values[399] == pytest.approx(0.1)
+    assert run.decay_start == 320
+
+
+@given(NAMES, st.integers(2, 400), SHARES, SHARES)
+def test_bounds_and_the_last_step(name: str, steps: int, warmup: float, final: float) -> None:
+    train = settings(name, steps=steps, warmup=warmup, final_lr=final)
+    values = factors(train)
+    assert (values > -1e-12).all() and (values <= 1 + 1e-12).all()
+    start = train.decay_start
+    assert (values[train.span.warmup :] >= final - 1e-12).all()
+    assert start == steps or train.span.warmup <= start
+    if start < steps - 1:
+        assert values[-1] == pytest.approx(final)
+    # Up to its peak it rises; from where the last decay begins it falls.
+    assert (np.diff(values[: train.span.warmup]) >= 0).all()
+    assert (np.diff(values[start:]) <= 1e-12).all()
+
+
+@given(st.sampled_from(["linear", "cosine", "wsd"]), st.integers(20, 400), SHARES)
+def test_it_is_continuous(name: str, steps: int, final: float) -> None:
+    train = settings(name, steps=steps, warmup=0.2, final_lr=final)
+    span = max(1, steps - 1 - train.decay_start)
+    largest = max(1 / train.span.warmup, math.pi / 2 / span)
+    assert np.abs(np.diff(factors(train))).max() <= largest + 1e-12
+
+
+@given(st.integers(10, 400), st.integers(10, 400), st.integers(0, 10))
+def test_horizons_of_wsd_agree_until_the_shorter_decays(a: int, b: int, warmup: int) -> None:
+    short, long = (settings("wsd", steps=n, warmup=warmup / n) for n in sorted((a, b)))
+    start = short.decay_start
+    np.testing.assert_array_equal(factors(short)[:start], factors(long)[:start])
+
+
+def test_a_schedule_is_written_once_in_full_and_the_default_not_at_all() -> None:
+    assert "schedule" not in to_json(settings()) and settings({"name": "cosine"}) == settings()
+    wsd = settings("wsd")
+    assert wsd == settings({"name": "wsd", "decay": 0.2})
+    assert to_json(wsd)["schedule"] == {"name": "wsd", "decay": 0.2, "shape": "linear"}
+    assert from_json(TrainSettings, to_json(wsd)) == wsd
+
+
+@pytest.mark.parametrize(
+    ("config", "key"),
+    [
+        ("wsdd", "schedule"),
+        (5, "schedule"),
+        ({"decay": 0.1}, "schedule"),
+        ({"name": "wsd", "decay": 0.0}, "schedule.decay"),
+        ({"name": "wsd", "decay": 1.5}, "schedule.decay"),
+        ({"name": "wsd", "shape": "square"}, "schedule.shape"),
+        ({"name": "cosine", "decay": 0.1}, "schedule.decay"),
+        ({"name": "wsds", "horizons": [0.5, 0.25]}, "schedule.horizons"),
+    ],
+)
+def test_impossible_schedules(config: Any, key: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        settings(config)
+    assert caught.value.key == key
+
+
+def inverse_root(step: int, warmup: int, power: float = 0.5) -> float:
+    """A schedule of a user's own, which asks for some of what it may."""
+    return float((1 + (step - warmup) / 10) ** -power)
+
+
+def broken(step: int, steps: int) -> float:
+    return float("nan") if step else 1 / (steps - 100)
+
+
+def test_a_function_of_ones_own() -> None:
+    train = settings({"_target_": f"{__name__}.inverse_root", "power": 1.0}, warmup=0.1)
+    values = factors(train)
+    assert values[9] == values[10] == 1 and values[20] == 0.5
+    assert train.lr_factors([150]) == train.lr_factors([99])
+    assert from_json(TrainSettings, to_json(train)) == train
+
+
+@pytest.mark.parametrize(
+    ("more", "steps", "key"),
+    [
+        ({}, 100, "schedule._target_"),
+        ({}, 10, "schedule._target_"),
+        ({"speed": 2}, 10, "schedule.speed"),
+    ],
+)
+def test_a_function_that_gives_no_factor(more: dict[str, Any], steps: int, key: str) -> None:
+    train = settings({"_target_": f"{__name__}.broken", **more}, steps=steps, warmup=0.0)
+    with pytest.raises(ConfigError) as caught:
+        factors(train)
+    assert caught.value.key == key
