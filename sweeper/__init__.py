@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from sweeper.plan.plan import TransferPlan
     from sweeper.plan.plan_for import plan_for
     from sweeper.prediction.prediction import predict
+    from sweeper.report.judged import judge
     from sweeper.scaling.spec import ParamScale, ParamSpec, Role, ScaledOp, Update
     from sweeper.study.study import Study
 
@@ -37,6 +38,7 @@ __all__ = [
     "__version__",
     "classify",
     "current_trial",
+    "judge",
     "open_study",
     "plan_for",
     "predict",
@@ -47,6 +49,7 @@ _MODULES = {
     "TransferPlan": "sweeper.plan.plan",
     "classify": "sweeper.classifier.classify",
     "current_trial": "sweeper.command.in_script",
+    "judge": "sweeper.report.judged",
     "plan_for": "sweeper.plan.plan_for",
     "predict": "sweeper.prediction.prediction",
     "watch": "sweeper.command.watch",

@@ -567,6 +567,114 @@ def predict(
     run(work, stopped="Stopped.")
 
 
+@app.command(rich_help_panel=TUNE)
+def judge(
+    table: Annotated[
+        Path,
+        typer.Argument(
+            metavar="FILE", help="A table of runs, one a row: CSV, TSV, JSON.", show_default=False
+        ),
+    ],
+    columns: Annotated[
+        str,
+        typer.Option(
+            "--columns",
+            help="Which column is what, as in 'width=n_embd,eta=lr,loss=val_loss,seed=seed'; also "
+            "depth, batch_size, steps, tokens, decay, first, or optimum in place of eta and loss. "
+            "What is not named is found by its usual name.",
+        ),
+    ] = "",
+    to_width: Annotated[
+        int | None,
+        typer.Option("--to-width", min=1, help="The target's width, or its size along --axis."),
+    ] = None,
+    axis: Annotated[
+        str | None,
+        typer.Option(
+            "--axis",
+            help="Along what: width, depth, batch_size, steps, tokens, or size for several "
+            "together; what differs if not given.",
+        ),
+    ] = None,
+    where: Annotated[
+        str,
+        typer.Option("--where", help="Take these rows alone, as in 'optimizer == \"muon\"'."),
+    ] = "",
+    ignore: Annotated[
+        str, typer.Option("--ignore", help="Columns that may differ between runs: 'host,lr_min'.")
+    ] = "",
+    base: Annotated[
+        float | None,
+        typer.Option("--base", help="The size tuned at; the smallest if not given."),
+    ] = None,
+    eta: Annotated[
+        float | None,
+        typer.Option("--eta", help="The transferred learning rate; the base's best if not given."),
+    ] = None,
+    noise: Annotated[
+        float | None,
+        typer.Option(
+            "--noise", help="A run's standard deviation in nats, where one seed shows none."
+        ),
+    ] = None,
+    diverged: Annotated[
+        float | None,
+        typer.Option("--diverged", help="A loss above this is of a run that diverged."),
+    ] = None,
+    step: Annotated[
+        float | None,
+        typer.Option("--step", help="The grid's step in octaves, of a table of optima alone."),
+    ] = None,
+    max_shift: Annotated[
+        float, typer.Option("--max-shift", help="Octaves within which a size holds.")
+    ] = 1.0,
+    max_loss_gap: Annotated[
+        float,
+        typer.Option("--max-loss-gap", help="The fraction of the loss within which it holds."),
+    ] = 0.01,
+    strict: Annotated[
+        bool, typer.Option("--strict", help="Exit with 3 unless the verdict is that it holds.")
+    ] = False,
+    out: Annotated[
+        Path | None,
+        typer.Option("--out", help="Where to write; <root>/judged/FILE if not given."),
+    ] = None,
+    root: Root = None,
+    json: Json = False,
+) -> None:
+    """Judge a grid that you have: does its learning rate transfer? Trains nothing.
+
+    sweeper judge runs.csv --columns 'width=n_embd,eta=lr,loss=val_loss' --to-width 4096
+    """
+
+    def work() -> int:
+        from sweeper.cli.judge import judge_table
+        from sweeper.tables.grid import ALIASES, Reading
+        from sweeper.tables.judged import Question
+
+        ignored = tuple(filter(None, (name.strip() for name in ignore.split(","))))
+        question = Question(
+            reading=Reading(
+                axis=ALIASES.get(axis or "", axis),
+                ignore=ignored,
+                noise=noise,
+                diverged=diverged,
+                base=base,
+            ),
+            to=to_width,
+            eta=eta,
+            step=step,
+            max_shift=max_shift,
+            max_loss_gap=max_loss_gap,
+        )
+        place = Path(root or DEFAULT_ROOT).expanduser()
+        return judge_table(
+            table, columns, where, question, output_of(json), out, place, strict=strict
+        )
+
+    run(work, stopped="Stopped.")
+
+
 @app.command(rich_help_panel=STUDY)
 def cancel(name: Name = None, study: Study = None, root: Root = None, json: Json = False) -> None:
     """Cancel a study's jobs, wherever they run, and no others; what had finished is kept."""

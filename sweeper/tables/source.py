@@ -130,6 +130,8 @@ class Source:
         import pandas
 
         values = self.frame[column]
+        if values.dtype.kind in "iuf":
+            return np.asarray(values.to_numpy(dtype=float, na_value=math.nan))
         found = pandas.to_numeric(values, errors="coerce")
         bad = found.isna() & values.notna() & (values.astype(str).str.strip().str.lower() != "nan")
         if bad.any():

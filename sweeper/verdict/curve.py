@@ -150,13 +150,17 @@ class Measured:
         lowest = int(np.argmin(runs.mean(axis=1)))
         near = finite & (np.abs(etas - etas[lowest]) <= radius(etas, lowest, NOISE_RADIUS))
         noise = None
-        if near.sum() > 1 and runs.shape[1] > 1 and not same_seeds(runs[near]):
+        if near.sum() > 1 and curve.noise is not None:
+            noise = Noise.known(curve.noise.deviation, curve.noise.freedom)
+        elif near.sum() > 1 and runs.shape[1] > 1 and not same_seeds(runs[near]):
             noise = Noise.measure(etas[near] - etas[lowest], runs[near])
         return cls(curve, etas, runs, lowest, near, noise)
 
     def pooled(self, noises: Sequence[Noise]) -> Measured:
         """With the level of the noise as all curves of a ladder tell it."""
-        return self if self.noise is None else replace(self, noise=self.noise.pooled(noises))
+        if self.noise is None or self.curve.noise is not None:
+            return self
+        return replace(self, noise=self.noise.pooled(noises))
 
     def points(self, weights: Array) -> Points:
         """The means near the lowest point; `weights` are the probabilities of noise's `MODELS`."""
@@ -174,8 +178,9 @@ def fit_curves(
     `transferred` is the log2 eta of the base; a law's factor is added at every other size.
     """
     measured = [found for curve in curves if (found := Measured.of(curve)) is not None]
-    noises = [one.noise for one in measured if one.noise is not None]
-    weights = model_weights(noises) if noises else np.zeros(0)
+    # A known noise says nothing of rise and correlation, and nothing of other curves' level.
+    noises = [one.noise for one in measured if one.noise and one.curve.noise is None]
+    weights = model_weights(noises)
     measured = [one.pooled(noises) for one in measured]
     points = {one.curve.size: one.points(weights) for one in measured if one.noise is not None}
     forms = Forms.of(points)
@@ -275,6 +280,8 @@ def _offset_draws(generator: np.random.Generator, runs: Array, noise: float) -> 
     seeds = runs.shape[1]
     if math.isnan(noise):
         return np.zeros(DRAWS)
+    if seeds == 1:
+        return generator.normal(0.0, noise, DRAWS)
     error = float(runs.mean(0).std(ddof=1)) / math.sqrt(seeds)
     return error * generator.standard_t(seeds - 1, DRAWS)
 

@@ -418,7 +418,7 @@ def advise(axis: str, sizes: Sequence[SizeVerdict], points: int, rule: LadderRul
     if ends := [size for size in sizes if size.at_end]:
         longer = f"transfer.extend={2 * rule.extend or 4}"
         return Advice(f"extend the curves of {which(ends)}: raise transfer.extend", (longer,))
-    if rule.seeds == 1:
+    if rule.seeds == 1 and any(math.isinf(size.loss.high) for size in sizes):
         advice = SeedAdvice(seeds=2, sizes={which([size]): 2 for size in sizes}, runs=points)
         words = f"train at least two seeds a point, {_more(points, 'run')}: transfer.seeds=2"
         return Advice(words, ("transfer.seeds=2",), advice)

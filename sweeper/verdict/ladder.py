@@ -274,14 +274,27 @@ class LadderRule:
 
 
 @dataclass(frozen=True, kw_only=True)
+class KnownNoise:
+    """A run's standard deviation in nats, where others than a curve's own seeds show it.
+
+    `freedom` are its degrees of freedom: how many differences between runs it was read off.
+    """
+
+    deviation: float
+    freedom: int
+
+
+@dataclass(frozen=True, kw_only=True)
 class SizeCurve:
     """A measured curve: losses by log2 of the rule's hyperparameter, one a seed; +inf: diverged.
 
     Points of which a run failed are not among them; `failed` counts those runs. `planned_log2` is
-    log2 of the factor that a law plans with at this size; 0 without a law.
+    log2 of the factor that a law plans with at this size; 0 without a law. `noise` stands in for
+    that of the seeds.
     """
 
     size: LadderSize
     losses: Mapping[float, tuple[float, ...]] = field(default_factory=dict)
     failed: int = 0
     planned_log2: float = 0.0
+    noise: KnownNoise | None = None

@@ -113,6 +113,18 @@ class Noise:
             deviation=math.sqrt(plain / freedom),
         )
 
+    @classmethod
+    def known(cls, deviation: float, freedom: int) -> Noise:
+        """Of a known `deviation` (nats), under every model alike."""
+        count = len(MODELS)
+        variance = np.full(count, deviation**2)
+        return cls(
+            log_likelihood=np.zeros(count),
+            variance=variance,
+            freedom=freedom,
+            deviation=deviation,
+        )
+
     def pooled(self, ladder: Sequence[Noise]) -> Noise:
         """With sigma^2 as all curves of a ladder tell it (Smyth's moderated variance, 2004).
 
@@ -171,7 +183,7 @@ def _models(x: tuple[float, ...]) -> tuple[Array, Array]:
 
 def model_weights(noises: Sequence[Noise]) -> Array:
     """The probability [model] of each of the `MODELS`, all alike before: the curves share one."""
-    total = np.sum([noise.log_likelihood for noise in noises], axis=0)
+    total = np.sum([np.zeros(len(MODELS)), *(noise.log_likelihood for noise in noises)], axis=0)
     weights = PRIOR * np.exp(total - total.max())
     shares: Array = weights / weights.sum()
     return shares

@@ -358,7 +358,7 @@ def _advice(
     Another size comes before seeds: a drift grows with the ladder's length, and only the error
     falls with seeds. Every size is taken to be measured where it is expected, as sure as the last.
     """
-    key, name = LADDER_AXES[axis], axis.replace("_", " ")
+    key, name = LADDER_AXES.get(axis, axis), axis.replace("_", " ")
     longer, last = optima, optima.sizes[-1]
     while last <= target / 2 / MOST:
         last *= 2

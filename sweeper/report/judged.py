@@ -1,0 +1,351 @@
+"""What people see of a verdict on a table of runs: tables, curves, the page; and `judge` itself."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from markupsafe import Markup
+from matplotlib import rc_context
+from matplotlib.figure import Figure
+
+from sweeper.files import private_folder, write_atomically, write_json
+from sweeper.report.console import trend_text, verdict_table
+from sweeper.report.drawing import (
+    DASHED,
+    INK,
+    LINE_COLOR,
+    LOSS_LABEL,
+    STAR,
+    STYLE,
+    draw_curve,
+    draw_tips,
+    legend_key,
+    look_of,
+    new_panels,
+    save,
+    set_scale,
+    svg,
+)
+from sweeper.report.figures import learning_rate_figure
+from sweeper.report.page import rendered
+from sweeper.report.table import Cell, Column, Table
+from sweeper.tables.grid import Reading
+from sweeper.tables.judged import Judged, Question, judge_source, value_text
+from sweeper.tables.source import Source
+from sweeper.verdict.curve import Estimate
+from sweeper.verdict.ladder import JOINT_AXIS, LadderSize, describe_size, extent, label_size
+
+SHOWN_RUNS = 24
+"""Rows of the table of runs that would tell; the rest is counted."""
+
+
+def headline(judged: Judged) -> list[str]:
+    """The answer in sentences."""
+    lines = []
+    if (verdict := judged.verdict) is not None:
+        ladder = extent(verdict.axis, [size.size for size in verdict.sizes])
+        axis = _said(verdict.axis)
+        is_open = verdict.answer == "cannot say yet"
+        said = "can neither be confirmed nor refuted yet" if is_open else verdict.answer
+        todo = f" To settle it, {verdict.todo}." if verdict.todo else ""
+        lines.append(f"The transfer over {axis} {said} at {ladder}.{todo}")
+        if verdict.target is not None:
+            todo = f" To settle it, {verdict.target.todo}." if verdict.target.todo else ""
+            lines.append(f"{verdict.target.sentence}.{todo}")
+    lines += [f"{_capital(line)}." for line in judged.sentences]
+    return lines + [f"{_capital(line)}." for line in judged.ends]
+
+
+def _said(axis: str) -> str:
+    return axis.replace("_", " ")
+
+
+def _capital(text: str) -> str:
+    return f"{text[0].upper()}{text[1:]}"
+
+
+def tables(judged: Judged) -> list[Table]:
+    """The verdict's sizes or the optima, and the runs that would tell more."""
+    found = []
+    if judged.verdict is not None:
+        found.append(verdict_table(judged.verdict))
+    if judged.optima:
+        found.append(optima_table(judged))
+    if judged.next_runs:
+        found.append(runs_table(judged))
+    return found
+
+
+def optima_table(judged: Judged) -> Table:
+    """A row a size: the best learning rate and, where it was varied, weight decay."""
+    decays = any(math.isfinite(one.decay.value) for one in judged.optima)
+    table = Table(
+        f"Optima over {_said(judged.axis)}",
+        [
+            Column(_said(judged.axis), left=True),
+            Column("learning rate", left=True),
+            Column("log2", left=True, importance=2),
+            *[Column("weight decay", left=True), Column("product", form=".3g")] * decays,
+            *[Column("ratio", form=".3g", importance=1)] * decays,
+            *[Column("loss", unit="nats", form=".4f")] * decays,
+            *[Column("at an end", left=True)] * decays,
+        ],
+        legend=["The best of each size, and what the grid's steps leave open on both sides of it."],
+    )
+    for one in judged.optima:
+        eta, decay = one.eta.value, one.decay.value
+        both = (2.0 ** (eta + decay), 2.0 ** (eta - decay)) if decays else ()
+        table.add(
+            label_size(asdict(one.size), judged.axis)
+            if judged.axis != "tokens"
+            else str(one.size.steps),
+            _range(one.eta, plain=judged.plain),
+            f"{eta:.2f}",
+            *[_range(one.decay, plain=True)] * decays,
+            *both,
+            *[one.loss] * decays,
+            *[", ".join(one.ends)] * decays,
+        )
+    return table
+
+
+def _range(estimate: Estimate, *, plain: bool) -> Cell:
+    if not math.isfinite(estimate.value):
+        return Cell("0" if math.isnan(estimate.value) else "-")
+    value = value_text(estimate.value, plain=plain)
+    low, high = (
+        value_text(end, plain=plain) if math.isfinite(end) else "?"
+        for end in (estimate.low, estimate.high)
+    )
+    return Cell(value, f"{value} ({low} to {high})" if low != high else value)
+
+
+def runs_table(judged: Judged) -> Table:
+    """The cells that would settle an open answer."""
+    total = sum(one.runs * len(one.etas) for one in judged.next_runs)
+    table = Table(
+        "Runs that would tell",
+        [
+            Column(_said(judged.axis), left=True),
+            Column("learning rates", left=True),
+            Column("runs at each", form="d"),
+            Column("why", left=True, importance=1),
+        ],
+        legend=[f"{total} runs together, each with a seed that its cell does not have yet."],
+    )
+    for one in judged.next_runs[:SHOWN_RUNS]:
+        etas = [value_text(eta, plain=judged.plain) for eta in one.etas]
+        size = " ".join(f"{_said(key)} {value}" for key, value in one.size.items())
+        name = size.removeprefix(f"{_said(judged.axis)} ") if len(one.size) == 1 else size
+        table.add(name, ", ".join(etas), one.runs, one.why)
+    return table
+
+
+def figures(judged: Judged) -> dict[str, Figure]:
+    """The pictures by their names: the curves, those of every decay, the optima alone."""
+    found = {}
+    if judged.cells:
+        found["grid"] = _grid_figure(judged)
+    if judged.curves and (len(judged.curves) > 1 or not judged.cells):
+        found[f"curves-{judged.axis}"] = learning_rate_figure(judged.record, judged.axis)
+    if not judged.curves and judged.optima:
+        found["optima"] = _optima_figure(judged)
+    return found
+
+
+@rc_context(STYLE)
+def _grid_figure(judged: Judged) -> Figure:
+    """A panel a size: loss against the learning rate, a curve a weight decay."""
+    sizes = sorted({cell.size for cell in judged.cells})
+    figure, panels = new_panels(len(sizes), 3.0, edge=0.5)
+    decays = sorted({cell.decay for cell in judged.cells})
+    by_curve: dict[tuple[LadderSize, float], list[tuple[float, float]]] = {}
+    for cell in judged.cells:
+        by_curve.setdefault((cell.size, cell.decay), []).append((math.log2(cell.eta), cell.loss))
+    curves = {key: sorted(points) for key, points in by_curve.items()}
+    top = set_scale(panels[0], list(curves.values()), max)
+    for ax, size in zip(panels, sizes, strict=False):
+        for index, decay in enumerate(decays):
+            if (points := curves.get((size, decay))) is None:
+                continue
+            color, marker = look_of(index, len(decays))
+            draw_curve(ax, points, top, color, marker)
+            draw_tips(ax, points, top, f"weight decay {decay:g}, log2 η")
+        best = min((c for c in judged.cells if c.size == size), key=lambda c: c.loss)
+        ax.plot(math.log2(best.eta), best.loss, color=LINE_COLOR, zorder=5, **STAR)
+        ax.set_title(describe_size(size, judged.axis), parse_math=False)
+    figure.supxlabel("learning rate log2 η", fontsize=9)
+    figure.supylabel(LOSS_LABEL, fontsize=9)
+    handles = []
+    for index, decay in enumerate(decays):
+        color, marker = look_of(index, len(decays))
+        handles.append(legend_key(f"{decay:g}", color=color, marker=marker, linestyle="-"))
+    handles.append(legend_key("best", color=LINE_COLOR, **STAR))
+    figure.legend(handles=handles, title="weight decay", loc="outside right upper")
+    return figure
+
+
+@rc_context(STYLE)
+def _optima_figure(judged: Judged) -> Figure:
+    """The optima over the size, with what the grid's step leaves open."""
+    figure, (ax,) = new_panels(1, 3.2)
+    x = [
+        math.log2(one.size.steps if judged.axis == "tokens" else getattr(one.size, judged.axis))
+        for one in judged.optima
+    ]
+    y = [one.eta.value for one in judged.optima]
+    half = [max(0.0, one.eta.high - one.eta.value) for one in judged.optima]
+    half = [value if math.isfinite(value) else 0.0 for value in half]
+    ax.errorbar(x, y, half, fmt="o", color=LINE_COLOR, ecolor=INK, capsize=3.5)
+    ax.axhline(judged.transferred_log2_eta, color=INK, linewidth=1, linestyle=DASHED)
+    ax.set(xlabel=f"log2 {_said(judged.axis)}", ylabel="best learning rate log2 η")
+    ax.set_title(f"Transfer over {_said(judged.axis)}: {judged.answer}", parse_math=False)
+    return figure
+
+
+def page_html(judged: Judged) -> str:
+    """The page, which needs no network."""
+    drawings = [Markup(svg(figure, f"f{i}")) for i, figure in enumerate(figures(judged).values())]
+    trend = judged.trend
+    return rendered(
+        "judge.html.j2",
+        judged=judged,
+        tone={"holds": "good", "fails": "bad"}.get(judged.answer, "open"),
+        lines=headline(judged),
+        tables=tables(judged),
+        drawings=drawings,
+        trend=trend_text(trend, applied=False) if trend and judged.axis != JOINT_AXIS else "",
+        inputs=_inputs(judged),
+    )
+
+
+def write_judged(judged: Judged, folder: Path) -> dict[str, Path]:
+    """Write `judge.json`, the figures as PNG and SVG, and `judge.html` into `folder`."""
+    private_folder(folder)
+    write_atomically(folder / "judge.html", page_html(judged))
+    write_json(folder / "judge.json", judged.record)
+    places = {"page": folder / "judge.html", "verdict": folder / "judge.json"}
+    for name, figure in figures(judged).items():
+        picture, _ = save(figure, folder / name)
+        places.setdefault("figure", picture)
+    return places
+
+
+def _inputs(judged: Judged) -> Mapping[str, Any]:
+    low, high = ("", "")
+    if math.isfinite(judged.transferred_log2_eta):
+        low = value_text(judged.transferred_log2_eta, plain=judged.plain)
+        high = f"2^{judged.transferred_log2_eta:.2f}"
+    return {
+        "table": judged.source or "a table in memory",
+        "its SHA-256": judged.sha256,
+        "filter": judged.where,
+        "columns": ", ".join(f"{role}={column}" for role, column in judged.columns.items()),
+        "runs": judged.runs,
+        "transferred learning rate": f"{low} ({high})" if low and low != high else low,
+        "noise": judged.noise or "nothing shows it",
+        "command": judged.command,
+    }
+
+
+@dataclass(frozen=True, eq=False)
+class Drawn:
+    """A verdict on a table as a notebook shows it; `judged` has all of it, `record` as JSON."""
+
+    judged: Judged
+
+    @property
+    def answer(self) -> str:
+        """holds, fails or cannot say yet."""
+        return self.judged.answer
+
+    @property
+    def record(self) -> dict[str, Any]:
+        """What `sweeper judge --json` prints."""
+        return self.judged.record
+
+    @property
+    def table(self) -> Any:
+        """The sizes, or the optima, as a pandas DataFrame; ValueError without any."""
+        shown = tables(self.judged)
+        if not shown:
+            raise ValueError("nothing was judged")
+        return shown[0].to_frame()
+
+    def figure(self) -> Figure:
+        """The curves."""
+        return next(iter(figures(self.judged).values()))
+
+    def save(self, folder: str | Path) -> dict[str, Path]:
+        """Write the page, the verdict and the figures there; their places."""
+        return write_judged(self.judged, Path(folder))
+
+    def __str__(self) -> str:
+        """The answer, and what was said of the table."""
+        return "\n".join(
+            [*headline(self.judged), *(f"Note: {note}." for note in self.judged.notes)]
+        )
+
+    __repr__ = __str__
+
+    def _repr_html_(self) -> str:
+        from html import escape
+
+        lines = [*headline(self.judged), *(f"Note: {note}." for note in self.judged.notes)]
+        text = "".join(f"<p>{escape(line)}</p>" for line in lines)
+        return text + "".join(svg(figure, "judged") for figure in figures(self.judged).values())
+
+
+def judge(
+    frame: Any,
+    *,
+    width: str | None = None,
+    eta: str | None = None,
+    loss: str | None = None,
+    seed: str | None = None,
+    columns: str = "",
+    where: str = "",
+    axis: str | None = None,
+    ignore: str | tuple[str, ...] = (),
+    to_width: int | None = None,
+    base: float | None = None,
+    transferred: float | None = None,
+    noise: float | None = None,
+    diverged: float | None = None,
+    step: float | None = None,
+    max_shift: float = 1.0,
+    max_loss_gap: float = 0.01,
+) -> Drawn:
+    """What `sweeper judge` says of a table: a DataFrame, columns by name, or the path of a file.
+
+    One row a run. `width`, `eta`, `loss` and `seed` name columns, as `columns` does for all roles;
+    see `sweeper judge --help` for the rest. BadInput as there.
+    """
+    named = {"width": width, "eta": eta, "loss": loss, "seed": seed}
+    given = [f"{role}={column}" for role, column in named.items() if column is not None]
+    if isinstance(frame, str | Path):
+        source = Source.read(Path(frame), where)
+    else:
+        source = Source.of_frame(frame, where)
+    ignored = tuple(ignore.split(",")) if isinstance(ignore, str) else tuple(ignore)
+    reading = Reading(
+        axis=axis,
+        ignore=tuple(filter(None, ignored)),
+        noise=noise,
+        diverged=diverged,
+        base=base,
+    )
+    question = Question(
+        reading=reading,
+        to=to_width,
+        eta=transferred,
+        step=step,
+        max_shift=max_shift,
+        max_loss_gap=max_loss_gap,
+    )
+    text = ",".join(filter(None, (columns, *given)))
+    return Drawn(judge_source(source, text, question))

@@ -1,0 +1,787 @@
+"""What a table of runs says of a transfer: the ladder's verdict, its ends, and what tells more.
+
+The statistics are those of `sweeper/verdict`; here a table's curves are brought to them, and their
+advice, which speaks of a study's keys, becomes a list of cells to run.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+
+from sweeper.errors import BadInput, ConfigError
+from sweeper.records import to_json
+from sweeper.tables.grid import (
+    AXES,
+    DecayCell,
+    Grid,
+    Reading,
+    grid_of,
+    is_kept,
+    log2_of,
+    roles_of,
+    step_of,
+    whole_numbers,
+)
+from sweeper.tables.source import Array, Source
+from sweeper.verdict.curve import UNKNOWN, CurveFit, Estimate, fit_curves
+from sweeper.verdict.judge import Answer, Verdict, judge_ladder
+from sweeper.verdict.ladder import JOINT_AXIS, LadderRule, LadderSize, SizeCurve, describe_size
+from sweeper.verdict.target import predict, prior_for
+from sweeper.verdict.trend import Trend, judge_joint_target, judge_target
+
+UNDECIDED: Answer = "cannot say yet"
+MOST_CELLS = 200
+"""More cells than this are no list that anybody runs by hand: the rest is counted."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Question:
+    """What is asked of a table: how to read it, the target, the value to judge, the thresholds.
+
+    `eta` is the transferred learning rate, None: the base's optimum. `step` is the grid's, in
+    octaves, of a table of optima alone. `theory`: whether the runs are of a parameterization whose
+    optima converge, None: by the column of that name.
+    """
+
+    reading: Reading = field(default_factory=Reading)
+    to: int | None = None
+    eta: float | None = None
+    step: float | None = None
+    max_shift: float = 1.0
+    max_loss_gap: float = 0.01
+    theory: bool | None = None
+
+    def __post_init__(self) -> None:
+        """ConfigError for a number that is none."""
+        for name, flag in FLAGS.items():
+            value = getattr(self, name)
+            if value is not None and not (math.isfinite(value) and value > 0):
+                raise ConfigError(flag, value, "a positive number")
+        if self.eta is not None and not math.isfinite(self.eta):
+            raise ConfigError(
+                "--eta", self.eta, "a learning rate, or its log2 where it is negative"
+            )
+
+
+FLAGS = {
+    "to": "--to-width",
+    "step": "--step",
+    "max_shift": "--max-shift",
+    "max_loss_gap": "--max-loss-gap",
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class NextRuns:
+    """Runs of one size that would tell more: `runs` more at each of `etas` (log2), and why."""
+
+    size: Mapping[str, int]
+    etas: tuple[float, ...]
+    runs: int
+    why: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class SizeOptimum:
+    """The best cell of one size: log2 of learning rate and decay, with what the steps leave open.
+
+    `decay` is UNKNOWN where none was varied, `ends` says at which ends of the grid it lies.
+    """
+
+    size: LadderSize
+    eta: Estimate
+    decay: Estimate = UNKNOWN
+    loss: float = math.nan
+    ends: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Movement:
+    """How an optimum goes with the size: octaves a doubling, and what may be said of it."""
+
+    name: str
+    slope: Estimate
+    answer: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Judged:
+    """What `judge.json` holds: the answer in `sentences`, and the verdict behind it, if any.
+
+    `ends` name curves whose optimum is not bracketed, `notes` what made the curves unlike a
+    ladder's, `next_runs` what would tell more. `curves` are what was judged.
+    """
+
+    answer: Answer
+    sentences: tuple[str, ...]
+    axis: str
+    hyperparameter: str = "eta"
+    transferred_log2_eta: float = math.nan
+    axes: tuple[Verdict, ...] = ()
+    trend: Trend | None = None
+    curves: tuple[SizeCurve, ...] = ()
+    optima: tuple[SizeOptimum, ...] = ()
+    movements: tuple[Movement, ...] = ()
+    cells: tuple[DecayCell, ...] = ()
+    ends: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+    next_runs: tuple[NextRuns, ...] = ()
+    overrides: tuple[str, ...] = ()
+    noise: str = ""
+    runs: int = 0
+    plain: bool = True
+    source: str = ""
+    sha256: str = ""
+    where: str = ""
+    columns: Mapping[str, str] = field(default_factory=dict)
+    study: str = ""
+    command: str = ""
+
+    @property
+    def verdict(self) -> Verdict | None:
+        """That of the ladder; None where there is none, as with one size."""
+        return self.axes[0] if self.axes else None
+
+    @property
+    def record(self) -> dict[str, Any]:
+        """Plain JSON, in the form of a study's validation where it says the same."""
+        found: dict[str, Any] = to_json(replace(self, curves=(), axes=()))
+        found["axes"] = [to_json(verdict) for verdict in self.axes]
+        found["curves"] = [
+            {
+                **to_json(curve.size),
+                "points": [
+                    {"log2_eta": eta, "losses": list(losses)}
+                    for eta, losses in sorted(curve.losses.items())
+                ],
+            }
+            for curve in self.curves
+        ]
+        found["trend"] = self.trend and to_json(self.trend)
+        return found
+
+
+def judge_source(source: Source, columns: str, question: Question, command: str = "") -> Judged:
+    """The verdict on a table; BadInput where its runs cannot be compared."""
+    roles = roles_of(source, columns)
+    facts: dict[str, Any] = {
+        "source": source.name,
+        "sha256": source.sha256,
+        "where": source.where,
+        "columns": roles,
+        "command": command,
+    }
+    if "optimum" in roles and "loss" not in roles:
+        return replace(_judge_optima(source, roles, question), **facts)
+    grid = grid_of(source, roles, question.reading)
+    return replace(judge_grid(grid, question), **facts)
+
+
+def judge_grid(grid: Grid, question: Question) -> Judged:
+    """The verdict on the curves of a grid."""
+    rule, ours = _rule(grid, question)
+    fits = fit_curves(grid.curves, 0.0)
+    transferred = _transferred(grid, question, fits)
+    ends, sides = _ends(grid, fits)
+    movements, optima = _moves(grid) if grid.cells else ((), ())
+    common: dict[str, Any] = {
+        "axis": grid.axis,
+        "transferred_log2_eta": transferred,
+        "curves": grid.curves,
+        "cells": grid.cells,
+        "optima": optima,
+        "movements": movements,
+        "ends": ends,
+        "notes": grid.notes,
+        "noise": grid.noise,
+        "runs": grid.runs,
+        "plain": grid.plain,
+        "study": str(grid.constants.get("study", "")),
+    }
+    moved = tuple(f"{one.name} {one.answer}" for one in movements)
+    if len(grid.curves) < 2:
+        sentences = [f"There is one {_said(grid.axis)}, so nothing transfers: {_only(grid)}"]
+        if not grid.noise:
+            sentences.append("There is one seed a cell: nothing shows the noise")
+        return Judged(
+            answer=UNDECIDED,
+            sentences=tuple(sentences),
+            next_runs=_one_size(grid, sides),
+            **common,
+        )
+    verdict = judge_ladder(grid.axis, grid.curves, transferred, grid.base, rule)
+    trend = None
+    if grid.axis == JOINT_AXIS:
+        if question.to is not None:
+            target = replace(max(curve.size for curve in grid.curves), width=question.to)
+            verdict = replace(verdict, target=judge_joint_target(verdict, target))
+    else:
+        to = question.to or max(int(getattr(c.size, grid.axis)) for c in grid.curves)
+        prior = prior_for(grid.axis, grid.parameterization, question.theory)
+        answer, trend = judge_target(verdict, fits, transferred, to, rule, prior)
+        if question.to is not None and to != getattr(grid.base, grid.axis):
+            verdict = replace(verdict, target=answer)
+    overrides = (*verdict.settle, *(verdict.target.settle if verdict.target else ()))
+    next_runs = _next_runs(grid, verdict, fits, rule, sides)
+    if not ours:  # keys of a study mean nothing to somebody who has none
+        verdict = _plain_advice(verdict, grid, next_runs)
+    return Judged(
+        answer=verdict.answer,
+        sentences=moved,
+        axes=(verdict,),
+        trend=trend,
+        next_runs=next_runs,
+        overrides=overrides if ours else (),
+        **common,
+    )
+
+
+def _said(axis: str) -> str:
+    return axis.replace("_", " ")
+
+
+def _rule(grid: Grid, question: Question) -> tuple[LadderRule, bool]:
+    """The thresholds and the shape of the curves; those of our own study where the table has them.
+
+    Whether it has them comes with it.
+    """
+    kept = {
+        name.removeprefix("transfer."): float(value)
+        for name, value in grid.constants.items()
+        if name.startswith("transfer.")
+    }
+    reach = max((max(c.losses) - min(c.losses) for c in grid.curves if c.losses), default=4.0)
+    step = float(np.median([step_of(curve) for curve in grid.curves]))
+    step = min(max(kept.get("step", step), 2.0**-6), 16.0)
+    rule = LadderRule(
+        widths=tuple(max(1, int(c.size.width)) for c in grid.curves),
+        seeds=max(1, grid.seeds),
+        step=step,
+        span=max(kept.get("span", reach / 2), step),
+        extend=int(kept.get("extend", 4)),
+        max_shift=kept.get("max_shift", question.max_shift),
+        max_loss_gap=kept.get("max_loss_gap", question.max_loss_gap),
+        correct=bool(kept.get("correct", False)),
+    )
+    return rule, bool(kept)
+
+
+def _transferred(
+    grid: Grid, question: Question, fits: Mapping[LadderSize, CurveFit | None]
+) -> float:
+    """The asked value, that of our study, or the base's optimum (log2)."""
+    if question.eta is not None:
+        return math.log2(question.eta) if grid.plain and question.eta > 0 else question.eta
+    if grid.transferred is not None:
+        return grid.transferred
+    fit = fits[grid.base]
+    if fit is not None:
+        return fit.optimum.value
+    curve = next(curve for curve in grid.curves if curve.size == grid.base)
+    return float(np.median(list(curve.losses)))
+
+
+def value_text(log2: float, *, plain: bool = True) -> str:
+    """A learning rate as the table has it: 0.05, or 2^-4.3."""
+    return f"{2.0**log2:.3g}" if plain else f"2^{log2:.4g}"
+
+
+def _only(grid: Grid) -> str:
+    fixed = describe_size(grid.curves[0].size, grid.axis)
+    return f"{fixed} alone"
+
+
+def _ends(
+    grid: Grid, fits: Mapping[LadderSize, CurveFit | None]
+) -> tuple[tuple[str, ...], dict[LadderSize, int]]:
+    """The curves whose best lies in their first or last value, and on which side (-1, 1)."""
+    sentences, sides = [], dict[LadderSize, int]()
+    for curve in grid.curves:
+        if (fit := fits[curve.size]) is None or not fit.at_end:
+            continue
+        etas = sorted(curve.losses)
+        best = min(etas, key=lambda eta: float(np.mean(curve.losses[eta])))
+        sides[curve.size] = -1 if best == etas[0] and len(etas) > 1 else 1
+        side = "at or below" if sides[curve.size] < 0 else "at or above"
+        where = value_text(best, plain=grid.plain)
+        if len(etas) == 1:
+            side, where = "anywhere around", f"{where}, the only value"
+        if not grid.cells:
+            sentences.append(
+                f"the optimum at {describe_size(curve.size, grid.axis)} is not bracketed: it lies "
+                f"{side} {where}"
+            )
+    if len(sentences) > 1:
+        sentences.append(
+            f"{len(sentences)} of {len(grid.curves)} curves have their best in the first or last "
+            "value"
+        )
+    for size in sorted({cell.size for cell in grid.cells}):
+        sentences += _decay_ends(grid, size)
+    return tuple(sentences), sides
+
+
+def _decay_ends(grid: Grid, size: LadderSize) -> list[str]:
+    """Of a grid over two: in how many columns the best learning rate is its first or last value."""
+    cells, sentences = [cell for cell in grid.cells if cell.size == size], []
+    name = describe_size(size, grid.axis)
+    for of, along, what in (("decay", "eta", "learning rate"), ("eta", "decay", "weight decay")):
+        columns: dict[float, list[DecayCell]] = {}
+        for cell in cells:
+            columns.setdefault(getattr(cell, of), []).append(cell)
+        at: dict[str, list[float]] = {"at or above": [], "at or below": []}
+        for column in columns.values():
+            values = sorted(getattr(cell, along) for cell in column)
+            best = getattr(min(column, key=lambda cell: cell.loss), along)
+            if len(values) > 1 and best in (values[0], values[-1]):
+                at["at or above" if best == values[-1] else "at or below"].append(best)
+        other = "weight decay" if of == "decay" else "learning rate"
+        for side, found in at.items():
+            # A decay of 0 is no end: there is nothing below it.
+            found = [value for value in found if value > 0 or along == "eta"]
+            if not found:
+                continue
+            whole = len(found) == len(columns)
+            count = f"all {len(columns)}" if whole else f"{len(found)} of {len(columns)}"
+            level = min(found) if side == "at or above" else max(found)
+            where = (
+                "in every column"
+                if whole and of == "decay"
+                else f"in {count} values of the {other}"
+            )
+            if whole and of == "decay":
+                where += f" ({len(columns)} values of the {other})"
+            sentences.append(
+                f"the optimum of the {what} at {name} is not bracketed: it lies {side} "
+                f"{level:.3g}, {where}"
+            )
+    return sentences
+
+
+# Learning rate and weight decay together.
+
+
+def _moves(grid: Grid) -> tuple[tuple[Movement, ...], tuple[SizeOptimum, ...]]:
+    """Every size's best cell, and whether rate, decay, product or ratio goes with the size.
+
+    A best cell is known to half a step on each side. A line through intervals [y - h, y + h] has a
+    slope between sum w (y - sign(w) h) and sum w (y + sign(w) h), w its least-squares weights.
+    """
+    optima = []
+    for size in sorted({cell.size for cell in grid.cells}):
+        cells = [cell for cell in grid.cells if cell.size == size]
+        finite = [cell for cell in cells if math.isfinite(cell.loss)]
+        if not finite:
+            continue
+        best = min(finite, key=lambda cell: cell.loss)
+        estimates, ends = {}, []
+        for name in ("eta", "decay"):
+            values = sorted({getattr(cell, name) for cell in cells if getattr(cell, name) > 0})
+            here = getattr(best, name)
+            estimates[name] = _best_of(values, here)
+            if here in values and here in (values[0], values[-1]):
+                ends.append(f"{name} {'last' if here == values[-1] else 'first'}")
+        optima.append(SizeOptimum(size=size, loss=best.loss, ends=tuple(ends), **estimates))
+    usable = [one for one in optima if math.isfinite(one.decay.value)]
+    if len(usable) < 2 or grid.axis == JOINT_AXIS:
+        return (), tuple(optima)
+    x = np.log2([float(getattr(one.size, grid.axis)) for one in usable])
+    weights = (x - x.mean()) / ((x - x.mean()) ** 2).sum()
+    eta, decay = ([getattr(one, key) for one in usable] for key in ("eta", "decay"))
+    combined = {
+        "the learning rate": [(e.value, e.low, e.high) for e in eta],
+        "the weight decay": [(d.value, d.low, d.high) for d in decay],
+        "their product": [
+            (e.value + d.value, e.low + d.low, e.high + d.high)
+            for e, d in zip(eta, decay, strict=True)
+        ],
+        "their ratio": [
+            (e.value - d.value, e.low - d.high, e.high - d.low)
+            for e, d in zip(eta, decay, strict=True)
+        ],
+    }
+    found = []
+    for name, values in combined.items():
+        y, low, high = np.array(values).T
+        slope = Estimate(
+            value=float(weights @ y),
+            low=_sum(np.where(weights > 0, weights * low, weights * high)),
+            high=_sum(np.where(weights > 0, weights * high, weights * low)),
+        )
+        if slope.low > 0 or slope.high < 0:
+            said = f"moves by {slope.value:+.2f} octaves a doubling "
+            said += f"({slope.low:+.2f} to {slope.high:+.2f})"
+        elif math.isfinite(slope.low) and math.isfinite(slope.high):
+            said = (
+                f"is not seen to move: {slope.value:+.2f} octaves a doubling, and the grid's steps "
+                f"leave {slope.low:+.2f} to {slope.high:+.2f}"
+            )
+        else:
+            said = "may move or not: an optimum lies at the end of its grid"
+        found.append(Movement(name=name, slope=slope, answer=said))
+    return tuple(found), tuple(optima)
+
+
+def _sum(values: Array) -> float:
+    return float(np.sum(values)) if not np.isnan(values).any() else math.nan
+
+
+def _best_of(values: Sequence[float], best: float) -> Estimate:
+    """Log2 of the best of a grid's values, to half a step on each side; open at an end."""
+    if best not in values:  # a decay of 0
+        return UNKNOWN
+    logs, at = np.log2(values), values.index(best)
+    low = (logs[at] + logs[at - 1]) / 2 if at else -math.inf
+    high = (logs[at] + logs[at + 1]) / 2 if at + 1 < len(values) else math.inf
+    return Estimate(value=float(logs[at]), low=float(low), high=float(high))
+
+
+# What to run next.
+
+
+def _key(size: LadderSize, axis: str) -> dict[str, int]:
+    if axis != JOINT_AXIS:
+        return {axis: int(getattr(size, axis))}
+    return {key: int(value) for key, value in asdict(size).items() if key in AXES and value > 1}
+
+
+def _near(curve: SizeCurve, reach: float = 1.0) -> tuple[float, ...]:
+    """The values of a curve within so many octaves of its best, its neighbours at least."""
+    etas = sorted(curve.losses)
+    at = min(range(len(etas)), key=lambda i: float(np.mean(curve.losses[etas[i]])))
+    return tuple(
+        eta for i, eta in enumerate(etas) if abs(i - at) <= 1 or abs(eta - etas[at]) <= reach + 1e-9
+    )
+
+
+def _beyond(curve: SizeCurve, side: int, count: int = 2) -> tuple[float, ...]:
+    """As many values more beyond one end of a curve, in its own steps."""
+    etas, step = sorted(curve.losses), max(step_of(curve), 0.25)
+    end = etas[-1] if side > 0 else etas[0]
+    return tuple(sorted(end + side * step * (i + 1) for i in range(count)))
+
+
+def _one_size(grid: Grid, sides: Mapping[LadderSize, int]) -> tuple[NextRuns, ...]:
+    """Beyond the end of the one curve, and curves of two sizes more."""
+    (curve,) = grid.curves
+    seeds, found = max(2, grid.seeds), []
+    etas = tuple(sorted(curve.losses))
+    if curve.size in sides:
+        beyond = _beyond(curve, sides[curve.size])
+        found.append(
+            NextRuns(
+                size=_key(curve.size, grid.axis),
+                etas=beyond,
+                runs=seeds,
+                why="the optimum is not bracketed",
+            )
+        )
+        etas = tuple(sorted((*_near(curve), *beyond)))
+    if grid.seeds < 2 and not grid.noise:
+        why = "one seed shows no noise"
+        found.append(NextRuns(size=_key(curve.size, grid.axis), etas=_near(curve), runs=1, why=why))
+    for times in (2, 4):
+        size = {key: times * value for key, value in _key(curve.size, grid.axis).items()}
+        found.append(NextRuns(size=size, etas=etas, runs=seeds, why="a ladder takes sizes"))
+    return tuple(found)
+
+
+def _next_runs(
+    grid: Grid,
+    verdict: Verdict,
+    fits: Mapping[LadderSize, CurveFit | None],
+    rule: LadderRule,
+    sides: Mapping[LadderSize, int],
+) -> tuple[NextRuns, ...]:
+    """The cells that would settle an open answer, by the verdict's advice; none if settled."""
+    target_open = verdict.target is not None and verdict.target.answer == UNDECIDED
+    if verdict.answer == "fails" or (verdict.answer == "holds" and not target_open):
+        return ()
+    axis, seeds = grid.axis, max(2, rule.seeds)
+    curves = {curve.size: curve for curve in grid.curves}
+    found = [
+        NextRuns(
+            size=_key(size, axis),
+            etas=_beyond(curves[size], side),
+            runs=seeds,
+            why="the optimum is not bracketed",
+        )
+        for size, side in sides.items()
+    ]
+    unknown = [size for size, fit in fits.items() if fit is not None and fit.noise_unknown]
+    found += [
+        NextRuns(
+            size=_key(size, axis), etas=_near(curves[size]), runs=1, why="nothing shows the noise"
+        )
+        for size in unknown
+    ]
+    if found:
+        return tuple(found)
+    if verdict.seed_advice is not None:
+        needed = verdict.seed_advice.sizes
+        return tuple(
+            NextRuns(
+                size=_key(size, axis),
+                etas=_near(curve, 2.0),
+                runs=max(needed.get(describe_size(size, axis), 0), min(needed.values()))
+                - rule.seeds,
+                why="its interval reaches beyond a threshold",
+            )
+            for size, curve in curves.items()
+            if describe_size(size, axis) in needed or size == grid.base
+        )
+    settle = dict(
+        text.partition("=")[::2]
+        for text in (*verdict.settle, *(verdict.target.settle if verdict.target else ()))
+    )
+    widest = curves[max(curves, key=lambda size: (getattr(size, axis, 0), size))]
+    for key, value in settle.items():
+        name = key.removeprefix("transfer.")
+        if value.startswith("["):
+            asked = [int(one) for one in value.strip("[]").split(",")]
+            new = [one for one in asked if one not in {getattr(s, axis) for s in curves}]
+            found += [
+                NextRuns(
+                    size={axis: one}, etas=_near(widest, 2.0), runs=seeds, why="a longer ladder"
+                )
+                for one in new
+            ]
+        elif name == "seeds":
+            more = max(1, int(value) - rule.seeds)
+            found += [
+                NextRuns(size=_key(s, axis), etas=_near(c, 2.0), runs=more, why="smaller errors")
+                for s, c in curves.items()
+            ]
+        elif name == "step":
+            for size, curve in curves.items():
+                etas = _near(curve)
+                between = tuple((a + b) / 2 for a, b in pairwise(etas))
+                found.append(
+                    NextRuns(size=_key(size, axis), etas=between, runs=seeds, why="a finer grid")
+                )
+        elif name in ("span", "extend"):
+            found += [
+                NextRuns(size=_key(s, axis), etas=_beyond(c, side), runs=seeds, why="longer curves")
+                for s, c in curves.items()
+                for side in (-1, 1)
+            ]
+    return tuple(found)
+
+
+def runs_text(next_runs: Sequence[NextRuns]) -> str:
+    """How many runs, of which sizes, in a clause; empty without any."""
+    if not next_runs:
+        return ""
+    total = sum(one.runs * len(one.etas) for one in next_runs)
+    sizes = dict.fromkeys(
+        " ".join(f"{_said(k)} {v}" for k, v in one.size.items()) for one in next_runs
+    )
+    return f"{total} runs more, at {', '.join(sizes)}"
+
+
+_KEYS = re.compile(r"(: (?:raise |lower )?|, or )(?:transfer|train)\..*$")
+
+
+def _plain_advice(verdict: Verdict, grid: Grid, next_runs: Sequence[NextRuns]) -> Verdict:
+    """The advice without the keys of a study, and what one seed means said in full."""
+    said = runs_text(next_runs)
+    todo = _KEYS.sub("", verdict.todo)
+    if verdict.answer == UNDECIDED and not grid.noise and not verdict.todo.startswith("extend"):
+        todo = (
+            f"nothing shows the noise: {said} would (the cells are listed), or --noise with the "
+            "standard deviation of a run in nats"
+        )
+        cells = {
+            size.size: replace(size, reason="nothing shows the noise: there is one run a cell")
+            if size.answer == UNDECIDED and "too few seeds" in size.reason
+            else size
+            for size in verdict.sizes
+        }
+        verdict = replace(verdict, sizes=tuple(cells.values()))
+    elif todo and said and verdict.answer == UNDECIDED:
+        todo = f"{todo} ({said})"
+    target = verdict.target
+    if target is not None:
+        target = replace(target, todo=_KEYS.sub("", target.todo), settle=())
+    return replace(verdict, todo=todo, settle=(), target=target)
+
+
+# A table of optima alone.
+
+
+def _judge_optima(source: Source, roles: Mapping[str, str], question: Question) -> Judged:
+    """By the trend of the optima: each known to half of the grid's step, its noise unknown."""
+    import pandas  # type: ignore[import-untyped]
+
+    axis = question.reading.axis or next(
+        (
+            role
+            for role in AXES
+            if role in roles and len(np.unique(whole_numbers(source, role, roles[role]))) > 1
+        ),
+        next(role for role in AXES if role in roles),
+    )
+    if axis not in roles:
+        raise ConfigError("--axis", axis, f"a size that the table has: {', '.join(roles)}")
+    sizes = whole_numbers(source, axis, roles[axis])
+    log2, said, plain = log2_of(source, roles["optimum"])
+    _one_kind(source, roles, question, axis)
+    table = pandas.DataFrame({"size": sizes, "optimum": log2, "seed": 0})
+    grouped = table.groupby("size")["optimum"]
+    means, counts = grouped.mean(), grouped.size()
+    values, x = means.to_numpy(), means.index.to_numpy()
+    notes = [said] if said else []
+    step = question.step
+    if step is None:
+        apart = np.diff(np.unique(np.round(log2, 2)))
+        step = float(apart[apart > 0.02].min()) if (apart > 0.02).any() else math.nan
+        notes.append(
+            f"the optima are taken to lie on a grid of {step:.2g} in log2, the least difference "
+            "between two; --step says another"
+            if math.isfinite(step)
+            else "all optima are the same, so that nothing shows the grid's step: --step names it"
+        )
+    half = step / 2
+    base = int(x.min()) if question.reading.base is None else int(question.reading.base)
+    if base not in x:
+        raise ConfigError("--base", base, f"one of {', '.join(map(str, x))}")
+    start = float(values[list(x).index(base)])
+    transferred = start
+    if question.eta is not None:
+        transferred = math.log2(question.eta) if plain and question.eta > 0 else question.eta
+    optima = tuple(
+        SizeOptimum(
+            size=LadderSize(
+                **{**dict.fromkeys(("width", "depth", "batch_size", "steps"), 1), axis: int(size)}
+            )
+            if axis != "tokens"
+            else LadderSize(width=1, depth=1, batch_size=1, steps=int(size)),
+            eta=Estimate(value=float(value), low=float(value) - half, high=float(value) + half),
+        )
+        for size, value in zip(x, values, strict=True)
+    )
+    common: dict[str, Any] = {
+        "axis": axis,
+        "transferred_log2_eta": transferred,
+        "optima": optima,
+        "notes": tuple(notes),
+        "runs": len(table),
+        "plain": plain,
+    }
+    if len(x) < 2:
+        only = f"There is one {_said(axis)}, {x[0]}, so nothing transfers"
+        return Judged(answer=UNDECIDED, sentences=(only,), **common)
+    # The error of a rounded value is uniform over a step: its deviation is step / sqrt(12). Two
+    # optima each within half a step have a shift within a whole one.
+    logs = np.log2(x.astype(float))
+    weights = (logs - logs.mean()) / ((logs - logs.mean()) ** 2).sum()
+    error = step / math.sqrt(12)
+    residuals = values - values.mean() - (weights @ values) * (logs - logs.mean())
+    scatter = math.sqrt(float(residuals @ residuals) / max(1, len(x) - 2))
+    wide = 1.96 * max(error, scatter) * math.sqrt(float(weights @ weights))
+    slope = Estimate(
+        value=float(weights @ values),
+        low=float(weights @ values) - wide,
+        high=float(weights @ values) + wide,
+    )
+    spread = f"{slope.value:+.2f} octaves a doubling of the {_said(axis)}"
+    if math.isfinite(wide):
+        spread += f" ({slope.low:+.2f} to {slope.high:+.2f})"
+    sentences = [f"The optimum goes as {_said(axis)}^{slope.value:.2f}: {spread}"]
+    shifts = {int(size): float(value) - start for size, value in zip(x, values, strict=True)}
+    least = {size: max(0.0, abs(shift) - step) for size, shift in shifts.items()}
+    worst = max(least, key=lambda size: (least[size], size)) if math.isfinite(step) else base
+    steady = slope.low > 0 or slope.high < 0
+    answer: Answer = UNDECIDED
+    if math.isfinite(step) and least[worst] > question.max_shift and steady:
+        answer = "fails"
+        sentences.append(
+            f"The transfer over {_said(axis)} fails: at {_said(axis)} {worst} the optimum lies "
+            f"{shifts[worst]:+.2f} octaves from the base's, at least {least[worst]:.2f} whatever the "
+            "grid's step leaves open"
+        )
+    else:
+        far = max(shifts, key=lambda size: abs(shifts[size]))
+        leaves = (
+            f"the grid's step alone leaves {half:.2g} octaves on each side of an optimum"
+            if math.isfinite(half)
+            else "nothing shows the grid's step"
+        )
+        sentences.append(
+            f"Cannot say whether the transfer over {_said(axis)} holds: {leaves}, and with no losses "
+            f"nothing shows the noise, nor what a shift costs (the largest is {shifts[far]:+.2f}, at "
+            f"{_said(axis)} {far})"
+        )
+    if (counts > 1).any():
+        sentences[0] += f", by the means of {len(table)} optima"
+    if question.to is not None and math.isfinite(error):
+        sentences.append(
+            _optima_target(x, values, error, question, transferred, axis, answer, roles, source)
+        )
+    todo = tuple(
+        NextRuns(
+            size={axis: int(size)},
+            etas=tuple(float(value) + k * step for k in (-1, 0, 1)),
+            runs=2,
+            why="the losses around its optimum, of two seeds",
+        )
+        for size, value in zip(x, values, strict=True)
+    )
+    open_ = answer == UNDECIDED and math.isfinite(step)
+    movement = Movement(name="the learning rate", slope=slope, answer=f"goes by {spread}")
+    return Judged(
+        answer=answer,
+        sentences=tuple(sentences),
+        movements=(movement,),
+        next_runs=todo if open_ else (),
+        **common,
+    )
+
+
+def _optima_target(
+    sizes: Any,
+    values: Array,
+    error: float,
+    question: Question,
+    transferred: float,
+    axis: str,
+    answer: Answer,
+    roles: Mapping[str, str],
+    source: Source,
+) -> str:
+    assert question.to is not None
+    kinds = source.frame[roles["parameterization"]] if "parameterization" in roles else [""]
+    prior = prior_for(axis, str(next(iter(kinds))), question.theory)
+    errors = np.full(len(values), error)
+    found = predict([float(one) for one in sizes], values, errors, question.to, prior).estimate()
+    low, high = found.low - transferred, found.high - transferred
+    said = (
+        "fails" if max(low, -high) > question.max_shift or answer == "fails" else "cannot be said"
+    )
+    return (
+        f"At {_said(axis)} {question.to} the transfer {said}: its optimum lies {low:+.2f} to "
+        f"{high:+.2f} octaves from the transferred learning rate, by the trend"
+    )
+
+
+def _one_kind(source: Source, roles: Mapping[str, str], question: Question, axis: str) -> None:
+    """BadInput where optima of several settings stand in one table."""
+    used = {roles[axis], roles["optimum"], roles.get("seed"), *question.reading.ignore}
+    for column in source.frame.columns:
+        values = source.frame[column]
+        if column in used or values.nunique(dropna=False) < 2 or is_kept(str(column)):
+            continue
+        kinds = [str(one) for one in values.drop_duplicates().iloc[:3]]
+        literal = f'"{kinds[0]}"' if values.dtype.kind not in "iuf" else kinds[0]
+        raise BadInput(
+            f"the optima differ in {column} ({', '.join(kinds)}) beside {_said(axis)}: "
+            f"--where '{column} == {literal}' takes those alike, --ignore {column} says that it "
+            "does not matter"
+        )
