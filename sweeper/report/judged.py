@@ -32,7 +32,7 @@ from sweeper.report.drawing import (
 )
 from sweeper.report.figures import learning_rate_figure
 from sweeper.report.page import rendered
-from sweeper.report.table import Cell, Column, Table
+from sweeper.table import Cell, Column, Table
 from sweeper.tables.grid import Reading
 from sweeper.tables.judged import Judged, Question, judge_source, value_text
 from sweeper.tables.source import Source

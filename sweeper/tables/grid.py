@@ -197,10 +197,10 @@ def log2_of(source: Source, column: str) -> tuple[Array, str, bool]:
         log2: Array = np.round(values * math.log2(10), 12)
         return log2, f"{column!r} is log10, as its name says", False
     if "log2" in name:
-        return np.round(values, 12), f"{column!r} is log2, as its name says", False
+        return values.round(12), f"{column!r} is log2, as its name says", False
     if (values <= 0).all():
         return (
-            np.round(values, 12),
+            values.round(12),
             f"{column!r} has no positive value and is taken for log2",
             False,
         )
@@ -221,7 +221,8 @@ def log2_of(source: Source, column: str) -> tuple[Array, str, bool]:
             f"learning rates in one unit: {known[at + 1]:g} stands beside {known[at]:g}, and "
             "nothing between; --where takes the rows of one",
         )
-    return np.round(np.log2(values), 12), "", True
+    logs: Array = np.log2(values).round(12)
+    return logs, "", True
 
 
 def grid_of(source: Source, columns: Mapping[str, str], reading: Reading) -> Grid:

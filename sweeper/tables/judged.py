@@ -31,7 +31,7 @@ from sweeper.tables.grid import (
 )
 from sweeper.tables.source import Array, Source
 from sweeper.verdict.curve import UNKNOWN, CurveFit, Estimate, fit_curves
-from sweeper.verdict.judge import Answer, Verdict, judge_ladder
+from sweeper.verdict.judge import SAME_SEEDS, Answer, Verdict, judge_ladder
 from sweeper.verdict.ladder import JOINT_AXIS, LadderRule, LadderSize, SizeCurve, describe_size
 from sweeper.verdict.target import predict, prior_for
 from sweeper.verdict.trend import Trend, judge_joint_target, judge_target
@@ -605,6 +605,8 @@ def _plain_advice(verdict: Verdict, grid: Grid, next_runs: Sequence[NextRuns]) -
             for size in verdict.sizes
         }
         verdict = replace(verdict, sizes=tuple(cells.values()))
+    elif todo and grid.rounded and any(size.reason == SAME_SEEDS for size in verdict.sizes):
+        todo = f"losses with more digits: rounded to {grid.rounded:g}, seeds cannot be told apart"
     elif todo and said and verdict.answer == UNDECIDED:
         todo = f"{todo} ({said})"
     target = verdict.target
@@ -704,8 +706,8 @@ def _judge_optima(source: Source, roles: Mapping[str, str], question: Question) 
         answer = "fails"
         sentences.append(
             f"The transfer over {_said(axis)} fails: at {_said(axis)} {worst} the optimum lies "
-            f"{shifts[worst]:+.2f} octaves from the base's, at least {least[worst]:.2f} whatever the "
-            "grid's step leaves open"
+            f"{shifts[worst]:+.2f} octaves from the base's, at least {least[worst]:.2f} whatever "
+            "the grid's step leaves open"
         )
     else:
         far = max(shifts, key=lambda size: abs(shifts[size]))
@@ -715,9 +717,9 @@ def _judge_optima(source: Source, roles: Mapping[str, str], question: Question) 
             else "nothing shows the grid's step"
         )
         sentences.append(
-            f"Cannot say whether the transfer over {_said(axis)} holds: {leaves}, and with no losses "
-            f"nothing shows the noise, nor what a shift costs (the largest is {shifts[far]:+.2f}, at "
-            f"{_said(axis)} {far})"
+            f"Cannot say whether the transfer over {_said(axis)} holds: {leaves}, and with no "
+            "losses nothing shows the noise, nor what a shift costs (the largest is "
+            f"{shifts[far]:+.2f}, at {_said(axis)} {far})"
         )
     if (counts > 1).any():
         sentences[0] += f", by the means of {len(table)} optima"

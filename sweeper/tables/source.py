@@ -156,9 +156,10 @@ def _read(path: Path, kind: str) -> pandas.DataFrame:
 
     match kind:
         case "CSV":
-            return pandas.read_csv(path, skipinitialspace=True)
+            # To the last digit: a table that was written from floats gives the same floats back.
+            return pandas.read_csv(path, skipinitialspace=True, float_precision="round_trip")
         case "TSV":
-            return pandas.read_csv(path, sep="\t")
+            return pandas.read_csv(path, sep="\t", float_precision="round_trip")
         case "JSON lines":
             return pandas.read_json(path, lines=True)
         case "JSON":

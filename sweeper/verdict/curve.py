@@ -180,7 +180,8 @@ def fit_curves(
     measured = [found for curve in curves if (found := Measured.of(curve)) is not None]
     # A known noise says nothing of rise and correlation, and nothing of other curves' level.
     noises = [one.noise for one in measured if one.noise and one.curve.noise is None]
-    weights = model_weights(noises)
+    known = [one.noise for one in measured if one.noise and one.curve.noise is not None]
+    weights = model_weights(noises or known) if noises or known else np.zeros(0)
     measured = [one.pooled(noises) for one in measured]
     points = {one.curve.size: one.points(weights) for one in measured if one.noise is not None}
     forms = Forms.of(points)

@@ -115,12 +115,14 @@ class Noise:
 
     @classmethod
     def known(cls, deviation: float, freedom: int) -> Noise:
-        """Of a known `deviation` (nats), under every model alike."""
-        count = len(MODELS)
-        variance = np.full(count, deviation**2)
+        """Of a known `deviation` (nats): a run's own at each eta, or alike at near ones.
+
+        That each seed has another optimum no repeated cell shows, and is left out.
+        """
+        untilted = np.tile([kernel not in KINDS[-1] for kernel in KERNELS], len(RISES))
         return cls(
-            log_likelihood=np.zeros(count),
-            variance=variance,
+            log_likelihood=np.where(untilted, 0.0, -math.inf),
+            variance=np.full(len(MODELS), deviation**2),
             freedom=freedom,
             deviation=deviation,
         )
@@ -183,7 +185,7 @@ def _models(x: tuple[float, ...]) -> tuple[Array, Array]:
 
 def model_weights(noises: Sequence[Noise]) -> Array:
     """The probability [model] of each of the `MODELS`, all alike before: the curves share one."""
-    total = np.sum([np.zeros(len(MODELS)), *(noise.log_likelihood for noise in noises)], axis=0)
+    total = np.sum([noise.log_likelihood for noise in noises], axis=0)
     weights = PRIOR * np.exp(total - total.max())
     shares: Array = weights / weights.sum()
     return shares

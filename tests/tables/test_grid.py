@@ -1,0 +1,189 @@
+"""A table's runs become curves, or are refused by what makes them unlike."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pandas  # type: ignore[import-untyped]
+import pytest
+
+from sweeper.errors import BadInput
+from sweeper.tables.grid import Grid, Reading, grid_of, rectangle, roles_of
+from sweeper.tables.source import Source
+from tests.refusals import refused
+from tests.tables.grids import ETAS, WIDTHS, runs
+
+RANDOM = np.random.default_rng(0)
+
+
+def read(frame: pandas.DataFrame, columns: str = "", **reading: Any) -> Grid:
+    source = Source.of_frame(frame)
+    return grid_of(source, roles_of(source, columns), Reading(**reading))
+
+
+def test_columns_are_found_and_plain_rates_are_logarithms() -> None:
+    grid = read(runs())
+    assert grid.columns == {"width": "n_embd", "eta": "lr", "loss": "val_loss", "seed": "seed"}
+    assert [curve.size.width for curve in grid.curves] == [*WIDTHS]
+    assert all(sorted(curve.losses) == [*ETAS] for curve in grid.curves)
+    assert grid.base.width == 128 and grid.seeds == 3 and grid.plain
+
+
+def test_rates_that_are_logarithms_are_known_by_name_or_sign() -> None:
+    frame = runs()
+    for name, scale in (("lr", 1.0), ("log10_lr", np.log10(2.0))):
+        table = frame.assign(lr=np.log2(frame.lr) * scale).rename(columns={"lr": name})
+        grid = read(table, f"eta={name}")
+        assert not grid.plain and len(grid.notes) == 1
+        assert sorted(grid.curves[0].losses) == pytest.approx([*ETAS])
+
+
+@pytest.mark.parametrize("extra", [3.0, -7.0, 0.0], ids=["jump", "sign", "zero"])
+def test_rates_of_two_units_are_refused(extra: float) -> None:
+    frame = runs(etas=(-11.0, -10.5, -10.0))
+    frame.loc[len(frame)] = [128, extra, 0, 3.1]
+    with refused("--columns", "eta=lr"):
+        read(frame)
+
+
+def test_what_differs_beside_size_rate_and_seed_is_named() -> None:
+    frame = runs().assign(batch_size=lambda f: f.n_embd // 4, optimizer="adam")
+    with pytest.raises(BadInput, match=r"batch_size \(32, 64, 128, \.\.\., with the width\)"):
+        read(frame, axis="width")
+    frame.loc[::2, "optimizer"] = "muon"
+    with pytest.raises(BadInput, match=r'optimizer == "adam".*--ignore batch_size,optimizer'):
+        read(frame, axis="width")
+    grid = read(frame, axis="width", ignore=("batch_size", "optimizer"))
+    assert len(grid.curves) == 4
+    assert read(frame.drop(columns="optimizer"), axis="size").axis == "size"
+    with refused("--ignore", "optimiser"):
+        read(frame, ignore=("optimiser",))
+
+
+def test_what_a_run_gave_or_a_size_brings_is_no_setting() -> None:
+    frame = runs()
+    frame = frame.assign(
+        run_id=range(len(frame)),
+        runtime=RANDOM.random(len(frame)),
+        train_loss=frame.val_loss + 0.1,
+        n_params=frame.n_embd**2,
+        min_lr=frame.lr / 10,
+    )
+    assert len(read(frame, "loss=val_loss").curves) == 4
+
+
+def test_runs_that_diverged_are_known_by_a_rule_that_is_said() -> None:
+    frame = runs()
+    highest = frame.lr == frame.lr.max()
+    cases: list[tuple[Callable[[Any], Any], dict[str, Any]]] = [
+        (lambda f: f.assign(val_loss=f.val_loss.mask(highest)), {}),
+        (lambda f: f.assign(val_loss=f.val_loss.mask(highest, np.inf)), {}),
+        (lambda f: f.assign(val_loss=f.val_loss.mask(highest, 1e5)), {}),
+        (lambda f: f.assign(val_loss=f.val_loss.mask(highest, 9.0)), {"diverged": 8.0}),
+        (lambda f: f.assign(val_loss=f.val_loss.mask(highest, 9.0), first_loss=8.5), {}),
+        (lambda f: f.assign(status=np.where(highest, "diverged", "complete")), {}),
+    ]
+    for change, reading in cases:
+        grid = read(change(frame), **reading)
+        for curve in grid.curves:
+            infinite = [eta for eta, losses in curve.losses.items() if np.isinf(losses).all()]
+            assert infinite == [ETAS[-1]]
+    assert any("median" in note for note in read(cases[2][0](frame)).notes)
+
+
+def test_runs_that_did_not_end_are_left_out() -> None:
+    frame = runs().assign(state="finished")
+    frame.loc[frame.seed == 2, "state"] = "crashed"
+    grid = read(frame)
+    assert grid.seeds == 2 and any("crashed" in note for note in grid.notes)
+
+
+def test_rows_that_stand_twice_count_once_and_may_not_differ() -> None:
+    frame = runs()
+    twice = pandas.concat([frame, frame.iloc[:5]])
+    assert read(twice).curves == read(frame).curves
+    twice.iloc[-1, twice.columns.get_loc("val_loss")] += 0.1
+    with pytest.raises(BadInput, match="different losses"):
+        read(twice)
+
+
+def test_the_rectangle_has_the_most_runs_near_the_best_cell() -> None:
+    etas, losses = np.arange(7.0), np.full((7, 4), 3.0)
+    losses[3] = 2.0
+    losses[:2, 3] = losses[5:, 3] = losses[6, 2] = np.nan
+    found, left = rectangle(etas, losses)
+    assert found is not None
+    cells, seeds = found
+    assert [*cells] == [0, 1, 2, 3, 4, 5] and [*seeds] == [0, 1, 2] and left == 5
+    losses[:, 1:] = np.nan
+    losses[3, 1] = 2.1
+    assert rectangle(etas, losses) == (None, 0)
+
+
+def test_repeated_cells_show_the_noise_where_others_have_one_run() -> None:
+    frame = runs(seeds=6, noise=0.01).drop(columns="seed")
+    cell = frame.groupby(["n_embd", "lr"]).cumcount()
+    few = frame[(cell == 0) | (frame.lr == 2.0**-7)]
+    grid = read(few)
+    noise = grid.curves[0].noise
+    assert noise is not None and noise.freedom == 4 * 5
+    assert noise.deviation == pytest.approx(0.0141, rel=0.5)  # offset and noise of a seed
+    assert all(len(one) == 1 for curve in grid.curves for one in curve.losses.values())
+
+
+def test_a_given_noise_takes_the_place_of_the_seeds() -> None:
+    grid = read(runs(seeds=1), noise=0.01)
+    assert all(c.noise is not None and c.noise.deviation == 0.01 for c in grid.curves)
+    with refused("--noise", -1.0):
+        Reading(noise=-1.0)
+
+
+def test_many_runs_a_cell_are_averaged_in_groups() -> None:
+    frame = runs(seeds=200, etas=(-8.0, -7.0, -6.0), widths=(128, 256), optima=(-7.0, -7.0))
+    grid = read(frame)
+    assert grid.seeds == 64
+    mean = np.mean(grid.curves[0].losses[-7.0])
+    known = frame[(frame.n_embd == 128) & (frame.lr == 2.0**-7)].val_loss.mean()
+    assert mean == pytest.approx(known, abs=5e-4)
+
+
+def test_different_grids_and_missing_cells_are_said() -> None:
+    frame = runs()
+    wide = (frame.n_embd == 512) & ~np.log2(frame.lr).isin(ETAS[::2])
+    notes = read(frame[~wide]).notes
+    assert any("different steps, 0.5 to 1 octaves" in note for note in notes)
+    assert any("missing within the curves of width 512" in note for note in notes)
+    rounded = read(frame.assign(val_loss=frame.val_loss.round(2)))
+    assert rounded.rounded == 0.01
+
+
+@pytest.mark.parametrize(
+    ("column", "value"), [("n_embd", 128.5), ("n_embd", np.nan), ("lr", np.nan), ("lr", "high")]
+)
+def test_a_cell_that_is_no_number_of_its_kind_is_refused(column: str, value: object) -> None:
+    frame = runs().astype({column: object})
+    frame.loc[3, column] = value
+    with pytest.raises(BadInput, match="row 4"):
+        read(frame)
+
+
+def test_a_table_without_a_column_that_it_takes_names_those_there_are() -> None:
+    with refused("--columns", ""):
+        read(runs().rename(columns={"val_loss": "score"}))
+    with refused("--columns", "loss=scor"):
+        read(runs(), "loss=scor")
+    with refused("--axis", "depth"):
+        read(runs(), axis="depth")
+    with refused("--base", "64"):
+        read(runs(), base=64)
+
+
+def test_weight_decay_beside_the_rate_is_judged_at_the_best_of_the_base() -> None:
+    frames = [runs().assign(wd=decay) for decay in (0.0, 0.1, 0.2)]
+    for frame, worse in zip(frames, (0.02, 0.0, 0.01), strict=True):
+        frame["val_loss"] += worse
+    grid = read(pandas.concat(frames))
+    assert grid.decay == 0.1 and len(grid.cells) == 4 * 3 * len(ETAS)
+    assert grid.curves == read(frames[1]).curves
