@@ -26,8 +26,10 @@ NAMES = {
     "__version__",
     "classify",
     "current_trial",
+    "judge",
     "open_study",
     "plan_for",
+    "predict",
     "watch",
 }
 

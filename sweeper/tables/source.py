@@ -156,10 +156,9 @@ def _read(path: Path, kind: str) -> pandas.DataFrame:
 
     match kind:
         case "CSV":
-            # To the last digit: a table that was written from floats gives the same floats back.
-            return pandas.read_csv(path, skipinitialspace=True, float_precision="round_trip")
+            return pandas.read_csv(path, skipinitialspace=True)
         case "TSV":
-            return pandas.read_csv(path, sep="\t", float_precision="round_trip")
+            return pandas.read_csv(path, sep="\t")
         case "JSON lines":
             return pandas.read_json(path, lines=True)
         case "JSON":
