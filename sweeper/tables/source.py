@@ -160,9 +160,9 @@ def _read(path: Path, kind: str) -> pandas.DataFrame:
         case "TSV":
             return pandas.read_csv(path, sep="\t")
         case "JSON lines":
-            return pandas.read_json(path, lines=True)
+            return pandas.read_json(path, lines=True, precise_float=True)
         case "JSON":
-            return pandas.read_json(path)
+            return pandas.read_json(path, precise_float=True)
         case "Parquet":
             return pandas.read_parquet(path)
         case _:
