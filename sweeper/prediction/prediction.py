@@ -441,7 +441,7 @@ def _reasons(
     unknown = floor.low < LOWEST_FLOOR * lowest or floor.high - floor.low > FLOOR_SHARE * lowest
     if loss is not None and beyond > 1 and unknown and not settled(law, loss):
         reasons.append(
-            f"the floor E is not identified ({floor.low:.3g} to {floor.high:.3g}), and the run is "
+            f"the floor E is not identified ({floor.low:.2f} to {floor.high:.2f}), and the run is "
             f"{beyond:.3g} times the compute of the largest: its loss may come to lie anywhere "
             f"from {loss.low:.4f} to {loss.high:.4f}"
         )

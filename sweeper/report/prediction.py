@@ -238,7 +238,9 @@ def _cell(form: LawValues, name: str) -> Cell:
     if value is None:
         return Cell(None, " ")
     # Ends, not ±: amplitudes are known up to factors, and their intervals are not symmetric.
-    return Cell(value, f"{value.value:.4g} ({value.low:.3g} to {value.high:.3g})")
+    # A floor of 1e-11 is one of 0: its log is what is fitted.
+    low, high = (0.0 if end < 1e-6 else end for end in (value.low, value.high))
+    return Cell(value, f"{value.value:.4g} ({low:.3g} to {high:.3g})")
 
 
 def _beyond(times: float) -> str:

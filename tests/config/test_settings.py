@@ -168,7 +168,7 @@ HERE = f"{__name__}."
         ("train.steps", 0),
         ("train.steps", None),
         ("train.steps", 4.5),
-        ("train.steps", 10**400),
+        pytest.param("train.steps", 10**400, id="train.steps-10 to the 400"),
         ("train.warmup", float("nan")),
         ("train.precision", "float16"),
         ("optimizer.eps", float("inf")),
