@@ -24,7 +24,7 @@ from tests.command.commands import SCRIPT
 ROOT = Path(__file__).parents[2]
 TRAINERS = ROOT.parent / "shared" / "trainers"
 TEXT = ROOT.parent / "shared" / "data" / "tinyshakespeare.txt"
-LINE = ("search=lr", "search.line={points: 2, extend: 0}", "study=a")
+LINE = ("search=lr", "search.line={points: 2, extend: 0}", "search.fresh_seeds=0", "study=a")
 pytestmark = pytest.mark.slow
 
 
