@@ -393,7 +393,9 @@ def _reader(hint: Any, file: bool) -> Reader:
         items = _tuple(hint, (members[0], ...), file)
         return lambda key, value: _SEQUENCES[origin](items(key, value))
     if file and members and origin in _MAPPINGS:
-        return _mapping(_reader(members[0], file), _reader(members[1], file))
+        # JSON has texts alone as names: a number is written as one.
+        name = _number_name if members[0] is float else _reader(members[0], file)
+        return _mapping(name, _reader(members[1], file))
     if file and isinstance(hint, type) and issubclass(hint, Enum):
         return lambda key, value: _enum(hint, key, value)
 
@@ -480,6 +482,13 @@ def _mapping(name: Reader, item: Reader) -> Reader:
         return {name(key, n): item(f"{key}.{n}" if key else n, v) for n, v in value.items()}
 
     return read
+
+
+def _number_name(key: str, value: Any) -> float:
+    try:
+        return float(value)
+    except (TypeError, ValueError) as error:
+        raise ConfigError(key, value, "numbers as names") from error
 
 
 def _enum(kind: Any, key: str, value: Any) -> Any:

@@ -61,6 +61,19 @@ def takes(*, size: int, classes: int = 0, **others: Any) -> tuple[int, int, dict
     return size, classes, others
 
 
+@dataclass(frozen=True, kw_only=True)
+class ByNumber:
+    losses: Mapping[float, tuple[float, ...]] = field(default_factory=dict)
+
+
+def test_numbers_as_names_are_read_back() -> None:
+    made = ByNumber(losses={-1.5: (3.0, math.inf), 2.0: (2.5,), 1e-7: ()})
+    assert from_json(ByNumber, json.loads(json.dumps(to_json(made)))) == made
+    with pytest.raises(RecordError) as caught:
+        from_json(ByNumber, {"losses": {"much": [1.0]}})
+    assert caught.value.key == "losses"
+
+
 HERE = f"{__name__}."
 
 

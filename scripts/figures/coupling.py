@@ -15,7 +15,6 @@ from matplotlib import rc_context
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from sweeper.report.documents import number
 from sweeper.report.drawing import INK, LOSS_LABEL, STRIP, STYLE
 from sweeper.search.grids import row_optima
 from sweeper.verdict.curve import Estimate
@@ -47,7 +46,7 @@ def main() -> None:
 
 def _errors(found: Document) -> dict[tuple[str, ...], float]:
     """Transfer error (nats) by pair; without pairs of which nothing can be told."""
-    every = {tuple(grid["names"]): number(grid["transfer_error"]) for grid in found["pairs"]}
+    every = {tuple(grid["names"]): float(grid["transfer_error"]) for grid in found["pairs"]}
     return {pair: error for pair, error in every.items() if math.isfinite(error)}
 
 
@@ -56,7 +55,7 @@ def cut_off(losses: Sequence[Sequence[object]]) -> bool:
 
     Then the grid does not reach the optimum, and how that moves cannot be seen on it.
     """
-    rows = [[number(loss) for loss in row] for row in losses]
+    rows = [[float(loss) for loss in row] for row in losses]
     for lines in (rows, [list(column) for column in zip(*rows, strict=True)]):
         last = len(lines[0]) - 1
         found = [place for place in row_optima(range(last + 1), lines) if place is not None]
@@ -175,7 +174,7 @@ def _bars(ax: Axes, errors: Mapping[tuple[str, ...], float], largest: float) -> 
 
 def _map(ax: Axes, grid: Document) -> Any:
     """One pair's losses above their least, each row's optimum a ring, each column's a cross."""
-    losses = np.array([[number(loss) for loss in row] for row in grid["losses"]])
+    losses = np.array([[float(loss) for loss in row] for row in grid["losses"]])
     losses[~np.isfinite(losses)] = np.nan
     ax.set_facecolor(STRIP)
     ax.grid(visible=False)
@@ -191,7 +190,7 @@ def _map(ax: Axes, grid: Document) -> Any:
     for axis, values, name in zip(
         (ax.yaxis, ax.xaxis), grid["values_log2"], grid["names"], strict=True
     ):
-        axis.set_ticks(np.arange(len(values)) + 0.5, [f"{number(v):.3g}" for v in values])
+        axis.set_ticks(np.arange(len(values)) + 0.5, [f"{float(v):.3g}" for v in values])
         axis.set_label_text(_short(name))
     return drawn
 

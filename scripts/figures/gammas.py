@@ -48,7 +48,7 @@ def judge(lab: Lab, found: Mapping[str, Document]) -> None:
     for name, record in found.items():
         judged = verdict(record, "width")
         far = farthest(judged)
-        tuned = record[f"transferred_log2_{name}"]
+        tuned = record["log2_hps"][name]
         lab.claim(
             "Everett et al., 4.2",
             f"the best {name}, searched with all others at the base, stays over width",

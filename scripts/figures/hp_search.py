@@ -33,7 +33,6 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MultipleLocator
 
-from sweeper.report.documents import number
 from sweeper.report.drawing import INK, STYLE
 from sweeper.study.study import Study
 from sweeper.verdict.curve import Estimate
@@ -65,7 +64,7 @@ class Searched:
     @property
     def start(self) -> float:
         """The expected loss of one random configuration (nats)."""
-        return number(self.random["best_loss_curve"][0][1])
+        return float(self.random["best_loss_curve"][0][1])
 
     @property
     def best(self) -> str:
@@ -250,7 +249,7 @@ def _search_claims(lab: Lab, searched: Mapping[str, Searched]) -> None:
 def _harm(combination: Document) -> Estimate:
     """What combining costs (nats; below 0: gains), paired over the search's own fresh seeds."""
     names = ("combined_objectives", "single_objectives")
-    combined, single = ([number(loss) for loss in combination[name]] for name in names)
+    combined, single = ([float(loss) for loss in combination[name]] for name in names)
     return paired(combined, single)
 
 
@@ -292,7 +291,7 @@ def _costs(ax: Axes, found: Searched, title: str) -> None:
     phases = found.independent["phase_ends"]
     last, tops = max(phases.values()), [0.0]
     for name, search in (("random", found.random), ("independent", found.independent)):
-        points = [(number(run), number(loss)) for run, loss in search["best_loss_curve"]]
+        points = [(float(run), float(loss)) for run, loss in search["best_loss_curve"]]
         shown = [(run, loss) for run, loss in points if math.isfinite(loss) and run <= last]
         ax.step(*zip(*shown, strict=True), where="post", color=COLORS[name], label=name)
         tops.append(shown[-1][1])

@@ -30,7 +30,6 @@ from rich.console import Console
 from rich.table import Table
 
 from sweeper.files import write_json
-from sweeper.report.documents import number
 from sweeper.report.drawing import FAINT, LINE_COLOR, MARKERS, STYLE, save
 from sweeper.verdict.curve import Estimate, mean_estimate
 
@@ -191,7 +190,7 @@ def _quiet(kind: type[BaseException], error: BaseException, trace: TracebackType
 
 def estimate(record: Document) -> Estimate:
     """A number with its 95 % interval, from a document."""
-    return Estimate(**{key: number(record[key]) for key in ("value", "low", "high")})
+    return Estimate(**{key: float(record[key]) for key in ("value", "low", "high")})
 
 
 def within(found: Estimate, form: str = "{:+.2f}") -> str:
@@ -252,15 +251,14 @@ def curves(ax: Axes, validation: Document, axis: str, title: str = "") -> None:
     lows, highs = [], []
     for index, judged in enumerate(verdicts):
         size = judged["size"]
-        measured = next(c for c in validation["curves"] if all(c[k] == size[k] for k in size))
-        key = f"log2_{validation.get('hyperparameter', 'eta')}"
-        points = [(p[key], mean(p["losses"])) for p in measured["points"]]
+        measured = next(c for c in validation["curves"] if c["size"] == size)
+        points = [(float(eta), mean(losses)) for eta, losses in measured["losses"].items()]
         finite = [(eta, loss) for eta, loss in points if math.isfinite(loss)]
         color = shade(index, len(verdicts))
         marker = MARKERS[index % len(MARKERS)]
         label = f"{size[axis]}"
         ax.plot(*zip(*finite, strict=True), color=color, marker=marker, markersize=3, label=label)
-        best, loss = number(judged["optimum_log2"]["value"]), number(judged["loss"]["value"])
+        best, loss = float(judged["optimum_log2"]["value"]), float(judged["loss"]["value"])
         ax.plot(best, loss, "*", color=color, markersize=9, markeredgecolor="black", zorder=5)
         lows.append(min(loss, *(one for _, one in finite)))
         highs.append(sorted(loss for _, loss in finite)[len(finite) // 2])
@@ -282,7 +280,7 @@ def shade(index: int, count: int) -> Any:
 
 def mean(losses: Sequence[object]) -> float:
     """The mean of a point's losses, +inf where one diverged."""
-    values = [number(loss) for loss in losses]
+    values = [float(loss) for loss in losses]
     return math.fsum(values) / len(values) if values else math.nan
 
 
@@ -297,8 +295,8 @@ def student(values: Sequence[float]) -> Estimate:
 
 def by_eta(validation: Document, size: Document) -> dict[float, list[float]]:
     """Of one curve the losses, one a seed, by log2 eta; `size` as a verdict has it."""
-    found = next(c for c in validation["curves"] if all(c[key] == size[key] for key in size))
-    return {p["log2_eta"]: [number(loss) for loss in p["losses"]] for p in found["points"]}
+    found = next(c for c in validation["curves"] if c["size"] == size)
+    return {float(eta): list(map(float, losses)) for eta, losses in found["losses"].items()}
 
 
 def least(validation: Document, size: Document) -> list[float]:

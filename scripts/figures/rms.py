@@ -22,7 +22,6 @@ from matplotlib.figure import Figure
 
 from sweeper.engine.measurements import RANGES
 from sweeper.files import read_json
-from sweeper.report.documents import number
 from sweeper.report.drawing import STYLE
 from sweeper.scaling.spec import layer_of, with_layer
 from sweeper.verdict.curve import Estimate
@@ -126,7 +125,7 @@ def operands(record: Sequence[Document]) -> Run:
                 product=product,
                 start=log2(own[product, operand, 0]["rms"]),
                 end=log2(own[product, operand, last]["rms"]),
-                lost=number(own[product, operand, 0]["e4m3"]["underflow"]),
+                lost=float(own[product, operand, 0]["e4m3"]["underflow"]),
             )
             for product in products
         ]
@@ -141,7 +140,7 @@ def _linear(product: str) -> bool:
 
 def log2(value: object) -> float:
     """Log2 of an RMS; that of 0 is -inf, and what is not finite stays so."""
-    size = number(value)
+    size = float(value)
     return math.log2(size) if size > 0 else -math.inf if size == 0 else size
 
 

@@ -34,7 +34,6 @@ from matplotlib import rc_context
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
-from sweeper.report.documents import number
 from sweeper.report.drawing import STYLE
 from sweeper.study.study import Study
 from sweeper.trial import Result
@@ -86,7 +85,7 @@ class Strategy:
 
     def spikes(self, *, base: bool) -> list[float]:
         """Spikes a run, one number a seed, over the runs with eta at most a factor of 2 off."""
-        tuned = self.found["transferred_log2_eta"]
+        tuned = self.found["log2_hps"]["eta"]
         etas = [eta for eta in by_eta(self.found, self.size(base=base)) if abs(eta - tuned) <= 1]
         counts = [[spikes(r.curve) for r in self.runs(eta, base=base)] for eta in etas]
         return [fmean(seed) for seed in zip(*counts, strict=True)]
@@ -204,7 +203,7 @@ def judge_stays(lab: Lab, one: Strategy) -> None:
         RATES,
         f"{one.name} rates: the best η stays over width",
         f"shift {within(estimate(far['shift_log2']))} at width {far['size']['width']}; keeping η "
-        f"costs {gap} nats of {number(far['loss']['value']):.3f}{why(judged)}",
+        f"costs {gap} nats of {float(far['loss']['value']):.3f}{why(judged)}",
         ANSWERS[judged["answer"]],
     )
 
@@ -217,7 +216,7 @@ def draw(found: Mapping[str, Strategy]) -> Figure:
     for ax, below_it, (name, one) in zip(upper, lower, found.items(), strict=True):
         curves(ax, one.found, "width", f"{name}:\n{verdict(one.found, 'width')['answer']}")
         ax.set_xlabel("learning rate, log2 η")
-        runs = one.runs(one.found["transferred_log2_eta"], base=False)
+        runs = one.runs(one.found["log2_hps"]["eta"], base=False)
         for index, run in enumerate(runs):
             means = curve_means(run.curve)
             shares = [100 * (place + 0.5) / len(means) for place in range(len(means))]

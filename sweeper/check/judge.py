@@ -145,19 +145,25 @@ class CoordinateCheck:
             return f"check.share={rule.share / 4:g}"
         if LOST_ALIGNMENT in reasons and rule.batch > 1:
             return "check.batch=1"
-        if len(self.sizes) == 2 and self.axis in ("width", "depth"):
-            # A slope's error goes with 1 / (range of log2 size): twice the range does more than
-            # twice the seeds.
-            sizes = [*self.sizes, 2 * self.sizes[-1]]
-            return f"transfer.{self.axis}s=[{','.join(map(str, sizes))}]"
-        return f"check.seeds={2 * rule.seeds}"
+        return self.third_size or f"check.seeds={2 * rule.seeds}"
+
+    @property
+    def third_size(self) -> str:
+        """The setting with a third size, where two cannot tell a power from a change that ends."""
+        if len(self.sizes) != 2 or self.axis not in ("width", "depth"):
+            return ""
+        # A slope's error goes with 1 / (range of log2 size): twice the range does more than twice
+        # the seeds.
+        sizes = [*self.sizes, 2 * self.sizes[-1]]
+        return f"transfer.{self.axis}s=[{','.join(map(str, sizes))}]"
 
     @classmethod
     def read_json(cls, record: Mapping[str, Any], build: Build) -> CoordinateCheck:
         """ValueError for a check of nothing, or whose slopes are not over its sizes."""
         check: CoordinateCheck = build(record)
-        slopes = [slope for module in check.modules for slope in module.slopes]
-        if not slopes or {len(slope.values) for slope in slopes} != {len(check.sizes)}:
+        lengths = {len(slope.values) for module in check.modules for slope in module.slopes}
+        whole = lengths == {len(check.sizes)} and all(module.slopes for module in check.modules)
+        if not whole or min(check.sizes) < 1:
             raise ValueError("no coordinate check")
         return check
 
@@ -170,8 +176,7 @@ MEASURED = 4
 class CheckRecord:
     """`check/check.json` of `sweeper check`, and `check/transfer.json` of the check with a plan.
 
-    `spec` is the digest of what was checked, at the base; `rule` a `CheckRule` whose `eta` is
-    called `log2_eta`. `command` shows all modules.
+    `spec` is the digest of what was checked, at the base. `command` shows all modules.
     """
 
     measured: int = MEASURED
@@ -180,7 +185,7 @@ class CheckRecord:
     base: Size
     spec: str
     log2_hps: Mapping[str, Choice]
-    rule: Mapping[str, Any]
+    rule: CheckRule
     axes: tuple[CoordinateCheck, ...] = ()
     command: str = ""
 
@@ -188,12 +193,7 @@ class CheckRecord:
         """Whether another record is of the same check, wherever its eta came from."""
         # The eta that was checked is in `log2_hps`.
         first, second = (
-            replace(
-                record,
-                rule={k: v for k, v in record.rule.items() if k != "log2_eta"},
-                axes=(),
-                command="",
-            )
+            replace(record, rule=replace(record.rule, eta=None), axes=(), command="")
             for record in (self, other)
         )
         return first == second
@@ -441,3 +441,39 @@ def judge_slope(
 
 def _worst(answers: Sequence[CheckAnswer]) -> CheckAnswer:
     return max(answers, key=CHECK_ANSWERS.index, default="cannot say")
+
+
+def sentence(check: CoordinateCheck, rule: CheckRule) -> str:
+    """The answer, and the module that it rests on."""
+    sizes = ", ".join(map(str, check.sizes))
+    start = f"Coordinate check over {check.axis} {sizes}: "
+    if check.answer == "pass":
+        return f"{start}pass."
+    if check.unseen and check.answer == "cannot say":
+        return f"{start}cannot say: {check.todo(rule)}."
+    # The module where a failure begins, by the change that its own parameters make; else the worst.
+    at_fault = [m for m in check.modules if m.answer == check.answer] or list(check.modules)
+    module = max(at_fault, key=lambda module: module.worst.deviation)
+    slope = module.worst
+    for origin in (module for module in at_fault if module.name in check.origins):
+        direct = [s for s in origin.slopes if s.quantity == "direct" and s.answer == "fail"]
+        if direct:
+            module, slope = origin, direct[0]
+            break
+    if check.answer == "cannot say":
+        others = len(at_fault) - 1
+        more = f" and {others} more module{'s' * (others > 1)}" if others else ""
+        why = f"{module.name}{more} ({slope.reason})"
+        return f"{start}cannot say yet for {why}; {check.todo(rule)}."
+    what = {
+        "output": "its output at initialization",
+        "change": f"the change of its output by step {slope.step}",
+        "direct": "the change that its own parameters make",
+    }[slope.quantity]
+    if slope.reason not in ("grows", "vanishes"):
+        return f"{start}fail at {module.name}: {what} is {slope.reason}."
+    power = f"{check.axis}^{slope.slope.value:.2f}"
+    theory = f", theory's is {check.axis}^{slope.expected:g}" if slope.expected else ""
+    two = f". Two {check.axis}s cannot tell whether it goes on so; {check.third_size} would"
+    two *= bool(check.third_size)
+    return f"{start}fail at {module.name}: {what} {slope.reason} as {power}{theory}{two}."

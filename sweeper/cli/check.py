@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from sweeper.check.judge import CoordinateCheck
+from sweeper.check.judge import CoordinateCheck, sentence
 from sweeper.check.rules import rule_table
 from sweeper.cli.coordinates import (
     RECORD,
@@ -16,7 +16,6 @@ from sweeper.cli.coordinates import (
     known_check,
     measured,
     run_check,
-    sentence,
 )
 from sweeper.cli.next import Invocation, NextCommand, next_of
 from sweeper.cli.output import DONE, NOT_VALIDATED, Output

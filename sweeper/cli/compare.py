@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from sweeper.cli.next import NextCommand
@@ -57,22 +57,10 @@ def named_studies(arguments: Sequence[str], root_flag: str | None) -> tuple[list
 
 
 @dataclass(frozen=True, kw_only=True)
-class Compared:
-    """Studies that were compared; `comparison` is None where they cannot be ranked: see `notes`."""
+class Compared(Several):
+    """Studies that were compared, with what was compared of each."""
 
     entries: Sequence[Entry]
-    comparison: Comparison | None
-    notes: Sequence[str]
-
-    @property
-    def parameterizations(self) -> dict[str, str]:
-        """The parameterization of every study."""
-        return {entry.ladder.name: entry.spec.parameterization.name for entry in self.entries}
-
-    @property
-    def costs(self) -> dict[str, tuple[Cost, Cost]]:
-        """What tuning and validation took, by study."""
-        return {entry.ladder.name: (entry.tuning, entry.validating) for entry in self.entries}
 
 
 def compare_studies(
@@ -153,14 +141,21 @@ def compared(names: Sequence[str], root: Path, *, anyway: bool) -> Compared:
             comparison = compare([entry.ladder for entry in entries])
         except ValueError as error:
             notes = [f"{error}: validate ladders whose widths meet"]
-    return Compared(entries=entries, comparison=comparison, notes=notes)
+    return Compared(
+        entries=entries,
+        validations={entry.ladder.name: entry.validation for entry in entries},
+        parameterizations={e.ladder.name: e.spec.parameterization.name for e in entries},
+        costs={entry.ladder.name: (entry.tuning, entry.validating) for entry in entries},
+        comparison=comparison,
+        notes=notes,
+    )
 
 
 def _validation(folder: Path) -> Validation | None:
     """The study's newest record of curves of eta over width; BadInput where it is damaged."""
     paths, damaged = folder.glob("transfer/*/validation.json"), list[str]()
     for path in sorted(paths, key=lambda path: path.stat().st_mtime_ns, reverse=True):
-        validation = read_document(path, Validation.read, damaged)
+        validation = read_document(path, Validation, damaged)
         if damaged:
             raise BadInput(f"{damaged[0]}: `{_validate(folder)}`")
         if validation and validation.hyperparameter == "eta" and validation.over("width"):
@@ -170,9 +165,7 @@ def _validation(folder: Path) -> Validation | None:
 
 def _entry(folder: Path, validation: Validation) -> Entry:
     """What is compared of one study; BadInput where its trials are gone or of another kind."""
-    verdict = validation.over("width")
-    fixed = {replace(size.size, width=0) for size in verdict.sizes} if verdict else set()
-    curves = [c for size, c in sorted(validation.curves.items()) if replace(size, width=0) in fixed]
+    curves = validation.ladder("width")
     if not curves:
         raise BadInput(f"{folder.name}: no curve over width is kept: run `{_validate(folder)}`")
     trials = trials_of(Study.read(folder))
@@ -302,20 +295,13 @@ def report_several(names: Sequence[str], root: Path, picture: Path | None, outpu
         raise ConfigError("--picture", str(picture), allowed)
     ranked = compared(names, root, anyway=False)
     folder = comparison_folder(names, root)
-    pages = {name: root / name / "report.html" for name in names}
-    several = Several(
-        validations={entry.ladder.name: entry.validation.record for entry in ranked.entries},
-        parameterizations=ranked.parameterizations,
-        costs=ranked.costs,
-        pages={n: os.path.relpath(path, folder) for n, path in pages.items() if path.is_file()},
-        comparison=ranked.comparison,
-        notes=ranked.notes,
-    )
-    page = write_several(several, folder)
+    paths = {name: root / name / "report.html" for name in names}
+    pages = {n: os.path.relpath(path, folder) for n, path in paths.items() if path.is_file()}
+    page = write_several(ranked, pages, folder)
     places = {"report": page}
     if picture is not None:
-        places["picture"], places["picture for dark pages"] = write_picture(several.panels, picture)
-    answers = ", ".join(f"{name} {answer}" for name, answer in several.verdicts.items())
+        places["picture"], places["picture for dark pages"] = write_picture(ranked.panels, picture)
+    answers = ", ".join(f"{name} {answer}" for name, answer in ranked.verdicts.items())
     sentence = f"The transfer over width: {answers}."
     if ranked.comparison is None:
         output.notes(ranked.notes)
@@ -327,7 +313,7 @@ def report_several(names: Sequence[str], root: Path, picture: Path | None, outpu
     document = {
         "studies": list(names),
         "report": str(page),
-        "verdicts": several.verdicts,
+        "verdicts": ranked.verdicts,
         "ranked": ranked.comparison is not None,
         "notes": list(ranked.notes),
         "picture": None if picture is None else str(picture),

@@ -5,11 +5,10 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from sweeper.check.judge import CheckRecord, CheckRule, CoordinateCheck, check_coordinates
+from sweeper.check.judge import CheckRecord, CoordinateCheck, check_coordinates, sentence
 from sweeper.cli.next import Invocation
 from sweeper.cli.output import Output
 from sweeper.cli.shared import progress, short_run
@@ -123,15 +122,13 @@ def check_record(
 ) -> CheckRecord:
     """What is kept of `checks`, whose modules the `command` shows."""
     settings = experiment.settings
-    rule = asdict(settings.check)
-    rule["log2_eta"] = rule.pop("eta")
     return CheckRecord(
         parameterization=settings.plugin_spec("parameterization").name,
         optimizer=settings.plugin_spec("optimizer").name,
         base=settings.base,
         spec=experiment.spec(settings.base).digest,
         log2_hps=named(settings.space, log2_hps),
-        rule=rule,
+        rule=settings.check,
         axes=tuple(checks),
         command=command,
     )
@@ -207,43 +204,9 @@ def known_check(
     asked, folder = check_record(experiment, log2_hps), experiment.settings.folder / "check"
     for name in names:
         # What cannot be read is measured again.
-        record = read_document(folder / name, lambda read: from_json(CheckRecord, read), [])
+        record = read_document(folder / name, CheckRecord, [])
         if record is not None and asked.of_the_same(record):
             for check in record.axes:
                 if check.axis == "width":
                     return check
     return None
-
-
-def sentence(check: CoordinateCheck, rule: CheckRule) -> str:
-    """The answer, and the module that it rests on."""
-    sizes = ", ".join(map(str, check.sizes))
-    start = f"Coordinate check over {check.axis} {sizes}: "
-    if check.answer == "pass":
-        return f"{start}pass."
-    if check.unseen and check.answer == "cannot say":
-        return f"{start}cannot say: {check.todo(rule)}."
-    # The module where a failure begins, by the change that its own parameters make; else the worst.
-    at_fault = [module for module in check.modules if module.answer == check.answer]
-    module = max(at_fault, key=lambda module: module.worst.deviation)
-    slope = module.worst
-    for origin in (module for module in at_fault if module.name in check.origins):
-        direct = [s for s in origin.slopes if s.quantity == "direct" and s.answer == "fail"]
-        if direct:
-            module, slope = origin, direct[0]
-            break
-    if check.answer == "cannot say":
-        others = len(at_fault) - 1
-        more = f" and {others} more module{'s' * (others > 1)}" if others else ""
-        why = f"{module.name}{more} ({slope.reason})"
-        return f"{start}cannot say yet for {why}; {check.todo(rule)}."
-    what = {
-        "output": "its output at initialization",
-        "change": f"the change of its output by step {slope.step}",
-        "direct": "the change that its own parameters make",
-    }[slope.quantity]
-    if slope.reason not in ("grows", "vanishes"):
-        return f"{start}fail at {module.name}: {what} is {slope.reason}."
-    power = f"{check.axis}^{slope.slope.value:.2f}"
-    theory = f", theory's is {check.axis}^{slope.expected:g}" if slope.expected else ""
-    return f"{start}fail at {module.name}: {what} {slope.reason} as {power}{theory}."

@@ -86,7 +86,8 @@ def diagnose(
         output.notes([*study.notices, *failures(study.results(), settings.identity)])
         output.tell_speed(study.results(), since=start)
     write_json(folder / f"diagnosis-{axis}.json", to_json(diagnosed))
-    show.diagnosis(output.people, diagnosed)
+    if diagnosed.results:
+        show.ablation_table(diagnosed).print(output.people)
     keep_flops(settings.folder, {result.trial.spec for result in study.results()})
     report, record = write_report(settings.folder), folder / f"diagnosis-{axis}.json"
     places = {"report": report, "diagnosis": record}

@@ -14,7 +14,6 @@ import yaml  # type: ignore[import-untyped]
 from sweeper.check.judge import MEASURED, CheckRecord
 from sweeper.config.command_line import root_flag, split_user_command, without_root
 from sweeper.plan.plan import TransferPlan
-from sweeper.records import from_json
 from sweeper.report.documents import Searched, Validation, read_document, takes
 from sweeper.study.lock import live_holder
 from sweeper.study.optuna_copy import redact_word
@@ -179,10 +178,10 @@ def next_of(folder: Path) -> NextCommand | None:
     if not math.isfinite(searched.conclusion.objective):
         return None
     for path in sorted(folder.glob("transfer/*/plan.json"), key=_age):
-        plan = read_document(path, lambda record: from_json(TransferPlan, record), notes)
+        plan = read_document(path, TransferPlan, notes)
         if plan is not None:
             command = NextCommand.recorded(plan.source.get("command"), "to plan it again")
-            validation = read_document(path.parent / "validation.json", Validation.read, notes)
+            validation = read_document(path.parent / "validation.json", Validation, notes)
             return after_plan(folder, path.parent, plan, command, validation)
     return first_transfer(folder, searched.base.width if searched.base else 1)
 
@@ -217,7 +216,7 @@ def failed_check(folder: Path) -> NextCommand | None:
     for path in sorted(folder.glob("check/*.json"), key=_age):
         record = None
         if path.name in ("check.json", "transfer.json"):
-            record = read_document(path, lambda record: from_json(CheckRecord, record), [])
+            record = read_document(path, CheckRecord, [])
         if record and setup and (record.spec, record.measured) == (setup.digest, MEASURED):
             failed = any(check.answer == "fail" for check in record.axes)
             why = "to see where the coordinate check fails"
@@ -264,7 +263,7 @@ def after_plan(
     A check that failed, validation, the cause of a failure, what would settle a doubt, the trend,
     or files for another trainer.
     """
-    verdicts = validation.verdicts if validation else ()
+    verdicts = validation.axes if validation else ()
     if validation is None or not verdicts:
         if failed := failed_check(folder):
             return failed

@@ -122,7 +122,7 @@ def search(
             notes += show.clip_note(trials_of(study).searched)
             output.tell_speed(study.results(), since=start)
         if conclusion.pairs:
-            save(pairs_figure(to_json(conclusion)), settings.folder / "pairs")
+            save(pairs_figure(conclusion.pairs), settings.folder / "pairs")
         keep_flops(settings.folder, {result.trial.spec for result in study.results()})
         write_report(settings.folder)
     show.conclusion(output.people, conclusion, settings.space)

@@ -14,7 +14,6 @@ from sweeper.cli.studies import find_study
 from sweeper.command.process import end_marked
 from sweeper.errors import SweeperError
 from sweeper.launch.folder import cancel_jobs, job_states
-from sweeper.records import from_json
 from sweeper.registry import studies
 from sweeper.report.documents import Documents, Searched, read_document
 from sweeper.report.progress import Snapshot
@@ -127,7 +126,7 @@ def driver_progress(folder: Path, driver: Holder | None, notes: list[str]) -> Sn
     path = folder / "progress.json"
     if driver is None:
         return None
-    progress = read_document(path, lambda record: from_json(Snapshot, record), notes)
+    progress = read_document(path, Snapshot, notes)
     return progress if progress and progress.updated >= driver.started else None
 
 

@@ -10,8 +10,8 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from sweeper import schedule
-from sweeper.check.judge import CoordinateCheck
-from sweeper.cli.coordinates import quick_check, sentence
+from sweeper.check.judge import CoordinateCheck, sentence
+from sweeper.cli.coordinates import quick_check
 from sweeper.cli.cost import show_ladder_cost
 from sweeper.cli.next import Invocation, NextCommand, after_plan
 from sweeper.cli.output import DONE, NOT_VALIDATED, Output
@@ -170,11 +170,9 @@ def transfer(tree: Tree, request: TransferRequest, invocation: Invocation, outpu
     }
     if ladders.exponents is not None:
         document["exponents"] = ladders.exponents
-    kept = read_document(
-        folder / validation_name(settings.transfer.hyperparameter), Validation.read, []
-    )
+    kept = read_document(folder / validation_name(settings.transfer.hyperparameter), Validation, [])
     # What was validated now, or by an earlier command on this plan.
-    judged = verdicts or (kept.verdicts if kept else ())
+    judged = verdicts or (kept.axes if kept else ())
     answers = ", ".join(
         f"over {verdict.axis.replace('_', ' ')}: {verdict.answer}"
         + (f", at the target: {verdict.target.answer}" if verdict.target else "")

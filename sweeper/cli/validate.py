@@ -6,6 +6,7 @@ import math
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +16,8 @@ from sweeper.config.settings import Experiment, Settings, check_seeds
 from sweeper.errors import BadInput, ConfigError, key_prefix
 from sweeper.files import write_json
 from sweeper.laws.law import Law, NoLaw
-from sweeper.records import to_json
 from sweeper.report import console as show
-from sweeper.report.documents import PLANNED, Validation, read_document
+from sweeper.report.documents import Validation, read_document
 from sweeper.report.drawing import save
 from sweeper.report.figures import learning_rate_figure
 from sweeper.study.lock import StudyLock
@@ -34,7 +34,7 @@ from sweeper.sweep.replay import (
     token_unit,
 )
 from sweeper.sweep.sweep import Sweep
-from sweeper.trial import Log2Hps, Result, defaults, named
+from sweeper.trial import Log2Hps, PluginSpec, Result, defaults, named
 from sweeper.verdict.curve import fit_curves
 from sweeper.verdict.judge import Verdict, judge_ladder, missed_optimum
 from sweeper.verdict.ladder import JOINT_AXIS, LADDER_AXES, LadderSize, Size, SizeCurve
@@ -170,12 +170,9 @@ def finished(study: Study) -> Lookup:
     return lookup
 
 
-def law_record(settings: Settings) -> dict[str, Any] | None:
-    """Which law a record was judged by; None without one."""
-    if isinstance(settings.law, NoLaw):
-        return None
-    spec = settings.plugin_spec("law")
-    return {"name": spec.name, "arguments": dict(spec.arguments)}
+def law_spec(settings: Settings) -> PluginSpec | None:
+    """Which law verdicts are judged by; None without one."""
+    return None if isinstance(settings.law, NoLaw) else settings.plugin_spec("law")
 
 
 def exponent_lines(exponents: FittedExponents) -> Sequence[str]:
@@ -247,7 +244,7 @@ def validate(
     by_axis = {axis: [curves[size] for size in ladder] for axis, ladder in ladders.items()}
     path = folder / validation_name(rule.hyperparameter)
     damaged: list[str] = []
-    earlier = read_document(path, Validation.read, damaged)
+    earlier = read_document(path, Validation, damaged)
     output.notes(damaged)
     hps, note = _planned(settings, by_axis, best, earlier)
     centre = hps[rule.hyperparameter]
@@ -278,44 +275,32 @@ def validate(
             verdicts[i] = replace(verdict, target=answer)
     trend = trends.get("width")
     verdicts = [v.with_note(note) for v in verdicts]
-    record: dict[str, Any] = {
-        "hyperparameter": rule.hyperparameter,
-        f"transferred_log2_{rule.hyperparameter}": named(settings.space, best)[rule.hyperparameter],
-        "log2_hps": named(settings.space, best),
-        "axes": [to_json(verdict) for verdict in verdicts],
-        "trend": to_json(trend),
-        "curves": [
-            {
-                **to_json(curve.size),
-                "points": [
-                    {f"log2_{rule.hyperparameter}": value, "losses": list(losses)}
-                    for value, losses in sorted(curve.losses.items())
-                ],
-            }
-            for curve in curves.values()
-        ],
-    }
-    # Without it a reader takes the search's eta for the plan's (`planned_value`): it is kept only
-    # where the base's own curve has moved the plan off that.
-    record |= {PLANNED: centre} if hps != best else {}
-    record |= {"law": law} if (law := law_record(settings)) else {}
-    record |= {"exponents": to_json(exponents)} if exponents else {}
-    record |= {"command": provenance()["command"]}
-    kept, same = record, ("hyperparameter", "log2_hps", "law", PLANNED)
-    if earlier and all(earlier.record.get(key) == record.get(key) for key in same):
+    record = Validation(
+        hyperparameter=rule.hyperparameter,
+        log2_hps=named(settings.space, best),
+        planned_log2=centre,
+        axes=tuple(verdicts),
+        trend=trend,
+        curves=tuple(curves.values()),
+        law=law_spec(settings),
+        exponents=tuple(exponents.exponents()) if exponents else (),
+        command=provenance()["command"],
+    )
+    kept, same = record, attrgetter("hyperparameter", "log2_hps", "law", "planned_log2")
+    if earlier and same(earlier) == same(record):
         # What an earlier command judged of the same hyperparameters on other ladders stays.
-        before = earlier.record
-        axes = {axis["axis"]: axis for axis in (*(before.get("axes") or ()), *record["axes"])}
-        by_size = {
-            tuple(curve.get(key, 0) for key in LADDER_AXES): curve
-            for curve in (*(before.get("curves") or ()), *record["curves"])
-        }
-        lists = {"axes": list(axes.values()), "curves": list(by_size.values())}
-        kept = {**record, **lists, "trend": record["trend"] or before.get("trend")}
+        axes = {verdict.axis: verdict for verdict in (*earlier.axes, *record.axes)}
+        by_size = {curve.size: curve for curve in (*earlier.curves, *record.curves)}
+        kept = replace(
+            record,
+            axes=tuple(axes.values()),
+            curves=tuple(by_size.values()),
+            trend=record.trend or earlier.trend,
+        )
     write_json(path, kept)
     for verdict in verdicts:
         picture = folder / f"{_curves(path)}-{verdict.axis}"
-        save(learning_rate_figure(to_json(record), verdict.axis), picture)
+        save(learning_rate_figure(record, verdict), picture)
         show.verdict(output.people, verdict, rule.hyperparameter)
         output.say(f"Curves: {picture}.png")
     for line in exponent_lines(exponents) if exponents else ():
@@ -369,7 +354,7 @@ def _planned(
         return best, ""
     cause = "the search had fewer runs there, or tuning the other hyperparameters moved the optimum"
     if earlier is not None and earlier.log2_hps == named(settings.space, best):
-        others = {verdict.axis for verdict in earlier.verdicts} - set(ladders)
+        others = {verdict.axis for verdict in earlier.axes} - set(ladders)
         kept = earlier.planned_log2
         again = fit_curves(curves, kept)[settings.ladder_base]
         if others and missed_optimum(again, kept, rule) is None:
@@ -385,7 +370,7 @@ def planned_before(settings: Settings, best: Log2Hps) -> Log2Hps:
         return best
     paths = (settings.folder / "transfer").glob("*/validation.json")
     for path in sorted(paths, key=lambda path: path.stat().st_mtime_ns, reverse=True):
-        validation = read_document(path, Validation.read, [])
+        validation = read_document(path, Validation, [])
         if validation and validation.log2_hps == named(settings.space, best):
             return Log2Hps({**best, "eta": validation.planned_log2})
     return best
@@ -397,10 +382,10 @@ def remove_stale_verdicts(settings: Settings, best: Log2Hps, folder: Path) -> li
     A page must not show a plan beside a verdict on another. The verdicts' trials stay in the study,
     so validating the other plan again trains nothing. Returns a sentence for each one removed.
     """
-    log2_hps, law = named(settings.space, best), law_record(settings)
+    log2_hps, law = named(settings.space, best), law_spec(settings)
     sentences = []
     for path in sorted(folder.glob("validation*.json")):
-        judged = read_document(path, Validation.read, [])
+        judged = read_document(path, Validation, [])
         if judged is None or (judged.log2_hps == log2_hps and judged.law == law):
             continue
         for axis in (*LADDER_AXES, JOINT_AXIS):

@@ -207,6 +207,8 @@ def scale_table(operands: Sequence[OperandScale]) -> Table:
             if not of_operand:
                 continue
             ends = [s for s in of_operand if s.step == last]
+            if not ends:
+                continue
             shares = [max(getattr(getattr(s, name), loss) for s in ends) for name, loss in losses]
             table.add(
                 product,
@@ -220,6 +222,8 @@ def scale_table(operands: Sequence[OperandScale]) -> Table:
 
 
 def _range(values: Sequence[float]) -> str:
+    if not values:
+        return ""
     low, high = short(min(values)), short(max(values))
     return low if low == high else f"{low}..{high}"
 

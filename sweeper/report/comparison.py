@@ -18,13 +18,13 @@ from matplotlib.figure import Figure
 from sweeper.files import private_folder, write_atomically
 from sweeper.prediction.speed import SpeedUp
 from sweeper.report.cost import Cost, cost_table
-from sweeper.report.documents import Document, axis_verdict, estimate_of
+from sweeper.report.documents import Validation
 from sweeper.report.drawing import BESIDE, DASHED, DOTTED, FAINT, MARKERS, STYLE, save, svg
 from sweeper.report.figures import AXIS, Panel, ladders_figure
 from sweeper.report.page import rendered
 from sweeper.table import Cell, Column, Table, answer, number, within
 from sweeper.verdict.compare import Candidate, Comparison, Standing
-from sweeper.verdict.curve import Estimate
+from sweeper.verdict.curve import UNKNOWN, Estimate
 
 SHOWN_OCTAVES = (-2.0, -1.0, 1.0, 2.0)
 COLORS = colormaps["tab10"]
@@ -336,16 +336,14 @@ def _finish_losses(ax: Axes, comparison: Comparison) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class Several:
-    """What the page is made from; `comparison` is None where `notes` say why there is none.
+    """Studies that were compared; `comparison` is None where `notes` say why there is none.
 
-    By study: the record of its validation, its parameterization, what tuning and validation took,
-    and its page.
+    By study: its validation, its parameterization, and what tuning and validation took.
     """
 
-    validations: Mapping[str, Document]
+    validations: Mapping[str, Validation]
     parameterizations: Mapping[str, str]
     costs: Mapping[str, tuple[Cost, Cost]]
-    pages: Mapping[str, str]
     comparison: Comparison | None
     notes: Sequence[str]
 
@@ -357,14 +355,15 @@ class Several:
     @property
     def verdicts(self) -> dict[str, str]:
         """The answer over the width, by study."""
-        return {
-            name: str(axis_verdict(validation, AXIS).get("answer", "no verdict yet"))
-            for name, validation in self.validations.items()
-        }
+        verdicts = {name: each.over(AXIS) for name, each in self.validations.items()}
+        return {name: each.answer if each else "no verdict yet" for name, each in verdicts.items()}
 
 
-def write_several(found: Several, folder: Path) -> Path:
-    """Write `report.html` into `folder`, and the figures beside it as PNG and SVG."""
+def write_several(found: Several, pages: Mapping[str, str], folder: Path) -> Path:
+    """Write `report.html` into `folder`, and the figures beside it as PNG and SVG.
+
+    `pages` has the address of a study's own page, where there is one.
+    """
     private_folder(folder)
     path, comparison = folder / "report.html", found.comparison
     figure = ladders_figure(found.panels)
@@ -379,7 +378,7 @@ def write_several(found: Several, folder: Path) -> Path:
     page = rendered(
         "several.html.j2",
         found=found,
-        transfer=_transfer_table(found),
+        transfer=_transfer_table(found, pages),
         sentences=findings(comparison) if comparison else [],
         tables=compared_tables,
         drawings={name: Markup(text) for name, text in drawings.items()},
@@ -388,7 +387,7 @@ def write_several(found: Several, folder: Path) -> Path:
     return path
 
 
-def _transfer_table(found: Several) -> Table:
+def _transfer_table(found: Several, pages: Mapping[str, str]) -> Table:
     """A row a study: its verdict, the ends of its ladder, and what the widest size shows."""
     table = Table(
         "",
@@ -407,19 +406,18 @@ def _transfer_table(found: Several) -> Table:
         ],
     )
     for name, validation in found.validations.items():
-        sizes = list(axis_verdict(validation, AXIS).get("sizes") or ())
-        last = sizes[-1] if sizes else {}
-        ends = [str((size.get("size") or {}).get(AXIS, "")) for size in (*sizes[:1], last)]
-        loss = estimate_of(last.get("loss")).value or math.nan
-        gap = estimate_of(last.get("loss_gap"))
-        # A loss of 0 (as NaN, by `or`) would be no scale for a gap.
-        share = Estimate(value=gap.value / loss, low=gap.low / loss, high=gap.high / loss)
+        verdict = validation.over(AXIS)
+        sizes = verdict.sizes if verdict else ()
+        last, share = sizes[-1] if sizes else None, UNKNOWN
+        if last is not None and last.loss.value:  # a loss of 0 would be no scale for a gap
+            gap, loss = last.loss_gap, last.loss.value
+            share = Estimate(value=gap.value / loss, low=gap.low / loss, high=gap.high / loss)
         table.add(
-            Cell(name, name, link=found.pages.get(name, "")),
+            Cell(name, name, link=pages.get(name, "")),
             found.parameterizations[name],
             answer(found.verdicts[name]),
-            " to ".join(ends),
-            estimate_of(last.get("shift_log2")),
+            " to ".join(str(size.size.width) for size in (*sizes[:1], *sizes[-1:])),
+            last.shift_log2 if last else UNKNOWN,
             share,
         )
     return table

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from dataclasses import asdict, replace
 from typing import TypeVar
 
 from rich.console import Console
@@ -28,8 +28,7 @@ from sweeper.table import (
     short,
     within,
 )
-from sweeper.trial import Choice, Result, Space, in_use
-from sweeper.verdict.curve import Estimate
+from sweeper.trial import Result, Space, in_use
 from sweeper.verdict.judge import SizeVerdict, Verdict
 from sweeper.verdict.ladder import (
     JOINT_AXIS,
@@ -117,8 +116,7 @@ def conclusion(console: Console, conclusion: Conclusion, space: Space) -> None:
     if conclusion.pairs:
         pairs_table(conclusion.pairs).print(console)
     if math.isfinite(conclusion.objective):
-        best = in_use(space, conclusion.best_log2)
-        best_table(conclusion, space, best).print(console)
+        best_table(conclusion, space).print(console)
     for note in conclusion.notes:
         paragraph(console, f"- {note}")
 
@@ -192,8 +190,8 @@ def pairs_table(grids: Sequence[PairGrid]) -> Table:
     return table
 
 
-def best_table(conclusion: Conclusion, space: Space, best: Mapping[str, Choice]) -> Table:
-    """The `best` configuration as it is used, with each hyperparameter's default and range."""
+def best_table(conclusion: Conclusion, space: Space) -> Table:
+    """The best configuration as it is used, with each hyperparameter's default and range."""
     columns = [
         Column("hyperparameter", left=True),
         Column("log2", form="g"),
@@ -202,7 +200,7 @@ def best_table(conclusion: Conclusion, space: Space, best: Mapping[str, Choice])
         Column("range", unit="log2", importance=0),
     ]
     table = Table("Best configuration", columns)
-    for name, value in best.items():
+    for name, value in in_use(space, conclusion.best_log2).items():
         text = value_text(value) + NOT_SEARCHED * (name in conclusion.not_searched)
         axis, log2 = space.get(name), conclusion.best_log2.get(name)
         default: str | float | None = axis.default if axis else None
@@ -436,44 +434,7 @@ def trend_text(fitted: Trend, *, applied: bool) -> str:
     return text + f"transfer.correct=true would plan with the prediction and save {gain}."
 
 
-def diagnosis(console: Console, diagnosed: Diagnosis) -> None:
-    """What every ablation showed, what explains most first."""
-    if not diagnosed.results:
-        return
-    tried = [
-        Tried(
-            name=result.ablation.name,
-            evidence=result.ablation.evidence,
-            sentence=result.sentence,
-            explained=result.explained,
-            after=_numbers(result.after) if result.after else None,
-        )
-        for result in diagnosed.results
-    ]
-    before = _numbers(diagnosed.results[0].before)
-    ablation_table(diagnosed.axis, before, tried).print(console)
-
-
-Numbers = tuple[Estimate, Estimate, Estimate]
-"""Shift (log2), loss gap and loss (nats) of a size."""
-
-
-def _numbers(size: SizeVerdict) -> Numbers:
-    return size.shift_log2, size.loss_gap, size.loss
-
-
-@dataclass(frozen=True, kw_only=True)
-class Tried:
-    """An ablation: the share of the failure that it `explained`, and what was left `after` it."""
-
-    name: str
-    evidence: str
-    sentence: str
-    explained: Estimate
-    after: Numbers | None
-
-
-def ablation_table(axis: str, before: Numbers, ablations: Sequence[Tried]) -> Table:
+def ablation_table(diagnosed: Diagnosis) -> Table:
     """The failure as it is, and a row an ablation with what is left of the failure."""
     columns = [
         Column("ablation", left=True),
@@ -483,21 +444,24 @@ def ablation_table(axis: str, before: Numbers, ablations: Sequence[Tried]) -> Ta
         Column("loss", unit="nats", form=".4f", importance=1),
         Column("explains", form=".0%"),
     ]
-    table = Table(f"Ablations of the transfer over {axis}", columns)
+    table = Table(f"Ablations of the transfer over {diagnosed.axis}", columns)
 
-    def numbers(shift: Estimate, gap: Estimate, loss: Estimate) -> list[Value]:
-        return [shift, gap, Cell(loss, number(loss.value, ".3f"))]
+    def numbers(size: SizeVerdict) -> list[Value]:
+        loss = Cell(size.loss, number(size.loss.value, ".3f"))
+        return [size.shift_log2, size.loss_gap, loss]
 
-    table.add("as it is", "", *numbers(*before), None)
-    for tried in ablations:
+    for before in (result.before for result in diagnosed.results[:1]):
+        table.add("as it is", "", *numbers(before), None)
+    for result in diagnosed.results:
+        ablation = result.ablation
         cells: list[Value] = [None, None, None, Cell(None, "not tried")]
-        if tried.after is not None:
-            share, text = tried.explained.value, number(tried.explained.value, ".0%")
+        if result.after is not None:
+            share = result.explained.value
             bar = min(1.0, max(0.0, share)) if math.isfinite(share) else 0.0
-            cells = [*numbers(*tried.after), Cell(tried.explained, text, bar=bar)]
-        has_evidence = bool(tried.evidence)
-        note = (
-            f"{tried.sentence}." + f" Evidence without training: {tried.evidence}." * has_evidence
-        )
-        table.add(tried.name, "yes" * has_evidence, *cells, note=note)
+            explained = Cell(result.explained, number(share, ".0%"), bar=bar)
+            cells = [*numbers(result.after), explained]
+        note = f"{result.sentence}."
+        if ablation.evidence:
+            note += f" Evidence without training: {ablation.evidence}."
+        table.add(ablation.name, "yes" * bool(ablation.evidence), *cells, note=note)
     return table

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from io import BytesIO, StringIO
 from pathlib import Path
 from statistics import fmean, median
@@ -17,7 +17,7 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 
 from sweeper.files import write_atomically
-from sweeper.report.documents import Document, is_curve_of, number
+from sweeper.verdict.ladder import SizeCurve
 
 Points = Sequence[tuple[float, float]]
 """(log2 value, mean loss), ascending; +inf where a run diverged."""
@@ -122,23 +122,10 @@ def new_panels(
     return figure, panels[: max(1, count)]
 
 
-def points_of(pairs: Iterable[Sequence[object]] | None) -> Points:
-    """(value, loss) pairs from a document, ascending."""
-    return sorted((number(value), number(loss)) for value, loss in pairs or ())
-
-
-def losses_of(point: Document) -> list[float]:
-    """A point's losses, one a seed; NaN (the run failed) counts as a run that diverged."""
-    values = [number(value) for value in point.get("losses") or ()]
-    return [math.inf if math.isnan(value) else value for value in values]
-
-
-def means_of(curve: Document, hyperparameter: str) -> Points:
-    """(log2 value of `hyperparameter`, mean over the seeds) of a curve, ascending."""
-    points = curve.get("points") or ()
-    return sorted(
-        (number(p[f"log2_{hyperparameter}"]), fmean(losses_of(p))) for p in points if losses_of(p)
-    )
+def means_of(curve: SizeCurve) -> Points:
+    """(log2 value, mean over the seeds) of a curve, ascending; a run that failed counts as +inf."""
+    means = ((x, fmean(losses)) for x, losses in sorted(curve.losses.items()) if losses)
+    return [(x, math.inf if math.isnan(mean) else mean) for x, mean in means]
 
 
 def loss_limits(
@@ -194,11 +181,6 @@ def say_nothing(ax: Axes) -> None:
     ax.text(0.5, 0.5, "no finite loss", transform=ax.transAxes, **look)
 
 
-def drawn_loss(loss: float) -> float:
-    """What to draw for `loss`: a gap where it is not finite."""
-    return loss if math.isfinite(loss) else math.nan
-
-
 def look_of(index: int, count: int, pale: float = PALE, deep: float = DEEP) -> tuple[Any, str]:
     """Colour and marker of a size, from `pale` to `deep` in viridis as it grows."""
     share = index / (count - 1) if count > 1 else 1.0
@@ -209,13 +191,14 @@ def draw_curve(
     ax: Axes, points: Points, top: float, color: Any, marker: str, aside: float = 0.0
 ) -> None:
     """A curve; its points off the scale are triangles in the strip, moved `aside` a little."""
-    ax.plot(*columns_of(points), marker=marker, markersize=3.5, color=color, linewidth=1.3)
+    losses = [y if math.isfinite(y) else math.nan for _, y in points]  # NaN: a gap
+    look = {"marker": marker, "markersize": 3.5, "color": color, "linewidth": 1.3}
+    ax.plot([x for x, _ in points], losses, **look)
     middle = (top + ax.get_ylim()[1]) / 2
     for x, y in points:
         if y > top:
             face = color if math.isinf(y) else "none"
-            look = {"color": color, "markerfacecolor": face, "markersize": 5}
-            ax.plot(x + aside, middle, "^", zorder=4, **look)
+            ax.plot(x + aside, middle, "^", color=color, mfc=face, markersize=5, zorder=4)
 
 
 def draw_tips(ax: Axes, points: Points, top: float, what: str, **kinds: Any) -> None:
@@ -227,27 +210,6 @@ def draw_tips(ax: Axes, points: Points, top: float, what: str, **kinds: Any) -> 
         place = (x, y) if y <= top else (x + kinds.get("aside", 0.0), middle)
         if math.isfinite(place[1]):
             ax.plot(*place, "o", markersize=9, alpha=0.0, zorder=9, gid=text)
-
-
-def columns_of(points: Points) -> tuple[list[float], list[float]]:
-    """Places and losses; a gap where a loss is not finite."""
-    return [x for x, _ in points], [drawn_loss(y) for _, y in points]
-
-
-def draw_seeds(ax: Axes, curve: Document, color: Any, hyperparameter: str) -> None:
-    """The range of the seeds, as a band."""
-    points = sorted(
-        (number(p[f"log2_{hyperparameter}"]), losses_of(p)) for p in curve.get("points") or ()
-    )
-    shown = [(eta, losses) for eta, losses in points if losses and math.isfinite(max(losses))]
-    lows, highs = [min(losses) for _, losses in shown], [max(losses) for _, losses in shown]
-    ax.fill_between([eta for eta, _ in shown], lows, highs, color=color, alpha=0.18, linewidth=0)
-
-
-def size_verdict(verdict: Document, curve: Document) -> Document:
-    """The verdict on the size of `curve`, empty when there is none."""
-    sizes = verdict.get("sizes") or ()
-    return next((size for size in sizes if is_curve_of(size["size"], curve)), {})
 
 
 def legend_key(label: str, **look: Any) -> Line2D:

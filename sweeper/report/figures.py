@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections import Counter, defaultdict
 from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
 from io import StringIO
 from itertools import pairwise
 from pathlib import Path
@@ -23,7 +23,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from sweeper.files import write_atomically
-from sweeper.report.documents import Document, axis_verdict, ladder_curves, number, planned_value
+from sweeper.report.documents import Validation
 from sweeper.report.drawing import (
     BESIDE,
     DASHED,
@@ -43,77 +43,82 @@ from sweeper.report.drawing import (
     WIDTH,
     Points,
     draw_curve,
-    draw_seeds,
     draw_strip,
     draw_tips,
-    drawn_loss,
     legend_key,
     look_of,
     loss_limits,
     means_of,
     new_panels,
     off_scale,
-    points_of,
     say_nothing,
     set_scale,
     shortened,
-    size_verdict,
 )
 from sweeper.search.grids import row_optima
+from sweeper.search.strategy import Conclusion, LineResult, PairGrid
 from sweeper.study.logs.log import loss_curve
 from sweeper.study.setup import LADDER_PHASE, Trials
-from sweeper.trial import Result
+from sweeper.trial import Axis, Result, Space
+from sweeper.verdict.judge import Verdict
 from sweeper.verdict.ladder import label_size
 
 
 @rc_context(STYLE)
-def learning_rate_figure(validation: Document, axis: str) -> Figure:
+def learning_rate_figure(validation: Validation, verdict: Verdict) -> Figure:
     """Loss against log2 eta, a curve a size, with the optima and the transferred eta."""
-    verdict, curves = axis_verdict(validation, axis), ladder_curves(validation, axis)
-    hyperparameter = str(validation.get("hyperparameter", "eta"))
-    letter = "η" if hyperparameter == "eta" else hyperparameter
+    axis, hyperparameter = verdict.axis, validation.hyperparameter
+    of_eta = hyperparameter == "eta"
+    letter = "η" if of_eta else hyperparameter
+    curves = validation.ladder(axis)
+    judged = {size.size: size for size in verdict.sizes}
     figure, (ax,) = new_panels(1, 3.5)
-    means = [means_of(curve, hyperparameter) for curve in curves]
+    means = [means_of(curve) for curve in curves]
     top = set_scale(ax, means, median)
     draw_strip(ax, top)
     handles = []
     for index, (curve, points) in enumerate(zip(curves, means, strict=True)):
         color, marker = look_of(index, len(curves))
-        draw_seeds(ax, curve, color, hyperparameter)
+        label = label_size(asdict(curve.size), axis)
+        # The range of the seeds, as a band.
+        seeds = {x: y for x, y in sorted(curve.losses.items()) if y and math.isfinite(sum(y))}
+        lows, highs = map(min, seeds.values()), map(max, seeds.values())
+        ax.fill_between(list(seeds), list(lows), list(highs), color=color, alpha=0.18, linewidth=0)
         # Diverged points of all sizes lie in one strip: a little aside, so that all are seen.
         aside = (index - (len(curves) - 1) / 2) * 0.07
         draw_curve(ax, points, top, color, marker, aside)
-        draw_tips(ax, points, top, f"{axis} {label_size(curve, axis)}, log2 {letter}", aside=aside)
-        optimum = _optimum(ax, size_verdict(verdict, curve), color) if verdict else ""
-        label = f"{label_size(curve, axis)}{':' if verdict else ''} {optimum}"
-        handles.append(legend_key(label, color=color, marker=marker, linestyle="-"))
-    centre = planned_value(validation)
-    if math.isfinite(centre):
+        draw_tips(ax, points, top, f"{axis} {label}, log2 {letter}", aside=aside)
+        optimum = "none"
+        size = judged.get(curve.size)
+        if size and math.isfinite(size.optimum_log2.value) and math.isfinite(size.loss.value):
+            value, low, high = asdict(size.optimum_log2).values()
+            optimum, bar = f"{value:.2f}", None
+            if math.isfinite(low) and math.isfinite(high):
+                optimum = f"{value:.2f} [{low:.2f}, {high:.2f}]"
+                bar = [[max(0.0, value - low)], [max(0.0, high - value)]]
+            look = {"color": color, "ecolor": INK, "capsize": 3.5, "zorder": 5, **STAR}
+            ax.errorbar(value, size.loss.value, xerr=bar, **look)
+        handles.append(legend_key(f"{label}: {optimum}", color=color, marker=marker, linestyle="-"))
+    if math.isfinite(centre := validation.planned_log2):
         ax.axvline(centre, color=INK, linewidth=1, linestyle=DASHED, zorder=1.5)
         handles.append(legend_key(f"transferred: {centre:.2f}", color=INK, linestyle=DASHED))
-    ax.set_xlabel(
-        "learning rate log2 η" if hyperparameter == "eta" else f"log2 {hyperparameter}",
-        parse_math=False,
-    )
-    ax.set_ylabel(LOSS_LABEL)
-    answer = verdict.get("answer", "no verdict yet")
-    axis_name = axis.replace("_", " ")
-    subject = "" if hyperparameter == "eta" else f"of {hyperparameter} "
-    ax.set_title(f"Transfer {subject}over {axis_name}: {answer}", parse_math=False)
-    handles += [legend_key("optimum, 95 % interval", color=FAINT, **STAR)] if verdict else []
+    handles.append(legend_key("optimum, 95 % interval", color=FAINT, **STAR))
     handles += off_scale(means, top)
-    if handles:
-        title = f"{axis_name}: optimum log2 {letter}" if verdict else axis_name
-        figure.legend(handles=handles, title=title, **BESIDE)
+    ax.set_xlabel(f"{'learning rate ' * of_eta}log2 {letter}", parse_math=False)
+    ax.set_ylabel(LOSS_LABEL)
+    axis_name, subject = axis.replace("_", " "), "" if of_eta else f"of {hyperparameter} "
+    ax.set_title(f"Transfer {subject}over {axis_name}: {verdict.answer}", parse_math=False)
+    figure.legend(handles=handles, title=f"{axis_name}: optimum log2 {letter}", **BESIDE)
     return figure
 
 
 @rc_context(STYLE)
-def best_loss_figure(search: Document) -> Figure:
+def best_loss_figure(conclusion: Conclusion) -> Figure:
     """The best loss found against the runs spent, with the search's phases."""
     figure, (ax,) = new_panels(1, 2.7)
-    points = points_of(search.get("best_loss_curve"))
-    runs, losses = [run for run, _ in points], [drawn_loss(loss) for _, loss in points]
+    points = [(float(run), loss) for run, loss in conclusion.best_loss_curve]
+    runs = [run for run, _ in points]
+    losses = [loss if math.isfinite(loss) else math.nan for _, loss in points]
     # The first runs may be very bad; what matters is how the best one was reached.
     # NaN differs from every loss, so that the first point counts as a change.
     changes = [(0.0, math.nan), *points]
@@ -121,92 +126,73 @@ def best_loss_figure(search: Document) -> Figure:
     is_flat = len(losses) > 1 and median(losses) == min(losses)
     bottom, top = loss_limits([steps if is_flat else points], median, reach=8.0)
     ax.set(xlim=(0, max(runs, default=1.0) * 1.02), ylim=(bottom, top))
-    _phases(ax, search.get("phase_ends") or {})
+    _phases(ax, conclusion.phase_ends)
     ax.step(runs, losses, where="post", color=LINE_COLOR, linewidth=1.6)
     ax.plot(runs[-1:], losses[-1:], "o", color=LINE_COLOR, markersize=4)
     draw_tips(ax, [*steps, *points[-1:]], math.inf, "best after runs")
-    best = losses[-1] if losses else math.nan
-    if not math.isfinite(best):
+    best_text = "none"
+    if losses and math.isfinite(losses[-1]):
+        best_text = f"{losses[-1]:.4f} nats after {runs[-1]:.0f} runs"
+    else:
         say_nothing(ax)
-    best_text = f"{best:.4f} nats after {runs[-1]:.0f} runs" if math.isfinite(best) else "none"
     ax.set(xlabel="runs spent", ylabel=f"best {LOSS_LABEL}")
     ax.set_title(f"Best loss so far: {best_text}")
     return figure
 
 
 @rc_context(STYLE)
-def lines_figure(search: Document) -> Figure:
+def lines_figure(conclusion: Conclusion, space: Space) -> Figure:
     """One panel a line search: the objective against the hyperparameter, all on one loss axis."""
-    retune = search.get("retune")
-    # The last line of a search repeats eta's, with the other hyperparameters at their optima.
-    again = [{**retune["line"], "name": "eta, retuned"}] if retune else []
-    lines = [*(search.get("lines") or ()), *again]
+    lines = list(conclusion.lines)
+    if conclusion.retune is not None:
+        # The last line of a search repeats eta's, with the other hyperparameters at their optima.
+        lines.append(replace(conclusion.retune.line, name="eta, retuned"))
     figure, panels = new_panels(len(lines), 1.7, edge=0.9)
-    curves = [points_of(line.get("points_log2")) for line in lines]
+    curves = [sorted(line.points_log2) for line in lines]
     top = set_scale(panels[0], curves, max)
     for ax, line, points in zip(panels, lines, curves, strict=False):
-        _draw_line(ax, line, points, top, (search.get("space_log2") or {}).get(line["name"]) or {})
+        _draw_line(ax, line, points, top, space.get(line.name))
     figure.supylabel(LOSS_LABEL, fontsize=9)
     figure.supxlabel("hyperparameter, log2", fontsize=9)
     handles = [legend_key("optimum", color=LINE_COLOR, **STAR)]
     handles.append(legend_key("default", color=FAINT, linestyle=DOTTED))
-    stopped = {
-        (i, float(x)) for i, line in enumerate(lines) for x in line.get("stopped_log2") or ()
-    }
-    left = [[p for p in points if (i, p[0]) not in stopped] for i, points in enumerate(curves)]
-    handles += [legend_key("stopped early", **STOPPED)] if stopped else []
-    handles += off_scale(left, top)
+    if any(line.stopped_log2 for line in lines):
+        handles.append(legend_key("stopped early", **STOPPED))
+    ended = [
+        [point for point in points if point[0] not in line.stopped_log2]
+        for line, points in zip(lines, curves, strict=True)
+    ]
+    handles += off_scale(ended, top)
     figure.legend(handles=handles, loc="outside upper left", ncols=len(handles))
     return figure
 
 
-def _optimum(ax: Axes, size: Document, color: Any) -> str:
-    """Mark a curve's optimum with its interval, and return the same in words."""
-    estimate = size.get("optimum_log2") or {}
-    value, low, high = (number(estimate.get(key)) for key in ("value", "low", "high"))
-    loss = number((size.get("loss") or {}).get("value"))
-    if not (math.isfinite(value) and math.isfinite(loss)):
-        return "none"
-    has_interval = math.isfinite(low) and math.isfinite(high)
-    bar = [[max(0.0, value - low)], [max(0.0, high - value)]] if has_interval else None
-    ax.errorbar(value, loss, xerr=bar, color=color, ecolor=INK, capsize=3.5, zorder=5, **STAR)
-    if not has_interval:
-        return f"{value:.2f}"
-    return f"{value:.2f} [{low:.2f}, {high:.2f}]"
-
-
-def _draw_line(ax: Axes, line: Document, points: Points, top: float, space: Document) -> None:
+def _draw_line(ax: Axes, line: LineResult, points: Points, top: float, axis: Axis | None) -> None:
     """One panel of `lines_figure`."""
-    choices = list(line.get("choices") or ())
-    default = number(space.get("default"))
-    if choices:
-        chosen = space.get("default")
-        default = float(choices.index(chosen)) if chosen in choices else math.nan
-    if math.isfinite(default):
-        ax.axvline(default, color=FAINT, linewidth=1, linestyle=DOTTED, zorder=1.5)
+    if axis is not None:
+        ax.axvline(axis.default, color=FAINT, linewidth=1, linestyle=DOTTED, zorder=1.5)
     draw_strip(ax, top)
-    stopped = {number(value) for value in line.get("stopped_log2") or ()}
+    stopped = set(line.stopped_log2)
     draw_curve(ax, [(x, y) for x, y in points if x not in stopped], top, LINE_COLOR, "o")
     for x in stopped:
         ax.plot(x, (top + ax.get_ylim()[1]) / 2, zorder=4, **STOPPED)
-    what = f"{line['name']}{', place' if choices else ', log2'}"
-    draw_tips(ax, points, top, what, stopped=stopped)
-    if choices:
-        texts = [shortened(str(choice), 12) for choice in choices]
-        ax.set_xticks(range(len(choices)), texts, parse_math=False)
-    best, loss = number(line.get("optimum_log2")), number(line.get("objective"))
-    has_optimum = math.isfinite(best) and math.isfinite(loss)
-    if has_optimum:
-        ax.plot(best, loss, color=LINE_COLOR, zorder=5, **STAR)
-    value = f"{choices[round(best)]}" if choices and has_optimum else f"{best:.4g}"
-    title = f"{shortened(line['name'])}\n" + (f"optimum {value}" if has_optimum else "no optimum")
-    ax.set_title(title, fontsize=8, parse_math=False)
+    draw_tips(
+        ax, points, top, f"{line.name}, {'place' if line.choices else 'log2'}", stopped=stopped
+    )
+    if line.choices:
+        texts = [shortened(str(choice), 12) for choice in line.choices]
+        ax.set_xticks(range(len(texts)), texts, parse_math=False)
+    said = "no optimum"
+    if math.isfinite(line.optimum_log2) and math.isfinite(line.objective):
+        ax.plot(line.optimum_log2, line.objective, color=LINE_COLOR, zorder=5, **STAR)
+        said = f"optimum {line.optimum if line.choices else f'{line.optimum_log2:.4g}'}"
+    ax.set_title(f"{shortened(line.name)}\n{said}", fontsize=8, parse_math=False)
 
 
-def _phases(ax: Axes, ends: Mapping[str, object]) -> None:
+def _phases(ax: Axes, ends: Mapping[str, int]) -> None:
     """Shade every other phase, and name them above the axes, where there is room for a name."""
-    names = sorted(ends, key=lambda name: number(ends[name]))
-    edges = [0.0, *(number(ends[name]) for name in names)]
+    names = sorted(ends, key=lambda name: ends[name])
+    edges = [0, *(ends[name] for name in names)]
     middles = [(low + high) / 2 for low, high in pairwise(edges)]
     for low, high in list(pairwise(edges))[1::2]:
         ax.axvspan(low, high, facecolor=STRIP, edgecolor="none", zorder=0)
@@ -221,7 +207,7 @@ def _phases(ax: Axes, ends: Mapping[str, object]) -> None:
 # Pairs: a heat map for each pair of hyperparameters, with its optima.
 
 
-Losses = list[list[float]]
+Losses = Sequence[Sequence[float]]
 """Rows, one for each value of the first hyperparameter; +inf where the run diverged."""
 
 COLORS = colormaps["viridis_r"].resampled(24)
@@ -237,21 +223,25 @@ BOTH: dict[str, Any] = {"markeredgecolor": INK, "linestyle": "none"}
 
 
 @rc_context(STYLE)
-def pairs_figure(search: Document) -> Figure:
+def pairs_figure(pairs: Sequence[PairGrid]) -> Figure:
     """Loss over the grid of every pair, all on one scale, with the optimum of each row and column.
 
     Separable hyperparameters have their rows' optima in one column, and the columns' in one row.
     """
-    grids = []
-    for grid in search.get("pairs") or ():
-        rows = [[number(loss) for loss in row] for row in grid["losses"]]
-        # What failed counts as diverged.
-        losses = [[math.inf if math.isnan(loss) else loss for loss in row] for row in rows]
-        grids.append((grid, losses))
+    # What failed counts as diverged.
+    grids = [
+        replace(
+            grid,
+            losses=tuple(
+                tuple(math.inf if math.isnan(loss) else loss for loss in row) for row in grid.losses
+            ),
+        )
+        for grid in pairs
+    ]
     figure, panels = new_panels(len(grids), 2.25, edge=0.7, sharey=False)
-    scale = _scale([losses for _, losses in grids])
-    for ax, (grid, losses) in zip(panels, grids, strict=False):
-        _draw_pair(ax, grid, losses, scale)
+    scale = _scale([grid.losses for grid in grids])
+    for ax, grid in zip(panels, grids, strict=False):
+        _draw_pair(ax, grid, scale)
     shown = ScalarMappable(scale, COLORS)
     shrink = 0.8 / math.ceil(len(panels) / MOST_COLUMNS)
     bar = figure.colorbar(shown, ax=panels, shrink=shrink, extend="max")
@@ -260,7 +250,7 @@ def pairs_figure(search: Document) -> Figure:
         Line2D([], [], label="optimum of a row", **BOTH, **ROW),
         Line2D([], [], label="optimum of a column", linestyle="none", **COLUMN),
     ]
-    if any(math.isinf(loss) for _, losses in grids for row in losses for loss in row):
+    if any(math.isinf(loss) for grid in grids for row in grid.losses for loss in row):
         look: dict[str, Any] = {"marker": "^", "color": FAINT, "linestyle": "none"}
         handles.append(Line2D([], [], label="diverged", markersize=4, **look))
     figure.legend(handles=handles, loc="outside upper left", ncols=len(handles))
@@ -278,17 +268,17 @@ def _scale(every: Sequence[Losses]) -> Normalize:
     return Normalize(low, high if high > low else max(finite) + 1e-6)
 
 
-def _draw_pair(ax: Axes, grid: Document, losses: Losses, scale: Normalize) -> None:
+def _draw_pair(ax: Axes, grid: PairGrid, scale: Normalize) -> None:
     """One pair: the first hyperparameter upwards, the second to the right."""
-    first, second = (list(map(number, values)) for values in grid["values_log2"])
+    (first, second), losses = grid.values_log2, grid.losses
     drawn = [[loss if math.isfinite(loss) else math.nan for loss in row] for row in losses]
     ax.set_facecolor(STRIP)
     ax.grid(visible=False)
     ax.pcolormesh(range(len(second)), range(len(first)), drawn, cmap=COLORS, norm=scale)
     ax.set_xticks(range(len(second)), [f"{value:.3g}" for value in second])
     ax.set_yticks(range(len(first)), [f"{value:.3g}" for value in first])
-    ax.set(xlabel=grid["names"][1], ylabel=grid["names"][0])
-    error = number(grid.get("transfer_error"))
+    ax.set(xlabel=grid.names[1], ylabel=grid.names[0])
+    error = grid.transfer_error
     title = f"transfer error {error:.4f}" if math.isfinite(error) else "no transfer error"
     ax.set_title(title, fontsize=8)
     for row, best in enumerate(row_optima(range(len(second)), losses)):
@@ -440,20 +430,15 @@ DARK = Theme(ink="#e6e8eb", faint="#9aa1aa", grid="#343a41", strip="#23282e", pa
 
 @dataclass(frozen=True, kw_only=True)
 class Panel:
-    """A study: what is written over its panel, and the record of its validation over the width."""
+    """A study: what is written over its panel, and its validation over the width."""
 
     title: str
-    validation: Document
-
-    @property
-    def curves(self) -> Mapping[int, Document]:
-        """Its curves by width."""
-        return {int(curve[AXIS]): curve for curve in ladder_curves(self.validation, AXIS)}
+    validation: Validation
 
     @property
     def points(self) -> Mapping[int, Points]:
-        """Its points by width."""
-        return {width: means_of(curve, "eta") for width, curve in self.curves.items()}
+        """The points of its curves, by width."""
+        return {curve.size.width: means_of(curve) for curve in self.validation.ladder(AXIS)}
 
 
 def ladders_figure(panels: Sequence[Panel], theme: Theme = LIGHT) -> Figure:
@@ -466,7 +451,7 @@ def ladders_figure(panels: Sequence[Panel], theme: Theme = LIGHT) -> Figure:
         figure, axes = new_panels(len(panels), PANEL_HEIGHT, edge=0.4, width=width)
         shown = [points for panel in panels for points in panel.points.values()]
         top = set_scale(axes[0], shown, median)
-        widths = sorted({width for panel in panels for width in panel.curves})
+        widths = sorted({width for panel in panels for width in panel.points})
         looks = {}
         for index, size in enumerate(widths):
             color, marker = look_of(index, len(widths), theme.pale, theme.deep)
@@ -515,29 +500,28 @@ def _draw_ladder(
     ax: Axes, panel: Panel, top: float, looks: Mapping[int, dict[str, Any]], theme: Theme
 ) -> None:
     """One study: its curves, their optima with a line through them, and the transferred eta."""
-    verdict = axis_verdict(panel.validation, AXIS)
+    verdict = panel.validation.over(AXIS)
+    sizes = {size.size.width: size for size in verdict.sizes} if verdict else {}
     draw_strip(ax, top, theme.strip)
     optima = []
     for index, (width, points) in enumerate(panel.points.items()):
         aside = (index - (len(panel.points) - 1) / 2) * 0.09
         draw_curve(ax, points, top, aside=aside, **looks[width])
         draw_tips(ax, points, top, f"{panel.title}, width {width}, log2 η", aside=aside)
-        size = size_verdict(verdict, panel.curves[width])
-        eta, loss = (number((size.get(key) or {}).get("value")) for key in ("optimum_log2", "loss"))
-        if math.isfinite(eta) and math.isfinite(loss):
-            optima.append((eta, loss, looks[width]["color"]))
+        if width in sizes:
+            eta, loss = sizes[width].optimum_log2.value, sizes[width].loss.value
+            if math.isfinite(eta) and math.isfinite(loss):
+                optima.append((eta, loss, looks[width]["color"]))
     ax.plot([x for x, _, _ in optima], [y for _, y, _ in optima], color=theme.ink, zorder=4.5)
     for eta, loss, color in optima:
         ax.plot(eta, loss, color=color, markeredgecolor=theme.ink, **_STAR)
-    centre = planned_value(panel.validation)
-    if math.isfinite(centre):
+    if math.isfinite(centre := panel.validation.planned_log2):
         ax.axvline(centre, color=theme.faint, linewidth=1, linestyle=DASHED, zorder=1.5)
-    estimates = (size.get("shift_log2") or {} for size in verdict.get("sizes") or ())
-    shifts = [shift for e in estimates if math.isfinite(shift := number(e.get("value")))]
+    shifts = [x for size in sizes.values() if math.isfinite(x := size.shift_log2.value)]
     drift = "no optimum"
     if shifts:
         drift = f"best η moves by {max(shifts) - min(shifts):.1f} octaves"
-    answer = verdict.get("answer", "no verdict yet")
+    answer = verdict.answer if verdict else "no verdict yet"
     title = f"{panel.title}: {answer}"
     if len(title) > MOST_LETTERS:
         title, drift = shortened(panel.title, MOST_LETTERS), f"{answer}; {drift}"

@@ -6,17 +6,19 @@ import base64
 import hashlib
 import math
 import shlex
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from itertools import count
 from pathlib import Path
 from typing import Any, get_args
 
 from jinja2 import Environment, PackageLoader
 from markupsafe import Markup
+from matplotlib.figure import Figure
 
+from sweeper.check.judge import CheckRecord, CoordinateCheck, sentence
 from sweeper.files import private_folder, write_atomically
-from sweeper.plan.plan import TransferPlan
-from sweeper.report import sections
 from sweeper.report.console import (
+    ablation_table,
     best_table,
     clip_note,
     plan_table,
@@ -24,16 +26,8 @@ from sweeper.report.console import (
     trend_text,
     verdict_table,
 )
-from sweeper.report.documents import (
-    UNDECIDED,
-    Document,
-    Documents,
-    Searched,
-    TargetDocuments,
-    Validation,
-    ladder_curves,
-    number,
-)
+from sweeper.report.cost import NO_SIZES, NOT_KNOWN, cost_table, saving, times
+from sweeper.report.documents import Documents, TargetDocuments
 from sweeper.report.drawing import save, svg
 from sweeper.report.figures import (
     best_loss_figure,
@@ -44,10 +38,11 @@ from sweeper.report.figures import (
     pairs_figure,
     steps_figure,
 )
-from sweeper.table import Table
+from sweeper.search.strategy import Conclusion
+from sweeper.table import Table, duration
 from sweeper.trial import Status
-from sweeper.verdict.judge import Verdict
-from sweeper.verdict.ladder import extent
+from sweeper.verdict.curve import UNKNOWN
+from sweeper.verdict.ladder import Size, extent
 
 
 def rendered(template: str, **values: object) -> str:
@@ -68,14 +63,11 @@ def table_html(shown: Table) -> str:
     return str(macros.table(shown))
 
 
-def facts(record: Document | None) -> dict[str, str]:
+def facts(record: Mapping[str, Any]) -> dict[str, str]:
     """A record as rows of text; nulls and the commands are left out."""
-    hidden = {key for key, value in (record or {}).items() if value is None} | {
-        "command",
-        "target_command",
-    }
-    facts = {key: value for key, value in (record or {}).items() if key not in hidden}
-    return {key.replace("_", " "): _text(value) for key, value in facts.items()}
+    shown = {key: value for key, value in record.items() if value is not None}
+    commands = ("command", "target_command")
+    return {k.replace("_", " "): _text(value) for k, value in shown.items() if k not in commands}
 
 
 def _text(value: object) -> str:
@@ -95,9 +87,7 @@ def _nested(value: object) -> str:
     return f"({text or 'none'})" if isinstance(value, Mapping | list) else text
 
 
-def _plain(value: object) -> str:
-    """A loss in words, for the template's filter `loss`."""
-    loss = number(value)
+def _loss(loss: float) -> str:
     return f"{loss:.4f} nats" if math.isfinite(loss) else "none: every run diverged or failed"
 
 
@@ -110,14 +100,15 @@ def _environment() -> Environment:
         lstrip_blocks=True,
     )
     environment.filters |= {
-        "loss": _plain,
         "facts": facts,
-        "short": lambda t: str(t).rpartition(".")[2],
+        "loss": _loss,
+        "short": lambda target: str(target).rpartition(".")[2],
     }
     return environment
 
 
 STATUSES = get_args(Status)
+UNDECIDED = "cannot say yet"
 HEADLINES = {
     "holds": "The transfer holds",
     "fails": "The transfer fails",
@@ -135,12 +126,16 @@ def write_report(folder: Path, documents: Documents | None = None) -> Path:
     """
     path = folder / "report.html"
     documents = documents or Documents.read(folder)
-    write_atomically(path, _page(documents))
-    search = documents.search
-    for name, figure in (("best_loss", best_loss_figure), ("lines", lines_figure)):
-        if search.get("best_loss_curve" if name == "best_loss" else name):
+    write_atomically(path, render(documents))
+    if (searched := documents.searched) is not None:
+        conclusion, drawn = searched.conclusion, {}
+        if conclusion.best_loss_curve:
+            drawn["best_loss"] = best_loss_figure(conclusion)
+        if conclusion.lines:
+            drawn["lines"] = lines_figure(conclusion, searched.space)
+        for name, figure in drawn.items():
             private_folder(folder / "figures")
-            save(figure(search), folder / "figures" / name)
+            save(figure, folder / "figures" / name)
     return path
 
 
@@ -148,55 +143,6 @@ def headline(documents: Documents) -> str:
     """What the report of a study says first."""
     text = HEADLINES[_overall(documents.targets)]
     return text[0].lower() + text[1:]
-
-
-def render(folder: Path) -> str:
-    """The report of the study in `folder` as HTML."""
-    return _page(Documents.read(folder))
-
-
-def _page(documents: Documents) -> str:
-    """The page of these documents."""
-    # Drawings are named in the order in which they are made: the same study gives the same page.
-    search, names, diagnoses = documents.search, _Names(), sections.diagnoses(documents.diagnoses)
-    # A diagnosis judges the transfer anew: one that fails is news where nothing was validated.
-    failed = any(diagnosis["answer"] == "fails" for diagnosis in diagnoses)
-    has_best, has_lines = bool(search.get("best_loss_curve")), bool(search.get("lines"))
-    return rendered(
-        "report.html.j2",
-        documents=documents,
-        search=search,
-        answer=_overall(documents.targets) or "fails" * failed,
-        headlines=HEADLINES,
-        base=_base(documents),
-        transfers=[_transfer(target, names, deep=documents.deep) for target in documents.targets],
-        best=_best(documents.searched),
-        basis=documents.searched.conclusion.basis if documents.searched else "",
-        best_loss=Markup(svg(best_loss_figure(search), names.next())) if has_best else "",
-        lines=Markup(svg(lines_figure(search), names.next())) if has_lines else "",
-        pairs=Markup(svg(pairs_figure(search), names.next())) if search.get("pairs") else "",
-        commands=_commands(documents),
-        diagnoses=diagnoses,
-        checks=sections.checks(documents.check, names.next),
-        scales=sections.scales(documents.scales, names.next),
-        trials=[(documents.counts[status], status) for status in STATUSES],
-        cards=sections.cards(documents),
-        costs=sections.costs(documents, _base(documents) or "the base"),
-        steps=_steps(documents, names),
-        curve_note=_curve_note(search),
-        clip_notes=clip_note(documents.trials.current),
-    )
-
-
-class _Names:
-    """Hands out the names that keep the ids of a page's drawings apart."""
-
-    def __init__(self) -> None:
-        self.used = 0
-
-    def next(self) -> str:
-        self.used += 1
-        return f"f{self.used}"
 
 
 def _overall(targets: Iterable[TargetDocuments]) -> str:
@@ -210,30 +156,122 @@ def _overall(targets: Iterable[TargetDocuments]) -> str:
     )
 
 
-def _base(documents: Documents) -> str:
-    """The base in words; empty where no search tells it."""
-    searched = documents.searched
-    base = searched.base if searched else None
-    return size_text(base, deep=documents.deep) if base else ""
+def render(documents: Documents) -> str:
+    """The report of a study as HTML."""
+    # Ids hold for a whole page. Drawings are named in the order in which they are made, so that
+    # the same study gives the same page.
+    names = map("f{}".format, count(1))
 
+    def drawn(figure: Figure) -> Markup:
+        return Markup(svg(figure, next(names)))
 
-def _transfer(target: TargetDocuments, names: _Names, *, deep: bool) -> dict[str, Any]:
-    """A target as the template shows it."""
-    plan = target.plan
-    shown: dict[str, Any] = {
-        "label": sections.target_text(plan, target.name, deep=deep),
-        "exponents": list(map(str, target.validation.exponents)) if target.validation else [],
-        "axes": [
-            _axis(validation, verdict, plan, names)
-            for validation in (target.validation, *target.others)
-            if validation is not None
-            for verdict in validation.verdicts
+    searched, conclusion = documents.searched, documents.conclusion
+    base = ""
+    if searched and searched.base:
+        base = size_text(searched.base, deep=documents.deep)
+    # A diagnosis judges the transfer anew: one that fails is news where nothing was validated.
+    failed = any(diagnosis.answer == "fails" for diagnosis in documents.diagnoses)
+    plans = [target.plan for target in documents.targets if target.plan]
+    recorded = [searched.provenance] if searched else []
+    commands = [
+        str(record["command"])
+        for record in (*recorded, *(plan.source for plan in plans))
+        if record.get("command")
+    ]
+    transfers = [_transfer(target, drawn, deep=documents.deep) for target in documents.targets]
+    figures: dict[str, Markup | str] = {}
+    if conclusion is not None and searched is not None:
+        if conclusion.best_loss_curve:
+            figures["best_loss"] = drawn(best_loss_figure(conclusion))
+        if conclusion.lines:
+            figures["lines"] = drawn(lines_figure(conclusion, searched.space))
+        if conclusion.pairs:
+            figures["pairs"] = drawn(pairs_figure(conclusion.pairs))
+    checks = documents.check.axes if documents.check else ()
+    shown_checks = [_check(documents.check, axis, drawn) for axis in checks if documents.check]
+    scales = None
+    if documents.scales:
+        from sweeper.report.checks import scale_figure, scale_table
+
+        operands = documents.scales
+        scales = {"table": scale_table(operands), "figure": drawn(scale_figure(operands))}
+    ends, widths = chosen_trials(documents.trials), chosen_widths(documents.trials)
+    if ends or widths:
+        figures["steps"] = drawn(steps_figure(ends, widths))
+    best = None
+    if searched is not None and conclusion is not None:
+        best = best_table(conclusion, searched.space)
+    return rendered(
+        "report.html.j2",
+        documents=documents,
+        search=searched,
+        conclusion=conclusion,
+        answer=_overall(documents.targets) or "fails" * failed,
+        headlines=HEADLINES,
+        base=base,
+        transfers=transfers,
+        best=best,
+        figures=figures,
+        commands=list(dict.fromkeys(commands)),
+        diagnoses=[
+            {
+                "axis": diagnosis.axis,
+                "answer": diagnosis.answer,
+                "conclusion": diagnosis.conclusion,
+                "table": ablation_table(diagnosis) if diagnosis.results else None,
+            }
+            for diagnosis in documents.diagnoses
         ],
-    }
+        checks=shown_checks,
+        scales=scales,
+        trials=[(documents.counts[status], status) for status in STATUSES],
+        cards=cards(documents),
+        costs=_costs(documents, base or "the base"),
+        curve_note=_curve_note(conclusion),
+        clip_notes=clip_note(documents.trials.current),
+    )
+
+
+Draw = Callable[[Figure], Markup]
+"""Makes a drawing of the page of a figure."""
+
+
+def _transfer(target: TargetDocuments, drawn: Draw, *, deep: bool) -> dict[str, Any]:
+    """A target as the template shows it: each axis of its validations, and its plan."""
+    plan, label, axes = target.plan, target.name, []
+    for validation in filter(None, (target.validation, *target.others)):
+        of_eta = validation.hyperparameter == "eta"
+        for verdict in validation.axes:
+            trend = ""
+            if verdict.axis == "width" and validation.trend:
+                corrected = bool(plan and plan.source.get("correction"))
+                trend = trend_text(validation.trend, applied=corrected)
+            axes.append(
+                {
+                    "verdict": verdict,
+                    "hyperparameter": validation.hyperparameter * (not of_eta),
+                    "extent": extent(verdict.axis, [size.size for size in verdict.sizes]),
+                    "trend": trend,
+                    "table": verdict_table(verdict, validation.hyperparameter)
+                    if verdict.sizes
+                    else None,
+                    "figure": drawn(learning_rate_figure(validation, verdict))
+                    if validation.ladder(verdict.axis)
+                    else "",
+                }
+            )
+    exponents = target.validation.exponents if target.validation else ()
+    shown: dict[str, Any] = {"axes": axes, "exponents": list(map(str, exponents))}
     if plan is None:
-        return shown
+        return shown | {"label": label}
+    label = size_text(plan.target, deep=deep)
+    if plan.law is not None:
+        before, after = plan.law.base, plan.law.target
+        if (before.batch, before.steps) != (after.batch, after.steps):
+            label += f", {after.steps:,} steps of {after.batch:,}"
     command = plan.source.get("target_command")
     return shown | {
+        "label": label,
         "law": [line.removeprefix("- ") for line in plan.law.lines()] if plan.law else [],
         "parameters": plan_table(plan) if plan.parameters else None,
         "count": len(plan.parameters),
@@ -247,43 +285,29 @@ def _transfer(target: TargetDocuments, names: _Names, *, deep: bool) -> dict[str
     }
 
 
-def _axis(
-    validation: Validation, verdict: Verdict, plan: TransferPlan | None, names: _Names
-) -> dict[str, Any]:
-    """One axis of a validation: the answer, a row a size, the drawing."""
-    axis, hyperparameter = verdict.axis, validation.hyperparameter
-    drawing = ""
-    if ladder_curves(validation.record, axis):
-        drawing = svg(learning_rate_figure(validation.record, axis), names.next())
-    trend = ""
-    if axis == "width" and validation.trend:
-        corrected = bool(plan and plan.source.get("correction"))
-        trend = trend_text(validation.trend, applied=corrected)
+def _check(record: CheckRecord, check: CoordinateCheck, drawn: Draw) -> dict[str, Any]:
+    """The coordinate check over one axis."""
+    # It brings torch, which no other section needs.
+    from sweeper.report.checks import coordinate_figure, coordinate_table
+
+    rule, eta = record.rule, record.log2_hps.get("eta")
+    at = f"; log2 η is {eta:g}" if isinstance(eta, int | float) else ""
     return {
-        "axis": axis,
-        "hyperparameter": hyperparameter if hyperparameter != "eta" else "",
-        "answer": verdict.answer,
-        "todo": verdict.todo,
-        "note": verdict.note,
-        "extent": extent(axis, [size.size for size in verdict.sizes]),
-        "target": verdict.target,
-        "trend": trend,
-        "law": verdict.law,
-        "table": verdict_table(verdict, hyperparameter) if verdict.sizes else None,
-        "figure": Markup(drawing),
+        "axis": check.axis,
+        "answer": check.answer,
+        "sentence": sentence(check, rule),
+        "runs": f"{rule.seeds} runs a size, each of {rule.steps} steps on one batch of "
+        f"{rule.batch}, at {rule.share:g} times η{at}",
+        "table": coordinate_table(check, rule.threshold),
+        "figure": drawn(coordinate_figure(check)),
     }
 
 
-def _steps(documents: Documents, names: _Names) -> Markup | str:
-    """The loss over the steps of chosen trials, drawn; empty where no record holds a curve."""
-    search, ladder = chosen_trials(documents.trials), chosen_widths(documents.trials)
-    return Markup(svg(steps_figure(search, ladder), names.next())) if search or ladder else ""
-
-
-def _curve_note(search: Document) -> str:
+def _curve_note(conclusion: Conclusion | None) -> str:
     """Why the end of the drawn best loss is another number than the loss of the best, if so."""
-    points = search.get("best_loss_curve") or [[0, math.nan]]
-    last, loss = number(points[-1][1]), number(search.get("objective"))
+    if conclusion is None or not conclusion.best_loss_curve:
+        return ""
+    last, loss = conclusion.best_loss_curve[-1][1], conclusion.objective
     if not (math.isfinite(last) and math.isfinite(loss)) or f"{last:.4f}" == f"{loss:.4f}":
         return ""
     return (
@@ -292,17 +316,71 @@ def _curve_note(search: Document) -> str:
     )
 
 
-def _best(searched: Searched | None) -> Table | None:
-    """The best hyperparameters; None where there are none yet."""
-    if searched is None or not searched.record.get("best"):
-        return None
-    return best_table(searched.conclusion, searched.space, searched.record["best"])
+# The head of a report: the few numbers that a reader looks for first.
 
 
-def _commands(documents: Documents) -> list[str]:
-    """The commands behind the search and the plans, in order, each once."""
-    records = [
-        documents.search.get("provenance"),
-        *(target.plan.source for target in documents.targets if target.plan),
+def cards(documents: Documents) -> list[dict[str, str]]:
+    """The few numbers that a reader looks for first: name, value, and what it rests on."""
+    shown: list[dict[str, str]] = []
+
+    def add(name: str, value: str, note: str) -> None:
+        shown.append({"name": name, "value": value, "note": note})
+
+    # The best eta of the base: measured on its curve, else what the search chose.
+    searched, conclusion = documents.searched, documents.conclusion
+    name = f"Best η at width {searched.base.width}" if searched and searched.base else "Best η"
+    validations = [t.validation for t in reversed(documents.targets) if t.validation]
+    verdict = validations[0].over("width") if validations else None
+    sizes = verdict.sizes if verdict else ()
+    measured = next((size.optimum_log2 for size in sizes if size.is_base), UNKNOWN)
+    chosen = conclusion.best_log2.get("eta", math.nan) if conclusion else math.nan
+    if math.isfinite(measured.value):
+        low, high = measured.low, measured.high
+        known = math.isfinite(low) and math.isfinite(high)
+        ends = f"95 % interval {2**low:.3g} to {2**high:.3g}" if known else "no interval"
+        add(name, f"{2**measured.value:.4g}", f"log2 {measured.value:.2f}; {ends}")
+    elif math.isfinite(chosen):
+        add(name, f"{2**chosen:.4g}", f"log2 {chosen:g}; no interval before --validate")
+    if conclusion is not None and math.isfinite(conclusion.objective):
+        note = f"of the best configuration, {conclusion.basis}"
+        add("Training loss", f"{conclusion.objective:.4f} nats", note)
+    # Of several targets the widest: it is what tuning small was for.
+    plans = [target.plan for target in documents.targets if target.plan]
+    plan = max(plans, key=lambda plan: plan.target.width, default=None)
+    eta = plan.hps.get("eta") if plan else None
+    if plan is not None and isinstance(eta, int | float) and math.isfinite(eta):
+        origin = str(plan.source.get("eta_from") or "the study")
+        note = f"log2 {math.log2(eta):.2f}, from {origin}" if eta > 0 else f"from {origin}"
+        add(f"Planned η for width {plan.target.width}", f"{eta:.4g}", note)
+    if (saved := saving(documents.trials, plan, documents.flops)) is not None:
+        name = f"Tuning here, against width {saved.width}"
+        if math.isfinite(saved.factor):
+            here, there = (
+                duration(cost.seconds) if math.isfinite(cost.seconds) else NOT_KNOWN
+                for cost in (saved.tuning, saved.at_target)
+            )
+            total = times(saved.factor_with_validation)
+            note = f"FLOPs; {here} here, about {there} there; with the validation {total}"
+            add(name, times(saved.factor), note)
+        else:
+            add(name, "not known", NO_SIZES)
+    return shown
+
+
+def _costs(documents: Documents, base: str) -> Table | None:
+    """What was spent at the `base`, and beside it the same tuning at each plan's target."""
+    savings = [
+        s for t in documents.targets if (s := saving(documents.trials, t.plan, documents.flops))
     ]
-    return list(dict.fromkeys(str(r["command"]) for r in records if r and r.get("command")))
+    if not savings:
+        return None
+    # What was spent is the same beside every target.
+    tuning, validation = savings[0].tuning, savings[0].validation
+    rows = [([f"tuning at {base}"], tuning)]
+    rows += [(["validation on ladders"], validation)] * bool(validation.trials)
+    for each in savings:
+        size = size_text(Size(width=each.width, depth=each.depth), deep=documents.deep)
+        rows.append(([f"the same tuning at {size}"], each.at_target))
+    table = cost_table("", ["what"], rows, guessed=[each.at_target for each in savings])
+    table.legend = [f"{savings[-1]} Times are those of trials on their devices."]
+    return table

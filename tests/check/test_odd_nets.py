@@ -9,8 +9,7 @@ import pytest
 import torch
 
 import sweeper
-from sweeper.check.judge import CheckRule, CoordinateCheck, check_coordinates
-from sweeper.cli.coordinates import sentence
+from sweeper.check.judge import CheckRule, CoordinateCheck, check_coordinates, sentence
 from sweeper.command.in_script import FILE, STEPS
 from sweeper.data.corpus import TokenCorpus
 from sweeper.engine.batched import BatchedRun, BatchedTrials

@@ -16,6 +16,7 @@ from sweeper.study.study import Study
 from sweeper.trial import Log2Hps, Result
 from tests.cli.driver import Run, assert_refused, measured
 from tests.golden import Golden
+from tests.report import samples
 from tests.report.samples import plan
 
 ETAS = (-1.0, 0.0, 1.0)
@@ -34,10 +35,10 @@ def record(folder: Path, floor: float, **train: int) -> None:
     for width in WIDTHS:
         spec = replace(known.trial.spec, width=width)
         spec = replace(spec, train=replace(spec.train, **train))
-        points = []
+        curve = {}
         for eta in ETAS:
             losses = [loss(width, eta, seed, floor) for seed in range(3)]
-            points.append({"log2_eta": eta, "losses": losses})
+            curve[str(eta)] = losses
             trial = replace(known.trial, spec=spec, log2_hps=Log2Hps({"eta": eta}))
             trial = replace(trial, phase="validate")
             results += [
@@ -51,19 +52,15 @@ def record(folder: Path, floor: float, **train: int) -> None:
                 for seed, one in enumerate(losses)
             ]
         size = {"width": width, "depth": 1, "batch_size": 2, "steps": spec.train.steps}
-        curves.append({**size, "points": points})
-        unmoved = {"value": 0.0, "low": -0.1, "high": 0.1}
-        estimates = ("optimum_log2", "shift_log2", "loss", "regret", "loss_gap")
-        judged = {"at_end": False, "is_base": width == WIDTHS[0], "answer": "holds", "reason": ""}
-        sizes.append({"size": size, **dict.fromkeys(estimates, unmoved), **judged})
+        curves.append({"size": size, "losses": curve})
+        sizes.append(samples.size_verdict(curves[-1], 0.0, 0.0, "holds"))
     with Study.open(folder) as study:
         study.record(results)
     (folder / "transfer/w32-d1").mkdir(parents=True)
     write_json(
         folder / "transfer/w32-d1/validation.json",
         {
-            "hyperparameter": "eta",
-            "transferred_log2_eta": 0.0,
+            "planned_log2": 0.0,
             "axes": [{"axis": "width", "answer": "holds", "sizes": sizes}],
             "curves": curves,
         },
@@ -171,7 +168,7 @@ def test_the_eta_that_is_planned_is_compared(ranked: Path, sweeper: Run) -> None
     """The ladder of a replaced the eta of its search by one that is an octave off."""
     path = ranked / "a/transfer/w32-d1/validation.json"
     record = read_json(path)
-    path.write_text(json.dumps(record | {"planned_log2_eta": 1.0}))
+    path.write_text(json.dumps(record | {"planned_log2": 1.0}))
     _, second = sweeper("compare", "a", "b", "--json").document["by_transferred"]
     assert second["gap"]["value"] == pytest.approx(0.4, abs=0.01)
 

@@ -214,11 +214,11 @@ def test_what_holds_on_the_ladder_alone_goes_on_with_what_tells_of_the_target(
 ) -> None:
     write(folder / "search.json", search())
     limited = validation("holds")
-    target = {"axis": "width", "size": 256, "answer": "cannot say yet", "sentence": ""}
+    target = {"axis": "width", "size": 256, "answer": "cannot say yet", "sentence": "so"}
     limited["axes"][0]["target"] = target | {"settle": [settle]}
     planned(folder, limited, command=TYPED)
     assert shlex.split(next_line(folder)) == [*shlex.split(TYPED), settle]
-    limited["axes"][0]["target"] = target | {"answer": "fails", "settle": []}
+    limited["axes"][0]["target"] = target | {"answer": "fails"}
     planned(folder, limited, command=TYPED)
     assert next_line(folder) == ""
 

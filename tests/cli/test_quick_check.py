@@ -9,9 +9,15 @@ from pathlib import Path
 
 import pytest
 
-from sweeper.check.judge import CheckAnswer, CheckRule, CoordinateCheck, ModuleCheck, Slope
+from sweeper.check.judge import (
+    CheckAnswer,
+    CheckRule,
+    CoordinateCheck,
+    ModuleCheck,
+    Slope,
+    sentence,
+)
 from sweeper.cli import coordinates
-from sweeper.cli.coordinates import sentence
 from sweeper.cli.validate import Validated
 from sweeper.verdict.curve import Estimate
 from tests.cli.driver import TINY, Run, make_workplace, measured, run_in
@@ -150,11 +156,16 @@ def slope(answer: CheckAnswer, quantity: str, value: float, reason: str) -> Slop
     )
 
 
-def checked(*modules: ModuleCheck, answer: CheckAnswer, origins: tuple[str, ...]) -> str:
+def checked(
+    *modules: ModuleCheck,
+    answer: CheckAnswer,
+    origins: tuple[str, ...],
+    sizes: tuple[int, ...] = (16, 32, 64),
+) -> str:
     return sentence(
         CoordinateCheck(
             axis="width",
-            sizes=(16, 32),
+            sizes=sizes,
             steps=4,
             modules=modules,
             answer=answer,
@@ -169,7 +180,7 @@ def test_the_sentence() -> None:
     grows, worse = slope("fail", "direct", 0.5, "grows"), slope("fail", "change", 2.0, "grows")
     begins = ModuleCheck(name="a.0.w", role=None, slopes=(grows, worse), answer="fail")
     later = ModuleCheck(name="a.1.w", role=None, slopes=(worse,), answer="fail")
-    start = "Coordinate check over width 16, 32: "
+    start = "Coordinate check over width 16, 32, 64: "
     assert checked(later, begins, answer="fail", origins=("a.0.w",)) == (
         f"{start}fail at a.0.w: the change that its own parameters make grows as width^0.50."
     )
@@ -184,6 +195,21 @@ def test_the_sentence() -> None:
     )
     fine = ModuleCheck(name="c", role=None, slopes=(slope("pass", "output", 0, ""),), answer="pass")
     assert checked(fine, answer="pass", origins=()) == f"{start}pass."
+
+
+def test_two_sizes_ask_for_a_third() -> None:
+    """Two points lie on any power: whether a change goes on so, a third size tells."""
+    grows, open_slope = (
+        ModuleCheck(
+            name="a", role=None, slopes=(slope(answer, "change", 0.5, reason),), answer=answer
+        )
+        for answer, reason in (("fail", "grows"), ("cannot say", "interval too wide"))
+    )
+    third = "transfer.widths=[16,32,64]"
+    assert third in checked(grows, answer="fail", origins=(), sizes=(16, 32))
+    assert third in checked(open_slope, answer="cannot say", origins=(), sizes=(16, 32))
+    for module in (grows, open_slope):
+        assert third not in checked(module, answer=module.answer, origins=())
 
 
 def test_the_sentence_counts_the_modules_that_it_does_not_name(golden: Golden) -> None:

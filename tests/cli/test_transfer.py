@@ -14,7 +14,6 @@ from sweeper.cli.studies import split_root
 from sweeper.config.settings import Experiment
 from sweeper.files import read_json
 from sweeper.records import from_json, to_json
-from sweeper.report.documents import planned_value
 from sweeper.study.lock import StudyLock
 from sweeper.study.study import Study
 from sweeper.trial import Log2Hps, Result
@@ -133,7 +132,7 @@ class TestValidate:
         record = json.loads((folder / "validation.json").read_text())
         assert [axis["axis"] for axis in record["axes"]] == ["width"]
         curves = record["curves"]
-        assert [(c["width"], len(c["points"])) for c in curves] == [(16, 3), (32, 3)]
+        assert [(c["size"]["width"], len(c["losses"])) for c in curves] == [(16, 3), (32, 3)]
         again = sweeper(*words)
         assert (again.code, again.out, again.err) == (0, first.out, "")
 
@@ -213,7 +212,7 @@ class TestValidate:
         record = json.loads(path.read_text())
         assert [axis["axis"] for axis in record["axes"]] == ["width", "batch_size"]
         assert record["axes"][0] == first["axes"][0] and record["trend"] == first["trend"]
-        trained = [(c["width"], c["batch_size"]) for c in record["curves"]]
+        trained = [(c["size"]["width"], c["size"]["batch_size"]) for c in record["curves"]]
         assert trained == [(16, 2), (32, 2), (16, 4)]
         page = (ladder_study / "report.html").read_text()
         assert "Validation over width" in page and "Validation over batch size" in page
@@ -250,7 +249,8 @@ class TestValidate:
         record = json.loads((folder / "validation.json").read_text())
         assert [axis["axis"] for axis in record["axes"]] == ["batch_size", "steps"]
         assert record["trend"] is None
-        trained = [(c["width"], c["batch_size"], c["steps"]) for c in record["curves"]]
+        sizes = [c["size"] for c in record["curves"]]
+        trained = [(s["width"], s["batch_size"], s["steps"]) for s in sizes]
         assert trained == [(16, 2, 4), (16, 2, 9), (16, 4, 4)]
         sizes = {axis["axis"]: axis["sizes"] for axis in record["axes"]}
         assert [size["is_base"] for size in sizes["batch_size"]] == [True, False]
@@ -265,7 +265,8 @@ class TestValidate:
         folder = study / "transfer/w32-d1"
         assert (folder / "curves-size.png").exists()
         record = json.loads((folder / "validation.json").read_text())
-        assert [(c["width"], c["steps"]) for c in record["curves"]] == [(16, 4), (32, 9)]
+        sizes = [curve["size"] for curve in record["curves"]]
+        assert [(size["width"], size["steps"]) for size in sizes] == [(16, 4), (32, 9)]
 
     @pytest.mark.usefixtures("drawn")
     def test_curves_along_another_hyperparameter(self, sweeper: Run, study: Path) -> None:
@@ -284,7 +285,7 @@ class TestValidate:
         assert {path.name for path in folder.iterdir()} == {*names, "validation-alpha_attn.json"}
         record = json.loads((folder / "validation-alpha_attn.json").read_text())
         centre = best["best_log2"]["alpha_attn"]
-        places = [point["log2_alpha_attn"] for point in record["curves"][0]["points"]]
+        places = [float(place) for place in record["curves"][0]["losses"]]
         assert record["hyperparameter"] == "alpha_attn"
         assert places == [centre - 0.5, centre, centre + 0.5]
         trained = [
@@ -342,7 +343,7 @@ class TestValidate:
         assert verdict["answer"] == "fails"
         assert {size["reason"] for size in verdict["sizes"]} == {"every run diverged"}
         curves = json.loads((study / "transfer/w32-d1/validation.json").read_text())["curves"]
-        losses = [point["losses"] for curve in curves for point in curve["points"]]
+        losses = [losses for curve in curves for losses in curve["losses"].values()]
         assert losses == [["inf", "inf"]] * 6
 
 
@@ -395,18 +396,17 @@ class TestBaseCurve:
         assert plan["source"]["eta_from"] == "the base's curve on the ladder"
         golden.says(measured(answer.out))
         record = json.loads((path / "validation.json").read_text())
-        assert record["planned_log2_eta"] == pytest.approx(best + 0.2, abs=1e-3)
-        assert record["transferred_log2_eta"] == best
+        assert record["planned_log2"] == pytest.approx(best + 0.2, abs=1e-3)
+        assert record["log2_hps"]["eta"] == best
         base = record["axes"][0]["sizes"][0]
-        assert base["optimum_log2"]["value"] == record["planned_log2_eta"], "table, note and plan"
+        assert base["optimum_log2"]["value"] == record["planned_log2"], "table, note and plan"
         regrets = [size["regret"]["value"] for size in record["axes"][0]["sizes"]]
         assert regrets == pytest.approx([0, 0], abs=1e-3)
         # Every verb takes that eta, from one place.
-        assert planned_value(record) == record["planned_log2_eta"]
         words = ["explain", "--study", "a", "--to-width", "32", "--json"]
         assert sweeper(*words).document["hps"]["eta"] == plan["hps"]["eta"]
         checked = sweeper("check", "--study", "a", *QUICK, "check.seeds=1", "--json").document
-        assert checked["check"]["log2_hps"]["eta"] == record["planned_log2_eta"]
+        assert checked["check"]["log2_hps"]["eta"] == record["planned_log2"]
         # Without training, and for another target, the plan is the same and the verdict stays.
         for width in ("32", "64"):
             words = ["transfer", "--to-width", width, *QUICK, "--json"]

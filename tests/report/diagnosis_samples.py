@@ -6,7 +6,9 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from sweeper.check.judge import CheckRecord, CheckRule
 from sweeper.records import to_json
+from sweeper.verdict.ladder import Size
 from tests.report import samples, test_checks
 
 
@@ -16,37 +18,43 @@ def diagnosis() -> dict[str, Any]:
     after = samples.size_verdict(samples.curve(256, 2, 1.5), 1.5, 1.52, "holds")
 
     def result(name: str, share: float, **also: Any) -> dict[str, Any]:
-        made = {"name": name, "change": "c", "cause": "c", "overrides": {}, "evidence": ""}
+        cause = f"it is <{name}>"
+        made = {"name": name, "change": f"no {name}", "cause": cause, "overrides": {}}
         return {
             "ablation": made | {"evidence": also.get("evidence", "")},
             "explained": samples.estimate(share, 0.03),
             "before": before,
             "after": also.get("after"),
             "error": "",
-            "sentence": f"with no {name}: so it is",
         }
 
-    unknown = result("depth", 0.5)
+    unknown = result("depth", 0.5) | {"error": "it is gone"}
     unknown["explained"] = {"value": float("nan"), "low": 0.0, "high": 1.0}
     return {
         "axis": "width",
         "answer": "fails",
         "todo": "",
-        "conclusion": "The likeliest cause (decay): it is <decay>.",
         "results": [
-            unknown,
-            result("batch", 0.02, after=after),
             result("decay", 0.97, after=after, evidence="it shrinks"),
+            result("batch", 0.02, after=after),
+            unknown,
         ],
     }
 
 
 def check() -> dict[str, Any]:
-    return {
-        "log2_hps": {"eta": -4.0},
-        "rule": {"steps": 2, "seeds": 2, "batch": 4, "share": 0.25, "threshold": 0.25},
-        "axes": [to_json(test_checks.sample())],
-    }
+    record = CheckRecord(
+        measured=4,
+        parameterization="mup",
+        optimizer="adamw",
+        base=Size(width=16, depth=2),
+        spec="",
+        log2_hps={"eta": -4.0},
+        rule=CheckRule(steps=2, seeds=2, batch=4, share=0.25, threshold=0.25),
+        axes=(test_checks.sample(),),
+    )
+    plain: dict[str, Any] = to_json(record)
+    return plain
 
 
 def scales() -> list[dict[str, Any]]:

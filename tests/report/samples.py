@@ -8,7 +8,8 @@ import random
 from pathlib import Path
 from typing import Any
 
-from sweeper.records import to_json
+from sweeper.records import from_json, to_json
+from sweeper.report.documents import Searched, Validation
 from sweeper.trial import Result, Trial
 from tests.specs import spec_of
 
@@ -38,18 +39,17 @@ def loss_at(eta: float, optimum: float, floor: float) -> float:
 def curve(width: int, depth: int, optimum: float, seeds: int = 2, **also: Any) -> dict[str, Any]:
     noise = random.Random(width * 100 + depth)
     floor = also.get("floor", 2.2 + 4.6 * width**-0.33 + 0.1 / depth)
-    points = []
+    losses = {}
     for step in range(-4, 5 + also.get("longer", 0)):
         eta = 1.5 + step / 2
         loss = math.inf if also.get("diverged") else loss_at(eta, optimum, floor)
-        losses = [loss + noise.gauss(0, 0.006) for _ in range(seeds)]
-        points.append({"log2_eta": eta, "losses": losses})
-    return {"width": width, "depth": depth, **TRAINED, "points": points}
+        losses[str(eta)] = [loss + noise.gauss(0, 0.006) for _ in range(seeds)]
+    return {"size": {"width": width, "depth": depth, **TRAINED}, "losses": losses}
 
 
 def size_verdict(found: dict[str, Any], optimum: float, base: float, answer: str) -> dict[str, Any]:
-    losses = [sum(p["losses"]) / len(p["losses"]) for p in found["points"]]
-    at_transferred = losses[4]
+    losses = [sum(of_seeds) / len(of_seeds) for of_seeds in found["losses"].values()]
+    at_transferred = losses[len(losses) // 2]
     known = math.isfinite(min(losses))
     reasons = {
         "base": "",
@@ -62,7 +62,7 @@ def size_verdict(found: dict[str, Any], optimum: float, base: float, answer: str
     regret = estimate(at_transferred - loss, 0.004) if known else unknown
     regret = {key: max(0.0, value) for key, value in regret.items()} if known else regret
     return {
-        "size": {"width": found["width"], "depth": found["depth"], **TRAINED},
+        "size": found["size"],
         "optimum_log2": estimate(optimum, 0.11) if known else unknown,
         "shift_log2": estimate(optimum - base, 0.14 if optimum != base else 0.0)
         if known
@@ -84,7 +84,8 @@ def validation(answer: str = "holds", *, depth: bool = False, seeds: int = 2) ->
     curves = [curve(w, 2, optimum, seeds) for w, optimum in widths.items()]
     answers = ["base", "holds", "holds", answer]
     sizes = [
-        size_verdict(c, widths[c["width"]], 1.52, a) for c, a in zip(curves, answers, strict=True)
+        size_verdict(c, widths[c["size"]["width"]], 1.52, a)
+        for c, a in zip(curves, answers, strict=True)
     ]
     todo = "train about 5 seeds a point: transfer.seeds=5" if answer == "cannot say yet" else ""
     axes = [{"axis": "width", "answer": answer, "sizes": sizes, "todo": todo}]
@@ -92,10 +93,10 @@ def validation(answer: str = "holds", *, depth: bool = False, seeds: int = 2) ->
         depths = {4: 1.41, 8: 1.22}
         curves += [curve(32, d, optimum, seeds) for d, optimum in depths.items()]
         sizes = [sizes[0]] + [
-            size_verdict(c, depths[c["depth"]], 1.52, "holds") for c in curves[4:]
+            size_verdict(c, depths[c["size"]["depth"]], 1.52, "holds") for c in curves[4:]
         ]
         axes.append({"axis": "depth", "answer": "holds", "sizes": sizes, "todo": ""})
-    return {"transferred_log2_eta": 1.5, "axes": axes, "curves": curves}
+    return {"planned_log2": 1.5, "axes": axes, "curves": curves}
 
 
 def diverged_validation() -> dict[str, Any]:
@@ -103,7 +104,17 @@ def diverged_validation() -> dict[str, Any]:
     curves = [curve(w, 2, 1.5, diverged=True) for w in (32, 64)]
     sizes = [size_verdict(c, 1.5, 1.5, "fails") for c in curves]
     axes = [{"axis": "width", "answer": "fails", "sizes": sizes, "todo": ""}]
-    return to_json({"transferred_log2_eta": 1.5, "axes": axes, "curves": curves})
+    return {"planned_log2": 1.5, "axes": axes, "curves": curves}
+
+
+def validated(record: dict[str, Any]) -> Validation:
+    """The record as a report reads it."""
+    return from_json(Validation, to_json(record))
+
+
+def searched(record: dict[str, Any]) -> Searched:
+    """Likewise, of a search."""
+    return Searched.read(to_json(record))
 
 
 def line(name: str, optimum: float, depth: float) -> dict[str, Any]:

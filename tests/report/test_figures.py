@@ -12,8 +12,7 @@ from pathlib import Path
 import matplotlib as mpl
 import pytest
 
-from sweeper.records import to_json
-from sweeper.report.documents import ladder_curves, number
+from sweeper.report.documents import Documents
 from sweeper.report.drawing import save, svg
 from sweeper.report.figures import (
     DARK,
@@ -30,6 +29,7 @@ from sweeper.report.figures import (
     write_picture,
 )
 from sweeper.report.page import render
+from sweeper.search.strategy import Conclusion, PairGrid
 from sweeper.study.setup import Trials
 from sweeper.trial import Log2Hps, Result, Status, Trial
 from tests.layout import without_layout
@@ -47,62 +47,58 @@ def texts(figure):
     return [element.text for element in root.iter("{http://www.w3.org/2000/svg}text")]
 
 
-def one_point():
-    points = [{"log2_eta": 1.5, "losses": [3.5, 3.6]}]
-    return {
-        "transferred_log2_eta": 1.5,
-        "axes": [],
-        "curves": [{"width": 32, "depth": 2, "points": points}],
-    }
+def validation_figure(record, axis="width"):
+    validation = samples.validated(record)
+    return learning_rate_figure(validation, validation.over(axis))
 
 
-@pytest.mark.parametrize(
-    ("value", "expected"),
-    [(1, 1.0), (2.5, 2.5), ("inf", math.inf), ("-inf", -math.inf), ("1e-8", 1e-8)],
-)
-def test_number_reads_what_json_can_hold(value, expected):
-    assert number(value) == expected
+def sizes_of(record, axis):
+    return [curve.size for curve in samples.validated(record).ladder(axis)]
 
 
-@pytest.mark.parametrize("value", ["nan", None, "", "much", [1], {}])
-def test_number_of_anything_else_is_nan(value):
-    assert math.isnan(number(value))
+def conclusion(**changes):
+    return samples.searched(samples.search(**changes)).conclusion
+
+
+def search_lines(**changes):
+    searched = samples.searched(samples.search(**changes))
+    return lines_figure(searched.conclusion, searched.space)
+
+
+NOTHING = Conclusion(best_log2={}, objective=math.inf, seeds=1, runs=0)
 
 
 @pytest.mark.parametrize("answer", ["holds", "fails", "cannot say yet"])
 def test_title_says_the_verdict(answer):
-    figure = learning_rate_figure(to_json(samples.validation(answer)), "width")
+    figure = validation_figure(samples.validation(answer))
     assert axes_of(figure).get_title(loc="left") == f"Transfer over width: {answer}"
 
 
 def test_ladders_are_told_apart_and_ordered_by_size():
     validation = samples.validation(depth=True)
     validation["curves"].reverse()
-    assert [c["width"] for c in ladder_curves(validation, "width")] == [32, 64, 128, 256]
-    assert [(c["width"], c["depth"]) for c in ladder_curves(validation, "depth")] == [
-        (32, 2),
-        (32, 4),
-        (32, 8),
-    ]
+    assert [size.width for size in sizes_of(validation, "width")] == [32, 64, 128, 256]
+    depths = [(size.width, size.depth) for size in sizes_of(validation, "depth")]
+    assert depths == [(32, 2), (32, 4), (32, 8)]
 
 
 def test_ladders_over_batch_size_share_the_base_s_size():
-    curves = [
-        {**samples.curve(width, 2, 1.5), "batch_size": batch, "steps": steps}
-        for width, batch, steps in [(64, 8, 50), (32, 16, 50), (32, 8, 50), (32, 8, 99)]
-    ]
-    sizes = [{"size": {k: c[k] for k in ("width", "depth", "batch_size", "steps")}} for c in curves]
-    axes = [{"axis": "batch_size", "sizes": [sizes[2], sizes[1]]}]
-    axes += [{"axis": "steps", "sizes": [sizes[2], sizes[3]]}]
-    validation = {"curves": curves, "axes": axes}
-    assert ladder_curves(validation, "batch_size") == [curves[2], curves[1]]
-    assert ladder_curves(validation, "steps") == [curves[2], curves[3]]
-    title = axes_of(learning_rate_figure(to_json(validation), "batch_size")).get_title(loc="left")
+    curves = [samples.curve(width, 2, 1.5) for width in (64, 32, 32, 32)]
+    trained = [(8, 50), (16, 50), (8, 50), (8, 99)]
+    for curve, (batch, steps) in zip(curves, trained, strict=True):
+        curve["size"] |= {"batch_size": batch, "steps": steps}
+    sizes = [samples.size_verdict(curve, 1.5, 1.5, "holds") for curve in curves]
+    over_batch = {"axis": "batch_size", "answer": "holds", "sizes": [sizes[2], sizes[1]]}
+    over_steps = {"axis": "steps", "answer": "holds", "sizes": [sizes[2], sizes[3]]}
+    validation = {"planned_log2": 1.5, "curves": curves, "axes": [over_batch, over_steps]}
+    assert [size.batch_size for size in sizes_of(validation, "batch_size")] == [8, 16]
+    assert [size.steps for size in sizes_of(validation, "steps")] == [50, 99]
+    title = axes_of(validation_figure(validation, "batch_size")).get_title(loc="left")
     assert title.startswith("Transfer over batch size: ")
 
 
 def test_legend_names_sizes_in_order_with_their_optima():
-    words = texts(learning_rate_figure(to_json(samples.validation()), "width"))
+    words = texts(validation_figure(samples.validation()))
     entries = [word for word in words if re.fullmatch(r"\d+: .*", word)]
     assert entries[0] == "32: 1.52 [1.41, 1.63]"
     assert [entry.partition(":")[0] for entry in entries] == ["32", "64", "128", "256"]
@@ -111,22 +107,22 @@ def test_legend_names_sizes_in_order_with_their_optima():
 
 def test_a_huge_loss_does_not_squash_the_basin():
     validation = samples.validation()
-    validation["curves"][0]["points"][-1]["losses"] = [900.0, 1100.0]
-    figure = learning_rate_figure(to_json(validation), "width")
+    validation["curves"][0]["losses"]["3.5"] = [900.0, 1100.0]
+    figure = validation_figure(validation)
     bottom, top = axes_of(figure).get_ylim()
-    best = [min(sum(p["losses"]) / 2 for p in c["points"]) for c in validation["curves"]]
+    best = [min(sum(p) / 2 for p in c["losses"].values()) for c in validation["curves"]]
     assert bottom < min(best)
     assert max(best) < top < 6
     assert "above the axis" in texts(figure)
 
 
 def test_diverged_points_are_said_to_be_so():
-    figure = learning_rate_figure(to_json(samples.validation("fails")), "width")
+    figure = validation_figure(samples.validation("fails"))
     assert "diverged" in texts(figure)
 
 
 def test_a_size_of_diverged_runs_only_has_no_optimum():
-    figure = learning_rate_figure(samples.diverged_validation(), "width")
+    figure = validation_figure(samples.diverged_validation())
     words = texts(figure)
     assert "no finite loss" in words
     assert "32: none" in words
@@ -134,17 +130,22 @@ def test_a_size_of_diverged_runs_only_has_no_optimum():
 
 def test_a_failed_seed_counts_as_diverged():
     validation = samples.validation()
-    validation["curves"][3]["points"][0]["losses"] = [3.0, math.nan]
-    assert "diverged" in texts(learning_rate_figure(to_json(validation), "width"))
+    validation["curves"][3]["losses"]["-0.5"] = [3.0, math.nan]
+    assert "diverged" in texts(validation_figure(validation))
 
 
 @pytest.mark.parametrize(
     "validation",
-    [{}, {"curves": []}, one_point(), samples.validation(seeds=1), samples.diverged_validation()],
-    ids=["missing", "empty", "one point", "one seed", "diverged"],
+    [
+        samples.validation() | {"curves": []},
+        samples.validation() | {"curves": [samples.curve(32, 2, 1.5) | {"losses": {"1.5": [3.5]}}]},
+        samples.validation(seeds=1),
+        samples.diverged_validation(),
+    ],
+    ids=["empty", "one point", "one seed", "diverged"],
 )
 def test_learning_rate_figure_draws_whatever_there_is(validation):
-    assert svg(learning_rate_figure(to_json(validation), "width")).startswith("<svg")
+    assert svg(validation_figure(validation)).startswith("<svg")
 
 
 @pytest.mark.parametrize(
@@ -155,7 +156,12 @@ def test_learning_rate_figure_draws_whatever_there_is(validation):
         {"best_loss_curve": [[1, "inf"], [2, 3.5]], "phase_ends": {}},
         {
             "lines": [
-                {"name": "eta", "points_log2": [[1, "inf"]], "optimum_log2": 1, "objective": "inf"}
+                {
+                    "name": "eta",
+                    "points_log2": [[1, math.inf]],
+                    "optimum_log2": 1,
+                    "objective": math.inf,
+                }
             ]
         },
         {
@@ -168,24 +174,23 @@ def test_learning_rate_figure_draws_whatever_there_is(validation):
     ids=["empty", "all diverged", "first diverged", "diverged line", "one point", "four lines"],
 )
 def test_search_figures_draw_whatever_there_is(changes):
-    search = samples.search(**changes)
-    assert svg(best_loss_figure(search)).startswith("<svg")
-    assert svg(lines_figure(search)).startswith("<svg")
+    assert svg(best_loss_figure(conclusion(**changes))).startswith("<svg")
+    assert svg(search_lines(**changes)).startswith("<svg")
 
 
 def test_search_figures_of_nothing():
-    assert "no finite loss" in texts(best_loss_figure({}))
-    assert "no finite loss" in texts(lines_figure({}))
+    assert "no finite loss" in texts(best_loss_figure(NOTHING))
+    assert "no finite loss" in texts(lines_figure(NOTHING, {}))
 
 
 def test_best_loss_figure_says_the_best_and_names_the_phases():
-    words = texts(best_loss_figure(samples.search()))
+    words = texts(best_loss_figure(conclusion()))
     assert "Best loss so far: 3.4120 nats after 60 runs" in words
     assert {"eta", "lines", "combine"} <= set(words)
 
 
 def test_lines_share_a_scale_and_name_their_optimum():
-    figure = lines_figure(to_json(samples.search()))
+    figure = search_lines()
     words = texts(figure)
     assert "alpha_residual_attn_ratio" in words
     assert "optimum -0.5" in words
@@ -194,16 +199,16 @@ def test_lines_share_a_scale_and_name_their_optimum():
 
 def test_names_are_text_and_neither_markup_nor_math():
     name = "<script>$x_$y$"
-    search = samples.search()
-    search["lines"][0]["name"] = name
-    search["phase_ends"] = {name: 60}
-    assert name in texts(lines_figure(to_json(search)))
-    assert name in texts(best_loss_figure(search))
-    assert "<script" not in svg(lines_figure(to_json(search)))
+    lines = samples.search()["lines"]
+    lines[0]["name"] = name
+    figure = search_lines(lines=lines)
+    assert name in texts(figure)
+    assert name in texts(best_loss_figure(conclusion(phase_ends={name: 60})))
+    assert "<script" not in svg(figure)
 
 
 def test_svg_is_the_same_every_time_and_fits_its_box():
-    first, second = (svg(best_loss_figure(samples.search())) for _ in range(2))
+    first, second = (svg(best_loss_figure(conclusion())) for _ in range(2))
     assert first == second
     tag = first[: first.index(">")]
     assert "viewBox" in tag
@@ -212,7 +217,7 @@ def test_svg_is_the_same_every_time_and_fits_its_box():
 
 
 def test_svg_ids_bear_the_name_and_are_all_defined():
-    text = svg(best_loss_figure(samples.search()), "cost")
+    text = svg(best_loss_figure(conclusion()), "cost")
     ids = re.findall(r'\sid="([^"]*)"', text)
     used = re.findall(r'(?:href="#|url\(#)([^")]*)', text)
     assert all(found.startswith("cost-") for found in ids)
@@ -222,7 +227,7 @@ def test_svg_ids_bear_the_name_and_are_all_defined():
 
 
 def test_save_writes_png_and_svg_beside_each_other(tmp_path):
-    png, vector = save(best_loss_figure(samples.search()), tmp_path / "w1.5-cost")
+    png, vector = save(best_loss_figure(conclusion()), tmp_path / "w1.5-cost")
     assert (png.name, vector.name) == ("w1.5-cost.png", "w1.5-cost.svg")
     assert png.read_bytes().startswith(b"\x89PNG")
     assert "Best loss so far" in vector.read_text()
@@ -232,7 +237,7 @@ def test_save_writes_png_and_svg_beside_each_other(tmp_path):
 
 def test_no_global_state_is_changed():
     before = dict(mpl.rcParams)
-    svg(lines_figure(samples.search()))
+    svg(search_lines())
     assert dict(mpl.rcParams) == before
     code = "import sweeper.report.page, sys; sys.exit('matplotlib.pyplot' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
@@ -242,14 +247,14 @@ def test_an_optimum_without_an_interval_is_marked_and_has_none():
     record = samples.validation(seeds=1)
     for size in record["axes"][0]["sizes"]:
         size["optimum_log2"] |= {"low": "-inf", "high": "inf"}
-    found = svg(learning_rate_figure(record, "width"))
+    found = svg(validation_figure(record))
     assert "inf" not in found and "nan" not in found
 
 
 def test_a_best_loss_that_is_found_early_has_an_axis_that_shows_how() -> None:
     losses = [9.0, 2.5, 2.4, 2.3, *[2.25] * 9]
-    search = {"best_loss_curve": [[i + 1, loss] for i, loss in enumerate(losses)]}
-    low, high = best_loss_figure(search).axes[0].get_ylim()
+    curve = [[i + 1, loss] for i, loss in enumerate(losses)]
+    low, high = best_loss_figure(conclusion(best_loss_curve=curve)).axes[0].get_ylim()
     assert low < 2.25 and high > 2.5
 
 
@@ -260,8 +265,9 @@ ROWS = [[3.0, 2.0, 4.0], [2.5, 3.5, math.inf]]
 
 
 def searched(losses=ROWS, names=("eta", "alpha_<attn>")):
-    grid = {"names": names, "values_log2": [[-1, 0], [-2, 0, 2]], "losses": losses}
-    return to_json({"pairs": [grid | {"transfer_error": 0.1234}]})
+    values = ((-1.0, 0.0), (-2.0, 0.0, 2.0))
+    grid = PairGrid(names=names, values_log2=values, losses=losses, transfer_error=0.1234)
+    return [grid]
 
 
 def markers(ax, marker):
@@ -290,8 +296,8 @@ def test_a_cell_s_colour_is_its_loss():
 
 
 def test_grids_without_a_finite_loss_or_none_at_all():
-    for document in (searched([[math.inf] * 3] * 2), {"pairs": []}, {}):
-        assert svg(pairs_figure(document)).startswith("<svg")
+    for grids in (searched([[math.inf] * 3] * 2), []):
+        assert svg(pairs_figure(grids)).startswith("<svg")
 
 
 def test_is_drawn_without_images_and_saved_twice(tmp_path):
@@ -302,10 +308,10 @@ def test_is_drawn_without_images_and_saved_twice(tmp_path):
 
 
 def test_the_page_shows_it_only_where_there_is_one(tmp_path):
-    with_pairs = samples.study(tmp_path / "a", samples.search(**searched()))
+    with_pairs = samples.study(tmp_path / "a", samples.search(pairs=searched()))
     without = samples.study(tmp_path / "b", samples.search())
-    assert "Pairs of hyperparameters" in render(with_pairs)
-    assert "Pairs of hyperparameters" not in render(without)
+    assert "Pairs of hyperparameters" in render(Documents.read(with_pairs))
+    assert "Pairs of hyperparameters" not in render(Documents.read(without))
 
 
 # Single runs.
@@ -368,15 +374,17 @@ def test_the_drawing_says_its_numbers() -> None:
 # Several studies.
 
 
-STAYS = Panel(title="stays", validation=samples.validation())
-DRIFTS = Panel(title="drifts", validation=samples.validation("fails"))
+STAYS = Panel(title="stays", validation=samples.validated(samples.validation()))
+DRIFTS = Panel(title="drifts", validation=samples.validated(samples.validation("fails")))
 
 
 def test_panels_share_the_loss_and_as_many_octaves() -> None:
     longer = samples.validation()
     longer["curves"][0] = samples.curve(32, 2, 1.52, longer=3)
     with without_layout():
-        figure = ladders_figure([STAYS, Panel(title="longer", validation=longer)])
+        figure = ladders_figure(
+            [STAYS, Panel(title="longer", validation=samples.validated(longer))]
+        )
     first, second = figure.axes
     assert first.get_ylim() == second.get_ylim()
     spans = [high - low for low, high in (ax.get_xlim() for ax in figure.axes)]
@@ -397,7 +405,7 @@ def test_the_optima_are_marked_and_joined() -> None:
 def test_points_say_their_numbers_and_long_names_are_cut() -> None:
     name = "a-study-with-quite-a-long-name-of-its-own"
     with without_layout():
-        figure = ladders_figure([Panel(title=name, validation=samples.validation())])
+        figure = ladders_figure([Panel(title=name, validation=STAYS.validation)])
         text = svg(figure)
     assert f"{name}, width 32, log2 η 1.5: " in text
     assert figure.axes[0].get_title(loc="left") == "a-study-with-quite-a-long-nam…"
@@ -407,7 +415,7 @@ def test_points_say_their_numbers_and_long_names_are_cut() -> None:
 
 
 def test_more_studies_than_columns_get_another_row() -> None:
-    panels = [Panel(title=str(i), validation=samples.validation()) for i in range(4)]
+    panels = [Panel(title=str(i), validation=STAYS.validation) for i in range(4)]
     with without_layout():
         figure = ladders_figure(panels)
     assert len(figure.axes) == 4

@@ -3,15 +3,22 @@ from __future__ import annotations
 import json
 import re
 from html.parser import HTMLParser
+from pathlib import Path
 
 import pytest
 
-from sweeper.report.page import facts, render, write_report
+from sweeper.report import page as pages
+from sweeper.report.documents import Documents
+from sweeper.report.page import facts, write_report
 from tests.layout import without_drawing, without_layout
 from tests.report import samples
 
 LINES = {"h1", "h2", "h3", "p", "li", "tr", "dt", "div", "pre", "summary", "title", "caption"}
 VOID = {"meta", "br", "link", "img", "hr", "input"}
+
+
+def render(folder: Path) -> str:
+    return pages.render(Documents.read(folder))
 
 
 class Page(HTMLParser):
@@ -273,9 +280,7 @@ def test_validation_without_a_plan(tmp_path, no_drawing):
 def test_everything_from_files_is_escaped(tmp_path, no_layout):
     evil = "<script>alert('&')</script>"
     search = samples.search(study=evil, notes=[evil], provenance={evil: evil, "command": evil})
-    search["best"] = {evil: 1.0}
     search["lines"][0]["name"] = evil
-    search["combination"]["finding"] = evil
     validation = samples.validation()
     validation["axes"][0] |= {"todo": evil}
     validation["axes"][0]["sizes"][0] |= {"reason": evil, "answer": "fails"}
@@ -299,7 +304,7 @@ DAMAGED = [
     ("transfer/w256-d2/validation.json", lambda found: found | {"axes": 1}),
     (
         "transfer/w256-d2/validation.json",
-        lambda found: found | {"curves": [c | {"points": 1} for c in found["curves"]]},
+        lambda found: found | {"curves": [c | {"losses": 1} for c in found["curves"]]},
     ),
     ("transfer/w256-d2/validation.json", lambda found: []),
 ]
