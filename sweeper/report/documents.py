@@ -185,8 +185,10 @@ class Validation:
         def others(size: LadderSize) -> tuple[int, ...]:
             return tuple(getattr(size, key) for key in LADDER_AXES if key != axis)
 
-        fixed = set(map(others, sizes))
-        curves_along = (curve for curve in self.curves if others(curve.size) in fixed)
+        # Without a verdict the base is not known: it is what most curves have beside the axis.
+        shared = [others(size) for size in sizes or [curve.size for curve in self.curves]]
+        fixed = max(shared, key=shared.count, default=None)
+        curves_along = (curve for curve in self.curves if others(curve.size) == fixed)
         return sorted(curves_along, key=lambda curve: int(getattr(curve.size, axis)))
 
 

@@ -98,17 +98,19 @@ def learning_rate_figure(validation: Validation, verdict: Verdict) -> Figure:
                 bar = [[max(0.0, value - low)], [max(0.0, high - value)]]
             look = {"color": color, "ecolor": INK, "capsize": 3.5, "zorder": 5, **STAR}
             ax.errorbar(value, size.loss.value, xerr=bar, **look)
-        handles.append(legend_key(f"{label}: {optimum}", color=color, marker=marker, linestyle="-"))
+        shown = f"{label}: {optimum}" if judged else label
+        handles.append(legend_key(shown, color=color, marker=marker, linestyle="-"))
     if math.isfinite(centre := validation.planned_log2):
         ax.axvline(centre, color=INK, linewidth=1, linestyle=DASHED, zorder=1.5)
         handles.append(legend_key(f"transferred: {centre:.2f}", color=INK, linestyle=DASHED))
-    handles.append(legend_key("optimum, 95 % interval", color=FAINT, **STAR))
+    handles += [legend_key("optimum, 95 % interval", color=FAINT, **STAR)] if judged else []
     handles += off_scale(means, top)
     ax.set_xlabel(f"{'learning rate ' * of_eta}log2 {letter}", parse_math=False)
     ax.set_ylabel(LOSS_LABEL)
     axis_name, subject = axis.replace("_", " "), "" if of_eta else f"of {hyperparameter} "
     ax.set_title(f"Transfer {subject}over {axis_name}: {verdict.answer}", parse_math=False)
-    figure.legend(handles=handles, title=f"{axis_name}: optimum log2 {letter}", **BESIDE)
+    title = f"{axis_name}: optimum log2 {letter}" if judged else axis_name
+    figure.legend(handles=handles, title=title, **BESIDE)
     return figure
 
 

@@ -14,6 +14,7 @@ from matplotlib.figure import Figure
 
 from sweeper.files import private_folder, write_atomically, write_json
 from sweeper.report.console import trend_text, verdict_table
+from sweeper.report.documents import Validation
 from sweeper.report.drawing import (
     DASHED,
     INK,
@@ -37,6 +38,7 @@ from sweeper.tables.grid import Reading
 from sweeper.tables.judged import Judged, Question, judge_source, value_text
 from sweeper.tables.source import Source
 from sweeper.verdict.curve import Estimate
+from sweeper.verdict.judge import Verdict
 from sweeper.verdict.ladder import JOINT_AXIS, LadderSize, describe_size, extent, label_size
 
 SHOWN_RUNS = 24
@@ -151,7 +153,11 @@ def figures(judged: Judged) -> dict[str, Figure]:
     if judged.cells:
         found["grid"] = _grid_figure(judged)
     if judged.curves and (len(judged.curves) > 1 or not judged.cells):
-        found[f"curves-{judged.axis}"] = learning_rate_figure(judged.record, judged.axis)
+        validation = Validation(
+            planned_log2=judged.transferred_log2_eta, axes=judged.axes, curves=judged.curves
+        )
+        verdict = judged.verdict or Verdict(axis=judged.axis, answer=judged.answer, sizes=())
+        found[f"curves-{judged.axis}"] = learning_rate_figure(validation, verdict)
     if not judged.curves and judged.optima:
         found["optima"] = _optima_figure(judged)
     return found

@@ -152,19 +152,7 @@ class Judged:
     @property
     def record(self) -> dict[str, Any]:
         """Plain JSON, in the form of a study's validation where it says the same."""
-        found: dict[str, Any] = to_json(replace(self, curves=(), axes=()))
-        found["axes"] = [to_json(verdict) for verdict in self.axes]
-        found["curves"] = [
-            {
-                **to_json(curve.size),
-                "points": [
-                    {"log2_eta": eta, "losses": list(losses)}
-                    for eta, losses in sorted(curve.losses.items())
-                ],
-            }
-            for curve in self.curves
-        ]
-        found["trend"] = self.trend and to_json(self.trend)
+        found: dict[str, Any] = to_json(self)
         return found
 
 
