@@ -192,12 +192,18 @@ class Question:
             value = getattr(self, name)
             if value is not None and not (math.isfinite(value) and value > 0):
                 raise ConfigError(flag, value, "a positive number")
+            if value is not None and name != "threshold" and not 1 <= value <= LARGEST:
+                raise ConfigError(flag, value, f"a number from 1 to {LARGEST:g}")
+        if self.seed < 0:
+            raise ConfigError("--seed", self.seed, "a whole number from 0 on")
         if not 100 <= self.draws <= 100_000:
             raise ConfigError("--draws", self.draws, "a whole number from 100 to 100000")
         if self.form is not None and self.form not in FORMS:
             raise ConfigError("--form", self.form, f"one of {', '.join(FORMS)}")
 
 
+LARGEST = 1e40
+"""Of parameters, tokens and FLOPs that are asked about."""
 FLAGS = {
     "params": "--to-params",
     "tokens": "--to-tokens",

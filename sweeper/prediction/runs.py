@@ -62,6 +62,8 @@ APART = 2.0
 """The factor by which the compute of a row may differ from 6 N D: attention, embeddings, units."""
 STRANGE = 1e-3, 1e6
 """Tokens per parameter below and above which a column must be in other units."""
+FEWEST = 1000
+"""Parameters or tokens below which all are in other units, whatever their ratio is."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -250,6 +252,8 @@ def runs_of(source: Source, columns: Mapping[str, str]) -> Runs:
     if "params" not in values:
         values["params"] = values["flops"] / (product * values["tokens"])
     params, tokens = values["params"], values["tokens"]
+    if np.ptp(np.log(values["loss"])) < 1e-9:
+        raise BadInput(f"all losses are {values['loss'][0]:g}: is {columns['loss']!r} the loss?")
     _check_units(source, columns, params, tokens)
     flops = values.get("flops", product * params * tokens)
     if len(known) == 3:
@@ -287,7 +291,7 @@ def _check_units(source: Source, columns: Mapping[str, str], params: Array, toke
     """Tokens in billions beside parameters in ones, in the whole column or in some rows."""
     ratio = tokens / params
     low, high = STRANGE
-    wrong = (ratio < low) | (ratio > high)
+    wrong = (ratio < low) | (ratio > high) | (params < FEWEST) | (tokens < FEWEST)
     if not wrong.any():
         return
     place = int(np.flatnonzero(wrong)[0])

@@ -245,7 +245,7 @@ def _cell(form: LawValues, name: str) -> Cell:
 
 def _beyond(times: float) -> str:
     if times <= 1.001:
-        return "within what was measured"
+        return "no more than the largest run's"
     return f"{times:.3g} times the largest run's"
 
 

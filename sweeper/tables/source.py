@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from sweeper.errors import BadInput, ConfigError, suggest
+from sweeper.errors import BadInput, ConfigError, first_line, suggest
 
 if TYPE_CHECKING:
     import pandas  # type: ignore[import-untyped]
@@ -57,9 +57,10 @@ class Source:
         try:
             frame = _read(path, kind)
         except ImportError as error:
+            lacking = error.name or first_line(error)
             raise BadInput(
-                f"{path}: {kind} needs another package, {error.name or error}: install it, or "
-                "save the table as CSV"
+                f"{path}: {kind} needs another package, {lacking}: install it, or save the table "
+                "as CSV"
             ) from error
         except (ValueError, OSError, UnicodeDecodeError) as error:
             reason = str(error).splitlines()[0][:200]
@@ -72,6 +73,8 @@ class Source:
         import pandas
 
         table = frame if isinstance(frame, pandas.DataFrame) else pandas.DataFrame(frame)
+        if table.columns.has_duplicates:
+            raise BadInput(f"the column {table.columns[table.columns.duplicated()][0]!r} is twice")
         text = table.to_csv(index=False).encode()
         return cls(table.reset_index(drop=True), "", hashlib.sha256(text).hexdigest())._only(where)
 
@@ -82,11 +85,19 @@ class Source:
             return self
         try:
             # numexpr and python read the same language; python is always there.
-            kept = self.frame.query(where, engine="python")
+            met = self.frame.eval(where, engine="python")
         except Exception as error:  # pandas raises nearly anything for an odd expression
             raise ConfigError(
-                "--where", where, f"a condition on {self._columns()}, such as 'loss < 4' ({error})"
+                "--where",
+                where,
+                f"a condition on {self._columns()}, such as 'loss < 4' ({first_line(error)})",
             ) from error
+        # Numbers would take the rows of these numbers.
+        if str(getattr(met, "dtype", "")) != "bool" or met.shape != self.frame.shape[:1]:
+            raise ConfigError(
+                "--where", where, f"a condition on {self._columns()}, such as 'loss < 4'"
+            )
+        kept = self.frame[met]
         if kept.empty:
             raise ConfigError(
                 "--where", where, f"a condition that some of {len(self.frame)} rows meet"
@@ -100,12 +111,14 @@ class Source:
         """Which column is what: as `given` ("params=N,loss=val"), else by the names in `roles`."""
         found: dict[str, str] = {}
         unused: set[str] = set()
-        for pair in filter(None, (part.strip() for part in given.split(","))):
+        # A column's name may have commas: pairs are parted by those before another ROLE=.
+        parts = re.split(r",(?=\s*\w*\s*=)", given)
+        for pair in filter(None, (part.strip(" ,") for part in parts)):
             role, is_pair, column = (text.strip() for text in pair.partition("="))
             if not is_pair or role not in roles:
                 known = ", ".join(roles)
                 raise ConfigError(
-                    "--columns", pair, f"ROLE=COLUMN with one of {known}{suggest(role, roles)}"
+                    "--columns", pair, f"ROLE=COLUMN with one of {known}; {suggest(role, roles)}"
                 )
             if not column:  # "flops=": not in this table, whatever its columns are called
                 unused.add(role)
@@ -113,7 +126,7 @@ class Source:
             if column not in self.frame.columns:
                 hint = suggest(column, [str(name) for name in self.frame.columns])
                 raise ConfigError(
-                    "--columns", pair, f"{role}=COLUMN with one of {self._columns()}{hint}"
+                    "--columns", pair, f"{role}=COLUMN with one of {self._columns()}; {hint}"
                 )
             found[role] = column
         free = {_plain(column): str(column) for column in self.frame.columns}
@@ -132,6 +145,8 @@ class Source:
         values = self.frame[column]
         if values.dtype.kind in "iuf":
             return np.asarray(values.to_numpy(dtype=float, na_value=math.nan))
+        if values.dtype == bool:
+            values = values.astype(object).map(str)
         found = pandas.to_numeric(values, errors="coerce")
         bad = found.isna() & values.notna() & (values.astype(str).str.strip().str.lower() != "nan")
         if bad.any():
@@ -156,9 +171,9 @@ def _read(path: Path, kind: str) -> pandas.DataFrame:
 
     match kind:
         case "CSV":
-            return pandas.read_csv(path, skipinitialspace=True)
+            return _separated(path, ",")
         case "TSV":
-            return pandas.read_csv(path, sep="\t")
+            return _separated(path, "\t")
         case "JSON lines":
             return pandas.read_json(path, lines=True, precise_float=True)
         case "JSON":
@@ -167,3 +182,21 @@ def _read(path: Path, kind: str) -> pandas.DataFrame:
             return pandas.read_parquet(path)
         case _:
             return pandas.read_excel(path)
+
+
+def _separated(path: Path, separator: str) -> pandas.DataFrame:
+    """ValueError for what pandas would read as something else, without a word."""
+    import pandas
+
+    frame = pandas.read_csv(path, sep=separator, skipinitialspace=separator == ",")
+    header = pandas.read_csv(
+        path, sep=separator, skipinitialspace=separator == ",", header=None, nrows=1, dtype=str
+    )
+    names = header.iloc[0].dropna()
+    if names.duplicated().any():
+        raise ValueError(f"the column {names[names.duplicated()].iloc[0]!r} is there twice")
+    if not isinstance(frame.index, pandas.RangeIndex):
+        raise ValueError("its rows have more cells than its header")
+    if len(names) == 1 and (found := re.search(r"[;\t,]", names.iloc[0])):
+        raise ValueError(f"its columns are separated by {found[0]!r}, not by {separator!r}")
+    return frame

@@ -216,8 +216,23 @@ def test_equal_rows_are_refused() -> None:
 
 @pytest.mark.parametrize(
     "asked",
-    [{"to_params": -1.0, "to_tokens": 1e9}, {"huber": 0.0}, {"draws": 10}, {"form": "cubic"}],
+    [
+        {"to_params": -1.0, "to_tokens": 1e9},
+        {"huber": 0.0},
+        {"draws": 10},
+        {"form": "cubic"},
+        {"seed": -1},
+        {"to_params": 1e308, "to_tokens": 1e9},
+        {"flops": 1e-9},
+    ],
 )
 def test_a_question_that_is_none_is_refused(asked: dict[str, Any]) -> None:
     with pytest.raises(ConfigError):
         sweeper.predict(surface(), **asked)
+
+
+def test_params_and_tokens_both_in_billions_are_refused() -> None:
+    frame = surface()
+    frame[["params", "tokens"]] /= 1e9
+    with pytest.raises(BadInput, match="all rows"):
+        predicted(frame)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -33,7 +34,7 @@ def test_columns_are_found_by_name_or_told() -> None:
 
 def test_a_filter_takes_rows_or_says_why_not() -> None:
     assert predicted(surface(), where="seed == 0").inputs.runs == 16
-    for wrong in ("seed ==", "nothing > 3", "seed > 7"):
+    for wrong in ("seed ==", "nothing > 3", "seed > 7", "seed", "loss", "3", "loss.sum()", "True"):
         with pytest.raises(ConfigError) as caught:
             predicted(surface(), where=wrong)
         assert caught.value.key == "--where"
@@ -61,3 +62,35 @@ def test_a_file_that_is_no_table_is_refused(tmp_path: Path, name: str, text: str
         (tmp_path / name).write_text(text)
     with pytest.raises(BadInput):
         Source.read(tmp_path / name)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda lines: [line.replace(",", ";") for line in lines],
+        lambda lines: [lines[0], *(line + ",9" for line in lines[1:])],
+        lambda lines: [lines[0] + ",loss", *(line + ",9" for line in lines[1:])],
+    ],
+)
+def test_what_would_be_misread_is_refused(
+    tmp_path: Path, change: Callable[[list[str]], list[str]]
+) -> None:
+    path = tmp_path / "runs.csv"
+    lines = surface().to_csv(index=False).splitlines()
+    path.write_text("\n".join(change(lines)) + "\n")
+    with pytest.raises(BadInput):
+        Source.read(path)
+
+
+def test_a_columns_name_may_have_commas_and_equals_signs() -> None:
+    for name in ("N, total", "a=b", "N;'x'", "größe"):
+        frame = surface().rename(columns={"params": name})
+        assert Source.of_frame(frame).columns(f"params={name},loss=loss", ROLES)["params"] == name
+
+
+def test_truth_values_equal_losses_and_columns_twice_are_refused() -> None:
+    twice = surface()
+    twice.columns = ["params", "loss", "seed", "loss"]
+    for frame in (surface().assign(loss=True), surface().assign(loss=3.0), twice):
+        with pytest.raises(BadInput):
+            predicted(frame)
