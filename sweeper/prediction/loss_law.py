@@ -259,6 +259,7 @@ def _refine(
     parameters [weightings, .] and objectives [weightings].
     """
     low, high = np.array([_bounds(form, index) for index in range(start.shape[1])]).T
+    high[0] = min(high[0], float(np.min(target)))  # a floor above the lowest loss is none
     found = np.clip(start, low, high)
     reached = _objective(_Losses(form, found, logs).log - target, weights, threshold)
     damping = np.full(len(start), 1e-3)
