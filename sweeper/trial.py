@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, NewType, ca
 
 from sweeper.errors import ConfigError
 from sweeper.records import WRITTEN_IF_SET, Bounds, Build, check_bounds, to_json
-from sweeper.schedule import DEFAULT, Config, Span, after_warmup, built_in, complete
+from sweeper.schedule import DEFAULT, Config, Span, after_warmup, built_in, complete, name_of
 
 if TYPE_CHECKING:
     import numpy as np
@@ -68,6 +68,11 @@ class TrainSettings:
             raise ConfigError("accumulate", self.accumulate, allowed)
         if self.objective not in ("training", "heldout"):
             raise ConfigError("objective", self.objective, "training, heldout")
+
+    def __hash__(self) -> int:
+        # Not of all fields: the schedule may be a mapping.
+        length = (self.steps, self.batch_size, self.seq_len, self.warmup, self.final_lr)
+        return hash((*length, name_of(self.schedule)))
 
     def with_hps(self, hps: PlainHps) -> TrainSettings:
         """The settings of a trial with hyperparameters `hps`, which may change its schedule."""

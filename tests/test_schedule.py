@@ -155,6 +155,7 @@ def test_a_schedule_is_written_once_in_full_and_the_default_not_at_all() -> None
     assert wsd == settings({"name": "wsd", "decay": 0.2})
     assert to_json(wsd)["schedule"] == {"name": "wsd", "decay": 0.2, "shape": "linear"}
     assert from_json(TrainSettings, to_json(wsd)) == wsd
+    assert len({wsd, settings({"name": "wsd", "decay": 0.2}), settings()}) == 2
 
 
 @pytest.mark.parametrize(
