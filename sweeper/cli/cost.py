@@ -165,12 +165,19 @@ def show_ladder_cost(
     }
     costs, records, runs = list[tuple[str, Cost]](), list[dict[str, Any]](), 0
     ranges = set[tuple[str, str]]()
+    lacking_runs = {
+        size: replay_ladder(experiment, best, [size], finished(study)) for size in names
+    }
+    branches = _shared(settings, [trial for *_, runs in lacking_runs.values() for trial in runs])
     for size, name in names.items():
-        (curve,), _, missing = replay_ladder(experiment, best, [size], finished(study))
+        (curve,), _, missing = lacking_runs[size]
         lacking = (trial.log2_hps[rule.hyperparameter] for trial in missing)
         values, count = sorted({*curve.losses, *lacking}), len(missing)
-        seconds = count * run_time(experiment, size, study.results())[1] if missing else 0.0
-        flops = count * flops_of(experiment.spec(size))
+        # What a run takes from a longer one is trained there.
+        steps = experiment.spec(size).train.steps
+        whole = count - sum(branches.get(trial.key, 0) for trial in missing) / steps
+        seconds = whole * run_time(experiment, size, study.results())[1] if missing else 0.0
+        flops = whole * flops_of(experiment.spec(size))
         costs.append((name, Cost(trials=count, flops=flops, seconds=seconds)))
         ranges.add((f"{values[0]:g}", f"{values[-1]:g}"))
         runs += rule.seeds * len(values)
@@ -194,9 +201,18 @@ def show_ladder_cost(
         f"{rule.step:g} apart, {where}, {rule.seeds} seed{'s' * (rule.seeds != 1)} each; a curve "
         f"whose lowest point is at its end grows there by up to {rule.extend}. Time: {time}."
     )
+    saved = {"runs": len(branches), "steps": sum(branches.values())}
+    if branches:
+        every = [trial for *_, missing in lacking_runs.values() for trial in missing]
+        total = sum(trial.spec.train.steps for trial in every)
+        facts += (
+            f" {saved['runs']} runs branch off longer ones where they begin to decay: "
+            f"{saved['steps'] / total:.0%} of all {total:,} steps are saved, and not counted here."
+        )
     show.dry_run(output.people, "This would train", "size", costs, "runs", facts)
     record: dict[str, Any] = {
         "study": settings.name,
+        "branches": saved,
         "hyperparameter": rule.hyperparameter,
         "seeds": rule.seeds,
         "sizes": records,
@@ -207,3 +223,12 @@ def show_ladder_cost(
     left = sum(cost.trials for _, cost in costs)
     answer = f"{left} of {runs} run{'s' * (runs != 1)} are to be trained; nothing was written."
     output.end(answer, {}, record, next_command)
+
+
+def _shared(settings: Settings, missing: Sequence[Trial]) -> dict[str, int]:
+    """Steps by a trial's key that it takes from a longer one's run: none of a user's command."""
+    if settings.raw["runner"].get("command"):
+        return {}
+    from sweeper.engine.branches import shared
+
+    return shared(missing)

@@ -24,6 +24,8 @@ from sweeper.files import RECORD_ERRORS, sync_folder
 from sweeper.trial import Trial, digest
 
 SUFFIX = ".checkpoint"
+TRUNK = ".trunk"
+"""What a checkpoint ends in that other horizons start from, see `engine/branches.py`."""
 FORMAT_VERSION = 2
 
 
@@ -45,6 +47,11 @@ class RunProgress:
 def path_of(folder: Path, trials: Sequence[Trial]) -> Path:
     """Where a run of these trials is saved in `folder`; in another order it is another run."""
     return folder / f"{digest([trial.key for trial in trials])[:32]}{SUFFIX}"
+
+
+def trunk_of(folder: Path, trials: Sequence[Trial], step: int) -> Path:
+    """Where the run of these trials is saved at `step`, for the horizons that branch off there."""
+    return path_of(folder, trials).with_suffix(f".{step}{TRUNK}")
 
 
 def save(run: BatchedRun, progress: RunProgress, path: Path) -> None:
@@ -83,11 +90,15 @@ def save(run: BatchedRun, progress: RunProgress, path: Path) -> None:
             temporary.unlink()
 
 
-def load(run: BatchedRun, progress: RunProgress, path: Path) -> None:
+def load(
+    run: BatchedRun, progress: RunProgress, path: Path, trials: Sequence[Trial] | None = None
+) -> None:
     """Bring a fresh `run` and its `progress` to where `path` was saved, if there is such a file.
 
-    ValueError for a file that is damaged, or of other trials: then nothing has changed.
+    `trials` are those that it was saved of, None: the run's own. ValueError for a file that is
+    damaged, or of other trials: then nothing has changed.
     """
+    trials = run.batched.trials if trials is None else trials
     try:
         if not path.exists():
             return
@@ -97,7 +108,7 @@ def load(run: BatchedRun, progress: RunProgress, path: Path) -> None:
         # All is read and checked before anything changes: an invalid file leaves a fresh run.
         if header["format"] != FORMAT_VERSION:
             raise ValueError(f"its format is {header['format']!r}")
-        if header["keys"] != [trial.key for trial in run.batched.trials]:
+        if header["keys"] != [trial.key for trial in trials]:
             raise ValueError("it is of other trials")
         for name, value in run.tensors().items():
             # Of as many slices as were left when it was saved.
@@ -129,9 +140,11 @@ def saved_keys(path: Path) -> list[str]:
 
 
 def forget(folder: Path, trials: Sequence[Trial]) -> None:
-    """Remove the checkpoint of these trials together, whose results are recorded."""
-    with suppress(OSError):
-        path_of(folder, trials).unlink()
+    """Remove what was saved of these trials together, whose results are recorded."""
+    path = path_of(folder, trials)
+    for each in (path, *folder.glob(f"{path.stem}.*{TRUNK}")):
+        with suppress(OSError):
+            each.unlink()
 
 
 def tidy(folder: Path, is_finished: Callable[[str], bool], *, idle: bool) -> None:
@@ -139,7 +152,7 @@ def tidy(folder: Path, is_finished: Callable[[str], bool], *, idle: bool) -> Non
 
     Where `idle`, nobody is writing: what was written half-way goes too.
     """
-    for path in folder.glob(f"*{SUFFIX}"):
+    for path in (*folder.glob(f"*{SUFFIX}"), *folder.glob(f"*{TRUNK}")):
         keys = list[str]()  # of a damaged file none is left unfinished
         with suppress(ValueError):
             keys = saved_keys(path)

@@ -24,6 +24,7 @@ import torch
 from sweeper import schedule
 from sweeper.data.corpus import Corpus
 from sweeper.engine.batched import BatchedRun, BatchedTrials, UpdateBrokenError
+from sweeper.engine.branches import NO_BRANCHES, Branching, branchings, horizons
 from sweeper.engine.measurements import MEASUREMENTS
 from sweeper.engine.prepare import prepare
 from sweeper.engine.program import (
@@ -60,20 +61,46 @@ UNTRAINABLE = (
 
 @dataclass(frozen=True, kw_only=True)
 class TrainTrials:
-    """The task of a job: batched trials, how to run them, and what may stop them early."""
+    """The task of a job: batched trials, how to run them, and what may stop them early.
+
+    Trials of several horizons stand one horizon after the other, the longest first.
+    """
 
     trials: tuple[Trial, ...]
     corpus: Corpus = field(metadata=NAMES_CLASS)
     execution: Execution
     pruner: Pruner | None = None
 
-    @property
-    def batched(self) -> BatchedTrials:
-        """The trials with their corpus."""
-        return BatchedTrials(trials=self.trials, corpus=self.corpus)
-
     def run(self, control: Control) -> Outcome:
         """Train, or measure, the trials; `Leave` when it was told to leave.
+
+        Trials of several horizons are trained one horizon after the other, each from the trunk
+        that it shares with the first. Raises as `_train`.
+        """
+        parts = horizons(self.trials)
+        branching = [NO_BRANCHES] * len(parts)
+        if self.pruner is None and self.execution.checkpoints is not None:
+            branching = branchings(parts)
+        steps = [
+            len(part) * (part[0].spec.train.steps - each.starts_from[1])
+            for part, each in zip(parts, branching, strict=True)
+        ]
+        results = list[Result]()
+        for i, part in enumerate(parts):
+            before, here = sum(steps[:i]) / sum(steps), steps[i] / sum(steps)
+
+            def progress(fraction: float, before: float = before, here: float = here) -> None:
+                control.progress(before + here * fraction)
+
+            of_part = replace(control, progress=progress) if len(parts) > 1 else control
+            outcome = self._train(part, branching[i], of_part)
+            results += outcome.results
+            if outcome.failure:
+                return replace(outcome, results=tuple(results))
+        return Outcome(results=tuple(results))
+
+    def _train(self, trials: tuple[Trial, ...], branching: Branching, control: Control) -> Outcome:
+        """Train batched trials of one specification.
 
         Whatever a model raises is the outcome's failure. What is too large for the device is one
         too, but for a single trial, which is trained once more with its activations recomputed.
@@ -81,10 +108,12 @@ class TrainTrials:
         more can be trained in this process.
         """
         device = torch.device(self.execution.device)
+        batched = BatchedTrials(trials=trials, corpus=self.corpus)
         try:
-            if self.trials[0].measurement:
+            if trials[0].measurement:
                 return Outcome(results=(self._measure(control),))
-            return Outcome(results=tuple(train(self.batched, self.execution, control, self.pruner)))
+            found = train(batched, self.execution, control, self.pruner, branching)
+            return Outcome(results=tuple(found))
         except SweeperError:
             raise
         except (MemoryError, *UNTRAINABLE) as error:
@@ -94,18 +123,18 @@ class TrainTrials:
         if is_out_of_memory(problem):
             forget_frames(problem)
             free_unused(device)
-            program = program_for(self.trials[0].spec, self.execution.device)
-            program.forget_sizes(count := len(self.trials))
+            program = program_for(trials[0].spec, self.execution.device)
+            program.forget_sizes(count := len(trials))
             if count > 1:
                 control.notify(f"{count} trials do not fit the device together: they are halved")
             elif program.recompute():
                 control.notify("a trial does not fit the device: its activations are recomputed")
-                return self.run(control)
+                return self._train(trials, branching, control)
         raise_if_broken(device, problem)
         # The program has noted which of its modes failed, so that this happens once.
         if isinstance(problem, UpdateBrokenError):
             control.notify(f"the compiled update failed ({problem}): begun anew without it")
-            return self.run(control)
+            return self._train(trials, branching, control)
         reason = f"{type(problem).__name__}: {problem}"
         details = "\n".join(user_frames(problem))
         # Once more would fail alike: the loop halves the batch until the trial that fails is alone.
@@ -116,7 +145,7 @@ class TrainTrials:
         [trial] = self.trials
         start = time.perf_counter()
         measure = MEASUREMENTS[trial.measurement]
-        measured = measure(trial, self.batched.corpus, self.execution.device, control)
+        measured = measure(trial, self.corpus, self.execution.device, control)
         return Result(
             trial=trial,
             status="complete",
@@ -130,7 +159,7 @@ class TrainTrials:
 
     def modules(self) -> list[str]:
         """Modules of the user's own that the specification and the corpus name."""
-        return modules_of(self.batched)
+        return modules_of(BatchedTrials(trials=self.trials, corpus=self.corpus))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -15,6 +15,7 @@ import torch
 from sweeper.data.corpus import Corpus
 from sweeper.engine import checkpoint
 from sweeper.engine.batched import Compile
+from sweeper.engine.branches import horizons, joined, taken_alike
 from sweeper.engine.jobs import TrainTrials, TrialCount, TrialsPerJob, TryStep, measure_here, split
 from sweeper.engine.prepare import prepare
 from sweeper.engine.train import Execution
@@ -184,8 +185,9 @@ class EngineRunner:
         """Batches that were begun before, as they were, so that they go on from their checkpoints.
 
         So does what an earlier driver has formed, so that its trials round as they would have. The
-        others hold trials of one specification, as equal in size as they can be. A trial that
-        measures more than its loss is a batch by itself.
+        others hold trials of one specification, as equal in size as they can be; those of horizons
+        that share a trunk go together. A trial that measures more than its loss is a batch by
+        itself.
         """
         batches = checkpoint.saved_batches(self.checkpoints, trials)
         begun = {trial.key for batch in batches for trial in batch}
@@ -199,18 +201,21 @@ class EngineRunner:
         new: list[Batch] = []
         # Of neighbours alone: trials train in the order in which they were asked for.
         for _, group in groupby(batched, key=lambda trial: trial.spec.digest):
-            same = tuple(group)
-            new += [same[part] for part in split(same, self.sizes.size(same, executor))]
+            alike, same = taken_alike(tuple(group), [*batches, *formed, *new])
+            new += alike
+            if same:
+                new += [same[part] for part in split(same, self.sizes.size(same, executor))]
         self.sizes.record.note_batches(new, self.sizes.settings)
         batches += [*formed, *new]
-        for batch in batches:
-            self._pending[batch[0].spec.digest] += len(batch)
-        return batches + [(trial,) for trial in fresh if trial.measurement]
+        self._pending.update(trial.spec.digest for batch in batches for trial in batch)
+        return joined(batches) + [(trial,) for trial in fresh if trial.measurement]
 
     def job(self, batch: Batch, pruner: Pruner | None) -> Job:
         """The job that trains a batch."""
         digest = batch[0].spec.digest
-        self._pending[digest] = max(0, self._pending[digest] - len(batch))
+        for part in horizons(batch):
+            at_hand = self._pending[part[0].spec.digest]
+            self._pending[part[0].spec.digest] = max(0, at_hand - len(part))
         # Its process's share of the trials that wait: what is compiled for this batch serves them.
         layout = self.sizes.layout
         pending = self._pending[digest] / layout if layout else 0.0
@@ -220,8 +225,9 @@ class EngineRunner:
         )
 
     def forget(self, batch: Batch) -> None:
-        """Remove the batch's checkpoint."""
-        checkpoint.forget(self.checkpoints, batch)
+        """Remove the batch's checkpoints."""
+        for part in horizons(batch):
+            checkpoint.forget(self.checkpoints, part)
 
     def tidy(self, is_finished: Callable[[str], bool], *, idle: bool) -> None:
         """Remove checkpoints of trials that are all finished, or that none can read."""

@@ -12,6 +12,7 @@ import torch
 
 from sweeper.engine import checkpoint
 from sweeper.engine.batched import PADDING, BatchedRun, BatchedTrials, Compile
+from sweeper.engine.branches import NO_BRANCHES, Branching
 from sweeper.engine.checkpoint import RunProgress
 from sweeper.engine.compile import CompileDecision
 from sweeper.engine.program import quiet_attention
@@ -44,6 +45,7 @@ def train(
     execution: Execution = Execution(),
     control: Control = UNCONTROLLED,
     pruner: Pruner | None = None,
+    branching: Branching = NO_BRANCHES,
 ) -> list[Result]:
     """Train all trials of `batched` together; one result each, in their order.
 
@@ -53,7 +55,7 @@ def train(
     is raised when the control says so.
     """
     with quiet_attention():
-        return Training(batched, execution, control, pruner).run()
+        return Training(batched, execution, control, pruner, branching).run()
 
 
 class Training:
@@ -65,9 +67,15 @@ class Training:
     """
 
     def __init__(
-        self, batched: BatchedTrials, execution: Execution, control: Control, pruner: Pruner | None
+        self,
+        batched: BatchedTrials,
+        execution: Execution,
+        control: Control,
+        pruner: Pruner | None,
+        branching: Branching = NO_BRANCHES,
     ) -> None:
-        """Draw the trials' weights, or take them from their checkpoint."""
+        """Draw the trials' weights, or take them from their checkpoint or their trunk."""
+        self.branching = branching
         self.execution, self.control, self.pruner = execution, control, pruner
         self.trials, count = batched.trials, len(batched.trials)
         self.batched_run = BatchedRun(batched, execution.device, compile=execution.compile)
@@ -81,6 +89,7 @@ class Training:
                 checkpoint.load(self.batched_run, self.progress, self.path)
             except ValueError as error:
                 control.notify(f"{error}; its trials begin anew")
+            self._take_trunk()
         # The time of earlier attempts counts, the time of what they lost does not.
         self.saved_at = time.perf_counter()
         self.start = self.saved_at - self.progress.seconds
@@ -101,7 +110,7 @@ class Training:
             for stop in {*range(stretch, steps, stretch), *rungs, steps}
             if run.step_index <= stop <= steps
         }
-        timed = self.compiling.points if self.compiling else []
+        timed = {*(self.compiling.points if self.compiling else ()), *self.branching.saved_at}
         try:
             for stop in sorted({*sync_points, *(t for t in timed if t < steps)}):
                 while run.step_index < stop:
@@ -114,9 +123,13 @@ class Training:
                         break
                     if stop < steps:
                         self._drop_stopped()
+                if stop in self.branching.saved_at:
+                    self._save_trunk(stop)
                 # Only now: what is compiled is compiled for the size that training goes on with.
                 if self.compiling:
                     self.compiling.look(stop)
+            if self.branching.keeps_end and self._active():
+                self._save()
             return self._results()
         finally:
             run.program.release()
@@ -182,15 +195,46 @@ class Training:
         # A checkpoint holds the losses up to its step. Where no trial trains any more there is
         # nothing to save or to leave: the results are at hand.
         self._sync()
-        if self.path and self._active():
-            self.progress.seconds = time.perf_counter() - self.start
-            self.saved_at = time.perf_counter()
-            try:
-                checkpoint.save(self.batched_run, self.progress, self.path)
-            except OSError as error:
-                self.control.notify(f"no checkpoint could be written ({error}); training goes on")
+        if self._active():
+            self._save()
         if leave and self._active():
             raise Leave
+
+    def _save(self, path: Path | None = None) -> None:
+        """To the run's checkpoint, or aside to `path`; its losses are on the host."""
+        if not (path := path or self.path):
+            return
+        self.progress.seconds = time.perf_counter() - self.start
+        self.saved_at = time.perf_counter()
+        try:
+            checkpoint.save(self.batched_run, self.progress, path)
+        except OSError as error:
+            self.control.notify(f"no checkpoint could be written ({error}); training goes on")
+
+    def _save_trunk(self, step: int) -> None:
+        """For the horizons that decay from here, if a run of theirs would have lost no trial."""
+        folder = self.execution.checkpoints
+        if folder is None or step != self.batched_run.step_index:
+            return  # it was saved before the checkpoint that this run went on from
+        if self.unread_losses:
+            self._sync()
+        # A trial that has stopped leaves at the next sync point, and another horizon has others.
+        if not self.progress.stopped:
+            self._save(checkpoint.trunk_of(folder, self.trials, step))
+
+    def _take_trunk(self) -> None:
+        """Go on where a longer horizon was saved, if this run has not come as far by itself."""
+        run, (trials, step) = self.batched_run, self.branching.starts_from
+        if run.step_index >= step:
+            return
+        assert self.execution.checkpoints is not None
+        path = checkpoint.trunk_of(self.execution.checkpoints, trials, step)
+        try:
+            checkpoint.load(run, self.progress, path, trials)
+        except ValueError as error:
+            self.control.notify(f"{error}; its trials begin anew")
+            return
+        self.progress.seconds = 0.0  # the trunk's are counted with its own trials
 
     def _results(self) -> list[Result]:
         """One for each trial, stopped ones too."""

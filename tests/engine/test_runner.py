@@ -33,7 +33,7 @@ def stand_in(
     """A `train` that notes the sizes of the batches it gets and takes no time."""
 
     def train(
-        batched: BatchedTrials, execution: Any, control: Control, pruner: Any
+        batched: BatchedTrials, execution: Any, control: Control, pruner: Any, branching: Any
     ) -> list[Result]:
         control.progress(0.5)
         refuse(batched)
