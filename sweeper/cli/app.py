@@ -415,6 +415,14 @@ def report(
             help="Of several studies: write their curves there too, and as FILE-dark.svg.",
         ),
     ] = None,
+    csv: Annotated[
+        Path | None,
+        typer.Option(
+            "--csv",
+            metavar="FILE.csv",
+            help="Write the runs of its validation there too, a row each, as judge reads them.",
+        ),
+    ] = None,
     json: Json = False,
 ) -> None:
     """Write a study's report, report.html: one page that needs no network.
@@ -427,11 +435,13 @@ def report(
         from sweeper.cli.status import report
 
         names, place = named_studies(name or [], root)
+        if len(names) > 1 and csv is not None:
+            raise BadInput("--csv is of one study: sweeper report STUDY --csv FILE.csv")
         if len(names) > 1 and study is None:
             return report_several(names, place, picture, output_of(json))
         if picture is not None:
             raise BadInput("--picture is of several studies: sweeper report STUDY STUDY")
-        return report(*place_of(name or [], study, root), output_of(json))
+        return report(*place_of(name or [], study, root), output_of(json), csv)
 
     run(work, stopped="Stopped.")
 

@@ -103,16 +103,22 @@ def study_state(folder: Path) -> dict[str, Any]:
     }
 
 
-def report(name: str | None, root: Path, output: Output) -> int:
-    """Write the study's page anew."""
+def report(name: str | None, root: Path, output: Output, csv: Path | None = None) -> int:
+    """Write the study's page anew; with `csv`, the runs of its latest validation too."""
     # matplotlib and Jinja2 are for the page alone.
     from sweeper.report.page import headline, write_report
 
     folder = root / find_study(name, root)
+    if csv is not None:
+        from sweeper.report.runs import write_runs
+
+        count = write_runs(folder, csv)
+        output.say(f"{count} runs of its validation: {csv}")
     documents = Documents.read(folder)
     path = write_report(folder, documents)
     output.notes(documents.notices)
     document = {"study": folder.name, "report": str(path)}
+    document |= {"csv": str(csv)} if csv is not None else {}
     headlined = f"Study {folder.name}: {headline(documents)}."
     output.end(headlined, {"report": path}, document, next_of(folder))
     return DONE

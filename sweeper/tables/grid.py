@@ -250,6 +250,7 @@ def grid_of(source: Source, columns: Mapping[str, str], reading: Reading) -> Gri
     _diverge(source, columns, reading, table, notes, axis)
     table = _seeds(source, columns, table, notes, rounded)
     kept = len(table)
+    table = _grouped(table, notes)
     grid_cells: tuple[DecayCell, ...] = ()
     at: float | None = None
     keys = [*sizes]
@@ -498,17 +499,20 @@ def _seeds(
         table["seed"] = table.groupby(cell).cumcount()
     if len(table) < before:
         notes.append(f"{before - len(table)} rows stand there twice and are counted once")
-    counts = table.groupby(cell)["loss"].transform("size")
-    if int(counts.max()) > MOST_SEEDS:
-        notes.append(
-            f"up to {int(counts.max())} runs a cell: averaged in {MOST_SEEDS} groups, whose means "
-            "are judged as runs"
-        )
-        table["seed"] %= MOST_SEEDS
-        return table.groupby([*cell, "seed"], as_index=False).agg(
-            {"loss": "mean", "planned": "first"}
-        )
     return table
+
+
+def _grouped(table: Any, notes: list[str]) -> Any:
+    """With the means of `MOST_SEEDS` groups where a cell has more runs than that."""
+    cell = [column for column in table.columns if column not in ("loss", "planned", "seed")]
+    most = int(table.groupby(cell)["loss"].size().max())
+    if most <= MOST_SEEDS:
+        return table
+    notes.append(
+        f"up to {most} runs a cell: averaged in {MOST_SEEDS} groups, whose means are judged as runs"
+    )
+    table["seed"] %= MOST_SEEDS
+    return table.groupby([*cell, "seed"], as_index=False).agg({"loss": "mean", "planned": "first"})
 
 
 def _size_maker(axis: str, keys: Sequence[str]) -> MakeSize:

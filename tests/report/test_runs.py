@@ -1,0 +1,61 @@
+"""A validation's runs as a table: judged from it, the verdict is the same to the last digit."""
+
+from __future__ import annotations
+
+import csv
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import sweeper
+from sweeper.errors import BadInput
+from sweeper.records import to_json
+from sweeper.report.runs import runs_of, write_runs
+from sweeper.verdict.judge import judge_ladder
+from sweeper.verdict.ladder import LadderRule
+from tests.verdict.curves import BASE, Valley
+
+
+def test_written_and_judged_again_a_verdict_is_the_same(tmp_path: Path) -> None:
+    rule = LadderRule(widths=(16, 32, 64), max_shift=0.7)
+    sizes = [replace(BASE, width=width) for width in rule.widths]
+    valleys = [
+        Valley(optimum=place, noise=0.01, number=number, edge=1.1)
+        for number, place in enumerate((0.13, 0.0, -0.21))
+    ]
+    curves = [v.curve(size, rule) for v, size in zip(valleys, sizes, strict=True)]
+    verdict = judge_ladder("width", curves, 0.3, BASE, rule)
+    record = {
+        "hyperparameter": "eta",
+        "transferred_log2_eta": 0.3,
+        "axes": [to_json(verdict)],
+        "curves": [
+            {
+                **to_json(curve.size),
+                "points": [
+                    {"log2_eta": eta, "losses": list(to_json(losses))}
+                    for eta, losses in sorted(curve.losses.items())
+                ],
+            }
+            for curve in curves
+        ],
+    }
+    settings = {"study": "mine", "parameterization": "mup"}
+    settings |= {"transfer.max_shift": rule.max_shift, "transfer.step": rule.step}
+    rows = runs_of(record, settings)
+    assert any(np.isinf(row["loss"]) for row in rows)
+    with (tmp_path / "runs.csv").open("w") as file:
+        writer = csv.DictWriter(file, list(rows[0]))
+        writer.writeheader()
+        writer.writerows(rows)
+    judged = sweeper.judge(tmp_path / "runs.csv")
+    (again,) = judged.record["axes"]
+    assert again == to_json(verdict) and judged.judged.study == "mine"
+
+
+def test_a_study_without_a_validation_has_no_runs_to_write(tmp_path: Path) -> None:
+    with pytest.raises(BadInput):
+        write_runs(tmp_path, tmp_path / "runs.csv")
+    assert not (tmp_path / "runs.csv").exists()
