@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+from collections.abc import Mapping
 from io import StringIO
 from pathlib import Path
 from typing import Any
@@ -10,8 +11,9 @@ from typing import Any
 import yaml  # type: ignore[import-untyped]
 
 from sweeper.errors import BadInput
-from sweeper.files import try_json, write_atomically
-from sweeper.report.documents import Document, is_curve_of, planned_value
+from sweeper.files import read_json, try_json, write_atomically
+from sweeper.records import from_json
+from sweeper.report.documents import READ_ERRORS, Validation
 from sweeper.verdict.ladder import LADDER_AXES
 
 RULE = ("seeds", "step", "span", "extend", "max_shift", "max_loss_gap", "correct")
@@ -28,13 +30,16 @@ def write_runs(folder: Path, path: Path) -> int:
     records = sorted(
         (folder / "transfer").glob("*/validation.json"), key=lambda one: one.stat().st_mtime_ns
     )
-    record = try_json(records[-1]) if records else {}
-    if not record.get("curves"):
+    try:
+        validation = from_json(Validation, read_json(records[-1])) if records else None
+    except (OSError, *READ_ERRORS) as error:
+        raise BadInput(f"{records[-1]} cannot be read ({error}): validate again") from error
+    if validation is None or not validation.curves:
         raise BadInput(
             f"{folder.name} has no validation whose runs could be written: "
             f"sweeper transfer --study {folder.name} --to-width N --validate makes one"
         )
-    rows = runs_of(record, _settings(folder))
+    rows = runs_of(validation, _settings(folder))
     text = StringIO()
     writer = csv.DictWriter(text, list(rows[0]), lineterminator="\n")
     writer.writeheader()
@@ -43,26 +48,24 @@ def write_runs(folder: Path, path: Path) -> int:
     return len(rows)
 
 
-def runs_of(record: Document, settings: Document) -> list[dict[str, Any]]:
-    """A row a run of a validation's `record`, each with the study's `settings`."""
-    sizes = [size for axis in record["axes"] for size in axis["sizes"]]
+def runs_of(validation: Validation, settings: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """A row a run of a validation, each with the study's `settings`."""
+    bases = {size.size for verdict in validation.axes for size in verdict.sizes if size.is_base}
     rows = []
-    for curve in record["curves"]:
-        known = next((size for size in sizes if is_curve_of(size["size"], curve)), {})
-        shared = {key: curve[key] for key in LADDER_AXES if curve.get(key)}
-        shared["base"] = bool(known.get("is_base"))
-        shared["transferred_log2_eta"] = planned_value(record)
-        shared["planned_log2"] = float(known.get("planned_log2") or 0.0)
-        for point in curve["points"]:
-            value = float(point["log2_eta"])
-            for seed, loss in enumerate(point["losses"]):
+    for curve in validation.curves:
+        sizes = {key: size for key in LADDER_AXES if (size := getattr(curve.size, key))}
+        for value, losses in sorted(curve.losses.items()):
+            for seed, loss in enumerate(losses):
                 rows.append(
                     {
-                        **shared,
+                        **sizes,
+                        "base": curve.size in bases,
+                        "transferred_log2_eta": validation.planned_log2,
+                        "planned_log2": curve.planned_log2,
                         "log2_eta": value,
                         "eta": 2.0**value,
                         "seed": seed,
-                        "loss": float(loss),
+                        "loss": loss,
                         **settings,
                     }
                 )

@@ -12,6 +12,7 @@ import pytest
 import sweeper
 from sweeper.errors import BadInput
 from sweeper.records import to_json
+from sweeper.report.documents import Validation
 from sweeper.report.runs import runs_of, write_runs
 from sweeper.verdict.judge import judge_ladder
 from sweeper.verdict.ladder import LadderRule
@@ -27,24 +28,10 @@ def test_written_and_judged_again_a_verdict_is_the_same(tmp_path: Path) -> None:
     ]
     curves = [v.curve(size, rule) for v, size in zip(valleys, sizes, strict=True)]
     verdict = judge_ladder("width", curves, 0.3, BASE, rule)
-    record = {
-        "hyperparameter": "eta",
-        "transferred_log2_eta": 0.3,
-        "axes": [to_json(verdict)],
-        "curves": [
-            {
-                **to_json(curve.size),
-                "points": [
-                    {"log2_eta": eta, "losses": list(to_json(losses))}
-                    for eta, losses in sorted(curve.losses.items())
-                ],
-            }
-            for curve in curves
-        ],
-    }
+    validation = Validation(planned_log2=0.3, axes=(verdict,), curves=tuple(curves))
     settings = {"study": "mine", "parameterization": "mup"}
     settings |= {"transfer.max_shift": rule.max_shift, "transfer.step": rule.step}
-    rows = runs_of(record, settings)
+    rows = runs_of(validation, settings)
     assert any(np.isinf(row["loss"]) for row in rows)
     with (tmp_path / "runs.csv").open("w") as file:
         writer = csv.DictWriter(file, list(rows[0]))
