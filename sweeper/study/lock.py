@@ -178,8 +178,9 @@ def check_links(folder: Path) -> None:
     """BadInput for a link in the study in `folder` that leads out of it.
 
     A study from elsewhere may have one in the place of any file: its lock, which is emptied at the
-    end of a search, could be another file of this user's. The folder itself may be a link, and in
-    `trials` commands make links as they like.
+    end of a search, could be another file of this user's. The folder itself may be a link, in
+    `trials` commands make links as they like, and in `wandb` W&B does, to its own cache: there
+    nothing of ours is written.
     """
     home = folder.resolve()
     for place, folders, names in os.walk(folder):
@@ -193,8 +194,8 @@ def check_links(folder: Path) -> None:
                     f"{path} is a link that leads out of the study, to {target}: put the file or "
                     "the folder itself there, or remove the link"
                 )
-        if Path(place) == folder and "trials" in folders:
-            folders.remove("trials")
+        if Path(place) == folder:
+            folders[:] = [name for name in folders if name not in ("trials", "wandb")]
 
 
 def live_holder(folder: Path) -> Holder | None:
