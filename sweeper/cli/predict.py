@@ -327,6 +327,7 @@ def _report(prediction: Prediction, runs: Runs, folder: Path, output: Output) ->
     places = write_prediction(prediction, runs, rungs, folder)
     for line in reasons_text(prediction):
         output.say(line)
+    output.notes(prediction.notes)
     if strays := prediction.inputs.strays:
         output.notes([f"far off the law, and counted less: {', '.join(strays)}"])
     output.say(f"SHA-256 of prediction.json: {prediction.sha256}")

@@ -147,6 +147,7 @@ class Prediction:
     choice: SizeChoice | None = None
     hours: float | None = None
     curve: tuple[Point, ...] = ()
+    notes: tuple[str, ...] = ()
     settle: tuple[Proposed, ...] = ()
     settle_flops: float = 0.0
     versions: Mapping[str, str] = field(default_factory=dict)
@@ -295,6 +296,7 @@ def predict_runs(
         if aim and question.flops_per_second
         else None,
         curve=_curve(law, aim),
+        notes=tuple(_far(runs, aim)),
         settle=settle,
         settle_flops=sum(run.flops for run in settle),
         versions={
@@ -452,6 +454,22 @@ def _reasons(
             f"from {loss.low:.4f} to {loss.high:.4f}"
         )
     return reasons
+
+
+def _far(runs: Runs, aim: Target | None) -> list[str]:
+    """What no interval holds: that the law goes on as far as it is asked to."""
+    if aim is None:
+        return []
+    span = float(runs.flops.max() / runs.flops.min())
+    if aim.beyond > max(span, 2.0):
+        return [
+            f"the run is {aim.beyond:.3g} times the compute of the largest, and the runs span a "
+            f"factor of {span:.3g} alone: that the law goes on so far is an assumption, which no "
+            "interval holds"
+        ]
+    if aim.flops < 0.5 * float(runs.flops.min()):
+        return ["the run is smaller than all that were measured: laws bend there"]
+    return []
 
 
 def _next_rung(law: LossLaw, rungs: Rungs) -> tuple[Proposed, ...]:

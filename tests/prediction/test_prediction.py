@@ -66,6 +66,14 @@ def test_the_interval_grows_with_the_distance() -> None:
     assert widths == sorted(widths)
 
 
+def test_how_far_a_law_is_carried_is_said() -> None:
+    assert not predicted(surface(), to_params=1.2e9, to_tokens=1.6e10).notes
+    (far,) = predicted(surface(), to_params=1e13, to_tokens=1e14).notes
+    assert "no interval" in far
+    (small,) = predicted(surface(), to_params=1e5, to_tokens=1e7).notes
+    assert "smaller" in small
+
+
 def test_a_budget_has_its_best_size_and_a_valley() -> None:
     made = predicted(surface(5, 5), flops=1e21)
     scale = (0.34 * 406.4 / (0.28 * 410.7)) ** (1 / 0.62)
