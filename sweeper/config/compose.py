@@ -46,6 +46,11 @@ from sweeper.trial import FORMAT
 
 Tree = dict[str, Any]
 
+OmegaConf.register_new_resolver(
+    "aligned", lambda alignment, end: 0 if alignment is None else end, replace=True
+)
+"""The end of a gamma's range: where a learning rate has no rule of width, its constant is kept."""
+
 RENAMED = {"transfer.max_regret": "transfer.max_loss_gap"}
 """Keys that had another name: studies keep the old one, a command line is told the new one."""
 
@@ -204,7 +209,8 @@ def _for_hydra(text: str) -> str:
     said of any model need not be in its config, which Hydra wants ++ for.
     """
     text = literal_metric(re.sub(r"^study=(?!\{)", "study.name=", text))
-    return re.sub(rf"^(?=model\.({'|'.join(RULE_KEYS)})=)", "++", text)
+    of_model = rf"model\.({'|'.join(RULE_KEYS)})="
+    return re.sub(rf"^(?={of_model}|parameterization\.groups[=.])", "++", text)
 
 
 def parse_overrides(overrides: Sequence[str], typed: Sequence[str] = ()) -> list[Override]:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import MISSING, asdict, dataclass, fields, is_dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -29,7 +29,8 @@ from sweeper.launch.runner import RunnerSettings
 from sweeper.laws.law import Law
 from sweeper.models.fp8 import Fp8
 from sweeper.records import call_checked, user_code
-from sweeper.registry import TARGET, build_plugin, plugin_name, with_names
+from sweeper.registry import TARGET, build_plugin, import_plugin, plugin_name, with_names
+from sweeper.scaling.gamma import GAMMAS, check_names, group_gammas, groups_of
 from sweeper.scaling.spec import RULE_KEYS, Parameterization, with_layer
 from sweeper.search.fresh import FreshSeeds
 from sweeper.search.strategy import FRESH_SEEDS, Strategy, chosen_axes
@@ -314,7 +315,8 @@ def _with_possible_ladders(settings: Settings) -> Settings:
 def read_space(parameterization: Mapping[str, Any], optional_names: Sequence[str]) -> Space:
     """The search space of a parameterization's config: every hyperparameter it has, no other.
 
-    `optional_names`, factors on settings of the training, may be in any space and need not be.
+    Gammas, and `optional_names`, factors on settings of the training, may be in any space and need
+    not be; the gamma of a group that the configuration names must.
     `parameterization=own` has no hyperparameters: there the user names them, the learning rate eta
     first, and an axis may be a list of choices.
     """
@@ -322,7 +324,14 @@ def read_space(parameterization: Mapping[str, Any], optional_names: Sequence[str
     if not isinstance(space, Mapping):
         raise ConfigError("space", space, "a mapping from hyperparameter to {low, high, default}")
     config = {key: value for key, value in parameterization.items() if key != "space"}
-    required = checked_plugin(config, Parameterization).hyperparameters
+    rules = checked_plugin(config, Parameterization)
+    check_names(groups_of(rules))
+    for group, name in zip(groups_of(rules), group_gammas(rules), strict=True):
+        if space.get(name) is None:
+            allowed = f"an axis of the group {group}: "
+            allowed += f"'+parameterization.space.{name}={{low: -3, high: 3, default: 0}}'"
+            raise ConfigError(f"space.{name}", None, allowed)
+    required = rules.hyperparameters
     named_by_user = not required
     if named_by_user:
         for name in space:
@@ -332,6 +341,9 @@ def read_space(parameterization: Mapping[str, Any], optional_names: Sequence[str
             allowed = "eta among them: here that is the learning rate"
             raise ConfigError("space", sorted(space), allowed)
         required = ("eta", *(name for name in space if name != "eta"))
+    else:
+        required = (*required, *group_gammas(rules))
+        optional_names = (*GAMMAS, *optional_names)
     choices = (*required, *optional_names)
     for name in space:
         if name not in choices:
@@ -391,6 +403,18 @@ class StudySettings:
             raise ConfigError("storage", redact(self.storage), allowed)
 
 
+def defaults_left_out(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Fields of a plugin that JSON names only where they are set, at their defaults."""
+    kind = import_plugin(config.get(TARGET))
+    if not is_dataclass(kind):
+        return {}
+    return {
+        field.name: field.default if field.default_factory is MISSING else field.default_factory()
+        for field in fields(kind)
+        if field.metadata.get("written_if_set")
+    }
+
+
 @dataclass(frozen=True, kw_only=True)
 class Settings:
     """One command's configuration. `raw` is the resolved tree that it was read from.
@@ -441,12 +465,15 @@ class Settings:
         config = with_names(group, self.raw[group])
         non_arguments = {"parameterization": ("space",), "model": ("width", "depth")}
         omitted = (TARGET, *non_arguments.get(group, ()))
-        # Rules that say nothing are left out: a key that was never given is no other trial.
+        # What says nothing is left out: a key that was never given, or that came later, is no other
+        # trial.
         rules = RULE_KEYS if group == "model" else ()
+        silent = defaults_left_out(self.raw[group]) if group == "parameterization" else {}
         arguments = {
             key: value
             for key, value in config.items()
             if key not in omitted and (value or key not in rules)
+            if key not in silent or value != silent[key]
         }
         return PluginSpec(name=str(config.get(TARGET)), arguments=arguments)
 

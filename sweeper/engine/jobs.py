@@ -352,6 +352,8 @@ TrialCount = int | Literal["auto"]
 
 MEASURING_PAYS = 60.0
 """Seconds of work in one process above which it is worth measuring whether several are faster."""
+LONG_STEP = 2e10
+"""FLOPs that take a processor about a second."""
 MIN_GAIN = 1.05
 """Several processes must be so much faster than one."""
 UNMEASURED_SIZE = 16
@@ -434,7 +436,19 @@ def split(trials: Sequence[object], size: int) -> list[slice]:
 def measure_here(
     trials: tuple[Trial, ...], corpus: Corpus, device: str, size: TrialCount
 ) -> tuple[int, float]:
-    """How many trials to batch and seconds of a trial's step; measured once for a spec."""
+    """How many trials to batch and seconds of a trial's step; measured once for a spec.
+
+    Where a step alone takes a processor seconds, one of fewer examples is timed in its place: it
+    is all matrix products, whose time goes as the examples, and batching gains nothing.
+    """
+    train, alone = trials[0].spec.train, prepare(trials[0].spec)
+    fewer = int(train.batch_size * LONG_STEP / (alone.flops() / train.steps))
+    if device == "cpu" and fewer < train.batch_size:
+        few = replace(train, batch_size=max(1, fewer), accumulate=1)
+        trial = replace(trials[0], spec=replace(trials[0].spec, train=few))
+        part = BatchedTrials(trials=(trial,), corpus=corpus)
+        seconds = step_seconds(part, device, steps=1) * train.batch_size / few.batch_size
+        return 1 if size == "auto" else size, seconds
     if size != "auto":
         part = BatchedTrials(trials=trials[:size], corpus=corpus)
         return size, step_seconds(part, device) / len(part.trials)

@@ -12,9 +12,10 @@ from torch import nn
 from sweeper.classifier.operations import apply_scales
 from sweeper.engine.architecture import Architecture, architecture, build_model, build_named
 from sweeper.engine.optimizers.optimizer import Optimizer
-from sweeper.errors import ConfigError
+from sweeper.errors import ConfigError, key_prefix
 from sweeper.models.initial_values import hold_padding
 from sweeper.registry import TARGET
+from sweeper.scaling.gamma import GAMMAS, group_gammas, groups_of, in_groups
 from sweeper.scaling.prescription import (
     SETTING_FACTORS,
     AbsorbedParam,
@@ -183,7 +184,7 @@ class PreparedSpec:
         ]
 
     def dead_hyperparameters(self) -> list[str]:
-        """Hyperparameters of the parameterization that change nothing in this model."""
+        """The parameterization's hyperparameters, and gammas, that change nothing in this model."""
 
         # 2 in place of 1, one at a time: what is left as it was has no place in this model.
         def trained(**changed: float) -> object:
@@ -191,9 +192,9 @@ class PreparedSpec:
             return self.trained_with(hps), self.buffers(hps)
 
         ones = trained()
-        return [
-            name for name in self.parameterization.hyperparameters if trained(**{name: 2.0}) == ones
-        ]
+        rules = self.parameterization
+        names = dict.fromkeys((*rules.hyperparameters, *GAMMAS, *group_gammas(rules)))
+        return [name for name in names if trained(**{name: 2.0}) == ones]
 
     def parameters(self) -> int:
         """Number of weights of one trial."""
@@ -243,9 +244,11 @@ def prepare(spec: TrialSpec) -> PreparedSpec:
     """Build and classify what `spec` describes; ConfigError names the key that is refused."""
     parameterization: Parameterization = build_named("parameterization", spec.parameterization)
     optimizer: Optimizer = build_named("optimizer", spec.optimizer)
-    prepared = PreparedSpec(
-        spec, parameterization, optimizer, architecture(spec, parameterization.unit_scaled)
-    )
+    read = architecture(spec, parameterization.unit_scaled)
+    if groups := groups_of(parameterization):
+        with key_prefix("parameterization"):
+            read = replace(read, specs=in_groups(read.specs, groups))
+    prepared = PreparedSpec(spec, parameterization, optimizer, read)
     check_update(spec.parameterization.name, parameterization, optimizer, prepared.trained_specs)
     # A factor on the logits of a tied head, which nothing in the model can take, is told now, too.
     ones = prepared.complete(PlainHps({}))

@@ -46,6 +46,7 @@ class Explained:
     def to_json(self) -> dict[str, Any]:
         """One flat record: the target's numbers, and the base's under "base"."""
         parameter = asdict(self.parameter)
+        parameter.pop("lr_exponent")  # it is c
         target = parameter.pop("target")
         target.pop("backward_multiplier")
         base = parameter.pop("base")

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from math import log
 from pathlib import Path
 from textwrap import wrap
 from typing import TYPE_CHECKING, Any
@@ -16,6 +17,7 @@ from sweeper.files import read_json, write_json
 from sweeper.laws.law import AppliedLaw
 from sweeper.plan.factors import PlannedFactor, ask, needs, planned_factors
 from sweeper.records import WRITTEN_IF_SET, Build, from_json
+from sweeper.scaling.gamma import gamma
 from sweeper.scaling.prescription import (
     SETTING_FACTORS,
     AbsorbedParam,
@@ -163,7 +165,9 @@ class PlannedParameter:
     """A parameter of the target model: what it is, and its numbers at base and at target.
 
     `init` is a `ParamSpec`'s, and `update` is how the optimizer's updates of it scale; see
-    `scaling.spec.Update`. What is `frozen` is neither drawn nor trained.
+    `scaling.spec.Update`. What is `frozen` is neither drawn nor trained. Learning rates are
+    eta * gamma * m^-c, m being the growth of the width: `gamma` is the constant of the layer type
+    and group, `lr_exponent` is c, None where the target is as wide as the base.
     """
 
     name: str
@@ -177,6 +181,8 @@ class PlannedParameter:
     base: Prescription
     update: str = Update.SIGN
     frozen: bool = False
+    gamma: float = field(default=1.0, metadata=WRITTEN_IF_SET)
+    lr_exponent: float | None = field(default=None, metadata=WRITTEN_IF_SET)
 
     def absorbed(self) -> AbsorbedParam:
         """The target's settings with the multiplier absorbed by init, learning rate and eps."""
@@ -437,7 +443,8 @@ def plan_of(
     # eta at the target: the one that was tuned, unless a law changes it for another batch or
     # horizon. The width is in no hyperparameter, but in every parameter's own factors.
     tuned, hps = hps, _lawful(hps, law)
-    parameters = tuple(_planned(spec, rules, hps, tuned) for spec in model.specs)
+    growth = target.width / base.width
+    parameters = tuple(_planned(spec, rules, hps, tuned, growth) for spec in model.specs)
     answers = ask(rules.parameterization, hps, model, (target.depth, base.depth))
     return TransferPlan(
         base=base,
@@ -463,10 +470,17 @@ def plan_of(
     )
 
 
-def _planned(spec: ParamSpec, rules: Rules, hps: PlainHps, tuned: PlainHps) -> PlannedParameter:
+def _planned(
+    spec: ParamSpec, rules: Rules, hps: PlainHps, tuned: PlainHps, growth: float
+) -> PlannedParameter:
     def prescribed(spec: ParamSpec, hps: PlainHps) -> Prescription:
         return prescription_of(spec, rules.parameterization, rules.optimizer, hps)
 
+    target, exponent = prescribed(spec, hps), None
+    if growth != 1:
+        # At the target's depth and with its hyperparameters, so that the width alone differs.
+        narrow = prescribed(replace(spec.at_base(), depth=spec.depth), hps)
+        exponent = round(-log(target.lr / narrow.lr) / log(growth), 6) + 0.0
     return PlannedParameter(
         name=spec.name,
         role=str(spec.role),
@@ -476,8 +490,10 @@ def _planned(spec: ParamSpec, rules: Rules, hps: PlainHps, tuned: PlainHps) -> P
         fan_in=spec.fan_in,
         fan_out=spec.fan_out,
         # A law's change belongs to the target's run: the base was trained with what was tuned.
-        target=prescribed(spec, hps),
+        target=target,
         base=prescribed(spec.at_base(), tuned),
         update=rules.optimizer.kind(spec),
         frozen=spec.frozen,
+        gamma=gamma(spec, hps),
+        lr_exponent=exponent,
     )

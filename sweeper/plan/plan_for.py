@@ -20,10 +20,11 @@ from sweeper.classifier.trace import Tracer
 from sweeper.engine.architecture import read_model
 from sweeper.engine.optimizers.optimizer import Optimizer
 from sweeper.engine.prepare import check_update
-from sweeper.errors import BadInput, ConfigError, suggest
+from sweeper.errors import BadInput, ConfigError, key_prefix, suggest
 from sweeper.laws.law import AppliedLaw, Law, NoLaw, Scale, ask, decay_notes
 from sweeper.models.initial_values import special_parameters
 from sweeper.plan.plan import Rules, TransferPlan, plan_of
+from sweeper.records import to_json
 from sweeper.registry import (
     TARGET,
     build_plugin,
@@ -33,6 +34,7 @@ from sweeper.registry import (
     with_names,
     with_targets,
 )
+from sweeper.scaling.gamma import GAMMAS, group_gammas, groups_of, in_groups
 from sweeper.scaling.prescription import SETTING_FACTORS
 from sweeper.scaling.spec import DEPTH_NAME, ModelRules, Parameterization, ParamSpec, Role
 from sweeper.trial import SCHEDULE_HPS, PlainHps, PluginSpec
@@ -187,6 +189,9 @@ def plan_for(
         special,
         must_run=False,
     )
+    if groups := groups_of(rules.parameterization):
+        with key_prefix("parameterization"):
+            model = replace(model, specs=in_groups(model.specs, groups))
     trained = [spec for spec in model.specs if not spec.frozen]
     name = rules.parameterization_spec.name
     check_update(name, rules.parameterization, rules.optimizer, trained)
@@ -302,15 +307,16 @@ def _described(key: str, group: str, plugin: object, protocol: type) -> PluginSp
         allowed = f"a name, a mapping with options, or an object; this has no {', '.join(lacking)}"
         raise ConfigError(key, plugin, allowed)
     kind = type(plugin)
-    arguments = asdict(plugin) if is_dataclass(plugin) else {}  # type: ignore[arg-type]
+    arguments = to_json(plugin) if is_dataclass(plugin) else {}
     name = plugin_name(group, f"{kind.__module__}.{kind.__qualname__}")
     return PluginSpec(name=name, arguments=arguments)
 
 
 def _hyperparameters(rules: Rules, hps: Mapping[str, float]) -> PlainHps:
     """All of them in order; ConfigError for unknown, missing and impossible ones."""
-    required = rules.parameterization.hyperparameters
-    optional = (*SETTING_FACTORS, *SCHEDULE_HPS, *rules.optimizer.hyperparameters)
+    of_groups = group_gammas(rules.parameterization)
+    required = (*rules.parameterization.hyperparameters, *of_groups)
+    optional = (*GAMMAS, *SETTING_FACTORS, *SCHEDULE_HPS, *rules.optimizer.hyperparameters)
     for name, value in hps.items():
         key = f"hps[{name!r}]"
         if name not in (*required, *optional):

@@ -93,6 +93,7 @@ def grouped(parameters: Sequence[PlannedParameter]) -> list[tuple[str, PlannedPa
             planned.shape,
             planned.base,
             planned.target,
+            planned.gamma,
         ),
     )
 
@@ -242,6 +243,10 @@ def plan(console: Console, plan: TransferPlan, *, deep: bool = True) -> None:
             paragraph(console, f"- {need}")
 
 
+GAMMA_LEGEND = (
+    "The learning rate is eta, times gamma, times what goes as m^-c, m being the growth of the "
+    "width."
+)
 NUMBERS = {
     "init_std": Column("init std", form=".3g"),
     "multiplier": Column("multiplier", form=".3g"),
@@ -253,13 +258,19 @@ NUMBERS = {
 
 
 def plan_table(plan: TransferPlan) -> Table:
-    """A row for parameters alike: on the terminal the target's numbers, on the page both sizes'."""
+    """A row for parameters alike: on the terminal the target's numbers, on the page both sizes'.
+
+    Where a gamma is not 1, it stands with the exponent beside their product, the learning rate.
+    """
+    has_gammas = any(parameter.gamma != 1 for parameter in plan.parameters)
     columns = [
         Column("parameter", left=True),
         Column("role", left=True, importance=1),
         Column("shape", importance=0),
         *NUMBERS.values(),
     ]
+    if has_gammas:
+        columns += [Column("gamma", form=".3g"), Column("c", form="g")]
     table = Table(f"Plan for {plan.target} (tuned at {plan.base})", columns)
     for names, parameter in grouped(plan.parameters):
         shapes = ("x".join(map(str, shape)) for shape in (parameter.base_shape, parameter.shape))
@@ -269,7 +280,11 @@ def plan_table(plan: TransferPlan) -> Table:
             numbers.append(Cell(Change(base=base, target=target), short(target)))
         numbers[0] = _start(parameter) or numbers[0]
         base_shape, shape = shapes
+        if has_gammas:
+            numbers += [parameter.gamma, parameter.lr_exponent]
         table.add(names, role_name(parameter.role), Change(base=base_shape, target=shape), *numbers)
+    if has_gammas:
+        table.legend = [GAMMA_LEGEND]
     return table
 
 
@@ -284,6 +299,8 @@ def explanation(console: Console, plan: TransferPlan, rows: Sequence[Explained])
     """Every parameter with its exponents and its numbers, the base's above the target's."""
     columns = [Column("parameter", left=True), Column("fan in/out", importance=0)]
     columns += [Column(name, form="g") for name in "abc"]
+    has_gammas = any(row.parameter.gamma != 1 for row in rows)
+    columns += [Column("gamma", form=".3g")] * has_gammas
     table = Table(
         f"From {plan.base} (upper) to {plan.target} (lower)", [*columns, *NUMBERS.values()]
     )
@@ -299,11 +316,12 @@ def explanation(console: Console, plan: TransferPlan, rows: Sequence[Explained])
         # NUMBERS begins with the init std, in whose place stands what is not drawn.
         numbers[0] = _start(parameter) or numbers[0]
         fans = f"{parameter.fan_in}\n{parameter.fan_out}"
-        table.add(Cell(names, f"{names}\n  {role}"), fans, row.a, row.b, row.c, *numbers)
+        gamma = [parameter.gamma] * has_gammas
+        table.add(Cell(names, f"{names}\n  {role}"), fans, row.a, row.b, row.c, *gamma, *numbers)
         table.end_section()
     table.legend = [
         "With m the growth of the width: multiplier m^-a, init std m^-b, learning rate m^-c."
-    ]
+    ] + [GAMMA_LEGEND] * has_gammas
     table.remarks = [
         *(f"{role} ({', '.join(names)}): {why}" for (role, why), names in reasons.items()),
         *(f"a plain model needs: {need}" for need in plan.needs),

@@ -4,6 +4,7 @@
     abc.py                exponents of width: a learning rate's follows from multiplier and init
     relative.py           standard, NTK, muP, mean-field: a table of exponents each
     umup.py, spectral.py, effective_theory.py    rules in absolute sizes
+    gamma.py              constants of layer types and groups, under all of them
     prescription.py       factors times eta, eps and decay: the numbers that a parameter trains with
 
 A new parameterization that a table of exponents says is a class in `relative.py`; any other is a

@@ -62,6 +62,11 @@ class EffectiveTheory(BaseParameterization):
         decay = decay_factor(self.decay, hps["eta"], lr, lr)
         return ParamScale(init_std=self.std(spec), lr=lr, eps=eps, weight_decay=decay)
 
+    @property
+    def decay_has_gamma(self) -> bool:
+        """A decay that is `scaled` follows the global learning rate alone (1.94)."""
+        return self.decay == "coupled"
+
     def std(self, spec: ParamSpec) -> float:
         """1/fan-in in variance; n^-(1+s) for the head (footnote 8), 1 for looked-up rows."""
         std = standard_std(spec, spec.fan_in)

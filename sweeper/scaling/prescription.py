@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Protocol
 
+from sweeper.scaling.gamma import gamma
 from sweeper.scaling.spec import Parameterization, ParamScale, ParamSpec, Update
 from sweeper.trial import PlainHps
 
@@ -65,6 +66,11 @@ def prescription_of(
 ) -> Prescription:
     """What `spec` is trained with, given every hyperparameter."""
     scale = parameterization.scale(spec, hps, optimizer.kind(spec))
+    # eta_l = eta gamma_l m^-c_l. A decay that is coupled to the parameter's rate has gamma_l too.
+    constant = gamma(spec, hps)
+    has_gamma = getattr(parameterization, "decay_has_gamma", False)
+    decay = scale.weight_decay * constant if has_gamma else scale.weight_decay
+    scale = replace(scale, lr=scale.lr * constant, weight_decay=decay)
     # A trial's factors on eps and decay are the same for all parameters: no parameterization has to
     # know them.
     factors: Mapping[str, float] = {

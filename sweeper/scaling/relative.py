@@ -27,8 +27,9 @@ from sweeper.scaling.abc import (
     exponents,
     shift,
 )
+from sweeper.scaling.gamma import groups_of
 from sweeper.scaling.spec import (
-    GAMMAS,
+    LAYER_GAMMAS,
     BaseParameterization,
     DepthRule,
     Epsilon,
@@ -40,7 +41,6 @@ from sweeper.scaling.spec import (
     Update,
     base_std,
     decay_factor,
-    gamma,
 )
 from sweeper.trial import PlainHps
 
@@ -51,14 +51,14 @@ class Relative(BaseParameterization):
 
     A subclass names its `ab_exponents`, and may change what the base model is given (`base_scale`)
     and the scale of attention. With m the `width_ratio` of a parameter,
-    `eta_l = eta * gamma_l * m^-c_l` and `eps_l = eps * m^-g_l` (Everett et al., section 4).
+    `eta_l = eta * m^-c_l` and `eps_l = eps * m^-g_l` (Everett et al., section 4), before gammas.
     Without an `alignment` learning rates and epsilon have no rule: c = g = 0.
     """
 
     alignment: Alignment | None = "full"
     epsilon: Epsilon = "scaled"
 
-    hyperparameters: ClassVar[tuple[str, ...]] = ("eta", *GAMMAS)
+    hyperparameters: ClassVar[tuple[str, ...]] = ("eta", *LAYER_GAMMAS)
     relative: ClassVar[bool] = True
 
     def ab_exponents(self) -> ABExponents:
@@ -66,8 +66,8 @@ class Relative(BaseParameterization):
         raise NotImplementedError
 
     def base_scale(self, spec: ParamSpec, hps: PlainHps) -> ParamScale:
-        """At the base: standard init, and the layer type's constant."""
-        return ParamScale(init_std=base_std(spec), lr=gamma(spec, hps))
+        """At the base: standard init."""
+        return ParamScale(init_std=base_std(spec))
 
     def tied_output(self, op: ScaledOp, hps: PlainHps) -> float:
         """1/m over the model's own factor; without an `alignment` there is no rule."""
@@ -186,11 +186,14 @@ class MuP(Relative):
         return MUP if self.convention == "everett" else TENSOR_PROGRAMS
 
     def base_scale(self, spec: ParamSpec, hps: PlainHps) -> ParamScale:
-        """Table 1 of the u-muP paper, row muP, where the base model has the standard init."""
+        """Table 1 of the u-muP paper, row muP, where the base model has the standard init.
+
+        Its eta_emb is one of `gamma.GAMMAS`.
+        """
         std = hps["sigma_init"] * base_std(spec)
         match spec.role:
             case Role.EMBEDDING:
-                return ParamScale(init_std=std, multiplier=hps["alpha_emb"], lr=hps["eta_emb"])
+                return ParamScale(init_std=std, multiplier=hps["alpha_emb"])
             case Role.READOUT:
                 return ParamScale(init_std=std, multiplier=hps["alpha_output"])
         return ParamScale(init_std=std)
@@ -225,7 +228,7 @@ class ScaledEmbedding(BaseParameterization):
     factor: Literal["width", "ratio"] = "width"
     shared: Literal["kept", "over_width"] = "kept"
 
-    hyperparameters: ClassVar[tuple[str, ...]] = ("eta", *GAMMAS)
+    hyperparameters: ClassVar[tuple[str, ...]] = ("eta", *LAYER_GAMMAS)
 
     def scale(self, spec: ParamSpec, hps: PlainHps, update: Update = Update.SIGN) -> ParamScale:
         """As `standard`, but for the learning rate's factor of width.
@@ -245,7 +248,7 @@ class ScaledEmbedding(BaseParameterization):
         # by the growth alone, and at the base is the `coupled` one.
         times_width = spec.role is Role.EMBEDDING and self.factor == "width"
         at_base = spec.base_fan_out * spec.base_groups if times_width else 1
-        lr = gamma(spec, hps) * growth * at_base * depth_lr
+        lr = growth * at_base * depth_lr
         return ParamScale(
             init_std=base_std(spec) * m ** -(0.5 if summed else 0.0),
             lr=lr,
@@ -336,6 +339,16 @@ class Adjusted:
     def unit_scaled(self) -> bool:
         """As the parameterization's."""
         return self.inner.unit_scaled
+
+    @property
+    def groups(self) -> Mapping[str, str]:
+        """The parameterization's."""
+        return groups_of(self.inner)
+
+    @property
+    def decay_has_gamma(self) -> bool:
+        """As the parameterization's."""
+        return getattr(self.inner, "decay_has_gamma", False)
 
     def scale(self, spec: ParamSpec, hps: PlainHps, update: Update = Update.SIGN) -> ParamScale:
         """The parameterization's scales times powers of the width ratio."""

@@ -9,14 +9,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from enum import StrEnum
 from fnmatch import fnmatchcase
 from math import sqrt
 from typing import Annotated, Any, ClassVar, Literal, Protocol
 
 from sweeper.errors import ConfigError, suggest
-from sweeper.records import Bounded, Bounds
+from sweeper.records import WRITTEN_IF_SET, Bounded, Bounds
 from sweeper.trial import PlainHps
 
 
@@ -93,6 +93,8 @@ class ParamSpec:
     # Of an expert's second matrix: its inner width over that of an uncut expert (1 / granularity),
     # of which `base_fan_in` is; 1 of all else.
     inner_growth: float = 1.0
+    # The group of `groups` that it is in, whose constant its learning rate has; see `gamma.py`.
+    group: str = ""
     # A line for people: how it is used, and what to mind.
     note: str = ""
 
@@ -133,8 +135,7 @@ class ParamScale:
 
     The forward pass uses `multiplier * W`, `W ~ N(0, init_std^2)`. The gradient that goes back
     to the layer's input is multiplied by `backward_multiplier` in place of `multiplier` (None:
-    the same). `lr`, `eps` and `weight_decay` are factors on the global ones; `lr` includes every
-    hyperparameter but eta.
+    the same). `lr`, `eps` and `weight_decay` are factors on the global ones, before any gamma.
     """
 
     init_std: float
@@ -268,7 +269,7 @@ def parse_role(pattern: str, role: Role | str) -> Role:
         raise ConfigError(f"roles[{pattern}]", role, suggest(str(role), list(Role))) from None
 
 
-RULE_KEYS = tuple(field.name for field in fields(ModelRules))
+RULE_KEYS = tuple(rule.name for rule in fields(ModelRules))
 """Keys of the group `model` that are no arguments of the model."""
 
 
@@ -281,8 +282,9 @@ DepthRule = Literal["none", "depth_mup", "completep"]
 Decay = Literal["independent", "coupled", "scaled"]
 Epsilon = Literal["fixed", "scaled"]
 
-GAMMAS = ("gamma_embedding", "gamma_hidden", "gamma_readout")
-"""Constants of the layer types (Everett et al., section 4.2), tuned at the base and kept."""
+LAYER_GAMMAS = ("gamma_embedding", "gamma_hidden", "gamma_readout")
+"""Constants of the layer types: hyperparameters that some parameterizations always have. Any space
+may hold them and more, and `scaling.gamma` applies them."""
 
 
 def standard_std(spec: ParamSpec, fan_in: int) -> float:
@@ -304,12 +306,6 @@ def base_std(spec: ParamSpec) -> float:
         # Logits of variance 1/4 in place of 1: the first loss is ln V + 1/8 rather than ln V + 1/2.
         return 0.5 / sqrt(spec.head_init_fan_in)
     return standard_std(spec, spec.base_fan_in)
-
-
-def gamma(spec: ParamSpec, hps: PlainHps) -> float:
-    """The constant of the parameter's layer type; a vector is an embedding, what is fixed has 1."""
-    role = Role.EMBEDDING if spec.role is Role.VECTOR else spec.role
-    return 1.0 if role is Role.FIXED else hps[f"gamma_{role}"]
 
 
 def decay_factor(rule: Decay, eta: float, lr: float, width: float) -> float:
@@ -354,8 +350,15 @@ class BaseParameterization(Bounded):
         float, Bounds(least=0.5, most=1, allowed="from 0.5 (depth-muP) to 1")
     ] = 1.0
     decay: Decay = "independent"
+    # Groups of parameters by patterns of their names, each with a constant of its own: `gamma.py`.
+    groups: Mapping[str, str] = field(default_factory=dict, metadata=WRITTEN_IF_SET)
 
     unit_scaled: ClassVar[bool] = False
+
+    @property
+    def decay_has_gamma(self) -> bool:
+        """Whether the decay is a multiple of the parameter's own learning rate, gamma included."""
+        return self.decay != "independent"
 
     @property
     def branch_exponent(self) -> float | None:

@@ -14,7 +14,7 @@ from typing import ClassVar, Literal
 
 from sweeper.errors import ConfigError
 from sweeper.scaling.spec import (
-    GAMMAS,
+    LAYER_GAMMAS,
     BaseParameterization,
     ParamScale,
     ParamSpec,
@@ -22,7 +22,6 @@ from sweeper.scaling.spec import (
     Update,
     base_std,
     decay_factor,
-    gamma,
     standard_std,
 )
 from sweeper.trial import PlainHps
@@ -88,14 +87,19 @@ class Spectral(BaseParameterization):
 
     rule: Rule = "matched"
 
-    hyperparameters: ClassVar[tuple[str, ...]] = ("eta", *GAMMAS)
+    hyperparameters: ClassVar[tuple[str, ...]] = ("eta", *LAYER_GAMMAS)
 
     def scale(self, spec: ParamSpec, hps: PlainHps, update: Update = Update.SIGN) -> ParamScale:
-        """Eta * gamma_l * rule(d_in, d_out)."""
+        """Eta * rule(d_in, d_out), before gammas."""
         depth_lr, _ = self.depth_factors(spec, update)
-        lr = gamma(spec, hps) * self.lr_factor(spec, update) * depth_lr
+        lr = self.lr_factor(spec, update) * depth_lr
         decay = decay_factor(self.decay, hps["eta"], lr, lr)
         return ParamScale(init_std=standard_std(spec, spec.fan_in), lr=lr, weight_decay=decay)
+
+    @property
+    def decay_has_gamma(self) -> bool:
+        """Under these absolute rules a decay that is `scaled` follows eta alone."""
+        return self.decay == "coupled"
 
     def lr_factor(self, spec: ParamSpec, update: Update) -> float:
         """The rule's factor for a matrix; 1 where nothing is summed."""

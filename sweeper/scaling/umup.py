@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from math import exp, log, sqrt
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 from sweeper.errors import ConfigError
+from sweeper.records import WRITTEN_IF_SET
 from sweeper.scaling.spec import ParamScale, ParamSpec, Role, ScaledOp, Update
 from sweeper.trial import PlainHps
 
@@ -67,10 +69,16 @@ class UMuP:
     """Unit variance of every activation, weight and gradient at initialization, and muP in width.
 
     Absolute rules: no base model enters. `scaled_embedding_lr` switches the paper's rule for
-    the embedding's learning rate (Appendix A.3) off, to show what it does.
+    the embedding's learning rate (A.3) off, to show what it does. `readout_backward` is the
+    fan under the root in the readout's backward multiplier: the paper prints the other one (erratum
+    E9). `groups` are as in `BaseParameterization`.
     """
 
     scaled_embedding_lr: bool = True
+    readout_backward: Literal["fan_out", "fan_in"] = field(
+        default="fan_out", metadata=WRITTEN_IF_SET
+    )
+    groups: Mapping[str, str] = field(default_factory=dict, metadata=WRITTEN_IF_SET)
 
     hyperparameters: ClassVar[tuple[str, ...]] = (
         "eta",
@@ -113,10 +121,9 @@ class UMuP:
             case Role.READOUT:
                 # muP wants 1/fan-in forward. Backward it would leave every gradient of the model
                 # too small; a scale of the whole backward pass is one that Adam does not see.
+                fan = spec.fan_in if self.readout_backward == "fan_in" else spec.fan_out
                 return ParamScale(
-                    init_std=1.0,
-                    multiplier=1 / spec.fan_in,
-                    backward_multiplier=1 / sqrt(spec.fan_out),
+                    init_std=1.0, multiplier=1 / spec.fan_in, backward_multiplier=1 / sqrt(fan)
                 )
         return ParamScale(init_std=1.0, lr=depth)
 

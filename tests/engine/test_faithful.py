@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 import yaml
 
+from sweeper.config.compose import compose_tree
 from sweeper.config.settings import read_space
 from sweeper.data.arrays import Digits
 from sweeper.data.corpus import Corpus
@@ -38,6 +39,8 @@ CALM = 4.0
 def configs(group: str) -> dict[str, dict[str, Any]]:
     """Those of the engine: presets and what commands do by themselves are none."""
     read = {path.stem: yaml.safe_load(path.read_text()) for path in (CONF / group).glob("*.yaml")}
+    if group == "parameterization":  # ends of ranges may be interpolations
+        read = {name: compose_tree([f"{group}={name}"])[group] for name in read}
     return {name: config for name, config in read.items() if "_target_" in config and name != "own"}
 
 

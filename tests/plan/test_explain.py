@@ -74,7 +74,7 @@ def test_every_field_of_the_document(capsys: pytest.CaptureFixture[str]) -> None
     numbers = {"init_std", "multiplier", "lr", "eps", "weight_decay"}
     assert isinstance(base, dict) and base.keys() == numbers
     facts = {"name", "role", "init", "shape", "base_shape", "fan_in", "fan_out"}
-    facts |= {"update", "frozen", "why"}
+    facts |= {"update", "frozen", "gamma", "why"}
     assert row.keys() == facts | numbers | {"a", "b", "c"}
     assert (row["role"], row["fan_in"], row["shape"]) == ("hidden", 176, [64, 176])
     assert row["lr"] == pytest.approx(base["lr"] / 2 / 2**0.5)

@@ -17,6 +17,7 @@ from sweeper.errors import ConfigError
 from sweeper.models.initial_values import normal
 from sweeper.plan.plan import PlannedParameter, TransferPlan, make_plan
 from sweeper.registry import plugins
+from sweeper.scaling.gamma import gamma
 from sweeper.trial import Log2Hps, Trial, TrialSpec, plain
 from sweeper.verdict.ladder import Size
 from tests.engine.tiny_trials import corpus, tree
@@ -123,6 +124,7 @@ def test_the_plan_s_numbers_are_the_parameterization_s_times_what_they_scale(
         scale, target = prepared.parameterization.scale(param, hps), parameter.target
         eps = optimizer["eps"] * hps["eps"] * scale.eps
         decay = optimizer["weight_decay"] * hps["weight_decay"] * scale.weight_decay
-        assert target.lr == pytest.approx(hps["eta"] * scale.lr, rel=1e-12, abs=0)
+        lr = hps["eta"] * gamma(param, hps) * scale.lr
+        assert target.lr == pytest.approx(lr, rel=1e-12, abs=0)
         assert target.eps == pytest.approx(eps, rel=1e-12, abs=0)
         assert target.weight_decay == pytest.approx(decay, rel=1e-12, abs=0)

@@ -6,15 +6,14 @@ import copy
 import dataclasses
 import math
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sweeper.classifier.classify import scaled_ops, specs_between
+from sweeper.config.compose import compose_tree
 from sweeper.config.settings import read_space
 from sweeper.models.llama import Llama
 from sweeper.registry import build_plugin, plugins
@@ -23,13 +22,12 @@ from sweeper.scaling.spec import ParamScale, ParamSpec, Role, Update, standard_s
 from sweeper.trial import defaults
 from tests.refusals import refused
 
-CONF = Path(__file__).parents[2] / "conf" / "parameterization"
 NAMES = sorted(set(plugins()["parameterization"]) - {"own", "adjusted"})
 ALIGNED = ("standard", "ntk", "mup", "mean_field")
 
 
 def config(name: str) -> dict[str, Any]:
-    found: dict[str, Any] = yaml.safe_load((CONF / f"{name}.yaml").read_text())
+    found: dict[str, Any] = compose_tree([f"parameterization={name}"])["parameterization"]
     return found
 
 
@@ -79,7 +77,8 @@ def test_it_is_built_from_its_config_and_knows_its_space(name: str) -> None:
     for key, axis in space.items():
         assert axis.low <= axis.default <= axis.high, key
     fields = {field.name for field in dataclasses.fields(parameterization(name))}
-    assert fields == config(name).keys() - {"_target_", "space"}, "the config shows every field"
+    shown = config(name).keys() - {"_target_", "space"} | {"groups"}
+    assert fields == shown, "the config shows every field but what any model may have"
     assert parameterization(name) == type(parameterization(name))(), (
         "the config's values are the class's own"
     )
@@ -161,22 +160,6 @@ def test_abc_parameterizations_have_their_fields(name: str) -> None:
                 for spec in sizes(4):
                     found = made.scale(spec, ones)
                     assert 0 < found.lr < math.inf and found.eps == 1.0
-
-
-@pytest.mark.parametrize("name", ["standard", "ntk", "mean_field"])
-def test_gammas_are_constants_of_their_layers(name: str) -> None:
-    ones = dict.fromkeys(values(name), 1.0)
-    for role, gamma in (
-        (Role.EMBEDDING, "embedding"),
-        (Role.VECTOR, "embedding"),
-        (Role.HIDDEN, "hidden"),
-        (Role.READOUT, "readout"),
-    ):
-        spec = next(s for s in sizes(4) if s.role == role)
-        plain = parameterization(name).scale(spec, ones)
-        tuned = parameterization(name).scale(spec, ones | {f"gamma_{gamma}": 3.0})
-        assert tuned.lr == pytest.approx(3 * plain.lr)
-        assert tuned.init_std == plain.init_std
 
 
 def test_depth_alone_leaves_width_s_factors() -> None:

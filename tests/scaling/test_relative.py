@@ -16,9 +16,11 @@ from mup.optim import MuAdam, MuSGD
 from torch import nn
 
 from sweeper.classifier.classify import specs_between
+from sweeper.engine.optimizers.first_order import AdamW
 from sweeper.errors import ConfigError
 from sweeper.models.llama import Llama
 from sweeper.registry import build_plugin
+from sweeper.scaling.prescription import prescription_of
 from sweeper.scaling.relative import Adjusted, Change, MuP, ScaledEmbedding, Standard
 from sweeper.scaling.spec import DepthRule, ParamSpec, Role, ScaledOp, Update
 from sweeper.trial import PlainHps
@@ -255,7 +257,9 @@ def test_hyperparameters_act_where_their_names_say() -> None:
     values = dict.fromkeys(MuP.hyperparameters, 2.0)
     spec = {s.role: s for s in specs_between(build, base=(16, 1), target=(64, 1))}
     embedding = MuP().scale(spec[Role.EMBEDDING], values)
-    assert (embedding.init_std, embedding.multiplier, embedding.lr) == (2.0, 2.0, 2.0)
+    assert (embedding.init_std, embedding.multiplier, embedding.lr) == (2.0, 2.0, 1.0)
+    rate = prescription_of(spec[Role.EMBEDDING], MuP(), AdamW(), PlainHps(values)).lr
+    assert rate == 2.0 * 2.0, "eta times eta_emb"
     readout = MuP().scale(spec[Role.READOUT], values)
     assert (readout.multiplier, readout.lr) == (2.0 / 4, 1.0)
     assert MuP().scale(spec[Role.HIDDEN], values).lr == pytest.approx(1 / 4)

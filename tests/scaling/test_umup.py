@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from math import sqrt
 
 import pytest
@@ -163,6 +164,8 @@ def test_readout_multipliers() -> None:
         1 / 256,
         1 / sqrt(1000),
     )
+    printed = UMuP(readout_backward="fan_in").scale(spec(Role.READOUT, 1000, 256), DEFAULTS)
+    assert printed == replace(scale, backward_multiplier=1 / sqrt(256))
 
 
 @given(st.sampled_from(list(Role)), st.integers(1, 512), st.integers(1, 512))

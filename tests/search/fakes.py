@@ -12,6 +12,7 @@ from typing import Any
 
 from omegaconf import OmegaConf
 
+from sweeper.config.compose import compose_tree
 from sweeper.laws.law import NoLaw
 from sweeper.search.line import LineRule, LineState, replay_line
 from sweeper.search.strategy import History, Point, Strategy
@@ -30,7 +31,7 @@ def config(path: Path) -> dict[str, Any]:
 
 def space_of(parameterization: str) -> Space:
     """The ranges in `conf/parameterization/`."""
-    found = config(CONF / "parameterization" / f"{parameterization}.yaml")["space"]
+    found = compose_tree([f"parameterization={parameterization}"])["parameterization"]["space"]
     return {name: Axis(**axis) for name, axis in found.items()}
 
 

@@ -1,0 +1,137 @@
+"""Gammas: constants on the learning rates of groups of parameters, under every parameterization.
+
+Everett et al. (arXiv:2407.05872, section 4.2) give every layer type a constant, tuned at the base
+and kept at all widths: `eta_l = eta * gamma_l * m^-c_l`. The power of m is the parameterization's
+and says nothing of the constant before it, so that one factor on what it prescribes serves all of
+them; `prescription.prescription_of` applies it. A parameter's constant is the product of all that
+it belongs to. At 1, log2 0, every one of them changes nothing.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from math import prod
+
+from sweeper.errors import ConfigError
+from sweeper.scaling.spec import (
+    LAYER_GAMMAS,
+    NUMBER,
+    Parameterization,
+    ParamSpec,
+    Role,
+    layer_of,
+    matching,
+)
+from sweeper.trial import PlainHps
+
+GAMMAS = ("eta_emb", *LAYER_GAMMAS, "gamma_norm", "gamma_bias")
+"""Constants that any space may hold. Norms' gains and biases belong to the embedding's layer type,
+as both contract nothing; `gamma_norm` and `gamma_bias` tell them from it, and `eta_emb` tells the
+embedding from them: muP's second learning rate, as a multiple of eta."""
+RELATIVE_DEPTH = re.compile(r"\s*(\d+(?:\.\d+)?)%\s*-\s*(\d+(?:\.\d+)?)%\s*")
+"""A range of layers by their place, such as 0%-25%: of a target that is deeper as well."""
+
+
+def groups_of(parameterization: Parameterization) -> Mapping[str, str]:
+    """Groups that a configuration names, each a pattern; a class of the user's may have none."""
+    groups: Mapping[str, str] = getattr(parameterization, "groups", {})
+    return groups
+
+
+def group_gammas(parameterization: Parameterization) -> tuple[str, ...]:
+    """The constants of `groups_of`, which a space must hold."""
+    return tuple(f"gamma_{name}" for name in groups_of(parameterization))
+
+
+def gamma(spec: ParamSpec, hps: PlainHps) -> float:
+    """The product of the constants of all that the parameter belongs to; those not in `hps` are 1.
+
+    What is fixed, where nothing grows, is of no layer type.
+    """
+    names = [f"gamma_{spec.group}"] if spec.group else []
+    match spec.role:
+        case Role.EMBEDDING:
+            names += ["eta_emb", "gamma_embedding"]
+        case Role.VECTOR:
+            names.append("gamma_embedding")
+        case Role.HIDDEN | Role.READOUT:
+            names.append(f"gamma_{spec.role}")
+    # Where nothing grows, as in a norm over an attention's head, a gain is still a gain.
+    if spec.role is Role.VECTOR or (spec.role is Role.FIXED and len(spec.shape) <= 1):
+        is_bias = spec.init == "zeros" or spec.name.rpartition(".")[2].endswith("bias")
+        names.append("gamma_bias" if is_bias else "gamma_norm")
+    return prod(hps.get(name, 1.0) for name in names)
+
+
+def in_groups(specs: Sequence[ParamSpec], groups: Mapping[str, str]) -> tuple[ParamSpec, ...]:
+    """The specs, each with the group that its name matches.
+
+    A pattern is of whole names, as in 'layers.*.attention.*', or a range of layers by relative
+    depth, as in '0%-25%'. ConfigError for a pattern that matches nothing, and for a parameter that
+    two match.
+    """
+    check_names(groups)
+    found: dict[str, str] = {}
+    for group, pattern in groups.items():
+        key = f"groups.{group}"
+        if place := RELATIVE_DEPTH.fullmatch(pattern):
+            members = _between(specs, *(float(share) / 100 for share in place.groups()))
+            if not members:
+                allowed = "a range with the middle of a layer in it; of L layers they are at "
+                allowed += f"(i + 1/2) / L: {_places_text(specs)}"
+                raise ConfigError(key, pattern, allowed)
+        else:
+            members = matching(key, [pattern], [spec.name for spec in specs])
+        for name in sorted(members):
+            if name in found:
+                allowed = f"no parameter in two groups: {name} is in {found[name]} too"
+                raise ConfigError(key, pattern, allowed)
+            found[name] = group
+    return tuple(replace(s, group=found[s.name]) if s.name in found else s for s in specs)
+
+
+def check_names(groups: Mapping[str, str]) -> None:
+    """ConfigError for a group whose constant has no name, or another's, and for no pattern."""
+    for group, pattern in groups.items():
+        if not (isinstance(group, str) and group.isidentifier()):
+            raise ConfigError("groups", group, "names of letters, digits and underscores")
+        if f"gamma_{group}" in GAMMAS:
+            allowed = f"another name: gamma_{group} is the constant of a layer type"
+            raise ConfigError(f"groups.{group}", pattern, allowed)
+        if not isinstance(pattern, str):
+            allowed = "a pattern of names, such as 'layers.0.*', or of depth, such as '0%-25%'"
+            raise ConfigError(f"groups.{group}", pattern, allowed)
+
+
+def _places(names: Iterable[str]) -> dict[str, float]:
+    """The relative depth of every parameter in a layer: the middle of its layer, from 0 to 1.
+
+    Layers are counted in each stack of its own: an encoder's and a decoder's both go from 0 to 1.
+    """
+    stacks: dict[str, set[int]] = {}
+    inside = [(name, layer) for name in names if (layer := layer_of(name)) is not None]
+    for name, layer in inside:
+        stacks.setdefault(_stack(name), set()).add(int(layer))
+    order = {stack: sorted(layers) for stack, layers in stacks.items()}
+    return {
+        name: (order[_stack(name)].index(int(layer)) + 0.5) / len(order[_stack(name)])
+        for name, layer in inside
+    }
+
+
+def _stack(name: str) -> str:
+    """What stands before the layer's number."""
+    match = NUMBER.search(name)
+    return name[: match.start()] if match else name
+
+
+def _between(specs: Sequence[ParamSpec], low: float, high: float) -> set[str]:
+    places = _places(spec.name for spec in specs)
+    return {name for name, place in places.items() if low <= place < high}
+
+
+def _places_text(specs: Sequence[ParamSpec]) -> str:
+    places = sorted({round(100 * place, 1) for place in _places(s.name for s in specs).values()})
+    return ", ".join(f"{place:g}%" for place in places) or "this model has none"

@@ -1,0 +1,319 @@
+"""Gammas against learning rates worked out by hand, and as nothing at all where they are 1."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from math import sqrt
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from sweeper.classifier.classify import specs_between
+from sweeper.config.settings import read_space
+from sweeper.engine.batched import BatchedRun, BatchedTrials
+from sweeper.engine.optimizers.optimizer import Optimizer
+from sweeper.engine.prepare import prepare
+from sweeper.errors import ConfigError
+from sweeper.plan.plan import TransferPlan, make_plan
+from sweeper.records import from_json, to_json
+from sweeper.registry import build_plugin
+from sweeper.report.console import plan_table
+from sweeper.scaling.gamma import GAMMAS, in_groups
+from sweeper.scaling.prescription import SETTING_FACTORS, prescription_of
+from sweeper.scaling.spec import ParamSpec
+from sweeper.trial import PlainHps, Trial, plain
+from sweeper.verdict.ladder import Size
+from tests.engine.tiny_trials import PARAMETERIZATIONS, corpus, tree
+from tests.engine.tiny_trials import trial as tiny_trial
+from tests.refusals import refused
+from tests.scaling.test_conformance import NAMES, config, parameterization
+from tests.specs import spec_of
+
+TARGETS = {
+    "adamw": "sweeper.engine.optimizers.first_order.AdamW",
+    "sgd": "sweeper.engine.optimizers.first_order.SGD",
+    "muon": "sweeper.engine.optimizers.muon.Muon",
+}
+OPTIMIZERS: dict[str, Optimizer] = {
+    name: build_plugin({"_target_": target}) for name, target in TARGETS.items()
+}
+REFUSED = {("umup", "sgd"), ("spectral", "sgd"), ("spectral_mup", "sgd")}
+REFUSED |= {("standard_embedding", "sgd"), ("standard_embedding", "muon")}
+REFUSED |= {("umup", "muon"), ("effective_theory", "muon")}
+
+
+class Net(nn.Module):
+    """An embedding, two layers with biases and norms, and a head with a bias."""
+
+    def __init__(self, width: int, depth: int) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(50, width)
+        self.layers = nn.ModuleList(
+            nn.Sequential(nn.LayerNorm(width), nn.Linear(width, width)) for _ in range(depth)
+        )
+        self.head = nn.Linear(width, 50)
+
+    seq_len = 8
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        x = self.embedding(tokens)
+        for layer in self.layers:
+            x = x + layer(x)
+        out: Tensor = self.head(x)
+        return out
+
+
+def specs(depth: int = 2) -> dict[str, ParamSpec]:
+    """Of the net at width 64, from a base of 16: m = 4."""
+    found = specs_between(Net, base=(16, 2), target=(64, depth))
+    return {spec.name: spec for spec in found}
+
+
+ETA = 0.5
+TUNED = {
+    "eta_emb": 3.0,
+    "gamma_embedding": 5.0,
+    "gamma_hidden": 7.0,
+    "gamma_readout": 11.0,
+    "gamma_norm": 13.0,
+    "gamma_bias": 17.0,
+}
+PRODUCTS = {
+    "embedding.weight": 3.0 * 5.0,
+    "layers.0.0.weight": 5.0 * 13.0,
+    "layers.0.0.bias": 5.0 * 17.0,
+    "layers.0.1.weight": 7.0,
+    "layers.0.1.bias": 5.0 * 17.0,
+    "head.weight": 11.0,
+    "head.bias": 5.0 * 17.0,
+}
+"""What multiplies eta and the power of m, by the groups that each parameter is in."""
+BY_HAND = {
+    # Adam under muP (Tensor Programs V, Table 8): hidden 1/m, all else 1.
+    ("mup", "adamw"): {"layers.0.1.weight": 1 / 4},
+    # SGD: what is summed over grows no more than its gradient shrinks; vectors and rows take m,
+    # and so does the head's weight over an input times 1/m.
+    ("mup", "sgd"): {
+        "embedding.weight": 4.0,
+        "layers.0.0.weight": 4.0,
+        "layers.0.0.bias": 4.0,
+        "layers.0.1.bias": 4.0,
+        "head.weight": 4.0,
+    },
+    # Muon: an orthogonal step moves a square layer's output by O(1) at any width; the rest is Adam.
+    ("mup", "muon"): {},
+    # u-muP (Table 1): 1/sqrt(fan-out) for the embedding, 1/sqrt(fan-in) for hidden weights, of
+    # which those on branches have 1/sqrt(depth) besides.
+    ("umup", "adamw"): {
+        "embedding.weight": 1 / 8,
+        "layers.0.0.weight": 1 / sqrt(2),
+        "layers.0.0.bias": 1 / sqrt(2),
+        "layers.0.1.weight": 1 / 8 / sqrt(2),
+        "layers.0.1.bias": 1 / sqrt(2),
+    },
+}
+
+
+@pytest.mark.parametrize(("name", "optimizer"), BY_HAND)
+def test_rates_are_those_worked_out_by_hand(name: str, optimizer: str) -> None:
+    made, hps = parameterization(name), ones(name) | {"eta": ETA} | TUNED
+    found = specs()
+    for parameter, product in PRODUCTS.items():
+        rule = BY_HAND[name, optimizer].get(parameter, 1.0)
+        lr = prescription_of(found[parameter], made, OPTIMIZERS[optimizer], PlainHps(hps)).lr
+        assert lr == pytest.approx(ETA * product * rule, rel=1e-12), parameter
+
+
+def ones(name: str) -> dict[str, float]:
+    return dict.fromkeys(read_space(config(name), SETTING_FACTORS), 1.0)
+
+
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("decay", ["independent", "coupled", "scaled"])
+def test_they_multiply_rates_and_what_is_coupled_to_them(
+    name: str, optimizer: str, decay: str
+) -> None:
+    if (name, optimizer) in REFUSED:
+        pytest.skip("refused")
+    if name == "umup" and decay != "independent":
+        pytest.skip("u-muP's decay is independent")
+    made = parameterization(name, **({} if name == "umup" else {"decay": decay}))
+    # Under absolute rules a scaled decay is eta's alone.
+    absolute = name in ("spectral", "spectral_mup", "effective_theory")
+    follows = decay == "coupled" or (decay == "scaled" and not absolute)
+    for parameter, spec in specs().items():
+        product = PRODUCTS.get(parameter.replace("layers.1", "layers.0"), 0.0)
+        bare = {key: 1.0 for key in ones(name) if key not in GAMMAS}
+        without = prescription_of(spec, made, OPTIMIZERS[optimizer], PlainHps(bare))
+        with_ones = dict.fromkeys((*bare, *GAMMAS), 1.0)
+        assert prescription_of(spec, made, OPTIMIZERS[optimizer], PlainHps(with_ones)) == without
+        tuned = prescription_of(spec, made, OPTIMIZERS[optimizer], PlainHps(bare | TUNED))
+        assert tuned.lr == pytest.approx(product * without.lr, rel=1e-12)
+        expected = without.weight_decay * (product if follows else 1.0)
+        assert tuned.weight_decay == pytest.approx(expected, rel=1e-12)
+        kept = replace(tuned, lr=without.lr, weight_decay=without.weight_decay)
+        assert kept == without, "nothing else changes"
+
+
+@pytest.mark.parametrize("name", ["umup", "mup"])
+def test_gammas_of_one_train_bit_for_bit_as_none(name: str, tmp_path: Path) -> None:
+    def losses(**gammas: float) -> Tensor:
+        trial = tiny_trial(name, **gammas)
+        run = BatchedRun(BatchedTrials(trials=(trial,), corpus=corpus(tmp_path)))
+        return torch.stack([run.step() for _ in range(8)])
+
+    plain = losses()
+    assert torch.equal(losses(**dict.fromkeys(GAMMAS, 0.0)), plain)
+    assert not torch.equal(losses(gamma_hidden=1.0), plain)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_any_space_may_hold_them(name: str) -> None:
+    axis = {"low": -3, "high": 3, "default": 0}
+    made = config(name)
+    space = read_space(
+        made | {"space": made["space"] | dict.fromkeys(GAMMAS, axis)}, SETTING_FACTORS
+    )
+    assert set(GAMMAS) <= set(space)
+    assert next(iter(space)) == "eta"
+
+
+@pytest.mark.parametrize(("alignment", "ends"), [(None, (0, 0)), ("full", (-3, 3))])
+def test_standard_with_an_alignment_searches_its_constants(
+    alignment: str | None, ends: tuple[float, float]
+) -> None:
+    from sweeper.config.compose import compose_tree
+
+    words = ["parameterization=standard", f"parameterization.alignment={alignment or 'null'}"]
+    space = read_space(compose_tree(words)["parameterization"], ())
+    for role in ("embedding", "hidden", "readout"):
+        axis = space[f"gamma_{role}"]
+        assert (axis.low, axis.high, axis.default) == (*ends, 0)
+
+
+# Groups by patterns of names, and by relative depth.
+
+
+def groups_in(found: dict[str, ParamSpec], **groups: str) -> dict[str, str]:
+    made = in_groups(tuple(found.values()), groups)
+    return {spec.name: spec.group for spec in made if spec.group}
+
+
+def test_a_group_is_what_its_pattern_matches() -> None:
+    found = groups_in(specs(), first="layers.0.*", ends="head.*")
+    assert {name for name, group in found.items() if group == "first"} == {
+        name for name in specs() if name.startswith("layers.0.")
+    }
+    assert found["head.bias"] == "ends"
+    assert "layers.1.1.weight" not in found
+
+
+@pytest.mark.parametrize(("depth", "first"), [(2, 1), (8, 4), (3, 1)])
+def test_a_range_of_depth_grows_with_the_depth(depth: int, first: int) -> None:
+    found = groups_in(specs(depth), first="0%-50%", last="50%-100%")
+    layers = {name.split(".")[1] for name, group in found.items() if group == "first"}
+    assert layers == set(map(str, range(first)))
+    assert {name.split(".")[0] for name in found} == {"layers"}, "all of them, and no more"
+    assert len(found) == 4 * depth
+
+
+@pytest.mark.parametrize(
+    ("groups", "key", "value"),
+    [
+        ({"first": "blocks.0.*"}, "groups.first", "blocks.0.*"),
+        ({"first": "0%-20%"}, "groups.first", "0%-20%"),
+        ({"first": "layers.0.*", "norms": "*.0.weight"}, "groups.norms", "*.0.weight"),
+        ({"hidden": "layers.*"}, "groups.hidden", "layers.*"),
+        ({"a b": "layers.*"}, "groups", "a b"),
+    ],
+)  # fmt: skip
+def test_what_is_no_group_is_refused(groups: dict[str, str], key: str, value: str) -> None:
+    with refused(key, value):
+        in_groups(tuple(specs().values()), groups)
+
+
+def test_a_group_needs_its_gamma() -> None:
+    made = config("umup") | {"groups": {"first": "layers.0.*"}}
+    with refused("space.gamma_first", None):
+        read_space(made, ())
+    axis = {"low": -3, "high": 3, "default": 0}
+    space = read_space(made | {"space": made["space"] | {"gamma_first": axis}}, ())
+    assert space["gamma_first"].high == 3
+    with refused("space.gamma_last", axis):
+        read_space(made | {"space": made["space"] | {"gamma_first": axis, "gamma_last": axis}}, ())
+
+
+def in_first_layer(name: str = "umup", **gammas: float) -> Trial:
+    made = tree(name)
+    made["parameterization"] = made["parameterization"] | {"groups": {"first": "layers.0.*"}}
+    hps = dict.fromkeys(PARAMETERIZATIONS[name][1], 0.0) | {"gamma_first": 0.0} | gammas
+    return Trial(spec=spec_of(made), log2_hps=hps)  # type: ignore[arg-type]
+
+
+def test_a_group_s_constant_multiplies_its_rates_alone(tmp_path: Path) -> None:
+    one = in_first_layer()
+    two = in_first_layer(gamma_first=2.0, gamma_hidden=1.0)
+    before = prepare(one.spec).trained_with(one.hps)
+    after = prepare(two.spec).trained_with(two.hps)
+    for name, setting in before.items():
+        hidden = 1.0 if name.startswith(("embedding", "head")) else 2.0
+        group = 4.0 if name.startswith("layers.0.") else 1.0
+        assert after[name] == replace(setting, lr=setting.lr * hidden * group), name
+    run = BatchedRun(BatchedTrials(trials=(one, two), corpus=corpus(tmp_path)))
+    rows = torch.stack([run.step() for _ in range(8)])
+    assert torch.isfinite(rows).all() and not torch.equal(rows[-1, 0], rows[-1, 1])
+
+
+def test_a_bad_group_is_told_by_its_key() -> None:
+    made = tree("umup")
+    made["parameterization"] = made["parameterization"] | {"groups": {"first": "blocks.*"}}
+    with pytest.raises(ConfigError) as caught:
+        prepare(spec_of(made))
+    assert caught.value.key == "parameterization.groups.first"
+
+
+# What is planned with them.
+
+
+def planned(**gammas: float) -> TransferPlan:
+    one = in_first_layer(gamma_first=2.0, **gammas)
+    prepared = prepare(one.spec)
+    sizes = Size(width=16, depth=1), Size(width=32, depth=2)
+    return make_plan(prepared, *sizes, plain(one.log2_hps), {})
+
+
+def test_the_plan_says_gamma_and_exponent_beside_their_product() -> None:
+    plan = planned(gamma_hidden=1.0)
+    assert plan.hps["gamma_first"] == 4.0
+    by_name = {parameter.name: parameter for parameter in plan.parameters}
+    matrix = by_name["layers.0.attention.out.weight"]
+    # u-muP's hidden weights: 1/sqrt(fan-in), and 1/sqrt(depth) on a branch.
+    assert (matrix.gamma, matrix.lr_exponent) == (8.0, 0.5)
+    assert matrix.target.lr == pytest.approx(8 / sqrt(32) / sqrt(2))
+    assert (by_name["head.weight"].gamma, by_name["head.weight"].lr_exponent) == (1.0, 0.0)
+    assert from_json(TransferPlan, json.loads(json.dumps(to_json(plan)))) == plan
+    names = [column.name for column in plan_table(plan).columns]
+    assert names[-2:] == ["gamma", "c"]
+
+
+def test_groups_of_torch_have_them() -> None:
+    from sweeper.models.llama import Llama
+
+    plan = planned()
+    with torch.device("meta"):
+        model = Llama(width=32, depth=2, classes=32, seq_len=8, head_size=8)
+    rates = {
+        id(parameter): group["lr"]
+        for group in plan.param_groups(model)
+        for parameter in group["params"]
+    }
+    absorbed: dict[str, Any] = {setting.name: setting for setting in plan.absorbed()}
+    found = {name: rates[id(parameter)] for name, parameter in model.named_parameters()}
+    assert found == {name: setting.lr for name, setting in absorbed.items()}
+    first, second = (f"layers.{i}.attention.out.weight" for i in (0, 1))
+    assert found[first] == 4 * found[second]
