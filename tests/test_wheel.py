@@ -47,18 +47,9 @@ def test_the_configs_are_inside(wheel: Path) -> None:
 
     assert names(wheel / "sweeper/conf") == names(ROOT / "conf")
     assert {path.name for path in wheel.iterdir()} == {"sweeper", *metadata(wheel)}
-    templates = wheel / "sweeper/report/templates"
-    assert {path.name for path in templates.iterdir()} == {
-        "checks.html.j2",
-        "diagnosis.html.j2",
-        "report.html.j2",
-        "base.html.j2",
-        "macros.html.j2",
-        "several.html.j2",
-        "report.js",
-    }
-    exported = {path.name for path in (wheel / "sweeper/export/templates").iterdir()}
-    assert exported == {path.name for path in (ROOT / "sweeper/export/templates").iterdir()}
+    for room in ("report", "export"):
+        kept, inside = (top / "sweeper" / room / "templates" for top in (ROOT, wheel))
+        assert {path.name for path in inside.iterdir()} == {path.name for path in kept.iterdir()}
 
 
 def metadata(wheel: Path) -> list[str]:

@@ -396,7 +396,7 @@ class RunCommand:
 
 OPTIONS = (
     *("study", "root", "dry-run", "detach", "new-setup", "json", "config-dir"),
-    *("to-width", "to-depth", "to-tokens", "to-batch", "validate", "strict", "trust"),
+    *("to-width", "to-depth", "to-tokens", "to-batch", "validate", "strict", "predict", "trust"),
 )
 """The long options of `search` and `transfer`."""
 OURS_ALONE = (
