@@ -225,7 +225,9 @@ def fit_law(
         else:
             drawn = _redrawn(best, runs, random, draws, limit, noise, misfit)
             # The noise that is drawn was estimated with that freedom: Student's t alone is lacking.
-            stretch = _student(len(runs) - number) / 1.96
+            # Of points of one training no more is free than there are trainings.
+            free = len(runs) - number
+            stretch = _student(min(free, clusters - 1) if clusters < count else free) / 1.96
         members.append(Member(best, drawn, float(weight), stretch))
     return LossLaw(runs, design, tuple(members), noise, misfit, off, seed)
 
@@ -252,7 +254,11 @@ def _redrawn(
     """The bootstrap of few runs: the law's own losses with noise and misfit drawn anew."""
     cells = runs.cells
     off = misfit * random.standard_normal((draws, int(cells.max()) + 1))[:, cells]
-    off += noise * random.standard_normal((draws, len(runs)))
+    # Points of one training are off together; repeated runs of one (N, D) each by itself.
+    names, cluster = np.unique(runs.cluster, return_inverse=True)
+    trainings = len(np.unique(np.stack([cluster.reshape(-1), cells]), axis=1).T) > len(names)
+    drawn = random.standard_normal((draws, len(names) if trainings else len(runs)))
+    off += noise * (drawn[:, cluster.reshape(-1)] if trainings else drawn)
     losses = best.loss(runs.params, runs.tokens) * np.exp(off)
     weights = np.ones((draws, len(runs)))
     return refit(best, runs.params, runs.tokens, losses, weights, threshold=threshold)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -33,6 +34,14 @@ def test_a_speed_up_is_found_with_its_interval(scale: float) -> None:
     found = speed_up(law_of(scale, 1), law_of(1.0, 2), point, point)
     assert found.low < scale < found.high
     assert found.value == pytest.approx(scale, rel=0.15)
+
+
+def test_points_of_few_trainings_leave_more_open_than_runs_of_their_own() -> None:
+    whole = measured(1.0)
+    runs = whole.only((whole.params < 1.5e8) & (whole.tokens < 3e9))
+    by_size = replace(runs, cluster=np.unique(runs.params, return_inverse=True)[1])
+    alone, together = (fit_law(r, draws=300).loss(1e9, 1e10) for r in (runs, by_size))
+    assert together.high - together.low > alone.high - alone.low
 
 
 def test_a_run_that_costs_twice_as_much_is_half_as_fast() -> None:
