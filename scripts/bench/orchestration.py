@@ -133,7 +133,7 @@ OTHERS = [
 ]
 
 
-def instant(batched: Any, execution: Any, control: Any, pruner: Any) -> list[Any]:
+def instant(batched: Any, execution: Any, control: Any, *_: Any) -> list[Any]:
     """In place of training: a result with a full curve for every trial, at once."""
     from sweeper.trial import Result
 

@@ -86,10 +86,8 @@ def test_a_device_that_answers_no_more_is_broken() -> None:
 
 
 def task(folder: Path, count: int = 2) -> TrainTrials:
-    batched = BatchedTrials(
-        trials=tuple(trial(seed=i) for i in range(count)), corpus=corpus(folder)
-    )
-    return TrainTrials(trials=batched.trials, corpus=batched.corpus, execution=Execution())
+    trials = tuple(trial(seed=i) for i in range(count))
+    return TrainTrials(trials=trials, corpus=corpus(folder), execution=Execution())
 
 
 def failing(error: Exception) -> Callable[..., Any]:
@@ -112,8 +110,8 @@ def test_halves_are_not_filled_up_to_what_did_not_fit(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     one = task(tmp_path)
-    found = program_for(one.batched.trials[0].spec, "cpu")
-    monkeypatch.setattr(found, "compiled_sizes", {1, len(one.batched.trials), 64})
+    found = program_for(one.trials[0].spec, "cpu")
+    monkeypatch.setattr(found, "compiled_sizes", {1, len(one.trials), 64})
     monkeypatch.setattr(BatchedRun, "step", failing(torch.OutOfMemoryError("full")))
     one.run(UNCONTROLLED)
     assert found.compiled_sizes == {1}
@@ -138,7 +136,8 @@ def test_frames_of_all_that_was_raised_on_the_way_are_let_go() -> None:
 
 @pytest.mark.filterwarnings("ignore:.*batching rule for aten")
 def test_no_memory_rules_out_no_mode(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    run = BatchedRun(task(tmp_path).batched)
+    one = task(tmp_path)
+    run = BatchedRun(BatchedTrials(trials=one.trials, corpus=one.corpus))
     with monkeypatch.context() as patch:
         patch.setattr(run.program, "_mapped", failing(RuntimeError("CUBLAS_STATUS_ALLOC_FAILED")))
         with pytest.raises(torch.OutOfMemoryError, match="ALLOC_FAILED"):

@@ -95,16 +95,16 @@ REFUSED = {
     ("adafactor", "effective_theory"): "parameterization.s",
     ("sgd", "spectral"): "parameterization.rule",
     ("sgd", "spectral_mup"): "parameterization.rule",
-    ("sgd", "umup"): "parameterization._target_",
-    ("sgd", "standard_embedding"): "parameterization._target_",
-    ("adafactor", "standard_embedding"): "parameterization._target_",
+    ("sgd", "umup"): "parameterization",
+    ("sgd", "standard_embedding"): "parameterization",
+    ("adafactor", "standard_embedding"): "parameterization",
 } | {
     (optimizer, parameterization): key
     for optimizer in ("muon", "shampoo", "soap")
     for parameterization, key in (
         ("effective_theory", "parameterization.s"),
-        ("umup", "parameterization._target_"),
-        ("standard_embedding", "parameterization._target_"),
+        ("umup", "parameterization"),
+        ("standard_embedding", "parameterization"),
     )
 }
 """Optimizers that a parameterization has no rule for, and the key that says so."""

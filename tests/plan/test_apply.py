@@ -51,7 +51,8 @@ def test_an_absorbed_multiplier_trains_as_the_engine_does(tmp_path: Path) -> Non
     planned = plan("mup", made, **CHANGED, alpha_output=2.0)
     model = planned.init_(plain_model(planned, made), seed=3)
     optimizer = torch.optim.AdamW(planned.param_groups(model))
-    schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, prepare(spec_of(made)).train.schedule)
+    factor = prepare(spec_of(made)).train.lr_factors
+    schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: factor([step])[0])
     for index in range(12):
         x, y = (torch.from_numpy(part) for part in data.batch(3, index, 2, 8))
         loss = model(x, y)
