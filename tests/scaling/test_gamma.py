@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from functools import cache
 from math import sqrt
 from pathlib import Path
 from typing import Any
@@ -67,6 +68,7 @@ class Net(nn.Module):
         return out
 
 
+@cache
 def specs(depth: int = 2) -> dict[str, ParamSpec]:
     """Of the net at width 64, from a base of 16: m = 4."""
     found = specs_between(Net, base=(16, 2), target=(64, depth))
@@ -128,6 +130,7 @@ def test_rates_are_those_worked_out_by_hand(name: str, optimizer: str) -> None:
         assert lr == pytest.approx(ETA * product * rule, rel=1e-12), parameter
 
 
+@cache
 def ones(name: str) -> dict[str, float]:
     return dict.fromkeys(read_space(config(name), SETTING_FACTORS), 1.0)
 
