@@ -25,6 +25,7 @@ from sweeper.prediction.loss_law import (
     spread,
 )
 from sweeper.prediction.runs import Design, Rungs, Runs
+from sweeper.search.fresh import quantile
 from sweeper.verdict.curve import Estimate
 
 DRAWS = 1000
@@ -111,10 +112,6 @@ class LossLaw:
         """The loss of one run (N, D), its seed and the law's misfit in the interval."""
         logs = self.log_losses(np.array([params]), np.array([tokens]))
         return _estimate(np.exp(logs + self.scatter(*logs.shape))[:, 0], np.exp(np.median(logs)))
-
-    def beyond(self, params: float, tokens: float) -> float:
-        """How many times the compute of the largest run (N, D) takes."""
-        return params * tokens * self.runs.flops_per_product / float(self.runs.flops.max())
 
     def mean_loss(self, params: Array, tokens: Array) -> Array:
         """The law's loss at points, the middle of its draws."""
@@ -221,13 +218,13 @@ def fit_law(
             drawn = _resampled(best, runs, random, draws, limit)
             free = min(count, clusters) - number
             # Draws are too narrow by the freedom that the fit took.
-            stretch = math.sqrt((free + number) / free) * _student(free) / 1.96
+            stretch = math.sqrt((free + number) / free) * quantile(free, 0.975) / 1.96
         else:
             drawn = _redrawn(best, runs, random, draws, limit, noise, misfit)
             # The noise that is drawn was estimated with that freedom: Student's t alone is lacking.
             # Of points of one training no more is free than there are trainings.
             free = len(runs) - number
-            stretch = _student(min(free, clusters - 1) if clusters < count else free) / 1.96
+            stretch = quantile(min(free, clusters - 1) if clusters < count else free, 0.975) / 1.96
         members.append(Member(best, drawn, float(weight), stretch))
     return LossLaw(runs, design, tuple(members), noise, misfit, off, seed)
 
@@ -559,12 +556,3 @@ def _ends(drawn: Array) -> Array:
 
 def _middle(values: Array) -> float:
     return float(np.exp(np.log(values).mean()))
-
-
-def _student(free: int) -> float:
-    """The 97.5 % point of Student's t, by its expansion in 1 / free (Hill, 1970), exact to 1 %."""
-    exact = {1: 12.706, 2: 4.303, 3: 3.182, 4: 2.776}
-    if free in exact:
-        return exact[free]
-    z = 1.95996
-    return z + (z**3 + z) / (4 * free) + (5 * z**5 + 16 * z**3 + 3 * z) / (96 * free**2)

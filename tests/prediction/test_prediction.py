@@ -12,11 +12,9 @@ from typing import Any
 import numpy as np
 import pandas
 import pytest
-from scipy import stats
 
 import sweeper
 from sweeper.errors import BadInput, ConfigError
-from sweeper.prediction.forecast import _student
 from sweeper.prediction.prediction import PREDICTED, UNDECIDED, Prediction
 from sweeper.prediction.runs import ROLES, Design, Rungs, runs_of
 from sweeper.tables.source import Source
@@ -180,11 +178,6 @@ def test_a_ladder_of_one_horizon_is_tried_from_four_sizes_on(sizes: int, tried: 
     assert (made.answer == UNDECIDED) >= (tried == 0)
     assert made.prediction is not None
     assert made.prediction.low < made.prediction.loss < made.prediction.high
-
-
-def test_students_quantile_is_that_of_scipy() -> None:
-    for free in (*range(1, 30), 100):
-        assert _student(free) == pytest.approx(stats.t.ppf(0.975, free), rel=0.01)
 
 
 @pytest.mark.parametrize(
