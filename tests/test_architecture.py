@@ -16,7 +16,7 @@ PACKAGE = ROOT / "sweeper"
 ROOMS = [
     *("errors", "records", "registry", "schedule", "trial", "files"),
     *("scaling", "search", "data", "launch", "laws", "models", "classifier", "engine"),
-    *("verdict", "table", "plan", "check", "command", "study", "tables", "prediction"),
+    *("verdict", "table", "plan", "check", "command", "study", "existing", "prediction"),
     *("config", "sweep"),
     *("export", "report", "cli", "__main__"),
 ]

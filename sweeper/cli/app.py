@@ -659,8 +659,8 @@ def judge(
 
     def work() -> int:
         from sweeper.cli.judge import judge_table
-        from sweeper.tables.grid import ALIASES, Reading
-        from sweeper.tables.judged import Question
+        from sweeper.existing.grid import ALIASES, Reading
+        from sweeper.existing.judged import Question
 
         ignored = tuple(filter(None, (name.strip() for name in ignore.split(","))))
         question = Question(

@@ -8,8 +8,8 @@ from pathlib import Path
 
 from sweeper.cli.next import NextCommand
 from sweeper.cli.output import DONE, NOT_VALIDATED, Output
-from sweeper.tables.judged import Judged, Question, judge_source
-from sweeper.tables.source import Source
+from sweeper.existing.judged import Judged, Question, judge_source
+from sweeper.existing.source import Source
 
 
 def judge_table(

@@ -18,9 +18,9 @@ import numpy as np
 
 from sweeper.cli.output import DONE, Output
 from sweeper.errors import BadInput
+from sweeper.existing.source import Source
 from sweeper.prediction.prediction import Prediction, Question, SizeChoice, predict_runs
 from sweeper.prediction.runs import ROLES, Design, Rungs, Runs, runs_of
-from sweeper.tables.source import Source
 
 if TYPE_CHECKING:
     from sweeper.cli.next import Invocation

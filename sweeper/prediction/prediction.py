@@ -16,6 +16,7 @@ import numpy as np
 
 import sweeper
 from sweeper.errors import BadInput, ConfigError
+from sweeper.existing.source import Source
 from sweeper.files import private_folder, write_atomically
 from sweeper.prediction.forecast import (
     DRAWS,
@@ -32,7 +33,6 @@ from sweeper.prediction.forecast import (
 from sweeper.prediction.loss_law import FORMS, Array, Form
 from sweeper.prediction.runs import ROLES, Design, Rungs, Runs, distinct, runs_of
 from sweeper.records import to_json
-from sweeper.tables.source import Source
 from sweeper.verdict.curve import Estimate
 
 PREDICTED, UNDECIDED = "predicted", "cannot say yet"

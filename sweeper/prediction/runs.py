@@ -9,8 +9,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from sweeper.errors import BadInput, ConfigError
+from sweeper.existing.source import Source
 from sweeper.prediction.loss_law import ADDITIVE, COMPUTE, COUPLED, SIZE, TOKENS, Array, Form
-from sweeper.tables.source import Source
 
 FLOPS_PER_PARAMETER_AND_TOKEN = 6.0
 """Forward and backward multiply-adds of a dense model (Kaplan et al., arXiv:2001.08361, 2.1)."""

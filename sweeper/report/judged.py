@@ -12,6 +12,9 @@ from markupsafe import Markup
 from matplotlib import rc_context
 from matplotlib.figure import Figure
 
+from sweeper.existing.grid import Reading
+from sweeper.existing.judged import Judged, Question, judge_source, value_text
+from sweeper.existing.source import Source
 from sweeper.files import private_folder, write_atomically, write_json
 from sweeper.report.console import trend_text, verdict_table
 from sweeper.report.documents import Validation
@@ -34,9 +37,6 @@ from sweeper.report.drawing import (
 from sweeper.report.figures import learning_rate_figure
 from sweeper.report.page import rendered
 from sweeper.table import Cell, Column, Table
-from sweeper.tables.grid import Reading
-from sweeper.tables.judged import Judged, Question, judge_source, value_text
-from sweeper.tables.source import Source
 from sweeper.verdict.curve import Estimate
 from sweeper.verdict.judge import Verdict
 from sweeper.verdict.ladder import JOINT_AXIS, LadderSize, describe_size, extent, label_size

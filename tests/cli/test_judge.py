@@ -12,7 +12,7 @@ import pytest
 
 import sweeper as package
 from tests.cli.driver import Run, assert_refused
-from tests.tables.grids import WIDTHS, runs
+from tests.existing.grids import WIDTHS, runs
 
 MEGATRON = """parameterization,width,optimal_lr
 standard,128,0.000977

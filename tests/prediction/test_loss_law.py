@@ -135,8 +135,8 @@ def test_units_change_amplitudes_alone() -> None:
 @pytest.mark.skipif(not SHARED.is_dir(), reason="needs the published table")
 def test_the_chinchilla_table_gives_what_was_published() -> None:
     """Besiroglu et al. (arXiv:2404.10102): without the five highest losses, threshold 1e-3."""
+    from sweeper.existing.source import Source
     from sweeper.prediction.runs import ROLES, runs_of
-    from sweeper.tables.source import Source
 
     source = Source.read(SHARED / "chinchilla_epoch.csv")
     runs = runs_of(source, source.columns("params=Model Size,flops=Training FLOP", ROLES))

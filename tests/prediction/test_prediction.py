@@ -15,9 +15,9 @@ import pytest
 
 import sweeper
 from sweeper.errors import BadInput, ConfigError
+from sweeper.existing.source import Source
 from sweeper.prediction.prediction import PREDICTED, UNDECIDED, Prediction
 from sweeper.prediction.runs import ROLES, Design, Rungs, runs_of
-from sweeper.tables.source import Source
 
 ROOT = Path(__file__).parents[2]
 SHARED = Path(os.environ.get("SWEEPER_TABLES", ROOT / "../shared/data/scaling"))

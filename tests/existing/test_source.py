@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from sweeper.errors import BadInput, ConfigError
+from sweeper.existing.source import Source
 from sweeper.prediction.runs import ROLES, runs_of
-from sweeper.tables.source import Source
 from tests.prediction.test_prediction import predicted, surface
 
 

@@ -10,10 +10,10 @@ import pandas  # type: ignore[import-untyped]
 import pytest
 
 from sweeper.errors import BadInput
-from sweeper.tables.grid import Grid, Reading, grid_of, rectangle, roles_of
-from sweeper.tables.source import Source
+from sweeper.existing.grid import Grid, Reading, grid_of, rectangle, roles_of
+from sweeper.existing.source import Source
+from tests.existing.grids import ETAS, WIDTHS, runs
 from tests.refusals import refused
-from tests.tables.grids import ETAS, WIDTHS, runs
 
 RANDOM = np.random.default_rng(0)
 

@@ -16,8 +16,7 @@ from typing import Any
 import numpy as np
 
 from sweeper.errors import BadInput, ConfigError
-from sweeper.records import to_json
-from sweeper.tables.grid import (
+from sweeper.existing.grid import (
     AXES,
     DecayCell,
     Grid,
@@ -29,7 +28,8 @@ from sweeper.tables.grid import (
     step_of,
     whole_numbers,
 )
-from sweeper.tables.source import Array, Source
+from sweeper.existing.source import Array, Source
+from sweeper.records import to_json
 from sweeper.verdict.curve import UNKNOWN, CurveFit, Estimate, fit_curves
 from sweeper.verdict.judge import SAME_SEEDS, Answer, Verdict, judge_ladder
 from sweeper.verdict.ladder import JOINT_AXIS, LadderRule, LadderSize, SizeCurve, describe_size

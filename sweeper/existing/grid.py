@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from sweeper.errors import BadInput, ConfigError
-from sweeper.tables.source import Array, Source
+from sweeper.existing.source import Array, Source
 from sweeper.verdict.ladder import JOINT_AXIS, KnownNoise, LadderSize, SizeCurve
 
 ROLES: Mapping[str, tuple[str, ...]] = {

@@ -1,1 +1,0 @@
-"""Tables of runs that others made: read, and their columns found."""
