@@ -211,10 +211,16 @@ class Slurm:
     @staticmethod
     def states(folder: Path) -> list[JobState]:
         """Jobs whose results are not yet recorded; see `Scheduled`."""
-        jobs = [job for array in arrays(folder) if not array.cancelled for job in jobs_of(array)]
-        jobs = [job for job in jobs if job.member.newest()]
+        # Numbers first, then the queue: an array whose number is noted by now is in what it says.
+        sent = {a.name: a for a in arrays(folder) if not a.cancelled}
+        numbered = {name for name, array in sent.items() if array.id is not None}
+        jobs = [job for array in sent.values() for job in jobs_of(array) if job.member.newest()]
         entries = queued(folder) if jobs else {}
-        return [_state(job, entries.get(job.place)) for job in jobs]
+        return [
+            _state(job, entries.get(job.place), numbered=job.array.name in numbered)
+            for job in jobs
+            if job.job_dir.is_dir()  # else it was recorded meanwhile
+        ]
 
     @staticmethod
     def cancel(folder: Path) -> int:
@@ -365,21 +371,28 @@ def queued(study: Path) -> dict[tuple[str, int], Entry]:
     return {(entry.name, entry.index): entry for entry in slurm_queue.queue(prefix(study))}
 
 
-def _state(job: SubmittedJob, entry: Entry | None) -> JobState:
+def _state(job: SubmittedJob, entry: Entry | None, *, numbered: bool) -> JobState:
+    """How a job stands that has this entry in the queue; `numbered`: Slurm is known to have it."""
     member, started = job.member, job.member.last(Started)
     # As JSON: `sweeper status` counts the trials of hundreds of jobs, and wants none of them.
     task = try_json(job.job_dir / "job.json").get("task")
     trials = task.get("trials") if isinstance(task, dict) else None
     stage: Stage = "ended"
-    if entry is not None and entry.active:
-        stage = "queued" if entry.state in WAITING else "running"
-    state = "vanished" if entry is None else entry.state.lower()
-    if entry is not None and entry.state == "PENDING":
-        state = f"pending ({entry.reason})"
+    state, name = "vanished", job.array.task_id(job.index)
+    if entry is not None:
+        state, name = entry.state.lower(), entry.id
+        if entry.active:
+            stage = "queued" if entry.state in WAITING else "running"
+        if entry.state == "PENDING":
+            state = f"pending ({entry.reason})"
+    elif not numbered:  # it is on record before sbatch has taken it
+        arriving = time.time() - job.array.at < SETTLING
+        state, stage = ("being submitted", "queued") if arriving else ("never submitted", "ended")
+        name = job.id[:8]
     if any(job.job_dir.glob("result-*.json")):
         state = stage = "finished"
     return JobState(
-        id=job.array.task_id(job.index) if entry is None else entry.id,
+        id=name,
         state=state,
         stage=stage,
         node=entry.node if entry and entry.node else (started.node if started else ""),
@@ -556,6 +569,8 @@ class SlurmExecutor:
                 self._chunk = max(1, len(job_dirs) // 2)
                 self._leave_alone(error)
                 return
+            if array.cancelled:  # it was, while sbatch took it: not all were in the queue yet
+                slurm_queue.cancel([str(array.id)])
             self._pause, self._chunk = 0.0, 2 * self._chunk
             for job in jobs_of(array):
                 del self.to_submit[job.job_dir]

@@ -9,7 +9,8 @@ from sweeper.launch.local import Local
 from tests.launch.counting import CountSweep, counted
 from tests.launch.trouble import trouble
 
-STEPS = 60
+STEPS = 400
+"""So many slow ones that no machine comes to the end before the driver is killed."""
 
 
 def main() -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import threading
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -26,7 +25,7 @@ from tests.golden import Golden
 from tests.launch.cluster import until
 from tests.launch.counting import CountSweep, counted, expected
 from tests.launch.trial_sweep import without_times
-from tests.launch.trouble import trouble
+from tests.launch.trouble import Trouble, trouble
 
 CONF = Path(__file__).parent.parent.parent / "conf" / "launcher"
 QUICK: dict[str, Any] = {"workers": 1}
@@ -101,14 +100,20 @@ def test_its_jobs_are_seen_and_cancelled_from_any_process_and_go_on_later(
 ) -> None:
     """Where jobs outlive the driver, none is needed to see and end them; nothing is lost."""
     slow = trouble(tmp_path, "slow")
-    sweep = CountSweep(trials=[counted(steps=40)], trouble=slow, folder=tmp_path)
+    # The trial outlives the look at it on any machine; once it has been seen, it hurries.
+    sweep = CountSweep(trials=[counted(steps=1000)], trouble=slow, folder=tmp_path)
     loop, seen, ended = sweep.loop(launcher, batched_trials=1), list[JobState](), list[int]()
 
+    def look() -> list[JobState]:
+        return job_states(tmp_path) or loop.states()
+
     def look_and_cancel() -> None:
-        seen.extend(until(lambda: job_states(tmp_path) or loop.states()))
-        time.sleep(1.0)
-        request_cancel(tmp_path)
-        ended.append(cancel_jobs(tmp_path))
+        try:
+            seen.extend(until(look))
+            until(lambda: [state for state in look() if state.stage == "running"])
+        finally:  # whatever was seen, the loop must end
+            request_cancel(tmp_path)
+            ended.append(cancel_jobs(tmp_path))
 
     other = threading.Thread(target=look_and_cancel)
     other.start()
@@ -118,6 +123,7 @@ def test_its_jobs_are_seen_and_cancelled_from_any_process_and_go_on_later(
     other.join()
     assert [(state.trials, state.stage in ("queued", "running")) for state in seen] == [(1, True)]
     assert ended == [int(isinstance(launcher, Scheduled))]
+    sweep.trouble = Trouble()
     assert job_states(tmp_path) == [] and not sweep.results
     assert [r.status for r in sweep.run(launcher, batched_trials=1).values()] == ["complete"]
     assert job_states(tmp_path) == []

@@ -106,7 +106,7 @@ def test_a_worker_that_is_told_to_leave_before_it_begins_is_not_blamed(tmp_path:
         assert workers.fill()
         [worker] = workers.workers
         worker.process.terminate()
-        until(lambda: worker.pipe.poll(), 20)
+        until(lambda: worker.pipe.poll(), 60)
         workers.give(worker, {"job": str(tmp_path), "attempt": 0}, "a task")
         assert workers.wait() == [(worker, {"left": True})]
         workers.dismiss(worker)
@@ -151,14 +151,17 @@ def test_workers_that_cannot_start_end_the_run(
 
 def test_more_trials_are_asked_for_as_results_come(tmp_path: Path) -> None:
     """While one worker is busy, the other is given what the strategy names meanwhile."""
-    slow = counted(seed=0, steps=30)
+    slow = counted(seed=0)
     quick = [counted(seed=i) for i in range(1, 5)]
-    sweep = CountSweep(
-        trials=[slow, quick[0]],
-        trouble=trouble(tmp_path, "slow", seed=0),
-        folder=tmp_path,
-        more=lambda known: quick[: known + 1],
-    )
+    waits = trouble(tmp_path, "wait", seed=0, at=4, once=True)
+    assert waits.once is not None
+
+    def more(known: int) -> list[Trial]:
+        if known == len(quick) and waits.once:
+            waits.once.touch()
+        return quick[: known + 1]
+
+    sweep = CountSweep(trials=[slow, quick[0]], trouble=waits, folder=tmp_path, more=more)
     results = list(sweep.run(Local(workers=2)).values())
     assert len(results) == 5 and results[-1].trial == slow
     assert sweep.times_asked <= 2 * len(results) + 2, "a strategy is not asked in vain"
@@ -184,8 +187,8 @@ def test_a_driver_that_dies_leaves_no_process_and_loses_no_step(tmp_path: Path, 
         process.kill()
     else:
         os.killpg(process.pid, signal.SIGINT)
-    _, errors = process.communicate(timeout=8)
-    until(lambda: not any(Path(f"/proc/{worker}").exists() for worker in workers), 4)
+    _, errors = process.communicate(timeout=60)
+    until(lambda: not any(Path(f"/proc/{worker}").exists() for worker in workers), 60)
     if how == "interrupt":
         assert errors.count(b"Traceback") == 1 and errors.strip().endswith(b"KeyboardInterrupt")
         assert not list((tmp_path / "jobs").glob("*.log"))
@@ -313,7 +316,7 @@ def test_every_worker_is_pinned_to_a_gpu_of_its_own(
         assert second is not None and workers.room() is True
         for worker, gpu in ((first, b"5"), (second, b"GPU-abc")):
             path = Path(f"/proc/{worker.process.pid}/environ")
-            until(lambda path=path: b"OMP_NUM_THREADS=3" in path.read_bytes().split(b"\0"), 5)
+            until(lambda path=path: b"OMP_NUM_THREADS=3" in path.read_bytes().split(b"\0"), 60)
             assert b"CUDA_VISIBLE_DEVICES=" + gpu in path.read_bytes().split(b"\0")
     finally:
         workers.stop()

@@ -38,10 +38,12 @@ def test_a_search_is_left_alone_looked_at_cancelled_and_finished(
     shown = call(capsys, "search", *WORDS, "--dry-run", "--json").document
     assert "#SBATCH --job-name=sweeper-a-" in shown["script"] and not (tmp_path / "runs").exists()
 
-    submitted = call(capsys, "search", *WORDS, "--detach", "--json").document
+    # Its job waits in its batch script, or it might end before it is looked at.
+    gate = "launcher.setup=['until [ -e go ]; do sleep 0.1; done']"
+    submitted = call(capsys, "search", *WORDS, gate, "--detach", "--json").document
     assert submitted.pop("next"), "the command that collects what Slurm trains"
     assert submitted == {"study": "a", "finished": 0, "submitted": 3}
-    again = call(capsys, "search", *WORDS, "--detach", "--json")
+    again = call(capsys, "search", *WORDS, gate, "--detach", "--json")
     assert again.code == 0 and len(json.loads((tmp_path / "runs/a/slurm/study.json").read_text()))
     state = call(capsys, "status", "a", "--json").document
     (job,) = state["jobs"]
@@ -55,6 +57,7 @@ def test_a_search_is_left_alone_looked_at_cancelled_and_finished(
     assert other in slurm("squeue", "-h", "--format=%i")
     slurm("scancel", other)
 
+    Path("go").touch()
     found = call(capsys, "search", *WORDS, "--json")
     assert found.code == 0 and found.document["finished"], found.err
     state = call(capsys, "status", "a", "--json").document

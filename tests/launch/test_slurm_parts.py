@@ -21,11 +21,12 @@ from sweeper.cli.status import jobs_state, show_jobs
 from sweeper.engine.batched import BatchedTrials
 from sweeper.engine.jobs import modules_of
 from sweeper.errors import ConfigError, SweeperError
+from sweeper.files import write_json
 from sweeper.launch import slurm_jobs, slurm_queue
 from sweeper.launch.code import changed_modules, module_digests, user_modules
 from sweeper.launch.executor import Scheduled
 from sweeper.launch.job import Outcome, Resources, outcome_of
-from sweeper.launch.slurm import Slurm
+from sweeper.launch.slurm import SETTLING, Slurm
 from sweeper.launch.slurm_jobs import Raised, SlurmFailure, Submission, attempts, failure_of
 from sweeper.records import to_json
 from sweeper.trial import Trial
@@ -336,12 +337,35 @@ def test_jobs_that_are_gone_are_told(commands: Path, tmp_path: Path, golden: Gol
     (tmp_path / "jobs/b/result-0.json").write_text("{}")
     found = [(s.id, s.state, s.trials) for s in Slurm.states(tmp_path)]
     assert found == [("5_0", "running", 2), ("5_1", "finished", 2), ("5_2", "vanished", 2)]
+    stand_in(commands, "squeue", "true")
+    (tmp_path / "jobs/a").rename(tmp_path / "recorded")
+    assert [(s.state, s.trials) for s in Slurm.states(tmp_path)] == [
+        ("finished", 2),
+        ("vanished", 2),
+    ]
     stand_in(commands, "squeue", "echo slurm_load_jobs error: Unable to contact >&2; exit 1")
     with pytest.raises(slurm_queue.SchedulerError, match="Unable to contact"):
         Slurm.states(tmp_path)
     state = jobs_state(tmp_path)
     assert state["jobs"] == []
     golden.says(state["trouble"])
+
+
+def test_a_job_that_sbatch_has_not_yet_taken_is_queued(commands: Path, tmp_path: Path) -> None:
+    """It is on record first. Its number may be noted between the look at it and at the queue."""
+    array = planned(tmp_path, ["a"])
+    noted = f'echo \'{{"id": "5"}}\' > {array.folder}/id.json'
+    for line in ("true", noted):
+        stand_in(commands, "squeue", line)
+        found = [(s.id, s.state, s.stage) for s in Slurm.states(tmp_path)]
+        assert found == [("a", "being submitted", "queued")]
+    assert [s.state for s in Slurm.states(tmp_path)] == ["vanished"]
+    write_json(array.folder / "array.json", {
+        "name": array.name, "members": ["a/submission-0"], "at": array.at - SETTLING
+    })  # fmt: skip
+    (array.folder / "id.json").unlink()
+    stand_in(commands, "squeue", "true")
+    assert [s.state for s in Slurm.states(tmp_path)] == ["never submitted"]
 
 
 def test_trials_in_jobs_are_counted_by_what_becomes_of_them(
