@@ -37,6 +37,7 @@ class MissingValue(ConfigError):
         """Build the message from the dotted `key`; `advice` says what to do."""
         self.advice = advice
         super().__init__(key, None, f"it needs a value{advice}")
+        # In place of "key=None is refused": nobody wrote None.
         self.args = (f"{key}: {self.allowed}",)
 
     def below(self, prefix: str) -> MissingValue:
@@ -80,6 +81,7 @@ def user_frames(error: BaseException) -> list[str]:
 
     Calls within sweeper and torch say nothing that helps, and are left out.
     """
+    # torch by a part of the path, wherever it is installed; of ours the package's own folder.
     frames = traceback.extract_tb(error.__traceback__)
     package = str(Path(__file__).parent)
     own = [

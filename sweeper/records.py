@@ -443,6 +443,7 @@ def _converted(option: Any, value: Any, file: bool) -> Any:
 
 
 def _record(kind: type, file: bool) -> Reader:
+    # Of files alone: what a record must not contradict (keys, versions) no config has.
     special = getattr(kind, "read_json", None) if file else None
 
     def build(value: Mapping[str, Any]) -> Any:

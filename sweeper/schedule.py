@@ -143,6 +143,7 @@ class Wsds(Bounded):
         found, before = list[tuple[int, int]](), span.warmup
         ends = [round(share * span.steps) for share in self.horizons]
         for end in dict.fromkeys([*ends, span.steps]):
+            # A horizon within the warm-up, or one that rounds to the step of another, is none.
             if end > before or end == span.steps:
                 found.append((max(before, end - round(self.decay * end)), end))
                 before = end
@@ -222,6 +223,7 @@ def after_warmup(config: Config, span: Span) -> Factor:
         step = min(step, span.steps - 1)
         with user_code(key, name, "a function that gives a factor"), key_prefix("schedule"):
             value = call_checked(target, arguments, {"step": step, **asdict(span)})
+        # 1e6 bounds slips of the pen, such as a rate in place of a factor times 1/rate.
         if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < 1e6:
             allowed = f"a function that gives a factor, 0 or more; at step {step} it gives {value}"
             raise ConfigError(key, name, allowed)

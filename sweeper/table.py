@@ -129,6 +129,7 @@ class Cell:
 
 def answer(value: str, detail: str = "") -> Cell:
     """The answer of a verdict or a check, in its colour."""
+    # All other answers, such as "cannot say", leave it open.
     return Cell(value, value, detail, TONES.get(value, "open"))
 
 
@@ -269,6 +270,7 @@ class Table:
         """The records as CSV, under one head."""
         records, text = self.records(), StringIO()
         names = list(records[0]) if records else [column.name for column in self.columns]
+        # All rows have the first one's fields, see `records`. By default csv ends lines in \r\n.
         writer = csv.DictWriter(text, names, lineterminator="\n")
         writer.writeheader()
         writer.writerows(records)

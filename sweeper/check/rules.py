@@ -89,6 +89,7 @@ def output_change(update: Update, shape: Shape, batch: int, seed: int = 0) -> fl
     """
     generator = np.random.default_rng(seed)
     d, x = (generator.standard_normal((n, batch), dtype=np.float32) for n in shape)
+    # On the very inputs of the gradient: fully aligned, the case that a rule must bound.
     return float(np.sqrt(np.square(_UPDATES[update](d, x) @ x).mean()))
 
 

@@ -65,6 +65,7 @@ app = typer.Typer(
     name="sweeper",
     cls=Commands,
     no_args_is_help=True,
+    # `run` ends every verb itself: with one message, or for a bug with a plain traceback.
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
     help="Tune small, train big: search hyperparameters on a small proxy model, transfer them to "
@@ -95,6 +96,7 @@ def options(
 
 def _choices() -> str:
     """Every group with its options, for the help."""
+    # Called when this module is loaded: a broken conf/ is told in the help, and breaks no `--help`.
     try:
         options = groups()
     except BadInput as error:
@@ -275,6 +277,7 @@ def explain(
     With --from: what a published model's multipliers stand for, and our muP from its base.
     """
     if (to_width is None) == (published is None):
+        # Typer's own error, with usage and all: without --from the option would be a required one.
         reason = "give one of --to-width and --from"
         raise typer.BadParameter(reason, ctx=context, param_hint="--to-width")
     flags = {"--to-depth": to_depth, "--study": study, "--root": root, "--config-dir": config_dir}
@@ -561,6 +564,7 @@ def predict(
         of_table = {"--columns": columns, "--where": where, "--to-params": to_params}
         of_study = {"--study": study, "--to-width": to_width, "--to-depth": to_depth}
         place = Path(root or DEFAULT_ROOT).expanduser()
+        # A flag that is meant for the other source would else be passed over in silence.
         for flag, value in (of_study if source else of_table).items():
             if value:
                 of = "a study" if source else "--from a table"
@@ -741,6 +745,7 @@ def _open_streams() -> None:
     """Make stdout and stderr take every word: one may be closed, or know ASCII alone."""
     for name in ("stdout", "stderr"):
         stream = getattr(sys, name)
+        # So Python has a stream that the caller closed, as `>&-` and daemons do.
         if stream is None:
             setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115
         else:
@@ -750,6 +755,8 @@ def _open_streams() -> None:
 def main() -> None:
     """The `sweeper` command."""
     _open_streams()
+    # Schedulers and `kill` send SIGTERM: like Ctrl-C it then unwinds, so that locks are released,
+    # jobs ended and the message printed. By default Python would just be gone.
     signal.signal(signal.SIGTERM, _interrupt)
     # A model of the user's own lies in the folder worked in, as for a script started there.
     with suppress(FileNotFoundError):  # it may be gone

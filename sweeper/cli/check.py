@@ -69,6 +69,7 @@ def check(tree: Tree, request: CheckRequest, invocation: Invocation, output: Out
             "weights, and add runner.uses=[watch]",
         )
     climbed = settings.transfer.ladders(settings.ladder_base)
+    # Not over batch and steps: the check's runs have a batch and steps of their own.
     ladders: dict[str, list[Size]] = {
         axis: [size.model_size for size in climbed[axis]]
         for axis in ("width", "depth", *MODEL_AXES)

@@ -196,6 +196,7 @@ def _entry(folder: Path, validation: Validation) -> Entry:
         folder=folder,
         validation=validation,
         ladder=ladder,
+        # The widest stands for the study: width is the one thing in which its models differ.
         spec=specs[max(specs)],
         tuning=spent(trials.searched, work),
         validating=spent(ladders, work),
@@ -235,6 +236,7 @@ def after_comparison(comparison: Comparison, entries: Sequence[Entry]) -> list[N
     """The best study's plan; with none told apart, seeds that would tell; empty where none do."""
     folders = {entry.ladder.name: entry.folder for entry in entries}
     leader = comparison.by_transferred[0]
+    # A rank is an interval, `first` to `last`: this study is first whatever the noise was.
     if leader.last == 1:
         width = 2 * max(w.width for c in comparison.candidates for w in c.widths)
         root, why = folders[leader.name].parent, "to plan with the best"
@@ -254,6 +256,7 @@ def _validate(folder: Path, *overrides: str) -> NextCommand:
     """
     check_folder(folder)
     path = folder / "config.yaml"
+    # Plain values: to name a command, no class that the study's configuration names is imported.
     tree = read_tree(path, ())
     try:
         with key_prefix("transfer"):

@@ -82,6 +82,8 @@ def run_check(
 
     # In some runs alone, they stay in all: a module that not all sizes have is not judged.
     if all(repeats_logits(run) for of_size in runs.values() for run in of_size):
+        # A row for the logits beside the same row of the module that returned them says nothing
+        # more.
         runs = {
             size: [[module for module in run if module.name != LOGITS] for run in of_size]
             for size, of_size in runs.items()
@@ -95,6 +97,7 @@ def run_check(
     parameterization = (
         None if scaled_by_user else prepare(trials[sizes[0]][0].spec).parameterization
     )
+    # u-muP's changes of some roles shrink with the width by design, which is no failure.
     intended = getattr(parameterization, "intended", {})
     return [
         check_coordinates(axis, {size: runs[size] for size in ladder}, rule, intended)

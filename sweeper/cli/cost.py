@@ -71,12 +71,14 @@ def tell_cost(experiment: Experiment, invocation: Invocation, output: Output) ->
     except BadInput:  # an experiment of the user's that sets keys of another search
         return
     trials, all_steps = _planned(search, settings), settings.raw["train"]["steps"]
+    # As many steps as make it last LONG, in tens, but no less than a twentieth of the run's.
     share = min(1.0, LONG / (trials * seconds))
     steps = max(all_steps // 20, 10 * round(all_steps * share / 10), 1)
     smaller = NextCommand.of(
         "search",
         *kept,
         f"train.steps={steps}",
+        # A study's name has at most 100 letters.
         study=f"{settings.name[:90]}-try",
         root=settings.root,
         config_dir=invocation.config_dir,

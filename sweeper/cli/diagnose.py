@@ -138,6 +138,7 @@ class AblationTrainer:
         if verdict.answer != "fails":
             return Diagnosis(axis=self.axis, answer=verdict.answer, todo=verdict.todo)
         results = []
+        # NaN: not measured.
         eps: tuple[float, ...] = (math.nan, math.nan)
         settings = self.experiment.settings
         measures = settings.runner.measures("below_eps") and has_eps(settings.raw)
@@ -216,6 +217,8 @@ class AblationTrainer:
         by_plan = () if settings.scaled_by_user else ("parameterization", "optimizer")
         for key in ablation.overrides:
             group, _, name = key.partition(".")
+            # What these two groups prescribe reaches a command's script by its plan, not by
+            # placeholders.
             asked = name if group == "train" else key
             if group not in by_plan and not settings.runner.takes(asked):
                 return key

@@ -140,6 +140,7 @@ def _plan_of_study(request: ExportRequest, root: Path) -> Path:
         return next(iter(fitting.values()))
     has = "; ".join(described[size] for size in sorted(plans))
     if len(fitting) > 1:
+        # Plans of one width and depth differ in batch or steps, for which there is no option.
         alike = len({size[:2] for size in fitting}) == 1
         options = " or ".join(f"--plan {path}" for path in fitting.values())
         how = options if alike else "--to-width and --to-depth"

@@ -109,6 +109,7 @@ class NextCommand:
         """
         changed = tuple(f"{override.partition('=')[0].lstrip('+')}=" for override in overrides)
         dropped = ("study=", "study.name=", "--study", "--new-setup")
+        # Each word beside the one before it: of `--study NAME` both go.
         kept = [
             word
             for before, word in zip(("", *self.arguments), self.arguments, strict=False)
@@ -166,6 +167,7 @@ class Invocation:
 def next_of(folder: Path) -> NextCommand | None:
     """The command that goes on with the study in `folder`; None where nothing tells."""
     root, name = folder.parent, folder.name
+    # Whatever is recorded so far, a driver is about to change it.
     if live_holder(folder) is not None:
         why = "to see how far it is"
         return NextCommand.of("status", "--watch", study=name, root=root, why=why)
@@ -322,6 +324,8 @@ def _settling(
     """The command that would settle the open verdicts; None where none is known to."""
     asked: dict[str, float] = {}
     for key, text in (override.split("=", 1) for each in verdicts for override in each.settle):
+        # Several verdicts ask, and one command answers all: the finest step, and of all else the
+        # most.
         least = min if key == "transfer.step" else max
         asked[key] = least(asked.get(key, float(text)), float(text))
     why = "to settle what cannot be said yet"
@@ -335,6 +339,7 @@ def _settling(
             return command_before.as_new_study(name, f"train.steps={_written(steps)}", why=why)
     if not asked or command is None:
         return None
+    # What is settled is not trained again.
     settled = [
         f"transfer.{LADDER_AXES[verdict.axis]}=[]"
         for verdict in verdicts

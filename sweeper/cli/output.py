@@ -61,6 +61,8 @@ class Output:
         such line, nor without a command that goes on from here; several are typed one after the
         other. The `document` gets them as `next`, a list of {command, why}.
         """
+        # Readers deep below pass over damaged records; a note of the verb may have named some
+        # already.
         damaged = {str(path): why for path, why in take_damaged().items()}
         told = "\n".join(self._notes)
         self.notes([f"{path}: {why}" for path, why in damaged.items() if path not in told])

@@ -71,6 +71,7 @@ def search(
     tell_cost(experiment, invocation, output)
     if settings.storage is not None:
         check_storage(settings.storage)
+    # Up to here nothing of the study is written: what can be refused is refused above.
     with StudyLock(settings.folder) as lock:
         if lock.previous is not None:
             output.tell(f"The last driver of this study ({lock.previous}) was killed; going on.")
@@ -100,6 +101,7 @@ def search(
             storage = None if settings.storage is None else redact(settings.storage)
             kept = {**settings.raw, "study": {"name": settings.name, "storage": storage}}
             write_summed(settings.folder / "config.yaml", to_yaml(kept))
+            # As later commands will read it: trust is a digest of these very values.
             remember(settings.folder, read_tree(settings.folder / "config.yaml", ()))
             output.notes(write_setup(settings.folder, experiment.spec(settings.base)))
             try:
@@ -136,6 +138,7 @@ def search(
         next_command = invocation.again("search", settings, why="to try them again")
     else:
         eta, key = settings.space["eta"], "parameterization.space.eta"
+        # Every run diverged: the same range of eta, 2^-4 times as high.
         lower = [f"{key}.{end}={getattr(eta, end) - 4:g}" for end in ("low", "high", "default")]
         next_command = invocation.again("search", settings, *lower, why="to search lower eta")
     record = _search_record(settings, conclusion, finished=True)
@@ -185,6 +188,7 @@ def run_search(experiment: Experiment, study: Study, output: Output, *, wait: bo
     def after_batch(conclusion: Conclusion, finished: bool) -> None:
         nonlocal are_losses_said
         write_json(path, _search_record(settings, conclusion, finished=finished))
+        # Once, and early: a pattern that reads no losses is seen while little is trained.
         if not are_losses_said and any_ended():
             are_losses_said = True
             say_losses(settings, output, study.results())
@@ -283,6 +287,7 @@ def _dry_run(settings: Settings, invocation: Invocation, output: Output, *, new_
         record["command"] = command
         record["losses"] = say_losses(settings, output, known)
     if isinstance(settings.launcher, Scheduled):
+        # Of the first phase alone: how many jobs follow depends on its results.
         jobs = -(-phases[0].trials // per_job)
         record["script"] = settings.launcher.script(settings.folder.absolute(), jobs)
         output.say(f"\nThe batch script of the first {jobs} jobs:\n{record['script']}")

@@ -59,6 +59,7 @@ def changed_code(experiment: Experiment, study: Study) -> list[str]:
     results = study.results()
     if not results:
         return []
+    # A file that only one of the two has belongs to another command or model: it has not changed.
     now, then = experiment.settings.identity, results[-1].trial.spec.runner
     changed = []
     for kind in ("code", "modules"):
@@ -112,6 +113,7 @@ def short_run(
     spec = experiment.spec(size)
     train = replace(spec.train, **changed)
     if train.precision != "float64":
+        # bfloat16 keeps 8 bits: its rounding is as large as what a few steps change.
         train = replace(train, precision="float32")
     trial = experiment.trial(size, log2_hps, seed, "check")
     return replace(trial, spec=replace(spec, train=train), measurement=measurement)

@@ -58,6 +58,7 @@ def status(name: str | None, root: Path, output: Output, *, watch: bool = False)
         if not watch or (driver is None and not waiting):
             break
         output.say(end)
+        # A driver's progress is a file; without one only a scheduler's queue is asked, and seldom.
         time.sleep(2 if driver else 10)
     others = [other for other in studies(root) if other != study]
     if others and name is None:
@@ -183,6 +184,7 @@ def cancel(name: str | None, root: Path, output: Output) -> int:
     if driver is not None:
         request_cancel(folder)
     on_cluster = cancel_jobs(folder)
+    # Jobs on a cluster were cancelled there and then; all others end with their driver.
     count = on_cluster or (jobs if driver is not None else 0)
     next_command = None
     if driver is not None:

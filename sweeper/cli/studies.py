@@ -62,6 +62,7 @@ def study_tree(
     tree = read_tree(path, others, config_dir) | {"root": str(root)}
     _check_code(path, tree, others, config_dir, trust=trust)
     if isinstance(tree.get("study"), dict):
+        # The folder's name counts: a study may have been renamed or copied.
         tree["study"]["name"] = study
     return tree, Invocation(overrides=overrides, config_dir=config_dir, study=study)
 
@@ -76,6 +77,8 @@ def _check_code(
     for override in parsed:
         key = str(override.key_or_group)
         named |= {key, *classes_in({key.rpartition(".")[2]: override.value()})}
+    # What this command line names itself, by an override or a config of --config-dir, its user has
+    # just chosen: only what the study's record alone names needs trust.
     for key in list(code):
         group, _, target = key.partition(" ")
         if (target or key) in named or group.partition(".")[0] in named:
@@ -91,6 +94,7 @@ def _check_code(
             "that, and this command does not: add --trust if it is yours, or you have read it and "
             "allow it"
         )
+    # From here on the registry may build these; nothing above has imported one.
     name_classes(classes_in(tree))
 
 

@@ -154,6 +154,7 @@ def transfer(tree: Tree, request: TransferRequest, invocation: Invocation, outpu
     checked: dict[str, object] | None = None
     checks = settings.transfer.check and settings.runner.measures("coordinates")
     if checks and size.width != settings.base.width:
+        # A target as wide as the base uses no rule for the width, which is what this looks at.
         check = quick_check(experiment, ladders.planned, invocation, output)
     specs = [result.trial.spec for result in Study.read(settings.folder).results()]
     keep_flops(settings.folder, [*specs, *(at_target(spec, plan) for spec in specs)])

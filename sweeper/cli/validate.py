@@ -237,6 +237,8 @@ def validate(
         output.tell_speed(study.results(), since=start)
     experiment, exponents = fit_law(experiment, best, curves.values())
     if exponents is not None:
+        # A curve has the place of its planned value relative to the base's. law=fit is known only
+        # now, from these very curves: where it puts each size is filled in after the fact.
         hyperparameter = rule.hyperparameter
         for size, curve in curves.items():
             planned_there = planned_log2(experiment, size, best)[hyperparameter]
@@ -271,6 +273,8 @@ def validate(
         size, prior = getattr(whole, axis), _prior(settings, axis)
         fits = fit_curves(by_axis[axis], centre)
         answer, trends[axis] = judge_target(verdict, fits, centre, size, rule, prior)
+        # A target of the base's own size asks for no extrapolation; the trend is shown all the
+        # same.
         if size != getattr(settings.ladder_base, axis):
             verdicts[i] = replace(verdict, target=answer)
     trend = trends.get("width")
@@ -309,6 +313,7 @@ def validate(
         experiment=experiment,
         planned=hps,
         verdicts=verdicts,
+        # `transfer.correct` moves eta, and nothing else.
         trend=trend if rule.hyperparameter == "eta" else None,
         exponents=exponents,
     )

@@ -188,6 +188,7 @@ class Commands(TyperGroup):
         if not extra.get("standalone_mode", True):
             return super().main(args, *others, **extra)
         try:
+            # Standalone, Typer prints errors in boxes of its own, and ends the process before us.
             code = super().main(args, *others, **{**extra, "standalone_mode": False})
         except _USAGE as error:
             sys.exit(_say_usage(error, missing_dashes(sys.argv[1:] if args is None else args)))
@@ -198,6 +199,7 @@ class Commands(TyperGroup):
 
 def _say_usage(error: Any, advice: str) -> int:
     """Print what is wrong with a command line; its help where nothing was given."""
+    # By its name, since Typer exports this class of its click no more than UsageError.
     if type(error).__name__ == "NoArgsIsHelpError":
         error.show()
         return int(error.exit_code)
@@ -261,6 +263,7 @@ def output_of(json: bool) -> Output:
     from sweeper.cli.output import Output
 
     def console(stream: TextIO, *, stderr: bool) -> Console:
+        # For a pipe or a file rich would assume 80 columns, and tables would lack some of theirs.
         columns = os.environ.get("COLUMNS", "")
         fixed = int(columns) if columns.isdecimal() and int(columns) else 120
         return Console(stderr=stderr, width=None if stream.isatty() else fixed)

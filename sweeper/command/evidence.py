@@ -54,6 +54,8 @@ class Evidence:
         self.first, self.last = self.first or reading, reading
         self.count += 1
         self._recent.append(reading.loss)
+        # "step 10 loss" and "eval loss" are two kinds: a pattern that matches both mixes two
+        # losses.
         if reading.words in self.kinds or len(self.kinds) < MOST_KINDS:
             count, line = self.kinds.get(reading.words, (0, reading.line))
             self.kinds[reading.words] = (count + 1, line)
@@ -112,6 +114,8 @@ class Evidence:
         usual = median(abs(b - a) for a, b in pairwise(before))
         near = before[-4:]
         outside = last > max(near) or last < min(near)
+        # A flat curve's usual difference is nearly 0: a hundredth of the loss is then still no
+        # jump.
         if not outside or abs(last - before[-1]) <= max(JUMP * usual, 0.01 * abs(before[-1])):
             return None
         return (

@@ -39,6 +39,7 @@ class CurrentTrial:
     def __post_init__(self) -> None:
         """Hear SIGTERM, where nobody else does."""
         try:
+            # A script that saves on SIGTERM by itself keeps its handler.
             if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
                 signal.signal(signal.SIGTERM, self._stop)
         except ValueError:  # not the main thread
@@ -61,6 +62,7 @@ class CurrentTrial:
         row: dict[str, Any] = {"step": int(step), "loss": _as_json(loss)}
         if heldout is not None:
             row["heldout"] = _as_json(heldout)
+        # Opened and closed for each line: none waits in a buffer when the process is killed.
         with (self.folder / "metrics.jsonl").open("a") as file:
             file.write(json.dumps(row) + "\n")
 
@@ -74,6 +76,7 @@ def current_trial() -> CurrentTrial:
     if not (path := os.environ.get(TRIAL)):
         raise BadInput(f"this is no trial of sweeper's: {TRIAL} is not set")
     record = json.loads(Path(path).read_text())
+    # The whole numbers of trial.json are the sizes and the seed; all else is text or a mapping.
     sizes = {key: value for key, value in record.items() if isinstance(value, int)}
     return CurrentTrial(values=record["hyperparameters"], sizes=sizes, folder=Path(path).parent)
 

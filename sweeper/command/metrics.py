@@ -77,6 +77,7 @@ def check_source(key: str, spec: str) -> None:
     kind, colon, rest = spec.partition(":")
     if colon and kind in ("jsonl", "csv"):
         file = Path(rest.rpartition(":")[0])
+        # All three parts: FILE, the colon, NAME.
         if not all(rest.rpartition(":")) or file.is_absolute() or ".." in file.parts:
             raise ConfigError(key, spec, f"{kind}:FILE:NAME, the file within the trial's folder")
     elif colon and kind in ("tensorboard", "wandb"):
@@ -206,6 +207,7 @@ class Log:
             yield from readings
 
     def _reading(self, line: str) -> Reading | None:
+        # Colours are taken off, but for a pattern that is written for them.
         if "\x1b" in line and r"\x1b" not in self.pattern.pattern:
             line = plain(line)
         if (match := self.pattern.search(line)) is None:
@@ -242,6 +244,7 @@ class Log:
             yield begin
             return
         before = signal.signal(signal.SIGVTALRM, give_up)
+        # Virtual: processor time of this process, so that a busy machine is no slow pattern.
         signal.setitimer(signal.ITIMER_VIRTUAL, SEARCH_SECONDS)
         try:
             yield begin
@@ -307,6 +310,7 @@ def as_number(value: object) -> float | None:
     if isinstance(value, bool) or not isinstance(value, int | float | str):
         return None
     try:
+        # What stands around a number in a log: `loss=2.3,`, `{'loss': 2.3}`.
         return float(value.strip(" \t,;'\"()[]{}") if isinstance(value, str) else value)
     except (ValueError, OverflowError):
         return None
@@ -426,8 +430,11 @@ def _parsed(path: Path) -> Iterator[Any]:
 
 def _records(data: bytes) -> Iterator[bytes]:
     """Whole records; a last one that is still being written is left out."""
+    # The file begins with W&B's own seven bytes, ":W&B", a magic number and a version. Checksums
+    # are not compared: what is still being written is known by its length.
     place, parts = HEADER, b""
     while place + HEADER <= len(data):
+        # A rest of a block that holds no header is padding.
         if BLOCK - place % BLOCK < HEADER:
             place += BLOCK - place % BLOCK
             continue
@@ -570,6 +577,7 @@ class Series:
         """
         at = np.array(self.steps)
         if self.counted and whole:
+            # The i-th of n losses stands at the end of the i-th of n equal parts of the run.
             at = np.ceil((np.arange(len(at)) + 1) * steps / len(at)).astype(int) - 1
         last = steps - 1 if whole else min(int(at[-1]), steps - 1)
         # Each step has the loss of the next report; steps behind the last have that of the last.

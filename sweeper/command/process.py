@@ -123,6 +123,7 @@ class Group:
     def _others(self) -> bool:
         """Whether any process of the group is left."""
         try:
+            # Signal 0 only asks. A group has its first process's number, and may outlive it.
             os.killpg(self.process.pid, 0)
         except (ProcessLookupError, PermissionError):
             return False

@@ -112,6 +112,7 @@ class Command:
         if bad := next((name for name in self.env if not re.fullmatch(r"[\w*?\[\]]+", name)), None):
             allowed = "names of variables or patterns of names: set a value where you call sweeper"
             raise ConfigError("env", bad.partition("=")[0], allowed)
+        # Parsed now, so that a bad brace is refused with the configuration.
         _ = self._templates
 
     @cached_property
@@ -202,6 +203,7 @@ class Command:
                 "a command that takes the plan, such as --plan={plan}; or runner.uses=[plan], "
                 "where the script reads SWEEPER_PLAN",
             )
+        # Each by a placeholder, or all at once: by {trial}, the file that has them, or uses=["*"].
         lacking = [name for name in hyperparameters if not {name, "trial", "*"} & takes]
         if scaled_by_user and lacking:
             name = lacking[0]
@@ -234,6 +236,7 @@ class Command:
             argv = self.argv(trial, Path("DIR"))
             if not can_run(argv[0], self.folder, os.environ.get("PATH")):
                 raise ConfigError("command", argv[0], "a program that can be found and executed")
+            # `python train.py` can be started whether or not train.py is there.
             if script := missing_script(self.command, self.folder):
                 raise ConfigError("command", script, f"a script that is there, from {self.folder}")
         _ = self.digests
@@ -445,6 +448,7 @@ def _text(command: Sequence[str], cwd: Path) -> str:
     """The text of the command's script; empty where there is none, or one that is no text."""
     files = command_files(command, None, cwd.expanduser())
     texts = [(cwd.expanduser() / name).read_bytes() for name in files]
+    # A zero byte: a program, and no script's text.
     return "".join(text.decode(errors="replace") for text in texts if b"\0" not in text)
 
 

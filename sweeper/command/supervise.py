@@ -49,6 +49,7 @@ TICK = 0.2
 """Seconds between two looks at a running command; its end is seen at once."""
 FILES = ("trial.json", "plan.json", "metrics.jsonl", "log.txt", "result.json")
 """Those of a trial's folder that are not the script's own."""
+# 128 + its number is how a shell reports a signal, minus its number how Popen does.
 PREEMPTED = (75, 130, 143, -2, -15)
 """Exit codes that ask to be run again in the same folder: EX_TEMPFAIL, SIGINT and SIGTERM."""
 MAX_STANDSTILLS = 3
@@ -64,6 +65,7 @@ def make_folder(folder: Path) -> None:
     if not folder.is_dir():
         folder.unlink(missing_ok=True)
     for path in (folder / name for name in FILES):
+        # A link is never followed: what it leads to is not the trial's.
         if path.is_dir() and not path.is_symlink():
             shutil.rmtree(path)
         elif path.is_symlink() or not path.is_file():
@@ -109,6 +111,8 @@ class Supervisor:
             if self.control.should_leave():  # the signal was for all processes of the job
                 raise Leave
             reached = self.losses.last_step()
+            # A preempted run goes on from its checkpoint as often as it likes, as long as it comes
+            # further.
             standstills = 0 if reached > furthest else standstills + 1
             furthest = max(furthest, reached)
             if standstills == MAX_STANDSTILLS:
@@ -140,6 +144,8 @@ class Supervisor:
             "SWEEPER_TRIAL": str(self.folder / "trial.json"),
             "SWEEPER_PLAN": str(self.folder / "plan.json"),
             "SWEEPER_REPORT": str(report),
+            # A loss in a buffer would be seen late, and by a kill never: nothing could be pruned by
+            # it.
             "PYTHONUNBUFFERED": "1",
         }
         if self.trial.measurement:
@@ -191,6 +197,7 @@ class Supervisor:
 
     def _should_prune(self) -> bool:
         """Whether the pruner stops it at a rung that it has just passed."""
+        # Losses without a step: nobody knows which one is at a rung.
         if self.pruner is None or not len(self.losses) or self.losses.counted:
             return False
         for rung in self.pruner.rungs:
@@ -209,6 +216,7 @@ class Supervisor:
         if status == "hung":
             return self._failure(f"it said nothing for {self.command.hang:g} s and was ended", code)
         if status == "flooded":
+            # The beginning stays, for the message; the disk gets back the rest.
             os.truncate(self.log, CHUNK)
             most = f"{self.command.output:g} MB"
             reason = f"it printed more than {most} and was ended; runner.output sets the limit"
@@ -221,6 +229,8 @@ class Supervisor:
             return self._measured(code, seconds)
         if not len(self.losses):
             return self._failure(f"it ended without a loss: {self._why_no_loss()}", code)
+        # A run that was given other steps, or reports tokens as steps, would be judged at the wrong
+        # place of its curve: it fails with the reason.
         if self.losses.exceeds(self.train.steps):
             reason = f"it reported step {self.losses.last_step()} of {self.train.steps}: does the "
             return self._failure(f"{reason}command take {{steps}}, and does it count steps?", code)

@@ -93,6 +93,7 @@ class Expression:
     def _divides_a_size(self) -> bool:
         """Whether it counts the parts of a width or depth, such as heads: none is a slip."""
         divides = any(isinstance(node, ast.FloorDiv) for node in ast.walk(self.tree))
+        # {width//64} heads come to 0 at width 32, which a script may well take without a word.
         return divides and bool(self.names & {"width", "depth"})
 
     def _above_zero(self, values: Values) -> str:
@@ -184,6 +185,7 @@ def _parsed(text: str, word: str, key: str) -> ast.expr:
     try:
         if len(text) > LONGEST:
             raise ValueError("it is too long")
+        # Only parsed: no node that is not on the list of `_is_allowed` is ever computed.
         tree = ast.parse(text.strip(), mode="eval").body
     except (SyntaxError, ValueError) as error:
         raise ConfigError(key, word, f"in braces: {ALLOWED}") from error

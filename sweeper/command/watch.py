@@ -58,6 +58,7 @@ class _Watch:
 
     def _now(self) -> int:
         """A number that grows whenever a parameter is written to: by a step of the optimizer."""
+        # torch counts every write in place, and an optimizer's step is one.
         return sum(p._version for p in self.model.parameters())
 
     def _called(self, module: nn.Module, args: Any, kwargs: Any) -> None:
@@ -72,6 +73,7 @@ class _Watch:
     def _look(self, args: Any, kwargs: Any) -> None:
         """At the first call keep the batch; at the first one after a step measure the step."""
         if self.first is None:
+            # A copy: loaders may fill the same tensors with the next batch.
             batch = deepcopy((args, kwargs))
             self.first = (self._evaluate(batch)[0], batch)
             return
@@ -102,6 +104,7 @@ class _Watch:
         with_others: Outputs = {}
         modes = [(module, module.training) for module in self.model.modules()]
         self.model.eval()
+        # A model may write into its arguments.
         args, kwargs = deepcopy(batch)
         try:
             # The script's random numbers are those of an unwatched run.
@@ -114,6 +117,8 @@ class _Watch:
                 functional_call(self.model, dict(weights), args, dict(kwargs))
         finally:
             for module, mode in modes:
+                # One by one: `train()` would set all below too, and undo a part that the script
+                # keeps in eval.
                 module.training = mode
         return outputs, with_others
 

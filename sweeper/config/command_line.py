@@ -71,6 +71,7 @@ def split_user_command(
     if not any(word.startswith("runner.command=[") for word in overrides):
         return list(overrides), []
     added = {f"{group}={name}" for group, name in USER_COMMAND_GROUPS.items()}
+    # What `with_user_command` adds by itself; a cwd that the user gave is another word, and stays.
     added.add(f"runner.cwd={quoted(os.getcwd())}")
     overrides = [w for w in overrides if w not in added and not w.startswith("runner.command=")]
     return overrides, list(runner.get("command", ()))

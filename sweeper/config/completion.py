@@ -45,6 +45,7 @@ def complete_override(incomplete: str, config_dir: Path | None = None) -> list[s
             word for word in _words_of_conf(config_dir) if word.startswith(typed) and word != cut
         }
         if not typed:
+            # Up to the first dot or equals sign: `model.`, `search=`.
             words = {re.split(r"(?<=[.=])", word)[0] for word in words}
         return sorted(word.removeprefix(cut) for word in words)
     return []
@@ -64,6 +65,7 @@ def _typed(incomplete: str) -> tuple[str, str]:
         return "", incomplete
     words = re.split(r"\n" if "\n" in os.environ["COMP_WORDS"] else r" +", os.environ["COMP_WORDS"])
     index = int(os.environ["COMP_CWORD"])
+    # Behind a last blank there is no word yet.
     current = words[index] if index < len(words) else ""
     # COMP_WORDS has key, = and value as three words; COMP_CWORD is the one with the cursor.
     if current == "=":
@@ -151,6 +153,7 @@ def _words(module: str, annotation: ast.expr) -> Iterator[str]:
             found = _definition(module, name)
             if found is not None and isinstance(found[1], ast.Assign):
                 yield from _words(found[0], found[1].value)
+        # A union, `int | None`: the only operator in our annotations.
         case ast.BinOp(left=left, right=right):
             yield from _words(module, left)
             yield from _words(module, right)

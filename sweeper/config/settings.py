@@ -182,6 +182,8 @@ def _check_schedule(settings: Settings) -> None:
     config = settings.raw["train"].get("schedule", schedule.DEFAULT)
     train = settings.spec({"digest": ""}, "float32", settings.base).train
     with key_prefix("train"):
+        # A function of the user's own is called here for the first time: at both ends, and where
+        # the warm-up ends.
         train.lr_factors(sorted({0, train.span.warmup, train.steps - 1}))
     takes = any(map(settings.runner.takes, schedule.PLACEHOLDERS))
     if schedule.complete(config) != schedule.DEFAULT and not takes:
@@ -373,6 +375,7 @@ def _axis(key: str, value: Any, *, may_choose: bool) -> Axis:
     if not isinstance(choices, Sequence) or isinstance(choices, str) or not choices:
         raise ConfigError(f"{key}.choices", choices, "a list of values")
     for choice in choices:
+        # Of all numbers NaN alone differs from itself.
         if not isinstance(choice, Choice) or choice in (math.inf, -math.inf) or choice != choice:
             raise ConfigError(f"{key}.choices", choice, "texts, finite numbers, true or false")
     # 1, 1.0 and true are equal in Python, and three values of a command line.
@@ -480,6 +483,8 @@ class Settings:
     @cached_property
     def identity(self) -> Mapping[str, Any]:
         """The runner's part of a trial's key; the content of modules of the user's own is in it."""
+        # Two versions of a user's class under one name must not share trials: their files are
+        # digested.
         names = []
         for group in ("parameterization", "model", "optimizer"):
             plugin = self.plugin_spec(group)
@@ -495,6 +500,7 @@ class Settings:
     def spec(self, data: Mapping[str, Any], precision: str, size: Size) -> TrialSpec:
         """What determines a trial of `size` beside its hyperparameters and its seed."""
         train = {**self.raw["train"], **size.train_overrides()}
+        # What "auto" is on this machine becomes part of the key: precisions train differently.
         if train["precision"] == "auto":
             train["precision"] = precision
         with key_prefix("train"):

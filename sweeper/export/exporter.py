@@ -100,6 +100,7 @@ def schedule_lines(plan: TransferPlan, exporter: Exporter) -> Iterator[str]:
     if not isinstance(record, Mapping):
         return
     steps, warmup, final = record["steps"], record["warmup"], record["final_lr"]
+    # A schedule of the user's own names none; it may do anything from the end of the warm-up on.
     start = record.get("decay_start", warmup)
     decay = steps - start
     name = f"{record['name']} {record['shape']}" if "shape" in record else record["name"]

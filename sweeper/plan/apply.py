@@ -221,6 +221,8 @@ def check(
     else:
         pairs = _pairs_by_parameter(settings, groups, model, problems)
     name = type(optimizer).__name__
+    # A rate of Adam's bounds a step whatever the gradient; SGD's multiplies it. The same number
+    # means two things, and their powers of the width differ.
     if isinstance(optimizer, torch.optim.SGD) and set(updates) - {Update.GRADIENT}:
         problems.append(
             f"its rates are for updates of another kind than {name}'s, which go as the gradient: "

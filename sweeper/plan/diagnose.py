@@ -105,6 +105,7 @@ def mup_deviations(rows: Sequence[Explained]) -> dict[Role, Change]:
         changes = [_deviation(row, role) for row in rows if row.parameter.role == role]
         if not changes:
             continue
+        # + 0.0 turns -0.0 into 0.0, which would be shown with a sign.
         b, c = (round(fmean(values), 3) + 0.0 for values in zip(*changes, strict=True))
         if max(abs(b), abs(c)) > EXPONENT_TOLERANCE:
             deviations[role] = Change(b=b, c=c)
@@ -119,9 +120,11 @@ def _deviation(row: Explained, role: Role) -> tuple[float, float]:
     first shifted to the parameter's multiplier.
     """
     update = Update(row.parameter.update)
+    # A gain or a bias sums over nothing, as an embedding: it has the embedding's exponents.
     plain = Role.EMBEDDING if role is Role.VECTOR else role
     mup = exponents(MUP, plain, update, "full")
     target = shift(mup, row.a - mup.a, update)
+    # What is not drawn (ones, zeros, kept) has no std that a power could change.
     return target.b - row.b if row.parameter.init == "normal" else 0.0, target.c - row.c
 
 
@@ -246,6 +249,8 @@ def _epsilon(s: FailedTransfer) -> Ablation | None:
             for size, fraction in zip((s.base, s.large), s.below_eps, strict=True)
         )
         evidence.append(f"eps exceeds the root of the second moment for {' and '.join(fractions)}")
+    # Small beside any gradient that eps held back. Not 0, at which entries without a gradient
+    # divide 0 by 0.
     change, overrides = f"an eps 2^-10 times {eps:g}", {"optimizer.eps": eps * 2.0**-10}
     if "atan2" in optimizer:
         change, overrides = "steps by atan2, which needs no eps", {"optimizer.atan2": True}

@@ -92,6 +92,7 @@ def tied_readouts(
         line += f"; it sums over {fans[0]} entries, {fans[1]} at the base"
         for value in operations.get(op.name, {}).values():
             line += f"; its logits are multiplied by {value:.6g}"
+        # The plan's factor is over the model's own, which stays in its code: both are named.
         if (built_in := op.geometry["built_in"]) != 1:
             line += f", beside the model's own factor, {built_in:.6g} of the base's"
         lines.append(line)

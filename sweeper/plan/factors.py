@@ -188,6 +188,7 @@ def ask(
 def _rule(logit: float, doubled: float) -> str:
     """The law behind the factors of q k^T at `USUAL_HEAD` and its double, d being the head size."""
     for law, power in (("1/d", 1.0), ("1/sqrt(d)", 0.5)):
+        # logit = alpha d^-power: doubling d divides it by 2^power, whatever alpha is.
         if isclose(logit / doubled, 2**power, rel_tol=1e-6):
             alpha = logit * USUAL_HEAD**power
             return law if isclose(alpha, 1.0) else law.replace("1", f"{alpha:.6g}", 1)

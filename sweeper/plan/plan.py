@@ -198,7 +198,7 @@ class TransferPlan:
 
     `operations` are the factors of attention, activation, residual and loss at the target.
     `source` says which study, configuration and runs the hyperparameters (`hps`, not
-    logarithms) came from. `parameterization` and `optimizer` are named as by `catalog.plugins`.
+    logarithms) came from. `parameterization` and `optimizer` are named as by `registry.plugins`.
     Only where a command scales by itself may `hps` hold more than numbers.
     `needs` says in words what a plain model that uses the plan must do beyond `init_` and
     `param_groups`; `factors` are all factors of its operations, one by one (None: not recorded).
@@ -276,6 +276,7 @@ class TransferPlan:
             if size.width < 1 or size.depth < 1:
                 raise ConfigError(key, str(size), "width and depth of at least 1")
         for factor in plan.factors or ():
+            # The usual factor of q k^T is head_size^-1/2: exporters divide by it.
             seen = factor.head_size > 0 or (factor.kind, factor.factor) != ("attention", "logit")
             if not (factor.value > 0 and factor.usual > 0 and seen):
                 raise BadInput(f"{factor.where}: factors and head sizes must be positive")
@@ -299,6 +300,7 @@ class TransferPlan:
         plan leaves alone: buffers of the model's own, frozen and kept parameters. Names may have
         the prefixes of torch.compile, DDP and FSDP. BadInput lists parameters that do not match.
         """
+        # It brings torch, which reading and showing a plan do not need.
         from sweeper.plan import apply
 
         drawn = int(self.source.get("seed", 0)) if seed is None else seed

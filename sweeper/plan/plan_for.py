@@ -282,6 +282,7 @@ def _plugin(key: str, group: str, asked: Any, protocol: type) -> tuple[Any, Plug
     if isinstance(asked, PluginSpec):
         asked = {"name": asked.name, **asked.arguments}
     options = {"name": asked} if isinstance(asked, str) else dict(asked)
+    # Under either key; what is left are the plugin's options.
     name = options.pop("name", options.pop(TARGET, None))
     if not isinstance(name, str):
         names = ", ".join(plugins()[group])
@@ -342,5 +343,6 @@ def _defaults(parameterization: str) -> dict[str, float]:
     path = conf_folder() / "parameterization" / f"{parameterization}.yaml"
     if not path.is_file():
         return {}
+    # YAML alone: defaults are plain numbers, and interpolations stand at ends of ranges only.
     space = yaml.safe_load(path.read_text(encoding="utf-8"))["space"]
     return {name: 2.0 ** axis["default"] for name, axis in space.items()}

@@ -54,6 +54,7 @@ def coordinates(console: Console, check: CoordinateCheck, rule: CheckRule) -> No
 
 def coordinate_table(check: CoordinateCheck, threshold: float) -> Table:
     """Slopes by kind and step, a row for modules that differ in their layer alone: the worst."""
+    # The first step shows what an update does by itself, the last also what layers do together.
     changes = [("change", step) for step in sorted({1, check.steps})]
     kinds = {"at init": ("output", 0)}
     kinds |= {f"{kind}, step {step}": (kind, step) for kind, step in changes}
@@ -284,6 +285,7 @@ def rules(console: Console, rows: Sequence[RuleRow]) -> None:
     shapes = list(rows[0].changes)
     columns = [Column("rule", left=True), Column("updates", left=True)]
     for place, (fan_out, fan_in) in enumerate(shapes):
+        # Where room is scarce the outer shapes stay.
         inner = 0 < place < len(shapes) - 1
         columns.append(
             Column(f"{fan_out}x{fan_in}", form=".3g", importance=place if inner else None)

@@ -127,6 +127,8 @@ def law_text(candidate: Candidate) -> str:
     text = f"a doubling of the width changes the re-tuned loss by {change} nats"
     if not math.isfinite(curve.exponent.value):
         return text
+    # An open interval: the exponent is at an end of those that were tried, and the floor goes with
+    # it.
     if not (math.isfinite(curve.exponent.high) and math.isfinite(curve.floor.low)):
         return f"{text}; these widths do not tell a power law's floor and exponent"
     return (
@@ -295,6 +297,7 @@ def _bars(ax: Axes, places: Sequence[float], estimates: Sequence[Estimate], **lo
     """Values with their intervals; what is not finite is left out, as is an open interval."""
     pairs = zip(places, estimates, strict=True)
     shown = [(x, estimate) for x, estimate in pairs if math.isfinite(estimate.value)]
+    # matplotlib wants lengths below and above, not ends.
     bars = [
         [_side(e.value - e.low) for _, e in shown],
         [_side(e.high - e.value) for _, e in shown],
@@ -366,6 +369,7 @@ def write_several(found: Several, pages: Mapping[str, str], folder: Path) -> Pat
     """
     private_folder(folder)
     path, comparison = folder / "report.html", found.comparison
+    # `svg` first: `save` takes the marks with tooltips, which only a page shows, out of the figure.
     figure = ladders_figure(found.panels)
     drawings = {"ladders": svg(figure, "f1")}
     save(figure, folder / "ladders")

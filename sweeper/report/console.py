@@ -156,6 +156,7 @@ def lines_table(conclusion: Conclusion) -> Table:
     table = Table("Lines: one hyperparameter varied at a time", columns)
     lines: list[LineResult] = list(conclusion.lines)
     if conclusion.retune is not None:
+        # eta has two lines: the first at all other defaults, this one at their optima.
         lines.append(replace(conclusion.retune.line, name="eta, retuned"))
     for line in lines:
         values = [value for value, _ in line.points_log2]
@@ -338,6 +339,7 @@ def verdict(console: Console, result: Verdict, hyperparameter: str = "eta") -> N
     verdict_table(result, hyperparameter).print(console)
     if result.note:
         paragraph(console, f"- Note: {result.note}.")
+    # "holds" and "fails" are verbs of the sentence; this answer is none.
     is_open = result.answer == "cannot say yet"
     said = "can neither be confirmed nor refuted yet" if is_open else result.answer
     subject = "" if hyperparameter == "eta" else f"of {hyperparameter} "
@@ -396,6 +398,7 @@ def verdict_table(result: Verdict, hyperparameter: str = "eta") -> Table:
         # Of the base both are 0 by definition, whatever the noise.
         known = size.is_base and math.isfinite(size.shift_log2.value)
         loss = size.loss.value
+        # Relative to the least loss of the size; a loss of 0 would be no scale.
         share = (
             replace(
                 size.loss_gap,
@@ -468,6 +471,7 @@ def ablation_table(diagnosed: Diagnosis) -> Table:
         loss = Cell(size.loss, number(size.loss.value, ".3f"))
         return [size.shift_log2, size.loss_gap, loss]
 
+    # All have the same one before: the transfer as the study has it.
     for before in (result.before for result in diagnosed.results[:1]):
         table.add("as it is", "", *numbers(before), None)
     for result in diagnosed.results:

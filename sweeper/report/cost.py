@@ -80,6 +80,7 @@ def flops_in(folder: Path) -> Callable[[TrialSpec], float]:
     """`flops_of` for trials of the study in `folder`, by what it has kept."""
     counted = try_json(folder / FLOPS_FILE)
 
+    # The file first: to count anew builds the model, by a class that may be a stranger's.
     def flops(spec: TrialSpec) -> float:
         known = counted.get(spec.digest)
         return float(known) if isinstance(known, int | float) else flops_of(spec)
@@ -89,6 +90,7 @@ def flops_in(folder: Path) -> Callable[[TrialSpec], float]:
 
 def trained(result: Result) -> float:
     """The share of its steps that a run did; one that kept no steps counts as whole."""
+    # 0 steps: results of before steps were kept, which were all whole.
     return min(1.0, (result.steps or math.inf) / result.trial.spec.train.steps)
 
 
@@ -236,6 +238,7 @@ class Speed:
     def utilisation(self) -> float | None:
         """The fraction of the device's peak; None where no peak is known."""
         # Whole words: an A10G is no A10.
+        # In their order, longer names first: "H200" is a word of "H200 NVL" too.
         for name, peak in PEAK_FLOPS.items():
             if re.search(rf"\b{name}\b", self.device):
                 return self.cost.flops / self.cost.seconds / peak
@@ -350,6 +353,7 @@ def saving(
     # A run that diverged or was pruned here is taken to stop at the same share of its steps there.
     there = spent(searched, lambda spec: flops(at_target(spec, plan)))
     seconds, widest, device = math.nan, 0, ""
+    # The widest runs are the best guess of the target's speed: small models leave a device idle.
     if timed := [run for run in (*searched, *ladders) if run.seconds > 0]:
         widest = max(run.trial.width for run in timed)
         wide = [run for run in timed if run.trial.width == widest]

@@ -54,6 +54,7 @@ def read_document(path: Path, make: type[T] | Callable[[Any], T], notes: list[st
         why = f"there is no {error}" if isinstance(error, KeyError) else str(error)
         if len(why) > 200:  # a value of another shape may be all curves of a ladder
             why = f"{why[:100]} ... {why[-80:]}"
+        # One remedy for the curves of all hyperparameters, validation-NAME.json.
         name = re.sub(r"^validation-.*", "validation.json", path.name)
         notes.append(f"{path} cannot be read ({why}): {REMEDIES[name]}")
         return None
@@ -67,6 +68,7 @@ def _made(make: type[T] | Callable[[Any], T], path: Path) -> T:
 def takes(config: str, name: str) -> bool:
     """Whether a study's trials take a size, by its kept `config`: a command may take no {depth}."""
     try:
+        # The kept text, not Settings: those would import the study's classes.
         runner = yaml.safe_load(config)["runner"]
         if not (command := runner.get("command")):
             return True
@@ -133,6 +135,7 @@ class Searched:
 
 
 def _axis(record: Mapping[str, Any]) -> Axis:
+    # As `read_space` makes an axis over places in a list.
     if not (choices := record.get("choices")):
         return from_json(Axis, record)
     place = float(choices.index(record["default"]))
@@ -292,6 +295,7 @@ class Documents:
         checks = [folder / "check" / name for name in ("check.json", "transfer.json")]
         checks = sorted(filter(Path.is_file, checks), key=lambda path: path.stat().st_mtime_ns)
         operands = read(folder / "check/scales.json", scales)
+        # No page shows it; it is read so that damage is told.
         read(folder / "check/rules.json", list)
         try:
             config = (folder / "config.yaml").read_text(encoding="utf-8", errors="replace")

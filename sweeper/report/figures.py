@@ -105,6 +105,7 @@ def learning_rate_figure(validation: Validation, verdict: Verdict) -> Figure:
         handles.append(legend_key(f"transferred: {centre:.2f}", color=INK, linestyle=DASHED))
     handles += [legend_key("optimum, 95 % interval", color=FAINT, **STAR)] if judged else []
     handles += off_scale(means, top)
+    # parse_math: matplotlib would read the underscores and dollars of users' names as formulas.
     ax.set_xlabel(f"{'learning rate ' * of_eta}log2 {letter}", parse_math=False)
     ax.set_ylabel(LOSS_LABEL)
     axis_name, subject = axis.replace("_", " "), "" if of_eta else f"of {hyperparameter} "
@@ -483,6 +484,7 @@ def write_picture(panels: Sequence[Panel], path: Path) -> tuple[Path, Path]:
     dark = path.with_name(f"{path.stem}-dark.svg")
     for file, theme in ((path, LIGHT), (dark, DARK)):
         figure, buffer = ladders_figure(panels, theme), StringIO()
+        # As in `drawing.save`: a file of its own shows no tips.
         for tip in figure.findobj(lambda a: str(a.get_gid()).startswith(TOOLTIP_PREFIX)):
             tip.remove()
         with rc_context({**theme.style, "svg.fonttype": "path"}):

@@ -153,6 +153,7 @@ def figures(judged: Judged) -> dict[str, Figure]:
     if judged.cells:
         found["grid"] = _grid_figure(judged)
     if judged.curves and (len(judged.curves) > 1 or not judged.cells):
+        # A table's curves in the record of a study's: one figure draws both.
         validation = Validation(
             planned_log2=judged.transferred_log2_eta, axes=judged.axes, curves=judged.curves
         )
@@ -333,6 +334,7 @@ def judge(
     """
     named = {"width": width, "eta": eta, "loss": loss, "seed": seed}
     given = [f"{role}={column}" for role, column in named.items() if column is not None]
+    # A text is a path, never a table's content.
     if isinstance(frame, str | Path):
         source = Source.read(Path(frame), where)
     else:

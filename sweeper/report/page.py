@@ -127,6 +127,7 @@ def write_report(folder: Path, documents: Documents | None = None) -> Path:
     path = folder / "report.html"
     documents = documents or Documents.read(folder)
     write_atomically(path, render(documents))
+    # After the page, which matters more: a full disk then costs pictures alone.
     if (searched := documents.searched) is not None:
         conclusion, drawn = searched.conclusion, {}
         if conclusion.best_loss_curve:

@@ -167,6 +167,7 @@ def valley_table(best: Optimum) -> Table:
             "More: nats above the best size. Worth: the share of the compute that is not lost."
         ],
     )
+    # The valley is sizes below and above the best: None is where that one stands between them.
     rows = [*best.valley[:2], None, *best.valley[2:]]
     for row in rows:
         if row is None:
@@ -206,6 +207,7 @@ def write_prediction(
         tone="good" if prediction.answer == PREDICTED else "open",
         reasons=reasons_text(prediction),
         tables=tables(prediction),
+        # Before `save`, which takes the tooltips out of the figure.
         drawing=Markup(svg(figure, "f1")),
         sha256=prediction.sha256,
         inputs=_inputs(prediction),
@@ -269,8 +271,10 @@ def _draw_law(ax: Axes, prediction: Prediction, runs: Runs, rungs: Rungs) -> Non
             label="the run to come" if prediction.answer == PREDICTED else "cannot say yet",
             **STAR,
         )
+        # Beyond the largest run nothing was measured: shaded.
         ax.axvspan(float(runs.flops.max()), max(*x, aim * 1.3), color=STRIP, zorder=0)
     e = prediction.law.E
+    # A line for the floor of a form that the average hardly uses would mislead.
     if len(prediction.forms) == 1 or prediction.law.weight > 0.5:
         ax.axhline(e.value, color=FAINT, linestyle=DASHED, linewidth=0.8, label="the floor E")
     ax.set(xscale="log", xlabel="compute (FLOPs)", ylabel="loss")

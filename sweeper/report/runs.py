@@ -53,8 +53,10 @@ def runs_of(validation: Validation, settings: Mapping[str, Any]) -> list[dict[st
     bases = {size.size for verdict in validation.axes for size in verdict.sizes if size.is_base}
     rows = []
     for curve in validation.curves:
+        # 0 is an axis that the model does not have, such as experts.
         sizes = {key: size for key in LADDER_AXES if (size := getattr(curve.size, key))}
         for value, losses in sorted(curve.losses.items()):
+            # Seeds by their place: a point's losses are kept in the order of its seeds.
             for seed, loss in enumerate(losses):
                 rows.append(
                     {

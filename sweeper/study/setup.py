@@ -66,6 +66,8 @@ def write_setup(folder: Path, spec: TrialSpec) -> list[str]:
     aside, notes = folder / ASIDE, []
     old = read_setup(folder) or _last_searched(Study.read(folder, curves=False).results())
     changed = changes(old, spec) if old is not None else {}
+    # An order that a kill at any line leaves mendable: the conclusion goes first, since it would be
+    # taken for the new setup's; findings move next; the new setup is named once they are away.
     if changed:  # its conclusion is drawn anew from its trials, should it come back
         (folder / "search.json").unlink(missing_ok=True)
     if old is not None and changed and _move(folder, place := aside / _name(old), over=True):
@@ -234,6 +236,7 @@ def _version(name: str) -> str:
 @cache
 def _commit_at_first(folder: Path) -> str | None:
     """`git_commit`, asked once: what runs was read then, and a search says it after every batch."""
+    # `folder` is the cache's key alone: a process that changes its folder asks again.
     return git_commit()
 
 

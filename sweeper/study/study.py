@@ -334,6 +334,7 @@ def _to_line(result: Result) -> bytes:
     """`result` as a line of a file; ValueError when it could not be read back."""
     record = to_json(result)
     from_json(Result, record)
+    # The sum goes in as the last key, before the brace that is cut here, and is of all before it.
     text = json.dumps(record, allow_nan=False).encode()[:-1]
     return text + b', "sum": "' + sum_of(text).encode() + b'"}\n'
 
@@ -349,6 +350,8 @@ class _Parser:
     def __call__(self, line: bytes) -> Result:
         """The result in a line; one of `RECORD_ERRORS` when it is not to be trusted."""
         # The specification is nearly all of a line but for its curve, ends it, and is that of many.
+        # Found by bytes, since `_to_line` writes fields in the order of the classes: in `trial.py`
+        # a result's last is `trial`, and a trial's last is `spec`.
         start, found = line.find(b', "spec": {', line.find(b'"trial": {')), _SUM_RE.search(line)
         whole = found is not None and found[1].decode() == sum_of(line[: found.start()])
         tail = line[start : found.start()] if found else b""
@@ -371,17 +374,21 @@ class _Parser:
         What `from_json` checks was checked when it was written: the line's sum says so.
         """
         if not self._curves:
+            # Cut out before the parser sees it: its numbers are most of a line.
             start = text.index(b'"curve": [') + len(b'"curve": [')
             text = text[:start] + text[text.index(b"]", start) :]
         record = json.loads(text)
         if record.pop("format") != FORMAT:
+            # No message: the caller then reads the whole line with all checks, which has one.
             raise ValueError
         key, trial = record.pop("key"), record.pop("trial")
+        # Shown for people alone; they follow from log2_hps.
         del trial["hps"]
         record["curve"] = tuple(map(_number, self._shared(record["curve"])))
         for name in ("objective", "heldout", "seconds", "finished_at"):
             record[name] = _number(record[name])
         result = Result(trial=Trial(spec=spec, **trial), **record)
+        # The value of the `cached_property`: the sum vouches for it, so nothing is digested anew.
         result.trial.__dict__["key"] = key
         return result
 

@@ -36,6 +36,7 @@ def code_of(tree: Mapping[str, Any]) -> dict[str, str]:
     }
     runner, launcher, model = (_group(tree, name) for name in ("runner", "launcher", "model"))
     if command := runner.get("command"):
+        # config.yaml may come from anywhere, and nothing has checked its types yet.
         words = list(map(str, command)) if isinstance(command, list | tuple) else [str(command)]
         found["runner.command"] = (
             f"run the command `{shlex.join(words)}` in {runner.get('cwd') or '.'}"
@@ -47,6 +48,7 @@ def code_of(tree: Mapping[str, Any]) -> dict[str, str]:
         if value := _group(model, "config").get(key):
             found[f"model.config.{key}"] = f"run {value!r} (model.config.{key})"
     logger, storage = _group(tree, "logger"), _group(tree, "study").get("storage")
+    # To send is no less than to run: a run's configuration and losses leave this machine.
     if logger.get("mode") == "online":
         names = (str(logger[key]) for key in ("entity", "project") if logger.get(key))
         found["logger.mode"] = f"send every trial to Weights & Biases, {'/'.join(names)} (logger)"
@@ -70,6 +72,7 @@ def remember(folder: Path, tree: Mapping[str, Any]) -> None:
 
 def remembered(folder: Path, tree: Mapping[str, Any]) -> bool:
     """Whether this user let the study in `folder` run exactly what its configuration names."""
+    # The file's name is the digest of what was allowed; its content is for people.
     return (_places() / _entry(folder, tree)).is_file()
 
 
@@ -82,6 +85,7 @@ def _places() -> Path:
 def _entry(folder: Path, tree: Mapping[str, Any]) -> str:
     """The folder, what it would run, and all that is passed to that."""
     groups = {key.partition(" ")[0].partition(".")[0] for key in code_of(tree)}
+    # Whole groups, not names alone: another argument may have the same class do something else.
     passed = {group: tree[group] for group in sorted(groups)}
     return digest([str(folder.resolve()), passed])
 

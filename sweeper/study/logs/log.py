@@ -69,6 +69,7 @@ def loss_curve(result: Result) -> list[tuple[int, float]]:
     if not count:
         return []
     # The stretches are as equal as whole steps allow, and the first ones are the longer.
+    # As `trial.curve` cut them, by numpy's array_split.
     short, longer = divmod(max(result.steps, count), count)
     ends = accumulate(short + (index < longer) for index in range(count))
     return list(zip(ends, result.curve, strict=True))
@@ -88,6 +89,7 @@ def plan_line(target: Path) -> str:
 
     OSError or ValueError when there is no plan that can be read.
     """
+    # Without it each repetition of a command would be another plan, and another run in the log.
     numbers = dict(read_json(target / "plan.json"))
     numbers.pop("source", None)  # when and by which command it was made
     return f"plan {target.name} {digest([numbers, axis_verdicts(target)])}"

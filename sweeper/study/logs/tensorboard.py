@@ -51,11 +51,14 @@ class TensorBoard:
         scalars = [(step, {"loss": loss}) for step, loss in loss_curve(result)]
         last = {"objective": result.objective, "heldout": result.heldout, "seconds": result.seconds}
         scalars.append((result.steps, last))
+        # TensorBoard joins all event files of a folder into one run: an older outcome must go. By
+        # any phase: a trial that two phases share keeps the phase that trained it last.
         for old in home.glob(f"*/{trial.key}"):
             shutil.rmtree(old)
         texts = {"status": result.status, **({"error": result.error} if result.error else {})}
         place = home / (trial.phase or "trial") / trial.key
         _write(place, result.finished_at, hps, scalars, texts)
+        # Last: after a kill before it the whole folder is written anew.
         ledger.add(line)
 
     def plan(self, folder: Path, target: Path) -> None:
@@ -122,6 +125,8 @@ def _hyperparameters(hps: Mapping[str, Choice], when: float) -> Any:
     start = plugin_data_pb2.SessionStartInfo(hparams=values, start_time_secs=when)
     content = plugin_data_pb2.HParamsPluginData(session_start_info=start)
     about = metadata.create_summary_metadata(content)
+    # The plugin reads the metadata alone; the tensor is its placeholder, for no summary goes
+    # without.
     tag = metadata.SESSION_START_INFO_TAG
     return Summary(value=[Summary.Value(tag=tag, metadata=about, tensor=metadata.NULL_TENSOR)])
 

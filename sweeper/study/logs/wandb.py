@@ -138,6 +138,7 @@ class WandB:
         """Make the run of `what` unless the ledger has its `line`; say it when W&B is not there."""
         if self.mode == "disabled":
             return None
+        # The same trial gets the same id in every process: W&B then goes on with it, not beside it.
         run_id = digest([folder.absolute().name, what])[:32]
         about = {**about, "id": run_id, "group": folder.absolute().name}
         ledger, said = self._session.ledgers.at(log_folder(folder, "wandb") / "logged"), None
@@ -200,6 +201,8 @@ class WandB:
         times: dict[str, Any] = {"init_timeout": self.timeout, "finish_timeout": self.timeout}
         times |= {"login_timeout": self.timeout, "x_service_wait": self.timeout}
         try:
+            # "allow" goes on with an id that is there, of which a kill left a part; "create_new"
+            # leaves alone whatever run the calling program has open.
             with wandb.init(
                 **about,
                 mode=mode,
@@ -210,6 +213,7 @@ class WandB:
                 reinit="create_new",
                 settings=wandb.Settings(**QUIET, **times),
             ) as run:
+                # W&B may go on offline, or disabled, by itself where it has no key.
                 if run.disabled or run.offline != (mode == "offline"):
                     raise ConnectionError("nobody logged in")
                 fill(run)
