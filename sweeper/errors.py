@@ -84,9 +84,9 @@ def user_frames(error: BaseException) -> list[str]:
     # torch by a part of the path, wherever it is installed; of ours the package's own folder.
     frames = traceback.extract_tb(error.__traceback__)
     package = str(Path(__file__).parent)
-    own = [
+    user_code = [
         frame
         for frame in frames
         if not frame.filename.startswith(package) and "torch" not in Path(frame.filename).parts
     ]
-    return [f"{f.filename}:{f.lineno}, in {f.name}: {f.line}" for f in own]
+    return [f"{f.filename}:{f.lineno}, in {f.name}: {f.line}" for f in user_code]

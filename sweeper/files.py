@@ -130,7 +130,7 @@ def read_json(path: Path) -> Any:
 
 
 def _sum_of_record(record: dict[str, Any]) -> str:
-    """Of the values, not of the text: to indent a file otherwise is no damage."""
+    """The sum of the values, not of the text: to indent a file otherwise is no damage."""
     return sum_of(json.dumps(record).encode())
 
 
@@ -178,9 +178,9 @@ def take_damaged() -> dict[Path, str]:
     Readers that go on without a record are many, and some deep: what they pass over in silence
     would change an output without a word.
     """
-    found = dict(_damaged)
+    damaged = dict(_damaged)
     _damaged.clear()
-    return found
+    return damaged
 
 
 def parse_json(text: bytes) -> Any:
@@ -196,6 +196,7 @@ def private_folder(path: Path) -> None:
 
     Folders above it get the usual permissions. OSError when it cannot be created.
     """
+    # mkdir's mode is for the last folder alone; those above are the user's, with the usual umask.
     path.parent.mkdir(parents=True, exist_ok=True)
     path.mkdir(mode=0o700, exist_ok=True)
 

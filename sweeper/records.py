@@ -100,12 +100,12 @@ def from_json(kind: type[T], record: object) -> T:
     `build(record)` makes, or raises ValueError for a record that contradicts itself.
     """
     try:
-        found: T = _reader(typing.cast(Any, kind), True)("", record)
+        built: T = _reader(typing.cast(Any, kind), True)("", record)
     except ConfigError as error:
         raise RecordError(error) from error
     except BadInput as error:
         raise ValueError(str(error)) from error
-    return found
+    return built
 
 
 def _default(field: dataclasses.Field[Any]) -> Any:
@@ -188,18 +188,18 @@ def _bounds(kind: type) -> list[tuple[str, Bounds, Reader]]:
 
 
 def allowed_values(target: Callable[..., Any]) -> dict[str, str]:
-    """By a key's name, what it may be where its annotation says more than a type: for people.
+    """What keys may be, by name, where an annotation says more than a type: for people.
 
     Keys of records within are dotted: `line.points`.
     """
-    found: dict[str, str] = {}
+    allowed: dict[str, str] = {}
     for name, hint in _hints(target).items():
         if dataclasses.is_dataclass(hint):
             inner = allowed_values(typing.cast(type, hint))
-            found |= {f"{name}.{key}": text for key, text in inner.items()}
+            allowed |= {f"{name}.{key}": text for key, text in inner.items()}
         elif text := _described_range(hint):
-            found[name] = text
-    return found
+            allowed[name] = text
+    return allowed
 
 
 def _described_range(hint: Any) -> str:
@@ -217,13 +217,13 @@ def _described_range(hint: Any) -> str:
 
 
 def call_checked(
-    target: Callable[..., Any], given: Mapping[str, Any], offered: Mapping[str, Any]
+    target: Callable[..., Any], config: Mapping[str, Any], offered: Mapping[str, Any]
 ) -> Any:
     """`target(**given)` with those of `offered` that it takes, each of `given` checked.
 
     ConfigError names the key that is unknown, missing, of the wrong type or refused by the target.
     """
-    return _call(target, given, offered, False)
+    return _call(target, config, offered, False)
 
 
 def check_type(key: str, value: Any, hint: Any) -> Any:
@@ -279,12 +279,12 @@ def user_code(key: str, target: object, allowed: str) -> Iterator[None]:
 
 
 def _call(
-    target: Callable[..., Any], given: Mapping[str, Any], offered: Mapping[str, Any], file: bool
+    target: Callable[..., Any], config: Mapping[str, Any], offered: Mapping[str, Any], file: bool
 ) -> Any:
     takes = _takes(target, file)
     # What the program offers is right by construction; what was given is checked.
     values = {n: v for n, v in offered.items() if n in takes.names or takes.others}
-    for name, value in given.items():
+    for name, value in config.items():
         if name in offered and name in values:
             raise ConfigError(name, value, "it follows from other settings and cannot be given")
         if reader := takes.readers.get(name):
@@ -376,11 +376,11 @@ def _reader(hint: Any, file: bool) -> Reader:
         inner, bounds = _reader(members[0], file), [m for m in members if isinstance(m, Bounds)]
 
         def bounded(key: str, value: Any) -> Any:
-            found = inner(key, value)
+            number = inner(key, value)
             for each in bounds:
-                if found not in each:
-                    raise ConfigError(key, found, str(each))
-            return found
+                if number not in each:
+                    raise ConfigError(key, number, str(each))
+            return number
 
         return bounded
     if origin in (typing.Union, types.UnionType):
@@ -471,7 +471,7 @@ def _tuple(hint: Any, members: tuple[Any, ...], file: bool) -> Reader:
             return tuple(value)  # curves, most of what a study's files hold
         each = readers * len(value) if repeated else readers
         pairs = zip(each, value, strict=True)
-        return tuple(one(f"{key}[{i}]", item) for i, (one, item) in enumerate(pairs))
+        return tuple(reader(f"{key}[{i}]", item) for i, (reader, item) in enumerate(pairs))
 
     return read
 

@@ -44,6 +44,7 @@ def groups(config_dir: Path | None = None) -> dict[str, list[str]]:
     if config_dir is not None and not config_dir.is_dir():
         raise BadInput(f"--config-dir {config_dir} is not a folder")
     options: dict[str, set[str]] = {}
+    # Ours first: they say which groups there are, and a user's folder may hold anything beside.
     for root in (conf_folder(), config_dir):
         if root is None:
             continue

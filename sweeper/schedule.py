@@ -33,6 +33,8 @@ class Span:
 
     def falling(self, step: int, first: int, last: int, shape: Callable[[float], float]) -> float:
         """From 1 at step `first` to `final_lr` at step `last`; `shape` falls from 1 at 0 to 0."""
+        # `last` is the last step that is trained, and has `final_lr` itself; torch's schedules get
+        # there a step later.
         progress = (step - first) / max(1, last - first)
         return self.final_lr + (1 - self.final_lr) * shape(progress)
 
@@ -44,7 +46,7 @@ class Constant(Bounded):
     steady: ClassVar[bool] = True
 
     def factor(self, step: int, span: Span) -> float:
-        """1."""
+        """1 at every step."""
         return 1.0
 
     def decay_start(self, span: Span) -> int:
@@ -59,11 +61,11 @@ class Linear(Bounded):
     steady: ClassVar[bool] = False
 
     def factor(self, step: int, span: Span) -> float:
-        """As LinearLR and, with one step less, get_linear_schedule_with_warmup."""
+        """As LinearLR; with one step less, as get_linear_schedule_with_warmup."""
         return span.falling(step, span.warmup, span.steps - 1, _SHAPES["linear"])
 
     def decay_start(self, span: Span) -> int:
-        """With the end of the warm-up."""
+        """The decay begins where the warm-up ends."""
         return span.warmup
 
 
@@ -74,13 +76,13 @@ class Cosine(Bounded):
     steady: ClassVar[bool] = False
 
     def factor(self, step: int, span: Span) -> float:
-        """As CosineAnnealingLR and, with one step less, get_cosine_schedule_with_warmup."""
+        """As CosineAnnealingLR; with one step less, as get_cosine_schedule_with_warmup."""
         progress = (step - span.warmup) / max(1, span.steps - 1 - span.warmup)
         # Not by `falling`: the order of these products is part of all losses so far.
         return span.final_lr + (1 - span.final_lr) * 0.5 * (1 + math.cos(math.pi * progress))
 
     def decay_start(self, span: Span) -> int:
-        """With the end of the warm-up."""
+        """The decay begins where the warm-up ends."""
         return span.warmup
 
 
@@ -135,19 +137,19 @@ class Wsds(Bounded):
         return 1.0
 
     def decay_start(self, span: Span) -> int:
-        """Of the last decay."""
+        """The first step of the last decay."""
         return self._decays(span)[-1][0]
 
     def _decays(self, span: Span) -> list[tuple[int, int]]:
         """The first step of every decay, and the one behind its last."""
-        found, before = list[tuple[int, int]](), span.warmup
+        decays, before = list[tuple[int, int]](), span.warmup
         ends = [round(share * span.steps) for share in self.horizons]
         for end in dict.fromkeys([*ends, span.steps]):
             # A horizon within the warm-up, or one that rounds to the step of another, is none.
             if end > before or end == span.steps:
-                found.append((max(before, end - round(self.decay * end)), end))
+                decays.append((max(before, end - round(self.decay * end)), end))
                 before = end
-        return found
+        return decays
 
 
 _SHAPES: Mapping[str, Callable[[float], float]] = {
@@ -180,9 +182,9 @@ def built_in(config: Config) -> BuiltIn | None:
     record = {"name": config} if isinstance(config, str) else config
     name = record.get("name") if isinstance(record, Mapping) else config
     if not isinstance(name, str) or name not in SCHEDULES:
-        own = f"or {{{TARGET}: package.module.function}}"
+        by_user = f"or {{{TARGET}: package.module.function}}"
         known = suggest(str(name), SCHEDULES)
-        raise ConfigError("schedule", name, f"one of {', '.join(SCHEDULES)} ({known}), {own}")
+        raise ConfigError("schedule", name, f"one of {', '.join(SCHEDULES)} ({known}), {by_user}")
     with key_prefix("schedule"):
         arguments = {key: value for key, value in record.items() if key != "name"}
         schedule: BuiltIn = call_checked(SCHEDULES[name], arguments, {})
@@ -218,7 +220,7 @@ def after_warmup(config: Config, span: Span) -> Factor:
     target = import_plugin(name, key)
     arguments = {argument: value for argument, value in config.items() if argument != TARGET}
 
-    def own(step: int) -> float:
+    def user_factor(step: int) -> float:
         # Factors are worked out ahead in blocks, of which the last goes beyond the run.
         step = min(step, span.steps - 1)
         with user_code(key, name, "a function that gives a factor"), key_prefix("schedule"):
@@ -229,7 +231,7 @@ def after_warmup(config: Config, span: Span) -> Factor:
             raise ConfigError(key, name, allowed)
         return float(value)
 
-    return own
+    return user_factor
 
 
 def modules(config: Config) -> list[str]:
@@ -241,5 +243,5 @@ def modules(config: Config) -> list[str]:
 def record(config: Config, span: Span) -> dict[str, Any]:
     """What a plan says of the schedule: the config's arguments, and its steps in numbers."""
     known = built_in(config)
-    found = {**({} if isinstance(config, str) else config), "name": name_of(config), **asdict(span)}
-    return found if known is None else found | {"decay_start": known.decay_start(span)}
+    parts = {**({} if isinstance(config, str) else config), "name": name_of(config), **asdict(span)}
+    return parts if known is None else parts | {"decay_start": known.decay_start(span)}

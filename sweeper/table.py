@@ -225,6 +225,7 @@ class Table:
         while (width := _width(console, shown := self._rich(dropped))) > options.max_width:
             if not spare:
                 break
+            # One at a time, the least important first, until the rest fits or nothing may go.
             dropped.append(spare.pop(0))
         if self.title:
             yield Text(self.title, style="bold", overflow="ignore", no_wrap=True)

@@ -341,8 +341,8 @@ class Trial:
 
         Those of a command that scales by itself are no factors, whatever their names.
         """
-        own = self.spec.parameterization.name == "own"
-        return self.spec.train if own else self.spec.train.with_hps(self.hps)
+        as_they_are = self.spec.parameterization.name == "own"
+        return self.spec.train if as_they_are else self.spec.train.with_hps(self.hps)
 
     @property
     def width(self) -> int:

@@ -98,6 +98,7 @@ def compare(
                 f"none of the sizes {[*base]} is a width, a whole number: name one, or give wider="
             )
         grown = [name for name in names if base[name] != target[name]] or names[:1]
+        # Twice: what grows by any power of the width differs, and a small base stays small.
         wider = {**base, **{name: 2 * base[name] for name in grown}}
     # The first of these that can be built counts: some depths must be even. The target's own depth
     # comes last: it may be large, and is only needed where no small one works.

@@ -192,7 +192,7 @@ def _use(trace: ModelTrace, name: str, signature: UseSignature) -> Use:
 
 
 def groups_as_used(trace: ModelTrace, name: str, decision: RoleDecision) -> int:
-    """How many independent weights it holds where their number grows; 1 elsewhere.
+    """How many independent weights a parameter holds, where their number grows; 1 elsewhere.
 
     Only if the fan-in is fixed, or in a convolution: experts, of which the output is the sum, are
     as many as there are, and each feeds as much as it does alone.
@@ -319,6 +319,8 @@ class SizeComparison:
 
     def _refusal(self) -> BadInput:
         """Every parameter that cannot be decided, why, and what to give."""
+        # One cause for all: without a trace every parameter is undecided, and naming each says
+        # nothing.
         failure = self.base.failure or self.wider.failure or self.target.failure
         if "give inputs=" in failure:
             return BadInput(failure)
@@ -373,6 +375,7 @@ class SizeComparison:
 
     def _decide(self, name: str, base_name: str, width_dims: tuple[int, ...]) -> RoleDecision:
         """The traced role, or the one that the user gave."""
+        # The first pattern that matches counts, as the user wrote them.
         override = next((r for p, r in self.roles.items() if fnmatchcase(name, p)), None)
         try:
             traced = self._traced(name, base_name, width_dims)
@@ -382,6 +385,8 @@ class SizeComparison:
             if override is None:
                 raise
             return user_role(override, (self.base.uses or {}).get(base_name, ()), None)
+        # A role that agrees with the trace keeps what the trace knows beside it: fans, groups,
+        # init.
         if override is None or traced.role is override:
             return traced
         return user_role(override, (self.base.uses or {})[base_name], traced)

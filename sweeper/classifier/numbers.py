@@ -181,6 +181,7 @@ class NumberMode(TorchFunctionMode):
         number = plain([*args, *kwargs.values()][0])
         if number is None or not tensor.is_contiguous() or tensor.numel() > MAX_KNOWN:
             return None
+        # A view: filling it says nothing of the rest of its storage, by which values are kept.
         if tensor.untyped_storage().nbytes() != tensor.numel() * tensor.element_size():
             return None
         with _disable_current_modes():
@@ -189,8 +190,8 @@ class NumberMode(TorchFunctionMode):
     def _attention(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Record the scale once, and not the parts that torch splits it into."""
         query = args[0] if args else kwargs["query"]
-        own = self.numbers.value(kwargs.get("scale"))
-        scale = query.shape[-1] ** -0.5 if own is None else own
+        asked = self.numbers.value(kwargs.get("scale"))
+        scale = query.shape[-1] ** -0.5 if asked is None else asked
         self.numbers.record("scales attention by", scale, self.module())
         self.numbers.muted = True
         try:
@@ -200,7 +201,7 @@ class NumberMode(TorchFunctionMode):
 
 
 def _writes(func: Any) -> bool:
-    """Whether it writes into its first argument."""
+    """Whether `func` writes into its first argument."""
     name = getattr(func, "__name__", "")
     in_place = name.endswith("_") and not name.endswith("__") and name != "requires_grad_"
     return in_place or name == "__setitem__"
@@ -214,14 +215,15 @@ def width_dependent(
     base: Iterable[Factor], wider: Iterable[Factor], base_size: str, wider_size: str, ratio: float
 ) -> Iterator[str]:
     """A sentence for every factor that differs between two models, `ratio` apart in width."""
-    found = [
+    differing = [
         (a.place, a.verb, a.value, b.value, a.module)
         for a, b in _paired(base, wider)
         if a.value != b.value
     ]
-    for (place, verb, a, b), same in groupby(sorted(found), key=lambda item: item[:4]):
+    for (place, verb, a, b), same in groupby(sorted(differing), key=lambda item: item[:4]):
         first, *more = (item[4] for item in same)
         where = f"{first or 'the model'}" + (f" (and {len(more)} more)" if more else "")
+        # b / a = ratio^p, of numbers of one sign.
         power = f" (width^{log(b / a) / log(ratio):.2g})" if a * b > 0 and ratio != 1 else ""
         yield (
             f"{where} {verb} {a:.4g} at {base_size} and {b:.4g} at {wider_size}{power}, "
@@ -247,6 +249,8 @@ def _paired(base: Iterable[Factor], wider: Iterable[Factor]) -> Iterator[tuple[F
     seen: dict[tuple[str, str], int] = {}
     for factor in base:
         key = factor.place, factor.verb
+        # The n-th time that a line multiplies in one model is the n-th in the other: layers in a
+        # loop.
         at = seen.get(key, 0)
         seen[key] = at + 1
         if at < len(by_line.get(key, ())):

@@ -215,6 +215,7 @@ class AttentionWatch(FunctionWatch):
             weights = any(isinstance(x, nn.Parameter) for x in tensors)
             batched = isinstance(result, Tensor) and result.dim() > 2
             if batched and len(tensors) == 2 and not weights:
+                # The sum of q k^T is over the last dimension of q, the size of a head.
                 self._product = (tuple(result.shape), tensors[0].shape[-1])
         elif func in SOFTMAXES and isinstance(result, Tensor):
             if self._product is not None and self._product[0][-2:] == tuple(result.shape[-2:]):
@@ -330,6 +331,7 @@ def weight_argument(args: Sequence[Any], kwargs: Mapping[str, Any]) -> object:
 
 
 def _is_usual(scale: float | None, head_size: int) -> bool:
+    # Within rounding: authors write 1 / math.sqrt(d), d ** -0.5, or a float32 of either.
     usual = head_size**-0.5
     return scale is not None and abs(scale - usual) <= SCALE_TOLERANCE * usual
 

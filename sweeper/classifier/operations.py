@@ -69,6 +69,7 @@ def apply_scales(model: nn.Module, sites: Sequence[OpSite]) -> None:
         for site in here:
             scale = PlainScale(site, _parameter_of(model, site))
             free_name = f"scaled_{site.kind}"
+            # A plain model may have a member of that name.
             while hasattr(module, free_name):
                 free_name += "_"
             module.add_module(free_name, scale)
@@ -112,7 +113,7 @@ def _scaled_branch(out: Any, scale: PlainScale) -> Any:
 
 @dataclass
 class _Claim:
-    """Of modules within each other, the innermost scales a call: `taken` while it does."""
+    """Whether a call is being scaled (`taken`): of modules within each other the innermost does."""
 
     taken: bool = False
 
@@ -147,6 +148,8 @@ class _Scaling(TorchFunctionMode):
             return next((s for s in tied if s.parameter() is weight), None)
         if not (operation := scalable_operation(func, args, kwargs)):
             return None
+        # A module may attend twice, to itself and to an encoder: the call most like what was seen
+        # counts.
         kind, geometry = operation
         best, most = None, -1
         for scale in (s for s in self.scales if s.site.kind == kind):

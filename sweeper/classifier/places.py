@@ -147,6 +147,7 @@ class _Bounded(TorchDispatchMode):  # type: ignore[no-untyped-call, unused-ignor
         """Count what a function makes before it is made."""
         size = args[0] if args and isinstance(args[0], list | tuple) else ()
         if all(isinstance(n, int) for n in size) and size:
+            # Functions that make a tensor of nothing, such as `torch.empty`, have its size first.
             self.made += torch.Size(size).numel()
             if self.made > MAX_REAL:
                 raise TooLarge(
@@ -167,6 +168,7 @@ def move_model(model: nn.Module, place: Place, numbers: Numbers) -> None:
                     numbers.note(there, buffer)
         for name, parameter in module._parameters.items():
             if parameter is not None and not place.holds(parameter):
+                # `setdefault`, so that a tied parameter is one object at its new place too.
                 new = nn.Parameter(place.moved(parameter.detach()), parameter.requires_grad)
                 module._parameters[name] = moved.setdefault(id(parameter), new)
 

@@ -40,7 +40,7 @@ def repeated_containers(base: Iterable[str], deeper: Iterable[str]) -> set[str]:
 
 
 def _layer_numbers(names: Iterable[str]) -> dict[str, set[str]]:
-    """By what stands before a number in the names, such as "layers.", the numbers there."""
+    """The numbers in the names, by what stands before them: {"layers.": {"0", "1"}}."""
     numbers: dict[str, set[str]] = {}
     for name in names:
         for match in NUMBER.finditer(name):
@@ -105,6 +105,7 @@ class LayerMatching:
             )
         ]
         distance = sum(abs(int(a[0]) - int(b[0])) for a, b in differ)
+        # Tuples compare from the left: kind of block, then few differing numbers, then near ones.
         return kinds[0] == kinds[1], -len(differ), -distance
 
 

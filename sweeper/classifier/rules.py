@@ -375,6 +375,8 @@ def attention(state: TraceState, call: OpCall) -> OutputInfo:
     """Fused attention (query, key, value, ...): the logits contract the last dimension."""
     state.record_unsupported(call)
     query, key, value = call.args[:3]
+    # One inner product for each pair of a query and a key, over the entries of a head; then one for
+    # each entry of the output, over the positions.
     count = query.numel() // query.shape[-1] * key.shape[-2]
     state.record_product((query, key), query.shape[-1], count)
     state.record_product((value,), key.shape[-2], query.numel() // query.shape[-1])
@@ -458,6 +460,7 @@ def _selected_mapping(
     mapping: DimMapping, indexed: list[int], rows: dict[int, int], out: torch.Size, *, keep: bool
 ) -> DimMapping:
     """The mapping after a selection; with `keep`, a dimension indexed by a list stays itself."""
+    # The indexed dimensions follow each other: those of the numbers stand in their place.
     first, last = indexed[0], indexed[-1]
     count = len(out) - (len(mapping) - len(indexed))
     new = [foreign(n) for n in out[first : first + count]]

@@ -73,6 +73,7 @@ class ParamLayout:
             if n > 1 and step > 0:
                 for dim, extent in reversed(components):
                     axes.append(Axis(dim, extent, step))
+                    # The next component to the left is slower by as much as this one is long.
                     step *= extent
         return replace(self, axes=tuple(sorted(axes, key=lambda axis: -axis.stride)))
 
@@ -99,6 +100,7 @@ def _components(axes: tuple[Axis, ...], n: int, step: int) -> tuple[Component, .
             continue  # one step leaves this axis, or is finer than it
         if step % stride:
             return None
+        # How many steps fit on what this axis has, rounded up: the last may begin before its end.
         available = -(-size * stride // step)
         if n <= available:
             return ((dim, n), *reversed(components))
@@ -393,9 +395,9 @@ class TraceState:
     def is_held(self, weight: Tensor) -> bool:
         """Whether the module that runs holds the parameters in `weight` itself."""
         parameters = self.running.module._parameters.values()
-        own = {storage_id(parameter) for parameter in parameters if parameter is not None}
+        parameter_ids = {storage_id(parameter) for parameter in parameters if parameter is not None}
         layouts = self.weights.get(storage_id(weight), ())
-        return bool(layouts) and all(self._parameters[at.name] in own for at in layouts)
+        return bool(layouts) and all(self._parameters[at.name] in parameter_ids for at in layouts)
 
     def number(self, thing: object) -> float | None:
         """The number that `thing` is or holds, which is where a known parameter starts."""

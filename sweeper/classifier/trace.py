@@ -198,6 +198,7 @@ def _rule(func: Any, name: str) -> Rule:
         return pointwise
     if name.startswith(("upsample_", "_upsample_")):
         return resize
+    # Fused attention has a name a device and a version; all have "attention" in it.
     return attention if "attention" in name else _unsupported
 
 
@@ -470,7 +471,7 @@ class Tracer:
         raise DoesNotRun(f"the forward pass does not run: {failure}") from failure
 
     def _attempt(self, sizes: Sizes, place: Place, *, evaluate: bool) -> ModelTrace:
-        """One pass; BadInput of the inputs themselves is the failure that is told."""
+        """Trace one pass at `place`; _Failed where another place may do better."""
         numbers = Numbers()
         model = self._built(sizes, place, numbers)
         known = _shapes(model)
@@ -566,7 +567,7 @@ def _traced(known: ModelTrace, state: TraceState, place: Place, *, evaluate: boo
     uses = state.uses
     # With real values a router picks some experts, and the others show no use.
     if isinstance(place, RealPlace):
-        uses = {name: own or _of_sibling(name, state) for name, own in uses.items()}
+        uses = {name: seen or _of_sibling(name, state) for name, seen in uses.items()}
     return replace(
         known,
         uses=uses,

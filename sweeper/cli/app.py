@@ -141,6 +141,7 @@ def search(
 
         named = with_place(overrides or [], study, root)
         tree, invocation = tree_of(None, named, config_dir)  # a misspelt key needs no torch
+        # Each verb's work has its verb's name: from here on within `work`, that is the one meant.
         from sweeper.cli.search import search
 
         flags = {"dry_run": dry_run, "detach": detach, "new_setup": new_setup}
@@ -761,10 +762,13 @@ def main() -> None:
     # A model of the user's own lies in the folder worked in, as for a script started there.
     with suppress(FileNotFoundError):  # it may be gone
         sys.path.append(os.getcwd())
+    # OpenMP reads its settings once, when torch loads it: before any import of torch.
     set_spin()
     if bad := next((word for word in sys.argv[1:] if not is_text(word)), None):
         sys.exit(say(f"Error: {bad!a} is refused: words in UTF-8, as records keep them", 2))
     try:
+        # Before Typer parses: it would drop the `--`, and take the command's words for its own
+        # options.
         app(with_user_command(sys.argv[1:]))
     except KeyboardInterrupt:
         sys.exit(say(STOPPED, 130))

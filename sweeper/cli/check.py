@@ -22,7 +22,7 @@ from sweeper.cli.output import DONE, NOT_VALIDATED, Output
 from sweeper.cli.shared import check_model, open_experiment, short_run
 from sweeper.cli.transfer import planned_optimum
 from sweeper.config.compose import Tree
-from sweeper.config.settings import Settings, resolve
+from sweeper.config.settings import Experiment, Settings, resolve
 from sweeper.engine.measurements import OperandScale
 from sweeper.errors import BadInput, ConfigError
 from sweeper.files import private_folder, write_json
@@ -100,21 +100,7 @@ def check(tree: Tree, request: CheckRequest, invocation: Invocation, output: Out
             check_batch(experiment)
         folder = _make_folder(settings, request)
         if request.scales:
-            rule = settings.check
-            trial = short_run(
-                experiment, settings.base, log2_hps, rule.seed, "scales", steps=rule.scale_steps
-            )
-            record = measured(experiment, folder, [trial], output)[trial.key]
-            operands = [from_json(OperandScale, operand) for operand in record]
-            if not operands:
-                raise BadInput(
-                    "no matrix product was seen: the model has no Linear and no Attention"
-                )
-            document["scales"] = record
-            write_json(folder / "scales.json", record)
-            show.scale_table(operands).print(output.people)
-            picture, _ = save(show.scale_figure(operands), folder / "scales")
-            output.say(f"Picture: {picture}")
+            document["scales"] = _report_scales(experiment, log2_hps, folder, output)
         else:
             # The check that came with a plan, where it was over these very widths.
             known = known_check(experiment, log2_hps, (RECORD,))
@@ -143,6 +129,23 @@ def check(tree: Tree, request: CheckRequest, invocation: Invocation, output: Out
     output.end(answer, places, document, _after_check(settings, checks, invocation))
     passed = all(axis.answer == "pass" for axis in checks)
     return NOT_VALIDATED if request.strict and not passed else DONE
+
+
+def _report_scales(
+    experiment: Experiment, log2_hps: Log2Hps, folder: Path, output: Output
+) -> list[Any]:
+    """Train the base for some steps, and show the operands of all matrix products; their record."""
+    rule, base = experiment.settings.check, experiment.settings.base
+    trial = short_run(experiment, base, log2_hps, rule.seed, "scales", steps=rule.scale_steps)
+    record: list[Any] = measured(experiment, folder, [trial], output)[trial.key]
+    operands = [from_json(OperandScale, operand) for operand in record]
+    if not operands:
+        raise BadInput("no matrix product was seen: the model has no Linear and no Attention")
+    write_json(folder / "scales.json", record)
+    show.scale_table(operands).print(output.people)
+    picture, _ = save(show.scale_figure(operands), folder / "scales")
+    output.say(f"Picture: {picture}")
+    return record
 
 
 def _make_folder(settings: Settings, request: CheckRequest) -> Path:

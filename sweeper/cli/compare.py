@@ -156,6 +156,8 @@ def _validation(folder: Path) -> Validation | None:
     paths, damaged = folder.glob("transfer/*/validation.json"), list[str]()
     for path in sorted(paths, key=lambda path: path.stat().st_mtime_ns, reverse=True):
         validation = read_document(path, Validation, damaged)
+        # Not passed over: an older record may be of other hyperparameters, and would be compared
+        # unseen.
         if damaged:
             raise BadInput(f"{damaged[0]}: `{_validate(folder)}`")
         if validation and validation.hyperparameter == "eta" and validation.over("width"):
@@ -179,7 +181,7 @@ def _entry(folder: Path, validation: Validation) -> Entry:
     flops = flops_in(folder)
 
     def work(spec: TrialSpec) -> float:
-        """Of a whole run; where nobody knows, in proportion to width^2 x depth x tokens."""
+        """FLOPs of a whole run; where nobody knows, what is in proportion to them."""
         known, train = flops(spec), spec.train
         tokens = train.steps * train.batch_size * train.seq_len
         return float(spec.width**2 * spec.depth * tokens) if math.isnan(known) else known

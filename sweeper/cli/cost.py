@@ -47,7 +47,9 @@ def tell_cost(experiment: Experiment, invocation: Invocation, output: Output) ->
     settings = experiment.settings
     flops = settings.runner.flops(experiment.spec(settings.base))
     trials = _planned(settings.search, settings)
+    # A user command's FLOPs are a mere proportion, and it knows no parameters: that tells it here.
     known = flops is not None and settings.runner.parameters(experiment.spec(settings.base))
+    # float32 is what auto stands for on a processor; on a GPU it is bfloat16.
     if not flops or not known or experiment.precision != "float32":
         return
     if any(path.stat().st_size for path in settings.folder.glob("results/*.jsonl")):
@@ -70,6 +72,7 @@ def tell_cost(experiment: Experiment, invocation: Invocation, output: Output) ->
         search = checked_plugin(compose_tree(kept, invocation.config_dir)["search"], Strategy)
     except BadInput:  # an experiment of the user's that sets keys of another search
         return
+    # From here on `search` and `trials` are those of the smaller search.
     trials, all_steps = _planned(search, settings), settings.raw["train"]["steps"]
     # As many steps as make it last LONG, in tens, but no less than a twentieth of the run's.
     share = min(1.0, LONG / (trials * seconds))
@@ -170,6 +173,7 @@ def show_ladder_cost(
     lacking_runs = {
         size: replay_ladder(experiment, best, [size], finished(study)) for size in names
     }
+    # Of all sizes together: a run branches off one of another number of steps.
     branches = _shared(settings, [trial for *_, runs in lacking_runs.values() for trial in runs])
     for size, name in names.items():
         (curve,), _, missing = lacking_runs[size]

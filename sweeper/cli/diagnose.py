@@ -73,6 +73,7 @@ def diagnose(
     experiment = open_experiment(settings)
     best = optimum(experiment, Study.read(settings.folder), output).best_log2
     if settings.transfer.eta is not None:
+        # As `transfer` does: what is diagnosed is the transfer of this very eta.
         best = Log2Hps({**best, "eta": settings.transfer.eta})
     folder = settings.folder / "transfer"
     private_folder(folder)  # before hours of work, not after
@@ -143,6 +144,7 @@ class AblationTrainer:
         settings = self.experiment.settings
         measures = settings.runner.measures("below_eps") and has_eps(settings.raw)
         if measures and (not only or "epsilon" in only):
+            # Short runs, but runs: only where the ablation that needs them is wanted.
             eps = self._below_eps([base, self.large], output)
         for ablation in applicable_ablations(self._situation(curves, eps), only):
             if untaken := self._untaken(ablation):
@@ -253,6 +255,7 @@ class AblationTrainer:
                 narrow = self.experiment.prepared(Size(width=base.width, depth=large.depth))
                 rows = explain(plan, narrow, prepared, hps)
             for model in (self.experiment.prepared(base), prepared):
+                # One stands for all that the model has.
                 for op in [op for op in model.scaled_ops if op.kind == "attention"][:1]:
                     logit = model.parameterization.scale_op(op, hps)["logit"]
                     heads.append(AttentionScale(head_size=op.geometry["head_size"], logit=logit))

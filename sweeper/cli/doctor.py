@@ -57,7 +57,7 @@ class Finding:
 
     @property
     def state(self) -> str:
-        """In one word."""
+        """The finding in one word."""
         return "ok" if self.here else "missing" if self.needed else "not here"
 
 
@@ -87,6 +87,7 @@ def _findings(root: Path, storage: str | None) -> Iterator[Finding]:
     version, cores = platform.python_version(), os.cpu_count()
     yield Finding(
         name="python",
+        # As `requires-python` in pyproject.toml.
         here=sys.version_info >= (3, 11),
         needed=True,
         what=f"{version} on {platform.system()} {platform.machine()}, {cores} cores",
@@ -179,13 +180,14 @@ def _packages() -> Iterator[Finding]:
 
 
 def _torch() -> Iterator[Finding]:
-    """That torch computes, and the GPUs that it sees."""
+    """Whether torch computes, and the GPUs that it sees."""
     get = f"{PIP} 'torch>=2.6'"
     try:
         torch = import_module("torch")
         # That it imports proves little: a broken build fails at the first product or gradient.
         weight = torch.ones(2, 2, requires_grad=True)
         (weight @ weight).sum().backward()
+    # A broken torch raises anything, and some builds exit; doctor has to say so and go on.
     except (Exception, SystemExit) as error:
         what = f"it does not work ({type(error).__name__}: {first_line(error)})"
         yield Finding(name="torch", here=False, needed=True, what=what, get=get)
@@ -209,7 +211,7 @@ def _torch() -> Iterator[Finding]:
 
 
 def _root(root: Path) -> Iterator[Finding]:
-    """That a study can be kept: its lock, its record and Optuna's journal, beside the studies."""
+    """Whether a study can be kept there: its lock, its record and Optuna's journal."""
     # Nothing is left behind: the root itself is not made, its nearest folder that exists is tried.
     place = root.absolute()
     place = next(folder for folder in (place, *place.parents) if folder.exists())

@@ -88,6 +88,7 @@ def explain(
         study = Study.read(settings.folder)
         hps = plain(planned_optimum(open_experiment(settings), study, output))
         source = f"the study {settings.name}"
+    # Classified from the configuration alone: neither data nor a study is needed to explain.
     prepared = _prepared(settings, target)
     plan = make_plan(prepared, base, target, hps, {"hyperparameters": source})
     # Exponents need two widths, and the target may be as wide as the base. At its depth, so that

@@ -87,6 +87,7 @@ def export(request: ExportRequest, arguments: Sequence[str], output: Output) -> 
         )
         output.document(document)
         return NOT_VALIDATED
+    # All texts before the first is written: what fails here leaves nothing behind.
     files = exporter.files(plan, header(plan, exporter, lacks, request.accept))
     folder = request.out or path.parent / "export" / request.to
     for name in files:

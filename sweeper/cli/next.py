@@ -89,7 +89,7 @@ class NextCommand:
 
     @property
     def validates(self) -> bool:
-        """Whether it trains ladders."""
+        """Whether the command trains ladders."""
         return "--validate" in self.arguments
 
     def with_arguments(self, *arguments: str, why: str) -> NextCommand:
@@ -269,6 +269,8 @@ def after_plan(
     if validation is None or not verdicts:
         if failed := failed_check(folder):
             return failed
+        # The command that left the plan asked for the verdict already, and was stopped: the same
+        # again.
         if command is None or command.validates:
             return command and replace(command, why="to validate the transfer")
         of_ladders = tuple(
@@ -300,6 +302,7 @@ def after_plan(
     settle = [override for target in targets for override in target.settle]
     if command is not None and settle:
         return command.with_arguments(*settle, why="to find out whether it holds at the target")
+    # Something is open, and no known command settles it: better none than a wrong one.
     if {*(v.answer for v in verdicts), *(t.answer for t in targets)} != {"holds"}:
         return None
     if not plan.parameters:
@@ -331,6 +334,7 @@ def _settling(
     why = "to settle what cannot be said yet"
     steps = asked.pop("train.steps", None)
     # A study's steps are part of its trials: longer ones are another study's.
+    # A command without {steps} trains as long as it does, whatever the study is told.
     if steps and takes(_config(folder), "steps"):
         searched = read_document(folder / "search.json", Searched.read, [])
         command_before = NextCommand.recorded(searched.command, why) if searched else None

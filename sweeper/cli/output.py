@@ -64,8 +64,8 @@ class Output:
         # Readers deep below pass over damaged records; a note of the verb may have named some
         # already.
         damaged = {str(path): why for path, why in take_damaged().items()}
-        told = "\n".join(self._notes)
-        self.notes([f"{path}: {why}" for path, why in damaged.items() if path not in told])
+        notes_text = "\n".join(self._notes)
+        self.notes([f"{path}: {why}" for path, why in damaged.items() if path not in notes_text])
         self.say(answer)
         if places:
             where = "; ".join(f"{what}: {path}" for what, path in places.items())
@@ -115,7 +115,7 @@ def failures(results: Iterable[Result], runner: Mapping[str, Any]) -> list[str]:
 
 
 def diverged(results: Iterable[Result]) -> list[str]:
-    """How many trials diverged, and at how low an eta: a point of a line that is not there."""
+    """How many trials diverged, and the lowest eta of these: there a line has no point."""
     runs = [result for result in results if result.status == "diverged"]
     if not runs:
         return []

@@ -75,25 +75,9 @@ def search(
     with StudyLock(settings.folder) as lock:
         if lock.previous is not None:
             output.tell(f"The last driver of this study ({lock.previous}) was killed; going on.")
+        # The lock first: to open a study mends its files, which only its one driver may.
         with Study.open(settings.folder, settings.storage) as study:
-            # The conclusion of an earlier search of other settings is withdrawn.
-            earlier: Tree = {}
-            with suppress(BadInput):  # there is none, or it cannot be read
-                earlier = read_tree(settings.folder / "config.yaml", ())
-            others = []
-            for group in SEARCHED if earlier else ():
-                old, new = earlier.get(group) or {}, settings.raw.get(group) or {}
-                keys = sorted(
-                    key for key in old.keys() | new.keys() if old.get(key) != new.get(key)
-                )
-                others += [f"{group}.{key}" for key in keys]
-            if others:
-                (settings.folder / "search.json").unlink(missing_ok=True)
-                study.describe(dict.fromkeys(("best", "loss", "loss_error", "loss_of")))
-                study.notices.append(
-                    f"the study was searched with other values of {', '.join(others)} before: "
-                    "those trials are kept, and count where they are the same"
-                )
+            _withdraw_other_conclusion(settings, study)
             if changed := changed_code(experiment, study):
                 unused = "earlier trials are of other code, and not used"
                 output.tell(f"Note: {', '.join(changed)} changed: {unused}")
@@ -125,6 +109,7 @@ def search(
             output.tell_speed(study.results(), since=start)
         if conclusion.pairs:
             save(pairs_figure(conclusion.pairs), settings.folder / "pairs")
+        # Now, while the study's classes are imported: reports later import none.
         keep_flops(settings.folder, {result.trial.spec for result in study.results()})
         write_report(settings.folder)
     show.conclusion(output.people, conclusion, settings.space)
@@ -142,8 +127,31 @@ def search(
         lower = [f"{key}.{end}={getattr(eta, end) - 4:g}" for end in ("low", "high", "default")]
         next_command = invocation.again("search", settings, *lower, why="to search lower eta")
     record = _search_record(settings, conclusion, finished=True)
-    output.end(show.found(conclusion), places, record, next_command)
+    output.end(show.conclusion_text(conclusion), places, record, next_command)
     return DONE if math.isfinite(conclusion.objective) else FAILED
+
+
+def _withdraw_other_conclusion(settings: Settings, study: Study) -> None:
+    """Take back the conclusion of an earlier search of other settings, which would be this one's.
+
+    To be called before the study's configuration is written anew: it still is the earlier one's.
+    """
+    earlier: Tree = {}
+    with suppress(BadInput):  # there is none, or it cannot be read
+        earlier = read_tree(settings.folder / "config.yaml", ())
+    others = []
+    for group in SEARCHED if earlier else ():
+        old, new = earlier.get(group) or {}, settings.raw.get(group) or {}
+        keys = sorted(key for key in old.keys() | new.keys() if old.get(key) != new.get(key))
+        others += [f"{group}.{key}" for key in keys]
+    if others:
+        (settings.folder / "search.json").unlink(missing_ok=True)
+        # None in the place of what Optuna's copy shows of the study as a whole.
+        study.describe(dict.fromkeys(("best", "loss", "loss_error", "loss_of")))
+        study.notices.append(
+            f"the study was searched with other values of {', '.join(others)} before: "
+            "those trials are kept, and count where they are the same"
+        )
 
 
 def _note_command(settings: Settings, output: Output) -> None:

@@ -79,6 +79,7 @@ def study_state(folder: Path) -> dict[str, Any]:
     losses = [result.objective for result in trials.searched]
     searched = read_document(folder / "search.json", Searched.read, notes)
     runs = searched.conclusion.runs if searched else 0
+    # While a driver runs its record may be ahead of the files that were just read.
     if driver is None and runs > len(trials.searched):
         notes.append(
             f"search.json is drawn from {runs} trials, and the results hold {len(trials.searched)} "

@@ -73,19 +73,7 @@ def transfer(tree: Tree, request: TransferRequest, invocation: Invocation, outpu
     settings = resolve_study(tree, invocation)
     size = Size(width=request.width, depth=request.depth or settings.base.depth)
     check_target(settings, size)
-    # This command, its target's options in full.
-    options = ["--to-width", str(size.width)]
-    options += ["--to-depth", str(size.depth)] if size.depth != settings.base.depth else []
-    options += ["--to-tokens", f"{request.tokens:.0f}"] if request.tokens is not None else []
-    options += ["--to-batch", str(request.batch)] if request.batch is not None else []
-    again = NextCommand.of(
-        "transfer",
-        *(*options, *["--validate"] * request.validate, *invocation.overrides),
-        study=settings.name,
-        root=settings.root,
-        config_dir=invocation.config_dir,
-        why="to train them",
-    )
+    again = _command_again(settings, size, request, invocation)
     if request.dry_run:
         with tempfile.TemporaryDirectory() as temporary:
             experiment = open_experiment(settings, Path(temporary))
@@ -111,19 +99,7 @@ def transfer(tree: Tree, request: TransferRequest, invocation: Invocation, outpu
         private_folder(folder)
         ladders = validate(experiment, best, size, folder, output)
     else:
-        experiment, exponents = fit_measured(experiment, study, best)
-        planned = planned_before(settings, best)
-        trend = measured_trend(experiment, study, best, planned, size.width)
-        if settings.transfer.correct and trend is None:
-            raise ConfigError(
-                "transfer.correct",
-                True,
-                "it needs the optima of at least two widths: add --validate, "
-                f"and give {MIN_TREND_SIZES} widths or more, as in transfer.widths=[32,64,128]",
-            )
-        ladders = Validated(
-            experiment=experiment, planned=planned, verdicts=[], trend=trend, exponents=exponents
-        )
+        ladders = _as_measured(experiment, study, best, size.width)
     experiment, verdicts, trend = ladders.experiment, ladders.verdicts, ladders.trend
 
     plan = _plan(size, conclusion, ladders, folder)
@@ -172,19 +148,10 @@ def transfer(tree: Tree, request: TransferRequest, invocation: Invocation, outpu
     if ladders.exponents is not None:
         document["exponents"] = ladders.exponents
     kept = read_document(folder / validation_name(settings.transfer.hyperparameter), Validation, [])
-    # What was validated now, or by an earlier command on this plan.
-    judged = verdicts or (kept.axes if kept else ())
-    answers = ", ".join(
-        f"over {verdict.axis.replace('_', ' ')}: {verdict.answer}"
-        + (f", at the target: {verdict.target.answer}" if verdict.target else "")
-        for verdict in judged
-    )
-    before = "" if verdicts else ", as validated before,"
-    validated = f"the transfer{before} {answers}" if judged else "the transfer is not validated"
     eta = f", at eta {short(plan.hps['eta'])}" if "eta" in plan.hps else ""
     target = size_text(plan.target, deep=settings.runner.takes("depth"))
     output.end(
-        f"Planned {target}{eta}; {validated}.",
+        f"Planned {target}{eta}; {_validated_text(verdicts, kept)}.",
         {"report": settings.folder / "report.html", "plan": folder / "plan.json"},
         document,
         after_plan(settings.folder, folder, plan, again, kept),
@@ -212,6 +179,45 @@ def _opened(
         best = Log2Hps({**conclusion.best_log2, "eta": settings.transfer.eta})
         conclusion = replace(conclusion, best_log2=best)
     return size, study, conclusion
+
+
+def _command_again(
+    settings: Settings, size: Size, request: TransferRequest, invocation: Invocation
+) -> NextCommand:
+    """This command, its target's options in full."""
+    options = ["--to-width", str(size.width)]
+    options += ["--to-depth", str(size.depth)] if size.depth != settings.base.depth else []
+    options += ["--to-tokens", f"{request.tokens:.0f}"] if request.tokens is not None else []
+    options += ["--to-batch", str(request.batch)] if request.batch is not None else []
+    return NextCommand.of(
+        "transfer",
+        *(*options, *["--validate"] * request.validate, *invocation.overrides),
+        study=settings.name,
+        root=settings.root,
+        config_dir=invocation.config_dir,
+        why="to train them",
+    )
+
+
+def _as_measured(experiment: Experiment, study: Study, best: Log2Hps, width: int) -> Validated:
+    """What the ladders say that the study holds already, for a target of `width`: no verdict.
+
+    ConfigError where `transfer.correct` asks for a trend that they do not show.
+    """
+    settings = experiment.settings
+    experiment, exponents = fit_measured(experiment, study, best)
+    planned = planned_before(settings, best)
+    trend = measured_trend(experiment, study, best, planned, width)
+    if settings.transfer.correct and trend is None:
+        raise ConfigError(
+            "transfer.correct",
+            True,
+            "it needs the optima of at least two widths: add --validate, "
+            f"and give {MIN_TREND_SIZES} widths or more, as in transfer.widths=[32,64,128]",
+        )
+    return Validated(
+        experiment=experiment, planned=planned, verdicts=[], trend=trend, exponents=exponents
+    )
 
 
 def _plan(size: Size, conclusion: Conclusion, ladders: Validated, folder: Path) -> TransferPlan:
@@ -252,6 +258,7 @@ def _plan(size: Size, conclusion: Conclusion, ladders: Validated, folder: Path) 
         **provenance(),
     }
     law = apply_law(experiment, size, best_log2)
+    # The target's command gets what the law plans; the plan itself applies the law to `best_log2`.
     planned = best_log2 if law is None else after_law(experiment, law, best_log2)
     trial = experiment.trial(size, planned, 0, "target")
     trained = trial.train
@@ -272,6 +279,7 @@ def _not_validated(settings: Settings, target: Size, verdicts: Sequence[Verdict]
     judged = [verdict.axis for verdict in verdicts]
     for axis in LADDER_AXES:
         base = getattr(settings.ladder_base, axis)
+        # A plain Size has no batch and no steps: then they are the base's.
         asked = getattr(target, axis, base)
         sizes = [size for name in (axis, JOINT_AXIS) if name in judged for size in ladders[name]]
         if asked != base and all(getattr(size, axis) == base for size in sizes):
@@ -281,6 +289,18 @@ def _not_validated(settings: Settings, target: Size, verdicts: Sequence[Verdict]
                 f"base's {base}; add transfer.{LADDER_AXES[axis]}=[{base},{2 * base},{4 * base}]"
             )
     return notes
+
+
+def _validated_text(verdicts: Sequence[Verdict], kept: Validation | None) -> str:
+    """What was validated now (`verdicts`), or by an earlier command on this plan (`kept`)."""
+    judged = verdicts or (kept.axes if kept else ())
+    answers = ", ".join(
+        f"over {verdict.axis.replace('_', ' ')}: {verdict.answer}"
+        + (f", at the target: {verdict.target.answer}" if verdict.target else "")
+        for verdict in judged
+    )
+    before = "" if verdicts else ", as validated before,"
+    return f"the transfer{before} {answers}" if judged else "the transfer is not validated"
 
 
 def check_storage_password(settings: Settings) -> None:

@@ -123,6 +123,8 @@ def fit_law(
     pairs = [
         (scale_of(experiment, curve.size, best_log2), curve)
         for curve in curves
+        # A law is of batch and horizon at one model: curves of other sizes have a drift of their
+        # own.
         if (curve.size.width, curve.size.depth) == (base.width, base.depth)
     ]
     exponents = fit_exponents(pairs, best_log2["eta"])
@@ -135,7 +137,7 @@ def fit_law(
 def fit_measured(
     experiment: Experiment, study: Study, best_log2: Log2Hps
 ) -> tuple[Experiment, FittedExponents | None]:
-    """Likewise, with the ladders that the study holds; BadInput where it holds too few."""
+    """As `fit_law`, with the ladders that the study holds; BadInput where these are too few."""
     if not fits(experiment.settings.law):
         return experiment, None
     base = experiment.settings.ladder_base
@@ -148,6 +150,7 @@ def fit_measured(
     for batch, steps in sorted(spans):
         size = replace(base, batch_size=batch, steps=steps)
         (curve,), _, missing = replay_ladder(experiment, best_log2, [size], finished(study))
+        # A curve with a hole is none: its optimum may lie in it.
         curves += [] if missing else [curve]
     fitted, exponents = fit_law(experiment, best_log2, curves)
     if exponents is None:
@@ -225,6 +228,7 @@ def validate(
     """Train the ladders around `best` and judge them, and what they say of the `target`."""
     settings, rule, start = experiment.settings, experiment.settings.transfer, time.time()
     ladders = rule.ladders(settings.ladder_base)
+    # The base is on every ladder, and trained once.
     sizes = sorted({size for ladder in ladders.values() for size in ladder})
     with StudyLock(settings.folder), Study.open(settings.folder, settings.storage) as study:
         planned = len(sizes) * rule.points_per_line() * rule.seeds
@@ -290,18 +294,7 @@ def validate(
         exponents=tuple(exponents.exponents()) if exponents else (),
         command=provenance()["command"],
     )
-    kept, same = record, attrgetter("hyperparameter", "log2_hps", "law", "planned_log2")
-    if earlier and same(earlier) == same(record):
-        # What an earlier command judged of the same hyperparameters on other ladders stays.
-        axes = {verdict.axis: verdict for verdict in (*earlier.axes, *record.axes)}
-        by_size = {curve.size: curve for curve in (*earlier.curves, *record.curves)}
-        kept = replace(
-            record,
-            axes=tuple(axes.values()),
-            curves=tuple(by_size.values()),
-            trend=record.trend or earlier.trend,
-        )
-    write_json(path, kept)
+    write_json(path, _with_earlier(record, earlier))
     for verdict in verdicts:
         picture = folder / f"{_curves(path)}-{verdict.axis}"
         save(learning_rate_figure(record, verdict), picture)
@@ -316,6 +309,24 @@ def validate(
         # `transfer.correct` moves eta, and nothing else.
         trend=trend if rule.hyperparameter == "eta" else None,
         exponents=exponents,
+    )
+
+
+def _with_earlier(record: Validation, earlier: Validation | None) -> Validation:
+    """The record with what an earlier command judged on other ladders, where that still holds.
+
+    It does for the same hyperparameters, planned by the same law; what both judged is the record's.
+    """
+    same = attrgetter("hyperparameter", "log2_hps", "law", "planned_log2")
+    if earlier is None or same(earlier) != same(record):
+        return record
+    axes = {verdict.axis: verdict for verdict in (*earlier.axes, *record.axes)}
+    by_size = {curve.size: curve for curve in (*earlier.curves, *record.curves)}
+    return replace(
+        record,
+        axes=tuple(axes.values()),
+        curves=tuple(by_size.values()),
+        trend=record.trend or earlier.trend,
     )
 
 
@@ -374,6 +385,7 @@ def planned_before(settings: Settings, best: Log2Hps) -> Log2Hps:
     if settings.transfer.eta is not None:
         return best
     paths = (settings.folder / "transfer").glob("*/validation.json")
+    # Newest first: each verdict on this optimum was judged, and planned, with an eta of its own.
     for path in sorted(paths, key=lambda path: path.stat().st_mtime_ns, reverse=True):
         validation = read_document(path, Validation, [])
         if validation and validation.log2_hps == named(settings.space, best):

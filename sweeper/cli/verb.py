@@ -194,6 +194,7 @@ class Commands(TyperGroup):
             sys.exit(_say_usage(error, missing_dashes(sys.argv[1:] if args is None else args)))
         except typer.Abort:
             sys.exit(say(STOPPED, 130))
+        # The code of the `typer.Exit` that ended the verb; None where none did, as after --help.
         sys.exit(code or 0)
 
 
@@ -238,6 +239,7 @@ def run(work: Callable[[], int], stopped: str = STOPPED) -> None:
     """Run a verb; errors become one message on stderr and an exit code."""
     take_damaged()  # of an earlier verb in this process
     try:
+        # Within a verb, a class that only a study's records name is not imported: see registry.
         with only_named():
             code = work()
     except SweeperError as error:
@@ -257,7 +259,7 @@ def run(work: Callable[[], int], stopped: str = STOPPED) -> None:
 
 
 def output_of(json: bool) -> Output:
-    """Where a verb's words go."""
+    """The consoles that a verb prints to, and whether it prints JSON."""
     from rich.console import Console
 
     from sweeper.cli.output import Output

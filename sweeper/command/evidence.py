@@ -68,41 +68,41 @@ class Evidence:
         steps = "without steps" if first.step is None else f"from step {first.step} to {last.step}"
         counted = f"{self.count} value{'s' * (self.count != 1)}"
         return f"{counted} of {self.key}, {steps}: " + " to ".join(
-            f"{one.loss:.6g}{f' in {_quoted(one.line)}' if one.line else ''}"
-            for one in ((first, last) if self.count > 1 else (first,))
+            f"{reading.loss:.6g}{f' in {_quoted(reading.line)}' if reading.line else ''}"
+            for reading in ((first, last) if self.count > 1 else (first,))
         )
 
     def doubts(self) -> list[str]:
         """What speaks against these values being the losses of the run's steps."""
-        found = []
+        sentences = []
         if len(self.kinds) > 1:
             lines = [f"{count} as in {_quoted(line)}" for count, line in self.kinds.values()]
-            found.append(
+            sentences.append(
                 f"{self.key} matches {len(self.kinds)} kinds of lines"
                 f"{' or more' * (len(self.kinds) == MOST_KINDS)}, {', '.join(lines[:3])}: "
                 "make the pattern match one"
             )
         if self.repeated:
-            found.append(
+            sentences.append(
                 f"{self.repeated} of {self.count} values of {self.key} have the step of the value "
                 "before, which they replace: several lines or processes report one step"
             )
         if self.returns:
-            found.append(
+            sentences.append(
                 f"the step of {self.key} goes back {self.returns} time{'s' * (self.returns != 1)}: "
                 "what was read of the steps from there on counts no more. Does it count anew in "
                 "each epoch?"
             )
         if self.key == "metric" and self.count > 3 and not self.changes:
-            found.append(f"all {self.count} values of metric are the same: is it the loss?")
+            sentences.append(f"all {self.count} values of metric are the same: is it the loss?")
         if self.key == "metric" and self.count == 1:
-            found.append(
+            sentences.append(
                 "a single value was read, which stands for all steps: if it is the mean of the "
                 "run, it is no loss at its end"
             )
         if self.key == "metric" and (jump := self._jump()):
-            found.append(jump)
-        return found
+            sentences.append(jump)
+        return sentences
 
     def _jump(self) -> str | None:
         """A last value far from those before it, as a mean of the run is."""
@@ -126,17 +126,18 @@ class Evidence:
 
 def evidence_of(folder: Path, *, metric: str | None, heldout: str | None) -> list[Evidence]:
     """What `metric` and `heldout` read in a trial's folder; its log may be of another pattern."""
-    found = []
+    evidences = []
     for key, spec, name in (("metric", metric, "loss"), ("heldout", heldout, "heldout")):
         if spec is None and key == "heldout":
             continue
+        # Without a pattern the script reports by itself, into metrics.jsonl.
         source = make_source(spec, folder, folder / "log.txt") if spec else None
         report = Rows(Lines(folder / "metrics.jsonl"), name)
         evidence = Evidence(key=key)
         for reading in (source or report).read(ended=True):
             evidence.add(reading)
-        found.append(evidence)
-    return found
+        evidences.append(evidence)
+    return evidences
 
 
 def _quoted(line: str) -> str:

@@ -82,5 +82,5 @@ def current_trial() -> CurrentTrial:
 
 
 def _as_json(loss: float) -> float | str:
-    """As strict JSON has it."""
+    """The loss as strict JSON has it: as text where it is not finite."""
     return float(loss) if math.isfinite(loss) else str(float(loss))

@@ -195,7 +195,7 @@ class Log:
     pattern: re.Pattern[str]
 
     def read(self, *, ended: bool = False) -> Iterator[Reading]:
-        """One reading a line; SweeperError for a line that takes the pattern too long."""
+        """A reading for each line that matches; SweeperError for one that takes too long."""
         lines = self.lines.read(ended=ended)
         while some := list(islice(lines, LINES_AT_ONCE)):
             readings = []
@@ -349,7 +349,7 @@ class Files:
     _open: dict[Path, Callable[[], Iterator[Reading]]] = field(default_factory=dict)
 
     def read(self, *, ended: bool = False) -> list[Reading]:
-        """Those of all files, the older file first."""
+        """What is new in all files, the older file first."""
         readings: list[Reading] = []
         for path in sorted(self.folder.glob(self.glob), key=lambda p: (p.stat().st_mtime_ns, p)):
             if path in self.others:
@@ -374,6 +374,8 @@ def tensorboard(tag: str) -> Callable[[Path], Callable[[], Iterator[Reading]]]:
         def readings() -> Iterator[Reading]:
             for event in loader.Load():
                 for value in event.summary.value:
+                    # A tensor, since the loader turns the simple values of older writers into
+                    # tensors.
                     if value.tag == tag and value.HasField("tensor") and value.tensor.float_val:
                         yield Reading(event.step, float(value.tensor.float_val[0]))
 
@@ -391,6 +393,7 @@ def wandb(key: str) -> Callable[[Path], Callable[[], Iterator[Reading]]]:
         def readings() -> Iterator[Reading]:
             nonlocal seen
             rows = [row for row in history(path) if as_number(row.get(key)) is not None]
+            # The file is read anew each time: its records cannot be taken up in their middle.
             new, seen = rows[seen:], len(rows)
             yield from (_of_record(row, key) for row in new)
 
@@ -487,12 +490,12 @@ def last_text(path: Path) -> list[str]:
 
 
 def _columns(lines: Iterable[str]) -> list[str]:
-    """The first row."""
+    """The names in the first row of a CSV file."""
     return [name.strip() for name in next(csv.reader(lines), [])]
 
 
 def _keys(lines: list[str]) -> list[str]:
-    """Of the last line that is a JSON object."""
+    """The keys of the last line that is a JSON object; none where none is."""
     for line in reversed(lines):
         try:
             record = json.loads(line)

@@ -258,7 +258,7 @@ class Command:
         return
 
     def flops(self, spec: TrialSpec) -> float:
-        """In proportion to width^2 x depth x tokens, as of most models."""
+        """What FLOPs are in proportion to in most models: width^2 x depth x tokens."""
         train = spec.train
         tokens = train.steps * train.batch_size * train.seq_len
         return float(spec.width**2 * spec.depth * tokens)
@@ -426,6 +426,7 @@ def unknown_to_script(tree: Mapping[str, Any]) -> list[str]:
     script = _text(command, Path(tree["runner"].get("cwd") or "."))
     options = [word for word in command if word.startswith("--") and word != "--"]
     ours = [word for word in options if "{" not in word and _name(word) in OPTIONS]
+    # A script may well have a --study or --root of its own: then it mentions the word.
     strangers = [word for word in ours if not _mentions(script, _name(word))]
     if not any(_mentions(script, _name(word)) for word in options if word not in ours):
         return [word for word in strangers if _name(word) in OURS_ALONE]

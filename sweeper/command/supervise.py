@@ -176,6 +176,8 @@ class Supervisor:
                 self.control.progress(min(1.0, (last + 1) / self.train.steps))
             if not self.losses.finite():
                 return "diverged", group.end(grace) if code is None else code
+            # After the losses are read: one that is not finite says more than the exit code that
+            # follows it.
             if code is not None:
                 failed = "preempted" if code in PREEMPTED else "failed"
                 return ("complete" if code == 0 else failed), code
@@ -338,5 +340,6 @@ def _last_error(lines: Sequence[str]) -> int | None:
         # After its "Traceback" line a rank's frames are indented; the error's own line is not.
         elif _UNTRACED.match(text) or (rank in traced and text[:1].strip()):
             traced.discard(rank)
+            # torchrun's own error only says that a process failed; the one before says why.
             last = last if _OF_LAUNCHERS.match(text) else at
     return last

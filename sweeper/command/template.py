@@ -91,7 +91,7 @@ class Expression:
         return result
 
     def _divides_a_size(self) -> bool:
-        """Whether it counts the parts of a width or depth, such as heads: none is a slip."""
+        """Whether the expression counts parts of a width or depth, such as heads: 0 is a slip."""
         divides = any(isinstance(node, ast.FloorDiv) for node in ast.walk(self.tree))
         # {width//64} heads come to 0 at width 32, which a script may well take without a word.
         return divides and bool(self.names & {"width", "depth"})

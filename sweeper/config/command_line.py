@@ -161,8 +161,8 @@ def _override(key: str, value: str | None) -> list[str]:
 
 def _values(pattern: re.Pattern[str], overrides: Sequence[str]) -> list[str]:
     """What overrides give, without the quotes around it."""
-    found = (pattern.match(word) for word in overrides)
-    return [re.sub(r"""^(['"])(.*)\1$""", r"\2", match[1]) for match in found if match]
+    matches = (pattern.match(word) for word in overrides)
+    return [re.sub(r"""^(['"])(.*)\1$""", r"\2", match[1]) for match in matches if match]
 
 
 def _single(key: str, candidates: Sequence[str | None]) -> str | None:

@@ -91,7 +91,7 @@ def _words_of_conf(config_dir: Path | None) -> Iterator[str]:
 
 
 def _keys(tree: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
-    """Every key of a config, with and without its values: the default, and all where few are."""
+    """Words for the keys of a config, bare and with a value: the default, and all where few are."""
     allowed = values_of(str(tree.get(TARGET) or SECTIONS.get(prefix.rstrip("."), "")))
     for name, value in tree.items():
         if name in ("defaults", TARGET):
@@ -126,10 +126,10 @@ def values_of(target: str) -> dict[str, list[str]]:
     classes that it inherits from are among them. Empty for a class that is not sweeper's.
     """
     module, _, name = target.rpartition(".")
-    found = _definition(module, name)
-    if found is None or not isinstance(found[1], ast.ClassDef):
+    definition = _definition(module, name)
+    if definition is None or not isinstance(definition[1], ast.ClassDef):
         return {}
-    module, defined = found[0], found[1]
+    module, defined = definition[0], definition[1]
     fields: dict[str, list[str]] = {}
     for base in defined.bases:
         if isinstance(base, ast.Name) and (where := _definition(module, base.id)):
@@ -150,9 +150,9 @@ def _words(module: str, annotation: ast.expr) -> Iterator[str]:
         case ast.Name(id="bool"):
             yield from ("true", "false")
         case ast.Name(id=name):  # an alias: what it stands for may lie in another module
-            found = _definition(module, name)
-            if found is not None and isinstance(found[1], ast.Assign):
-                yield from _words(found[0], found[1].value)
+            definition = _definition(module, name)
+            if definition is not None and isinstance(definition[1], ast.Assign):
+                yield from _words(definition[0], definition[1].value)
         # A union, `int | None`: the only operator in our annotations.
         case ast.BinOp(left=left, right=right):
             yield from _words(module, left)
@@ -183,6 +183,7 @@ def _statements(module: str) -> list[ast.stmt]:
     """The statements of one of sweeper's modules; none of any other."""
     package, *parts = module.split(".")
     path = PACKAGE.joinpath(*parts)
+    # A user's own class is not looked for: to find its file may run the package's code.
     if package != PACKAGE.name:
         return []
     for file in (path.with_suffix(".py"), path / "__init__.py"):

@@ -146,8 +146,10 @@ def _load_settings(path: Path) -> DictConfig:
         raise BadInput(f"{path} cannot be read: it holds no settings")
     # `to_yaml` writes none: what a file from elsewhere asks of this machine, such as a variable of
     # the environment, is none of its business.
-    if found := next(filter(None, map(_INTERPOLATION.search, _texts(tree))), None):
-        raise BadInput(f"{path} cannot be read: {found[0]} is an interpolation, and no value")
+    if interpolation := next(filter(None, map(_INTERPOLATION.search, _texts(tree))), None):
+        raise BadInput(
+            f"{path} cannot be read: {interpolation[0]} is an interpolation, and no value"
+        )
     settings: Tree = {}
     for group, value in tree.items():
         try:

@@ -134,6 +134,7 @@ def resolve(raw: Mapping[str, Any]) -> Settings:
     check_model_size(settings, settings.base)
     if not settings.scaled_by_user:
         settings = _fitted_to_model(settings)
+    # A strategy of the user's own may not know of fresh seeds: it gets the usual number.
     fresh = getattr(search, "fresh_seeds", FRESH_SEEDS)
     # Without {seed} in a command all of them would be the run that was chosen.
     seeds = fresh if settings.runner.takes("seed") else 0

@@ -99,6 +99,8 @@ def read_model(
     )
     tied = {str(op.geometry["parameter"]): op.geometry for op in compared.tied}
     base_branches = 0
+    # A branch's factor goes by the base's number of branches, which only a model of its depth
+    # tells.
     if rules.branches and target["depth"] != base["depth"]:
         base_branches = tracer.watch(
             {**target, "depth": base["depth"]},
@@ -116,6 +118,7 @@ def read_model(
     except DoesNotRun:
         if must_run or rules.branches:
             raise
+        # Names and shapes need no run; what attention does is seen at the base.
         model, observation = tracer.built(target), _observed_at_base(tracer, base)
     # From here on the model has its buffers for scales: operations are asked of it afterwards.
     apply_scales(model, observation.sites)
@@ -125,6 +128,7 @@ def read_model(
     untrained = {uncompiled(n) for n, p in model.named_parameters() if not p.requires_grad}
     untrained |= matching("frozen", rules.frozen, names)
     kept = matching("keep_init", rules.keep_init, names)
+    # Last, and given what roles say of the init: only values that differ from that mean something.
     kept |= {*special({spec.name: spec.init for spec in compared.specs})}
     return Architecture(
         specs=tuple(_overridden(_with_inner_growth(model, compared.specs), kept, untrained)),
@@ -228,6 +232,7 @@ def build_model(spec: TrialSpec, unit: bool, width: int, depth: int) -> nn.Modul
             "input_shape": "arrays, such as data=digits",
             "source_len": "sequences and what is missing in them: data=spans",
         }
+        # `build_plugin` names an argument that nobody offers: one that another kind of data would.
         if error.key in kinds and error.value is None:
             allowed = f"a model for this kind of data: this one takes {kinds[error.key]}"
             raise ConfigError("model._target_", target, allowed) from error

@@ -159,6 +159,8 @@ class BatchedRun:
         with torch.no_grad():
             if train.clip is not None:
                 active = clip_gradients(grads, train.clip)
+                # By identity: sync points make a new list, and between them nothing is sent to the
+                # device.
                 if self._counted[0] is not self.slots:
                     self._counted = self.slots, self._on_device(self.slots)
                 self.clipped[self._counted[1]] += active
@@ -393,6 +395,8 @@ class InitialTensors:
     def _param(self, spec: ParamSpec, trained_with: Sequence[AbsorbedParam]) -> Tensor:
         if spec.init == "kept":
             return self._own_value(spec.name).requires_grad_()
+        # In float64 up to the last line: the same draw is rounded once, whatever the batch's
+        # precision.
         moments = [(settings.init_mean, settings.init_std) for settings in trained_with]
         means, stds = self._on_device(moments, torch.float64).unbind(1)
         # Trials of one seed share the draw: each weight is drawn once a seed, not once a trial.

@@ -38,6 +38,8 @@ def trunk_key(trial: Trial) -> str:
     if known is None or not known.steady or trial.measurement:
         return ""
     spec = trial.spec
+    # All that may differ is blanked before the key is made; the steps of the warm-up go in beside
+    # it.
     train = replace(spec.train, steps=1, warmup=0.0)
     same = replace(trial, spec=replace(spec, train=train))
     return digest([same.key, trial.train.span.warmup])
@@ -76,7 +78,7 @@ def shared_steps(trunk: Sequence[Trial], batch: Sequence[Trial]) -> int:
 def taken_alike(
     trials: Sequence[Trial], begun: Sequence[tuple[Trial, ...]]
 ) -> tuple[list[tuple[Trial, ...]], tuple[Trial, ...]]:
-    """Of trials of one specification batches that can share the trunk of one of `begun`; the rest.
+    """Batches of `trials`, all of one specification, that can branch off `begun`; and the rest.
 
     A batch is a run from zero to the last bit only in the trunk's own composition.
     """
@@ -84,6 +86,7 @@ def taken_alike(
     batches = list[tuple[Trial, ...]]()
     for batch in begun if by_key else ():
         keys = [trunk_key(trial) for trial in batch]
+        # The whole batch or none: dropping one trial would change how the others round.
         if all(key in by_key for key in keys):
             batches.append(tuple(by_key.pop(key) for key in keys))
     taken = {trial.key for batch in batches for trial in batch}
@@ -98,17 +101,17 @@ def joined(batches: Sequence[tuple[Trial, ...]]) -> list[tuple[Trial, ...]]:
         name = digest(keys) if all(keys) else digest([trial.key for trial in batch])
         families.setdefault(name, []).append(batch)
     return [
-        tuple(trial for batch in sorted(family, key=_longest_first) for trial in batch)
+        tuple(
+            trial
+            for batch in sorted(family, key=lambda batch: -batch[0].spec.train.steps)
+            for trial in batch
+        )
         for family in families.values()
     ]
 
 
-def _longest_first(batch: tuple[Trial, ...]) -> int:
-    return -batch[0].spec.train.steps
-
-
 def shared(trials: Sequence[Trial]) -> dict[str, int]:
-    """By their keys, the steps that each of these trials takes from a longer one's run.
+    """Steps that trials take from a longer one's run, by the trial's key; of no other trial.
 
     As planned: where batches of two horizons come to hold other trials, they share nothing.
     """
@@ -116,9 +119,9 @@ def shared(trials: Sequence[Trial]) -> dict[str, int]:
     for trial in trials:
         if name := trunk_key(trial):
             families.setdefault(name, []).append(trial)
-    found = dict[str, int]()
+    steps_taken = dict[str, int]()
     for family in families.values():
         longest = max(family, key=lambda trial: trial.spec.train.steps)
         others = [trial for trial in family if trial.spec != longest.spec]
-        found |= {trial.key: shared_steps([longest], [trial]) for trial in others}
-    return {key: steps for key, steps in found.items() if steps}
+        steps_taken |= {trial.key: shared_steps([longest], [trial]) for trial in others}
+    return {key: steps for key, steps in steps_taken.items() if steps}

@@ -80,6 +80,8 @@ class TrainTrials:
         parts = horizons(self.trials)
         branching = [NO_BRANCHES] * len(parts)
         if self.pruner is None and self.execution.checkpoints is not None:
+            # Not under a pruner, which may end trials of the trunk: a branch starts with all of
+            # them.
             branching = branchings(parts)
         steps = [
             len(part) * (part[0].spec.train.steps - each.starts_from[1])
@@ -110,10 +112,11 @@ class TrainTrials:
         device = torch.device(self.execution.device)
         batched = BatchedTrials(trials=trials, corpus=self.corpus)
         try:
+            # A trial that measures is a batch by itself, see `EngineRunner.batches`.
             if trials[0].measurement:
                 return Outcome(results=(self._measure(control),))
-            found = train(batched, self.execution, control, self.pruner, branching)
-            return Outcome(results=tuple(found))
+            trained = train(batched, self.execution, control, self.pruner, branching)
+            return Outcome(results=tuple(trained))
         except SweeperError:
             raise
         except (MemoryError, *UNTRAINABLE) as error:
@@ -341,7 +344,7 @@ class MeasureSize:
             return None
 
     def modules(self) -> list[str]:
-        """As for training."""
+        """Modules of the user's own that are needed."""
         return modules_of(self.batched)
 
 
@@ -405,6 +408,7 @@ class BatchRecord:
         for formed_under, keys in reversed(self.formed):
             if formed_under == settings and keys and all(key in by_key for key in keys):
                 batches.append(tuple(by_key.pop(key) for key in dict.fromkeys(keys)))
+        # Taken newest first, so that a trial is in its last batch; given back in the order formed.
         return batches[::-1]
 
     def note_batches(self, batches: Sequence[Sequence[Trial]], settings: str) -> None:
@@ -528,7 +532,7 @@ class TrialsPerJob:
         executor.use(self._layout)
 
     def size(self, trials: Sequence[Trial], executor: Executor) -> int:
-        """How many to batch of these, which are of one specification."""
+        """How many of `trials`, which are of one specification, a job batches."""
         if self.fixed != "auto" or self._layout is None:
             return self.elsewhere(self.fixed)
         fair = -(-len(trials) // self._layout)  # what each of the jobs at a time would get
@@ -595,6 +599,6 @@ def modules_of(batched: BatchedTrials) -> list[str]:
     """Modules of the user's own that a batch's specification and corpus name."""
     spec = batched.trials[0].spec
     dotted = (plugin.name.rpartition(".")[0] for plugin in spec.plugins)
-    own = schedule.modules(spec.train.schedule)
-    modules = {*filter(None, dotted), *own, type(batched.corpus).__module__}
+    of_schedule = schedule.modules(spec.train.schedule)
+    modules = {*filter(None, dotted), *of_schedule, type(batched.corpus).__module__}
     return sorted(name for name in modules if name.split(".")[0] != "sweeper")

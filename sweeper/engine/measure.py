@@ -142,6 +142,7 @@ def _not_seen(specs: Sequence[ParamSpec], direct: Sequence[str]) -> list[ParamSp
 
 def rms(tensors: Sequence[Tensor]) -> float:
     """Root mean square over all entries of all tensors, summed in float64."""
+    # float64: in float32 a sum over millions of small squares stops growing.
     total = sum(float(x.double().square().sum()) for x in tensors)
     return float((total / sum(x.numel() for x in tensors)) ** 0.5)
 

@@ -395,7 +395,7 @@ class Program:
     def _looped(
         self, params: Stacked, buffers: Stacked, x: Tensor, y: Tensor, seeds: list[int]
     ) -> tuple[Tensor, list[Tensor]]:
-        """One trial after the other."""
+        """Losses and gradients, one trial after the other."""
         losses, grads = [], []
         for i, seed in enumerate(seeds):
             leaves = {k: v.requires_grad_() for k, v in _slice_of(params, i).items()}

@@ -237,7 +237,7 @@ class Training:
         self.progress.seconds = 0.0  # the trunk's are counted with its own trials
 
     def _results(self) -> list[Result]:
-        """One for each trial, stopped ones too."""
+        """A result for each trial, stopped ones too."""
         heldout = dict.fromkeys(range(len(self.trials)), math.nan)
         if self._active():
             values = self.batched_run.heldout().double().cpu().numpy()

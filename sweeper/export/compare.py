@@ -71,7 +71,7 @@ MAX_DETAILS = 6
 
 @dataclass(frozen=True)
 class Difference:
-    """Of one parameter or operation: what the plan asks, and what it gets.
+    """What the plan asks of one parameter or operation, and what the trainer gives it.
 
     Nothing is `asked` in numbers where it is a matter of yes or no; `got` is None where the
     trainer's own value is not known.
@@ -224,7 +224,7 @@ def is_export(text: str) -> bool:
 def header(
     plan: TransferPlan, exporter: Exporter, lacks: Sequence[Lack], accepted: Collection[str]
 ) -> str:
-    """All lines, each behind the exporter's sign of a comment; no date, so that files compare."""
+    """The top of an export, behind the exporter's sign of a comment; no date: files compare."""
     study = plan.source.get("study")
     source = f"the study {study}" if study else str(plan.source.get("made_by", "a plan by hand"))
     lines = [

@@ -47,7 +47,7 @@ class Shape:
 
     @classmethod
     def of(cls, fields: Fields) -> Shape:
-        """From a config.json; BadInput names a field that is missing or no positive number."""
+        """The sizes in a config.json; BadInput names a field that is missing or no such number."""
         width, depth = (_whole(fields, name) for name in ("hidden_size", "num_hidden_layers"))
         heads = _whole(fields, "num_attention_heads")
         # `head_dim` counts where a family says it: heads need not add up to the width.

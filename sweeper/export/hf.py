@@ -62,7 +62,7 @@ class Hf(Exporter):
             raise ConfigError("family", self.family, f"one of {', '.join(FAMILIES)}")
 
     def setting(self, plan: TransferPlan, parameter: PlannedParameter) -> Setting:
-        """As planned beside the factors that the fields have."""
+        """The plan's numbers for weights that the fields' factors multiply."""
         multipliers = self._of_fields(plan)
         if is_table(parameter):
             return as_planned(parameter, multipliers.embedding)

@@ -105,7 +105,7 @@ class Megatron(Exporter):
         return flags
 
     def setting(self, plan: TransferPlan, parameter: PlannedParameter) -> Setting:
-        """By the rules above."""
+        """What Megatron's rules (see the class) make of the flags for one parameter."""
         # Megatron divides Adam's rate and eps of hidden matrices by m, and multiplies SGD's rate of
         # all else by it; a coupled decay is lr x weight_decay, and vectors have none.
         m, flags = _m(plan), self.flags(plan)

@@ -77,7 +77,7 @@ class NanogptMup(Exporter):
         return {name: _plain(value) for name, value in flags.items()}
 
     def setting(self, plan: TransferPlan, parameter: PlannedParameter) -> Setting:
-        """By the rules above."""
+        """What train.py's rules (see the class) make of the flags for one parameter."""
         flags, m = self.flags(plan), plan.target.width / plan.base.width
         matrix, hidden = len(parameter.shape) > 1, parameter.role == Role.HIDDEN
         lr, decay, eps = flags["learning_rate"], flags["weight_decay"], TORCH_EPS

@@ -236,7 +236,7 @@ def check(
     problems += _rate_problems(pairs)
 
     def differing(numbers: Iterable[tuple[Pair, float, float]], tolerance: float) -> str:
-        """Of (pair, actual, planned) what differs, a line for each number of the plan's."""
+        """A line for each planned number that differs, of (pair, actual, planned)."""
         lines: dict[float, str] = {}
         for pair, actual, planned in numbers:
             if not isclose(actual, planned, rel_tol=tolerance):

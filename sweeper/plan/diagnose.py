@@ -191,6 +191,8 @@ def _depth(s: FailedTransfer) -> Ablation | None:
     rule = s.tree["parameterization"].get("depth")
     if rule is None or s.base.depth == s.large.depth:
         return None
+    # The two differ in the power of the depth, 1 and 1/2: whichever the study has, the other is
+    # tried.
     other = "completep" if rule == "depth_mup" else "depth_mup"
     return Ablation(
         name="depth",
@@ -298,6 +300,8 @@ def _switch(name: str, prefix: str, cause: str, evidence: str) -> MakeAblation:
 
 def _warmup(s: FailedTransfer) -> Ablation | None:
     fraction = s.tree["train"]["warmup"]
+    # Twice as long or a quarter of the run, whichever is more; beyond half nothing is left to
+    # train.
     longer = min(0.5, max(0.25, 2 * fraction))
     if longer <= fraction:
         return None
@@ -525,7 +529,7 @@ def rank(results: Sequence[AblationResult]) -> tuple[AblationResult, ...]:
 
 
 def distance_to_divergence(curve: SizeCurve) -> float:
-    """From the curve's lowest point to the first rate above it that diverged, in log2; or +inf."""
+    """How far above the curve's lowest point a rate first diverged, in log2; +inf: none did."""
     means = {eta: sum(losses) / len(losses) for eta, losses in sorted(curve.losses.items())}
     best = min(means, key=lambda eta: means[eta])
     diverged = [eta for eta, mean in means.items() if eta > best and math.isinf(mean)]

@@ -107,8 +107,8 @@ class Answer:
         """The model's own: of q k^T head size^-1/2, or what was seen, and 1 of all else."""
         if not _is_logit(self.op, factor):
             return 1.0
-        own = self.attention.scale if self.attention else None
-        return own or float(self.op.geometry["head_size"]) ** -0.5
+        seen_scale = self.attention.scale if self.attention else None
+        return seen_scale or float(self.op.geometry["head_size"]) ** -0.5
 
 
 def _is_logit(op: ScaledOp, factor: str) -> bool:
@@ -322,7 +322,7 @@ def _merge_layers(needs: Iterable[tuple[str, str, float]]) -> list[str]:
 
 
 def _attention_needs(hidden: Sequence[Answer]) -> Iterator[str]:
-    """Of q k^T: a number where the heads have one size, else a formula; and of the output."""
+    """What attention needs: a number for q k^T, or a formula for many head sizes; the output's."""
     if not hidden or not hidden[0].rule:
         return
     rule = hidden[0].rule
@@ -362,7 +362,7 @@ def _attention_needs(hidden: Sequence[Answer]) -> Iterator[str]:
 
 
 def _branch_needs(hidden: Sequence[Answer]) -> Iterator[str]:
-    """Of residual branches, two a layer: their outputs' factors, and the skipped stream's."""
+    """What residual branches need, two a layer: factors of their outputs, and of the skip."""
     if not hidden:
         return
     geometry, where = hidden[0].op.geometry, "residual branches"
@@ -380,7 +380,7 @@ def _branch_needs(hidden: Sequence[Answer]) -> Iterator[str]:
 
 
 def _listed(values: Sequence[float]) -> str:
-    """One number where all are equal, else those of attention's and FFN's branches in turn."""
+    """The values in words: one where all are equal, else attention's and FFN's in turn."""
     if all(isclose(value, values[0]) for value in values):
         return f"{values[0]:.6g}"
     numbers = [f"{value:.4g}" for value in values]

@@ -123,7 +123,7 @@ def value_text(value: object) -> str:
 def _alike(
     parameters: Sequence[PlannedParameter],
 ) -> list[tuple[PlannedParameter, list[str], int]]:
-    """Of parameters of one role and equal settings: the first, names with *, how many."""
+    """Rows of parameters of one role and equal settings: the first, names with *, how many."""
     # By numbers, not by names: layers that train alike are one row, whatever they are called.
     rows: dict[tuple[object, ...], list[PlannedParameter]] = {}
     for parameter in parameters:

@@ -314,7 +314,7 @@ def _described(key: str, group: str, plugin: object, protocol: type) -> PluginSp
 
 
 def _hyperparameters(rules: Rules, hps: Mapping[str, float]) -> PlainHps:
-    """All of them in order; ConfigError for unknown, missing and impossible ones."""
+    """Every hyperparameter, in order; ConfigError for unknown, missing, impossible ones."""
     of_groups = group_gammas(rules.parameterization)
     required = (*rules.parameterization.hyperparameters, *of_groups)
     optional = (*GAMMAS, *SETTING_FACTORS, *SCHEDULE_HPS, *rules.optimizer.hyperparameters)

@@ -75,6 +75,7 @@ def _places(comparison: Comparison, parameterizations: Mapping[str, str]) -> Tab
     retuned = {standing.name: standing for standing in comparison.by_retuned}
     for standing in comparison.by_transferred:
         other = retuned[standing.name]
+        # Its distance to itself is 0 without an interval: nothing to show.
         is_first = standing is comparison.by_transferred[0]
         table.add(
             standing.name,
@@ -184,14 +185,14 @@ def speed_table(speed_ups: Sequence[SpeedUp]) -> Table:
             "the law of its loss over FLOPs at the ladder's steps. Ranges are 95 % intervals."
         ],
     )
-    for found in speed_ups:
+    for speed_up in speed_ups:
         low, value, high = (
             number(end, ".3g") if math.isfinite(end) else "never"
-            for end in (found.factor.low, found.factor.value, found.factor.high)
+            for end in (speed_up.factor.low, speed_up.factor.value, speed_up.factor.high)
         )
-        where = "predicted" if found.predicted else "measured"
-        cell = Cell(found.factor, f"{value} ({low} to {high})")
-        table.add(found.study, found.against, found.width, where, cell)
+        where = "predicted" if speed_up.predicted else "measured"
+        cell = Cell(speed_up.factor, f"{value} ({low} to {high})")
+        table.add(speed_up.study, speed_up.against, speed_up.width, where, cell)
     return table
 
 
@@ -362,15 +363,15 @@ class Several:
         return {name: each.answer if each else "no verdict yet" for name, each in verdicts.items()}
 
 
-def write_several(found: Several, pages: Mapping[str, str], folder: Path) -> Path:
+def write_several(several: Several, pages: Mapping[str, str], folder: Path) -> Path:
     """Write `report.html` into `folder`, and the figures beside it as PNG and SVG.
 
     `pages` has the address of a study's own page, where there is one.
     """
     private_folder(folder)
-    path, comparison = folder / "report.html", found.comparison
+    path, comparison = folder / "report.html", several.comparison
     # `svg` first: `save` takes the marks with tooltips, which only a page shows, out of the figure.
-    figure = ladders_figure(found.panels)
+    figure = ladders_figure(several.panels)
     drawings = {"ladders": svg(figure, "f1")}
     save(figure, folder / "ladders")
     compared_tables = []
@@ -378,11 +379,11 @@ def write_several(found: Several, pages: Mapping[str, str], folder: Path) -> Pat
         compared = comparison_figure(comparison)
         drawings["comparison"] = svg(compared, "f2")
         save(compared, folder / "comparison")
-        compared_tables = tables(comparison, found.parameterizations, found.costs)
+        compared_tables = tables(comparison, several.parameterizations, several.costs)
     page = rendered(
         "several.html.j2",
-        found=found,
-        transfer=_transfer_table(found, pages),
+        several=several,
+        transfer=_transfer_table(several, pages),
         sentences=findings(comparison) if comparison else [],
         tables=compared_tables,
         drawings={name: Markup(text) for name, text in drawings.items()},
@@ -391,7 +392,7 @@ def write_several(found: Several, pages: Mapping[str, str], folder: Path) -> Pat
     return path
 
 
-def _transfer_table(found: Several, pages: Mapping[str, str]) -> Table:
+def _transfer_table(several: Several, pages: Mapping[str, str]) -> Table:
     """A row a study: its verdict, the ends of its ladder, and what the widest size shows."""
     table = Table(
         "",
@@ -409,7 +410,7 @@ def _transfer_table(found: Several, pages: Mapping[str, str]) -> Table:
             "optimum."
         ],
     )
-    for name, validation in found.validations.items():
+    for name, validation in several.validations.items():
         verdict = validation.over(AXIS)
         sizes = verdict.sizes if verdict else ()
         last, share = sizes[-1] if sizes else None, UNKNOWN
@@ -418,8 +419,8 @@ def _transfer_table(found: Several, pages: Mapping[str, str]) -> Table:
             share = Estimate(value=gap.value / loss, low=gap.low / loss, high=gap.high / loss)
         table.add(
             Cell(name, name, link=pages.get(name, "")),
-            found.parameterizations[name],
-            answer(found.verdicts[name]),
+            several.parameterizations[name],
+            answer(several.verdicts[name]),
             " to ".join(str(size.size.width) for size in (*sizes[:1], *sizes[-1:])),
             last.shift_log2 if last else UNKNOWN,
             share,

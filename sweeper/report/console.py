@@ -122,7 +122,7 @@ def conclusion(console: Console, conclusion: Conclusion, space: Space) -> None:
         paragraph(console, f"- {note}")
 
 
-def found(conclusion: Conclusion) -> str:
+def conclusion_text(conclusion: Conclusion) -> str:
     """What a search found, in a sentence."""
     if not math.isfinite(conclusion.objective):
         return f"All {conclusion.runs} trials diverged or failed."

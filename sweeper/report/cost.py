@@ -303,7 +303,7 @@ class Saving:
 
     @property
     def factor_with_validation(self) -> float:
-        """Likewise, the validation counted."""
+        """As `factor`, the validation counted as a part of the tuning."""
         flops = self.tuning.flops + self.validation.flops
         return self.at_target.flops / flops if flops else math.nan
 

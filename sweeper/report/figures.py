@@ -152,6 +152,7 @@ def lines_figure(conclusion: Conclusion, space: Space) -> Figure:
         lines.append(replace(conclusion.retune.line, name="eta, retuned"))
     figure, panels = new_panels(len(lines), 1.7, edge=0.9)
     curves = [sorted(line.points_log2) for line in lines]
+    # All panels share the first one's axis.
     top = set_scale(panels[0], curves, max)
     for ax, line, points in zip(panels, lines, curves, strict=False):
         _draw_line(ax, line, points, top, space.get(line.name))
@@ -261,7 +262,7 @@ def pairs_figure(pairs: Sequence[PairGrid]) -> Figure:
 
 
 def _scale(every: Sequence[Losses]) -> Normalize:
-    """From the least loss to where the optima can still be told apart, or the largest loss."""
+    """Colours from the least loss to where optima are still told apart, or the largest loss."""
     finite = [loss for losses in every for row in losses for loss in row if math.isfinite(loss)]
     if not finite:
         return Normalize(0.0, 1.0)

@@ -72,19 +72,19 @@ def _capital(text: str) -> str:
 
 def tables(judged: Judged) -> list[Table]:
     """The verdict's sizes or the optima, and the runs that would tell more."""
-    found = []
+    shown = []
     if judged.verdict is not None:
-        found.append(verdict_table(judged.verdict))
+        shown.append(verdict_table(judged.verdict))
     if judged.optima:
-        found.append(optima_table(judged))
+        shown.append(optima_table(judged))
     if judged.next_runs:
-        found.append(runs_table(judged))
-    return found
+        shown.append(runs_table(judged))
+    return shown
 
 
 def optima_table(judged: Judged) -> Table:
     """A row a size: the best learning rate and, where it was varied, weight decay."""
-    decays = any(math.isfinite(one.decay.value) for one in judged.optima)
+    decays = any(math.isfinite(optimum.decay.value) for optimum in judged.optima)
     table = Table(
         f"Optima over {_said(judged.axis)}",
         [
@@ -98,25 +98,26 @@ def optima_table(judged: Judged) -> Table:
         ],
         legend=["The best of each size, and what the grid's steps leave open on both sides of it."],
     )
-    for one in judged.optima:
-        eta, decay = one.eta.value, one.decay.value
+    for optimum in judged.optima:
+        eta, decay = optimum.eta.value, optimum.decay.value
         both = (2.0 ** (eta + decay), 2.0 ** (eta - decay)) if decays else ()
         table.add(
-            label_size(asdict(one.size), judged.axis)
+            label_size(asdict(optimum.size), judged.axis)
             if judged.axis != "tokens"
-            else str(one.size.steps),
-            _range(one.eta, plain=judged.plain),
+            else str(optimum.size.steps),
+            _range(optimum.eta, plain=judged.plain),
             f"{eta:.2f}",
-            *[_range(one.decay, plain=True)] * decays,
+            *[_range(optimum.decay, plain=True)] * decays,
             *both,
-            *[one.loss] * decays,
-            *[", ".join(one.ends)] * decays,
+            *[optimum.loss] * decays,
+            *[", ".join(optimum.ends)] * decays,
         )
     return table
 
 
 def _range(estimate: Estimate, *, plain: bool) -> Cell:
     if not math.isfinite(estimate.value):
+        # Only a decay of 0 has no logarithm; an infinite one was never measured.
         return Cell("0" if math.isnan(estimate.value) else "-")
     value = value_text(estimate.value, plain=plain)
     low, high = (
@@ -128,7 +129,7 @@ def _range(estimate: Estimate, *, plain: bool) -> Cell:
 
 def runs_table(judged: Judged) -> Table:
     """The cells that would settle an open answer."""
-    total = sum(one.runs * len(one.etas) for one in judged.next_runs)
+    total = sum(proposed.runs * len(proposed.etas) for proposed in judged.next_runs)
     table = Table(
         "Runs that would tell",
         [
@@ -139,29 +140,29 @@ def runs_table(judged: Judged) -> Table:
         ],
         legend=[f"{total} runs together, each with a seed that its cell does not have yet."],
     )
-    for one in judged.next_runs[:SHOWN_RUNS]:
-        etas = [value_text(eta, plain=judged.plain) for eta in one.etas]
-        size = " ".join(f"{_said(key)} {value}" for key, value in one.size.items())
-        name = size.removeprefix(f"{_said(judged.axis)} ") if len(one.size) == 1 else size
-        table.add(name, ", ".join(etas), one.runs, one.why)
+    for proposed in judged.next_runs[:SHOWN_RUNS]:
+        etas = [value_text(eta, plain=judged.plain) for eta in proposed.etas]
+        size = " ".join(f"{_said(key)} {value}" for key, value in proposed.size.items())
+        name = size.removeprefix(f"{_said(judged.axis)} ") if len(proposed.size) == 1 else size
+        table.add(name, ", ".join(etas), proposed.runs, proposed.why)
     return table
 
 
 def figures(judged: Judged) -> dict[str, Figure]:
     """The pictures by their names: the curves, those of every decay, the optima alone."""
-    found = {}
+    pictures = {}
     if judged.cells:
-        found["grid"] = _grid_figure(judged)
+        pictures["grid"] = _grid_figure(judged)
     if judged.curves and (len(judged.curves) > 1 or not judged.cells):
         # A table's curves in the record of a study's: one figure draws both.
         validation = Validation(
             planned_log2=judged.transferred_log2_eta, axes=judged.axes, curves=judged.curves
         )
         verdict = judged.verdict or Verdict(axis=judged.axis, answer=judged.answer, sizes=())
-        found[f"curves-{judged.axis}"] = learning_rate_figure(validation, verdict)
+        pictures[f"curves-{judged.axis}"] = learning_rate_figure(validation, verdict)
     if not judged.curves and judged.optima:
-        found["optima"] = _optima_figure(judged)
-    return found
+        pictures["optima"] = _optima_figure(judged)
+    return pictures
 
 
 @rc_context(STYLE)
@@ -174,6 +175,7 @@ def _grid_figure(judged: Judged) -> Figure:
     for cell in judged.cells:
         by_curve.setdefault((cell.size, cell.decay), []).append((math.log2(cell.eta), cell.loss))
     curves = {key: sorted(points) for key, points in by_curve.items()}
+    # The panels share one loss axis: set on the first, it is set on all.
     top = set_scale(panels[0], list(curves.values()), max)
     for ax, size in zip(panels, sizes, strict=False):
         for index, decay in enumerate(decays):
@@ -201,11 +203,13 @@ def _optima_figure(judged: Judged) -> Figure:
     """The optima over the size, with what the grid's step leaves open."""
     figure, (ax,) = new_panels(1, 3.2)
     x = [
-        math.log2(one.size.steps if judged.axis == "tokens" else getattr(one.size, judged.axis))
-        for one in judged.optima
+        math.log2(
+            optimum.size.steps if judged.axis == "tokens" else getattr(optimum.size, judged.axis)
+        )
+        for optimum in judged.optima
     ]
-    y = [one.eta.value for one in judged.optima]
-    half = [max(0.0, one.eta.high - one.eta.value) for one in judged.optima]
+    y = [optimum.eta.value for optimum in judged.optima]
+    half = [max(0.0, optimum.eta.high - optimum.eta.value) for optimum in judged.optima]
     half = [value if math.isfinite(value) else 0.0 for value in half]
     ax.errorbar(x, y, half, fmt="o", color=LINE_COLOR, ecolor=INK, capsize=3.5)
     ax.axhline(judged.transferred_log2_eta, color=INK, linewidth=1, linestyle=DASHED)
@@ -333,7 +337,7 @@ def judge(
     see `sweeper judge --help` for the rest. BadInput as there.
     """
     named = {"width": width, "eta": eta, "loss": loss, "seed": seed}
-    given = [f"{role}={column}" for role, column in named.items() if column is not None]
+    roles = [f"{role}={column}" for role, column in named.items() if column is not None]
     # A text is a path, never a table's content.
     if isinstance(frame, str | Path):
         source = Source.read(Path(frame), where)
@@ -355,5 +359,5 @@ def judge(
         max_shift=max_shift,
         max_loss_gap=max_loss_gap,
     )
-    text = ",".join(filter(None, (columns, *given)))
+    text = ",".join(filter(None, (columns, *roles)))
     return Drawn(judge_source(source, text, question))

@@ -88,12 +88,12 @@ def reasons_text(prediction: Prediction) -> list[str]:
 
 def tables(prediction: Prediction) -> list[Table]:
     """The law, the back-test, and what other sizes cost."""
-    found = [law_table(prediction)]
+    shown = [law_table(prediction)]
     if prediction.back_test:
-        found.append(back_test_table(prediction.back_test))
+        shown.append(back_test_table(prediction.back_test))
     if prediction.optimum:
-        found.append(valley_table(prediction.optimum))
-    return found
+        shown.append(valley_table(prediction.optimum))
+    return shown
 
 
 def law_table(prediction: Prediction) -> Table:
@@ -297,6 +297,7 @@ def _draw_runs(ax: Axes, across: np.ndarray[Any, Any], runs: Runs, rungs: Rungs)
         color, marker = look_of(index, len(rungs))
         of = np.flatnonzero(rungs.index == index)
         order = of[np.argsort(across[of])]
+        # Runs of one budget are a valley over the size; over compute they lie above each other.
         line = "-" if rungs.kind == "budget" and across is runs.params else "none"
         look: dict[str, Any] = {"color": color, "markersize": 3.5, "linewidth": 0.7}
         ax.plot(across[order], runs.loss[order], line, marker=marker, label=name, **look)
@@ -305,5 +306,6 @@ def _draw_runs(ax: Axes, across: np.ndarray[Any, Any], runs: Runs, rungs: Rungs)
                 f"{runs.labels[place]}: {runs.params[place]:.3g} parameters, "
                 f"{runs.tokens[place]:.3g} tokens, loss {runs.loss[place]:.4f}"
             )
+            # Invisible, and larger than the point: what the page says when it is hovered.
             (mark,) = ax.plot([across[place]], [runs.loss[place]], "o", alpha=0, markersize=6)
             mark.set_gid(TOOLTIP_PREFIX + tip)

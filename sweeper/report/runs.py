@@ -28,7 +28,7 @@ def write_runs(folder: Path, path: Path) -> int:
     where nothing was validated.
     """
     records = sorted(
-        (folder / "transfer").glob("*/validation.json"), key=lambda one: one.stat().st_mtime_ns
+        (folder / "transfer").glob("*/validation.json"), key=lambda file: file.stat().st_mtime_ns
     )
     try:
         validation = from_json(Validation, read_json(records[-1])) if records else None
@@ -76,15 +76,15 @@ def runs_of(validation: Validation, settings: Mapping[str, Any]) -> list[dict[st
 
 def _settings(folder: Path) -> dict[str, Any]:
     """The study's name, parameterization and thresholds; what is not legible is left out."""
-    found: dict[str, Any] = {"study": folder.name}
+    settings: dict[str, Any] = {"study": folder.name}
     search = try_json(folder / "search.json")
     if kind := search.get("parameterization"):
-        found["parameterization"] = kind.get("name") if isinstance(kind, dict) else str(kind)
+        settings["parameterization"] = kind.get("name") if isinstance(kind, dict) else str(kind)
     try:
         rule = yaml.safe_load((folder / "config.yaml").read_text(encoding="utf-8"))["transfer"]
     except (OSError, yaml.YAMLError, KeyError, TypeError):
-        return found
-    return found | {
+        return settings
+    return settings | {
         f"transfer.{key}": float(rule[key])
         for key in RULE
         if isinstance(rule.get(key), int | float)

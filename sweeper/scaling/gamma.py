@@ -73,7 +73,7 @@ def in_groups(specs: Sequence[ParamSpec], groups: Mapping[str, str]) -> tuple[Pa
     two match.
     """
     check_names(groups)
-    found: dict[str, str] = {}
+    group_of: dict[str, str] = {}
     for group, pattern in groups.items():
         key = f"groups.{group}"
         if place := RELATIVE_DEPTH.fullmatch(pattern):
@@ -85,11 +85,11 @@ def in_groups(specs: Sequence[ParamSpec], groups: Mapping[str, str]) -> tuple[Pa
         else:
             members = matching(key, [pattern], [spec.name for spec in specs])
         for name in sorted(members):
-            if name in found:
-                allowed = f"no parameter in two groups: {name} is in {found[name]} too"
+            if name in group_of:
+                allowed = f"no parameter in two groups: {name} is in {group_of[name]} too"
                 raise ConfigError(key, pattern, allowed)
-            found[name] = group
-    return tuple(replace(s, group=found[s.name]) if s.name in found else s for s in specs)
+            group_of[name] = group
+    return tuple(replace(s, group=group_of[s.name]) if s.name in group_of else s for s in specs)
 
 
 def check_names(groups: Mapping[str, str]) -> None:
@@ -129,6 +129,7 @@ def _stack(name: str) -> str:
 
 def _between(specs: Sequence[ParamSpec], low: float, high: float) -> set[str]:
     places = _places(spec.name for spec in specs)
+    # Half open: ranges that meet, 0%-25% and 25%-50%, share no layer.
     return {name for name, place in places.items() if low <= place < high}
 
 

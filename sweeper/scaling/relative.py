@@ -66,7 +66,7 @@ class Relative(BaseParameterization):
         raise NotImplementedError
 
     def base_scale(self, spec: ParamSpec, hps: PlainHps) -> ParamScale:
-        """At the base: standard init."""
+        """What the base model is given: standard init, and factors of 1."""
         return ParamScale(init_std=base_std(spec))
 
     def tied_output(self, op: ScaledOp, hps: PlainHps) -> float:

@@ -369,7 +369,7 @@ class BaseParameterization(Bounded):
         return {"none": None, "depth_mup": 0.5, "completep": self.completep_alpha}[self.depth]
 
     def depth_factors(self, spec: ParamSpec, update: Update) -> tuple[float, float]:
-        """Of a parameter on a residual branch: its learning rate's and its gradient's."""
+        """The depth's factors on a parameter's learning rate and gradient: 1 off the branches."""
         alpha, depth_ratio = self.branch_exponent, spec.depth / spec.base_depth
         if not spec.residual:
             return 1.0, 1.0

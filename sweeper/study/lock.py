@@ -81,6 +81,7 @@ class StudyLock:
         check_links(self.folder)
         try:
             private_folder(self.folder)
+            # Opened, not made anew: all drivers, past and present, lock the same file.
             fd = os.open(self.path, os.O_RDWR | os.O_CREAT, 0o600)
             try:
                 self._claim(fd)

@@ -199,6 +199,8 @@ class OptunaCopy:
         if url and not all("key" in trial.user_attrs for trial in trials):
             raise ValueError(f"its study {name} has trials of others; choose another study.name")
         present = {_content(trial) for trial in trials}
+        # Fewer contents than trials: one is there twice. Rather written anew than mended piece by
+        # piece.
         if damaged or len(present) < len(trials) or not present <= expected.keys():
             study.clear()
             present = set()

@@ -44,7 +44,7 @@ class Trials:
 
     @property
     def searched(self) -> list[Result]:
-        """Those of the search: a ladder's are of other sizes, which says nothing of it."""
+        """The search's own results: a ladder's are of other sizes, and say nothing of it."""
         return [result for result in self.current if result.trial.phase != LADDER_PHASE]
 
 
@@ -243,9 +243,9 @@ def _commit_at_first(folder: Path) -> str | None:
 def git_commit() -> str | None:
     """The commit of the repository that the command is run in, "+changes" if it has any."""
 
-    def git(*words: str) -> str:
+    def git(*arguments: str) -> str:
         done = subprocess.run(
-            ["git", *words], capture_output=True, text=True, timeout=10, check=True
+            ["git", *arguments], capture_output=True, text=True, timeout=10, check=True
         )
         return done.stdout.strip()
 

@@ -352,9 +352,9 @@ class _Parser:
         # The specification is nearly all of a line but for its curve, ends it, and is that of many.
         # Found by bytes, since `_to_line` writes fields in the order of the classes: in `trial.py`
         # a result's last is `trial`, and a trial's last is `spec`.
-        start, found = line.find(b', "spec": {', line.find(b'"trial": {')), _SUM_RE.search(line)
-        whole = found is not None and found[1].decode() == sum_of(line[: found.start()])
-        tail = line[start : found.start()] if found else b""
+        start, sum_at = line.find(b', "spec": {', line.find(b'"trial": {')), _SUM_RE.search(line)
+        whole = sum_at is not None and sum_at[1].decode() == sum_of(line[: sum_at.start()])
+        tail = line[start : sum_at.start()] if sum_at else b""
         if whole and start > 0 and (spec := self._specs.get(tail)):
             with suppress(*RECORD_ERRORS):
                 return self._written(line[:start] + b"}}", spec)
@@ -362,7 +362,7 @@ class _Parser:
         record["curve"] = self._shared(record["curve"])
         result = from_json(Result, record)  # first: another version's lines may sum up otherwise
         if "sum" in record and not whole:
-            where = "its sum is not at its end" if found is None else "its sum is of another text"
+            where = "its sum is not at its end" if sum_at is None else "its sum is of another text"
             raise ValueError(f"it is not what was written: {where}")
         if whole:
             self._specs[tail] = result.trial.spec

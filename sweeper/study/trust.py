@@ -28,7 +28,7 @@ _KERNELS = ("attn_implementation", "_attn_implementation", "experts_implementati
 
 def code_of(tree: Mapping[str, Any]) -> dict[str, str]:
     """What a configuration would run that is not sweeper's own, or send: what sets it, and what."""
-    found = {
+    runs = {
         f"{group} {target}": f"run the class {target} ({group})"
         for group, settings in tree.items()
         for target in classes_in(settings)
@@ -38,23 +38,23 @@ def code_of(tree: Mapping[str, Any]) -> dict[str, str]:
     if command := runner.get("command"):
         # config.yaml may come from anywhere, and nothing has checked its types yet.
         words = list(map(str, command)) if isinstance(command, list | tuple) else [str(command)]
-        found["runner.command"] = (
+        runs["runner.command"] = (
             f"run the command `{shlex.join(words)}` in {runner.get('cwd') or '.'}"
         )
     for key in _SHELL:
         if value := launcher.get(key):
-            found[f"launcher.{key}"] = f"run {value!r} on a cluster (launcher.{key})"
+            runs[f"launcher.{key}"] = f"run {value!r} on a cluster (launcher.{key})"
     for key in _KERNELS:
         if value := _group(model, "config").get(key):
-            found[f"model.config.{key}"] = f"run {value!r} (model.config.{key})"
+            runs[f"model.config.{key}"] = f"run {value!r} (model.config.{key})"
     logger, storage = _group(tree, "logger"), _group(tree, "study").get("storage")
     # To send is no less than to run: a run's configuration and losses leave this machine.
     if logger.get("mode") == "online":
         names = (str(logger[key]) for key in ("entity", "project") if logger.get(key))
-        found["logger.mode"] = f"send every trial to Weights & Biases, {'/'.join(names)} (logger)"
+        runs["logger.mode"] = f"send every trial to Weights & Biases, {'/'.join(names)} (logger)"
     if storage:
-        found["study.storage"] = f"send every trial to {redact(str(storage))} (study.storage)"
-    return found
+        runs["study.storage"] = f"send every trial to {redact(str(storage))} (study.storage)"
+    return runs
 
 
 def remember(folder: Path, tree: Mapping[str, Any]) -> None:

@@ -124,9 +124,9 @@ class TestConclusion:
         assert ["eta", "2^1.5", "2.828", "2.2500", "2", "2^-1..2^1.5"] in rows(paper)
         assert ["alpha", "-2", "0.25", "0", "-2", "to", "2"] in rows(paper)
         found = "Training loss 2.2500 nats (mean of 3 seeds, the best of 17 trials: biased low)."
-        assert show.found(FOUND) == found
+        assert show.conclusion_text(FOUND) == found
         fresh = "Training loss 2.2500 nats (mean of 3 fresh seeds, standard error 0.0200) after 17"
-        assert show.found(replace(FOUND, fresh_seeds=3, error=0.02)) == f"{fresh} trials."
+        assert show.conclusion_text(replace(FOUND, fresh_seeds=3, error=0.02)) == f"{fresh} trials."
         golden.says(read(paper))
 
     def test_choices_are_words(self, paper: Console) -> None:
@@ -150,12 +150,12 @@ class TestConclusion:
 
     def test_without_lines(self, paper: Console, golden: Golden) -> None:
         show.conclusion(paper, replace(FOUND, lines=(), seeds=1), SPACE)
-        assert "(one seed, the best of 17" in show.found(replace(FOUND, seeds=1))
+        assert "(one seed, the best of 17" in show.conclusion_text(replace(FOUND, seeds=1))
         golden.says(read(paper))
 
     def test_when_all_diverged(self, paper: Console, golden: Golden) -> None:
         show.conclusion(paper, replace(FOUND, objective=math.inf), SPACE)
-        diverged = show.found(replace(FOUND, objective=math.inf))
+        diverged = show.conclusion_text(replace(FOUND, objective=math.inf))
         assert diverged == "All 17 trials diverged or failed."
         golden.says(read(paper))
 

@@ -46,7 +46,7 @@ class AdamW(BaseOptimizer):
     atan2: bool = False
 
     def kind(self, spec: ParamSpec) -> Update:
-        """Like a sign, of every parameter."""
+        """Every parameter's updates are of order 1, like a sign."""
         return Update.SIGN
 
     def second_moment_roots(self, state: State, hps: UpdateHps, step: int) -> list[Tensor]:
@@ -78,7 +78,7 @@ class Lion(BaseOptimizer):
     eps: Positive = 1.0
 
     def kind(self, spec: ParamSpec) -> Update:
-        """A sign, of every parameter."""
+        """Every parameter's updates are signs."""
         return Update.SIGN
 
     def update(
@@ -114,7 +114,7 @@ class SGD(BaseOptimizer):
     eps: Positive = 1.0
 
     def kind(self, spec: ParamSpec) -> Update:
-        """As the gradient, of every parameter."""
+        """Every parameter's updates scale as its gradient."""
         return Update.GRADIENT
 
     def update(
@@ -153,7 +153,7 @@ class Adafactor(BaseOptimizer):
     eps: Positive = 1e-15
 
     def kind(self, spec: ParamSpec) -> Update:
-        """As the parameter's RMS, of every parameter."""
+        """Every parameter's updates scale as its own RMS."""
         return Update.PARAMETER
 
     def init(self, params: list[Tensor], kinds: Sequence[Update]) -> State:
@@ -192,6 +192,7 @@ class Adafactor(BaseOptimizer):
             else:
                 _move(full, squares, weight)
             u = g / torch.maximum(_root(row, column, full, hps.eps[i]), hps.eps[i])
+            # Clipped by its own RMS: a v that lags behind the gradients makes the update large.
             p.sub_(u.mul_(lr[i] * scale[i] / (_rms(u) / self.clip).clamp(min=1.0)))
 
 

@@ -133,6 +133,7 @@ def clip_gradients(grads: list[Tensor], max_norm: float) -> Tensor:
 
     As `torch.nn.utils.clip_grad_norm_`, a trial at a time. Whose were scaled, [K] on their device.
     """
+    # In float64, where squares of tiny entries do not vanish, nor those of large ones overflow.
     squares = [grad.double().flatten(1).square().sum(1) for grad in grads]  # each [K]
     factor = (max_norm / (torch.stack(squares).sum(0).sqrt() + 1e-6)).clamp(max=1.0)
     for grad in grads:

@@ -142,5 +142,6 @@ def _text(name: str, text: str) -> Any:
     shape = TensorShapeProto(dim=[TensorShapeProto.Dim(size=1)])
     tensor = TensorProto(dtype=DT_STRING, string_val=[text.encode()], tensor_shape=shape)
     about = create_summary_metadata(display_name=name, description="")
+    # As torch's SummaryWriter names texts.
     tag = f"{name}/text_summary"
     return Summary(value=[Summary.Value(tag=tag, metadata=about, tensor=tensor)])

@@ -165,6 +165,7 @@ class WandB:
         try:
             self._run("online", folder, about, fill)
         except Exception as error:
+            # For all of this process: each further attempt could take a timeout.
             self._session.unreachable = True
             _remove(folder, f"run-*-{about['id']}")
             first = next(iter(str(error).splitlines()), type(error).__name__)
