@@ -225,7 +225,7 @@ def after_warmup(config: Config, span: Span) -> Factor:
         step = min(step, span.steps - 1)
         with user_code(key, name, "a function that gives a factor"), key_prefix("schedule"):
             value = call_checked(target, arguments, {"step": step, **asdict(span)})
-        # 1e6 bounds slips of the pen, such as a rate in place of a factor times 1/rate.
+        # 1e6 bounds slips of the pen: factors are on a peak that was searched for.
         if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < 1e6:
             allowed = f"a function that gives a factor, 0 or more; at step {step} it gives {value}"
             raise ConfigError(key, name, allowed)

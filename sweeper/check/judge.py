@@ -392,6 +392,7 @@ def _slope(
         verdict = "pass", "never moves" if step else "zero"
     elif not np.isfinite(values).all():
         verdict = "fail", "not finite"
+    # The logarithm of 0 is -inf, and a line through that has no slope.
     elif not values.all():
         verdict = "cannot say", "zero at some sizes"
     else:

@@ -350,6 +350,7 @@ class SizeComparison:
             decision = self._decide(name, base_name, width_dims)
             known = self._fans(name, base_name, decision, width_dims)
         except Undecided as error:
+            # Collected: one refusal names all parameters, and the user gives all roles at once.
             self.problems.append(f"{name} {list(self.target.shapes[name])}: {error}")
             return None
         kind = decision.signature[0] if decision.signature else None

@@ -115,6 +115,7 @@ def observe(
     watch = OperationWatch({id(p): name for name, p in parameters if name in tied}, tied)
     with watch.watching(model):
         run()
+    # What a model's own blocks do is scaled by them: a site would scale it twice.
     sites = [site for site in watch.sites if site.kind not in declared]
     if "residual" not in declared:
         names = branch_names(model, branches)

@@ -432,6 +432,7 @@ def _select(
     for layout, mapping in list(state.params_in(table)):
         rows = extents([mapping[i] for i in indexed])
         rest = [components for i, components in enumerate(mapping) if i not in indexed]
+        # Matrices that inputs choose among are experts: what is chosen is a weight still.
         if not by_input or param_rank(rest) >= 2:
             selected = _selected_mapping(mapping, indexed, rows, out.shape, keep=not by_input)
             moved = replace(layout, indexed=layout.indexed | frozenset(rows))

@@ -767,8 +767,7 @@ def main() -> None:
     if bad := next((word for word in sys.argv[1:] if not is_text(word)), None):
         sys.exit(say(f"Error: {bad!a} is refused: words in UTF-8, as records keep them", 2))
     try:
-        # Before Typer parses: it would drop the `--`, and take the command's words for its own
-        # options.
+        # Before Typer parses: it drops the `--`, and the words behind it would be overrides to it.
         app(with_user_command(sys.argv[1:]))
     except KeyboardInterrupt:
         sys.exit(say(STOPPED, 130))

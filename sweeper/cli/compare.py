@@ -140,6 +140,8 @@ def compared(names: Sequence[str], root: Path, *, anyway: bool) -> Compared:
         try:
             comparison = compare([entry.ladder for entry in entries])
         except ValueError as error:
+            # No ranking, but no error: `report A B` shows the curves beside each other all the
+            # same.
             notes = [f"{error}: validate ladders whose widths meet"]
     return Compared(
         entries=entries,
@@ -224,6 +226,7 @@ def _differences(entries: Sequence[Entry]) -> list[str]:
     for key, by_value in named.items():
         known = [name for names in by_value.values() for name in names]
         if lacking := [name for name in studies if name not in known]:
+            # A key that came after a study was made, or that its model does not have.
             by_value["none"] = lacking
         if len(by_value) > 1:
             where = (
@@ -238,7 +241,7 @@ def after_comparison(comparison: Comparison, entries: Sequence[Entry]) -> list[N
     """The best study's plan; with none told apart, seeds that would tell; empty where none do."""
     folders = {entry.ladder.name: entry.folder for entry in entries}
     leader = comparison.by_transferred[0]
-    # A rank is an interval, `first` to `last`: this study is first whatever the noise was.
+    # A place is an interval, `first` to `last`: of this study the seeds leave only one.
     if leader.last == 1:
         width = 2 * max(w.width for c in comparison.candidates for w in c.widths)
         root, why = folders[leader.name].parent, "to plan with the best"

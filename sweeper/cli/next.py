@@ -143,6 +143,8 @@ class Invocation:
 
         A search's user command goes back behind `--`, and no password is shown.
         """
+        # A change takes the place of an override of its key; an option, without "=", is merely
+        # added.
         keys = (*(change.partition("=")[0] for change in changes if "=" in change), *without)
         dropped = tuple(f"{key}=" for key in keys)
         kept = [word for word in self.overrides if not word.startswith(dropped)]

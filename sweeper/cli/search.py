@@ -230,6 +230,7 @@ def _search_record(settings: Settings, conclusion: Conclusion, *, finished: bool
     if (retune := conclusion.retune) is not None:
         record["retune"]["finding"] = retune.summary
         del record["retune"]["line"]["choices"]
+    # Axes of choices alone have some: elsewhere the empty list says nothing.
     for line in record["lines"]:
         if not line["choices"]:
             del line["choices"]

@@ -320,6 +320,8 @@ def planned_optimum(experiment: Experiment, study: Study, output: Output) -> Log
 def optimum(experiment: Experiment, study: Study, output: Output) -> Conclusion:
     """The study's conclusion; BadInput when it has no trial of this configuration."""
     settings = experiment.settings
+    # From the results, not from search.json: they alone are the record, whatever happened to the
+    # file.
     history, missing = replay_search(experiment, study.get)
     if not history.results:
         changed = changed_code(experiment, study)

@@ -69,6 +69,7 @@ def target_size(
     base, length = experiment.settings.ladder_base, example_length(experiment) or 1
     taken = batch or base.batch_size
     asked = base.steps * base.batch_size * length if tokens is None else tokens
+    # Typed as a float, so that 1e9 can be said; meant is a whole number.
     if not (math.isfinite(asked) and asked == int(asked) and asked <= MAX_TOKENS):
         raise ConfigError("--to-tokens", tokens, f"a whole number of at most {MAX_TOKENS:g}")
     if asked < taken * length:

@@ -194,7 +194,7 @@ class Commands(TyperGroup):
             sys.exit(_say_usage(error, missing_dashes(sys.argv[1:] if args is None else args)))
         except typer.Abort:
             sys.exit(say(STOPPED, 130))
-        # The code of the `typer.Exit` that ended the verb; None where none did, as after --help.
+        # The code of the `typer.Exit` that ended the verb.
         sys.exit(code or 0)
 
 

@@ -326,6 +326,7 @@ class CommandRunner:
             "seed": trial.seed,
             "dir": str(folder),
         }
+        # Without a sum: it is for the script, which may be written in anything.
         write_json(folder / "trial.json", record, summed=False)
         if trial.spec.parameterization.name != "own":
             write_json(folder / "plan.json", to_json(plan_of_trial(trial)))

@@ -273,6 +273,7 @@ def styled(
     if style in _FILES:
         if not arguments:
             return []
+        # Nested again: in a file `optimizer.lr` is a mapping within a mapping.
         tree: dict[str, Any] = {}
         for key, value in arguments.items():
             *above, last = key.split(".")

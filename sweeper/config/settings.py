@@ -282,7 +282,8 @@ def _with_possible_ladders(settings: Settings) -> Settings:
             "transfer.hyperparameter", hyperparameter, "a hyperparameter with a range, not choices"
         )
     if settings.transfer.widths == DEFAULT_WIDTHS:
-
+        # Of the default alone: a width that somebody typed and the model cannot have is an error
+        # below.
         def possible(width: int) -> bool:
             try:
                 check_model_size(settings, replace(base, width=width))
@@ -293,6 +294,7 @@ def _with_possible_ladders(settings: Settings) -> Settings:
             return True
 
         widths = tuple(filter(possible, DEFAULT_WIDTHS))
+        # None is left beside the base: a ladder has to have a second step.
         if not {*widths} - {base.width}:
             widths = tuple(filter(possible, (base.width, 2 * base.width, 4 * base.width)))
         if widths != DEFAULT_WIDTHS:
@@ -305,6 +307,7 @@ def _with_possible_ladders(settings: Settings) -> Settings:
             try:
                 check_model_size(settings, size)
             except ConfigError as error:
+                # No fault of the size: it is said under its own key.
                 if error.key not in MODEL_SIZES:
                     raise
                 key = LADDER_AXES.get(axis, "sizes")
@@ -334,6 +337,8 @@ def read_space(parameterization: Mapping[str, Any], optional_names: Sequence[str
             allowed = f"an axis of the group {group}: "
             allowed += f"'+parameterization.space.{name}={{low: -3, high: 3, default: 0}}'"
             raise ConfigError(f"space.{name}", None, allowed)
+    # Of a parameterization every hyperparameter, each with its range: one without a value would be
+    # half a rule. `own` has none, and there the space itself says which there are.
     required = rules.hyperparameters
     named_by_user = not required
     if named_by_user:

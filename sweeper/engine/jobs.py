@@ -458,6 +458,7 @@ def measure_here(
         return size, step_seconds(part, device) / len(part.trials)
     key = _key(trials[0], device, 1)
     known = _MEASURED.setdefault(key, [])
+    # With fewer trials than now, larger batches could not be tried.
     if not known or not known[-1].covers(len(trials)):
         known.append(measure_size(BatchedTrials(trials=trials, corpus=corpus), device))
     return known[-1].size, known[-1].seconds

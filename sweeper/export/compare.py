@@ -154,6 +154,7 @@ def _of_parameters(plan: TransferPlan, exporter: Exporter) -> Iterator[Differenc
         differences = [
             Difference(name, f"{role} parameters", asked, got)
             for name, asked, got in pairs
+            # None: the trainer's own value stays, which nobody here knows.
             if got is None or not _close(asked, got)
         ]
         multiplier = parameter.target.multiplier

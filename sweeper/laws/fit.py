@@ -72,6 +72,7 @@ class Fit:
                 "transfer.batches=[...] for the batch at fixed steps; together they give every "
                 "direction"
             )
+        # The estimate alone; its interval is said in `notes`, and widens no plan.
         return Factors(eta=2.0 ** log2_eta[0])
 
     def notes(self, base: Scale, target: Scale) -> list[str]:

@@ -238,6 +238,7 @@ def ask(law: Law, spec: PluginSpec, base: Scale, target: Scale, *, counted: str)
         fixed, source = str(law.fixed), str(law.source)
     return AppliedLaw(
         name=spec.name,
+        # null is an argument that the law leaves at what it means without it.
         arguments={key: value for key, value in spec.arguments.items() if value is not None},
         source=source,
         fixed=fixed,

@@ -213,5 +213,6 @@ class Timescale(Bounded):
                 "law=timescale with a ratio needs the number of parameters, and the model is known "
                 "to the user command alone: take law.ratio=0"
             )
+        # How many times as many tokens there are for each parameter.
         ratio = tokens / (target.parameters / base.parameters)
         return Factors(weight_decay=batch / tokens / ratio**self.ratio)

@@ -337,6 +337,7 @@ def _attention_needs(hidden: Sequence[Answer]) -> Iterator[str]:
     ]
     sizes = {answer.op.geometry["head_size"]: answer.factors["logit"] for answer in wrong}
     by_formula = f"multiply q k^T by {rule} instead of 1/sqrt(d), d being the size of a head"
+    # All heads that ran are of one size: a number says more than a formula.
     if len(sizes) == 1:
         ((size, logit),) = sizes.items()
         by = f"multiply q k^T by {logit:.3g}"

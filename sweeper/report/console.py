@@ -279,6 +279,7 @@ def plan_table(plan: TransferPlan) -> Table:
         for name in NUMBERS:
             base, target = (getattr(side, name) for side in (parameter.base, parameter.target))
             numbers.append(Cell(Change(base=base, target=target), short(target)))
+        # What is not drawn has no std: its start stands in that place.
         numbers[0] = _start(parameter) or numbers[0]
         base_shape, shape = shapes
         if has_gammas:

@@ -532,4 +532,5 @@ def _draw_ladder(
         title, drift = shortened(panel.title, MOST_LETTERS), f"{answer}; {drift}"
     ax.set_title(title, pad=17, parse_math=False, fontweight="bold")
     note = ax.annotate(drift, (0, 1), (0, 6), "axes fraction", "offset points")
+    # Out of the layout: a long note would make its panel, and so all of them, narrower.
     note.set(fontsize=8.5, color=theme.faint, in_layout=False)

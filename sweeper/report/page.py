@@ -268,6 +268,7 @@ def _transfer(target: TargetDocuments, drawn: Draw, *, deep: bool) -> dict[str, 
     label = size_text(plan.target, deep=deep)
     if plan.law is not None:
         before, after = plan.law.base, plan.law.target
+        # Only a law moves batch and steps: where it has, they are part of the target's name.
         if (before.batch, before.steps) != (after.batch, after.steps):
             label += f", {after.steps:,} steps of {after.batch:,}"
     command = plan.source.get("target_command")

@@ -113,6 +113,8 @@ class Loop:
                 events = self.executor.poll(wait=self.wait)
                 for event in events:
                     self._handle(event)
+                # Nobody waits, nothing came of this look, and all that can be named is in the
+                # scheduler's hands.
                 if not (events or self.wait) and self.executor.settled():
                     return
         finally:
@@ -120,6 +122,7 @@ class Loop:
 
     def tidy(self, is_finished: Callable[[str], bool]) -> None:
         """Remove what nothing will go on from: `is_finished` says it of a trial, by its key."""
+        # Jobs first: once none is left, nobody can be writing a checkpoint, and half of one may go.
         self.runner.tidy(is_finished, idle=tidy(self.folder, is_finished))
 
     def progress(self, job: str, fraction: float) -> None:
@@ -244,6 +247,7 @@ class Loop:
     def _again(self, job: str) -> None:
         """The whole job, from where it was saved."""
         self.progress(job, 0.0)
+        # In front: its trials were asked for first, and its checkpoint serves nothing else.
         self._ready.appendleft(self.live.pop(job).batch)
 
     def _end(self, job: str, again: Sequence[Batch] = (), *, keep_log: bool = False) -> None:
@@ -253,4 +257,5 @@ class Loop:
         live = self.live.pop(job)
         self.executor.forget(job, keep_log=keep_log)
         self.runner.forget(live.batch)
+        # `extendleft` turns the order round: reversed, the halves stay in theirs.
         self._ready.extendleft(reversed(again))

@@ -42,6 +42,7 @@ def scale_of(experiment: Experiment, size: Size, log2_hps: Log2Hps) -> Scale:
     tokens = batch * steps * (example_length(experiment) or 1)
     scale = Scale(width=size.width, depth=size.depth, batch=batch, steps=steps, tokens=tokens)
     if settings.scaled_by_user:
+        # None, not empty: a command has betas, and keeps them to itself.
         return replace(scale, betas=None)
     prepared = experiment.prepared(size)
     known = prepared.optimizer.settings(plain(log2_hps))
@@ -288,6 +289,7 @@ def _replay_curve(
         # Where one diverged it has +inf, which bounds its optimum.
         if value in state.losses and not any(map(math.isnan, known)):
             losses[value] = known
+    # A check's ladder has plain sizes, which are trained with the base's batch and steps.
     whole = replace(base, width=size.width, depth=size.depth)
     curve = SizeCurve(
         size=size if isinstance(size, LadderSize) else whole,

@@ -96,6 +96,7 @@ def measure_trials(
     def record(new: Sequence[Result]) -> None:
         for result in new:
             if result.status == "failed":
+                # A measurement compares sizes: with one of them missing there is none.
                 raise SweeperError(
                     f"the model cannot be trained at width {result.trial.width}, "
                     f"depth {result.trial.depth}: {result.error}"
@@ -135,6 +136,7 @@ class Sweep:
         self.wait = wait
         self.experiment, self.study, self.listener = experiment, study, listener
         self.logger = experiment.settings.logger
+        # Their cause may be gone: a mended script, another machine, more memory.
         self._retry = {r.key for r in study.results() if r.status == "failed"}
         self._prune: PrunerKind = "none"  # what a search asks for, while it runs
         self._pending: Missing = []
@@ -225,6 +227,7 @@ class Sweep:
         )
         loop.run(pending)
         loop.tidy(lambda key: self.lookup(key) is not None)
+        # What is missing although the loop has ended waits in a queue, or was never answered.
         missing = ask()[1]
         if missing and not self.wait:
             raise Submitted(len(missing))
@@ -237,6 +240,8 @@ class Sweep:
         """For good, and in the logs. SweeperError when trial after trial fails of the same."""
         self._retry -= {result.key for result in results}  # what fails now is taken as it is
         space = self.experiment.settings.space
+        # The record first: what a kill keeps from the logs is made up for when the next sweep
+        # begins.
         self.study.record(results, {name: (axis.low, axis.high) for name, axis in space.items()})
         for result in results:
             self._log(result)
