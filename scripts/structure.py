@@ -45,10 +45,12 @@ def functions(tree: ast.Module) -> Iterator[ast.FunctionDef | ast.AsyncFunctionD
             yield node
 
 
-def comment_lines(text: str) -> int:
-    """Lines that hold a comment; docstrings are none."""
-    found = tokenize.generate_tokens(io.StringIO(text).readline)
-    return len({token.start[0] for token in found if token.type == tokenize.COMMENT})
+def comment_lines(text: str) -> tuple[int, int]:
+    """Lines that hold a comment, and those that hold nothing else; docstrings are none."""
+    tokens = tokenize.generate_tokens(io.StringIO(text).readline)
+    comments = [token for token in tokens if token.type == tokenize.COMMENT]
+    alone = sum(not token.line[: token.start[1]].strip() for token in comments)
+    return len(comments), alone
 
 
 def is_record(node: ast.AST) -> bool:
@@ -75,7 +77,8 @@ def measure() -> None:
         for node in ast.walk(tree)
         if isinstance(node, ast.Import | ast.ImportFrom)
     )
-    comments, total = sum(map(comment_lines, texts.values())), sum(lines.values())
+    comments = {path: comment_lines(text) for path, text in texts.items()}
+    total = sum(lines.values())
     roots = [path.name for path in texts if path.parent == PACKAGE]
     print(f"{len(texts)} files, {total} lines, {len(roots)} modules at the root")
     small = sum(count < 80 for path, count in lines.items() if path.name != "__init__.py")
@@ -84,16 +87,21 @@ def measure() -> None:
     median = statistics.median(lengths)
     print(f"{len(lengths)} functions: p50 {median:g}, p90 {ninety}, longest {lengths[-1]} lines")
     print(f"{records} dataclasses, {imports} lines of imports")
-    print(f"comments {comments} lines, {100 * comments / total:.1f} %")
+    commented, alone = (sum(counts) for counts in zip(*comments.values(), strict=True))
+    by_themselves = f"{alone} by themselves, {100 * alone / total:.1f} %"
+    print(f"comments on {commented} lines, {100 * commented / total:.1f} %; {by_themselves}")
     rooms: Counter[str] = Counter()
     counts: Counter[str] = Counter()
+    remarks: Counter[str] = Counter()
     for path, count in lines.items():
         parts = path.relative_to(PACKAGE).parts
         room = parts[0] if len(parts) > 1 else "(root)"
         rooms[room] += count
         counts[room] += 1
+        remarks[room] += comments[path][1]
     for room, count in sorted(rooms.items()):
-        print(f"  {room:<12}{counts[room]:>4} files {count:>6} lines")
+        share = f"{100 * remarks[room] / count:.1f} % comments"
+        print(f"  {room:<12}{counts[room]:>4} files {count:>6} lines, {share}")
 
 
 class Passed:
