@@ -21,6 +21,7 @@ from sweeper.errors import BadInput
 from sweeper.existing.source import Source
 from sweeper.prediction.prediction import Prediction, Question, SizeChoice, predict_runs
 from sweeper.prediction.runs import ROLES, Design, Rungs, Runs, runs_of
+from sweeper.schedule import name_of
 
 if TYPE_CHECKING:
     from sweeper.cli.next import Invocation
@@ -114,6 +115,7 @@ def predict_study(
         command=_command(),
         choose=lambda params, tokens: scales.choice(params, tokens, size.depth, length),
     )
+    prediction = _with_band(prediction, study, trained, runs, length)
     if scales.counted:
         output.tell(f"{len(runs)} runs of {settings.name}; params are all parameters")
     else:
@@ -239,6 +241,71 @@ def final_runs(study: Study) -> tuple[list[Result], Counter[str]]:
     return kept, +left_out
 
 
+def _with_band(
+    prediction: Prediction, study: Study, trained: Sequence[Result], runs: Runs, length: int
+) -> Prediction:
+    """With the band of the run that is asked about, by the training curves of all `trained`."""
+    from sweeper.prediction.band import Course, Curves, fit_band
+    from sweeper.study.setup import trials_of
+
+    best, aim = prediction.optimum, prediction.target
+    if aim is not None:
+        params, tokens = aim.params, aim.tokens
+    elif best is not None:
+        params, tokens = best.params.value, best.tokens.value
+    else:
+        return prediction
+    longest = max(trained, key=lambda result: result.steps).trial.train
+    cells = [(round(n), round(d)) for n, d in zip(runs.params, runs.tokens, strict=True)]
+    cell = np.unique(cells, axis=0, return_inverse=True)[1].reshape(-1).astype(np.int64)
+    # Runs that differ from those in eta alone show what an eta that is off does to a curve.
+    pairs, octaves = [], set[float]()
+    for result in trials_of(study).current:
+        if result.status != "complete" or "eta" not in result.trial.log2_hps:
+            continue
+        for twin in trained:
+            change = _eta_change(result.trial, twin.trial)
+            if change is not None and result.curve and twin.curve:
+                octaves.add(round(abs(change), 6))
+                pairs.append((result.curve, twin.curve, change))
+    # An optimum is known to half a step of the grid, evenly, and sizes need not share one.
+    etas = [result.trial.log2_hps.get("eta", 0.0) for result in trained]
+    apart = math.hypot(min(octaves) / math.sqrt(12), float(np.std(etas))) if octaves else 0.0
+    try:
+        band = fit_band(
+            Curves(
+                np.log(runs.params),
+                np.log(runs.tokens),
+                cell,
+                [result.curve for result in trained],
+                runs.loss,
+                pairs,
+                apart,
+            ),
+            Course(
+                steps=max(1, round(tokens / (longest.batch_size * length))),
+                warmup=longest.warmup,
+                window=longest.objective_window,
+                schedule=name_of(longest.schedule),
+                lr=longest.lr_factors(range(longest.steps)),
+            ),
+            math.log(params),
+            math.log(tokens),
+        )
+    except ValueError as error:
+        return replace(prediction, no_band=str(error))
+    return replace(prediction, band=band)
+
+
+def _eta_change(trial: Trial, other: Trial) -> float | None:
+    """By how many octaves the eta of a trial is higher, where that is all and at most one."""
+    same = trial.spec == other.spec and trial.seed == other.seed
+    mine, theirs = dict(trial.log2_hps), dict(other.log2_hps)
+    change = mine.pop("eta", 0.0) - theirs.pop("eta", 0.0)
+    alike = same and mine == theirs and trial.choices == other.choices
+    return change if alike and 0 < abs(change) <= 1 else None
+
+
 class _Scales:
     """Parameters and FLOPs of a study's models: counted, or of commands width x width x depth."""
 
@@ -319,7 +386,13 @@ def _command() -> str:
 
 
 def _report(prediction: Prediction, runs: Runs, folder: Path, output: Output) -> int:
-    from sweeper.report.prediction import answer_text, reasons_text, tables, write_prediction
+    from sweeper.report.prediction import (
+        answer_text,
+        band_text,
+        reasons_text,
+        tables,
+        write_prediction,
+    )
 
     rungs = Rungs.of(runs, Design.of(runs))
     for table in tables(prediction):
@@ -327,6 +400,8 @@ def _report(prediction: Prediction, runs: Runs, folder: Path, output: Output) ->
     places = write_prediction(prediction, runs, rungs, folder)
     for line in reasons_text(prediction):
         output.say(line)
+    if band := band_text(prediction):
+        output.say(band)
     output.notes(prediction.notes)
     if strays := prediction.inputs.strays:
         output.notes([f"far off the law, and counted less: {', '.join(strays)}"])

@@ -18,6 +18,7 @@ import sweeper
 from sweeper.errors import BadInput, ConfigError
 from sweeper.existing.source import Source
 from sweeper.files import private_folder, write_atomically
+from sweeper.prediction.band import Band
 from sweeper.prediction.forecast import (
     DRAWS,
     BackTest,
@@ -130,6 +131,7 @@ class Prediction:
 
     `law` is the classical form of what was varied, whose parameters others publish; `forms` are
     all that were averaged, and the prediction is theirs. Losses are in the unit of the table.
+    `band` is the way to that loss, where training curves are known; else `no_band` says why not.
     """
 
     answer: str
@@ -150,6 +152,8 @@ class Prediction:
     notes: tuple[str, ...] = ()
     settle: tuple[Proposed, ...] = ()
     settle_flops: float = 0.0
+    band: Band | None = None
+    no_band: str = ""
     versions: Mapping[str, str] = field(default_factory=dict)
     time: str = ""
     command: str = ""

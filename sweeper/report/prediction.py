@@ -86,6 +86,20 @@ def reasons_text(prediction: Prediction) -> list[str]:
     return lines
 
 
+def band_text(prediction: Prediction) -> str:
+    """How well the ladder's curves fall on one another, or why there is no band; else empty."""
+    if prediction.band is None:
+        return f"No band to follow the run by: {prediction.no_band}." * bool(prediction.no_band)
+    band, seen = prediction.band, prediction.band.collapse
+    said = (
+        f"Curves of {band.runs} runs, normalized by their ends: seeds lie {seen.seeds:.2%} of the "
+        f"loss apart, {band.sizes} sizes {seen.sizes:.2%}"
+    )
+    if not seen.good:
+        said += f", {seen.misfit:.2%} beside a line in log size: the band is as wide as that"
+    return said.replace("%", " %") + "."
+
+
 def tables(prediction: Prediction) -> list[Table]:
     """The law, the back-test, and what other sizes cost."""
     shown = [law_table(prediction)]
