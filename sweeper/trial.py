@@ -116,14 +116,21 @@ def numerics_beside(
 ) -> dict[str, int]:
     """Versions of numerics that only some of the engine's trials have in their keys.
 
-    To raise `NUMERICS` for a correction would disown all old results, where it changed few: those
-    of u-muP with trained norm gains and clipping. There a gain's gradient is divided by the
-    root of the tokens. Adam steps alike whatever a gradient's size (eps aside), but a norm that
-    clips all gradients together sees it.
+    To raise `NUMERICS` for a correction would disown all old results, where it changed few.
+
+    - norm_gains: those of u-muP with trained norm gains and clipping. There a gain's gradient is
+      divided by the root of the tokens. Adam steps alike whatever a gradient's size (eps aside),
+      but a norm that clips all gradients together sees it.
+    - inputs: those of `vit` and `mlp` but for u-muP's. Their input projection was divided by the
+      root of its fan-in twice, in its init std and in its forward pass.
     """
-    unit = any("umup" in name.lower() for name in plugins)
+    if runner.get("name") != "engine":
+        return {}
+    names = [name.lower() for name in plugins]
+    unit = any("umup" in name for name in names)
     clipped = tree["train"].get("clip") is not None and tree["model"].get("norm_gain")
-    return {"norm_gains": 2} if runner.get("name") == "engine" and unit and clipped else {}
+    found = {"norm_gains": 2} if unit and clipped else {}
+    return found | ({"inputs": 2} if not unit and {"vit", "mlp"}.intersection(names) else {})
 
 
 Status = Literal["complete", "diverged", "pruned", "failed"]
@@ -387,6 +394,8 @@ class Result:
     is the loss on held-out text at the end, NaN when a run was pruned before it; `curve` is the
     training loss, averaged over equal stretches of the run; `seconds` is this trial's share of its
     batch's time on `device`. `measurements` is what a run that measures returns, as plain JSON.
+    `accuracy` is the share of held-out samples whose class is the likeliest (top-1), of classifiers
+    that tell.
     `clipped` is the share of steps in which `train.clip` was active; None where there is no clip.
     """
 
@@ -401,6 +410,7 @@ class Result:
     device: str = ""
     measurements: Any = field(default=None, metadata=WRITTEN_IF_SET)
     clipped: float | None = field(default=None, metadata=WRITTEN_IF_SET)
+    accuracy: float | None = field(default=None, metadata=WRITTEN_IF_SET)
     trial: Trial
 
     JSON_SHOWS: ClassVar[tuple[str, ...]] = ("format", "key")

@@ -106,6 +106,7 @@ def search(
             notes = [*study.notices, *failures(study.results(), settings.identity)]
             notes += diverged(trials_of(study).searched)
             notes += show.clip_note(trials_of(study).searched)
+            notes += show.accuracy_note(trials_of(study).searched)
             output.tell_speed(study.results(), since=start)
         if conclusion.pairs:
             save(pairs_figure(conclusion.pairs), settings.folder / "pairs")

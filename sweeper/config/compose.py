@@ -208,11 +208,13 @@ def _for_hydra(text: str) -> str:
     """An override as Hydra takes it.
 
     `study=NAME` is short for `study.name=NAME`, `metric=PATTERN` for `runner.metric`. What may be
-    said of any model need not be in its config, which Hydra wants ++ for.
+    said of any model need not be in its config, and a mapping of the user's names has not its keys
+    there: for both Hydra wants ++.
     """
     text = literal_metric(re.sub(r"^study=(?!\{)", "study.name=", text))
-    of_model = rf"model\.({'|'.join(RULE_KEYS)})="
-    return re.sub(rf"^(?={of_model}|parameterization\.groups[=.])", "++", text)
+    of_model = rf"model\.({'|'.join(RULE_KEYS)}|dropout|attention_dropout)="
+    mappings = r"(parameterization\.(groups|constants)|data\.augment)[=.]"
+    return re.sub(rf"^(?={of_model}|{mappings})", "++", text)
 
 
 def parse_overrides(overrides: Sequence[str], typed: Sequence[str] = ()) -> list[Override]:

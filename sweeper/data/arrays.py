@@ -9,11 +9,11 @@ import os
 import struct
 import zlib
 from collections.abc import Iterator
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from functools import cached_property
-from math import prod
+from math import log, prod, sqrt
 from pathlib import Path
-from typing import Any, BinaryIO, ClassVar, cast
+from typing import Annotated, Any, BinaryIO, ClassVar, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,9 +26,101 @@ from sweeper.data.corpus import (
     replacing_in_cache,
 )
 from sweeper.errors import BadInput, ConfigError
-from sweeper.records import Bounded
+from sweeper.records import Bounded, Bounds, to_json
 
 ByteArray = NDArray[np.uint8]
+AUGMENTATION_COUNTER = 2
+"""Augmentations are drawn from another part of a seed's stream than the samples' positions."""
+
+# What training changes in images at random.
+
+
+@dataclass(frozen=True, kw_only=True)
+class Augmentation(Bounded):
+    """How images are changed at every step that trains on them; held-out ones never are.
+
+    `shift` moves an image by up to so many pixels along both sides, black following. `flip`
+    mirrors half of them, left to right. `erase` is the share of images in which a rectangle is
+    replaced by noise of the images' variance (Random Erasing, arXiv:1708.04896: its area 2 to 33 %
+    of the image's, its sides' ratio 0.3 to 1/0.3).
+    """
+
+    shift: Annotated[int, Bounds(least=0)] = 0
+    flip: bool = False
+    erase: Annotated[float, Bounds(least=0, most=1, allowed="a share from 0 to 1")] = 0.0
+
+    AREAS: ClassVar[tuple[float, float]] = (0.02, 0.33)
+    RATIO: ClassVar[float] = 0.3
+
+    @property
+    def is_none(self) -> bool:
+        """Whether images stay as they are."""
+        return not (self.shift or self.flip or self.erase)
+
+    def check(self, shape: tuple[int, ...]) -> None:
+        """BadInput for what is no image, or images smaller than the shift."""
+        if self.is_none:
+            return
+        if len(shape) not in (2, 3):
+            raise BadInput(f"data.augment is for images; the inputs have the shape {list(shape)}")
+        if self.shift >= min(shape[-2:]):
+            raise BadInput(
+                f"data.augment.shift={self.shift} moves images of {shape[-2]} x {shape[-1]} out of "
+                "sight; use a smaller one"
+            )
+
+    def moved(self, images: ByteArray, draws: NDArray[np.float64]) -> ByteArray:
+        """`images` [batch, ..., height, width], shifted and mirrored by `draws` [batch, 3]."""
+        high, wide = images.shape[-2:]
+        reach = 2 * self.shift + 1
+        by = np.floor(draws[:, :2] * reach).astype(int) - self.shift
+        rows, columns = np.arange(high) - by[:, :1], np.arange(wide) - by[:, 1:]
+        seen = ((rows >= 0) & (rows < high))[:, :, None] & ((columns >= 0) & (columns < wide))[
+            :, None
+        ]
+        if self.flip:
+            mirrored = draws[:, 2:3] < 0.5
+            columns = np.where(mirrored, wide - 1 - columns, columns)
+        # One channel dimension for all, so that grey images are the case of a single one.
+        pixels = images.reshape(len(images), -1, high, wide)
+        index = np.arange(len(images))[:, None, None]
+        at = (
+            index,
+            slice(None),
+            rows.clip(0, high - 1)[:, :, None],
+            columns.clip(0, wide - 1)[:, None],
+        )
+        # The slice between index arrays goes last: [batch, height, width, channels].
+        moved: ByteArray = np.moveaxis(pixels[at], -1, 1) * seen[:, None].astype(np.uint8)
+        return moved.reshape(images.shape)
+
+    def erased(
+        self, images: NDArray[np.float32], draws: NDArray[np.float64]
+    ) -> NDArray[np.float32]:
+        """`images` [batch, ..., height, width] of variance 1, with rectangles of noise.
+
+        `draws` are uniform in [0, 1): [batch, 5 + entries of an image].
+        """
+        high, wide = images.shape[-2:]
+        low, most = self.AREAS
+        area = (low + (most - low) * draws[:, 1]) * high * wide
+        ratio = np.exp((2 * draws[:, 2] - 1) * log(1 / self.RATIO))
+        sides = [np.sqrt(area * ratio), np.sqrt(area / ratio)]
+        inside = np.ones((len(images), high, wide), dtype=bool)
+        for axis, (length, side, draw) in enumerate(
+            zip((high, wide), sides, (draws[:, 3], draws[:, 4]), strict=True)
+        ):
+            # A rectangle longer than the image is cut down to it, where the paper draws anew.
+            size = np.clip(np.round(side), 1, length)
+            first = np.floor(draw * (length - size + 1))
+            place = np.arange(length)
+            within = (place >= first[:, None]) & (place < (first + size)[:, None])
+            inside &= within[:, :, None] if axis == 0 else within[:, None]
+        inside &= (draws[:, 0] < self.erase)[:, None, None]
+        # Uniform on an interval of half-length sqrt 3: variance 1.
+        noise = (sqrt(3) * (2 * draws[:, 5:] - 1)).reshape(images.shape).astype(np.float32)
+        mask = inside if images.ndim == 3 else inside[:, None]
+        return np.where(mask, noise, images)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,6 +138,7 @@ class ArrayCorpus:
     train_size: int
     mean: float
     std: float
+    augment: Augmentation = field(default_factory=Augmentation)
 
     def __getstate__(self) -> dict[str, Any]:
         """The fields alone: pickling the memory maps would copy the files."""
@@ -68,10 +161,12 @@ class ArrayCorpus:
             "classes": self.classes,
             "input_shape": list(self.input_shape),
             "heldout": len(self.labels) - self.train_size,
+            **({} if self.augment.is_none else {"augment": to_json(self.augment)}),
         }
 
     def check(self, batch_size: int, seq_len: int) -> None:
         """BadInput unless the train split fills a batch; `seq_len` says nothing here."""
+        self.augment.check(self.input_shape)
         if batch_size > self.train_size:
             raise BadInput(
                 f"a batch of {batch_size} is more than the {self.train_size} samples for training; "
@@ -84,7 +179,18 @@ class ArrayCorpus:
 
     def batch(self, seed: int, step: int, batch_size: int, seq_len: int) -> Batch:
         """Random train samples float32 [batch, *input_shape] and labels [batch]; see `Corpus`."""
-        return self._samples(self.positions(seed, step, batch_size, seq_len))
+        at = self.positions(seed, step, batch_size, seq_len)
+        how, images = self.augment, self.inputs[at]
+        if how.is_none:
+            return self._samples(at)
+        # A row's draws stand where its image does: a larger batch begins with a smaller one.
+        key = np.array([seed, step], dtype=np.uint64)
+        counter = np.array([0, 0, 0, AUGMENTATION_COUNTER], dtype=np.uint64)
+        count = 8 + prod(self.input_shape)
+        raw = np.random.Philox(key=key, counter=counter).random_raw(len(at) * count)
+        draws = np.float64(2.0**-53) * (raw >> np.uint64(11)).reshape(len(at), count)
+        x = self._normalized(how.moved(images, draws[:, :3]))
+        return how.erased(x, draws[:, 3:]) if how.erase else x, self.labels[at].astype(np.int64)
 
     def heldout(self, batch_size: int, seq_len: int, batches: int) -> Iterator[Batch]:
         """Evenly spaced held-out samples; some are repeated where there are fewer."""
@@ -95,11 +201,19 @@ class ArrayCorpus:
             yield self._samples(at[first : first + batch_size])
 
     def _samples(self, at: NDArray[np.int64]) -> Batch:
-        x = (self.inputs[at].astype(np.float32) - np.float32(self.mean)) / np.float32(self.std)
-        return x, self.labels[at].astype(np.int64)
+        return self._normalized(self.inputs[at]), self.labels[at].astype(np.int64)
+
+    def _normalized(self, images: ByteArray) -> NDArray[np.float32]:
+        return (images.astype(np.float32) - np.float32(self.mean)) / np.float32(self.std)
 
 
-def save_arrays(cache: Path, inputs: ByteArray, labels: ByteArray, train_size: int) -> ArrayCorpus:
+def save_arrays(
+    cache: Path,
+    inputs: ByteArray,
+    labels: ByteArray,
+    train_size: int,
+    augment: Augmentation = Augmentation(),
+) -> ArrayCorpus:
     """The corpus of these samples, the first `train_size` for training, its files kept in `cache`.
 
     BadInput where nothing is left on a side, where all inputs are alike, and where the cache
@@ -123,6 +237,7 @@ def save_arrays(cache: Path, inputs: ByteArray, labels: ByteArray, train_size: i
         train_size=train_size,
         mean=float(train.mean(dtype=np.float64)),
         std=std,
+        augment=augment,
     )
     for name, array in (("inputs", inputs), ("labels", labels)):
         path = corpus.folder / f"{corpus.digest}.{name}.npy"
@@ -158,6 +273,7 @@ class Digits(Bounded):
     """
 
     heldout: HeldoutShare = 0.2
+    augment: Augmentation = field(default_factory=Augmentation)
 
     input_shape: ClassVar[tuple[int, ...]] = (8, 8)
 
@@ -175,7 +291,8 @@ class Digits(Bounded):
         order = sorted(range(len(labels)), key=lambda i: hashlib.sha256(str(i).encode()).digest())
         inputs = images.reshape(-1, *self.input_shape).astype(np.uint8)[order]
         train_size = len(labels) - round(len(labels) * self.heldout)
-        return save_arrays(cache, inputs, labels.astype(np.uint8)[order], train_size)
+        targets = labels.astype(np.uint8)[order]
+        return save_arrays(cache, inputs, targets, train_size, self.augment)
 
 
 # The MNIST family: MNIST, Fashion-MNIST, KMNIST, EMNIST as idx files.
@@ -196,6 +313,7 @@ class Idx:
     """
 
     path: str
+    augment: Augmentation = field(default_factory=Augmentation)
 
     def __post_init__(self) -> None:
         """ConfigError for a path that is none."""
@@ -222,7 +340,7 @@ class Idx:
             raise BadInput(f"{self.path}: train and test images differ in shape")
         train_size = len(labels["train"])
         images, targets = (np.concatenate([p["train"], p["test"]]) for p in (inputs, labels))
-        return save_arrays(cache, images, targets, train_size)
+        return save_arrays(cache, images, targets, train_size, self.augment)
 
     def file(self, split: str, kind: str) -> Path:
         """The one file of a split; BadInput when there is none, or more than one."""

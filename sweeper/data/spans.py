@@ -20,10 +20,12 @@ from sweeper.registry import build_plugin
 
 IntArray = NDArray[np.int64]
 Target = Literal["whole", "spans"]
+Lengths = Literal["uniform", "poisson"]
 HELDOUT_SEED = 2**64 - 1
 """The seed that spans of held-out windows are drawn with: no trial's."""
-SPANS_COUNTER = 1
-"""Spans are drawn from another part of a seed's stream than the windows' positions."""
+SPANS_COUNTER, SENTENCES_COUNTER = 1, 2
+"""Spans and the order of sentences are drawn from other parts of a seed's stream than the windows'
+positions, and from each other's."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,16 +33,22 @@ class Corruption:
     """How windows are corrupted.
 
     Of a window of T tokens `round(rate * T)` are cut out, in `round(that / mean_span)` spans, at
-    least one of each; spans do not touch. Their places and lengths are uniform over all that is
-    possible. With `target` "whole" each span becomes the same token and the target is the window;
-    with "spans" the i-th becomes the i-th of the `sentinels`, and the target is every sentinel
-    with its span, then one more sentinel.
+    least one of each; spans do not touch. Their places are uniform over all that is possible. So
+    are their `lengths`, 1 at least; or they are Poisson's, given their sum, and a span of none is a
+    mark between two tokens (BART). With `target` "whole" each span becomes the same token and the
+    target is the window; with "spans" the i-th becomes the i-th of the `sentinels`, and the target
+    is every sentinel with its span, then one more sentinel.
+
+    Before that the input's sentences, which end with one of the tokens `sentence_ends`, are put in
+    random order; what stands before the first end and after the last counts as one each.
     """
 
     rate: float
     mean_span: float
     target: Target
     sentinels: int
+    lengths: Lengths = "uniform"
+    sentence_ends: tuple[int, ...] = ()
 
     def counts(self, seq_len: int) -> tuple[int, int]:
         """Tokens that are cut out of a window, and spans."""
@@ -53,14 +61,16 @@ class Corruption:
         settings: dict[str, Any] = {
             name: getattr(self, name) for name in ("rate", "mean_span", "target")
         }
-        return settings | ({"sentinels": self.sentinels} if self.target == "spans" else {})
+        settings |= {"sentinels": self.sentinels} if self.target == "spans" else {}
+        settings |= {"lengths": self.lengths} if self.lengths != "uniform" else {}
+        return settings | ({"sentence_ends": [*self.sentence_ends]} if self.sentence_ends else {})
 
     @property
     def marks(self) -> int:
         """Tokens that stand for spans."""
         return 1 if self.target == "whole" else self.sentinels
 
-    def lengths(self, seq_len: int) -> tuple[int, int]:
+    def sizes(self, seq_len: int) -> tuple[int, int]:
         """Tokens of an input and of a target that come of a window."""
         cut, spans = self.counts(seq_len)
         return seq_len - cut + spans, seq_len if self.target == "whole" else cut + spans + 1
@@ -80,40 +90,53 @@ class Corruption:
                 "data.mean_span or a smaller train.seq_len"
             )
 
-    def masks(self, draws: NDArray[np.uint64], seq_len: int) -> NDArray[np.bool_]:
-        """Which tokens are cut out [batch, seq_len]; `draws` [batch, 2 * seq_len] are random."""
+    def runs(self, draws: NDArray[np.uint64], seq_len: int) -> IntArray:
+        """Lengths of gap, span, gap, ..., span, gap [batch, 2 * spans + 1].
+
+        `draws` [batch, 2 * (seq_len + 1)] are random.
+        """
         cut, spans = self.counts(seq_len)
-        lengths = _parts(draws[:, :seq_len], cut, spans)
         # Tokens stay between spans, at least one, and perhaps before the first and after the last:
         # parts of two tokens more, of which the first and the last then lose one.
         gaps = _parts(draws[:, seq_len:], seq_len - cut + 2, spans + 1)
         gaps[:, [0, -1]] -= 1
-        # A window is gap, span, gap, ..., span, gap: the lengths of these runs, one row a window.
         runs = np.empty((len(draws), 2 * spans + 1), np.int64)
-        runs[:, ::2], runs[:, 1::2] = gaps, lengths
-        kinds = np.arange(2 * spans + 1) % 2 == 1
-        return np.stack([np.repeat(kinds, row) for row in runs])
+        runs[:, ::2] = gaps
+        if self.lengths == "uniform":
+            runs[:, 1::2] = _parts(draws[:, :seq_len], cut, spans)
+        else:
+            # Independent Poisson numbers, given their sum, are what comes of putting each of its
+            # units into one of them at random: all windows keep one length, without padding.
+            places = (draws[:, :cut] % np.uint64(spans)).astype(np.int64)
+            runs[:, 1::2] = (places[:, :, None] == np.arange(spans)).sum(1)
+        return runs
 
-    def corrupted(self, windows: IntArray, masks: NDArray[np.bool_], first: int) -> Batch:
+    def permuted(self, windows: IntArray, draws: NDArray[np.uint64]) -> IntArray:
+        """`windows` [batch, seq_len], their sentences in the order of `draws` [batch, seq_len]."""
+        ends = np.isin(windows, self.sentence_ends)
+        ends[:, :-1] &= ~ends[:, 1:]  # of several in a row the last ends the sentence
+        sentence: IntArray = np.cumsum(ends, 1) - ends
+        order = np.argsort(np.take_along_axis(draws, sentence, 1), axis=1, kind="stable")
+        return np.take_along_axis(windows, order, 1)
+
+    def corrupted(self, windows: IntArray, runs: IntArray, first: int) -> Batch:
         """Inputs and targets of `windows` [batch, seq_len]; `first` is the first mark's id."""
-        # The first token of each span [batch, seq_len]; of a span the input keeps its place alone.
-        starts = masks.copy()
-        starts[:, 1:] &= ~masks[:, :-1]
-        # At every position the mark of the last span that began there or before.
-        marks = first + (0 if self.target == "whole" else np.cumsum(starts, 1) - 1)
-        # All rows keep as many tokens, `lengths`, so that the flat selection is a batch again.
-        inputs = np.where(starts, marks, windows)[starts | ~masks].reshape(len(windows), -1)
+        # Gap, mark, span, gap, ...: a window with a mark before each of its spans.
+        batch, spans = len(windows), runs.shape[1] // 2
+        lengths = np.ones((batch, 3 * spans + 1), np.int64)
+        lengths[:, ::3], lengths[:, 2::3] = runs[:, ::2], runs[:, 1::2]
+        kinds = np.arange(3 * spans + 1) % 3
+        kind = np.stack([np.repeat(kinds, row) for row in lengths])
+        marked = np.empty(kind.shape, np.int64)
+        marked[kind != 1] = windows.ravel()
+        ids = np.arange(spans) if self.target == "spans" else np.zeros(spans, np.int64)
+        marked[kind == 1] = np.tile(first + ids, batch)
+        # All rows keep as many tokens, `sizes`, so that the flat selection is a batch again.
+        inputs = marked[kind != 2].reshape(batch, -1)
         if self.target == "whole":
             return inputs, windows
-        _, length = self.lengths(windows.shape[1])
-        # Filled with the closing sentinel, the one after the last span's; its place stays so.
-        targets = np.full((len(windows), length), first + np.sum(starts, 1)[:, None])
-        # A span takes its tokens and one place before them, for its sentinel.
-        place, row = np.cumsum(masks + starts.astype(int), 1) - 1, np.arange(len(windows))[:, None]
-        rows = np.broadcast_to(row, masks.shape)
-        targets[rows[masks], place[masks]] = windows[masks]
-        targets[rows[starts], place[starts] - 1] = np.broadcast_to(marks, masks.shape)[starts]
-        return inputs, targets
+        closing = np.full((batch, 1), first + spans)
+        return inputs, np.concatenate([marked[kind != 0].reshape(batch, -1), closing], 1)
 
 
 def _parts(draws: NDArray[np.uint64], total: int, parts: int) -> IntArray:
@@ -163,13 +186,21 @@ class SpanCorpus:
 
     def _corrupted(self, windows: IntArray, seed: int, step: int) -> Batch:
         key = np.array([seed, step], dtype=np.uint64)
-        counter = np.array([0, 0, 0, SPANS_COUNTER], dtype=np.uint64)
         count, seq_len = windows.shape
-        # A window's draws stand where its row does: a larger batch begins with a smaller one.
-        draws = np.random.Philox(key=key, counter=counter).random_raw(count * 2 * (seq_len + 1))
-        draws = draws.reshape(count, -1)
-        how = self.corruption
-        return how.corrupted(windows, how.masks(draws, seq_len), self.tokens.classes)
+
+        def drawn(part: int, each: int) -> NDArray[np.uint64]:
+            # A window's draws stand where its row does: a larger batch begins with a smaller one.
+            counter = np.array([0, 0, 0, part], dtype=np.uint64)
+            draws: NDArray[np.uint64]
+            draws = np.random.Philox(key=key, counter=counter).random_raw(count * each)
+            return draws.reshape(count, each)
+
+        how, shown = self.corruption, windows
+        if how.sentence_ends:
+            shown = how.permuted(windows, drawn(SENTENCES_COUNTER, seq_len))
+        runs = how.runs(drawn(SPANS_COUNTER, 2 * (seq_len + 1)), seq_len)
+        inputs, targets = how.corrupted(shown, runs, self.tokens.classes)
+        return inputs, windows if how.target == "whole" else targets
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -186,6 +217,8 @@ class Spans:
         float, Bounds(above=0, below=1, allowed="the fraction cut out, above 0 and below 1")
     ] = 0.3
     mean_span: Annotated[float, Bounds(least=1, allowed="tokens of a span, at least 1")] = 3.0
+    lengths: Lengths = "uniform"
+    sentence_ends: tuple[Annotated[int, Bounds(least=0)], ...] = ()
     target: Target = "whole"
     sentinels: Annotated[int, Bounds(least=2, most=2**16, allowed=f"from 2 to {2**16}")] = 100
     heldout: HeldoutShare = 0.05
@@ -197,6 +230,11 @@ class Spans:
         check_bounds(self)
         if self.target not in ("whole", "spans"):
             raise ConfigError("target", self.target, "whole or spans")
+        if self.lengths not in ("uniform", "poisson"):
+            raise ConfigError("lengths", self.lengths, "uniform or poisson")
+        if self.sentence_ends and self.target != "whole":
+            allowed = "[] with target=spans: sentences are put back in order where all is written"
+            raise ConfigError("sentence_ends", list(self.sentence_ends), allowed)
         self.source()
 
     def source(self) -> Source:
@@ -230,6 +268,8 @@ class Spans:
             mean_span=self.mean_span,
             target=self.target,
             sentinels=self.sentinels,
+            lengths=self.lengths,
+            sentence_ends=self.sentence_ends,
         )
 
     @property

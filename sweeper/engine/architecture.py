@@ -254,7 +254,7 @@ def build_model(spec: TrialSpec, unit: bool, width: int, depth: int) -> nn.Modul
 def span_lengths(data: Mapping[str, Any], seq_len: int) -> tuple[int, int]:
     """Tokens of an input and of a target, of data whose windows have spans cut out."""
     how = {"sentinels": 0, **data["spans"]}  # how many there are changes no length
-    return Corruption(**how).lengths(seq_len)
+    return Corruption(**how).sizes(seq_len)
 
 
 def plugin_config(group: str, plugin: PluginSpec) -> dict[str, Any]:

@@ -100,6 +100,8 @@ class BatchedRun:
         self._module_state = [name for name in state if name not in scales]
         statistics = {name: torch.stack([state[name]] * len(trials)) for name in self._module_state}
         self.buffers = scales | statistics | start.frozen()
+        zeros = torch.zeros(len(trials), dtype=torch.long, device=self.device)
+        self.buffers |= {name: zeros.clone() for name in self.program.seeds}
         self.update_hps = start.update_hps()
         self.state = self.prepared.optimizer.init(list(self.params.values()), self.update_hps.kinds)
         self._schedule_block, self._block_start = torch.empty(0), 0
@@ -198,6 +200,10 @@ class BatchedRun:
         Modes are tried, as nothing tells beforehand what a user's module does: whether vmap has a
         rule for all its operations, or the compiler a kernel, shows when it runs.
         """
+        if self.program.seeds:
+            seeds = self._on_device(self._random_seeds(), torch.long)
+            for name in self.program.seeds:
+                self.buffers[name].copy_(seeds)  # in place: the module may be bound to it
         failures = dict[GradientMode, Exception]()
         for mode in (modes := self._gradient_modes()):
             before = {name: self.buffers[name].clone() for name in self._module_state}
@@ -334,10 +340,15 @@ class BatchedRun:
             self.program.compiled_sizes.add(len(slots))
         self.step_index = step
 
-    def heldout(self) -> Tensor:
-        """Mean loss [K] on held-out samples, the same for every trial."""
-        train, losses = self.prepared.train, []
+    def heldout(self) -> tuple[Tensor, Tensor | None]:
+        """Mean loss [K] on held-out samples, the same for every trial, and the top-1 accuracy.
+
+        That is of classifiers of arrays, whose forward returns logits where no targets are given;
+        of other models there is none.
+        """
+        train, losses, hits = self.prepared.train, [], []
         size = (train.batch_size, train.seq_len, train.heldout_batches)
+        classifies = "input_shape" in self.prepared.spec.data
         for batch in self.batched.corpus.heldout(*size):
             # [1, batch, ...], seen as [K, batch, ...] without a copy: all trials read the same.
             x, y = (
@@ -346,7 +357,14 @@ class BatchedRun:
             )
             with self.precision():
                 losses.append(self.program.evaluate(self.params, self.buffers, x, y))
-        return torch.stack(losses).mean(0)
+                if classifies:
+                    try:
+                        hits.append(self.program.hits(self.params, self.buffers, x, y))
+                    except Exception as error:
+                        raise_if_out_of_memory(error)
+                        classifies = False
+        accuracy = torch.stack(hits).mean(0) if classifies else None
+        return torch.stack(losses).mean(0), accuracy
 
 
 def _compiled_mode(size: int) -> GradientMode:
@@ -513,7 +531,8 @@ class Feed:
             case TokenCorpus() as corpus if self._fits(4 * len(corpus.tokens)):  # as int32
                 return corpus, self._windows(corpus)
             case ArrayCorpus() as corpus if self._fits(corpus.inputs.nbytes):
-                return corpus, self._samples(corpus)
+                # What is drawn for an image is drawn on the host, and images with it.
+                return (corpus, self._samples(corpus)) if corpus.augment.is_none else None
         return None
 
     def _fits(self, size: int) -> bool:

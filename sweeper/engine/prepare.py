@@ -15,7 +15,7 @@ from sweeper.engine.optimizers.optimizer import Optimizer
 from sweeper.errors import ConfigError, key_prefix
 from sweeper.models.initial_values import hold_padding
 from sweeper.registry import TARGET
-from sweeper.scaling.gamma import GAMMAS, group_gammas, groups_of, in_groups
+from sweeper.scaling.gamma import GAMMAS, group_gammas, named_by_user
 from sweeper.scaling.prescription import (
     SETTING_FACTORS,
     AbsorbedParam,
@@ -245,9 +245,8 @@ def prepare(spec: TrialSpec) -> PreparedSpec:
     parameterization: Parameterization = build_named("parameterization", spec.parameterization)
     optimizer: Optimizer = build_named("optimizer", spec.optimizer)
     read = architecture(spec, parameterization.unit_scaled)
-    if groups := groups_of(parameterization):
-        with key_prefix("parameterization"):
-            read = replace(read, specs=in_groups(read.specs, groups))
+    with key_prefix("parameterization"):
+        read = replace(read, specs=named_by_user(read.specs, parameterization))
     prepared = PreparedSpec(spec, parameterization, optimizer, read)
     check_update(spec.parameterization.name, parameterization, optimizer, prepared.trained_specs)
     # A factor on the logits of a tied head, which nothing in the model can take, is told now, too.

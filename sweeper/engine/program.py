@@ -21,7 +21,7 @@ from torch.utils.checkpoint import checkpoint as activation_checkpoint
 from sweeper.engine.compile import CompileRecord
 from sweeper.engine.prepare import PreparedSpec, prepare
 from sweeper.errors import BrokenDeviceError, first_line
-from sweeper.models.scaled import Embedding
+from sweeper.models.scaled import Dropout, Embedding
 from sweeper.trial import TrialSpec
 
 # What an error of a device means: too little memory, a broken device, or the model's own fault.
@@ -180,7 +180,8 @@ class Program:
     """The module of a specification on a device, and its mapped and compiled forms.
 
     `compiled_sizes` are sizes of batches that have been compiled. `unsupported` holds the modes
-    that failed for this module, and COMPILED_UPDATE if it did, each with the reason.
+    that failed for this module, and COMPILED_UPDATE if it did, each with the reason. `seeds` are
+    the names of the buffers that hold seeds of what is random in modules of sweeper's.
     `compile_record` says what compiling it cost and gained.
     """
 
@@ -196,6 +197,10 @@ class Program:
         self._autocast = prepared.train.precision.startswith("bfloat16")
         if prepared.train.precision == "bfloat16_stream":
             begin_stream_in_bfloat16(self.model)
+        drops = {name: m for name, m in self.model.named_modules() if isinstance(m, Dropout)}
+        for place, module in enumerate(drops.values()):
+            module.place = place
+        self.seeds = [f"{name}.seed" for name in drops]
         self._parameters = dict(self.model.named_parameters())
         self._initial_buffers = {name: value.data for name, value in self.model.named_buffers()}
         self._state_names, self._aliases = tuple(self.module_state()), _aliases(self.model)
@@ -280,26 +285,39 @@ class Program:
         grads = _grads(losses.sum(), list(params.values()))
         return losses.detach(), grads
 
-    @torch.no_grad()
     def evaluate(self, params: Stacked, buffers: Stacked, x: Tensor, y: Tensor) -> Tensor:
         """Losses [K] of the module in evaluation mode, nothing compiled."""
+        return self._evaluated(self._loss, params, buffers, x, y)
+
+    def hits(self, params: Stacked, buffers: Stacked, x: Tensor, y: Tensor) -> Tensor:
+        """The share [K] of x [K, batch, ...] whose class y has the largest logit, in evaluation.
+
+        TypeError or ValueError for a model that returns no logits [batch, classes] without targets.
+        """
+        return self._evaluated(self._hits, params, buffers, x, y)
+
+    @torch.no_grad()
+    def _evaluated(
+        self, function: StackedLoss, params: Stacked, buffers: Stacked, x: Tensor, y: Tensor
+    ) -> Tensor:
+        """`function` of every slice [K]."""
         training = self.model.training
         self.model.eval()
         try:
             if len(x) > 1 and "mapped" not in self.unsupported:
                 try:
                     with self._forward():
-                        return self._mapped(params, buffers, x, y)
+                        return vmap(function)(params, buffers, x, y)
                 except Exception as error:
                     # In evaluation a module may do what it does not do in training: this says
                     # nothing of the mode, and the trials are evaluated one by one.
                     raise_if_out_of_memory(error)
             with self._forward():
-                losses = [
-                    self._loss(_slice_of(params, i), _slice_of(buffers, i), x[i], y[i])
+                values = [
+                    function(_slice_of(params, i), _slice_of(buffers, i), x[i], y[i])
                     for i in range(len(x))
                 ]
-                return torch.stack(losses)
+                return torch.stack(values)
         finally:
             self.model.train(training)
 
@@ -315,11 +333,7 @@ class Program:
 
     def _loss(self, params: Any, buffers: Any, x: Tensor, y: Tensor) -> Tensor:
         """The loss of one slice: the module with these tensors in the place of its own."""
-        tensors = {
-            alias: value
-            for name, value in chain(params.items(), buffers.items())
-            for alias in self._aliases[name]
-        }
+        tensors = self._tensors(params, buffers)
         # Every name of a tied tensor is given here. With `tie_weights`, torch itself would do
         # so, but would leave its tensors in a module that has several names.
         loss = functional_call(self.model, tensors, (x, y), tie_weights=False)
@@ -329,6 +343,22 @@ class Program:
             if tensors[name] is not buffers[name]:
                 buffers[name].copy_(tensors[name])
         return loss_of(loss)
+
+    def _hits(self, params: Any, buffers: Any, x: Tensor, y: Tensor) -> Tensor:
+        """`hits` of one slice."""
+        tensors = self._tensors(params, buffers)
+        logits = functional_call(self.model, tensors, (x,), tie_weights=False)
+        if not isinstance(logits, Tensor) or logits.dim() != 2 or len(logits) != len(y):
+            raise ValueError("forward(inputs) returns no logits [batch, classes]")
+        return (logits.argmax(-1) == y).double().mean()
+
+    def _tensors(self, params: Any, buffers: Any) -> dict[str, Tensor]:
+        """One slice's tensors by all the names that the module has for them."""
+        return {
+            alias: value
+            for name, value in chain(params.items(), buffers.items())
+            for alias in self._aliases[name]
+        }
 
     def _compile(
         self, name: str, function: Callable[..., Any], *, whole: bool = False

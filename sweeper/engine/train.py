@@ -239,10 +239,13 @@ class Training:
     def _results(self) -> list[Result]:
         """A result for each trial, stopped ones too."""
         heldout = dict.fromkeys(range(len(self.trials)), math.nan)
+        accuracies: dict[int, float] = {}
         if self._active():
-            values = self.batched_run.heldout().double().cpu().numpy()
+            slots, (values, hits) = self.batched_run.slots, self.batched_run.heldout()
             # Padding has a value too, under the key PADDING, which no trial's index is.
-            heldout |= {s: float(v) for s, v in zip(self.batched_run.slots, values, strict=True)}
+            heldout |= dict(zip(slots, values.tolist(), strict=True))
+            if hits is not None:
+                accuracies = dict(zip(slots, hits.tolist(), strict=True))
         # Batched trials divide their time among them by their steps.
         seconds = time.perf_counter() - self.start
         per_step = seconds / max(1, sum(self.progress.steps))
@@ -263,6 +266,8 @@ class Training:
                     steps=steps,
                     finished_at=time.time(),
                     device=device_name(self.batched_run.device),
+                    # One that diverged has no classes to tell apart: all its logits are NaN.
+                    accuracy=accuracies.get(index) if status == "complete" else None,
                     clipped=None if self.train.clip is None else min(1.0, clipped[index] / steps),
                 )
             )

@@ -22,6 +22,8 @@ from sweeper.models.scaled import (
     Residual,
     check_heads,
     check_sizes,
+    dropout_of,
+    dropped,
 )
 from sweeper.models.vit import FeedForward, normalized
 
@@ -32,15 +34,15 @@ ENCODER_BRANCHES, DECODER_BRANCHES = 2, 3
 class MultiHeadAttention(nn.Module):
     """Queries of `x`, keys and values of `source` (eqs. 1.12 and 2.2-2.4)."""
 
-    def __init__(
-        self, width: int, head_size: int, source_len: int, *, causal: bool, unit: bool
-    ) -> None:
-        """`width // head_size` heads over `source_len` positions."""
+    def __init__(self, model: EncoderDecoder, source_len: int, *, causal: bool) -> None:
+        """As many heads as `model` has over `source_len` positions."""
         super().__init__()
+        width, head_size, unit = model.width, model.head_size, model.unit
         self.head_size = head_size
         self.query = Linear(width, width, unit=unit)
         self.key_value = Linear(width, 2 * width, unit=unit)
-        self.core = Attention(head_size, source_len, causal=causal, unit=unit)
+        drop = dropout_of(model.attention_dropout, "attention_dropout")
+        self.core = Attention(head_size, source_len, causal=causal, unit=unit, dropout=drop)
         self.out = Linear(width, width, unit=unit)
 
     def forward(self, x: Tensor, source: Tensor) -> Tensor:
@@ -60,12 +62,9 @@ class EncoderLayer(nn.Module):
     def __init__(self, index: int, model: EncoderDecoder) -> None:
         """Layer `index`, from 0, of `model`, whose sizes are already set."""
         super().__init__()
-        unit, head_size = model.unit, model.head_size
-        self.attention = MultiHeadAttention(
-            model.width, head_size, model.source_len, causal=False, unit=unit
-        )
+        self.attention = MultiHeadAttention(model, model.source_len, causal=False)
         self.attention_residual = model.residual(index, 0, ENCODER_BRANCHES)
-        self.ffn = FeedForward(model.width, model.ffn_ratio * model.width, unit=unit)
+        self.ffn = FeedForward(model.width, model.ffn_ratio * model.width, unit=model.unit)
         self.ffn_residual = model.residual(index, 1, ENCODER_BRANCHES)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -82,16 +81,11 @@ class DecoderLayer(nn.Module):
     def __init__(self, index: int, model: EncoderDecoder) -> None:
         """Layer `index`, from 0, of `model`, whose sizes are already set."""
         super().__init__()
-        unit, head_size = model.unit, model.head_size
-        self.attention = MultiHeadAttention(
-            model.width, head_size, model.target_len, causal=True, unit=unit
-        )
+        self.attention = MultiHeadAttention(model, model.target_len, causal=True)
         self.attention_residual = model.residual(index, 0, DECODER_BRANCHES)
-        self.mixed = MultiHeadAttention(
-            model.width, head_size, model.source_len, causal=False, unit=unit
-        )
+        self.mixed = MultiHeadAttention(model, model.source_len, causal=False)
         self.mixed_residual = model.residual(index, 1, DECODER_BRANCHES)
-        self.ffn = FeedForward(model.width, model.ffn_ratio * model.width, unit=unit)
+        self.ffn = FeedForward(model.width, model.ffn_ratio * model.width, unit=model.unit)
         self.ffn_residual = model.residual(index, 2, DECODER_BRANCHES)
 
     def forward(self, x: Tensor, source: Tensor) -> Tensor:
@@ -108,8 +102,10 @@ class EncoderDecoder(nn.Module):
     """Reads a sequence of `source_len` tokens and writes one of `target_len`.
 
     `depth` layers in each stack. `start` is the token that the decoder begins with: it reads the
-    targets shifted by one. With `tie` the words' table is also the head. `base_depth` and `unit`
-    as in every model: given by the parameterization's side.
+    targets shifted by one. With `tie` the words' table is also the head. In training `dropout` is
+    the share of dropped entries of embedded words and of branches' outputs, `attention_dropout`
+    that of attention's weights. `base_depth` and `unit` as in every model: given by the
+    parameterization's side.
     """
 
     def __init__(
@@ -124,6 +120,8 @@ class EncoderDecoder(nn.Module):
         head_size: int = 16,
         ffn_ratio: int = 4,
         tie: bool = True,
+        dropout: float = 0.0,
+        attention_dropout: float = 0.0,
         base_depth: int | None = None,
         unit: bool = False,
         fp8: Fp8 | None = None,
@@ -134,6 +132,8 @@ class EncoderDecoder(nn.Module):
         check_heads(width, head_size)
         self.width, self.depth, self.head_size, self.ffn_ratio = width, depth, head_size, ffn_ratio
         self.source_len, self.target_len, self.start = source_len, target_len, start
+        self.dropout, self.attention_dropout = dropout, attention_dropout
+        self.embedding_dropout = dropout_of(dropout)
         self.unit, self.base_depth, self.fp8 = unit, base_depth or depth, fp8 or Fp8()
         self.embedding = Embedding(classes, width, unit=unit)
         self.encoder_position = Embedding(source_len, width, unit=unit)
@@ -154,13 +154,14 @@ class EncoderDecoder(nn.Module):
             self.base_depth * per_layer,
             unit=self.unit,
             attentions=per_layer - 1,
+            dropout=self.dropout,
         )
 
     def _embedded(self, tokens: Tensor, position: Embedding) -> Tensor:
         """Words and positions added, normalized: the stem of a stack."""
         index = torch.arange(tokens.shape[1], device=tokens.device).expand(tokens.shape[0], -1)
         x: Tensor = self.embedding(tokens) + position(index)
-        return normalized(x / sqrt(2) if self.unit else x)
+        return dropped(self.embedding_dropout, normalized(x / sqrt(2) if self.unit else x))
 
     def example_inputs(self) -> tuple[Tensor, Tensor]:
         """Two examples and their targets, without memory."""

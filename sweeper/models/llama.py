@@ -11,6 +11,7 @@ from sweeper.models.loss import head_loss
 from sweeper.models.scaled import (
     Attention,
     CrossEntropy,
+    Dropout,
     Embedding,
     GatedSiLU,
     Linear,
@@ -18,6 +19,8 @@ from sweeper.models.scaled import (
     RMSNorm,
     check_heads,
     check_sizes,
+    dropout_of,
+    dropped,
 )
 
 # Layers of Llama-style decoders: rotary causal attention, and SwiGLU.
@@ -94,10 +97,11 @@ class Block(nn.Module):
         unit, branches, base = model.unit, 2 * model.depth, 2 * model.base_depth
         self.attention_norm = RMSNorm(model.width, gain=model.norm_gain, unit=unit)
         self.attention = SelfAttention(model.width, model.head_size, model.seq_len, unit=unit)
-        self.attention_residual = Residual(2 * index + 1, branches, base, unit=unit)
+        drop = model.dropout
+        self.attention_residual = Residual(2 * index + 1, branches, base, unit=unit, dropout=drop)
         self.ffn_norm = RMSNorm(model.width, gain=model.norm_gain, unit=unit)
         self.ffn = FeedForward(model.width, model.ffn_width, unit=unit)
-        self.ffn_residual = Residual(2 * index + 2, branches, base, unit=unit)
+        self.ffn_residual = Residual(2 * index + 2, branches, base, unit=unit, dropout=drop)
 
     def forward(self, x: Tensor) -> Tensor:
         """[batch, seq, width] -> the same shape."""
@@ -119,6 +123,7 @@ class Decoder(nn.Module):
     """The stream of a decoder: words in, layers, a norm, and a head of its own."""
 
     embedding: Embedding
+    embedding_dropout: Dropout | None
     layers: nn.ModuleList
     norm: RMSNorm
     head: Linear
@@ -126,7 +131,7 @@ class Decoder(nn.Module):
 
     def forward(self, tokens: Tensor, targets: Tensor | None = None) -> Tensor:
         """Logits [batch, seq, classes] of `tokens` [batch, seq]; with `targets`, the mean loss."""
-        x = self.embedding(tokens)
+        x = dropped(self.embedding_dropout, self.embedding(tokens))
         for layer in self.layers:
             x = layer(x)
         x = self.norm(x)
@@ -140,7 +145,8 @@ class Llama(Decoder):
     """Decoder of any width and depth.
 
     `width` must be a multiple of `head_size`; `ffn_ratio * width` must be whole. `norm_gain`
-    makes the norms' gains trainable. `base_depth` is the depth of the model that was tuned,
+    makes the norms' gains trainable. `dropout` is the share of entries that training drops from
+    words and from branches' outputs. `base_depth` is the depth of the model that was tuned,
     and `unit` asks for unit-scaled operations; both are given by the parameterization's side.
     """
 
@@ -154,6 +160,7 @@ class Llama(Decoder):
         head_size: int = 16,
         ffn_ratio: float = 2.75,
         norm_gain: bool = False,
+        dropout: float = 0.0,
         base_depth: int | None = None,
         unit: bool = False,
         fp8: Fp8 | None = None,
@@ -165,7 +172,9 @@ class Llama(Decoder):
         self.width, self.depth, self.seq_len, self.head_size = width, depth, seq_len, head_size
         self.ffn_width, self.norm_gain, self.unit = inner_width(width, ffn_ratio), norm_gain, unit
         self.base_depth, self.fp8 = base_depth or depth, fp8 or Fp8()
+        self.dropout = dropout
         self.embedding = Embedding(classes, width, unit=unit)
+        self.embedding_dropout = dropout_of(dropout)
         self.layers = nn.ModuleList(Block(i, self) for i in range(depth))
         self.norm = RMSNorm(width, gain=norm_gain, unit=unit)
         self.head = Linear(width, classes, unit=unit, readout=True)

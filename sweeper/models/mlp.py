@@ -8,7 +8,15 @@ from torch import Tensor, nn
 
 from sweeper.errors import ConfigError
 from sweeper.models.fp8 import Fp8
-from sweeper.models.scaled import Activation, CrossEntropy, Linear, Projection, check_sizes
+from sweeper.models.scaled import (
+    Activation,
+    CrossEntropy,
+    Linear,
+    Projection,
+    check_sizes,
+    dropout_of,
+    dropped,
+)
 
 
 class MLP(nn.Module):
@@ -17,7 +25,8 @@ class MLP(nn.Module):
     Every ReLU is multiplied by sqrt 2 under every parameterization, so that signal and gradient
     keep their scale at initialization; it is He initialization in the activation's place. There are
     no residual branches: the parameterizations' rules for depth, which are for such, say nothing
-    here.
+    here. In training `dropout` is the share of dropped entries of every activation's output,
+    `label_smoothing` see `CrossEntropy`.
     """
 
     def __init__(
@@ -27,6 +36,8 @@ class MLP(nn.Module):
         depth: int,
         classes: int,
         input_shape: tuple[int, ...],
+        dropout: float = 0.0,
+        label_smoothing: float = 0.0,
         unit: bool = False,
         fp8: Fp8 | None = None,
     ) -> None:
@@ -38,15 +49,17 @@ class MLP(nn.Module):
         self.input = Projection(prod(input_shape), width, unit=unit)
         self.layers = nn.ModuleList(Linear(width, width, unit=unit) for _ in range(depth))
         self.act = Activation("relu", unit=True)  # whatever the model's `unit`: see above
+        self.drops = nn.ModuleList(filter(None, (dropout_of(dropout) for _ in range(depth + 1))))
         self.head = Linear(width, classes, unit=unit, readout=True)
-        self.loss = CrossEntropy(classes, unit=unit)
+        self.loss = CrossEntropy(classes, unit=unit, smoothing=label_smoothing)
         self.fp8.apply_to(self)
 
     def forward(self, inputs: Tensor, targets: Tensor | None = None) -> Tensor:
         """Logits [batch, classes] of `inputs` [batch, ...]; with `targets` [batch], the loss."""
-        x = self.act(self.input(inputs.flatten(1)))
-        for layer in self.layers:
-            x = self.act(layer(x))
+        drops = [*self.drops] or [None] * (self.depth + 1)
+        x = dropped(drops[0], self.act(self.input(inputs.flatten(1))))
+        for layer, drop in zip(self.layers, drops[1:], strict=True):
+            x = dropped(drop, self.act(layer(x)))
         logits: Tensor = self.head(x)
         return logits if targets is None else self.loss(logits, targets)
 

@@ -25,6 +25,7 @@ from sweeper.models.scaled import (
     ScaledModule,
     check_heads,
     check_sizes,
+    dropout_of,
     scale_gradient,
     tokens_in,
 )
@@ -121,10 +122,11 @@ class Block(nn.Module):
         unit, branches, base = model.unit, 2 * model.depth, 2 * model.base_depth
         self.attention_norm = RMSNorm(model.width)
         self.attention = SelfAttention(model.width, model.head_size, model.seq_len, unit=unit)
-        self.attention_residual = Residual(2 * index + 1, branches, base, unit=unit)
+        drop = model.dropout
+        self.attention_residual = Residual(2 * index + 1, branches, base, unit=unit, dropout=drop)
         self.experts_norm = RMSNorm(model.width)
         self.experts = Experts(model)
-        self.experts_residual = Residual(2 * index + 2, branches, base, unit=unit)
+        self.experts_residual = Residual(2 * index + 2, branches, base, unit=unit, dropout=drop)
 
     def forward(self, x: Tensor) -> Tensor:
         """[batch, seq, width] -> the same shape."""
@@ -140,7 +142,8 @@ class MoE(Decoder):
     There are `experts * granularity` experts of inner width `ffn_ratio * width / granularity`, and
     a token takes `top_k * granularity` of them: granularity cuts every expert into so many.
     `shared` counts experts of the whole size, as one, that all tokens take. `balance` moves the
-    biases that balance the loads, a step. `base_depth` and `unit` as in every model.
+    biases that balance the loads, a step. `dropout` is the share of entries that training drops
+    from words and from branches' outputs. `base_depth` and `unit` as in every model.
     """
 
     def __init__(
@@ -157,6 +160,7 @@ class MoE(Decoder):
         balance: float = 0.01,
         head_size: int = 16,
         ffn_ratio: float = 2.0,
+        dropout: float = 0.0,
         base_depth: int | None = None,
         unit: bool = False,
     ) -> None:
@@ -179,7 +183,9 @@ class MoE(Decoder):
         self.expert_width, self.shared_width = inner // granularity, shared * inner
         self.granularity, self.balance, self.unit = granularity, balance, unit
         self.base_depth = base_depth or depth
+        self.dropout = dropout
         self.embedding = Embedding(classes, width, unit=unit)
+        self.embedding_dropout = dropout_of(dropout)
         self.layers = nn.ModuleList(Block(i, self) for i in range(depth))
         self.norm = RMSNorm(width)
         self.head = Linear(width, classes, unit=unit, readout=True)

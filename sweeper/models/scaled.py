@@ -126,18 +126,19 @@ class Linear(ScaledModule):
 
 
 class Projection(Linear):
-    """A `Linear` for the model's inputs, divided by the root of their number.
+    """A `Linear` for the model's inputs, with `unit` divided by the root of their number.
 
-    Parameterizations give what only grows in its output an init std of 1, as a lookup table needs;
-    a sum over inputs of order 1 then needs the root, which no width changes. With `unit` the
-    weight's gradient is spared it.
+    Unit scaling gives every weight an init std of 1; a sum over inputs of order 1 then needs the
+    root, which no width changes and which the weight's gradient is spared. All others draw weights
+    that are summed over with a std of fan-in^-1/2: there it is a `Linear`.
     """
 
     def forward(self, x: Tensor) -> Tensor:
         """[..., in_features] -> [..., out_features]."""
         y = super().forward(x)
-        root = torch.full_like(self.multiplier, self.in_features**-0.5)
-        return scale_forward(y, root) if self.unit else y * root
+        if not self.unit:
+            return y
+        return scale_forward(y, torch.full_like(self.multiplier, self.in_features**-0.5))
 
 
 class Embedding(ScaledModule):
@@ -186,16 +187,92 @@ class RMSNorm(nn.Module):
         return F.rms_norm(x, (self.width,), gain, self.eps)
 
 
+class Dropout(nn.Module):
+    """In training every entry is 0 with probability `p`, the others are divided by 1 - p.
+
+    vmap takes no random numbers of a generator. Here they are a function of the buffer `seed`,
+    which the engine sets at every step for each trial by its seed, of the module's `place` in the
+    model, and of the entry's: the same masks in a batch, alone and compiled. Elsewhere (`place` is
+    None) it is torch's dropout.
+    """
+
+    seed: Tensor
+
+    def __init__(self, p: float, key: str = "dropout") -> None:
+        """ConfigError, by the model's argument `key`, for a `p` outside of [0, 1)."""
+        super().__init__()
+        check_dropout(p, key)
+        self.p = p
+        self.place: int | None = None
+        self.register_buffer("seed", torch.zeros((), dtype=torch.long), persistent=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Any shape -> the same. Without memory, where models are read, `x` itself."""
+        if not self.training or x.is_meta:
+            return x
+        if self.place is None:
+            return F.dropout(x, self.p)
+        entries = torch.arange(x.numel(), device=x.device).view(x.shape)
+        key = _mixed(_mixed((self.seed >> 32) + self.place) + self.seed)
+        # The key is added to what the entries are mixed to: added to or combined with their
+        # numbers, it would give other steps the same mask in another order.
+        draws = _mixed(_mixed(entries) + key)
+        return torch.where(draws >= round(self.p * 2**32), x / (1 - self.p), 0.0)
+
+
+def check_dropout(p: float, key: str) -> None:
+    """ConfigError for a share of dropped entries outside of [0, 1)."""
+    if not 0 <= p < 1:
+        raise ConfigError(key, p, "the share of entries that is dropped, at least 0 and below 1")
+
+
+def dropout_of(p: float, key: str = "dropout") -> Dropout | None:
+    """A `Dropout`, or None for p = 0; ConfigError as its own."""
+    check_dropout(p, key)
+    return Dropout(p, key) if p else None
+
+
+def dropped(module: Dropout | None, x: Tensor) -> Tensor:
+    """What `module` makes of x; x itself without one."""
+    return x if module is None else module(x)
+
+
+def _mixed(x: Tensor) -> Tensor:
+    """The low 32 bits of `x`, int64, mixed so that neighbours have nothing in common.
+
+    The constants are those of Chris Wellons's lowbias32. On tensors of int64, whose products keep
+    their low bits when they overflow.
+    """
+    low = 0xFFFFFFFF
+    x = x & low
+    x = ((x ^ (x >> 16)) * 0x7FEB352D) & low
+    x = ((x ^ (x >> 15)) * 0x846CA68B) & low
+    return x ^ (x >> 16)
+
+
 class Attention(ScaledModule):
-    """Dot-product attention without weights: `output * softmax(logit * q k^T) v`."""
+    """Dot-product attention without weights: `output * softmax(logit * q k^T) v`.
+
+    With `dropout` a share of the softmax's entries is dropped in training, and the fused kernel,
+    whose random numbers vmap does not take, is written out.
+    """
 
     logit: Tensor
     output: Tensor
     scales = ("logit", "output")
 
-    def __init__(self, head_size: int, seq_len: int, *, causal: bool, unit: bool = False) -> None:
+    def __init__(
+        self,
+        head_size: int,
+        seq_len: int,
+        *,
+        causal: bool,
+        unit: bool = False,
+        dropout: Dropout | None = None,
+    ) -> None:
         """`seq_len` is the length trained at: unit scaling depends on it."""
         super().__init__(unit=unit)
+        self.dropout = dropout
         self.geometry: dict[str, Any] = {
             "head_size": head_size,
             "seq_len": seq_len,
@@ -213,8 +290,15 @@ class Attention(ScaledModule):
             # scaled going forward alone.
             q, k, v = (scale_gradient(t, self.output) for t in (q, k, v))
         causal = bool(self.geometry["causal"])
-        # On q rather than as `scale`: that takes one number, and every trial has its own.
-        out = F.scaled_dot_product_attention(q * self.logit, k, v, is_causal=causal, scale=1.0)
+        if self.dropout is not None and self.training:
+            logits = (q * self.logit) @ k.mT
+            if causal:
+                later = torch.ones(logits.shape[-2:], dtype=torch.bool, device=q.device).triu(1)
+                logits = torch.where(later, -torch.inf, logits)
+            out = self.dropout(logits.softmax(-1)).to(v.dtype) @ v
+        else:
+            # On q rather than as `scale`: that takes one number, and every trial has its own.
+            out = F.scaled_dot_product_attention(q * self.logit, k, v, is_causal=causal, scale=1.0)
         return scale_forward(out, self.output) if self.unit else out
 
 
@@ -259,7 +343,10 @@ class Activation(nn.Module):
 
 
 class Residual(ScaledModule):
-    """`branch * f(x) + skip * x`; with `unit`, f's gradient is scaled where the branch begins."""
+    """`branch * f(x) + skip * x`; with `unit`, f's gradient is scaled where the branch begins.
+
+    `dropout` is the share of the entries of f(x) that is dropped in training.
+    """
 
     branch: Tensor
     skip: Tensor
@@ -273,12 +360,14 @@ class Residual(ScaledModule):
         *,
         unit: bool = False,
         attentions: int = 1,
+        dropout: float = 0.0,
     ) -> None:
         """Branch `index` (1 .. `branches`): each layer has `attentions`, then feed-forward."""
         super().__init__(unit=unit)
         self.geometry = {"branch": index, "branches": branches, "base_branches": base_branches}
         if attentions != 1:
             self.geometry["attentions"] = attentions
+        self.dropout = dropout_of(dropout)
 
     def scale_op(self, name: str) -> ScaledOp:
         """A "residual"."""
@@ -292,6 +381,7 @@ class Residual(ScaledModule):
 
     def add(self, branch: Tensor, x: Tensor) -> Tensor:
         """The branch's output joined with the stream x."""
+        branch = dropped(self.dropout, branch)
         scaled = scale_forward(branch, self.branch) if self.unit else branch * self.branch
         return scaled + self.skip * x
 
@@ -299,16 +389,21 @@ class Residual(ScaledModule):
 class CrossEntropy(ScaledModule):
     """Mean cross entropy in nats of `logit * logits`.
 
-    With `unit`, the gradient to the logits is that of the sum, times V/sqrt(V-1).
+    With `unit`, the gradient to the logits is that of the sum, times V/sqrt(V-1). In training a
+    share `smoothing` of every target is spread evenly over all classes (Szegedy et al., 2015); a
+    held-out loss is that of the targets themselves.
     """
 
     logit: Tensor
     scales = ("logit",)
 
-    def __init__(self, classes: int, *, unit: bool = False) -> None:
-        """`classes` is the size V of the last dimension."""
+    def __init__(self, classes: int, *, unit: bool = False, smoothing: float = 0.0) -> None:
+        """`classes` is the size V of the last dimension; ConfigError: `label_smoothing`."""
         super().__init__(unit=unit)
-        self.classes = classes
+        if not 0 <= smoothing < 1:
+            allowed = "the share of a target that all classes have, at least 0 and below 1"
+            raise ConfigError("label_smoothing", smoothing, allowed)
+        self.classes, self.smoothing = classes, smoothing
 
     def scale_op(self, name: str) -> ScaledOp:
         """A "loss"."""
@@ -317,20 +412,25 @@ class CrossEntropy(ScaledModule):
     def forward(self, logits: Tensor, targets: Tensor) -> Tensor:
         """[..., V] and [...] integers -> a scalar; computed in float32 at least."""
         logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
+        smoothing = self.smoothing if self.training else 0.0
         if self.unit:
             # At first all classes are as likely: p - onehot has V - 1 entries of 1/V and one of
             # 1/V - 1, the mean square (V - 1) / V^2. The mean over tokens is taken out as well.
             gradient = targets.numel() * self.classes / sqrt(self.classes - 1)
+            # Against smoothed targets it is p - (1 - s) onehot - s/V = (1 - s) (p - onehot).
+            gradient = gradient / (1 - smoothing)
             logits = scale_gradient(logits, torch.full_like(self.logit, gradient))
             logits = scale_forward(logits, self.logit)
         else:
             logits = logits * self.logit
         logits, targets = logits.flatten(0, -2), targets.flatten()
         if not torch.compiler.is_compiling():
-            return F.cross_entropy(logits, targets)
+            return F.cross_entropy(logits, targets, label_smoothing=smoothing)
         # Compiled, the gradient of `F.cross_entropy` is scattered into zeros and read again, all in
         # float32. A comparison with every class is part of the kernels that there are anyway.
         is_target = torch.arange(self.classes, device=logits.device) == targets[:, None]
         shifted = logits - logits.detach().amax(-1, keepdim=True)
         at_target = torch.where(is_target, shifted, 0.0).sum(-1)
+        if smoothing:
+            at_target = (1 - smoothing) * at_target + smoothing * shifted.mean(-1)
         return (shifted.exp().sum(-1).log() - at_target).mean()

@@ -1,7 +1,6 @@
 """A Vision Transformer (papers/effective-theory-transformers.txt, sec. I 0 and II 1).
 
-Patches and learned positions, bias-free blocks, layer norms without gains, mean pooling. The
-paper's head has a bias; this one has none.
+Patches and learned positions, bias-free blocks, layer norms without gains, mean pooling.
 """
 
 from __future__ import annotations
@@ -24,6 +23,8 @@ from sweeper.models.scaled import (
     Residual,
     check_heads,
     check_sizes,
+    dropout_of,
+    dropped,
     scale_gradient,
 )
 
@@ -62,12 +63,15 @@ def patches(images: Tensor, size: int) -> Tensor:
 class SelfAttention(nn.Module):
     """Multi-head attention in both directions (eq. 1.12)."""
 
-    def __init__(self, width: int, head_size: int, tokens: int, *, unit: bool) -> None:
-        """`width // head_size` heads; `tokens` is the number of patches."""
+    def __init__(
+        self, width: int, head_size: int, tokens: int, *, unit: bool, dropout: float = 0.0
+    ) -> None:
+        """`width // head_size` heads; `tokens` is the number of patches; dropout of the softmax."""
         super().__init__()
         self.head_size = head_size
         self.qkv = Linear(width, 3 * width, unit=unit, parts=3)
-        self.core = Attention(head_size, tokens, causal=False, unit=unit)
+        drop = dropout_of(dropout, "attention_dropout")
+        self.core = Attention(head_size, tokens, causal=False, unit=unit, dropout=drop)
         self.out = Linear(width, width, unit=unit)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -85,11 +89,18 @@ class Block(nn.Module):
         """Layer `index`, from 0, of `model`, whose sizes are already set."""
         super().__init__()
         unit, branches, base = model.unit, 2 * model.depth, 2 * model.base_depth
-        self.attention = SelfAttention(model.width, model.head_size, model.tokens, unit=unit)
-        self.attention_residual = Residual(2 * index + 1, branches, base, unit=unit)
+        drop = model.dropout
+        self.attention = SelfAttention(
+            model.width,
+            model.head_size,
+            model.tokens,
+            unit=unit,
+            dropout=model.attention_dropout,
+        )
+        self.attention_residual = Residual(2 * index + 1, branches, base, unit=unit, dropout=drop)
         hidden = model.ffn_ratio * model.width
         self.ffn = FeedForward(model.width, hidden, unit=unit)
-        self.ffn_residual = Residual(2 * index + 2, branches, base, unit=unit)
+        self.ffn_residual = Residual(2 * index + 2, branches, base, unit=unit, dropout=drop)
 
     def forward(self, x: Tensor) -> Tensor:
         """[batch, tokens, width] -> the same shape."""
@@ -103,6 +114,9 @@ class ViT(nn.Module):
     """Classifier of images of any width and depth.
 
     `patch_size` must divide height and width of the images, `head_size` the model's width.
+    `head_bias` adds a trainable bias, 0 at first, to the logits, as the paper has it. In training
+    `dropout` is the share of dropped entries of the embedded patches and of the branches' outputs,
+    `attention_dropout` that of attention's weights, `label_smoothing` see `CrossEntropy`.
     `base_depth` and `unit` as in every model: given by the parameterization's side.
     """
 
@@ -116,6 +130,10 @@ class ViT(nn.Module):
         patch_size: int = 4,
         head_size: int = 16,
         ffn_ratio: int = 4,
+        head_bias: bool = False,
+        dropout: float = 0.0,
+        attention_dropout: float = 0.0,
+        label_smoothing: float = 0.0,
         base_depth: int | None = None,
         unit: bool = False,
         fp8: Fp8 | None = None,
@@ -135,14 +153,17 @@ class ViT(nn.Module):
         self.width, self.depth, self.head_size, self.ffn_ratio = width, depth, head_size, ffn_ratio
         self.input_shape = tuple(input_shape)
         self.patch_size, self.unit, self.base_depth = patch_size, unit, base_depth or depth
+        self.dropout, self.attention_dropout = dropout, attention_dropout
         self.fp8 = fp8 or Fp8()
         self.tokens = (high // patch_size) * (wide // patch_size)
         entries = patch_size**2 * (channels or [1])[0]
         self.patch = Projection(entries, width, unit=unit)
         self.position = Embedding(self.tokens, width, unit=unit)
+        self.embedding_dropout = dropout_of(dropout)
         self.layers = nn.ModuleList(Block(i, self) for i in range(depth))
         self.head = Linear(width, classes, unit=unit, readout=True)
-        self.loss = CrossEntropy(classes, unit=unit)
+        self.head_bias = nn.Parameter(torch.zeros(classes)) if head_bias else None
+        self.loss = CrossEntropy(classes, unit=unit, smoothing=label_smoothing)
         self.fp8.apply_to(self)
 
     def embedded(self, images: Tensor) -> Tensor:
@@ -154,7 +175,7 @@ class ViT(nn.Module):
 
     def forward(self, images: Tensor, targets: Tensor | None = None) -> Tensor:
         """Logits [batch, classes] of `images` [batch, ...]; with `targets` [batch], the loss."""
-        x = self.embedded(images)
+        x = dropped(self.embedding_dropout, self.embedded(images))
         for layer in self.layers:
             x = layer(x)
         x = normalized(x)
@@ -163,6 +184,12 @@ class ViT(nn.Module):
             # are divided by root T as if it were independent, then have gradients of order 1.
             x = scale_gradient(x, torch.full_like(self.loss.logit, sqrt(self.tokens)))
         out: Tensor = self.head(x.mean(1))
+        if self.head_bias is not None:
+            bias: Tensor = self.head_bias
+            if self.unit:
+                # Its gradient is a sum over the images, of order 1 each.
+                bias = scale_gradient(bias, torch.full_like(self.loss.logit, len(images) ** -0.5))
+            out = out + bias
         if targets is not None:
             out = self.loss(out, targets)
         return out

@@ -34,7 +34,7 @@ from sweeper.registry import (
     with_names,
     with_targets,
 )
-from sweeper.scaling.gamma import GAMMAS, group_gammas, groups_of, in_groups
+from sweeper.scaling.gamma import GAMMAS, group_gammas, named_by_user
 from sweeper.scaling.prescription import SETTING_FACTORS
 from sweeper.scaling.spec import DEPTH_NAME, ModelRules, Parameterization, ParamSpec, Role
 from sweeper.trial import SCHEDULE_HPS, PlainHps, PluginSpec
@@ -189,9 +189,8 @@ def plan_for(
         special,
         must_run=False,
     )
-    if groups := groups_of(rules.parameterization):
-        with key_prefix("parameterization"):
-            model = replace(model, specs=in_groups(model.specs, groups))
+    with key_prefix("parameterization"):
+        model = replace(model, specs=named_by_user(model.specs, rules.parameterization))
     trained = [spec for spec in model.specs if not spec.frozen]
     name = rules.parameterization_spec.name
     check_update(name, rules.parameterization, rules.optimizer, trained)

@@ -14,6 +14,7 @@ from sweeper.plan.explain import Explained
 from sweeper.plan.plan import PlannedParameter, TransferPlan, value_text
 from sweeper.report.cost import Cost, cost_table
 from sweeper.scaling.spec import layer_of, with_layer
+from sweeper.search.fresh import final_accuracy
 from sweeper.search.strategy import Conclusion, LineResult, PairGrid
 from sweeper.table import (
     Cell,
@@ -128,6 +129,14 @@ def conclusion_text(conclusion: Conclusion) -> str:
         return f"All {conclusion.runs} trials diverged or failed."
     loss = f"Training loss {number(conclusion.objective)} nats ({conclusion.basis})"
     return f"{loss} after {conclusion.runs} trials." if conclusion.fresh_seeds else f"{loss}."
+
+
+def accuracy_note(results: Iterable[Result]) -> list[str]:
+    """The top-1 accuracy of the best configuration of a classifier."""
+    found = final_accuracy(results)
+    if found is None:
+        return []
+    return [f"top-1 accuracy on held-out samples {found[0]:.1%} (mean of {found[1]} fresh seeds)"]
 
 
 def clip_note(results: Iterable[Result]) -> list[str]:

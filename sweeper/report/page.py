@@ -38,6 +38,7 @@ from sweeper.report.figures import (
     pairs_figure,
     steps_figure,
 )
+from sweeper.search.fresh import final_accuracy
 from sweeper.search.strategy import Conclusion
 from sweeper.table import Table, duration
 from sweeper.trial import Status
@@ -346,6 +347,9 @@ def cards(documents: Documents) -> list[dict[str, str]]:
     if conclusion is not None and math.isfinite(conclusion.objective):
         note = f"of the best configuration, {conclusion.basis}"
         add("Training loss", f"{conclusion.objective:.4f} nats", note)
+    if (accuracy := final_accuracy(documents.trials.searched)) is not None:
+        note = f"on held-out samples, mean of {accuracy[1]} fresh seeds"
+        add("Top-1 accuracy", f"{accuracy[0]:.1%}", note)
     # Of several targets the widest: it is what tuning small was for.
     plans = [target.plan for target in documents.targets if target.plan]
     plan = max(plans, key=lambda plan: plan.target.width, default=None)

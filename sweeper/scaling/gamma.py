@@ -40,6 +40,12 @@ def groups_of(parameterization: Parameterization) -> Mapping[str, str]:
     return groups
 
 
+def constants_of(parameterization: Parameterization) -> Mapping[str, float]:
+    """The C_G of `EffectiveTheory.constants`, by pattern; others have none."""
+    constants: Mapping[str, float] = getattr(parameterization, "constants", {})
+    return constants
+
+
 def group_gammas(parameterization: Parameterization) -> tuple[str, ...]:
     """The constants of `groups_of`, which a space must hold."""
     return tuple(f"gamma_{name}" for name in groups_of(parameterization))
@@ -65,17 +71,43 @@ def gamma(spec: ParamSpec, hps: PlainHps) -> float:
     return prod(hps.get(name, 1.0) for name in names)
 
 
+def named_by_user(
+    specs: tuple[ParamSpec, ...], parameterization: Parameterization
+) -> tuple[ParamSpec, ...]:
+    """The specs with the group and the C_G that the parameterization's patterns give them."""
+    specs = in_groups(specs, groups) if (groups := groups_of(parameterization)) else specs
+    constants = constants_of(parameterization)
+    return with_constants(specs, constants) if constants else specs
+
+
 def in_groups(specs: Sequence[ParamSpec], groups: Mapping[str, str]) -> tuple[ParamSpec, ...]:
-    """The specs, each with the group that its name matches.
+    """The specs, each with the group that its name matches; ConfigError as `members_of`."""
+    check_names(groups)
+    found = members_of(specs, {f"groups.{group}": pattern for group, pattern in groups.items()})
+    of_key = {f"groups.{group}": group for group in groups}
+    return tuple(replace(s, group=of_key[found[s.name]]) if s.name in found else s for s in specs)
+
+
+def with_constants(
+    specs: Sequence[ParamSpec], constants: Mapping[str, float]
+) -> tuple[ParamSpec, ...]:
+    """The specs, each with the C_G of the pattern that it matches; ConfigError as `members_of`."""
+    found = members_of(specs, {f"constants.{pattern}": pattern for pattern in constants})
+    of_key = {f"constants.{pattern}": constant for pattern, constant in constants.items()}
+    return tuple(
+        replace(s, init_constant=of_key[found[s.name]]) if s.name in found else s for s in specs
+    )
+
+
+def members_of(specs: Sequence[ParamSpec], patterns: Mapping[str, str]) -> dict[str, str]:
+    """By the names of parameters, the key of the pattern that each matches.
 
     A pattern is of whole names, as in 'layers.*.attention.*', or a range of layers by relative
     depth, as in '0%-25%'. ConfigError for a pattern that matches nothing, and for a parameter that
     two match.
     """
-    check_names(groups)
-    group_of: dict[str, str] = {}
-    for group, pattern in groups.items():
-        key = f"groups.{group}"
+    key_of: dict[str, str] = {}
+    for key, pattern in patterns.items():
         if place := RELATIVE_DEPTH.fullmatch(pattern):
             members = _between(specs, *(float(share) / 100 for share in place.groups()))
             if not members:
@@ -85,11 +117,11 @@ def in_groups(specs: Sequence[ParamSpec], groups: Mapping[str, str]) -> tuple[Pa
         else:
             members = matching(key, [pattern], [spec.name for spec in specs])
         for name in sorted(members):
-            if name in group_of:
-                allowed = f"no parameter in two groups: {name} is in {group_of[name]} too"
+            if name in key_of:
+                allowed = f"no parameter twice: {name} is in {key_of[name]} too"
                 raise ConfigError(key, pattern, allowed)
-            group_of[name] = group
-    return tuple(replace(s, group=group_of[s.name]) if s.name in group_of else s for s in specs)
+            key_of[name] = key
+    return key_of
 
 
 def check_names(groups: Mapping[str, str]) -> None:

@@ -27,7 +27,7 @@ from sweeper.scaling.abc import (
     exponents,
     shift,
 )
-from sweeper.scaling.gamma import groups_of
+from sweeper.scaling.gamma import constants_of, groups_of
 from sweeper.scaling.spec import (
     LAYER_GAMMAS,
     BaseParameterization,
@@ -344,6 +344,11 @@ class Adjusted:
     def groups(self) -> Mapping[str, str]:
         """The parameterization's."""
         return groups_of(self.inner)
+
+    @property
+    def constants(self) -> Mapping[str, float]:
+        """The parameterization's."""
+        return constants_of(self.inner)
 
     @property
     def decay_has_gamma(self) -> bool:

@@ -95,6 +95,8 @@ class ParamSpec:
     inner_growth: float = 1.0
     # The group of `groups` that it is in, whose constant its learning rate has; see `gamma.py`.
     group: str = ""
+    # C_G: factor on the variance of its initial values, of `EffectiveTheory.constants`.
+    init_constant: float = 1.0
     # A line for people: how it is used, and what to mind.
     note: str = ""
 

@@ -8,7 +8,7 @@ seeds that it never saw. Their mean is unbiased, since nothing is chosen by it.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from statistics import mean, stdev
@@ -101,6 +101,14 @@ class FreshSeeds:
             seeds=len(finite),
             fresh_seeds=len(finite),
         )
+
+
+def final_accuracy(results: Iterable[Result]) -> tuple[float, int] | None:
+    """The mean top-1 accuracy of the last runs, and of how many; None where none tells it."""
+    last = [(r.trial.log2_hps, r.accuracy) for r in results if _is_final(r)]
+    # A search that went on may have had another best configuration before.
+    told = [each for hps, each in last if hps == last[-1][0] and each is not None]
+    return (mean(told), len(told)) if told else None
 
 
 def _is_final(result: Result) -> bool:

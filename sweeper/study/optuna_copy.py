@@ -258,6 +258,7 @@ def _attributes(result: Result) -> dict[str, Any]:
     attributes = {name: to_json(getattr(result, name)) for name in names}
     attributes |= {"phase": trial.phase, "seed": trial.seed}
     attributes |= {"width": trial.width, "depth": trial.depth}
+    attributes |= {} if result.accuracy is None else {"accuracy": result.accuracy}
     # Choices are attributes and no parameters: Optuna keeps the list of a categorical parameter,
     # and raises once the user has made it longer.
     attributes |= {"choices": dict(trial.choices)} if trial.choices else {}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+from itertools import permutations
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,7 @@ corruptions = st.builds(
     mean_span=st.floats(1, 8),
     target=st.sampled_from(["whole", "spans"]),
     sentinels=st.just(100),
+    lengths=st.sampled_from(["uniform", "poisson"]),
 )
 
 
@@ -36,7 +38,7 @@ def made(how: Corruption, seq_len: int, batch: int, seed: int) -> tuple[Ids, Ids
     generator = np.random.default_rng(seed)
     windows = generator.integers(VOCABULARY, size=(batch, seq_len))
     draws = generator.integers(2**63, size=(batch, 2 * (seq_len + 1))).astype(np.uint64)
-    return windows, *how.corrupted(windows, how.masks(draws, seq_len), VOCABULARY)
+    return windows, *how.corrupted(windows, how.runs(draws, seq_len), VOCABULARY)
 
 
 def restored(inputs: list[int], targets: list[int]) -> list[int]:
@@ -56,7 +58,7 @@ def test_nothing_is_lost_and_rates_are_exact(how: Corruption, seq_len: int, seed
     cut, spans = how.counts(seq_len)
     assert cut == max(1, round(how.rate * seq_len))
     assert spans == max(1, min(round(cut / how.mean_span), seq_len - cut + 1))
-    assert (inputs.shape[1], targets.shape[1]) == how.lengths(seq_len)
+    assert (inputs.shape[1], targets.shape[1]) == how.sizes(seq_len)
     marks = inputs >= VOCABULARY
     assert (marks.sum(1) == spans).all() and (~marks).sum(1).tolist() == [seq_len - cut] * 5
     assert not (marks[:, 1:] & marks[:, :-1]).any()  # spans do not touch
@@ -71,14 +73,14 @@ def test_nothing_is_lost_and_rates_are_exact(how: Corruption, seq_len: int, seed
 
 def test_by_hand() -> None:
     windows = np.arange(8)[None]
-    masks = np.array([[0, 1, 1, 0, 0, 1, 0, 0]], dtype=bool)
+    runs = np.array([[1, 2, 2, 1, 2]])
     whole = Corruption(rate=3 / 8, mean_span=1.5, target="whole", sentinels=9)
     spans = Corruption(rate=3 / 8, mean_span=1.5, target="spans", sentinels=9)
-    assert [x.tolist() for x in whole.corrupted(windows, masks, 50)] == [
+    assert [x.tolist() for x in whole.corrupted(windows, runs, 50)] == [
         [[0, 50, 3, 4, 50, 6, 7]],
         [[0, 1, 2, 3, 4, 5, 6, 7]],
     ]
-    assert [x.tolist() for x in spans.corrupted(windows, masks, 50)] == [
+    assert [x.tolist() for x in spans.corrupted(windows, runs, 50)] == [
         [[0, 50, 3, 4, 51, 6, 7]],
         [[50, 1, 2, 51, 5, 52]],
     ]
@@ -89,10 +91,52 @@ def test_every_corruption_is_as_likely_as_another() -> None:
     draws = np.random.default_rng(0).integers(2**63, size=(6000, 12)).astype(np.uint64)
     for mean, places in ((2.0, 4), (1.0, 6)):
         how = Corruption(rate=0.4, mean_span=mean, target="whole", sentinels=2)
-        masks = how.masks(draws, 5)
-        _, counts = np.unique(masks, axis=0, return_counts=True)
+        _, counts = np.unique(how.runs(draws, 5), axis=0, return_counts=True)
         assert len(counts) == places
         assert np.abs(counts - 6000 / places).max() < 5 * (6000 / places) ** 0.5
+
+
+def test_a_span_of_no_token_is_a_mark_between_two() -> None:
+    how = Corruption(rate=0.5, mean_span=2, target="spans", sentinels=9, lengths="poisson")
+    found = how.corrupted(np.arange(4)[None], np.array([[1, 0, 1, 2, 0]]), 50)
+    assert [x.tolist() for x in found] == [[[0, 50, 1, 51]], [[50, 51, 2, 3, 52]]]
+
+
+def test_poisson_lengths_have_its_mean_variance_and_share_of_nothing() -> None:
+    """Given their sum: the variance of one of S numbers is (1 - 1/S) times Poisson's."""
+    seq_len, rate = 512, 0.3
+    how = Corruption(rate=rate, mean_span=3, target="whole", sentinels=2, lengths="poisson")
+    cut, spans = how.counts(seq_len)
+    draws = np.random.default_rng(0).integers(2**63, size=(400, 2 * (seq_len + 1)))
+    found = how.runs(draws.astype(np.uint64), seq_len)[:, 1::2]
+    assert (found.sum(1) == cut).all() and found.shape[1] == spans == 51
+    assert found.mean() == pytest.approx(3, rel=0.01)
+    assert found.var() == pytest.approx(cut / spans * (1 - 1 / spans), rel=0.03)
+    drawn = np.random.default_rng(1).poisson(3, size=found.size)
+    for length in range(8):
+        assert (found == length).mean() == pytest.approx((drawn == length).mean(), abs=0.01)
+
+
+def test_sentences_come_in_random_order_and_whole() -> None:
+    """Ends are 9; of two in a row the second ends the sentence."""
+    how = Corruption(rate=0.3, mean_span=3, target="whole", sentinels=2, sentence_ends=(9,))
+    window = np.array([1, 2, 9, 3, 9, 9, 4, 5])
+    sentences = {(1, 2, 9), (3, 9, 9), (4, 5)}
+    draws = np.random.default_rng(0).integers(2**63, size=(3000, 8)).astype(np.uint64)
+    found = how.permuted(np.tile(window, (3000, 1)), draws)
+    orders, counts = np.unique(found, axis=0, return_counts=True)
+    expected = {sum(order, ()) for order in permutations(sentences)}
+    assert set(map(tuple, orders.tolist())) == expected
+    assert np.abs(counts - 500).max() < 5 * 500**0.5
+
+
+def test_what_is_written_is_the_text_in_its_order(tmp_path: Path) -> None:
+    made, plain = (spanned(tmp_path, sentence_ends=ends) for ends in ((3, 4), ()))
+    inputs, targets = made.batch(0, 0, 4, 40)
+    assert np.array_equal(targets, made.tokens.batch(0, 0, 4, 40)[0])
+    assert not np.array_equal(inputs, plain.batch(0, 0, 4, 40)[0])
+    kept, before = (np.sort(x[x < 32]) for x in (inputs, targets))
+    assert len(kept) == 4 * 28 and set(kept) <= set(before)
 
 
 def spanned(folder: Path, **changed: Any) -> SpanCorpus:
@@ -127,6 +171,8 @@ def test_the_identity_tells_corruptions_apart_and_sources_alike(tmp_path: Path) 
     one = spanned(tmp_path).identity()
     assert one == spanned(tmp_path, sentinels=7).identity()  # a mask is all it has
     others = [{"rate": 0.15}, {"mean_span": 2.0}, {"target": "spans"}]
+    others += [{"lengths": "poisson"}, {"sentence_ends": (3,)}]
+    assert {"lengths", "sentence_ends"}.isdisjoint(one["spans"])  # old trials keep their keys
     assert all(one != spanned(tmp_path, **changed).identity() for changed in others)
     assert one["classes"] == 32 + 1 + 1
     assert spanned(tmp_path, target="spans").classes == 32 + 100 + 1
@@ -146,6 +192,9 @@ def test_any_text_or_tokens(path: str | None, source: type) -> None:
         ({"rate": 1.0}, "rate"),
         ({"mean_span": 0.5}, "mean_span"),
         ({"target": "both"}, "target"),
+        ({"lengths": "normal"}, "lengths"),
+        ({"sentence_ends": (46,), "target": "spans"}, "sentence_ends"),
+        ({"sentence_ends": (-1,)}, "sentence_ends[0]"),
         ({"sentinels": 1}, "sentinels"),
         ({"heldout": 0.0}, "heldout"),
         ({"path": ""}, "path"),

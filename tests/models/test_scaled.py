@@ -7,10 +7,12 @@ from math import sqrt
 
 import pytest
 import torch
+import torch.nn.functional as F
 import unit_scaling.functional as U
 from torch import Tensor, nn
 from torch.func import functional_call, vmap
 
+from sweeper.errors import ConfigError
 from sweeper.models.scaled import (
     Attention,
     CrossEntropy,
@@ -161,10 +163,14 @@ def test_cross_entropy(alpha: float) -> None:
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning:torch")
 @pytest.mark.parametrize("unit", [False, True])
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
 @pytest.mark.parametrize("trials", [None, 3])
-def test_the_compiled_cross_entropy_is_the_plain_one(trials: int | None, unit: bool) -> None:
+def test_the_compiled_cross_entropy_is_the_plain_one(
+    trials: int | None, smoothing: float, unit: bool
+) -> None:
     """Compiled it is written in another way, alone and batched."""
-    block, stack = CrossEntropy(10, unit=unit), () if trials is None else (trials,)
+    block = CrossEntropy(10, unit=unit, smoothing=smoothing)
+    stack = () if trials is None else (trials,)
     fill(block, logit=1.7)
     targets = torch.randint(10, (*stack, 2, 7), generator=torch.Generator().manual_seed(0))
     (x, x2) = twin(*stack, 2, 7, 10)
@@ -175,6 +181,24 @@ def test_the_compiled_cross_entropy_is_the_plain_one(trials: int | None, unit: b
         torch.autograd.grad(y.sum(), z) for y, z in ((actual, x), (plain, x2))
     )
     torch.testing.assert_close(gradient, expected, rtol=1e-12, atol=1e-12)
+
+
+def test_smoothed_targets_are_torch_s_in_training_alone() -> None:
+    (x, x2), targets = twin(4, 10), torch.tensor([0, 3, 9, 1])
+    block = CrossEntropy(10, smoothing=0.1).double()
+    assert_same(block(x, targets), F.cross_entropy(x2, targets, label_smoothing=0.1), [(x, x2)])
+    torch.testing.assert_close(block.eval()(x, targets), F.cross_entropy(x, targets))
+    unit = CrossEntropy(10, unit=True, smoothing=0.1)
+    x = torch.zeros(4, 10, requires_grad=True)
+    (gradient,) = torch.autograd.grad(unit(x, targets), x)
+    assert float(gradient.pow(2).mean()) == pytest.approx(1)  # as unit scaling has it
+
+
+@pytest.mark.parametrize("smoothing", [-0.1, 1.0])
+def test_smoothing_that_leaves_no_target_is_refused(smoothing: float) -> None:
+    with pytest.raises(ConfigError) as caught:
+        CrossEntropy(10, smoothing=smoothing)
+    assert caught.value.key == "label_smoothing"
 
 
 def test_without_unit_the_blocks_are_the_ordinary_ones() -> None:

@@ -7,12 +7,23 @@ from typing import Any
 
 import pytest
 import torch
+from torch.func import functional_call
 
 from sweeper.classifier.classify import scaled_ops, specs_between
+from sweeper.engine.batched import BatchedRun, BatchedTrials
+from sweeper.engine.train import train
 from sweeper.errors import ConfigError
 from sweeper.models.vit import ViT, normalized, patches
+from sweeper.records import from_json, to_json
+from sweeper.trial import Result
 from tests.engine.tiny_trials import TWO_PARAMETERIZATIONS
-from tests.models.arrays import assert_batched_equals_alone, assert_it_learns, assert_unit_scale
+from tests.models.arrays import (
+    assert_batched_equals_alone,
+    assert_it_learns,
+    assert_unit_scale,
+    images,
+    trials,
+)
 
 MODEL = {"_target_": "sweeper.models.vit.ViT", "head_size": 8}
 
@@ -41,11 +52,56 @@ def test_it_learns(parameterization: str, tmp_path: Path) -> None:
 
 
 def test_the_paper_s_model_has_86_million_parameters() -> None:
-    """768 x 768 + 196 x 768 + 768^2 x (4 + 2 x 4) x 12 + 768 x 1000, without the head's bias."""
+    """768 x 768 + 196 x 768 + 768^2 x (4 + 2 x 4) x 12 + 768 x 1000 + 1000."""
+    sizes: dict[str, Any] = {"classes": 1000, "input_shape": (3, 224, 224), "head_size": 64}
     with torch.device("meta"):
-        model = made(768, 12, classes=1000, input_shape=(3, 224, 224), patch_size=16, head_size=64)
+        model = made(768, 12, patch_size=16, head_bias=True, **sizes)
     count = sum(parameter.numel() for parameter in model.parameters())
-    assert count == 768 * 768 + 196 * 768 + 768**2 * 12 * 12 + 768 * 1000
+    assert count == 768 * 768 + 196 * 768 + 768**2 * 12 * 12 + 768 * 1000 + 1000
+
+
+def test_the_head_s_bias_is_added_to_the_logits() -> None:
+    model, image = drawn(head_bias=True), torch.randn(2, 8, 8)
+    out = model(image)
+    assert model.head_bias is not None
+    model.head_bias.data += torch.arange(10.0)
+    torch.testing.assert_close(model(image), out + torch.arange(10.0))
+
+
+def test_unit_scale_of_the_head_s_bias() -> None:
+    """Its gradient is of order 1 at any batch, and so independent of it."""
+    for batch in (16, 256):
+        torch.manual_seed(0)
+        model = made(64, unit=True, head_bias=True)
+        for parameter in model.parameters():
+            torch.nn.init.normal_(parameter)
+        torch.nn.init.zeros_(model.head_bias)  # type: ignore[arg-type]
+        model.head.multiplier.fill_(1 / 64)
+        model(torch.randn(batch, 8, 8), torch.randint(10, (batch,))).backward()
+        assert model.head_bias is not None and model.head_bias.grad is not None
+        assert 0.4 < float(model.head_bias.grad.pow(2).mean().sqrt()) < 2.5
+
+
+@pytest.mark.parametrize("parameterization", ["mup", "umup"])
+def test_top_1_accuracy_is_what_the_logits_say(parameterization: str, tmp_path: Path) -> None:
+    data = images(tmp_path)
+    made = trials(parameterization, MODEL, data, steps=40, batch_size=20)
+    run = BatchedRun(BatchedTrials(trials=tuple(made), corpus=data))
+    for _ in range(40):
+        run.step()
+    _, found = run.heldout()
+    assert found is not None and found.shape == (len(made),)
+    model = run.program.model
+    for i in range(len(made)):
+        tensors = {name: value[i] for name, value in {**run.params, **run.buffers}.items()}
+        hits = []
+        for x, y in data.heldout(20, 1, 2):
+            logits = functional_call(model, tensors, (torch.from_numpy(x).double(),))
+            hits += (logits.argmax(-1).numpy() == y).tolist()
+        assert float(found[i]) == pytest.approx(sum(hits) / len(hits))
+    result = train(BatchedTrials(trials=tuple(made), corpus=data))[0]
+    assert result.accuracy == pytest.approx(float(found[0]))
+    assert from_json(Result, to_json(result)) == result
 
 
 def test_patches_are_squares_in_reading_order() -> None:

@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 from math import log2
+from typing import Any
 
 import pytest
+import torch
 
 from sweeper.classifier.classify import specs_between
 from sweeper.errors import ConfigError
 from sweeper.models.llama import Llama
+from sweeper.models.vit import ViT
 from sweeper.registry import build_plugin
 from sweeper.scaling.effective_theory import EffectiveTheory
-from sweeper.scaling.relative import MuP
-from sweeper.scaling.spec import ParamScale, ParamSpec, Role, Update
+from sweeper.scaling.gamma import constants_of, named_by_user
+from sweeper.scaling.relative import Adjusted, MuP
+from sweeper.scaling.spec import ParamScale, ParamSpec, Role, ScaledOp, Update
+from tests.refusals import refused
 
 ONE = {"eta": 1.0}
 N, PATCH, OUT, M = 768, 588, 1000, 4
@@ -40,7 +45,7 @@ PARTS = {
 PARTS["patch"] = PARTS["patch"].__class__(**PARTS["patch"].__dict__ | {"lookup": False})
 
 
-def scales(update: Update, **fields: float) -> dict[str, ParamScale]:
+def scales(update: Update, **fields: float | None) -> dict[str, ParamScale]:
     return {n: EffectiveTheory(**fields).scale(p, ONE, update) for n, p in PARTS.items()}  # type: ignore[arg-type]
 
 
@@ -84,6 +89,90 @@ def test_initialization(s: float) -> None:
     }  # fmt: skip
     found = scales(Update.SIGN, s=s)
     assert {n: x.init_std**2 for n, x in found.items()} == pytest.approx(expected, rel=1e-12)
+
+
+def test_one_rate_is_what_the_strategies_are_compared_with() -> None:
+    """The initialization of s = 0, factors of 1, and under any optimizer."""
+    for update in Update:
+        found = scales(update, s=None)
+        assert {scale.lr for scale in found.values()} == {1.0}
+        assert {scale.eps for scale in found.values()} == {1.0}
+    expected, found = scales(Update.SIGN, s=0.0), scales(Update.SIGN, s=None)
+    assert {n: x.init_std for n, x in found.items()} == {n: x.init_std for n, x in expected.items()}
+
+
+def test_a_tied_output_is_rescaled_but_under_one_rate() -> None:
+    """Footnote 8 and Table II 2 E."""
+    geometry = {"fan_in": N, "built_in": 2.0}
+    op = ScaledOp(name="", kind="tied_readout", geometry=geometry)
+    for s, rescale in ((None, 1.0), (0.0, N**-0.5), (1.0, 1 / N)):
+        assert EffectiveTheory(s=s).tied_output(op, ONE) == pytest.approx(rescale / 2)
+
+
+CONSTANTS = {
+    "position.weight": 0.02**2,
+    "layers.*.attention.qkv.weight": 1 / 2,
+    "layers.*.attention.out.weight": 1 / 3,
+    "layers.*.ffn.up.weight": 2 / 5,
+    "layers.*.ffn.down.weight": 8 / 5,
+}
+"""II.1.C; C of patches and head is 1."""
+
+
+def test_the_vision_transformer_begins_and_steps_as_in_the_paper_s_table() -> None:
+    """II.1.C, and Table II 1 E, neural-tangent: the numbers at n = n_patch = 768, 1000 classes."""
+
+    def build(width: int, depth: int) -> ViT:
+        sizes: dict[str, Any] = {"classes": 1000, "input_shape": (3, 32, 32), "head_size": 64}
+        return ViT(width=width, depth=depth, patch_size=16, head_bias=True, **sizes)
+
+    theory = EffectiveTheory(s=0.0, constants=CONSTANTS, decay="scaled")
+    specs = named_by_user(tuple(specs_between(build, base=(64, 2), target=(N, 2))), theory)
+    found = {spec.name: theory.scale(spec, {"eta": 2.0}) for spec in specs}
+    table = {
+        "patch.weight": (768**-0.5, 768**-1 * N**-0.5),
+        "position.weight": (0.02, N**-0.5),
+        "layers.1.attention.qkv.weight": ((1 / 2 / N) ** 0.5, N**-1.5),
+        "layers.0.attention.out.weight": ((1 / 3 / N) ** 0.5, N**-1.5),
+        "layers.0.ffn.up.weight": ((2 / 5 / N) ** 0.5, N**-1.5),
+        "layers.0.ffn.down.weight": ((8 / 5 / (4 * N)) ** 0.5, N**-1.5),
+        "head.weight": (N**-0.5, N**-1 * 1000**-0.5),
+        "head_bias": (None, 1000**-0.5),
+    }
+    for name, (std, lr) in table.items():
+        assert found[name].lr == pytest.approx(lr, rel=1e-12), name
+        if std is not None:
+            assert found[name].init_std == pytest.approx(std, rel=1e-12), name
+        # The share that a step removes is eta's alone; the head's bias has none (II.1.D).
+        assert found[name].weight_decay == (0.0 if name == "head_bias" else 2.0)
+
+
+def test_patches_are_not_divided_by_their_root_twice() -> None:
+    """(1.37) and (1.38): what patches become is of order 1, whatever their size."""
+    torch.manual_seed(0)
+    for size in (2, 8):
+        model = ViT(width=256, depth=1, classes=4, input_shape=(8, 8), patch_size=size)
+        torch.nn.init.normal_(model.patch.weight, std=size**-1.0)
+        out = model.patch(torch.randn(1000, size**2))
+        assert float(out.detach().pow(2).mean()) == pytest.approx(1, rel=0.2)
+
+
+@pytest.mark.parametrize(
+    ("constants", "key", "value"),
+    [
+        ({"position.weight": -1.0}, "constants.position.weight", -1.0),
+        ({"position.weight": "x"}, "constants.position.weight", "x"),
+        ({"positions.*": 0.5}, "constants.positions.*", "positions.*"),
+        ({"layers.*": 0.5, "*.qkv.weight": 1.0}, "constants.*.qkv.weight", "*.qkv.weight"),
+    ],
+)
+def test_what_is_no_constant_is_refused(constants: dict[str, Any], key: str, value: object) -> None:
+    def build(width: int, depth: int) -> ViT:
+        return ViT(width=width, depth=depth, classes=4, input_shape=(8, 8))
+
+    with refused(key, value):
+        theory = EffectiveTheory(constants=constants)
+        named_by_user(tuple(specs_between(build, base=(16, 1), target=(32, 1))), theory)
 
 
 def test_the_authors_optimum() -> None:
@@ -164,3 +253,9 @@ def test_what_the_theory_is_not_of_is_refused() -> None:
     with pytest.raises(ConfigError) as caught:
         EffectiveTheory().scale(PARTS["qkv"], ONE, Update.ORTHOGONAL)
     assert (caught.value.key, caught.value.value) == ("s", 0.5)
+
+
+def test_a_diagnosis_keeps_the_constants() -> None:
+    """What it changes above the base begins as what is diagnosed."""
+    inner = {"_target_": "sweeper.scaling.effective_theory.EffectiveTheory", "constants": CONSTANTS}
+    assert constants_of(Adjusted(parameterization=inner)) == CONSTANTS

@@ -83,7 +83,7 @@ def trained(
     run = BatchedRun(
         BatchedTrials(trials=(Trial(spec=spec_of(made), log2_hps=hps),), corpus=corpus(folder))
     )
-    rows = torch.stack([*(run.step() for _ in range(STEPS)), run.heldout()])
+    rows = torch.stack([*(run.step() for _ in range(STEPS)), run.heldout()[0]])
     assert float(rows[-6:].mean()) < float(rows[:3].mean()), "a run that learns says more"
     return rows
 

@@ -50,6 +50,7 @@ class TensorBoard:
         hps = dict(trial.values) | {"width": trial.width, "depth": trial.depth, "seed": trial.seed}
         scalars = [(step, {"loss": loss}) for step, loss in loss_curve(result)]
         last = {"objective": result.objective, "heldout": result.heldout, "seconds": result.seconds}
+        last |= {} if result.accuracy is None else {"accuracy": result.accuracy}
         scalars.append((result.steps, last))
         # TensorBoard joins all event files of a folder into one run: an older outcome must go. By
         # any phase: a trial that two phases share keeps the phase that trained it last.

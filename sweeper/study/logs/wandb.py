@@ -92,6 +92,8 @@ class WandB:
                 run.log({"loss": loss}, step=step)
             names = ("objective", "heldout", "status", "seconds", "steps", "error", "device")
             run.summary.update({name: getattr(result, name) for name in names})
+            if result.accuracy is not None:
+                run.summary.update({"accuracy": result.accuracy})
 
         trial = result.trial
         config = {

@@ -1,0 +1,190 @@
+"""Dropout: its expectation, and the same masks in a batch, alone and after a resumption."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch.func import functional_call, vmap
+
+from sweeper.engine.batched import BatchedRun, BatchedTrials
+from sweeper.engine.program import Program
+from sweeper.engine.train import train
+from sweeper.errors import ConfigError
+from sweeper.models.scaled import Attention, Dropout, dropout_of
+from sweeper.trial import Trial
+from tests.engine.tiny_trials import corpus, points, tree
+from tests.models.arrays import images, trials
+from tests.specs import spec_of
+
+P = 0.3
+
+
+def driven(place: int = 0) -> Dropout:
+    """As the engine has it."""
+    module = Dropout(P)
+    module.place = place
+    return module
+
+
+def masked(module: Dropout, seed: int, *shape: int) -> torch.Tensor:
+    x = torch.ones(shape)
+    out: torch.Tensor = functional_call(module, {"seed": torch.tensor(seed)}, (x,))
+    return out
+
+
+def test_the_expectation_is_the_input_and_the_share_is_p() -> None:
+    """Binomial: a mean over n entries is off by (p (1 - p) / n)^1/2, five times that at most."""
+    module, n = driven(), 100_000
+    for seed in (0, 1, 2**62 + 5):
+        y = masked(module, seed, 1000, 100)
+        assert y.unique().tolist() == [0.0, pytest.approx(1 / (1 - P))]
+        error = 5 * (P / (1 - P) / n) ** 0.5
+        assert float(y.mean()) == pytest.approx(1, abs=error)
+        dropped = (y == 0).double()
+        for axis, count in ((0, 1000), (1, 100)):
+            spread = float(dropped.mean(axis).std())
+            assert spread == pytest.approx((P * (1 - P) / count) ** 0.5, rel=0.35)
+
+
+def test_masks_of_steps_places_and_neighbours_are_independent() -> None:
+    """Both drop an entry in p^2 of the cases."""
+    one = masked(driven(), 7, 400, 250) == 0
+    both = {
+        "another seed": masked(driven(), 8, 400, 250) == 0,
+        "a far seed": masked(driven(), 7 + 2**40, 400, 250) == 0,
+        "another place": masked(driven(1), 7, 400, 250) == 0,
+        "the next entry": one.flatten().roll(1).view(400, 250),
+        "the next row": one.roll(1, 0),
+    }
+    for name, other in both.items():
+        error = 5 * (P**2 * (1 - P**2) / one.numel()) ** 0.5
+        assert float((one & other).double().mean()) == pytest.approx(P**2, abs=error), name
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning:torch")
+def test_mapped_and_compiled_masks_are_those_of_the_seed_alone() -> None:
+    module, seeds = driven(), torch.tensor([3, 4, 3])
+    x = torch.ones(3, 5, 8)
+
+    def mapped(x: torch.Tensor, seed: torch.Tensor) -> torch.Tensor:
+        out: torch.Tensor = functional_call(module, {"seed": seed}, (x,))
+        return out
+
+    together = vmap(mapped)(x, seeds)
+    assert torch.equal(together[0], together[2]) and not torch.equal(together[0], together[1])
+    assert all(
+        torch.equal(row, masked(module, int(s), 5, 8))
+        for row, s in zip(together, seeds, strict=True)
+    )
+    assert torch.equal(torch.compile(vmap(mapped), backend="aot_eager")(x, seeds), together)
+
+
+def test_outside_of_training_it_does_nothing_and_outside_of_the_engine_it_is_torch_s() -> None:
+    x = torch.randn(4, 8)
+    assert dropout_of(0) is None
+    assert torch.equal(driven().eval()(x), x)
+    torch.manual_seed(0)
+    expected = torch.nn.functional.dropout(x, P)
+    torch.manual_seed(0)
+    assert torch.equal(Dropout(P)(x), expected)
+
+
+@pytest.mark.parametrize("p", [-0.1, 1.0, float("nan")])
+def test_a_share_that_is_none_is_refused(p: float) -> None:
+    with pytest.raises(ConfigError) as caught:
+        dropout_of(p, "attention_dropout")
+    assert caught.value.key == "attention_dropout"
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_attention_s_is_the_fused_kernel_s_on_average(causal: bool) -> None:
+    torch.manual_seed(0)
+    q, k, v = torch.randn(3, 2, 2, 6, 4, dtype=torch.float64)
+    plain = Attention(4, 6, causal=causal)
+    with_dropout = Attention(4, 6, causal=causal, dropout=driven())
+    torch.testing.assert_close(with_dropout.eval()(q, k, v), plain(q, k, v))
+    with_dropout.train()
+
+    def one(seed: torch.Tensor) -> torch.Tensor:
+        out: torch.Tensor = functional_call(with_dropout, {"dropout.seed": seed}, (q, k, v))
+        return out
+
+    several = vmap(one)(torch.arange(4000))
+    error = several.std(0) / 4000**0.5
+    assert bool(((several.mean(0) - plain(q, k, v)).abs() <= 5 * error + 1e-12).all())
+
+
+MODELS: dict[str, dict[str, Any]] = {
+    "llama": {"dropout": P},
+    "moe": {"dropout": P, "experts": 4, "balance": 0.0},
+}
+
+
+def decoders(name: str) -> tuple[Trial, ...]:
+    made = tree("mup", steps=6)
+    target = {"llama": "sweeper.models.llama.Llama", "moe": "sweeper.models.moe.MoE"}[name]
+    made["model"] = made["model"] | {"_target_": target} | MODELS[name]
+    spec = spec_of(made)
+    return tuple(Trial(spec=spec, log2_hps=p, seed=i % 2) for i, p in enumerate(points("mup")))
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_decoders_train_in_a_batch_as_alone(name: str, tmp_path: Path) -> None:
+    made, data = decoders(name), corpus(tmp_path)
+    run = BatchedRun(BatchedTrials(trials=made, corpus=data))
+    assert run.program.seeds, "its seeds are the engine's"
+    together = train(BatchedTrials(trials=made, corpus=data))
+    assert not run.program.unsupported, "it is mapped, and no trial waits for another"
+    for one, batched in zip(made, together, strict=True):
+        single = train(BatchedTrials(trials=(one,), corpus=data))[0]
+        assert batched.objective == pytest.approx(single.objective, rel=1e-10)
+        assert batched.heldout == pytest.approx(single.heldout, rel=1e-10)
+
+
+@pytest.mark.parametrize("name", ["vit", "mlp"])
+def test_classifiers_train_in_a_batch_as_alone(name: str, tmp_path: Path) -> None:
+    model: dict[str, Any] = {
+        "vit": {"_target_": "sweeper.models.vit.ViT", "head_size": 8, "attention_dropout": P},
+        "mlp": {"_target_": "sweeper.models.mlp.MLP"},
+    }[name]
+    data = images(tmp_path)
+    made = trials("mup", model | {"dropout": P, "label_smoothing": 0.1}, data, steps=6)
+    together = train(BatchedTrials(trials=tuple(made), corpus=data))
+    for one, batched in zip(made, together, strict=True):
+        single = train(BatchedTrials(trials=(one,), corpus=data))[0]
+        assert batched.objective == pytest.approx(single.objective, rel=1e-10)
+        assert batched.accuracy == single.accuracy is not None
+
+
+def test_steps_and_seeds_have_masks_of_their_own(tmp_path: Path) -> None:
+    made, data = decoders("llama"), corpus(tmp_path)
+    run, seen = BatchedRun(BatchedTrials(trials=made, corpus=data)), set[int]()
+    name = run.program.seeds[0]
+    for _ in range(3):
+        run.step()
+        seen |= set(run.buffers[name].tolist())
+    assert len(seen) == 3 * 2, "two seeds among three trials, three steps"
+
+
+def test_off_it_adds_no_module(tmp_path: Path) -> None:
+    made = tree("mup")
+    plain, with_zero = (
+        spec_of(made | {"model": made["model"] | more}) for more in ({}, {"dropout": 0.0})
+    )
+    programs = [
+        BatchedRun(
+            BatchedTrials(
+                trials=(Trial(spec=spec, log2_hps=points("mup")[0]),), corpus=corpus(tmp_path)
+            )
+        ).program
+        for spec in (plain, with_zero)
+    ]
+    first, second = (names_in(program) for program in programs)
+    assert first == second and not programs[1].seeds
+
+
+def names_in(program: Program) -> list[str]:
+    return [name for name, _ in program.model.named_modules()]
