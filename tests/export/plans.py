@@ -16,16 +16,26 @@ from tests.toy_models import TOKENS, NanoDecoder
 
 MUP = {"name": "mup", "depth": "none"}
 COMPLETEP = {"name": "mup", "depth": "completep", "decay": "scaled"}
-PARAMETERIZATIONS: dict[str, Any] = {"mup": MUP, "umup": "umup", "completep": COMPLETEP}
+UMUP = {"name": "umup", "groups": {"first": "h.0.*"}}
+PARAMETERIZATIONS: dict[str, Any] = {"mup": MUP, "umup": UMUP, "completep": COMPLETEP}
 OPTIMIZERS = ("adamw", "lion")
 OPTIONS: dict[str, dict[str, Any]] = {"hf": {"family": "granite"}}
 """Options that an exporter does not do without here."""
 HPS = {
     "mup": {"eta": 2.0**-7, "eta_emb": 4.0, "alpha_emb": 3.0, "alpha_output": 2.0},
-    "umup": {"eta": 1.0, "alpha_attn": 2.0, "alpha_loss_softmax": 0.5},
+    "umup": {
+        "eta": 1.0,
+        "alpha_attn": 2.0,
+        "alpha_loss_softmax": 0.5,
+        "eta_emb": 4.0,
+        "gamma_hidden": 2.0,
+        "gamma_readout": 0.25,
+        "gamma_norm": 1.5,
+        "gamma_first": 8.0,
+    },
     "completep": {"eta": 2.0**-7, "alpha_attn": 0.5},
 }
-"""Values under which few factors are 1."""
+"""Values under which few factors are 1; u-muP's have gammas, one of a group of parameters."""
 
 
 @cache

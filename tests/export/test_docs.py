@@ -34,7 +34,10 @@ def found() -> list[str]:
     """A row a name: "no" where muP or CompleteP lacks it, "u-muP" where that alone does."""
     plain = [plan("mup"), plan("completep"), plan("mup", "lion"), frozen()]
     lacks = {to: {name for one in plain for name in missing(one, to)} for to in EXPORTERS}
-    unit = {to: set(missing(plan("umup"), to)) for to in EXPORTERS}
+    base, target = {"n_embd": 32, "n_layer": 2}, {"n_embd": 128, "n_layer": 4}
+    hps = {"eta": 1.0, "alpha_attn": 2.0, "alpha_loss_softmax": 0.5}  # a table without gammas
+    umup = sweeper.plan_for(NanoDecoder, base, target, "umup", hps, inputs=TOKENS)
+    unit = {to: set(missing(umup, to)) for to in EXPORTERS}
     lines = ["| | " + " | ".join(f"`{to}`" for to in EXPORTERS) + " |"]
     lines.append("|---" * (len(EXPORTERS) + 1) + "|")
     for name in NAMES:

@@ -1,0 +1,116 @@
+"""Gammas in exported files: by hand what they multiply, and what is said where they cannot be."""
+
+from __future__ import annotations
+
+from functools import cache
+
+import pytest
+
+import sweeper
+from sweeper.export.compare import lacking
+from sweeper.export.exporter import EXPORTERS, build_exporter, is_table
+from sweeper.export.groups import rows
+from sweeper.export.megatron import Megatron
+from sweeper.plan.plan import TransferPlan
+from tests.export.plans import HPS, OPTIONS, UMUP, plan
+from tests.export.test_megatron import flags
+from tests.toy_models import TOKENS, NanoDecoder
+
+GAMMAS = ("eta_emb", "gamma_hidden", "gamma_readout", "gamma_norm", "gamma_first")
+FIRST, HIDDEN, NORM = 8.0, 2.0, 1.5
+PRODUCTS = {
+    "wte.weight": 4.0,
+    "wpe.weight": 4.0,
+    "h.0.qkv.weight": HIDDEN * FIRST,
+    "h.0.qkv.bias": FIRST,
+    "h.0.norm.weight": NORM * FIRST,
+    "h.0.norm.bias": FIRST,
+    "h.1.down.weight": HIDDEN,
+    "h.3.norm.weight": NORM,
+    "h.3.norm.bias": 1.0,
+    "lm_head.weight": 0.25,
+}
+"""What each parameter's rate has, by the groups that it is in."""
+
+
+@cache
+def planned(name: str, *gammas: str) -> TransferPlan:
+    """From width 32 to 128, with some of the gammas of `plans.HPS`."""
+    bare = {key: value for key, value in HPS["umup"].items() if key not in GAMMAS}
+    hps = bare if name == "umup" else {"eta": 2.0**-7}
+    chosen = {key: HPS["umup"][key] for key in gammas}
+    groups = {"groups": UMUP["groups"]} if "gamma_first" in gammas else {}
+    base, target = {"n_embd": 32, "n_layer": 2}, {"n_embd": 128, "n_layer": 4}
+    rules = {"name": name, **({"depth": "none"} if name == "mup" else {}), **groups}
+    optimizer = {"name": "adamw", "weight_decay": 0.0}
+    return sweeper.plan_for(
+        NanoDecoder, base, target, rules, hps | chosen, optimizer=optimizer, inputs=TOKENS
+    )
+
+
+def rates(plan: TransferPlan) -> dict[str, float]:
+    return {one.name: one.lr for one in plan.absorbed()}
+
+
+@pytest.mark.parametrize("name", ["mup", "umup"])
+def test_a_plan_s_rates_have_their_product(name: str) -> None:
+    bare, tuned = rates(planned(name)), rates(planned(name, *GAMMAS))
+    for parameter, product in PRODUCTS.items():
+        assert tuned[parameter] == pytest.approx(product * bare[parameter], rel=1e-12), parameter
+
+
+@pytest.mark.parametrize("to", EXPORTERS)
+def test_every_trainer_trains_with_them_or_is_said_not_to(to: str) -> None:
+    """By the exporter's own account of its trainer, which its other tests hold to the trainer."""
+    exporter, whole = build_exporter(to, OPTIONS.get(to, {})), plan("umup")
+    said = {
+        (lack.name, difference.asked)
+        for lack in lacking(whole, exporter)
+        for difference in lack.differences
+    }
+    asked, silent = rates(whole), []
+    for parameter in whole.parameters:
+        setting = exporter.setting(whole, parameter)
+        # A multiplier that stays in the forward pass is no part of the rate that is compared.
+        lr = asked[parameter.name] / setting.forward
+        if setting.lr != pytest.approx(lr, rel=1e-9):
+            key = "embedding" if is_table(parameter) else parameter.role
+            if not any(name == f"{key}_lr" for name, _ in said):
+                silent.append(parameter.name)
+    assert not silent
+
+
+def test_trainers_with_groups_by_name_keep_a_layer_s_own_rate() -> None:
+    """The first layer is a row of its own beside those of all others."""
+    found = {name: row for row in rows(plan("umup")) for name in row.names}
+    assert found["h.0.qkv.weight"].patterns != found["h.1.qkv.weight"].patterns
+    assert found["h.0.qkv.weight"].lr == pytest.approx(FIRST * found["h.1.qkv.weight"].lr)
+    assert found["h.1.qkv.weight"] == found["h.3.qkv.weight"]
+
+
+@pytest.mark.parametrize("name", ["mup", "umup"])
+def test_megatron_s_rate_has_the_hidden_gamma(name: str) -> None:
+    """Its one rate is that of hidden matrices times m; embeddings and head have the same flag."""
+    bare, tuned = planned(name), planned(name, "gamma_hidden")
+    assert float(flags(tuned)["lr"]) == pytest.approx(HIDDEN * float(flags(bare)["lr"]))
+    first = next(p for p in tuned.parameters if p.name == "h.0.qkv.weight")
+    assert (first.gamma, first.lr_exponent) == (HIDDEN, 1.0 if name == "mup" else 0.5)
+
+
+def test_megatron_says_what_it_cannot_train() -> None:
+    """Under muP alone: u-muP's own rates of embeddings and head are not Megatron's anyway."""
+    exporter = Megatron()
+    assert not {lack.name for lack in lacking(planned("mup"), exporter)} & {
+        "hidden_lr",
+        "embedding_lr",
+        "readout_lr",
+    }
+    for gamma, lacks in (
+        ("gamma_hidden", {"embedding_lr", "readout_lr", "vector_lr"}),
+        ("eta_emb", {"embedding_lr"}),
+        ("gamma_readout", {"readout_lr"}),
+        ("gamma_first", {"hidden_lr", "vector_lr"}),
+    ):
+        found = {lack.name for lack in lacking(planned("mup", gamma), exporter)}
+        rates = {name for name in found if name.endswith("_lr")}
+        assert lacks <= rates, gamma
