@@ -35,7 +35,7 @@ demo: setup ## Tune at width 16, transfer to width 64, validate it: a minute or 
 # Collected once beforehand, or each worker would rewrite every test's asserts for itself.
 test: setup ## Run the tests.
 	@test -d tests/__pycache__ || $(BIN)/pytest -q --collect-only >/dev/null
-	$(BIN)/pytest -n 5 --dist worksteal -rs
+	$(BIN)/pytest -n 4 --dist worksteal -rs
 
 coverage: setup ## Run the tests and report coverage; slower.
 	$(BIN)/pytest -n 2 --cov --cov-report=term:skip-covered

@@ -77,6 +77,7 @@ def test_what_is_compiled_afterwards_computes_again(traffic: ModuleType) -> None
     assert torch.equal(torch.compile(lambda x: 2 * x)(x), 2 * x)
 
 
+@pytest.mark.long
 def test_the_budget_holds(
     traffic: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

@@ -31,13 +31,19 @@ from sweeper.errors import ConfigError, SweeperError
 class Reading(NamedTuple):
     """A step, None where the source tells none, the loss there, and the text that says so.
 
-    `words` are the last two words before the loss: two kinds of lines differ in them.
+    `at` is where the loss stands in the line.
     """
 
     step: int | None
     loss: float
     line: str = ""
-    words: str = ""
+    at: int = 0
+
+    @property
+    def words(self) -> str:
+        """The last two words before the loss: two kinds of lines differ in them."""
+        before = self.line[max(0, self.at - 100) : self.at]
+        return " ".join(re.sub(r"\d+", "#", word) for word in _WORD.findall(before)[-2:])
 
 
 CHUNK = 1 << 22
@@ -216,9 +222,7 @@ class Log:
         loss, step = as_number(groups["loss"]), as_step(groups.get("step"))
         if loss is None or (step is None and groups.get("step") is not None):
             return None
-        before = line[max(0, match.start("loss") - 100) : match.start("loss")]
-        words = " ".join(re.sub(r"\d+", "#", word) for word in _WORD.findall(before)[-2:])
-        return Reading(step, loss, line, words)
+        return Reading(step, loss, line, match.start("loss"))
 
     @contextmanager
     def _limited(self) -> Iterator[Callable[[str], None]]:

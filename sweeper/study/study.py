@@ -62,6 +62,7 @@ class Study:
         self._results: dict[str, Result] = {}
         self._lines: dict[str, int] = {}
         self._file: Path | None = None
+        self._size = 0
         self._copy = copy
 
     @classmethod
@@ -168,6 +169,10 @@ class Study:
             return
         check_held(self.folder)
         data = b"".join(map(_to_line, new.values()))
+        if lost := self._lost_files():
+            # Somebody removed or cut what was recorded; it is all in memory, and written again.
+            data = b"".join(map(_to_line, (self._results | new).values()))
+            self._file = None
         # The file first, Optuna's copy last: what is in the copy is always in the record.
         path = self._file or _next_file(self.folder / "results")
         self._file = None  # a failed write may leave a part of a line: the next one starts a file
@@ -178,10 +183,28 @@ class Study:
                 f"cannot record a result in {path}: {error.strerror or error}. What was recorded "
                 "before is safe: make room or give access, then run the same command again"
             ) from error
-        self._file = path
-        self._lines[path.name] = self._lines.get(path.name, 0) + len(new)
+        self._file, self._size = path, path.stat().st_size
         self._results |= new
+        self._lines[path.name] = self._lines.get(path.name, 0) + len(new)
+        if lost:
+            self._lines = {path.name: len(self._results)}
+            for old in {*lost} - {path}:
+                old.unlink(missing_ok=True)
+            self.notices.append(
+                f"{' and '.join(map(str, lost))} lost results while this search ran: they are "
+                f"written again, into {path.name}"
+            )
         self._copy.add(list(new.values()), space_bounds or {})
+
+    def _lost_files(self) -> list[Path]:
+        """Result files that are gone, or are shorter than this driver left them."""
+        folder = self.folder / "results"
+        lost = [
+            folder / name for name, n in self._lines.items() if n and not (folder / name).exists()
+        ]
+        if self._file and self._file.exists() and self._file.stat().st_size < self._size:
+            lost.append(self._file)
+        return lost
 
     def describe(self, attributes: Mapping[str, Any]) -> None:
         """Show plain JSON about the study as a whole in its copy; trouble becomes a notice."""

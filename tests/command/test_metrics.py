@@ -65,13 +65,13 @@ def test_a_flood_is_read_in_parts_and_long_lines_are_cut(tmp_path: Path) -> None
     assert read(source, ended=True) == [(1, 2.0)]
 
 
-def test_a_run_of_many_gigabytes_is_read_in_little_memory(tmp_path: Path) -> None:
-    """A sparse file of zeros, one line of 1 GB, and a million lines behind it."""
+def test_a_log_of_any_length_is_read_in_little_memory(tmp_path: Path) -> None:
+    """A sparse file of zeros, one line of 256 MB, and many lines behind it."""
     log = tmp_path / "log.txt"
     with log.open("wb") as file:
-        file.truncate(1 << 30)
+        file.truncate(1 << 28)
         file.seek(0, 2)
-        file.write(b"\nstep 1: loss 2\n" + b"y\n" * 1_000_000 + b"step 2: loss 1.5\n")
+        file.write(b"\nstep 1: loss 2\n" + b"y\n" * 200_000 + b"step 2: loss 1.5\n")
     source = make_source(LINE, tmp_path, log)
     tracemalloc.start()
     try:
@@ -79,7 +79,7 @@ def test_a_run_of_many_gigabytes_is_read_in_little_memory(tmp_path: Path) -> Non
         most = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
-    assert most < 100e6
+    assert most < 50e6
 
 
 @pytest.mark.parametrize(
@@ -113,7 +113,10 @@ def test_a_table_with_a_quote_that_never_ends(tmp_path: Path) -> None:
     assert read(source, ended=True)[-1] == (1, 2.5)
 
 
-def test_a_pattern_that_backtracks_without_end_is_told(tmp_path: Path, golden: Golden) -> None:
+def test_a_pattern_that_backtracks_without_end_is_told(
+    tmp_path: Path, golden: Golden, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sweeper.command.metrics.SEARCH_SECONDS", 0.3)
     log = tmp_path / "log"
     log.write_text("a" * 60 + "!\n")
     with pytest.raises(SweeperError, match="repetition") as caught:

@@ -39,9 +39,14 @@ CALM = 4.0
 def configs(group: str) -> dict[str, dict[str, Any]]:
     """Those of the engine: presets and what commands do by themselves are none."""
     read = {path.stem: yaml.safe_load(path.read_text()) for path in (CONF / group).glob("*.yaml")}
-    if group == "parameterization":  # ends of ranges may be interpolations
-        read = {name: compose_tree([f"{group}={name}"])[group] for name in read}
     return {name: config for name, config in read.items() if "_target_" in config and name != "own"}
+
+
+@cache
+def parameterization_config(name: str) -> dict[str, Any]:
+    """As composed, since ends of ranges may be interpolations; a tenth of a second each."""
+    composed: dict[str, Any] = compose_tree([f"parameterization={name}"])["parameterization"]
+    return composed
 
 
 @pytest.fixture(scope="session")
@@ -57,7 +62,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Corpus]:
 
 def trials(model: str, optimizer: str, parameterization: str, where: Corpus) -> list[Trial]:
     """Three trials at base width 8, target 16: each differs in every hyperparameter and seed."""
-    given = configs("parameterization")[parameterization]
+    given = parameterization_config(parameterization)
     size = {"head_size": 4, "patch_size": 4, "width": 16, "depth": 1}
     config = configs("model")[model]
     tree = {

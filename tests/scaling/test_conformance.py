@@ -16,6 +16,7 @@ from sweeper.classifier.classify import scaled_ops, specs_between
 from sweeper.config.compose import compose_tree
 from sweeper.config.settings import read_space
 from sweeper.models.llama import Llama
+from sweeper.records import import_target
 from sweeper.registry import build_plugin, plugins
 from sweeper.scaling.prescription import SETTING_FACTORS
 from sweeper.scaling.spec import ParamScale, ParamSpec, Role, Update, standard_std
@@ -26,6 +27,7 @@ NAMES = sorted(set(plugins()["parameterization"]) - {"own", "adjusted"})
 ALIGNED = ("standard", "ntk", "mup", "mean_field")
 
 
+@cache
 def config(name: str) -> dict[str, Any]:
     found: dict[str, Any] = compose_tree([f"parameterization={name}"])["parameterization"]
     return found
@@ -126,7 +128,8 @@ def test_it_is_pure(name: str) -> None:
     assert first == [parameterization(name).scale(spec, hps, Update.SIGN) for spec in sizes(4)]
 
 
-RELATIVE = [name for name in NAMES if getattr(parameterization(name), "relative", False)]
+CLASSES = {name: import_target(plugins()["parameterization"][name]) for name in NAMES}
+RELATIVE = [name for name in NAMES if getattr(CLASSES[name], "relative", False)]
 
 
 def test_there_are_relative_parameterizations() -> None:

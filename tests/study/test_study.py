@@ -456,3 +456,24 @@ def test_a_driver_that_has_lost_its_study_ends(
     assert folder.exists() == (fate == "taken")
     if fate != "removed":
         assert len(Study.read(folder if fate == "taken" else tmp_path / "elsewhere")) == 1
+
+
+@pytest.mark.parametrize("loss", ["removed", "cut"])
+def test_what_is_lost_while_a_driver_runs_is_written_again(
+    folder: Path, unmirrored: None, loss: str
+) -> None:
+    """All of it is in the driver's memory, and no later run trains it anew."""
+    some = [make(i) for i in range(4)]
+    with Study.open(folder) as study:
+        study.record(some[:2])
+        (file,) = (folder / "results").glob("*.jsonl")
+        if loss == "removed":
+            file.unlink()
+        else:
+            file.write_bytes(file.read_bytes()[:-40])
+        study.record(some[2:3])
+        study.record(some[3:])
+        (notice,) = study.notices
+    again = Study.read(folder)
+    assert str(file) in notice
+    assert again.keys() == {one.key for one in some} and not again.notices
