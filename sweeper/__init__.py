@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from sweeper.classifier.classify import classify
     from sweeper.command.in_script import CurrentTrial, current_trial
     from sweeper.command.watch import watch
+    from sweeper.course.watch import follow
     from sweeper.plan.plan import TransferPlan
     from sweeper.plan.plan_for import plan_for
     from sweeper.prediction.prediction import predict
@@ -38,6 +39,7 @@ __all__ = [
     "__version__",
     "classify",
     "current_trial",
+    "follow",
     "judge",
     "open_study",
     "plan_for",
@@ -49,6 +51,7 @@ _MODULES = {
     "TransferPlan": "sweeper.plan.plan",
     "classify": "sweeper.classifier.classify",
     "current_trial": "sweeper.command.in_script",
+    "follow": "sweeper.course.watch",
     "judge": "sweeper.report.judged",
     "plan_for": "sweeper.plan.plan_for",
     "predict": "sweeper.prediction.prediction",

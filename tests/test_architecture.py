@@ -16,7 +16,7 @@ PACKAGE = ROOT / "sweeper"
 ROOMS = [
     *("errors", "records", "registry", "schedule", "trial", "files"),
     *("scaling", "search", "data", "launch", "laws", "models", "classifier", "engine"),
-    *("verdict", "table", "plan", "check", "command", "study", "existing", "prediction"),
+    *("verdict", "table", "plan", "check", "command", "study", "existing", "prediction", "course"),
     *("config", "sweep"),
     *("export", "report", "cli", "__main__"),
 ]

@@ -26,6 +26,7 @@ NAMES = {
     "__version__",
     "classify",
     "current_trial",
+    "follow",
     "judge",
     "open_study",
     "plan_for",

@@ -70,8 +70,8 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
     help="Tune small, train big: search hyperparameters on a small proxy model, transfer them to "
     "any width and depth, and validate that the transfer holds.",
-    epilog="Exit codes: 0 done, 1 the work failed, 2 bad input, 3 not validated under --strict or "
-    "not expressible in an export, 130 interrupted.",
+    epilog="Exit codes: 0 done, 1 the work failed, 2 bad input, 3 not validated under --strict, "
+    "not expressible in an export or off the band of follow, 130 interrupted.",
 )
 
 
@@ -580,6 +580,103 @@ def predict(
         return predict_study(tree, asked, question, invocation, output_of(json), out)
 
     run(work, stopped="Stopped.")
+
+
+@app.command(rich_help_panel=TUNE)
+def follow(
+    prediction: Annotated[
+        Path,
+        typer.Option(
+            "--prediction", metavar="FILE", help="prediction.json of `sweeper predict --study`."
+        ),
+    ],
+    metric: Annotated[
+        str,
+        typer.Option(
+            "--metric",
+            metavar="SOURCE",
+            help="Where the training loss is: a regular expression with (?P<step>...) and "
+            "(?P<loss>...), jsonl:FILE:KEY, csv:FILE:COLUMN, tensorboard:TAG, wandb:KEY, or "
+            "wandb:ENTITY/PROJECT/RUN:KEY of a server.",
+        ),
+    ],
+    place: Annotated[
+        Path,
+        typer.Option("--run", metavar="PATH", help="The run's log, or the folder it writes to."),
+    ] = Path(),
+    lr: Annotated[
+        str,
+        typer.Option(
+            "--lr",
+            metavar="SOURCE",
+            help="Where its learning rate is, to check the schedule; a pattern has (?P<lr>...).",
+        ),
+    ] = "",
+    steps: Annotated[
+        int | None,
+        typer.Option(
+            "--steps", help="Of the whole run; its tokens at the ladder's batch if not given."
+        ),
+    ] = None,
+    alarm: Annotated[
+        float,
+        typer.Option("--alarm", help="The chance of ever calling a run off that is on course."),
+    ] = 0.01,
+    spike_steps: Annotated[
+        int | None,
+        typer.Option(
+            "--spike-steps", help="A spike returns within these; 1 % of the run if not given."
+        ),
+    ] = None,
+    once: Annotated[
+        bool, typer.Option("--once", help="Read what there is, answer and end: for cron.")
+    ] = False,
+    every: Annotated[float, typer.Option("--every", help="Seconds between two looks.")] = 30.0,
+    measured: Annotated[
+        float | None,
+        typer.Option(
+            "--measured", help="The loss at the end, where the prediction is of held-out data."
+        ),
+    ] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option("--out", help="Where to write; beside the prediction if not given."),
+    ] = None,
+    ledger: Annotated[
+        Path | None,
+        typer.Option(
+            "--ledger",
+            metavar="FILE",
+            help="The ledger of outcomes; predictions.md beside the prediction's folder.",
+        ),
+    ] = None,
+    json: Json = False,
+) -> None:
+    """Follow a large run: is it on the course that was predicted? Exit code 3 where it is not.
+
+    sweeper follow --prediction prediction.json --metric jsonl:log.jsonl:loss --run runs/big
+    sweeper follow --prediction prediction.json --metric wandb:train/loss --run runs/big --once
+    """
+
+    def work() -> int:
+        from sweeper.cli.follow import Request, follow_run
+
+        request = Request(
+            prediction=prediction,
+            metric=metric,
+            run=place,
+            lr=lr,
+            steps=steps,
+            alarm=alarm,
+            spike_steps=spike_steps,
+            every=every,
+            measured=measured,
+            out=out,
+            ledger=ledger,
+        )
+        return follow_run(request, output_of(json), once=once)
+
+    run(work, stopped="Stopped watching; the run goes on.")
 
 
 @app.command(rich_help_panel=TUNE)

@@ -245,7 +245,7 @@ def _with_band(
     prediction: Prediction, study: Study, trained: Sequence[Result], runs: Runs, length: int
 ) -> Prediction:
     """With the band of the run that is asked about, by the training curves of all `trained`."""
-    from sweeper.prediction.band import Course, Curves, fit_band
+    from sweeper.prediction.band import LEAST_POINTS, Course, Curves, fit_band
     from sweeper.study.setup import trials_of
 
     best, aim = prediction.optimum, prediction.target
@@ -255,6 +255,11 @@ def _with_band(
         params, tokens = best.params.value, best.tokens.value
     else:
         return prediction
+    long = np.array([len(result.curve) >= LEAST_POINTS for result in trained])
+    if not long.any():
+        return replace(prediction, no_band=f"no run kept a curve of {LEAST_POINTS} points or more")
+    runs = runs.only(long)
+    trained = [result for result, kept in zip(trained, long, strict=True) if kept]
     longest = max(trained, key=lambda result: result.steps).trial.train
     cells = [(round(n), round(d)) for n, d in zip(runs.params, runs.tokens, strict=True)]
     cell = np.unique(cells, axis=0, return_inverse=True)[1].reshape(-1).astype(np.int64)
@@ -265,7 +270,7 @@ def _with_band(
             continue
         for twin in trained:
             change = _eta_change(result.trial, twin.trial)
-            if change is not None and result.curve and twin.curve:
+            if change is not None and len(result.curve) >= LEAST_POINTS:
                 octaves.add(round(abs(change), 6))
                 pairs.append((result.curve, twin.curve, change))
     # An optimum is known to half a step of the grid, evenly, and sizes need not share one.

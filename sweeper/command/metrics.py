@@ -406,6 +406,45 @@ def wandb(key: str) -> Callable[[Path], Callable[[], Iterator[Reading]]]:
     return scan
 
 
+def online_wandb(key: str, run: str, name: str) -> Source:
+    """Values of `name` in the history of a run on a server of W&B, "entity/project/run".
+
+    ConfigError for a run that the server does not show; `key` is the flag that names it.
+    """
+    if find_spec("wandb") is None:
+        allowed = "a source that can be read: pip install 'sweeper[wandb]'"
+        raise ConfigError(key, f"wandb:{run}:{name}", allowed)
+    return Online(key, run, name)
+
+
+@dataclass
+class Online:
+    """See `online_wandb`; each look asks for the steps behind the last."""
+
+    flag: str
+    run: str
+    key: str
+    _next: int = 0
+
+    def read(self, *, ended: bool = False) -> Iterator[Reading]:
+        """Rows that have the key."""
+        import wandb
+
+        try:
+            history = (
+                wandb.Api()
+                .run(self.run)
+                .scan_history(keys=["_step", self.key], min_step=self._next)
+            )
+            for row in history:
+                self._next = max(self._next, int(row["_step"]) + 1)
+                if as_number(row.get(self.key)) is not None:
+                    yield _of_record(row, self.key)
+        except (wandb.errors.Error, ValueError) as error:
+            allowed = f"a run that W&B shows you ({error})"
+            raise ConfigError(self.flag, f"wandb:{self.run}:{self.key}", allowed) from error
+
+
 # W&B has no function that reads its offline runs. They are logs as LevelDB writes them: blocks of
 # 32 KiB, in each of them records with a checksum, a length and a kind that says whether it is whole
 # or a part; a record is a protobuf message.

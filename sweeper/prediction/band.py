@@ -27,8 +27,10 @@ LENGTHS = (0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 3.0)
 """Of correlation, in shares of the run: a prior of equal weights, and for the smooth share too."""
 SHARES = tuple(np.linspace(0.0, 0.95, 20))
 MISFIT_LENGTH = 0.3
-BEND = 0.5
+BEND = 0.3
 """Of what the line in log size says beyond the largest one: the standard deviation of its error."""
+LEAST_POINTS = 20
+"""Of a curve: shorter runs are left out."""
 FEW_FREE = 3
 """Runs beyond one a size, without which no spread of seeds is known."""
 MOST_WIDE = 0.1
@@ -158,8 +160,8 @@ def fit_band(curves: Curves, course: Course, log_params: float, log_tokens: floa
     count = min(map(len, curves.curves), default=0)
     cells = int(curves.cell.max()) + 1 if count else 0
     free = len(curves.curves) - cells
-    if count < 10:
-        raise ValueError(f"a curve has {count} points, and ten are needed")
+    if count < LEAST_POINTS:
+        raise ValueError(f"curves have {count} points, and {LEAST_POINTS} are needed")
     if free < FEW_FREE:
         raise ValueError(
             f"{len(curves.curves)} runs of {cells} sizes: how much seeds differ is not seen. "

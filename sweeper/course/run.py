@@ -1,0 +1,145 @@
+"""The log of a run that goes on: its losses by step, each look from where the last one ended."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import NamedTuple
+
+from sweeper.command.metrics import (
+    Reading,
+    Source,
+    check_source,
+    contents,
+    make_source,
+    online_wandb,
+)
+from sweeper.errors import BadInput, ConfigError
+
+LOGS = ("*.log", "*.out", "*.txt")
+EVALUATED = re.compile(r"(?i)(?<![a-z])(val|valid|validation|eval|evaluation|test|dev|held)")
+LEAST_KIND = 2
+"""Lines of a kind before two kinds are told apart."""
+ONLINE = re.compile(r"wandb:([^:/]+/[^:/]+/[^:/]+):(.+)")
+
+
+class Point(NamedTuple):
+    """A loss of the run, and the learning rate at that step where it is known."""
+
+    step: int
+    loss: float
+    lr: float | None
+
+
+@dataclass
+class RunLog:
+    """Where a run writes its losses, `metric`, and where its learning rates, `lr`, below `place`.
+
+    `place` is the run's folder, or its log for a pattern. What rotation put aside (run.log.1) comes
+    first. BadInput and ConfigError for what cannot be read, or would be read wrongly.
+    """
+
+    metric: str
+    place: Path
+    lr: str = ""
+    _sources: list[Source] = field(default_factory=list)
+    _lr_sources: list[Source] = field(default_factory=list)
+    _rates: dict[int, float] = field(default_factory=dict)
+    _kinds: Counter[str] = field(default_factory=Counter)
+    _found: int = 0
+
+    def __post_init__(self) -> None:
+        """Open it."""
+        self._sources = self._open("--metric", self.metric)
+        if self.lr:
+            # A pattern names what it finds `loss`, whatever that is; here it may say lr too.
+            spec = self.lr.replace("(?P<lr>", "(?P<loss>")
+            self._lr_sources = self._open("--lr", spec)
+
+    def _open(self, flag: str, spec: str) -> list[Source]:
+        if online := ONLINE.fullmatch(spec):
+            return [online_wandb(flag, *online.groups())]
+        check_source(flag, spec)
+        kind, colon, rest = spec.partition(":")
+        if colon and kind in ("tensorboard", "wandb"):
+            return [make_source(spec, self._folder(), self.place)]
+        if colon and kind in ("jsonl", "csv"):
+            name, _, key = rest.rpartition(":")
+            folder = self._folder()
+            logs = rotated(folder / name)
+            names = [str(log.relative_to(folder)) for log in logs]
+            return [make_source(f"{kind}:{name}:{key}", folder, folder) for name in names]
+        return [make_source(spec, self.place.parent, log) for log in rotated(self._log())]
+
+    def _folder(self) -> Path:
+        if not self.place.is_dir():
+            raise ConfigError("--run", str(self.place), "the folder that the run writes to")
+        return self.place
+
+    def _log(self) -> Path:
+        if self.place.is_file():
+            return self.place
+        if not self.place.is_dir():
+            raise ConfigError("--run", str(self.place), "a log, or a folder with one")
+        logs = sorted(path for pattern in LOGS for path in self.place.glob(pattern))
+        if len(logs) != 1:
+            names = ", ".join(path.name for path in logs[:10]) or "none"
+            allowed = f"the log itself; its folder has of {', '.join(LOGS)}: {names}"
+            raise ConfigError("--run", str(self.place), allowed)
+        return logs[0]
+
+    def read(self, *, ended: bool = False) -> Iterator[Point]:
+        """What is new since the last look; with `ended`, a last line without an end too."""
+        for source in self._lr_sources:
+            for reading in source.read(ended=ended):
+                if reading.step is not None:
+                    self._rates[reading.step] = reading.loss
+        for source in self._sources:
+            for reading in source.read(ended=ended):
+                yield self._point(reading)
+
+    def _point(self, reading: Reading) -> Point:
+        self._found += 1
+        if reading.step is None:
+            raise ConfigError(
+                "--metric",
+                self.metric,
+                r"a source that tells steps, as in 'step (?P<step>\d+).*loss (?P<loss>\S+)', "
+                "or a column named step",
+            )
+        if reading.words:
+            self._kinds[reading.words] += 1
+            usual = {w for w, count in self._kinds.items() if count >= LEAST_KIND}
+            evaluated = {words for words in usual if EVALUATED.search(words)}
+            if evaluated and usual - evaluated:
+                one, other = min(usual - evaluated), min(evaluated)
+                raise ConfigError(
+                    "--metric",
+                    self.metric,
+                    f"a pattern that takes the training loss alone: it finds {one!r} and {other!r}",
+                )
+        return Point(reading.step, reading.loss, self._rates.get(reading.step))
+
+    def check_found(self) -> None:
+        """BadInput where no loss was found so far, with what there is instead."""
+        if self._found:
+            return
+        folder = self.place if self.place.is_dir() else self.place.parent
+        there = "" if ONLINE.fullmatch(self.metric) else contents(self.metric, folder)
+        raise BadInput(
+            f"no loss was found in {self.place} by --metric {self.metric!r}"
+            + (f"; {there}" if there else "; does it match a line of the log?")
+        )
+
+
+def rotated(path: Path) -> list[Path]:
+    """What rotation left of a log, the oldest first, and the log: run.log.2, run.log.1, run.log."""
+    older = {
+        int(number): sibling
+        for sibling in path.parent.glob(f"{path.name}.*")
+        if (number := sibling.name.removeprefix(f"{path.name}.")).isdigit()
+    }
+    return [*(older[number] for number in sorted(older, reverse=True)), path]

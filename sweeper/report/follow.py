@@ -1,0 +1,211 @@
+"""What people see of a run that is followed: sentences, a table, the figure, the page."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from markupsafe import Markup
+from matplotlib import rc_context
+from matplotlib.figure import Figure
+
+from sweeper.course.watch import EARLY, ON, SPIKE, Hint, Seen, Watch
+from sweeper.files import private_folder, write_atomically
+from sweeper.report.drawing import BESIDE, DASHED, FAINT, INK, LINE_COLOR, STRIP, STYLE, save, svg
+from sweeper.report.page import rendered
+from sweeper.table import Cell, Column, Table
+
+if TYPE_CHECKING:
+    from sweeper.verdict.curve import Estimate
+
+SICK = "#b2342b"
+LAST = 20
+"""Events on the page."""
+
+
+def said_of(seen: Seen) -> str:
+    """The answer in a sentence or two."""
+    where = f"step {seen.step:,} of {seen.steps:,}"
+    since = f" since about step {seen.since:,}" if seen.since is not None else ""
+    match seen.state:
+        case "not enough yet":
+            return f"Not enough yet at {where}: the test begins behind the warm-up."
+        case "on the band":
+            head = f"On the band at {where}."
+        case "above" | "below":
+            head = (
+                f"{seen.state.capitalize()} the band{since}, now {_percent(seen.gap)} at {where}."
+            )
+        case "spike":
+            head = f"In a spike{since}, at {where}."
+        case "spikes":
+            head = f"Spikes, more of them than a run on course has, since step {seen.since:,}."
+        case "diverged":
+            return f"Diverged{since}, at {where}."
+        case _:
+            return f"Cannot say at {where}."
+    return f"{head} {_end(seen)}"
+
+
+def _end(seen: Seen) -> str:
+    said, there = seen.predicted, seen.forecast
+    beside = f"predicted {said.value:.4f} ({said.low:.4f} to {said.high:.4f})"
+    if seen.end is not None:
+        text = f"It ended at {seen.end:.4f}; {beside}"
+    else:
+        within = f"{there.low:.4f} to {there.high:.4f}"
+        text = f"Forecast of its end: {there.value:.4f} ({within}); {beside}"
+    return f"{text}; {compute_text(seen.compute)}."
+
+
+def compute_text(compute: Estimate) -> str:
+    """What the end is worth in compute, with its interval before the end."""
+    value, low, high = compute.value, compute.low, compute.high
+    if not math.isfinite(value):
+        return "in compute not known"
+    within = f" ({low:.2g} to {high:.2g})" if high > low else ""
+    if low < 1 < high or 0.99 < value < 1.01:
+        return f"that is worth the run's compute{within}"
+    if value < 1:
+        return f"you lose {1 / max(value, 1e-9):.3g} times the compute{within}"
+    return f"you gain {value:.3g} times the compute{within}"
+
+
+def hint_lines(seen: Seen) -> list[str]:
+    """What usually causes such a picture."""
+    return [f"{_sure(hint)}: {hint.text}." for hint in seen.hints]
+
+
+def _sure(hint: Hint) -> str:
+    if hint.share >= 0.9:
+        return f"Looks like {hint.name}"
+    if hint.share >= 0.1:
+        return f"May be {hint.name} ({hint.share:.0%} of the evidence)".replace("%", " %")
+    return f"Beside it, {hint.name}"
+
+
+def _percent(share: float) -> str:
+    return f"{100 * abs(share):.1f} % {'above' if share > 0 else 'below'} its middle"
+
+
+def tone_of(seen: Seen) -> str:
+    """The colour of the answer."""
+    return "bad" if seen.off else "good" if seen.state == ON else "open"
+
+
+def follow_table(seen: Seen) -> Table:
+    """Where the run stands, a row a fact."""
+    table = Table("", [Column("", left=True), Column("loss", left=True), Column("", left=True)])
+
+    def row(name: str, of: Estimate, more: str = "") -> None:
+        table.add(name, Cell(of.value, f"{of.value:.4f} ({of.low:.4f} to {of.high:.4f})"), more)
+
+    row("predicted end", seen.predicted)
+    row("forecast of the end", seen.forecast, compute_text(seen.compute))
+    evidence = "alarm" if seen.evidence >= seen.alarm_at else "no alarm"
+    share = f"{math.exp(min(seen.evidence, 700.0)):.3g} of {math.exp(seen.alarm_at):.3g}"
+    table.add("evidence of a change", Cell(seen.evidence, share), evidence)
+    return table
+
+
+@rc_context(STYLE)
+def follow_figure(watch: Watch) -> Figure:
+    """Top: the run in its band. Bottom: the forecast of the end as the run went on."""
+    figure = Figure(figsize=(7.2, 5.2), layout="constrained")
+    top, bottom = figure.subplots(2, 1, sharex=True, height_ratios=[3, 2])
+    seen, sequence = watch.seen, watch.sequence
+    count = len(watch.band)
+    middles = (np.arange(count) + 0.5) / count * watch.steps
+    deviation = np.sqrt(np.diag(sequence.smooth) + sequence.white)
+    low, high = (np.exp(sequence.mean + sign * 1.96 * deviation) for sign in (-1, 1))
+    top.fill_between(middles, low, high, color=LINE_COLOR, alpha=0.18, linewidth=0, label="band")
+    top.plot(middles, np.exp(sequence.mean), color=LINE_COLOR, linewidth=0.8, linestyle=DASHED)
+    # The line breaks where stretches are lacking.
+    losses = np.full(count, np.nan)
+    for stretch in filter(lambda stretch: stretch.count, watch.stretches):
+        losses[stretch.index] = stretch.total / stretch.count
+    color = SICK if seen.off else INK
+    top.plot(middles, losses, color=color, linewidth=1.1, label="the run")
+    shown = np.concatenate([low[sequence.first :], high[sequence.first :], losses[2:]])
+    shown = shown[np.isfinite(shown)]
+    room = 0.05 * (shown.max() - shown.min())
+    top.set_ylim(shown.min() - room, shown.max() + room)
+    top.set(ylabel="loss")
+    if watch.band.warmup:
+        for ax in (top, bottom):
+            ax.axvspan(0, sequence.first / count * watch.steps, color=STRIP, zorder=0)
+    for event in seen.events:
+        if event.kind == SPIKE:
+            top.axvline(event.step, color=FAINT, linewidth=0.6, ymin=0.94)
+    if seen.off and seen.since is not None:
+        for ax in (top, bottom):
+            ax.axvline(seen.since, color=SICK, linewidth=0.9, linestyle=DASHED)
+        top.annotate(
+            f"since about step {seen.since:,}",
+            (seen.since, 0.98),
+            xycoords=("data", "axes fraction"),
+            xytext=(4, 0),
+            textcoords="offset points",
+            va="top",
+            fontsize=8,
+            color=SICK,
+        )
+    said = seen.predicted
+    bottom.axhspan(said.low, said.high, color=LINE_COLOR, alpha=0.18, linewidth=0)
+    bottom.axhline(said.value, color=LINE_COLOR, linewidth=0.8, linestyle=DASHED)
+    if watch.forecasts:
+        steps = [step for step, _ in watch.forecasts]
+        ends: list[Any] = [
+            [getattr(of, end) for _, of in watch.forecasts] for end in ("low", "value", "high")
+        ]
+        bottom.fill_between(steps, ends[0], ends[2], color=color, alpha=0.25, linewidth=0)
+        bottom.plot(steps, ends[1], color=color, linewidth=1.1)
+    bottom.set(xlabel="step", ylabel="end, as forecast", xlim=(0, watch.steps))
+    handles, labels = top.get_legend_handles_labels()
+    figure.legend(handles=handles, labels=labels, **BESIDE)
+    return figure
+
+
+def events_table(seen: Seen) -> Table:
+    """The last events."""
+    table = Table(
+        "", [Column("steps", left=True), Column("event", left=True), Column("", left=True)]
+    )
+    for event in reversed(seen.events[-LAST:]):
+        steps = f"{event.step:,}"
+        steps += f" to {event.until:,}" if event.until != event.step else ""
+        table.add(steps, event.kind, event.text)
+    return table
+
+
+def write_follow(watch: Watch, folder: Path, *, live: bool) -> dict[str, Path]:
+    """Write `follow.html`, which loads itself anew while the run is `live`, and the picture."""
+    private_folder(folder)
+    seen, band = watch.seen, watch.band
+    figure = follow_figure(watch)
+    page = rendered(
+        "follow.html.j2",
+        seen=seen,
+        answer=said_of(seen),
+        tone=tone_of(seen),
+        early=seen.state == EARLY,
+        hints=hint_lines(seen),
+        table=follow_table(seen),
+        events=events_table(seen) if seen.events else None,
+        drawing=Markup(svg(figure, "f1")),
+        live=live,
+        facts={
+            "prediction": f"SHA-256 {watch.prediction.sha256}",
+            "the ladder": f"{band.runs} runs of {band.sizes} sizes; normalized curves lie "
+            f"{band.collapse.sizes:.2%} apart by size, {band.collapse.seeds:.2%} by seed".replace(
+                "%", " %"
+            ),
+            "schedule": band.schedule,
+            "chance of a false alarm": f"at most {math.exp(-watch.drift_at) / 0.7:.2g} a run",
+        },
+    )
+    picture, _ = save(figure, folder / "follow")
+    write_atomically(folder / "follow.html", page)
+    return {"page": folder / "follow.html", "figure": picture}
