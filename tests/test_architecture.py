@@ -30,7 +30,7 @@ ONLY = {
     "hydra": {"config.compose"},
     "omegaconf": {"config.compose"},
     "submitit": {"launch.slurm"},
-    "wandb": {"study.logs.wandb", "command.metrics"},
+    "wandb": {"study.logs.wandb", "command.metrics", "existing.trackers"},
     "optuna": {"study.optuna_copy", "search.optuna"},
     "jinja2": {"export.exporter", "report.page"},
     "tokenizers": {"data.text"},

@@ -549,7 +549,12 @@ def predict(
     """
 
     def work() -> int:
-        from sweeper.cli.predict import StudyTarget, predict_study, predict_table
+        from sweeper.cli.predict import (
+            StudyTarget,
+            predict_saved,
+            predict_study,
+            predict_table,
+        )
         from sweeper.prediction.prediction import Question
 
         question = Question(
@@ -573,10 +578,13 @@ def predict(
         if source is not None:
             return predict_table(source, columns, where, question, output_of(json), out, place)
         from sweeper.cli.studies import find_study, tree_of
+        from sweeper.study.study import is_saved
 
-        name = study or find_study(None, place)
-        tree, invocation = tree_of(name, with_place([], None, root), config_dir, trust=trust)
+        name = find_study(study, place)
         asked = StudyTarget(width=to_width, depth=to_depth)
+        if is_saved(place / name):
+            return predict_saved(place / name, asked, question, output_of(json), out)
+        tree, invocation = tree_of(name, with_place([], None, root), config_dir, trust=trust)
         return predict_study(tree, asked, question, invocation, output_of(json), out)
 
     run(work, stopped="Stopped.")
@@ -681,12 +689,38 @@ def follow(
 
 @app.command(rich_help_panel=TUNE)
 def judge(
-    table: Annotated[
-        Path,
+    place: Annotated[
+        str | None,
         typer.Argument(
-            metavar="FILE", help="A table of runs, one a row: CSV, TSV, JSON.", show_default=False
+            metavar="RUNS",
+            help="A table, a run a row: CSV, TSV, JSON, Parquet, Excel; a folder of TensorBoard or "
+            "offline W&B runs; wandb:ENTITY/PROJECT; an Optuna storage's URL; a study's folder.",
+            show_default=False,
         ),
-    ],
+    ] = None,
+    study: Annotated[
+        str | None,
+        typer.Option(
+            "--study",
+            metavar="NAME",
+            help="A study of ours, in place of RUNS; of an Optuna storage, which of its studies "
+            "('w*' for several).",
+        ),
+    ] = None,
+    series: Annotated[
+        str,
+        typer.Option(
+            "--series",
+            help="Which series of a run is its loss, a tag or a key; or jsonl:FILE:KEY, "
+            "csv:FILE:COLUMN of a file in every run's folder.",
+        ),
+    ] = "",
+    window: Annotated[
+        float,
+        typer.Option(
+            "--window", help="The last share of its steps that it is averaged over; 0: last value."
+        ),
+    ] = 0.1,
     columns: Annotated[
         str,
         typer.Option(
@@ -733,9 +767,11 @@ def judge(
         float | None,
         typer.Option("--diverged", help="A loss above this is of a run that diverged."),
     ] = None,
-    step: Annotated[
+    grid_step: Annotated[
         float | None,
-        typer.Option("--step", help="The grid's step in octaves, of a table of optima alone."),
+        typer.Option(
+            "--grid-step", help="The step of the grid in octaves, of a table of optima alone."
+        ),
     ] = None,
     max_shift: Annotated[
         float, typer.Option("--max-shift", help="Octaves within which a size holds.")
@@ -747,6 +783,12 @@ def judge(
     strict: Annotated[
         bool, typer.Option("--strict", help="Exit with 3 unless the verdict is that it holds.")
     ] = False,
+    save: Annotated[
+        str | None,
+        typer.Option(
+            "--save", metavar="NAME", help="Keep the runs as a study, to report, compare, predict."
+        ),
+    ] = None,
     out: Annotated[
         Path | None,
         typer.Option("--out", help="Where to write; <root>/judged/FILE if not given."),
@@ -757,12 +799,14 @@ def judge(
     """Judge a grid that you have: does its learning rate transfer? Trains nothing.
 
     sweeper judge runs.csv --columns 'width=n_embd,eta=lr,loss=val_loss' --to-width 4096
+    sweeper judge logs/ --series val/loss
     """
 
     def work() -> int:
-        from sweeper.cli.judge import judge_table
+        from sweeper.cli.judge import JudgeRequest, judge
         from sweeper.existing.grid import ALIASES, Reading
         from sweeper.existing.judged import Question
+        from sweeper.existing.trackers import Objective
 
         ignored = tuple(filter(None, (name.strip() for name in ignore.split(","))))
         question = Question(
@@ -772,17 +816,26 @@ def judge(
                 noise=noise,
                 diverged=diverged,
                 base=base,
+                objective=Objective(series=series, window=window, study=study or ""),
             ),
             to=to_width,
             eta=eta,
-            step=step,
+            grid_step=grid_step,
             max_shift=max_shift,
             max_loss_gap=max_loss_gap,
         )
-        place = Path(root or DEFAULT_ROOT).expanduser()
-        return judge_table(
-            table, columns, where, question, output_of(json), out, place, strict=strict
+        request = JudgeRequest(
+            place=place,
+            study=study,
+            columns=columns,
+            where=where,
+            question=question,
+            save=save,
+            strict=strict,
+            out=out,
+            root=Path(root or DEFAULT_ROOT).expanduser(),
         )
+        return judge(request, output_of(json))
 
     run(work, stopped="Stopped.")
 

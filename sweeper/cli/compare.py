@@ -24,7 +24,7 @@ from sweeper.report.documents import Validation, read_document
 from sweeper.report.drawing import save
 from sweeper.report.figures import write_picture
 from sweeper.study.setup import LADDER_PHASE, trials_of
-from sweeper.study.study import Study, check_folder
+from sweeper.study.study import Study, check_folder, check_not_saved, is_saved
 from sweeper.trial import TrialSpec, digest
 from sweeper.verdict.compare import Comparison, Ladder, compare, seeds_needed
 from sweeper.verdict.ladder import LadderRule, LadderSize, Size
@@ -123,6 +123,11 @@ def compared(names: Sequence[str], root: Path, *, anyway: bool) -> Compared:
         raise BadInput(f"{twice[0]} is given twice: name each study once")
     folders = [root / find_study(name, root) for name in names]
     validations = {folder: _validation(folder) for folder in folders}
+    if saved := [f.name for f, found in validations.items() if found is None and is_saved(f)]:
+        raise BadInput(
+            f"{saved[0]} was saved from a table without a ladder over width, and compare ranks by "
+            "the losses over width"
+        )
     if absent := [folder for folder, validation in validations.items() if validation is None]:
         commands = ", ".join(f"`{_validate(folder)}`" for folder in absent)
         raise BadInput(
@@ -238,11 +243,16 @@ def _differences(entries: Sequence[Entry]) -> list[str]:
 
 
 def after_comparison(comparison: Comparison, entries: Sequence[Entry]) -> list[NextCommand]:
-    """The best study's plan; with none told apart, seeds that would tell; empty where none do."""
-    folders = {entry.ladder.name: entry.folder for entry in entries}
+    """The best study's plan; with none told apart, seeds that would tell; empty where none do.
+
+    None for studies that were saved from tables: nothing in them can be continued.
+    """
+    folders = {entry.ladder.name: entry.folder for entry in entries if not is_saved(entry.folder)}
     leader = comparison.by_transferred[0]
     # A place is an interval, `first` to `last`: of this study the seeds leave only one.
     if leader.last == 1:
+        if leader.name not in folders:
+            return []
         width = 2 * max(w.width for c in comparison.candidates for w in c.widths)
         root, why = folders[leader.name].parent, "to plan with the best"
         target = ("--to-width", str(width))
@@ -250,7 +260,8 @@ def after_comparison(comparison: Comparison, entries: Sequence[Entry]) -> list[N
     seeds = seeds_needed(comparison.by_transferred, comparison.seeds)
     if seeds is None:
         return []
-    tied = [rank.name for rank in comparison.by_transferred if rank.first == 1]
+    first = [rank.name for rank in comparison.by_transferred if rank.first == 1]
+    tied = [name for name in first if name in folders]
     return [_validate(folders[name], f"transfer.seeds={seeds}") for name in tied]
 
 
@@ -260,6 +271,7 @@ def _validate(folder: Path, *overrides: str) -> NextCommand:
     BadInput for a configuration that says no widths. No plugin is built.
     """
     check_folder(folder)
+    check_not_saved(folder)
     path = folder / "config.yaml"
     # Plain values: to name a command, no class that the study's configuration names is imported.
     tree = read_tree(path, ())

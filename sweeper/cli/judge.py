@@ -2,52 +2,92 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 
 from sweeper.cli.next import NextCommand
 from sweeper.cli.output import DONE, NOT_VALIDATED, Output
-from sweeper.existing.judged import Judged, Question, judge_source
-from sweeper.existing.source import Source
+from sweeper.cli.studies import find_study
+from sweeper.errors import BadInput
+from sweeper.existing.judged import Judged, Question, judge_place, judge_source
+from sweeper.report.runs import is_study, study_source
+from sweeper.report.saved import save_study, saved_folder
+from sweeper.study.optuna_copy import redact_word
 
 
-def judge_table(
-    path: Path,
-    columns: str,
-    where: str,
-    question: Question,
-    output: Output,
-    out: Path | None,
-    root: Path,
-    *,
-    strict: bool = False,
-) -> int:
-    """Judge a table's runs, show the verdict and write it."""
-    source = Source.read(path, where)
-    command = shlex.join(["sweeper", *sys.argv[1:]])
-    judged = judge_source(source, columns, question, command)
-    read = ", ".join(f"{role} is {column!r}" for role, column in judged.columns.items())
-    output.tell(f"{judged.runs} runs of {path}: {read}")
-    return _report(judged, output, out or root / "judged" / path.stem, strict=strict)
+@dataclass(frozen=True, kw_only=True)
+class JudgeRequest:
+    """What `sweeper judge` was asked: runs at a `place`, or those of a `study` of ours.
+
+    Of a storage of Optuna `study` is one of its own.
+    """
+
+    place: str | None
+    study: str | None
+    columns: str
+    where: str
+    question: Question
+    save: str | None
+    strict: bool
+    out: Path | None
+    root: Path
 
 
-def _report(judged: Judged, output: Output, folder: Path, *, strict: bool) -> int:
+def judge(request: JudgeRequest, output: Output) -> int:
+    """Judge runs, show the verdict and write it; with `save`, keep them as a study."""
     from sweeper.report.judged import headline, tables, write_judged
 
+    place = request.place
+    if place is None and request.study is None:
+        raise BadInput(
+            "judge takes runs: a table, a folder of runs, wandb:ENTITY/PROJECT, an Optuna "
+            "storage's URL, or --study with a study of yours"
+        )
+    kept = saved_folder(request.root, request.save) if request.save is not None else None
+    command = shlex.join(["sweeper", *map(redact_word, sys.argv[1:])])
+    if place is None:
+        place = str(request.root / find_study(request.study, request.root))
+    if is_study(folder := Path(place)):
+        source = study_source(folder, request.where, request.question.reading.axis)
+        judged = judge_source(source, request.columns, request.question, command)
+        out = request.out or folder / "judged"
+    else:
+        judged = judge_place(place, request.columns, request.where, request.question, command)
+        name = re.sub(r"[^\w.-]+", "-", Path(judged.source).stem).strip("-.") or "runs"
+        out = request.out or request.root / "judged" / name
+    if kept is not None:
+        save_study(judged, kept)
+    read = ", ".join(f"{role} is {column!r}" for role, column in judged.columns.items())
+    output.tell(f"{judged.runs} runs of {judged.source}: {read}")
     for table in tables(judged):
         table.print(output.people)
-    places = write_judged(judged, folder)
+    places = write_judged(judged, out)
     output.notes(judged.notes)
     if (verdict := judged.verdict) is not None and verdict.note:
         output.notes([verdict.note])
-    for line in headline(judged)[:-1]:
+    next_command = _next(judged, request.root)
+    if kept is not None:
+        places["study"] = kept
+        output.notes(
+            [
+                f"the study {kept.name} holds these runs, and not what trained them: report, "
+                "compare, predict and judge take it, and nothing in it can be continued"
+            ]
+        )
+        next_command = NextCommand.of(
+            "report", study=kept.name, root=request.root, why="to see it as a study"
+        )
+    *first, last = headline(judged)
+    for line in first:
         output.say(line)
-    output.end(headline(judged)[-1], places, judged.record, _next(judged))
-    return NOT_VALIDATED if strict and judged.answer != "holds" else DONE
+    output.end(last, places, judged.record, next_command)
+    return NOT_VALIDATED if request.strict and judged.answer != "holds" else DONE
 
 
-def _next(judged: Judged) -> NextCommand | None:
+def _next(judged: Judged, root: Path) -> NextCommand | None:
     """The command that trains what would settle it, where the table is of a study of ours."""
     if not (judged.study and judged.overrides):
         return None
@@ -60,5 +100,6 @@ def _next(judged: Judged) -> NextCommand | None:
         "--validate",
         *judged.overrides,
         study=judged.study,
+        root=root,
         why="to settle it",
     )

@@ -90,17 +90,44 @@ def predict_study(
     )
     check_target(settings, size)
     experiment = open_experiment(settings)
-    study = Study.read(settings.folder)
+    scales = _Scales(experiment, settings.ladder_base, example_length(experiment) or 1)
+    return _predict_runs(Study.read(settings.folder), scales, size, target, question, output, out)
+
+
+def predict_saved(
+    folder: Path, target: StudyTarget, question: Question, output: Output, out: Path | None
+) -> int:
+    """As `predict_study`, of a study that `sweeper judge` made of a table's runs."""
+    from sweeper.study.setup import read_setup
+    from sweeper.study.study import Study
+    from sweeper.verdict.ladder import LadderSize, Size
+
+    if (spec := read_setup(folder)) is None:
+        raise BadInput(f"{folder / 'setup.json'} is not there or damaged: judge the table again")
+    train = {"batch_size": spec.train.batch_size, "steps": spec.train.steps}
+    base = LadderSize.of(Size(width=spec.width, depth=spec.depth), spec.model.arguments, train)
+    size = Size(width=target.width or base.width, depth=target.depth or base.depth)
+    scales = _Scales(None, base, spec.train.seq_len)
+    return _predict_runs(Study.read(folder), scales, size, target, question, output, out)
+
+
+def _predict_runs(
+    study: Study,
+    scales: _Scales,
+    size: Size,
+    target: StudyTarget,
+    question: Question,
+    output: Output,
+    out: Path | None,
+) -> int:
     trained, left_out = final_runs(study)
-    scales = _Scales(experiment)
     runs = _as_runs(trained, scales)
     asked, name = question, "law"
-    base = settings.ladder_base
-    length = example_length(experiment) or 1
+    base = scales.base
     if question.flops is not None:
         name = f"flops-{question.flops:.3g}"
     if target.width is not None or target.depth is not None or question.tokens is not None:
-        tokens = question.tokens or float(base.steps * base.batch_size * length)
+        tokens = question.tokens or float(base.steps * base.batch_size * scales.length)
         asked = replace(question, params=scales.params(size), tokens=tokens)
         name = f"w{size.width}-d{size.depth}"
     digest = hashlib.sha256(
@@ -109,24 +136,26 @@ def predict_study(
     prediction = predict_runs(
         runs,
         asked,
-        source=str(settings.folder),
+        source=str(study.folder),
         sha256=digest,
         left_out=[(f"{count} runs", why) for why, count in left_out.items()],
         command=_command(),
-        choose=lambda params, tokens: scales.choice(params, tokens, size.depth, length),
+        choose=lambda params, tokens: scales.choice(params, tokens, size.depth),
     )
-    prediction = _with_band(prediction, study, trained, runs, length)
+    prediction = _with_band(prediction, study, trained, runs, scales.length)
     if scales.counted:
-        output.tell(f"{len(runs)} runs of {settings.name}; params are all parameters")
+        output.tell(f"{len(runs)} runs of {study.name}; params are all parameters")
     else:
+        whose = (
+            "a command's model" if scales.experiment is not None else "the model of a table's run"
+        )
         output.tell(
-            f"{len(runs)} runs of {settings.name}; what a command's model has of parameters is "
-            "not known: width x width x depth stands for them, in the law and in what it says"
+            f"{len(runs)} runs of {study.name}; what {whose} has of parameters is not known: "
+            "width x width x depth stands for them, in the law and in what it says"
         )
     for why, count in left_out.items():
         output.tell(f"Left out: {count} runs, {why}")
-    folder = out or settings.folder / "transfer" / name
-    return _report(prediction, runs, folder, output)
+    return _report(prediction, runs, out or study.folder / "transfer" / name, output)
 
 
 def predict_ladder(
@@ -314,10 +343,13 @@ def _eta_change(trial: Trial, other: Trial) -> float | None:
 class _Scales:
     """Parameters and FLOPs of a study's models: counted, or of commands width x width x depth."""
 
-    def __init__(self, experiment: Experiment) -> None:
-        """Of the models of `experiment`."""
-        self.experiment = experiment
-        self.counted = not experiment.settings.scaled_by_user
+    def __init__(self, experiment: Experiment | None, base: LadderSize, length: int) -> None:
+        """Of the models of `experiment`; None: of runs whose models nobody here can build.
+
+        The ladder's `base` has examples of `length` tokens.
+        """
+        self.experiment, self.base, self.length = experiment, base, length
+        self.counted = experiment is not None and not experiment.settings.scaled_by_user
         self._known: dict[tuple[int, int], float] = {}
 
     def params(self, size: Size) -> float:
@@ -326,22 +358,22 @@ class _Scales:
         if key not in self._known:
             self._known[key] = (
                 float(self.experiment.prepared(size).parameters())
-                if self.counted
+                if self.experiment is not None and self.counted
                 else float(size.width**2 * size.depth)
             )
         return self._known[key]
 
     def flops(self, size: LadderSize, tokens: float) -> float:
         """Of a whole run."""
-        if self.counted:
+        if self.experiment is not None and self.counted:
             return float(self.experiment.prepared(size).flops())
         return 6.0 * self.params(size) * tokens
 
-    def choice(self, params: float, tokens: float, depth: int, length: int) -> SizeChoice | None:
+    def choice(self, params: float, tokens: float, depth: int) -> SizeChoice | None:
         """The width whose model has `params` parameters at `depth`, and the steps of `tokens`."""
         from sweeper.verdict.ladder import Size
 
-        base = self.experiment.settings.ladder_base
+        base = self.base
         # For a depth, parameters are a polynomial of the second degree in the width.
         widths = [base.width, 2 * base.width, 4 * base.width]
         counts = [self.params(Size(width=width, depth=depth)) for width in widths]
@@ -353,17 +385,15 @@ class _Scales:
             return None
         step = min(base.width, 64)
         width = max(step, step * round(wanted / step))
-        steps = max(1, round(tokens / (base.batch_size * length)))
+        steps = max(1, round(tokens / (base.batch_size * self.length)))
         return SizeChoice(width=width, depth=depth, steps=steps)
 
 
 def _as_runs(trained: Sequence[Result], scales: _Scales) -> Runs:
-    from sweeper.sweep.replay import example_length
     from sweeper.verdict.ladder import LadderSize
 
     if not trained:
         raise BadInput("the study has no finished run: `sweeper search` makes them")
-    length = example_length(scales.experiment) or 1
     params, tokens, flops, labels = [], [], [], []
     for result in trained:
         spec = result.trial.spec
@@ -373,7 +403,7 @@ def _as_runs(trained: Sequence[Result], scales: _Scales) -> Runs:
             batch_size=spec.train.batch_size,
             steps=spec.train.steps,
         )
-        seen = float(size.batch_size * size.steps * length)
+        seen = float(size.batch_size * size.steps * scales.length)
         params.append(scales.params(size))
         tokens.append(seen)
         flops.append(scales.flops(size, seen))

@@ -31,7 +31,7 @@ from sweeper.search.strategy import Conclusion
 from sweeper.study.lock import StudyLock
 from sweeper.study.optuna_copy import check_storage, redact
 from sweeper.study.setup import check_setup, provenance, trials_of, write_setup
-from sweeper.study.study import Study
+from sweeper.study.study import Study, check_not_saved
 from sweeper.study.trust import remember
 from sweeper.sweep.replay import replay_search
 from sweeper.sweep.sweep import Submitted, Sweep
@@ -61,6 +61,7 @@ def search(
     elif detach:
         name = settings.plugin_spec("launcher").name
         raise ConfigError("launcher", name, "--detach needs one with a queue: launcher=slurm")
+    check_not_saved(settings.folder)
     if dry_run:
         return _dry_run(settings, invocation, output, new_setup=new_setup)
     experiment, start = open_experiment(settings), time.time()

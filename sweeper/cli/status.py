@@ -19,7 +19,7 @@ from sweeper.report.documents import Documents, Searched, read_document
 from sweeper.report.progress import Snapshot
 from sweeper.study.lock import Holder, live_holder, request_cancel
 from sweeper.study.setup import trials_of
-from sweeper.study.study import Study
+from sweeper.study.study import Study, is_saved
 from sweeper.table import Column, Table, duration
 
 
@@ -48,6 +48,10 @@ def status(name: str | None, root: Path, output: Output, *, watch: bool = False)
             again = "not finished: run the same `sweeper search` command again to go on"
             end = "finished" if state["search_finished"] else again
             end = f"No driver is running; the search is {end}."
+            if is_saved(root / study):
+                end = (
+                    "Saved from a table's runs by `sweeper judge`: nothing in it can be continued."
+                )
         elif progress is None:
             end = f"Running ({driver}): starting"
         else:

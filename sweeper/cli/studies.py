@@ -10,7 +10,13 @@ from sweeper.config.command_line import DEFAULT_ROOT
 from sweeper.config.compose import Tree, compose_tree, override_value, parse_overrides, read_tree
 from sweeper.errors import BadInput, ConfigError, suggest
 from sweeper.registry import OVERLAYS, classes_in, classes_of_configs, name_classes, studies
-from sweeper.study.study import check_folder, check_study_name, latest_study, read_root
+from sweeper.study.study import (
+    check_folder,
+    check_not_saved,
+    check_study_name,
+    latest_study,
+    read_root,
+)
 from sweeper.study.trust import code_of, remember, remembered
 
 
@@ -58,6 +64,7 @@ def study_tree(
                 "another study with --study",
             )
     check_folder(root / study)
+    check_not_saved(root / study)
     path = root / study / "config.yaml"
     tree = read_tree(path, others, config_dir) | {"root": str(root)}
     _check_code(path, tree, others, config_dir, trust=trust)

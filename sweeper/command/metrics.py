@@ -388,6 +388,21 @@ def tensorboard(tag: str) -> Callable[[Path], Callable[[], Iterator[Reading]]]:
     return scan
 
 
+def hparams(path: Path) -> dict[str, Any]:
+    """Hyperparameters in an event file, as the HParams plugin of TensorBoard keeps them."""
+    from tensorboard.backend.event_processing.event_file_loader import EventFileLoader
+    from tensorboard.plugins.hparams.plugin_data_pb2 import HParamsPluginData
+
+    found: dict[str, Any] = {}
+    for event in EventFileLoader(str(path)).Load():
+        for value in event.summary.value:
+            if value.tag == "_hparams_/session_start_info":
+                data = HParamsPluginData.FromString(value.metadata.plugin_data.content)
+                for name, one in data.session_start_info.hparams.items():
+                    found[name] = getattr(one, one.WhichOneof("kind") or "null_value")
+    return found
+
+
 def wandb(key: str) -> Callable[[Path], Callable[[], Iterator[Reading]]]:
     """Values of a key in the history of an offline run of W&B."""
 
@@ -468,6 +483,25 @@ def wandb_is_whole(path: Path) -> bool:
     return any(record.WhichOneof("record_type") == "exit" for record in _parsed(path))
 
 
+def wandb_facts(path: Path) -> tuple[str, dict[str, Any], str]:
+    """The run's name, its configuration by key, and whether it is finished, crashed or running."""
+    name, config, state = path.stem, dict[str, Any](), "running"
+    for record in _parsed(path):
+        kind = record.WhichOneof("record_type")
+        if kind == "exit":
+            state = "crashed" if record.exit.exit_code else "finished"
+        elif kind in ("run", "config"):
+            if kind == "run":
+                name = record.run.display_name or record.run.run_id or name
+            changes = record.run.config if kind == "run" else record.config
+            for item in changes.update:
+                config[".".join(item.nested_key) or item.key] = json.loads(item.value_json)
+            for item in changes.remove:
+                config.pop(".".join(item.nested_key) or item.key, None)
+    config.pop("_wandb", None)
+    return name, config, state
+
+
 def _parsed(path: Path) -> Iterator[Any]:
     from wandb.proto.wandb_internal_pb2 import Record  # type: ignore[attr-defined]
 
@@ -513,9 +547,9 @@ def contents(spec: str, folder: Path) -> str:
                 return _sentence(name, "columns", _columns(Lines(path).read()), wanted)
             return _sentence(name, "keys in its last line", _keys(last_text(path)), wanted)
         case "tensorboard":
-            return _of_tracker("event file", sorted(folder.glob("**/*tfevents*")), _tags, rest)
+            return _of_tracker("event file", sorted(folder.glob("**/*tfevents*")), tags, rest)
         case "wandb":
-            return _of_tracker("offline run", sorted(folder.glob("**/*.wandb")), _history, rest)
+            return _of_tracker("offline run", sorted(folder.glob("**/*.wandb")), history_keys, rest)
     return ""
 
 
@@ -555,10 +589,11 @@ def _of_tracker(
     if not paths:
         return f"there is no {kind} below the trial's own folder, {{dir}}"
     present = sorted({name for path in paths for name in names(path)})
-    return _sentence(f"the {kind}", "tags" if names is _tags else "keys", present, wanted)
+    return _sentence(f"the {kind}", "tags" if names is tags else "keys", present, wanted)
 
 
-def _tags(path: Path) -> Iterable[str]:
+def tags(path: Path) -> Iterable[str]:
+    """Tags of an event file, one a value."""
     from tensorboard.backend.event_processing.event_file_loader import EventFileLoader
 
     return [
@@ -566,8 +601,8 @@ def _tags(path: Path) -> Iterable[str]:
     ]
 
 
-def _history(path: Path) -> Iterable[str]:
-    """W&B's own keys begin with a line below."""
+def history_keys(path: Path) -> Iterable[str]:
+    """Keys of a run's history, one a value; W&B's own, which begin with a line below, left out."""
     return [key for row in history(path) for key in row if not key.startswith("_")]
 
 
@@ -589,6 +624,15 @@ class Series:
         self.steps, self.losses = array("q"), array("d")
         self.counted = False
         self._not_finite = 0
+
+    @classmethod
+    def of(cls, steps: NDArray[np.float64], losses: NDArray[np.float64]) -> Series:
+        """Of ascending whole `steps` and the `losses` there, of one length."""
+        series = cls()
+        series.steps.frombytes(steps.astype(np.int64).tobytes())
+        series.losses.frombytes(losses.astype(np.float64).tobytes())
+        series._not_finite = int((~np.isfinite(losses)).sum())
+        return series
 
     def __len__(self) -> int:
         return len(self.losses)

@@ -10,12 +10,16 @@ import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from sweeper.command.metrics import STEP_NAMES
 from sweeper.errors import BadInput, ConfigError
-from sweeper.existing.source import Array, Source
+from sweeper.existing.large import HIGHEST, head_of, is_large, reduced
+from sweeper.existing.source import Array, Source, plain_name
+from sweeper.existing.trackers import Objective, by_run
 from sweeper.verdict.ladder import JOINT_AXIS, KnownNoise, LadderSize, SizeCurve
 
 ROLES: Mapping[str, tuple[str, ...]] = {
@@ -59,6 +63,7 @@ ROLES: Mapping[str, tuple[str, ...]] = {
     "seed": ("seed", "random_seed"),
     "status": ("status", "state"),
     "first": ("first_loss", "initial_loss"),
+    "reached": ("last_step",),
     "parameterization": ("parameterization",),
     "base": ("base",),
     "transferred": ("transferred_log2_eta",),
@@ -70,15 +75,24 @@ AXES = ("width", "depth", "batch_size", "steps", "tokens")
 SIZES = (*AXES, "experts", "top_k", "granularity")
 KEPT_WORDS = re.compile(
     r"loss|losses|acc|accuracy|ppl|perplexity|bpb|norm|metric|throughput|mfu|runtime|time|date|"
-    r"timestamp|duration|seconds|hours|created|updated|heartbeat|url|path|dir|host|gpu|gpus|user|"
-    r"tags|notes|sha|commit|unnamed|index|seed"
+    r"timestamp|duration|seconds|hours|created|updated|heartbeat|url|path|dir|host|hostname|gpu|"
+    r"gpus|user|username|tags|notes|sha|commit|unnamed|index|seed|sweep|job|jobid|slurm|pid|port|"
+    r"cwd|checkpoint|ckpt"
 )
 """Words in the names of columns that say what a run gave or where it was, not how it was set."""
 KEPT_NAMES = frozenset(
-    {"", "id", "name", "run", "runid", "runname", "run_id", "step", "trial", "number"}
+    {
+        *("", "id", "name", "run", "runid", "runname", "run_id", "run_name", "wandb_run_name"),
+        *("step", "epoch", "iter", "iteration", "global_step", "trial", "number", "description"),
+    }
 )
-OF_SIZE = re.compile("params|parameters|flops|flop|compute|head|heads|ff|ffn|mlp|intermediate|kv")
+OF_SIZE = re.compile(
+    "params|parameters|flops|flop|compute|head|heads|nhead|ff|ffn|mlp|intermediate|kv|width|depth|"
+    "dim|hidden|embd|embed|mult|multiplier|mup"
+)
 """Words for what a size brings with it: no other setting, where it is one for each size."""
+NAMES_SIZE = re.compile(r"(?i)\b\d+([.]\d+)?[kmb]\b").search
+"""The name of a model that says its size, as gpt-125M does."""
 APART = 100.0
 """Neighbouring learning rates farther apart than this factor are taken for two units."""
 EXPLODED = 10.0
@@ -87,6 +101,13 @@ MOST_SEEDS = 64
 """More runs a cell than this are averaged in as many groups: it is plain what they say."""
 MOST_VALUES = 512
 """Learning rates of one size beyond which a table is a log of something else."""
+UNFINISHED = [
+    *("failed", "crashed", "killed", "running", "pruned", "fail", "waiting", "pending", "queued"),
+    *("preempted", "preempting", "cancelled", "canceled", "timeout", "interrupted", "error", "oom"),
+]
+"""States of runs whose loss is not that of their end."""
+EARLY = 0.9
+"""A run that ended before this share of the steps of others of its size did not finish."""
 MakeSize = Callable[[Mapping[str, Any]], LadderSize]
 NEAR = 2.0
 """Octaves around a curve's best cell in which runs count for the verdict."""
@@ -105,6 +126,7 @@ class Reading:
 
     `diverged`: a loss above it is that of a run that diverged. `noise`: a run's standard deviation
     in nats, where it is known. `base`: the size that the transfer begins at, None: the smallest.
+    `objective`: which series of a run is its loss, where a table has none.
     """
 
     axis: str | None = None
@@ -112,6 +134,7 @@ class Reading:
     diverged: float | None = None
     noise: float | None = None
     base: float | None = None
+    objective: Objective = field(default_factory=Objective)
 
     def __post_init__(self) -> None:
         """ConfigError for what is no axis or no number."""
@@ -229,7 +252,8 @@ def grid_of(source: Source, columns: Mapping[str, str], reading: Reading) -> Gri
     """The curves of a table; BadInput where its runs cannot be compared."""
     import pandas  # type: ignore[import-untyped]
 
-    rows, notes = len(source.frame), list[str]()
+    rows = len(source.frame) if source.counts is None else int(source.counts.sum())
+    notes = [*source.notes]
     sizes = _sizes(source, columns)
     axis = _axis(sizes, reading)
     log2, said, plain = log2_of(source, columns.get("log2_eta") or columns["eta"])
@@ -243,13 +267,15 @@ def grid_of(source: Source, columns: Mapping[str, str], reading: Reading) -> Gri
     for name, values in sizes.items():
         table[name] = values
     table["decay"] = 0.0 if decay is None else decay
+    table["runs"] = 1 if source.counts is None else source.counts
     for role in ("planned",):
         table[role] = source.numbers(columns[role]) if role in columns else 0.0
     table = _statuses(source, columns, table, notes)
-    rounded = _rounding(table["loss"].to_numpy(), notes)
+    table = _unfinished(source, columns, table, notes)
+    rounded = _rounding(table["loss"].to_numpy() if source.sample is None else source.sample, notes)
     _diverge(source, columns, reading, table, notes, axis)
     table = _seeds(source, columns, table, notes, rounded)
-    kept = len(table)
+    kept = int(table["runs"].sum())
     table = _grouped(table, notes)
     grid_cells: tuple[DecayCell, ...] = ()
     at: float | None = None
@@ -279,6 +305,52 @@ def grid_of(source: Source, columns: Mapping[str, str], reading: Reading) -> Gri
         decay=at,
         columns=columns,
         constants=_constants(source),
+    )
+
+
+def read_table(
+    place: str | Path, given: str, where: str, reading: Reading
+) -> tuple[Source, dict[str, str]]:
+    """The runs of a place, a row a run, and which column is what; BadInput as `Source.read`."""
+    if is_large(place):
+        head = head_of(path := Path(place))
+        columns = roles_of(head, given)
+        settings = settings_in(head.frame, columns, reading)
+        if "loss" in columns and _step_column(head, columns) is None:
+            source = reduced(path, columns, settings, where, MOST_SEEDS, reading.diverged)
+            if source is not None:
+                return source, columns
+    return per_run(Source.read(place, where, reading.objective), given, reading)
+
+
+def per_run(source: Source, given: str, reading: Reading) -> tuple[Source, dict[str, str]]:
+    """A table with a row a run, and which column is what; of one with a row a step, the runs'."""
+    columns = roles_of(source, given)
+    step = _step_column(source, columns)
+    if step is None or "loss" not in columns:
+        return source, columns
+    settings = [
+        columns[role] for role in (*SIZES, "eta", "log2_eta", "decay", "seed") if role in columns
+    ]
+    frame, notes = by_run(source, step, columns["loss"], settings, reading.objective)
+    if not notes:
+        return source, columns
+    source = replace(source, frame=frame, notes=(*source.notes, *notes))
+    return source, roles_of(source, given)
+
+
+def _step_column(source: Source, columns: Mapping[str, str]) -> str | None:
+    """The column that may say at which step of its run a row was written."""
+    steps = {plain_name(name) for name in STEP_NAMES}
+    return next(
+        (
+            str(column)
+            for column in source.frame.columns
+            if plain_name(column) in steps
+            and str(column) not in columns.values()
+            and source.frame[column].dtype.kind in "iuf"
+        ),
+        None,
     )
 
 
@@ -347,18 +419,19 @@ def _check_alike(
         column = str(name)
         words = re.findall(r"[a-z]+", column.lower())
         role = next((r for r, c in columns.items() if c == column), "")
-        if column in used or column in reading.ignore or role in across:
+        if column in used or column in reading.ignore or role in across or column == HIGHEST:
             continue
         if role == "decay" and decay:
             continue
         values = frame[name]
         if values.nunique(dropna=False) < 2:
             continue
-        if not role and is_kept(column):
+        if not role and (is_kept(column) or is_identifier(values)):
             continue
         with_size = _follows(values, place)
         of_tokens = {role, axis} == {"steps", "tokens"}
-        if with_size and ((not role and any(map(OF_SIZE.fullmatch, words))) or of_tokens):
+        named_so = any(map(OF_SIZE.fullmatch, words)) or values.astype(str).map(NAMES_SIZE).all()
+        if with_size and ((not role and named_so) or of_tokens):
             continue
         if {"lr", "eta", "rate"} & set(words) and not role:
             both = pandas.DataFrame({"size": place, "eta": log2}).groupby(["size", "eta"]).ngroup()
@@ -394,6 +467,22 @@ def is_kept(column: str) -> bool:
     return any(map(KEPT_WORDS.fullmatch, words)) or column.lower().strip("_") in KEPT_NAMES
 
 
+def is_identifier(values: Any) -> bool:
+    """Whether a column's texts are a name of each run: all of them differ."""
+    return values.dtype.kind not in "iufcb" and len(values) > 2 and values.is_unique
+
+
+def settings_in(frame: Any, columns: Mapping[str, str], reading: Reading) -> list[str]:
+    """The columns, beside those that are something to a verdict, in which runs may differ."""
+    return [
+        str(column)
+        for column in frame.columns
+        if str(column) not in (*columns.values(), *reading.ignore)
+        and not is_kept(str(column))
+        and not is_identifier(frame[column])
+    ]
+
+
 def _said(axis: str) -> str:
     return axis.replace("_", " ")
 
@@ -403,14 +492,32 @@ def _statuses(source: Source, columns: Mapping[str, str], table: Any, notes: lis
     if "status" not in columns:
         return table
     status = source.frame[columns["status"]].astype(str).str.lower().to_numpy()
-    unfinished = np.isin(status, ["failed", "crashed", "killed", "running", "pruned", "fail"])
+    unfinished = np.isin(status, UNFINISHED)
     if unfinished.any():
         kinds = ", ".join(sorted(set(status[unfinished])))
-        notes.append(f"{int(unfinished.sum())} runs did not end ({kinds}) and are left out")
+        count = int(table["runs"][unfinished].sum())
+        notes.append(f"{count} runs did not end ({kinds}) and are left out")
     table.loc[status == "diverged", "loss"] = math.inf
     if unfinished.all():
         raise BadInput(f"no run of {source.name or 'the table'} has ended")
     return table[~unfinished]
+
+
+def _unfinished(source: Source, columns: Mapping[str, str], table: Any, notes: list[str]) -> Any:
+    """Without runs whose last step lies well before that of others of their size."""
+    column = columns.get("reached", "_step")  # W&B's own name of it in its exports
+    if column not in source.frame or source.counts is not None:
+        return table
+    reached = source.numbers(column)[table.index.to_numpy()]
+    sizes = [role for role in SIZES if role in table]
+    furthest = table.assign(reached=reached).groupby(sizes)["reached"].transform("max").to_numpy()
+    early = (reached < EARLY * furthest) & np.isfinite(table["loss"].to_numpy())
+    if early.any():
+        notes.append(
+            f"{int(table['runs'][early].sum())} runs ended before {EARLY:.0%} of the steps of "
+            "others of their size and are left out"
+        )
+    return table[~early]
 
 
 def _rounding(loss: Array, notes: list[str]) -> float:
@@ -440,21 +547,25 @@ def _diverge(
     loss = table["loss"].to_numpy(copy=True)
     counts: dict[str, int] = {}
     gone = ~np.isfinite(loss)
-    counts["a loss that is NaN or infinite"] = int(np.isnan(loss).sum() + np.isneginf(loss).sum())
+    runs = table["runs"].to_numpy()
+    counts["a loss that is NaN or infinite"] = int(runs[gone].sum())
     loss[gone] = math.inf
     if reading.diverged is not None:
         high = ~gone & (loss > reading.diverged)
-        counts[f"a loss above {reading.diverged:g}"] = int(high.sum())
+        counts[f"a loss above {reading.diverged:g}"] = int(runs[high].sum())
     elif "first" in columns:
         first = source.numbers(columns["first"])[table.index.to_numpy()]
         high = ~gone & (loss > first)
-        counts["a loss above the first one"] = int(high.sum())
+        counts["a loss above the first one"] = int(runs[high].sum())
     else:
         finite = table["loss"].where(np.isfinite(table["loss"]))
         along = [role for role in (axis,) if role in table] or [r for r in SIZES if r in table]
         typical = finite.groupby([table[role] for role in along]).transform("median").to_numpy()
-        high = ~gone & (loss > EXPLODED * typical) & (typical > 0)
-        counts[f"a loss above {EXPLODED:g} times the median of its {_said(axis)}"] = int(high.sum())
+        highest = source.frame.get(HIGHEST)
+        most = loss if highest is None else highest.to_numpy()[table.index.to_numpy()]
+        high = ~gone & (most > EXPLODED * typical) & (typical > 0)
+        rule = f"a loss above {EXPLODED:g} times the median of its {_said(axis)}"
+        counts[rule] = int(runs[high].sum())
     loss[high] = math.inf
     table["loss"] = loss
     said = [f"{count} by {why}" for why, count in counts.items() if count]
@@ -464,11 +575,15 @@ def _diverge(
         raise BadInput("no run of the table has a finite loss")
 
 
+GIVEN = ("loss", "planned", "runs")
+"""Columns of a run that are no part of what makes its cell."""
+
+
 def _seeds(
     source: Source, columns: Mapping[str, str], table: Any, notes: list[str], rounded: float
 ) -> Any:
     """With a number of its seed to every run; each run once, and at most `MOST_SEEDS` a cell."""
-    cell = [column for column in table.columns if column not in ("loss", "planned")]
+    cell = [column for column in table.columns if column not in GIVEN]
     before = len(table)
     if "seed" in columns:
         seeds = source.frame[columns["seed"]].iloc[table.index.to_numpy()]
@@ -504,7 +619,7 @@ def _seeds(
 
 def _grouped(table: Any, notes: list[str]) -> Any:
     """With the means of `MOST_SEEDS` groups where a cell has more runs than that."""
-    cell = [column for column in table.columns if column not in ("loss", "planned", "seed")]
+    cell = [column for column in table.columns if column not in (*GIVEN, "seed")]
     most = int(table.groupby(cell)["loss"].size().max())
     if most <= MOST_SEEDS:
         return table
@@ -512,7 +627,9 @@ def _grouped(table: Any, notes: list[str]) -> Any:
         f"up to {most} runs a cell: averaged in {MOST_SEEDS} groups, whose means are judged as runs"
     )
     table["seed"] %= MOST_SEEDS
-    return table.groupby([*cell, "seed"], as_index=False).agg({"loss": "mean", "planned": "first"})
+    return table.groupby([*cell, "seed"], as_index=False).agg(
+        {"loss": "mean", "planned": "first", "runs": "sum"}
+    )
 
 
 def _size_maker(axis: str, keys: Sequence[str]) -> MakeSize:

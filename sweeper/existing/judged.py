@@ -11,6 +11,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -24,7 +25,8 @@ from sweeper.existing.grid import (
     grid_of,
     is_kept,
     log2_of,
-    roles_of,
+    per_run,
+    read_table,
     step_of,
     whole_numbers,
 )
@@ -45,7 +47,7 @@ MOST_CELLS = 200
 class Question:
     """What is asked of a table: how to read it, the target, the value to judge, the thresholds.
 
-    `eta` is the transferred learning rate, None: the base's optimum. `step` is the grid's, in
+    `eta` is the transferred learning rate, None: the base's optimum. `grid_step` is the grid's, in
     octaves, of a table of optima alone. `theory`: whether the runs are of a parameterization whose
     optima converge, None: by the column of that name.
     """
@@ -53,7 +55,7 @@ class Question:
     reading: Reading = field(default_factory=Reading)
     to: int | None = None
     eta: float | None = None
-    step: float | None = None
+    grid_step: float | None = None
     max_shift: float = 1.0
     max_loss_gap: float = 0.01
     theory: bool | None = None
@@ -72,7 +74,7 @@ class Question:
 
 FLAGS = {
     "to": "--to-width",
-    "step": "--step",
+    "grid_step": "--grid-step",
     "max_shift": "--max-shift",
     "max_loss_gap": "--max-loss-gap",
 }
@@ -142,6 +144,7 @@ class Judged:
     where: str = ""
     columns: Mapping[str, str] = field(default_factory=dict)
     study: str = ""
+    parameterization: str = ""
     command: str = ""
 
     @property
@@ -156,9 +159,19 @@ class Judged:
         return found
 
 
+def judge_place(
+    place: str | Path, columns: str, where: str, question: Question, command: str = ""
+) -> Judged:
+    """The verdict on the runs of a file, a folder, a project or a storage; BadInput as below."""
+    return _judge(*read_table(place, columns, where, question.reading), question, command)
+
+
 def judge_source(source: Source, columns: str, question: Question, command: str = "") -> Judged:
     """The verdict on a table; BadInput where its runs cannot be compared."""
-    roles = roles_of(source, columns)
+    return _judge(*per_run(source, columns, question.reading), question, command)
+
+
+def _judge(source: Source, roles: dict[str, str], question: Question, command: str) -> Judged:
     facts: dict[str, Any] = {
         "source": source.name,
         "sha256": source.sha256,
@@ -192,6 +205,7 @@ def judge_grid(grid: Grid, question: Question) -> Judged:
         "runs": grid.runs,
         "plain": grid.plain,
         "study": str(grid.constants.get("study", "")),
+        "parameterization": grid.parameterization,
     }
     moved = tuple(f"{one.name} {one.answer}" for one in movements)
     if len(grid.curves) < 2:
@@ -628,15 +642,15 @@ def _judge_optima(source: Source, roles: Mapping[str, str], question: Question) 
     means, counts = grouped.mean(), grouped.size()
     values, x = means.to_numpy(), means.index.to_numpy()
     notes = [said] if said else []
-    step = question.step
+    step = question.grid_step
     if step is None:
         apart = np.diff(np.unique(np.round(log2, 2)))
         step = float(apart[apart > 0.02].min()) if (apart > 0.02).any() else math.nan
         notes.append(
             f"the optima are taken to lie on a grid of {step:.2g} in log2, the least difference "
-            "between two; --step says another"
+            "between two; --grid-step says another"
             if math.isfinite(step)
-            else "all optima are the same, so that nothing shows the grid's step: --step names it"
+            else "all optima are the same, and nothing shows the grid's step: --grid-step names it"
         )
     half = step / 2
     base = int(x.min()) if question.reading.base is None else int(question.reading.base)

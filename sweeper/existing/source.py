@@ -8,14 +8,26 @@ from __future__ import annotations
 import hashlib
 import math
 import re
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from zipfile import BadZipFile
 
 import numpy as np
 
 from sweeper.errors import BadInput, ConfigError, first_line, suggest
+from sweeper.existing.trackers import (
+    Objective,
+    chart_frame,
+    folder_frame,
+    is_chart,
+    project_frame,
+    storage_frame,
+    unpacked,
+)
+from sweeper.study.optuna_copy import redact
 
 if TYPE_CHECKING:
     import pandas  # type: ignore[import-untyped]
@@ -30,59 +42,94 @@ READERS = {
     ".parquet": "Parquet",
     ".xlsx": "Excel",
 }
+PACKED = (".gz", ".bz2", ".xz")
+"""Ends of compressed files that pandas reads as they are."""
+JOURNALS = (".journal", ".log")
+"""Ends of journals of Optuna."""
 
 
 @dataclass(frozen=True, eq=False)
 class Source:
-    """A table: its `frame`, where it is from, its digest, and its rows as people count them."""
+    """A table: its `frame`, where it is from, its digest, and its rows as people count them.
+
+    `notes` say how it was read, where that is not plain. Of a table that was too large to be held
+    (`large.py`) `counts` [rows] are the runs that a row stands for, and `sample` some losses.
+    """
 
     frame: pandas.DataFrame
     name: str
     sha256: str
     where: str = ""
+    notes: tuple[str, ...] = ()
+    counts: np.ndarray[Any, np.dtype[np.int64]] | None = None
+    sample: Array | None = None
 
     @classmethod
-    def read(cls, path: Path, where: str = "") -> Source:
-        """BadInput for a file that is no table, or a filter that it cannot take."""
-        kind = READERS.get(path.suffix.lower())
-        if kind is None:
-            known = ", ".join(READERS)
-            raise BadInput(f"{path}: a table of runs ends in one of {known}")
-        if not path.is_file():
-            raise BadInput(f"{path}: there is no such file")
+    def read(cls, place: str | Path, where: str = "", objective: Objective | None = None) -> Source:
+        """Of a file, a folder of runs, `wandb:entity/project`, or a storage of Optuna by its URL.
+
+        BadInput for what is none of them or cannot be read, or a filter that it cannot take.
+        """
+        text, path, wanted = str(place), Path(place), objective or Objective()
+        if text.startswith("wandb:"):
+            return cls._of_runs(text, project_frame(text.removeprefix("wandb:"), wanted), where)
+        if "://" in text or (path.suffix in JOURNALS and path.is_file()):
+            return cls._of_runs(redact(text), storage_frame(text, wanted), where)
+        if path.is_dir():
+            return cls._of_runs(text, folder_frame(path, wanted), where)
+        kind = kind_of(path)
         digest = hashlib.sha256()
         with path.open("rb") as file:
             while block := file.read(1 << 20):
                 digest.update(block)
-        try:
-            frame = _read(path, kind)
-        except ImportError as error:
-            lacking = error.name or first_line(error)
-            raise BadInput(
-                f"{path}: {kind} needs another package, {lacking}: install it, or save the table "
-                "as CSV"
-            ) from error
-        except (ValueError, OSError, UnicodeDecodeError) as error:
-            reason = str(error).splitlines()[0][:200]
-            raise BadInput(f"{path} cannot be read as {kind}: {reason}") from error
-        return cls(frame, str(path), digest.hexdigest())._only(where)
+        with readable(path, kind):
+            frame, notes = _read(path, kind)
+        frame = unpacked(frame)
+        if is_chart([str(column) for column in frame.columns]):
+            frame, read = chart_frame(frame, wanted)
+            notes += read
+        elif wanted.series:
+            allowed = "nothing with a table: --columns 'loss=COLUMN' names its loss"
+            raise ConfigError("--series", wanted.series, allowed)
+        return cls(frame, text, digest.hexdigest(), notes=tuple(notes))._only(where)
 
     @classmethod
-    def of_frame(cls, frame: Any, where: str = "") -> Source:
+    def of_frame(cls, frame: Any, where: str = "", name: str = "") -> Source:
         """Of a DataFrame, or of columns by name."""
         import pandas
 
         table = frame if isinstance(frame, pandas.DataFrame) else pandas.DataFrame(frame)
         if table.columns.has_duplicates:
             raise BadInput(f"the column {table.columns[table.columns.duplicated()][0]!r} is twice")
-        text = table.to_csv(index=False).encode()
-        return cls(table.reset_index(drop=True), "", hashlib.sha256(text).hexdigest())._only(where)
+        if not isinstance(table.index, pandas.RangeIndex) and {*table.index.names} != {None}:
+            # What was grouped has its sizes in the index.
+            fresh = [n for n in table.index.names if n is not None and n not in table.columns]
+            table = table.reset_index(level=fresh) if fresh else table
+        digest = hashlib.sha256(table.to_csv(index=False).encode()).hexdigest()
+        table = unpacked(table.reset_index(drop=True))
+        return cls(table, name, digest)._only(where)
+
+    @classmethod
+    def _of_runs(cls, name: str, read: tuple[pandas.DataFrame, list[str]], where: str) -> Source:
+        """Of runs that a tracker has; the digest is that of their table."""
+        frame, notes = read
+        digest = hashlib.sha256(frame.to_csv(index=False).encode()).hexdigest()
+        return cls(frame, name, digest, notes=tuple(notes))._only(where)
 
     def _only(self, where: str) -> Source:
         if self.frame.empty:
             raise BadInput(f"{self.name or 'the table'} has no rows")
         if not where:
             return self
+        kept = self.frame[self.condition(where)]
+        if kept.empty:
+            raise ConfigError(
+                "--where", where, f"a condition that some of {len(self.frame)} rows meet"
+            )
+        return replace(self, frame=kept, where=where)
+
+    def condition(self, where: str) -> pandas.Series:
+        """The rows that meet a filter; ConfigError for one that is no condition."""
         try:
             # numexpr and python read the same language; python is always there.
             met = self.frame.eval(where, engine="python")
@@ -97,12 +144,7 @@ class Source:
             raise ConfigError(
                 "--where", where, f"a condition on {self._columns()}, such as 'loss < 4'"
             )
-        kept = self.frame[met]
-        if kept.empty:
-            raise ConfigError(
-                "--where", where, f"a condition that some of {len(self.frame)} rows meet"
-            )
-        return Source(kept, self.name, self.sha256, where)
+        return met
 
     def _columns(self) -> str:
         return ", ".join(str(column) for column in self.frame.columns)
@@ -129,10 +171,16 @@ class Source:
                     "--columns", pair, f"{role}=COLUMN with one of {self._columns()}; {hint}"
                 )
             found[role] = column
-        free = {_plain(column): str(column) for column in self.frame.columns}
+        free = {plain_name(column): str(column) for column in self.frame.columns}
         free = {plain: column for plain, column in free.items() if column not in found.values()}
+        # Settings are nested: model.n_embd is n_embd where it is the only one.
+        ends = [re.split(r"[./]", str(column))[-1] for column in self.frame.columns]
+        for column, end in zip(self.frame.columns, ends, strict=True):
+            if ends.count(end) == 1 and end != column and column not in found.values():
+                free.setdefault(plain_name(end), str(column))
         for role, names in roles.items():
-            match = next((free[_plain(n)] for n in names if _plain(n) in free), None)
+            plain_names = (plain_name(name) for name in names)
+            match = next((free[plain] for plain in plain_names if plain in free), None)
             if role not in found and role not in unused and match is not None:
                 found[role] = match
                 free = {plain: column for plain, column in free.items() if column != match}
@@ -158,45 +206,106 @@ class Source:
         return np.asarray(found.to_numpy(dtype=float, na_value=math.nan))
 
     def row(self, place: int) -> str:
-        """A row as people find it: the first below the header is row 1."""
+        """A row as people find it: by its run, or the first below the header is row 1."""
+        if self.name and "last_step" in self.frame and "run" in self.frame:
+            return f"the run {self.frame['run'].iloc[place]!r} of {self.name}"
         return f"row {int(self.frame.index[place]) + 1}{f' of {self.name}' if self.name else ''}"
 
 
-def _plain(name: object) -> str:
+def plain_name(name: object) -> str:
+    """A column's name without what spelling varies in: nEmbd, n_embd and N-EMBD are one."""
     return re.sub(r"[^a-z0-9]+", "", str(name).lower())
 
 
-def _read(path: Path, kind: str) -> pandas.DataFrame:
+def kind_of(path: Path) -> str:
+    """What a file holds by its name; BadInput where it is no table, or not there."""
+    suffixes = [end.lower() for end in path.suffixes if end.lower() not in PACKED]
+    kind = READERS.get(suffixes[-1]) if suffixes else None
+    if not path.exists():
+        raise BadInput(f"{path}: there is no such file, and no such folder")
+    if kind is None or not path.is_file():
+        known = ", ".join(READERS)
+        raise BadInput(f"{path}: a table of runs ends in one of {known}")
+    return kind
+
+
+@contextmanager
+def readable(path: Path, kind: str) -> Iterator[None]:
+    """BadInput in place of what a reader raises."""
+    try:
+        yield
+    except ImportError as error:
+        lacking = error.name or first_line(error)
+        raise BadInput(
+            f"{path}: {kind} needs another package, {lacking}: install it, or save the table as CSV"
+        ) from error
+    except (ValueError, OSError, EOFError, KeyError, BadZipFile) as error:
+        reason = (str(error).splitlines() or [type(error).__name__])[0][:200]
+        raise BadInput(f"{path} cannot be read as {kind}: {reason}") from error
+
+
+def _read(path: Path, kind: str) -> tuple[pandas.DataFrame, list[str]]:
+    """A table, and what is to be said of it."""
     import pandas
 
     match kind:
-        case "CSV":
-            return _separated(path, ",")
-        case "TSV":
-            return _separated(path, "\t")
+        case "CSV" | "TSV":
+            how = Separated.of(path, "," if kind == "CSV" else "\t")
+            # To the last digit, as what was written is to give the same verdict: later versions
+            # of pandas do so by themselves, and warn where they are asked to.
+            version = tuple(map(int, pandas.__version__.split(".")[:2]))
+            exact = {} if version >= (3, 1) else {"float_precision": "round_trip"}
+            return pandas.read_csv(path, **how.options, **exact), how.notes
         case "JSON lines":
-            return pandas.read_json(path, lines=True, precise_float=True)
+            return pandas.read_json(path, lines=True, precise_float=True), []
         case "JSON":
-            return pandas.read_json(path, precise_float=True)
+            return pandas.read_json(path, precise_float=True), []
         case "Parquet":
-            return pandas.read_parquet(path)
+            return pandas.read_parquet(path), []
         case _:
-            return pandas.read_excel(path)
+            return pandas.read_excel(path), []
 
 
-def _separated(path: Path, separator: str) -> pandas.DataFrame:
-    """ValueError for what pandas would read as something else, without a word."""
-    import pandas
+@dataclass(frozen=True, kw_only=True)
+class Separated:
+    """How a file of separated values is read: `options` for pandas, and what is said of them."""
 
-    frame = pandas.read_csv(path, sep=separator, skipinitialspace=separator == ",")
-    header = pandas.read_csv(
-        path, sep=separator, skipinitialspace=separator == ",", header=None, nrows=1, dtype=str
-    )
-    names = header.iloc[0].dropna()
-    if names.duplicated().any():
-        raise ValueError(f"the column {names[names.duplicated()].iloc[0]!r} is there twice")
-    if not isinstance(frame.index, pandas.RangeIndex):
-        raise ValueError("its rows have more cells than its header")
-    if len(names) == 1 and (found := re.search(r"[;\t,]", names.iloc[0])):
-        raise ValueError(f"its columns are separated by {found[0]!r}, not by {separator!r}")
-    return frame
+    options: dict[str, Any]
+    notes: list[str]
+    names: tuple[str, ...]
+
+    @classmethod
+    def of(cls, path: Path, usual: str) -> Separated:
+        """By its first rows; ValueError for what pandas would misread without a word.
+
+        Spreadsheets of many countries write semicolons between columns, and commas in numbers.
+        """
+        import pandas
+
+        def read(separator: str, rows: int) -> pandas.DataFrame:
+            return pandas.read_csv(
+                path, sep=separator, skipinitialspace=True, header=None, nrows=rows, dtype=str
+            )
+
+        separator, notes = usual, list[str]()
+        names = read(usual, 1).iloc[0].dropna()
+        if len(names) == 1 and (found := re.search(r"[;\t,]", names.iloc[0])):
+            separator = found[0]
+            names = read(separator, 1).iloc[0].dropna()
+            shown = {"\t": "tabs", ";": "semicolons", ",": "commas"}[separator]
+            notes.append(f"its columns are separated by {shown}")
+        if names.duplicated().any():
+            raise ValueError(f"the column {names[names.duplicated()].iloc[0]!r} is there twice")
+        options: dict[str, Any] = {"sep": separator, "skipinitialspace": separator != "\t"}
+        first = read(separator, 50).iloc[1:]
+        cells = [str(cell).strip() for cell in first.to_numpy().ravel() if isinstance(cell, str)]
+        if separator != "," and any(
+            re.fullmatch(r"[-+]?\d+,\d+(?:[eE][-+]?\d+)?", c) for c in cells
+        ):
+            options["decimal"] = ","
+            notes.append("its numbers have decimal commas")
+        # Rows with more cells than the header would become an index without a word.
+        frame = pandas.read_csv(path, **options, nrows=50)
+        if not isinstance(frame.index, pandas.RangeIndex):
+            raise ValueError("its rows have more cells than its header")
+        return cls(options=options, notes=notes, names=tuple(map(str, frame.columns)))

@@ -13,8 +13,9 @@ from matplotlib import rc_context
 from matplotlib.figure import Figure
 
 from sweeper.existing.grid import Reading
-from sweeper.existing.judged import Judged, Question, judge_source, value_text
+from sweeper.existing.judged import Judged, Question, judge_place, judge_source, value_text
 from sweeper.existing.source import Source
+from sweeper.existing.trackers import Objective
 from sweeper.files import private_folder, write_atomically, write_json
 from sweeper.report.console import trend_text, verdict_table
 from sweeper.report.documents import Validation
@@ -36,6 +37,7 @@ from sweeper.report.drawing import (
 )
 from sweeper.report.figures import learning_rate_figure
 from sweeper.report.page import rendered
+from sweeper.report.runs import is_study, study_source
 from sweeper.table import Cell, Column, Table
 from sweeper.verdict.curve import Estimate
 from sweeper.verdict.judge import Verdict
@@ -327,22 +329,20 @@ def judge(
     transferred: float | None = None,
     noise: float | None = None,
     diverged: float | None = None,
-    step: float | None = None,
+    grid_step: float | None = None,
+    series: str = "",
+    window: float = 0.1,
+    study: str = "",
     max_shift: float = 1.0,
     max_loss_gap: float = 0.01,
 ) -> Drawn:
-    """What `sweeper judge` says of a table: a DataFrame, columns by name, or the path of a file.
+    """What `sweeper judge` says of runs: a DataFrame, columns by name, or a place that it reads.
 
     One row a run. `width`, `eta`, `loss` and `seed` name columns, as `columns` does for all roles;
     see `sweeper judge --help` for the rest. BadInput as there.
     """
     named = {"width": width, "eta": eta, "loss": loss, "seed": seed}
     roles = [f"{role}={column}" for role, column in named.items() if column is not None]
-    # A text is a path, never a table's content.
-    if isinstance(frame, str | Path):
-        source = Source.read(Path(frame), where)
-    else:
-        source = Source.of_frame(frame, where)
     ignored = tuple(ignore.split(",")) if isinstance(ignore, str) else tuple(ignore)
     reading = Reading(
         axis=axis,
@@ -350,14 +350,20 @@ def judge(
         noise=noise,
         diverged=diverged,
         base=base,
+        objective=Objective(series=series, window=window, study=study),
     )
     question = Question(
         reading=reading,
         to=to_width,
         eta=transferred,
-        step=step,
+        grid_step=grid_step,
         max_shift=max_shift,
         max_loss_gap=max_loss_gap,
     )
     text = ",".join(filter(None, (columns, *roles)))
-    return Drawn(judge_source(source, text, question))
+    # A text is a place, never a table's content.
+    if not isinstance(frame, str | Path):
+        return Drawn(judge_source(Source.of_frame(frame, where), text, question))
+    if (folder := Path(frame)).is_dir() and is_study(folder):
+        return Drawn(judge_source(study_source(folder, where, axis), text, question))
+    return Drawn(judge_place(frame, text, where, question))

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import csv
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, replace
 from io import StringIO
 from pathlib import Path
 from typing import Any
@@ -11,10 +12,14 @@ from typing import Any
 import yaml  # type: ignore[import-untyped]
 
 from sweeper.errors import BadInput
+from sweeper.existing.source import Source
 from sweeper.files import read_json, try_json, write_atomically
 from sweeper.records import from_json
 from sweeper.report.documents import READ_ERRORS, Validation
-from sweeper.verdict.ladder import LADDER_AXES
+from sweeper.study.setup import trials_of
+from sweeper.study.study import Study
+from sweeper.trial import Result
+from sweeper.verdict.ladder import LADDER_AXES, LadderSize, Size
 
 RULE = ("seeds", "step", "span", "extend", "max_shift", "max_loss_gap", "correct")
 """Settings of `transfer` that a verdict and its advice rest on."""
@@ -23,17 +28,9 @@ RULE = ("seeds", "step", "span", "extend", "max_shift", "max_loss_gap", "correct
 def write_runs(folder: Path, path: Path) -> int:
     """Write the runs of the latest validation of eta in the study's `folder`; how many.
 
-    Columns are those that `sweeper judge` knows: sizes, log2 eta, seed, loss, and what the verdict
-    took as given: the base, the transferred value, the parameterization, `transfer.*`. BadInput
-    where nothing was validated.
+    BadInput where nothing was validated.
     """
-    records = sorted(
-        (folder / "transfer").glob("*/validation.json"), key=lambda file: file.stat().st_mtime_ns
-    )
-    try:
-        validation = from_json(Validation, read_json(records[-1])) if records else None
-    except (OSError, *READ_ERRORS) as error:
-        raise BadInput(f"{records[-1]} cannot be read ({error}): validate again") from error
+    validation = latest_validation(folder)
     if validation is None or not validation.curves:
         raise BadInput(
             f"{folder.name} has no validation whose runs could be written: "
@@ -46,6 +43,64 @@ def write_runs(folder: Path, path: Path) -> int:
     writer.writerows(rows)
     write_atomically(path, text.getvalue())
     return len(rows)
+
+
+def latest_validation(folder: Path) -> Validation | None:
+    """That of eta in the study's `folder`; BadInput where it cannot be read."""
+    records = sorted(
+        (folder / "transfer").glob("*/validation.json"), key=lambda file: file.stat().st_mtime_ns
+    )
+    try:
+        return from_json(Validation, read_json(records[-1])) if records else None
+    except (OSError, *READ_ERRORS) as error:
+        raise BadInput(f"{records[-1]} cannot be read ({error}): validate again") from error
+
+
+def is_study(folder: Path) -> bool:
+    """Whether a folder is that of a study of ours."""
+    return (folder / "config.yaml").is_file() and (folder / "results").is_dir()
+
+
+def study_source(folder: Path, where: str = "", axis: str | None = None) -> Source:
+    """The runs of a study of ours for `judge`: those of its latest validation, else all trials.
+
+    Columns are those that `sweeper judge` knows: sizes, log2 eta, seed, loss, and what the verdict
+    took as given: the base, the transferred value, the parameterization, `transfer.*`. Of several
+    ladders that over `axis`, or the first.
+    """
+    validation = latest_validation(folder)
+    if validation is not None and validation.curves:
+        ladders = [verdict.axis for verdict in validation.axes]
+        said = "runs of the study's latest validation"
+        if len(ladders) > 1 and (axis or ladders[0]) in ladders:
+            axis = axis or ladders[0]
+            validation = replace(validation, curves=tuple(validation.ladder(axis)))
+            others = ", ".join(f"--axis {other}" for other in ladders if other != axis)
+            said += f", of its ladder over {axis} ({others}: another)"
+        rows = runs_of(validation, _settings(folder))
+    else:
+        rows = trials_table(trials_of(Study.read(folder)).current)
+        said = "trials of the study, which was not validated"
+        if not rows:
+            raise BadInput(f"the study in {folder} has no trials yet")
+    source = Source.of_frame(rows, where, str(folder))
+    return replace(source, notes=(said,))
+
+
+def trials_table(results: Sequence[Result]) -> list[dict[str, Any]]:
+    """A row a trial: its sizes, log2 eta, what else was searched (as it is used), seed, loss."""
+    rows = []
+    for result in results:
+        trial, spec = result.trial, result.trial.spec
+        size = LadderSize.of(
+            Size(width=spec.width, depth=spec.depth), spec.model.arguments, asdict(spec.train)
+        )
+        others = {key: value for key, value in trial.values.items() if key != "eta"}
+        eta = {"log2_eta": trial.log2_hps["eta"]} if "eta" in trial.log2_hps else {}
+        sizes = {key: value for key in LADDER_AXES if (value := getattr(size, key))}
+        outcome = {"seed": trial.seed, "loss": result.objective, "status": result.status}
+        rows.append({**sizes, **eta, **others, **outcome})
+    return rows
 
 
 def runs_of(validation: Validation, settings: Mapping[str, Any]) -> list[dict[str, Any]]:

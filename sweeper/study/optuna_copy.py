@@ -20,6 +20,7 @@ from sweeper.records import to_json
 from sweeper.trial import Result
 
 if TYPE_CHECKING:
+    import optuna
     from optuna.distributions import BaseDistribution
     from optuna.trial import FrozenTrial
 
@@ -89,6 +90,45 @@ def check_storage(url: str) -> None:
     # No exception is being handled here: its text could bring the password into the chain.
     if why:
         raise BadInput(_unusable_storage(url, why))
+
+
+@contextmanager
+def read_storage(url: str) -> Iterator[tuple[list[str], Callable[[str], optuna.Study]]]:
+    """The studies in a storage that others wrote, by name, and what loads one; nothing is written.
+
+    `url` is that of a database, or the path of a journal. BadInput, without the password, for a
+    storage that cannot be read.
+    """
+    import optuna
+    from optuna.storages import JournalStorage, RDBStorage
+    from optuna.storages.journal import JournalFileBackend
+
+    from sweeper.search.optuna import disconnect
+
+    storage: Any = None
+    why = ""
+    try:
+        with _quiet():
+            if "://" not in url:
+                storage = JournalStorage(JournalFileBackend(url))
+            else:
+                # SQLite makes a file where there is none.
+                file = url.partition(":///")[2].partition("?")[0]
+                if url.startswith("sqlite") and not Path(file).is_file():
+                    raise FileNotFoundError(f"there is no file {file}")
+                escaped = url.replace("{", "{{").replace("}", "}}")
+                storage = RDBStorage(escaped, skip_table_creation=True)
+            names = optuna.get_all_study_names(storage)
+    except Exception as error:
+        why = scrub(_reason(error), url)
+    if why:  # no exception is being handled here: its text could bring the password into the chain
+        raise BadInput(_unusable_storage(url, why))
+    try:
+        with _quiet():
+            yield names, lambda name: optuna.load_study(study_name=name, storage=storage)
+    finally:
+        if isinstance(storage, RDBStorage):
+            disconnect(storage)
 
 
 def _unusable_storage(url: str, why: str) -> str:

@@ -38,11 +38,14 @@ from sweeper.study.lock import check_held, check_links, live_holder
 from sweeper.study.optuna_copy import Bounds, OptunaCopy, by_finish_time
 from sweeper.trial import FORMAT, OLDEST_FORMAT, OtherFormat, Result, Trial, TrialSpec
 
+SAVED = "saved"
+"""The key of config.yaml that says that a study was made of runs that others had trained."""
 COUNTS = "counts.json"
 """Beside the result files: how many lines each of them has."""
 _NAME_RE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,99}")
 _FORMAT_RE = re.compile(r"^format: (\d+)$", re.MULTILINE)
 _SUM_RE = re.compile(rb', "sum": "([0-9a-f]{16})"\}\s*\Z')
+_SAVED_RE = re.compile(r"^saved:$", re.MULTILINE)
 _SETTINGS_RE = re.compile(r"^parameterization:", re.MULTILINE)
 
 
@@ -76,6 +79,7 @@ class Study:
         folder = folder.absolute()
         check_study_name(folder.name)
         check_folder(folder)
+        check_not_saved(folder)
         study = cls(folder)
         try:
             private_folder(folder)
@@ -298,6 +302,25 @@ def check_folder(folder: Path) -> None:
         raise _other_version(folder, OLDEST_FORMAT)
     if not line:
         note_damage(path, ValueError("it holds no settings"))
+
+
+def is_saved(folder: Path) -> bool:
+    """Whether the study in `folder` was saved by `sweeper judge`."""
+    try:
+        text = (folder / "config.yaml").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return False
+    return _SAVED_RE.search(text) is not None
+
+
+def check_not_saved(folder: Path) -> None:
+    """BadInput for a study that holds runs, and not what trained them."""
+    if is_saved(folder):
+        raise BadInput(
+            f"the study in {folder} was saved by `sweeper judge`: it holds runs of others, and not "
+            "what trained them, so that nothing in it can be continued or planned. report, "
+            "compare, predict, judge and status take it; `sweeper search` begins a study of yours"
+        )
 
 
 def _other_version(folder: Path, version: int) -> BadInput:

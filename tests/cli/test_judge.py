@@ -11,8 +11,11 @@ import pandas  # type: ignore[import-untyped]
 import pytest
 
 import sweeper as package
+from sweeper.existing import grid as grid_module
+from sweeper.existing import large
 from tests.cli.driver import Run, assert_refused
-from tests.existing.grids import WIDTHS, runs
+from tests.existing.grids import ETAS, WIDTHS, runs
+from tests.refusals import refused
 
 MEGATRON = """parameterization,width,optimal_lr
 standard,128,0.000977
@@ -184,3 +187,198 @@ def test_a_verdict_in_a_notebook_draws_itself(table: Path, tmp_path: Path) -> No
     assert [*judged.table["width"]] == [str(width) for width in WIDTHS]
     assert judged.record["axes"][0]["target"]["size"] == 4096
     assert judged.save(tmp_path / "saved")["page"].is_file()
+
+
+@pytest.mark.parametrize("axis", ["depth", "batch_size", "steps", "tokens", "size"])
+def test_a_ladder_over_any_axis_is_judged(axis: str, tmp_path: Path, sweeper: Run) -> None:
+    column = {"depth": "n_layer", "batch_size": "batch", "steps": "max_steps"}.get(axis, axis)
+    tables = {}
+    for name, optima in (("holds", (-7.0,) * 4), ("fails", (-5.5, -6.5, -7.5, -8.5))):
+        frame = runs(optima, seeds=2, etas=ETAS[::2])
+        if axis == "size":
+            frame["n_layer"] = frame.n_embd // 64
+        tables[name] = frame if axis == "size" else frame.rename(columns={"n_embd": column})
+    assert package.judge(tables["fails"], axis=axis).answer == "fails"
+    tables["holds"].to_csv(path := tmp_path / "runs.csv", index=False)
+    flags = ("--axis", "batch" if axis == "batch_size" else axis, "--root", str(tmp_path))
+    answer = sweeper("judge", str(path), *flags, "--save", "kept", "--json")
+    assert answer.code == 0, answer.err
+    assert answer.document["axis"] == axis and answer.document["answer"] == "holds"
+    assert (tmp_path / "judged" / "runs" / f"curves-{axis}.png").is_file()
+    again = package.judge(tmp_path / "kept", axis="steps" if axis == "tokens" else axis)
+    assert again.answer == "holds"
+
+
+def test_one_size_differs_with_another_only_where_both_are_asked_for() -> None:
+    frame = runs().assign(n_layer=lambda table: table.n_embd // 64)
+    with pytest.raises(package.BadInput, match="--axis size to judge n_layer along"):
+        package.judge(frame)
+    assert package.judge(frame, axis="size", to_width=2048).judged.verdict is not None
+
+
+@pytest.fixture
+def two_studies(tmp_path: Path, sweeper: Run) -> Path:
+    """A root with the studies mup and sp of one table, of two horizons each."""
+    frames = []
+    for name, optima in (("mup", (-7.0,) * 4), ("sp", (-6.0, -7.0, -8.0, -9.0))):
+        for steps in (100, 200, 400):
+            part = runs(optima, etas=ETAS[::2], seeds=2)
+            part["val_loss"] += 40 / steps + (0.1 if name == "sp" else 0.0)
+            frames.append(part.assign(parameterization=name, max_steps=steps, batch_size=8))
+    pandas.concat(frames).to_csv(path := tmp_path / "runs.csv", index=False)
+    for name in ("mup", "sp"):
+        where = f'parameterization == "{name}" and max_steps == 400'
+        words = ("--where", where, "--save", name, "--root", str(tmp_path))
+        assert (answer := sweeper("judge", str(path), *words)).code == 0, answer.err
+    return tmp_path
+
+
+def test_a_saved_table_reports_compares_and_predicts_and_cannot_be_continued(
+    two_studies: Path, sweeper: Run
+) -> None:
+    root = ("--root", str(two_studies))
+    assert "the transfer holds" in sweeper("report", "mup", *root).out
+    assert "the transfer fails" in sweeper("report", "sp", *root).out
+    assert "The transfer holds" in (two_studies / "mup" / "report.html").read_text()
+    ranked = sweeper("compare", "mup", "sp", *root, "--json")
+    assert ranked.code == 0, ranked.err
+    assert ranked.document["by_transferred"][0]["name"] == "mup"
+    assert "transfer --study" not in sweeper("compare", "mup", "sp", *root).out
+    predicted = sweeper("predict", "--study", "mup", "--to-width", "4096", *root, "--json")
+    assert predicted.code == 0, predicted.err
+    assert 3.0 < predicted.document["prediction"]["loss"] < 3.2
+    assert "nothing in it can be continued" in sweeper("status", "mup", *root).out
+    for words in (
+        ("transfer", "--study", "mup", "--to-width", "2048"),
+        ("search", "--study", "mup", "model.width=64", "--new-setup"),
+        ("diagnose", "--study", "mup"),
+        ("export", "--study", "mup", "--for", "megatron"),
+        ("judge", str(two_studies / "runs.csv"), "--save", "mup"),
+        ("judge", str(two_studies / "runs.csv"), "--save", "../mup"),
+    ):
+        assert_refused(sweeper(*words, *root))
+
+
+def test_a_study_s_export_and_the_study_itself_give_one_verdict(
+    two_studies: Path, sweeper: Run
+) -> None:
+    root = ("--root", str(two_studies))
+    assert sweeper("report", "sp", "--csv", str(two_studies / "sp.csv"), *root).code == 0
+    study = sweeper("judge", "--study", "sp", *root, "--json").document
+    folder = sweeper("judge", str(two_studies / "sp"), *root, "--json").document
+    table = sweeper("judge", str(two_studies / "sp.csv"), *root, "--json").document
+    assert study["axes"] == folder["axes"] == table["axes"]
+
+
+def test_a_table_of_optima_has_no_runs_to_save(tmp_path: Path, sweeper: Run) -> None:
+    (path := tmp_path / "optima.csv").write_text(MEGATRON)
+    words = ("--where", "parameterization == 'mup'", "--save", "mup", "--root", str(tmp_path))
+    assert_refused(sweeper("judge", str(path), *words))
+    assert not (tmp_path / "mup").exists()
+
+
+def test_nothing_to_judge_and_flags_of_other_places_are_refused(table: Path, sweeper: Run) -> None:
+    for words in (
+        (),
+        (str(table), "--series", "loss"),
+        (str(table), "--window", "2"),
+        ("wandb:",),
+        ("--study", "absent"),
+    ):
+        assert_refused(sweeper("judge", *words))
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".tsv", ".jsonl", ".csv.gz"])
+def test_a_table_in_pieces_gives_the_verdict_of_the_whole(
+    suffix: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    frame = runs(
+        (-7.0, -7.0, -7.3), widths=WIDTHS[:3], etas=ETAS[::3], seeds=1300, noise=0.02
+    ).assign(optimizer="adam", run=lambda table: [f"run-{n}" for n in range(len(table))])
+    frame.loc[frame.lr == frame.lr.max(), "val_loss"] = np.nan
+    path = tmp_path / f"runs{suffix}"
+    if suffix == ".jsonl":
+        frame.to_json(path, orient="records", lines=True, double_precision=15)
+    else:
+        frame.to_csv(path, index=False, sep="\t" if suffix == ".tsv" else ",")
+    whole = package.judge(path).judged
+    monkeypatch.setattr(large, "LARGE", 1000)
+    monkeypatch.setattr(large, "ROWS", 2000)
+    pieces = package.judge(path, columns="seed=seed").judged
+    assert pieces.runs == whole.runs == len(frame)
+    assert any("in pieces" in note for note in pieces.notes)
+    assert pieces.answer == whole.answer == "holds"
+    for one, other in zip(pieces.curves, whole.curves, strict=True):
+        assert {**one.losses}.keys() == {**other.losses}.keys()
+        for eta, losses in one.losses.items():
+            assert [*losses] == pytest.approx([*other.losses[eta]], rel=1e-12)
+    unnamed = package.judge(path, columns="seed=", where="lr < 1").judged
+    assert unnamed.runs == len(frame) and unnamed.answer == "holds"
+
+
+def test_a_large_table_is_refused_for_what_a_small_one_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(large, "LARGE", 1000)
+    monkeypatch.setattr(large, "ROWS", 50)
+    frame = runs(seeds=30, etas=ETAS[::3])
+    changes: dict[str, Any] = {
+        "batch": frame.assign(batch_size=frame.n_embd // 4),
+        "text": frame.astype({"val_loss": object}).assign(
+            val_loss=lambda table: table.val_loss.where(table.index != 400, "high")
+        ),
+        "units": pandas.concat([frame, frame.iloc[:1].assign(lr=300.0)]),
+        "twice": pandas.concat([frame, frame.iloc[:1].assign(val_loss=9.0)]),
+        "optimizer": frame.assign(optimizer=np.where(frame.seed % 2, "adam", "muon")),
+    }
+    for name, changed in changes.items():
+        changed.to_csv(path := tmp_path / f"{name}.csv", index=False)
+        with pytest.raises(package.BadInput) as caught:
+            package.judge(path)
+        if name == "text":
+            assert "row 401" in str(caught.value)
+    # A run that stands there twice is counted once, as in a small table.
+    pandas.concat([frame, frame.iloc[:1]]).to_csv(path := tmp_path / "again.csv", index=False)
+    assert package.judge(path).judged.runs == len(frame)
+    for where in ("n_embd ==", "n_embd > 9999"):
+        with refused("--where", where):
+            package.judge(path, where=where)
+
+
+def test_one_run_that_exploded_is_not_hidden_in_a_mean(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(large, "LARGE", 1000)
+    monkeypatch.setattr(grid_module, "MOST_SEEDS", 4)
+    frame = runs(seeds=100, etas=ETAS[::3])
+    frame.loc[frame.lr == frame.lr.max(), "val_loss"] = np.where(
+        frame[frame.lr == frame.lr.max()].seed % 25, 3.5, 90.0
+    )
+    frame.to_csv(path := tmp_path / "runs.csv", index=False)
+    judged = package.judge(path).judged
+    for curve in judged.curves:
+        assert np.isinf(curve.losses[max(curve.losses)]).any()
+
+
+@pytest.mark.parametrize(("suffix", "reader"), [(".parquet", "pyarrow"), (".xlsx", "openpyxl")])
+def test_other_formats_where_their_reader_is_installed(
+    suffix: str, reader: str, tmp_path: Path
+) -> None:
+    pytest.importorskip(reader)
+    frame, path = runs(), tmp_path / f"runs{suffix}"
+    frame.to_parquet(path) if suffix == ".parquet" else frame.to_excel(path, index=False)
+    judged = package.judge(path)
+    assert judged.answer == "holds"
+    assert judged.judged.curves == package.judge(frame).judged.curves
+
+
+def test_a_format_without_its_reader_says_which_to_install(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def absent(*arguments: object, **options: object) -> None:
+        raise ImportError("Missing optional dependency 'openpyxl'", name="openpyxl")
+
+    monkeypatch.setattr(pandas, "read_excel", absent)
+    (path := tmp_path / "runs.xlsx").write_bytes(b"PK")
+    with pytest.raises(package.BadInput, match="openpyxl"):
+        package.judge(path)

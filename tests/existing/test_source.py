@@ -67,7 +67,6 @@ def test_a_file_that_is_no_table_is_refused(tmp_path: Path, name: str, text: str
 @pytest.mark.parametrize(
     "change",
     [
-        lambda lines: [line.replace(",", ";") for line in lines],
         lambda lines: [lines[0], *(line + ",9" for line in lines[1:])],
         lambda lines: [lines[0] + ",loss", *(line + ",9" for line in lines[1:])],
     ],
@@ -80,6 +79,16 @@ def test_what_would_be_misread_is_refused(
     path.write_text("\n".join(change(lines)) + "\n")
     with pytest.raises(BadInput):
         Source.read(path)
+
+
+def test_spreadsheets_with_semicolons_and_decimal_commas_are_read(tmp_path: Path) -> None:
+    path, frame = tmp_path / "runs.csv", surface()
+    frame.to_csv(path, index=False, sep=";")
+    assert "semicolons" in Source.read(path).notes[0]
+    frame.to_csv(path, index=False, sep=";", decimal=",")
+    source = Source.read(path)
+    assert "decimal commas" in source.notes[1]
+    assert [*source.numbers("loss")] == [*frame["loss"]]
 
 
 def test_a_columns_name_may_have_commas_and_equals_signs() -> None:

@@ -1,0 +1,131 @@
+"""A study made of runs that were judged: it reports, compares and predicts, and trains nothing."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Iterator
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+import yaml  # type: ignore[import-untyped]
+
+from sweeper.errors import BadInput, ConfigError
+from sweeper.existing.grid import TokenSize
+from sweeper.existing.judged import Judged
+from sweeper.files import private_folder, write_json, write_summed
+from sweeper.records import to_json
+from sweeper.report.documents import Validation
+from sweeper.report.page import write_report
+from sweeper.study.lock import StudyLock
+from sweeper.study.setup import LADDER_PHASE, provenance, write_setup
+from sweeper.study.study import SAVED, Study, check_study_name
+from sweeper.trial import FORMAT, Log2Hps, PluginSpec, Result, TrainSettings, Trial, TrialSpec
+from sweeper.verdict.judge import Verdict
+from sweeper.verdict.ladder import LadderSize, SizeCurve
+
+NOT_NAMED = "not named"
+"""What a table does not say of its runs."""
+
+
+def saved_folder(root: Path, name: str) -> Path:
+    """Where the runs are to be kept; ConfigError for a name that is taken or none."""
+    try:
+        check_study_name(name)
+    except ConfigError as error:
+        raise ConfigError("--save", name, error.allowed) from error
+    if (root / name).exists():
+        raise ConfigError("--save", name, f"a name that is not taken: there is {root / name}")
+    return root / name
+
+
+def save_study(judged: Judged, folder: Path) -> None:
+    """Keep the runs that were judged, and the verdict, as a study in a new `folder`.
+
+    A table of tokens has steps of one token each. BadInput where no runs were judged.
+    """
+    if not judged.curves:
+        raise BadInput(
+            "--save keeps runs, and this is a table of optima alone: a table with the losses can "
+            "be saved"
+        )
+    curves = tuple(replace(curve, size=_steps_size(curve.size)) for curve in judged.curves)
+    base = next(
+        (_steps_size(s.size) for v in judged.axes for s in v.sizes if s.is_base), curves[0].size
+    )
+    specs = {curve.size: _spec(judged, curve.size, base) for curve in curves}
+    record = Validation(
+        log2_hps={"eta": judged.transferred_log2_eta},
+        planned_log2=judged.transferred_log2_eta,
+        axes=tuple(map(_steps_verdict, judged.axes)),
+        trend=judged.trend,
+        curves=curves,
+        command=judged.command,
+    )
+    source = {"table": judged.source, "sha256": judged.sha256, "where": judged.where}
+    config = {
+        "format": FORMAT,
+        SAVED: {**source, "columns": dict(judged.columns), **provenance()},
+    }
+    with StudyLock(folder), Study.open(folder) as study:
+        study.record(list(_results(curves, specs)))
+        write_setup(folder, specs[base])
+        widest = max(curve.size.width for curve in curves)
+        target = folder / "transfer" / f"w{widest}"
+        private_folder(folder / "transfer")
+        private_folder(target)
+        write_json(target / "validation.json", to_json(record))
+        # Last: a folder without it is no study yet.
+        write_summed(folder / "config.yaml", yaml.safe_dump(config, sort_keys=False))
+    write_report(folder)
+
+
+def _steps_size(size: LadderSize) -> LadderSize:
+    if not isinstance(size, TokenSize):
+        return size
+    sizes = {key: value for key, value in asdict(size).items() if key != "tokens"}
+    return LadderSize(**{**sizes, "steps": size.tokens, "batch_size": 1})
+
+
+def _steps_verdict(verdict: Verdict) -> Verdict:
+    if verdict.axis != "tokens":
+        return verdict
+    sizes = tuple(replace(one, size=_steps_size(one.size)) for one in verdict.sizes)
+    return replace(verdict, axis="steps", sizes=sizes)
+
+
+def _spec(judged: Judged, size: LadderSize, base: LadderSize) -> TrialSpec:
+    """What a table says of its runs of one size."""
+    experts: dict[str, Any] = dict(size.model_overrides())
+    return TrialSpec(
+        runner={"name": SAVED},
+        parameterization=PluginSpec(name=judged.parameterization or NOT_NAMED),
+        model=PluginSpec(name=NOT_NAMED, arguments=experts),
+        width=size.width,
+        depth=size.depth,
+        base_width=base.width,
+        base_depth=base.depth,
+        optimizer=PluginSpec(name=NOT_NAMED),
+        data={"sha256 of the table": judged.sha256},
+        train=TrainSettings(steps=size.steps, batch_size=size.batch_size, seq_len=1),
+    )
+
+
+def _results(curves: tuple[SizeCurve, ...], specs: dict[LadderSize, TrialSpec]) -> Iterator[Result]:
+    now = time.time()
+    for curve in curves:
+        spec = specs[curve.size]
+        for value, losses in curve.losses.items():
+            for seed, loss in enumerate(losses):
+                trial = Trial(
+                    log2_hps=Log2Hps({"eta": value}), seed=seed, phase=LADDER_PHASE, spec=spec
+                )
+                yield Result(
+                    status="complete" if math.isfinite(loss) else "diverged",
+                    objective=loss if math.isfinite(loss) else math.inf,
+                    seconds=math.nan,
+                    steps=spec.train.steps,
+                    finished_at=now,
+                    trial=trial,
+                )
