@@ -26,6 +26,7 @@ DOCS = Path(__file__).parents[2] / "docs"
 ORDER = (
     "lr_transfer",
     "hp_search",
+    "embedding",
     "residual",
     "rms",
     "fp8",
@@ -47,6 +48,8 @@ CAPTIONS = {
     "hp_search": f"Above: {CURVES} Below, left and middle: the least loss after so many runs, of "
     "the random search its expectation over the order of its runs; dotted lines: where the phases "
     "of the independent search end. Below, right: fresh seeds, the mean with its 95 % interval.",
+    "embedding": f"Left: {CURVES} Right: the shift of that optimum with its 95 % interval; "
+    "without the rule it is lower by half a unit per doubling.",
     "residual": "Left: the loss, each at its best η, less muP's, paired by seed, with its 95 % "
     "interval. Right: how far the best η has moved since the fewest steps.",
     "rms": "Above: hollow circles are the RMS at initialization, full ones at the end, the mean "
@@ -184,6 +187,8 @@ def section(record: Mapping[str, Any]) -> str:
     """A figure: what it trained, the table of its claims, the picture and what its marks are."""
     name = record["figure"]
     lines = [f"## {name}", "", f"`{record['command']}`; {record['size']}.", ""]
+    if about := record.get("about"):
+        lines += [about, ""]
     lines += ["| claim | source | measured | at this size |", "|---|---|---|---|"]
     for claim in record["claims"]:
         cells = (claim[key].replace("|", "\\|") for key in ("claim", "source", "measured"))

@@ -1,15 +1,16 @@
 """Effective Theory of Transformers (arXiv:2304.02034), II.1: four strategies for learning rates.
 
 A Vision Transformer, each strategy with its own tuned (lr, wd): one rate for all, and s = 0
-("neural-tangent"), 1/2 (hybrid) and 1 (maximal-update) of the family. The digits are tiny: 1,437
-images to train on, where the paper has ImageNet; positions begin at a std of 1, there at 0.02.
+("neural-tangent"), 1/2 (hybrid) and 1 (maximal-update) of the family. Initial weights, head bias,
+label smoothing and schedule are the paper's (II.1.C, D). The digits are tiny: 1,438 images to train
+on, moved by a pixel and partly erased, where the paper has ImageNet and five augmentations.
 
 python scripts/figures/effective_theory.py [data=idx data.path=DIR] [size=paper] [OVERRIDES]
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from statistics import fmean
 
 from lab import NOTHING, Lab, below, paired, within
@@ -32,6 +33,11 @@ from strategies import (
 
 FIG_1, FIG_2 = "Effective theory, Fig. 1", "Effective theory, Fig. 2"
 TUNED = "Effective theory, II.1.E"
+ABOUT = (
+    "All four begin with the paper's C (positions 0.0004, q, k, v 1/2, U 1/3, W 2/5, X 8/5, "
+    "patches and head 1) and train with its head bias, label smoothing 0.1, a warm-up over a 15th "
+    "and a cosine to 0.1 %. Λ is 1. Images are moved by up to a pixel, a quarter partly erased."
+)
 
 
 def main() -> None:
@@ -39,16 +45,16 @@ def main() -> None:
     lab = Lab.of("effective_theory")
     found = {name: tuned_strategy(lab, name) for name in CENTRES}
     judge(lab, found)
-    lab.finish(draw(found))
+    lab.finish(draw(found), ABOUT)
 
 
 def judge(lab: Lab, found: Mapping[str, Strategy]) -> None:
     """All claims."""
-    losses = {name: one.heldout(base=True) for name, one in found.items()}
+    errors = {name: one.errors(base=True) for name, one in found.items()}
     width = found[ONE_RATE].size(base=True)["width"]
-    _lower(lab, losses, width)
-    judge_extreme(lab, FIG_2, losses, HYBRID, "best", width)
-    judge_extreme(lab, FIG_2, losses, MAXIMAL, "worst", width)
+    _lower(lab, found, width)
+    judge_extreme(lab, FIG_2, errors, HYBRID, "best", width)
+    judge_extreme(lab, FIG_2, errors, MAXIMAL, "worst", width)
     for name in FAMILY:
         _calmer(lab, found[name], found[ONE_RATE])
     judge_product(lab, TUNED, found)
@@ -58,12 +64,16 @@ def judge(lab: Lab, found: Mapping[str, Strategy]) -> None:
         judge_stays(lab, found[name])
 
 
-def _lower(lab: Lab, losses: Mapping[str, Sequence[float]], width: int) -> None:
-    less = paired(losses[TANGENT], losses[ONE_RATE])
+def _lower(lab: Lab, found: Mapping[str, Strategy], width: int) -> None:
+    """Judged by the paper's measure, top-1 accuracy."""
+    ours, theirs = found[TANGENT], found[ONE_RATE]
+    less = paired(ours.errors(base=True), theirs.errors(base=True))
+    loss = paired(ours.heldout(base=True), theirs.heldout(base=True))
     lab.claim(
         FIG_2,
         f"{TANGENT} rates do better than one rate",
-        f"held-out loss {within(less, '{:+.3f}')} nats, paired by seed, width {width}",
+        f"top-1 error {within(less)} points, held-out loss {within(loss, '{:+.3f}')} nats, paired "
+        f"by seed, width {width}",
         below(less, NOTHING),
     )
 

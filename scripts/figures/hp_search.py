@@ -1,4 +1,4 @@
-"""u-muP paper, Figures 2, 4 and 5: the embedding's rate over width, and two ways to search.
+"""u-muP paper, Figures 2 and 5: the embedding's rate over width, and two ways to search.
 
 python scripts/figures/hp_search.py [size=paper] [OVERRIDES]
 """
@@ -137,8 +137,8 @@ def _embedding_claims(lab: Lab, along: Document, rules: Mapping[bool, Document])
         below(slope, NOTHING),
     )
     lab.claim(
-        "u-muP, A.3 and Fig. 4",
-        "it falls as width^-1/2, which is u-muP's rule",
+        "u-muP, A.3 and Fig. 2 (left)",
+        "muP: it falls as width^-1/2, which is u-muP's rule",
         f"as width^{within(slope)}",
         _is(slope, -0.5),
     )

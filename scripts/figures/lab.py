@@ -142,8 +142,8 @@ class Lab:
         """Note a claim and what became of it."""
         self.claims.append(Claim(source=source, claim=claim, measured=measured, answer=answer))
 
-    def finish(self, figure: Figure) -> None:
-        """Print the claims, and keep them with the figure."""
+    def finish(self, figure: Figure, about: str = "") -> None:
+        """Print the claims, and keep them with the figure; `about` tells constants and the like."""
         size = self._size()
         made = Table(box=box.SIMPLE_HEAD, title=f"{self.name}: {size}", title_justify="left")
         for column in ("claim", "source", "measured", "at this size"):
@@ -156,6 +156,7 @@ class Lab:
         words = [word for word in self.passed if not word.startswith(("launcher", "runner"))]
         command = shlex.join(["python", f"scripts/figures/{self.name}.py", *words])
         record = {"figure": self.name, "size": size, "command": command, "claims": claims}
+        record |= {"about": about} if about else {}
         write_json(self.folder / "claims.json", record, summed=False)
         picture, _ = save(figure, self.folder / self.name)
         print(f"Figure: {picture}\nClaims: {self.folder / 'claims.json'}")
@@ -223,7 +224,7 @@ def verdict(validation: Document, axis: str) -> Document:
 def why(judged: Document) -> str:
     """Why a verdict does not hold, to append: a size that fails, or else the first open one."""
     axis = judged["axis"]
-    doubts = [one for one in judged["sizes"] if one["answer"] != "holds"]
+    doubts = [one for one in judged["sizes"] if one["answer"] not in ("holds", "base")]
     for one in sorted(doubts, key=lambda size: size["answer"] != "fails"):
         return f"; {axis.replace('_', ' ')} {one['size'][axis]}: {one['reason']}"
     return ""
@@ -253,7 +254,8 @@ def curves(ax: Axes, validation: Document, axis: str, title: str = "") -> None:
         size = judged["size"]
         measured = next(c for c in validation["curves"] if c["size"] == size)
         points = [(float(eta), mean(losses)) for eta, losses in measured["losses"].items()]
-        finite = [(eta, loss) for eta, loss in points if math.isfinite(loss)]
+        # In the order of the axis: a curve that grew has its later points behind.
+        finite = sorted((eta, loss) for eta, loss in points if math.isfinite(loss))
         color = shade(index, len(verdicts))
         marker = MARKERS[index % len(MARKERS)]
         label = f"{size[axis]}"

@@ -35,6 +35,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
 from sweeper.report.drawing import STYLE
+from sweeper.search.fresh import FINAL_SEED
 from sweeper.study.study import Study
 from sweeper.trial import Result
 from sweeper.verdict.curve import Estimate
@@ -72,16 +73,29 @@ class Strategy:
     def runs(self, eta: float, *, base: bool) -> list[Result]:
         """The runs of one point of a curve, by seed: all but eta as it was tuned."""
         hps, size = {**self.searched["best_log2"], "eta": eta}, self.size(base=base)
+        # The search's last runs, on fresh seeds, are no points of a curve.
         chosen = [
-            r for r in self.results if r.trial.log2_hps == hps and r.trial.width == size["width"]
+            r
+            for r in self.results
+            if r.trial.log2_hps == hps
+            and r.trial.width == size["width"]
+            and r.trial.seed < FINAL_SEED
         ]
         return sorted(chosen, key=lambda run: run.trial.seed)
 
-    def heldout(self, *, base: bool) -> list[float]:
-        """Held-out losses, one a seed, at the eta of the least training loss."""
+    def best_runs(self, *, base: bool) -> list[Result]:
+        """The runs, one a seed, at the eta of the least training loss."""
         curve = by_eta(self.found, self.size(base=base))
-        best = min(curve, key=lambda eta: mean(curve[eta]))
-        return [run.heldout for run in self.runs(best, base=base)]
+        return self.runs(min(curve, key=lambda eta: mean(curve[eta])), base=base)
+
+    def heldout(self, *, base: bool) -> list[float]:
+        """Held-out losses of `best_runs`."""
+        return [run.heldout for run in self.best_runs(base=base)]
+
+    def errors(self, *, base: bool) -> list[float]:
+        """Top-1 errors of `best_runs` on held-out images: 1 less the accuracy, in percent."""
+        runs = self.best_runs(base=base)
+        return [100 * (1 - run.accuracy) for run in runs if run.accuracy is not None]
 
     def spikes(self, *, base: bool) -> list[float]:
         """Spikes a run, one number a seed, over the runs with eta at most a factor of 2 off."""
@@ -106,38 +120,39 @@ def curve_means(curve: Sequence[float]) -> list[float]:
 
 def tuned_strategy(lab: Lab, name: str) -> Strategy:
     """A grid over (lr, wd) with the neighbour test, then curves over width."""
-    searched = lab.search(name, *_words(name), *ALONE)
+    searched = lab.search(name, *_words(lab, name), *ALONE)
     found = lab.transfer(name, 4 * searched["base"]["width"])
     results = Study.read(lab.folder / name).results()
     return Strategy(name=name, searched=searched, found=found, results=results)
 
 
-def _words(name: str) -> list[str]:
-    """The parameterization, with ranges of the grid that all strategies have alike."""
-    eta, decay = CENTRES[name], "+parameterization.space.weight_decay"
-    words = ["parameterization=standard", "parameterization.decay=scaled"]
-    if name in FAMILY:
-        words, decay = [f"parameterization.s={FAMILY[name]}"], decay[1:]
-    ranges = {"parameterization.space.eta": eta, decay: DECAY - UNIT - eta}
+def _words(lab: Lab, name: str) -> list[str]:
+    """The strategy, with ranges of the grid that all of them have alike."""
+    eta, space = CENTRES[name], "parameterization.space"
+    ranges = {"eta": eta, "weight_decay": DECAY - UNIT - eta}
+    words = [f"parameterization.s={FAMILY.get(name, 'null')}"]
+    if lab.name == "encoder_decoder" and name == ONE_RATE:
+        # II.2.C: C_WE is 1 but here, where a table of std 0.02 is the head of a std of 0.02.
+        words.append("parameterization.constants={embedding.weight: 0.0004}")
     return words + [
-        f"{key}={{low: {middle - 2}, high: {middle + 2}, default: {middle}}}"
+        f"{space}.{key}={{low: {middle - 2}, high: {middle + 2}, default: {middle}}}"
         for key, middle in ranges.items()
     ]
 
 
 def judge_extreme(
-    lab: Lab, source: str, losses: Mapping[str, Sequence[float]], name: str, place: str, width: int
+    lab: Lab, source: str, errors: Mapping[str, Sequence[float]], name: str, place: str, width: int
 ) -> None:
-    """Whether one strategy is the best or the worst of all, each pair of them by seed."""
+    """Whether one strategy's top-1 error is the least or the largest, each pair of them by seed."""
     sign = 1 if place == "best" else -1
-    gaps = [paired(losses[name], losses[other]) for other in losses if other != name]
+    gaps = [paired(errors[name], errors[other]) for other in errors if other != name]
     answers = {below(gap, NOTHING) if sign > 0 else below(NOTHING, gap) for gap in gaps}
     answer: Answer = "cannot say" if "cannot say" in answers else "reproduced"
-    means = ", ".join(f"{other} {fmean(values):.3f}" for other, values in losses.items())
+    means = ", ".join(f"{other} {fmean(values):.2f} %" for other, values in errors.items())
     lab.claim(
         source,
         f"of the four the {name} strategy does {place}",
-        f"held-out losses {means}, width {width}",
+        f"top-1 errors {means}, width {width}",
         "not reproduced" if "not reproduced" in answers else answer,
     )
 

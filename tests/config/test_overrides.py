@@ -31,6 +31,16 @@ def test_both_at_once_agree_or_are_refused() -> None:
         place_of(["a", "study=b"], "c", None)
 
 
+def test_what_has_names_of_the_user_s_needs_no_plus() -> None:
+    words = ["parameterization=effective_theory", "model=vit", "data=digits"]
+    words += ["parameterization.constants={position.weight: 0.0004, *.qkv.weight: 0.5}"]
+    tree = compose_tree([*words, "data.augment={shift: 2}", "model.dropout=0.1"])
+    constants = tree["parameterization"]["constants"]
+    assert constants == {"position.weight": 0.0004, "*.qkv.weight": 0.5}
+    assert tree["data"]["augment"] == {"shift": 2, "flip": False, "erase": 0}
+    assert compose_tree(["model.dropout=0.1"])["model"]["dropout"] == 0.1
+
+
 def test_a_mapping_is_no_name() -> None:
     words = ["study={name: a, storage: null}"]
     assert of_study(words, None, None) == (None, words)

@@ -169,6 +169,18 @@ def test_steps_and_seeds_have_masks_of_their_own(tmp_path: Path) -> None:
     assert len(seen) == 3 * 2, "two seeds among three trials, three steps"
 
 
+def test_a_resumed_run_has_the_masks_of_an_undisturbed_one(tmp_path: Path) -> None:
+    batched = BatchedTrials(trials=decoders("llama"), corpus=corpus(tmp_path))
+    run = BatchedRun(batched)
+    first = [run.step() for _ in range(3)]
+    kept = {name: value.clone() for name, value in run.tensors().items()}
+    expected = [run.step() for _ in range(3)]
+    resumed = BatchedRun(batched)
+    resumed.load(kept, resumed.slots, 3)
+    found = [resumed.step() for _ in range(3)]
+    assert torch.equal(torch.stack(found), torch.stack(expected)) and len(first) == 3
+
+
 def test_off_it_adds_no_module(tmp_path: Path) -> None:
     made = tree("mup")
     plain, with_zero = (

@@ -12,11 +12,12 @@ from typing import Any
 import pytest
 
 from sweeper.registry import build_plugin
-from sweeper.search.fresh import FINAL, FINAL_SEED, FreshSeeds
+from sweeper.search.fresh import FINAL, FINAL_SEED, FreshSeeds, final_accuracy
 from sweeper.search.independent import IndependentSearch
 from sweeper.search.line import LearningRateLine, LineRule
 from sweeper.search.strategy import Conclusion, History, Strategy
-from sweeper.trial import Axis, Log2Hps, Space
+from sweeper.trial import Axis, Log2Hps, Result, Space, Trial
+from tests.engine.tiny_trials import trial as tiny_trial
 from tests.search.fakes import CONF, Objective, basin, batches, config, resume, run_search
 
 SPACE: Space = {
@@ -183,3 +184,20 @@ def test_seeds_that_compare_are_those_that_nothing_was_chosen_by() -> None:
     assert seeds["retune"] <= seeds["combine"]
     assert len(seeds["compare"]) == 4
     assert not seeds["compare"] & (seeds["combine"] | seeds["lines"] | seeds["eta"])
+
+
+def test_the_accuracy_is_that_of_the_last_runs_of_the_last_best() -> None:
+    def ended(trial: Trial, accuracy: float | None, phase: str, seed: int) -> Result:
+        made = replace(trial, phase=phase, seed=seed)
+        return Result(status="complete", objective=1.0, accuracy=accuracy, trial=made)
+
+    first, second = tiny_trial("mup"), tiny_trial("mup", eta=-6.0)
+    results = [
+        ended(second, 0.99, "eta", 0),
+        ended(first, 0.1, FINAL, FINAL_SEED),
+        ended(second, 0.5, FINAL, FINAL_SEED),
+        ended(second, 0.7, FINAL, FINAL_SEED + 1),
+    ]
+    assert final_accuracy(results) == (pytest.approx(0.6), 2)
+    assert final_accuracy(results[:1]) is None
+    assert final_accuracy([ended(first, None, FINAL, FINAL_SEED)]) is None
