@@ -29,7 +29,7 @@ ONLY = {
     "typer": {"cli.app", "cli.verb"},
     "hydra": {"config.compose"},
     "omegaconf": {"config.compose"},
-    "submitit": {"launch.slurm"},
+    "submitit": {"launch.local", "launch.slurm"},
     "wandb": {"study.logs.wandb", "command.metrics", "existing.trackers"},
     "optuna": {"study.optuna_copy", "search.optuna"},
     "jinja2": {"export.exporter", "report.page"},

@@ -213,7 +213,7 @@ def _for_hydra(text: str) -> str:
     """
     text = literal_metric(re.sub(r"^study=(?!\{)", "study.name=", text))
     of_model = rf"model\.({'|'.join(RULE_KEYS)}|dropout|attention_dropout)="
-    mappings = r"(parameterization\.(groups|constants)|data\.augment)[=.]"
+    mappings = r"(parameterization\.(groups|constants)|data\.augment|launcher\.submitit)[=.]"
     return re.sub(rf"^(?={of_model}|{mappings})", "++", text)
 
 

@@ -1,7 +1,15 @@
 """Run jobs in worker processes on this machine: one a GPU, or as many as its cores are worth.
 
-`Pool` is worker processes as their driver sees them: started, told what to do, listened to, ended
-(`worker.py` is the other end). `Local` is the launcher, `LocalExecutor` hands jobs to pools.
+`Pool` is worker processes as their driver sees them: started through submitit, told over a Unix
+socket what to do, listened to, ended (`worker.py` is the other end). `Local` is the launcher,
+`LocalExecutor` hands jobs to pools. A worker is three processes:
+
+```
+driver ── submitit's controller ── submitit's job (`WorkerJob`) ── the worker
+   └──────────────── a socket ─────────────┴───────────────────────────┘
+```
+
+It lives as long as its socket: a driver that is killed leaves none behind.
 """
 
 from __future__ import annotations
@@ -9,26 +17,31 @@ from __future__ import annotations
 import json
 import os
 import signal
-import subprocess
+import socket
 import sys
 import time
 from collections import Counter, deque
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
-from dataclasses import dataclass
-from multiprocessing import Pipe
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from shutil import rmtree
-from typing import Annotated, Any, ClassVar, Literal
+from tempfile import mkdtemp
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from sweeper.errors import BadInput, SweeperError
 from sweeper.files import private_folder
 from sweeper.launch.executor import Context, Event, Executor, Finished, Left, Lost
 from sweeper.launch.job import Job, JobFailure, Task, outcome_of, trials_of, write_job
 from sweeper.launch.machine import WorkerSlot, cores, worker_slots
-from sweeper.launch.worker import BOOT, GRACE, Message
-from sweeper.records import Bounded, Bounds, to_json
+from sweeper.launch.parameters import Parameters
+from sweeper.launch.worker import GRACE, Message, WorkerJob
+from sweeper.records import Bounds, check_bounds, to_json
+
+if TYPE_CHECKING:
+    import submitit
 
 TICK_SECONDS = 1.0
 """Seconds between looks at workers that say nothing; what they say is heard at once."""
@@ -42,19 +55,31 @@ CRASH_LINE = "Fatal Python error"
 """How Python's own report of a crash begins; the most recent call comes first in it."""
 MAX_WORKERS = 1024
 """More is a slip of the pen: each is a process, and takes half a gigabyte."""
+A_YEAR = 60 * 24 * 365
+"""Minutes that a worker lives at most where nobody sets fewer; submitit knows no unlimited job."""
+SUBMITTED = "submitted-"
+"""How the folders begin in which submitit keeps what it runs."""
 MAX_FALSE_STARTS = 3
 """So many workers in a row that end before they are ready are no accident."""
 
 
 @dataclass(eq=False, kw_only=True)
 class Worker:
-    """A worker process. `task` is what it was told to do and has not answered."""
+    """A worker process. `task` is what it was told to do and has not answered.
+
+    It is the grandchild of submitit's `job`. Until it has called, `listener` waits for it, and what
+    it is told is `unsent`. `pids` are its own and its parent's, `code` its exit code.
+    """
 
     slot: WorkerSlot
-    process: subprocess.Popen[bytes]
-    pipe: Connection
+    job: submitit.Job[None]
+    listener: socket.socket
     log: Path
     last_heard: float
+    pipe: Connection | None = None
+    unsent: Message | None = None
+    pids: tuple[int, ...] = ()
+    code: int | None = None
     ready: bool = False
     task: Any = None
     logged: int = 0
@@ -62,30 +87,54 @@ class Worker:
 
     def tail(self) -> str:
         """The last lines that its log got since its task began, or those that tell of a crash."""
-        text = ""
-        with suppress(OSError), self.log.open("rb") as file:
-            file.seek(max(self.logged, self.log.stat().st_size - TAIL_BYTES))
-            text = file.read().decode(errors="replace").strip()
-        lines = text.splitlines()
+        lines: list[str] = []
+        # Where it never began, submitit's own log has the reason.
+        for path, first in ((self.log, self.logged), (self.job.paths.stdout, 0)):
+            with suppress(OSError), path.open("rb") as file:
+                file.seek(max(first, path.stat().st_size - TAIL_BYTES))
+                lines = lines or file.read().decode(errors="replace").strip().splitlines()
         crash = next((i for i, line in enumerate(lines) if line.startswith(CRASH_LINE)), None)
         first = max(0, len(lines) - TAIL_LINES) if crash is None else crash
         return "\n".join(line[:160] for line in lines[first : first + TAIL_LINES])
+
+    def close(self) -> None:
+        """Part with it; it saves its job, and ends."""
+        if self.pipe is not None:
+            self.pipe.close()
+        place = self.listener.getsockname() if self.listener.fileno() >= 0 else ""
+        self.listener.close()
+        if place:  # it never called
+            rmtree(Path(place).parent, ignore_errors=True)
+
+    def kill(self) -> None:
+        """End it, and its parent, at once."""
+        for pid in self.pids:
+            with suppress(OSError):
+                os.kill(pid, signal.SIGKILL)
 
 
 class Pool:
     """At most one worker to a slot, started when there is something to do."""
 
     def __init__(
-        self, folder: Path, slots: Sequence[WorkerSlot], hang: float | None, preload: str
+        self,
+        folder: Path,
+        slots: Sequence[WorkerSlot],
+        hang: float | None,
+        preload: str,
+        parameters: Mapping[str, Any] = MappingProxyType({}),
     ) -> None:
         """Logs go to `folder`. A worker that is silent for `hang` seconds at a task is killed.
 
-        Workers import the module `preload` before they are ready.
+        Workers import the module `preload` before they are ready. `parameters` are submitit's.
         """
         private_folder(folder)
         self.folder, self.slots, self.hang, self.preload = folder, list(slots), hang, preload
+        self.parameters = {"timeout_min": A_YEAR, **parameters, "stderr_to_stdout": True}
         self.workers: list[Worker] = []
         self.lost_workers = 0
+        self._submitted: Path | None = None
+        self._departed: list[Worker] = []
         self._unread: list[tuple[Worker, Message | None]] = []
         self._looked = time.monotonic()
 
@@ -115,8 +164,14 @@ class Pool:
         with suppress(OSError):
             worker.logged = worker.log.stat().st_size
         worker.task, worker.last_heard = task, time.monotonic()
-        with suppress(OSError):
-            worker.pipe.send_bytes(json.dumps(message).encode())
+        worker.unsent = message
+        self._send(worker)
+
+    def _send(self, worker: Worker) -> None:
+        if worker.pipe is not None and worker.unsent is not None:
+            with suppress(OSError):
+                worker.pipe.send_bytes(json.dumps(worker.unsent).encode())
+            worker.unsent = None
 
     def wait(self) -> list[tuple[Worker, Message | None]]:
         """What workers say, as soon as one does; nothing when none does for a while.
@@ -132,15 +187,38 @@ class Pool:
             for worker in self.workers:
                 worker.last_heard = now
         self._looked = now
-        pipes = {worker.pipe: worker for worker in self.workers}
-        readable = [pipe for pipe in wait([*pipes], TICK_SECONDS) if isinstance(pipe, Connection)]
-        messages = [(pipes[pipe], self._receive(pipes[pipe])) for pipe in readable]
-        spoke = {id(worker) for worker, _ in messages}
+        self._departed = [worker for worker in self._departed if not worker.job.done()]
+        ears: dict[Any, Worker] = {each.pipe or each.listener: each for each in self.workers}
+        readable = [ears[ear] for ear in wait([*ears], TICK_SECONDS)]
+        messages = [(worker, message) for worker in readable for message in self._hear(worker)]
         for worker in list(self.workers):
-            if id(worker) not in spoke and (fate := self._reason_lost(worker)):
+            if worker not in readable and (fate := self._reason_lost(worker)):
                 self._end(worker, fate)
                 messages.append((worker, None))
         return messages
+
+    def _hear(self, worker: Worker) -> list[Message | None]:
+        """The message that a worker has sent; None for its end. Its first call is no message."""
+        if worker.pipe is None:
+            caller, _ = worker.listener.accept()
+            worker.pipe = Connection(caller.detach())
+            worker.listener.close()
+            self._send(worker)
+            return []
+        try:
+            message: Message = json.loads(worker.pipe.recv_bytes())
+        except (EOFError, OSError, ValueError):  # ValueError: it was killed in the middle of a word
+            message = {"ended": None}
+        if "worker" in message:
+            worker.pids = (message["worker"], message["job"])
+            return []
+        if "ended" in message:
+            worker.code = message["ended"]
+            self._end(worker, "")
+            return [None]
+        worker.last_heard = time.monotonic()
+        worker.ready = True
+        return [message]
 
     def ask(self, questions: Mapping[Worker, Message]) -> list[Message | None]:
         """Answers of workers that are asked at the same time, None from those that ended."""
@@ -172,70 +250,75 @@ class Pool:
 
     def dismiss(self, worker: Worker) -> None:
         """Part with a worker that leaves of its own accord."""
-        worker.pipe.close()
-        self.workers.remove(worker)
-        try:
-            worker.process.wait(GRACE)
-        except subprocess.TimeoutExpired:
-            worker.process.kill()
-            worker.process.wait()
+        if not self._has_ended(worker, GRACE):
+            worker.kill()
+        self._part(worker)
 
     def stop(self) -> None:
         """End all workers: a job that runs is saved; what does not end in time is killed."""
-        for worker in self.workers:
-            worker.pipe.close()
-        deadline = time.monotonic() + GRACE
+        for worker in list(self.workers):
+            self._part(worker)
         try:
-            for worker in self.workers:
-                with suppress(subprocess.TimeoutExpired):
-                    worker.process.wait(max(0.0, deadline - time.monotonic()))
+            self._await_departed(GRACE + 5)  # a worker ends itself after GRACE, its job after it
         finally:  # also when the user will not wait
-            for worker in self.workers:
-                worker.process.kill()
-                worker.process.wait()
-                if not self.lost_workers:
-                    worker.log.unlink(missing_ok=True)
-            self.workers.clear()
+            for worker in self._departed:
+                worker.kill()
+                with suppress(OSError):
+                    os.kill(int(worker.job.job_id), signal.SIGKILL)
+            self._await_departed(TICK_SECONDS)
+            if not self.lost_workers:
+                for log in self.folder.glob(f"worker-*-of-{len(self.slots)}.log"):
+                    log.unlink(missing_ok=True)
+            if self._submitted is not None:
+                rmtree(self._submitted, ignore_errors=True)
+                self._submitted = None
+
+    def _await_departed(self, seconds: float) -> None:
+        """Until submitit's jobs of all workers that are parted with have ended."""
+        end = time.monotonic() + seconds
+        while self._departed and time.monotonic() < end:
+            self._departed = [worker for worker in self._departed if not worker.job.done()]
+            time.sleep(0.005 if self._departed else 0)
 
     def _start(self, index: int) -> Worker:
-        slot = self.slots[index]
-        log = self.folder / f"worker-{index}-of-{len(self.slots)}.log"
-        pipe, worker_pipe = Pipe()
-        paths = json.dumps([path for path in sys.path if isinstance(path, str)])
-        count = str(slot.threads)
-        # Closed here once the worker has it: with its end open here, its death would not be heard.
-        with worker_pipe, log.open("ab") as output:
-            os.chmod(log, 0o600)
-            process = subprocess.Popen(
-                [sys.executable, "-c", BOOT, str(worker_pipe.fileno()), self.preload, paths],
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=output,
-                pass_fds=[worker_pipe.fileno()],
-                env={**os.environ, "OMP_NUM_THREADS": count, **slot.env},
+        import submitit  # takes a tenth of a second, which a sweep without jobs need not wait
+
+        if self._submitted is None:
+            # Of its own for every pool: nothing in it is from elsewhere, as it will be unpickled.
+            self._submitted = Path(mkdtemp(prefix=SUBMITTED, dir=self.folder))
+        slot, log = self.slots[index], self.folder / f"worker-{index}-of-{len(self.slots)}.log"
+        os.close(os.open(log, os.O_CREAT | os.O_APPEND | os.O_WRONLY, 0o600))
+        # Not in the study: its path may be longer than a socket's, its disk may know no sockets.
+        address = Path(mkdtemp(prefix="sweeper-")) / "socket"
+        listener = socket.socket(socket.AF_UNIX)
+        listener.bind(str(address))
+        listener.listen(1)
+        paths = [path for path in sys.path if isinstance(path, str)]
+        # submitit hides all GPUs from a job that asks for none, and its processes must find what
+        # this one does, but not in the folder worked in.
+        ours = {"PYTHONPATH": os.pathsep.join(paths), "PYTHONSAFEPATH": "1"}
+        before = {name: os.environ.get(name) for name in (*ours, "CUDA_VISIBLE_DEVICES")}
+        executor = submitit.AutoExecutor(folder=self._submitted, cluster="local")
+        executor.update_parameters(**self.parameters)
+        with (
+            _ctrl_c_held_back(),
+            submitit.helpers.environment_variables(OMP_NUM_THREADS=slot.threads, **ours),
+        ):
+            job = executor.submit(
+                WorkerJob(address, log, self.preload, paths, {**before, **slot.env})
             )
-        worker = Worker(slot=slot, process=process, pipe=pipe, log=log, last_heard=time.monotonic())
+        worker = Worker(slot=slot, job=job, listener=listener, log=log, last_heard=time.monotonic())
         self.workers.append(worker)
         return worker
-
-    def _receive(self, worker: Worker) -> Message | None:
-        try:
-            message: Message = json.loads(worker.pipe.recv_bytes())
-        except (EOFError, OSError):
-            self._end(worker, "")
-            return None
-        worker.last_heard = time.monotonic()
-        worker.ready = True
-        return message
 
     def _reason_lost(self, worker: Worker) -> str | None:
         """Why a worker that says nothing is to be taken as lost; None when it is not.
 
-        Its pipe may outlive it, in a process that it started.
+        Its socket may outlive it, in a process that it started.
         """
-        # What is still in the pipe is read before the worker counts as ended.
-        if worker.process.poll() is not None and not worker.pipe.poll():
-            return "ended"
+        # What is still to be heard is heard before the worker counts as ended.
+        if worker.job.done() and not wait([worker.pipe or worker.listener], 0):
+            return "ended, and nobody could say how"
         silent = time.monotonic() - worker.last_heard
         if not worker.ready:
             return (
@@ -246,16 +329,54 @@ class Pool:
         return None
 
     def _end(self, worker: Worker, fate: str) -> None:
-        # A closed pipe comes a moment before the end of the process, whose exit code tells more.
-        with suppress(subprocess.TimeoutExpired):
-            worker.process.wait(0 if fate else TICK_SECONDS)
-        hung = worker.process.poll() is None
-        worker.process.kill()
-        code = worker.process.wait()
-        worker.fate = fate if hung and fate else fate_of(code)
-        worker.pipe.close()
-        self.workers.remove(worker)
+        """Part with a worker that was lost; `fate` says why where it is not for its exit code."""
+        if fate and worker.pids:
+            with suppress(OSError):
+                os.kill(worker.pids[0], signal.SIGKILL)
+            self._has_ended(worker, TICK_SECONDS)
+        if not fate:
+            fate = "ended" if worker.code is None else fate_of(worker.code)
+        worker.fate = fate
         self.lost_workers += 1
+        self._part(worker)
+
+    def _has_ended(self, worker: Worker, seconds: float) -> bool:
+        """Whether a worker's end is told within so many seconds; nothing else that it says is."""
+        end = time.monotonic() + seconds
+        try:
+            while worker.pipe is not None and worker.pipe.poll(max(0.0, end - time.monotonic())):
+                if "ended" in json.loads(worker.pipe.recv_bytes()):
+                    return True
+        except (EOFError, OSError, ValueError):
+            return True
+        return False
+
+    def _part(self, worker: Worker) -> None:
+        worker.close()
+        self.workers.remove(worker)
+        self._departed.append(worker)
+
+
+@contextmanager
+def _ctrl_c_held_back() -> Iterator[None]:
+    """Processes started within never get a SIGINT: a terminal sends Ctrl-C to them all.
+
+    What submitit starts would end its job at once. A signal that comes meanwhile is this process's
+    own, afterwards.
+    """
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def _lives(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except OSError:  # there is none, or somebody else has its number now
+        return False
+    return True
 
 
 def fate_of(code: int) -> str:
@@ -269,13 +390,14 @@ def fate_of(code: int) -> str:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Local(Bounded):
+class Local:
     """Worker processes that stay alive for all jobs; one that dies costs its trial at most.
 
     `workers` is their number; "auto" is one for every GPU, each with a GPU of its own, and on a
     CPU one process with all threads or one a core, whichever is measured to be faster. A worker
     that does no step for `hang` seconds (None: never) is ended. A job whose worker dies goes on
     from its checkpoint in another, `retries` times; then it is halved, and a single trial fails.
+    Every worker is a job of submitit's, which takes the parameters `submitit`.
     """
 
     pins_gpus: ClassVar[bool] = True
@@ -289,6 +411,12 @@ class Local(Bounded):
         float | None, Bounds(above=0, allowed="a positive number of seconds, or null")
     ] = 1800.0
     retries: Annotated[int, Bounds(least=0)] = 2
+    submitit: Parameters = field(default_factory=Parameters)
+
+    def __post_init__(self) -> None:
+        """ConfigError for what is out of its bounds, or not a user's to set."""
+        check_bounds(self)
+        self.submitit.local()
 
     def gpus_at_once(self, gpus: Sequence[str]) -> int:
         """One a worker."""
@@ -338,8 +466,10 @@ class LocalExecutor:
             if not self._pools:
                 for log in self.folder.glob("worker-*.log"):
                     log.unlink(missing_ok=True)
-            slots = worker_slots(self.context.machine, layout)
-            self._pools[layout] = Pool(self.folder, slots, self.launcher.hang, self._preload)
+            slots, parameters = worker_slots(self.context.machine, layout), self.launcher.submitit
+            self._pools[layout] = Pool(
+                self.folder, slots, self.launcher.hang, self._preload, parameters.local()
+            )
         return self._pools[layout]
 
     def room(self, *, ahead: bool = False) -> bool:
@@ -405,6 +535,14 @@ class LocalExecutor:
         """End all workers; a job that runs saves itself."""
         for pool in self._pools.values():
             pool.stop()
+        # A job of a driver that was killed may just be starting. It ends as soon as it finds what
+        # it is to run, and nobody who listens; else submitit would wait a minute for that file.
+        end = time.monotonic() + GRACE
+        for submitted in list(self.folder.glob(f"{SUBMITTED}*/")):
+            pids = [int(p.name.partition("_")[0]) for p in submitted.glob("*_submitted.pkl")]
+            while any(map(_lives, pids)) and time.monotonic() < end:
+                time.sleep(0.05)
+            rmtree(submitted, ignore_errors=True)
 
     def _hand_out(self) -> None:
         while self._waiting and self._pool.room():

@@ -21,7 +21,7 @@ from io import StringIO
 from pathlib import Path
 from typing import Annotated, Any, ClassVar
 
-import submitit
+from submitit import SlurmExecutor as Submitter
 from submitit.core.utils import DelayedSubmission, FailedJobError, FailedSubmissionError, JobPaths
 
 from sweeper.errors import ConfigError, SweeperError, suggest
@@ -29,6 +29,7 @@ from sweeper.files import try_json, write_json
 from sweeper.launch import slurm_jobs, slurm_queue
 from sweeper.launch.executor import Context, Event, Executor, Finished, JobState, Lost, Stage
 from sweeper.launch.job import Job, JobFailure, Resources, Task, outcome_of, trials_of, write_job
+from sweeper.launch.parameters import Parameters
 from sweeper.launch.slurm_jobs import (
     Array,
     Started,
@@ -102,6 +103,7 @@ class Slurm:
     job saves itself `warn` seconds before its time is up, when it goes back into the queue. One
     that dies is sent again, at most `retries` times running without coming further. The queue is
     looked at every `poll` seconds; a job that vanished has `grace` seconds to appear again.
+    `submitit` are parameters of submitit's; those that are keys here set these.
     """
 
     pins_gpus: ClassVar[bool] = True
@@ -124,9 +126,12 @@ class Slurm:
     setup: tuple[str, ...] = ()
     sbatch: Mapping[str, Any] = field(default_factory=dict)
     python: tuple[str, ...] | None = None
+    submitit: Parameters = field(default_factory=Parameters)
 
     def __post_init__(self) -> None:
         """Refuse what no cluster could mean."""
+        for key, value in self.submitit.slurm_keys().items():
+            object.__setattr__(self, key, value)
         check_bounds(self)
         if self.warn >= 60 * self.time:
             raise ConfigError("warn", self.warn, f"less than time, {60 * self.time} seconds")
@@ -267,13 +272,11 @@ class Slurm:
                 delayed.dump(aside)
                 os.replace(aside, path)
 
-    def _executor(
-        self, folder: Path, name: str, resources: Resources = DEFAULT
-    ) -> submitit.SlurmExecutor:
+    def _executor(self, folder: Path, name: str, resources: Resources = DEFAULT) -> Submitter:
         """The executor of submitit with all of this in its parameters; it writes below `folder`."""
         ask("sbatch", "--version")
         python = shlex.join(self.python or (sys.executable,))
-        executor = submitit.SlurmExecutor(folder, max_num_timeout=UNCOUNTED, python=python)
+        executor = Submitter(folder, max_num_timeout=UNCOUNTED, python=python)
         gpus = self.gpus if resources.gpus is None else resources.gpus
         cpus = resources.cpus or self.cpus
         options = {
@@ -285,6 +288,7 @@ class Slurm:
             "mem": resources.memory or self.memory,
             "gpus_per_node": gpus if gpus and self.gres is None else None,
         }
+        others = self.submitit.slurm()
         executor.update_parameters(
             job_name=name,
             time=resources.time or self.time,
@@ -293,9 +297,10 @@ class Slurm:
             cpus_per_task=cpus,
             array_parallelism=self.array_parallelism,
             setup=list(self.setup),
-            wckey=None,  # submitit's own default is one that clusters which check them refuse
+            # submitit's own default is one that clusters which check them refuse.
+            wckey=others.pop("wckey", None),
             # Since 22.05 srun does not take this from sbatch.
-            srun_args=[f"--cpus-per-task={cpus}"],
+            srun_args=[f"--cpus-per-task={cpus}", *others.pop("srun_args", ())],
             additional_parameters={
                 **self.sbatch,
                 "requeue": True,  # or `scontrol requeue` may be refused
@@ -303,6 +308,7 @@ class Slurm:
                 "signal": f"USR2@{self.warn}",
             },
             **{key: value for key, value in options.items() if value is not None},
+            **others,
         )
         return executor
 

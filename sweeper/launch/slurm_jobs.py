@@ -44,6 +44,7 @@ from sweeper.files import RECORD_ERRORS, private_folder, read_json, try_json, wr
 from sweeper.launch.code import changed_modules, module_digests
 from sweeper.launch.job import Control, Leave, Resources, outcome_of, run_job
 from sweeper.launch.slurm_queue import Entry
+from sweeper.launch.worker import Controls, Work, serve
 from sweeper.records import Bounds, from_json
 
 MAX_RESTARTS = 1000
@@ -292,43 +293,57 @@ def run(folder: str) -> None:
     """
     if int(os.environ.get("SLURM_PROCID") or 0) > 0:
         return
-    Run(Submission(folder=Path(folder))).run()
+    submission = Submission(folder=Path(folder))
+    for private in (submission.job_dir, submission.folder):
+        check_private(private)
+    serve(Run(submission))
 
 
 class Run:
-    """One run of a submission by Slurm; `restart` tells how often it ran before."""
+    """One run of a submission by Slurm, a worker's source; `restart`: how often it ran before."""
 
     def __init__(self, submission: Submission) -> None:
         """Signals are heard from here on."""
         self.submission, self.signals = submission, list[int]()
         self.restart = int(os.environ.get("SLURM_RESTART_COUNT") or 0)
         self.attempt = MAX_RESTARTS * submission.number + min(self.restart, MAX_RESTARTS - 1)
-        self.fraction, self._looked = 0.0, time.monotonic()
+        self.fraction, self._looked, self._begun = 0.0, time.monotonic(), False
         for number in (signal.SIGUSR2, signal.SIGTERM):
             signal.signal(number, lambda number, _: self.signals.append(number))
 
-    def run(self) -> None:
-        """Train, and note how it ended; an exception is noted and raised again."""
-        for folder in (self.submission.job_dir, self.submission.folder):
-            check_private(folder)
-        if self._is_superseded():
-            return
+    def next(self) -> Work | None:
+        """The submission's job, once; None where it is of no use any more."""
+        if self._begun or self._is_superseded():
+            return None
+        self._begun = True
         job = os.environ.get("SLURM_JOB_ID", "")
         self._note(Started(node=socket.gethostname(), job=job))
-        try:
-            self._train()
-        except Leave:
+        return self._train
+
+    def control(self, notify: Callable[[str], None]) -> Control:
+        """It is told to leave by a signal."""
+        return Control(
+            notify=notify, progress=self._progress, should_leave=lambda: bool(self.signals)
+        )
+
+    def done(self, answer: None) -> None:
+        """Its result is a file."""
+
+    def failed(self, error: BaseException) -> bool:
+        """Note how it ended; an exception that is no fault of the cluster's ends the process."""
+        if isinstance(error, Leave):
             self._leave()
-        except Superseded:
+        elif isinstance(error, Superseded):
             print("a newer copy of this job runs: this one ends here")
-        except BaseException as error:
+        else:
             lines = traceback.format_exception_only(error)
             # Bad input is as bad on another node; anything else may do better there, or later.
             retry = not isinstance(error, SweeperError)
             self._note(Raised(error="".join(lines).strip(), retry=retry))
-            raise
+            return False
+        return True
 
-    def _train(self) -> None:
+    def _train(self, controls: Controls) -> None:
         if cpus := os.environ.get("SLURM_CPUS_PER_TASK"):
             os.environ["OMP_NUM_THREADS"] = cpus  # read when torch is imported, by the task
         if outcome_of(self.submission.job_dir) is not None:
@@ -339,13 +354,7 @@ class Run:
                 "while the job waited, or the node has another installation. Run the same command "
                 "again to train these trials with the code as it is now"
             )
-
-        def control(notify: Callable[[str], None]) -> Control:
-            return Control(
-                notify=notify, progress=self._progress, should_leave=lambda: bool(self.signals)
-            )
-
-        run_job(self.submission.job_dir, self.attempt, control)
+        run_job(self.submission.job_dir, self.attempt, controls)
 
     def _progress(self, fraction: float) -> None:
         self.fraction = fraction

@@ -1,9 +1,16 @@
-"""A worker process: it runs the jobs named to it over a pipe, until the pipe closes.
+"""A worker: it does what its source names, until that names nothing more or tells it to leave.
 
-Messages are JSON, one a packet. The driver sends `{"job": folder, "attempt": number}` or
-`{"call": task}`. The worker sends `{"ready"}` once, `{"fraction"}` now and then while it works, the
-answer `{"done"}`, `{"answer"}` or `{"error"}`, and `{"left"}` at its end. Nothing heavy is imported
-here before the pipe is watched.
+`serve` is the worker of all launchers whose jobs run in other processes. On a cluster its source is
+one submission (`slurm_jobs.Run`). On this machine it is a `Link`: a Unix socket, over which the
+driver names one job after the other, so that a worker stays warm. Messages are JSON, one a packet.
+The driver sends `{"job": folder, "attempt": number}` or `{"call": task}`. The worker sends
+`{"ready"}` once, `{"fraction"}` now and then while it works, the answer `{"done"}`, `{"answer"}` or
+`{"error"}`, and `{"left"}` at its end.
+
+A worker of this machine is the child of a `WorkerJob`, which submitit runs. That one says over the
+same socket which process it has started, `{"worker"}`, and how it ended, `{"ended"}`: an exit code,
+which a worker that is killed cannot tell. Nothing heavy is imported here before the socket is
+watched.
 """
 
 from __future__ import annotations
@@ -12,20 +19,27 @@ import faulthandler
 import importlib
 import json
 import os
+import shutil
 import signal
+import socket
+import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from multiprocessing.connection import Connection
 from pathlib import Path
 from queue import SimpleQueue
 from threading import Event, Thread
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
     from sweeper.launch.job import Control
 
 Message = dict[str, Any]
+Controls = Callable[[Callable[[str], None]], "Control"]
+"""What makes a job's `Control`, of a function that keeps a sentence for the user."""
+Work = Callable[[Controls], Any]
 
 GRACE = 10.0
 """Seconds that a worker has to save its job once it should leave; then it is ended."""
@@ -34,28 +48,108 @@ BEAT = 0.5
 
 BOOT = (
     "import json, signal, sys; signal.signal(signal.SIGINT, signal.SIG_IGN); "
+    "signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGINT]); "
     "sys.path[:] = json.loads(sys.argv[3]); from sweeper.launch.worker import main; "
     "main(int(sys.argv[1]), sys.argv[2])"
 )
 """The program of a worker: a terminal's Ctrl-C is the driver's, modules are found as it does."""
 
 
+class Source(Protocol):
+    """Where a worker's work comes from, and who hears what became of it."""
+
+    def next(self) -> Work | None:
+        """What is to be done now; None when it is time to end."""
+        ...
+
+    def control(self, notify: Callable[[str], None]) -> Control:
+        """What the work is told, and tells, while it is done."""
+        ...
+
+    def done(self, answer: Any) -> None:
+        """The work has returned."""
+        ...
+
+    def failed(self, error: BaseException) -> bool:
+        """The work has raised; whether the worker outlives it."""
+        ...
+
+
+def serve(source: Source) -> None:
+    """Do what a source names; raises what the source will not have it outlive."""
+    while (work := source.next()) is not None:
+        try:
+            answer = work(source.control)
+        except BaseException as error:
+            if not source.failed(error):
+                raise
+        else:
+            source.done(answer)
+
+
+# Of this machine: work that comes over a socket.
+
+
 class Link:
-    """The worker's end of the pipe; a thread of its own notices at once when it closes."""
+    """The worker's end of the socket; a thread of its own notices at once when it closes."""
 
     def __init__(self, fd: int) -> None:
         """Take over the open socket `fd`."""
-        os.set_inheritable(fd, False)  # or a child of a task would keep the pipe open after us
+        os.set_inheritable(fd, False)  # or a child of a task would keep it open after us
         self._pipe = Connection(fd)
         self._messages: SimpleQueue[Message | None] = SimpleQueue()
         self._leaving = Event()
-        self._serving, self._last_sent, self.fraction = False, 0.0, 0.0
+        self._serving, self._last_sent, self._fraction = False, 0.0, 0.0
+        self._is_call = False
         Thread(target=self._read, name="pipe", daemon=True).start()
 
-    def next(self) -> Message | None:
-        """The next message; None when it is time to leave."""
-        self._serving = True
-        return None if self._leaving.is_set() else self._messages.get()
+    def next(self) -> Work | None:
+        """What the next message names; None when it is time to leave."""
+        self._serving, self._fraction = True, 0.0
+        message = None if self._leaving.is_set() else self._messages.get()
+        if message is None:
+            return None
+        from sweeper.launch.job import Job, run_job
+        from sweeper.records import from_json
+
+        self._is_call = "call" in message
+        if self._is_call:
+            return lambda controls: from_json(Job, message["call"]).task.run(controls(print))
+
+        def run(controls: Controls) -> int:
+            attempt: int = message["attempt"]
+            run_job(Path(message["job"]), attempt, controls, sync=False)
+            return attempt
+
+        return run
+
+    def control(self, notify: Callable[[str], None]) -> Control:
+        """Being asked whether to leave, it gives signs of life."""
+        from sweeper.launch.job import Control
+
+        return Control(progress=self._progress, notify=notify, should_leave=self._should_leave)
+
+    def done(self, answer: Any) -> None:
+        """What a task returned, or the number of the attempt that left a result."""
+        self.send({"answer" if self._is_call else "done": answer})
+
+    def failed(self, error: BaseException) -> bool:
+        """What the user should read is sent; a job that left has no answer; the rest is fatal."""
+        from sweeper.errors import BadInput, SweeperError
+        from sweeper.launch.job import Leave
+
+        if isinstance(error, Leave):
+            return True
+        if self._is_call and isinstance(error, SweeperError):
+            self.send({"answer": None})
+        elif isinstance(error, SweeperError):
+            self.send({"error": str(error), "input": isinstance(error, BadInput)})
+        elif isinstance(error, OSError) and not self._is_call:
+            where = f": {error.filename}" if error.filename else ""
+            self.send({"error": f"{error.strerror or error}{where}", "input": False})
+        else:
+            return False
+        return True
 
     def send(self, message: Message) -> None:
         """Say something; a driver that is gone is noticed elsewhere."""
@@ -70,10 +164,12 @@ class Link:
         self._leaving.set()
         self._messages.put(None)
 
-    def should_leave(self) -> bool:
-        """Whether to leave; asked at every step, and now and then a sign of life."""
+    def _progress(self, fraction: float) -> None:
+        self._fraction = fraction  # sent with the next sign of life
+
+    def _should_leave(self) -> bool:
         if time.monotonic() - self._last_sent > BEAT:
-            self.send({"fraction": self.fraction})
+            self.send({"fraction": self._fraction})
         return self._leaving.is_set()
 
     def _read(self) -> None:
@@ -82,7 +178,7 @@ class Link:
                 self._messages.put(json.loads(self._pipe.recv_bytes()))
         except (EOFError, OSError):
             pass
-        # The driver has closed the pipe, or is gone. A worker still at its imports just ends; one
+        # The driver has closed the socket, or is gone. A worker still at its imports just ends; one
         # that serves saves its job first, and is ended here if it cannot in time.
         if self._serving:
             self.leave()
@@ -91,7 +187,7 @@ class Link:
 
 
 def main(fd: int, preload: str) -> None:
-    """Serve until the pipe closes or SIGTERM comes; a job's fatal error ends the process.
+    """Serve until the socket closes or SIGTERM comes; a job's fatal error ends the process.
 
     The module `preload` is imported before the worker is ready.
     """
@@ -100,51 +196,75 @@ def main(fd: int, preload: str) -> None:
     faulthandler.enable(all_threads=False)  # a crash leaves its line in the log: `CRASH_LINE`
     importlib.import_module(preload)
     link.send({"ready": os.getpid()})
-    while message := link.next():
-        answer = _run(link, message) if "job" in message else _call(link, message["call"])
-        if answer is not None:
-            link.send(answer)
+    serve(link)
     link.send({"left": True})
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(0)  # what libraries would tidy up at their leisure goes with the process
 
 
-def _run(link: Link, message: Message) -> Message | None:
-    """Run a job; None when it was left. What kills this process has no answer."""
-    from sweeper.errors import BadInput, SweeperError
-    from sweeper.launch.job import Control, Leave, run_job
+class WorkerJob:
+    """What submitit runs on this machine: it starts a worker, and says how that one ended.
 
-    def progress(fraction: float) -> None:
-        link.fraction = fraction  # sent with the next sign of life
+    submitit tells nobody how a job's process ended, and the parent of a process alone can know it:
+    a worker that ran out of memory was killed, and leaves no other trace.
+    """
 
-    def control(notify: Callable[[str], None]) -> Control:
-        return Control(progress=progress, notify=notify, should_leave=link.should_leave)
+    _process: subprocess.Popen[bytes] | None = None
 
-    link.fraction = 0.0
-    try:
-        job_dir, attempt = Path(message["job"]), message["attempt"]
-        run_job(job_dir, attempt, control, sync=False)
-    except Leave:
-        return None
-    except SweeperError as error:
-        return {"error": str(error), "input": isinstance(error, BadInput)}
-    except OSError as error:
-        where = f": {error.filename}" if error.filename else ""
-        return {"error": f"{error.strerror or error}{where}", "input": False}
-    return {"done": message["attempt"]}
+    def __init__(
+        self,
+        address: Path,
+        log: Path,
+        preload: str,
+        paths: Sequence[str],
+        env: Mapping[str, str | None],
+    ) -> None:
+        """The driver listens at `address`, alone in its folder.
+
+        What the worker prints goes to `log`, `paths` are its `sys.path`. Its environment is the
+        driver's but for `env`; None is a variable that it has not.
+        """
+        self.address, self.log, self.preload = address, log, preload
+        self.paths, self.env = list(paths), dict(env)
+
+    def __call__(self) -> None:
+        """Until the worker has ended."""
+        try:
+            link = socket.socket(socket.AF_UNIX)
+            link.connect(str(self.address))
+        finally:  # nobody else will use it, whether or not the driver is still there
+            shutil.rmtree(self.address.parent, ignore_errors=True)
+        pipe = Connection(os.dup(link.fileno()))
+        env = {k: v for k, v in os.environ.items() if not k.startswith("SUBMITIT_")} | self.env
+        with link, self.log.open("ab") as output:
+            arguments = [str(link.fileno()), self.preload, json.dumps(self.paths)]
+            self._process = subprocess.Popen(
+                [sys.executable, "-c", BOOT, *arguments],
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                pass_fds=[link.fileno()],
+                env={name: value for name, value in env.items() if value is not None},
+            )
+        try:
+            _say(pipe, {"worker": self._process.pid, "job": os.getpid()})
+            self._process.wait()
+        finally:  # also when submitit ends the waiting: see `checkpoint`
+            with suppress(subprocess.TimeoutExpired):
+                self._process.wait(GRACE)
+            self._process.kill()
+            _say(pipe, {"ended": self._process.wait()})
+
+    def checkpoint(self) -> None:
+        """Time is up, says submitit: the worker saves its job, and leaves.
+
+        None is for submitit: nothing goes back into its queue, as the driver starts another worker.
+        """
+        if self._process is not None:
+            self._process.terminate()
 
 
-def _call(link: Link, record: Message) -> Message | None:
-    """What a task returns; None in its place when it refuses. No message when it was left."""
-    from sweeper.errors import SweeperError
-    from sweeper.launch.job import Control, Job, Leave
-    from sweeper.records import from_json
-
-    try:
-        control = Control(should_leave=link.should_leave)
-        return {"answer": from_json(Job, record).task.run(control)}
-    except Leave:
-        return None
-    except SweeperError:
-        return {"answer": None}
+def _say(pipe: Connection, message: Message) -> None:
+    with suppress(OSError):  # the driver may be gone
+        pipe.send_bytes(json.dumps(message).encode())

@@ -20,8 +20,8 @@ from sweeper.registry import classes_in, is_shipped
 from sweeper.study.optuna_copy import redact
 from sweeper.trial import digest
 
-_SHELL = ("setup", "python", "sbatch")
-"""Settings of a launcher that a cluster runs as they are."""
+_SHELL = ("setup", "python", "sbatch", "submitit")
+"""Settings of a launcher that are run as they are, in a shell here or on a cluster."""
 _KERNELS = ("attn_implementation", "_attn_implementation", "experts_implementation", "auto_map")
 """Fields of a transformers configuration that may name code on a hub."""
 
@@ -43,7 +43,7 @@ def code_of(tree: Mapping[str, Any]) -> dict[str, str]:
         )
     for key in _SHELL:
         if value := launcher.get(key):
-            runs[f"launcher.{key}"] = f"run {value!r} on a cluster (launcher.{key})"
+            runs[f"launcher.{key}"] = f"run {value!r} with its jobs (launcher.{key})"
     for key in _KERNELS:
         if value := _group(model, "config").get(key):
             runs[f"model.config.{key}"] = f"run {value!r} (model.config.{key})"

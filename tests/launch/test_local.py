@@ -21,7 +21,7 @@ import pytest
 import torch
 
 from sweeper.errors import BadInput, ConfigError, SweeperError
-from sweeper.launch import local, machine
+from sweeper.launch import machine
 from sweeper.launch.executor import Context, Machine
 from sweeper.launch.job import Outcome, failed, run_job, write_job
 from sweeper.launch.local import Local, Pool, fate_of
@@ -37,22 +37,31 @@ from tests.launch.trouble import calls, trouble
 @pytest.fixture(autouse=True)
 def nothing_is_left_running() -> Iterator[None]:
     yield
-    assert not children(os.getpid())
+    assert not [words for words in descendants(os.getpid()).values() if b"submitit" in words]
+    assert not workers_of(os.getpid())
 
 
-def children(pid: int) -> list[int]:
-    """Living worker processes that `pid` has started."""
-    found = []
+def descendants(pid: int) -> dict[int, bytes]:
+    """All living processes below `pid`, with their command lines."""
+    parents, commands = dict[int, int](), dict[int, bytes]()
     for stat in Path("/proc").glob("[0-9]*/stat"):
         try:
-            text = stat.read_text()
+            state, parent = stat.read_text().rpartition(")")[2].split()[:2]
             command = stat.with_name("cmdline").read_bytes()
         except OSError:
             continue
-        state, parent = text.rpartition(")")[2].split()[:2]
-        if int(parent) == pid and state != "Z" and b"sweeper.launch.worker" in command:
-            found.append(int(stat.parent.name))
+        if state != "Z":
+            parents[int(stat.parent.name)], commands[int(stat.parent.name)] = int(parent), command
+    found = dict[int, bytes]()
+    new = {pid}
+    while new := {child for child, parent in parents.items() if parent in new}:
+        found |= {child: commands[child] for child in new}
     return found
+
+
+def workers_of(pid: int) -> list[int]:
+    """The worker processes of a driver."""
+    return [child for child, words in descendants(pid).items() if b"sweeper.launch.worker" in words]
 
 
 def until(true: Callable[[], Any], seconds: float) -> None:
@@ -105,12 +114,15 @@ def test_a_worker_that_is_told_to_leave_before_it_begins_is_not_blamed(tmp_path:
     try:
         assert workers.fill()
         [worker] = workers.workers
-        worker.process.terminate()
-        until(lambda: worker.pipe.poll(), 60)
+        assert worker.pipe is not None
+        os.kill(worker.pids[0], signal.SIGTERM)
+        until(worker.pipe.poll, 60)
         workers.give(worker, {"job": str(tmp_path), "attempt": 0}, "a task")
         assert workers.wait() == [(worker, {"left": True})]
         workers.dismiss(worker)
-        assert workers.room() and not workers.busy() and worker.process.returncode == 0
+        assert (
+            workers.room() and not workers.busy() and not Path(f"/proc/{worker.pids[0]}").exists()
+        )
     finally:
         workers.stop()
 
@@ -142,7 +154,9 @@ def test_what_the_configuration_is_to_blame_for_ends_the_run(
 def test_workers_that_cannot_start_end_the_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, golden: Golden
 ) -> None:
-    monkeypatch.setattr(local, "BOOT", "raise SystemExit('no torch here')")
+    (tmp_path / "tests").mkdir()
+    (tmp_path / "tests/__init__.py").write_text("raise SystemExit('no torch here')")
+    monkeypatch.syspath_prepend(tmp_path)  # this process has its `tests` already
     sweep = CountSweep(trials=[counted()], folder=tmp_path)
     with pytest.raises(SweeperError) as caught:
         sweep.run(Local(workers=1))
@@ -181,8 +195,8 @@ def driver(folder: Path) -> subprocess.Popen[bytes]:
 @pytest.mark.parametrize("how", ["kill", "interrupt"])
 def test_a_driver_that_dies_leaves_no_process_and_loses_no_step(tmp_path: Path, how: str) -> None:
     process = driver(tmp_path)
-    workers = children(process.pid)
-    assert len(workers) == 2
+    assert len(workers_of(process.pid)) == 2
+    workers = descendants(process.pid)
     if how == "kill":
         process.kill()
     else:
@@ -266,9 +280,9 @@ def test_layouts_are_asked_each_in_workers_of_its_own(
         asked = [executor.call([question(tmp_path)] * layout, layout) for layout in (1, 2)]
         assert [len(answers) for answers in asked] == [1, 2]
         workers = [answer["process"] for answers in asked for answer in answers]
-        assert sorted(workers) == sorted(children(os.getpid())) and len({*workers}) == 3
+        assert sorted(workers) == sorted(workers_of(os.getpid())) and len({*workers}) == 3
         executor.use(2)
-        assert sorted(workers[1:]) == sorted(children(os.getpid()))
+        assert sorted(workers[1:]) == sorted(workers_of(os.getpid()))
     finally:
         executor.close()
 
@@ -280,7 +294,7 @@ def test_a_model_that_dies_while_it_is_measured_does_not_take_the_driver(tmp_pat
     try:
         assert executor.call([dies], 2) == [None]
         nothing, answer = executor.call([dies, lives], 2)
-        assert nothing is None and answer["process"] in children(os.getpid())
+        assert nothing is None and answer["process"] in workers_of(os.getpid())
     finally:
         executor.close()
     sweep = CountSweep(trials=[counted()], folder=tmp_path)
@@ -315,8 +329,10 @@ def test_every_worker_is_pinned_to_a_gpu_of_its_own(
         second = workers.free()
         assert second is not None and workers.room() is True
         for worker, gpu in ((first, b"5"), (second, b"GPU-abc")):
-            path = Path(f"/proc/{worker.process.pid}/environ")
-            until(lambda path=path: b"OMP_NUM_THREADS=3" in path.read_bytes().split(b"\0"), 60)
+            until(lambda worker=worker: workers.wait() or worker.ready, 60)
+            path = Path(f"/proc/{worker.pids[0]}/environ")
+            assert b"OMP_NUM_THREADS=3" in path.read_bytes().split(b"\0")
+            assert b"SUBMITIT" not in path.read_bytes()
             assert b"CUDA_VISIBLE_DEVICES=" + gpu in path.read_bytes().split(b"\0")
     finally:
         workers.stop()
