@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from sweeper.cli.verb import (
+    FIRST,
     STOPPED,
     Accept,
     Changes,
@@ -94,6 +95,10 @@ def options(
     """What holds for all verbs; Typer takes the text from above."""
 
 
+UNTRAINED = ("study", "root=", "launcher", "logger", "runner.device=", "runner.batched_trials=")
+"""How the words begin that say nothing of what a search trains."""
+
+
 def _choices() -> str:
     """Every group with its options, for the help."""
     # Called when this module is loaded: a broken conf/ is told in the help, and breaks no `--help`.
@@ -134,12 +139,18 @@ def search(
     sweeper search model.width=256 'metric=loss (?P<loss>\S+)' -- python train.py --lr={eta}
 
     Run the same command again to go on where it stopped; what is finished is not trained again.
+
+    Where nothing is said of what to train it searches the learning rate alone, in minutes
+    (experiment=first). search=independent is the u-muP paper's search, size=paper its size.
     """
 
     def work() -> int:
         from sweeper.cli.studies import tree_of
 
-        named = with_place(overrides or [], study, root)
+        said = overrides or []
+        if all(word.startswith(UNTRAINED) for word in said):
+            said = [f"experiment={FIRST}", *said]
+        named = with_place(said, study, root)
         tree, invocation = tree_of(None, named, config_dir)  # a misspelt key needs no torch
         # Each verb's work has its verb's name: from here on within `work`, that is the one meant.
         from sweeper.cli.search import search

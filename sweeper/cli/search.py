@@ -14,6 +14,7 @@ from sweeper.cli.cost import run_time, say_command, say_losses, tell_cost
 from sweeper.cli.next import Invocation, first_transfer
 from sweeper.cli.output import DONE, FAILED, Output, diverged, failures
 from sweeper.cli.shared import changed_code, check_model, open_experiment, progress
+from sweeper.cli.verb import FIRST
 from sweeper.command.metrics import PRINTED
 from sweeper.command.runner import reports_no_loss, unknown_to_script
 from sweeper.config.compose import Tree, read_tree, to_yaml
@@ -56,6 +57,13 @@ def search(
     finished, submit what can be named, and return.
     """
     settings = resolve(tree)
+    if f"experiment={FIRST}" in invocation.overrides:
+        output.tell(
+            "This searches the learning rate alone, by short runs (experiment=first). The u-muP "
+            "paper's search is `sweeper search search=independent`, at its size and with its "
+            "ladders `sweeper search size=paper`: hours, and days without a GPU. --dry-run says "
+            "how long."
+        )
     if isinstance(settings.launcher, Scheduled):
         settings.launcher.check(settings.folder.absolute())
     elif detach:

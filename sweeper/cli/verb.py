@@ -166,6 +166,8 @@ Published = Annotated[
 ]
 
 
+FIRST = "first"
+"""The experiment of a search of which nothing is said."""
 STOPPED = "Stopped; what had finished is kept. Run the same command again to go on."
 _URL = re.compile(r"\S*://\S*")
 BUG = (

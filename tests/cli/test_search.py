@@ -431,3 +431,22 @@ def test_a_stopped_search_says_how_to_go_on(sweeper: Run, workplace: Path, golde
     assert len(results(study)) >= 2
     status = sweeper("status").out
     golden.says(measured(status))
+
+
+def test_a_search_of_which_nothing_is_said_is_short(
+    sweeper: Run, workplace: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[tuple[str, int]] = []
+
+    def search(tree: dict[str, Any], *_: Any, **__: Any) -> int:
+        seen.append((tree["search"]["_target_"].rpartition(".")[2], tree["train"]["steps"]))
+        return 0
+
+    monkeypatch.setattr("sweeper.cli.search.search", search)
+    for words in ([], ["study=a", "launcher=local"], ["search=independent"], ["size=paper"]):
+        sweeper("search", *words)
+    assert seen == [
+        *[("LearningRateLine", 300)] * 2,
+        ("IndependentSearch", 1000),
+        ("IndependentSearch", 8192),
+    ]
