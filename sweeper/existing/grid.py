@@ -56,6 +56,8 @@ ROLES: Mapping[str, tuple[str, ...]] = {
         "eval/loss",
         "val/loss",
         "test_loss",
+        "val_bpb",
+        "eval_bpb",
         "train_loss",
         "objective",
         "value",
@@ -73,13 +75,18 @@ ROLES: Mapping[str, tuple[str, ...]] = {
 ALIASES = {"batch": "batch_size", "lr": "eta", "wd": "decay", "weight_decay": "decay"}
 AXES = ("width", "depth", "batch_size", "steps", "tokens")
 SIZES = (*AXES, "experts", "top_k", "granularity")
-KEPT_WORDS = re.compile(
-    r"loss|losses|acc|accuracy|ppl|perplexity|bpb|norm|metric|throughput|mfu|runtime|time|date|"
-    r"timestamp|duration|seconds|hours|created|updated|heartbeat|url|path|dir|host|hostname|gpu|"
-    r"gpus|user|username|tags|notes|sha|commit|unnamed|index|seed|sweep|job|jobid|slurm|pid|port|"
-    r"cwd|checkpoint|ckpt"
+GIVEN_WORDS = re.compile(
+    r"loss|losses|acc|accuracy|ppl|perplexity|bpb|norm|metric|throughput|mfu|runtime|time|duration|"
+    r"seconds|hours"
 )
-"""Words in the names of columns that say what a run gave or where it was, not how it was set."""
+"""Words in the names of columns that say what a run gave, where nearly every run has another."""
+MEASURED = 0.2
+"""A column has at least so many values a row if it was measured: clip_norm is a setting."""
+KEPT_WORDS = re.compile(
+    r"date|timestamp|created|updated|heartbeat|url|path|dir|host|hostname|gpu|gpus|user|username|"
+    r"tags|notes|sha|commit|unnamed|index|seed|sweep|job|jobid|slurm|pid|port|cwd|checkpoint|ckpt"
+)
+"""Words that say where or when a run was."""
 KEPT_NAMES = frozenset(
     {
         *("", "id", "name", "run", "runid", "runname", "run_id", "run_name", "wandb_run_name"),
@@ -193,6 +200,10 @@ def roles_of(source: Source, given: str) -> dict[str, str]:
         del found["optimum"]
     if "log2_eta" in found and "eta" in found and "eta" in named:
         del found["log2_eta"]
+    if not {"eta", "log2_eta", "optimum"} & found.keys():
+        rates = [str(column) for column in source.frame.columns if _is_rate(str(column))]
+        if len(rates) == 1:  # matrix_lr, where no other column is a rate
+            found["eta"] = rates[0]
     there = ", ".join(str(column) for column in source.frame.columns)
     has_eta = "eta" in found or "log2_eta" in found
     for role, there_is in (("eta", has_eta), ("loss", "loss" in found)):
@@ -203,6 +214,13 @@ def roles_of(source: Source, given: str) -> dict[str, str]:
     if not any(axis in found for axis in AXES):
         raise ConfigError("--columns", given, f"width=COLUMN, or another size, with one of {there}")
     return found
+
+
+def _is_rate(column: str) -> bool:
+    words = re.findall(r"[a-z]+[0-9]*", column.lower())
+    other = {"min", "final", "end", "warmup", "decay", "ratio", "schedule", "scheduler", "type"}
+    named = {"lr", "eta"} & {*words} or {"learning", "rate"} <= {*words}
+    return bool(named) and not other & {*words}
 
 
 def log2_of(source: Source, column: str) -> tuple[Array, str, bool]:
@@ -226,6 +244,11 @@ def log2_of(source: Source, column: str) -> tuple[Array, str, bool]:
             values.round(12),
             f"{column!r} has no positive value and is taken for log2",
             False,
+        )
+    if (values == 0).any() and (values >= 0).all():
+        place = int(np.flatnonzero(values == 0)[0])
+        raise BadInput(
+            f"{source.row(place)} has a learning rate of 0 in {column!r}: it trains nothing"
         )
     if (values <= 0).any():
         low, high = float(values.min()), float(values.max())
@@ -426,7 +449,7 @@ def _check_alike(
         values = frame[name]
         if values.nunique(dropna=False) < 2:
             continue
-        if not role and (is_kept(column) or is_identifier(values)):
+        if not role and (is_kept(column, values) or is_identifier(values)):
             continue
         with_size = _follows(values, place)
         of_tokens = {role, axis} == {"steps", "tokens"}
@@ -461,10 +484,13 @@ def _check_alike(
     )
 
 
-def is_kept(column: str) -> bool:
-    """Whether a column's name says that it is what a run gave, or where it was."""
+def is_kept(column: str, values: Any) -> bool:
+    """Whether a column is what a run gave, or where it was, by its name and its values."""
     words = re.findall(r"[a-z]+", column.lower())
-    return any(map(KEPT_WORDS.fullmatch, words)) or column.lower().strip("_") in KEPT_NAMES
+    if any(map(KEPT_WORDS.fullmatch, words)) or column.lower().strip("_") in KEPT_NAMES:
+        return True
+    measured = values.dtype.kind in "iuf" and values.nunique() >= MEASURED * len(values)
+    return measured and any(map(GIVEN_WORDS.fullmatch, words))
 
 
 def is_identifier(values: Any) -> bool:
@@ -478,7 +504,7 @@ def settings_in(frame: Any, columns: Mapping[str, str], reading: Reading) -> lis
         str(column)
         for column in frame.columns
         if str(column) not in (*columns.values(), *reading.ignore)
-        and not is_kept(str(column))
+        and not is_kept(str(column), frame[column])
         and not is_identifier(frame[column])
     ]
 
@@ -701,20 +727,20 @@ def _curves(
         etas = np.unique(rows["eta"].to_numpy())
         if len(etas) > MOST_VALUES:
             raise BadInput(
-                f"{_name(size, axis)} has {len(etas)} learning rates: more than {MOST_VALUES} are "
-                "no grid; --columns 'eta=COLUMN' names the peak one of a run"
+                f"{name_size(size, axis)} has {len(etas)} learning rates: more than {MOST_VALUES} "
+                "are no grid; --columns 'eta=COLUMN' names the peak one of a run"
             )
         runs = np.full((len(etas), int(rows["seed"].max()) + 1), math.nan)
         runs[np.searchsorted(etas, rows["eta"].to_numpy()), rows["seed"].to_numpy()] = rows["loss"]
         chosen, left = rectangle(etas, runs)
         planned = float(rows["planned"].iloc[0])
         if left:
-            uncounted.append(f"{left} at {_name(size, axis)}")
+            uncounted.append(f"{left} at {name_size(size, axis)}")
         if chosen is None:
             counts = (~np.isnan(runs)).sum(axis=1)
             losses = np.nanmean(runs, axis=1)[:, None]
             if counts.max() > 1:
-                means.append(_name(size, axis))
+                means.append(name_size(size, axis))
             keep = np.arange(len(etas))
         else:
             keep, seeds = chosen
@@ -744,7 +770,7 @@ def _curves(
             freedom=shown.freedom,
         )
         curves = [_with_noise(c, known) if c in few else c for c in curves]
-        names = ", ".join(_name(curve.size, axis) for curve in few)
+        names = ", ".join(name_size(curve.size, axis) for curve in few)
         noise = f"{known.deviation:.4g} nats a run, by repeated cells"
         notes.append(
             f"no rectangle of repeated cells at {names}: the noise there is {known.deviation:.4g} "
@@ -804,10 +830,12 @@ def rectangle(etas: Array, runs: Array) -> tuple[tuple[Any, Any] | None, int]:
     return found, total - len(found[0]) * len(found[1])
 
 
-def _name(size: LadderSize, axis: str) -> str:
-    if axis == JOINT_AXIS:
-        return str(size)
-    return f"{_said(axis)} {getattr(size, axis)}"
+def name_size(size: LadderSize, axis: str) -> str:
+    """A size in words; what a table does not have is 1, and is not said."""
+    if axis != JOINT_AXIS:
+        return f"{_said(axis)} {getattr(size, axis)}"
+    parts = [(key, getattr(size, key, 0)) for key in SIZES]
+    return ", ".join(f"{_said(key)} {value}" for key, value in parts if value > 1) or str(size)
 
 
 def _say_grids(curves: Sequence[SizeCurve], notes: list[str], axis: str) -> None:
@@ -820,7 +848,7 @@ def _say_grids(curves: Sequence[SizeCurve], notes: list[str], axis: str) -> None
         notes.append(f"the sizes have grids of different steps, {low:g} to {high:g} octaves")
     every = {round(eta, 6) for curve in curves for eta in curve.losses}
     missing = {
-        _name(curve.size, axis): gap
+        name_size(curve.size, axis): gap
         for curve in curves
         if (
             gap := [

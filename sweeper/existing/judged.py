@@ -25,6 +25,7 @@ from sweeper.existing.grid import (
     grid_of,
     is_kept,
     log2_of,
+    name_size,
     per_run,
     read_table,
     step_of,
@@ -296,7 +297,7 @@ def value_text(log2: float, *, plain: bool = True) -> str:
 
 
 def _only(grid: Grid) -> str:
-    fixed = describe_size(grid.curves[0].size, grid.axis)
+    fixed = name_size(grid.curves[0].size, grid.axis)
     return f"{fixed} alone"
 
 
@@ -317,7 +318,7 @@ def _ends(
             side, where = "anywhere around", f"{where}, the only value"
         if not grid.cells:
             sentences.append(
-                f"the optimum at {describe_size(curve.size, grid.axis)} is not bracketed: it lies "
+                f"the optimum at {name_size(curve.size, grid.axis)} is not bracketed: it lies "
                 f"{side} {where}"
             )
     if len(sentences) > 1:
@@ -333,7 +334,7 @@ def _ends(
 def _decay_ends(grid: Grid, size: LadderSize) -> list[str]:
     """Of a grid over two: in how many columns the best learning rate is its first or last value."""
     cells, sentences = [cell for cell in grid.cells if cell.size == size], []
-    name = describe_size(size, grid.axis)
+    name = name_size(size, grid.axis)
     for of, along, what in (("decay", "eta", "learning rate"), ("eta", "decay", "weight decay")):
         columns: dict[float, list[DecayCell]] = {}
         for cell in cells:
@@ -466,6 +467,8 @@ def _near(curve: SizeCurve, reach: float = 1.0) -> tuple[float, ...]:
 def _beyond(curve: SizeCurve, side: int, count: int = 2) -> tuple[float, ...]:
     """As many values more beyond one end of a curve, in its own steps."""
     etas, step = sorted(curve.losses), max(step_of(curve), 0.25)
+    if len(etas) == 1:  # it has no side
+        return tuple(etas[0] + step * i for i in range(-count, count + 1) if i)
     end = etas[-1] if side > 0 else etas[0]
     return tuple(sorted(end + side * step * (i + 1) for i in range(count)))
 
@@ -780,7 +783,7 @@ def _one_kind(source: Source, roles: Mapping[str, str], question: Question, axis
     used = {roles[axis], roles["optimum"], roles.get("seed"), *question.reading.ignore}
     for column in source.frame.columns:
         values = source.frame[column]
-        if column in used or values.nunique(dropna=False) < 2 or is_kept(str(column)):
+        if column in used or values.nunique(dropna=False) < 2 or is_kept(str(column), values):
             continue
         kinds = [str(one) for one in values.drop_duplicates().iloc[:3]]
         literal = f'"{kinds[0]}"' if values.dtype.kind not in "iuf" else kinds[0]

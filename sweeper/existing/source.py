@@ -26,6 +26,7 @@ from sweeper.existing.trackers import (
     project_frame,
     storage_frame,
     unpacked,
+    unpivoted,
 )
 from sweeper.study.optuna_copy import redact
 
@@ -84,7 +85,8 @@ class Source:
                 digest.update(block)
         with readable(path, kind):
             frame, notes = _read(path, kind)
-        frame = unpacked(frame)
+        frame, across = unpivoted(unpacked(frame))
+        notes += across
         if is_chart([str(column) for column in frame.columns]):
             frame, read = chart_frame(frame, wanted)
             notes += read
@@ -106,8 +108,8 @@ class Source:
             fresh = [n for n in table.index.names if n is not None and n not in table.columns]
             table = table.reset_index(level=fresh) if fresh else table
         digest = hashlib.sha256(table.to_csv(index=False).encode()).hexdigest()
-        table = unpacked(table.reset_index(drop=True))
-        return cls(table, name, digest)._only(where)
+        table, notes = unpivoted(unpacked(table.reset_index(drop=True)))
+        return cls(table, name, digest, notes=tuple(notes))._only(where)
 
     @classmethod
     def _of_runs(cls, name: str, read: tuple[pandas.DataFrame, list[str]], where: str) -> Source:

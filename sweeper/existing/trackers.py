@@ -486,6 +486,28 @@ def _mapping(value: object) -> dict[str, Any] | None:
     return None
 
 
+def unpivoted(frame: pandas.DataFrame) -> tuple[pandas.DataFrame, list[str]]:
+    """A row a run of a spreadsheet that has a column a learning rate, or a column a width.
+
+    Empty cells are runs that there are not.
+    """
+    heads = [c for c in frame.columns if re.fullmatch(NUMBER, str(c).strip())]
+    kept = [c for c in frame.columns if c not in heads]
+    if len(heads) < 3 or not 1 <= len(kept) <= 4:
+        return frame, []
+    rates = [
+        c for c in kept if re.search(r"(?i)(^|[^a-z])(log2_?)?(lr|eta|learning.?rate)", str(c))
+    ]
+    across = "width" if rates else "lr"
+    if across == "width" and not all(float(head).is_integer() for head in heads):
+        return frame, []
+    long = frame.melt(id_vars=kept, value_vars=heads, var_name=across, value_name="loss")
+    long[across] = long[across].astype(str).map(plain_value)
+    long = long[long["loss"].notna()].reset_index(drop=True)
+    what = "a width" if rates else "a learning rate"
+    return long, [f"its columns {heads[0]} to {heads[-1]} are taken for losses, each of {what}"]
+
+
 _CHART = re.compile(r"(?P<run>.+) - (?P<key>.+?)(?P<end>__MIN|__MAX)?")
 """A column of a chart that W&B exported: its run and the key."""
 

@@ -223,7 +223,13 @@ def _optima_figure(judged: Judged) -> Figure:
 def page_html(judged: Judged) -> str:
     """The page, which needs no network."""
     drawings = [Markup(svg(figure, f"f{i}")) for i, figure in enumerate(figures(judged).values())]
-    trend = judged.trend
+    trend, said = judged.trend, ""
+    if trend is not None and judged.axis != JOINT_AXIS:
+        said = trend_text(trend, applied=False)
+        if not judged.study:  # a key of a study means nothing where there is none
+            said = said.replace("transfer.correct=true would plan", "To plan").replace(
+                "with the prediction and save", "with the prediction would save"
+            )
     return rendered(
         "judge.html.j2",
         judged=judged,
@@ -231,7 +237,7 @@ def page_html(judged: Judged) -> str:
         lines=headline(judged),
         tables=tables(judged),
         drawings=drawings,
-        trend=trend_text(trend, applied=False) if trend and judged.axis != JOINT_AXIS else "",
+        trend=said,
         inputs=_inputs(judged),
     )
 

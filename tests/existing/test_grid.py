@@ -40,7 +40,7 @@ def test_rates_that_are_logarithms_are_known_by_name_or_sign() -> None:
         assert sorted(grid.curves[0].losses) == pytest.approx([*ETAS])
 
 
-@pytest.mark.parametrize("extra", [3.0, -7.0, 0.0], ids=["jump", "sign", "zero"])
+@pytest.mark.parametrize("extra", [3.0, -7.0], ids=["jump", "sign"])
 def test_rates_of_two_units_are_refused(extra: float) -> None:
     frame = runs(etas=(-11.0, -10.5, -10.0))
     frame.loc[len(frame)] = [128, extra, 0, 3.1]
@@ -160,7 +160,8 @@ def test_different_grids_and_missing_cells_are_said() -> None:
 
 
 @pytest.mark.parametrize(
-    ("column", "value"), [("n_embd", 128.5), ("n_embd", np.nan), ("lr", np.nan), ("lr", "high")]
+    ("column", "value"),
+    [("lr", 0.0), ("n_embd", 128.5), ("n_embd", np.nan), ("lr", np.nan), ("lr", "high")],
 )
 def test_a_cell_that_is_no_number_of_its_kind_is_refused(column: str, value: object) -> None:
     frame = runs().astype({column: object})
@@ -187,3 +188,41 @@ def test_weight_decay_beside_the_rate_is_judged_at_the_best_of_the_base() -> Non
     grid = read(pandas.concat(frames))
     assert grid.decay == 0.1 and len(grid.cells) == 4 * 3 * len(ETAS)
     assert grid.curves == read(frames[1]).curves
+
+
+def test_a_setting_whose_name_is_like_a_measurement_s_is_a_setting() -> None:
+    frame = runs()
+    even = frame.seed % 2 == 0
+    for column, values in (
+        ("use_qk_norm", even),
+        ("norm", np.where(even, "rmsnorm", "layernorm")),
+        ("clip_norm", np.where(even, 1.0, 0.5)),
+        ("z_loss", np.where(even, 1e-4, 0.0)),
+    ):
+        with pytest.raises(BadInput, match=column):
+            read(frame.assign(**{column: values}))
+    assert read(frame.assign(grad_norm=RANDOM.random(len(frame)))).axis == "width"
+
+
+def test_a_rate_by_another_name_is_found_where_it_is_the_only_one() -> None:
+    frame = runs().rename(columns={"lr": "matrix_lr"}).assign(min_lr=1e-5)
+    assert read(frame).columns["eta"] == "matrix_lr"
+    with refused("--columns", ""):
+        read(frame.assign(embed_lr=frame.matrix_lr))
+
+
+@pytest.mark.parametrize(("index", "across"), [("n_embd", "lr"), ("lr", "n_embd")])
+def test_a_spreadsheet_with_a_column_a_rate_or_a_width_is_read(index: str, across: str) -> None:
+    frame = runs(seeds=1)
+    sheet = frame.pivot_table(index=index, columns=across, values="val_loss").reset_index()
+    sheet.iloc[0, 3] = np.nan
+    grid = read(sheet, noise=0.01)
+    assert sum(len(curve.losses) for curve in grid.curves) == len(frame) - 1
+    assert sorted(grid.curves[1].losses) == pytest.approx([*ETAS])
+
+
+def test_sizes_are_named_by_what_the_table_has() -> None:
+    frame = runs(seeds=1).assign(n_layer=lambda table: table.n_embd // 64)
+    frame = frame[(frame.n_embd != 256) | (frame.lr != 2.0**-7)]
+    (note,) = [note for note in read(frame, axis="size").notes if "missing" in note]
+    assert "width 256, depth 4:" in note

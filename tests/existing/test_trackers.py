@@ -99,6 +99,8 @@ def test_hyperparameters_of_tensorboard_s_plugin_and_of_files_beside_a_run(tmp_p
 
 def test_a_folder_of_offline_runs_of_wandb(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     wandb = pytest.importorskip("wandb")
+    from tests.study.wandb_files import read_whole
+
     monkeypatch.setenv("WANDB_SILENT", "true")
     for index, row in enumerate(SMALL.iloc[:2].itertuples()):
         config = {"model": {"n_embd": int(row.n_embd)}, "lr": float(row.lr), "seed": int(row.seed)}
@@ -107,6 +109,8 @@ def test_a_folder_of_offline_runs_of_wandb(tmp_path: Path, monkeypatch: pytest.M
                 run.log({"val_loss": loss}, step=step)
             if index:
                 run.config.update({"lr": 0.5}, allow_val_change=True)
+    for path in tmp_path.glob("**/*.wandb"):
+        read_whole(path)  # W&B's own process writes it a moment later
     frame = Source.read(tmp_path).frame.sort_values("lr")
     assert [*frame["model.n_embd"]] == [128, 128] and [*frame["state"]] == ["finished"] * 2
     assert frame["lr"].iloc[1] == 0.5
