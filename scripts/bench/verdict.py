@@ -11,21 +11,25 @@ from __future__ import annotations
 
 import argparse
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from sweeper.search.strategy import Point
-from sweeper.verdict.curve import BASIN_TOLERANCE, Estimate, fit_curve
+from sweeper.verdict.curve import BASIN_TOLERANCE, Estimate, fit_curve, fit_curves
 from sweeper.verdict.judge import SizeVerdict, Verdict, judge_ladder
 from sweeper.verdict.ladder import LadderRule, LadderSize, SizeCurve
 from sweeper.verdict.noise import Array
+from sweeper.verdict.settle import CONFIDENCE, Judged, Settling
 from sweeper.verdict.target import THEORY
 from sweeper.verdict.trend import Trend, fit_trend
+
+if TYPE_CHECKING:
+    from tables import Findings
 
 WIDTHS = (32, 64, 128, 256)
 TARGET = 1024
@@ -252,68 +256,136 @@ def draw(scenario: Scenario, generator: np.random.Generator) -> Truth:
 
 SECOND_REACH = 0.8
 """Half the width of a second minimum, in log2."""
-UnitNoise = dict[float, Array]
+
+
+class Runs:
+    """The runs of one width, each drawn when it is asked for.
+
+    `offsets` [seed] are common to all widths. Correlated noise has a grid of `step` (log2), `count`
+    points to each side of 0.
+    """
+
+    def __init__(
+        self,
+        scenario: Scenario,
+        valley: Valley,
+        noise: float,
+        offsets: Array,
+        grid: tuple[float, int],
+        generator: np.random.Generator,
+    ) -> None:
+        self.scenario, self.valley, self.noise, self.offsets = scenario, valley, noise, offsets
+        self.generator, self.drawn = generator, dict[tuple[float, int], float]()
+        self.unit = _along_eta(scenario, grid, len(offsets), generator)
+        shift = scenario.seed_shift
+        self.own = generator.normal(0, shift, len(offsets)) if shift else None
+
+    def loss(self, eta: float, seed: int) -> float:
+        """Of a run at log2 eta; the same for the same run."""
+        if (eta, seed) not in self.drawn:
+            self.drawn[eta, seed] = self._draw(eta, seed)
+        return self.drawn[eta, seed]
+
+    def _draw(self, eta: float, seed: int) -> float:
+        scenario, valley, generator = self.scenario, self.valley, self.generator
+        right = max(0.0, eta - valley.optimum)
+        spread = valley.louder * self.noise * 2 ** min(4.0, right / scenario.rise)
+        jitter = float(generator.uniform(-0.1, 0.1))
+        clean = valley.loss(eta + jitter) if math.isfinite(valley.cliff) else 0.0
+        loss = valley.loss(eta) if math.isfinite(clean) else math.inf
+        if self.own is not None:
+            # Without what the seeds' optima add to the mean of a parabola.
+            loss = valley.loss(eta - self.own[seed])
+            loss -= valley.curvature * scenario.seed_shift**2
+        if self.unit is not None:
+            unit = self.unit[eta][seed]
+        elif scenario.tails:
+            tails = scenario.tails
+            unit = generator.standard_t(tails) / math.sqrt(tails / (tails - 2))
+        else:
+            unit = generator.normal()
+        return loss + float(self.offsets[seed]) + spread * float(unit)
 
 
 def _along_eta(
-    scenario: Scenario, rule: LadderRule, generator: np.random.Generator
-) -> UnitNoise | None:
+    scenario: Scenario, grid: tuple[float, int], seeds: int, generator: np.random.Generator
+) -> dict[float, Array] | None:
     """Correlated noise of variance 1 by log2 eta, one a seed; None where it is independent."""
     if not scenario.rough and not scenario.smooth:
         return None
-    count = round(rule.span / rule.step) + rule.extend
-    etas = rule.step * np.arange(-count, count + 1)
+    step, count = grid
+    etas = step * np.arange(-count, count + 1)
     distances = np.abs(etas[:, None] - etas)
     rough = np.exp(-distances / scenario.rough) if scenario.rough else 0.0
     smooth = np.exp(-((distances / scenario.smooth) ** 2) / 2) if scenario.smooth else 0.0
     root = np.linalg.cholesky(rough + smooth + 1e-9 * np.eye(len(etas)))
-    noise = root @ generator.normal(size=(len(etas), rule.seeds))
+    noise = root @ generator.normal(size=(len(etas), seeds))
     return dict(zip(etas.tolist(), noise, strict=True))
+
+
+def runs_of(
+    scenario: Scenario,
+    truth: Truth,
+    seeds: int,
+    grid: tuple[float, int],
+    generator: np.random.Generator,
+) -> Iterator[Runs]:
+    """A ladder's runs, width by width."""
+    noise = float(generator.uniform(*scenario.noise))
+    offsets = generator.normal(0, 4 * noise, seeds)
+    for valley in truth.valleys:
+        yield Runs(scenario, valley, noise, offsets, grid, generator)
 
 
 def measure(
     scenario: Scenario, truth: Truth, rule: LadderRule, generator: np.random.Generator
 ) -> list[SizeCurve]:
     """The ladder's curves around log2 eta 0, extended where they want to be."""
-    noise, tails = float(generator.uniform(*scenario.noise)), scenario.tails
-    offsets = generator.normal(0, 4 * noise, rule.seeds)
-    curves = []
-    for valley in truth.valleys:
-        runs: dict[tuple[float, int], float] = {}
-        unit_noise = _along_eta(scenario, rule, generator)
-        own = generator.normal(0, scenario.seed_shift, rule.seeds) if scenario.seed_shift else None
+    grid, curves = (rule.step, round(rule.span / rule.step) + rule.extend), []
+    for runs in runs_of(scenario, truth, rule.seeds, grid, generator):
 
-        def value(
-            point: Point,
-            valley: Valley = valley,
-            runs: dict[tuple[float, int], float] = runs,
-            unit_noise: UnitNoise | None = unit_noise,
-            own: Array | None = own,
-        ) -> float:
-            eta, seed = point.log2_hps["eta"], point.seed
-            if (eta, seed) not in runs:
-                right = max(0.0, eta - valley.optimum)
-                spread = valley.louder * noise * 2 ** min(4.0, right / scenario.rise)
-                jitter = float(generator.uniform(-0.1, 0.1))
-                clean = valley.loss(eta + jitter) if math.isfinite(valley.cliff) else 0.0
-                loss = valley.loss(eta) if math.isfinite(clean) else math.inf
-                if own is not None:
-                    # Without what the seeds' optima add to the mean of a parabola.
-                    loss = valley.loss(eta - own[seed])
-                    loss -= valley.curvature * scenario.seed_shift**2
-                if unit_noise is not None:
-                    unit = unit_noise[eta][seed]
-                elif tails:
-                    unit = generator.standard_t(tails) / math.sqrt(tails / (tails - 2))
-                else:
-                    unit = generator.normal()
-                runs[eta, seed] = loss + offsets[seed] + spread * float(unit)
-            return runs[eta, seed]
+        def value(point: Point, runs: Runs = runs) -> float:
+            return runs.loss(point.log2_hps["eta"], point.seed)
 
         etas = rule.line({"eta": 0.0}, value).losses
         losses = {e: tuple(map(value, rule.runs_at({"eta": 0.0}, e))) for e in etas}
-        curves.append(SizeCurve(size=valley.size, losses=losses))
+        curves.append(SizeCurve(size=runs.valley.size, losses=losses))
     return curves
+
+
+MOST_SEEDS = 200
+"""Seeds that a settled ladder may draw; its budget ends before."""
+
+
+def settle(
+    scenario: Scenario, truth: Truth, rule: LadderRule, generator: np.random.Generator
+) -> Settling:
+    """A ladder that is trained until it is settled, as with `--settle`."""
+    fine = (rule.step / 4, 4 * round((2 * rule.span + 2 * rule.extend) / rule.step))
+    runs = {one.valley.size: one for one in runs_of(scenario, truth, MOST_SEEDS, fine, generator)}
+    sizes = list(runs)
+
+    def judge(ladders: Mapping[str, Sequence[SizeCurve]]) -> list[Judged]:
+        curves = ladders["width"]
+        fits = fit_curves(curves, 0.0)
+        base = fits[sizes[0]]
+        planned = base.optimum.value if base else 0.0
+        if base:  # as `sweeper transfer` does, the plan takes the optimum of the base's own curve
+            fits[sizes[0]] = replace(base, regret=base.loss_gap(planned))
+        verdict = judge_ladder(
+            "width", curves, planned, sizes[0], rule, confidence=CONFIDENCE, fits=fits
+        )
+        return [Judged(verdict=verdict, fits=fits)]
+
+    settling = Settling(
+        rule,
+        {"width": sizes},
+        sizes[0],
+        lambda size, eta, seed: runs[size].loss(eta, seed),
+        judge,
+    )
+    settling.missing()
+    return settling
 
 
 @dataclass(kw_only=True)
@@ -400,6 +472,44 @@ def run(scenario: Scenario, count: int, seed: int = 0) -> Tally:
 COVERED = ("optimum", "shift", "loss gap", "loss", "basin", "slope", "target")
 
 
+@dataclass(kw_only=True)
+class Settled(Tally):
+    """What came of ladders that were trained until they were settled.
+
+    `fixed` are the runs of the fixed design on ladders of the same truth; `endings` by reason.
+    """
+
+    endings: dict[str, int] = field(default_factory=dict)
+    looks: int = 0
+    spent: dict[str, list[int]] = field(default_factory=dict)
+    within: dict[str, int] = field(default_factory=dict)
+
+
+def run_settled(scenario: Scenario, count: int, seed: int = 0) -> Settled:
+    """Settle ladders until there are `count` true transfers and `count` true failures."""
+    generator = np.random.default_rng([seed, *scenario.name.encode()])
+    rule = LadderRule(widths=WIDTHS, seeds=scenario.seeds, step=scenario.step)
+    tally, need = Settled(scenario=scenario.name), {True: count, False: count}
+    while any(need.values()):
+        truth = draw(scenario, generator)
+        transfers = truth.transfers(rule)
+        if not need[transfers]:
+            continue
+        need[transfers] -= 1
+        # Of its own numbers: how many runs one ladder takes changes no other.
+        own = np.random.default_rng([seed, need[transfers], transfers, *scenario.name.encode()])
+        settling = settle(scenario, truth, rule, own)
+        assert settling.ending is not None
+        name = "transfers" if transfers else "failures"
+        ended = settling.ending.ended
+        tally.endings[ended] = tally.endings.get(ended, 0) + 1
+        tally.looks += len(settling.looks)
+        tally.runs += settling.runs
+        tally.spent.setdefault(name, []).append(settling.runs)
+        tally.judged(transfers, settling.looks[-1].judged[0].verdict)
+    return tally
+
+
 def row(tally: Tally) -> list[str]:
     """A scenario's rates in per cent, and the mean number of runs of a ladder."""
     wrong = [("transfers", "fails"), ("failures", "holds")]
@@ -412,6 +522,31 @@ def row(tally: Tally) -> list[str]:
     reach = f"{np.median(tally.reaches):.2f}"
     found = [f"{100 * rate:.1f}" for rate in rates]
     return [tally.scenario, *found, reach, f"{tally.runs / judged:.1f}"]
+
+
+def settled_findings(tallies: Sequence[Tally], count: int) -> Findings:
+    """The table of ladders that were trained until they were settled."""
+    from tables import Findings
+
+    rows = []
+    for tally in tallies:
+        assert isinstance(tally, Settled)
+        wrong = [("transfers", "fails"), ("failures", "holds")]
+        right = [("transfers", "holds"), ("failures", "fails")]
+        rates = [f"{100 * tally.rate(*pair):.1f}" for pair in (*wrong, *right)]
+        runs = [f"{np.mean(tally.spent[name]):.0f}" for name in ("transfers", "failures")]
+        most = [f"{np.percentile(tally.spent[n], 90):.0f}" for n in ("transfers", "failures")]
+        ends = [str(tally.endings.get(end, 0)) for end in ("budget", "hopeless", "stuck")]
+        rows.append([tally.scenario, *rates, *runs, *most, *ends, f"{tally.looks / 2 / count:.1f}"])
+    columns = ["scenario", "transfers failed", "failures held", "transfers held", "failures failed"]
+    columns += ["runs, transfers", "runs, failures", "90 %, transfers", "90 %, failures"]
+    return Findings(
+        title=f"Settled verdicts on {count} true transfers and {count} failures each, per cent",
+        columns=[*columns, "budget", "hopeless", "stuck", "looks"],
+        rows=rows,
+        notes=["budget, hopeless and stuck: ladders that ended so, of all."],
+        record={"count": count, "scenarios": [asdict(tally) for tally in tallies]},
+    )
 
 
 def main(words: Sequence[str] | None = None) -> None:
@@ -427,15 +562,20 @@ def main(words: Sequence[str] | None = None) -> None:
     parser.add_argument("--workers", type=int, default=2, help="processes")
     parser.add_argument("--out", type=Path, help="where the JSON goes")
     parser.add_argument("--markdown", type=Path, help="where the table goes")
+    parser.add_argument("--settle", action="store_true", help="with as few runs as settle it")
     given = parser.parse_args(words)
     chosen = [
         scenario
         for scenario in SCENARIOS
         if any(part in scenario.name for part in given.only.split("|"))
     ]
+    play: Callable[..., Tally] = run_settled if given.settle else run
     with ProcessPoolExecutor(given.workers) as pool:
-        jobs = [pool.submit(run, scenario, given.count, given.seed) for scenario in chosen]
+        jobs = [pool.submit(play, scenario, given.count, given.seed) for scenario in chosen]
         tallies = [job.result() for job in jobs]
+    if given.settle:
+        settled_findings(tallies, given.count).tell(given.out, given.markdown)
+        return
     columns = ["scenario", "transfers failed", "failures held", "transfers held", "failures failed"]
     findings = Findings(
         title=f"Verdicts on {given.count} true transfers and {given.count} failures each, per cent",

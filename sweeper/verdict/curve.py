@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import astuple, dataclass, replace
+from dataclasses import astuple, dataclass, field, replace
 
 import numpy as np
 
@@ -19,6 +19,8 @@ from sweeper.verdict.shapes import (
     Parabolas,
     Points,
     dense,
+    deviation,
+    invertible,
     radius,
 )
 
@@ -34,6 +36,9 @@ their curves have nearly the same shape, and the bias cancels."""
 NOISE_RADIUS = 2.0
 """The noise is measured at the points within this distance, in log2, of the lowest one."""
 
+SLOPE_REACH = 0.25
+"""Octaves to both sides, over which the slope at the optimum is taken."""
+
 BASIN_TOLERANCE = 0.01
 """A learning rate is in the basin when its loss exceeds the least by at most this fraction."""
 
@@ -47,10 +52,11 @@ class Estimate:
     high: float
 
     @classmethod
-    def from_draws(cls, value: float, draws: Array) -> Estimate:
-        """`value` with the 2.5 and 97.5 percentiles of its bootstrap draws."""
+    def from_draws(cls, value: float, draws: Array, confidence: float = 0.95) -> Estimate:
+        """`value` with the interval of equal tails of its bootstrap draws."""
+        tail = round(50 * (1 - confidence), 9)
         # "nearest" takes a draw itself: interpolating would mix in draws that are infinite.
-        low, high = np.percentile(draws, [2.5, 97.5], method="nearest")
+        low, high = np.percentile(draws, [tail, 100 - tail], method="nearest")
         return cls(value=value, low=min(float(low), value), high=max(float(high), value))
 
     def without_interval(self, low: float = -math.inf) -> Estimate:
@@ -100,8 +106,11 @@ class CurveFit:
     safe_optimum_draws: Array
     free_optimum_draws: Array
     parabolas: Parabolas
+    evidence: Evidence = field(repr=False, compare=False)
 
-    def loss_gap(self, eta: float, draws: Array | None = None) -> Estimate:
+    def loss_gap(
+        self, eta: float, draws: Array | None = None, confidence: float = 0.95
+    ) -> Estimate:
         """Loss in nats of training at `eta` (log2), on the grid or between, above the least.
 
         `draws` [DRAWS] of eta carry the uncertainty of eta into the interval. Where the curve was
@@ -109,7 +118,9 @@ class CurveFit:
         """
         drawn_etas = np.full(len(self.safe_optimum_draws), eta) if draws is None else draws
         bounds = self.parabolas.loss_gaps(np.append(eta, drawn_etas))
-        low, high = (Estimate.from_draws(float(bound[0]), bound[1:]) for bound in bounds)
+        low, high = (
+            Estimate.from_draws(float(bound[0]), bound[1:], confidence) for bound in bounds
+        )
         gap = Estimate(value=low.value, low=low.low, high=high.high)
         return gap.without_interval(0.0) if self.noise_unknown and math.isfinite(gap.value) else gap
 
@@ -122,6 +133,47 @@ class CurveFit:
     def noise_unknown(self) -> bool:
         """Whether there are no intervals, for want of seeds or finite points."""
         return math.isnan(self.noise)
+
+
+@dataclass(frozen=True, eq=False)
+class Evidence:
+    """What an interval of a curve's optimum rests on, to foretell what more runs would make of it.
+
+    `weights` are the probabilities of the noise's `MODELS`, `forms` those of the ladder's shapes.
+    """
+
+    measured: Measured
+    weights: Array
+    forms: Forms
+
+    def slope_error(self, at: float, etas: Array, seeds: int) -> float:
+        """Standard error of the curve's slope (nats an octave) at log2 eta `at`.
+
+        Were the curve measured at `etas`, `seeds` runs each: it says how sure the optimum is. What
+        is random is as in `Smoother`, the misfit averaged over; of normal variables the error does
+        not depend on what will be measured.
+        """
+        assert self.measured.noise is not None
+        lowest = self.measured.etas[self.measured.lowest]
+        x, middle = np.asarray(etas) - lowest, at - lowest
+        x = x[np.abs(x - middle) <= NOISE_RADIUS + SAME_ETA]
+        ends = middle + np.array([-SLOPE_REACH, SLOPE_REACH])
+        every = np.append(x, ends)
+        shape = self.forms.shapes[0]
+        share = self.forms.weights.sum(axis=(1, 2))
+        curvature = max(shape.curvature, np.finfo(float).tiny)
+        prior = sum(
+            part * deviation(every - middle, curvature, one.misfit)
+            for part, one in zip(share, self.forms.shapes, strict=True)
+        )
+        prior = prior + (shape.spread * np.outer(every - middle, every - middle)) ** 2
+        # Any line is left as it is: of a variance beyond what any curve has.
+        prior = prior + (100 * curvature) ** 2 * (1 + np.outer(every - middle, every - middle))
+        count = len(x)
+        noise = self.measured.noise.covariance(x, self.weights) / seeds
+        gain = np.linalg.solve(invertible(prior[:count, :count] + noise), prior[:count])
+        left = (prior - prior[:, :count] @ gain)[count:, count:]
+        return math.sqrt(max(left[0, 0] + left[1, 1] - 2 * left[0, 1], 0.0)) / (2 * SLOPE_REACH)
 
 
 @dataclass(frozen=True, eq=False)
@@ -249,6 +301,7 @@ def _fit(
         safe_optimum_draws=safe[1:],
         free_optimum_draws=free[1:],
         parabolas=parabolas,
+        evidence=Evidence(measured, weights, forms),
     )
     if fit.noise_unknown:
         optimum, loss = fit.optimum.without_interval(), fit.loss.without_interval()

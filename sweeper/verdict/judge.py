@@ -142,6 +142,7 @@ class Verdict:
     law: str = field(default="", metadata=WRITTEN_IF_SET)
     settle: tuple[str, ...] = ()
     target: TargetAnswer | None = None
+    confidence: float = field(default=0.95, metadata=WRITTEN_IF_SET)
 
     def with_note(self, sentence: str) -> Verdict:
         """The verdict with one more note."""
@@ -155,22 +156,33 @@ def judge_ladder(
     base: LadderSize,
     rule: LadderRule,
     law: str = "",
+    confidence: float = 0.95,
+    fits: Mapping[LadderSize, CurveFit | None] | None = None,
 ) -> Verdict:
     """Fit every curve and judge it against the thresholds of `rule`.
 
     `transferred` is the log2 eta that the plan uses at the base; at another size a law's factor,
-    `SizeCurve.planned_log2`, is added. `law` says which law that is.
+    `SizeCurve.planned_log2`, is added. `law` says which law that is. `fits` are those of the
+    curves and of `transferred`, where they are known. The intervals that answers rest on have the
+    level `confidence`.
 
     A size holds when both its intervals lie within the thresholds. It fails when one interval lies
     beyond its threshold, or when training at the base's optimum diverges. Otherwise it is open;
     with one seed there is no interval, so every size is. The axis fails if any size fails, and
     holds if all hold. Over a base where the transferred eta misses the optimum nothing holds.
     """
-    fits = fit_curves(curves, transferred)
+    fits = fits or fit_curves(curves, transferred)
     base_fit, base_curve = fits[base], next(curve for curve in curves if curve.size == base)
     sizes = [
         replace(
-            _judge_size(curve.size, fits[curve.size], base_fit, rule, is_base=curve.size == base),
+            _judge_size(
+                curve.size,
+                fits[curve.size],
+                base_fit,
+                rule,
+                confidence,
+                is_base=curve.size == base,
+            ),
             planned_log2=curve.planned_log2,
             **_failed(curve, base_curve),
         )
@@ -199,6 +211,7 @@ def judge_ladder(
         seed_advice=advice.seeds,
         law=law,
         settle=advice.settle,
+        confidence=confidence,
     )
 
 
@@ -248,6 +261,7 @@ def _judge_size(
     fit: CurveFit | None,
     base_fit: CurveFit | None,
     rule: LadderRule,
+    confidence: float,
     *,
     is_base: bool,
 ) -> SizeVerdict:
@@ -267,7 +281,7 @@ def _judge_size(
         )
     shift = gap = Estimate(value=0.0, low=0.0, high=0.0)
     if not is_base:
-        shift, gap = _compare_with_base(fit, base_fit)
+        shift, gap = _compare_with_base(fit, base_fit, confidence)
     answer: SizeAnswer
     answer, reason = _answer(fit, base_fit, shift, gap, rule)
     if is_base and answer == "holds":
@@ -287,7 +301,9 @@ def _judge_size(
     )
 
 
-def _compare_with_base(fit: CurveFit, base_fit: CurveFit) -> tuple[Estimate, Estimate]:
+def _compare_with_base(
+    fit: CurveFit, base_fit: CurveFit, confidence: float
+) -> tuple[Estimate, Estimate]:
     """The shift of the optimum from the base's, and the loss gap of training at the base's.
 
     The base's optimum goes to the size by the law's factor, if there is a law. The draws of two
@@ -295,7 +311,8 @@ def _compare_with_base(fit: CurveFit, base_fit: CurveFit) -> tuple[Estimate, Est
     """
     planned = fit.curve.planned_log2 - base_fit.curve.planned_log2
     draws = fit.free_optimum_draws - base_fit.free_optimum_draws - planned
-    shift = Estimate.from_draws(fit.optimum.value - base_fit.optimum.value - planned, draws)
+    moved = fit.optimum.value - base_fit.optimum.value - planned
+    shift = Estimate.from_draws(moved, draws, confidence)
     # The fitted form misplaces both optima by a `BIAS` that is nearly the same at two sizes and
     # cancels in the shift. The gap is taken from this curve at a place that the base's fit found:
     # there the part that the two do not share remains, half by the measured coverage (without it
@@ -306,7 +323,7 @@ def _compare_with_base(fit: CurveFit, base_fit: CurveFit) -> tuple[Estimate, Est
     # The bias alone leads nowhere that was not measured.
     ends = [eta for eta, losses in fit.curve.losses.items() if np.isfinite(losses).all()]
     at = np.clip(sure + bias, np.minimum(sure, min(ends)), np.maximum(sure, max(ends)))
-    gap = fit.loss_gap(base_fit.optimum.value + planned, at)
+    gap = fit.loss_gap(base_fit.optimum.value + planned, at, confidence)
     if fit.noise_unknown or base_fit.noise_unknown:
         shift = shift.without_interval()
         gap = gap if math.isinf(gap.low) else gap.without_interval(0.0)
@@ -453,7 +470,13 @@ def _more(count: int, what: str) -> str:
 
 
 def _seeds_needed(size: SizeVerdict, rule: LadderRule) -> int:
-    """Seeds a point that would settle `size`.
+    """Seeds a point that would settle `size`."""
+    factor, _ = information_needed(size, rule)
+    return max(rule.seeds + 1, math.ceil(rule.seeds * factor + IN_HAND))
+
+
+def information_needed(size: SizeVerdict, rule: LadderRule) -> tuple[float, bool]:
+    """How many times the runs would settle `size`, and whether they would as one that fails.
 
     An interval shrinks with the root of the number of seeds. One that reaches h from its value
     towards a threshold that is d off clears it with (h / d)^2 times as many. To hold, both values
@@ -472,5 +495,4 @@ def _seeds_needed(size: SizeVerdict, rule: LadderRule) -> int:
         doubtful = MEDIAN_SEED_FACTOR if reach < 2 * limit else MAX_SEED_FACTOR
         factor = (reach / room) ** 2 if small else doubtful
         (within if room > 0 else beyond).append(factor)
-    factor = min(beyond) if beyond else max(within)
-    return max(rule.seeds + 1, math.ceil(rule.seeds * factor + IN_HAND))
+    return (min(beyond), True) if beyond else (max(within), False)

@@ -245,6 +245,7 @@ class Points:
     means: Array
     noise: Array
 
+    @cached_property
     def curvature(self) -> tuple[float, float]:
         """The least-squares parabola's second coefficient (nats), and its variance."""
         if len(self.x) < 3:
@@ -266,7 +267,7 @@ class Shape:
     @classmethod
     def of(cls, ladder: Sequence[Points], misfit: Misfit = MISFITS[0]) -> Shape:
         """Given all curves of a ladder: the means, weighted by what each curve tells."""
-        found = [one for points in ladder if math.isfinite((one := points.curvature())[1])]
+        found = [one for points in ladder if math.isfinite((one := points.curvature)[1])]
         if not found:
             return cls(0.0, 0.0)
         values, variances = np.array(found).T
@@ -291,7 +292,7 @@ class Smoother:
     @cached_property
     def curvature(self) -> float:
         """The curve's own, shrunk towards its ladder's: what k and g are measured in."""
-        value, variance = self.points.curvature()
+        value, variance = self.points.curvature
         own = self.shape.spread**2
         if not math.isfinite(variance) or own + variance == 0:
             return self.shape.curvature
@@ -531,11 +532,17 @@ class Forms:
         weights = np.exp(total - total.max())
         return cls(shapes, curves, weights / weights.sum())
 
+    @cached_property
+    def _chosen(self) -> dict[int, tuple[Index, Index, Index]]:
+        return {}
+
     def chosen(self, count: int) -> tuple[Index, Index, Index]:
         """Misfit, ratio and skew of 1 + `count` rows, by index; those of row 0 are the likeliest.
 
         They are the same for all curves of a ladder.
         """
+        if count in self._chosen:
+            return self._chosen[count]
         flat = np.random.default_rng(1).choice(
             self.weights.size, size=1 + count, p=self.weights.ravel()
         )
@@ -544,7 +551,8 @@ class Forms:
         likeliest = misfit, ratio, self.weights[misfit, ratio].argmax()
         flat[0] = np.ravel_multi_index(likeliest, self.weights.shape)
         found = np.unravel_index(flat, self.weights.shape)
-        return found[0], found[1], found[2]
+        self._chosen[count] = found[0], found[1], found[2]
+        return self._chosen[count]
 
     def evenly(self, generator: np.random.Generator, count: int) -> Index:
         """Which of `count` drawn rows to take, as many, if kinds were more evenly likely before.

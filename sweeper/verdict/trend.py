@@ -105,14 +105,15 @@ class Optima:
         )
 
 
-def loss_gap_at(optima: Optima, off: float, draws: Array) -> Estimate:
+def loss_gap_at(optima: Optima, off: float, draws: Array, confidence: float = 0.95) -> Estimate:
     """Nats lost by training `off` (log2) below the optimum; `draws` [DRAWS] of it.
 
     At the target itself nothing was measured. The curve of the largest size stands for its curve:
     as far from its own optimum, draw by draw.
     """
     largest = optima.fits[-1]
-    return largest.loss_gap(largest.optimum.value - off, largest.safe_optimum_draws - draws)
+    away = largest.safe_optimum_draws - draws
+    return largest.loss_gap(largest.optimum.value - off, away, confidence)
 
 
 def fit_trend(
@@ -242,16 +243,17 @@ def judge_target(
     planned = trend.predicted_log2.value if rule.correct and trend.warranted else transferred
     allowed = rule.allowed_gap(optima.fits[-1].loss.value)
     prediction = predict(optima.sizes, optima.values, optima.errors, target, prior)
-    answer, off, gap = _judged(optima, prediction, planned, rule, allowed)
+    sure = verdict.confidence
+    answer, off, gap = _judged(optima, prediction, planned, rule, allowed, sure)
     reproduced = trend.back_test is None or trend.back_test.reproduced
     if answer == "holds" and not (reproduced and len(optima.sizes) >= MIN_TREND_SIZES):
         answer = "cannot say yet"
     todo, settle = "", tuple[str, ...]()
     better = trend.warranted and not rule.correct and answer != "holds"
-    if better and _judged(optima, prediction, prediction.mean, rule, allowed)[0] == "holds":
+    if better and _judged(optima, prediction, prediction.mean, rule, allowed, sure)[0] == "holds":
         todo, settle = "plan with the trend: transfer.correct=true", ("transfer.correct=true",)
     elif answer == "cannot say yet":
-        todo, settle = _advice(axis, optima, planned, target, rule, allowed, prior)
+        todo, settle = _advice(axis, optima, planned, target, rule, allowed, prior, sure)
     sentence = f"{where} the transfer {_SAID[answer]}: {_expected(off, gap, answer)}"
     if not reproduced:
         found = trend.back_test
@@ -319,12 +321,17 @@ def judge_joint_target(verdict: Verdict, target: LadderSize) -> TargetAnswer:
 
 
 def _judged(
-    optima: Optima, prediction: Prediction, planned: float, rule: LadderRule, allowed: float
+    optima: Optima,
+    prediction: Prediction,
+    planned: float,
+    rule: LadderRule,
+    allowed: float,
+    confidence: float,
 ) -> tuple[Answer, Estimate, Estimate]:
     """The answer at the prediction's size, the shift (log2) and the loss gap (nats) there."""
-    off = _shifted(prediction.estimate(), -planned)
+    off = _shifted(prediction.estimate(confidence), -planned)
     draws = prediction.draws(len(optima.fits[-1].safe_optimum_draws)) - planned
-    gap = loss_gap_at(optima, off.value, draws)
+    gap = loss_gap_at(optima, off.value, draws, confidence)
     if gap.low > allowed or max(off.low, -off.high) > rule.max_shift:
         return "fails", off, gap
     if gap.high <= allowed and max(-off.low, off.high) <= rule.max_shift:
@@ -352,6 +359,7 @@ def _advice(
     rule: LadderRule,
     allowed: float,
     prior: Prior,
+    confidence: float,
 ) -> tuple[str, tuple[str, ...]]:
     """What would likely tell: the shortest ladder on, by doublings, else more seeds too.
 
@@ -364,14 +372,14 @@ def _advice(
         last *= 2
         longer = longer.with_size(last, prior)
         predicted = predict(longer.sizes, longer.values, longer.errors, target, prior)
-        if _judged(longer, predicted, planned, rule, allowed)[0] != "cannot say yet":
+        if _judged(longer, predicted, planned, rule, allowed, confidence)[0] != "cannot say yet":
             override = f"transfer.{key}=[{','.join(map(str, longer.sizes))}]"
             return f"a ladder to {name} {last} would likely tell: {override}", (override,)
     half = Optima(longer.sizes, longer.values, longer.errors / MORE_SEEDS**0.5, longer.fits)
     predicted = predict(half.sizes, half.values, half.errors, target, prior)
     seeds = f"transfer.seeds={MORE_SEEDS * rule.seeds}"
     sizes = (f"transfer.{key}=[{','.join(map(str, longer.sizes))}]",) * (longer is not optima)
-    answer, _, gap = _judged(half, predicted, planned, rule, allowed)
+    answer, _, gap = _judged(half, predicted, planned, rule, allowed, confidence)
     if answer == "cannot say yet" and math.isinf(gap.high):
         span = f"transfer.span={2 * rule.span:g}"
         return f"measure the curves further to both sides: {span}", (span,)

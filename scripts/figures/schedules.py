@@ -1,0 +1,108 @@
+"""Does the best learning rate, and the verdict over width, depend on the schedule?
+
+Four schedules under u-muP, all of the same steps: constant, linear, cosine (to a tenth), WSD.
+
+python scripts/figures/schedules.py [size=paper] [OVERRIDES]
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from lab import (
+    ANSWERS,
+    NOTHING,
+    Answer,
+    Document,
+    Lab,
+    below,
+    compared,
+    curves,
+    estimate,
+    farthest,
+    least,
+    paired,
+    panels,
+    verdict,
+    why,
+    within,
+)
+
+from sweeper.verdict.curve import Estimate
+
+SCHEDULES = ("cosine", "linear", "constant", "wsd")
+"""Cosine is the default, which the others are compared with."""
+ALONE = ("transfer.depths=[]", "transfer.batches=[]", "transfer.steps=[]")
+FACTORS = {"linear": 1.0, "wsd": 1.0, "constant": 1.0}
+"""A best rate within this many octaves of cosine's is the same: the grid of a search's line."""
+
+
+def main() -> None:
+    """A search of eta at the base and a validation over width, for each schedule."""
+    lab = Lab.of("schedules")
+    found = {}
+    for schedule in SCHEDULES:
+        searched = lab.search(schedule, f"train.schedule={schedule}", *ALONE)
+        found[schedule] = lab.transfer(schedule, 8 * searched["base"]["width"])
+    for schedule in SCHEDULES:
+        _stays(lab, schedule, found[schedule])
+    for schedule in SCHEDULES[1:]:
+        _same_rate(lab, schedule, found)
+    for schedule in SCHEDULES[1:]:
+        _better(lab, schedule, found)
+    figure, axes = panels(2, 2)
+    for ax, schedule in zip(axes, SCHEDULES, strict=True):
+        answer = verdict(found[schedule], "width")["answer"]
+        curves(ax, found[schedule], "width", f"{schedule}: {answer}")
+    figure.supxlabel("learning rate, log2 η")
+    figure.supylabel("training loss (nats)")
+    lab.finish(figure)
+
+
+def _stays(lab: Lab, schedule: str, found: Document) -> None:
+    judged = verdict(found, "width")
+    far = farthest(judged)
+    lab.claim(
+        "own question",
+        f"{schedule}: the best η stays over width",
+        f"shift {within(estimate(far['shift_log2']))} at width {far['size']['width']}{why(judged)}",
+        ANSWERS[judged["answer"]],
+    )
+
+
+def _same_rate(lab: Lab, schedule: str, found: Mapping[str, Document]) -> None:
+    """The best rates at the largest width, by the root of the sum of both errors' squares."""
+    far = {name: farthest(verdict(found[name], "width")) for name in ("cosine", schedule)}
+    ours, cosine = (estimate(far[name]["optimum_log2"]) for name in (schedule, "cosine"))
+    value = ours.value - cosine.value
+    low = value - ((ours.value - ours.low) ** 2 + (cosine.high - cosine.value) ** 2) ** 0.5
+    high = value + ((ours.high - ours.value) ** 2 + (cosine.value - cosine.low) ** 2) ** 0.5
+    allowed, answer = FACTORS[schedule], "cannot say"
+    if max(-low, high) <= allowed:
+        answer = "reproduced"
+    elif low > allowed or high < -allowed:
+        answer = "not reproduced"
+    known: Answer = answer  # type: ignore[assignment]
+    apart = Estimate(value=value, low=low, high=high)
+    lab.claim(
+        "own question",
+        f"{schedule}: the best η is within a factor of 2 of cosine's",
+        f"{within(apart)} in log2 at width {far[schedule]['size']['width']}",
+        known,
+    )
+
+
+def _better(lab: Lab, schedule: str, found: Mapping[str, Document]) -> None:
+    """The losses at the best eta of each, paired by seed."""
+    size = farthest(verdict(found["cosine"], "width"))["size"]
+    less = paired(least(found[schedule], size), least(found["cosine"], size))
+    lab.claim(
+        "own question",
+        f"at the best η of each {schedule}'s loss is below cosine's",
+        f"{schedule}'s {compared(less, '{:.4f}')} at width {size['width']}, paired by seed",
+        below(less, NOTHING),
+    )
+
+
+if __name__ == "__main__":
+    main()

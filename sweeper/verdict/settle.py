@@ -1,0 +1,541 @@
+"""Which runs of a ladder to train next, until its answer is settled, and when to stop.
+
+A ladder begins with few points and seeds, at its ends first. Then come rounds: after each the
+curves are judged, and the next one gets the runs that are expected to tell most. All is a function
+of the losses so far, so that a ladder goes on after a kill as if nothing had been.
+
+Looking several times gives chance several tries. So the intervals of every look have a higher level
+than those of a single one (Pocock, Biometrika 64, 1977): see `CONFIDENCE`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from typing import Literal
+
+import numpy as np
+
+from sweeper.search.strategy import Point
+from sweeper.trial import Log2Hps
+from sweeper.verdict.curve import NOISE_RADIUS, CurveFit, Estimate, Evidence
+from sweeper.verdict.judge import Verdict, information_needed
+from sweeper.verdict.ladder import JOINT_AXIS, LadderRule, LadderSize, SizeCurve, describe_size
+from sweeper.verdict.trend import MOST
+
+LOOKS = 6
+"""A ladder is judged so many times at most."""
+CONFIDENCE = 0.97
+"""Of the intervals at each look: six of them miss a threshold from one side with 5 % at most.
+
+Pocock's constant for six looks and 10 % to both sides is 2.164, a level of 0.9695. How often an
+answer is wrong then is measured (`scripts/bench/verdict.py --settle`)."""
+Z = 2.17
+"""Half of such an interval, in standard deviations of a normal."""
+COARSE = 1.0
+"""Spacing of the first points, in log2: no finer grid holds or fails more ladders a run."""
+SEEDS = 2
+"""Seeds a point to begin with: one shows no noise."""
+GROWTH = 0.75
+"""A round has at most this share of the runs before it; the last one has all that is left."""
+GOAL = 0.8
+"""Of the threshold's distance, squared, that a round aims for: values move, too."""
+NEARLY = 4.0
+"""A size that would fail with this many times the information goes before all others."""
+CHANCE = 0.1
+"""Where all that is left of the budget settles a ladder with less than this chance, it ends."""
+FINEST = 0.5
+"""Points are put between others down to this spacing, in log2, then come seeds."""
+TIMES_BUDGET = 3
+"""The budget, in times of the runs of the fixed design."""
+
+Ended = Literal["settled", "budget", "hopeless", "stuck"]
+Run = tuple[LadderSize, float, int]
+"""A size, log2 of the hyperparameter, and a seed."""
+Loss = Callable[[LadderSize, float, int], float | None]
+"""A run's loss: NaN where it failed, +inf where it diverged, None where it is not known."""
+
+
+@dataclass(frozen=True)
+class Grid:
+    """What is trained of one size: every one of `etas` (log2) with so many seeds."""
+
+    etas: tuple[float, ...]
+    seeds: int
+
+    @property
+    def runs(self) -> int:
+        """How many."""
+        return len(self.etas) * self.seeds
+
+    def with_etas(self, etas: Sequence[float]) -> Grid:
+        """With more values of eta."""
+        return Grid(tuple(sorted({*self.etas, *etas})), self.seeds)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Judged:
+    """What a look says of one ladder: its verdict, and the fits that it rests on."""
+
+    verdict: Verdict
+    fits: Mapping[LadderSize, CurveFit | None]
+
+    @property
+    def settled(self) -> bool:
+        """Whether nothing is open: a ladder that fails at one size fails."""
+        target = self.verdict.target
+        if self.verdict.answer == "fails":
+            return True
+        return self.verdict.answer == "holds" and (
+            target is None or target.answer != "cannot say yet"
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Look:
+    """A look: its verdicts, the runs so far, and those that it likely takes on."""
+
+    judged: Sequence[Judged]
+    runs: int
+    left: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ending:
+    """Why a ladder is trained no further, in a word and in words."""
+
+    ended: Ended
+    sentence: str
+
+
+class Settling:
+    """A ladder on its way to an answer: what it has measured, what it lacks, and why it ended.
+
+    `ladders` are sizes by axis. `loss` knows the runs so far and never forgets one; `middle` is
+    log2 of the hyperparameter in the middle of a size's line, `planned` the part of it that a law
+    plans. `judge` judges the curves measured so far, by axis. `budget` is in runs, whoever trained
+    them; `slots` as many runs are trained at a time.
+    """
+
+    def __init__(
+        self,
+        rule: LadderRule,
+        ladders: Mapping[str, Sequence[LadderSize]],
+        base: LadderSize,
+        loss: Loss,
+        judge: Callable[[Mapping[str, Sequence[SizeCurve]]], Sequence[Judged]],
+        *,
+        budget: int | None = None,
+        slots: int = 1,
+        middle: Callable[[LadderSize], float] = lambda size: 0.0,
+        planned: Callable[[LadderSize], float] = lambda size: 0.0,
+    ) -> None:
+        """Nothing is asked of `loss` yet."""
+        self.rule, self.base = rule, base
+        self.ladders = {axis: list(sizes) for axis, sizes in ladders.items()}
+        self._loss, self._judge, self._slots = loss, judge, slots
+        self._middle, self._planned = middle, planned
+        every = {size for sizes in ladders.values() for size in sizes}
+        self.budget = budget or TIMES_BUDGET * len(every) * rule.points_per_line() * rule.seeds
+        # Ends first: a transfer that fails does so there, and the sizes between need no runs then.
+        self.started = [base]
+        for axis, sizes in self.ladders.items():
+            far = max(sizes, key=lambda size: abs(math.log(_extent(size, axis, base))))
+            self.started += [far] if far not in self.started else []
+        self.grids: dict[LadderSize, Grid] = {}
+        self.looks: list[Look] = []
+        self.ending: Ending | None = None
+
+    # What is measured.
+
+    def missing(self) -> list[Run]:
+        """The runs that the round lacks; none where the ladder has ended."""
+        while self.ending is None:
+            lacking = [run for size in self.started for run in self._lacking(size)]
+            if lacking:
+                return lacking
+            self._look()
+        return []
+
+    @property
+    def runs(self) -> int:
+        """Runs of all rounds so far, the present one's included."""
+        return sum(grid.runs for grid in self.grids.values())
+
+    def by_axis(self) -> dict[str, list[SizeCurve]]:
+        """The curves measured so far of every ladder."""
+        return {
+            axis: [self._curve(size) for size in sizes if size in self.grids]
+            for axis, sizes in self.ladders.items()
+        }
+
+    def _line_rule(self) -> LadderRule:
+        step = min(COARSE, 2 * self.rule.step, self.rule.span) if self.rule.step < 1 else 0.0
+        return replace(self.rule, step=step or self.rule.step, seeds=SEEDS)
+
+    def _lacking(self, size: LadderSize) -> list[Run]:
+        """What one size lacks: first of its line, then of what rounds added to it."""
+        if size not in self.grids:
+            rule, name = self._line_rule(), self.rule.hyperparameter
+            middle = Log2Hps({name: self._middle(size)})
+
+            def loss(point: Point) -> float | None:
+                found = self._loss(size, point.log2_hps[name], point.seed)
+                # A line goes on past a failed run as past one that diverged.
+                return math.inf if found is not None and math.isnan(found) else found
+
+            state = rule.line(middle, loss)
+            if state.missing:
+                runs = [(size, value, seed) for value in state.missing for seed in range(SEEDS)]
+                return [run for run in runs if self._loss(*run) is None]
+            etas, runs = self._beside_an_edge(size, sorted(state.losses))
+            if runs:
+                return runs
+            self.grids[size] = Grid(tuple(etas), SEEDS)
+        grid = self.grids[size]
+        runs = [(size, value, seed) for value in grid.etas for seed in range(grid.seeds)]
+        return [run for run in runs if self._loss(*run) is None]
+
+    def _beside_an_edge(self, size: LadderSize, etas: list[float]) -> tuple[list[float], list[Run]]:
+        """A line's points, with more between its lowest one and one beside it that diverged.
+
+        And the runs that they lack.
+        How near to the edge the optimum lies no curve tells, and on a coarse line that is far.
+        """
+        while True:
+            found = {eta: [self._loss(size, eta, seed) for seed in range(SEEDS)] for eta in etas}
+            means = {
+                eta: sum(math.inf if one is None or math.isnan(one) else one for one in losses)
+                for eta, losses in found.items()
+            }
+            if lacking := [e for e, losses in found.items() if None in losses]:
+                runs = [(size, eta, seed) for eta in lacking for seed in range(SEEDS)]
+                return etas, [run for run in runs if self._loss(*run) is None]
+            lowest = min(etas, key=means.__getitem__)
+            halves = [
+                (a + b) / 2
+                for a, b in pairwise(etas)
+                if lowest in (a, b)
+                and math.isfinite(means[lowest])
+                and math.isinf(means[a] + means[b])
+                and b - a > self.rule.step / 2 + 1e-9
+            ]
+            if not halves:
+                return etas, []
+            etas = sorted([*etas, *halves])
+
+    def _curve(self, size: LadderSize) -> SizeCurve:
+        grid, failed = self.grids[size], 0
+        losses = dict[float, tuple[float, ...]]()
+        for eta in grid.etas:
+            found = [self._loss(size, eta, seed) for seed in range(grid.seeds)]
+            known = tuple(one for one in found if one is not None)
+            failed += sum(map(math.isnan, known))
+            if not any(map(math.isnan, known)):
+                losses[eta] = known
+        planned = self._planned(size)
+        return SizeCurve(size=size, losses=losses, failed=failed, planned_log2=planned)
+
+    # What comes next.
+
+    def _look(self) -> None:
+        """Judge, and end or plan the next round."""
+        judged = self._judge(self.by_axis())
+        self.looks.append(Look(judged=judged, runs=self.runs))
+        waiting = [
+            size
+            for one in judged
+            if one.verdict.answer != "fails"
+            for size in self.ladders[one.verdict.axis]
+            if size not in self.started
+        ]
+        if all(one.settled for one in judged) and not waiting:
+            self.ending = self._ended("settled")
+        elif len(self.looks) >= LOOKS:
+            self.ending = self._ended("budget")
+        else:
+            self.started += waiting
+            self._plan([one for one in judged if not one.settled], bool(waiting))
+
+    def _ended(self, ended: Ended, left: int = 0, todo: str = "") -> Ending:
+        """The ending, in words."""
+        looks = len(self.looks)
+        spent = f"{self.runs} runs, looked at {looks} time{'s' * (looks != 1)}"
+        words = {
+            "settled": f"Settled with {spent}",
+            "budget": f"Not settled with {spent}: the budget of {self.budget} runs, or of "
+            f"{LOOKS} looks, is spent",
+            "hopeless": f"Not settled with {spent}, and no affordable number would do: about "
+            f"{left} more are needed, and the budget has {max(0, self.budget - self.runs)}",
+            "stuck": f"Not settled with {spent}, and no more of these runs would do",
+        }[ended]
+        return Ending(ended=ended, sentence=f"{words}{f': {todo}' * bool(todo)}")
+
+    def _plan(self, judged: Sequence[Judged], begun: bool) -> None:
+        """Grids of the next round."""
+        new, doubts, todo = dict[LadderSize, Grid](), list[Doubt](), ""
+        evidence = dict[LadderSize, tuple[CurveFit, Evidence]]()
+        for one in judged:
+            verdict, base_fit = one.verdict, one.fits.get(self.base)
+            todo = todo or verdict.todo
+            of_axis = list[Doubt]()
+            for size in verdict.sizes:
+                fit = one.fits.get(size.size)
+                if size.answer != "cannot say yet" or fit is None or base_fit is None:
+                    continue
+                if (fit.same_seeds or size.is_base) and not fit.at_end:
+                    continue
+                further = self._further(fit, base_fit)
+                if further:
+                    grid = new.get(size.size, self.grids[size.size])
+                    new[size.size] = grid.with_etas(further)
+                elif not (fit.noise_unknown or base_fit.noise_unknown):
+                    factor, beyond = information_needed(size, self.rule)
+                    allowed = self.rule.allowed_gap(size.loss.value)
+                    limits = (size.shift_log2, self.rule.max_shift), (size.loss_gap, allowed)
+                    of_axis.append(Doubt(size.size, factor, beyond, limits))
+                    evidence[size.size] = (fit, fit.evidence)
+                    evidence[self.base] = (base_fit, base_fit.evidence)
+            # One size that fails is enough: the others may wait for whether it does.
+            failing = [d for d in of_axis if d.beyond and d.factor <= NEARLY]
+            doubts += [min(failing, key=lambda d: d.factor)] if failing else of_axis
+            if verdict.answer == "holds":
+                todo = verdict.target.todo if verdict.target else ""
+                begun |= self._longer(one)
+        planned = sum(grid.runs - self.grids[size].runs for size, grid in new.items())
+        left = max(0, self.budget - self.runs - planned)
+        last = len(self.looks) == LOOKS - 1
+        room = left if last else min(left, round(GROWTH * self.runs))
+        allocation = Allocation(self.base, {**self.grids, **new}, doubts, evidence, self.rule)
+        spent = allocation.spend(room, least=self._slots - planned if doubts else 0)
+        if new or begun or spent:
+            grids = dict(allocation.grids)
+            allocation.spend(left - spent)
+            likely = planned + allocation.spent
+            if not (new or begun) and allocation.chance < CHANCE:
+                needed = round(allocation.worst * (self.runs + left)) - self.runs
+                self.ending = self._ended("hopeless", needed, todo)
+                return
+            self.looks[-1] = replace(self.looks[-1], left=likely)
+            self.grids = {size: grid for size, grid in grids.items() if size in self.grids}
+        else:
+            self.ending = self._ended("budget" if doubts else "stuck", 0, todo)
+
+    def _further(self, fit: CurveFit, base_fit: CurveFit) -> list[float]:
+        """Points that must come before seeds: beyond an end, or where the base's optimum lies."""
+        size, etas = fit.curve.size, sorted(fit.curve.losses)
+        lowest = min(etas, key=lambda eta: _mean(fit.curve.losses[eta]))
+        step = self._line_rule().step
+        reach = self.rule.span + 2 * max(1, self.rule.extend) * step
+        middle, side = self._middle(size), 0
+        if fit.at_end:
+            side = 1 if lowest == etas[-1] else -1
+            points = [lowest + side * step * n for n in (1, 2)]
+            return [one for one in points if abs(one - middle) <= reach + 1e-9]
+        planned = fit.curve.planned_log2 - base_fit.curve.planned_log2
+        wanted = base_fit.optimum.value + planned
+        if math.isfinite(fit.loss_gap(wanted, base_fit.safe_optimum_draws + planned).high):
+            return []
+        if not etas[0] <= wanted <= etas[-1]:
+            side = 1 if wanted > etas[-1] else -1
+            end = etas[-1] if side > 0 else etas[0]
+            count = math.ceil(abs(wanted - end) / step)
+            return [end + side * step * (n + 1) for n in range(count)]
+        # Beside a point that diverged, or nearly past an end: halfway to what is not known.
+        ends = base_fit.safe_optimum_draws + planned
+        beyond = [etas[0] - step] * bool(ends.min() < etas[0])
+        beyond += [etas[-1] + step] * bool(ends.max() > etas[-1])
+        finite = [eta for eta in etas if math.isfinite(_mean(fit.curve.losses[eta]))]
+        for a, b in pairwise(etas):
+            if (a in finite) != (b in finite) and b - a > self.rule.step / 2 + 1e-9:
+                beyond.append((a + b) / 2)
+        return [one for one in beyond if one not in fit.curve.losses]
+
+    def _longer(self, one: Judged) -> bool:
+        """Add another size where the target's answer is expected to rest on it."""
+        axis, target = one.verdict.axis, one.verdict.target
+        if target is None or axis == JOINT_AXIS or target.answer != "cannot say yet":
+            return False
+        last = max(int(getattr(size, axis)) for size in self.ladders[axis])
+        longer = any(f"transfer.{axis}" in word for word in target.settle)
+        if not longer or last > target.size / 2 / MOST:
+            return False
+        size = replace(self.base, **{axis: 2 * last})
+        self.ladders[axis].append(size)
+        self.started.append(size)
+        return True
+
+    def progress(self) -> str:
+        """The last look in a line: every size's answer, runs so far, likely runs left."""
+        look = self.looks[-1]
+        parts = [
+            f"{describe_size(size.size, one.verdict.axis)}: {size.answer}"
+            for one in look.judged
+            for size in one.verdict.sizes
+            if not size.is_base or size.answer != "base"
+        ]
+        parts += [
+            f"at the target: {one.verdict.target.answer}"
+            for one in look.judged
+            if one.verdict.target is not None
+        ]
+        left = f", about {look.left} more likely" if look.left else ""
+        return f"{look.runs} runs{left}; {', '.join(parts)}"
+
+
+@dataclass(frozen=True)
+class Doubt:
+    """An open size: it takes `factor` times the information; `beyond`: to be told to fail."""
+
+    size: LadderSize
+    factor: float
+    beyond: bool
+    limits: Sequence[tuple[Estimate, float]]
+
+    def chances(self, share: float) -> tuple[float, float]:
+        """Of being told to hold and to fail once the variance is `share` of what it is.
+
+        The estimate moves by a normal of the variance that goes; then its interval lies within the
+        limit, or beyond.
+        """
+        holds, fails = 1.0, 0.0
+        for estimate, limit in self.limits:
+            half = (estimate.high - estimate.low) / 2
+            moves = half / Z * math.sqrt(max(1 - share, 0.0)) + 1e-12
+            left = half * math.sqrt(share)
+            inside = _below((limit - left - abs(estimate.value)) / moves)
+            holds = min(holds, inside if left < limit else 0.0)
+            fails = max(fails, 1 - _below((limit + left - abs(estimate.value)) / moves))
+        return holds, fails
+
+
+class Allocation:
+    """Runs given one move at a time to where they shrink the open shifts' variances most.
+
+    The variance of a shift is that of its size's optimum and the base's. Each is measured now (its
+    draws), and goes as that of the curve's slope at the optimum (`Evidence.slope_error`). A move
+    is one more seed at all points of a size, or points halfway between the lowest and its
+    neighbours. What counts is by how much a variance exceeds the one that would settle, per run.
+    """
+
+    def __init__(
+        self,
+        base: LadderSize,
+        grids: Mapping[LadderSize, Grid],
+        doubts: Sequence[Doubt],
+        evidence: Mapping[LadderSize, tuple[CurveFit, Evidence]],
+        rule: LadderRule,
+    ) -> None:
+        """`evidence` has the base and every size in doubt."""
+        self.base, self.grids, self.doubts, self.rule = base, dict(grids), doubts, rule
+        self._evidence, self.spent = evidence, 0
+        self._known = dict[tuple[LadderSize, Grid], float]()
+        self._now = {size: self._variance(size, self._measured(size)) for size in evidence}
+        self._scale = dict[LadderSize, float]()
+        for size, (fit, _) in evidence.items():
+            low, high = np.percentile(fit.free_optimum_draws, [2.5, 97.5])
+            self._scale[size] = ((high - low) / (2 * 1.96)) ** 2 / max(self._now[size], 1e-300)
+        # By what was measured: what `_further` added counts as given already.
+        measured = {size: self._scale[size] * self._now[size] for size in evidence}
+        self._start = {d.size: measured[d.size] + measured[base] for d in doubts}
+
+    def _measured(self, size: LadderSize) -> Grid:
+        curve = self._evidence[size][0].curve
+        return Grid(tuple(sorted(curve.losses)), min(map(len, curve.losses.values())))
+
+    def _variance(self, size: LadderSize, grid: Grid) -> float:
+        if (size, grid) not in self._known:
+            fit, evidence = self._evidence[size]
+            finite = [
+                eta for eta in grid.etas if math.isfinite(_mean(fit.curve.losses.get(eta, (0.0,))))
+            ]
+            error = evidence.slope_error(fit.optimum.value, np.array(finite), grid.seeds)
+            self._known[size, grid] = error**2
+        return self._known[size, grid]
+
+    def _sum(self, size: LadderSize, changed: Mapping[LadderSize, Grid]) -> float:
+        """The variance of a size's shift, with some grids changed."""
+        return sum(
+            self._scale[one] * self._variance(one, changed.get(one, self.grids[one]))
+            for one in (size, self.base)
+        )
+
+    def _excess(self, changed: Mapping[LadderSize, Grid]) -> list[float]:
+        """Of every doubt its variance, in those that would settle it."""
+        return [
+            d.factor * self._sum(d.size, changed) / max(self._start[d.size], 1e-300)
+            for d in self.doubts
+        ]
+
+    @property
+    def chance(self) -> float:
+        """That the doubts are settled with these grids: one that fails, or all that hold."""
+        shares = [self._sum(d.size, {}) / max(self._start[d.size], 1e-300) for d in self.doubts]
+        told = [d.chances(share) for d, share in zip(self.doubts, shares, strict=True)]
+        if not told:
+            return 1.0
+        return max(max(fails for _, fails in told), min(holds for holds, _ in told))
+
+    @property
+    def worst(self) -> float:
+        """The largest of these; 0 without doubts."""
+        return max(self._excess({}), default=0.0)
+
+    def spend(self, room: int, least: int = 0) -> int:
+        """Give at most `room` runs, until all doubts are expected to be settled; how many were.
+
+        At least `least`, where they fit: workers would have nothing to do.
+        """
+        spent = 0
+        while self.doubts and (self.worst > GOAL or spent < least):
+            now, best = sum(max(one, GOAL) for one in self._excess({})), (0.0, 0, self.base, None)
+            for size in self._evidence:
+                for grid in self._moves(size):
+                    cost = grid.runs - self.grids[size].runs
+                    if spent + cost > room:
+                        continue
+                    then = sum(max(one, GOAL) for one in self._excess({size: grid}))
+                    gain = (now - then) / cost
+                    if gain > best[0]:
+                        best = (gain, cost, size, grid)
+            _, cost, size, grid = best
+            if grid is None:
+                break
+            self.grids[size] = grid
+            spent += cost
+        self.spent += spent
+        return spent
+
+    def _moves(self, size: LadderSize) -> list[Grid]:
+        """Points between others near the optimum, and once they are dense, a seed more.
+
+        As many runs say as much of a smooth curve at points between as at the old ones, and more
+        of one that is not.
+        """
+        grid, at = self.grids[size], self._evidence[size][0].optimum.value
+        finest, moves = min(FINEST, self.rule.step), list[Grid]()
+        for reach in (1.0, NOISE_RADIUS):
+            near = [eta for eta in grid.etas if abs(eta - at) <= reach + finest]
+            halves = [(a + b) / 2 for a, b in pairwise(near) if b - a > finest + 1e-9]
+            moves += [grid.with_etas(halves)] if halves else []
+        return moves or [replace(grid, seeds=grid.seeds + 1)]
+
+
+def _extent(size: LadderSize, axis: str, base: LadderSize) -> float:
+    """How many times the base a size is on its ladder."""
+    if axis != JOINT_AXIS:
+        return float(getattr(size, axis)) / float(getattr(base, axis))
+    return (size.width**2 * size.depth * size.batch_size * size.steps) / (
+        base.width**2 * base.depth * base.batch_size * base.steps
+    )
+
+
+def _below(z: float) -> float:
+    """The normal distribution function."""
+    return (1 + math.erf(z / math.sqrt(2))) / 2
+
+
+def _mean(losses: Sequence[float]) -> float:
+    return sum(losses) / len(losses)
