@@ -136,6 +136,21 @@ SCENARIOS = (
     Scenario(name="4 seeds with optima of their own", seed_shift=0.15, seeds=4),
     Scenario(name="the same, further apart", seed_shift=0.3, seeds=4, noise=QUIET),
 )
+AFTERWARDS = (
+    Scenario(name="afterwards: near the thresholds", **SKEWED, slope=(0.2, 0.45)),
+    Scenario(name="afterwards: steep", **SKEWED, curvature=(0.15, 0.4)),
+    Scenario(name="afterwards: very noisy", **SKEWED, noise=(0.04, 0.1)),
+    Scenario(name="afterwards: a cliff 0.1 to 0.4 past the optimum", **SKEWED, cliff=(0.1, 0.4)),
+    Scenario(name="afterwards: the left side skewed", skew=(-0.6, -0.2)),
+    Scenario(name="afterwards: optima scatter by 0.3", **SKEWED, scatter=0.3),
+    Scenario(
+        name="afterwards: a flat bottom and a cliff", **SKEWED, flat=(0.3, 1.0), cliff=(0.8, 2.0)
+    ),
+    Scenario(name="afterwards: rough, seeds with optima of their own", rough=ROUGH, seed_shift=0.2),
+    Scenario(name="afterwards: a plateau and two minima", plateau=(0.7, 3.0), second=(1.2, 2.0)),
+    Scenario(name="afterwards: widths unlike each other, smooth", **SKEWED, own=True, smooth=0.7),
+)
+"""Invented when ladders that are settled had been made; nothing was changed for them."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -476,13 +491,14 @@ COVERED = ("optimum", "shift", "loss gap", "loss", "basin", "slope", "target")
 class Settled(Tally):
     """What came of ladders that were trained until they were settled.
 
-    `fixed` are the runs of the fixed design on ladders of the same truth; `endings` by reason.
+    `endings` by reason; `spent` are runs by truth, `histories` of every ladder whether it transfers
+    and its looks' runs and answers.
     """
 
     endings: dict[str, int] = field(default_factory=dict)
     looks: int = 0
     spent: dict[str, list[int]] = field(default_factory=dict)
-    within: dict[str, int] = field(default_factory=dict)
+    histories: list[tuple[bool, list[tuple[int, str]]]] = field(default_factory=list)
 
 
 def run_settled(scenario: Scenario, count: int, seed: int = 0) -> Settled:
@@ -507,6 +523,8 @@ def run_settled(scenario: Scenario, count: int, seed: int = 0) -> Settled:
         tally.runs += settling.runs
         tally.spent.setdefault(name, []).append(settling.runs)
         tally.judged(transfers, settling.looks[-1].judged[0].verdict)
+        looks = [(look.runs, look.judged[0].verdict.answer) for look in settling.looks]
+        tally.histories.append((transfers, looks))
     return tally
 
 
@@ -566,7 +584,7 @@ def main(words: Sequence[str] | None = None) -> None:
     given = parser.parse_args(words)
     chosen = [
         scenario
-        for scenario in SCENARIOS
+        for scenario in (*SCENARIOS, *AFTERWARDS)
         if any(part in scenario.name for part in given.only.split("|"))
     ]
     play: Callable[..., Tally] = run_settled if given.settle else run

@@ -38,6 +38,7 @@ ORDER = (
     "spectral",
     "muon",
     "depth",
+    "schedules",
 )
 CURVES = (
     "A line is a size of the ladder, darker the larger it is; a point is the mean over the seeds, "
@@ -75,6 +76,7 @@ CAPTIONS = {
     "muon": f"{CURVES} Last: by how much the best rate moves per doubling of the width, "
     "in log2, with its 95 % interval.",
     "depth": f"{CURVES} Below, right: the shift of that optimum with its 95 % interval.",
+    "schedules": f"{CURVES} A title has the schedule and the verdict over width.",
 }
 """What the marks of every picture are."""
 QUOTED = re.compile(r"\{(\w+): (reproduced|not reproduced|cannot say): ([^}]+)\}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import signal
 import sys
@@ -177,8 +178,33 @@ def transfer(
             help="Train learning-rate curves along transfer.widths and depths, and judge them.",
         ),
     ] = False,
+    settle: Annotated[
+        bool,
+        typer.Option(
+            "--settle",
+            help="With --validate: begin with few runs, and add those that tell most until the "
+            "answer is settled.",
+        ),
+    ] = False,
+    budget: Annotated[
+        int | None,
+        typer.Option(
+            "--budget",
+            min=1,
+            metavar="RUNS",
+            help="With --settle: at most so many runs; else three times those without --settle.",
+        ),
+    ] = None,
+    hours: Annotated[
+        float | None,
+        typer.Option("--hours", help="With --settle: at most so many hours of runs."),
+    ] = None,
     strict: Annotated[
         bool, typer.Option("--strict", help="Exit with 3 unless the verdict is that it holds.")
+    ] = False,
+    detach: Annotated[
+        bool,
+        typer.Option("--detach", help="With --validate on Slurm: submit what can be, and leave."),
     ] = False,
     dry_run: Annotated[
         bool,
@@ -209,6 +235,15 @@ def transfer(
             raise BadInput("--strict judges the verdict of --validate: give both")
         if dry_run and not validate and not predict:
             raise BadInput("--dry-run shows what --validate or --predict would train: give one")
+        if settle and not validate:
+            raise BadInput("--settle trains the ladders of --validate: give both")
+        if (budget is not None or hours is not None) and not settle:
+            given = "--budget" if budget is not None else "--hours"
+            raise BadInput(f"{given} bounds what --settle trains: give --validate --settle, too")
+        if hours is not None and not 0 < hours < math.inf:
+            raise ConfigError("--hours", hours, "a number above 0")
+        if detach and (not validate or dry_run):
+            raise BadInput("--detach leaves the runs of --validate in a queue: give both")
         if predict and (validate or to_batch is not None):
             other = "--validate" if validate else "--to-batch"
             raise BadInput(
@@ -225,6 +260,7 @@ def transfer(
                 tree, asked, question, invocation, output_of(json), dry_run=dry_run
             )
         from sweeper.cli.transfer import TransferRequest, transfer
+        from sweeper.cli.validate import Settle
 
         request = TransferRequest(
             width=to_width,
@@ -232,8 +268,10 @@ def transfer(
             tokens=to_tokens,
             batch=to_batch,
             validate=validate,
+            settle=Settle(budget=budget, hours=hours) if settle else None,
             strict=strict,
             dry_run=dry_run,
+            detach=detach,
         )
         return transfer(tree, request, invocation, output_of(json))
 

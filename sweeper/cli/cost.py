@@ -10,7 +10,7 @@ from typing import Any
 from sweeper.cli.next import Invocation, NextCommand
 from sweeper.cli.output import Output
 from sweeper.cli.shared import trial_seconds
-from sweeper.cli.validate import finished
+from sweeper.cli.validate import Settle, finished
 from sweeper.command.evidence import evidence_of
 from sweeper.command.metrics import describe_source
 from sweeper.config.compose import compose_tree
@@ -26,6 +26,7 @@ from sweeper.sweep.replay import replay_ladder
 from sweeper.table import duration
 from sweeper.trial import Log2Hps, Result, Trial, defaults
 from sweeper.verdict.ladder import JOINT_AXIS, Size, describe_size
+from sweeper.verdict.settle import Settling
 
 FAST_FLOPS = 2e10
 """FLOPs a second that few processors reach on small models: what is short even so is not timed."""
@@ -156,10 +157,16 @@ def show_ladder_cost(
     experiment: Experiment,
     study: Study,
     best: Log2Hps,
+    target: Size,
     next_command: NextCommand,
     output: Output,
+    settle: Settle | None = None,
 ) -> None:
-    """Say what the ladders around `best` lack; the `next_command` trains it."""
+    """Say what the ladders around `best` lack; the `next_command` trains it.
+
+    The cost is said beside that of the `target`'s run, too. Ladders that are to `settle` begin with
+    a part of it.
+    """
     settings, rule = experiment.settings, experiment.settings.transfer
     ladders, base = rule.ladders(settings.ladder_base), settings.ladder_base
     names = {base: f"{describe_size(base, next(iter(ladders)))} (base)"} | {
@@ -215,9 +222,19 @@ def show_ladder_cost(
             f" {saved['runs']} runs branch off longer ones where they begin to decay: "
             f"{saved['steps'] / total:.0%} of all {total:,} steps are saved, and not counted here."
         )
+    flops = sum(cost.flops for _, cost in costs)
+    share = flops / flops_of(experiment.spec(target)) if runs else math.nan
+    if math.isfinite(share):
+        facts += f" All of it takes {_share(share)} the compute of the target's run."
+    begins: dict[str, Any] = {}
+    if settle is not None:
+        begins = _settled_cost(experiment, settle)
+        facts += f" {begins['sentence']}"
     show.dry_run(output.people, "This would train", "size", costs, "runs", facts)
     record: dict[str, Any] = {
         "study": settings.name,
+        "share_of_target": share,
+        **({"settle": begins} if begins else {}),
         "branches": saved,
         "hyperparameter": rule.hyperparameter,
         "seeds": rule.seeds,
@@ -229,6 +246,26 @@ def show_ladder_cost(
     left = sum(cost.trials for _, cost in costs)
     answer = f"{left} of {runs} run{'s' * (runs != 1)} are to be trained; nothing was written."
     output.end(answer, {}, record, next_command)
+
+
+def _share(share: float) -> str:
+    """A share in words."""
+    return f"{share:.2g} times" if share >= 1 else f"{100 * share:.2g} % of"
+
+
+def _settled_cost(experiment: Experiment, settle: Settle) -> dict[str, Any]:
+    """What ladders begin with and may take, in a sentence and in numbers."""
+    settings = experiment.settings
+    rule, base = settings.transfer, settings.ladder_base
+    ladders, most = rule.ladders(base), settle.budget
+    first = Settling(rule, ladders, base, lambda *_: None, lambda _: [], budget=most)
+    begun, most = len(first.started) * first.begun, first.budget
+    hours = f" and {settle.hours:g} hours" if settle.hours is not None else ""
+    sentence = (
+        f"With --settle it begins with {begun} runs at {len(first.started)} sizes, its ends, and "
+        f"goes on until it is settled, at most {most} runs{hours}"
+    )
+    return {"sentence": f"{sentence}.", "runs": begun, "most": most}
 
 
 def _shared(settings: Settings, missing: Sequence[Trial]) -> dict[str, int]:

@@ -17,6 +17,7 @@ from sweeper.cli.next import Invocation, NextCommand, after_plan
 from sweeper.cli.output import DONE, NOT_VALIDATED, Output
 from sweeper.cli.shared import changed_code, check_target, open_experiment, resolve_study
 from sweeper.cli.validate import (
+    Settle,
     Validated,
     check_ladders,
     check_law,
@@ -33,6 +34,7 @@ from sweeper.config.compose import Tree
 from sweeper.config.settings import Experiment, Settings
 from sweeper.errors import BadInput, ConfigError, SweeperError
 from sweeper.files import private_folder, write_json
+from sweeper.launch.executor import Scheduled
 from sweeper.plan.plan import TransferPlan, make_plan, own_plan
 from sweeper.records import to_json
 from sweeper.report import console as show
@@ -45,6 +47,7 @@ from sweeper.study.logs.log import notice_of
 from sweeper.study.setup import provenance
 from sweeper.study.study import Study
 from sweeper.sweep.replay import after_law, apply_law, replay_search
+from sweeper.sweep.sweep import Submitted
 from sweeper.table import paragraph, short
 from sweeper.trial import Log2Hps, defaults, in_use, plain
 from sweeper.verdict.judge import Verdict
@@ -61,8 +64,10 @@ class TransferRequest:
     tokens: float | None = None
     batch: int | None = None
     validate: bool = False
+    settle: Settle | None = None
     strict: bool = False
     dry_run: bool = False
+    detach: bool = False
 
 
 def transfer(tree: Tree, request: TransferRequest, invocation: Invocation, output: Output) -> int:
@@ -73,12 +78,17 @@ def transfer(tree: Tree, request: TransferRequest, invocation: Invocation, outpu
     settings = resolve_study(tree, invocation)
     size = Size(width=request.width, depth=request.depth or settings.base.depth)
     check_target(settings, size)
+    if request.detach and not isinstance(settings.launcher, Scheduled):
+        name = settings.plugin_spec("launcher").name
+        raise ConfigError("launcher", name, "--detach needs one with a queue: launcher=slurm")
     again = _command_again(settings, size, request, invocation)
     if request.dry_run:
         with tempfile.TemporaryDirectory() as temporary:
             experiment = open_experiment(settings, Path(temporary))
-            _, study, conclusion = _opened(experiment, size, request, output)
-            show_ladder_cost(experiment, study, conclusion.best_log2, again, output)
+            size, study, conclusion = _opened(experiment, size, request, output)
+            show_ladder_cost(
+                experiment, study, conclusion.best_log2, size, again, output, request.settle
+            )
         return DONE
     if request.validate:
         check_storage_password(settings)
@@ -97,7 +107,19 @@ def transfer(tree: Tree, request: TransferRequest, invocation: Invocation, outpu
     # What ladders say: trained now where asked for, else as far as the study holds them.
     if request.validate:
         private_folder(folder)
-        ladders = validate(experiment, best, size, folder, output)
+        try:
+            ladders = validate(
+                experiment, best, size, folder, output, request.settle, wait=not request.detach
+            )
+        except Submitted as submitted:
+            known = len(Study.read(settings.folder).results())
+            output.end(
+                f"{submitted.trials} trials are in jobs now, {known} are finished.",
+                {"study": settings.folder},
+                {"study": settings.name, "finished": known, "submitted": submitted.trials},
+                replace(again, why="to collect them, and go on"),
+            )
+            return DONE
     else:
         ladders = _as_measured(experiment, study, best, size.width)
     experiment, verdicts, trend = ladders.experiment, ladders.verdicts, ladders.trend
@@ -145,6 +167,8 @@ def transfer(tree: Tree, request: TransferRequest, invocation: Invocation, outpu
         "trend": trend,
         "check": checked,
     }
+    if ladders.settled:
+        document["settled"] = ladders.settled
     if ladders.exponents is not None:
         document["exponents"] = ladders.exponents
     kept = read_document(folder / validation_name(settings.transfer.hyperparameter), Validation, [])
@@ -191,12 +215,22 @@ def _command_again(
     options += ["--to-batch", str(request.batch)] if request.batch is not None else []
     return NextCommand.of(
         "transfer",
-        *(*options, *["--validate"] * request.validate, *invocation.overrides),
+        *(*options, *_settling(request), *invocation.overrides),
         study=settings.name,
         root=settings.root,
         config_dir=invocation.config_dir,
         why="to train them",
     )
+
+
+def _settling(request: TransferRequest) -> list[str]:
+    """The options that say how ladders are trained."""
+    settle = request.settle
+    if not request.validate or settle is None:
+        return ["--validate"] * request.validate
+    budget = ["--budget", str(settle.budget)] if settle.budget is not None else []
+    hours = ["--hours", f"{settle.hours:g}"] if settle.hours is not None else []
+    return ["--validate", "--settle", *budget, *hours]
 
 
 def _as_measured(experiment: Experiment, study: Study, best: Log2Hps, width: int) -> Validated:

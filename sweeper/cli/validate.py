@@ -31,13 +31,15 @@ from sweeper.sweep.replay import (
     planned_log2,
     replay_ladder,
     scale_of,
+    settle_ladder,
     token_unit,
 )
 from sweeper.sweep.sweep import Sweep
 from sweeper.trial import Log2Hps, PluginSpec, Result, defaults, named
-from sweeper.verdict.curve import fit_curves
+from sweeper.verdict.curve import CurveFit, fit_curves
 from sweeper.verdict.judge import Verdict, judge_ladder, missed_optimum
 from sweeper.verdict.ladder import JOINT_AXIS, LADDER_AXES, LadderSize, Size, SizeCurve
+from sweeper.verdict.settle import CONFIDENCE, Judged
 from sweeper.verdict.target import Prior, prior_for
 from sweeper.verdict.trend import (
     MIN_SIZES,
@@ -214,6 +216,7 @@ class Validated:
 
     `experiment` has that law where it could be fitted. `planned` are the hyperparameters to plan
     with (log2): the search's, but for an eta that the base's own curve shows to be wrong there.
+    `settled` says with how many runs the ladders were settled, or why they were not.
     """
 
     experiment: Experiment
@@ -221,78 +224,75 @@ class Validated:
     verdicts: list[Verdict]
     trend: Trend | None
     exponents: FittedExponents | None = None
+    settled: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settle:
+    """That ladders are trained until they are settled: with at most `budget` runs, or `hours`.
+
+    None: three times the runs of the fixed design, and any time. Hours are those of the runs,
+    as many as are trained at a time.
+    """
+
+    budget: int | None = None
+    hours: float | None = None
 
 
 def validate(
-    experiment: Experiment, best: Log2Hps, target: Size, folder: Path, output: Output
+    experiment: Experiment,
+    best: Log2Hps,
+    target: Size,
+    folder: Path,
+    output: Output,
+    settle: Settle | None = None,
+    *,
+    wait: bool = True,
 ) -> Validated:
-    """Train the ladders around `best` and judge them, and what they say of the `target`."""
+    """Train the ladders around `best` and judge them, and what they say of the `target`.
+
+    Without `wait`, Submitted is raised once jobs are in a queue.
+    """
     settings, rule, start = experiment.settings, experiment.settings.transfer, time.time()
-    ladders = rule.ladders(settings.ladder_base)
-    # The base is on every ladder, and trained once.
-    sizes = sorted({size for ladder in ladders.values() for size in ladder})
-    with StudyLock(settings.folder), Study.open(settings.folder, settings.storage) as study:
-        planned = len(sizes) * rule.points_per_line() * rule.seeds
-        with progress(settings, output, "validate", planned, known=study.results()) as monitor:
-            sweep = Sweep(experiment, study, monitor)
-            curves = {c.size: c for c in sweep.ladder(best, sizes)}
-        output.notes([*study.notices, *failures(study.results(), settings.identity)])
-        ladder_runs = [r for r in trials_of(study).current if r.trial.phase == LADDER_PHASE]
-        output.notes(show.clip_note(ladder_runs))
-        output.tell_speed(study.results(), since=start)
-    experiment, exponents = fit_law(experiment, best, curves.values())
-    if exponents is not None:
-        # A curve has the place of its planned value relative to the base's. law=fit is known only
-        # now, from these very curves: where it puts each size is filled in after the fact.
-        hyperparameter = rule.hyperparameter
-        for size, curve in curves.items():
-            planned_there = planned_log2(experiment, size, best)[hyperparameter]
-            curves[size] = replace(curve, planned_log2=planned_there - best[hyperparameter])
-    by_axis = {axis: [curves[size] for size in ladder] for axis, ladder in ladders.items()}
+    ladders: Mapping[str, Sequence[LadderSize]] = rule.ladders(settings.ladder_base)
     path = folder / validation_name(rule.hyperparameter)
     damaged: list[str] = []
     earlier = read_document(path, Validation, damaged)
     output.notes(damaged)
-    hps, note = _planned(settings, by_axis, best, earlier)
-    centre = hps[rule.hyperparameter]
-    verdicts = [
-        judge_ladder(
-            axis,
-            of_axis,
-            centre,
-            settings.ladder_base,
-            rule,
-            describe_law(experiment, ladders[axis], best),
-        )
-        for axis, of_axis in by_axis.items()
-    ]
-    trends = dict[str, Trend | None]()
-    # What the target does not name is the base's.
-    sizes_named = {key: value for key, value in asdict(target).items() if value}
-    whole = replace(settings.ladder_base, **sizes_named)
-    for i, verdict in enumerate(verdicts):
-        axis = verdict.axis
-        if axis == JOINT_AXIS:
-            verdicts[i] = replace(verdict, target=judge_joint_target(verdict, whole))
-            continue
-        size, prior = getattr(whole, axis), _prior(settings, axis)
-        fits = fit_curves(by_axis[axis], centre)
-        answer, trends[axis] = judge_target(verdict, fits, centre, size, rule, prior)
-        # A target of the base's own size asks for no extrapolation; the trend is shown all the
-        # same.
-        if size != getattr(settings.ladder_base, axis):
-            verdicts[i] = replace(verdict, target=answer)
-    trend = trends.get("width")
-    verdicts = [v.with_note(note) for v in verdicts]
+    # The base is on every ladder, and trained once.
+    sizes = sorted({size for ladder in ladders.values() for size in ladder})
+    ladder_judge = LadderJudge(experiment, best, target, earlier, 0.95)
+    with StudyLock(settings.folder), Study.open(settings.folder, settings.storage) as study:
+        planned = len(sizes) * rule.points_per_line() * rule.seeds
+        known = study.results()
+        with progress(settings, output, "validate", 0 if settle else planned, known=known) as bar:
+            sweep = Sweep(experiment, study, bar, wait=wait)
+            if settle is None:
+                curves = {c.size: c for c in sweep.ladder(best, sizes)}
+                by_axis = {axis: [curves[size] for size in one] for axis, one in ladders.items()}
+            else:
+                ladder_judge = replace(ladder_judge, confidence=CONFIDENCE)
+                settling = settle_ladder(
+                    experiment, best, sweep.lookup, ladder_judge.looks, settle.budget, settle.hours
+                )
+                sweep.settle(settling, lambda: bar.told(settling.progress(), settling.likely))
+                by_axis = settling.by_axis()
+        output.notes([*study.notices, *failures(study.results(), settings.identity)])
+        ladder_runs = [r for r in trials_of(study).current if r.trial.phase == LADDER_PHASE]
+        output.notes(show.clip_note(ladder_runs))
+        output.tell_speed(study.results(), since=start)
+    judged = ladder_judge.judged(by_axis)
+    exponents, verdicts = judged.exponents, judged.verdicts
     record = Validation(
         hyperparameter=rule.hyperparameter,
         log2_hps=named(settings.space, best),
-        planned_log2=centre,
+        planned_log2=judged.planned[rule.hyperparameter],
         axes=tuple(verdicts),
-        trend=trend,
-        curves=tuple(curves.values()),
+        trend=judged.trends.get("width"),
+        curves=tuple({c.size: c for of_axis in judged.curves.values() for c in of_axis}.values()),
         law=law_spec(settings),
         exponents=tuple(exponents.exponents()) if exponents else (),
+        settled="" if settle is None else settling.sentence,
         command=provenance()["command"],
     )
     write_json(path, _with_earlier(record, earlier))
@@ -301,16 +301,99 @@ def validate(
         save(learning_rate_figure(record, verdict), picture)
         show.verdict(output.people, verdict, rule.hyperparameter)
         output.say(f"Curves: {picture}.png")
+    if record.settled:
+        output.say(f"{record.settled}.")
     for line in exponent_lines(exponents) if exponents else ():
         output.say(line)
     return Validated(
-        experiment=experiment,
-        planned=hps,
+        experiment=judged.experiment,
+        planned=judged.planned,
         verdicts=verdicts,
         # `transfer.correct` moves eta, and nothing else.
-        trend=trend if rule.hyperparameter == "eta" else None,
+        trend=record.trend if rule.hyperparameter == "eta" else None,
         exponents=exponents,
+        settled=record.settled,
     )
+
+
+@dataclass(frozen=True, kw_only=True)
+class JudgedLadders:
+    """What curves say: `experiment` has a law that was fitted to them, `planned` the plan's hps."""
+
+    experiment: Experiment
+    planned: Log2Hps
+    curves: Mapping[str, Sequence[SizeCurve]]
+    fits: Mapping[str, Mapping[LadderSize, CurveFit | None]]
+    verdicts: list[Verdict]
+    trends: Mapping[str, Trend | None]
+    exponents: FittedExponents | None
+
+
+@dataclass(frozen=True)
+class LadderJudge:
+    """Judges ladders around `best` for a `target`, by intervals of level `confidence`.
+
+    `earlier` is the verdict that the target's folder has.
+    """
+
+    experiment: Experiment
+    best: Log2Hps
+    target: Size
+    earlier: Validation | None
+    confidence: float
+
+    def looks(self, by_axis: Mapping[str, Sequence[SizeCurve]]) -> list[Judged]:
+        """What ladders that are not whole yet say."""
+        judged = self.judged(by_axis)
+        return [
+            Judged(verdict=verdict, fits=judged.fits[verdict.axis]) for verdict in judged.verdicts
+        ]
+
+    def judged(self, by_axis: Mapping[str, Sequence[SizeCurve]]) -> JudgedLadders:
+        """The verdicts, an axis each, with their answers at the target."""
+        best, base = self.best, self.experiment.settings.ladder_base
+        every = {curve.size: curve for curves in by_axis.values() for curve in curves}
+        experiment, exponents = fit_law(self.experiment, best, every.values())
+        settings, rule = experiment.settings, experiment.settings.transfer
+        name = rule.hyperparameter
+        if exponents is not None:
+            # A curve has the place of its planned value relative to the base's. law=fit is known
+            # only now, from these very curves: where it puts each size is filled in after the fact.
+            for size, curve in every.items():
+                there = planned_log2(experiment, size, best)[name]
+                every[size] = replace(curve, planned_log2=there - best[name])
+        curves = {axis: [every[one.size] for one in of_axis] for axis, of_axis in by_axis.items()}
+        hps, note = _planned(settings, curves, best, self.earlier)
+        centre = hps[name]
+        # What the target does not name is the base's.
+        sizes_named = {key: value for key, value in asdict(self.target).items() if value}
+        whole = replace(base, **sizes_named)
+        verdicts, trends = list[Verdict](), dict[str, Trend | None]()
+        fits = {axis: fit_curves(of_axis, centre) for axis, of_axis in curves.items()}
+        for axis, of_axis in curves.items():
+            law = describe_law(experiment, [curve.size for curve in of_axis], best)
+            verdict = judge_ladder(
+                axis, of_axis, centre, base, rule, law, self.confidence, fits[axis]
+            )
+            if axis == JOINT_AXIS:
+                verdict = replace(verdict, target=judge_joint_target(verdict, whole))
+            else:
+                size, prior = getattr(whole, axis), _prior(settings, axis)
+                answer, trends[axis] = judge_target(verdict, fits[axis], centre, size, rule, prior)
+                # A target of the base's own size asks for no extrapolation; the trend is shown all
+                # the same.
+                if size != getattr(base, axis):
+                    verdict = replace(verdict, target=answer)
+            verdicts.append(verdict.with_note(note))
+        return JudgedLadders(
+            experiment=experiment,
+            planned=hps,
+            curves=curves,
+            fits=fits,
+            verdicts=verdicts,
+            trends=trends,
+            exponents=exponents,
+        )
 
 
 def _with_earlier(record: Validation, earlier: Validation | None) -> Validation:

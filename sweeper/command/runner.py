@@ -400,7 +400,8 @@ class RunCommand:
 
 OPTIONS = (
     *("study", "root", "dry-run", "detach", "new-setup", "json", "config-dir"),
-    *("to-width", "to-depth", "to-tokens", "to-batch", "validate", "strict", "predict", "trust"),
+    *("to-width", "to-depth", "to-tokens", "to-batch", "validate", "settle"),
+    *("strict", "predict", "trust"),
 )
 """The long options of `search` and `transfer`."""
 OURS_ALONE = (

@@ -33,6 +33,7 @@ from sweeper.registry import TARGET, build_plugin, import_plugin, plugin_name, w
 from sweeper.scaling.gamma import GAMMAS, check_names, group_gammas, groups_of
 from sweeper.scaling.spec import RULE_KEYS, Parameterization, with_layer
 from sweeper.search.fresh import FreshSeeds
+from sweeper.search.settled import Settled
 from sweeper.search.strategy import FRESH_SEEDS, Strategy, chosen_axes
 from sweeper.study.logs.log import Logger
 from sweeper.study.optuna_copy import redact
@@ -138,6 +139,11 @@ def resolve(raw: Mapping[str, Any]) -> Settings:
     fresh = getattr(search, "fresh_seeds", FRESH_SEEDS)
     # Without {seed} in a command all of them would be the run that was chosen.
     seeds = fresh if settings.runner.takes("seed") else 0
+    if getattr(search, "until", "planned") == "settled":
+        if not settings.runner.takes("seed"):
+            allowed = "planned, as the command takes no {seed}: all seeds would be one run"
+            raise ConfigError("search.until", "settled", allowed)
+        search = Settled(strategy=search)
     settings = replace(settings, search=FreshSeeds(strategy=search, seeds=seeds))
     with key_prefix("search"):
         phases = settings.search.plan(settings.space)

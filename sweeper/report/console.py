@@ -388,6 +388,10 @@ def verdict_table(result: Verdict, hyperparameter: str = "eta") -> Table:
     law = f" Planned by {result.law}." if result.law else ""
     if not law and result.axis in UNSCALED_AXES:
         law = f" The rule over {axis}: eta stays as it is."
+    surer = ""
+    if result.confidence != 0.95:
+        level = f"{100 * result.confidence:g} %"
+        surer = f", of shift and loss gap {level}, as they were looked at several times"
     legend = (
         f"{f'Law: what it adds to log2 {hyperparameter}. ' if result.law else ''}"
         "Shift: how far the optimum lies from the base's"
@@ -398,7 +402,7 @@ def verdict_table(result: Verdict, hyperparameter: str = "eta") -> Table:
         f"Regret: the loss from training at the transferred {hyperparameter} instead of the "
         "optimum. Loss gap: the loss from training at the base's optimum instead, relative to the "
         "least loss in the relative gap. "
-        f"± or a range: 95 % interval{NO_INTERVAL * bool(bare)}."
+        f"± or a range: 95 % interval{surer}{NO_INTERVAL * bool(bare)}."
         f"{f' A size holds with {result.limits}.' if result.limits else ''}{law}"
         f"{' w: width, d: depth, b: batch size, s: steps.' * (result.axis == JOINT_AXIS)}"
     )

@@ -16,7 +16,7 @@ from sweeper.check.judge import CheckRecord
 from sweeper.files import RECORD_ERRORS, note_damage, read_json
 from sweeper.plan.diagnose import Diagnosis
 from sweeper.plan.plan import TransferPlan
-from sweeper.records import Build, from_json
+from sweeper.records import WRITTEN_IF_SET, Build, from_json
 from sweeper.report.cost import flops_in, flops_of
 from sweeper.search.strategy import Conclusion
 from sweeper.study.setup import Trials, trials_of
@@ -151,7 +151,8 @@ class Validation:
     `log2_hps` is the search's optimum, choices by their values. `planned_log2` is log2 of what the
     plan has of the hyperparameter at the base: the optimum's, but for an eta that the base's own
     curve shows to be wrong. `law` is the law that it was judged by, `exponents` what one that was
-    fitted to the ladders says, and `command` what trained them.
+    fitted to the ladders says, `settled` how ladders ended that were trained until they were
+    settled, and `command` what trained them.
     """
 
     hyperparameter: str = "eta"
@@ -162,6 +163,7 @@ class Validation:
     curves: tuple[SizeCurve, ...] = ()
     law: PluginSpec | None = None
     exponents: tuple[Exponent, ...] = ()
+    settled: str = field(default="", metadata=WRITTEN_IF_SET)
     command: str = ""
 
     @classmethod

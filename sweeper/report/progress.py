@@ -178,6 +178,11 @@ class SweepProgress:
         snapshot.phase = phase
         self._show()
 
+    def told(self, sentence: str, expected: int) -> None:
+        """Say what a look at the results found; `expected` trials are likely needed in all."""
+        self.planned = expected
+        self.console.print(sentence, highlight=False, markup=False, soft_wrap=True)
+
     def advanced(self, trials: float) -> None:
         """Part of a batch was trained."""
         self._partial += trials

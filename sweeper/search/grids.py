@@ -30,6 +30,7 @@ from sweeper.search.strategy import (
     PairGrid,
     Phase,
     Point,
+    Until,
     best_mean_curve,
     best_result,
     chosen_axes,
@@ -117,6 +118,7 @@ class Pairs:
     seeds: Annotated[int, ONE_OR_MORE] = 1
     eta: LineRule | None = field(default_factory=LineRule)
     fresh_seeds: FreshSeedCount = FRESH_SEEDS
+    until: Until = "planned"
     prune: PrunerKind = "none"
 
     def __post_init__(self) -> None:
@@ -360,6 +362,7 @@ class Grid2D:
     extend: Annotated[int, Bounds(least=0)] = 4
     seeds: Annotated[int, ONE_OR_MORE] = 1
     fresh_seeds: FreshSeedCount = FRESH_SEEDS
+    until: Until = "planned"
     prune: PrunerKind = "none"
 
     def __post_init__(self) -> None:

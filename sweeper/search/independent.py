@@ -31,6 +31,7 @@ from sweeper.search.strategy import (
     Phase,
     Point,
     Retune,
+    Until,
     chosen_axes,
     hps_key,
     independent_curve,
@@ -68,6 +69,7 @@ class IndependentSearch:
     retune_seeds: Annotated[int, Bounds(least=2, most=1000)] = 5
     axes: tuple[str, ...] | None = None
     fresh_seeds: FreshSeedCount = FRESH_SEEDS
+    until: Until = "planned"
     prune: PrunerKind = "none"
 
     separable: ClassVar[bool] = True

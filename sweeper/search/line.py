@@ -17,6 +17,7 @@ from sweeper.search.strategy import (
     LineResult,
     Phase,
     Point,
+    Until,
     best_mean_curve,
     missing_points,
     pruned_notes,
@@ -242,6 +243,7 @@ class LearningRateLine(Bounded):
     line: LineRule = field(default_factory=LineRule)
     seeds: Annotated[int, ONE_OR_MORE] = 1
     fresh_seeds: FreshSeedCount = FRESH_SEEDS
+    until: Until = "planned"
     prune: PrunerKind = "none"
 
     def plan(self, space: Space) -> list[Phase]:

@@ -24,6 +24,7 @@ from sweeper.search.strategy import (
     History,
     Phase,
     Point,
+    Until,
     best_result,
     chosen_axes,
     pruned_notes,
@@ -262,6 +263,7 @@ class TPE(Bounded):
     seed: int = 0
     axes: tuple[str, ...] | None = None
     fresh_seeds: FreshSeedCount = FRESH_SEEDS
+    until: Until = "planned"
     prune: PrunerKind = "none"
 
     def plan(self, space: Space) -> list[Phase]:

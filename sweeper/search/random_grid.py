@@ -19,6 +19,7 @@ from sweeper.search.strategy import (
     History,
     Phase,
     Point,
+    Until,
     best_result,
     chosen_axes,
     expected_best,
@@ -41,6 +42,7 @@ class RandomGrid(Bounded):
     seed: int = 0
     axes: tuple[str, ...] | None = None
     fresh_seeds: FreshSeedCount = FRESH_SEEDS
+    until: Until = "planned"
     prune: PrunerKind = "none"
 
     def plan(self, space: Space) -> list[Phase]:

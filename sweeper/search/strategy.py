@@ -8,7 +8,7 @@ from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import accumulate
 from statistics import mean
-from typing import Annotated, Protocol
+from typing import Annotated, Literal, Protocol
 
 import numpy as np
 
@@ -20,6 +20,8 @@ FRESH_SEEDS = 3
 """Runs of the final configuration that nothing was chosen by: they give the loss that is told."""
 FreshSeedCount = Annotated[int, Bounds(least=0, most=100)]
 """`search.fresh_seeds`, of every strategy; see `fresh.py`."""
+Until = Literal["planned", "settled"]
+"""`search.until`, of every strategy; see `settled.py`."""
 
 
 @dataclass(frozen=True, kw_only=True)

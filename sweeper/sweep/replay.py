@@ -8,14 +8,18 @@ search to where it was, and no second record could contradict the first.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+import sys
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
+from functools import cache
+from typing import Any
 
 from sweeper.config.settings import Experiment
 from sweeper.laws.law import AppliedLaw, Factors, NoLaw, OutsideLaw, Scale, ask, decay_notes
 from sweeper.search.strategy import History, Point
 from sweeper.trial import Log2Hps, Result, Space, Trial, plain
 from sweeper.verdict.ladder import LadderSize, Size, SizeCurve
+from sweeper.verdict.settle import Judged, Run, Settling
 
 # What the study's law makes of its hyperparameters at a size: the one place where it is asked.
 
@@ -298,3 +302,72 @@ def _replay_curve(
         planned_log2=planned[rule.hyperparameter] - best_log2[rule.hyperparameter],
     )
     return curve, count, [trial(point) for point in rule.missing(middle, loss_for_line)]
+
+
+class SettledLadder(Settling):
+    """A `Settling` of a study's trials."""
+
+    def __init__(self, trial: Callable[[LadderSize, float, int], Trial], *args: Any, **kw: Any):
+        """`trial` names a run's; the rest is `Settling`'s."""
+        super().__init__(*args, **kw)
+        self._trial = trial
+
+    def trials(self) -> Missing:
+        """The trials that the round lacks; see `Settling.missing`."""
+        return [self._trial(*run) for run in self.missing()]
+
+
+def settle_ladder(
+    experiment: Experiment,
+    best_log2: Log2Hps,
+    lookup: Lookup,
+    judge: Callable[[Mapping[str, Sequence[SizeCurve]]], Sequence[Judged]],
+    budget: int | None = None,
+    hours: float | None = None,
+) -> SettledLadder:
+    """The ladders of the experiment, trained until they are settled; see `Settling`.
+
+    As in a ladder of a fixed design, a size's line is laid around what is planned there, on the
+    grid of the base's best, and its runs have the hyperparameters that its plan would have.
+    """
+    settings = experiment.settings
+    rule, name = settings.transfer, settings.transfer.hyperparameter
+    workers = getattr(settings.launcher, "workers", 1)
+    slots = workers if isinstance(workers, int) else 1
+
+    @cache
+    def middle(size: LadderSize) -> Log2Hps:
+        return rule.around(best_log2, planned_log2(experiment, size, best_log2))
+
+    def planned(size: LadderSize) -> float:
+        return planned_log2(experiment, size, best_log2)[name] - best_log2[name]
+
+    @cache
+    def trial(size: LadderSize, value: float, seed: int) -> Trial:
+        hps = Log2Hps({**middle(size), name: value})
+        return experiment.trial(size, hps, seed, "validate")
+
+    def loss(size: LadderSize, value: float, seed: int) -> float | None:
+        result = lookup(trial(size, value, seed).key)
+        return None if result is None else result.objective
+
+    def affordable(runs: Sequence[Run]) -> int:
+        """How many runs `hours` allow, by the time that those so far took."""
+        assert hours is not None
+        results = [result for run in runs if (result := lookup(trial(*run).key)) is not None]
+        mean = sum(result.seconds for result in results) / max(1, len(results))
+        return int(hours * 3600 * slots / mean) if mean > 0 else sys.maxsize
+
+    return SettledLadder(
+        trial,
+        rule,
+        rule.ladders(settings.ladder_base),
+        settings.ladder_base,
+        loss,
+        judge,
+        budget=budget,
+        affordable=None if hours is None else affordable,
+        slots=slots,
+        middle=lambda size: middle(size)[name],
+        planned=planned,
+    )

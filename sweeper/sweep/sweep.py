@@ -17,7 +17,7 @@ from sweeper.study.lock import cancel_requested
 from sweeper.study.logs.log import notice_of
 from sweeper.study.study import Study
 from sweeper.sweep.loop import Loop
-from sweeper.sweep.replay import Missing, Replay, replay_ladder
+from sweeper.sweep.replay import Missing, Replay, SettledLadder, replay_ladder
 from sweeper.trial import Log2Hps, PlainHps, Result, Trial
 from sweeper.verdict.ladder import Size, SizeCurve
 
@@ -187,6 +187,20 @@ class Sweep:
 
         self._train(ask)
         return curves
+
+    def settle(self, ladder: SettledLadder, looked: Callable[[], None]) -> None:
+        """Train a ladder until it ends; `looked` is called after every look at it."""
+        self._prune, looks = "none", 0
+
+        def ask() -> tuple[int, Missing]:
+            nonlocal looks
+            missing = ladder.trials()
+            if len(ladder.looks) > looks:
+                looks = len(ladder.looks)
+                looked()
+            return max(0, ladder.runs - len(missing)), missing
+
+        self._train(ask)
 
     def runs(self, trials: Sequence[Trial]) -> list[Result]:
         """Train the trials that the study lacks; the results of all, nothing is pruned."""

@@ -18,12 +18,20 @@ from typing import Literal
 
 import numpy as np
 
+from sweeper.errors import ConfigError
 from sweeper.search.strategy import Point
 from sweeper.trial import Log2Hps
 from sweeper.verdict.curve import NOISE_RADIUS, CurveFit, Estimate, Evidence
 from sweeper.verdict.judge import Verdict, information_needed
-from sweeper.verdict.ladder import JOINT_AXIS, LadderRule, LadderSize, SizeCurve, describe_size
-from sweeper.verdict.trend import MOST
+from sweeper.verdict.ladder import (
+    JOINT_AXIS,
+    LADDER_AXES,
+    LadderRule,
+    LadderSize,
+    SizeCurve,
+    describe_size,
+)
+from sweeper.verdict.trend import MORE_SEEDS, MOST
 
 LOOKS = 6
 """A ladder is judged so many times at most."""
@@ -110,13 +118,20 @@ class Ending:
     sentence: str
 
 
+def default_budget(rule: LadderRule, base: LadderSize) -> int:
+    """Runs that a ladder may take where nothing else is said."""
+    sizes = {size for sizes in rule.ladders(base).values() for size in sizes}
+    return TIMES_BUDGET * len(sizes) * rule.points_per_line() * rule.seeds
+
+
 class Settling:
     """A ladder on its way to an answer: what it has measured, what it lacks, and why it ended.
 
     `ladders` are sizes by axis. `loss` knows the runs so far and never forgets one; `middle` is
     log2 of the hyperparameter in the middle of a size's line, `planned` the part of it that a law
     plans. `judge` judges the curves measured so far, by axis. `budget` is in runs, whoever trained
-    them; `slots` as many runs are trained at a time.
+    them, and `affordable` how many may be trained by what those so far took; `slots` as many are
+    trained at a time.
     """
 
     def __init__(
@@ -128,22 +143,25 @@ class Settling:
         judge: Callable[[Mapping[str, Sequence[SizeCurve]]], Sequence[Judged]],
         *,
         budget: int | None = None,
+        affordable: Callable[[Sequence[Run]], int] | None = None,
         slots: int = 1,
         middle: Callable[[LadderSize], float] = lambda size: 0.0,
         planned: Callable[[LadderSize], float] = lambda size: 0.0,
     ) -> None:
-        """Nothing is asked of `loss` yet."""
+        """Nothing is asked of `loss` yet. ConfigError for a budget that is too small to begin."""
         self.rule, self.base = rule, base
         self.ladders = {axis: list(sizes) for axis, sizes in ladders.items()}
         self._loss, self._judge, self._slots = loss, judge, slots
-        self._middle, self._planned = middle, planned
-        every = {size for sizes in ladders.values() for size in sizes}
-        self.budget = budget or TIMES_BUDGET * len(every) * rule.points_per_line() * rule.seeds
+        self._middle, self._planned, self._affordable = middle, planned, affordable
+        self.budget = budget or default_budget(rule, base)
         # Ends first: a transfer that fails does so there, and the sizes between need no runs then.
         self.started = [base]
         for axis, sizes in self.ladders.items():
             far = max(sizes, key=lambda size: abs(math.log(_extent(size, axis, base))))
             self.started += [far] if far not in self.started else []
+        if (least := len(self.started) * self.begun) > self.budget:
+            allowed = f"at least {least}, with which these ladders begin"
+            raise ConfigError("--budget", self.budget, allowed)
         self.grids: dict[LadderSize, Grid] = {}
         self.looks: list[Look] = []
         self.ending: Ending | None = None
@@ -163,6 +181,21 @@ class Settling:
     def runs(self) -> int:
         """Runs of all rounds so far, the present one's included."""
         return sum(grid.runs for grid in self.grids.values())
+
+    @property
+    def likely(self) -> int:
+        """Runs that the ladder has when it ends, as far as the last look could tell."""
+        return self.runs if self.ending else self.looks[-1].runs + self.looks[-1].left
+
+    @property
+    def sentence(self) -> str:
+        """How it ended; empty before."""
+        return self.ending.sentence if self.ending else ""
+
+    @property
+    def begun(self) -> int:
+        """Runs that one size begins with."""
+        return self._line_rule().points_per_line() * SEEDS
 
     def by_axis(self) -> dict[str, list[SizeCurve]]:
         """The curves measured so far of every ladder."""
@@ -199,10 +232,10 @@ class Settling:
         return [run for run in runs if self._loss(*run) is None]
 
     def _beside_an_edge(self, size: LadderSize, etas: list[float]) -> tuple[list[float], list[Run]]:
-        """A line's points, with more between its lowest one and one beside it that diverged.
+        """A line's points, with more beside the lowest one where its neighbour diverged.
 
-        And the runs that they lack.
-        How near to the edge the optimum lies no curve tells, and on a coarse line that is far.
+        And the runs that they lack. How near to the edge the optimum lies no curve tells, and on a
+        coarse line that is far.
         """
         while True:
             found = {eta: [self._loss(size, eta, seed) for seed in range(SEEDS)] for eta in etas}
@@ -243,6 +276,14 @@ class Settling:
     def _look(self) -> None:
         """Judge, and end or plan the next round."""
         judged = self._judge(self.by_axis())
+        if self._affordable is not None:
+            runs = [
+                (size, eta, seed)
+                for size, grid in self.grids.items()
+                for eta in grid.etas
+                for seed in range(grid.seeds)
+            ]
+            self.budget = min(self.budget, self._affordable(runs))
         self.looks.append(Look(judged=judged, runs=self.runs))
         waiting = [
             size
@@ -251,13 +292,23 @@ class Settling:
             for size in self.ladders[one.verdict.axis]
             if size not in self.started
         ]
+        # What failed, and a base whose own optimum is missed, no further run mends.
+        mend = [
+            one.verdict.todo
+            for one in judged
+            for size in one.verdict.sizes
+            if size.is_base and size.answer == "cannot say yet" and not size.at_end
+            if (fit := one.fits.get(size.size)) is None or not fit.noise_unknown
+        ]
         if all(one.settled for one in judged) and not waiting:
             self.ending = self._ended("settled")
-        elif len(self.looks) >= LOOKS:
+        elif mend or any(self._curve(size).failed for size in self.grids):
+            self.ending = self._ended("stuck", todo=next(iter(mend), judged[0].verdict.todo))
+        elif len(self.looks) >= LOOKS or self.runs + len(waiting) * self.begun > self.budget:
             self.ending = self._ended("budget")
         else:
             self.started += waiting
-            self._plan([one for one in judged if not one.settled], bool(waiting))
+            self._plan([one for one in judged if not one.settled], len(waiting))
 
     def _ended(self, ended: Ended, left: int = 0, todo: str = "") -> Ending:
         """The ending, in words."""
@@ -273,8 +324,8 @@ class Settling:
         }[ended]
         return Ending(ended=ended, sentence=f"{words}{f': {todo}' * bool(todo)}")
 
-    def _plan(self, judged: Sequence[Judged], begun: bool) -> None:
-        """Grids of the next round."""
+    def _plan(self, judged: Sequence[Judged], begun: int) -> None:
+        """Grids of the next round, in which `begun` sizes begin."""
         new, doubts, todo = dict[LadderSize, Grid](), list[Doubt](), ""
         evidence = dict[LadderSize, tuple[CurveFit, Evidence]]()
         for one in judged:
@@ -303,8 +354,13 @@ class Settling:
             doubts += [min(failing, key=lambda d: d.factor)] if failing else of_axis
             if verdict.answer == "holds":
                 todo = verdict.target.todo if verdict.target else ""
-                begun |= self._longer(one)
+                wider, longer, shared = self._for_target(one)
+                begun += wider
+                new |= longer
+                doubts += shared
+                evidence |= {d.size: (f, f.evidence) for d in shared if (f := one.fits[d.size])}
         planned = sum(grid.runs - self.grids[size].runs for size, grid in new.items())
+        planned += begun * self.begun
         left = max(0, self.budget - self.runs - planned)
         last = len(self.looks) == LOOKS - 1
         room = left if last else min(left, round(GROWTH * self.runs))
@@ -312,7 +368,7 @@ class Settling:
         spent = allocation.spend(room, least=self._slots - planned if doubts else 0)
         if new or begun or spent:
             grids = dict(allocation.grids)
-            allocation.spend(left - spent)
+            allocation.spend(left - spent)  # what the rounds after it likely take
             likely = planned + allocation.spent
             if not (new or begun) and allocation.chance < CHANCE:
                 needed = round(allocation.worst * (self.runs + left)) - self.runs
@@ -353,19 +409,32 @@ class Settling:
                 beyond.append((a + b) / 2)
         return [one for one in beyond if one not in fit.curve.losses]
 
-    def _longer(self, one: Judged) -> bool:
-        """Add another size where the target's answer is expected to rest on it."""
+    def _for_target(self, one: Judged) -> tuple[int, dict[LadderSize, Grid], list[Doubt]]:
+        """What may settle the target of a ladder that holds, as its verdict advises.
+
+        Another size, on which it rests most; else points further out on the largest; else all
+        optima with half the errors.
+        """
         axis, target = one.verdict.axis, one.verdict.target
         if target is None or axis == JOINT_AXIS or target.answer != "cannot say yet":
-            return False
-        last = max(int(getattr(size, axis)) for size in self.ladders[axis])
-        longer = any(f"transfer.{axis}" in word for word in target.settle)
-        if not longer or last > target.size / 2 / MOST:
-            return False
-        size = replace(self.base, **{axis: 2 * last})
-        self.ladders[axis].append(size)
-        self.started.append(size)
-        return True
+            return 0, {}, []
+        sizes = self.ladders[axis]
+        far = max(sizes, key=lambda size: int(getattr(size, axis)))
+        asked = " ".join(target.settle)
+        last = int(getattr(far, axis))
+        if f"transfer.{LADDER_AXES[axis]}=" in asked and last <= target.size / 2 / MOST:
+            if self.runs + self.begun > self.budget:
+                return 0, {}, []
+            wider = replace(self.base, **{axis: 2 * last})
+            self.ladders[axis].append(wider)
+            self.started.append(wider)
+            return 1, {}, []
+        if "transfer.span=" in asked:
+            grid, step = self.grids[far], self._line_rule().step
+            return 0, {far: grid.with_etas([grid.etas[0] - step, grid.etas[-1] + step])}, []
+        if "transfer.seeds=" in asked:
+            return 0, {}, [Doubt(size, float(MORE_SEEDS), False, ()) for size in sizes]
+        return 0, {}, []
 
     def progress(self) -> str:
         """The last look in a line: every size's answer, runs so far, likely runs left."""
@@ -490,7 +559,8 @@ class Allocation:
         """
         spent = 0
         while self.doubts and (self.worst > GOAL or spent < least):
-            now, best = sum(max(one, GOAL) for one in self._excess({})), (0.0, 0, self.base, None)
+            now = sum(max(one, GOAL) for one in self._excess({}))
+            best: tuple[float, int, LadderSize, Grid | None] = (0.0, 0, self.base, None)
             for size in self._evidence:
                 for grid in self._moves(size):
                     cost = grid.runs - self.grids[size].runs
@@ -500,10 +570,10 @@ class Allocation:
                     gain = (now - then) / cost
                     if gain > best[0]:
                         best = (gain, cost, size, grid)
-            _, cost, size, grid = best
-            if grid is None:
+            _, cost, size, chosen = best
+            if chosen is None:
                 break
-            self.grids[size] = grid
+            self.grids[size] = chosen
             spent += cost
         self.spent += spent
         return spent

@@ -132,11 +132,11 @@ def test_strict_needs_the_check_too(
 ) -> None:
     monkeypatch.setattr(
         "sweeper.cli.transfer.validate",
-        lambda experiment, best, *_: Validated(
+        lambda experiment, best, *_, **__: Validated(
             experiment=experiment, planned=best, verdicts=[], trend=None
         ),
     )
-    monkeypatch.setattr("sweeper.cli.transfer._not_validated", lambda *_: [])
+    monkeypatch.setattr("sweeper.cli.transfer._not_validated", lambda *_, **__: [])
     words = [*PLAN, "--validate"]
     assert sweeper(*words, "--strict", "transfer.check=false").code == 0
     assert sweeper(*words).code == 0

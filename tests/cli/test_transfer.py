@@ -169,7 +169,9 @@ class TestValidate:
     def test_a_depth_that_no_ladder_climbs_is_not_validated(
         self, sweeper: Run, study: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        def holding(experiment: Experiment, best: Log2Hps, *_: object) -> validate.Validated:
+        def holding(
+            experiment: Experiment, best: Log2Hps, *_: object, **__: object
+        ) -> validate.Validated:
             climbed = experiment.settings.transfer.ladders(experiment.settings.ladder_base)
             verdicts = [Verdict(axis=axis, answer="holds", sizes=()) for axis in climbed]
             return validate.Validated(
@@ -515,3 +517,39 @@ def test_a_study_whose_configuration_is_empty_is_one_message(
     (study / "config.yaml").write_text("")
     answer = sweeper("transfer", "--to-width", "32", "transfer.widths=[16,32]")
     assert_refused(answer, golden)
+
+
+def test_a_ladder_that_settles_ends_with_its_budget_and_trains_nothing_twice(
+    sweeper: Run, study: Path
+) -> None:
+    settle = [*VALIDATE, "--settle", "--budget", "12", "study=a", "--json"]
+    code, out, err = sweeper(*settle)
+    assert code == 0 and "12 runs" in err
+    told = json.loads(out)
+    assert told["settled"].startswith("Not settled with 12 runs")
+    kept = json.loads((study / "transfer/w32-d2/validation.json").read_text())
+    assert kept["settled"] == told["settled"]
+    assert {verdict.get("confidence") for verdict in kept["axes"]} == {0.97}
+    results = len(Study.read(study).results())
+    assert json.loads(sweeper(*settle)[1])["settled"] == told["settled"]
+    assert len(Study.read(study).results()) == results
+    assert "begins with 12 runs" in sweeper(*settle[:-1], "--dry-run")[1]
+
+
+@pytest.mark.parametrize(
+    ("options", "key"),
+    [
+        (["--settle"], "--settle"),
+        (["--validate", "--budget", "20"], "--budget"),
+        (["--validate", "--settle", "--hours", "nan"], "--hours"),
+        (["--validate", "--settle", "--budget", "3"], "--budget"),
+        (["--validate", "--detach"], "--detach"),
+    ],
+)
+def test_options_of_a_ladder_that_settles_are_checked(
+    sweeper: Run, study: Path, options: list[str], key: str
+) -> None:
+    before = sorted(study.rglob("*"))
+    code, _, err = sweeper("transfer", "--to-width", "32", "study=a", *QUICK, *options)
+    assert code == 2 and key in err and "Traceback" not in err
+    assert [path for path in sorted(study.rglob("*")) if path not in before] == []

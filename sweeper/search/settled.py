@@ -1,0 +1,170 @@
+"""`search.until=settled`: seeds where the optimum is in doubt, before the search ends.
+
+A strategy chooses by few seeds, often by one. So when it has ended, its best configuration and
+those that nearly tie with it race: all are trained with the same new seeds, round by round, and who
+is worse than the leader for sure drops out. It is settled with one left, or where those that are
+left differ by nothing that matters.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from statistics import mean, stdev
+
+from sweeper.search.fresh import quantile
+from sweeper.search.line import FLAT
+from sweeper.search.prune import PrunerKind
+from sweeper.search.strategy import (
+    Conclusion,
+    History,
+    Phase,
+    Point,
+    Strategy,
+    hps_key,
+    missing_points,
+)
+from sweeper.trial import Log2Hps, Space
+
+SETTLE = "settle"
+"""The phase of the race."""
+SETTLE_SEED = 2 * 10**6
+"""Its first seed: no strategy's, and none of the fresh ones."""
+RACERS = 5
+"""So many of the best configurations race."""
+ROUNDS = (3, 5, 8, 12)
+"""Seeds of every one that is left, after each round."""
+ALPHA = 0.05
+"""The chance that the best one ever drops out, over all rounds and pairs (Bonferroni)."""
+
+
+@dataclass(frozen=True)
+class Race:
+    """A race as far as it is run: who is left, best first, and what it lacks."""
+
+    left: tuple[Log2Hps, ...]
+    missing: tuple[Point, ...]
+    sentence: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settled:
+    """A strategy, and the race among its best behind it."""
+
+    strategy: Strategy
+
+    @property
+    def prune(self) -> PrunerKind:
+        """What the strategy stops early."""
+        kind: PrunerKind = getattr(self.strategy, "prune", "none")
+        return kind
+
+    @property
+    def separable(self) -> bool:
+        """Whether parts of the strategy need not wait for a whole batch."""
+        return bool(getattr(self.strategy, "separable", False))
+
+    def plan(self, space: Space) -> list[Phase]:
+        """The strategy's phases, and the race's first round."""
+        return [*self.strategy.plan(space), Phase(name=SETTLE, trials=RACERS * ROUNDS[0])]
+
+    def propose(self, space: Space, history: History) -> list[Point]:
+        """What the strategy asks for; once that is nothing, the race's next round."""
+        seen = _without_race(history)
+        points = self.strategy.propose(space, seen)
+        if points or not seen.results:
+            return points
+        return list(self._race(space, seen, history).missing)
+
+    def conclude(self, space: Space, history: History) -> Conclusion:
+        """What the strategy concludes, with the race's winner once it has one."""
+        seen = _without_race(history)
+        found = self.strategy.conclude(space, seen)
+        if self.strategy.propose(space, seen):
+            return found
+        race = self._race(space, seen, history)
+        runs = len(history.results)
+        found = replace(found, runs=runs, phase_ends={**found.phase_ends, SETTLE: runs})
+        if race.missing or not race.left:
+            return found
+        losses = _losses(race.left[0], history)
+        return replace(
+            found,
+            best_log2=race.left[0],
+            objective=mean(losses),
+            seeds=len(losses),
+            notes=(*found.notes, race.sentence),
+        )
+
+    def _race(self, space: Space, seen: History, history: History) -> Race:
+        """As far as `history` has run it; `seen` is the strategy's own part."""
+        left = _best(self.strategy.conclude(space, seen).best_log2, seen)
+        if len(left) < 2:
+            return Race(tuple(left), (), "nothing is near the best configuration")
+        names = [name for name in left[0] if len({one[name] for one in left}) > 1]
+        level = 1 - ALPHA / (2 * len(ROUNDS) * (len(left) - 1))
+        for count in ROUNDS:
+            seeds = range(SETTLE_SEED, SETTLE_SEED + count)
+            if missing := missing_points(left, seeds, SETTLE, history):
+                return Race(tuple(left), tuple(missing), "")
+            losses = {hps_key(one): _losses(one, history, count) for one in left}
+            left.sort(key=lambda one: mean(losses[hps_key(one)]))
+            leader = losses[hps_key(left[0])]
+            if math.isinf(mean(leader)):
+                return Race((), (), "")
+            gaps = [_gap(losses[hps_key(one)], leader, level) for one in left[1:]]
+            ties = [gap for gap in gaps if gap[0] <= 0]
+            left = [left[0], *(one for one, gap in zip(left[1:], gaps, strict=True) if gap[0] <= 0)]
+            if not ties:
+                return Race(tuple(left), (), f"the best of {RACERS} is settled with {count} seeds")
+            if max(high for _, high in ties) <= FLAT * abs(mean(leader)):
+                told = f"{len(left)} configurations differ by less than {100 * FLAT:g} % for sure"
+                return Race(tuple(left), (), f"{told}, with {count} seeds each: settled")
+        values = ", ".join(
+            f"{name} 2^{min(one[name] for one in left):g} to 2^{max(one[name] for one in left):g}"
+            for name in names
+        )
+        told = f"{len(left)} configurations are still alike after {ROUNDS[-1]} seeds each"
+        return Race(tuple(left), (), f"{told} ({values}): the best mean of them is taken")
+
+
+def _best(best: Log2Hps, seen: History) -> list[Log2Hps]:
+    """The strategy's answer, and the configurations with the least mean losses beside it."""
+    losses, configurations = dict[object, list[float]](), dict[object, Log2Hps]()
+    for result in seen.results:
+        key = hps_key(result.trial.log2_hps)
+        losses.setdefault(key, []).append(result.objective)
+        configurations[key] = result.trial.log2_hps
+    order = sorted(
+        (key for key, values in losses.items() if math.isfinite(sum(values))),
+        key=lambda key: mean(losses[key]),
+    )
+    others = [configurations[key] for key in order if key != hps_key(best)]
+    return [best, *others[: RACERS - 1]]
+
+
+def _losses(hps: Log2Hps, history: History, count: int = ROUNDS[-1]) -> list[float]:
+    """Those of the race's first `count` seeds, as far as they are known."""
+    values = [history.value(hps, SETTLE_SEED + seed) for seed in range(count)]
+    return [value for value in values if value is not None]
+
+
+def _gap(losses: Sequence[float], leader: Sequence[float], level: float) -> tuple[float, float]:
+    """Bounds on how much higher the mean is, by Student's interval of the pairs' differences."""
+    pairs = [a - b for a, b in zip(losses, leader, strict=True)]
+    if not all(map(math.isfinite, pairs)):
+        return math.inf, math.inf
+    half = quantile(len(pairs) - 1, level) * stdev(pairs) / math.sqrt(len(pairs))
+    return mean(pairs) - half, mean(pairs) + half
+
+
+def _without_race(history: History) -> History:
+    """The results of the strategy's own phases."""
+    if all(result.trial.phase != SETTLE for result in history.results):
+        return history
+    return History(
+        result
+        for result in history.results
+        if result.trial.phase != SETTLE or result.trial.seed < SETTLE_SEED
+    )

@@ -1,0 +1,189 @@
+"""Ladders that are trained until they are settled: what they ask for, and how they end."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from sweeper.errors import ConfigError
+from sweeper.verdict.curve import fit_curves
+from sweeper.verdict.judge import TargetAnswer, judge_ladder
+from sweeper.verdict.ladder import LadderRule, LadderSize, SizeCurve
+from sweeper.verdict.settle import CONFIDENCE, LOOKS, Judged, Run, Settling, default_budget
+from tests.verdict.curves import BASE
+
+SIZES = [replace(BASE, width=width) for width in (32, 64, 128, 256)]
+RULE = LadderRule(widths=tuple(size.width for size in SIZES))
+FIXED = len(SIZES) * RULE.points_per_line() * RULE.seeds
+Losses = Callable[[LadderSize, float, int], float]
+
+
+def losses(
+    drift: float = 0.0, *, curvature: float = 0.06, noise: float = 0.004, edge: float = math.inf
+) -> Losses:
+    """Parabolas whose optimum drifts by so much a doubling; +inf from `edge` past it on."""
+    known = dict[Run, float]()
+
+    def loss(size: LadderSize, eta: float, seed: int) -> float:
+        u = eta - drift * math.log2(size.width / 32)
+        if u > edge:
+            return math.inf
+        place = [size.width, round(1000 * eta) + 10**6, seed]
+        known.setdefault((size, eta, seed), np.random.default_rng(place).normal(0, noise))
+        return 3 + curvature * u * u + known[size, eta, seed] + 0.01 * seed
+
+    return loss
+
+
+def judge(ladders: Mapping[str, Sequence[SizeCurve]]) -> list[Judged]:
+    curves = ladders["width"]
+    fits = fit_curves(curves, 0.0)
+    base = fits[BASE]
+    planned = base.optimum.value if base else 0.0  # as a plan takes it
+    verdict = judge_ladder("width", curves, planned, BASE, RULE, confidence=CONFIDENCE)
+    return [Judged(verdict=verdict, fits=fits)]
+
+
+def settling(loss: Callable[[LadderSize, float, int], float | None], **more: object) -> Settling:
+    options = {"judge": judge, **more}
+    return Settling(RULE, {"width": SIZES}, BASE, loss, **options)  # type: ignore[arg-type]
+
+
+def answer(ladder: Settling) -> str:
+    return ladder.looks[-1].judged[0].verdict.answer
+
+
+def test_a_clear_failure_needs_the_ends_alone() -> None:
+    ladder = settling(losses(drift=-0.7))
+    assert ladder.missing() == [] and answer(ladder) == "fails"
+    assert {size.width for size in ladder.grids} == {32, 256}
+    assert ladder.runs < FIXED / 2 and ladder.ending and ladder.ending.ended == "settled"
+
+
+def test_a_transfer_holds_with_fewer_runs_than_the_fixed_design() -> None:
+    ladder = settling(losses())
+    assert ladder.missing() == [] and answer(ladder) == "holds"
+    assert set(ladder.grids) == set(SIZES) and ladder.runs < 0.75 * FIXED
+
+
+def test_after_a_kill_at_any_run_it_goes_on_as_if_nothing_had_been() -> None:
+    truth, known = losses(drift=0.2, noise=0.006), dict[Run, float]()
+    whole = settling(truth)
+    whole.missing()
+    generator = np.random.default_rng(0)
+    while missing := (again := settling(lambda *run: known.get(run))).missing():
+        # Of what is asked for some runs end, and the driver is killed.
+        for index in generator.permutation(len(missing))[: 1 + 2 * len(missing) // 3]:
+            known[missing[index]] = truth(*missing[index])
+    assert again.ending == whole.ending and again.grids == whole.grids
+    assert set(known) == {
+        (size, eta, seed)
+        for size, grid in whole.grids.items()
+        for eta in grid.etas
+        for seed in range(grid.seeds)
+    }
+
+
+def test_a_budget_is_kept_and_so_is_the_number_of_looks() -> None:
+    loss = losses(drift=0.3, noise=0.03)
+    for budget in (20, 41, 90, None):
+        ladder = settling(loss, budget=budget)
+        ladder.missing()
+        assert ladder.runs <= (budget or default_budget(RULE, BASE))
+        assert len(ladder.looks) <= LOOKS and ladder.ending is not None
+    with pytest.raises(ConfigError) as caught:
+        settling(loss, budget=19)
+    assert (caught.value.key, caught.value.value) == ("--budget", 19)
+
+
+def test_a_budget_of_time_ends_it_by_what_runs_took() -> None:
+    ladder = settling(losses(drift=0.3, noise=0.03), affordable=lambda runs: len(runs) + 5)
+    ladder.missing()
+    assert ladder.ending and ladder.ending.ended == "budget" and ladder.runs <= 25
+
+
+def test_what_no_affordable_number_of_runs_would_settle_is_said() -> None:
+    ladder = settling(losses(noise=0.5))
+    ladder.missing()
+    assert ladder.ending and ladder.ending.ended == "hopeless" and "more" in ladder.sentence
+    assert ladder.runs < default_budget(RULE, BASE)
+
+
+def test_runs_that_failed_end_it() -> None:
+    def loss(size: LadderSize, eta: float, seed: int) -> float:
+        return math.nan if (size.width, eta, seed) == (256, 1.0, 0) else losses()(size, eta, seed)
+
+    ladder = settling(loss)
+    ladder.missing()
+    assert ladder.ending and ladder.ending.ended == "stuck" and "mend" in ladder.sentence
+
+
+def test_a_round_has_work_for_all_workers() -> None:
+    loss, rounds = losses(drift=0.25, noise=0.01), dict[int, list[int]]()
+    for slots in (1, 24):
+        ladder = settling(loss, slots=slots)
+        ladder.missing()
+        counts = [look.runs for look in ladder.looks]
+        rounds[slots] = [after - before for before, after in itertools.pairwise(counts)]
+    assert min(rounds[24]) >= 24 and rounds[24][0] >= rounds[1][0]
+
+
+def test_points_lie_beside_an_edge_and_beyond_an_end() -> None:
+    near_edge = settling(losses(edge=0.3))
+    near_edge.missing()
+    assert {0.25, 0.5} <= set(near_edge.grids[BASE].etas)
+    far = settling(losses(drift=1.2))
+    far.missing()
+    assert answer(far) == "fails" and max(far.grids[SIZES[-1]].etas) > RULE.span
+
+
+def test_another_width_where_the_answer_at_the_target_rests_on_it() -> None:
+    open_ = TargetAnswer(
+        axis="width",
+        size=4096,
+        answer="cannot say yet",
+        sentence="",
+        settle=("transfer.widths=[32,64,128,256,512]",),
+    )
+
+    def judge_target(ladders: Mapping[str, Sequence[SizeCurve]]) -> list[Judged]:
+        (one,) = judge(ladders)
+        holds = len(ladders["width"]) == 5
+        target = replace(open_, answer="holds") if holds else open_
+        return [replace(one, verdict=replace(one.verdict, target=target))]
+
+    ladder = settling(losses(), judge=judge_target)
+    ladder.missing()
+    assert ladder.ending and ladder.ending.ended == "settled"
+    assert sorted(size.width for size in ladder.grids) == [32, 64, 128, 256, 512]
+
+
+def test_the_error_of_a_slope_falls_with_seeds_and_with_points_and_is_least_squares() -> None:
+    etas = np.arange(-2.0, 2.5, 1.0)
+    generator = np.random.default_rng(0)
+    curve = SizeCurve(
+        size=BASE,
+        losses={
+            float(eta): tuple(3 + 0.06 * eta**2 + generator.normal(0, 0.02, 4)) for eta in etas
+        },
+    )
+    fit = fit_curves([curve], 0.0)[BASE]
+    assert fit is not None
+    error, at = fit.evidence.slope_error, fit.optimum.value
+    assert error(at, etas, 16) < error(at, etas, 4) < error(at, etas, 2)
+    assert error(at, np.arange(-2, 2.5, 0.5), 2) < error(at, etas, 2)
+    # With noise beyond what any curve has, only the line is left: least squares of a slope, less
+    # what the square takes of it.
+    noise = fit.evidence.measured.noise
+    assert noise is not None
+    lowest = fit.evidence.measured.etas[fit.evidence.measured.lowest]
+    x = etas - lowest
+    spread = noise.covariance(x, fit.evidence.weights) / 2
+    line = np.vander(x, 2)
+    least = np.linalg.inv(line.T @ np.linalg.inv(spread) @ line)[0, 0] ** 0.5
+    assert error(at, etas, 2) >= 0.99 * least
