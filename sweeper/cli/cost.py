@@ -10,7 +10,7 @@ from typing import Any
 from sweeper.cli.next import Invocation, NextCommand
 from sweeper.cli.output import Output
 from sweeper.cli.shared import trial_seconds
-from sweeper.cli.validate import Settle, finished
+from sweeper.cli.validate import Settle, begun, finished
 from sweeper.command.evidence import evidence_of
 from sweeper.command.metrics import describe_source
 from sweeper.config.compose import compose_tree
@@ -26,7 +26,6 @@ from sweeper.sweep.replay import replay_ladder
 from sweeper.table import duration
 from sweeper.trial import Log2Hps, Result, Trial, defaults
 from sweeper.verdict.ladder import JOINT_AXIS, Size, describe_size
-from sweeper.verdict.settle import Settling
 
 FAST_FLOPS = 2e10
 """FLOPs a second that few processors reach on small models: what is short even so is not timed."""
@@ -255,17 +254,14 @@ def _share(share: float) -> str:
 
 def _settled_cost(experiment: Experiment, settle: Settle) -> dict[str, Any]:
     """What ladders begin with and may take, in a sentence and in numbers."""
-    settings = experiment.settings
-    rule, base = settings.transfer, settings.ladder_base
-    ladders, most = rule.ladders(base), settle.budget
-    first = Settling(rule, ladders, base, lambda *_: None, lambda _: [], budget=most)
-    begun, most = len(first.started) * first.begun, first.budget
+    first = begun(experiment.settings, settle)
+    runs, most = len(first.started) * first.begun, first.budget
     hours = f" and {settle.hours:g} hours" if settle.hours is not None else ""
     sentence = (
-        f"With --settle it begins with {begun} runs at {len(first.started)} sizes, its ends, and "
+        f"With --settle it begins with {runs} runs at {len(first.started)} sizes, its ends, and "
         f"goes on until it is settled, at most {most} runs{hours}"
     )
-    return {"sentence": f"{sentence}.", "runs": begun, "most": most}
+    return {"sentence": f"{sentence}.", "runs": runs, "most": most}
 
 
 def _shared(settings: Settings, missing: Sequence[Trial]) -> dict[str, int]:

@@ -196,7 +196,7 @@ def _opened(
     size = target_size(experiment, size, request.tokens, request.batch)
     check_law(experiment, size, defaults(settings.space), validate=request.validate)
     if request.validate:
-        check_ladders(experiment)
+        check_ladders(experiment, request.settle)
     study = Study.read(settings.folder)
     conclusion = optimum(experiment, study, output)
     if settings.transfer.eta is not None:

@@ -39,7 +39,7 @@ from sweeper.trial import Log2Hps, PluginSpec, Result, defaults, named
 from sweeper.verdict.curve import CurveFit, fit_curves
 from sweeper.verdict.judge import Verdict, judge_ladder, missed_optimum
 from sweeper.verdict.ladder import JOINT_AXIS, LADDER_AXES, LadderSize, Size, SizeCurve
-from sweeper.verdict.settle import CONFIDENCE, Judged
+from sweeper.verdict.settle import CONFIDENCE, SEEDS, Judged, Settling
 from sweeper.verdict.target import Prior, prior_for
 from sweeper.verdict.trend import (
     MIN_SIZES,
@@ -187,8 +187,30 @@ def exponent_lines(exponents: FittedExponents) -> Sequence[str]:
     return [head, *(f"- {exponent}" for exponent in exponents.exponents())]
 
 
-def check_ladders(experiment: Experiment) -> None:
-    """BadInput when there is nothing to judge, or the data cannot fill the largest batch."""
+@dataclass(frozen=True, kw_only=True)
+class Settle:
+    """That ladders are trained until they are settled: with at most `budget` runs, or `hours`.
+
+    None: three times the runs of the fixed design, and any time. Hours are those of the runs,
+    as many as are trained at a time.
+    """
+
+    budget: int | None = None
+    hours: float | None = None
+
+
+def begun(settings: Settings, settle: Settle) -> Settling:
+    """The ladders before any run; ConfigError for a budget with which they cannot begin."""
+    rule, base = settings.transfer, settings.ladder_base
+    ladders = rule.ladders(base)
+    return Settling(rule, ladders, base, lambda *_: None, lambda _: [], budget=settle.budget)
+
+
+def check_ladders(experiment: Experiment, settle: Settle | None = None) -> None:
+    """BadInput when there is nothing to judge, or the data cannot fill the largest batch.
+
+    And for a budget that is too small for ladders to begin with.
+    """
     settings = experiment.settings
     ladders = settings.transfer.ladders(settings.ladder_base)
     if not ladders:
@@ -196,7 +218,9 @@ def check_ladders(experiment: Experiment) -> None:
             "--validate has no ladder to train: give transfer.widths, depths, batches, steps "
             "or sizes at least one value that is not the base's"
         )
-    check_seeds(settings, "transfer.seeds", settings.transfer.seeds)
+    if settle is not None:
+        begun(settings, settle)
+    check_seeds(settings, "transfer.seeds", settings.transfer.seeds if settle is None else SEEDS)
     for size in (size for ladder in ladders.values() for size in ladder):
         check_taken(settings, asdict(size))
         with key_prefix("runner"):  # an expression of a command may have no value at a size
@@ -225,18 +249,6 @@ class Validated:
     trend: Trend | None
     exponents: FittedExponents | None = None
     settled: str = ""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Settle:
-    """That ladders are trained until they are settled: with at most `budget` runs, or `hours`.
-
-    None: three times the runs of the fixed design, and any time. Hours are those of the runs,
-    as many as are trained at a time.
-    """
-
-    budget: int | None = None
-    hours: float | None = None
 
 
 def validate(
@@ -289,7 +301,7 @@ def validate(
         planned_log2=judged.planned[rule.hyperparameter],
         axes=tuple(verdicts),
         trend=judged.trends.get("width"),
-        curves=tuple({c.size: c for of_axis in judged.curves.values() for c in of_axis}.values()),
+        curves=judged.every,
         law=law_spec(settings),
         exponents=tuple(exponents.exponents()) if exponents else (),
         settled="" if settle is None else settling.sentence,
@@ -327,6 +339,12 @@ class JudgedLadders:
     verdicts: list[Verdict]
     trends: Mapping[str, Trend | None]
     exponents: FittedExponents | None
+
+    @property
+    def every(self) -> tuple[SizeCurve, ...]:
+        """The curves of all ladders by size, the base's but once."""
+        found = {curve.size: curve for curves in self.curves.values() for curve in curves}
+        return tuple(found[size] for size in sorted(found))
 
 
 @dataclass(frozen=True)

@@ -56,6 +56,8 @@ CHANCE = 0.1
 """Where all that is left of the budget settles a ladder with less than this chance, it ends."""
 FINEST = 0.5
 """Points are put between others down to this spacing, in log2, then come seeds."""
+EDGE = 4
+"""Points between a line's lowest one and neighbours that diverged: two to each side."""
 TIMES_BUDGET = 3
 """The budget, in times of the runs of the fixed design."""
 
@@ -153,7 +155,8 @@ class Settling:
         self.ladders = {axis: list(sizes) for axis, sizes in ladders.items()}
         self._loss, self._judge, self._slots = loss, judge, slots
         self._middle, self._planned, self._affordable = middle, planned, affordable
-        self.budget = budget or default_budget(rule, base)
+        self.budget = self._first_budget = budget or default_budget(rule, base)
+        self._sizes = len({size for sizes in ladders.values() for size in sizes})
         # Ends first: a transfer that fails does so there, and the sizes between need no runs then.
         self.started = [base]
         for axis, sizes in self.ladders.items():
@@ -195,7 +198,15 @@ class Settling:
     @property
     def begun(self) -> int:
         """Runs that one size begins with."""
-        return self._line_rule().points_per_line() * SEEDS
+        side = int(self.rule.span / self._coarse + 1e-9)
+        return (2 * side + 1) * SEEDS
+
+    @property
+    def _coarse(self) -> float:
+        """The spacing of the first points."""
+        if self.rule.step >= COARSE:
+            return self.rule.step
+        return min(COARSE, 2 * self.rule.step, self.rule.span)
 
     def by_axis(self) -> dict[str, list[SizeCurve]]:
         """The curves measured so far of every ladder."""
@@ -205,8 +216,14 @@ class Settling:
         }
 
     def _line_rule(self) -> LadderRule:
-        step = min(COARSE, 2 * self.rule.step, self.rule.span) if self.rule.step < 1 else 0.0
-        return replace(self.rule, step=step or self.rule.step, seeds=SEEDS)
+        # A budget is kept: lines grow by as much as it leaves for them, and for an edge.
+        extend = max(0, min(self.rule.extend, (self._spare - EDGE) // 2))
+        return replace(self.rule, step=self._coarse, seeds=SEEDS, extend=extend)
+
+    @property
+    def _spare(self) -> int:
+        """Points a size for which the first budget has room beyond those that it begins with."""
+        return (self._first_budget // self._sizes - self.begun) // SEEDS
 
     def _lacking(self, size: LadderSize) -> list[Run]:
         """What one size lacks: first of its line, then of what rounds added to it."""
@@ -238,6 +255,7 @@ class Settling:
         coarse line that is far.
         """
         while True:
+            room = len(etas) < self.begun // SEEDS + self._spare
             found = {eta: [self._loss(size, eta, seed) for seed in range(SEEDS)] for eta in etas}
             means = {
                 eta: sum(math.inf if one is None or math.isnan(one) else one for one in losses)
@@ -255,7 +273,7 @@ class Settling:
                 and math.isinf(means[a] + means[b])
                 and b - a > self.rule.step / 2 + 1e-9
             ]
-            if not halves:
+            if not (halves and room):
                 return etas, []
             etas = sorted([*etas, *halves])
 
@@ -340,8 +358,10 @@ class Settling:
                     continue
                 further = self._further(fit, base_fit)
                 if further:
-                    grid = new.get(size.size, self.grids[size.size])
-                    new[size.size] = grid.with_etas(further)
+                    grid = new.get(size.size, self.grids[size.size]).with_etas(further)
+                    added = sum(one.runs - self.grids[s].runs for s, one in new.items())
+                    if self.runs + added + grid.runs - self.grids[size.size].runs <= self.budget:
+                        new[size.size] = grid
                 elif not (fit.noise_unknown or base_fit.noise_unknown):
                     factor, beyond = information_needed(size, self.rule)
                     allowed = self.rule.allowed_gap(size.loss.value)
@@ -383,7 +403,7 @@ class Settling:
         """Points that must come before seeds: beyond an end, or where the base's optimum lies."""
         size, etas = fit.curve.size, sorted(fit.curve.losses)
         lowest = min(etas, key=lambda eta: _mean(fit.curve.losses[eta]))
-        step = self._line_rule().step
+        step = self._coarse
         reach = self.rule.span + 2 * max(1, self.rule.extend) * step
         middle, side = self._middle(size), 0
         if fit.at_end:
@@ -430,7 +450,7 @@ class Settling:
             self.started.append(wider)
             return 1, {}, []
         if "transfer.span=" in asked:
-            grid, step = self.grids[far], self._line_rule().step
+            grid, step = self.grids[far], self._coarse
             return 0, {far: grid.with_etas([grid.etas[0] - step, grid.etas[-1] + step])}, []
         if "transfer.seeds=" in asked:
             return 0, {}, [Doubt(size, float(MORE_SEEDS), False, ()) for size in sizes]

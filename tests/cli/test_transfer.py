@@ -523,17 +523,17 @@ def test_a_ladder_that_settles_ends_with_its_budget_and_trains_nothing_twice(
     sweeper: Run, study: Path
 ) -> None:
     settle = [*VALIDATE, "--settle", "--budget", "12", "study=a", "--json"]
-    code, out, err = sweeper(*settle)
-    assert code == 0 and "12 runs" in err
-    told = json.loads(out)
+    answer = sweeper(*settle)
+    assert answer.code == 0 and "12 runs" in answer.err
+    told = json.loads(answer.out)
     assert told["settled"].startswith("Not settled with 12 runs")
-    kept = json.loads((study / "transfer/w32-d2/validation.json").read_text())
+    kept = json.loads((study / "transfer/w32-d1/validation.json").read_text())
     assert kept["settled"] == told["settled"]
     assert {verdict.get("confidence") for verdict in kept["axes"]} == {0.97}
     results = len(Study.read(study).results())
-    assert json.loads(sweeper(*settle)[1])["settled"] == told["settled"]
+    assert json.loads(sweeper(*settle).out)["settled"] == told["settled"]
     assert len(Study.read(study).results()) == results
-    assert "begins with 12 runs" in sweeper(*settle[:-1], "--dry-run")[1]
+    assert "begins with 12 runs" in sweeper(*settle[:-1], "--dry-run").out
 
 
 @pytest.mark.parametrize(
@@ -550,6 +550,6 @@ def test_options_of_a_ladder_that_settles_are_checked(
     sweeper: Run, study: Path, options: list[str], key: str
 ) -> None:
     before = sorted(study.rglob("*"))
-    code, _, err = sweeper("transfer", "--to-width", "32", "study=a", *QUICK, *options)
-    assert code == 2 and key in err and "Traceback" not in err
+    answer = sweeper("transfer", "--to-width", "32", "study=a", *QUICK, *options)
+    assert answer.code == 2 and key in answer.err and "Traceback" not in answer.err
     assert [path for path in sorted(study.rglob("*")) if path not in before] == []
