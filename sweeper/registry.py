@@ -174,9 +174,12 @@ def _shipped() -> frozenset[str]:
     return frozenset(target for group in plugins().values() for target in group.values())
 
 
+_OPTUNA_RE = re.compile(r"optuna\.samplers\.[A-Z]\w*Sampler")
+
+
 def is_shipped(target: str) -> bool:
-    """Whether a dotted path is that of a plugin in conf/."""
-    return target in _shipped()
+    """Whether a dotted path is that of a plugin in conf/, or a sampler of Optuna's own."""
+    return target in _shipped() or _OPTUNA_RE.fullmatch(target) is not None
 
 
 def import_plugin(target: object, key: str = TARGET) -> Callable[..., Any]:

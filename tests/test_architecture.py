@@ -15,15 +15,15 @@ ROOT = Path(__file__).parent.parent
 PACKAGE = ROOT / "sweeper"
 ROOMS = [
     *("errors", "records", "registry", "schedule", "trial", "files"),
-    *("scaling", "search", "data", "launch", "laws", "models", "classifier", "engine"),
+    *("scaling", "search", "samplers", "data", "launch", "laws", "models", "classifier", "engine"),
     *("verdict", "table", "plan", "check", "command", "study", "existing", "prediction", "course"),
     *("config", "sweep"),
     *("export", "report", "cli", "__main__"),
 ]
 """From the bottom up: a module imports from its own room, or from one before it."""
 AT_THE_ROOT = {
-    *("__init__", "__main__", "errors", "files", "records", "registry", "schedule", "table"),
-    "trial",
+    *("__init__", "__main__", "errors", "files", "records", "registry", "samplers", "schedule"),
+    *("table", "trial"),
 }
 ONLY = {
     "typer": {"cli.app", "cli.verb"},
@@ -31,7 +31,7 @@ ONLY = {
     "omegaconf": {"config.compose"},
     "submitit": {"launch.local", "launch.slurm"},
     "wandb": {"study.logs.wandb", "command.metrics", "existing.trackers"},
-    "optuna": {"study.optuna_copy", "search.optuna"},
+    "optuna": {"study.optuna_copy", "search.optuna", "search.random_grid", "samplers"},
     "jinja2": {"export.exporter", "report.page"},
     "tokenizers": {"data.text"},
     "sklearn": {"data.arrays"},

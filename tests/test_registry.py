@@ -77,7 +77,7 @@ NAMES = {
         "umup",
     ],
     "runner": ["command", "engine"],
-    "search": ["grid2d", "independent", "lr", "pairs", "random", "tpe"],
+    "search": ["grid2d", "independent", "lr", "optuna", "pairs", "random", "tpe"],
 }
 
 

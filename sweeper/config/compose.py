@@ -208,12 +208,12 @@ def _for_hydra(text: str) -> str:
     """An override as Hydra takes it.
 
     `study=NAME` is short for `study.name=NAME`, `metric=PATTERN` for `runner.metric`. What may be
-    said of any model need not be in its config, and a mapping of the user's names has not its keys
-    there: for both Hydra wants ++.
+    said of any model need not be in its config, and a mapping of the user's names or the arguments
+    of one of Optuna's samplers have not their keys there: for all Hydra wants ++.
     """
     text = literal_metric(re.sub(r"^study=(?!\{)", "study.name=", text))
     of_model = rf"model\.({'|'.join(RULE_KEYS)}|dropout|attention_dropout)="
-    mappings = r"(parameterization\.(groups|constants)|data\.augment|launcher\.submitit)[=.]"
+    mappings = r"(parameterization\.(groups|constants)|data\.augment|launcher\.submitit)[=.]|search\.sampler\."
     return re.sub(rf"^(?={of_model}|{mappings})", "++", text)
 
 

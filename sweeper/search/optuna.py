@@ -4,18 +4,23 @@ from __future__ import annotations
 
 import random
 import warnings
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Hashable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from importlib.util import find_spec
 from pathlib import Path
-from typing import Annotated, Any, Protocol
+from typing import Annotated, Any, ClassVar, Protocol
 
 import optuna
 from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution
+from optuna.samplers import BaseSampler
 from optuna.storages import JournalStorage
 from optuna.storages.journal import BaseJournalBackend, JournalFileBackend, JournalFileOpenLock
 from optuna.trial import FrozenTrial
 
-from sweeper.records import Bounded
+from sweeper.errors import ConfigError, key_prefix
+from sweeper.records import Bounded, user_code
+from sweeper.registry import TARGET, build_plugin, import_plugin
 from sweeper.search.prune import PrunerKind
 from sweeper.search.strategy import (
     FRESH_SEEDS,
@@ -27,10 +32,11 @@ from sweeper.search.strategy import (
     Until,
     best_result,
     chosen_axes,
+    hps_key,
     pruned_notes,
     running_best,
 )
-from sweeper.trial import ONE_OR_MORE, Axis, Log2Hps, Space, defaults
+from sweeper.trial import ONE_OR_MORE, Axis, Log2Hps, Result, Space, defaults
 
 # Where Optuna keeps its copy of a study: a journal file, or a database of the user's.
 # Both hold one Optuna study and take trials that have ended. The journal is the default: in a
@@ -60,8 +66,12 @@ class OptunaStudy(Protocol):
         """Set attributes of the study as a whole, where they have other values."""
         ...
 
+    def attributes(self) -> dict[str, Any]:
+        """Attributes of the study as a whole."""
+        ...
+
     def clear(self) -> None:
-        """Throw the study away and create it again."""
+        """Throw the study's trials away; what else is known of the study stays."""
         ...
 
     def close(self) -> None:
@@ -94,10 +104,16 @@ class DatabaseStudy:
         for name, value in _changed(self._study, attributes).items():
             self._study.set_user_attr(name, value)
 
+    def attributes(self) -> dict[str, Any]:
+        """Attributes of the study as a whole."""
+        return dict(self._study.user_attrs)
+
     def clear(self) -> None:
-        """Throw the study away and create it again; the database's other studies stay."""
+        """Throw the study's trials away; the database's other studies stay."""
+        kept = _attributes(self._storage, self._name)
         optuna.delete_study(study_name=self._name, storage=self._storage)
         self._study = _create(self._storage, self._name)
+        _set_attributes(self._storage, self._name, *kept)
 
     def close(self) -> None:
         """Close all connections."""
@@ -111,6 +127,7 @@ class JournalStudy:
         """Create the file where there is none."""
         self._path, self._name = path, name
         self._checked_size = 0
+        self._attributes: dict[str, Any] = {}
         self._create_empty()
 
     def trials(self) -> list[FrozenTrial]:
@@ -120,7 +137,9 @@ class JournalStudy:
         names = optuna.get_all_study_names(storage)
         if names != [self._name] or storage.get_study_id_from_name(self._name) != _FIRST_STUDY:
             raise ValueError(f"it holds the studies {names} in place of {self._name}")
-        return optuna.load_study(study_name=self._name, storage=storage).get_trials(deepcopy=False)
+        study = optuna.load_study(study_name=self._name, storage=storage)
+        self._attributes = study.user_attrs
+        return study.get_trials(deepcopy=False)
 
     def add(self, trials: Sequence[FrozenTrial]) -> None:
         """Add trials that have ended, in one write; ValueError as `trials`."""
@@ -140,10 +159,25 @@ class JournalStudy:
             self._file().append_logs(self._logs([], changed)[1])
             self._checked_size = self._path.stat().st_size
 
+    def attributes(self) -> dict[str, Any]:
+        """Attributes of the study as a whole, as `trials` last found them."""
+        return self._attributes
+
     def clear(self) -> None:
-        """Throw the file away and create it again."""
+        """Write the file again without its trials; nothing is kept of one that cannot be read."""
+        kept: tuple[dict[str, Any], dict[str, Any]] = {}, {}
+        with suppress(Exception):
+            kept = _attributes(JournalStorage(self._file()), self._name)
         self._path.unlink()
         self._create_empty()
+        worker = _MemoryJournal()
+        storage = JournalStorage(worker)
+        _create(storage, self._name)
+        created = len(worker.logs)
+        _set_attributes(storage, self._name, *kept)
+        if logs := worker.logs[created:]:
+            self._file().append_logs(logs)
+        self._checked_size = self._path.stat().st_size
 
     def close(self) -> None:
         """Do nothing: the file is open while it is read or written only."""
@@ -193,6 +227,27 @@ def _changed(study: optuna.Study, attributes: Mapping[str, Any]) -> dict[str, An
         for name, value in attributes.items()
         if name not in known or known[name] != value
     }
+
+
+def _attributes(
+    storage: optuna.storages.BaseStorage, name: str
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """What is known of a study beside its trials: of users, and of programs, such as notes."""
+    number = storage.get_study_id_from_name(name)
+    return storage.get_study_user_attrs(number), storage.get_study_system_attrs(number)
+
+
+def _set_attributes(
+    storage: optuna.storages.BaseStorage,
+    name: str,
+    user: Mapping[str, Any],
+    system: Mapping[str, Any],
+) -> None:
+    number = storage.get_study_id_from_name(name)
+    for key, value in user.items():
+        storage.set_study_user_attr(number, key, value)
+    for key, value in system.items():
+        storage.set_study_system_attr(number, key, value)
 
 
 def connect(url: str) -> optuna.storages.RDBStorage:
@@ -245,19 +300,30 @@ def _create(storage: optuna.storages.BaseStorage, name: str) -> optuna.Study:
     )
 
 
-# `search=tpe`: Optuna's tree-structured Parzen estimator, asked in batches; a reference.
+# `search=optuna`: any sampler of Optuna's as a strategy.
+
+
+TPE_SAMPLER = "optuna.samplers.TPESampler"
+_PACKAGES = {
+    "optuna.samplers.CmaEsSampler": ("cmaes",),
+    "optuna.samplers.GPSampler": ("scipy", "torch"),
+    "optuna.samplers.QMCSampler": ("scipy",),
+}
+"""What Optuna itself does not install, and its samplers import when they are first asked."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class TPE(Bounded):
-    """`runs` trials in batches of `batch`; the sampler is rebuilt from the history each time.
+class OptunaSearch(Bounded):
+    """`runs` trials in batches of `batch`, asked of a sampler of Optuna's.
 
-    The sampler is seeded by (`seed`, trials so far): Optuna repeats its points when a study is
-    resumed with the same seed. A diverged trial has a loss worse than any, and one that was
-    stopped early is pruned at its last step: Optuna ranks those below all others, by how far
-    they came and then by their loss there.
+    `sampler` names its class and holds its arguments; the seed follows from `seed`, and where the
+    class knows a constant liar, for the trials of a batch that have no loss yet, it is on. A
+    sampler may keep a state, so it is asked for every batch anew, and told the results in between:
+    with its seed fixed it asks for the same again. A diverged trial has a loss worse than any, and
+    one that was stopped early is pruned at its last step.
     """
 
+    sampler: Mapping[str, Any] = field(default_factory=lambda: {TARGET: TPE_SAMPLER})
     runs: Annotated[int, ONE_OR_MORE] = 100
     batch: Annotated[int, ONE_OR_MORE] = 10
     seed: int = 0
@@ -266,49 +332,47 @@ class TPE(Bounded):
     until: Until = "planned"
     prune: PrunerKind = "none"
 
+    phase: ClassVar[str] = "optuna"
+    liar: ClassVar[bool] = True
+    tells_again: ClassVar[bool] = True
+    """Whether the sampler hears the loss of a point again that it asks for again."""
+
     def plan(self, space: Space) -> list[Phase]:
-        """One phase."""
-        chosen_axes(space, self.axes)
-        return [Phase(name="tpe", trials=self.runs)]
+        """One phase; ConfigError for a sampler that cannot be had."""
+        _Session(self, space).missing(History())  # what it cannot search, it says when it is asked
+        return [Phase(name=self.phase, trials=self.runs)]
+
+    def made(self, space: Space, done: int) -> BaseSampler | None:
+        """The sampler for what comes after `done` trials; None: the one before goes on."""
+        if done:
+            return None
+        names, config = chosen_axes(space, self.axes), self.sampler
+        grid = {name: space[name].grid(1.0) for name in names}
+        offered = {"seed": self.seed % 2**32, "search_space": grid, "constant_liar": self.liar}
+        # What the user says of these two goes before; a seed of its own would be a second one.
+        offered = {n: v for n, v in offered.items() if n == "seed" or n not in config}
+        with key_prefix("sampler"):
+            target = config.get(TARGET)
+            lacking = [name for name in _PACKAGES.get(str(target), ()) if not find_spec(name)]
+            if lacking:
+                allowed = f"it needs {' and '.join(lacking)}: pip install {' '.join(lacking)}"
+                raise ConfigError(TARGET, target, allowed)
+            kind = import_plugin(target)
+            if not (isinstance(kind, type) and issubclass(kind, BaseSampler)):
+                allowed = "a sampler, as optuna.samplers.CmaEsSampler; this is none"
+                raise ConfigError(TARGET, target, allowed)
+            with user_code(TARGET, target, "a sampler that takes these values"), quiet():
+                sampler: BaseSampler = build_plugin(_built(config), offered)
+        return sampler
 
     def propose(self, space: Space, history: History) -> list[Point]:
         """The next batch, once every trial of the last one has a result."""
-        done = len(history.results)
-        if done >= self.runs:
-            return []
-        points = self._ask(space, history, min(self.batch, self.runs - done))
-        # Axes of a single value leave few points to ask: each is trained once.
-        return list({point.id: point for point in points if point not in history}.values())
-
-    def _ask(self, space: Space, history: History, count: int) -> list[Point]:
-        """Tell a new sampler the history and ask it for `count` configurations."""
-        names, state = chosen_axes(space, self.axes), optuna.trial.TrialState
-        # In log2, as everywhere in the search: no `log=True`.
-        ranges = {name: _distribution(space[name]) for name in names}
-        seed = random.Random(f"{self.seed} {len(history.results)}").getrandbits(31)
-        level = optuna.logging.get_verbosity()
-        optuna.logging.set_verbosity(optuna.logging.WARNING)
-        try:
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")
-                study = optuna.create_study(sampler=optuna.samplers.TPESampler(seed=seed))
-                for result in history.results:
-                    pruned = result.status == "pruned"
-                    trial = optuna.trial.create_trial(
-                        state=state.PRUNED if pruned else state.COMPLETE,
-                        params={name: result.trial.log2_hps[name] for name in names},
-                        distributions=ranges,
-                        value=None if pruned else result.objective,
-                        intermediate_values={result.steps: result.curve[-1]} if pruned else None,
-                    )
-                    study.add_trial(trial)
-                suggestions = [study.ask(ranges).params for _ in range(count)]
-        finally:
-            optuna.logging.set_verbosity(level)
-        return [
-            Point(log2_hps=Log2Hps({**defaults(space), **suggestion}), seed=0, phase="tpe")
-            for suggestion in suggestions
-        ]
+        # The sampler's state follows from the history, which it is asked and told again. What was
+        # told the history before this one need not be told again.
+        session: _Session | None = self.__dict__.get("_session")
+        if session is None or not session.goes_on(space, history):
+            session = self.__dict__["_session"] = _Session(self, space)
+        return session.missing(history)
 
     def conclude(self, space: Space, history: History) -> Conclusion:
         """The best trial."""
@@ -321,8 +385,119 @@ class TPE(Bounded):
             runs=len(objectives),
             notes=tuple(pruned_notes(history)),
             best_loss_curve=running_best(objectives),
-            phase_ends={"tpe": len(objectives)},
+            phase_ends={self.phase: len(objectives)},
         )
+
+
+@dataclass(frozen=True, kw_only=True)
+class TPE(OptunaSearch):
+    """`search=tpe`: Optuna's tree-structured Parzen estimator, a reference.
+
+    It has no state but its random numbers. They are seeded by (`seed`, trials so far), and know no
+    liar, as they always were: so studies of earlier versions go on.
+    """
+
+    sampler: Mapping[str, Any] = field(default_factory=lambda: {TARGET: TPE_SAMPLER}, init=False)
+
+    phase: ClassVar[str] = "tpe"
+    liar: ClassVar[bool] = False
+    tells_again: ClassVar[bool] = False
+
+    def made(self, space: Space, done: int) -> BaseSampler:
+        """A new one for every batch."""
+        seed = random.Random(f"{self.seed} {done}").getrandbits(31)
+        return optuna.samplers.TPESampler(seed=seed)
+
+
+def _built(config: Mapping[str, Any]) -> dict[str, Any]:
+    """A sampler's configuration with what it names within, such as another sampler, built."""
+    return {
+        key: build_plugin(_built(value))
+        if isinstance(value, Mapping) and TARGET in value
+        else value
+        for key, value in config.items()
+    }
+
+
+class _Session:
+    """A study in memory whose sampler was asked for a history's points, and told their losses."""
+
+    def __init__(self, search: OptunaSearch, space: Space) -> None:
+        self._search, self._space = search, space
+        # In log2, as everywhere in the search: no `log=True`.
+        names = chosen_axes(space, search.axes)
+        self._ranges = {name: _distribution(space[name]) for name in names}
+        with quiet():
+            self._study = optuna.create_study(sampler=search.made(space, 0))
+        self._asked: list[tuple[optuna.Trial, Point]] = []
+        self._told: dict[Hashable, tuple[str, float]] = {}
+        self._exhausted = False
+
+    def goes_on(self, space: Space, history: History) -> bool:
+        """Whether `history` holds, as they were told, all results that the sampler knows."""
+        results = {
+            _point_id(result): (result.status, result.objective) for result in history.results
+        }
+        return space == self._space and all(results.get(k) == v for k, v in self._told.items())
+
+    def missing(self, history: History) -> list[Point]:
+        """What the sampler asks for and `history` lacks; empty at the end."""
+        results = {_point_id(result): result for result in history.results}
+        target = self._search.sampler.get(TARGET)
+        with user_code(f"sampler.{TARGET}", target, "a sampler for this space"), quiet():
+            while True:
+                # Axes of a single value leave few points to ask: each is trained once.
+                points = {point.id: point for _, point in self._asked if point.id not in self._told}
+                if missing := [point for point in points.values() if point.id not in results]:
+                    return missing
+                self._exhausted |= bool(self._asked and not points)
+                self._tell(results)
+                done = len(self._told)
+                if done >= self._search.runs or self._exhausted:
+                    return []
+                if (sampler := self._search.made(self._space, done)) is not None and done:
+                    self._study.sampler = sampler
+                count = min(self._search.batch, self._search.runs - done)
+                self._asked = [self._ask() for _ in range(count)]
+
+    def _ask(self) -> tuple[optuna.Trial, Point]:
+        trial = self._study.ask(dict(self._ranges))
+        hps = Log2Hps({**defaults(self._space), **trial.params})
+        return trial, Point(log2_hps=hps, seed=0, phase=self._search.phase)
+
+    def _tell(self, results: Mapping[Hashable, Result]) -> None:
+        state = optuna.trial.TrialState
+        asked, self._asked = self._asked, []
+        for trial, point in asked:
+            # GridSampler stops the study at its last point, which raises outside of `optimize`.
+            with suppress(RuntimeError):
+                result = results[point.id]
+                if point.id in self._told and not self._search.tells_again:
+                    self._study.tell(trial, state=state.FAIL)
+                    continue
+                self._told[point.id] = (result.status, result.objective)
+                if result.status == "pruned":
+                    trial.report(result.curve[-1], result.steps)
+                    self._study.tell(trial, state=state.PRUNED)
+                else:
+                    self._study.tell(trial, result.objective)
+
+
+def _point_id(result: Result) -> Hashable:
+    return hps_key(result.trial.log2_hps), result.trial.seed
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Keep Optuna's log and warnings from the terminal, and leave them as they were."""
+    level = optuna.logging.get_verbosity()
+    optuna.logging.set_verbosity(optuna.logging.ERROR)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        optuna.logging.set_verbosity(level)
 
 
 def _distribution(axis: Axis) -> BaseDistribution:

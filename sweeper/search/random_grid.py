@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-import random
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cache
 from math import prod
 from typing import Annotated
 
@@ -58,20 +58,11 @@ class RandomGrid(Bounded):
 
     def _draws(self, space: Space) -> Iterator[Log2Hps]:
         """All of the search's points, in order; at most those of the grid."""
-        grids, generator = self._grids(space), random.Random(f"sweeper {self.seed}")
-        size, drawn = self._size(space), set[int]()
-        # Drawn anew where it was drawn before: a grid of ten axes is too large for a shuffled list.
-        while len(drawn) < min(self.runs, size):
-            index = generator.randrange(size)
-            if index in drawn:
-                continue
-            drawn.add(index)
-            hps = dict(defaults(space))
-            for name, grid in grids.items():
-                # The index is a number in mixed radix: a digit for each axis.
-                index, digit = divmod(index, len(grid))
-                hps[name] = grid[digit]
-            yield Log2Hps(hps)
+        grids = self._grids(space)
+        sizes = tuple(len(grid) for grid in grids.values())
+        for places in _drawn(self.seed, sizes, min(self.runs, prod(sizes))):
+            values = (grid[place] for grid, place in zip(grids.values(), places, strict=True))
+            yield Log2Hps({**defaults(space), **dict(zip(grids, values, strict=True))})
 
     def propose(self, space: Space, history: History) -> list[Point]:
         """All points without a result: none depends on the result of another."""
@@ -103,3 +94,29 @@ class RandomGrid(Bounded):
             best_loss_curve=expected_best(objectives),
             phase_ends={"random": len(objectives)},
         )
+
+
+LISTED = 10**4
+"""Points of the largest grid that is listed and shuffled; of a larger one points are drawn."""
+
+
+@cache
+def _drawn(seed: int, sizes: tuple[int, ...], count: int) -> tuple[tuple[int, ...], ...]:
+    """`count` cells of a grid of `sizes`, each once, as Optuna's samplers draw them."""
+    from optuna import create_study
+    from optuna.distributions import IntDistribution
+    from optuna.samplers import BaseSampler, GridSampler, RandomSampler
+
+    from sweeper.search.optuna import quiet
+
+    ranges = {str(i): IntDistribution(0, size - 1) for i, size in enumerate(sizes)}
+    seed %= 2**32
+    sampler: BaseSampler = RandomSampler(seed=seed)
+    if prod(sizes) <= LISTED:
+        sampler = GridSampler({str(i): range(size) for i, size in enumerate(sizes)}, seed=seed)
+    cells: dict[tuple[int, ...], None] = {}
+    with quiet():
+        study = create_study(sampler=sampler)
+        while len(cells) < count:  # a cell that was drawn before is drawn anew
+            cells[tuple(study.ask(dict(ranges)).params.values())] = None
+    return tuple(cells)

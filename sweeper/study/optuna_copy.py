@@ -9,6 +9,7 @@ import time
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,6 +18,7 @@ from urllib.parse import unquote, unquote_plus
 from sweeper.errors import BadInput
 from sweeper.files import RECORD_ERRORS
 from sweeper.records import to_json
+from sweeper.search.fresh import FINAL, FINAL_SEED
 from sweeper.trial import Result
 
 if TYPE_CHECKING:
@@ -31,6 +33,9 @@ Bounds = Mapping[str, tuple[float, float]]
 
 RETRY_SECONDS = 60.0
 """Seconds before an Optuna storage that failed is tried again."""
+
+LUCKY = "its loss is not above the search's answer, a mean over fresh seeds: not the best trial"
+"""Why a run that was trained to its end is shown as pruned."""
 
 _QUERY_RE = re.compile(r"(?<=[?&])([^=&]*)=([^&]*)")
 _SECRET_RE = re.compile("pass|pwd|secret|token|odbc_connect", re.IGNORECASE)
@@ -144,6 +149,10 @@ class OptunaCopy:
     added, and a copy that holds anything else is thrown away and written again. That also mends
     what a crash left of it.
 
+    Its best trial is the search's answer, with the mean over its fresh seeds for a value. Runs that
+    are below that were lucky, or are no part of the search: they are shown as pruned, since Optuna
+    takes the least value of all complete trials for the best.
+
     The copy is the journal file `study.journal` in the study's folder, or the study of the
     folder's name in the database at `storage`, where no other study is touched.
     """
@@ -163,6 +172,7 @@ class OptunaCopy:
         self._failure_reported = False
         self._retry_at = 0.0
         self._attributes: dict[str, Any] = {}  # of the study as a whole
+        self._answer: _Answer | None = None
 
     def start(self) -> None:
         """Bring the copy up to date; BadInput when an external storage cannot be used."""
@@ -181,11 +191,18 @@ class OptunaCopy:
             self._try(self._synchronize)
 
     def describe(self, attributes: Mapping[str, Any]) -> None:
-        """Show `attributes` of the study as a whole."""
+        """Show `attributes` of the study as a whole: its answer is `best`, with `loss`."""
         self._attributes = dict(attributes)
         study = self._study
         if study is not None:
-            self._try(lambda: study.describe(self._attributes))
+
+            def show() -> None:
+                study.describe(self._attributes)
+                old, new = self._answer, _answer(self._attributes, self._results)
+                if (old and old.content) != (new and new.content):
+                    self._match(study)
+
+            self._try(show)
         elif time.monotonic() >= self._retry_at:
             self._try(self._synchronize)
 
@@ -222,9 +239,13 @@ class OptunaCopy:
         name, url = self._folder.name, self._url
         study = DatabaseStudy(url, name) if url else JournalStudy(self._journal, name)
         self._study = study
-        # Only of what is missing: to make a trial for Optuna takes longer than to read its result.
-        expected = {_content_of(result): result for result in by_finish_time(self._results)}
-        damaged = False
+        self._match(study)
+        if self._attributes:
+            study.describe(self._attributes)
+
+    def _match(self, study: OptunaStudy) -> None:
+        """Make the open copy hold the results, the answer and nothing else."""
+        damaged, url = False, self._url
         try:
             trials = study.trials()
         except Exception as error:
@@ -237,17 +258,24 @@ class OptunaCopy:
                 "it was made again from the results; none is lost"
             )
         if url and not all("key" in trial.user_attrs for trial in trials):
+            name = self._folder.name
             raise ValueError(f"its study {name} has trials of others; choose another study.name")
+        # An answer that an earlier command concluded still holds.
+        self._attributes = self._attributes or study.attributes()
+        answer = self._answer = _answer(self._attributes, self._results)
+        told = set() if answer is None else {answer.content}
+        # Only of what is missing: to make a trial for Optuna takes longer than to read its result.
+        expected = {_content_of(r, answer): r for r in by_finish_time(self._results)}
         present = {_content(trial) for trial in trials}
         # Fewer contents than trials: one is there twice. Rather written anew than mended piece by
         # piece.
-        if damaged or len(present) < len(trials) or not present <= expected.keys():
+        if damaged or len(present) < len(trials) or not present <= expected.keys() | told:
             study.clear()
             present = set()
         missing = [result for content, result in expected.items() if content not in present]
         study.add(self._to_optuna(missing))
-        if self._attributes:
-            study.describe(self._attributes)
+        if answer is not None and answer.content not in present:
+            study.add([answer.trial(self._range)])
 
     def _to_optuna(self, results: Iterable[Result]) -> list[FrozenTrial]:
         """`results` as Optuna's trials; one that cannot be shown is left out, with a notice."""
@@ -255,7 +283,11 @@ class OptunaCopy:
 
         trials, states = [], optuna.trial.TrialState
         for result in results:
-            state = _state(result)
+            state = _state(result, self._answer)
+            attributes = _attributes(result)
+            if state != _state(result, None):
+                attributes["shown_as_pruned"] = LUCKY
+            stopped = state == "PRUNED" and math.isfinite(result.objective)
             params = dict(result.trial.hps)
             try:
                 trial = optuna.trial.create_trial(
@@ -263,7 +295,8 @@ class OptunaCopy:
                     value=None if state == "FAIL" else result.objective,
                     params=params,
                     distributions={name: self._range(name, v) for name, v in params.items()},
-                    user_attrs=_attributes(result),
+                    user_attrs=attributes,
+                    intermediate_values={result.steps: result.objective} if stopped else None,
                 )
                 trial.datetime_complete = datetime.fromtimestamp(result.finished_at)
                 trial.datetime_start = trial.datetime_complete - timedelta(seconds=result.seconds)
@@ -306,16 +339,17 @@ def _attributes(result: Result) -> dict[str, Any]:
     return attributes | ({"error": result.error[:2000]} if result.error else {})
 
 
-def _state(result: Result) -> str:
-    """The name of Optuna's state of a result."""
+def _state(result: Result, answer: _Answer | None) -> str:
+    """The name of Optuna's state of a result, beside the answer."""
     if result.status == "failed" or math.isnan(result.objective):
         return "FAIL"
-    return "PRUNED" if result.status == "pruned" else "COMPLETE"
+    lucky = answer is not None and answer.is_above(result)
+    return "PRUNED" if result.status == "pruned" or lucky else "COMPLETE"
 
 
-def _content_of(result: Result) -> str:
+def _content_of(result: Result, answer: _Answer | None) -> str:
     """The content of Optuna's trial of a result."""
-    values = None if (state := _state(result)) == "FAIL" else [result.objective]
+    values = None if (state := _state(result, answer)) == "FAIL" else [result.objective]
     attributes = [result.key, result.status, to_json(result.finished_at)]
     return json.dumps([state, values, *attributes])
 
@@ -324,6 +358,82 @@ def _content(trial: FrozenTrial) -> str:
     """What tells whether a trial shows a result; as text, for what others wrote has any type."""
     attributes = [trial.user_attrs.get(name) for name in ("key", "status", "finished_at")]
     return json.dumps([trial.state.name, trial.values, *attributes])
+
+
+@dataclass(frozen=True)
+class _Answer:
+    """What a search concluded, as a trial: its loss, and the runs that the loss is of."""
+
+    loss: float
+    runs: tuple[Result, ...]
+    attributes: Mapping[str, Any]
+
+    def is_above(self, result: Result) -> bool:
+        """Whether Optuna would take a run for better than the answer, or for as good."""
+        return result.objective <= self.loss
+
+    @property
+    def _attributes(self) -> dict[str, Any]:
+        trial = self.runs[0].trial
+        shown: dict[str, Any] = {
+            "key": f"answer {trial.key}",
+            "status": "answer",
+            "phase": "answer",
+        }
+        shown |= {"finished_at": to_json(max(run.finished_at for run in self.runs))}
+        shown |= {"width": trial.width, "depth": trial.depth, "seeds": [*self._seeds]}
+        shown |= {"choices": dict(trial.choices)} if trial.choices else {}
+        return shown | {name: self.attributes.get(name) for name in ("loss_error", "loss_of")}
+
+    @property
+    def _seeds(self) -> list[int]:
+        return [run.trial.seed for run in self.runs]
+
+    @property
+    def content(self) -> str:
+        """As `_content` of its trial."""
+        shown = [self._attributes[name] for name in ("key", "status", "finished_at")]
+        return json.dumps(["COMPLETE", [self.loss], *shown])
+
+    def trial(self, range_of: Callable[[str, float], BaseDistribution]) -> FrozenTrial:
+        """As Optuna has it; the losses of its seeds are its intermediate values."""
+        import optuna
+
+        hps = dict(self.runs[0].trial.hps)
+        losses = {i: r.objective for i, r in enumerate(self.runs) if not math.isnan(r.objective)}
+        trial = optuna.trial.create_trial(
+            value=self.loss,
+            params=hps,
+            distributions={name: range_of(name, value) for name, value in hps.items()},
+            user_attrs=self._attributes,
+            intermediate_values=losses,
+        )
+        times = [run.finished_at for run in self.runs]
+        trial.datetime_complete = datetime.fromtimestamp(max(times))
+        begun = min(run.finished_at - run.seconds for run in self.runs)
+        trial.datetime_start = datetime.fromtimestamp(begun)
+        return trial
+
+
+def _answer(attributes: Mapping[str, Any], results: Mapping[str, Result]) -> _Answer | None:
+    """The answer that `attributes` of a study tell of; None where they tell of none."""
+    best, loss = attributes.get("best"), attributes.get("loss")
+    if not isinstance(best, Mapping) or not isinstance(loss, int | float):
+        return None
+    runs = [result for result in by_finish_time(results) if _alike(result.trial.values, best)]
+    fresh = [run for run in runs if run.trial.phase == FINAL and run.trial.seed >= FINAL_SEED]
+    runs = fresh or [run for run in runs if run.objective == loss] or runs
+    return _Answer(float(loss), tuple(runs), attributes) if runs else None
+
+
+def _alike(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
+    """Whether two points are one."""
+    return one.keys() == other.keys() and all(
+        math.isclose(value, other[name], rel_tol=1e-9)
+        if isinstance(value, float) and isinstance(other[name], float)
+        else value == other[name]
+        for name, value in one.items()
+    )
 
 
 def _cause(error: BaseException) -> BaseException:

@@ -16,6 +16,7 @@ from typing import Any
 
 from sweeper.config.settings import Experiment
 from sweeper.laws.law import AppliedLaw, Factors, NoLaw, OutsideLaw, Scale, ask, decay_notes
+from sweeper.search.replay import SearchReplay
 from sweeper.search.strategy import History, Point
 from sweeper.trial import Log2Hps, Result, Space, Trial, plain
 from sweeper.verdict.ladder import LadderSize, Size, SizeCurve
@@ -147,55 +148,16 @@ Lookup = Callable[[str], Result | None]
 Missing = list[Trial]
 
 
-class Replay:
-    """A search replayed against the results so far, which goes on from where it stopped.
+class Replay(SearchReplay[Trial]):
+    """A search of an experiment replayed against its study.
 
-    Only results that the strategy asked for enter its history, in the order in which it asked. A
-    study also holds trials of earlier settings and of ladders, and jobs finish in any order: with
-    these a resumed or repeated search would see another history and take another way.
-
-    A result must not disappear between two calls: the strategy is not asked again about it.
+    A study also holds trials of earlier settings and of ladders: these are not asked for.
     """
 
     def __init__(self, experiment: Experiment, lookup: Lookup) -> None:
         """Start with an empty history; `lookup` finds results by key."""
+        super().__init__(separable=getattr(experiment.settings.search, "separable", False))
         self._experiment, self._lookup = experiment, lookup
-        self._complete = History()
-        self._batch: list[Trial] = []
-        self._asked: set[str] = set()
-
-    def missing(self) -> Missing:
-        """What the strategy lacks to go on; empty when it has nothing more to propose."""
-        # A batch enters the history whole, in the order of its proposal: results of a batch that
-        # is half done depend on which job was faster.
-        while not (missing := [trial for trial in self._batch if self._lookup(trial.key) is None]):
-            for result in self._results_of(self._batch):
-                self._complete.add(result)
-            self._batch = self._proposed(self._complete)
-            if not self._batch:
-                return []
-        # Lines that are ahead of others need not wait for them, once all that these lack is in
-        # jobs. Not before: after a kill the rest of a batch would be trained with what comes next.
-        keys = {trial.key for trial in missing}
-        if keys <= self._asked and getattr(self._experiment.settings.search, "separable", False):
-            missing += self._ahead()
-        self._asked |= keys
-        return list({trial.key: trial for trial in missing}.values())
-
-    def _ahead(self) -> Missing:
-        """What a separable strategy lacks beyond its last batch, which is not complete yet.
-
-        It is asked with the results of the batch so far, and again as long as all of what it
-        proposes has some: a line that is three rounds ahead is found in three turns.
-        """
-        history = self.history()
-        while True:
-            trials = self._proposed(history)
-            results = self._results_of(trials)
-            if not results:
-                return trials
-            for result in results:
-                history.add(result)
 
     def _proposed(self, history: History) -> list[Trial]:
         settings = self._experiment.settings
@@ -204,28 +166,16 @@ class Replay:
             for point in settings.search.propose(settings.space, history)
         ]
 
-    def history(self) -> History:
-        """All results that the strategy asked for, in the order in which it asked."""
-        return History([*self._complete.results, *self._results_of(self._batch)])
+    def _key(self, asked: Trial) -> str:
+        return asked.key
 
-    def _results_of(self, trials: Iterable[Trial]) -> list[Result]:
-        """Results of the trials that have one.
+    def _result(self, asked: Trial) -> Result | None:
+        return self._lookup(asked.key)
 
-        A key knows no phase, and the result may have been recorded for another one: here each has
-        the phase of the trial that asks for it now.
-        """
-        pairs = ((trial, self._lookup(trial.key)) for trial in trials)
-        space = self._experiment.settings.space
-        return [
-            replace(result, trial=_as_point(trial, space))
-            for trial, result in pairs
-            if result is not None
-        ]
-
-    def result_counts(self) -> tuple[int, int]:
-        """How many results there are: of complete batches, and in all."""
-        complete = len(self._complete.results)
-        return complete, complete + len(self._results_of(self._batch))
+    def _seen(self, asked: Trial, result: Result) -> Result:
+        # A key knows no phase, and the result may have been recorded for another one: here it has
+        # the phase of the trial that asks for it now.
+        return replace(result, trial=_as_point(asked, self._experiment.settings.space))
 
 
 def _as_point(trial: Trial, space: Space) -> Trial:

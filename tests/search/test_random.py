@@ -56,9 +56,16 @@ def test_the_draw_never_changes_between_versions() -> None:
     space = {name: Axis(low=-3, high=3) for name in ("alpha", "eta", "beta")}
     points = RandomGrid(runs=3).propose(space, History())
     assert [list(point.log2_hps.values()) for point in points] == [
-        [-2, 0, -3],
-        [2, 3, 0],
-        [2, -1, -1],
+        [3, -2, -2],
+        [2, 2, -2],
+        [1, -1, 3],
+    ]
+    large = {name: Axis(low=-3, high=3) for name in "abcde"}  # more than is listed
+    points = RandomGrid(runs=3).propose(large, History())
+    assert [list(point.log2_hps.values()) for point in points] == [
+        [0, 2, 1, 0, -1],
+        [1, 0, 3, 3, -1],
+        [2, 0, 0, 3, -3],
     ]
 
 

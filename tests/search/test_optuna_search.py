@@ -1,0 +1,162 @@
+"""Samplers of Optuna's as strategies: asked in batches, and the same again when resumed."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import numpy as np
+import pytest
+
+from sweeper import registry
+from sweeper.config.compose import compose_tree
+from sweeper.errors import ConfigError
+from sweeper.search import optuna as module
+from sweeper.search.optuna import TPE, OptunaSearch
+from sweeper.search.strategy import History, Strategy
+from sweeper.trial import Axis, Space
+from tests.search.fakes import basin, cliff, resume, run_search
+
+SPACE: Space = {
+    "eta": Axis(low=-12, high=-5, default=-8),
+    "alpha": Axis(low=-3, high=3),
+    "beta": Axis(low=-2, high=2),
+}
+LISTS: Space = {"eta": SPACE["eta"], "kind": Axis(low=0, high=2, choices=("a", "b", "c"))}
+SAMPLERS: dict[str, dict[str, Any]] = {
+    "CmaEsSampler": {"popsize": 6},
+    "NSGAIISampler": {"population_size": 6},
+    "QMCSampler": {},
+    "RandomSampler": {},
+    "TPESampler": {"multivariate": True, "group": True},
+    "GridSampler": {},
+}
+
+
+def search(name: str, **settings: Any) -> OptunaSearch:
+    sampler = {"_target_": f"optuna.samplers.{name}", **SAMPLERS.get(name, {})}
+    return OptunaSearch(sampler=sampler, **{"runs": 24, "batch": 6, **settings})
+
+
+def ran(history: History) -> list[dict[str, float]]:
+    return [dict(result.trial.log2_hps) for result in history.results]
+
+
+@pytest.mark.parametrize("space", [SPACE, LISTS], ids=["ranges", "choices"])
+@pytest.mark.parametrize("name", SAMPLERS)
+def test_any_part_of_the_results_resumes_to_the_same_search(name: str, space: Space) -> None:
+    """Samplers keep a state, such as the covariance of CMA-ES: it is asked and told again."""
+    loss = cliff(basin(space, spread=0.02), -6.5)
+    whole = run_search(search(name), space, loss)
+    assert len(whole.results) > 10
+    for kept in (1, 9, len(whole.results)):
+        known = {result.key: result for result in whole.results[:kept]}
+        resumed, _ = resume(search(name), space, loss, known)
+        assert ran(resumed) == ran(whole)
+    again = search(name)
+    for kept in (18, 6, 12):  # as nobody asks: back and forth
+        history = History(whole.results[:kept])
+        assert again.propose(space, history) == search(name).propose(space, history)
+
+
+def test_cma_es_learns_from_its_batches() -> None:
+    loss = basin(SPACE)
+    found = run_search(search("CmaEsSampler", runs=90), SPACE, loss)
+    losses = [result.objective for result in found.results]
+    assert sum(losses[-12:]) / 12 < 3.1 < sum(losses[:12]) / 12
+
+
+def test_what_is_asked_for_twice_is_run_once() -> None:
+    space = {"kind": LISTS["kind"], "eta": Axis(low=1, high=1)}
+    for name in ("RandomSampler", "TPESampler", "GridSampler"):
+        history = run_search(search(name), space, basin(space))
+        assert 0 < len(history.results) == len({str(each) for each in ran(history)}) <= 3
+
+
+def test_a_grid_is_taken_whole() -> None:
+    history = run_search(search("GridSampler", runs=10**4), LISTS, basin(LISTS))
+    assert len(history.results) == 8 * 3
+
+
+def test_another_seed_asks_for_other_points() -> None:
+    first, second = (search("RandomSampler", seed=n).propose(SPACE, History()) for n in (0, 1))
+    assert first != second
+
+
+def test_no_random_state_is_left_behind() -> None:
+    before, state = random.getstate(), np.random.get_state()[1].tolist()  # type: ignore[index,union-attr]
+    for name in SAMPLERS:
+        search(name).propose(SPACE, History())
+    assert random.getstate() == before
+    assert np.random.get_state()[1].tolist() == state  # type: ignore[index,union-attr]
+
+
+def test_tpe_asks_for_the_points_that_it_always_asked_for() -> None:
+    """Others would train every such search again."""
+    points = ran(run_search(TPE(runs=14, batch=12, seed=3), SPACE, basin(SPACE)))
+    assert list(points[0].values()) == pytest.approx([-7.0863263, -9.589339e-05, -0.5447594])
+    assert list(points[13].values()) == pytest.approx([-8.3331963, 2.3097461, -1.7113293])
+
+
+@pytest.mark.parametrize(
+    ("sampler", "key"),
+    [
+        ({"_target_": "os.system"}, "sampler._target_"),
+        ({"_target_": "optuna.samplers.NoSuchSampler"}, "sampler._target_"),
+        ({"_target_": "json.JSONDecoder"}, "sampler._target_"),
+        ({}, "sampler._target_"),
+        ({"_target_": "optuna.samplers.CmaEsSampler", "seed": 3}, "sampler.seed"),
+        ({"_target_": "optuna.samplers.CmaEsSampler", "popsiz": 3}, "sampler.popsiz"),
+        ({"_target_": "optuna.samplers.BaseSampler"}, "sampler._target_"),
+        ({"_target_": "optuna.samplers.BruteForceSampler"}, "sampler._target_"),
+        ({"_target_": "optuna.samplers.NSGAIISampler", "population_size": 1}, "sampler._target_"),
+    ],
+)
+def test_what_is_no_sampler_is_refused_by_its_key(sampler: dict[str, Any], key: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        OptunaSearch(sampler=sampler).plan(SPACE)
+    assert caught.value.key == key
+
+
+@pytest.mark.parametrize("package", ["cmaes", "torch", "scipy"])
+def test_a_package_that_is_missing_is_named(package: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "find_spec", lambda name: None if name == package else object())
+    name = {"cmaes": "CmaEsSampler", "torch": "GPSampler", "scipy": "QMCSampler"}[package]
+    with pytest.raises(ConfigError) as caught:
+        search(name).plan(SPACE)
+    assert caught.value.key == "sampler._target_" and package in caught.value.allowed
+
+
+def test_optunas_own_samplers_need_no_trust_and_other_code_does() -> None:
+    own = "optuna.samplers.CmaEsSampler"
+    with registry.only_named():
+        assert registry.is_shipped(own)
+        search("CmaEsSampler").plan(SPACE)
+        for target in ("optuna.samplers.nsgaii.SBXCrossover", "mine.MySampler", f"{own}.x"):
+            assert not registry.is_shipped(target)
+            with pytest.raises(ConfigError) as caught:
+                OptunaSearch(sampler={"_target_": target}).plan(SPACE)
+            assert (caught.value.key, caught.value.value) == ("sampler._target_", target)
+
+
+def test_arguments_of_a_sampler_are_given_on_the_command_line() -> None:
+    tree = compose_tree(
+        [
+            "search=optuna",
+            "search.sampler._target_=optuna.samplers.CmaEsSampler",
+            "search.sampler.popsize=12",
+        ]
+    )
+    assert tree["search"]["sampler"] == {
+        "_target_": "optuna.samplers.CmaEsSampler",
+        "popsize": 12,
+    }
+    strategy: Strategy = registry.build_plugin(tree["search"], protocol=Strategy)
+    assert strategy.plan(SPACE)[0].trials == 100
+
+
+def test_samplers_may_hold_samplers() -> None:
+    inner = {"_target_": "optuna.samplers.RandomSampler", "seed": 5}
+    sampler = {"_target_": "optuna.samplers.CmaEsSampler", "independent_sampler": inner}
+    points = OptunaSearch(sampler=sampler).propose(LISTS, History())
+    assert len(points) == 10
