@@ -35,6 +35,7 @@ from sweeper.search.line import LearningRateLine, LineRule
 from sweeper.search.random_grid import RandomGrid as RandomGridStrategy
 from sweeper.search.strategy import History, Strategy
 from sweeper.trial import Axis, Log2Hps, Space, defaults
+from tests.scripts import load_script
 from tests.search.fakes import Objective, basin, cliff, run_search
 
 SPACE: Space = {
@@ -496,6 +497,13 @@ def test_a_sampler_can_be_pickled_in_the_middle() -> None:
     study.sampler = sampler
     study.optimize(plain(sampler, loss, SPACE, ran))
     assert ran == searched(ours(IndependentSearch(runs=18), SPACE, loss)[1])
+
+
+def test_the_example(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr("sys.argv", ["search.py", "--runs", "9"])
+    load_script("examples/optuna/search.py").main()
+    printed = capsys.readouterr().out
+    assert "mean of 3 fresh seeds" in printed and "activation = " in printed
 
 
 def test_spaces_as_they_are_written() -> None:

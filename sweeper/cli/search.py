@@ -218,7 +218,7 @@ def run_search(experiment: Experiment, study: Study, output: Output, *, wait: bo
 
 
 def _shown_by_optuna(conclusion: Conclusion, settings: Settings) -> dict[str, Any]:
-    """What Optuna's copy shows of the whole study: its own best value is the luckiest trial's."""
+    """What Optuna's copy shows of the whole study, and makes its best trial of."""
     return {
         "best": in_use(settings.space, conclusion.best_log2),
         "loss": to_json(conclusion.objective),

@@ -429,28 +429,28 @@ class _Session:
         self._ranges = {name: _distribution(space[name]) for name in names}
         with quiet():
             self._study = optuna.create_study(sampler=search.made(space, 0))
-        self._asked: list[tuple[optuna.Trial, Point]] = []
+        self._batches: list[list[Point]] = []
+        self._asked: list[tuple[optuna.Trial, Point]] = []  # of the last batch, not told yet
         self._told: dict[Hashable, tuple[str, float]] = {}
         self._exhausted = False
 
     def goes_on(self, space: Space, history: History) -> bool:
-        """Whether `history` holds, as they were told, all results that the sampler knows."""
-        results = {
-            _point_id(result): (result.status, result.objective) for result in history.results
-        }
-        return space == self._space and all(results.get(k) == v for k, v in self._told.items())
+        """Whether nothing in `history` is otherwise than it was told."""
+        return space == self._space and all(
+            self._told.get(_point_id(result), told) == told
+            for result in history.results
+            for told in [(result.status, result.objective)]
+        )
 
     def missing(self, history: History) -> list[Point]:
         """What the sampler asks for and `history` lacks; empty at the end."""
         results = {_point_id(result): result for result in history.results}
         target = self._search.sampler.get(TARGET)
         with user_code(f"sampler.{TARGET}", target, "a sampler for this space"), quiet():
-            while True:
-                # Axes of a single value leave few points to ask: each is trained once.
-                points = {point.id: point for _, point in self._asked if point.id not in self._told}
-                if missing := [point for point in points.values() if point.id not in results]:
+            for batch in self._batches:  # a search that starts again is asked again
+                if missing := [point for point in batch if point.id not in results]:
                     return missing
-                self._exhausted |= bool(self._asked and not points)
+            while True:
                 self._tell(results)
                 done = len(self._told)
                 if done >= self._search.runs or self._exhausted:
@@ -459,6 +459,12 @@ class _Session:
                     self._study.sampler = sampler
                 count = min(self._search.batch, self._search.runs - done)
                 self._asked = [self._ask() for _ in range(count)]
+                # Axes of a single value leave few points to ask: each is trained once.
+                points = {point.id: point for _, point in self._asked if point.id not in self._told}
+                self._exhausted = not points
+                self._batches.append(list(points.values()))
+                if missing := [point for point in points.values() if point.id not in results]:
+                    return missing
 
     def _ask(self) -> tuple[optuna.Trial, Point]:
         trial = self._study.ask(dict(self._ranges))

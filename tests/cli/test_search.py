@@ -155,7 +155,9 @@ class TestFreshSeeds:
         plan = sweeper("transfer", "--study", "a", "--to-width", "32", "--json").document["plan"]
         record = json.loads((workplace / "runs/a/search.json").read_text())
         storage = JournalStorage(JournalFileBackend("runs/a/study.journal"))
-        shown = optuna.load_study(study_name="a", storage=storage).user_attrs
+        copy = optuna.load_study(study_name="a", storage=storage)
+        shown, best = copy.user_attrs, copy.best_trial
+        assert (best.value, best.params) == (loss, pytest.approx(record["best"]))
         for told in (plan["source"], record):
             assert (told["objective"], told["error"]) == (loss, pytest.approx(error))
             assert told["fresh_seeds"] == 2
