@@ -45,6 +45,7 @@ from sweeper.search.independent import IndependentSearch
 from sweeper.search.line import LearningRateLine
 from sweeper.search.random_grid import RandomGrid as RandomGridStrategy
 from sweeper.search.replay import SearchReplay
+from sweeper.search.settled import Settled
 from sweeper.search.strategy import FRESH_SEEDS, Conclusion, History, Point, Strategy
 from sweeper.trial import (
     Axis,
@@ -73,7 +74,7 @@ AxisLike = Axis | BaseDistribution | Mapping[str, Any] | tuple[float, ...] | Seq
 
 SEED = "seed"
 """The parameter or attribute of a trial that is its run's seed."""
-SEEDS_APART = 2**20
+SEEDS_APART = 2**21
 """Seeds of a run lie below it: those of another `seed` of the sampler begin at its multiple."""
 MOST_SEED = 2**31 // SEEDS_APART - 1
 LEAST_PATIENCE = 10.0
@@ -136,7 +137,7 @@ class StrategySampler(optuna.samplers.BaseSampler):
             of Optuna's is taken where it is logarithmic or categorical. Ranges are searched in
             log2.
         seed: Of the search: what is drawn, and from where the seeds of runs are counted, from 0 to
-            2047. With 0 both are those of `sweeper search`.
+            1023. With 0 both are those of `sweeper search`.
         learning_rate: Its name in `space`, where strategies begin.
         fresh_seeds: Last runs of the best configuration, which give the answer's value.
         patience: Seconds after which a running trial of another process is taken for dead, and its
@@ -164,6 +165,8 @@ class StrategySampler(optuna.samplers.BaseSampler):
         self._space = {self._ours(name): axis for name, axis in read_space(space).items()}
         self._first_seed = seed * SEEDS_APART
         self._patience = patience
+        if getattr(strategy, "until", "planned") == "settled":
+            strategy = Settled(strategy=strategy)
         self._strategy = FreshSeeds(strategy=strategy, seeds=fresh_seeds)
         self._strategy.plan(self._space)  # raises for a space that the strategy cannot search
         self._lock = threading.RLock()

@@ -213,8 +213,8 @@ def _for_hydra(text: str) -> str:
     """
     text = literal_metric(re.sub(r"^study=(?!\{)", "study.name=", text))
     of_model = rf"model\.({'|'.join(RULE_KEYS)}|dropout|attention_dropout)="
-    mappings = r"(parameterization\.(groups|constants)|data\.augment|launcher\.submitit)[=.]|search\.sampler\."
-    return re.sub(rf"^(?={of_model}|{mappings})", "++", text)
+    mappings = r"(parameterization\.(groups|constants)|data\.augment|launcher\.submitit)[=.]"
+    return re.sub(rf"^(?={of_model}|{mappings}|search\.sampler\.)", "++", text)
 
 
 def parse_overrides(overrides: Sequence[str], typed: Sequence[str] = ()) -> list[Override]:
