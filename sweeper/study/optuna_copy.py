@@ -299,7 +299,8 @@ class OptunaCopy:
                     intermediate_values={result.steps: result.objective} if stopped else None,
                 )
                 trial.datetime_complete = datetime.fromtimestamp(result.finished_at)
-                trial.datetime_start = trial.datetime_complete - timedelta(seconds=result.seconds)
+                seconds = result.seconds if math.isfinite(result.seconds) else 0.0
+                trial.datetime_start = trial.datetime_complete - timedelta(seconds=seconds)
             except (*RECORD_ERRORS, OSError) as error:
                 self._notices.append(f"Optuna cannot show the trial {result.key}: {error}")
             else:
