@@ -539,7 +539,8 @@ def predict(
         typer.Option(
             "--from",
             metavar="FILE",
-            help="A table of runs, one a row: CSV, TSV, JSON, Parquet, Excel; else a study's runs.",
+            help="A table of runs, one a row: CSV, TSV, JSON, Parquet, Excel; - is CSV from a "
+            "pipe. Without it a study's runs.",
         ),
     ] = None,
     study: Study = None,
@@ -624,6 +625,8 @@ def predict(
             if value:
                 of = "a study" if source else "--from a table"
                 raise ConfigError(flag, value, f"given with the runs of {of} alone")
+        if out is not None and out.exists() and not out.is_dir():
+            raise ConfigError("--out", str(out), "a folder, or nothing yet")
         if source is not None:
             return predict_table(source, columns, where, question, output_of(json), out, place)
         from sweeper.cli.studies import find_study, tree_of

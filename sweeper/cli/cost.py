@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import shlex
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from sweeper.cli.next import Invocation, NextCommand
@@ -180,7 +180,8 @@ def show_ladder_cost(
         size: replay_ladder(experiment, best, [size], finished(study)) for size in names
     }
     # Of all sizes together: a run branches off one of another number of steps.
-    branches = _shared(settings, [trial for *_, runs in lacking_runs.values() for trial in runs])
+    every = [trial for *_, lacking in lacking_runs.values() for trial in lacking]
+    branches = shared_steps(settings, every)
     for size, name in names.items():
         (curve,), _, missing = lacking_runs[size]
         lacking = (trial.log2_hps[rule.hyperparameter] for trial in missing)
@@ -213,14 +214,7 @@ def show_ladder_cost(
         f"{rule.step:g} apart, {where}, {rule.seeds} seed{'s' * (rule.seeds != 1)} each; a curve "
         f"whose lowest point is at its end grows there by up to {rule.extend}. Time: {time}."
     )
-    saved = {"runs": len(branches), "steps": sum(branches.values())}
-    if branches:
-        every = [trial for *_, missing in lacking_runs.values() for trial in missing]
-        total = sum(trial.spec.train.steps for trial in every)
-        facts += (
-            f" {saved['runs']} runs branch off longer ones where they begin to decay: "
-            f"{saved['steps'] / total:.0%} of all {total:,} steps are saved, and not counted here."
-        )
+    facts += branches_text(every, branches)
     flops = sum(cost.flops for _, cost in costs)
     share = flops / flops_of(experiment.spec(target)) if runs else math.nan
     if math.isfinite(share):
@@ -234,7 +228,7 @@ def show_ladder_cost(
         "study": settings.name,
         "share_of_target": share,
         **({"settle": begins} if begins else {}),
-        "branches": saved,
+        "branches": {"runs": len(branches), "steps": sum(branches.values())},
         "hyperparameter": rule.hyperparameter,
         "seeds": rule.seeds,
         "sizes": records,
@@ -264,10 +258,22 @@ def _settled_cost(experiment: Experiment, settle: Settle) -> dict[str, Any]:
     return {"sentence": f"{sentence}.", "runs": runs, "most": most}
 
 
-def _shared(settings: Settings, missing: Sequence[Trial]) -> dict[str, int]:
+def shared_steps(settings: Settings, missing: Sequence[Trial]) -> dict[str, int]:
     """Steps by a trial's key that it takes from a longer one's run: none of a user's command."""
     if settings.raw["runner"].get("command"):
         return {}
     from sweeper.engine.branches import shared
 
     return shared(missing)
+
+
+def branches_text(missing: Sequence[Trial], branches: Mapping[str, int]) -> str:
+    """What branches save of the runs that are missing, to append; "" where there are none."""
+    if not branches:
+        return ""
+    total = sum(trial.spec.train.steps for trial in missing)
+    return (
+        f" {len(branches)} runs branch off longer ones where they begin to decay: "
+        f"{sum(branches.values()) / total:.0%} of all {total:,} steps are saved, and not counted "
+        "here."
+    )

@@ -20,11 +20,11 @@ from sweeper.cli.output import DONE, Output
 from sweeper.errors import BadInput
 from sweeper.existing.source import Source
 from sweeper.prediction.prediction import Prediction, Question, SizeChoice, predict_runs
-from sweeper.prediction.runs import ROLES, Design, Rungs, Runs, runs_of
+from sweeper.prediction.runs import ROLES, Design, Rungs, Runs, odd_ratio, runs_of
 from sweeper.schedule import name_of
 
 if TYPE_CHECKING:
-    from sweeper.cli.next import Invocation
+    from sweeper.cli.next import Invocation, NextCommand
     from sweeper.config.compose import Tree
     from sweeper.config.settings import Experiment
     from sweeper.study.study import Study
@@ -42,21 +42,31 @@ def predict_table(
     root: Path,
 ) -> int:
     """Fit the law of a table's runs, show and write the prediction. Trains nothing."""
-    source = Source.read(path, where)
+    source = _piped(where) if str(path) == "-" else Source.read(path, where)
     named = source.columns(columns, ROLES)
     runs = runs_of(source, named)
     read = ", ".join(f"{role} is {column!r}" for role, column in named.items())
-    output.tell(f"{len(runs)} runs of {path}: {read}")
+    output.tell(f"{len(runs)} runs of {source.name}: {read}")
     prediction = predict_runs(
         runs,
         question,
-        source=str(path),
+        source=source.name,
         sha256=source.sha256,
         where=where,
         columns=named,
+        notes=odd_ratio(runs),
         command=_command(),
     )
-    return _report(prediction, runs, out or root / "predictions" / path.stem, output)
+    name = "stdin" if str(path) == "-" else path.stem
+    return _report(prediction, runs, out or root / "predictions" / name, output)
+
+
+def _piped(where: str) -> Source:
+    """The table that comes by a pipe, as CSV."""
+    with tempfile.TemporaryDirectory() as temporary:
+        path = Path(temporary) / "stdin.csv"
+        path.write_bytes(sys.stdin.buffer.read())
+        return replace(Source.read(path, where), name="stdin")
 
 
 # The runs of a study.
@@ -120,7 +130,12 @@ def _predict_runs(
     output: Output,
     out: Path | None,
 ) -> int:
-    trained, left_out = final_runs(study)
+    from sweeper.report.page import write_report
+
+    trained, others, of_another_setup = final_runs(study)
+    left_out = {why: len(results) for why, results in others.items()}
+    if of_another_setup:
+        left_out["of another setup"] = of_another_setup
     runs = _as_runs(trained, scales)
     asked, name = question, "law"
     base = scales.base
@@ -155,7 +170,13 @@ def _predict_runs(
         )
     for why, count in left_out.items():
         output.tell(f"Left out: {count} runs, {why}")
-    return _report(prediction, runs, out or study.folder / "transfer" / name, output)
+    shown = [r for of_reason in others.values() for r in of_reason if _ended(r)]
+    folder = out or study.folder / "transfer" / name
+    drawn = _as_runs(shown, scales) if shown else None
+    code = _report(prediction, runs, folder, output, left_out=drawn)
+    if folder.resolve().is_relative_to(study.folder.resolve()):
+        write_report(study.folder)  # its page links the prediction's
+    return code
 
 
 def predict_ladder(
@@ -167,7 +188,8 @@ def predict_ladder(
     *,
     dry_run: bool,
 ) -> int:
-    """Train what a law needs and the study lacks, widths x steps at the planned eta; predict."""
+    """Train what a law needs and the study lacks, sizes x steps at the planned eta; predict."""
+    from sweeper.cli.next import NextCommand
     from sweeper.cli.output import failures
     from sweeper.cli.shared import check_target, open_experiment, progress, resolve_study
     from sweeper.cli.transfer import check_storage_password, planned_optimum
@@ -183,9 +205,19 @@ def predict_ladder(
         experiment = open_experiment(settings, Path(temporary) if dry_run else None)
         study = Study.read(settings.folder)
         trials = _rungs(experiment, planned_optimum(experiment, study, output))
-        missing = [t for t in trials if (r := study.get(t.key)) is None or r.status == "failed"]
         if dry_run:
-            return _show_rungs(experiment, trials, missing, output)
+            again = NextCommand.of(
+                "transfer",
+                *("--to-width", str(width)),
+                *(["--to-depth", str(depth)] if depth != settings.base.depth else []),
+                *([f"--to-tokens={question.tokens:.0f}"] if question.tokens else []),
+                *("--predict", *invocation.overrides),
+                study=settings.name,
+                root=settings.root,
+                config_dir=invocation.config_dir,
+                why="to train them",
+            )
+            return _show_rungs(experiment, study, trials, again, output)
     check_storage_password(settings)
     with StudyLock(settings.folder), Study.open(settings.folder, settings.storage) as opened:
         with progress(settings, output, "predict", len(trials), known=opened.results()) as monitor:
@@ -195,7 +227,7 @@ def predict_ladder(
 
 
 def _rungs(experiment: Experiment, best: Log2Hps) -> list[Trial]:
-    """Every width of the ladder at every number of steps, at what is planned there.
+    """Every size of the ladders over width and depth at every number of steps, as planned there.
 
     Without `transfer.steps` an eighth, a quarter and a half of the base's beside its own.
     """
@@ -205,57 +237,98 @@ def _rungs(experiment: Experiment, best: Log2Hps) -> list[Trial]:
     settings = experiment.settings
     rule, base = settings.transfer, settings.ladder_base
     shorter = rule.steps or [max(1, base.steps // part) for part in (8, 4, 2)]
+    models = {(base.width, base.depth)}
+    models |= {(width, base.depth) for width in rule.widths}
+    models |= {(base.width, depth) for depth in rule.depths}
     return [
         experiment.trial(size, planned_log2(experiment, size, best), seed, LADDER_PHASE)
-        for width in sorted({*rule.widths, base.width})
+        for width, depth in sorted(models)
         for steps in sorted({*shorter, base.steps})
-        for size in [replace(base, width=width, steps=steps)]
+        for size in [replace(base, width=width, depth=depth, steps=steps)]
         for seed in range(rule.seeds)
     ]
 
 
 def _show_rungs(
-    experiment: Experiment, trials: Sequence[Trial], missing: Sequence[Trial], output: Output
+    experiment: Experiment,
+    study: Study,
+    trials: Sequence[Trial],
+    again: NextCommand,
+    output: Output,
 ) -> int:
+    """Say what of the ladders is missing, and what that costs: `--dry-run`."""
+    from sweeper.cli.cost import branches_text, run_time, shared_steps
+    from sweeper.engine.branches import trunk_key
     from sweeper.report import console as show
     from sweeper.report.cost import Cost, flops_of
+    from sweeper.verdict.ladder import LadderSize
 
+    settings = experiment.settings
+    missing = [t for t in trials if (r := study.get(t.key)) is None or r.status == "failed"]
+    branches = shared_steps(settings, missing)
+    depths = len({trial.spec.depth for trial in trials}) > 1
     rows = []
-    for width in dict.fromkeys(trial.spec.width for trial in trials):
-        of_width = [trial for trial in missing if trial.spec.width == width]
-        flops = sum(flops_of(trial.spec) for trial in of_width)
-        cost = Cost(trials=len(of_width), flops=flops, seconds=math.nan)
-        rows.append((f"width {width}", cost))
-    steps = ", ".join(str(n) for n in dict.fromkeys(t.spec.train.steps for t in trials))
-    facts = f"Each width at {steps} steps and the planned eta, one run a seed."
+    for width, depth in dict.fromkeys((trial.spec.width, trial.spec.depth) for trial in trials):
+        lacking = [t for t in missing if (t.spec.width, t.spec.depth) == (width, depth)]
+        cost = Cost(trials=len(lacking), flops=0.0, seconds=0.0)
+        if lacking:
+            # A step of the longest is timed: of one model steps take equally long.
+            longest = max((trial.spec for trial in lacking), key=lambda spec: spec.train.steps)
+            size = LadderSize(
+                width=width,
+                depth=depth,
+                batch_size=longest.train.batch_size,
+                steps=longest.train.steps,
+            )
+            # What a run takes from a longer one is trained there.
+            steps = sum(trial.spec.train.steps - branches.get(trial.key, 0) for trial in lacking)
+            whole = steps / longest.train.steps
+            seconds = whole * run_time(experiment, size, study.results())[1]
+            cost = Cost(trials=len(lacking), flops=whole * flops_of(longest), seconds=seconds)
+        rows.append((f"width {width}" + f", depth {depth}" * depths, cost))
+    horizons = sorted({trial.spec.train.steps for trial in trials})
+    facts = (
+        f"Each size at {', '.join(map(str, horizons))} steps and the planned eta, "
+        f"{settings.transfer.seeds} seed{'s' * (settings.transfer.seeds != 1)} each."
+    ) + branches_text(missing, branches)
+    command = settings.raw["runner"].get("command")
+    if missing and len(horizons) > 1 and not command and not any(map(trunk_key, missing)):
+        facts += " In a study with train.schedule=wsd shorter runs would branch off the longest."
     show.dry_run(output.people, "This would train", "size", rows, "runs", facts)
-    costs = [{"size": name, "runs": cost.trials, "flops": cost.flops} for name, cost in rows]
+    costs = [
+        {"size": name, "runs": cost.trials, "flops": cost.flops, "seconds": cost.seconds}
+        for name, cost in rows
+    ]
     answer = f"{len(missing)} of {len(trials)} runs are to be trained; nothing was written."
-    output.end(answer, {}, {"study": experiment.settings.name, "sizes": costs})
+    document = {
+        "study": settings.name,
+        "branches": {"runs": len(branches), "steps": sum(branches.values())},
+        "sizes": costs,
+    }
+    output.end(answer, {}, document, again)
     return DONE
 
 
-def final_runs(study: Study) -> tuple[list[Result], Counter[str]]:
+def final_runs(study: Study) -> tuple[list[Result], dict[str, list[Result]], int]:
     """The runs that a law of final losses takes: finished, each size and horizon at its best.
 
     Of every (width, depth, steps) the hyperparameters with the lowest mean loss among those with
-    most seeds. Beside them why others were left out, and how many.
+    most seeds. Beside them those that are left out, by the reason, and how many are of another
+    setup.
     """
     from sweeper.study.setup import trials_of
 
     of_setup = trials_of(study)
-    left_out: Counter[str] = Counter()
-    if of_setup.others:
-        left_out["of another setup"] = of_setup.others
+    left_out: dict[str, list[Result]] = {}
     batches = Counter(r.trial.spec.train.batch_size for r in of_setup.searched)
     usual = batches.most_common(1)[0][0] if batches else None
     cells: dict[tuple[int, int, int], dict[str, list[Result]]] = {}
     for result in of_setup.current:
         spec = result.trial.spec
         if result.status != "complete" or result.steps < spec.train.steps:
-            left_out["not finished, or diverged"] += 1
+            left_out.setdefault("not finished, or diverged", []).append(result)
         elif usual is not None and spec.train.batch_size != usual:
-            left_out[f"with another batch than {usual}"] += 1
+            left_out.setdefault(f"with another batch than {usual}", []).append(result)
         else:
             cell = cells.setdefault((spec.width, spec.depth, spec.train.steps), {})
             point = json.dumps([dict(result.trial.log2_hps), dict(result.trial.choices)])
@@ -266,8 +339,10 @@ def final_runs(study: Study) -> tuple[list[Result], Counter[str]]:
         full = [runs for runs in points.values() if len(runs) == seeds]
         best = min(full, key=lambda runs: sum(r.objective for r in runs) / len(runs))
         kept += best
-        left_out["off the optimum of their size"] += sum(map(len, points.values())) - len(best)
-    return kept, +left_out
+        others = [run for runs in points.values() if runs is not best for run in runs]
+        if others:
+            left_out.setdefault("off the optimum of their size", []).extend(others)
+    return kept, left_out, of_setup.others
 
 
 def _with_band(
@@ -390,11 +465,12 @@ class _Scales:
 
 
 def _as_runs(trained: Sequence[Result], scales: _Scales) -> Runs:
+    from sweeper.engine.branches import trunk_key
     from sweeper.verdict.ladder import LadderSize
 
     if not trained:
         raise BadInput("the study has no finished run: `sweeper search` makes them")
-    params, tokens, flops, labels = [], [], [], []
+    params, tokens, flops, labels, trunks = [], [], [], [], []
     for result in trained:
         spec = result.trial.spec
         size = LadderSize(
@@ -408,19 +484,34 @@ def _as_runs(trained: Sequence[Result], scales: _Scales) -> Runs:
         tokens.append(seen)
         flops.append(scales.flops(size, seen))
         labels.append(f"{size}, seed {result.trial.seed}")
+        # Horizons that are branches of one trunk are points of one training.
+        trunks.append(trunk_key(result.trial) if scales.counted else "")
     losses = np.array([result.objective for result in trained])
     if not (losses > 0).all():
         raise BadInput("a law of losses needs positive ones: the study's objective is no such loss")
-    cells = [f"{n}\0{d}" for n, d in zip(params, tokens, strict=True)]
+    cells = [t or f"{n}\0{d}" for n, d, t in zip(params, tokens, trunks, strict=True)]
     cluster = np.unique(cells, return_inverse=True)[1].reshape(-1).astype(np.int64)
     return Runs(np.array(params), np.array(tokens), losses, np.array(flops), cluster, labels)
+
+
+def _ended(result: Result) -> bool:
+    """Whether a run has a loss at its end, which can be drawn."""
+    whole = result.status == "complete" and result.steps >= result.trial.spec.train.steps
+    return whole and 0 < result.objective < math.inf
 
 
 def _command() -> str:
     return shlex.join(["sweeper", *sys.argv[1:]])
 
 
-def _report(prediction: Prediction, runs: Runs, folder: Path, output: Output) -> int:
+def _report(
+    prediction: Prediction,
+    runs: Runs,
+    folder: Path,
+    output: Output,
+    *,
+    left_out: Runs | None = None,
+) -> int:
     from sweeper.report.prediction import (
         answer_text,
         band_text,
@@ -430,9 +521,12 @@ def _report(prediction: Prediction, runs: Runs, folder: Path, output: Output) ->
     )
 
     rungs = Rungs.of(runs, Design.of(runs))
+    prediction = prediction.dated(folder)
+    if kept := prediction.keep_earlier(folder):
+        output.notes([f"another prediction lay there, and is kept as {kept}"])
+    places = write_prediction(prediction, runs, rungs, folder, left_out)
     for table in tables(prediction):
         table.print(output.people)
-    places = write_prediction(prediction, runs, rungs, folder)
     for line in reasons_text(prediction):
         output.say(line)
     if band := band_text(prediction):

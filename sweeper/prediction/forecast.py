@@ -33,18 +33,20 @@ DRAWS = 1000
 ROLLOUTS, ROLLOUT_DRAWS = 4, 100
 """How many shorter ladders a law is tried on, and the draws of each."""
 FEW_FREE = 4
-"""Degrees of freedom below which misfit is not seen, and taken to be no less than the noise."""
-FEW, FEW_CLUSTERS = 2, 10
-"""Clusters per parameter, and in all, below which runs are not resampled: a draw would lose whole
-sizes."""
+"""Degrees of freedom below which misfit is not seen, and taken to be no less than what seeds leave
+in a mean."""
+PLENTY = 20
+"""Clusters per parameter from which on they are resampled. Of fewer a draw loses whole corners of
+the grid, and intervals come out up to three times too wide: noise and misfit are drawn anew."""
 MANY = 20
 """Runs from which on their residuals are drawn as they are, heavy tails with them; else normal."""
 LEVEL = 0.95
 """Of every interval."""
 MISS = 2.576
 """|z| of a back-test that counts as failed: one true law in a hundred does by chance."""
-STRAY = 5.0
-"""Standard deviations from the law beyond which a run is named as a stray one."""
+STRAY, RARE = 5.0, 0.05
+"""Standard deviations from the law beyond which a run is named as a stray one; the share of runs up
+to which these went wrong, and say nothing of one that does not."""
 GAP = 0.5
 """The largest share of the gain still to come that half an interval may be wide: `settled`."""
 NARROW = 0.01
@@ -121,17 +123,23 @@ class LossLaw:
         """E, over all forms."""
         parts = []
         for member in self.members:
-            drawn = _stretched(member.draws.natural()["E"], member.stretch)
+            drawn = self._drawn(member)["E"]
             parts.append(drawn[: max(1, round(member.weight * len(drawn)))])
         return _estimate(np.concatenate(parts))
 
     def parameters(self, member: Member) -> dict[str, Estimate]:
         """Of a form, by name."""
-        best, draws = member.best.natural(), member.draws.natural()
-        return {
-            name: _estimate(_stretched(draws[name], member.stretch), float(best[name][0]))
-            for name in best
+        best, drawn = member.best.natural(), self._drawn(member)
+        return {name: _estimate(drawn[name], float(best[name][0])) for name in best}
+
+    def _drawn(self, member: Member) -> dict[str, Array]:
+        """Its parameters' draws by name, stretched; no floor lies above the lowest loss."""
+        drawn = {
+            name: _stretched(values, member.stretch)
+            for name, values in member.draws.natural().items()
         }
+        drawn["E"] = np.minimum(drawn["E"], float(self.runs.loss.min()))
+        return drawn
 
     def best_loss(self, params: Array, tokens: Array) -> Array:
         """The loss at points by the forms' best fits alone, averaged: quick, for searches."""
@@ -164,7 +172,8 @@ class LossLaw:
         parameters = len(self.likeliest.best.form.parameters)
         if len(self.off) < MANY:
             return math.hypot(self.noise, self.misfit) * random.standard_normal((draws, points))
-        inflated = self.off * math.sqrt(len(self.off) / (len(self.off) - parameters))
+        off = self.off[right(self)]
+        inflated = off * math.sqrt(len(off) / (len(off) - parameters))
         return random.choice(inflated, (draws, points))
 
 
@@ -207,14 +216,14 @@ def fit_law(
     off = found[likeliest]
     noise, misfit = _noise(off, cells, scale)
     if len(runs) > count and count - len(allowed[likeliest].parameters) < FEW_FREE:
-        misfit = max(misfit, noise)
+        misfit = max(misfit, noise / math.sqrt(len(runs) / count))
     clusters = len(np.unique(runs.cluster))
     members = []
     for best, weight in zip(fits, weights / weights.sum(), strict=True):
         number = len(best.form.parameters)
         limit = ROBUST * scale if threshold is None else threshold
         random = np.random.default_rng([seed, 0])
-        if clusters >= max(FEW * number, FEW_CLUSTERS):
+        if clusters >= PLENTY * number:
             drawn = _resampled(best, runs, random, draws, limit)
             free = min(count, clusters) - number
             # Draws are too narrow by the freedom that the fit took.
@@ -222,8 +231,10 @@ def fit_law(
         else:
             drawn = _redrawn(best, runs, random, draws, limit, noise, misfit)
             # The noise that is drawn was estimated with that freedom: Student's t alone is lacking.
-            # Of points of one training no more is free than there are trainings.
-            free = len(runs) - number
+            # Repeated runs tell noise and not misfit: they count by the noise's share of a cell's
+            # variance. Of points of one training no more is free than there are trainings.
+            share = noise**2 / max(noise**2 + len(runs) / count * misfit**2, 1e-30)
+            free = count - number + round(share * (len(runs) - count))
             stretch = quantile(min(free, clusters - 1) if clusters < count else free, 0.975) / 1.96
         members.append(Member(best, drawn, float(weight), stretch))
     return LossLaw(runs, design, tuple(members), noise, misfit, off, seed)
@@ -249,13 +260,18 @@ def _redrawn(
     misfit: float,
 ) -> Fits:
     """The bootstrap of few runs: the law's own losses with noise and misfit drawn anew."""
-    cells = runs.cells
+    cells, trainings = runs.cells, runs.trainings
     off = misfit * random.standard_normal((draws, int(cells.max()) + 1))[:, cells]
-    # Points of one training are off together; repeated runs of one (N, D) each by itself.
-    names, cluster = np.unique(runs.cluster, return_inverse=True)
-    trainings = len(np.unique(np.stack([cluster.reshape(-1), cells]), axis=1).T) > len(names)
-    drawn = random.standard_normal((draws, len(names) if trainings else len(runs)))
-    off += noise * (drawn[:, cluster.reshape(-1)] if trainings else drawn)
+    # Points of one training are off together, and beside it each by itself: that is what tells of
+    # the tokens, where one training gives all horizons of a size.
+    count = int(trainings.max()) + 1
+    off += noise * random.standard_normal((draws, count))[:, trainings]
+    if count < len(runs):
+        found = residuals(best, runs.params, runs.tokens, runs.loss)[0]
+        means = np.bincount(trainings, found) / np.bincount(trainings)
+        squares = float(((found - means[trainings]) ** 2).sum()) / max(len(runs) - count - 2, 1)
+        own = math.sqrt(max(squares - misfit**2, 0.0))
+        off += own * random.standard_normal((draws, len(runs)))
     losses = best.loss(runs.params, runs.tokens) * np.exp(off)
     weights = np.ones((draws, len(runs)))
     return refit(best, runs.params, runs.tokens, losses, weights, threshold=threshold)
@@ -337,9 +353,10 @@ def back_test(
     logs = law.log_losses(far.params, far.tokens)
     measured = np.log(far.loss)
     low, high = _ends(logs + law.scatter(*logs.shape))
-    # What the cells of one rung lie off the law need not cancel: misfit counts once, noise by run.
+    # What the cells of one rung lie off the law need not cancel: misfit counts once, noise by
+    # training.
     random = np.random.default_rng([seed, 2])
-    width = math.hypot(law.misfit, law.noise / math.sqrt(len(far)))
+    width = math.hypot(law.misfit, law.noise / math.sqrt(len(np.unique(far.trainings))))
     means = logs.mean(1) + width * random.standard_normal(len(logs))
     middle, mean = float(np.median(logs.mean(1))), float(measured.mean())
     deviation = max(float(np.std(means)), 1e-12)
@@ -367,9 +384,11 @@ def with_drift(
 
     The law of the first k rungs is held against each rung after them, for the last ROLLOUTS k.
     A miss m (log L, mean of a rung) at a distance x (log compute) whose prediction has the
-    variance v says (m^2 - v) / x^2 of the drift's variance; their mean counts where it is positive.
+    variance v says (m^2 - v) / x^2 of the drift's variance, give or take sqrt(2) v / x^2 where it
+    is 0: their mean, weighed by that, counts where it is positive.
     """
-    found = []
+    usable = right(law)
+    found, weights = [], []
     first = max(3, len(rungs) - ROLLOUTS)
     for kept in range(first, len(rungs)):
         near = law.runs.only(rungs.index < kept)
@@ -380,15 +399,19 @@ def with_drift(
         except ValueError:
             continue
         for rung in range(kept, len(rungs)):
-            far = law.runs.only(rungs.index == rung)
+            far = law.runs.only((rungs.index == rung) & usable)
+            if not len(far):
+                continue
             distance = math.log(_middle(far.flops) / float(near.flops.max()))
             if distance < math.log(1.5):
                 continue
             means = short.log_losses(far.params, far.tokens).mean(1)
             miss = float(np.log(far.loss).mean() - np.median(means))
-            variance = float(np.var(means)) + short.misfit**2 + short.noise**2 / len(far)
+            variance = float(np.var(means)) + short.misfit**2
+            variance += short.noise**2 / len(np.unique(far.trainings))
             found.append((miss**2 - variance) / distance**2)
-    drift = math.sqrt(max(float(np.mean(found)), 0.0)) if found else 0.0
+            weights.append((distance**2 / variance) ** 2)
+    drift = math.sqrt(max(float(np.average(found, weights=weights)), 0.0)) if found else 0.0
     return replace(law, drift=drift)
 
 
@@ -512,6 +535,14 @@ def strays(law: LossLaw) -> list[int]:
     off = residuals(best, law.runs.params, law.runs.tokens, law.runs.loss)[0]
     width = max(spread(off, len(best.form.parameters)), 1e-6)
     return [int(i) for i in np.flatnonzero(np.abs(off) > STRAY * width)]
+
+
+def right(law: LossLaw) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
+    """All runs [runs] but strays, where these are so few that they went wrong, each by itself."""
+    usable, wrong = np.ones(len(law.runs), bool), strays(law)
+    if len(wrong) <= RARE * len(usable):
+        usable[wrong] = False
+    return usable
 
 
 def settled(law: LossLaw, target: Estimate) -> bool:

@@ -34,6 +34,8 @@ BOUNDS = {"amplitude": (ABSENT, 50.0), "exponent": (0.005, 4.0), "coupling": (0.
 """Of log amplitudes, exponents and p. A power below 0.005 cannot be told from the floor."""
 ROBUST = 1.345
 """Huber's threshold in standard deviations: 95 % efficient where noise is normal (Huber, 1964)."""
+CLIPPED, CLIPPED_ROUNDS = 3.0, 10
+"""Standard deviations that a residual counts at most in their own estimate, and its rounds."""
 STARTS = 6
 """Of the grid's exponents, how many are refined."""
 ITERATIONS = 400
@@ -147,9 +149,16 @@ def residuals(fits: Fits, params: Array, tokens: Array, loss: Array) -> Array:
 
 
 def spread(off: Array, parameters: int) -> float:
-    """The standard deviation of residuals, from their median size, freedom allowed for."""
-    free = max(len(off) - parameters, 1)
-    return float(1.4826 * np.median(np.abs(off)) * math.sqrt(len(off) / free))
+    """The standard deviation of residuals, freedom allowed for; strays count as three of it.
+
+    It begins at the median's, which is robust, and of a few runs too rough by itself.
+    """
+    size, free = np.abs(off), max(len(off) - parameters, 1)
+    deviation = 1.4826 * float(np.median(size)) * math.sqrt(len(off) / free)
+    for _ in range(CLIPPED_ROUNDS):
+        clipped = np.minimum(size, CLIPPED * deviation)
+        deviation = math.sqrt(float((clipped**2).sum()) / free)
+    return deviation
 
 
 def _logs(params: Array, tokens: Array, centre: tuple[float, float]) -> Array:

@@ -7,7 +7,7 @@ import json
 import math
 import platform
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -32,7 +32,15 @@ from sweeper.prediction.forecast import (
     with_drift,
 )
 from sweeper.prediction.loss_law import FORMS, Array, Form
-from sweeper.prediction.runs import ROLES, Design, Rungs, Runs, distinct, runs_of
+from sweeper.prediction.runs import (
+    ROLES,
+    Design,
+    Rungs,
+    Runs,
+    distinct,
+    odd_ratio,
+    runs_of,
+)
 from sweeper.records import to_json
 from sweeper.verdict.curve import Estimate
 
@@ -43,6 +51,7 @@ LOWEST_FLOOR, FLOOR_SHARE = 0.01, 0.5
 """Of the lowest loss: a floor whose 95 % interval begins below the one, or is wider than the
 other, is not identified."""
 FORMAT = 1
+DOCUMENT = "prediction.json"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,6 +85,18 @@ class LawValues:
     beta: Estimate | None = None
     gamma: Estimate | None = None
     p: Estimate | None = None
+
+    def loss(self, params: Array, tokens: Array) -> Array:
+        """L at points (N, D), by the values of the parameters."""
+        form = FORMS[self.form]
+        terms = []
+        for amplitude, exponent, of_params, of_tokens in form.terms:
+            power = getattr(self, exponent).value
+            scale = params ** (power * of_params) * tokens ** (power * of_tokens)
+            terms.append(getattr(self, amplitude).value / scale)
+        p = self.p.value if form.coupled and self.p else 1.0
+        above: Array = np.sum(np.array(terms) ** p, axis=0) ** (1 / p)
+        return self.E.value + above
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -159,6 +180,12 @@ class Prediction:
     command: str = ""
     format: int = FORMAT
 
+    def loss(self, params: Array, tokens: Array) -> Array:
+        """L at points (N, D), by the forms' values, averaged."""
+        logs = [form.weight * np.log(form.loss(params, tokens)) for form in self.forms]
+        averaged: Array = np.exp(np.sum(logs, axis=0))
+        return averaged
+
     def text(self) -> str:
         """The document as it is written."""
         return json.dumps(to_json(self), indent=2) + "\n"
@@ -171,8 +198,29 @@ class Prediction:
     def write(self, folder: Path) -> Path:
         """Write `prediction.json` into `folder`."""
         private_folder(folder)
-        write_atomically(folder / "prediction.json", self.text())
-        return folder / "prediction.json"
+        write_atomically(folder / DOCUMENT, self.text())
+        return folder / DOCUMENT
+
+    def dated(self, folder: Path) -> Prediction:
+        """With the time of the document in `folder`, where that says the same: its digest stays."""
+        try:
+            time = str(json.loads((folder / DOCUMENT).read_text())["time"])
+        except (OSError, ValueError, LookupError, TypeError):
+            return self
+        earlier = replace(self, time=time)
+        return earlier if earlier.text() == (folder / DOCUMENT).read_text() else self
+
+    def keep_earlier(self, folder: Path) -> Path | None:
+        """Rename another document in `folder` after its digest: it may have been posted."""
+        try:
+            earlier = (folder / DOCUMENT).read_bytes()
+        except OSError:
+            return None
+        if earlier == self.text().encode():
+            return None
+        kept = folder / f"prediction-{hashlib.sha256(earlier).hexdigest()[:12]}.json"
+        (folder / DOCUMENT).replace(kept)
+        return kept
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -227,6 +275,7 @@ def predict_runs(
     where: str = "",
     columns: Mapping[str, str] | None = None,
     left_out: Sequence[tuple[str, str]] = (),
+    notes: Sequence[str] = (),
     command: str = "",
     choose: Callable[[float, float], SizeChoice | None] | None = None,
 ) -> Prediction:
@@ -300,7 +349,7 @@ def predict_runs(
         if aim and question.flops_per_second
         else None,
         curve=_curve(law, aim),
-        notes=tuple(_far(runs, aim)),
+        notes=(*notes, *_far(runs, aim)),
         settle=settle,
         settle_flops=sum(run.flops for run in settle),
         versions={
@@ -343,8 +392,14 @@ def predict(
         draws=draws,
         seed=seed,
     )
+    runs = runs_of(source, named)
     return predict_runs(
-        runs_of(source, named), question, sha256=source.sha256, where=where, columns=named
+        runs,
+        question,
+        sha256=source.sha256,
+        where=where,
+        columns=named,
+        notes=odd_ratio(runs),
     )
 
 

@@ -62,6 +62,8 @@ APART = 2.0
 """The factor by which the compute of a row may differ from 6 N D: attention, embeddings, units."""
 STRANGE = 1e-3, 1e6
 """Tokens per parameter below and above which a column must be in other units."""
+UNUSUAL = 0.1, 1e4
+"""Tokens per parameter below and above which the middle run is asked about."""
 FEWEST = 1000
 """Parameters or tokens below which all are in other units, whatever their ratio is."""
 
@@ -102,6 +104,17 @@ class Runs:
         """Of every run the number of its (N, D): runs of one cell differ in their seed alone."""
         keys = np.round(np.log(np.stack([self.params, self.tokens])) / 1e-6).T
         return np.unique(keys, axis=0, return_inverse=True)[1].reshape(-1).astype(np.int64)
+
+    @property
+    def trainings(self) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
+        """Of every run the number of its training: points of several (N, D) that go together.
+
+        Repeated runs of one (N, D) are trainings of their own, though they are resampled together.
+        """
+        spans = np.unique(np.stack([self.cluster, self.cells]), axis=1).shape[1]
+        alone = spans == len(np.unique(self.cluster))
+        of = np.arange(len(self)) if alone else self.cluster
+        return np.unique(of, return_inverse=True)[1].reshape(-1).astype(np.int64)
 
 
 @dataclass(frozen=True, eq=False)
@@ -310,14 +323,40 @@ def _check_units(source: Source, columns: Mapping[str, str], params: Array, toke
 
 def _check_compute(source: Source, share: Array) -> None:
     wrong = (share > APART) | (share < 1 / APART)
-    if wrong.any():
-        place = int(np.flatnonzero(wrong)[0])
-        more = f", and {int(wrong.sum()) - 1} more rows" if wrong.sum() > 1 else ""
+    if not wrong.any():
+        return
+    middle = float(np.exp(np.median(np.log(share))))
+    thousands = round(math.log(middle, 1000))
+    if thousands and abs(math.log(middle / 1000.0**thousands)) < math.log(APART):
+        units = {1: "thousands", 2: "millions", 3: "billions"}.get(abs(thousands), "other units")
+        which = "params or tokens are" if thousands > 0 else "the compute is"
         raise BadInput(
-            f"the compute of {source.row(place)}{more} is {share[place]:.3g} times 6 x params x "
-            "tokens: one of the three columns means something else. Name two of them by --columns, "
-            "and leave the third out as in --columns 'flops='"
+            f"the compute is some {middle:.3g} times 6 x params x tokens in all rows: {which} in "
+            f"{units}. Give all in ones"
         )
+    place = int(np.flatnonzero(wrong)[0])
+    more = f", and {int(wrong.sum()) - 1} more rows" if wrong.sum() > 1 else ""
+    raise BadInput(
+        f"the compute of {source.row(place)}{more} is {share[place]:.3g} times 6 x params x "
+        "tokens: one of the three columns means something else. Name two of them by --columns, "
+        "and leave the third out as in --columns 'flops='"
+    )
+
+
+def odd_ratio(runs: Runs) -> list[str]:
+    """What is said of tokens per parameter that few train with; nothing where they are usual.
+
+    Tokens in thousands of runs with 20 a parameter are 0.02: possible, and so no error.
+    """
+    ratio = float(np.exp(np.median(np.log(runs.tokens / runs.params))))
+    low, high = UNUSUAL
+    if low <= ratio <= high:
+        return []
+    units = "tokens" if ratio < low else "parameters"
+    return [
+        f"half of the runs have {'fewer' if ratio < low else 'more'} than {ratio:.3g} tokens per "
+        f"parameter, and few train so: are {units} in thousands? Give all in ones"
+    ]
 
 
 def _check_twins(source: Source, columns: Mapping[str, str], values: Mapping[str, Array]) -> None:

@@ -7,6 +7,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
@@ -22,6 +23,7 @@ from sweeper.search.strategy import Conclusion
 from sweeper.study.setup import Trials, trials_of
 from sweeper.study.study import Study
 from sweeper.trial import Axis, Choice, PluginSpec, Space, TrialSpec
+from sweeper.verdict.curve import Estimate
 from sweeper.verdict.judge import Verdict
 from sweeper.verdict.ladder import JOINT_AXIS, LADDER_AXES, LadderSize, Size, SizeCurve
 from sweeper.verdict.trend import Exponent, Trend
@@ -220,6 +222,30 @@ class TargetDocuments:
 
 
 @dataclass(frozen=True, kw_only=True)
+class PredictionSummary:
+    """What a folder's `prediction.json` says; the whole is on the page beside it."""
+
+    name: str
+    answer: str
+    time: str
+    loss: Estimate | None
+    flops: float | None
+
+    @classmethod
+    def read(cls, name: str, record: Mapping[str, Any]) -> PredictionSummary:
+        """One of `READ_ERRORS` for a record of another shape."""
+        said, target = record["prediction"], record["target"] or record["optimum"]
+        loss = said and Estimate(value=said["loss"], low=said["low"], high=said["high"])
+        return cls(
+            name=name,
+            answer=str(record["answer"]),
+            time=str(record["time"]),
+            loss=loss,
+            flops=float(target["flops"]) if target else None,
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
 class Documents:
     """All that a report is made from; what is missing or cannot be read is None or empty.
 
@@ -231,6 +257,7 @@ class Documents:
     targets: tuple[TargetDocuments, ...]
     config: str
     diagnoses: tuple[Diagnosis, ...] = ()
+    predictions: tuple[PredictionSummary, ...] = ()
     check: CheckRecord | None = None
     scales: tuple[Any, ...] = ()
     trials: Trials = field(default_factory=lambda: Trials([], 0))
@@ -293,6 +320,10 @@ class Documents:
         study, searched = Study.read(folder), read(folder / "search.json", Searched.read)
         places = sorted((folder / "transfer").glob("*/"), key=by_numbers)
         targets = [t for t in map(target, places) if t.plan or t.validation or t.others]
+        predictions = (
+            read(place / "prediction.json", partial(PredictionSummary.read, place.name))
+            for place in places
+        )
         paths = [folder / f"transfer/diagnosis-{axis}.json" for axis in ("width", "depth")]
         diagnoses = [read(path, Diagnosis) for path in paths]
         # The newest coordinate check: that of `sweeper check`, or the one that came with a plan.
@@ -311,6 +342,7 @@ class Documents:
             targets=tuple(targets),
             config=config,
             diagnoses=tuple(filter(None, diagnoses)),
+            predictions=tuple(filter(None, predictions)),
             check=read(checks[-1], CheckRecord) if checks else None,
             scales=operands or (),
             trials=trials_of(study),

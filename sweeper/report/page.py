@@ -40,7 +40,7 @@ from sweeper.report.figures import (
 )
 from sweeper.search.fresh import final_accuracy
 from sweeper.search.strategy import Conclusion
-from sweeper.table import Table, duration
+from sweeper.table import Cell, Column, Table, answer, duration
 from sweeper.trial import Status
 from sweeper.verdict.curve import UNKNOWN
 from sweeper.verdict.ladder import Size, extent
@@ -224,6 +224,7 @@ def render(documents: Documents) -> str:
             }
             for diagnosis in documents.diagnoses
         ],
+        predictions=_predictions(documents),
         checks=shown_checks,
         scales=scales,
         trials=[(documents.counts[status], status) for status in STATUSES],
@@ -232,6 +233,24 @@ def render(documents: Documents) -> str:
         curve_note=_curve_note(conclusion),
         clip_notes=clip_note(documents.trials.current),
     )
+
+
+def _predictions(documents: Documents) -> Table | None:
+    """The predictions that were written of the study, each a link to its page."""
+    if not documents.predictions:
+        return None
+    columns = [
+        Column("prediction", left=True),
+        Column("", left=True),
+        Column("loss", form=".4f"),
+        Column("FLOPs", form=".2e"),
+        Column("written", left=True),
+    ]
+    table = Table("", columns)
+    for said in documents.predictions:
+        name = Cell(said.name, said.name, link=f"transfer/{said.name}/prediction.html")
+        table.add(name, answer(said.answer), said.loss, said.flops, said.time)
+    return table
 
 
 Draw = Callable[[Figure], Markup]

@@ -23,6 +23,7 @@ from sweeper.report.drawing import (
     INK,
     LINE_COLOR,
     STAR,
+    STOPPED,
     STRIP,
     STYLE,
     TOOLTIP_PREFIX,
@@ -194,13 +195,15 @@ def valley_table(best: Optimum) -> Table:
 
 
 @rc_context(STYLE)
-def prediction_figure(prediction: Prediction, runs: Runs, rungs: Rungs) -> Figure:
+def prediction_figure(
+    prediction: Prediction, runs: Runs, rungs: Rungs, left_out: Runs | None = None
+) -> Figure:
     """Left: loss over compute, the law with its band, runs, target. Right: isoFLOP curves."""
-    budgets = rungs.kind == "budget"
-    figure = Figure(figsize=(9.0 if budgets else 6.8, 3.9), layout="constrained")
-    axes = figure.subplots(1, 2 if budgets else 1, squeeze=False, sharey=True)[0]
-    _draw_law(axes[0], prediction, runs, rungs)
-    if budgets:
+    valleys = prediction.law.A is not None and prediction.law.B is not None
+    figure = Figure(figsize=(9.0 if valleys else 6.8, 3.9), layout="constrained")
+    axes = figure.subplots(1, 2 if valleys else 1, squeeze=False, sharey=True)[0]
+    _draw_law(axes[0], prediction, runs, rungs, left_out)
+    if valleys:
         _draw_valleys(axes[1], prediction, runs, rungs)
     handles, labels = axes[0].get_legend_handles_labels()
     figure.legend(handles=handles, labels=labels, **BESIDE)
@@ -208,12 +211,15 @@ def prediction_figure(prediction: Prediction, runs: Runs, rungs: Rungs) -> Figur
 
 
 def write_prediction(
-    prediction: Prediction, runs: Runs, rungs: Rungs, folder: Path
+    prediction: Prediction, runs: Runs, rungs: Rungs, folder: Path, left_out: Runs | None = None
 ) -> dict[str, Path]:
-    """Write `prediction.json`, the figure as PNG and SVG, and `prediction.html` into `folder`."""
+    """Write `prediction.json`, the figure as PNG and SVG, and `prediction.html` into `folder`.
+
+    `left_out` are runs that the law does not rest on, and that are drawn all the same.
+    """
     private_folder(folder)
     record = prediction.write(folder)
-    figure = prediction_figure(prediction, runs, rungs)
+    figure = prediction_figure(prediction, runs, rungs, left_out)
     page = rendered(
         "prediction.html.j2",
         prediction=prediction,
@@ -223,6 +229,7 @@ def write_prediction(
         tables=tables(prediction),
         # Before `save`, which takes the tooltips out of the figure.
         drawing=Markup(svg(figure, "f1")),
+        left_out=left_out is not None,
         sha256=prediction.sha256,
         inputs=_inputs(prediction),
     )
@@ -265,12 +272,18 @@ def _beyond(times: float) -> str:
     return f"{times:.3g} times the largest run's"
 
 
-def _draw_law(ax: Axes, prediction: Prediction, runs: Runs, rungs: Rungs) -> None:
+def _draw_law(
+    ax: Axes, prediction: Prediction, runs: Runs, rungs: Rungs, left_out: Runs | None
+) -> None:
     x = [point.flops for point in prediction.curve]
     low, high = ([getattr(p.loss, end) for p in prediction.curve] for end in ("low", "high"))
     ax.fill_between(x, low, high, color=LINE_COLOR, alpha=0.18, linewidth=0, label="95 %")
     ax.plot(x, [p.loss.value for p in prediction.curve], color=LINE_COLOR, label="the law")
     _draw_runs(ax, runs.flops, runs, rungs)
+    if left_out is not None:
+        # Those far off the optimum would press all others together.
+        near = left_out.loss < 1.15 * runs.loss.max()
+        ax.plot(left_out.flops[near], left_out.loss[near], label="left out", zorder=1.5, **STOPPED)
     aim = prediction.target.flops if prediction.target else None
     aim = prediction.optimum.flops if aim is None and prediction.optimum else aim
     if aim is not None and prediction.prediction is not None:
@@ -295,15 +308,57 @@ def _draw_law(ax: Axes, prediction: Prediction, runs: Runs, rungs: Rungs) -> Non
 
 
 def _draw_valleys(ax: Axes, prediction: Prediction, runs: Runs, rungs: Rungs) -> None:
-    """Loss over size, a curve a budget: what was measured."""
+    """Loss over size: the runs, and by the law a curve a budget, dashed that of the run to come."""
     _draw_runs(ax, runs.params, runs, rungs)
-    if best := prediction.optimum:
-        ax.plot([best.params.value], [best.loss.value], color=INK, **STAR)
-        sizes = [(v.params, v.loss) for v in (*best.valley[:2], *best.valley[2:])]
-        sizes = sorted([*sizes, (best.params.value, best.loss.value)])
-        ax.plot(*zip(*sizes, strict=True), color=INK, linestyle=DASHED, linewidth=0.8)
+    of_budget = rungs.kind == "budget"
+    budgets = (
+        [_middle(runs.flops[rungs.index == index]) for index in range(len(rungs))]
+        if of_budget
+        else list(np.geomspace(runs.flops.min(), runs.flops.max(), VALLEYS))
+    )
+    aim = prediction.target.flops if prediction.target else None
+    best = prediction.optimum
+    aim = best.flops if aim is None and best else aim
+    highest = float(runs.loss.max())
+    for index, budget in enumerate([*budgets, *([aim] if aim else [])]):
+        product = budget / prediction.inputs.flops_per_parameter_and_token
+        sizes = np.exp(0.5 * np.log(product) + np.linspace(-9, 9, 361))
+        losses = prediction.loss(sizes, product / sizes)
+        lowest = int(losses.argmin())
+        # As far as sizes were measured, or a factor of four around the best.
+        measured = (sizes > 0.8 * runs.params.min()) & (sizes < 1.25 * runs.params.max())
+        near = np.abs(np.log(sizes / sizes[lowest])) < np.log(4)
+        shown = (losses <= highest) & (near | measured & (index < len(budgets)))
+        if not shown.any():
+            continue
+        to_come = index == len(budgets)
+        color = look_of(index, len(budgets))[0] if of_budget and not to_come else FAINT
+        look: dict[str, Any] = {"color": INK if to_come else color, "linewidth": 0.8, "zorder": 1.8}
+        ax.plot(sizes[shown], losses[shown], linestyle=DASHED if to_come else "-", **look)
+        if not of_budget or to_come:
+            ax.annotate(
+                f"{budget:.2g}".replace("e+", "e"),
+                (float(sizes[lowest]), float(losses[lowest])),
+                xytext=(0, -9),
+                textcoords="offset points",
+                ha="center",
+                fontsize=7,
+                color=FAINT,
+            )
+    said = prediction.prediction
+    if said is not None and (best or prediction.target):
+        size = best.params.value if best else prediction.target.params  # type: ignore[union-attr]
+        ax.plot([size], [said.loss], color=INK, **STAR)
     ax.set(xscale="log", xlabel="parameters")
-    ax.set_title("isoFLOP curves")
+    ax.set_title("isoFLOP curves, by the law")
+
+
+VALLEYS = 4
+"""Budgets of which curves are drawn where runs share none."""
+
+
+def _middle(values: np.ndarray[Any, Any]) -> float:
+    return float(np.exp(np.log(values).mean()))
 
 
 def _draw_runs(ax: Axes, across: np.ndarray[Any, Any], runs: Runs, rungs: Rungs) -> None:
@@ -311,10 +366,8 @@ def _draw_runs(ax: Axes, across: np.ndarray[Any, Any], runs: Runs, rungs: Rungs)
         color, marker = look_of(index, len(rungs))
         of = np.flatnonzero(rungs.index == index)
         order = of[np.argsort(across[of])]
-        # Runs of one budget are a valley over the size; over compute they lie above each other.
-        line = "-" if rungs.kind == "budget" and across is runs.params else "none"
-        look: dict[str, Any] = {"color": color, "markersize": 3.5, "linewidth": 0.7}
-        ax.plot(across[order], runs.loss[order], line, marker=marker, label=name, **look)
+        look: dict[str, Any] = {"color": color, "markersize": 3.5, "linestyle": "none"}
+        ax.plot(across[order], runs.loss[order], marker=marker, label=name, **look)
         for place in order:
             tip = (
                 f"{runs.labels[place]}: {runs.params[place]:.3g} parameters, "

@@ -200,8 +200,13 @@ def _searched(results: Iterable[Result]) -> list[TrialSpec]:
 
 def _alike(spec: TrialSpec, setup: TrialSpec) -> bool:
     """Whether trials of `spec` are `setup`'s but for their size, batch and steps: a ladder's."""
+    same: dict[str, Any] = {"batch_size": setup.train.batch_size, "steps": setup.train.steps}
+    # Under a schedule with a stable part a ladder over steps warms up for as many steps as the
+    # base, which is another share of each horizon.
+    if spec.train.span.warmup == min(setup.train.span.warmup, spec.train.steps):
+        same["warmup"] = setup.train.warmup
     try:
-        train = replace(spec.train, batch_size=setup.train.batch_size, steps=setup.train.steps)
+        train = replace(spec.train, **same)
     except ConfigError:  # other settings of the training do not go with these
         return False
     return replace(spec, width=setup.width, depth=setup.depth, train=train) == setup

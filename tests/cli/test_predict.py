@@ -5,7 +5,9 @@ from __future__ import annotations
 import hashlib
 import json
 from dataclasses import replace
+from io import BytesIO
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -70,6 +72,10 @@ def test_a_study_predicts_a_wider_and_longer_run(ladder: Path, sweeper: Run) -> 
     assert why["not finished, or diverged"] == "1 runs"
     assert any("optimum" in reason for reason in why)
     path = ladder / "transfer" / "w256-d1" / "prediction.json"
+    report = (ladder / "report.html").read_text()
+    assert 'href="transfer/w256-d1/prediction.html"' in report
+    page = path.with_suffix(".html").read_text()
+    assert "of other sizes at one budget" in page and "Crosses are runs" in page
     assert hashlib.sha256(path.read_bytes()).hexdigest() == document["sha256"]
     assert {one.name for one in path.parent.iterdir()} == {
         "prediction.html",
@@ -102,6 +108,7 @@ def test_the_rungs_that_are_missing_are_trained_and_predict(study: Path, sweeper
     shown = sweeper("transfer", *words, "--dry-run", "--json").document
     # One of the base is the search's own.
     assert [row["runs"] for row in shown["sizes"]] == [5, 6, 6]
+    assert shown["branches"] == {"runs": 0, "steps": 0}
     before = len(Study.read(study).results())
     answer = sweeper("transfer", *words, "--json")
     assert answer.code == 0, answer.err
@@ -153,8 +160,25 @@ def test_a_table_predicts_and_says_what_it_took_the_columns_for(table: Path, swe
     assert document["law"]["form"] == "additive"
     assert document["law"]["E"]["low"] < 1.69 < document["law"]["E"]["high"]
     assert set(document["prediction"]) == {"loss", "low", "high"}
-    page = (folder / "prediction.html").read_text()
-    assert "Predicted" in page and "isoFLOP" not in page
+    assert "Predicted" in (folder / "prediction.html").read_text()
+
+
+def test_a_table_comes_by_a_pipe(
+    table: Path, sweeper: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = table.read_bytes()
+    monkeypatch.setattr("sys.stdin", SimpleNamespace(buffer=BytesIO(text)))
+    words = ("--from", "-", "--columns", "loss=final loss", "--draws", "100", "--json")
+    document = sweeper("predict", *words).document
+    assert document["inputs"]["source"] == "stdin"
+    assert document["inputs"]["sha256"] == hashlib.sha256(text).hexdigest()
+    assert Path("runs/predictions/stdin/prediction.json").exists()
+
+
+def test_what_lies_where_a_folder_is_asked_for_stays(table: Path, sweeper: Run) -> None:
+    answer = sweeper("predict", "--from", str(table), "--out", str(table))
+    assert answer.code == 2
+    assert "--out=" in answer.err
 
 
 @pytest.mark.parametrize(

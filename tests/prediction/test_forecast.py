@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from sweeper.prediction.forecast import LossLaw, fit_law, speed_up
+from sweeper.prediction.loss_law import ADDITIVE
 from sweeper.prediction.runs import Runs
 
 
@@ -42,6 +43,27 @@ def test_points_of_few_trainings_leave_more_open_than_runs_of_their_own() -> Non
     by_size = replace(runs, cluster=np.unique(runs.params, return_inverse=True)[1])
     alone, together = (fit_law(r, draws=300).loss(1e9, 1e10) for r in (runs, by_size))
     assert together.high - together.low > alone.high - alone.low
+
+
+def test_branches_of_one_training_a_size_tell_the_tokens_power_and_share_their_offset() -> None:
+    """Each size is off as a whole: alpha is as uncertain as that, beta is known far better."""
+    runs = measured(1.0, noise=0.0005)
+    size = np.unique(runs.params, return_inverse=True)[1]
+    runs = replace(runs, cluster=size, loss=runs.loss * np.exp(0.004 * np.sin(3 * size)))
+    assert (runs.trainings == size).all()
+    assert (replace(runs, cluster=runs.cells).trainings == np.arange(len(runs))).all()
+    law = fit_law(runs, draws=200, forms=[ADDITIVE])
+    values = law.parameters(law.members[0])
+    alpha, beta = values["alpha"], values["beta"]
+    assert alpha.low < 0.34 < alpha.high and beta.low < 0.28 < beta.high
+    assert 0 < beta.high - beta.low < 0.5 * (alpha.high - alpha.low)
+
+
+def test_few_runs_that_went_wrong_do_not_widen_the_interval_of_one_that_does_not() -> None:
+    runs = measured(1.0)
+    wrong = replace(runs, loss=runs.loss * np.where(np.arange(len(runs)) == 7, 1.2, 1.0))
+    whole, stray = (fit_law(r, draws=200).loss(1e9, 1e10) for r in (runs, wrong))
+    assert stray.high - stray.low < 2 * (whole.high - whole.low)
 
 
 def test_a_run_that_costs_twice_as_much_is_half_as_fast() -> None:

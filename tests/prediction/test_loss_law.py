@@ -154,3 +154,21 @@ def test_the_chinchilla_table_gives_what_was_published() -> None:
     for name, low, high in (("E", 1.769, 1.871), ("alpha", 0.317, 0.373), ("beta", 0.331, 0.415)):
         ends = np.percentile(drawn[name], [2.5, 97.5])
         np.testing.assert_allclose(ends, [low, high], atol=0.1 * (high - low))
+
+
+@pytest.mark.skipif(not SHARED.is_dir(), reason="needs the published table")
+def test_the_scalefit_table_agrees_with_what_was_published_of_all_its_points() -> None:
+    """Published of 217 points, by another loss; the table has the 124 of them below 1e21 FLOPs."""
+    from sweeper.existing.source import Source
+    from sweeper.prediction.forecast import fit_law
+    from sweeper.prediction.runs import ROLES, runs_of
+
+    source = Source.read(SHARED / "chinchilla_scalefit_isoflops.csv")
+    runs = runs_of(source, source.columns("", ROLES))
+    law = fit_law(runs, draws=400, forms=[ADDITIVE])
+    values = law.parameters(law.members[0])
+    published = {"E": 1.9051, "alpha": 0.3511, "beta": 0.4587}
+    published |= {"A": 4.0005 * 1e6**0.3511, "B": 1.0509 * 1e9**0.4587}
+    for name, value in published.items():
+        low, high = values[name].low, values[name].high
+        assert low - 0.1 * (high - low) <= value <= high + 0.1 * (high - low), name

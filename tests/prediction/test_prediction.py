@@ -6,6 +6,7 @@ import hashlib
 import json
 import math
 import os
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -23,9 +24,11 @@ ROOT = Path(__file__).parents[2]
 SHARED = Path(os.environ.get("SWEEPER_TABLES", ROOT / "../shared/data/scaling"))
 
 
-def surface(sizes: int = 4, horizons: int = 4, seeds: int = 2, noise: float = 0.003) -> Any:
+def surface(
+    sizes: int = 4, horizons: int = 4, seeds: int = 2, noise: float = 0.003, draw: int = 1
+) -> Any:
     """Runs of Hoffmann's law, one a row."""
-    random = np.random.default_rng(0)
+    random = np.random.default_rng(draw)
     rows = [
         {"params": n, "tokens": d, "seed": seed}
         for n in 2e7 * 2.5 ** np.arange(sizes)
@@ -207,6 +210,40 @@ def test_compute_that_contradicts_six_n_d_is_refused() -> None:
     frame.loc[3, "flops"] *= 3
     with pytest.raises(BadInput, match="row 4"):
         predicted(frame)
+
+
+def test_tokens_in_thousands_are_asked_about_and_refused_where_compute_tells() -> None:
+    frame = surface()
+    frame["tokens"] /= 1000
+    (note,) = predicted(frame).notes
+    assert "thousands" in note
+    frame["flops"] = 6000 * frame.params * frame.tokens
+    with pytest.raises(BadInput, match="in thousands"):
+        predicted(frame)
+
+
+def test_another_prediction_is_kept_and_an_equal_one_keeps_its_digest(tmp_path: Path) -> None:
+    made = predicted(surface(), to_params=1e9, to_tokens=1e10)
+    earlier = replace(made, time="2026-01-01T00:00:00+00:00")
+    earlier.write(tmp_path)
+    assert made.dated(tmp_path).sha256 == earlier.sha256
+    assert made.dated(tmp_path).keep_earlier(tmp_path) is None
+    other = predicted(surface(), to_params=2e9, to_tokens=1e10).dated(tmp_path)
+    kept = other.keep_earlier(tmp_path)
+    assert kept is not None and hashlib.sha256(kept.read_bytes()).hexdigest() == earlier.sha256
+    assert other.keep_earlier(tmp_path / "nowhere") is None
+
+
+def test_a_law_s_values_give_its_losses() -> None:
+    """By hand, of the parameters that the document has."""
+    made = predicted(surface(), to_params=1e9, to_tokens=1e10)
+    names = ("E", "A", "B", "alpha", "beta")
+    e, a, b, alpha, beta = (getattr(made.law, name).value for name in names)
+    by_hand = e + a / 1e9**alpha + b / 1e10**beta
+    assert made.law.loss(np.array([1e9]), np.array([1e10]))[0] == pytest.approx(by_hand)
+    assert made.prediction is not None
+    losses = made.loss(np.array([1e9]), np.array([1e10]))
+    assert losses[0] == pytest.approx(made.prediction.loss, abs=0.01)
 
 
 def test_equal_rows_are_refused() -> None:

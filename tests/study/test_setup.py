@@ -67,6 +67,17 @@ def test_a_ladder_belongs_to_its_search(tmp_path: Path) -> None:
     assert [r.objective for r in trials_of(study).searched] == [1.0]
 
 
+def test_horizons_that_warm_up_for_as_many_steps_are_a_ladder(tmp_path: Path) -> None:
+    """Under a schedule with a stable part: 5 steps of 10 are a share of 0.25 of 20, all of 4."""
+    steady = spec_of({"train": {"schedule": "wsd", "warmup": 0.5, "steps": 10}})
+    longer = replace(steady, train=replace(steady.train, steps=20, warmup=0.25))
+    shorter = replace(steady, train=replace(steady.train, steps=4, warmup=1.0))
+    other = replace(steady, train=replace(steady.train, steps=20, warmup=0.1))
+    ladder = [result(spec, "validate") for spec in (longer, shorter, other)]
+    found = trials_of(study_of(tmp_path, result(steady), *ladder))
+    assert {r.trial.spec for r in found.current} == {steady, longer, shorter}
+
+
 def test_the_ladder_of_an_earlier_search_is_of_another_setup(tmp_path: Path) -> None:
     """Only its length tells them apart; a ladder over the steps has lengths that no search had."""
     short, long = BASE, replace(BASE, train=replace(BASE.train, steps=99))
