@@ -19,7 +19,7 @@ from sweeper.command.metrics import STEP_NAMES
 from sweeper.errors import BadInput, ConfigError
 from sweeper.existing.large import HIGHEST, head_of, is_large, reduced
 from sweeper.existing.source import Array, Source, plain_name
-from sweeper.existing.trackers import Objective, by_run
+from sweeper.existing.trackers import Objective, by_run, unpacked, unpivoted
 from sweeper.verdict.ladder import JOINT_AXIS, KnownNoise, LadderSize, SizeCurve
 
 ROLES: Mapping[str, tuple[str, ...]] = {
@@ -337,9 +337,11 @@ def read_table(
     """The runs of a place, a row a run, and which column is what; BadInput as `Source.read`."""
     if is_large(place):
         head = head_of(path := Path(place))
-        columns = roles_of(head, given)
-        settings = settings_in(head.frame, columns, reading)
-        if "loss" in columns and _step_column(head, columns) is None:
+        # A row a run, and a column a setting: what is nested or laid out otherwise is held whole.
+        flat = unpacked(head.frame) is head.frame and not unpivoted(head.frame)[1]
+        columns = roles_of(head, given) if flat else {}
+        if flat and "loss" in columns and _step_column(head, columns) is None:
+            settings = settings_in(head.frame, columns, reading)
             source = reduced(path, columns, settings, where, MOST_SEEDS, reading.diverged)
             if source is not None:
                 return source, columns

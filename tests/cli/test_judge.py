@@ -347,6 +347,19 @@ def test_a_large_table_is_refused_for_what_a_small_one_is(
             package.judge(path, where=where)
 
 
+def test_a_large_table_that_is_nested_is_held_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(large, "LARGE", 1000)
+    frame = runs(seeds=2)
+    rows = [
+        {"config": {"n_embd": row.n_embd, "lr": row.lr, "seed": row.seed}, "val_loss": row.val_loss}
+        for row in frame.itertuples()
+    ]
+    (path := tmp_path / "runs.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    assert package.judge(path).judged.runs == len(frame)
+
+
 def test_one_run_that_exploded_is_not_hidden_in_a_mean(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
