@@ -194,7 +194,16 @@ def predicted(out: Path) -> Prediction:
         if (path := out / f"{BASE}-{seed}-eta{octaves:+.0f}.npy").exists()
     ]
     curves = [curve(each) for each in losses]
-    known = Curves(np.log(params), np.log(tokens), cell, curves, ends, pairs, 1 / math.sqrt(12))
+    known = Curves(
+        np.log(params),
+        np.log(tokens),
+        cell,
+        curves,
+        [STEPS] * len(curves),
+        ends,
+        pairs,
+        1 / math.sqrt(12),
+    )
     course = Course(
         steps=STEPS,
         warmup=SETTINGS.warmup,
@@ -291,7 +300,8 @@ def made_up(count: int) -> list[Followed]:
         ends, names = np.array(ends[:-1]), [""] * len(cell)
         table = Runs(params, tokens, ends, 6 * params * tokens, cell, names)
         aim = Question(params=math.exp(sizes[-1]), tokens=1e7, draws=200, seed=number)
-        known = Curves(np.log(params), np.log(tokens), cell, [curve(r) for r in rows[:-1]], ends)
+        curves, lengths = [curve(row) for row in rows[:-1]], [STEPS] * len(cell)
+        known = Curves(np.log(params), np.log(tokens), cell, curves, lengths, ends)
         lr = SETTINGS.lr_factors(range(STEPS))
         course = Course(steps=STEPS, warmup=0.1, window=0.1, schedule="cosine", lr=lr)
         band = fit_band(known, course, sizes[-1], math.log(1e7))
@@ -333,14 +343,14 @@ def judge(out: Path, count: int) -> None:
         hints = Counter(run.last.hints[0].name for run in runs if run.last.hints)
         cells.append(", ".join(f"{name} {number}" for name, number in hints.items()) or "none")
         print(f"| {fault} | {' | '.join(cells)} |")
-    watch, start = Watch(prediction), time.perf_counter()
+    watch, start = Watch(prediction), time.process_time()
     for step, loss in enumerate(healthy[0].tolist()):
         watch.update(step, loss)
-    print(f"{(time.perf_counter() - start) / STEPS * 1e3:.3f} ms a step of {STEPS}")
-    watch, start = Watch(prediction, steps=20 * STEPS), time.perf_counter()
+    print(f"{(time.process_time() - start) / STEPS * 1e3:.3f} ms a step of {STEPS}")
+    watch, start = Watch(prediction, steps=20 * STEPS), time.process_time()
     for step, loss in enumerate(healthy[0].repeat(20).tolist()):
         watch.update(step, loss)
-    print(f"{(time.perf_counter() - start) / STEPS / 20 * 1e3:.4f} ms a step of {20 * STEPS}")
+    print(f"{(time.process_time() - start) / STEPS / 20 * 1e3:.4f} ms a step of {20 * STEPS}")
 
 
 def main() -> None:

@@ -387,6 +387,7 @@ def _with_band(
                 np.log(runs.tokens),
                 cell,
                 [result.curve for result in trained],
+                [result.steps for result in trained],
                 runs.loss,
                 pairs,
                 apart,

@@ -23,7 +23,7 @@ from sweeper.prediction.band import Band
 from sweeper.prediction.loss_law import Array
 
 FORMS = ("jump", "eta", "drift")
-"""A step that stays; one that follows the learning rate down; a line that grows."""
+"""A step that stays; one that follows the learning rate down; a line that grows for a while."""
 AMPLITUDES = (0.5, 2.0, 8.0)
 """Standard deviations of a change, in those of a single stretch."""
 CLIPPED = 4.5
@@ -31,8 +31,8 @@ CLIPPED = 4.5
 MOST_FREEDOM = 20
 CHANGE = 0.01
 """Prior chance of a change, for the forecast."""
-RISE, DRIFT_UNIT = 0.03, 0.25
-"""Shares of the run: how fast a loss follows a learning rate; where a drift reaches its size."""
+RISE, DRIFT_LENGTH = 0.03, 0.25
+"""Shares of the run: how fast a loss follows a learning rate; how long a drift goes on growing."""
 
 
 class Finding(NamedTuple):
@@ -67,10 +67,11 @@ class Sequence:
         self.band, self.weights = band, band.end_weights
         self.first = min(math.ceil(band.warmup * count), count - 1)
         self.smooth, self.white = band.covariance(level[1])
+        self.rough = (1 + band.leverage) * np.array(band.rough) ** 2
         self.mean = level[0] - band.gap + np.array(band.mean)
         self.end_mean = level[0]
         self.end_variance = (
-            float(self.weights @ (self.smooth + np.diag(self.white)) @ self.weights)
+            float(self.weights @ (self.smooth + np.diag(self.white + self.rough)) @ self.weights)
             + band.gap_deviation**2
         )
         self.to_end = self.smooth @ self.weights
@@ -84,7 +85,7 @@ class Sequence:
         self.at = np.zeros(count, np.int64)
         self.inverse = np.zeros((count, count))
         self.innovations = np.zeros(count)
-        self.raw = np.zeros(count)
+        self.raw, self.off = np.zeros(count), np.zeros(count)
         changes = self.shapes.shape[1]
         self.signatures, self.ends = np.zeros((count, changes)), np.zeros(count)
         # Behind as many stretches: squares, clipped and not, e to_end, to_end to_end; of changes
@@ -102,7 +103,8 @@ class Sequence:
         on = after > 0
         lr = np.maximum(np.array(self.band.lr), 1e-9)
         follows = (1 - np.exp(-after / (RISE * count))) * lr[:, None] / lr[begins]
-        shapes = [on * 1.0, np.where(on, follows, 0.0), np.where(on, after, 0) / count / DRIFT_UNIT]
+        drifts = np.clip(after / (DRIFT_LENGTH * count), 0, 1)
+        shapes = [on * 1.0, np.where(on, follows, 0.0), drifts]
         joined = np.concatenate(shapes, 1)
         return joined, self.weights @ joined
 
@@ -110,13 +112,15 @@ class Sequence:
         """The mean loss of a stretch behind all that were seen; `white`: variance of its noise."""
         k, at = self.seen, self.at[: self.seen]
         noise = float(self.white[stretch]) if white is None else white
+        noise += float(self.rough[stretch])
         row = self.inverse[:k, :k] @ self.smooth[at, stretch]
         deviation = math.sqrt(max(float(self.smooth[stretch, stretch]) + noise - row @ row, 1e-12))
         off = log_loss - self.mean[stretch]
         raw = (off - float(row @ self.raw[:k])) / deviation
         clipped = (off - float(row @ self.innovations[:k])) / deviation
         clipped = min(max(clipped, -CLIPPED), CLIPPED)
-        self.at[k], self.raw[k], self.innovations[k] = stretch, raw, clipped
+        self.at[k], self.off[k] = stretch, off
+        self.raw[k], self.innovations[k] = raw, clipped
         self.inverse[k, :k] = -(row @ self.inverse[:k, :k]) / deviation
         self.inverse[k, k] = 1 / deviation
         self.signatures[k] = (self.shapes[stretch] - row @ self.signatures[:k]) / deviation

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from array import array
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from dataclasses import dataclass, field, replace
 from os import PathLike
 from pathlib import Path
@@ -154,6 +154,9 @@ class _Stretch:
     """Of differences from one reading to the next."""
     differences: int = 0
     spikes: int = 0
+    spiked: float = 0.0
+    """The sum of what lies in spikes, of as many readings."""
+    spiked_count: int = 0
     first: int = 0
     """The place of its first reading."""
     level: _Level = field(default_factory=_Level)
@@ -179,6 +182,7 @@ class Watch:
             allowed = f"at least {len(self.band)} steps, as many as the band has stretches"
             raise ConfigError("--steps", steps, allowed)
         self.steps = steps or self.band.steps
+        self.begins = np.round(self.band.edges * self.steps).astype(int).tolist()
         if spike_steps is not None and spike_steps < 1:
             raise ConfigError("--spike-steps", spike_steps, "at least 1")
         self.spike_steps = spike_steps or max(10, self.steps // len(self.band))
@@ -254,7 +258,7 @@ class Watch:
             return
         self._not_numbers = 0
         log = math.log(loss)
-        index = min(step * len(self.band) // self.steps, len(self.band) - 1)
+        index = min(bisect_right(self.begins, step), len(self.band)) - 1
         if not self.stretches or self.stretches[-1].index != index:
             if self.stretches:
                 self._close(self.stretches[-1])
@@ -279,7 +283,9 @@ class Watch:
     def _add(self, loss: float) -> None:
         stretch = self.stretches[-1]
         if self._running.spike is not None:
-            return  # a spike is no drift; where it stays, what follows is
+            stretch.spiked += loss  # a spike is no drift; where it stays, what follows is
+            stretch.spiked_count += 1
+            return
         stretch.total += loss
         stretch.count += 1
         if len(self.losses) > 1:
@@ -389,8 +395,7 @@ class Watch:
 
     def _edges(self, index: int) -> tuple[int, int]:
         """Its first step, and the one behind its last."""
-        count = len(self.band)
-        return -(-index * self.steps // count), -(-(index + 1) * self.steps // count)
+        return self.begins[index], self.begins[index + 1]
 
     def _close(self, stretch: _Stretch) -> None:
         """Test a stretch that is over."""
@@ -402,7 +407,15 @@ class Watch:
             or (len(known) and known[-1] >= stretch.index)
         ):
             return
-        sequence.add(stretch.index, math.log(stretch.total / stretch.count), self._white(stretch))
+        log = math.log(stretch.total / stretch.count)
+        if stretch.spiked_count:
+            # Where the ladder has the same batches in the same order it has the same spike.
+            count = stretch.count + stretch.spiked_count
+            whole = math.log((stretch.total + stretch.spiked) / count)
+            before = float(sequence.off[sequence.seen - 1]) if sequence.seen else 0.0
+            level = float(sequence.mean[stretch.index]) + before
+            log = min(log, whole, key=lambda value: abs(value - level))
+        sequence.add(stretch.index, log, self._white(stretch))
         forecast = sequence.forecast()
         width = STUDENT * forecast.deviation
         ends = (forecast.mean, forecast.mean - width, forecast.mean + width)
@@ -439,6 +452,11 @@ class Watch:
             return ladder
         # Of few readings the variance may be seen too small, which would be an alarm.
         variance = squares / differences / 2 * (1 + FEW_READINGS / differences) / stretch.count
+        # Runs that see the same batches in the same order share their noise, and the band has it.
+        if (seen := self.sequence.seen) > FIRST_READINGS:
+            moves = np.diff(self.sequence.off[:seen]) ** 2
+            shared = float(np.median(moves)) / MEDIAN_SQUARE / 2
+            variance = min(variance, shared * (1 + FEW_READINGS / seen))
         return max(variance, ladder * (LEAST_WHITE if differences >= FIRST_READINGS else 1.0))
 
     def _noise(self) -> tuple[float, float, int] | None:
@@ -594,6 +612,8 @@ STUDENT = 2.06
 """Times the standard deviation: Student's, as the scale is known by twenty stretches or so."""
 CLIPPED_NOISE = 16.0
 """Squared standard deviations at which the difference of two readings is cut off: a spike's."""
+MEDIAN_SQUARE = 0.455
+"""The median of the square of a normal number."""
 WHITE_READINGS, FEW_READINGS, LEAST_WHITE = 100, 6, 0.25
 """Noise is that of so many readings, and at least this share of the ladder's."""
 

@@ -75,7 +75,8 @@ class Band:
     which it does where it is a held-out loss. `lr` are factors on the peak learning rate.
     `spread` is a run's standard deviation, `correlation` that of stretches by their distance, of
     which the share `white` is noise of each alone. `leverage`: the mean is a fit, whose doubt is
-    this share of a run's variance.
+    this share of a run's variance. `rough` is the standard deviation of what single stretches have
+    beyond that, such as the answer to a bad batch that all runs see.
     """
 
     steps: int
@@ -88,6 +89,7 @@ class Band:
     correlation: tuple[float, ...]
     white: float
     leverage: float
+    rough: tuple[float, ...]
     misfit: float
     directions: tuple[Direction, ...] = ()
     gap: float = 0.0
@@ -104,7 +106,12 @@ class Band:
     @property
     def end_weights(self) -> Array:
         """Of each stretch in the end [stretches]."""
-        return end_weights(len(self), self.window)
+        return end_weights(self.edges, self.window)
+
+    @property
+    def edges(self) -> Array:
+        """Where stretches begin and end, as shares of the run [stretches + 1]."""
+        return stretch_edges(self.steps, len(self))
 
     def covariance(self, level: float) -> tuple[Array, Array]:
         """Of the run's log losses [stretches, stretches], less their white noise; that [stretches].
@@ -136,6 +143,7 @@ class Curves:
     cell: np.ndarray[tuple[int], np.dtype[np.int64]]
     """[runs]; of one cell are runs that differ in their seed alone."""
     curves: Sequence[Sequence[float]]
+    steps: Sequence[int]
     objectives: Array
     eta_pairs: Sequence[tuple[Sequence[float], Sequence[float], float]] = field(default=())
     """Curves of two runs that differ in eta alone, and by how many octaves the first is higher."""
@@ -167,12 +175,24 @@ def fit_band(curves: Curves, course: Course, log_params: float, log_tokens: floa
             f"{len(curves.curves)} runs of {cells} sizes: how much seeds differ is not seen. "
             f"It takes {FEW_FREE} runs more than sizes, such as two seeds of each"
         )
-    logs = np.log(np.array([rebinned(curve, count) for curve in curves.curves]))
-    weights = end_weights(count, course.window)
+    edges = stretch_edges(course.steps, count)
+
+    def logs_of(curve: Sequence[float], steps: int) -> Array:
+        found: Array = np.log(rebinned(curve, stretch_edges(steps, len(curve)), edges))
+        return found
+
+    every = zip(curves.curves, curves.steps, strict=True)
+    logs = np.array([logs_of(curve, steps) for curve, steps in every])
+    weights = end_weights(edges, course.window)
     means = np.array([logs[curves.cell == cell].mean(0) for cell in range(cells)])
     ends = logs @ weights
     gaps = np.log(curves.objectives) - ends
-    spread, correlation, white = _of_seeds(logs - means[curves.cell], free)
+    residuals = logs - means[curves.cell]
+    spread, correlation, white = _of_seeds(residuals, free)
+    # What one stretch in a hundred would exceed (Wilson and Hilferty's quantile of chi squared).
+    usual = (1 - 2 / (9 * free) + 2.33 * math.sqrt(2 / (9 * free))) ** 3
+    variance = (residuals**2).sum(0) / free
+    rough = np.where(variance > usual * spread**2, np.sqrt(variance), 0.0)
 
     design, aim = _design(curves, log_params, log_tokens, cells)
     inverse = np.linalg.inv(design.T @ design)
@@ -199,8 +219,8 @@ def fit_band(curves: Curves, course: Course, log_params: float, log_tokens: floa
             directions.append(Direction(name="size", deviation=BEND, values=bend))
     if curves.eta_pairs and curves.eta_deviation:
         steps = []
-        for high_eta, low_eta, octaves in curves.eta_pairs:
-            pair = np.log([rebinned(high_eta, count), rebinned(low_eta, count)])
+        for *pair_of_curves, octaves in curves.eta_pairs:
+            pair = np.array([logs_of(curve, 0) for curve in pair_of_curves])
             steps.append(np.subtract(*(pair - (pair @ weights)[:, None])) / octaves)
         # Seeds' noise is no part of what eta does.
         kernel = np.ones(SMOOTHED) / SMOOTHED
@@ -213,12 +233,13 @@ def fit_band(curves: Curves, course: Course, log_params: float, log_tokens: floa
         warmup=course.warmup,
         window=course.window,
         schedule=course.schedule,
-        lr=tuple(rebinned(course.lr, count).tolist()),
+        lr=tuple(rebinned(course.lr, stretch_edges(0, len(course.lr)), edges).tolist()),
         mean=tuple((mean - weights @ mean).tolist()),
         spread=tuple(spread.tolist()),
         correlation=tuple(correlation.tolist()),
         white=white,
         leverage=float(aim @ inverse @ aim),
+        rough=tuple(rough.tolist()),
         misfit=misfit,
         directions=tuple(directions),
         gap=float(gaps.mean()),
@@ -237,19 +258,32 @@ def fit_band(curves: Curves, course: Course, log_params: float, log_tokens: floa
     return band
 
 
-def end_weights(count: int, window: float) -> Array:
-    """Of each of `count` stretches in the mean over the last `window` of the run."""
-    edges = np.arange(count + 1) / count
-    weights = np.clip(edges[1:] - np.maximum(edges[:-1], 1 - window), 0, None)
+def stretch_edges(steps: int, count: int) -> Array:
+    """Where `count` stretches of a run begin and end [count + 1], as shares of it.
+
+    They are as equal as whole steps allow, the first ones longer, as a study keeps curves.
+    """
+    if steps < count:
+        return np.linspace(0, 1, count + 1)
+    short, longer = divmod(steps, count)
+    lengths = np.where(np.arange(count) < longer, short + 1, short) / steps
+    return np.concatenate([[0.0], np.cumsum(lengths)])
+
+
+def end_weights(edges: Array, window: float) -> Array:
+    """Of each stretch in the mean over the last `window` of the run [stretches]."""
+    weights = np.clip(edges[1:] - np.maximum(edges[:-1], edges[-1] - window), 0, None)
     total: Array = weights / weights.sum()
     return total
 
 
-def rebinned(curve: Sequence[float], count: int) -> Array:
-    """Averages over equal stretches as averages over `count` of them."""
-    sums = np.concatenate([[0.0], np.cumsum(curve)]) / len(curve)
-    edges = np.interp(np.linspace(0, 1, count + 1), np.linspace(0, 1, len(sums)), sums)
-    averaged: Array = np.diff(edges) * count
+def rebinned(curve: Sequence[float], edges: Array, to: Array) -> Array:
+    """Averages over stretches as averages over others; equal stretches stay as they are."""
+    lengths, values = np.diff(edges), np.asarray(curve, float)
+    if len(edges) == len(to) and np.allclose(edges, to):
+        return values
+    sums = np.concatenate([[0.0], np.cumsum(values * lengths)])
+    averaged: Array = np.diff(np.interp(to, edges, sums)) / np.diff(to)
     return averaged
 
 
@@ -318,7 +352,10 @@ def _collapse(
     means: Array,
     misfit: float,
 ) -> Collapse:
-    tenths = [np.array([rebinned(row, 10) for row in rows])[:, 1:9] for rows in (shapes, means)]
+    every, ten = stretch_edges(0, shapes.shape[1]), stretch_edges(0, 10)
+    tenths = [
+        np.array([rebinned(row, every, ten) for row in rows])[:, 1:9] for rows in (shapes, means)
+    ]
     runs, sizes = tenths
     cells = len(sizes)
     seeds = math.sqrt(float(((runs - sizes[cell]) ** 2).sum(0).mean()) / (len(runs) - cells))

@@ -66,8 +66,10 @@ def compute_text(compute: Estimate) -> str:
     if not math.isfinite(value):
         return "in compute not known"
     within = f" ({low:.2g} to {high:.2g})" if high > low else ""
-    if low < 1 < high or 0.99 < value < 1.01:
-        return f"that is worth the run's compute{within}"
+    if low < 1 < high:
+        return f"in compute that is {value:.2g} times the run's{within}"
+    if 0.99 < value < 1.01:
+        return "that is worth the run's compute"
     if value < 1:
         return f"you lose {1 / max(value, 1e-9):.3g} times the compute{within}"
     return f"you gain {value:.3g} times the compute{within}"

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from sweeper.course.watch import read_prediction
-from sweeper.prediction.band import rebinned
+from sweeper.prediction.band import rebinned, stretch_edges
 from sweeper.study.study import Study
 from sweeper.trial import Log2Hps, Result, curve
 from tests.cli.driver import Run
@@ -125,7 +125,9 @@ def test_a_study_s_prediction_has_the_band_of_its_curves(study: Path, sweeper: R
             hps, seed = Log2Hps({"eta": eta}), place % 3
             trial = replace(known.trial, spec=spec, log2_hps=hps, seed=seed, phase="validate")
             shown = np.asarray(losses).repeat(2) * factor * (1 + 10 / steps)
-            kept = tuple(curve(rebinned(shown.tolist(), steps)))
+            kept = tuple(
+                curve(rebinned(shown.tolist(), stretch_edges(0, 200), stretch_edges(0, steps)))
+            )
             end = float(np.mean(kept[-len(kept) // 10 :]))
             results.append(
                 Result(trial=trial, status="complete", objective=end, steps=steps, curve=kept)

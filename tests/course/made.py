@@ -26,7 +26,7 @@ def middle(size: float, steps: int = STEPS) -> Array:
     """Log losses [steps] of a run of that size without noise."""
     x = (np.arange(steps) + 0.5) / steps
     shape = 0.8 * np.exp(-12 * x) + 0.25 * (1 - x)
-    weights = end_weights(steps, 0.1)
+    weights = end_weights(np.linspace(0, 1, steps + 1), 0.1)
     found: Array = math.log(1.8 + 200 / math.exp(size) ** 0.4) + shape - weights @ shape
     return found
 
@@ -57,9 +57,8 @@ def prediction(seeds: int = 3, gap: float = 1.0) -> Prediction:
     params, tokens = np.exp(SIZES[cell]), np.full(len(cell), TOKENS)
     runs = Runs(params, tokens, ends, 6 * params * tokens, cell, [""] * len(cell))
     found = predict_runs(runs, Question(params=math.exp(TARGET), tokens=TOKENS, draws=200))
-    curves = Curves(
-        np.log(params), np.log(tokens), cell, [curve_of(losses) for losses in made], ends
-    )
+    shown, lengths = [curve_of(losses) for losses in made], [STEPS] * len(made)
+    curves = Curves(np.log(params), np.log(tokens), cell, shown, lengths, ends)
     course = Course(
         steps=STEPS,
         warmup=TRAIN.warmup,

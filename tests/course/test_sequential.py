@@ -22,7 +22,7 @@ def sequence() -> Sequence:
 def drawn(count: int) -> Array:
     """Log losses of runs of the band's own law [count, stretches]."""
     known = sequence()
-    whole = known.smooth + np.diag(known.white)
+    whole = known.smooth + np.diag(known.white + known.rough)
     random = np.random.default_rng(0).standard_normal((count, len(whole)))
     found: Array = known.mean + random @ np.linalg.cholesky(whole).T
     return found
@@ -41,7 +41,7 @@ def test_innovations_are_those_of_the_whole_covariance() -> None:
     logs, leave = drawn(1)[0], frozenset({20, 21, 50})
     made = filled(logs, leave=leave)
     seen = np.array([i for i in range(made.first, 100) if i not in leave])
-    whole = (made.smooth + np.diag(made.white))[np.ix_(seen, seen)]
+    whole = (made.smooth + np.diag(made.white + made.rough))[np.ix_(seen, seen)]
     expected = np.linalg.solve(np.linalg.cholesky(whole), (logs - made.mean)[seen])
     assert made.raw[: made.seen] == pytest.approx(expected, abs=1e-6)
 
@@ -52,7 +52,7 @@ def test_the_forecast_is_the_conditional_distribution() -> None:
     seen = np.arange(made.first, 60)
     for stretch in seen:
         made.add(int(stretch), float(logs[stretch]))
-    whole = made.smooth + np.diag(made.white)
+    whole = made.smooth + np.diag(made.white + made.rough)
     cross = (whole @ made.weights)[seen]
     solved = np.linalg.solve(
         whole[np.ix_(seen, seen)], np.stack([cross, (logs - made.mean)[seen]]).T
