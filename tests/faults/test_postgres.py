@@ -45,7 +45,8 @@ def mirrored(server: Server) -> list[str]:
     finally:
         storage.remove_session()
         storage.engine.dispose()
-    return sorted(trial.user_attrs["key"] for trial in trials)
+    runs = (trial for trial in trials if trial.user_attrs["status"] != "answer")
+    return sorted(trial.user_attrs["key"] for trial in runs)
 
 
 def emptied(server: Server) -> None:
