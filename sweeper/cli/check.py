@@ -68,7 +68,7 @@ def check(tree: Tree, request: CheckRequest, invocation: Invocation, output: Out
             "[watch]: call sweeper.watch(model) in the script, once the model has its initial "
             "weights, and add runner.uses=[watch]",
         )
-    climbed = settings.transfer.ladders(settings.ladder_base)
+    climbed = settings.ladders()
     # Not over batch and steps: the check's runs have a batch and steps of their own.
     ladders: dict[str, list[Size]] = {
         axis: [size.model_size for size in climbed[axis]]

@@ -161,7 +161,7 @@ def quick_check(
     settings = experiment.settings
     if settings.check.eta is not None:
         log2_hps = Log2Hps({**log2_hps, "eta": settings.check.eta})
-    ladders = settings.transfer.ladders(settings.ladder_base)
+    ladders = settings.ladders()
     base, others = settings.base, ladders.keys() & {"depth", *MODEL_AXES}
     widths = [size.width for size in ladders.get("width", ())] or [base.width, 2 * base.width]
     widths = widths[:SIZES]

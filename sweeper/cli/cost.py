@@ -167,9 +167,11 @@ def show_ladder_cost(
     a part of it.
     """
     settings, rule = experiment.settings, experiment.settings.transfer
-    ladders, base = rule.ladders(settings.ladder_base), settings.ladder_base
+    ladders, base = settings.ladders(), settings.ladder_base
     names = {base: f"{describe_size(base, next(iter(ladders)))} (base)"} | {
-        size: str(size) if axis == JOINT_AXIS else describe_size(size, axis)
+        size: str(size)
+        if axis == JOINT_AXIS
+        else describe_size(size, axis) + f", {size.steps} steps" * (settings.steps_of is not None)
         for axis, sizes in ladders.items()
         for size in sizes
         if size != base

@@ -61,7 +61,7 @@ def diagnose(
             "transfer.hyperparameter", settings.transfer.hyperparameter, "eta, when it is diagnosed"
         )
     # Sizes, not ladder sizes: an ablation may change the batch size and the steps.
-    ladder_sizes = settings.transfer.ladders(settings.ladder_base).get(axis, [])
+    ladder_sizes = settings.ladders().get(axis, [])
     ladder = [Size(width=size.width, depth=size.depth) for size in ladder_sizes]
     if len(ladder) < 2 or ladder[-1] == settings.base:
         raise ConfigError(

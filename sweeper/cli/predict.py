@@ -229,22 +229,24 @@ def predict_ladder(
 def _rungs(experiment: Experiment, best: Log2Hps) -> list[Trial]:
     """Every size of the ladders over width and depth at every number of steps, as planned there.
 
-    Without `transfer.steps` an eighth, a quarter and a half of the base's beside its own.
+    Without `transfer.steps` an eighth, a quarter and a half of a size's beside its own.
     """
     from sweeper.study.setup import LADDER_PHASE
     from sweeper.sweep.replay import planned_log2
 
     settings = experiment.settings
     rule, base = settings.transfer, settings.ladder_base
-    shorter = rule.steps or [max(1, base.steps // part) for part in (8, 4, 2)]
     models = {(base.width, base.depth)}
     models |= {(width, base.depth) for width in rule.widths}
     models |= {(base.width, depth) for depth in rule.depths}
+    whole = [settings.with_steps(replace(base, width=w, depth=d)) for w, d in sorted(models)]
     return [
         experiment.trial(size, planned_log2(experiment, size, best), seed, LADDER_PHASE)
-        for width, depth in sorted(models)
-        for steps in sorted({*shorter, base.steps})
-        for size in [replace(base, width=width, depth=depth, steps=steps)]
+        for longest in whole
+        for steps in sorted(
+            {longest.steps, *(rule.steps or [max(1, longest.steps // part) for part in (8, 4, 2)])}
+        )
+        for size in [replace(longest, steps=steps)]
         for seed in range(rule.seeds)
     ]
 

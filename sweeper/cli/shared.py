@@ -16,6 +16,7 @@ from sweeper.errors import BadInput, ConfigError
 from sweeper.report.cost import TrialSeconds
 from sweeper.report.progress import SweepProgress
 from sweeper.study.study import Study
+from sweeper.sweep.replay import at_fixed_ratio
 from sweeper.trial import Log2Hps, Result, Trial, defaults
 from sweeper.verdict.ladder import Size
 
@@ -39,9 +40,8 @@ def open_experiment(settings: Settings, cache: Path | None = None) -> Experiment
         raise BadInput(f"data: {error}") from error
     train = settings.raw["train"]
     corpus.check(train["batch_size"], train["seq_len"])
-    return Experiment(
-        settings=settings, corpus=corpus, precision=settings.runner.precision(settings.launcher)
-    )
+    precision = settings.runner.precision(settings.launcher)
+    return at_fixed_ratio(Experiment(settings=settings, corpus=corpus, precision=precision))
 
 
 def check_model(experiment: Experiment, output: Output) -> None:

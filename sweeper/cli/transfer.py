@@ -35,6 +35,7 @@ from sweeper.config.settings import Experiment, Settings
 from sweeper.errors import BadInput, ConfigError, SweeperError
 from sweeper.files import private_folder, write_json
 from sweeper.launch.executor import Scheduled
+from sweeper.laws.law import NoLaw
 from sweeper.plan.plan import TransferPlan, make_plan, own_plan
 from sweeper.records import to_json
 from sweeper.report import console as show
@@ -93,6 +94,7 @@ def transfer(tree: Tree, request: TransferRequest, invocation: Invocation, outpu
     if request.validate:
         check_storage_password(settings)
     experiment = open_experiment(settings)
+    settings = experiment.settings
     size, study, conclusion = _opened(experiment, size, request, output)
     best = conclusion.best_log2
     # The target's batch and steps are told where they are others.
@@ -193,7 +195,18 @@ def _opened(
 ) -> tuple[Size, Study, Conclusion]:
     """The whole target, the study, and its optimum; BadInput for what cannot be asked of them."""
     settings = experiment.settings
-    size = target_size(experiment, size, request.tokens, request.batch)
+    timed = settings.with_steps(replace(settings.ladder_base, width=size.width, depth=size.depth))
+    if settings.steps_of is not None:
+        spans = {s.steps for sizes in settings.ladders().values() for s in sizes}
+        output.say(
+            f"At {settings.transfer.tokens_per_parameter:g} tokens a parameter the target trains "
+            f"{timed.steps:,} steps, and the ladder's sizes {min(spans, default=timed.steps):,} to "
+            f"{max(spans, default=timed.steps):,}."
+        )
+    if settings.steps_of is None or isinstance(settings.law, NoLaw):
+        size = target_size(experiment, size, request.tokens, request.batch)
+    else:  # a law is asked about the steps, too
+        size = target_size(experiment, timed, request.tokens, request.batch)
     check_law(experiment, size, defaults(settings.space), validate=request.validate)
     if request.validate:
         check_ladders(experiment, request.settle)
@@ -294,6 +307,11 @@ def _plan(size: Size, conclusion: Conclusion, ladders: Validated, folder: Path) 
     law = apply_law(experiment, size, best_log2)
     # The target's command gets what the law plans; the plan itself applies the law to `best_log2`.
     planned = best_log2 if law is None else after_law(experiment, law, best_log2)
+    if settings.steps_of is not None and not isinstance(size, LadderSize):
+        timed = replace(settings.ladder_base, width=size.width, depth=size.depth)
+        size = settings.with_steps(timed)
+        source["tokens_per_parameter"] = settings.transfer.tokens_per_parameter
+        source["steps"] = size.steps
     trial = experiment.trial(size, planned, 0, "target")
     trained = trial.train
     source["schedule"] = schedule.record(trained.schedule, trained.span)
@@ -309,13 +327,15 @@ def _plan(size: Size, conclusion: Conclusion, ladders: Validated, folder: Path) 
 
 def _not_validated(settings: Settings, target: Size, verdicts: Sequence[Verdict]) -> list[str]:
     """Where the target differs from the base along an axis that no verdict's ladder changes."""
-    ladders, notes = settings.transfer.ladders(settings.ladder_base), []
+    ladders, notes = settings.ladders(), []
     judged = [verdict.axis for verdict in verdicts]
     for axis in LADDER_AXES:
         base = getattr(settings.ladder_base, axis)
         # A plain Size has no batch and no steps: then they are the base's.
         asked = getattr(target, axis, base)
         sizes = [size for name in (axis, JOINT_AXIS) if name in judged for size in ladders[name]]
+        if axis == "steps" and settings.steps_of is not None:
+            continue  # every ladder changes them, as the target does
         if asked != base and all(getattr(size, axis) == base for size in sizes):
             name = axis.replace("_", " ")
             notes.append(

@@ -99,7 +99,7 @@ def check_law(experiment: Experiment, target: Size, best_log2: Log2Hps, *, valid
         raise BadInput(
             f"law=fit fits eta, and transfer.hyperparameter={hyperparameter}: leave one of them out"
         )
-    ladders = settings.transfer.ladders(settings.ladder_base)
+    ladders = settings.ladders()
     if validate and not {"batch_size", "steps", "size"} & set(ladders):
         base = settings.ladder_base.steps
         raise BadInput(
@@ -202,7 +202,7 @@ class Settle:
 def begun(settings: Settings, settle: Settle) -> Settling:
     """The ladders before any run; ConfigError for a budget with which they cannot begin."""
     rule, base = settings.transfer, settings.ladder_base
-    ladders = rule.ladders(base)
+    ladders = settings.ladders()
     return Settling(rule, ladders, base, lambda *_: None, lambda _: [], budget=settle.budget)
 
 
@@ -212,7 +212,7 @@ def check_ladders(experiment: Experiment, settle: Settle | None = None) -> None:
     And for a budget that is too small for ladders to begin with.
     """
     settings = experiment.settings
-    ladders = settings.transfer.ladders(settings.ladder_base)
+    ladders = settings.ladders()
     if not ladders:
         raise BadInput(
             "--validate has no ladder to train: give transfer.widths, depths, batches, steps "
@@ -266,7 +266,7 @@ def validate(
     Without `wait`, Submitted is raised once jobs are in a queue.
     """
     settings, rule, start = experiment.settings, experiment.settings.transfer, time.time()
-    ladders: Mapping[str, Sequence[LadderSize]] = rule.ladders(settings.ladder_base)
+    ladders: Mapping[str, Sequence[LadderSize]] = settings.ladders()
     path = folder / validation_name(rule.hyperparameter)
     damaged: list[str] = []
     earlier = read_document(path, Validation, damaged)
@@ -523,7 +523,7 @@ def measured_trend(
     settings = experiment.settings
     if settings.transfer.hyperparameter != "eta":
         return None
-    sizes: Sequence[LadderSize] = settings.transfer.ladders(settings.ladder_base).get("width", ())
+    sizes: Sequence[LadderSize] = settings.ladders().get("width", ())
     curves, _, missing = replay_ladder(experiment, best, sizes, finished(study))
     prior = _prior(settings, "width")
     return None if missing else fit_trend("width", curves, planned["eta"], target, prior)

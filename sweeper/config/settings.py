@@ -10,7 +10,7 @@ search space, then what it returns: `Settings`, and `Experiment`, which makes tr
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import MISSING, asdict, dataclass, fields, is_dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -308,7 +308,7 @@ def _with_possible_ladders(settings: Settings) -> Settings:
             shown = ", ".join(map(str, sorted({*widths, base.width})))
             note = f"the model cannot have all widths of transfer.widths: its ladder is {shown}"
             settings = replace(settings, transfer=rule, notes=(*settings.notes, note))
-    for axis, sizes in settings.transfer.ladders(settings.ladder_base).items():
+    for axis, sizes in settings.ladders().items():
         for size in sizes:
             try:
                 check_model_size(settings, size)
@@ -435,6 +435,8 @@ class Settings:
     """One command's configuration. `raw` is the resolved tree that it was read from.
 
     `notes` are sentences for the user: what of the parameterization the model has no place for.
+    `steps_of` are a size's steps where `transfer.tokens_per_parameter` sets them, known once the
+    data are: see `sweep.replay.at_fixed_ratio`.
     """
 
     raw: Mapping[str, Any]
@@ -453,6 +455,7 @@ class Settings:
     check: CheckRule
     base: Size
     notes: tuple[str, ...] = ()
+    steps_of: Callable[[LadderSize], int] | None = None
 
     @property
     def scaled_by_user(self) -> bool:
@@ -469,6 +472,17 @@ class Settings:
     def ladder_base(self) -> LadderSize:
         """The base as a step of the ladders."""
         return LadderSize.of(self.base, self.raw["model"], self.raw["train"])
+
+    def ladders(self) -> Mapping[str, list[LadderSize]]:
+        """`LadderRule.ladders` around the base, each size with its steps."""
+        ladders = self.transfer.ladders(self.ladder_base)
+        return {axis: list(map(self.with_steps, sizes)) for axis, sizes in ladders.items()}
+
+    def with_steps(self, size: LadderSize) -> LadderSize:
+        """The size with the steps of `steps_of`; the base, which says its own, is as it is."""
+        if self.steps_of is None or size == self.ladder_base:
+            return size
+        return replace(size, steps=self.steps_of(size))
 
     @property
     def cache(self) -> Path:

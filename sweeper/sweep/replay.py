@@ -15,6 +15,7 @@ from functools import cache
 from typing import Any
 
 from sweeper.config.settings import Experiment
+from sweeper.errors import ConfigError
 from sweeper.laws.law import AppliedLaw, Factors, NoLaw, OutsideLaw, Scale, ask, decay_notes
 from sweeper.search.replay import SearchReplay
 from sweeper.search.strategy import History, Point
@@ -53,6 +54,43 @@ def scale_of(experiment: Experiment, size: Size, log2_hps: Log2Hps) -> Scale:
     known = prepared.optimizer.settings(plain(log2_hps))
     betas = {name: value for name, value in known.items() if name.startswith("beta")}
     return replace(scale, parameters=prepared.parameters(), betas=betas)
+
+
+RATIO_SLACK = 0.05
+"""So far, as a fraction, the base's tokens a parameter may be from the ladder's: a round number."""
+
+
+def at_fixed_ratio(experiment: Experiment) -> Experiment:
+    """The experiment with the steps of every size at `transfer.tokens_per_parameter`, if it is set.
+
+    tokens = steps x batch x the length of an example; steps are rounded to three digits.
+    ConfigError where the base's own ratio is another one, or nobody knows a model's parameters.
+    """
+    settings, ratio = experiment.settings, experiment.settings.transfer.tokens_per_parameter
+    if ratio is None:
+        return experiment
+    length, base = example_length(experiment) or 1, settings.ladder_base
+
+    def steps_of_one(size: LadderSize) -> float:
+        """Steps at one token a parameter."""
+        parameters = settings.runner.parameters(experiment.spec(size))
+        if not parameters:
+            allowed = "null: nobody here knows the parameters of a command's model"
+            raise ConfigError("transfer.tokens_per_parameter", ratio, allowed)
+        return parameters / (size.batch_size * length)
+
+    def steps_of(size: LadderSize) -> int:
+        return max(1, int(float(f"{ratio * steps_of_one(size):.3g}")))
+
+    wanted, own = steps_of(base), base.steps / steps_of_one(base)
+    if abs(own / ratio - 1) > RATIO_SLACK and base.steps != wanted:
+        raise ConfigError(
+            "train.steps",
+            base.steps,
+            f"{wanted}, which are {ratio:g} tokens a parameter at the base, too: search there; or "
+            f"keep the steps, with transfer.tokens_per_parameter={own:.3g}",
+        )
+    return replace(experiment, settings=replace(settings, steps_of=steps_of))
 
 
 def apply_law(experiment: Experiment, size: Size, log2_hps: Log2Hps) -> AppliedLaw | None:
@@ -311,7 +349,7 @@ def settle_ladder(
     return SettledLadder(
         trial,
         rule,
-        rule.ladders(settings.ladder_base),
+        settings.ladders(),
         settings.ladder_base,
         loss,
         judge,

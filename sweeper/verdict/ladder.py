@@ -12,6 +12,7 @@ from sweeper.records import (
     WRITTEN_IF_SET,
     AtLeastOne,
     Bounded,
+    Bounds,
     Positive,
     check_bounds,
 )
@@ -161,6 +162,7 @@ class LadderRule:
     - `widths`, `depths`, `batches`, `steps`, and of a model with experts `experts`, `top_ks`
       and `granularities` each give a ladder over that axis alone; `sizes` gives one along which
       several axes change at once. Unnamed axes stay at the base's value.
+    - `tokens_per_parameter` sets the steps of every size; the base's must have that ratio already.
     - `hyperparameter` is what varies on the curves' horizontal axis. With another one than eta,
       eta stays at the transferred value.
     - `seeds` runs are trained at each point. `span` and `step` (log2) are the half-width and the
@@ -183,6 +185,7 @@ class LadderRule:
     top_ks: Sizes = ()
     granularities: Sizes = ()
     sizes: tuple[SizeOverrides, ...] = ()
+    tokens_per_parameter: Annotated[float, Bounds(above=0)] | None = None
     hyperparameter: str = "eta"
     seeds: Annotated[int, ONE_OR_MORE] = 2
     span: Positive = 2.0
@@ -200,6 +203,12 @@ class LadderRule:
         if not self.sizes and not any(getattr(self, key) for key in LADDER_AXES.values()):
             raise ConfigError("widths", [], "at least one width, as in [64,128,256]")
         check_bounds(self)
+        if self.tokens_per_parameter is not None:
+            named = [*self.steps, *(size.steps for size in self.sizes if size.steps)]
+            if named:
+                key = "steps" if self.steps else "sizes"
+                allowed = "no steps beside transfer.tokens_per_parameter, which sets every size's"
+                raise ConfigError(key, named, allowed)
         if self.step > self.span:
             raise ConfigError("step", self.step, f"at most span, which is {self.span:g}")
         if self.correct and self.hyperparameter != "eta":

@@ -1,5 +1,6 @@
 import json
 import os
+import re
 import shutil
 import socket
 from collections.abc import Mapping
@@ -12,6 +13,7 @@ import pytest
 from sweeper.cli import validate
 from sweeper.cli.studies import split_root
 from sweeper.config.settings import Experiment
+from sweeper.engine.prepare import prepare
 from sweeper.files import read_json
 from sweeper.records import from_json, to_json
 from sweeper.study.lock import StudyLock
@@ -165,6 +167,30 @@ class TestValidate:
         words = ["--to-width", "16", "transfer.depths=[2]", "transfer.widths=[16]"]
         answer = sweeper("transfer", "--validate", *QUICK, *words, "--json")
         assert [verdict["axis"] for verdict in answer.document["verdicts"]] == ["depth"]
+
+    def test_a_ladder_at_fixed_tokens_per_parameter(self, sweeper: Run, study: Path) -> None:
+        """The base must have that ratio; the error says which one it has."""
+        words = ["transfer", "--to-width", "32", "transfer.widths=[16,32]"]
+        refused = sweeper(*words, "--validate", "--dry-run", "transfer.tokens_per_parameter=1000")
+        assert refused.code == 2 and refused.err.startswith("Error: train.steps=")
+        (own,) = re.findall(r"transfer\.tokens_per_parameter=([\d.e+-]+\d)", refused.err)
+        words.append(f"transfer.tokens_per_parameter={own}")
+        assert sweeper(*words, "--validate", "--dry-run", "transfer.steps=[4]").code == 2
+        shown = sweeper(*words, "--validate", "--dry-run")
+        assert shown.code == 0, shown.err
+        at_32 = int(re.findall(r"the target trains ([\d,]+) steps", shown.out)[0].replace(",", ""))
+        assert f"width 32, {at_32} steps" in shown.out
+        answer = sweeper(*words, "--validate", *QUICK, "--json").document
+        assert [verdict["axis"] for verdict in answer["verdicts"]] == ["width"]
+        sizes = {s["size"]["width"]: s["size"]["steps"] for s in answer["verdicts"][0]["sizes"]}
+        assert sizes[32] == at_32 == answer["plan"]["source"]["steps"]
+        parameters = {
+            spec.width: prepare(spec).parameters()
+            for spec in {result.trial.spec for result in Study.read(study).results()}
+        }
+        assert at_32 / sizes[16] == pytest.approx(parameters[32] / parameters[16], rel=0.06)
+        rungs = sweeper(*words, "--predict", "--dry-run")
+        assert rungs.code == 0 and str(at_32) in rungs.out
 
     def test_a_depth_that_no_ladder_climbs_is_not_validated(
         self, sweeper: Run, study: Path, monkeypatch: pytest.MonkeyPatch

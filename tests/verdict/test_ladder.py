@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import asdict, replace
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -218,4 +219,14 @@ def test_one_diverged_seed_makes_a_point_infinite() -> None:
 def test_what_cannot_be_trained_is_refused(wrong: dict[str, float], key: str) -> None:
     with pytest.raises(ConfigError) as caught:
         LadderRule(**{"widths": (32,), **wrong})  # type: ignore[arg-type]
+    assert caught.value.key == key
+
+
+@pytest.mark.parametrize(
+    ("named", "key"),
+    [({"steps": (100,)}, "steps"), ({"sizes": (SizeOverrides(steps=9),)}, "sizes")],
+)
+def test_steps_are_not_named_twice(named: dict[str, Any], key: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        LadderRule(widths=(32,), tokens_per_parameter=20.0, **named)
     assert caught.value.key == key
