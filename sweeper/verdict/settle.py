@@ -105,7 +105,10 @@ class Judged:
 
 @dataclass(frozen=True, kw_only=True)
 class Look:
-    """A look: its verdicts, the runs so far, and those that it likely takes on."""
+    """A look: its verdicts, the runs so far, and those that are likely left: the next round's.
+
+    Most ladders end with it: what they need is foretold by values that are off, and move.
+    """
 
     judged: Sequence[Judged]
     runs: int
@@ -388,13 +391,12 @@ class Settling:
         spent = allocation.spend(room, least=self._slots - planned if doubts else 0)
         if new or begun or spent:
             grids = dict(allocation.grids)
-            allocation.spend(left - spent)  # what the rounds after it likely take
-            likely = planned + allocation.spent
+            allocation.spend(left - spent)
             if not (new or begun) and allocation.chance < CHANCE:
                 needed = round(allocation.worst * (self.runs + left)) - self.runs
                 self.ending = self._ended("hopeless", needed, todo)
                 return
-            self.looks[-1] = replace(self.looks[-1], left=likely)
+            self.looks[-1] = replace(self.looks[-1], left=planned + spent)
             self.grids = {size: grid for size, grid in grids.items() if size in self.grids}
         else:
             self.ending = self._ended("budget" if doubts else "stuck", 0, todo)
