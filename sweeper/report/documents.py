@@ -7,7 +7,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
-from functools import partial
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
@@ -67,6 +67,7 @@ def _made(make: type[T] | Callable[[Any], T], path: Path) -> T:
     return from_json(make, record) if isinstance(make, type) else make(record)
 
 
+@lru_cache(maxsize=8)  # a page asks several times, and YAML is slow to read
 def takes(config: str, name: str) -> bool:
     """Whether a study's trials take a size, by its kept `config`: a command may take no {depth}."""
     try:
