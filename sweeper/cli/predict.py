@@ -20,7 +20,7 @@ from sweeper.cli.output import DONE, Output
 from sweeper.errors import BadInput
 from sweeper.existing.source import Source
 from sweeper.prediction.prediction import Prediction, Question, SizeChoice, predict_runs
-from sweeper.prediction.runs import ROLES, Design, Rungs, Runs, odd_ratio, runs_of
+from sweeper.prediction.runs import ROLES, Design, Rungs, Runs, mixed_runs, odd_ratio, runs_of
 from sweeper.schedule import name_of
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ def predict_table(
         sha256=source.sha256,
         where=where,
         columns=named,
-        notes=odd_ratio(runs),
+        notes=[*odd_ratio(runs), *mixed_runs(source)],
         command=_command(),
     )
     name = "stdin" if str(path) == "-" else path.stem

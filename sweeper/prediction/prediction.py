@@ -38,6 +38,7 @@ from sweeper.prediction.runs import (
     Rungs,
     Runs,
     distinct,
+    mixed_runs,
     odd_ratio,
     runs_of,
 )
@@ -399,7 +400,7 @@ def predict(
         sha256=source.sha256,
         where=where,
         columns=named,
-        notes=odd_ratio(runs),
+        notes=[*odd_ratio(runs), *mixed_runs(source)],
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -357,6 +358,26 @@ def odd_ratio(runs: Runs) -> list[str]:
         f"half of the runs have {'fewer' if ratio < low else 'more'} than {ratio:.3g} tokens per "
         f"parameter, and few train so: are {units} in thousands? Give all in ones"
     ]
+
+
+def mixed_runs(source: Source) -> list[str]:
+    """What is said of a column that tells runs apart whose losses follow no common law."""
+    notes = []
+    for column in source.frame.columns:
+        name = re.sub(r"[^a-z]+", "", str(column).lower())
+        values = source.frame[column].dropna().astype(str).unique()
+        if name.endswith(TELLING) and 1 < len(values) <= MOST_KINDS:
+            notes.append(
+                f"the column {column!r} has {', '.join(values)}: a law is one of runs that ended "
+                f"alike, as by --where '`{column}` == \"{values[0]}\"'"
+            )
+    return notes
+
+
+TELLING = ("schedule", "scheduler", "schedulertype", "state", "status")
+"""How the names of columns end, letters alone, that tell schedules and unfinished runs."""
+MOST_KINDS = 6
+"""Values of such a column; of more it tells something else."""
 
 
 def _check_twins(source: Source, columns: Mapping[str, str], values: Mapping[str, Array]) -> None:

@@ -328,6 +328,9 @@ def _draw_valleys(ax: Axes, prediction: Prediction, runs: Runs, rungs: Rungs) ->
         # As far as sizes were measured, or a factor of four around the best.
         measured = (sizes > 0.8 * runs.params.min()) & (sizes < 1.25 * runs.params.max())
         near = np.abs(np.log(sizes / sizes[lowest])) < np.log(4)
+        if index == len(budgets) and prediction.target:  # as far as the run that is asked about
+            ends = sorted([sizes[lowest], prediction.target.params])
+            near |= (sizes > ends[0] / 1.5) & (sizes < ends[1] * 1.5)
         shown = (losses <= highest) & (near | measured & (index < len(budgets)))
         if not shown.any():
             continue

@@ -222,6 +222,14 @@ def test_tokens_in_thousands_are_asked_about_and_refused_where_compute_tells() -
         predicted(frame)
 
 
+def test_two_schedules_in_a_table_are_named_and_one_is_not() -> None:
+    frame = surface()
+    frame["lr_schedule"] = ["wsd", "cosine"] * (len(frame) // 2)
+    (note,) = predicted(frame).notes
+    assert "cosine" in note and "--where" in note
+    assert not predicted(frame.assign(lr_schedule="wsd")).notes
+
+
 def test_another_prediction_is_kept_and_an_equal_one_keeps_its_digest(tmp_path: Path) -> None:
     made = predicted(surface(), to_params=1e9, to_tokens=1e10)
     earlier = replace(made, time="2026-01-01T00:00:00+00:00")
