@@ -26,6 +26,7 @@ def run(script: str, *words: str) -> str:
 @pytest.mark.parametrize(
     "script",
     [
+        "follow.py",
         "gpu.py",
         "growth.py",
         "orchestration.py",

@@ -317,14 +317,19 @@ def judge(out: Path, count: int) -> None:
     print(f"{band.collapse}, white {band.white:.2f}")
     healthy = np.array([np.load(out / f"{TARGET}-{s}.npy") for s in range(TARGET_SEEDS)], float)
     trained = [followed(prediction, losses) for losses in healthy]
-    made = [followed(prediction, losses) for losses in resampled(healthy, count)]
     rules = ("alarm", "threshold", "sigmas")
-    for name, runs in (("trained", trained), ("resampled", made), ("made up", made_up(count))):
+    groups = {
+        "trained": lambda: trained,
+        "resampled": lambda: [followed(prediction, x) for x in resampled(healthy, count)],
+        "made up": lambda: made_up(count // 5),
+    }
+    for name, group in groups.items():
+        runs = group()
         alarms = (str(sum(getattr(run, rule) is not None for run in runs)) for rule in rules)
         held = (f"{np.mean([run.inside[k] for run in runs]):.1%}" for k in range(3))
         widths = (f"{np.mean([run.width[k] for run in runs]):.2%}" for k in range(3))
         print(f"{name}: {len(runs)} healthy runs; alarms of follow, threshold, 3 sigma:", *alarms)
-        print("  forecast held at 1/4, 1/2, 3/4:", *held, "half widths:", *widths)
+        print("  forecast held at 1/4, 1/2, 3/4:", *held, "half widths:", *widths, flush=True)
     for alarm in (0.05, 0.2):
         runs = [followed(prediction, x, alarm) for x in resampled(healthy, count // 4)]
         print(f"--alarm {alarm}: {np.mean([run.alarm is not None for run in runs]):.2%}")

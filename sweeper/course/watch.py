@@ -37,7 +37,6 @@ BACK_JUMPS, BACK_SHARE = 20, 0.02
 """Steps that go back, in number and of all readings: more come from two writers."""
 LR_OFF, LR_READINGS = 0.1, 5
 """Of the peak: by how much a learning rate may differ from the ladder's, and how often in a row."""
-NOISE_SIGMAS = 4.5
 MOST_EVENTS = 200
 
 
@@ -204,7 +203,6 @@ class Watch:
         self._lr_peak = 0.0
         self._running = _Level()
         self._spiky: int | None = None
-        self._noisy = False
         self.seen = self.look()
 
     def update(self, step: int, loss: float, lr: float | None = None) -> Seen:
@@ -362,7 +360,7 @@ class Watch:
             self._running = _Level()
             self.sequence.cut(0)
         self.forecasts = [known for known in self.forecasts if known[0] < step]
-        self._not_numbers, self._noisy = 0, False
+        self._not_numbers = 0
         if self._spiky is not None and self._spiky >= step:
             self._spiky = None
 
@@ -424,16 +422,6 @@ class Watch:
         self.forecasts.append((step, Estimate(value=value, low=low, high=high)))
         if stretch.spikes and self._spiky is None and self._spike_evidence() >= self.spikes_at:
             self._spiky = next((e.step for e in self.events if e.kind == SPIKE), step)
-        if (
-            not self._noisy
-            and stretch.index % 5 == 0
-            and (noise := self._noise())
-            and noise[1] > NOISE_SIGMAS
-        ):
-            self._noisy = True
-            begin = self._edges(noise[2])[0]
-            text = f"single steps scatter {noise[0]:.2f} times as much as before"
-            self._event("noise", begin, self.at[-1], text)
 
     def _white(self, stretch: _Stretch) -> float:
         """Variance of the noise in the mean of a stretch: by the run's own readings where known.
@@ -458,31 +446,6 @@ class Watch:
             shared = float(np.median(moves)) / MEDIAN_SQUARE / 2
             variance = min(variance, shared * (1 + FEW_READINGS / seen))
         return max(variance, ladder * (LEAST_WHITE if differences >= FIRST_READINGS else 1.0))
-
-    def _noise(self) -> tuple[float, float, int] | None:
-        """How many times noisier single readings became, in standard deviations, and when.
-
-        Beside the ladder, whose noise over the run has a course of its own.
-        """
-        count = len(self.band)
-        tested = [s for s in self.stretches if s.index >= self.sequence.first and s.differences]
-        if len(tested) < 20:
-            return None
-        values = np.array([s.squares / s.differences for s in tested])
-        known = np.array([self.band.spread[s.index] ** 2 * self.band.white for s in tested])
-        weights = np.array([s.differences for s in tested], float)
-        ratio = np.maximum(values / known, 1e-12)
-        before, after = np.cumsum(weights), weights.sum() - np.cumsum(weights)
-        sums = np.cumsum(weights * ratio)
-        inner = slice(5, len(tested) - 5)
-        low = sums[inner] / before[inner]
-        high = (sums[-1] - sums[inner]) / after[inner]
-        # Differences of neighbours that overlap: a variance of three halves of independent ones'.
-        deviation = np.sqrt(3 / before[inner] + 3 / after[inner])
-        z = np.log(high / low) / deviation
-        best = int(z.argmax())
-        place = tested[inner][best + 1 if best + 1 < len(z) else best].index
-        return math.sqrt(float(high[best] / low[best])), float(z[best]), min(place, count - 1)
 
     def _spike_evidence(self) -> float:
         """Log of the martingale of the number of spikes, begins and rates averaged."""
@@ -601,10 +564,6 @@ class Watch:
             shares = {"bad batches": 1.0}
         ranked = sorted(shares.items(), key=lambda item: -item[1])
         hints = [Hint(name=n, share=round(s, 3), text=TEXTS[n]) for n, s in ranked if s >= 0.1]
-        noisy = next((e for e in self.events if e.kind == "noise"), None)
-        if noisy is not None and state == ABOVE:
-            text = f"{noisy.text}, since about step {noisy.step:,}: {TEXTS['noise']}"
-            hints.append(Hint(name="noise", share=0.0, text=text))
         return tuple(hints)
 
 
@@ -641,7 +600,6 @@ TEXTS = {
     "labels, damaged shards, a rank that fails now and then",
     "from the start": "off since the test began: hyperparameters, data or tokenizer other than the "
     "ladder's, or a prediction that is wrong",
-    "noise": "a smaller batch than before, ranks that see the same data, or numerics",
 }
 
 

@@ -83,9 +83,7 @@ def hint_lines(seen: Seen) -> list[str]:
 def _sure(hint: Hint) -> str:
     if hint.share >= 0.9:
         return f"Looks like {hint.name}"
-    if hint.share >= 0.1:
-        return f"May be {hint.name} ({hint.share:.0%} of the evidence)".replace("%", " %")
-    return f"Beside it, {hint.name}"
+    return f"May be {hint.name} ({hint.share:.0%} of the evidence)".replace("%", " %")
 
 
 def _percent(share: float) -> str:
@@ -120,7 +118,7 @@ def follow_figure(watch: Watch) -> Figure:
     seen, sequence = watch.seen, watch.sequence
     count = len(watch.band)
     middles = (np.arange(count) + 0.5) / count * watch.steps
-    deviation = np.sqrt(np.diag(sequence.smooth) + sequence.white)
+    deviation = np.sqrt(np.diag(sequence.smooth) + sequence.white + sequence.rough)
     low, high = (np.exp(sequence.mean + sign * 1.96 * deviation) for sign in (-1, 1))
     top.fill_between(middles, low, high, color=LINE_COLOR, alpha=0.18, linewidth=0, label="band")
     top.plot(middles, np.exp(sequence.mean), color=LINE_COLOR, linewidth=0.8, linestyle=DASHED)

@@ -117,7 +117,7 @@ def test_a_study_s_prediction_has_the_band_of_its_curves(study: Path, sweeper: R
     """Curves of known shape in a study's results; the band goes on with them."""
     known, results = Study.read(study).results()[0], []
     curves = ladder(seeds=3)
-    for (place, losses), steps in product(enumerate(curves.curves), (50, 200)):
+    for (place, losses), steps in product(enumerate(curves.curves), (50, 100, 200)):
         train = replace(known.trial.spec.train, steps=steps)
         width = (16, 32, 64)[int(curves.cell[place])]
         spec = replace(known.trial.spec, width=width, train=train)
@@ -139,7 +139,7 @@ def test_a_study_s_prediction_has_the_band_of_its_curves(study: Path, sweeper: R
     path = study / "transfer/w128-d1/prediction.json"
     band = read_prediction(path).band
     assert band is not None
-    assert (band.runs, band.sizes, band.steps) == (18, 6, 200)
+    assert (band.runs, band.sizes, band.steps) == (27, 9, 200)
     assert {direction.name for direction in band.directions} == {"size", "eta"}
     x = (np.arange(len(band)) + 0.5) / len(band)
     assert np.corrcoef(band.mean, np.exp(-6 * x))[0, 1] > 0.99
