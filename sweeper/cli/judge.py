@@ -13,6 +13,7 @@ from sweeper.cli.output import DONE, NOT_VALIDATED, Output
 from sweeper.cli.studies import find_study
 from sweeper.errors import BadInput
 from sweeper.existing.judged import Judged, Question, judge_place, judge_source
+from sweeper.existing.source import Source
 from sweeper.report.runs import is_study, study_source
 from sweeper.report.saved import save_study, saved_folder
 from sweeper.study.optuna_copy import redact_word
@@ -50,7 +51,11 @@ def judge(request: JudgeRequest, output: Output) -> int:
     command = shlex.join(["sweeper", *map(redact_word, sys.argv[1:])])
     if place is None:
         place = str(request.root / find_study(request.study, request.root))
-    if is_study(folder := Path(place)):
+    if place == "-":
+        source = Source.piped(request.where)
+        judged = judge_source(source, request.columns, request.question, command)
+        out = request.out or request.root / "judged" / "stdin"
+    elif is_study(folder := Path(place)):
         source = study_source(folder, request.where, request.question.reading.axis)
         judged = judge_source(source, request.columns, request.question, command)
         out = request.out or folder / "judged"

@@ -42,7 +42,7 @@ def predict_table(
     root: Path,
 ) -> int:
     """Fit the law of a table's runs, show and write the prediction. Trains nothing."""
-    source = _piped(where) if str(path) == "-" else Source.read(path, where)
+    source = Source.piped(where) if str(path) == "-" else Source.read(path, where)
     named = source.columns(columns, ROLES)
     runs = runs_of(source, named)
     read = ", ".join(f"{role} is {column!r}" for role, column in named.items())
@@ -59,14 +59,6 @@ def predict_table(
     )
     name = "stdin" if str(path) == "-" else path.stem
     return _report(prediction, runs, out or root / "predictions" / name, output)
-
-
-def _piped(where: str) -> Source:
-    """The table that comes by a pipe, as CSV."""
-    with tempfile.TemporaryDirectory() as temporary:
-        path = Path(temporary) / "stdin.csv"
-        path.write_bytes(sys.stdin.buffer.read())
-        return replace(Source.read(path, where), name="stdin")
 
 
 # The runs of a study.

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import re
+import shlex
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
@@ -18,7 +19,7 @@ import numpy as np
 from sweeper.command.metrics import STEP_NAMES
 from sweeper.errors import BadInput, ConfigError
 from sweeper.existing.large import HIGHEST, head_of, is_large, reduced
-from sweeper.existing.source import Array, Source, plain_name
+from sweeper.existing.source import Array, Source, alike, plain_name, shown_value
 from sweeper.existing.trackers import Objective, by_run, unpacked, unpivoted
 from sweeper.verdict.ladder import JOINT_AXIS, KnownNoise, LadderSize, SizeCurve
 
@@ -104,6 +105,8 @@ APART = 100.0
 """Neighbouring learning rates farther apart than this factor are taken for two units."""
 EXPLODED = 10.0
 """A loss above so many times the median of its size is that of a run that diverged."""
+LOG10_LEAST = -7.0
+"""Above this a learning rate's logarithm may be to the base of ten."""
 MOST_SEEDS = 64
 """More runs a cell than this are averaged in as many groups: it is plain what they say."""
 MOST_VALUES = 512
@@ -239,7 +242,18 @@ def log2_of(source: Source, column: str) -> tuple[Array, str, bool]:
         return log2, f"{column!r} is log10, as its name says", False
     if "log2" in name:
         return values.round(12), f"{column!r} is log2, as its name says", False
+    if re.match(r"ln[^a-z]", name):
+        return np.round(values / math.log(2), 12), f"{column!r} is ln, as its name says", False
     if (values <= 0).all():
+        if values.min() > LOG10_LEAST or (values * 8 % 1).any():
+            # As log2 of what is log10, a shift by a factor of nine would be one octave.
+            shown = f"{values.min():g} to {values.max():g}"
+            raise ConfigError(
+                "--columns",
+                f"eta={column}",
+                f"learning rates, or logarithms whose base is known: {shown} may be log2, ln or "
+                f"log10. Name the column log2_{column}, ln_{column} or log10_{column}",
+            )
         return (
             values.round(12),
             f"{column!r} has no positive value and is taken for log2",
@@ -296,7 +310,7 @@ def grid_of(source: Source, columns: Mapping[str, str], reading: Reading) -> Gri
     table = _statuses(source, columns, table, notes)
     table = _unfinished(source, columns, table, notes)
     rounded = _rounding(table["loss"].to_numpy() if source.sample is None else source.sample, notes)
-    _diverge(source, columns, reading, table, notes, axis)
+    table = _diverge(source, columns, reading, table, notes, axis)
     table = _seeds(source, columns, table, notes, rounded)
     kept = int(table["runs"].sum())
     table = _grouped(table, notes)
@@ -465,15 +479,12 @@ def _check_alike(
         varied.append((column, values, with_size))
     if not varied:
         return
-    named, filters = [], []
+    named, filters = [], dict[str, object]()
     for column, values, with_size in varied[:4]:
         kinds = values.drop_duplicates()
-        shown = ", ".join(str(one) for one in kinds.iloc[:3]) + (", ..." if len(kinds) > 3 else "")
+        shown = ", ".join(map(shown_value, kinds.iloc[:3])) + (", ..." if len(kinds) > 3 else "")
         named.append(f"{column} ({shown}{f', with the {_said(axis)}' if with_size else ''})")
-        most = values.mode().iloc[0]
-        plain_name = column if column.isidentifier() else f"`{column}`"
-        literal = f'"{most}"' if isinstance(most, str) else f"{most}"
-        filters.append(f"{plain_name} == {literal}")
+        filters[column] = values.mode().iloc[0]
     more = f" and {len(varied) - 4} columns more" if len(varied) > 4 else ""
     ignore = ",".join(column for column, _, _ in varied)
     along = [c for c, _, same in varied if same and c in columns.values()]
@@ -481,8 +492,8 @@ def _check_alike(
     raise BadInput(
         f"the runs differ in {' and in '.join(named)}{more} beside {_said(axis)}, learning rate "
         "and seed, and a verdict on them all would judge that too: "
-        f"--where '{' and '.join(filters)}' takes those alike, "
-        f"--ignore {ignore} says that it does not matter{joint}"
+        f"{alike(filters)} takes those alike, "
+        f"--ignore {shlex.quote(ignore)} says that it does not matter{joint}"
     )
 
 
@@ -570,13 +581,17 @@ def _diverge(
     table: Any,
     notes: list[str],
     axis: str,
-) -> None:
-    """Makes the loss of every run that diverged +inf, and says by which rule."""
+) -> Any:
+    """With a loss of +inf for every run that diverged, and without those that have none.
+
+    An empty cell and a NaN are one to most readers of tables. A run diverges by a learning rate
+    that is too high: where a higher one trained all runs of its size, nothing was measured.
+    """
     loss = table["loss"].to_numpy(copy=True)
+    unknown = np.isnan(loss)
     counts: dict[str, int] = {}
     gone = ~np.isfinite(loss)
     runs = table["runs"].to_numpy()
-    counts["a loss that is NaN or infinite"] = int(runs[gone].sum())
     loss[gone] = math.inf
     if reading.diverged is not None:
         high = ~gone & (loss > reading.diverged)
@@ -596,11 +611,22 @@ def _diverge(
         counts[rule] = int(runs[high].sum())
     loss[high] = math.inf
     table["loss"] = loss
+    alone = [table[role] for role in (*SIZES, "decay") if role in table]
+    worst = table.groupby([*alone, table["eta"]])["loss"].transform("max")
+    trained = table["eta"].where(np.isfinite(worst)).groupby(alone).transform("max").to_numpy()
+    lost = unknown & (table["eta"].to_numpy() < trained)
+    if count := int(runs[lost].sum()):
+        notes.append(
+            f"left out, with no loss: {count} of the runs, of learning rates below one at which "
+            "all runs of the size have a loss; write inf for those that diverged"
+        )
+    counts["a loss that is NaN or infinite"] = int(runs[gone & ~lost].sum())
     said = [f"{count} by {why}" for why, count in counts.items() if count]
     if said:
         notes.append(f"diverged: {', '.join(said)}; such a loss is infinite")
     if not np.isfinite(loss).any():
         raise BadInput("no run of the table has a finite loss")
+    return table[~lost]
 
 
 GIVEN = ("loss", "planned", "runs")

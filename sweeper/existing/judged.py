@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import re
+import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from itertools import pairwise
@@ -31,7 +32,7 @@ from sweeper.existing.grid import (
     step_of,
     whole_numbers,
 )
-from sweeper.existing.source import Array, Source
+from sweeper.existing.source import Array, Source, alike, shown_value
 from sweeper.records import to_json
 from sweeper.verdict.curve import UNKNOWN, CurveFit, Estimate, fit_curves
 from sweeper.verdict.judge import SAME_SEEDS, Answer, Verdict, judge_ladder
@@ -785,10 +786,9 @@ def _one_kind(source: Source, roles: Mapping[str, str], question: Question, axis
         values = source.frame[column]
         if column in used or values.nunique(dropna=False) < 2 or is_kept(str(column), values):
             continue
-        kinds = [str(one) for one in values.drop_duplicates().iloc[:3]]
-        literal = f'"{kinds[0]}"' if values.dtype.kind not in "iuf" else kinds[0]
+        kinds = [shown_value(one) for one in values.drop_duplicates().iloc[:3]]
         raise BadInput(
             f"the optima differ in {column} ({', '.join(kinds)}) beside {_said(axis)}: "
-            f"--where '{column} == {literal}' takes those alike, --ignore {column} says that it "
-            "does not matter"
+            f"{alike({column: values.dropna().iloc[0]})} takes those alike, "
+            f"--ignore {shlex.quote(column)} says that it does not matter"
         )

@@ -8,6 +8,9 @@ from __future__ import annotations
 import hashlib
 import math
 import re
+import shlex
+import sys
+import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -94,6 +97,14 @@ class Source:
             allowed = "nothing with a table: --columns 'loss=COLUMN' names its loss"
             raise ConfigError("--series", wanted.series, allowed)
         return cls(frame, text, digest.hexdigest(), notes=tuple(notes))._only(where)
+
+    @classmethod
+    def piped(cls, where: str = "") -> Source:
+        """Of what comes by a pipe, as CSV."""
+        with tempfile.TemporaryDirectory() as temporary:
+            path = Path(temporary) / "stdin.csv"
+            path.write_bytes(sys.stdin.buffer.read())
+            return replace(cls.read(path, where), name="stdin")
 
     @classmethod
     def of_frame(cls, frame: Any, where: str = "", name: str = "") -> Source:
@@ -217,6 +228,22 @@ class Source:
 def plain_name(name: object) -> str:
     """A column's name without what spelling varies in: nEmbd, n_embd and N-EMBD are one."""
     return re.sub(r"[^a-z0-9]+", "", str(name).lower())
+
+
+def shown_value(value: object) -> str:
+    """A cell as one short line."""
+    return " ".join(str(value).split())[:60]
+
+
+def alike(values: Mapping[str, object]) -> str:
+    """The `--where` that takes the rows with these values of columns, quoted for a shell."""
+    conditions = []
+    for column, value in values.items():
+        name = column if column.isidentifier() else f"`{column}`"
+        plain = isinstance(value, str) and not re.search(r'["\\\n\r]', value)
+        literal = f'"{value}"' if plain else repr(value) if isinstance(value, str) else f"{value}"
+        conditions.append(f"{name} == {literal}")
+    return f"--where {shlex.quote(' and '.join(conditions))}"
 
 
 def kind_of(path: Path) -> str:

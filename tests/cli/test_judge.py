@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+from io import BytesIO
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -37,6 +39,13 @@ def table(tmp_path: Path) -> Path:
     path = tmp_path / "runs.csv"
     runs().to_csv(path, index=False)
     return path
+
+
+def test_a_grid_comes_by_a_pipe(table: Path, sweeper: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.stdin", SimpleNamespace(buffer=BytesIO(table.read_bytes())))
+    document = sweeper("judge", "-", "--json").document
+    assert document["answer"] == "holds" and document["source"] == "stdin"
+    assert Path("runs/judged/stdin/judge.json").exists()
 
 
 def test_a_grid_whose_optima_stay_holds_and_one_whose_fall_fails(

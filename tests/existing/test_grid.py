@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable
 from typing import Any
 
@@ -91,6 +92,41 @@ def test_runs_that_diverged_are_known_by_a_rule_that_is_said() -> None:
             infinite = [eta for eta, losses in curve.losses.items() if np.isinf(losses).all()]
             assert infinite == [ETAS[-1]]
     assert any("median" in note for note in read(cases[2][0](frame)).notes)
+
+
+def test_a_cell_without_a_loss_is_no_divergence_where_a_higher_rate_trains() -> None:
+    frame = runs()
+    inside = (frame.n_embd == 256) & (frame.lr == 2.0 ** ETAS[3]) & (frame.seed < 2)
+    top = (frame.n_embd == 512) & (frame.lr == frame.lr.max())
+    grid = read(frame.assign(val_loss=frame.val_loss.mask(inside | top)))
+    by_width = {curve.size.width: curve.losses for curve in grid.curves}
+    assert np.isfinite([*by_width[256].values()]).all()
+    assert np.isinf(by_width[512][ETAS[-1]]).all()
+    assert any("left out, with no loss: 2 of the runs" in note for note in grid.notes)
+    grid = read(frame.assign(val_loss=frame.val_loss.mask(inside, np.inf)))
+    assert not any("no loss" in note for note in grid.notes)
+
+
+def test_logarithms_to_an_unknown_base_are_asked_for() -> None:
+    frame = runs()
+    log10 = np.log10(frame.lr)
+    for values in (log10, np.log(frame.lr), log10.round(1), -frame.lr):
+        with refused("--columns", "eta=lr"):
+            read(frame.assign(lr=values))
+    natural = frame.assign(lr=np.log(frame.lr)).rename(columns={"lr": "ln_lr"})
+    assert sorted(read(natural, "eta=ln_lr").curves[0].losses) == pytest.approx([*ETAS])
+
+
+def test_advice_for_a_shell_is_quoted_for_it() -> None:
+    for text in ("it's; touch pwned '", 'a "b"', "a\nb", "$(x)"):
+        frame = runs().assign(optimizer=text)
+        frame.loc[::3, "optimizer"] = "adam"
+        with pytest.raises(BadInput) as caught:
+            read(frame)
+        said = str(caught.value)
+        assert "\n" not in said
+        filtered = shlex.split(said[said.index("--where") :].split(" takes")[0])[1]
+        assert {*Source.of_frame(frame, filtered).frame.optimizer} == {text}
 
 
 def test_runs_that_did_not_end_are_left_out() -> None:
