@@ -235,7 +235,9 @@ def fit_law(
             # variance. Of points of one training no more is free than there are trainings.
             share = noise**2 / max(noise**2 + len(runs) / count * misfit**2, 1e-30)
             free = count - number + round(share * (len(runs) - count))
-            stretch = quantile(min(free, clusters - 1) if clusters < count else free, 0.975) / 1.96
+            free = min(free, clusters - 1) if clusters < count else free
+            # A form that takes every cell leaves nothing that shows its error: as wide as one does.
+            stretch = quantile(max(1, free), 0.975) / 1.96
         members.append(Member(best, drawn, float(weight), stretch))
     return LossLaw(runs, design, tuple(members), noise, misfit, off, seed)
 

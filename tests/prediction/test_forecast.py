@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -89,3 +90,16 @@ def test_the_compute_of_a_miss_is_that_of_its_law() -> None:
     law = fit_law(runs, draws=100)
     found = law.compute_for(params[-1], 20 * params[-1], 1.6 + 0.634)
     assert found == pytest.approx(1.35, abs=0.01)
+
+
+def test_as_few_cells_as_parameters_give_a_wide_interval_and_no_error() -> None:
+    """Seeds that agree to the last digit show no noise: nothing is divided by it."""
+    whole = measured(1.0)
+    few = whole.only((whole.params < 1.5e8) & (whole.tokens < 1.5e9))
+    thrice = np.repeat(np.arange(len(few)), 3)
+    fields: dict[str, Any] = {
+        name: getattr(few, name)[thrice] for name in ("params", "tokens", "loss", "flops")
+    }
+    runs = replace(few, **fields, cluster=np.arange(len(thrice)), labels=[""] * len(thrice))
+    predicted = fit_law(runs, draws=100).loss(1e9, 1e10)
+    assert predicted.low < predicted.value < predicted.high
