@@ -103,7 +103,9 @@ class LossLaw:
             parts.append(logs[: round(member.weight * len(logs))])
         logs = np.concatenate(parts)
         if self.drift:
-            beyond = np.maximum(np.log(params * tokens * self.runs.flops_per_product), 0)
+            # Python's whole numbers become int64, in which params * tokens may wrap around.
+            compute = params.astype(float) * tokens * self.runs.flops_per_product
+            beyond = np.maximum(np.log(compute), 0)
             beyond = np.maximum(beyond - math.log(self.runs.flops.max()), 0)
             random = np.random.default_rng([self.seed, 3])
             # One drift a draw, the same at all points: it is the law that is off.

@@ -38,6 +38,13 @@ def test_a_speed_up_is_found_with_its_interval(scale: float) -> None:
     assert found.value == pytest.approx(scale, rel=0.15)
 
 
+def test_whole_numbers_of_parameters_and_tokens_do_not_wrap_around() -> None:
+    params, tokens = 9_237_604_304, 184_752_086_080  # six times their product is beyond 64 bits
+    law = replace(law_of(1.0), drift=0.001)
+    found = law.loss(params, tokens)
+    assert math.isfinite(found.high) and found == law.loss(float(params), float(tokens))
+
+
 def test_points_of_few_trainings_leave_more_open_than_runs_of_their_own() -> None:
     whole = measured(1.0)
     runs = whole.only((whole.params < 1.5e8) & (whole.tokens < 3e9))
