@@ -56,7 +56,8 @@ def _look(watch: Watch, log: RunLog, *, ended: bool) -> Seen:
         if watch.error:
             raise BadInput(watch.error)
     seen = watch.look()
-    return watch.finish() if seen.ended else seen
+    watch.seen = watch.finish() if seen.ended else seen  # what the page is drawn of
+    return watch.seen
 
 
 def _live(request: Request, watch: Watch, log: RunLog, output: Output) -> int:

@@ -11,7 +11,7 @@ from markupsafe import Markup
 from matplotlib import rc_context
 from matplotlib.figure import Figure
 
-from sweeper.course.watch import EARLY, ON, SPIKE, Hint, Seen, Watch
+from sweeper.course.watch import ABOVE, BELOW, DIVERGED, EARLY, ON, SPIKE, Hint, Seen, Watch
 from sweeper.files import private_folder, write_atomically
 from sweeper.report.drawing import BESIDE, DASHED, FAINT, INK, LINE_COLOR, STRIP, STYLE, save, svg
 from sweeper.report.page import rendered
@@ -68,11 +68,7 @@ def compute_text(compute: Estimate) -> str:
     within = f" ({low:.2g} to {high:.2g})" if high > low else ""
     if low < 1 < high:
         return f"in compute that is {value:.2g} times the run's{within}"
-    if 0.99 < value < 1.01:
-        return "that is worth the run's compute"
-    if value < 1:
-        return f"you lose {1 / max(value, 1e-9):.3g} times the compute{within}"
-    return f"you gain {value:.3g} times the compute{within}"
+    return f"that is worth {value:.2g} times the run's compute{within}"
 
 
 def hint_lines(seen: Seen) -> list[str]:
@@ -103,8 +99,12 @@ def follow_table(seen: Seen) -> Table:
         table.add(name, Cell(of.value, f"{of.value:.4f} ({of.low:.4f} to {of.high:.4f})"), more)
 
     row("predicted end", seen.predicted)
-    row("forecast of the end", seen.forecast, compute_text(seen.compute))
-    evidence = "alarm" if seen.evidence >= seen.alarm_at else "no alarm"
+    if seen.state == DIVERGED:
+        table.add("forecast of the end", "", "none: it diverged")
+    else:
+        row("forecast of the end", seen.forecast, compute_text(seen.compute))
+    # An alarm stays, whatever the evidence is later.
+    evidence = "alarm" if seen.state in (ABOVE, BELOW) else "no alarm"
     share = f"{math.exp(min(seen.evidence, 700.0)):.3g} of {math.exp(seen.alarm_at):.3g}"
     table.add("evidence of a change", Cell(seen.evidence, share), evidence)
     return table

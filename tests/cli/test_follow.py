@@ -145,3 +145,17 @@ def test_a_study_s_prediction_has_the_band_of_its_curves(study: Path, sweeper: R
     assert np.corrcoef(band.mean, np.exp(-6 * x))[0, 1] > 0.99
     assert band.window == pytest.approx(0.1)
     assert math.isclose(max(band.lr), 1.0, rel_tol=0.1)
+
+
+def test_a_diverged_run_has_no_forecast_and_the_page_is_at_its_last_step(
+    folder: Path, sweeper: Run
+) -> None:
+    losses = run(1)[:450]
+    losses[400:] = math.nan
+    write(losses)
+    answer = follow(sweeper, "--once")
+    assert answer.code == 3
+    assert "none: it diverged" in answer.out
+    write(run(1)[:600])
+    follow(sweeper, "--once")
+    assert "Step 599 of 1,000" in (folder / "follow.html").read_text()
