@@ -401,6 +401,7 @@ class RunCommand:
 OPTIONS = (
     *("study", "root", "dry-run", "detach", "new-setup", "json", "config-dir"),
     *("to-width", "to-depth", "to-tokens", "to-batch", "validate", "settle"),
+    *("budget", "hours"),
     *("strict", "predict", "trust"),
 )
 """The long options of `search` and `transfer`."""

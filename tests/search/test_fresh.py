@@ -60,7 +60,7 @@ def test_the_loss_that_is_told_is_unbiased_and_the_best_of_many_is_not(path: Pat
     """Over many searches that differ in their noise alone."""
     found = []
     plugin = build_plugin(config(path) | SMALLER.get(path.stem, {}))
-    for draw in range(repeats := 40 if path.stem == "tpe" else 120):
+    for draw in range(repeats := 20 if path.stem in ("tpe", "optuna") else 120):
         objective = noisy(flat, draw)
         conclusion = searched(FreshSeeds(strategy=plugin), objective)
         assert conclusion.fresh_seeds == conclusion.seeds == 3
