@@ -26,7 +26,7 @@ FORMS = ("jump", "eta", "drift")
 """A step that stays; one that follows the learning rate down; a line that grows for a while."""
 AMPLITUDES = (0.5, 2.0, 8.0)
 """Standard deviations of a change, in those of a single stretch."""
-CLIPPED = 4.5
+CLIPPED = 3.0
 """Standard deviations beyond which a stretch counts as this far in the test: one is no alarm."""
 MOST_FREEDOM = 20
 CHANGE = 0.01

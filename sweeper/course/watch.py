@@ -199,7 +199,8 @@ class Watch:
         self.forecasts: list[tuple[int, Estimate]] = []
         self.error = ""
         """Why nothing can be said of what was given: for a command, bad input."""
-        self._back = self._not_numbers = self._lr_off = 0
+        self._back = self._not_numbers = self._lr_off = self._pairs = 0
+        self._trend = self._product = self._square = self._own_before = 0.0
         self._lr_peak = 0.0
         self._running = _Level()
         self._spiky: int | None = None
@@ -291,6 +292,31 @@ class Watch:
             difference = math.log(loss) - math.log(self.losses[-2])
             stretch.squares += min(difference**2, self._most_squared())
             stretch.differences += 1
+            self._smoothness(difference)
+
+    def _smoothness(self, difference: float) -> None:
+        """Refuse losses that somebody smoothed: they lag behind, and hide their noise.
+
+        Differences of independent readings have a correlation of -1/2 with the next one, those of a
+        running mean of weight b on what was before, -(1 - b)/2.
+        """
+        size = math.sqrt(self._most_squared())
+        difference = min(max(difference, -size), size)
+        # The level's own fall is no noise: what differs from the differences of late.
+        self._trend += (difference - self._trend) / min(self._pairs + 1, SMOOTH_READINGS)
+        own = difference - self._trend
+        self._pairs += 1
+        rate = 1 / min(self._pairs, SMOOTH_READINGS)
+        self._product += rate * (own * self._own_before - self._product)
+        self._square += rate * (own**2 - self._square)
+        self._own_before = own
+        if self._pairs >= SMOOTH_READINGS and self._product > SMOOTHED * self._square:
+            self.error = (
+                "its losses look smoothed (each is mostly the one before it): a running mean lags "
+                "behind the band and hides the noise. Log the loss of each step, or plain means of "
+                "several"
+            )
+            self.seen = replace(self.seen, state=UNKNOWN)
 
     def _most_squared(self) -> float:
         running = self._running
@@ -443,7 +469,9 @@ class Watch:
         # Runs that see the same batches in the same order share their noise, and the band has it.
         if (seen := self.sequence.seen) > FIRST_READINGS:
             moves = np.diff(self.sequence.off[:seen]) ** 2
-            shared = float(np.median(moves)) / MEDIAN_SQUARE / 2
+            # A mean, since a median would take noise with long tails for quiet; a jump is cut off.
+            usual = float(np.median(moves)) / MEDIAN_SQUARE
+            shared = float(np.minimum(moves, CLIPPED_NOISE * usual).mean()) / 2
             variance = min(variance, shared * (1 + FEW_READINGS / seen))
         return max(variance, ladder * (LEAST_WHITE if differences >= FIRST_READINGS else 1.0))
 
@@ -491,6 +519,8 @@ class Watch:
             state, since = SPIKES, self._spiky
         if (begin := self._diverged()) is not None:
             state, since = DIVERGED, begin
+        if self.error:
+            state, since = UNKNOWN, None
         gap = 0.0
         if sequence.seen:
             last = int(sequence.at[sequence.seen - 1])
@@ -573,6 +603,8 @@ CLIPPED_NOISE = 16.0
 """Squared standard deviations at which the difference of two readings is cut off: a spike's."""
 MEDIAN_SQUARE = 0.455
 """The median of the square of a normal number."""
+SMOOTH_READINGS, SMOOTHED = 150, -0.12
+"""Of so many differences, the correlation with the next from which losses are smoothed."""
 WHITE_READINGS, FEW_READINGS, LEAST_WHITE = 100, 6, 0.25
 """Noise is that of so many readings, and at least this share of the ladder's."""
 

@@ -15,7 +15,7 @@ import sweeper
 from sweeper.course.watch import Seen, Watch, read_prediction, worth
 from sweeper.errors import BadInput, ConfigError
 from sweeper.prediction.loss_law import Array
-from tests.course.made import STEPS, TRAIN, prediction, run
+from tests.course.made import STEPS, TARGET, TRAIN, middle, prediction, run
 
 
 def watched(losses: Array, **kinds: Any) -> Watch:
@@ -30,6 +30,33 @@ def sick(seed: int, factor: Array) -> Seen:
 
 
 BEHIND = np.arange(STEPS) >= STEPS // 3
+
+
+def test_smoothed_losses_are_refused_in_words() -> None:
+    """They lag behind the band and hide their noise: nearly every healthy run would be off it."""
+    for seed, weight in enumerate((0.9, 0.98)):
+        smooth, losses = 0.0, run(seed)
+        for step, loss in enumerate(losses.tolist()):
+            smooth = weight * smooth + (1 - weight) * loss if step else loss
+            losses[step] = smooth
+        watch = watched(losses)
+        assert watch.seen.state == "cannot say" and "smoothed" in watch.error
+
+
+@pytest.mark.parametrize("draw", ["t3", "exponential"])
+def test_a_log_of_every_tenth_step_whose_noise_has_long_tails_is_on_course(draw: str) -> None:
+    """Of a single reading a stretch, with noise that is no Gaussian: one of twenty at most."""
+    off = 0
+    for seed in range(20):
+        random = np.random.default_rng(seed)
+        tails = random.standard_t(3, STEPS) / math.sqrt(3)
+        noise = tails if draw == "t3" else random.exponential(1, STEPS) - 1
+        losses = np.exp(middle(TARGET) + 0.02 * noise)
+        watch = Watch(prediction(), alarm=0.05)
+        for step in range(0, STEPS, 10):
+            watch.update(step, float(losses[step]))
+        off += watch.finish().off
+    assert off <= 3
 
 
 def test_runs_on_course_stay_on_the_band_and_end_as_is_said() -> None:
