@@ -13,7 +13,7 @@ from tests.golden import Golden
 
 
 @contextmanager
-def refused(
+def raises_config_error(
     key: str, value: object = ANY, golden: Golden | None = None
 ) -> Iterator[pytest.ExceptionInfo[ConfigError]]:
     """What is within raises a ConfigError of this key, and of this value where one is given.

@@ -36,7 +36,7 @@ from sweeper.registry import build_plugin
 from sweeper.scaling.spec import Role
 from sweeper.search.line import LearningRateLine
 from tests.golden import Golden
-from tests.refusals import refused
+from tests.refusals import raises_config_error
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,12 +84,12 @@ class TestLoad:
 
     @pytest.mark.parametrize("target", [None, 3, "", "Plugin", ["a.b"], {"a": 1}])
     def test_refuses_what_is_no_dotted_path(self, target: object, golden: Golden) -> None:
-        with refused("_target_", target, golden):
+        with raises_config_error("_target_", target, golden):
             import_target(target)
 
     @pytest.mark.parametrize("target", ["math.nope", "math.pi", f"{HERE}HERE", "sweeper.models"])
     def test_refuses_what_cannot_be_called(self, target: str, golden: Golden) -> None:
-        with refused("_target_", target, golden):
+        with raises_config_error("_target_", target, golden):
             import_target(target)
 
     @pytest.mark.parametrize(
@@ -98,7 +98,7 @@ class TestLoad:
     def test_a_module_that_is_not_there_points_to_the_path(
         self, target: str, golden: Golden
     ) -> None:
-        with refused("_target_", target, golden):
+        with raises_config_error("_target_", target, golden):
             import_target(target)
 
     @pytest.mark.parametrize("text", ["1 / 0", "x = (", "import nope_nope", "raise ValueError"])
@@ -107,7 +107,7 @@ class TestLoad:
     ) -> None:
         (tmp_path / "plug_that_raises.py").write_text(text)
         monkeypatch.syspath_prepend(str(tmp_path))
-        with refused("_target_", "plug_that_raises.Plugin"):
+        with raises_config_error("_target_", "plug_that_raises.Plugin"):
             import_target("plug_that_raises.Plugin")
 
 
@@ -166,12 +166,12 @@ class TestBuild:
         )
 
     def test_what_is_offered_cannot_be_given(self) -> None:
-        with refused("classes", 3):
+        with raises_config_error("classes", 3):
             build_plugin({"_target_": f"{HERE}takes", "size": 1, "classes": 3}, {"classes": 256})
 
     @pytest.mark.parametrize("target", ["builtins.dict", "builtins.int"])
     def test_refuses_a_class_that_hides_its_arguments(self, target: str, golden: Golden) -> None:
-        with refused("_target_", golden=golden):
+        with raises_config_error("_target_", golden=golden):
             build_plugin({"_target_": target})
 
     def test_an_error_that_nobody_foresaw_passes(self) -> None:
@@ -352,7 +352,7 @@ def test_inherited_fields_are_checked_as_they_are_where_they_were_written() -> N
     target = f"{__name__}.DerivedLine"
     made = build_plugin({"_target_": target, "line": {"points": 7}, "extra": 1})
     assert made.line.points == 7
-    with refused("line.points", "many"):
+    with raises_config_error("line.points", "many"):
         build_plugin({"_target_": target, "line": {"points": "many"}})
 
 

@@ -13,7 +13,7 @@ from sweeper.records import from_json, to_json
 from sweeper.scaling import relative
 from sweeper.trial import Result, Trial
 from tests.golden import Golden
-from tests.refusals import refused
+from tests.refusals import raises_config_error
 
 ROOT = Path(__file__).parents[1]
 
@@ -109,7 +109,7 @@ def test_a_user_s_class_keeps_its_dotted_path() -> None:
 
 
 def test_a_name_that_nobody_has_is_refused(golden: Golden) -> None:
-    with refused("_target_", "lama", golden):
+    with raises_config_error("_target_", "lama", golden):
         registry.plugin_target("model", "lama")
 
 

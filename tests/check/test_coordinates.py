@@ -26,7 +26,7 @@ from sweeper.trial import Trial
 from sweeper.verdict.curve import Estimate
 from sweeper.verdict.ladder import Size
 from tests.engine.tiny_trials import ETA, PARAMETERIZATIONS, check_tree, corpus
-from tests.refusals import refused
+from tests.refusals import raises_config_error
 from tests.specs import spec_of
 
 RULE = CheckRule(steps=3, seeds=6, share=0.25)
@@ -411,7 +411,7 @@ def test_json_is_plain() -> None:
     ],
 )
 def test_what_cannot_be_run_is_refused(key: str, value: float) -> None:
-    with refused(key):
+    with raises_config_error(key):
         CheckRule(**{key: value})
 
 

@@ -15,7 +15,7 @@ from sweeper.classifier.numbers import NumberMode, Numbers
 from sweeper.errors import BadInput
 from tests.classifier.test_uses import BASE, WIDE, Expected, Model, classify, facts
 from tests.golden import Golden
-from tests.refusals import refused
+from tests.refusals import raises_config_error
 
 UNDECIDED = {
     "an operation without a rule": (
@@ -71,9 +71,9 @@ def test_roles_are_overridden_by_pattern(golden: Golden) -> None:
     assert [str(spec.role) for spec in specs.values()] == ["hidden", "vector", "fixed", "fixed"]
     golden.says(specs["router.weight"].note)
     assert specs["router.weight"].fan_in == 32
-    with refused("roles[route.weight]", "hidden", golden):
+    with raises_config_error("roles[route.weight]", "hidden", golden):
         classify(forward, parts, roles={"route.weight": "hidden"})
-    with refused("roles[up.*]", "hiden", golden):
+    with raises_config_error("roles[up.*]", "hiden", golden):
         classify(forward, parts, roles={"up.*": "hiden"})
 
 

@@ -14,7 +14,7 @@ from torch.utils.checkpoint import checkpoint
 from sweeper.classifier.observe import OpSite, observe
 from sweeper.classifier.operations import apply_scales
 from tests.golden import Golden
-from tests.refusals import refused
+from tests.refusals import raises_config_error
 
 HEAD_SIZE, CLASSES = 4, 11
 TIED = {"rows.weight": {"fan_in": 8, "base_fan_in": 8, "built_in": 1.0}}
@@ -248,7 +248,7 @@ def test_heads_of_several_sizes_have_factors_of_their_own() -> None:
 @pytest.mark.parametrize("pattern", ["*", "layers"])
 def test_a_branch_that_is_never_called_is_refused(pattern: str, golden: Golden) -> None:
     model, _, batch = decoder()
-    with refused("branches", "layers", golden):
+    with raises_config_error("branches", "layers", golden):
         observe(model, lambda: model(*batch), {}, [pattern])
 
 
@@ -274,5 +274,5 @@ def test_a_branch_that_returns_no_tensor_is_refused() -> None:
             return {"out": x}
 
     model = nn.Sequential(Returning())
-    with refused("branches", "0"):
+    with raises_config_error("branches", "0"):
         observe(model, lambda: model(torch.ones(1)), {}, ["0"])

@@ -17,7 +17,7 @@ from sweeper.existing import grid as grid_module
 from sweeper.existing import large
 from tests.cli.driver import Run, assert_refused
 from tests.existing.grids import ETAS, WIDTHS, runs
-from tests.refusals import refused
+from tests.refusals import raises_config_error
 
 MEGATRON = """parameterization,width,optimal_lr
 standard,128,0.000977
@@ -352,7 +352,7 @@ def test_a_large_table_is_refused_for_what_a_small_one_is(
     pandas.concat([frame, frame.iloc[:1]]).to_csv(path := tmp_path / "again.csv", index=False)
     assert package.judge(path).judged.runs == len(frame)
     for where in ("n_embd ==", "n_embd > 9999"):
-        with refused("--where", where):
+        with raises_config_error("--where", where):
             package.judge(path, where=where)
 
 

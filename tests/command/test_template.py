@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from sweeper.command.template import Template
 from sweeper.errors import ConfigError
-from tests.refusals import refused
+from tests.refusals import raises_config_error
 
 VALUES = {"eta": 0.5, "width": 256, "name": "adam", "base": {"width": 64, "depth": 2}}
 
@@ -108,7 +108,7 @@ def test_a_width_too_small_for_one_part_is_refused(word: str, refused: bool) -> 
 def test_names_are_told_and_unknown_ones_refused() -> None:
     template = Template.parse("{width/base.width} {min(eta, 1)}")
     assert template.names == {"width", "base.width", "eta"}
-    with refused("command", "{eta}") as caught:
+    with raises_config_error("command", "{eta}") as caught:
         template.check({"width", "base.width", "eta_1"})
     assert (caught.value.key, caught.value.value) == ("command", "{eta}")
 

@@ -14,7 +14,7 @@ from sweeper.config.compose import (
 from sweeper.errors import BadInput, ConfigError
 from sweeper.registry import OVERLAYS, conf_folder, groups
 from tests.golden import Golden
-from tests.refusals import refused
+from tests.refusals import raises_config_error
 
 Write = Callable[..., Path]
 
@@ -236,7 +236,7 @@ class TestStudysConfig:
             lambda: compose_tree(["experiment=old"], folder),
             lambda: read_tree(kept, [word]),
         ):
-            with refused("transfer.max_regret", 0.02):
+            with raises_config_error("transfer.max_regret", 0.02):
                 make()
 
     def test_a_study_that_keeps_the_old_name_is_read(self, kept: Path) -> None:
@@ -316,5 +316,5 @@ def test_beside_an_own_model_the_unknown_key_is_named(word: str, key: str) -> No
 
 def test_how_an_own_model_s_argument_is_added_is_said() -> None:
     own = "model._target_=tests.toy_models.PlainDecoder"
-    with refused("model.n_head", 4):
+    with raises_config_error("model.n_head", 4):
         compose_tree([own, "model.n_head=4"])

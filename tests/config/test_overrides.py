@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 
 from sweeper.config.command_line import of_study, place_of, with_place
 from sweeper.config.compose import compose_tree, override_value, parse_overrides
-from tests.refusals import refused
+from tests.refusals import raises_config_error
 
 TEXT = st.text(st.characters(codec="utf-8", exclude_characters="\0"), min_size=1, max_size=12)
 
@@ -23,11 +23,11 @@ def test_flags_and_overrides_name_the_same() -> None:
 def test_both_at_once_agree_or_are_refused() -> None:
     assert with_place(["study=a"], "a", None) == ["study=a", "study=a"]
     for key, arguments in (("study", (["study=a"], "b", None)), ("root", (["root=a"], None, "b"))):
-        with refused(key, ["b", "a"]):
+        with raises_config_error(key, ["b", "a"]):
             with_place(*arguments)
-    with refused("study", ["b", "a"]):
+    with raises_config_error("study", ["b", "a"]):
         of_study(["study.name=a"], "b", None)
-    with refused("study", ["c", "a", "b"]):
+    with raises_config_error("study", ["c", "a", "b"]):
         place_of(["a", "study=b"], "c", None)
 
 

@@ -14,7 +14,7 @@ from sweeper.config.compose import compose_tree
 from sweeper.config.settings import Settings, resolve
 from sweeper.errors import BadInput, ConfigError
 from tests.golden import Golden
-from tests.refusals import refused
+from tests.refusals import raises_config_error
 
 PLAIN = "model._target_=tests.toy_models.PlainDecoder"
 SIZES = ["model.width=16", "model.depth=1", "transfer.widths=[16,32]", "runner.device=cpu"]
@@ -86,7 +86,7 @@ def test_a_block_with_its_skip_is_no_branch(golden: Golden) -> None:
     words = [f"model._target_={__name__}.Mixer", *SIZES, "model.depth=2", "parameterization=mup"]
     (note,) = (n for n in resolve(compose_tree(words)).notes if "model.branches" in n)
     golden.says(note)
-    with refused("model.branches", "b.*.down"):
+    with raises_config_error("model.branches", "b.*.down"):
         resolve(compose_tree([*words, 'model.branches=["b.*","b.*.down"]']))
 
 
@@ -105,7 +105,7 @@ def test_own_models_lose_nothing_and_are_told_nothing() -> None:
 def test_one_that_is_asked_for_by_name_is_refused(
     words: list[str], key: str, golden: Golden
 ) -> None:
-    with refused(key, "alpha_ffn_act", golden):
+    with raises_config_error(key, "alpha_ffn_act", golden):
         settings("parameterization=umup", *words)
 
 

@@ -16,7 +16,7 @@ from sweeper.study.study import read_root
 from sweeper.trial import PluginSpec
 from sweeper.verdict.ladder import Size
 from tests.golden import Golden
-from tests.refusals import refused
+from tests.refusals import raises_config_error
 
 BASE = compose_tree(
     [
@@ -122,13 +122,13 @@ def test_fp8_is_part_of_what_determines_a_trial_once_it_casts() -> None:
 @pytest.mark.parametrize("section", [key for key in BASE if key != "root"])
 @pytest.mark.parametrize("value", [None, 3, [], "text"])
 def test_a_section_must_be_a_mapping(section: str, value: Any) -> None:
-    with refused(section):
+    with raises_config_error(section):
         resolve(changed(section, value))
 
 
 @pytest.mark.parametrize("key", list(BASE))
 def test_no_part_may_be_missing(key: str) -> None:
-    with refused(key, None):
+    with raises_config_error(key, None):
         resolve({name: value for name, value in BASE.items() if name != key})
 
 
@@ -240,7 +240,7 @@ def test_a_storages_password_is_not_told() -> None:
 def test_the_root_must_not_be_a_file(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     for path in (tmp_path / "file", tmp_path / "file" / "runs"):
-        with refused("root", str(path)):
+        with raises_config_error("root", str(path)):
             read_root(str(path))
     assert read_root(str(tmp_path / "new" / "runs")) == tmp_path / "new" / "runs"
     assert read_root("~/runs") == Path.home() / "runs"
@@ -256,9 +256,9 @@ def test_the_root_is_a_path_in_utf8(tmp_path: Path) -> None:
 def test_a_targets_size() -> None:
     found = resolve(BASE)
     check_model_size(found, Size(width=64, depth=3))
-    with refused("model.width", 100):
+    with raises_config_error("model.width", 100):
         check_model_size(found, Size(width=100, depth=1))
-    with refused("model.depth", MAX_SIZE.depth + 1):
+    with raises_config_error("model.depth", MAX_SIZE.depth + 1):
         check_model_size(found, Size(width=16, depth=MAX_SIZE.depth + 1))
 
 
@@ -307,5 +307,5 @@ def test_of_the_default_s_widths_those_that_the_model_can_have_are_the_ladder(
     settings = resolve(compose_tree(words))
     assert settings.transfer.widths == widths
     assert any("transfer.widths" in note for note in settings.notes) == (32 not in widths)
-    with refused("transfer.widths", 31):
+    with raises_config_error("transfer.widths", 31):
         resolve(compose_tree([*words, f"transfer.widths=[{2 * width},31]"]))

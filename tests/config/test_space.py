@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from sweeper.config.settings import read_space
 from sweeper.errors import ConfigError
 from sweeper.trial import Axis, Choice, in_use, named, split
-from tests.refusals import refused
+from tests.refusals import raises_config_error
 
 OWN = "sweeper.scaling.relative.ScaledByUser"
 ETA = {"low": -12, "high": -5, "default": -8}
@@ -66,11 +66,11 @@ def test_what_is_no_list_of_choices_is_refused(axis: dict[str, Any], key: str) -
 
 
 def test_the_learning_rate_and_a_parameterization_s_hyperparameters_have_ranges() -> None:
-    with refused("space.eta.choices", [0.1, 0.2]):
+    with raises_config_error("space.eta.choices", [0.1, 0.2]):
         read(eta={"choices": [0.1, 0.2]})
     parameterization = {
         "_target_": "sweeper.scaling.relative.MuP",
         "space": {"eta": {"choices": [1]}},
     }
-    with refused("space.eta.choices", [1]):
+    with raises_config_error("space.eta.choices", [1]):
         read_space(parameterization, ())

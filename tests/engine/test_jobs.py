@@ -34,7 +34,7 @@ from sweeper.scaling.spec import Role
 from sweeper.trial import Trial
 from tests.engine.tiny_trials import corpus, trial
 from tests.golden import Golden
-from tests.refusals import refused
+from tests.refusals import raises_config_error
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*batching rule for aten")
 
@@ -554,8 +554,8 @@ def test_a_refusal_comes_back_from_the_worker(
 
     monkeypatch.setattr("sweeper.launch.local.LocalExecutor.call", call)
     answers: list[Any] = [{"key": "model.width", "value": "7", "allowed": "an even number"}]
-    with refused("model.width", "7"):
+    with raises_config_error("model.width", "7"):
         step(tmp_path).run_in_worker(Local(workers=1), Machine())
     answers = [None]
-    with refused("model._target_", "sweeper.models.llama.Llama", golden):
+    with raises_config_error("model._target_", "sweeper.models.llama.Llama", golden):
         step(tmp_path).run_in_worker(Local(workers=1), Machine())

@@ -16,7 +16,7 @@ from sweeper.errors import ConfigError
 from sweeper.scaling.spec import ParamSpec, Role, Update
 from tests.engine.optimizers import NAMES, SPECS, Member, OptimizerRun, shipped, spec
 from tests.engine.oracles import ORACLES
-from tests.refusals import refused
+from tests.refusals import raises_config_error
 
 VARIANTS = [(name, {}) for name in NAMES] + [
     ("adamw", {"atan2": True}),
@@ -376,7 +376,7 @@ def test_impossible_values_are_refused(name: str, value: float) -> None:
         with pytest.raises(ConfigError) as caught:
             shipped(name, **{key: value})
         assert caught.value.key == key
-    with refused("eps", 0.0):
+    with raises_config_error("eps", 0.0):
         shipped(name, eps=0.0)
 
 

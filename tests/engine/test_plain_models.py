@@ -17,7 +17,7 @@ from sweeper.trial import Trial, plain
 from tests.engine.runs import train_trials
 from tests.engine.tiny_trials import PARAMETERIZATIONS, corpus, tree, trial
 from tests.golden import Golden
-from tests.refusals import refused
+from tests.refusals import raises_config_error
 from tests.specs import spec_of
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*batching rule for aten")
@@ -104,7 +104,7 @@ def test_a_matrix_that_is_used_both_ways_changes_the_start_of_no_other() -> None
 
 
 def test_a_tied_head_that_no_factor_reaches_is_refused(golden: Golden) -> None:
-    with refused("model._target_", "tests.toy_models.TransposedDecoder", golden):
+    with raises_config_error("model._target_", "tests.toy_models.TransposedDecoder", golden):
         prepare(trials_of("TransposedDecoder", "mup")[0].spec)
     prepare(trials_of("TransposedDecoder", "standard")[0].spec)
 

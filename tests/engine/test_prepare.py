@@ -13,7 +13,7 @@ from sweeper.errors import ConfigError
 from sweeper.models.fp8 import Formats, Fp8
 from tests.engine.tiny_trials import PARAMETERIZATIONS, tree, trial
 from tests.golden import Golden
-from tests.refusals import refused
+from tests.refusals import raises_config_error
 from tests.specs import spec_of
 
 
@@ -74,11 +74,11 @@ def test_flops_of_models_of_arrays() -> None:
 
 
 def test_a_model_for_other_data_is_refused(golden: Golden) -> None:
-    with refused("model._target_", "sweeper.models.llama.Llama", golden):
+    with raises_config_error("model._target_", "sweeper.models.llama.Llama", golden):
         prepare(spec_of(of_arrays("llama.Llama", head_size=8)))
     broken = tree()
     broken["model"] = of_arrays("mlp.MLP")["model"]
-    with refused("model._target_", "sweeper.models.mlp.MLP", golden) as caught:
+    with raises_config_error("model._target_", "sweeper.models.mlp.MLP", golden) as caught:
         prepare(spec_of(broken))
     assert caught.value.key == "model._target_"
 
@@ -101,7 +101,7 @@ def test_an_argument_without_a_value_says_how_to_give_it_or_name_it() -> None:
 def test_a_model_must_be_a_module(golden: Golden) -> None:
     broken = tree()
     broken["model"] = {"_target_": "argparse.Namespace", "width": 32, "depth": 2}
-    with refused("model._target_", "argparse.Namespace", golden):
+    with raises_config_error("model._target_", "argparse.Namespace", golden):
         prepare(spec_of(broken))
 
 
@@ -154,9 +154,9 @@ def test_the_model_is_given_the_formats() -> None:
 def test_a_model_without_fp8_refuses_it() -> None:
     model = {"_target_": f"{__name__}.Plain", "width": 32, "depth": 2}
     assert isinstance(build_model(spec_of(tree() | {"model": model}), False, 32, 2), Plain)
-    with refused("fp8"):
+    with raises_config_error("fp8"):
         build_model(spec_of(tree() | {"model": model, "fp8": FP8}), False, 32, 2)
-    with refused("fp8.heads"):
+    with raises_config_error("fp8.heads"):
         build_model(spec_of(tree() | {"fp8": FP8 | {"heads": None}}), False, 32, 2)
 
 

@@ -21,7 +21,7 @@ from sweeper.launch.job import Control
 from sweeper.trial import Result, Trial
 from tests.engine.tiny_trials import corpus, trial
 from tests.launch.trial_sweep import TrialSweep
-from tests.refusals import refused
+from tests.refusals import raises_config_error
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*batching rule for aten")
 Train = Callable[..., list[Result]]
@@ -158,7 +158,7 @@ def test_impossible_settings_are_refused(key: str, value: Any) -> None:
 
 @pytest.mark.parametrize("device", ["cuda:99", "meta", "nowhere"])
 def test_a_device_that_cannot_train_is_refused(device: str) -> None:
-    with refused("device"):
+    with raises_config_error("device"):
         Engine(device=device).precision(Inline())
 
 

@@ -14,7 +14,7 @@ from sweeper.errors import BadInput
 from sweeper.existing.grid import Grid, Reading, grid_of, rectangle, roles_of
 from sweeper.existing.source import Source
 from tests.existing.grids import ETAS, WIDTHS, runs
-from tests.refusals import refused
+from tests.refusals import raises_config_error
 
 RANDOM = np.random.default_rng(0)
 
@@ -45,7 +45,7 @@ def test_rates_that_are_logarithms_are_known_by_name_or_sign() -> None:
 def test_rates_of_two_units_are_refused(extra: float) -> None:
     frame = runs(etas=(-11.0, -10.5, -10.0))
     frame.loc[len(frame)] = [128, extra, 0, 3.1]
-    with refused("--columns", "eta=lr"):
+    with raises_config_error("--columns", "eta=lr"):
         read(frame)
 
 
@@ -59,7 +59,7 @@ def test_what_differs_beside_size_rate_and_seed_is_named() -> None:
     grid = read(frame, axis="width", ignore=("batch_size", "optimizer"))
     assert len(grid.curves) == 4
     assert read(frame.drop(columns="optimizer"), axis="size").axis == "size"
-    with refused("--ignore", "optimiser"):
+    with raises_config_error("--ignore", "optimiser"):
         read(frame, ignore=("optimiser",))
 
 
@@ -111,7 +111,7 @@ def test_logarithms_to_an_unknown_base_are_asked_for() -> None:
     frame = runs()
     log10 = np.log10(frame.lr)
     for values in (log10, np.log(frame.lr), log10.round(1), -frame.lr):
-        with refused("--columns", "eta=lr"):
+        with raises_config_error("--columns", "eta=lr"):
             read(frame.assign(lr=values))
     natural = frame.assign(lr=np.log(frame.lr)).rename(columns={"lr": "ln_lr"})
     assert sorted(read(natural, "eta=ln_lr").curves[0].losses) == pytest.approx([*ETAS])
@@ -172,7 +172,7 @@ def test_repeated_cells_show_the_noise_where_others_have_one_run() -> None:
 def test_a_given_noise_takes_the_place_of_the_seeds() -> None:
     grid = read(runs(seeds=1), noise=0.01)
     assert all(c.noise is not None and c.noise.deviation == 0.01 for c in grid.curves)
-    with refused("--noise", -1.0):
+    with raises_config_error("--noise", -1.0):
         Reading(noise=-1.0)
 
 
@@ -207,13 +207,13 @@ def test_a_cell_that_is_no_number_of_its_kind_is_refused(column: str, value: obj
 
 
 def test_a_table_without_a_column_that_it_takes_names_those_there_are() -> None:
-    with refused("--columns", ""):
+    with raises_config_error("--columns", ""):
         read(runs().rename(columns={"val_loss": "score"}))
-    with refused("--columns", "loss=scor"):
+    with raises_config_error("--columns", "loss=scor"):
         read(runs(), "loss=scor")
-    with refused("--axis", "depth"):
+    with raises_config_error("--axis", "depth"):
         read(runs(), axis="depth")
-    with refused("--base", "64"):
+    with raises_config_error("--base", "64"):
         read(runs(), base=64)
 
 
@@ -243,7 +243,7 @@ def test_a_setting_whose_name_is_like_a_measurement_s_is_a_setting() -> None:
 def test_a_rate_by_another_name_is_found_where_it_is_the_only_one() -> None:
     frame = runs().rename(columns={"lr": "matrix_lr"}).assign(min_lr=1e-5)
     assert read(frame).columns["eta"] == "matrix_lr"
-    with refused("--columns", ""):
+    with raises_config_error("--columns", ""):
         read(frame.assign(embed_lr=frame.matrix_lr))
 
 

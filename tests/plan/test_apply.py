@@ -21,7 +21,7 @@ from sweeper.trial import Trial
 from tests.engine.tiny_trials import corpus, trial
 from tests.golden import Golden
 from tests.plan.helpers import CHANGED, batch, mup_tree, plain_model, plain_plan, plan
-from tests.refusals import refused
+from tests.refusals import raises_config_error
 from tests.specs import spec_of
 from tests.toy_models import Residual
 
@@ -298,7 +298,7 @@ def test_named_parameters_may_have_another_shape(golden: Golden) -> None:
         with pytest.raises(BadInput) as caught:
             use(longer)
         golden.says(caught)
-        with refused("differs", "*.wpe"):
+        with raises_config_error("differs", "*.wpe"):
             use(longer, differs=["*.wpe"])
     longer.positions.weight.detach().zero_()
     planned.init_(longer, differs=["pos*.weight"])

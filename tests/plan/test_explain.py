@@ -20,7 +20,7 @@ from sweeper.report import console as show
 from sweeper.scaling.spec import ScaledOp
 from tests.golden import Golden
 from tests.plan.test_planning import decoder_plan
-from tests.refusals import refused
+from tests.refusals import raises_config_error
 from tests.toy_models import NanoDecoder
 
 SMALL = ["model.width=32", "model.depth=1", "train.seq_len=8"]
@@ -88,7 +88,7 @@ def test_at_the_base_nothing_changes(capsys: pytest.CaptureFixture[str]) -> None
 
 
 def test_a_width_that_cannot_be_is_the_flag_s_error(tmp_path: Path, golden: Golden) -> None:
-    with refused("--to-width", 100, golden):
+    with raises_config_error("--to-width", 100, golden):
         explain(compose_tree(SMALL), 100, None, Invocation(), Output(people=Console(stderr=True)))
 
 
@@ -125,7 +125,7 @@ def test_a_model_of_the_user_s_own(
         "blocks.0.bias": "vector",
         "head.weight": "readout",
     }
-    with refused("model.head_size", 8):
+    with raises_config_error("model.head_size", 8):
         told([*own, "model.head_size=8"], capsys)
 
 

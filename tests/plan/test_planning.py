@@ -20,7 +20,7 @@ from sweeper.scaling.relative import MuP
 from sweeper.verdict.ladder import Size
 from tests.golden import Golden
 from tests.plan.helpers import plain_plan
-from tests.refusals import refused
+from tests.refusals import raises_config_error
 from tests.toy_models import TOKENS, NanoDecoder, Residual
 
 HPS = {"eta": 2.0**-7}
@@ -193,7 +193,7 @@ class TestRules:
         class Own(MuP):
             pass
 
-        with refused("hps['eta_emb']", None):
+        with raises_config_error("hps['eta_emb']", None):
             decoder_plan(Own(), {"eta": 1.0})
 
 
@@ -224,9 +224,9 @@ class TestOverrides:
 
     @pytest.mark.parametrize("key", ["keep_init", "frozen"])
     def test_a_pattern_that_matches_nothing(self, key: str) -> None:
-        with refused(key, "wpee.weight"):
+        with raises_config_error(key, "wpee.weight"):
             decoder_plan(**{key: ["wpee.weight"]})
-        with refused(key, "wpe.weight"):
+        with raises_config_error(key, "wpe.weight"):
             decoder_plan(**{key: "wpe.weight"})
 
 

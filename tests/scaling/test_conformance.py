@@ -21,7 +21,7 @@ from sweeper.registry import build_plugin, plugins
 from sweeper.scaling.prescription import SETTING_FACTORS
 from sweeper.scaling.spec import ParamScale, ParamSpec, Role, Update, standard_std
 from sweeper.trial import defaults
-from tests.refusals import refused
+from tests.refusals import raises_config_error
 
 NAMES = sorted(set(plugins()["parameterization"]) - {"own", "adjusted"})
 ALIGNED = ("standard", "ntk", "mup", "mean_field")
@@ -93,7 +93,7 @@ def test_any_space_may_hold_weight_decay_and_nothing_unknown(name: str) -> None:
     assert "weight_decay" in read_space(
         made | {"space": made["space"] | {"weight_decay": axis}}, SETTING_FACTORS
     )
-    with refused("space.gama", {"low": -1, "high": 1, "default": 0}):
+    with raises_config_error("space.gama", {"low": -1, "high": 1, "default": 0}):
         read_space(made | {"space": made["space"] | {"gama": axis}}, SETTING_FACTORS)
 
 

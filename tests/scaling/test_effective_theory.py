@@ -17,7 +17,7 @@ from sweeper.scaling.effective_theory import EffectiveTheory
 from sweeper.scaling.gamma import constants_of, named_by_user
 from sweeper.scaling.relative import Adjusted, MuP
 from sweeper.scaling.spec import ParamScale, ParamSpec, Role, ScaledOp, Update
-from tests.refusals import refused
+from tests.refusals import raises_config_error
 
 ONE = {"eta": 1.0}
 N, PATCH, OUT, M = 768, 588, 1000, 4
@@ -170,7 +170,7 @@ def test_what_is_no_constant_is_refused(constants: dict[str, Any], key: str, val
     def build(width: int, depth: int) -> ViT:
         return ViT(width=width, depth=depth, classes=4, input_shape=(8, 8))
 
-    with refused(key, value):
+    with raises_config_error(key, value):
         theory = EffectiveTheory(constants=constants)
         named_by_user(tuple(specs_between(build, base=(16, 1), target=(32, 1))), theory)
 

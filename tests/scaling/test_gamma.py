@@ -30,7 +30,7 @@ from sweeper.trial import PlainHps, Trial, plain
 from sweeper.verdict.ladder import Size
 from tests.engine.tiny_trials import PARAMETERIZATIONS, corpus, tree
 from tests.engine.tiny_trials import trial as tiny_trial
-from tests.refusals import refused
+from tests.refusals import raises_config_error
 from tests.scaling.test_conformance import NAMES, config, parameterization
 from tests.specs import spec_of
 
@@ -236,18 +236,18 @@ def test_a_range_of_depth_grows_with_the_depth(depth: int, first: int) -> None:
     ],
 )  # fmt: skip
 def test_what_is_no_group_is_refused(groups: dict[str, str], key: str, value: str) -> None:
-    with refused(key, value):
+    with raises_config_error(key, value):
         in_groups(tuple(specs().values()), groups)
 
 
 def test_a_group_needs_its_gamma() -> None:
     made = config("umup") | {"groups": {"first": "layers.0.*"}}
-    with refused("space.gamma_first", None):
+    with raises_config_error("space.gamma_first", None):
         read_space(made, ())
     axis = {"low": -3, "high": 3, "default": 0}
     space = read_space(made | {"space": made["space"] | {"gamma_first": axis}}, ())
     assert space["gamma_first"].high == 3
-    with refused("space.gamma_last", axis):
+    with raises_config_error("space.gamma_last", axis):
         read_space(made | {"space": made["space"] | {"gamma_first": axis, "gamma_last": axis}}, ())
 
 

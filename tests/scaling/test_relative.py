@@ -24,7 +24,7 @@ from sweeper.scaling.prescription import prescription_of
 from sweeper.scaling.relative import Adjusted, Change, MuP, ScaledEmbedding, Standard
 from sweeper.scaling.spec import DepthRule, ParamSpec, Role, ScaledOp, Update
 from sweeper.trial import PlainHps
-from tests.refusals import refused
+from tests.refusals import raises_config_error
 
 ONES = dict.fromkeys(Standard.hyperparameters, 1.0)
 
@@ -422,7 +422,7 @@ def test_attention_over_the_head_size(size: int) -> None:
 def test_is_built_from_a_config_and_refuses_an_impossible_parameterization() -> None:
     config = {"_target_": "sweeper.scaling.relative.Adjusted", "parameterization": STANDARD}
     assert build_plugin(config | {"hidden": {"c": 1.0}}).hidden == Change(c=1.0)
-    with refused("parameterization.depht", "none"):
+    with raises_config_error("parameterization.depht", "none"):
         _ = build_plugin(
             config | {"parameterization": STANDARD | {"depht": "none"}}
         ).hyperparameters

@@ -20,7 +20,7 @@ from sweeper.study.lock import StudyLock, cancel_requested
 from sweeper.study.study import Study, check_study_name, latest_study
 from sweeper.trial import FORMAT, Trial
 from tests.golden import Golden
-from tests.refusals import refused
+from tests.refusals import raises_config_error
 from tests.study.study_files import SPEC, filed, files, make, mirrored, shown
 
 ROOT = Path(__file__).parents[1]
@@ -265,7 +265,7 @@ def test_good_names(name: str) -> None:
     "name", ["", ".", "..", ".a", "-a", "a/b", "a\\b", "a b", "é", "a\n", "x" * 101, "a\0", 5, None]
 )
 def test_names_that_could_leave_the_folder_are_refused(name: Any) -> None:
-    with refused("study.name"):
+    with raises_config_error("study.name"):
         check_study_name(name)
 
 

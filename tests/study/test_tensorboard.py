@@ -10,7 +10,7 @@ import pytest
 from sweeper.study.logs.tensorboard import TensorBoard
 from sweeper.trial import Result, Trial
 from tests.golden import Golden
-from tests.refusals import refused
+from tests.refusals import raises_config_error
 from tests.report import samples
 from tests.specs import spec_of
 
@@ -100,5 +100,5 @@ def test_without_the_package_it_says_what_to_install(
     monkeypatch: pytest.MonkeyPatch, golden: Golden
 ) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    with refused("_target_", "sweeper.study.logs.tensorboard.TensorBoard", golden):
+    with raises_config_error("_target_", "sweeper.study.logs.tensorboard.TensorBoard", golden):
         TensorBoard()

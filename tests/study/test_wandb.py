@@ -22,7 +22,7 @@ from tests.specs import spec_of
 pytest.importorskip("wandb")
 
 from tests.golden import Golden
-from tests.refusals import refused
+from tests.refusals import raises_config_error
 from tests.study.wandb_files import Run, read_runs
 
 OF_THE_USER = ("WANDB_API_KEY", "WANDB_BASE_URL", "WANDB_ENTITY", "WANDB_MODE", "WANDB_PROJECT")
@@ -271,11 +271,11 @@ def test_disabled_does_nothing_and_the_package_is_read_late(folder: Path) -> Non
 
 
 def test_what_cannot_be_is_refused(monkeypatch: pytest.MonkeyPatch, golden: Golden) -> None:
-    with refused("timeout", 0.0):
+    with raises_config_error("timeout", 0.0):
         WandB(timeout=0.0)
-    with refused("project", "a/b"):
+    with raises_config_error("project", "a/b"):
         WandB(project="a/b")
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    with refused("mode", "offline", golden):
+    with raises_config_error("mode", "offline", golden):
         WandB()
     WandB(mode="disabled")

@@ -19,7 +19,7 @@ from sweeper.verdict.ladder import (
     describe_size,
     label_size,
 )
-from tests.refusals import refused
+from tests.refusals import raises_config_error
 from tests.verdict.curves import Valley
 
 BASE = LadderSize(width=64, depth=4, batch_size=16, steps=1000)
@@ -92,7 +92,7 @@ def test_several_may_change_at_once() -> None:
     assert LadderRule(widths=(), sizes=(SizeOverrides(width=64),)).ladders(BASE) == {}
     assert label_size(asdict(large), "size") == "w128 d8 b16 s4000"
     assert label_size(asdict(large), "depth") == "8" and describe_size(large, "size") == str(large)
-    with refused("steps", 0):
+    with raises_config_error("steps", 0):
         SizeOverrides(steps=0)
 
 
