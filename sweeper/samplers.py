@@ -549,7 +549,7 @@ class _Board:
         old = self._results.get(point.id)
         if old is not None and ranks.index(old.status) <= ranks.index(status):
             return False
-        trial = Trial(spec=_SPEC, log2_hps=point.log2_hps, seed=point.seed, phase=point.phase)
+        trial = Trial(spec=UNTRAINED, log2_hps=point.log2_hps, seed=point.seed, phase=point.phase)
         self._results[point.id] = Result(trial=trial, status=status, objective=loss)
         self._pool.pop(run.number, None)
         if old is not None:  # the strategy went on from a failure that is none
@@ -672,7 +672,7 @@ class _Board:
         return True
 
 
-_SPEC = TrialSpec(
+UNTRAINED = TrialSpec(
     runner={"name": "optuna"},
     parameterization=PluginSpec(name="own"),
     model=PluginSpec(name="own"),

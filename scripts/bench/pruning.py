@@ -23,12 +23,13 @@ from typing import Any
 import yaml
 
 from sweeper.records import to_json
+from sweeper.samplers import UNTRAINED
 from sweeper.search.independent import IndependentSearch
 from sweeper.search.line import LearningRateLine, LineRule
 from sweeper.search.prune import Pruner, RungLosses, losses_at
 from sweeper.search.strategy import Conclusion, History, Strategy, hps_key
 from sweeper.study.study import Study
-from sweeper.trial import Axis, PluginSpec, Result, Space, TrainSettings, Trial, TrialSpec
+from sweeper.trial import Axis, Result, Space, Trial
 
 RECORDING = Path(__file__).parents[2] / "tests/search/data/sweeps.json"
 STRETCHES = 50
@@ -211,21 +212,6 @@ def lines(sweep: Sweep) -> Iterator[tuple[str, list[Result]]]:
 def load(path: Path = RECORDING) -> list[Sweep]:
     """The sweeps of a recording."""
     return [_sweep(record) for record in json.loads(path.read_text())]
-
-
-UNTRAINED = TrialSpec(
-    runner={},
-    parameterization=PluginSpec(name=""),
-    model=PluginSpec(name=""),
-    width=1,
-    depth=1,
-    base_width=1,
-    base_depth=1,
-    optimizer=PluginSpec(name=""),
-    data={},
-    train=TrainSettings(steps=1, batch_size=1, seq_len=1),
-)
-"""Of recorded trials: a replay asks for their losses alone."""
 
 
 def _sweep(record: dict[str, Any]) -> Sweep:

@@ -459,17 +459,28 @@ class Tally:
         return held / of if of else math.nan
 
 
+def drawn(
+    scenario: Scenario, count: int, rule: LadderRule, generator: np.random.Generator
+) -> Iterator[tuple[Truth, bool, dict[bool, int]]]:
+    """`count` true transfers and as many true failures: each, whether it transfers, what is left.
+
+    The caller's measurements take their numbers between two draws from the same `generator`.
+    """
+    need = {True: count, False: count}
+    while any(need.values()):
+        truth = draw(scenario, generator)
+        transfers = truth.transfers(rule)
+        if need[transfers]:
+            need[transfers] -= 1
+            yield truth, transfers, need
+
+
 def run(scenario: Scenario, count: int, seed: int = 0) -> Tally:
     """Judge ladders until there are `count` true transfers and `count` true failures."""
     generator = np.random.default_rng([seed, *scenario.name.encode()])
     rule = LadderRule(widths=WIDTHS, seeds=scenario.seeds, step=scenario.step)
-    tally, need = Tally(scenario=scenario.name), {True: count, False: count}
-    while any(need.values()):
-        truth = draw(scenario, generator)
-        transfers = truth.transfers(rule)
-        if not need[transfers]:
-            continue
-        need[transfers] -= 1
+    tally = Tally(scenario=scenario.name)
+    for truth, transfers, need in drawn(scenario, count, rule, generator):
         curves = measure(scenario, truth, rule, generator)
         tally.runs += sum(len(one) for curve in curves for one in curve.losses.values())
         # As `sweeper transfer` does, the plan takes the optimum of the base's own curve.
@@ -505,13 +516,8 @@ def run_settled(scenario: Scenario, count: int, seed: int = 0) -> Settled:
     """Settle ladders until there are `count` true transfers and `count` true failures."""
     generator = np.random.default_rng([seed, *scenario.name.encode()])
     rule = LadderRule(widths=WIDTHS, seeds=scenario.seeds, step=scenario.step)
-    tally, need = Settled(scenario=scenario.name), {True: count, False: count}
-    while any(need.values()):
-        truth = draw(scenario, generator)
-        transfers = truth.transfers(rule)
-        if not need[transfers]:
-            continue
-        need[transfers] -= 1
+    tally = Settled(scenario=scenario.name)
+    for truth, transfers, need in drawn(scenario, count, rule, generator):
         # Of its own numbers: how many runs one ladder takes changes no other.
         own = np.random.default_rng([seed, need[transfers], transfers, *scenario.name.encode()])
         settling = settle(scenario, truth, rule, own)

@@ -12,7 +12,6 @@ from itertools import chain
 from typing import Any
 
 from lab import (
-    ANSWERS,
     NOTHING,
     Answer,
     Document,
@@ -28,7 +27,6 @@ from lab import (
     paired,
     panels,
     verdict,
-    why,
     within,
 )
 from matplotlib import rc_context
@@ -153,9 +151,10 @@ def _tuned(lab: Lab) -> Document:
 
 def judge(lab: Lab, found: Found, more: list[str]) -> None:
     """All claims."""
-    _moves(lab, found[ONE_RATE])
+    lab.moves("Everett et al.; u-muP, Fig. 1", ONE_RATE, verdict(found[ONE_RATE], "width"))
     for name in (*FULL, ADAFACTOR, SGD, *more):
-        _stays(lab, name, found[name])
+        words = f"{name}, full alignment" if name in FULL else name
+        lab.stays("Everett et al., Table 1", words, verdict(found[name], "width"))
     _steadier(lab, found)
     _same(lab, "standard", "NTK", found)
     _same(lab, "muP", "mean-field", found)
@@ -168,30 +167,6 @@ def judge(lab: Lab, found: Found, more: list[str]) -> None:
     _less(lab, "Everett et al., epsilon", found, (FIXED, SMALL), fixed, more=True)
     for name in (SCALED, ATAN2):
         _alike(lab, name, found)
-
-
-def _moves(lab: Lab, found: Document) -> None:
-    judged = verdict(found, "width")
-    far = farthest(judged)
-    answers: dict[str, Answer] = {"fails": "reproduced", "holds": "not reproduced"}
-    lab.claim(
-        "Everett et al.; u-muP, Fig. 1",
-        f"{ONE_RATE}: the best η moves with width",
-        f"shift {within(estimate(far['shift_log2']))} at width {far['size']['width']}{why(judged)}",
-        answers.get(judged["answer"], "cannot say"),
-    )
-
-
-def _stays(lab: Lab, name: str, found: Document) -> None:
-    judged = verdict(found, "width")
-    far = farthest(judged)
-    words = f"{name}, full alignment" if name in FULL else name
-    lab.claim(
-        "Everett et al., Table 1",
-        f"{words}: the best η stays over width",
-        f"shift {within(estimate(far['shift_log2']))} at width {far['size']['width']}{why(judged)}",
-        ANSWERS[judged["answer"]],
-    )
 
 
 def _steadier(lab: Lab, found: Found) -> None:

@@ -142,6 +142,25 @@ class Lab:
         """Note a claim and what became of it."""
         self.claims.append(Claim(source=source, claim=claim, measured=measured, answer=answer))
 
+    def stays(self, source: str, subject: str, judged: Document, more: str = "") -> None:
+        """Claim that the best eta stays on a ladder; `more` tells of its shifts what it may."""
+        self.claim(
+            source,
+            f"{subject}: the best η stays over {judged['axis'].replace('_', ' ')}",
+            f"{shift_at_the_end(judged)}{more}{why(judged)}",
+            ANSWERS[judged["answer"]],
+        )
+
+    def moves(self, source: str, subject: str, judged: Document) -> None:
+        """Claim that the best eta moves on a ladder: what fails there is what the paper says."""
+        answers: dict[str, Answer] = {"fails": "reproduced", "holds": "not reproduced"}
+        self.claim(
+            source,
+            f"{subject}: the best η moves with {judged['axis'].replace('_', ' ')}",
+            f"{shift_at_the_end(judged)}{why(judged)}",
+            answers.get(judged["answer"], "cannot say"),
+        )
+
     def finish(self, figure: Figure, about: str = "") -> None:
         """Print the claims, and keep them with the figure; `about` tells constants and the like."""
         size = self._size()
@@ -235,6 +254,13 @@ def farthest(judged: Document) -> Document:
     axis = judged["axis"]
     base = next(one["size"][axis] for one in judged["sizes"] if one["is_base"])
     return max(judged["sizes"], key=lambda one: abs(math.log(one["size"][axis] / base)))
+
+
+def shift_at_the_end(judged: Document) -> str:
+    """The shift of the optimum at a ladder's far end, in words."""
+    far, axis = farthest(judged), judged["axis"]
+    shift = within(estimate(far["shift_log2"]))
+    return f"shift {shift} at {axis.replace('_', ' ')} {far['size'][axis]}"
 
 
 @rc_context(STYLE)

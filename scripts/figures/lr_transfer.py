@@ -8,9 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from lab import (
-    ANSWERS,
     NOTHING,
-    Answer,
     Document,
     Lab,
     below,
@@ -23,7 +21,6 @@ from lab import (
     paired,
     panels,
     verdict,
-    why,
     within,
 )
 
@@ -41,7 +38,8 @@ def main() -> None:
     for parameterization in ("umup", "mup"):
         for axis, figure in AXES.items():
             _stays(lab, parameterization, axis, figure, found[parameterization])
-    _moves(lab, found["standard"])
+    # The standard parameterization is the contrast: there eta has to move.
+    lab.moves("u-muP, Fig. 1; muP", "standard", verdict(found["standard"], "width"))
     _better(lab, found)
     figure, axes = panels(len(PARAMETERIZATIONS), len(AXES), share=True)
     for index, (parameterization, axis) in enumerate(
@@ -58,29 +56,10 @@ def main() -> None:
 
 
 def _stays(lab: Lab, parameterization: str, axis: str, source: str, found: Document) -> None:
-    judged, words = verdict(found, axis), axis.replace("_", " ")
-    far = farthest(judged)
+    judged = verdict(found, axis)
     most = max(abs(estimate(size["shift_log2"]).value) for size in judged["sizes"])
-    lab.claim(
-        f"u-muP, {source}",
-        f"{PARAMETERIZATIONS[parameterization]}: the best η stays over {words}",
-        f"shift {within(estimate(far['shift_log2']))} at {words} {far['size'][axis]}, "
-        f"at most {most:.2f} on the ladder{why(judged)}",
-        ANSWERS[judged["answer"]],
-    )
-
-
-def _moves(lab: Lab, found: Document) -> None:
-    """The standard parameterization is the contrast: there eta has to move."""
-    judged = verdict(found, "width")
-    far = farthest(judged)
-    answers: dict[str, Answer] = {"fails": "reproduced", "holds": "not reproduced"}
-    lab.claim(
-        "u-muP, Fig. 1; muP",
-        "standard: the best η moves with width",
-        f"shift {within(estimate(far['shift_log2']))} at width {far['size']['width']}{why(judged)}",
-        answers.get(judged["answer"], "cannot say"),
-    )
+    name = PARAMETERIZATIONS[parameterization]
+    lab.stays(f"u-muP, {source}", name, judged, f", at most {most:.2f} on the ladder")
 
 
 def _better(lab: Lab, found: Mapping[str, Document]) -> None:

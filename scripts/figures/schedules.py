@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from lab import (
-    ANSWERS,
     NOTHING,
     Answer,
     Document,
@@ -24,7 +23,6 @@ from lab import (
     paired,
     panels,
     verdict,
-    why,
     within,
 )
 
@@ -45,7 +43,7 @@ def main() -> None:
         searched = lab.search(schedule, f"train.schedule={schedule}", *ALONE)
         found[schedule] = lab.transfer(schedule, 8 * searched["base"]["width"])
     for schedule in SCHEDULES:
-        _stays(lab, schedule, found[schedule])
+        lab.stays("own question", schedule, verdict(found[schedule], "width"))
     for schedule in SCHEDULES[1:]:
         _same_rate(lab, schedule, found)
     for schedule in SCHEDULES[1:]:
@@ -57,17 +55,6 @@ def main() -> None:
     figure.supxlabel("learning rate, log2 η")
     figure.supylabel("training loss (nats)")
     lab.finish(figure)
-
-
-def _stays(lab: Lab, schedule: str, found: Document) -> None:
-    judged = verdict(found, "width")
-    far = farthest(judged)
-    lab.claim(
-        "own question",
-        f"{schedule}: the best η stays over width",
-        f"shift {within(estimate(far['shift_log2']))} at width {far['size']['width']}{why(judged)}",
-        ANSWERS[judged["answer"]],
-    )
 
 
 def _same_rate(lab: Lab, schedule: str, found: Mapping[str, Document]) -> None:

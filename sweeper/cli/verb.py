@@ -49,28 +49,17 @@ Changes = Annotated[
     list[str] | None,
     _settings("transfer.widths=[64,128,256] transfer.seeds=4"),
 ]
-Name = Annotated[
-    list[str] | None,
-    typer.Argument(
-        metavar="NAME",
-        help="The study, as --study names it.",
-        autocompletion=_studies,
-        show_default=False,
-    ),
-]
+
+
+def _named(metavar: str, text: str) -> Any:
+    return typer.Argument(metavar=metavar, help=text, autocompletion=_studies, show_default=False)
+
+
+Name = Annotated[list[str] | None, _named("NAME", "The study, as --study names it.")]
 Names = Annotated[
-    list[str] | None,
-    typer.Argument(
-        metavar="NAME...",
-        help="The study, as --study names it; several for one page.",
-        autocompletion=_studies,
-        show_default=False,
-    ),
+    list[str] | None, _named("NAME...", "The study, as --study names it; several for one page.")
 ]
-Studies = Annotated[
-    list[str],
-    typer.Argument(metavar="STUDY", help="The studies; two or more.", autocompletion=_studies),
-]
+Studies = Annotated[list[str], _named("STUDY", "The studies; two or more.")]
 
 
 def _study(text: str) -> Any:

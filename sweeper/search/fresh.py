@@ -13,14 +13,13 @@ from dataclasses import dataclass, replace
 from functools import cache
 from statistics import mean, stdev
 
-from sweeper.search.prune import PrunerKind
 from sweeper.search.strategy import (
     FRESH_SEEDS,
+    Around,
     Conclusion,
     History,
     Phase,
     Point,
-    Strategy,
     missing_points,
 )
 from sweeper.trial import Result, Space
@@ -32,26 +31,14 @@ FINAL_SEED = 10**6
 
 
 @dataclass(frozen=True, kw_only=True)
-class FreshSeeds:
+class FreshSeeds(Around):
     """A strategy, and when it has ended `seeds` fresh runs of its final configuration.
 
     It never sees their results, so that it goes its way whatever they are. With 0 seeds, the
     objective is that of the best of its trials.
     """
 
-    strategy: Strategy
     seeds: int = FRESH_SEEDS
-
-    @property
-    def prune(self) -> PrunerKind:
-        """What the strategy stops early; fresh seeds are too few at a rung to be stopped."""
-        kind: PrunerKind = getattr(self.strategy, "prune", "none")
-        return kind
-
-    @property
-    def separable(self) -> bool:
-        """Whether parts of the strategy need not wait for a whole batch."""
-        return bool(getattr(self.strategy, "separable", False))
 
     def plan(self, space: Space) -> list[Phase]:
         """The strategy's phases, and the last."""

@@ -15,13 +15,12 @@ from statistics import mean, stdev
 
 from sweeper.search.fresh import quantile
 from sweeper.search.line import FLAT
-from sweeper.search.prune import PrunerKind
 from sweeper.search.strategy import (
+    Around,
     Conclusion,
     History,
     Phase,
     Point,
-    Strategy,
     hps_key,
     missing_points,
 )
@@ -49,21 +48,8 @@ class Race:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Settled:
+class Settled(Around):
     """A strategy, and the race among its best behind it."""
-
-    strategy: Strategy
-
-    @property
-    def prune(self) -> PrunerKind:
-        """What the strategy stops early."""
-        kind: PrunerKind = getattr(self.strategy, "prune", "none")
-        return kind
-
-    @property
-    def separable(self) -> bool:
-        """Whether parts of the strategy need not wait for a whole batch."""
-        return bool(getattr(self.strategy, "separable", False))
 
     def plan(self, space: Space) -> list[Phase]:
         """The strategy's phases, and the race's first round."""

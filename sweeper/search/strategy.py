@@ -14,6 +14,7 @@ import numpy as np
 
 from sweeper.errors import ConfigError, suggest
 from sweeper.records import Bounds
+from sweeper.search.prune import PrunerKind
 from sweeper.trial import Choice, Log2Hps, Result, Space
 
 FRESH_SEEDS = 3
@@ -297,6 +298,24 @@ class Strategy(Protocol):
     def conclude(self, space: Space, history: History) -> Conclusion:
         """The best configuration so far, and what it rests on."""
         ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class Around:
+    """A strategy with something behind it, which is stopped and batched as the strategy is."""
+
+    strategy: Strategy
+
+    @property
+    def prune(self) -> PrunerKind:
+        """What the strategy stops early; of what comes behind it too few are at a rung."""
+        kind: PrunerKind = getattr(self.strategy, "prune", "none")
+        return kind
+
+    @property
+    def separable(self) -> bool:
+        """Whether parts of the strategy need not wait for a whole batch."""
+        return bool(getattr(self.strategy, "separable", False))
 
 
 def chosen_axes(space: Space, wanted: Sequence[str] | None, key: str = "axes") -> list[str]:

@@ -21,7 +21,6 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from threading import Event, Thread
-from types import TracebackType
 
 from sweeper.errors import BadInput, SweeperError
 from sweeper.files import private_folder, write_json
@@ -97,12 +96,7 @@ class StudyLock:
         self._thread.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         """Release the lock; in a forked child, where it is not held, do nothing."""
         if self._fd is None or self._thread is None:
             return

@@ -14,7 +14,6 @@ from collections.abc import KeysView, Mapping, Sequence
 from contextlib import suppress
 from os.path import expanduser
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 from sweeper.errors import BadInput, ConfigError, SweeperError
@@ -111,12 +110,7 @@ class Study:
         """The study itself."""
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         """Close the copy's connection."""
         self.close()
 
