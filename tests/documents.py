@@ -13,7 +13,6 @@ PAGES = [
     ROOT / "README.md",
     ROOT / "CONTRIBUTING.md",
     *sorted((ROOT / "docs").glob("*.md")),
-    *sorted((ROOT / "scripts" / "examples").glob("**/README.md")),
 ]
 _MARK = re.compile(r"<!-- parsed: (cluster|gpu|minutes|network|trainer) -->")
 _VARIABLE = re.compile(r'^(?:\$ )?(?:export )?(\w+)="([^"]*)"$', re.MULTILINE)

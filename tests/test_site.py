@@ -105,8 +105,6 @@ def test_links_lead_to_where_the_site_has_their_targets() -> None:
     assert build.site_link("docs/plan.md", "export.md", places) == "export.md"
     assert build.site_link("docs/api.md", "../CONTRIBUTING.md", places) == "contributing.md"
     assert build.site_link("CHANGELOG.md", "docs/plan.md", places) == "plan.md"
-    nano = "scripts/examples/nanogpt/README.md"
-    assert build.site_link(nano, "../../../docs/plan.md", places) == "../plan.md"
     script = "../scripts/train_with_plan.py"
     assert build.site_link("docs/plan.md", script, places) == "source/scripts/train_with_plan.py"
 

@@ -3,7 +3,7 @@
     python scripts/docs/build.py build/docs && zensical build --strict
 
 The pages are those of docs/, with generated text where one holds `<!-- generated: NAME -->`, and
-README files and others that lie outside of docs/. Links work in the repository; here they are led
+CONTRIBUTING.md and CHANGELOG.md. Links work in the repository; here they are led
 to where the site has their targets.
 """
 
@@ -31,16 +31,10 @@ _LINK = re.compile(r"(\]\()(?!https?:|mailto:|#)([^)#\s]+)")
 
 def pages() -> dict[str, str]:
     """The site's pages, by their place in the repository: theirs on the site."""
-    examples = sorted((ROOT / "scripts" / "examples").glob("**/README.md"))
-    names = {path: path.parent.name for path in examples}
     return {
         **{f"docs/{path.name}": path.name for path in sorted((ROOT / "docs").glob("*.md"))},
         "CONTRIBUTING.md": "contributing.md",
         "CHANGELOG.md": "changelog.md",
-        **{
-            str(path.relative_to(ROOT)): f"examples/{'index' if name == 'examples' else name}.md"
-            for path, name in names.items()
-        },
     }
 
 

@@ -1,9 +1,9 @@
-"""Write docs/claims.md from the records that the figures left in docs/figures/.
+"""Write docs/papers.md from the records that the figures left in docs/figures/.
 
 python scripts/figures/claims.py [FOLDER]
 
 With a FOLDER, such as runs/figures, the record and the picture of every figure that is there are
-copied to docs/figures/ first. The page's words are in docs/figures/claims.md.in.
+copied to docs/figures/ first. The page's words are in docs/figures/papers.md.in.
 """
 
 from __future__ import annotations
@@ -91,13 +91,13 @@ def main() -> None:
     for folder in words:
         collect(Path(folder))
     records = [json.loads((DOCS / "figures" / f"{name}.json").read_text()) for name in ORDER]
-    template = (DOCS / "figures" / "claims.md.in").read_text()
+    template = (DOCS / "figures" / "papers.md.in").read_text()
     count = sum(len(record["claims"]) for record in records)
     text = quote(template, records).replace("{tally}", tally(records))
     text = text.replace("{count}", str(count))
     text = text.replace("{laws}", laws(records))
     text = text.replace("{figures}", "\n".join(section(record) for record in records))
-    (DOCS / "claims.md").write_text(text)
+    (DOCS / "papers.md").write_text(text)
 
 
 def collect(folder: Path, into: Path = DOCS / "figures") -> None:
@@ -120,7 +120,7 @@ def quote(template: str, records: Sequence[Mapping[str, Any]]) -> str:
         claims = [one for one in own[figure] if one["claim"].startswith(words)]
         if [one["answer"] for one in claims] != [answer]:
             now = [f"{one['claim']}: {one['answer']}" for one in claims]
-            sys.exit(f"Error: claims.md.in takes {figure}: {words}: for {answer}; it is now {now}")
+            sys.exit(f"Error: papers.md.in takes {figure}: {words}: for {answer}; it is now {now}")
         return str(claims[0]["measured"])
 
     return QUOTED.sub(measured, template)
@@ -188,7 +188,7 @@ def _law_row(name: str, claim: Mapping[str, Any], base: int, direction: Directio
 def section(record: Mapping[str, Any]) -> str:
     """A figure: what it trained, the table of its claims, the picture and what its marks are."""
     name = record["figure"]
-    lines = [f"## {name}", "", f"`{record['command']}`; {record['size']}.", ""]
+    lines = [f"### {name}", "", f"`{record['command']}`; {record['size']}.", ""]
     if about := record.get("about"):
         lines += [about, ""]
     lines += ["| claim | source | measured | at this size |", "|---|---|---|---|"]

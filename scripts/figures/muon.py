@@ -1,7 +1,7 @@
 """Why Muon's best learning rate falls with width under sqrt(d_out/d_in), and a rule that keeps it.
 
 Each candidate is switched on alone, over a ladder of widths; the cause is the one without which the
-drift is gone. docs/muon.md has the mechanism and what was excluded.
+drift is gone. docs/parameterizations.md has the mechanism and what was excluded.
 
 python scripts/figures/muon.py [size=paper] [OVERRIDES]
 """

@@ -116,7 +116,7 @@ def _deviation(row: Explained, role: Role) -> tuple[float, float]:
     """(b, c) of muP less those of one parameter.
 
     A layer may be split differently into multiplier, init and rate and train the same. So muP's
-    exponents (Everett et al., Table 1, with erratum E1 of docs/errata.md; full alignment) are
+    exponents (Everett et al., Table 1, with erratum E1 of docs/papers.md; full alignment) are
     first shifted to the parameter's multiplier.
     """
     update = Update(row.parameter.update)

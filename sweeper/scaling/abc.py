@@ -24,7 +24,7 @@ EMBEDDING, HIDDEN, READOUT = Role.EMBEDDING, Role.HIDDEN, Role.READOUT
 STANDARD: ABExponents = {EMBEDDING: (0, 0), HIDDEN: (0, 0.5), READOUT: (0, 0.5)}
 NTK: ABExponents = {EMBEDDING: (0, 0), HIDDEN: (0.5, 0), READOUT: (0.5, 0)}
 MUP: ABExponents = {EMBEDDING: (-0.5, 0.5), HIDDEN: (0, 0.5), READOUT: (0.5, 0.5)}
-"""The readout is (1/2, 1/2): (1/2, 0) trains as `STANDARD` does (erratum E1, docs/errata.md)."""
+"""The readout is (1/2, 1/2): (1/2, 0) trains as `STANDARD` does (erratum E1, docs/papers.md)."""
 MEAN_FIELD: ABExponents = {EMBEDDING: (0, 0), HIDDEN: (0.5, 0), READOUT: (1, 0)}
 
 

@@ -32,7 +32,7 @@ class EffectiveTheory(BaseParameterization):
 
     s = 0 is the learning-rate strategy "neural-tangent", 1/2 the hybrid, 1 maximal-update,
     which trains as `mup` with full alignment up to constants. "Neural-tangent" is not `ntk`,
-    which trains as `standard` does (erratum E17, docs/errata.md). `ffn_multiplier` is the M by
+    which trains as `standard` does (erratum E17, docs/papers.md). `ffn_multiplier` is the M by
     which an FFN is wider than the stream; null leaves it out of AdamW's learning rates, as the
     authors did in their runs. Attention's logits are over sqrt(d_head) (footnote 12). The theory
     has no biases in the blocks and no trainable gains: both get an embedding's learning rate here.

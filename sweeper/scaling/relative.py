@@ -132,7 +132,7 @@ class Ntk(Relative):
 
     It is the standard parameterization with multipliers in place of small weights, and no
     learning-rate strategy: the "neural-tangent" strategy of the effective theory of Transformers
-    is `effective_theory` with s = 0 (erratum E17, docs/errata.md).
+    is `effective_theory` with s = 0 (erratum E17, docs/papers.md).
     """
 
     def ab_exponents(self) -> ABExponents:

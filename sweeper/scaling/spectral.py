@@ -2,7 +2,7 @@
 
 `||A|| = sqrt(d_in / d_out) * sigma_max(A)` bounds how much A changes the RMS of what it acts on
 (Yang, Simon, Bernstein, arXiv:2310.17813). The rules below are all that the sources print, right
-ones and wrong: docs/errata.md says which is which, and `sweeper check` measures them.
+ones and wrong: docs/papers.md says which is which, and `sweeper check` measures them.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ RULES: Mapping[str, Callable[[int, int], float]] = {
     # sqrt(d_in d_out), so that ||D|| = d_in; all d_in entries add up.
     "inverse_fan_in": lambda d_in, d_out: 1 / d_in,
     # Right without alignment alone, where d_in random signs add up to sqrt(d_in): the lecture
-    # gives it without that condition (erratum E15, docs/errata.md).
+    # gives it without that condition (erratum E15, docs/papers.md).
     "inverse_root_fan_in": lambda d_in, d_out: 1 / sqrt(d_in),
     # The notes' rule: off by sqrt(d_in / d_out), right for square matrices alone (erratum E12).
     "inverse_root_product": lambda d_in, d_out: 1 / sqrt(d_in * d_out),
@@ -118,8 +118,8 @@ class SpectralMup(Spectral):
     A rule of rates bounds how far the last activations move, by eta in RMS. They move along the
     readout's own rows, since the gradient comes through them: the logits then move by
     `fan_in * std * eta`. With the standard std, fan_in^-1/2, that grows as the root of the width,
-    and the best eta falls (docs/muon.md). With std ~ 1 / fan_in it stays: a + b = 1, as in
-    muP (Everett et al., arXiv:2407.05872, Table 1). A readout tied to an embedding has that
+    and the best eta falls (docs/parameterizations.md). With std ~ 1 / fan_in it stays: a + b = 1,
+    as in muP (Everett et al., arXiv:2407.05872, Table 1). A readout tied to an embedding has that
     already: its rows of order 1 are over fan_in. At the base all is as in `Spectral`.
     """
 

@@ -47,7 +47,7 @@ def residual_tau(
     A layer has so many `attentions`, one in the paper, then an FFN. More of them share the variance
     that one has.
 
-    Eqs. 19-24 with errata E4 and E5 (docs/errata.md): the alphas are squared, 1/sqrt(L) belongs
+    Eqs. 19-24 with errata E4 and E5 (docs/papers.md): the alphas are squared, 1/sqrt(L) belongs
     inside, and alpha_residual^2 is the average of attention's and FFN's variance over the
     embedding's.
     """

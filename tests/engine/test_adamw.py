@@ -81,7 +81,7 @@ def test_atan2_equals_its_definition_number_by_number() -> None:
 
 
 def test_atan2_s_first_step_is_the_learning_rate_whatever_the_gradients_scale() -> None:
-    """Erratum E3 (docs/errata.md): at m = sqrt(v) atan2 is pi/4, which the factor makes 1."""
+    """Erratum E3 (docs/papers.md): at m = sqrt(v) atan2 is pi/4, which the factor makes 1."""
     params = [torch.zeros(1, 2, dtype=torch.float64)]
     optimizer = AdamW(atan2=True)
     grads = [torch.tensor([[3e-60, -2e60]], dtype=torch.float64)]

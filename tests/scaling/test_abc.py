@@ -129,7 +129,7 @@ def test_what_does_not_grow_has_no_exponents() -> None:
 
 
 def test_as_printed_the_readout_of_mup_is_the_standard_one() -> None:
-    """Erratum E1 (docs/errata.md): (1/2, 0) shifts onto (0, 1/2) with everything else."""
+    """Erratum E1 (docs/papers.md): (1/2, 0) shifts onto (0, 1/2) with everything else."""
     printed: ABExponents = {**MUP, Role.READOUT: (0.5, 0.0)}
     for role in ROLES:
         mine = exponents(printed, role)

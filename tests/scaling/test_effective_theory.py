@@ -176,7 +176,7 @@ def test_what_is_no_constant_is_refused(constants: dict[str, Any], key: str, val
 
 
 def test_the_authors_optimum() -> None:
-    """Section II 1 E: lr 20 is 0.94e-3 for the blocks (erratum E16, docs/errata.md)."""
+    """Section II 1 E: lr 20 is 0.94e-3 for the blocks (erratum E16, docs/papers.md)."""
     assert 20 * scales(Update.SIGN, s=0.0)["qkv"].lr == pytest.approx(0.94e-3, rel=0.005)
 
 

@@ -200,7 +200,7 @@ def test_readout_multiplier_equals_the_oracle_s(m: int) -> None:
 @given(shapes)
 @settings(max_examples=20, deadline=None)
 def test_everett_s_convention_is_the_same_parameterization(shape: tuple[int, int, int]) -> None:
-    """Erratum E1 (docs/errata.md): the function and the length of a step agree."""
+    """Erratum E1 (docs/papers.md): the function and the length of a step agree."""
     for spec in specs(*shape).values():
         one = MuP().scale(spec, DEFAULTS)
         other = MuP(convention="everett").scale(spec, DEFAULTS)

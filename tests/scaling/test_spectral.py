@@ -1,4 +1,4 @@
-"""Measured changes of a layer's output: which printed rules keep them (errata: docs/errata.md)."""
+"""Measured changes of a layer's output: which printed rules keep them (errata: docs/papers.md)."""
 
 from __future__ import annotations
 

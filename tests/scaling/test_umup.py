@@ -1,4 +1,4 @@
-"""u-muP against numbers by hand, the errata (docs/errata.md) and Graphcore's unit-scaling."""
+"""u-muP against numbers by hand, the errata (docs/papers.md) and Graphcore's unit-scaling."""
 
 from __future__ import annotations
 

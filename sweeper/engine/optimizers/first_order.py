@@ -38,7 +38,7 @@ class AdamW(BaseOptimizer):
     does not move with eta or with a parameter's learning-rate factor (u-muP paper, Table 6).
     With `atan2` the step is `lr * 4/pi * atan2(m, sqrt(v))` and eps plays no part: it has no
     scale that gradients could fall below (Everett et al., section 4.3). The 4/pi
-    makes it 1 at m = sqrt(v), as Adam's is (erratum E3, docs/errata.md).
+    makes it 1 at m = sqrt(v), as Adam's is (erratum E3, docs/papers.md).
     """
 
     beta1: Rate = 0.9
