@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -159,7 +160,12 @@ EverythingScaled = everything_scaled
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::DeprecationWarning:torch")
-def test_compiled_equals_eager(tmp_path: Path) -> None:
+@pytest.mark.parametrize("backend", ["aot_eager", pytest.param("inductor", marks=pytest.mark.long)])
+def test_compiled_equals_eager(
+    backend: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Inductor spends half a minute on C++: in every run the step is traced whole, and no more."""
+    monkeypatch.setattr(torch, "compile", partial(torch.compile, backend=backend))
     settings = tree()
     settings["model"]["depth"] = 1  # a compiler takes as long again for every layer
     first = replace(trial(), spec=spec_of(settings))
