@@ -113,16 +113,21 @@ class Sequence:
         k, at = self.seen, self.at[: self.seen]
         noise = float(self.white[stretch]) if white is None else white
         noise += float(self.rough[stretch])
+        # One row more of a Cholesky factor L of the covariance of all that was seen, C = L L', and
+        # of its inverse: `row` is L's, `deviation` its diagonal. Innovations e = L^-1 (loss - mean)
+        # are independent and of unit variance under the band, however stretches are correlated.
         row = self.inverse[:k, :k] @ self.smooth[at, stretch]
         deviation = math.sqrt(max(float(self.smooth[stretch, stretch]) + noise - row @ row, 1e-12))
         off = log_loss - self.mean[stretch]
         raw = (off - float(row @ self.raw[:k])) / deviation
         clipped = (off - float(row @ self.innovations[:k])) / deviation
+        # Those that come after see the clipped one: a spike is no news of the stretches behind it.
         clipped = min(max(clipped, -CLIPPED), CLIPPED)
         self.at[k], self.off[k] = stretch, off
         self.raw[k], self.innovations[k] = raw, clipped
         self.inverse[k, :k] = -(row @ self.inverse[:k, :k]) / deviation
         self.inverse[k, k] = 1 / deviation
+        # Changes and the end in the same coordinates: there every regression is a plain sum.
         self.signatures[k] = (self.shapes[stretch] - row @ self.signatures[:k]) / deviation
         own = float(self.to_end[stretch]) + noise * float(self.weights[stretch])
         self.ends[k] = (own - float(row @ self.ends[:k])) / deviation
@@ -143,6 +148,9 @@ class Sequence:
 
     def _factors(self, innovations: int) -> Array:
         """Log Bayes factors [amplitudes, changes], by the clipped innovations, 0, or by all, 1."""
+        # A change of size b ~ N(0, g s^2) with signature x, the noise's scale s^2 not known but
+        # with the freedom of the ladder's seeds: the ratio of two Student's t in closed form,
+        #     (1 + g x.x)^-1/2 (1 - g (x.e)^2 / ((1 + g x.x) (nu + e.e)))^-(nu + n)/2.
         products, squares = self.sums[self.seen, [innovations, 2]]
         total = self.freedom + self.squares[self.seen, innovations]
         g = self.amplitudes[:, None]
@@ -155,6 +163,8 @@ class Sequence:
     def _evidence(self) -> float:
         """Log of the martingale: changes that lie ahead have the factor 1."""
         logs = self._factors(0)
+        # A mean of martingales that all begin at 1 is one: it exceeds 1 / alpha with a probability
+        # of at most alpha, whenever one looks (Ville). The sum is taken with its largest term out.
         most = float(logs.max())
         return most + math.log(float(np.exp(logs - most).sum())) + self.prior
 
@@ -167,6 +177,8 @@ class Sequence:
         by_change = weights.sum(0)
         best = int(by_change.argmax())
         tested = len(self.band) - self.first
+        # The posterior mean: the least-squares size, shrunk by the prior of the likeliest
+        # amplitude.
         g = float(self.amplitudes[int(weights[:, best].argmax())])
         size = g * products[best] / (1 + g * squares[best])
         now = int(self.at[self.seen - 1])
@@ -191,6 +203,8 @@ class Sequence:
         logs, (_, products, squares, of_ends) = self._logs, self.sums[k]
         g = self.amplitudes[:, None]
         shrunk = 1 + g * squares
+        # What a change adds to the end beyond what the stretches so far, which have it too, already
+        # say of the end by their correlation with it.
         left = self.of_end - of_ends
         shifts = g * products / shrunk * left
         doubts = variance + g / shrunk * left**2 * scale
@@ -203,5 +217,5 @@ class Sequence:
         means = np.concatenate([[0.0], shifts[begun]])
         variances = np.concatenate([[variance], doubts[begun]])
         middle = float(weights @ means)
-        spread = float(weights @ (variances + means**2)) - middle**2
+        spread = float(weights @ (variances + means**2)) - middle**2  # of a mixture
         return Forecast(mean + middle, math.sqrt(max(spread, 1e-12)))

@@ -245,6 +245,7 @@ def log2_of(source: Source, column: str) -> tuple[Array, str, bool]:
     if re.match(r"ln[^a-z]", name):
         return np.round(values / math.log(2), 12), f"{column!r} is ln, as its name says", False
     if (values <= 0).all():
+        # Grids in log2 lie on halves, quarters or eighths; tenths of a decade do not.
         if values.min() > LOG10_LEAST or (values * 8 % 1).any():
             # As log2 of what is log10, a shift by a factor of nine would be one octave.
             shown = f"{values.min():g} to {values.max():g}"
@@ -271,6 +272,7 @@ def log2_of(source: Source, column: str) -> tuple[Array, str, bool]:
             f"eta={column}",
             f"learning rates in one unit: {low:g} beside {high:g} are plain ones and logarithms",
         )
+    # One column with two units, such as rates and percentages, has a gap that no grid has.
     known = np.unique(values)
     jumps = known[1:] / known[:-1]
     if len(jumps) and jumps.max() > APART * (1 + 1e-9):
@@ -469,10 +471,14 @@ def _check_alike(
             continue
         with_size = _follows(values, place)
         of_tokens = {role, axis} == {"steps", "tokens"}
+        # A bigger model has more heads and parameters: no other setting, where its name says so.
+        # Any other column that goes with the size may be what makes the optimum move, and is asked
+        # about.
         named_so = any(map(OF_SIZE.fullmatch, words)) or values.astype(str).map(NAMES_SIZE).all()
         if with_size and ((not role and named_so) or of_tokens):
             continue
         if {"lr", "eta", "rate"} & set(words) and not role:
+            # A rate of some group of parameters that is fixed by size and learning rate is a rule.
             both = pandas.DataFrame({"size": place, "eta": log2}).groupby(["size", "eta"]).ngroup()
             if _follows(values, both):
                 continue
@@ -611,6 +617,7 @@ def _diverge(
         counts[rule] = int(runs[high].sum())
     loss[high] = math.inf
     table["loss"] = loss
+    # The highest rate at which all runs of a size have a loss: below it none diverges.
     alone = [table[role] for role in (*SIZES, "decay") if role in table]
     worst = table.groupby([*alone, table["eta"]])["loss"].transform("max")
     trained = table["eta"].where(np.isfinite(worst)).groupby(alone).transform("max").to_numpy()
@@ -648,6 +655,7 @@ def _seeds(
         again = table.duplicated(key, keep=False)
         if again.any():
             some = table[again]
+            # A row that was written twice is one run; two losses of one run are a mistake to name.
             spread = some.groupby(key)["loss"].transform("nunique")
             if (spread > 1).any():
                 first = some[spread > 1].iloc[0]
@@ -758,6 +766,7 @@ def _curves(
                 f"{name_size(size, axis)} has {len(etas)} learning rates: more than {MOST_VALUES} "
                 "are no grid; --columns 'eta=COLUMN' names the peak one of a run"
             )
+        # A verdict pairs runs by seed, so that it takes a table without holes: [eta, seed].
         runs = np.full((len(etas), int(rows["seed"].max()) + 1), math.nan)
         runs[np.searchsorted(etas, rows["eta"].to_numpy()), rows["seed"].to_numpy()] = rows["loss"]
         chosen, left = rectangle(etas, runs)
@@ -926,6 +935,7 @@ def _decay_cells(
         (s for s in sizes if reading.base is not None and getattr(s, _one(axis)) == reading.base),
         sizes[0],
     )
+    # A ladder is judged at one decay, or what it says of the rate would be the decay's doing.
     shared = set.intersection(
         *({cell.decay for cell in cells if cell.size == size} for size in sizes)
     )

@@ -263,6 +263,7 @@ def _rule(grid: Grid, question: Question) -> tuple[LadderRule, bool]:
     }
     reach = max((max(c.losses) - min(c.losses) for c in grid.curves if c.losses), default=4.0)
     step = float(np.median([step_of(curve) for curve in grid.curves]))
+    # Bounds of a rule's own check: tables may have any step.
     step = min(max(kept.get("step", step), 2.0**-6), 16.0)
     rule = LadderRule(
         widths=tuple(max(1, int(c.size.width)) for c in grid.curves),

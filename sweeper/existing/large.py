@@ -153,6 +153,8 @@ class _Cells:
         for known, key in zip(self.values, self.keys, strict=True):
             local, distinct = pandas.factorize(source.frame[key], use_na_sentinel=False)
             ids = np.array([self._id(known, value) for value in distinct], np.int64)
+            # The cells so far and this column as the digits of one number, numbered anew each time
+            # so that it never exceeds 64 bits.
             joint = codes * len(distinct) + local
             codes, pairs = pandas.factorize(joint)
             before, value = pairs // len(distinct), pairs % len(distinct)
@@ -172,6 +174,7 @@ class _Cells:
         self.count += np.bincount(place, minlength=len(self.sum))
         np.maximum.at(self.highest, place, losses)
         new, at = np.unique(place, return_index=True)
+        # A group is called by the first row that was seen of it, as messages name rows.
         fresh = self.row[new] < 0
         self.row[new[fresh]] = source.frame.index.to_numpy()[at[fresh]]
         return True
@@ -203,6 +206,8 @@ class _Cells:
         else:
             seeds = values.astype(np.uint64)
         if self.by_digest is None:
+            # Seeds 0, 1, 2, ... fill groups evenly by their remainder; those drawn at random, or
+            # all even, do so by a digest.
             spread = float(seeds.max()) - float(seeds.min()) + 1
             self.by_digest = spread > 4 * len(np.unique(seeds))
         # A run's digest: of its seed and its cell, to see whether it stands there twice.

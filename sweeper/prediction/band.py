@@ -122,6 +122,7 @@ class Band:
         spread = np.array(self.spread)
         lags = np.abs(np.subtract.outer(np.arange(count), np.arange(count)))
         of_run = np.array(self.correlation)[lags] * np.outer(spread, spread)
+        # The level is that of one run's end: what its stretches say of the end is in it already.
         own = max(level**2 - float(weights @ of_run @ weights), (0.1 * level) ** 2)
         shapes = self.leverage * of_run
         # Smooth, other than a run's own path: a jump is no misfit of a size.
@@ -194,6 +195,8 @@ def fit_band(curves: Curves, course: Course, log_params: float, log_tokens: floa
     variance = (residuals**2).sum(0) / free
     rough = np.where(variance > usual * spread**2, np.sqrt(variance), 0.0)
 
+    # Shapes by least squares on log size; aim' (X'X)^-1 aim is the fit's variance at the run to
+    # come, in variances of one run.
     design, aim = _design(curves, log_params, log_tokens, cells)
     inverse = np.linalg.inv(design.T @ design)
     shapes = logs - ends[:, None]
@@ -316,7 +319,8 @@ def _of_seeds(residuals: Array, free: int) -> tuple[Array, Array, float]:
     padded = np.pad(variance, half, "edge")
     spread = np.sqrt(np.convolve(padded, np.ones(2 * half + 1) / (2 * half + 1), "valid"))
     spread = np.maximum(spread, 1e-6)
-    # Residuals from their own size's mean: n of them have the likelihood of `free` whole runs.
+    # Residuals from their own size's mean: n of them have the likelihood of `free` whole runs,
+    # -free/2 (log det K + tr K^-1 S) with S the residuals' second moment.
     scaled = residuals / spread
     moment = scaled.T @ scaled * (1.0 / free)
     lags = np.arange(count)

@@ -100,6 +100,7 @@ class LossLaw:
         parts = []
         for member in self.members:
             logs = member.log_loss(params, tokens)
+            # Draws are in no order: the first so many are a sample as good as any.
             parts.append(logs[: round(member.weight * len(logs))])
         logs = np.concatenate(parts)
         if self.drift:
@@ -175,6 +176,7 @@ class LossLaw:
         if len(self.off) < MANY:
             return math.hypot(self.noise, self.misfit) * random.standard_normal((draws, points))
         off = self.off[right(self)]
+        # Residuals are smaller than errors by the freedom that the fit took.
         inflated = off * math.sqrt(len(off) / (len(off) - parameters))
         return random.choice(inflated, (draws, points))
 

@@ -281,11 +281,14 @@ def _refine(
         gradient = (jacobian @ (huber * off)[..., None])[..., 0]
         curvature = (jacobian * huber[:, None]) @ jacobian.swapaxes(1, 2)
         diagonal = np.einsum("wpp->wp", curvature)
+        # Marquardt: each parameter is damped in its own unit; the small terms keep one solvable
+        # that no run tells of, as an exponent whose amplitude is 0.
         damped = damping[moving, None] * (diagonal + 1e-9 * diagonal.max(1, keepdims=True) + 1e-300)
         system = curvature + damped[:, :, None] * np.eye(len(low))
         step = np.linalg.solve(system, gradient[..., None])[..., 0]
         proposed = np.clip(found[moving] - np.clip(step, -2.0, 2.0), low, high)
         new = _objective(_Losses(form, proposed, logs).log - aims, weights[moving], threshold)
+        # Each weighting goes at its own pace: a step that makes it worse is not taken, and damped.
         gain = reached[moving] - new
         better = gain >= 0
         found[moving[better]], reached[moving[better]] = proposed[better], new[better]
