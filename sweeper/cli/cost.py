@@ -97,14 +97,17 @@ def _planned(search: Strategy, settings: Settings) -> int:
 def run_time(experiment: Experiment, size: Size, known: Sequence[Result] = ()) -> tuple[int, float]:
     """Trials to a job, and seconds to be counted for one of this size.
 
-    They are measured here; runs of a command take as long as those of `known` did, as many at a
-    time. NaN where neither is possible.
+    A run takes as long as those of its size did among `known`, as many at a time, else as its
+    steps do that are measured here. Of a command's other sizes the known ones tell; NaN where
+    nothing does.
     """
     settings, hps = experiment.settings, defaults(experiment.settings.space)
     trials = [experiment.trial(size, hps, seed, "cost") for seed in range(MOST_BATCHED)]
     per_job, seconds = settings.runner.estimate(trials, experiment.corpus, settings.launcher)
-    if settings.raw["runner"].get("command"):
-        return per_job, trial_seconds(settings, known).of(trials[0]) / at_once(known)
+    same = [result for result in known if result.trial.spec.runner == settings.identity]
+    taken = trial_seconds(settings, same)
+    if settings.raw["runner"].get("command") or taken.has(trials[0]):
+        return per_job, taken.of(trials[0]) / at_once(same)
     return per_job, seconds * trials[0].spec.train.steps
 
 

@@ -81,7 +81,8 @@ def diagnose(
     with StudyLock(settings.folder), Study.open(settings.folder, settings.storage) as study:
         # One ladder of two sizes: what is needed beyond follows from it.
         planned = 2 * settings.transfer.points_per_line() * settings.transfer.seeds
-        with progress(settings, output, "diagnose", planned) as monitor:
+        known = study.results()
+        with progress(settings, output, "diagnose", planned, known=known) as monitor:
             trainer = AblationTrainer(experiment, study, monitor, best, axis, ladder[-1])
             diagnosed = trainer.diagnose(only, output)
         output.notes([*study.notices, *failures(study.results(), settings.identity)])

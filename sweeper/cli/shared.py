@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,12 +13,16 @@ from sweeper.cli.studies import split_root
 from sweeper.config.compose import Tree
 from sweeper.config.settings import Experiment, Settings, check_model_size, resolve
 from sweeper.errors import BadInput, ConfigError
-from sweeper.report.cost import TrialSeconds
+from sweeper.report.cost import TrialSeconds, at_once
 from sweeper.report.progress import SweepProgress
 from sweeper.study.study import Study
 from sweeper.sweep.replay import at_fixed_ratio
 from sweeper.trial import Log2Hps, Result, Trial, defaults
 from sweeper.verdict.ladder import Size
+
+CPU_RATE, GPU_RATE = 4e10, 2e13
+"""FLOPs a second of small models, beside what their steps take anyhow: a guess that serves until a
+second size has trained."""
 
 
 def resolve_study(tree: Tree, invocation: Invocation) -> Settings:
@@ -125,15 +129,18 @@ def progress(
     job: str,
     planned: int,
     folder: Path | None = None,
-    known: Iterable[Result] = (),
+    known: Sequence[Result] = (),
 ) -> SweepProgress:
-    """A listener that weighs trials by their FLOPs, and writes to `folder` (None: the study's).
-
-    Runs of a command are weighed by the time that such runs took, those of `known` among them.
-    """
-    where, work = folder or settings.folder, work_of(settings)
-    seconds = trial_seconds(settings, known) if settings.raw["runner"].get("command") else None
-    return SweepProgress(where, output.watchers, job, planned=planned, work=work, seconds=seconds)
+    """A listener that writes to `folder` (None: the study's), and learns from runs of `known`."""
+    same = [result for result in known if result.trial.spec.runner == settings.identity]
+    return SweepProgress(
+        folder or settings.folder,
+        output.watchers,
+        job,
+        planned=planned,
+        seconds=trial_seconds(settings, same),
+        at_once=at_once(same),
+    )
 
 
 def work_of(settings: Settings) -> Callable[[Trial], float]:
@@ -144,4 +151,7 @@ def work_of(settings: Settings) -> Callable[[Trial], float]:
 def trial_seconds(settings: Settings, known: Iterable[Result]) -> TrialSeconds:
     """How long a run takes, by those of `known` that this very runner has made."""
     same = (result for result in known if result.trial.spec.runner == settings.identity)
-    return TrialSeconds(work_of(settings), same)
+    if settings.raw["runner"].get("command"):
+        return TrialSeconds(work_of(settings), same)
+    on_gpu = settings.runner.precision(settings.launcher) == "bfloat16"
+    return TrialSeconds(work_of(settings), same, GPU_RATE if on_gpu else CPU_RATE)

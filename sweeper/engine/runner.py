@@ -22,7 +22,7 @@ from sweeper.engine.train import Execution
 from sweeper.errors import ConfigError
 from sweeper.launch.executor import Executor, Launcher, Machine
 from sweeper.launch.job import Job
-from sweeper.launch.machine import visible_gpus
+from sweeper.launch.machine import cores, visible_gpus
 from sweeper.launch.runner import Batch
 from sweeper.records import Bounded, Bounds, Seconds
 from sweeper.search.prune import Pruner
@@ -109,8 +109,14 @@ class Engine(Bounded):
         device = self.device_of(launcher)
         if launcher.device is not None:
             return TrialsPerJob.elsewhere(self.batched_trials), math.nan
-        size, seconds = measure_here(tuple(trials), corpus, device, self.batched_trials)
-        return size, seconds / launcher.gpus_at_once(visible_gpus(device))
+        at_once, threads = launcher.at_once(visible_gpus(device)), torch.get_num_threads()
+        try:
+            if device == "cpu":  # workers share the cores
+                torch.set_num_threads(max(1, min(threads, cores() // at_once)))
+            size, seconds = measure_here(tuple(trials), corpus, device, self.batched_trials)
+        finally:
+            torch.set_num_threads(threads)
+        return size, seconds / at_once
 
     def validate(self, trial: Trial, corpus: Corpus, launcher: Launcher) -> None:
         """ConfigError for what cannot be built, classified, scaled, or trained for a step.

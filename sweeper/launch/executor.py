@@ -141,8 +141,8 @@ class Launcher(Protocol):
         """What a job finds elsewhere, "cuda" or "cpu"; None when jobs run on this machine."""
         ...
 
-    def gpus_at_once(self, gpus: Sequence[str]) -> int:
-        """How many of this machine's GPUs work at the same time; 1 where there are none."""
+    def at_once(self, gpus: Sequence[str]) -> int:
+        """How many jobs run on this machine at the same time, a GPU each where there are any."""
         ...
 
     def executor(self, context: Context) -> Executor:

@@ -24,7 +24,7 @@ class Inline:
     pins_gpus: ClassVar[bool] = False
     device: ClassVar[None] = None
 
-    def gpus_at_once(self, gpus: Sequence[str]) -> int:
+    def at_once(self, gpus: Sequence[str]) -> int:
         """1: jobs run one after the other."""
         return 1
 

@@ -418,10 +418,11 @@ class Local:
         check_bounds(self)
         self.submitit.local()
 
-    def gpus_at_once(self, gpus: Sequence[str]) -> int:
-        """One a worker."""
-        workers = len(gpus) if self.workers == "auto" else self.workers
-        return max(1, min(workers, len(gpus)))
+    def at_once(self, gpus: Sequence[str]) -> int:
+        """One a worker, and no more than devices or cores."""
+        if self.workers == "auto":  # on a CPU one, whatever will be measured
+            return max(1, len(gpus))
+        return min(self.workers, len(gpus) or cores())
 
     def executor(self, context: Context) -> Executor:
         """One that starts workers when there is something to do."""

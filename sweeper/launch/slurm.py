@@ -154,7 +154,7 @@ class Slurm:
         """A GPU where jobs ask for one."""
         return "cuda" if self.gpus else "cpu"
 
-    def gpus_at_once(self, gpus: Sequence[str]) -> int:
+    def at_once(self, gpus: Sequence[str]) -> int:
         """None of this machine's."""
         return 1
 

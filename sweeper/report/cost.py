@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -135,25 +136,35 @@ def cost_table(
     return table
 
 
-# How long a run of a command takes: learned from those that finished, since nobody else knows.
+# How long a run takes: learned from those that finished, and from what runs.
 
 
 ONE_SIZE = 0.5
 """The power of its work by which another size's time goes, where one size alone has finished.
 
 A run of small models is mostly its start, one of large ones all work: the truth lies between."""
+RECENT = 15
+"""So many runs of a size count, the last ones: a machine is now this busy, now that."""
 
 
 class TrialSeconds:
-    """The seconds of a run: the median of those of its size, or by a power of its work from others.
+    """The seconds of a run: the median of those of its size, or by its work from other sizes.
 
-    `work` gives a trial's work in any unit; trials of one work are of one size.
+    `work` gives a trial's work in any unit; trials of one work are of one size. With a `rate`, the
+    work that the device does a second at its best with such models, a run's time is that of its
+    steps, each a constant and its work at that rate; without it is a power of the work.
     """
 
-    def __init__(self, work: Callable[[Trial], float], results: Iterable[Result] = ()) -> None:
+    def __init__(
+        self,
+        work: Callable[[Trial], float],
+        results: Iterable[Result] = (),
+        rate: float | None = None,
+    ) -> None:
         """Learn from what has finished already."""
-        self._work = work
-        self._seen: dict[float, list[float]] = {}
+        self._work, self._rate = work, rate
+        self._seen: dict[float, deque[float]] = {}
+        self._guessed: dict[float, float] = {}
         self._known: dict[float, float] = {}
         for result in results:
             self.add(result)
@@ -161,34 +172,55 @@ class TrialSeconds:
     def __bool__(self) -> bool:
         return bool(self._seen)
 
+    def _units(self, trial: Trial) -> tuple[float, int]:
+        """A unit's work, and the units of a trial: its steps, where it is nothing but steps."""
+        units = 1 if self._rate is None else trial.spec.train.steps
+        return self._work(trial) / units, units
+
     def add(self, result: Result) -> None:
         """Learn from one more; only whole runs show how long a run takes."""
         if result.status == "complete" and result.seconds > 0:
-            self._seen.setdefault(self._work(result.trial), []).append(result.seconds)
+            work, units = self._units(result.trial)
+            self._seen.setdefault(work, deque(maxlen=RECENT)).append(result.seconds / units)
             self._known.clear()
 
-    def of(self, trial: Trial) -> float:
-        """The seconds of a trial; NaN while nothing has finished.
+    def guess(self, trials: Sequence[Trial], seconds: float) -> None:
+        """Learn from a job of `trials` under way that all of them take so many seconds together."""
+        total = sum(self._units(trial)[1] for trial in trials)
+        for work in {self._units(trial)[0] for trial in trials}:
+            self._guessed[work] = seconds / total
+        self._known.clear()
 
-        Between the two nearest sizes the time is taken as a power of the work, from 0 to 1.
-        """
-        work = self._work(trial)
-        if work in self._known:
-            return self._known[work]
-        if work in self._seen:
-            seconds = median(self._seen[work])
-        elif not self._seen:
-            seconds = math.nan
-        else:
-            first, *others = sorted(self._seen, key=lambda seen: abs(math.log(seen / work)))
-            power = ONE_SIZE
-            if others:
-                # A power law through the medians of the two sizes: t = t1 (work / work1)^power.
-                ratio = median(self._seen[others[0]]) / median(self._seen[first])
-                power = min(1.0, max(0.0, math.log(ratio) / math.log(others[0] / first)))
-            seconds = float(median(self._seen[first]) * (work / first) ** power)
-        self._known[work] = seconds
-        return seconds
+    def has(self, trial: Trial) -> bool:
+        """Whether a run of this very size has finished."""
+        return self._units(trial)[0] in self._seen
+
+    def of(self, trial: Trial) -> float:
+        """The seconds of a trial; NaN while nothing has finished, or has come far enough."""
+        work, units = self._units(trial)
+        if work not in self._known:
+            self._known[work] = self._unit_seconds(work)
+        return units * self._known[work]
+
+    def _unit_seconds(self, work: float) -> float:
+        times = self._guessed | {size: median(seen) for size, seen in self._seen.items()}
+        if not times or work in times:
+            return times.get(work, math.nan)
+        first, *others = sorted(times, key=lambda size: abs(math.log(size / work)))
+        if self._rate is not None:
+            # t = overhead + work / rate, the overhead at least 0: what was slower all the same
+            # went as its work. The rate is that between finished sizes, where it is known.
+            rate, seen = self._rate, [size for size in (first, *others) if size in self._seen]
+            if len(seen) > 1 and (rise := times[max(seen[:2])] - times[min(seen[:2])]) > 0:
+                rate = abs(seen[1] - seen[0]) / rise
+            overhead = max(0.0, times[first] - first / rate)
+            return overhead + (times[first] - overhead) * work / first
+        power = ONE_SIZE
+        if others:
+            # A power law through the two nearest sizes: t = t1 (work / work1)^power.
+            ratio = times[others[0]] / times[first]
+            power = min(1.0, max(0.0, math.log(ratio) / math.log(others[0] / first)))
+        return float(times[first] * (work / first) ** power)
 
 
 def at_once(results: Iterable[Result]) -> float:

@@ -15,61 +15,133 @@ from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn
 
 from sweeper.files import write_json
 from sweeper.launch.executor import JobState
-from sweeper.report.cost import TrialSeconds
+from sweeper.report.cost import TrialSeconds, trained
 from sweeper.table import duration
 from sweeper.trial import Result, Trial, TrialSpec
 
-# How long work will still take: the pace of late, and an estimate that does not jump.
+# How long work will still take: what a trial takes, by its size, and how many run at once.
 
 
-SETTLING = 60.0
-"""Seconds in which an estimate follows what is seen by about two thirds; in less while young."""
-EARLIEST = 5.0
-"""Seconds of work before anything is estimated."""
-POINTS = 512
-"""So many moments are remembered."""
+SURE = 0.3
+"""The share of a job after which its pace is known."""
+UNSURE = 10.0
+"""Seconds after which it is taken to be known of a job that has not come as far."""
+SPENT = 0.9
+"""The largest share of a job that its time alone, and no word of its own, says to be done."""
+WARM = 2.0
+"""Seconds of work after which the jobs that ran at once are counted by their time."""
+POINTS = 64
+"""So many moments of a job are remembered."""
 
 
-class Pace:
-    """Estimates the time left from work done by time, in any unit of work.
+class RunningJob:
+    """A job's way since it was first heard of; times in seconds."""
 
-    The rate is that of the later half of the time: what a start cost, such as compiling, is soon
-    no part of it. The estimated end moves towards what the rate says, and does not jump.
+    def __init__(self, trials: Sequence[Trial], now: float) -> None:
+        """Nothing is known of it but that it runs."""
+        self.trials, self.first, self.fraction = tuple(trials), now, 0.0
+        self._points = deque[tuple[float, float]](maxlen=POINTS)
+
+    def at(self, now: float, fraction: float) -> None:
+        """The job is at this fraction of its work."""
+        # From the first step on: before lie its start, or what a checkpoint had done already.
+        if fraction > self.fraction:
+            self._points.append((now, fraction))
+        self.fraction = fraction
+
+    def seconds(self) -> float:
+        """What the whole job takes at its pace of late; NaN where too little is seen of it.
+
+        Compiling stands still and then runs faster: the later half of the time counts.
+        """
+        if len(self._points) < 2:
+            return math.nan
+        (start, first), (now, last) = self._points[0], self._points[-1]
+        if last - first < SURE and now - start < UNSURE:
+            return math.nan
+        middle = start + (now - start) / 2
+        since, before = next(p for p in reversed(self._points) if p[0] <= middle)
+        return (now - since) / (last - before)
+
+
+class TimeLeft:
+    """Estimates the seconds that a sweep still takes.
+
+    Trials that are left cost what `seconds` learn from those that finished, here or before, and
+    from jobs under way. Of these run as many at once as the time spent on trials says.
     """
 
-    def __init__(self, start: float) -> None:
-        """`start` is when the work began, in seconds of the clock that `left` is given."""
-        self._start = start
-        self._points = deque([(start, 0.0)], maxlen=POINTS)
-        self._end = math.nan
-        self._estimated = self._first = start
+    def __init__(self, seconds: TrialSeconds, at_once: float = 1.0) -> None:
+        """`at_once`: so many ran at the same time before."""
+        self.seconds, self._before = seconds, at_once
+        self._running: dict[str, RunningJob] = {}  # by each of its trials' keys
+        # By specification: its trials take as long, and one is asked about for all.
+        self._left, self._kinds = Counter[TrialSpec](), dict[TrialSpec, Trial]()
+        self._asked = Counter[TrialSpec]()
+        self._todo: set[str] = set()
+        self._spent, self._began = 0.0, math.inf
+        self._steps, self._done = 0.0, 0
 
-    def left(self, now: float, done: float, remaining: float) -> float | None:
-        """Seconds that `remaining` work takes when `done` is done; None while nobody can say."""
-        self._points.append((now, done))
-        if remaining <= 0 and done > 0:
+    def proposed(self, missing: Sequence[Trial]) -> None:
+        """These are left, and nothing else."""
+        self._todo = {trial.key for trial in missing}
+        self._asked = Counter(trial.spec for trial in missing)
+        self._left = Counter(self._asked)
+        self._kinds |= {trial.spec: trial for trial in missing}
+
+    def advanced(self, batch: Sequence[Trial], fraction: float, now: float) -> None:
+        """The job of `batch` is at this fraction of its work; back at 0 it begins anew."""
+        job = self._running.get(batch[0].key)
+        if job is None or fraction < job.fraction:
+            job = RunningJob(batch, now)
+            self._running |= {trial.key: job for trial in batch}
+        self._began = min(self._began, now)
+        job.at(now, fraction)
+        if not math.isnan(seconds := job.seconds()):
+            self.seconds.guess(batch, seconds)
+
+    def finished(self, result: Result, now: float) -> None:
+        """A trial has ended, whatever became of it."""
+        self.seconds.add(result)
+        self._spent += result.seconds
+        self._began = min(self._began, now - result.seconds)
+        self._running.pop(result.key, None)
+        if result.key in self._todo:
+            self._todo.remove(result.key)
+            self._left[result.trial.spec] -= 1
+        if result.status != "failed":
+            self._steps += trained(result)
+            self._done += 1
+
+    def left(self, now: float, later: int) -> float | None:
+        """Seconds until what is left has ended, and `later` trials like it; None: not known."""
+        if not self._todo and not later:
             return 0.0
-        middle = self._start + (now - self._start) / 2
-        while len(self._points) > 1 and self._points[1][0] <= middle:
-            self._points.popleft()
-        # Since half of the time ago, or from the start where none was done since.
-        rate = 0.0
-        for at, before in (self._points[0], (self._start, 0.0)):
-            if now > at and done > before:
-                rate = (done - before) / (now - at)
-                break
-        if rate <= 0 or now - self._start < EARLIEST:
-            self._end = math.nan
+        jobs = {id(job): job for job in self._running.values()}.values()
+        work = sum(n * self.seconds.of(self._kinds[kind]) for kind, n in self._left.items() if n)
+        longest = 0.0
+        for job in jobs:
+            trials = [trial for trial in job.trials if trial.key in self._todo]
+            whole = sum(self.seconds.of(trial) for trial in trials)
+            # A user's command may say nothing of its steps.
+            silent = min(SPENT, (now - job.first) / whole) if whole > 0 else 0.0
+            done = whole * (job.fraction or silent)
+            work, longest = work - done, max(longest, whole - done)
+        if math.isnan(work):
             return None
-        seen, passed = now + remaining / rate, now - self._estimated
-        if math.isnan(self._end):
-            self._end, self._first = seen, now
-        elif passed > 0:
-            # Exponential smoothing of the end: a share 1 - exp(-t / settling) after t seconds.
-            settling = min(SETTLING, (now - self._first) / 4)
-            self._end += (1.0 - math.exp(-passed / settling)) * (seen - self._end)
-        self._estimated = now
-        return max(0.0, self._end - now)
+        # Trials that diverge or are pruned end early, and so will their share of the others.
+        share = self._steps / self._done if self._done else 1.0
+        at_once, passed = self._before, now - self._began
+        if passed > WARM:
+            at_once = (self._spent + sum(now - job.first for job in jobs)) / passed
+        elif jobs:
+            at_once = max(at_once, len(jobs))
+        left = max(longest, work * share / max(at_once, 1e-9))
+        if later and (asked := self._asked.total()):
+            # They are asked for when the others have ended, and trained in rounds.
+            mean = sum(n * self.seconds.of(self._kinds[kind]) for kind, n in self._asked.items())
+            left += math.ceil(later / max(1, round(at_once))) * share * mean / asked
+        return left
 
 
 # What is shown and written.
@@ -106,9 +178,8 @@ class Snapshot:
 class SweepProgress:
     """A `ProgressListener` that shows and writes how far a sweep is. Use it as a context manager.
 
-    `work` gives a trial's work in any unit; time left is the work left at the pace of late.
-    `planned` is the number of trials that the job expects from the beginning. With `seconds`,
-    which learn how long runs of a command take, those are the work as soon as one has finished.
+    `planned` is the number of trials that the job expects from the beginning; `seconds` learn how
+    long these take, and know it of those before, of which `at_once` ran at the same time.
     """
 
     def __init__(
@@ -118,21 +189,15 @@ class SweepProgress:
         job: str,
         *,
         planned: int,
-        work: Callable[[Trial], float],
-        seconds: TrialSeconds | None = None,
+        seconds: TrialSeconds,
+        at_once: float = 1.0,
     ) -> None:
         """Nothing is shown before the first trials are proposed."""
-        self.path, self.console, self.work = folder / "progress.json", console, work
-        self._seconds, self._todo = seconds, dict[str, Trial]()
-        # Of `_todo`, by specification: its trials take as long, and one is asked about for all.
-        self._left, self._kinds = Counter[TrialSpec](), dict[TrialSpec, Trial]()
-        self._spent, self._end = 0.0, math.nan
+        self.path, self.console = folder / "progress.json", console
         self._states: Callable[[], list[JobState]] = list  # none, until `watch`
         self.planned, self.start = planned, time.monotonic()
-        self._pace = Pace(self.start)
+        self._time, self._todo, self._partial = TimeLeft(seconds, at_once), 0, 0.0
         self.snapshot = Snapshot(job=job)
-        self.work_done, self.work_left = 0.0, 0.0
-        self._mean_work, self._partial = 1.0, 0.0
         self._written = self._printed = -math.inf
         self._bar = Progress(
             TextColumn("{task.description}"),
@@ -159,17 +224,10 @@ class SweepProgress:
 
     def proposed(self, finished: int, missing: Sequence[Trial]) -> None:
         """A new batch: what is known, and what will be trained now."""
-        phase, self._todo = missing[0].phase, {trial.key: trial for trial in missing}
-        self._left = Counter(trial.spec for trial in missing)
-        self._kinds = {trial.spec: trial for trial in missing}
         snapshot = self.snapshot
         snapshot.done, snapshot.total = finished, max(self.planned, finished + len(missing))
-        work = [self.work(trial) for trial in missing]
-        # What the strategy will ask for after this batch is not known yet: it counts as its mean.
-        self._mean_work = sum(work) / len(work)
-        later = max(0, snapshot.total - finished - len(missing))
-        self.work_left, self._partial = sum(work) + later * self._mean_work, 0.0
-        snapshot.phase = phase
+        snapshot.phase, self._todo, self._partial = missing[0].phase, len(missing), 0.0
+        self._time.proposed(missing)
         self._show()
 
     def told(self, sentence: str, expected: int) -> None:
@@ -177,46 +235,33 @@ class SweepProgress:
         self.planned = expected
         self.console.print(sentence, highlight=False, markup=False, soft_wrap=True)
 
-    def advanced(self, trials: float) -> None:
-        """Part of a batch was trained."""
-        self._partial += trials
+    def advanced(self, batch: Sequence[Trial], before: float, fraction: float) -> None:
+        """The job of a batch has come from the fraction `before` of its work to this one."""
+        self._partial += (fraction - before) * len(batch)
+        self._time.advanced(batch, fraction, time.monotonic())
         self._show()
 
     def finished(self, result: Result) -> None:
         """Count a result."""
-        snapshot, work = self.snapshot, self.work(result.trial)
+        snapshot = self.snapshot
         snapshot.done += 1
         snapshot.trained += 1
         snapshot.failed += result.status == "failed"
         snapshot.diverged += result.status == "diverged"
         if result.objective < snapshot.best:
             snapshot.best = result.objective
-        self.work_done += work
-        self.work_left -= work
-        # Parts of the trial were counted by `advanced`; they are part of `work_done` now.
+        self._todo -= 1
+        # Parts of the trial were counted by `advanced`; they are part of `done` now.
         self._partial = max(0.0, self._partial - 1)
-        if (trial := self._todo.pop(result.key, None)) is not None:
-            self._left[trial.spec] -= 1
-        if self._seconds is not None:
-            # The end, by the seconds that runs have taken and how many run at once.
-            self._seconds.add(result)
-            self._spent += result.seconds
-            now, later = time.monotonic(), snapshot.total - snapshot.done - len(self._todo)
-            left = sum(n * self._seconds.of(self._kinds[k]) for k, n in self._left.items() if n)
-            expected = left + max(0, later) * self._seconds.of(result.trial)
-            at_once = self._spent / max(now - self.start, 1e-9)
-            self._end = now + expected / at_once if at_once > 0 else math.nan
+        self._time.finished(result, time.monotonic())
         self._show()
 
     def _show(self) -> None:
-        snapshot = self.snapshot
-        snapshot.elapsed = time.monotonic() - self.start
-        partial = self._partial * self._mean_work
-        done, left = self.work_done + partial, max(0.0, self.work_left - partial)
-        # Asked even where `_end` is better known, since it learns from being asked.
-        paced = self._pace.left(time.monotonic(), done, left)
-        learned = max(0.0, self._end - time.monotonic())
-        snapshot.left = paced if math.isnan(self._end) else learned
+        snapshot, now = self.snapshot, time.monotonic()
+        snapshot.elapsed = now - self.start
+        # What the strategy will ask for after this batch is not known yet.
+        later = max(0, snapshot.total - snapshot.done - self._todo)
+        snapshot.left = self._time.left(now, later)
         share = (snapshot.done + self._partial) / max(1, snapshot.total)
         self._bar.update(
             self._task,
@@ -225,7 +270,6 @@ class SweepProgress:
             facts=self.facts(),
         )
         self._write()
-        now = time.monotonic()
         if not self.console.is_terminal and now - self._printed >= LINE_EVERY:
             self._printed = now
             line = f"{snapshot.where()}: {self.facts()}"

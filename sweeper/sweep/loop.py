@@ -69,10 +69,10 @@ class LiveJob:
 class Loop:
     """One sweep's jobs, from what is wanted to what is recorded; their files are below `folder`.
 
-    `record` keeps results for good before it returns. `advanced` takes the trials' worth of work
-    that was just done on jobs not finished (it may be negative). Without `wait` the loop ends as
-    soon as all that can be named is submitted to a scheduler. `_assigned` are the keys of trials
-    that are in a batch, a job, or recorded.
+    `record` keeps results for good before it returns. `advanced` takes a job's batch, the
+    fraction of its work that was done, and the one that is now (it may be less). Without `wait`
+    the loop ends as soon as all that can be named is submitted to a scheduler. `_assigned` are the
+    keys of trials that are in a batch, a job, or recorded.
     """
 
     runner: Runner
@@ -80,7 +80,7 @@ class Loop:
     folder: Path
     record: Callable[[Sequence[Result]], None]
     notify: Callable[[str], None] = lambda sentence: None
-    advanced: Callable[[float], None] = lambda trials: None
+    advanced: Callable[[Batch, float, float], None] = lambda batch, before, fraction: None
     cancelled: Callable[[], bool] = lambda: False
     pruner: PrunerOf = no_pruner
     wait: bool = True
@@ -128,7 +128,7 @@ class Loop:
     def progress(self, job: str, fraction: float) -> None:
         """Take the fraction of a job that is done."""
         if live := self.live.get(job):
-            self.advanced((fraction - live.fraction) * len(live.batch))
+            self.advanced(live.batch, live.fraction, fraction)
             live.fraction = fraction
 
     def states(self) -> list[JobState]:

@@ -41,8 +41,8 @@ class ProgressListener(Protocol):
         """The loop is about to train `missing`; `finished` trials of this job are done already."""
         ...
 
-    def advanced(self, trials: float) -> None:
-        """So many trials' worth of work was done on the missing ones."""
+    def advanced(self, batch: Sequence[Trial], before: float, fraction: float) -> None:
+        """The job of a batch has come from the fraction `before` of its work to this one."""
         ...
 
     def finished(self, result: Result) -> None:

@@ -318,7 +318,9 @@ def test_every_worker_is_pinned_to_a_gpu_of_its_own(
     assert pinned("cuda", 2) == ["0", "1"] and pinned("cuda:1", 1) == ["1"]
     assert pinned("cuda", 3) == ["0", "1", "0"]
     assert [slot.threads for slot in slots("cuda", 2)] == [3, 3]
-    assert Local().gpus_at_once(visible_gpus("cuda")) == 2
+    assert Local().at_once(visible_gpus("cuda")) == 2
+    monkeypatch.setattr("sweeper.launch.local.cores", lambda: 4)
+    assert [Local(workers=count).at_once(()) for count in ("auto", 2, 9)] == [1, 2, 4]
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "5,GPU-abc")
     assert pinned("cuda", 2) == ["5", "GPU-abc"]
     workers = Pool(tmp_path / "jobs", slots("cuda", 2), None, "json")

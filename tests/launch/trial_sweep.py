@@ -77,8 +77,8 @@ class TrialSweep:
     def _notify(self, sentence: str) -> None:
         self.notices.append(sentence)
 
-    def _advanced(self, trials: float) -> None:
-        self.work_done += trials
+    def _advanced(self, batch: Sequence[Trial], before: float, now: float) -> None:
+        self.work_done += (now - before) * len(batch)
 
 
 def without_times(results: dict[str, Result]) -> dict[str, Result]:

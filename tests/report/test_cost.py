@@ -31,7 +31,7 @@ from sweeper.trial import Log2Hps, PluginSpec, Result, Trial, TrialSpec
 from sweeper.verdict.ladder import Size
 from tests.engine import tiny_trials
 from tests.golden import Golden
-from tests.report.test_progress import Clock, clock, trials, watch
+from tests.report.test_progress import clock, trials
 from tests.specs import spec_of
 
 __all__ = ["clock"]
@@ -116,23 +116,6 @@ def test_another_size_goes_by_a_power_of_its_work() -> None:
     assert seconds_at(8, w2=3.0, w4=3.0) == pytest.approx(3.0)
     assert seconds_at(8, w2=3.0, w4=24.0) == pytest.approx(96.0), "no faster than its work"
     assert seconds_at(4, w2=3.0, w8=12.0) == pytest.approx(6.0)
-
-
-def test_the_time_left_of_commands_is_that_of_finished_runs(tmp_path: Path, clock: Clock) -> None:
-    """Two at a time: work of width^2 would say 40 minutes of what takes half a minute."""
-    small, large = trials(4), trials(4, width=16)
-    monitor = watch(tmp_path, planned=8)
-    monitor._seconds = TrialSeconds(lambda trial: float(trial.width**2), [took(large[0], 8.0)])
-    with monitor:
-        monitor.proposed(0, [*small, *large])
-        for first, second in ((0, 1), (2, 3)):
-            clock.now += 4
-            monitor.finished(took(small[first], 4.0))
-            monitor.finished(took(small[second], 4.0))
-        assert monitor.snapshot.left == pytest.approx(16.0)
-        clock.now += 6
-        monitor.advanced(0.1)
-        assert monitor.snapshot.left == pytest.approx(10.0)
 
 
 def test_how_many_ran_at_once_is_read_off_their_ends() -> None:

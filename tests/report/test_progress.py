@@ -1,20 +1,21 @@
-"""The bar, the file, and how long work will still take."""
+"""The bar, the file, and how long work will still take: what is foretold against what comes."""
+
+from __future__ import annotations
 
 import io
 import json
 import math
-from collections.abc import Iterator
-from itertools import pairwise
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from rich.console import Console
 
 from sweeper.report import progress
-from sweeper.report.progress import EARLIEST, Pace, SweepProgress
+from sweeper.report.cost import TrialSeconds
+from sweeper.report.progress import SweepProgress
 from sweeper.table import duration
 from sweeper.trial import Result, Trial
 from tests.specs import spec_of
@@ -46,15 +47,27 @@ def trials(count: int, phase: str = "eta", width: int = 1) -> list[Trial]:
     ]
 
 
-def result(trial: Trial, objective: float = 2.0, status: Any = "complete") -> Result:
-    return Result(trial=trial, status=status, objective=objective)
+def result(
+    trial: Trial, objective: float = 2.0, status: Any = "complete", seconds: float = 0.0
+) -> Result:
+    return Result(trial=trial, status=status, objective=objective, seconds=seconds)
 
 
-def watch(folder: Path, *, planned: int = 4, terminal: bool = False) -> SweepProgress:
+def watch(
+    folder: Path,
+    *,
+    planned: int = 4,
+    terminal: bool = False,
+    rate: float | None = None,
+    known: Sequence[Result] = (),
+    at_once: float = 1.0,
+) -> SweepProgress:
     """A monitor for which a trial of width w is w units of work."""
     console = Console(file=io.StringIO(), force_terminal=terminal, width=30, color_system=None)
-    work = lambda trial: float(trial.width)  # noqa: E731
-    return SweepProgress(folder, console, "search", planned=planned, work=work)
+    seconds = TrialSeconds(lambda trial: float(trial.width), known, rate)
+    return SweepProgress(
+        folder, console, "search", planned=planned, seconds=seconds, at_once=at_once
+    )
 
 
 def said(monitor: SweepProgress) -> str:
@@ -94,42 +107,6 @@ def test_the_total_is_what_was_planned_until_more_is_known(tmp_path: Path, clock
         assert monitor.snapshot.total == 12
 
 
-def test_time_left_weighs_trials_by_their_work(tmp_path: Path, clock: Clock) -> None:
-    with watch(tmp_path, planned=2) as monitor:
-        small, large = trials(1)[0], trials(1, width=9)[0]
-        monitor.proposed(0, [small, large])
-        assert monitor.snapshot.left is None
-        clock.now += 10
-        monitor.finished(result(small))
-        assert monitor.snapshot.left == pytest.approx(90.0)
-        clock.now += 90
-        monitor.finished(result(large))
-        assert monitor.snapshot.left == pytest.approx(0.0)
-
-
-def test_work_not_yet_proposed_counts_too(tmp_path: Path, clock: Clock) -> None:
-    with watch(tmp_path, planned=10) as monitor:
-        batch = trials(2)
-        monitor.proposed(0, batch)
-        clock.now += 5
-        monitor.finished(result(batch[0]))
-        assert monitor.snapshot.left == pytest.approx(45.0)
-
-
-def test_parts_of_a_batch_count_and_may_be_taken_back(tmp_path: Path, clock: Clock) -> None:
-    with watch(tmp_path) as monitor:
-        batch = trials(4)
-        monitor.proposed(0, batch)
-        clock.now += 10
-        monitor.advanced(2.0)
-        assert monitor.snapshot.left == pytest.approx(10.0) and monitor.snapshot.done == 0
-        monitor.advanced(-2.0)
-        assert monitor.snapshot.left is None
-        for trial in batch:
-            monitor.finished(result(trial))
-        assert monitor.snapshot.left == pytest.approx(0.0)
-
-
 def test_lines_where_there_is_no_terminal(tmp_path: Path, clock: Clock) -> None:
     with watch(tmp_path) as monitor:
         batch = trials(3)
@@ -137,13 +114,13 @@ def test_lines_where_there_is_no_terminal(tmp_path: Path, clock: Clock) -> None:
         monitor.finished(result(batch[0]))
         assert said(monitor) == "search: eta: 0/4 trials\n", "a line now and then is enough"
         clock.now += 20
-        monitor.finished(result(batch[1]))
+        monitor.finished(result(batch[1], seconds=20.0))
         monitor.proposed(2, trials(1, "lines"))
         assert said(monitor).count("\n") == 1, "nor is a new phase worth one"
         clock.now += 40
-        monitor.finished(result(trials(1, "lines")[0]))
+        monitor.finished(result(trials(1, "lines")[0], seconds=40.0))
         last = said(monitor).splitlines()[-1]
-        assert last == "search: lines: 3/4 trials, best 2.0000, about 39 s left", "in one line"
+        assert last == "search: lines: 3/4 trials, best 2.0000, about 30 s left", "in one line"
         clock.now += 60
         monitor.proposed(3, trials(1, "search"))
         assert said(monitor).splitlines()[-1].startswith("search: 3/4"), "not search: search"
@@ -155,7 +132,7 @@ def test_a_bar_on_a_terminal(tmp_path: Path) -> None:
         assert monitor._bar.tasks[0].description == "search: eta"
         monitor.finished(result(trials(1)[0]))
         assert monitor._bar.tasks[0].completed == 0.25
-        monitor.advanced(100.0)
+        monitor.advanced(trials(100), 0.0, 1.0)
         assert monitor._bar.tasks[0].completed == 1.0
 
 
@@ -204,50 +181,166 @@ def test_durations(seconds: float, words: str) -> None:
     assert duration(seconds) == words
 
 
-# The pace.
+# How long work will still take.
 
 
-@given(st.floats(0.01, 1e6), st.floats(0.001, 100.0), st.integers(6, 60))
-def test_a_steady_pace_is_told_exactly(seconds: float, unit: float, moments: int) -> None:
-    pace, total = Pace(100.0), 100 * unit
-    step = max(seconds, EARLIEST)
-    for k in range(1, moments):
-        left = pace.left(100.0 + k * step, k * unit, total - k * unit)
-        assert left == pytest.approx((100 - k) * step, rel=1e-6)
+@dataclass
+class Play:
+    """A sweep played out: `workers` take jobs in order, each some seconds a trial by its width.
+
+    A job is silent for `start` seconds, and stands still for `compiles` at its tenth part. Every
+    half a second its share is told, unless it is `mute`.
+    """
+
+    monitor: SweepProgress
+    clock: Clock
+    workers: int = 1
+    start: float = 0.0
+    compiles: float = 0.0
+    mute: bool = False
+
+    def run(self, batches: Sequence[Sequence[Trial]], seconds: Callable[[int], float]) -> Estimates:
+        """What was said at shares of the time; see `Estimates`."""
+        said, begun, waiting = list[tuple[float, float | None]](), self.clock.now, list(batches)
+        jobs: list[tuple[Sequence[Trial], float]] = []
+        shares = dict[str, float]()
+        while waiting or jobs:
+            while waiting and len(jobs) < self.workers:
+                jobs.append((waiting.pop(0), self.clock.now))
+            self.clock.now += 0.5
+            for batch, since in list(jobs):
+                took = self.clock.now - since
+                whole = sum(seconds(trial.width) for trial in batch)
+                worked = took - self.start
+                if worked > 0.1 * whole:
+                    worked = max(0.1 * whole, worked - self.compiles)
+                share = min(1.0, max(0.0, worked / whole))
+                if not self.mute or share == 0:
+                    before = shares.get(batch[0].key, 0.0)
+                    self.monitor.advanced(batch, before, share)
+                    shares[batch[0].key] = share
+                if share == 1:
+                    jobs.remove((batch, since))
+                    for trial in batch:
+                        each = (took - self.start) / len(batch)
+                        self.monitor.finished(result(trial, seconds=each))
+            said.append((self.clock.now - begun, self.monitor.snapshot.left))
+        return Estimates(said)
 
 
-def test_nothing_is_said_before_anything_is_known() -> None:
-    pace = Pace(0.0)
-    assert pace.left(1.0, 0.0, 10.0) is None
-    assert pace.left(EARLIEST / 2, 1.0, 9.0) is None
-    assert pace.left(EARLIEST, 2.0, 8.0) is not None
-    assert pace.left(EARLIEST + 1, 0.0, 10.0) is None, "what was begun was lost"
+@dataclass
+class Estimates:
+    """What was said to be left by the time, until the end."""
+
+    said: list[tuple[float, float | None]]
+
+    def ratio(self, share: float) -> float:
+        """What was said to be left, over what was left, at a share of the time."""
+        end = self.said[-1][0]
+        at, left = next(each for each in self.said if each[0] >= share * end)
+        return math.nan if left is None else left / (end - at)
 
 
-def test_all_done_is_no_time_left() -> None:
-    assert Pace(0.0).left(0.0, 3.0, 0.0) == 0.0
+def assert_told(estimates: Estimates, *shares: float) -> None:
+    for share in shares:
+        assert 1 / 1.5 <= estimates.ratio(share) <= 1.5, (share, estimates.ratio(share))
 
 
-def test_a_slow_start_is_forgotten_and_never_jumps() -> None:
-    """A minute of compiling, then a trial a second of 600: the truth is known from then on."""
-    pace, told = Pace(0.0), []
-    for second in range(1, 600):
-        left = pace.left(60.0 + second, float(second), 600.0 - second)
-        assert left is not None
-        told.append(left)
-    jumps = [abs(after - before + 1) for before, after in pairwise(told)]
-    assert told[0] > 10_000, "nothing better is known at first"
-    assert max(jumps[120:]) < 10, "seconds, from one second to the next"
-    for second in range(180, 599):
-        assert told[second - 1] == pytest.approx(600 - second, abs=30.0)
+LADDER = [*trials(15, width=16), *trials(15, width=32), *trials(15, width=64)]
 
 
-def test_a_change_of_pace_is_followed() -> None:
-    pace = Pace(0.0)
-    for second in range(1, 101):
-        pace.left(float(second), float(second), 1000.0 - second)
-    done = 100.0
-    for second in range(101, 801):
-        done += 0.5
-        left = pace.left(float(second), done, 1000.0 - done)
-    assert left == pytest.approx((1000.0 - done) / 0.5, rel=0.1)
+def at_width(width: int) -> float:
+    """Seconds of a run: most of it what every step takes, whatever its size."""
+    return 3.0 + width / 32
+
+
+@pytest.mark.parametrize("workers", [1, 2, 4])
+@pytest.mark.parametrize("batched", [1, 8])
+def test_a_search_is_foretold_from_its_first_trials(
+    tmp_path: Path, clock: Clock, workers: int, batched: int
+) -> None:
+    """Alone, side by side and batched; what starting and compiling takes is no part of the pace."""
+    batch = trials(16 * workers)
+    with watch(tmp_path, planned=len(batch)) as monitor:
+        monitor.proposed(0, batch)
+        clock.now += 20  # the workers import torch
+        play = Play(monitor, clock, workers, start=1.0, compiles=2.0 * (batched > 1))
+        jobs = [batch[i : i + batched] for i in range(0, len(batch), batched)]
+        assert_told(play.run(jobs, lambda width: 8.0), 0.1, 0.3, 0.5, 0.9)
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_ladder_is_foretold_from_the_runs_of_the_search(
+    tmp_path: Path, clock: Clock, workers: int
+) -> None:
+    """Mixed widths, of which the search has trained the least: right from the start."""
+    known = [result(trial, seconds=at_width(16)) for trial in trials(3, width=16)]
+    known += [result(trials(1, width=24)[0], 2.0, "diverged", seconds=900.0)]
+    rate = 32.0 * LADDER[0].spec.train.steps
+    with watch(tmp_path, planned=45, rate=rate, known=known, at_once=workers) as monitor:
+        monitor.proposed(0, LADDER)
+        told = monitor.snapshot.left
+        estimates = Play(monitor, clock, workers).run([[trial] for trial in LADDER], at_width)
+        assert told == pytest.approx(estimates.said[-1][0], rel=0.5)
+        assert_told(estimates, 0.05, 0.1, 0.3, 0.5, 0.7, 0.9)
+
+
+def test_a_ladder_of_a_command_that_tells_no_steps_is_foretold(
+    tmp_path: Path, clock: Clock
+) -> None:
+    known = [result(trial, seconds=at_width(16)) for trial in trials(3, width=16)]
+    with watch(tmp_path, planned=45, known=known, at_once=2) as monitor:
+        monitor.proposed(0, LADDER)
+        play = Play(monitor, clock, 2, mute=True)
+        assert_told(play.run([[trial] for trial in LADDER], at_width), 0.1, 0.5, 0.7, 0.9)
+
+
+def test_horizons_differ_by_their_steps(tmp_path: Path, clock: Clock) -> None:
+    """A trial of ten times the steps takes ten times as long where time is nothing but steps."""
+    short = trials(1)[0]
+    spec = replace(short.spec, train=replace(short.spec.train, steps=10 * short.spec.train.steps))
+    known = [result(short, seconds=2.0)]
+    with watch(tmp_path, planned=1, rate=1e9, known=known) as monitor:
+        monitor.proposed(0, [replace(short, spec=spec)])
+        assert monitor.snapshot.left == pytest.approx(20.0)
+
+
+def test_runs_that_stop_early_shorten_the_rest(tmp_path: Path, clock: Clock) -> None:
+    """Half of a search's trials are pruned at a quarter: so, it is likely, are those to come."""
+    batch = trials(20)
+    steps = batch[0].spec.train.steps
+    with watch(tmp_path, planned=20) as monitor:
+        monitor.proposed(0, batch)
+        for trial in batch[:4]:
+            clock.now += 8
+            monitor.finished(result(trial, seconds=8.0))
+        for trial in batch[4:8]:
+            clock.now += 2
+            pruned = result(trial, 3.0, "pruned", seconds=2.0)
+            monitor.finished(replace(pruned, steps=steps // 4))
+        assert monitor.snapshot.left == pytest.approx(12 * 5, rel=0.05)
+
+
+def test_a_job_that_is_lost_is_all_left_again(tmp_path: Path, clock: Clock) -> None:
+    batch = trials(2)
+    with watch(tmp_path, planned=2, known=[result(trials(1)[0], seconds=50.0)]) as monitor:
+        monitor.proposed(0, batch)
+        clock.now += 50
+        monitor.advanced(batch, 0.0, 0.5)
+        assert monitor.snapshot.left == pytest.approx(50.0)
+        monitor.advanced(batch, 0.5, 0.0)
+        assert monitor.snapshot.left == pytest.approx(100.0, rel=0.2)
+        for trial in batch:
+            monitor.finished(result(trial, seconds=50.0))
+        assert monitor.snapshot.left == 0.0
+
+
+def test_nothing_is_said_of_what_nothing_is_known_of(tmp_path: Path, clock: Clock) -> None:
+    with watch(tmp_path, planned=4) as monitor:
+        batch = trials(4)
+        monitor.proposed(0, batch)
+        clock.now += 100
+        monitor.advanced(batch, 0.0, 0.0)
+        assert monitor.snapshot.left is None
+        monitor.finished(result(batch[0], math.nan, "failed", seconds=1.0))
+        assert monitor.snapshot.left is None

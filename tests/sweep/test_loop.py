@@ -131,8 +131,8 @@ class Driven:
             assert result.key not in self.results, "a trial came twice"
             self.results[result.key] = result
 
-    def _advanced(self, trials: float) -> None:
-        self.work += trials
+    def _advanced(self, batch: Sequence[Trial], before: float, now: float) -> None:
+        self.work += (now - before) * len(batch)
 
 
 def test_what_ends_well_is_recorded_once_and_forgotten() -> None:

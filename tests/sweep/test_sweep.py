@@ -165,7 +165,7 @@ class Watcher:
         assert missing
         self.told.append((known, len(missing)))
 
-    def advanced(self, trials: float) -> None:
+    def advanced(self, batch: Sequence[Trial], before: float, fraction: float) -> None:
         pass
 
     def finished(self, one: Result) -> None:
