@@ -629,35 +629,14 @@ def _judge_optima(source: Source, roles: Mapping[str, str], question: Question) 
     """By the trend of the optima: each known to half of the grid's step, its noise unknown."""
     import pandas  # type: ignore[import-untyped]
 
-    axis = question.reading.axis or next(
-        (
-            role
-            for role in AXES
-            if role in roles and len(np.unique(whole_numbers(source, role, roles[role]))) > 1
-        ),
-        next(role for role in AXES if role in roles),
-    )
-    if axis not in roles:
-        raise ConfigError("--axis", axis, f"a size that the table has: {', '.join(roles)}")
-    sizes = whole_numbers(source, axis, roles[axis])
+    axis = _axis_of_optima(source, roles, question)
     log2, said, plain = log2_of(source, roles["optimum"])
     _one_kind(source, roles, question, axis)
-    table = pandas.DataFrame({"size": sizes, "optimum": log2, "seed": 0})
-    grouped = table.groupby("size")["optimum"]
-    means, counts = grouped.mean(), grouped.size()
-    values, x = means.to_numpy(), means.index.to_numpy()
+    sizes = whole_numbers(source, axis, roles[axis])
+    grouped = pandas.DataFrame({"size": sizes, "optimum": log2}).groupby("size")["optimum"]
+    x, values = grouped.mean().index.to_numpy(), grouped.mean().to_numpy()
     notes = [said] if said else []
-    step = question.grid_step
-    if step is None:
-        apart = np.diff(np.unique(np.round(log2, 2)))
-        step = float(apart[apart > 0.02].min()) if (apart > 0.02).any() else math.nan
-        notes.append(
-            f"the optima are taken to lie on a grid of {step:.2g} in log2, the least difference "
-            "between two; --grid-step says another"
-            if math.isfinite(step)
-            else "all optima are the same, and nothing shows the grid's step: --grid-step names it"
-        )
-    half = step / 2
+    step = _step_of_optima(log2, question, notes)
     base = int(x.min()) if question.reading.base is None else int(question.reading.base)
     if base not in x:
         raise ConfigError("--base", base, f"one of {', '.join(map(str, x))}")
@@ -665,72 +644,35 @@ def _judge_optima(source: Source, roles: Mapping[str, str], question: Question) 
     transferred = start
     if question.eta is not None:
         transferred = math.log2(question.eta) if plain and question.eta > 0 else question.eta
-    optima = tuple(
-        SizeOptimum(
-            size=LadderSize(
-                **{**dict.fromkeys(("width", "depth", "batch_size", "steps"), 1), axis: int(size)}
-            )
-            if axis != "tokens"
-            else LadderSize(width=1, depth=1, batch_size=1, steps=int(size)),
-            eta=Estimate(value=float(value), low=float(value) - half, high=float(value) + half),
-        )
-        for size, value in zip(x, values, strict=True)
-    )
     common: dict[str, Any] = {
         "axis": axis,
         "transferred_log2_eta": transferred,
-        "optima": optima,
+        "optima": tuple(
+            SizeOptimum(
+                size=_size_on(axis, int(size)),
+                eta=Estimate(value=value, low=value - step / 2, high=value + step / 2),
+            )
+            for size, value in zip(x, map(float, values), strict=True)
+        ),
         "notes": tuple(notes),
-        "runs": len(table),
+        "runs": len(log2),
         "plain": plain,
     }
     if len(x) < 2:
         only = f"There is one {_said(axis)}, {x[0]}, so nothing transfers"
         return Judged(answer=UNDECIDED, sentences=(only,), **common)
-    # The error of a rounded value is uniform over a step: its deviation is step / sqrt(12). Two
-    # optima each within half a step have a shift within a whole one.
-    logs = np.log2(x.astype(float))
-    weights = (logs - logs.mean()) / ((logs - logs.mean()) ** 2).sum()
-    error = step / math.sqrt(12)
-    residuals = values - values.mean() - (weights @ values) * (logs - logs.mean())
-    scatter = math.sqrt(float(residuals @ residuals) / max(1, len(x) - 2))
-    wide = 1.96 * max(error, scatter) * math.sqrt(float(weights @ weights))
-    slope = Estimate(
-        value=float(weights @ values),
-        low=float(weights @ values) - wide,
-        high=float(weights @ values) + wide,
-    )
+    slope = _slope_of_optima(x, values, step)
     spread = f"{slope.value:+.2f} octaves a doubling of the {_said(axis)}"
-    if math.isfinite(wide):
+    if math.isfinite(slope.low):
         spread += f" ({slope.low:+.2f} to {slope.high:+.2f})"
-    sentences = [f"The optimum goes as {_said(axis)}^{slope.value:.2f}: {spread}"]
+    trend = f"The optimum goes as {_said(axis)}^{slope.value:.2f}: {spread}"
+    if (grouped.size() > 1).any():
+        trend += f", by the means of {len(log2)} optima"
     shifts = {int(size): float(value) - start for size, value in zip(x, values, strict=True)}
-    least = {size: max(0.0, abs(shift) - step) for size, shift in shifts.items()}
-    worst = max(least, key=lambda size: (least[size], size)) if math.isfinite(step) else base
-    steady = slope.low > 0 or slope.high < 0
-    answer: Answer = UNDECIDED
-    if math.isfinite(step) and least[worst] > question.max_shift and steady:
-        answer = "fails"
-        sentences.append(
-            f"The transfer over {_said(axis)} fails: at {_said(axis)} {worst} the optimum lies "
-            f"{shifts[worst]:+.2f} octaves from the base's, at least {least[worst]:.2f} whatever "
-            "the grid's step leaves open"
-        )
-    else:
-        far = max(shifts, key=lambda size: abs(shifts[size]))
-        leaves = (
-            f"the grid's step alone leaves {half:.2g} octaves on each side of an optimum"
-            if math.isfinite(half)
-            else "nothing shows the grid's step"
-        )
-        sentences.append(
-            f"Cannot say whether the transfer over {_said(axis)} holds: {leaves}, and with no "
-            "losses nothing shows the noise, nor what a shift costs (the largest is "
-            f"{shifts[far]:+.2f}, at {_said(axis)} {far})"
-        )
-    if (counts > 1).any():
-        sentences[0] += f", by the means of {len(table)} optima"
-    if question.to is not None and math.isfinite(error):
+    answer, why = _answer_of_optima(axis, shifts, slope, step, question.max_shift)
+    sentences = [trend, why]
+    if question.to is not None and math.isfinite(step):
+        error = step / math.sqrt(12)
         sentences.append(
             _optima_target(x, values, error, question, transferred, axis, answer, roles, source)
         )
@@ -743,14 +685,89 @@ def _judge_optima(source: Source, roles: Mapping[str, str], question: Question) 
         )
         for size, value in zip(x, values, strict=True)
     )
-    open_ = answer == UNDECIDED and math.isfinite(step)
     movement = Movement(name="the learning rate", slope=slope, answer=f"goes by {spread}")
     return Judged(
         answer=answer,
         sentences=tuple(sentences),
         movements=(movement,),
-        next_runs=todo if open_ else (),
+        next_runs=todo if answer == UNDECIDED and math.isfinite(step) else (),
         **common,
+    )
+
+
+def _axis_of_optima(source: Source, roles: Mapping[str, str], question: Question) -> str:
+    """The asked size, or the first that differs."""
+    there = [role for role in AXES if role in roles]
+    varied = (
+        role for role in there if len(np.unique(whole_numbers(source, role, roles[role]))) > 1
+    )
+    axis = question.reading.axis or next(varied, there[0])
+    if axis not in roles:
+        raise ConfigError("--axis", axis, f"a size that the table has: {', '.join(roles)}")
+    return axis
+
+
+def _size_on(axis: str, value: int) -> LadderSize:
+    """A size of which nothing but `value` on the axis is known; tokens stand as steps."""
+    sizes = dict.fromkeys(("width", "depth", "batch_size", "steps"), 1)
+    return LadderSize(**{**sizes, "steps" if axis == "tokens" else axis: value})
+
+
+def _step_of_optima(log2: Array, question: Question, notes: list[str]) -> float:
+    """The spacing of the grid that the optima lie on: as asked, else the least that two show."""
+    if question.grid_step is not None:
+        return question.grid_step
+    # Optima that are nearer than this are one cell of the grid, written with other digits.
+    apart = np.diff(np.unique(np.round(log2, 2)))
+    step = float(apart[apart > 0.02].min()) if (apart > 0.02).any() else math.nan
+    notes.append(
+        f"the optima are taken to lie on a grid of {step:.2g} in log2, the least difference "
+        "between two; --grid-step says another"
+        if math.isfinite(step)
+        else "all optima are the same, and nothing shows the grid's step: --grid-step names it"
+    )
+    return step
+
+
+def _slope_of_optima(x: Array, values: Array, step: float) -> Estimate:
+    """Octaves of the optimum a doubling of the size, by least squares.
+
+    The error of a rounded value is uniform over a step: its deviation is step / sqrt(12). Where the
+    optima scatter about the line by more, that counts.
+    """
+    logs = np.log2(x.astype(float))
+    weights = (logs - logs.mean()) / ((logs - logs.mean()) ** 2).sum()
+    value = float(weights @ values)
+    residuals = values - values.mean() - value * (logs - logs.mean())
+    scatter = math.sqrt(float(residuals @ residuals) / max(1, len(x) - 2))
+    wide = 1.96 * max(step / math.sqrt(12), scatter) * math.sqrt(float(weights @ weights))
+    return Estimate(value=value, low=value - wide, high=value + wide)
+
+
+def _answer_of_optima(
+    axis: str, shifts: Mapping[int, float], slope: Estimate, step: float, max_shift: float
+) -> tuple[Answer, str]:
+    """That it fails where an optimum has moved too far whatever the grid leaves open, else open."""
+    # Two optima each within half a step have a shift within a whole one.
+    least = {size: max(0.0, abs(shift) - step) for size, shift in shifts.items()}
+    if math.isfinite(step) and (slope.low > 0 or slope.high < 0):
+        worst = max(least, key=lambda size: (least[size], size))
+        if least[worst] > max_shift:
+            return "fails", (
+                f"The transfer over {_said(axis)} fails: at {_said(axis)} {worst} the optimum lies "
+                f"{shifts[worst]:+.2f} octaves from the base's, at least {least[worst]:.2f} "
+                "whatever the grid's step leaves open"
+            )
+    far = max(shifts, key=lambda size: abs(shifts[size]))
+    leaves = (
+        f"the grid's step alone leaves {step / 2:.2g} octaves on each side of an optimum"
+        if math.isfinite(step)
+        else "nothing shows the grid's step"
+    )
+    return UNDECIDED, (
+        f"Cannot say whether the transfer over {_said(axis)} holds: {leaves}, and with no "
+        "losses nothing shows the noise, nor what a shift costs (the largest is "
+        f"{shifts[far]:+.2f}, at {_said(axis)} {far})"
     )
 
 
