@@ -240,8 +240,7 @@ def transfer(
         if (budget is not None or hours is not None) and not settle:
             given = "--budget" if budget is not None else "--hours"
             raise BadInput(f"{given} bounds what --settle trains: give --validate --settle, too")
-        if hours is not None and not 0 < hours < math.inf:
-            raise ConfigError("--hours", hours, "a number above 0")
+        _check_hours(hours)
         if detach and (not validate or dry_run):
             raise BadInput("--detach leaves the runs of --validate in a queue: give both")
         if predict and (validate or to_batch is not None):
@@ -514,22 +513,84 @@ def compare(
         int | None,
         typer.Option("--to-width", min=1, help="Predict there how much compute the best saves."),
     ] = None,
+    settle: Annotated[
+        bool,
+        typer.Option(
+            "--settle",
+            help="Train seeds at each study's optimum, until it is decided which is the best.",
+        ),
+    ] = False,
+    at_width: Annotated[
+        int | None,
+        typer.Option(
+            "--at-width",
+            min=1,
+            help="With --settle: the width to train; else the widest that all ladders have.",
+        ),
+    ] = None,
+    budget: Annotated[
+        int | None,
+        typer.Option(
+            "--budget",
+            min=1,
+            metavar="RUNS",
+            help="With --settle: at most so many runs; else 40 each.",
+        ),
+    ] = None,
+    hours: Annotated[
+        float | None,
+        typer.Option("--hours", help="With --settle: at most so many hours of runs."),
+    ] = None,
+    detach: Annotated[
+        bool,
+        typer.Option("--detach", help="With --settle on Slurm: submit what can be, and leave."),
+    ] = False,
+    dry_run: Annotated[
+        bool,
+        typer.Option("--dry-run", help="With --settle: say what would run; train nothing."),
+    ] = False,
+    trust: Trust = False,
     root: Root = None,
     json: Json = False,
 ) -> None:
-    """Rank validated studies at equal compute: is a parameterization worth it? Trains nothing.
+    """Rank studies at equal compute: is a parameterization worth it? Trains with --settle alone.
 
-    Loss at the transferred and the re-tuned eta over width, robustness, and what tuning cost.
+    Of validated studies: loss at the transferred and the re-tuned eta over width, robustness, and
+    what tuning cost. With --settle, after the names: settings to change, as launcher=local.
     """
 
     def work() -> int:
         from sweeper.cli.compare import compare_studies, named_studies
 
+        given = {"--at-width": at_width, "--budget": budget, "--hours": hours}
+        given |= {"--detach": detach or None, "--dry-run": dry_run or None}
+        if not settle and (extra := [key for key, value in given.items() if value is not None]):
+            raise BadInput(f"{extra[0]} is of what --settle trains: give both")
+        if settle and to_width is not None:
+            raise BadInput("--to-width looks beyond curves, and --settle trains none: give one")
+        _check_hours(hours)
         studies, place = named_studies(names, root)
         shown = output_of(json)
+        if settle:
+            from sweeper.cli.ranked import RankRequest, rank_studies
+            from sweeper.cli.validate import Settle
+
+            request = RankRequest(
+                names=[name for name in studies if "=" not in name],
+                overrides=[name for name in studies if "=" in name],
+                root=place,
+                settle=Settle(budget=budget, hours=hours),
+                width=at_width,
+                anyway=anyway,
+                out=out,
+                trust=trust,
+                detach=detach,
+                dry_run=dry_run,
+            )
+            return rank_studies(request, shown)
         return compare_studies(studies, place, shown, anyway=anyway, out=out, to_width=to_width)
 
-    run(work, stopped="Stopped.")
+    run(work, stopped=STOPPED if settle else "Stopped.")
 
 
 @app.command(rich_help_panel=TUNE)
@@ -924,6 +985,11 @@ def doctor(
         return doctor(root, storage, output_of(json))
 
     run(work, stopped="Stopped.")
+
+
+def _check_hours(hours: float | None) -> None:
+    if hours is not None and not 0 < hours < math.inf:
+        raise ConfigError("--hours", hours, "a number above 0")
 
 
 def _of_study(

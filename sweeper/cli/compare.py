@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -137,7 +137,7 @@ def compared(names: Sequence[str], root: Path, *, anyway: bool) -> Compared:
     entries = [
         _entry(folder, validation) for folder, validation in validations.items() if validation
     ]
-    notes, comparison = _differences(entries), None
+    notes, comparison = differences({e.ladder.name: e.spec for e in entries}), None
     if notes and not anyway:
         unlike = f"the studies are not comparable: {'; '.join(notes)}. "
         notes = [unlike + "`sweeper compare --anyway` compares them all the same"]
@@ -212,13 +212,15 @@ def _entry(folder: Path, validation: Validation) -> Entry:
     )
 
 
-def _differences(entries: Sequence[Entry]) -> list[str]:
+def differences(specs: Mapping[str, TrialSpec]) -> list[str]:
     """What keeps the losses of two studies from being compared, a sentence for each.
+
+    `specs` are by study.
 
     Data, model, depth and training must be the same; not how it is scaled or stepped.
     """
     named: dict[str, dict[str, list[str]]] = {}
-    for spec, name in ((entry.spec, entry.ladder.name) for entry in entries):
+    for name, spec in specs.items():
         train = {key: value for key, value in asdict(spec.train).items() if key not in IMMATERIAL}
         groups = {"data": spec.data, "model": spec.model.arguments, "train": train}
         facts = {"model": spec.model.name, "model.depth": spec.depth}
@@ -227,7 +229,7 @@ def _differences(entries: Sequence[Entry]) -> list[str]:
             facts |= {f"{group}.{key}": value for key, value in values.items()}
         for key, value in facts.items():
             named.setdefault(key, {}).setdefault(str(value), []).append(name)
-    sentences, studies = [], [entry.ladder.name for entry in entries]
+    sentences, studies = [], list(specs)
     for key, by_value in named.items():
         known = [name for names in by_value.values() for name in names]
         if lacking := [name for name in studies if name not in known]:

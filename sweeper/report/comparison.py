@@ -25,6 +25,7 @@ from sweeper.report.page import rendered
 from sweeper.table import Cell, Column, Table, answer, number, within
 from sweeper.verdict.compare import Candidate, Comparison, Standing
 from sweeper.verdict.curve import UNKNOWN, Estimate
+from sweeper.verdict.ranking import Ranking
 
 SHOWN_OCTAVES = (-2.0, -1.0, 1.0, 2.0)
 COLORS = colormaps["tab10"]
@@ -238,8 +239,67 @@ def _winner(standings: Sequence[Standing]) -> str:
     nearest = others[0]
     if not math.isfinite(nearest.gap.value):
         return f"{leader.name} is the best; {nearest.name} diverged."
-    gap = f"{nearest.gap.value:.4f} [{nearest.gap.low:.4f}, {nearest.gap.high:.4f}]"
-    return f"{leader.name} is the best, {gap} nats below {nearest.name}."
+    return f"{leader.name} is the best, {_gap_text(nearest.gap)} nats below {nearest.name}."
+
+
+def ranking_table(ranking: Ranking, parameterizations: Mapping[str, str], width: int) -> Table:
+    """Studies at their optima at one width, best first, by the name of their parameterization."""
+    table = Table(
+        f"Ranked at width {width}, each study at its optimum",
+        [
+            STUDY,
+            Column("parameterization", left=True, importance=0),
+            Column("seeds"),
+            Column("diverged", importance=1),
+            Column("loss", form=".4f"),
+            Column("above first", form=".4f"),
+            Column("answer", left=True),
+        ],
+        legend=[
+            "Loss: the mean in nats, of the runs that did not diverge. Above first: seed by seed, "
+            "with an interval that allows for all looks and pairs."
+        ],
+    )
+    decided = ranking.outcome is not None and ranking.outcome.ended == "decided"
+    for place in ranking.places:
+        first = place is ranking.places[0]
+        said = "worse" if place.out else "best" if first and decided else "open"
+        if ranking.outcome is not None and ranking.outcome.ended == "alike" and not place.out:
+            said = "alike"
+        finite = math.isfinite(place.gap.low) and math.isfinite(place.gap.high)
+        gap = Cell(place.gap, _gap_text(place.gap) if finite else number(place.gap.value))
+        kind = parameterizations[place.name]
+        row = (
+            place.name,
+            kind,
+            place.seeds,
+            place.diverged,
+            place.loss,
+            None if first else gap,
+            said,
+        )
+        table.add(*row)
+    return table
+
+
+def ranked_sentence(ranking: Ranking) -> str:
+    """Which is the best, or that it cannot be said."""
+    outcome, places = ranking.outcome, ranking.places
+    left = " or ".join(ranking.left)
+    if outcome is None or outcome.ended in ("stuck", "budget", "hopeless"):
+        return f"Cannot say yet whether {left} is the best."
+    if outcome.ended == "alike":
+        return f"{' and '.join(ranking.left)} are equally good."
+    leader, *others = places
+    # Who dropped out early was measured with fewer seeds, and its gap is above the first of then.
+    nearest = min(others, key=lambda place: place.loss)
+    if not math.isfinite(nearest.gap.value):
+        return f"{leader.name} is the best; {nearest.name} diverged."
+    return f"{leader.name} is the best, {_gap_text(nearest.gap)} nats below {nearest.name}."
+
+
+def _gap_text(gap: Estimate) -> str:
+    return f"{gap.value:.4f} [{gap.low:.4f}, {gap.high:.4f}]"
 
 
 @rc_context(STYLE)

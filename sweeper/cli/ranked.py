@@ -1,0 +1,295 @@
+"""`sweeper compare --settle`: studies ranked with the fewest runs, each at its own optimum."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+
+from sweeper.cli.compare import comparison_folder, differences
+from sweeper.cli.next import NextCommand
+from sweeper.cli.output import DONE, Output, failures
+from sweeper.cli.shared import check_taken, open_experiment, progress, resolve_study
+from sweeper.cli.studies import find_study, study_tree
+from sweeper.cli.transfer import check_storage_password, planned_optimum
+from sweeper.cli.validate import Settle
+from sweeper.config.settings import Experiment, Settings, check_model_size, check_seeds
+from sweeper.errors import BadInput, ConfigError
+from sweeper.files import private_folder, write_json
+from sweeper.launch.executor import Scheduled
+from sweeper.records import to_json
+from sweeper.report import comparison as show
+from sweeper.study.lock import StudyLock
+from sweeper.study.setup import LADDER_PHASE, provenance
+from sweeper.study.study import Study
+from sweeper.sweep.replay import planned_log2
+from sweeper.sweep.sweep import Submitted, Sweep
+from sweeper.trial import Log2Hps, Result, Trial
+from sweeper.verdict.ladder import LadderSize
+from sweeper.verdict.ranking import ROUNDS, Ranking
+
+FRESH_SEED = 3 * 10**6
+"""The first seed at a width at which one of the studies searched: its optimum was chosen there by
+other seeds, whose losses are too low."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RankRequest:
+    """What `sweeper compare --settle` is asked for; `width` None: the widest of all ladders."""
+
+    names: Sequence[str]
+    overrides: Sequence[str]
+    root: Path
+    settle: Settle
+    width: int | None = None
+    anyway: bool = False
+    out: Path | None = None
+    trust: bool = False
+    detach: bool = False
+    dry_run: bool = False
+
+
+@dataclass(kw_only=True)
+class Contender:
+    """A study at its optimum: `hps` are planned at `size`, log2."""
+
+    name: str
+    experiment: Experiment
+    size: LadderSize
+    hps: Log2Hps
+    study: Study
+    # What failed before is tried again, its cause may be gone; what fails now is taken as it is.
+    retry: set[str] = field(default_factory=set)
+
+    def trial(self, seed: int) -> Trial:
+        """The run of a seed."""
+        return self.experiment.trial(self.size, self.hps, seed, LADDER_PHASE)
+
+    def result(self, seed: int) -> Result | None:
+        """As far as the study has it; none that was stopped early."""
+        key = self.trial(seed).key
+        result = None if key in self.retry else self.study.get(key)
+        return None if result is not None and result.status == "pruned" else result
+
+    def train(self, seeds: Sequence[int], output: Output, *, wait: bool) -> None:
+        """Train the seeds; Submitted without `wait` where their jobs are in a queue."""
+        trials, settings = [self.trial(seed) for seed in seeds], self.experiment.settings
+        known = self.study.results()
+        with progress(settings, output, f"compare: {self.name}", len(trials), known=known) as bar:
+            Sweep(self.experiment, self.study, bar, wait=wait).runs(trials)
+        self.retry -= {trial.key for trial in trials}
+
+
+def rank_studies(request: RankRequest, output: Output) -> int:
+    """Rank the studies by runs at their optima until it is decided, and write what was found."""
+    contenders, notes = _contenders(request, output)
+    output.notes(notes)
+    names, width = [one.name for one in contenders], contenders[0].size.width
+    by_name = dict(zip(names, contenders, strict=True))
+    searched = any(one.experiment.settings.base.width == width for one in contenders)
+    first = FRESH_SEED if searched else 0
+
+    def result(name: str, seed: int) -> Result | None:
+        return by_name[name].result(first + seed)
+
+    def loss(name: str, seed: int) -> float | None:
+        found = result(name, seed)
+        return None if found is None else found.objective
+
+    def affordable() -> int:
+        """How many runs `hours` allow, by the time that those so far took."""
+        assert request.settle.hours is not None
+        found = [
+            result(name, seed) for name, seeds in ranking.seeds.items() for seed in range(seeds)
+        ]
+        seconds = [one.seconds for one in found if one is not None]
+        mean = sum(seconds) / max(1, len(seconds))
+        return int(request.settle.hours * 3600 * slots / mean) if mean > 0 else ranking.budget
+
+    workers = [getattr(one.experiment.settings.launcher, "workers", 1) for one in contenders]
+    slots = max(count if isinstance(count, int) else 1 for count in workers)
+    ranking = Ranking(
+        names,
+        loss,
+        budget=request.settle.budget,
+        affordable=None if request.settle.hours is None else affordable,
+        slots=slots,
+    )
+    again = _command_again(request, names)
+    if request.dry_run:
+        known = sum(loss(name, seed) is not None for name in names for seed in range(ROUNDS[0]))
+        begins = f"It begins with {ranking.runs} runs at width {width}, {ROUNDS[0]} seeds each"
+        sentence = f"{begins} ({known} of them are known), and ends with {ranking.budget} at most."
+        document = {"width": width, "begins": ranking.runs, "known": known}
+        output.end(sentence, {}, {**document, "budget": ranking.budget}, again)
+        return DONE
+    with ExitStack() as stack:
+        for one in contenders:
+            settings = one.experiment.settings
+            stack.enter_context(StudyLock(settings.folder))
+            one.study = stack.enter_context(Study.open(settings.folder, settings.storage))
+            one.retry = {r.key for r in one.study.results() if r.status == "failed"}
+        looks = 0
+        while missing := ranking.missing():
+            if ranking.looks > looks:
+                looks = ranking.looks
+                output.tell(ranking.progress())
+            seeds = {one: [first + seed for name, seed in missing if name == one] for one in names}
+            waiting = _train(by_name, seeds, output, wait=not request.detach)
+            if waiting:
+                done = ranking.runs - len(ranking.missing())
+                sentence = f"{waiting} trials are in jobs now, {done} are finished."
+                document = {"submitted": waiting, "finished": done}
+                output.end(sentence, {}, document, replace(again, why="to collect them, and go on"))
+                return DONE
+        for one in contenders:
+            found = failures(one.study.results(), one.experiment.settings.identity)
+            output.notes([*one.study.notices, *found])
+    assert ranking.outcome is not None
+    kinds = {c.name: c.experiment.settings.plugin_spec("parameterization").name for c in contenders}
+    for table in [show.ranking_table(ranking, kinds, width)] if ranking.places else []:
+        table.print(output.people)
+    record = {
+        "width": width,
+        "first_seed": first,
+        "runs": ranking.runs,
+        "budget": ranking.budget,
+        "looks": ranking.looks,
+        "differences": notes,
+        "optima": {one.name: dict(one.hps) for one in contenders},
+        "places": to_json(ranking.places),
+        **to_json(ranking.outcome),
+        "command": provenance()["command"],
+    }
+    folder = request.out or comparison_folder(names, request.root)
+    private_folder(folder)
+    write_json(folder / "settled.json", record)
+    sentence = f"{show.ranked_sentence(ranking)} {ranking.outcome.sentence}."
+    output.end(
+        sentence,
+        {"record": folder / "settled.json"},
+        record,
+        _next(ranking, width, request.root, again),
+    )
+    return DONE
+
+
+def _train(
+    contenders: Mapping[str, Contender],
+    seeds: Mapping[str, Sequence[int]],
+    output: Output,
+    *,
+    wait: bool,
+) -> int:
+    """Train the seeds of every study; without `wait`, how many are in a queue.
+
+    Jobs that outlive their driver are submitted for all studies before one is waited for.
+    """
+    waiting = 0
+    for name, of_one in seeds.items():
+        launcher = contenders[name].experiment.settings.launcher
+        if of_one and isinstance(launcher, Scheduled):
+            try:
+                contenders[name].train(of_one, output, wait=False)
+            except Submitted as submitted:
+                waiting += submitted.trials
+    for name, of_one in seeds.items():
+        if of_one and wait:
+            contenders[name].train(of_one, output, wait=True)
+    return 0 if wait else waiting
+
+
+def _contenders(request: RankRequest, output: Output) -> tuple[list[Contender], list[str]]:
+    """The studies, opened, and what differs between them; BadInput for what cannot be ranked."""
+    names = [find_study(name, request.root) for name in request.names]
+    if len(names) < 2:
+        raise BadInput("compare takes two studies or more: sweeper compare STUDY STUDY")
+    if twice := [name for name in dict.fromkeys(names) if names.count(name) > 1]:
+        raise BadInput(f"{twice[0]} is given twice: name each study once")
+    overrides = [*request.overrides, f"root={request.root}"]
+    every = list[Settings]()
+    for name in names:
+        settings = resolve_study(*study_tree(name, overrides, trust=request.trust))
+        if request.detach and not isinstance(settings.launcher, Scheduled):
+            launcher = settings.plugin_spec("launcher").name
+            allowed = "--detach needs one with a queue: launcher=slurm"
+            raise ConfigError("launcher", launcher, allowed)
+        if not request.dry_run:
+            check_storage_password(settings)
+        check_seeds(settings, "--settle, seeds", ROUNDS[0])
+        every.append(settings)
+    width = _width(every, request.width)
+    for settings in every:
+        try:
+            size = replace(settings.ladder_base, width=width)
+            check_model_size(settings, size)
+            check_taken(settings, asdict(size))
+        except ConfigError as error:
+            allowed = f"one that {settings.name} can have: {error}"
+            raise ConfigError("--at-width", width, allowed) from error
+    contenders = list[Contender]()
+    for name, settings in zip(names, every, strict=True):
+        with tempfile.TemporaryDirectory() as temporary:
+            experiment = open_experiment(settings, Path(temporary) if request.dry_run else None)
+        settings = experiment.settings
+        size = settings.with_steps(replace(settings.ladder_base, width=width))
+        study = Study.read(settings.folder)
+        hps = planned_log2(experiment, size, planned_optimum(experiment, study, output))
+        contenders.append(
+            Contender(name=name, experiment=experiment, size=size, hps=hps, study=study)
+        )
+    notes = differences({one.name: one.experiment.spec(one.size) for one in contenders})
+    if notes and not request.anyway:
+        raise BadInput(
+            f"the studies are not comparable: {'; '.join(notes)}. "
+            "`sweeper compare --anyway` compares them all the same"
+        )
+    return contenders, notes
+
+
+def _width(studies: Sequence[Settings], asked: int | None) -> int:
+    """The width that was asked for, else the widest that all ladders have."""
+    ladders = {
+        one.name: {one.base.width, *(size.width for size in one.ladders().get("width", ()))}
+        for one in studies
+    }
+    common = set.intersection(*ladders.values())
+    if asked is None and not common:
+        told = ", ".join(f"{name}: {sorted(widths)}" for name, widths in ladders.items())
+        raise BadInput(f"no width is on all ladders ({told}): name one with --at-width")
+    return max(common) if asked is None else asked
+
+
+def _command_again(request: RankRequest, names: Sequence[str]) -> NextCommand:
+    """This command without what bounds it, to go on."""
+    options = ["--settle", *(["--at-width", str(request.width)] if request.width else [])]
+    options += ["--anyway"] * request.anyway
+    hours, budget = request.settle.hours, request.settle.budget
+    options += ["--budget", str(budget)] if budget is not None else []
+    options += ["--hours", f"{hours:g}"] if hours is not None else []
+    arguments = (*names, *options, *request.overrides)
+    return NextCommand.of("compare", *arguments, root=request.root, why="to train them")
+
+
+def _next(ranking: Ranking, width: int, root: Path, again: NextCommand) -> NextCommand | None:
+    """A plan with the best; the same with the budget that would do; else what curves say."""
+    outcome = ranking.outcome
+    assert outcome is not None
+    if outcome.ended == "decided":
+        leader, target = (
+            ranking.places[0].name,
+            ("--to-width", str(2 * width), "--validate", "--settle"),
+        )
+        why = "to see whether the best one transfers"
+        return NextCommand.of("transfer", *target, study=leader, root=root, why=why)
+    if outcome.needed is None or outcome.ended not in ("budget", "hopeless"):
+        return None
+    arguments = [*again.arguments]
+    for option in ("--budget", "--hours"):
+        if option in arguments:
+            at = arguments.index(option)
+            del arguments[at : at + 2]
+    more = ("--budget", str(outcome.needed))
+    return replace(again, arguments=(*arguments, *more), why="to decide it with as many runs")

@@ -1,0 +1,72 @@
+"""`sweeper compare --settle`: studies ranked by seeds at their optima."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from sweeper.study.study import Study
+from tests.cli.driver import Run
+
+
+@pytest.fixture
+def two(study: Path) -> Path:
+    """The folder of studies `a` and `b`, which are the same search."""
+    shutil.copytree(study, study.parent / "b")
+    return study.parent
+
+
+def test_studies_of_the_same_runs_are_alike_and_nothing_is_trained_twice(
+    two: Path, sweeper: Run
+) -> None:
+    before = sorted(two.rglob("*"))
+    dry = sweeper("compare", "--settle", "a", "b", "--dry-run", "--json").document
+    assert (dry["begins"], dry["known"], dry["width"]) == (6, 0, 32)
+    assert sorted(two.rglob("*")) == before
+    answer = sweeper("compare", "--settle", "a", "b", "--json")
+    assert answer.code == 0, answer.err
+    found = answer.document
+    assert (found["ended"], found["runs"]) == ("alike", 6)
+    assert (
+        json.loads((two / "comparisons/a+b/settled.json").read_text())["places"] == found["places"]
+    )
+    trained = [len(Study.read(two / name).results()) for name in "ab"]
+    again = sweeper("compare", "--settle", "a", "b", "--json").document
+    assert again["places"] == found["places"]
+    assert [len(Study.read(two / name).results()) for name in "ab"] == trained
+
+
+def test_at_the_searched_width_seeds_are_fresh_ones(two: Path, sweeper: Run) -> None:
+    known = {result.trial.seed for result in Study.read(two / "a").results()}
+    answer = sweeper("compare", "--settle", "b", "a", "--at-width", "16", "--json")
+    assert answer.code == 0, answer.err
+    fresh = {result.trial.seed for result in Study.read(two / "a").results()} - known
+    assert min(fresh) == answer.document["first_seed"] > max(known)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "key"),
+    [
+        (["--budget", "20"], "--budget"),
+        (["--settle", "--budget", "5"], "--budget"),
+        (["--settle", "--hours", "-1"], "--hours"),
+        (["--settle", "--to-width", "64"], "--to-width"),
+        (["--settle", "--at-width", "20"], "--at-width"),
+        (["--settle", "--detach"], "--detach"),
+        (["--settle", "train.batch_size=4"], "a"),
+        (["--settle", "parameterization=umup"], "parameterization"),
+        (["--settle", "a"], "a is given twice"),
+        (["--settle", "c"], "'c'"),
+    ],
+)
+def test_bad_input_is_one_message_and_nothing_is_written(
+    two: Path, sweeper: Run, arguments: list[str], key: str
+) -> None:
+    before = set(two.rglob("*"))
+    answer = sweeper("compare", "a", "b", *arguments)
+    assert answer.code == 2 and key in answer.err and not answer.crashed
+    written = {one for one in two.rglob("*") if ".cache" not in one.parts}
+    assert written == before
