@@ -15,7 +15,6 @@ import typer
 
 from sweeper.cli.verb import (
     FIRST,
-    STOPPED,
     Accept,
     Changes,
     Commands,
@@ -45,6 +44,7 @@ from sweeper.cli.verb import (
     run,
     say,
     show_version,
+    stopped_to_go_on,
 )
 from sweeper.config.command_line import (
     DEFAULT_ROOT,
@@ -286,22 +286,29 @@ def diagnose(
     only: Annotated[
         list[str] | None, typer.Option("--only", help="An ablation to run; may be repeated.")
     ] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Show what would run; train and write nothing.")
+    ] = False,
     trust: Trust = False,
     json: Json = False,
     config_dir: ConfigDir = None,
 ) -> None:
     """Find out why a transfer fails: change one thing at a time, at the base and the largest size.
 
-    What `transfer --validate` has trained with the same overrides is not trained again.
+    The ladder is that of the newest verdict; what `transfer --validate` has trained is taken.
     """
 
     def work() -> int:
         if over not in ("width", "depth"):
             raise ConfigError("--over", over, "width or depth")
-        tree, invocation = _of_study(overrides, study, root, config_dir, trust)
-        from sweeper.cli.diagnose import diagnose
+        name, given = of_study(overrides or [], study, root)
+        from sweeper.cli.diagnose import diagnose, judged_ladder
+        from sweeper.cli.studies import study_tree
 
-        return diagnose(tree, over, only or [], invocation, output_of(json))
+        output = output_of(json)
+        ladder = judged_ladder(name, given, over, output)
+        tree, invocation = study_tree(name, [*given, *ladder], config_dir, trust=trust)
+        return diagnose(tree, over, only or [], invocation, output, dry_run=dry_run)
 
     run(work)
 
@@ -363,12 +370,17 @@ def export(
     plan: PlanFile = None,
     out: Out = None,
     accept: Accept = None,
+    strict: Annotated[
+        bool,
+        typer.Option(
+            "--strict",
+            help="Exit with 3, and write nothing, where something is left to you that --accept "
+            "does not name.",
+        ),
+    ] = False,
     json: Json = False,
 ) -> None:
-    """Write a study's plan as files that another trainer takes, and say what it cannot express.
-
-    Exits with 3, and writes nothing, where it cannot express something that --accept does not name.
-    """
+    """Write a study's plan as files that another trainer takes, and say what they leave to you."""
 
     def work() -> int:
         name, arguments = of_study(options or [], study, root)
@@ -382,6 +394,7 @@ def export(
             depth=to_depth,
             out=out,
             accept=tuple(accept or ()),
+            strict=strict,
         )
         return export(request, arguments, output_of(json))
 
@@ -1038,7 +1051,7 @@ def main() -> None:
         # Before Typer parses: it drops the `--`, and the words behind it would be overrides to it.
         app(with_user_command(sys.argv[1:]))
     except KeyboardInterrupt:
-        sys.exit(say(STOPPED, 130))
+        sys.exit(say(stopped_to_go_on(), 130))
 
 
 if __name__ == "__main__":

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from sweeper.cli.next import NextCommand
+from sweeper.cli.next import NextCommand, validated_by
 from sweeper.cli.output import DONE, Output
 from sweeper.cli.studies import find_study
 from sweeper.config.command_line import DEFAULT_ROOT
@@ -264,7 +264,20 @@ def after_comparison(comparison: Comparison, entries: Sequence[Entry]) -> list[N
         return []
     first = [rank.name for rank in comparison.by_transferred if rank.first == 1]
     tied = [name for name in first if name in folders]
-    return [_validate(folders[name], f"transfer.seeds={seeds}") for name in tied]
+    return [_more_seeds(folders[name], seeds) for name in tied]
+
+
+def _more_seeds(folder: Path, seeds: int) -> NextCommand:
+    """The command of the study's verdict over width, with as many seeds.
+
+    Where no record keeps it, the one that trains the ladder of the study's configuration.
+    """
+    override, why = f"transfer.seeds={seeds}", "to tell them apart by more seeds"
+    command = validated_by(folder, "width")
+    if command is None:
+        return _validate(folder, override)
+    # A ladder that settles takes its seeds by itself.
+    return command.without("--settle", "--budget", "--hours").with_arguments(override, why=why)
 
 
 def _validate(folder: Path, *overrides: str) -> NextCommand:

@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 import math
+import shlex
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
+from pathlib import Path
+from tempfile import TemporaryDirectory
 
-from sweeper.cli.next import Invocation, NextCommand, next_of
+from sweeper.cli.cost import run_time
+from sweeper.cli.next import Invocation, NextCommand, next_of, validated_by
 from sweeper.cli.output import DONE, Output, failures
 from sweeper.cli.shared import open_experiment, progress, resolve_study, short_run
+from sweeper.cli.studies import find_study, split_root
 from sweeper.cli.transfer import check_storage_password, optimum
+from sweeper.cli.validate import finished
 from sweeper.config.compose import Tree
 from sweeper.config.settings import Experiment, Settings, resolve
 from sweeper.errors import ConfigError, suggest
@@ -34,20 +41,44 @@ from sweeper.plan.explain import Explained, explain
 from sweeper.plan.plan import PlannedParameter, make_plan
 from sweeper.records import to_json
 from sweeper.report import console as show
-from sweeper.report.cost import keep_flops
+from sweeper.report.cost import NOTHING, Cost, flops_of, keep_flops
 from sweeper.report.documents import Searched, read_document
 from sweeper.report.page import write_report
 from sweeper.report.progress import SweepProgress
 from sweeper.study.lock import StudyLock, cancel_requested
 from sweeper.study.study import Study
+from sweeper.sweep.replay import replay_ladder
 from sweeper.sweep.sweep import Sweep, measure_trials
 from sweeper.trial import Log2Hps, PluginSpec, plain
 from sweeper.verdict.judge import SizeVerdict, Verdict, judge_ladder
 from sweeper.verdict.ladder import LadderSize, Size, SizeCurve
 
 
+def judged_ladder(
+    study: str | None, overrides: Sequence[str], axis: str, output: Output
+) -> list[str]:
+    """Overrides for the ladder of the study's newest verdict over `axis`, whose runs there are.
+
+    Empty where the user's own say which ladder, or where there was none.
+    """
+    root, others = split_root(overrides)
+    if any(word.lstrip("+").startswith(("transfer.", "law")) for word in others):
+        return []
+    command = validated_by(root / find_study(study, root), axis)
+    if command is None or not command.of_ladders:
+        return []
+    output.tell(f"The ladder is that of the verdict: {shlex.join(command.of_ladders)}")
+    return list(command.of_ladders)
+
+
 def diagnose(
-    tree: Tree, axis: str, only: Sequence[str], invocation: Invocation, output: Output
+    tree: Tree,
+    axis: str,
+    only: Sequence[str],
+    invocation: Invocation,
+    output: Output,
+    *,
+    dry_run: bool = False,
 ) -> int:
     """Find out why the transfer over `axis` fails, by short ladders that differ in one thing."""
     for name in only:
@@ -69,13 +100,20 @@ def diagnose(
             list(getattr(settings.transfer, f"{axis}s")),
             f"a size beyond the base, {settings.base}",
         )
+
+    def pair_of(cache: Path | None = None) -> TwoSizes:
+        experiment = open_experiment(settings, cache)
+        best = optimum(experiment, Study.read(settings.folder), output).best_log2
+        if settings.transfer.eta is not None:
+            # As `transfer` does: what is diagnosed is the transfer of this very eta.
+            best = Log2Hps({**best, "eta": settings.transfer.eta})
+        return TwoSizes(experiment=experiment, best_log2=best, axis=axis, large=ladder[-1])
+
+    if dry_run:
+        with TemporaryDirectory() as temporary:
+            return _show_cost(pair_of(Path(temporary)), only, invocation, output)
     check_storage_password(settings)
-    experiment = open_experiment(settings)
-    best = optimum(experiment, Study.read(settings.folder), output).best_log2
-    if settings.transfer.eta is not None:
-        # As `transfer` does: what is diagnosed is the transfer of this very eta.
-        best = Log2Hps({**best, "eta": settings.transfer.eta})
-    folder = settings.folder / "transfer"
+    pair, folder = pair_of(), settings.folder / "transfer"
     private_folder(folder)  # before hours of work, not after
     start = time.time()
     with StudyLock(settings.folder), Study.open(settings.folder, settings.storage) as study:
@@ -83,8 +121,7 @@ def diagnose(
         planned = 2 * settings.transfer.points_per_line() * settings.transfer.seeds
         known = study.results()
         with progress(settings, output, "diagnose", planned, known=known) as monitor:
-            trainer = AblationTrainer(experiment, study, monitor, best, axis, ladder[-1])
-            diagnosed = trainer.diagnose(only, output)
+            diagnosed = AblationTrainer(pair, study, monitor).diagnose(only, output)
         output.notes([*study.notices, *failures(study.results(), settings.identity)])
         output.tell_speed(study.results(), since=start)
     write_json(folder / f"diagnosis-{axis}.json", to_json(diagnosed))
@@ -96,6 +133,65 @@ def diagnose(
     document = {"study": settings.name, "diagnosis": to_json(diagnosed)}
     output.end(diagnosed.conclusion, places, document, _after_diagnosis(settings, diagnosed))
     return DONE
+
+
+def _show_cost(pair: TwoSizes, only: Sequence[str], invocation: Invocation, output: Output) -> int:
+    """Say what a diagnosis would train at most: `--dry-run`."""
+    settings, base = pair.experiment.settings, pair.experiment.settings.base
+    study, costs = Study.read(settings.folder), list[tuple[str, Cost]]()
+    a_run = {size: _run_cost(pair.experiment, size, study) for size in (base, pair.large)}
+
+    def lacking(name: str, experiment: Experiment, sizes: Sequence[Size]) -> list[SizeCurve]:
+        curves, row = list[SizeCurve](), NOTHING
+        for size in sizes:
+            [curve], _, missing = replay_ladder(experiment, pair.best_log2, [size], finished(study))
+            count, (flops, seconds) = len(missing), a_run[size]
+            row += Cost(trials=count, flops=count * flops, seconds=count * seconds)
+            curves.append(curve)
+        costs.append((name, row))
+        return curves
+
+    curves = lacking("the transfer as it is", pair.experiment, [base, pair.large])
+    verdict = None if costs[0][1].trials else pair.judge(curves)
+    facts = (
+        f"At {base} and {pair.large}, {settings.transfer.seeds} seeds a learning rate; a curve "
+        f"whose lowest point is at its end grows there by up to {settings.transfer.extend}."
+    )
+    if verdict is None:
+        facts += " What is changed, one thing at a time, is chosen once the transfer is seen to "
+        facts += "fail: each change costs the runs of a curve, or of two."
+    elif verdict.answer == "fails":
+        for ablation in applicable_ablations(pair.situation(curves, UNKNOWN_EPS), only):
+            if not pair.untaken(ablation):
+                with suppress(ConfigError):  # a change that this model or search cannot have
+                    changed = pair.changed(ablation)
+                    lacking(ablation.name, changed, pair.sizes(changed))
+    else:
+        facts += f" The transfer there {verdict.answer}: there is nothing to diagnose."
+    show.dry_run(output.people, "This would train", "change", costs, "runs", facts)
+    runs = sum(cost.trials for _, cost in costs)
+    named = [word for name in only for word in ("--only", name)]
+    again = NextCommand.of(
+        "diagnose",
+        *("--over", pair.axis, *named, *invocation.overrides),
+        study=settings.name,
+        root=settings.root,
+        config_dir=invocation.config_dir,
+        why="to find out why it fails",
+    )
+    record = {
+        "study": settings.name,
+        "changes": [{"change": name, **to_json(cost)} for name, cost in costs],
+    }
+    does_fail = verdict is None or verdict.answer == "fails"
+    answer = f"{runs} run{'s' * (runs != 1)} are to be trained; nothing was written."
+    output.end(answer, {}, record, again if does_fail else None)
+    return DONE
+
+
+def _run_cost(experiment: Experiment, size: Size, study: Study) -> tuple[float, float]:
+    """FLOPs and seconds of a run of a size."""
+    return flops_of(experiment.spec(size)), run_time(experiment, size, study.results())[1]
 
 
 def _after_diagnosis(settings: Settings, diagnosed: Diagnosis) -> NextCommand | None:
@@ -120,77 +216,45 @@ def _after_diagnosis(settings: Settings, diagnosed: Diagnosis) -> NextCommand | 
     return searched.as_new_study(study, *overrides, why=why)
 
 
-@dataclass(frozen=True)
-class AblationTrainer:
-    """Trains and judges the two sizes, as the study has them and with one change at a time."""
+UNKNOWN_EPS = (math.nan, math.nan)
+"""Where nobody has measured the shares of entries that eps holds back."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TwoSizes:
+    """The base and the `large` end of a ladder over `axis`, around the optimum."""
 
     experiment: Experiment
-    study: Study
-    monitor: SweepProgress
     best_log2: Log2Hps
     axis: str
     large: Size
 
-    def diagnose(self, only: Sequence[str], output: Output) -> Diagnosis:
-        """Judge the transfer; if it fails, every ablation that applies."""
-        base = self.experiment.settings.base
-        # Two sizes are enough for a failure, and an ablation costs one curve, or two.
-        curves = self._curves(self.experiment, [base, self.large])
-        verdict = self._judge(curves)
-        if verdict.answer != "fails":
-            return Diagnosis(axis=self.axis, answer=verdict.answer, todo=verdict.todo)
-        results = []
-        # NaN: not measured.
-        eps: tuple[float, ...] = (math.nan, math.nan)
-        settings = self.experiment.settings
-        measures = settings.runner.measures("below_eps") and has_eps(settings.raw)
-        if measures and (not only or "epsilon" in only):
-            # Short runs, but runs: only where the ablation that needs them is wanted.
-            eps = self._below_eps([base, self.large], output)
-        for ablation in applicable_ablations(self._situation(curves, eps), only):
-            if untaken := self._untaken(ablation):
-                output.tell(
-                    f"Not applicable: {ablation.name}, since the command takes no {untaken}."
-                )
-                continue
-            output.tell(f"Trying {ablation.name}: {ablation.change}.")
-            results.append(self._try(ablation, curves[0], self._large(verdict)))
-        return Diagnosis(axis=self.axis, answer="fails", results=rank(results))
-
-    def _curves(self, experiment: Experiment, sizes: Sequence[Size]) -> list[SizeCurve]:
-        return Sweep(experiment, self.study, self.monitor).ladder(self.best_log2, sizes)
-
-    def _judge(self, curves: Sequence[SizeCurve]) -> Verdict:
+    def judge(self, curves: Sequence[SizeCurve]) -> Verdict:
+        """Whether eta transfers between them, by their curves."""
         settings = self.experiment.settings
         rule = settings.transfer
         # As `transfer` judges them: the draws behind the intervals follow from the whole size.
-        known = [replace(curve, size=self._on_ladder(curve.size)) for curve in curves]
+        known = [replace(curve, size=self.on_ladder(curve.size)) for curve in curves]
         base = settings.ladder_base
         return judge_ladder(self.axis, known, self.best_log2["eta"], base, rule)
 
-    def _on_ladder(self, size: Size) -> LadderSize:
+    def on_ladder(self, size: Size) -> LadderSize:
         """The size as the ladder of the study has it, also where an ablation trains another."""
         base = self.experiment.settings.ladder_base
         return replace(base, width=size.width, depth=size.depth)
 
-    def _large(self, verdict: Verdict) -> SizeVerdict:
-        large = self._on_ladder(self.large)
-        return next(size for size in verdict.sizes if size.size == large)
-
-    def _try(self, ablation: Ablation, base: SizeCurve, before: SizeVerdict) -> AblationResult:
+    def changed(self, ablation: Ablation) -> Experiment:
+        """The experiment with one change; ConfigError where it cannot have it."""
         settings = self.experiment.settings
-        try:
-            # Resolved anew, since a change may bring another search space; where trials run stays.
-            changed = resolve(ablation.apply(settings.raw))
-            changed = replace(changed, runner=settings.runner, launcher=settings.launcher)
-            experiment = replace(self.experiment, settings=changed)
-            if not self._same_at_base(experiment):
-                (base,) = self._curves(experiment, [settings.base])
-            (large,) = self._curves(experiment, [self.large])
-        except ConfigError as error:
-            return judge_ablation(ablation, before, str(error), settings.transfer)
-        after = self._large(self._judge([base, large]))
-        return judge_ablation(ablation, before, after, settings.transfer)
+        # Resolved anew, since a change may bring another search space; where trials run stays.
+        changed = resolve(ablation.apply(settings.raw))
+        changed = replace(changed, runner=settings.runner, launcher=settings.launcher)
+        return replace(self.experiment, settings=changed)
+
+    def sizes(self, changed: Experiment) -> list[Size]:
+        """The sizes whose curves are others in the `changed` experiment."""
+        same = self._same_at_base(changed)
+        return [self.large] if same else [changed.settings.base, self.large]
 
     def _same_at_base(self, changed: Experiment) -> bool:
         """Whether the change changes nothing at the base, whose curve need not be trained again.
@@ -214,7 +278,7 @@ class AblationTrainer:
                 return False
         return True
 
-    def _untaken(self, ablation: Ablation) -> str:
+    def untaken(self, ablation: Ablation) -> str:
         """What an ablation would change and a command does not take; empty where it takes all."""
         settings = self.experiment.settings
         by_plan = () if settings.scaled_by_user else ("parameterization", "optimizer")
@@ -227,22 +291,7 @@ class AblationTrainer:
                 return key
         return ""
 
-    def _below_eps(self, sizes: Sequence[Size], output: Output) -> tuple[float, ...]:
-        """The shares of entries that eps holds back at `sizes`, after short runs."""
-        steps = self.experiment.settings.check.scale_steps
-        trials = [
-            short_run(self.experiment, size, self.best_log2, 0, "below_eps", steps=steps)
-            for size in sizes
-        ]
-        output.tell(f"Second moments at {' and '.join(map(str, sizes))}: {steps} steps")
-        folder = self.study.folder / "transfer"
-        cancelled = partial(cancel_requested, self.study.folder)
-        results = measure_trials(
-            self.experiment, folder, trials, self.monitor, output.tell, cancelled
-        )
-        return tuple(float(results[trial.key].measurements) for trial in trials)
-
-    def _situation(self, curves: Sequence[SizeCurve], eps: tuple[float, ...]) -> FailedTransfer:
+    def situation(self, curves: Sequence[SizeCurve], eps: tuple[float, ...]) -> FailedTransfer:
         """What is known before any ablation; `eps` are the shares of `below_eps`."""
         settings, base, large = self.experiment.settings, self.experiment.settings.base, self.large
         hps, rows = plain(self.best_log2), list[Explained]()
@@ -274,3 +323,70 @@ class AblationTrainer:
             ),
             below_eps=(eps[0], eps[1]),
         )
+
+
+@dataclass(frozen=True)
+class AblationTrainer:
+    """Trains and judges the two sizes, as the study has them and with one change at a time."""
+
+    pair: TwoSizes
+    study: Study
+    monitor: SweepProgress
+
+    def diagnose(self, only: Sequence[str], output: Output) -> Diagnosis:
+        """Judge the transfer; if it fails, every ablation that applies."""
+        base = self.pair.experiment.settings.base
+        # Two sizes are enough for a failure, and an ablation costs one curve, or two.
+        curves = self._curves(self.pair.experiment, [base, self.pair.large])
+        verdict = self.pair.judge(curves)
+        if verdict.answer != "fails":
+            return Diagnosis(axis=self.pair.axis, answer=verdict.answer, todo=verdict.todo)
+        results = []
+        # NaN: not measured.
+        eps: tuple[float, ...] = UNKNOWN_EPS
+        settings = self.pair.experiment.settings
+        measures = settings.runner.measures("below_eps") and has_eps(settings.raw)
+        if measures and (not only or "epsilon" in only):
+            # Short runs, but runs: only where the ablation that needs them is wanted.
+            eps = self._below_eps([base, self.pair.large], output)
+        for ablation in applicable_ablations(self.pair.situation(curves, eps), only):
+            if untaken := self.pair.untaken(ablation):
+                output.tell(
+                    f"Not applicable: {ablation.name}, since the command takes no {untaken}."
+                )
+                continue
+            output.tell(f"Trying {ablation.name}: {ablation.change}.")
+            results.append(self._try(ablation, curves[0], self._large(verdict)))
+        return Diagnosis(axis=self.pair.axis, answer="fails", results=rank(results))
+
+    def _curves(self, experiment: Experiment, sizes: Sequence[Size]) -> list[SizeCurve]:
+        return Sweep(experiment, self.study, self.monitor).ladder(self.pair.best_log2, sizes)
+
+    def _large(self, verdict: Verdict) -> SizeVerdict:
+        large = self.pair.on_ladder(self.pair.large)
+        return next(size for size in verdict.sizes if size.size == large)
+
+    def _try(self, ablation: Ablation, base: SizeCurve, before: SizeVerdict) -> AblationResult:
+        settings = self.pair.experiment.settings
+        try:
+            changed = self.pair.changed(ablation)
+            curves = self._curves(changed, self.pair.sizes(changed))
+        except ConfigError as error:
+            return judge_ablation(ablation, before, str(error), settings.transfer)
+        after = self._large(self.pair.judge([base, *curves][-2:]))
+        return judge_ablation(ablation, before, after, settings.transfer)
+
+    def _below_eps(self, sizes: Sequence[Size], output: Output) -> tuple[float, ...]:
+        """The shares of entries that eps holds back at `sizes`, after short runs."""
+        steps = self.pair.experiment.settings.check.scale_steps
+        trials = [
+            short_run(self.pair.experiment, size, self.pair.best_log2, 0, "below_eps", steps=steps)
+            for size in sizes
+        ]
+        output.tell(f"Second moments at {' and '.join(map(str, sizes))}: {steps} steps")
+        folder = self.study.folder / "transfer"
+        cancelled = partial(cancel_requested, self.study.folder)
+        results = measure_trials(
+            self.pair.experiment, folder, trials, self.monitor, output.tell, cancelled
+        )
+        return tuple(float(results[trial.key].measurements) for trial in trials)

@@ -29,13 +29,15 @@ class ExportRequest:
     depth: int | None = None
     out: Path | None = None
     accept: tuple[str, ...] = ()
+    strict: bool = False
 
 
 def export(request: ExportRequest, arguments: Sequence[str], output: Output) -> int:
-    """Write the files; 3, and nothing written, where something cannot be said and was not accepted.
+    """Write the files, and say what they leave to whoever trains with them.
 
-    `arguments` are the root and the exporter's options. ConfigError and BadInput name what is
-    unknown, and what to run first where there is no plan.
+    With `strict` that is 3, and nothing written, unless it was accepted. `arguments` are the root
+    and the exporter's options. ConfigError and BadInput name what is unknown, and what to run first
+    where there is no plan.
     """
     root, options = split_root(arguments)
     known = {str(option.key_or_group): option.value() for option in parse_overrides(options)}
@@ -72,15 +74,17 @@ def export(request: ExportRequest, arguments: Sequence[str], output: Output) -> 
                 "name": lack.name,
                 "accepted": lack.name in request.accept,
                 "differences": lack.differences,
+                "edit": lack.edit(),
             }
             for lack in lacks
         ],
     }
-    if missing := [lack for lack in lacks if lack.name not in request.accept]:
+    missing = [lack for lack in lacks if lack.name not in request.accept]
+    accepts = " ".join(f"--accept {lack.name}" for lack in missing)
+    if missing and request.strict:
         output.tell(f"{exporter.trainer} cannot express this plan, and nothing was written:")
         for lack in missing:
             output.tell(f"- {lack}")
-        accepts = " ".join(f"--accept {lack.name}" for lack in missing)
         output.tell(
             "Where you do it yourself, or mean to train without, say so by adding "
             f"{accepts}: the header of the export lists it"
@@ -108,12 +112,26 @@ def export(request: ExportRequest, arguments: Sequence[str], output: Output) -> 
     except OSError as error:
         reason = error.strerror or error
         raise BadInput(f"{folder} cannot be written to: {reason}; choose --out") from error
-    for lack in lacks:
+    accepted = [lack for lack in lacks if lack.name in request.accept]
+    for lack in accepted:
         output.say(f"Accepted, though {exporter.trainer} cannot express it: {lack}")
-    accepted = f"; what it cannot express was accepted ({len(lacks)})" if lacks else ""
+    if missing:
+        output.say(f"{exporter.trainer} cannot express all of this plan. It leaves to you:")
+        for lack in missing:
+            output.say(f"- {lack}")
+            if edit := lack.edit():
+                output.say(f"  The edit: {edit}")
+        output.say(
+            f"Once that is done, or where you mean to train without, say so: {accepts}. The "
+            "header of the export lists it."
+        )
+    rests = f"; what it cannot express was accepted ({len(accepted)})" if accepted else ""
+    if missing:
+        names = ", ".join(lack.name for lack in missing)
+        rests += f"; the plan is not whole without {names}, which it leaves to you"
     written = [folder / name for name in files]
     output.end(
-        f"Exported the plan for {plan.target} to {exporter.trainer}{accepted}.",
+        f"Exported the plan for {plan.target} to {exporter.trainer}{rests}.",
         {"export": ", ".join(map(str, written))},
         {**document, "files": written},
     )

@@ -8,7 +8,7 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from sweeper.cli.next import NextCommand
+from sweeper.cli.next import NextCommand, validated_by
 from sweeper.cli.output import DONE, NOT_VALIDATED, Output
 from sweeper.cli.studies import find_study
 from sweeper.errors import BadInput
@@ -96,13 +96,18 @@ def _next(judged: Judged, root: Path) -> NextCommand | None:
     """The command that trains what would settle it, where the table is of a study of ours."""
     if not (judged.study and judged.overrides):
         return None
-    target = judged.verdict.target if judged.verdict else None
+    target, ladder = judged.verdict.target if judged.verdict else None, list[str]()
     width = target.size if target else max(int(curve.size.width) for curve in judged.curves)
+    command = validated_by(root / judged.study)
+    if command is not None:
+        changed = {word.partition("=")[0] for word in judged.overrides}
+        ladder = [w for w in command.of_ladders if w.lstrip("+").partition("=")[0] not in changed]
     return NextCommand.of(
         "transfer",
         "--to-width",
         str(width),
         "--validate",
+        *ladder,
         *judged.overrides,
         study=judged.study,
         root=root,

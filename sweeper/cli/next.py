@@ -88,6 +88,23 @@ class NextCommand:
         )
 
     @property
+    def of_ladders(self) -> tuple[str, ...]:
+        """Its overrides that say which ladders are trained, and by which law they are planned."""
+        ours = ("transfer.", "law=", "law.")
+        return tuple(word for word in self.arguments if word.lstrip("+").startswith(ours))
+
+    def without(self, *options: str) -> NextCommand:
+        """The command without options, nor the numbers that stand beside them."""
+        before = ("", *self.arguments)
+        kept = (
+            word
+            for previous, word in zip(before, self.arguments, strict=False)
+            if word.partition("=")[0] not in options
+            and not (previous in options and word.replace(".", "", 1).isdigit())
+        )
+        return replace(self, arguments=tuple(kept))
+
+    @property
     def validates(self) -> bool:
         """Whether the command trains ladders."""
         return "--validate" in self.arguments
@@ -192,6 +209,18 @@ def next_of(folder: Path) -> NextCommand | None:
 
 def _age(path: Path) -> int:
     return -path.stat().st_mtime_ns
+
+
+def validated_by(folder: Path, axis: str = "") -> NextCommand | None:
+    """The command of the study's newest verdict on eta, over `axis` where one is named."""
+    for path in sorted(folder.glob("transfer/*/validation.json"), key=_age):
+        kept = read_document(path, Validation, [])
+        if kept is None or kept.hyperparameter != "eta":
+            continue
+        if not axis or any(verdict.axis == axis for verdict in kept.axes):
+            command = NextCommand.recorded(kept.command, "to validate the transfer")
+            return command if command and command.verb == "transfer" else None
+    return None
 
 
 def first_transfer(folder: Path, width: int, config_dir: Path | None = None) -> NextCommand:

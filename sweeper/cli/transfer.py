@@ -134,10 +134,14 @@ def transfer(tree: Tree, request: TransferRequest, invocation: Invocation, outpu
     private_folder(folder)
     # Before the plan is written: a page must never show it beside a verdict on another.
     output.notes(remove_stale_verdicts(settings, best, folder))
+    kept = read_document(folder / validation_name(settings.transfer.hyperparameter), Validation, [])
     write_json(folder / "plan.json", to_json(plan))
     show.plan(output.people, plan, deep=settings.runner.takes("depth"))
     if target_command := plan.source.get("target_command"):
-        output.say(f"\nThe target's command:\n{shlex.join(target_command)}\n")
+        output.say(f"\nThe target's command:\n{shlex.join(target_command)}")
+        if doubt := _doubt(verdicts or (kept.axes if kept else ())):
+            output.say(f"Its eta is in doubt: {doubt}.")
+        output.say("")
     if trend is not None:
         applied = plan.source["correction"] is not None
         paragraph(output.people, show.trend_text(trend, applied=applied))
@@ -173,7 +177,6 @@ def transfer(tree: Tree, request: TransferRequest, invocation: Invocation, outpu
         document["settled"] = ladders.settled
     if ladders.exponents is not None:
         document["exponents"] = ladders.exponents
-    kept = read_document(folder / validation_name(settings.transfer.hyperparameter), Validation, [])
     eta = f", at eta {short(plan.hps['eta'])}" if "eta" in plan.hps else ""
     target = size_text(plan.target, deep=settings.runner.takes("depth"))
     output.end(
@@ -343,6 +346,18 @@ def _not_validated(settings: Settings, target: Size, verdicts: Sequence[Verdict]
                 f"base's {base}; add transfer.{LADDER_AXES[axis]}=[{base},{2 * base},{4 * base}]"
             )
     return notes
+
+
+def _doubt(verdicts: Sequence[Verdict]) -> str:
+    """Which verdicts do not hold, and speak against the eta; "" where all do."""
+    doubts = []
+    for verdict in verdicts:
+        axis, target = f"over {verdict.axis.replace('_', ' ')}", verdict.target
+        if verdict.answer != "holds":
+            doubts.append(f"{axis}: {verdict.answer}")
+        elif target is not None and target.answer != "holds":
+            doubts.append(f"{axis}, at the target: {target.answer}")
+    return "; ".join(doubts)
 
 
 def _validated_text(verdicts: Sequence[Verdict], kept: Validation | None) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import sys
 import traceback
 from collections.abc import Callable, Sequence
@@ -157,7 +158,7 @@ Published = Annotated[
 
 FIRST = "first"
 """The experiment of a search of which nothing is said."""
-STOPPED = "Stopped; what had finished is kept. Run the same command again to go on."
+STOPPED = "Stopped; what had finished is kept."
 _URL = re.compile(r"\S*://\S*")
 BUG = (
     "Error: this was not foreseen. It is a bug, of sweeper or of a class of your own: the lines "
@@ -184,7 +185,7 @@ class Commands(TyperGroup):
         except _USAGE as error:
             sys.exit(_say_usage(error, missing_dashes(sys.argv[1:] if args is None else args)))
         except typer.Abort:
-            sys.exit(say(STOPPED, 130))
+            sys.exit(say(stopped_to_go_on(), 130))
         # The code of the `typer.Exit` that ended the verb.
         sys.exit(code or 0)
 
@@ -226,8 +227,22 @@ def _without_password(line: str) -> str:
     return _URL.sub(lambda match: redact(match[0]), line)
 
 
-def run(work: Callable[[], int], stopped: str = STOPPED) -> None:
-    """Run a verb; errors become one message on stderr and an exit code."""
+def stopped_to_go_on() -> str:
+    """What a verb says that was stopped, with the command that goes on: the same one again."""
+    from sweeper.study.optuna_copy import redact_word
+
+    words = list(map(redact_word, sys.argv[1:]))
+    # A program has read none of its --json document, and a person none at all.
+    own = words.index("--") if "--" in words else len(words)
+    words[:own] = [word for word in words[:own] if word != "--json"]
+    return f"{STOPPED}\nNext, to go on: {shlex.join(['sweeper', *words])}"
+
+
+def run(work: Callable[[], int], stopped: str | None = None) -> None:
+    """Run a verb; errors become one message on stderr and an exit code.
+
+    `stopped` is said where the user stops it; None: how to go on.
+    """
     take_damaged()  # of an earlier verb in this process
     try:
         # Within a verb, a class that only a study's records name is not imported: see registry.
@@ -236,7 +251,7 @@ def run(work: Callable[[], int], stopped: str = STOPPED) -> None:
     except SweeperError as error:
         code = say(f"Error: {error}", 2 if isinstance(error, BadInput) else 1)
     except KeyboardInterrupt:
-        code = say(stopped, 130)
+        code = say(stopped_to_go_on() if stopped is None else stopped, 130)
     except BrokenPipeError:  # whoever read stdout has enough: Typer ends quietly then
         raise
     except MemoryError:

@@ -64,6 +64,17 @@ FACTOR_NAMES: Mapping[tuple[str, str], str] = {
     ("gated_silu", "alpha"): "gate",
     ("gated_silu", "output"): "gate_output",
 }
+EDITS: Mapping[str, str] = {
+    "attention": "F.scaled_dot_product_attention(q, k, v, scale={})",
+    "attention_output": "{} * F.scaled_dot_product_attention(...)",
+    "residual": "x + {} * branch(x)",
+    "skip": "{} * x + branch(x)",
+    "output": "logits = {} * head(x)",
+    "loss": "F.cross_entropy({} * logits, targets)",
+    "gate": "x * torch.sigmoid({} * x) in place of F.silu(x)",
+    "gate_output": "{} * F.silu(gate) * up",
+}
+"""The line of a model that applies a factor, by what may be missing."""
 CLOSE = 1e-9
 """Numbers that differ by a smaller share are equal: flags and fields are written exactly."""
 MAX_DETAILS = 6
@@ -100,6 +111,17 @@ class Lack:
         if len(lines) <= MAX_DETAILS:
             return lines
         return [*lines[:MAX_DETAILS], f"and {len(lines) - MAX_DETAILS} more"]
+
+    def edit(self) -> str:
+        """The line of a model's code that does it; "" for what is no operation's factor."""
+        places: dict[str, list[str]] = {}
+        for each in self.differences if self.name in EDITS else ():
+            if each.asked is not None:
+                line = EDITS[self.name].format(f"{each.asked:.6g}")
+                places.setdefault(line, []).append(each.what)
+        lines = [f"{line} ({_some([*dict.fromkeys(w)])})" for line, w in places.items()]
+        more = [f"and {len(lines) - MAX_DETAILS} more"] * (len(lines) > MAX_DETAILS)
+        return "; ".join([*lines[:MAX_DETAILS], *more])
 
     def __str__(self) -> str:
         """The name, what it means, and the details, on one line."""
@@ -237,7 +259,10 @@ def header(
     ]
     if lacks:
         lines.append(f"What {exporter.trainer} cannot express, and does otherwise:")
-        lines += [f"- {lack}{' (accepted)' if lack.name in accepted else ''}" for lack in lacks]
+        for lack in lacks:
+            state = "accepted" if lack.name in accepted else "LEFT TO YOU"
+            lines.append(f"- {lack} ({state})")
+            lines += [f"- the edit: {edit}"] if (edit := lack.edit()) else []
     else:
         lines.append(f"{exporter.trainer} can express all of it.")
     wrapped: list[str] = []
@@ -286,9 +311,7 @@ def _forward(plan: TransferPlan) -> Iterator[str]:
             continue
         values, usual = (sorted({getattr(f, name) for f in alike}) for name in ("value", "usual"))
         text = FACTOR_WORDS.get(key, f"{key[0]}: its {key[1]} times {{}}").format(_ends(values))
-        places = list(dict.fromkeys(NUMBER.sub("*", factor.where) for factor in alike))
-        more = f" and {len(places) - 3} more" if len(places) > 3 else ""
-        where = ", ".join(places[:3]) + more
+        where = _some(list(dict.fromkeys(NUMBER.sub("*", factor.where) for factor in alike)))
         yield f"- {text}, where a plain model has {_ends(usual)} ({where})"
     if head := head_of(plan):
         yield f"- output: logits times {head.target.multiplier:.6g}, a factor of {head.name}"
@@ -298,6 +321,12 @@ def _forward(plan: TransferPlan) -> Iterator[str]:
         "A factor of a weight is in its init, learning rate and eps, unless the trainer has a "
         "setting for it."
     )
+
+
+def _some(places: Sequence[str]) -> str:
+    """The first of many places."""
+    more = f" and {len(places) - 3} more" if len(places) > 3 else ""
+    return ", ".join(places[:3]) + more
 
 
 def _ends(values: Sequence[float]) -> str:

@@ -205,7 +205,7 @@ class TestErrors:
     def test_an_interrupt_says_how_to_go_on(self, raises: Run, golden: Golden) -> None:
         answer = raises(KeyboardInterrupt())
         assert (answer.code, answer.out) == (130, "")
-        assert answer.err.count("\n") == 1
+        assert answer.err.count("\n") == 2
         golden.says(answer.err)
 
     def test_one_does_not_go_on_watching(self, raises: Run) -> None:

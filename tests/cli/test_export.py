@@ -29,7 +29,7 @@ def planned(study: Path, sweeper: Run) -> Path:
 
 @pytest.mark.parametrize("to", sorted(set(EXPORTERS) - {"hf"}))
 def test_it_writes_beside_the_plan_what_is_accepted(planned: Path, sweeper: Run, to: str) -> None:
-    first = sweeper("export", "--to", to, "--study", "a", "--json")
+    first = sweeper("export", "--to", to, "--study", "a", "--strict", "--json")
     lacks = first.document["cannot_express"]
     assert first.code == (3 if lacks else 0)
     accepts = [word for lack in lacks for word in ("--accept", lack["name"])]
@@ -47,7 +47,7 @@ def test_what_cannot_be_expressed_exits_with_3_and_writes_nothing(
     planned: Path, sweeper: Run, tmp_path: Path, golden: Golden
 ) -> None:
     before = sorted(tmp_path.rglob("*"))
-    answer = sweeper("export", "--to", "megatron")
+    answer = sweeper("export", "--to", "megatron", "--strict")
     assert answer.code == 3 and answer.out == ""
     golden.says(measured(answer.err))
     names = [line.split(",")[0][2:] for line in answer.err.splitlines() if line.startswith("- ")]
@@ -57,14 +57,31 @@ def test_what_cannot_be_expressed_exits_with_3_and_writes_nothing(
     assert sorted(tmp_path.rglob("*")) == before
     # All but one are not enough.
     accepts = [word for name in names[1:] for word in ("--accept", name)]
-    assert sweeper("export", "--to", "megatron", *accepts).code == 3
+    assert sweeper("export", "--to", "megatron", "--strict", *accepts).code == 3
+
+
+def test_what_the_file_leaves_to_its_reader_is_said_with_the_edit(
+    planned: Path, sweeper: Run
+) -> None:
+    """muP's attention is 1/d, and no list of groups can say it: a line of the model does."""
+    answer = sweeper("export", "--to", "pytorch", "--study", "a")
+    assert answer.code == 0
+    edit = "F.scaled_dot_product_attention(q, k, v, scale=0.125)"
+    assert f"The edit: {edit}" in answer.out and "--accept attention" in answer.out
+    file = planned / "export/pytorch/plan_pytorch.py"
+    assert "(LEFT TO YOU)" in (text := " ".join(file.read_text().split())) and edit in text
+    accepts = answer.out.partition("say so: ")[2].partition(".")[0].split()
+    accepted = sweeper("export", "--to", "pytorch", "--study", "a", *accepts)
+    assert accepted.code == 0 and "leaves to you" not in accepted.out
+    assert "(accepted)" in " ".join(file.read_text().split())
 
 
 def test_out_and_plan_choose_the_places(planned: Path, sweeper: Run, tmp_path: Path) -> None:
     plan = shutil.copy(planned / "plan.json", tmp_path / "mine.json")
     words = ["export", "--to", "pytorch", "--plan", str(plan), "--out", "there"]
-    refused = sweeper(*words)
+    refused = sweeper(*words, "--strict")
     accepts = [w for n in NAMES if f"--accept {n}" in refused.err for w in ("--accept", n)]
+    assert not Path("there").exists()
     assert sweeper(*words, *accepts).code == 0
     assert [path.name for path in (tmp_path / "there").iterdir()] == ["plan_pytorch.py"]
 

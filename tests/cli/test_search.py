@@ -427,9 +427,9 @@ def test_a_stopped_search_says_how_to_go_on(sweeper: Run, workplace: Path, golde
     study = workplace / "runs/a"
     stopped = stop(signal.SIGINT, study, 2)
     assert (stopped.code, stopped.out) == (130, "")
-    assert stopped.err.splitlines()[-1] == (
-        "Stopped; what had finished is kept. Run the same command again to go on."
-    )
+    *_, said, hint = stopped.err.splitlines()
+    assert said == "Stopped; what had finished is kept."
+    assert hint.startswith("Next, to go on: sweeper search ")
     assert len(results(study)) >= 2
     status = sweeper("status").out
     golden.says(measured(status))

@@ -1,0 +1,279 @@
+"""Every next command that a verb prints is typed, as it is printed, after every ending.
+
+What trains for long is typed with --dry-run; the rest really.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import shlex
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+import pytest
+
+from sweeper.cli import search as search_module
+from sweeper.cli.next import next_of, validated_by
+from sweeper.cli.verb import stopped_to_go_on
+from sweeper.files import read_json, write_json
+from tests.cli.driver import LONG, TINY, Answer, Run
+from tests.cli.test_compare import ranked
+from tests.existing.grids import runs
+
+__all__ = ["ranked"]
+
+LADDER = ["transfer.widths=[16,32]", "transfer.seeds=2", "transfer.step=2", "transfer.extend=0"]
+VALIDATED = ["transfer", "--to-width", "32", "--study", "a", "--validate", *LADDER]
+
+
+def type_next(sweeper: Run, answer: Answer) -> list[Answer]:
+    """The answers to the next commands, which must be some, and all be taken."""
+    assert answer.next, f"no command is next: {answer.text}"
+    return [type_line(sweeper, line) for line in answer.next.split(" && ")]
+
+
+def type_line(sweeper: Run, line: str) -> Answer:
+    program, verb, *words = shlex.split(line)
+    assert program == "sweeper"
+    trains = verb in ("search", "diagnose") or {"--validate", "--predict"} & {*words}
+    if trains and "--dry-run" not in words:
+        words.insert(words.index("--") if "--" in words else len(words), "--dry-run")
+    answer = sweeper(verb, *words)
+    assert answer.code == 0, (line, answer.err)
+    if verb in ("search", "transfer") and trains:
+        assert "nothing was written" in answer.out, (line, answer.out)
+    return answer
+
+
+@pytest.fixture(scope="module")
+def validated_once(finished: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A study with a ladder that was trained, and its verdict; not to be changed."""
+    from tests.cli.driver import make_workplace, run_in
+
+    folder = make_workplace(tmp_path_factory.mktemp("validated"))
+    shutil.copytree(finished, folder / "runs/a")
+    run_in(folder, *VALIDATED)
+    return folder / "runs/a"
+
+
+@pytest.fixture
+def validated(validated_once: Path, workplace: Path) -> Path:
+    """A copy of it in `workplace`."""
+    return Path(shutil.copytree(validated_once, workplace / "runs/a"))
+
+
+def judged(study: Path, answer: str, **changes: Any) -> None:
+    """Have the study's verdict say `answer`."""
+    path = study / "transfer/w32-d1/validation.json"
+    record = read_json(path)
+    axis = {**record["axes"][0], "answer": answer, "target": None, "settle": [], **changes}
+    write_json(path, {**record, "axes": [axis]})
+
+
+def test_after_a_search_and_its_dry_run(study: Path, sweeper: Run) -> None:
+    done = sweeper("search", *TINY, "study=a")
+    [validation] = type_next(sweeper, done)
+    assert "transfer --study a --to-width 64 --validate" in done.next
+    type_next(sweeper, validation)
+    type_next(sweeper, sweeper("search", *TINY, "study=a", "--dry-run"))
+
+
+def test_after_a_search_all_of_whose_runs_diverged(study: Path, sweeper: Run) -> None:
+    real = search_module.run_search
+
+    def diverged(*args: Any, **named: Any) -> Any:
+        from dataclasses import replace
+
+        return replace(real(*args, **named), objective=math.inf)
+
+    with patch.object(search_module, "run_search", diverged):
+        ended = sweeper("search", *TINY, "study=a")
+    assert ended.code == 1 and "space.eta.low=" in ended.next
+    type_next(sweeper, ended)
+
+
+@pytest.mark.parametrize(
+    ("words", "of"),
+    [
+        (["search", *LONG, "study=b", "--json"], "sweeper.cli.search.run_search"),
+        ([*VALIDATED, "--strict"], "sweeper.cli.transfer.validate"),
+        (["transfer", "--to-width=32", "--predict", *LADDER], "sweeper.sweep.sweep.Sweep.runs"),
+        (["diagnose", "--study", "a", *LADDER], "sweeper.cli.diagnose.AblationTrainer.diagnose"),
+    ],
+    ids=["search", "transfer", "predict", "diagnose"],
+)
+def test_after_ctrl_c_the_command_to_go_on_is_printed(
+    study: Path, sweeper: Run, words: list[str], of: str
+) -> None:
+    """Whatever trains: as it was typed, but for --json, whose document nobody has read."""
+    with patch(of, side_effect=KeyboardInterrupt):
+        stopped = sweeper(*words)
+    assert (stopped.code, stopped.out) == (130, "")
+    typed = shlex.join(["sweeper", *(word for word in words if word != "--json")])
+    assert stopped.err.splitlines()[-2:] == [
+        "Stopped; what had finished is kept.",
+        f"Next, to go on: {typed}",
+    ]
+    type_next(sweeper, stopped)
+
+
+def test_a_command_with_words_of_its_own_goes_on_as_typed(monkeypatch: pytest.MonkeyPatch) -> None:
+    script = ["--", "python", "train.py", "--lr={eta}", "--json"]
+    typed = ["sweeper", "search", "study=b", "study.storage=mysql://me:secret@host/x", "--json"]
+    monkeypatch.setattr("sys.argv", [*typed, *script])
+    line = stopped_to_go_on().splitlines()[-1]
+    assert line.endswith("-- python train.py '--lr={eta}' --json")
+    assert "--json --" not in line and "secret" not in line
+
+
+def test_after_a_plan_and_the_dry_run_of_its_ladder(study: Path, sweeper: Run) -> None:
+    [ladder] = type_next(sweeper, sweeper("transfer", "--to-width", "32", "--study", "a"))
+    assert type_next(sweeper, ladder)[0].next == ladder.next
+
+
+ENDINGS: dict[str, tuple[str, dict[str, Any], str]] = {
+    "holds": ("holds", {}, "sweeper export"),
+    "fails": ("fails", {}, "sweeper diagnose"),
+    "more seeds": ("cannot say yet", {"settle": ["transfer.seeds=5"]}, "sweeper transfer"),
+    "a finer grid": ("cannot say yet", {"settle": ["transfer.step=0.5"]}, "sweeper transfer"),
+    "longer runs": ("cannot say yet", {"settle": ["train.steps=16"]}, "sweeper search"),
+}
+
+
+@pytest.mark.parametrize("ending", ENDINGS)
+def test_after_a_verdict(validated: Path, sweeper: Run, ending: str) -> None:
+    """As `status` shows it of a study that was left so."""
+    answer, changes, verb = ENDINGS[ending]
+    judged(validated, answer, **changes)
+    status = sweeper("status", "--study", "a")
+    assert status.next.startswith(verb)
+    [typed] = type_next(sweeper, status)
+    if ending == "holds":
+        assert "It leaves to you" in typed.out
+        assert (validated / "transfer/w32-d1/export/pytorch/plan_pytorch.py").exists()
+
+
+def test_a_diagnosis_takes_the_ladder_of_the_verdict_and_its_runs(
+    validated: Path, sweeper: Run
+) -> None:
+    """Not the sizes of the defaults, 32 to 256, at none of which anything was trained."""
+    judged(validated, "fails")
+    dry = sweeper("diagnose", "--study", "a", "--dry-run")
+    assert shlex.join(LADDER) in dry.err
+    assert dry.out.count("the transfer as it is") == 1 and "0 runs" in dry.out
+    before = {path.name for path in (validated / "results").iterdir()}
+    real = sweeper("diagnose", "--study", "a", "transfer.max_shift=50", *LADDER)
+    assert real.code == 0
+    assert {path.name for path in (validated / "results").iterdir()} == before
+    other = sweeper("diagnose", "--study", "a", "transfer.widths=[16,24]", "--dry-run")
+    assert "24" in other.out and "is that of the verdict" not in other.err
+
+
+def test_after_a_diagnosis(validated: Path, sweeper: Run) -> None:
+    type_next(sweeper, sweeper("diagnose", "--study", "a", "--dry-run", "transfer.widths=[16,24]"))
+    ended = sweeper("diagnose", "--study", "a")
+    if ended.next:
+        type_next(sweeper, ended)
+
+
+@pytest.mark.parametrize("words", [[], ["--rules"]], ids=["coordinates", "rules"])
+def test_after_a_check(study: Path, sweeper: Run, words: list[str]) -> None:
+    ladder = ["transfer.widths=[16,32]", "check.seeds=1"]
+    answer = sweeper("check", "--study", "a", *ladder, *words)
+    assert answer.code == 0, answer.err
+    if answer.next and "sweeper check" not in answer.next:
+        type_next(sweeper, answer)
+
+
+def test_after_a_comparison(ranked: Path, sweeper: Run) -> None:
+    [plan] = type_next(sweeper, sweeper("compare", "a", "b"))
+    assert plan.out.count("Planned") == 1
+    type_next(sweeper, sweeper("report", "a", "b"))
+
+
+def test_more_seeds_after_a_comparison_keep_the_ladder(ranked: Path, sweeper: Run) -> None:
+    """The widths that were compared, and not those of the studies' configurations."""
+    for name in ("a", "b"):
+        path = ranked / name / "transfer/w32-d1/validation.json"
+        typed = [word.replace("a", name) if word == "a" else word for word in VALIDATED]
+        typed += ["--settle", "--budget", "30"]
+        write_json(path, read_json(path) | {"command": shlex.join(["sweeper", *typed])})
+    with patch("sweeper.cli.compare.seeds_needed", lambda *_: 9):
+        from sweeper.verdict import compare as ranking
+
+        real = ranking.compare
+
+        def tied(ladders: Any) -> Any:
+            from dataclasses import replace
+
+            found = real(ladders)
+            ranks = tuple(replace(r, first=1, last=2) for r in found.by_transferred)
+            return replace(found, by_transferred=ranks)
+
+        with patch("sweeper.cli.compare.compare", tied):
+            answer = sweeper("compare", "a", "b")
+    assert answer.next.count("transfer.widths=[16,32]") == 2
+    assert answer.next.count("transfer.seeds=9") == 2 and "30" not in answer.next
+    type_next(sweeper, answer)
+
+
+def test_after_a_judgement(validated: Path, workplace: Path, sweeper: Run) -> None:
+    runs().to_csv(workplace / "runs.csv", index=False)
+    words = ["--columns", "width=n_embd,eta=lr,loss=val_loss,seed=seed"]
+    kept = sweeper("judge", "runs.csv", *words, "--save", "kept")
+    type_next(sweeper, kept)
+    answer = sweeper("judge", "--study", "a")
+    assert answer.code == 0, answer.err
+    if answer.next:
+        assert "transfer.widths=[16,32]" in answer.next
+        type_next(sweeper, answer)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["transfer", "--to-width", "32", "--predict", "--dry-run", *LADDER],
+        ["status", "a"],
+        ["export", "--to", "pytorch", "--study", "a"],
+        ["cancel", "a"],
+        ["doctor"],
+    ],
+    ids=lambda words: words[0],
+)
+def test_after_the_other_verbs(validated: Path, sweeper: Run, words: list[str]) -> None:
+    answer = sweeper(*words)
+    assert answer.code == 0, answer.err
+    if answer.next:
+        type_next(sweeper, answer)
+
+
+def test_a_target_s_command_whose_eta_is_in_doubt_says_so(
+    validated: Path, sweeper: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from sweeper.cli import transfer
+    from sweeper.command.runner import Command
+    from sweeper.engine.runner import Engine
+
+    assert not issubclass(Engine, Command)
+    monkeypatch.setattr(Engine, "argv", lambda *_, **__: ["python", "train.py", "--lr=0.1"])
+    judged(validated, "cannot say yet")
+    planned: Callable[..., Answer] = sweeper
+    answer = planned("transfer", "--to-width", "32", "--study", "a", *LADDER)
+    assert "python train.py --lr=0.1\nIts eta is in doubt: over width: cannot say yet.\n" in (
+        answer.out
+    )
+    judged(validated, "holds")
+    answer = planned("transfer", "--to-width", "32", "--study", "a", *LADDER)
+    assert "in doubt" not in answer.out and "--lr=0.1" in answer.out
+    assert transfer._doubt([]) == ""
+
+
+def test_the_command_of_a_verdict_is_found_by_its_axis(validated: Path) -> None:
+    command = validated_by(validated, "width")
+    assert command is not None and list(command.of_ladders) == LADDER
+    assert validated_by(validated, "depth") is None
+    assert next_of(validated) is None or json.dumps(str(next_of(validated)))
