@@ -603,7 +603,7 @@ def compare(
             return rank_studies(request, shown)
         return compare_studies(studies, place, shown, anyway=anyway, out=out, to_width=to_width)
 
-    run(work, stopped=STOPPED if settle else "Stopped.")
+    run(work, stopped=None if settle else "Stopped.")
 
 
 @app.command(rich_help_panel=TUNE)
