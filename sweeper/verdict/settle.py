@@ -11,8 +11,9 @@ than those of a single one (Pocock, Biometrika 64, 1977): see `CONFIDENCE`.
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import Literal
 
@@ -31,7 +32,7 @@ from sweeper.verdict.ladder import (
     SizeCurve,
     describe_size,
 )
-from sweeper.verdict.trend import MORE_SEEDS, MOST
+from sweeper.verdict.trend import MORE_SEEDS, TELLS
 
 LOOKS = 6
 """A ladder is judged so many times at most."""
@@ -347,7 +348,7 @@ class Settling:
 
     def _plan(self, judged: Sequence[Judged], begun: int) -> None:
         """Grids of the next round, in which `begun` sizes begin."""
-        new, doubts, todo = dict[LadderSize, Grid](), list[Doubt](), ""
+        new, doubts, todo, short = dict[LadderSize, Grid](), list[Doubt](), "", 0
         evidence = dict[LadderSize, tuple[CurveFit, Evidence]]()
         for one in judged:
             verdict, base_fit = one.verdict, one.fits.get(self.base)
@@ -376,12 +377,14 @@ class Settling:
             failing = [d for d in of_axis if d.beyond and d.factor <= NEARLY]
             doubts += [min(failing, key=lambda d: d.factor)] if failing else of_axis
             if verdict.answer == "holds":
-                todo = verdict.target.todo if verdict.target else ""
-                wider, longer, shared = self._for_target(one)
-                begun += wider
-                new |= longer
-                doubts += shared
-                evidence |= {d.size: (f, f.evidence) for d in shared if (f := one.fits[d.size])}
+                more = self._for_target(one)
+                todo = more.todo or (verdict.target.todo if verdict.target else "")
+                short = max(short, more.needed)
+                begun += more.begun
+                new |= more.longer
+                doubts += more.doubts
+                fits = {d.size: fit for d in more.doubts if (fit := one.fits[d.size])}
+                evidence |= {size: (fit, fit.evidence) for size, fit in fits.items()}
         planned = sum(grid.runs - self.grids[size].runs for size, grid in new.items())
         planned += begun * self.begun
         left = max(0, self.budget - self.runs - planned)
@@ -399,7 +402,8 @@ class Settling:
             self.looks[-1] = replace(self.looks[-1], left=planned + spent)
             self.grids = {size: grid for size, grid in grids.items() if size in self.grids}
         else:
-            self.ending = self._ended("budget" if doubts else "stuck", 0, todo)
+            ended: Ended = "budget" if doubts else "hopeless" if short else "stuck"
+            self.ending = self._ended(ended, short, todo)
 
     def _further(self, fit: CurveFit, base_fit: CurveFit) -> list[float]:
         """Points that must come before seeds: beyond an end, or where the base's optimum lies."""
@@ -431,32 +435,48 @@ class Settling:
                 beyond.append((a + b) / 2)
         return [one for one in beyond if one not in fit.curve.losses]
 
-    def _for_target(self, one: Judged) -> tuple[int, dict[LadderSize, Grid], list[Doubt]]:
+    def _for_target(self, one: Judged) -> ForTarget:
         """What may settle the target of a ladder that holds, as its verdict advises.
 
-        Another size, on which it rests most; else points further out on the largest; else all
-        optima with half the errors.
+        Larger sizes, on which it rests most; else points further out on the largest; else all
+        optima with half the errors. Nothing where that is not expected to tell.
         """
         axis, target = one.verdict.axis, one.verdict.target
         if target is None or axis == JOINT_AXIS or target.answer != "cannot say yet":
-            return 0, {}, []
-        sizes = self.ladders[axis]
+            return ForTarget()
+        sizes, asked = self.ladders[axis], " ".join(target.settle)
+        if any(size not in self.grids for size in sizes):
+            return ForTarget()  # the sizes between come first
         far = max(sizes, key=lambda size: int(getattr(size, axis)))
-        asked = " ".join(target.settle)
-        last = int(getattr(far, axis))
-        if f"transfer.{LADDER_AXES[axis]}=" in asked and last <= target.size / 2 / MOST:
-            if self.runs + self.begun > self.budget:
-                return 0, {}, []
-            wider = replace(self.base, **{axis: 2 * last})
-            self.ladders[axis].append(wider)
-            self.started.append(wider)
-            return 1, {}, []
         if "transfer.span=" in asked:
             grid, step = self.grids[far], self._coarse
-            return 0, {far: grid.with_etas([grid.etas[0] - step, grid.etas[-1] + step])}, []
-        if "transfer.seeds=" in asked:
-            return 0, {}, [Doubt(size, float(MORE_SEEDS), False, ()) for size in sizes]
-        return 0, {}, []
+            further = grid.with_etas([grid.etas[0] - step, grid.etas[-1] + step])
+            if self.runs + (needed := further.runs - grid.runs) > self.budget:
+                return ForTarget(needed=needed)
+            return ForTarget(longer={far: further})
+        tells = TELLS in target.todo
+        # The advice looks at so many times the runs of now, and early the budget has far more.
+        if "transfer.correct=" in asked or not (tells or 2 * MORE_SEEDS * self.runs <= self.budget):
+            narrower = f"transfer.{LADDER_AXES[axis]}=" in asked and not tells
+            less = ", and not tell; longer runs, which have less noise, may" * narrower
+            return ForTarget(todo=f"{target.todo}{less}")
+        last, wider = int(getattr(far, axis)), list[LadderSize]()
+        found = re.search(rf"transfer\.{LADDER_AXES[axis]}=\[([\d,]+)\]", asked)
+        if found and tells:
+            while 2 * last <= max(map(int, found[1].split(","))):
+                last *= 2
+                wider.append(replace(self.base, **{axis: last}))
+        seeds = "transfer.seeds=" in asked or not tells
+        needed = self.runs + len(wider) * self.begun
+        needed *= MORE_SEEDS if seeds else 1
+        if needed > self.budget:
+            return ForTarget(needed=needed - self.runs, todo=target.todo)
+        # One size a look, while there are looks enough: the answer may come before the last.
+        begun = wider[: math.ceil(len(wider) / max(1, LOOKS - len(self.looks) - seeds))]
+        self.ladders[axis] += begun
+        self.started += begun
+        doubts = [Doubt(size, float(MORE_SEEDS), False, ()) for size in sizes]
+        return ForTarget(begun=len(begun), doubts=doubts if seeds and not begun else [])
 
     def progress(self) -> str:
         """The last look in a line: every size's answer, runs so far, likely runs left."""
@@ -476,9 +496,27 @@ class Settling:
         return f"{look.runs} runs{left}; {', '.join(parts)}"
 
 
+@dataclass(frozen=True, kw_only=True)
+class ForTarget:
+    """What an open target asks for: so many sizes `begun`, points, and optima in doubt.
+
+    `todo` says what would tell where none of this does; `needed` are the runs that it takes, where
+    they are more than the budget has.
+    """
+
+    begun: int = 0
+    longer: Mapping[LadderSize, Grid] = field(default_factory=dict)
+    doubts: Sequence[Doubt] = ()
+    needed: int = 0
+    todo: str = ""
+
+
 @dataclass(frozen=True)
 class Doubt:
-    """An open size: it takes `factor` times the information; `beyond`: to be told to fail."""
+    """An open size: it takes `factor` times the information; `beyond`: to be told to fail.
+
+    `limits` are its estimates and what they must keep; none where the optimum alone is in doubt.
+    """
 
     size: LadderSize
     factor: float
@@ -491,7 +529,7 @@ class Doubt:
         The estimate moves by a normal of the variance that goes; then its interval lies within the
         limit, or beyond.
         """
-        holds, fails = 1.0, 0.0
+        holds, fails = float(bool(self.limits) or self.factor * share <= 1), 0.0
         for estimate, limit in self.limits:
             half = (estimate.high - estimate.low) / 2
             moves = half / Z * math.sqrt(max(1 - share, 0.0)) + 1e-12

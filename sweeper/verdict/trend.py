@@ -30,6 +30,8 @@ MOST = 4
 and a curve takes some eighteen."""
 MORE_SEEDS = 4
 """So many times the seeds, where no ladder below the target would tell: half the errors."""
+TELLS = "would likely tell"
+"""What an advice says that is expected to settle an answer; another one but narrows it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -374,7 +376,7 @@ def _advice(
         predicted = predict(longer.sizes, longer.values, longer.errors, target, prior)
         if _judged(longer, predicted, planned, rule, allowed, confidence)[0] != "cannot say yet":
             override = f"transfer.{key}=[{','.join(map(str, longer.sizes))}]"
-            return f"a ladder to {name} {last} would likely tell: {override}", (override,)
+            return f"a ladder to {name} {last} {TELLS}: {override}", (override,)
     half = Optima(longer.sizes, longer.values, longer.errors / MORE_SEEDS**0.5, longer.fits)
     predicted = predict(half.sizes, half.values, half.errors, target, prior)
     seeds = f"transfer.seeds={MORE_SEEDS * rule.seeds}"
@@ -387,7 +389,7 @@ def _advice(
         to = f"a ladder to {name} {last} with " if sizes else ""
         overrides = (*sizes, seeds)
         return (
-            f"{to}{MORE_SEEDS} times the seeds would likely tell: {' '.join(overrides)}",
+            f"{to}{MORE_SEEDS} times the seeds {TELLS}: {' '.join(overrides)}",
             overrides,
         )
     if sizes:

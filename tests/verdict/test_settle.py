@@ -15,6 +15,7 @@ from sweeper.verdict.curve import fit_curves
 from sweeper.verdict.judge import TargetAnswer, judge_ladder
 from sweeper.verdict.ladder import LadderRule, LadderSize, SizeCurve
 from sweeper.verdict.settle import CONFIDENCE, LOOKS, Judged, Run, Settling, default_budget
+from sweeper.verdict.trend import TELLS
 from tests.verdict.curves import BASE
 
 SIZES = [replace(BASE, width=width) for width in (32, 64, 128, 256)]
@@ -142,25 +143,50 @@ def test_points_lie_beside_an_edge_and_beyond_an_end() -> None:
     assert answer(far) == "fails" and max(far.grids[SIZES[-1]].etas) > RULE.span
 
 
-def test_another_width_where_the_answer_at_the_target_rests_on_it() -> None:
-    open_ = TargetAnswer(
-        axis="width",
-        size=4096,
-        answer="cannot say yet",
-        sentence="",
-        settle=("transfer.widths=[32,64,128,256,512]",),
-    )
+def aimed(advice: str, *settle: str, holds_at: int = 0) -> Settling:
+    """A ladder whose sizes hold, of a target that is open up to so many sizes (0: for ever)."""
 
     def judge_target(ladders: Mapping[str, Sequence[SizeCurve]]) -> list[Judged]:
         (one,) = judge(ladders)
-        holds = len(ladders["width"]) == 5
-        target = replace(open_, answer="holds") if holds else open_
+        target = TargetAnswer(
+            axis="width",
+            size=4096,
+            answer="holds" if len(ladders["width"]) == holds_at else "cannot say yet",
+            sentence="",
+            todo=advice,
+            settle=settle,
+        )
         return [replace(one, verdict=replace(one.verdict, target=target))]
 
     ladder = settling(losses(), judge=judge_target)
     ladder.missing()
+    return ladder
+
+
+WIDER = "transfer.widths=[32,64,128,256,512]"
+
+
+def test_another_width_where_the_answer_at_the_target_rests_on_it() -> None:
+    ladder = aimed(f"a ladder to width 512 {TELLS}: {WIDER}", WIDER, holds_at=5)
     assert ladder.ending and ladder.ending.ended == "settled"
     assert sorted(size.width for size in ladder.grids) == [32, 64, 128, 256, 512]
+
+
+def test_it_ends_with_its_sizes_where_nothing_affordable_tells_of_the_target() -> None:
+    held = aimed("", "transfer.correct=true").runs  # what the sizes alone take
+    none = aimed("no ladder below it would tell with these errors")
+    narrower = aimed(f"a ladder to width 512 would narrow it: {WIDER}", WIDER)
+    for ladder in (none, narrower):
+        assert ladder.ending and ladder.ending.ended == "stuck" and ladder.runs == held
+        assert ladder.looks[-1].judged[0].verdict.answer == "holds"
+        assert ladder.looks[-1].judged[0].verdict.target.todo in ladder.ending.sentence  # type: ignore[union-attr]
+    # Four times the runs do not fit into the budget after a round or two of seeds.
+    seeds = aimed(f"4 times the seeds {TELLS}: transfer.seeds=12", "transfer.seeds=12")
+    assert seeds.ending and seeds.ending.ended == "hopeless" and "more are needed" in seeds.sentence
+    assert seeds.runs < seeds.budget / 2
+    sizes = ",".join(str(32 * 2**n) for n in range(24))
+    far = aimed(f"a ladder {TELLS}", f"transfer.widths=[{sizes}]")
+    assert far.ending and far.ending.ended == "hopeless" and far.runs == held
 
 
 def test_the_error_of_a_slope_falls_with_seeds_and_with_points_and_is_least_squares() -> None:
