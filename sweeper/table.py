@@ -70,6 +70,11 @@ def interval(estimate: Estimate, form: str = ".2f") -> tuple[str, str]:
     return value, f"at most {high}" if math.isfinite(estimate.high) else "no interval"
 
 
+def counted(count: int, noun: str) -> str:
+    """A count of things: 1 run, 45 runs."""
+    return f"{count:,} {noun}{'s' * (count != 1)}"
+
+
 def duration(seconds: float) -> str:
     """Seconds as people say them: 40 s, 3 min 20 s, 2 h 5 min, 3 d 4 h."""
     whole = round(seconds)

@@ -17,6 +17,7 @@ from sweeper.existing.source import Source
 from sweeper.report.runs import is_study, study_source
 from sweeper.report.saved import save_study, saved_folder
 from sweeper.study.optuna_copy import redact_word
+from sweeper.table import counted
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,7 +67,7 @@ def judge(request: JudgeRequest, output: Output) -> int:
     if kept is not None:
         save_study(judged, kept)
     read = ", ".join(f"{role} is {column!r}" for role, column in judged.columns.items())
-    output.tell(f"{judged.runs} runs of {judged.source}: {read}")
+    output.tell(f"{counted(judged.runs, 'run')} of {judged.source}: {read}")
     for table in tables(judged):
         table.print(output.people)
     places = write_judged(judged, out)

@@ -19,14 +19,13 @@ from sweeper.study.lock import live_holder
 from sweeper.study.optuna_copy import redact_word
 from sweeper.study.setup import read_setup
 from sweeper.verdict.judge import Verdict
-from sweeper.verdict.ladder import LADDER_AXES
+from sweeper.verdict.ladder import DEFAULT_WIDTHS, LADDER_AXES
 
 if TYPE_CHECKING:
     from sweeper.config.settings import Settings
 
 WIDENED = 4
 """A target's width where none has been named: so many times the base's."""
-DEFAULT_WIDTHS = (32, 64, 128, 256)
 DEFAULT_LADDER = {"widths": [*DEFAULT_WIDTHS], "depths": [], "seeds": 2, "step": 0.5, "span": 2.0}
 """What the configuration says of ladders where nobody has said anything."""
 SMALL = 64

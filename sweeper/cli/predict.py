@@ -19,9 +19,27 @@ import numpy as np
 from sweeper.cli.output import DONE, Output
 from sweeper.errors import BadInput
 from sweeper.existing.source import Source
-from sweeper.prediction.prediction import Prediction, Question, SizeChoice, predict_runs
-from sweeper.prediction.runs import ROLES, Design, Rungs, Runs, mixed_runs, odd_ratio, runs_of
+from sweeper.prediction.prediction import (
+    UNDECIDED,
+    Prediction,
+    Question,
+    SizeChoice,
+    TooFewRuns,
+    predict_runs,
+)
+from sweeper.prediction.runs import (
+    ROLES,
+    Design,
+    Rungs,
+    Runs,
+    mixed_runs,
+    odd_ratio,
+    runs_of,
+    units_of,
+)
+from sweeper.records import to_json
 from sweeper.schedule import name_of
+from sweeper.table import counted
 
 if TYPE_CHECKING:
     from sweeper.cli.next import Invocation, NextCommand
@@ -46,19 +64,32 @@ def predict_table(
     named = source.columns(columns, ROLES)
     runs = runs_of(source, named)
     read = ", ".join(f"{role} is {column!r}" for role, column in named.items())
-    output.tell(f"{len(runs)} runs of {source.name}: {read}")
-    prediction = predict_runs(
-        runs,
-        question,
-        source=source.name,
-        sha256=source.sha256,
-        where=where,
-        columns=named,
-        notes=[*odd_ratio(runs), *mixed_runs(source)],
-        command=_command(),
-    )
+    output.tell(f"{counted(len(runs), 'run')} of {source.name}: {read}")
+    try:
+        prediction = predict_runs(
+            runs,
+            question,
+            source=source.name,
+            sha256=source.sha256,
+            where=where,
+            columns=named,
+            notes=[*odd_ratio(runs), *mixed_runs(source), *units_of(source, named)],
+            command=_command(),
+        )
+    except TooFewRuns as few:
+        return _too_few(few, output)
     name = "stdin" if str(path) == "-" else path.stem
     return _report(prediction, runs, out or root / "predictions" / name, output)
+
+
+def _too_few(few: TooFewRuns, output: Output) -> int:
+    """No law can be fitted yet: an answer, and none that is written down."""
+    told = [f"{run.params:.3g} x {run.tokens:.3g}" for run in few.settle]
+    if told:
+        output.say(f"One run more would tell (parameters x tokens): {', '.join(told)}.")
+    document = {"answer": UNDECIDED, "reasons": [str(few)], "settle": to_json(few.settle)}
+    output.end(f"Cannot say yet: {few}. Nothing was written.", {}, document)
+    return DONE
 
 
 # The runs of a study.
@@ -145,23 +176,23 @@ def _predict_runs(
         asked,
         source=str(study.folder),
         sha256=digest,
-        left_out=[(f"{count} runs", why) for why, count in left_out.items()],
+        left_out=[(counted(count, "run"), why) for why, count in left_out.items()],
         command=_command(),
         choose=lambda params, tokens: scales.choice(params, tokens, size.depth),
     )
     prediction = _with_band(prediction, study, trained, runs, scales.length)
     if scales.counted:
-        output.tell(f"{len(runs)} runs of {study.name}; params are all parameters")
+        output.tell(f"{counted(len(runs), 'run')} of {study.name}; params are all parameters")
     else:
         whose = (
             "a command's model" if scales.experiment is not None else "the model of a table's run"
         )
         output.tell(
-            f"{len(runs)} runs of {study.name}; what {whose} has of parameters is not known: "
-            "width x width x depth stands for them, in the law and in what it says"
+            f"{counted(len(runs), 'run')} of {study.name}; what {whose} has of parameters is not "
+            "known: width x width x depth stands for them, in the law and in what it says"
         )
     for why, count in left_out.items():
-        output.tell(f"Left out: {count} runs, {why}")
+        output.tell(f"Left out: {counted(count, 'run')}, {why}")
     shown = [r for of_reason in others.values() for r in of_reason if _ended(r)]
     folder = out or study.folder / "transfer" / name
     drawn = _as_runs(shown, scales) if shown else None

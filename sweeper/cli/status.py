@@ -20,7 +20,7 @@ from sweeper.report.progress import Snapshot
 from sweeper.study.lock import Holder, live_holder, request_cancel
 from sweeper.study.setup import trials_of
 from sweeper.study.study import Study, is_saved
-from sweeper.table import Column, Table, duration
+from sweeper.table import Column, Table, counted, duration
 
 
 def status(name: str | None, root: Path, output: Output, *, watch: bool = False) -> int:
@@ -119,7 +119,7 @@ def report(name: str | None, root: Path, output: Output, csv: Path | None = None
         from sweeper.report.runs import write_runs
 
         count = write_runs(folder, csv)
-        output.say(f"{count} runs of its validation: {csv}")
+        output.say(f"{counted(count, 'run')} of its validation: {csv}")
     documents = Documents.read(folder)
     path = write_report(folder, documents)
     output.notes(documents.notices)

@@ -535,14 +535,19 @@ MOST = 20
 """Names that a sentence lists."""
 
 
-def contents(spec: str, folder: Path) -> str:
-    """What the source that `spec` names holds in a trial's `folder`; empty for the log."""
+def contents(
+    spec: str, folder: Path, advice: str = "the command must write it to its own folder, {dir}"
+) -> str:
+    """What the source that `spec` names holds in a run's `folder`; empty for the log.
+
+    `advice` is what to do about a file that is not there; a trial's if not given.
+    """
     kind, _, rest = spec.partition(":")
     match kind:
         case "jsonl" | "csv":
             name, _, wanted = rest.rpartition(":")
             if not (path := folder / name).is_file():
-                return f"{name} is not there: the command must write it to its own folder, {{dir}}"
+                return f"{name} is not there: {advice}"
             if kind == "csv":
                 return _sentence(name, "columns", _columns(Lines(path).read()), wanted)
             return _sentence(name, "keys in its last line", _keys(last_text(path)), wanted)

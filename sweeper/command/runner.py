@@ -294,9 +294,8 @@ class CommandRunner:
         """GPUs in groups of as many as a trial wants, and the threads of a process."""
         wanted = self.settings.gpus or 0
         visible = list(visible_gpus("cuda")) if wanted else []
-        groups = [
-            visible[i : i + wanted] for i in range(0, len(visible) - wanted + 1, max(1, wanted))
-        ]
+        starts = range(0, len(visible) - wanted + 1, wanted) if wanted else ()
+        groups = [visible[start : start + wanted] for start in starts]
         return Machine(
             gpus=tuple(",".join(group) for group in groups), threads=len(os.sched_getaffinity(0))
         )

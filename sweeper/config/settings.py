@@ -52,7 +52,15 @@ from sweeper.trial import (
     plain,
     split,
 )
-from sweeper.verdict.ladder import JOINT_AXIS, LADDER_AXES, LadderRule, LadderSize, Size, label_size
+from sweeper.verdict.ladder import (
+    DEFAULT_WIDTHS,
+    JOINT_AXIS,
+    LADDER_AXES,
+    LadderRule,
+    LadderSize,
+    Size,
+    label_size,
+)
 
 MAX_SIZE = Size(width=2**20, depth=2**12)
 """A larger size is a slip of the pen, and building its model would take forever."""
@@ -270,10 +278,6 @@ def _fitted_to_model(settings: Settings) -> Settings:
         )
     notes += prepared.architecture.cautions
     return replace(settings, space=space, notes=tuple(notes))
-
-
-DEFAULT_WIDTHS = (32, 64, 128, 256)
-"""`transfer.widths` where nobody has said anything."""
 
 
 def _with_possible_ladders(settings: Settings) -> Settings:

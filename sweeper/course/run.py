@@ -128,7 +128,8 @@ class RunLog:
         if self._found:
             return
         folder = self.place if self.place.is_dir() else self.place.parent
-        there = "" if ONLINE.fullmatch(self.metric) else contents(self.metric, folder)
+        advice = "name the run's folder with --run, and the file below it in --metric"
+        there = "" if ONLINE.fullmatch(self.metric) else contents(self.metric, folder, advice)
         raise BadInput(
             f"no loss was found in {self.place} by --metric {self.metric!r}"
             + (f"; {there}" if there else "; does it match a line of the log?")

@@ -6,8 +6,10 @@ import math
 from array import array
 from bisect import bisect_left, bisect_right
 from dataclasses import dataclass, field, replace
+from numbers import Integral, Real
 from os import PathLike
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -131,6 +133,27 @@ def follow(
     return Watch(known, steps=steps, alarm=alarm, spike_steps=spike_steps)
 
 
+def _is_real(value: object) -> bool:
+    return isinstance(value, Real)
+
+
+def _is_whole(value: object) -> bool:
+    return isinstance(value, Integral) and not isinstance(value, bool)
+
+
+def _number(name: str, value: Any) -> float:
+    """A number, or what holds one, such as a tensor; ConfigError for a text and the like."""
+    try:
+        if isinstance(value, str | bytes):
+            raise TypeError
+        number = float(value)
+        if name == "step" and not math.isfinite(number):
+            raise ValueError
+    except (TypeError, ValueError, OverflowError) as error:
+        raise ConfigError(name, value, "a number, as in watch.update(step, loss.item())") from error
+    return number
+
+
 @dataclass
 class _Level:
     """A running level of log losses and their noise, by which a spike is told."""
@@ -175,15 +198,15 @@ class Watch:
     ) -> None:
         """Nothing is seen yet."""
         self.prediction, self.band = prediction, check_followed(prediction)
-        if not 0 < alarm < 0.5:
+        if not (_is_real(alarm) and 0 < alarm < 0.5):
             raise ConfigError("--alarm", alarm, "a rate between 0 and 0.5, such as 0.01")
-        if steps is not None and steps < len(self.band):
-            allowed = f"at least {len(self.band)} steps, as many as the band has stretches"
-            raise ConfigError("--steps", steps, allowed)
+        if steps is not None and not (_is_whole(steps) and steps >= len(self.band)):
+            least = f"at least {len(self.band)}, as many as the band has stretches"
+            raise ConfigError("--steps", steps, f"a whole number, {least}")
         self.steps = steps or self.band.steps
         self.begins = np.round(self.band.edges * self.steps).astype(int).tolist()
-        if spike_steps is not None and spike_steps < 1:
-            raise ConfigError("--spike-steps", spike_steps, "at least 1")
+        if spike_steps is not None and not (_is_whole(spike_steps) and spike_steps >= 1):
+            raise ConfigError("--spike-steps", spike_steps, "a whole number, at least 1")
         self.spike_steps = spike_steps or max(10, self.steps // len(self.band))
         self.drift_at = math.log(1 / (alarm * (1 - SPIKE_SHARE)))
         self.spikes_at = math.log(1 / (alarm * SPIKE_SHARE))
@@ -199,6 +222,8 @@ class Watch:
         self.forecasts: list[tuple[int, Estimate]] = []
         self.error = ""
         """Why nothing can be said of what was given: for a command, bad input."""
+        self.missing = 0
+        """Updates that gave None for the loss, or no number."""
         self._back = self._not_numbers = self._lr_off = self._pairs = 0
         self._trend = self._product = self._square = self._own_before = 0.0
         self._lr_peak = 0.0
@@ -206,13 +231,26 @@ class Watch:
         self._spiky: int | None = None
         self.seen = self.look()
 
-    def update(self, step: int, loss: float, lr: float | None = None) -> Seen:
+    def update(self, step: int, loss: float | None, lr: float | None = None) -> Seen:
         """Take the loss of a step, and its learning rate if known; what is seen of the run.
 
-        Steps may be left out, and may go back: what is behind is then forgotten. Never raises.
+        Steps may be left out, and may go back: what is behind is then forgotten. A loss of None is
+        passed over, and counted in `missing`. ConfigError for a text, and what else is no number,
+        before anything was read: a loop that passes such is wrong from its first step on. Later it
+        is passed over too, as a run of weeks must not end by its watch.
         """
         try:
-            self._take(int(step), float(loss), None if lr is None else float(lr))
+            at, rate = int(_number("step", step)), None if lr is None else _number("lr", lr)
+            value = None if loss is None else _number("loss", loss)
+        except ConfigError:
+            if not self.at:
+                raise
+            value = None
+        if value is None:
+            self.missing += 1
+            return self.seen
+        try:
+            self._take(at, value, rate)
         except Exception as error:  # a run of weeks must not end by its watch
             self.error = f"the watch failed ({type(error).__name__}: {error})"
             self.seen = replace(self.seen, state=UNKNOWN)

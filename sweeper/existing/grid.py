@@ -17,10 +17,11 @@ from typing import Any
 import numpy as np
 
 from sweeper.command.metrics import STEP_NAMES
-from sweeper.errors import BadInput, ConfigError
-from sweeper.existing.large import HIGHEST, head_of, is_large, reduced
+from sweeper.errors import BadInput, ConfigError, MissingValue
+from sweeper.existing.large import HIGHEST, UNKNOWN, head_of, is_large, reduced
 from sweeper.existing.source import Array, Source, alike, plain_name, shown_value
 from sweeper.existing.trackers import Objective, by_run, unpacked, unpivoted
+from sweeper.table import counted
 from sweeper.verdict.ladder import JOINT_AXIS, KnownNoise, LadderSize, SizeCurve
 
 ROLES: Mapping[str, tuple[str, ...]] = {
@@ -58,6 +59,7 @@ ROLES: Mapping[str, tuple[str, ...]] = {
         "val/loss",
         "test_loss",
         "val_bpb",
+        "bpb",
         "eval_bpb",
         "train_loss",
         "objective",
@@ -211,12 +213,17 @@ def roles_of(source: Source, given: str) -> dict[str, str]:
     has_eta = "eta" in found or "log2_eta" in found
     for role, there_is in (("eta", has_eta), ("loss", "loss" in found)):
         if not there_is and "optimum" not in found:
-            raise ConfigError(
-                "--columns", given, f"{role}=COLUMN with one of {there}: none has a usual name"
-            )
+            raise _lacking(given, f"{role}=COLUMN with one of {there}: none has a usual name")
     if not any(axis in found for axis in AXES):
-        raise ConfigError("--columns", given, f"width=COLUMN, or another size, with one of {there}")
+        raise _lacking(given, f"width=COLUMN, or another size, with one of {there}")
     return found
+
+
+def _lacking(given: str, allowed: str) -> ConfigError:
+    """For columns that nobody named, and that no usual name finds."""
+    if given:
+        return ConfigError("--columns", given, allowed)
+    return MissingValue("--columns", f", {allowed}")
 
 
 def _is_rate(column: str) -> bool:
@@ -460,7 +467,12 @@ def _check_alike(
         column = str(name)
         words = re.findall(r"[a-z]+", column.lower())
         role = next((r for r, c in columns.items() if c == column), "")
-        if column in used or column in reading.ignore or role in across or column == HIGHEST:
+        if (
+            column in used
+            or column in reading.ignore
+            or role in across
+            or column in (HIGHEST, UNKNOWN)
+        ):
             continue
         if role == "decay" and decay:
             continue
@@ -541,7 +553,7 @@ def _statuses(source: Source, columns: Mapping[str, str], table: Any, notes: lis
     if unfinished.any():
         kinds = ", ".join(sorted(set(status[unfinished])))
         count = int(table["runs"][unfinished].sum())
-        notes.append(f"{count} runs did not end ({kinds}) and are left out")
+        notes.append(f"{counted(count, 'run')} did not end ({kinds}): left out")
     table.loc[status == "diverged", "loss"] = math.inf
     if unfinished.all():
         raise BadInput(f"no run of {source.name or 'the table'} has ended")
@@ -559,8 +571,8 @@ def _unfinished(source: Source, columns: Mapping[str, str], table: Any, notes: l
     early = (reached < EARLY * furthest) & np.isfinite(table["loss"].to_numpy())
     if early.any():
         notes.append(
-            f"{int(table['runs'][early].sum())} runs ended before {EARLY:.0%} of the steps of "
-            "others of their size and are left out"
+            f"left out: {counted(int(table['runs'][early].sum()), 'run')} that ended before "
+            f"{EARLY:.0%} of the steps of others of the size"
         )
     return table[~early]
 
@@ -593,11 +605,13 @@ def _diverge(
     An empty cell and a NaN are one to most readers of tables. A run diverges by a learning rate
     that is too high: where a higher one trained all runs of its size, nothing was measured.
     """
-    loss = table["loss"].to_numpy(copy=True)
-    unknown = np.isnan(loss)
-    counts: dict[str, int] = {}
-    gone = ~np.isfinite(loss)
-    runs = table["runs"].to_numpy()
+    loss, runs = table["loss"].to_numpy(copy=True), table["runs"].to_numpy(copy=True)
+    # Of a row that stands for a group of runs, the mean of those that have a loss.
+    mean, without = loss.copy(), np.where(np.isnan(loss), runs, 0)
+    if UNKNOWN in source.frame:
+        without = source.frame[UNKNOWN].to_numpy()[table.index.to_numpy()]
+    unknown, counts = without > 0, dict[str, int]()
+    gone = unknown | ~np.isfinite(loss)
     loss[gone] = math.inf
     if reading.diverged is not None:
         high = ~gone & (loss > reading.diverged)
@@ -622,18 +636,22 @@ def _diverge(
     worst = table.groupby([*alone, table["eta"]])["loss"].transform("max")
     trained = table["eta"].where(np.isfinite(worst)).groupby(alone).transform("max").to_numpy()
     lost = unknown & (table["eta"].to_numpy() < trained)
-    if count := int(runs[lost].sum()):
+    if count := int(without[lost].sum()):
         notes.append(
             f"left out, with no loss: {count} of the runs, of learning rates below one at which "
             "all runs of the size have a loss; write inf for those that diverged"
         )
     counts["a loss that is NaN or infinite"] = int(runs[gone & ~lost].sum())
+    # What is left of a group without those that were never measured.
+    left = lost & np.isfinite(mean)
+    table["loss"] = loss = np.where(left, mean, loss)
+    table["runs"] = np.where(lost, runs - without, runs)
     said = [f"{count} by {why}" for why, count in counts.items() if count]
     if said:
         notes.append(f"diverged: {', '.join(said)}; such a loss is infinite")
     if not np.isfinite(loss).any():
         raise BadInput("no run of the table has a finite loss")
-    return table[~lost]
+    return table[~lost | left]
 
 
 GIVEN = ("loss", "planned", "runs")

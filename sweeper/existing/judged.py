@@ -32,8 +32,9 @@ from sweeper.existing.grid import (
     step_of,
     whole_numbers,
 )
-from sweeper.existing.source import Array, Source, alike, shown_value
+from sweeper.existing.source import Array, Source, alike, shown_value, unit_of
 from sweeper.records import to_json
+from sweeper.table import counted
 from sweeper.verdict.curve import UNKNOWN, CurveFit, Estimate, fit_curves
 from sweeper.verdict.judge import SAME_SEEDS, Answer, Verdict, judge_ladder
 from sweeper.verdict.ladder import JOINT_AXIS, LadderRule, LadderSize, SizeCurve, describe_size
@@ -202,7 +203,7 @@ def judge_grid(grid: Grid, question: Question) -> Judged:
         "optima": optima,
         "movements": movements,
         "ends": ends,
-        "notes": grid.notes,
+        "notes": (*grid.notes, *_unit(grid.columns.get("loss", ""))),
         "noise": grid.noise,
         "runs": grid.runs,
         "plain": grid.plain,
@@ -590,7 +591,7 @@ def runs_text(next_runs: Sequence[NextRuns]) -> str:
     sizes = dict.fromkeys(
         " ".join(f"{_said(k)} {v}" for k, v in one.size.items()) for one in next_runs
     )
-    return f"{total} runs more, at {', '.join(sizes)}"
+    return f"{counted(total, 'run')} more, at {', '.join(sizes)}"
 
 
 _KEYS = re.compile(r"(: (?:raise |lower )?|, or )(?:transfer|train)\..*$")
@@ -711,6 +712,13 @@ def _size_on(axis: str, value: int) -> LadderSize:
     """A size of which nothing but `value` on the axis is known; tokens stand as steps."""
     sizes = dict.fromkeys(("width", "depth", "batch_size", "steps"), 1)
     return LadderSize(**{**sizes, "steps" if axis == "tokens" else axis: value})
+
+
+def _unit(column: str) -> list[str]:
+    """What is said of losses in another unit than nats, which the sentences name."""
+    if unit_of(column) == "nats":
+        return []
+    return [f"{column!r} is in bits per byte: so is what sentences give in nats"]
 
 
 def _step_of_optima(log2: Array, question: Question, notes: list[str]) -> float:

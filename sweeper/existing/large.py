@@ -77,8 +77,8 @@ def reduced(
     """A table's cells with the means of `groups` groups of their runs; None where that may err.
 
     `settings` are the columns, beside those with `roles`, in which runs may differ. A group of
-    which a run diverged, by a loss that is not finite, above the first one or above `diverged`,
-    has an infinite loss.
+    which a run diverged, by a loss that is infinite, above the first one or above `diverged`,
+    has an infinite loss; runs without a loss are counted beside, in `UNKNOWN`.
     """
     loss, seed, first = (roles.get(role) for role in ("loss", "seed", "first"))
     assert loss is not None
@@ -104,7 +104,7 @@ def reduced(
             losses = source.numbers(loss).copy()
             if len(sample) < 1:
                 sample.append(losses[np.isfinite(losses)])
-            losses[~np.isfinite(losses)] = math.inf
+            losses[np.isinf(losses)] = math.inf
             if first is not None and diverged is None:
                 losses[losses > source.numbers(first)] = math.inf
             if diverged is not None:
@@ -141,6 +141,7 @@ class _Cells:
         self.values: list[dict[Any, int]] = [{} for _ in keys]
         self.cells: dict[tuple[int, ...], int] = {}
         self.sum, self.count = np.zeros(0), np.zeros(0, np.int64)
+        self.unknown = np.zeros(0, np.int64)
         self.highest, self.row = np.zeros(0), np.zeros(0, np.int64)
         self.runs: list[np.ndarray[Any, np.dtype[np.uint64]]] = []
         self.by_digest: bool | None = None
@@ -172,7 +173,9 @@ class _Cells:
         finite = np.isfinite(losses)
         self.sum += np.bincount(place, np.where(finite, losses, 0.0), len(self.sum))
         self.count += np.bincount(place, minlength=len(self.sum))
-        np.maximum.at(self.highest, place, losses)
+        none = np.isnan(losses)
+        self.unknown += np.bincount(place[none], minlength=len(self.sum))
+        np.maximum.at(self.highest, place, np.where(none, -math.inf, losses))
         new, at = np.unique(place, return_index=True)
         # A group is called by the first row that was seen of it, as messages name rows.
         fresh = self.row[new] < 0
@@ -189,6 +192,7 @@ class _Cells:
         more = size - len(self.sum)
         self.sum = np.concatenate([self.sum, np.zeros(more)])
         self.count = np.concatenate([self.count, np.zeros(more, np.int64)])
+        self.unknown = np.concatenate([self.unknown, np.zeros(more, np.int64)])
         self.highest = np.concatenate([self.highest, np.full(more, -math.inf)])
         self.row = np.concatenate([self.row, np.full(more, -1, np.int64)])
 
@@ -238,16 +242,19 @@ class _Cells:
             values = pandas.Series([*self.values[index]])
             columns[key] = values.iloc[cells[used // self.groups, index]].to_numpy()
         columns[seed] = used % self.groups
-        means = self.sum[used] / self.count[used]
-        highest = self.highest[used]
-        columns[loss] = np.where(np.isfinite(highest), means, math.inf)
-        columns[HIGHEST] = highest
+        known = self.count[used] - self.unknown[used]
+        highest = np.where(known > 0, self.highest[used], math.nan)
+        means = self.sum[used] / np.maximum(known, 1)
+        columns[loss] = np.where(np.isfinite(highest), means, highest)
+        columns[HIGHEST], columns[UNKNOWN] = highest, self.unknown[used]
         frame = pandas.DataFrame(columns, index=self.row[used])
         return frame, self.count[used]
 
 
 HIGHEST = "highest loss of the group"
 """A column of a table that was reduced: one run that exploded must not hide in a mean."""
+UNKNOWN = "runs of the group without a loss"
+"""Another: whether these diverged, or were never measured, other learning rates tell."""
 
 
 def _mixed(values: Any) -> Any:

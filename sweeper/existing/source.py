@@ -52,6 +52,12 @@ JOURNALS = (".journal", ".log")
 """Ends of journals of Optuna."""
 
 
+def unit_of(column: str) -> str:
+    """The unit of a column's losses, by its name: bits per byte where it says so, else nats."""
+    words = re.findall(r"[a-z]+", column.lower())
+    return "bits/byte" if {"bpb", "bits"} & {*words} else "nats"
+
+
 @dataclass(frozen=True, eq=False)
 class Source:
     """A table: its `frame`, where it is from, its digest, and its rows as people count them.

@@ -34,6 +34,7 @@ from sweeper.command.metrics import (
     wandb_facts,
 )
 from sweeper.errors import BadInput, ConfigError, first_line, suggest
+from sweeper.table import counted
 
 if TYPE_CHECKING:
     import pandas  # type: ignore[import-untyped]
@@ -146,7 +147,9 @@ class Table:
             raise BadInput(f"no run of {where} has values in the series {series!r}")
         if lacking:
             names = ", ".join(lacking[:MOST_NAMED]) + ", ..." * (len(lacking) > MOST_NAMED)
-            self.notes.append(f"{len(lacking)} runs without {series!r} are left out: {names}")
+            self.notes.append(
+                f"left out: {counted(len(lacking), 'run')} without {series!r}: {names}"
+            )
         return pandas.DataFrame(self.rows)
 
 

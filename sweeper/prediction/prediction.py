@@ -31,7 +31,7 @@ from sweeper.prediction.forecast import (
     strays,
     with_drift,
 )
-from sweeper.prediction.loss_law import FORMS, Array, Form
+from sweeper.prediction.loss_law import FORMS, TOKENS, Array, Form
 from sweeper.prediction.runs import (
     ROLES,
     Design,
@@ -41,8 +41,10 @@ from sweeper.prediction.runs import (
     mixed_runs,
     odd_ratio,
     runs_of,
+    units_of,
 )
 from sweeper.records import to_json
+from sweeper.table import counted
 from sweeper.verdict.curve import Estimate
 
 PREDICTED, UNDECIDED = "predicted", "cannot say yet"
@@ -267,6 +269,31 @@ FLAGS = {
 }
 
 
+class TooFewRuns(BadInput):
+    """Runs that allow no law yet, and so no answer: `settle` are those that would help."""
+
+    def __init__(self, reason: str, settle: tuple[Proposed, ...] = ()) -> None:
+        """Keep the reason, and the runs."""
+        self.settle = settle
+        super().__init__(reason)
+
+
+def _beyond(runs: Runs, design: Design) -> tuple[Proposed, ...]:
+    """The next rung of runs along a line, as far from the last as the others are apart."""
+    if len(design.forms) > 1:
+        return ()
+    along = runs.tokens if design.forms == (TOKENS,) else runs.params
+    ratio = (along.max() / along.min()) ** (1 / max(1, distinct(along) - 1))
+    params, tokens = float(runs.params.max()), float(runs.tokens.max())
+    if design.forms == (TOKENS,):
+        tokens *= ratio
+    else:
+        params *= ratio
+        tokens = design.tokens_on_line(params) if design.line else tokens
+    flops = runs.flops_per_product * params * tokens
+    return (Proposed(params=params, tokens=tokens, flops=flops),)
+
+
 def predict_runs(
     runs: Runs,
     question: Question,
@@ -296,7 +323,9 @@ def predict_runs(
             forms=forms,
         )
     except ValueError as error:
-        raise BadInput(f"{len(runs)} runs of {error}") from error
+        raise TooFewRuns(
+            f"{counted(len(runs), 'run')} of {error}", _beyond(runs, design)
+        ) from error
     rungs = Rungs.of(runs, design)
     law = with_drift(law, rungs, threshold=question.threshold, forms=forms)
     target = _target(law, question)
@@ -400,7 +429,7 @@ def predict(
         sha256=source.sha256,
         where=where,
         columns=named,
-        notes=[*odd_ratio(runs), *mixed_runs(source)],
+        notes=[*odd_ratio(runs), *mixed_runs(source), *units_of(source, named)],
     )
 
 

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from sweeper.errors import BadInput, ConfigError
-from sweeper.existing.source import Source
+from sweeper.errors import BadInput, ConfigError, MissingValue
+from sweeper.existing.source import Source, unit_of
 from sweeper.prediction.loss_law import ADDITIVE, COMPUTE, COUPLED, SIZE, TOKENS, Array, Form
 
 FLOPS_PER_PARAMETER_AND_TOKEN = 6.0
@@ -25,17 +25,32 @@ BIN = math.log(3.0)
 """The width of a bin, in log compute, where runs have no rungs of their own."""
 
 
+SCALES = {"k": 1e3, "m": 1e6, "b": 1e9, "t": 1e12}
+WORDS = {1e3: "thousands", 1e6: "millions", 1e9: "billions", 1e12: "trillions"}
+SCALE = re.compile(
+    r"[^a-z0-9](?:(k|m|b|t)|(thousand|million|billion|trillion)s?)[^a-z0-9]*$", re.IGNORECASE
+)
+"""The end of a column's name that says in what it counts: params_M, tokens (billions)."""
+IN_ONES = 1e6
+"""Counts from here on are in ones, whatever the column is called."""
+
+
+def _scaled(names: Sequence[str]) -> tuple[str, ...]:
+    return tuple(f"{name}_{end}" for end in (*SCALES, *WORDS.values()) for name in names)
+
+
+SIZES = (
+    "params",
+    "parameters",
+    "n_params",
+    "num_params",
+    "model_size",
+    "non_embedding_params",
+)
+HORIZONS = ("tokens", "n_tokens", "train_tokens", "training_tokens", "num_tokens")
 ROLES: Mapping[str, tuple[str, ...]] = {
-    "params": (
-        "params",
-        "parameters",
-        "n_params",
-        "num_params",
-        "model_size",
-        "non_embedding_params",
-        "n",
-    ),
-    "tokens": ("tokens", "n_tokens", "train_tokens", "training_tokens", "num_tokens", "d"),
+    "params": (*SIZES, *_scaled(SIZES), "n"),
+    "tokens": (*HORIZONS, *_scaled(HORIZONS), "d"),
     "flops": (
         "flops",
         "flop",
@@ -54,6 +69,8 @@ ROLES: Mapping[str, tuple[str, ...]] = {
         "validation_loss",
         "eval/loss",
         "val/loss",
+        "val_bpb",
+        "bpb",
     ),
     "run": ("run", "run_id", "run_name", "run id", "name"),
     "seed": ("seed", "random_seed"),
@@ -260,6 +277,8 @@ def runs_of(source: Source, columns: Mapping[str, str]) -> Runs:
             "two of params, tokens and flops, the third by C = 6ND",
         )
     values = {role: _positive(source, columns[role], role) for role in (*known, "loss")}
+    for role in {"params", "tokens"} & {*values}:
+        values[role] = values[role] * scale_of(columns[role], values[role])
     product = FLOPS_PER_PARAMETER_AND_TOKEN
     if "tokens" not in values:
         values["tokens"] = values["flops"] / (product * values["params"])
@@ -281,9 +300,29 @@ def runs_of(source: Source, columns: Mapping[str, str]) -> Runs:
     return Runs(params, tokens, values["loss"], flops, cluster, labels)
 
 
+def scale_of(column: str, values: Array) -> float:
+    """In what a column of parameters or tokens counts, by the end of its name: 1 for ones."""
+    found = SCALE.search(column)
+    if found is None or values.max() >= IN_ONES:
+        return 1.0
+    return SCALES[(found[1] or found[2])[0].lower()]
+
+
+def units_of(source: Source, columns: Mapping[str, str]) -> list[str]:
+    """What names of columns say of their units, where those are none that go without saying."""
+    notes = []
+    for role in ("params", "tokens"):
+        scale = scale_of(columns[role], source.numbers(columns[role])) if role in columns else 1.0
+        if scale != 1:
+            notes.append(f"{columns[role]!r} is in {WORDS[scale]}, as its name says")
+    if unit_of(columns["loss"]) != "nats":
+        notes.append(f"{columns['loss']!r} is in bits per byte: so are the floor and the losses")
+    return notes
+
+
 def _missing(source: Source, role: str, what: str) -> ConfigError:
     columns = ", ".join(str(column) for column in source.frame.columns)
-    return ConfigError("--columns", "", f"{role}=COLUMN ({what}) with one of the columns {columns}")
+    return MissingValue("--columns", f", {role}=COLUMN ({what}) with one of the columns {columns}")
 
 
 def _positive(source: Source, column: str, role: str) -> Array:

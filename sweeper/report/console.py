@@ -368,8 +368,16 @@ def verdict(console: Console, result: Verdict, hyperparameter: str = "eta") -> N
         )
 
 
-def verdict_table(result: Verdict, hyperparameter: str = "eta") -> Table:
-    """A row a size. The answer rests on shift and loss gap, which no terminal leaves out."""
+OTHER_SEEDS = ", which are others than the search's"
+
+
+def verdict_table(
+    result: Verdict, hyperparameter: str = "eta", *, of_search: bool = True, unit: str = "nats"
+) -> Table:
+    """A row a size. The answer rests on shift and loss gap, which no terminal leaves out.
+
+    `of_search`: it is a ladder's after a search, whose seeds are others. `unit` is the losses'.
+    """
     axis = result.axis.replace("_", " ")
     columns = [
         Column(axis, left=True),
@@ -377,9 +385,9 @@ def verdict_table(result: Verdict, hyperparameter: str = "eta") -> Table:
         *[Column("law", unit="log2", form="+.2f", importance=4)] * bool(result.law),
         Column("shift", unit="log2", form="+z.2f"),
         Column("basin", unit="log2", form=".2f", importance=1),
-        Column("loss", unit="nats", form=".4f", importance=2),
-        Column("regret", unit="nats", form=".4f", importance=3),
-        Column("loss gap", unit="nats", form=".4f"),
+        Column("loss", unit=unit, form=".4f", importance=2),
+        Column("regret", unit=unit, form=".4f", importance=3),
+        Column("loss gap", unit=unit, form=".4f"),
         Column("relative gap", form=".2%", importance=0),
         Column("answer", left=True),
     ]
@@ -397,8 +405,8 @@ def verdict_table(result: Verdict, hyperparameter: str = "eta") -> Table:
         "Shift: how far the optimum lies from the base's"
         f"{' beyond that' if result.law else ''}, in log2. "
         f"Basin: the range of {hyperparameter} within 1 % of the least loss, its width in log2. "
-        "Loss: the least of the size's curve in nats, a mean over its seeds, which are others than "
-        "the search's. "
+        f"Loss: the least of the size's curve in {unit}, a mean over its seeds"
+        f"{OTHER_SEEDS * of_search}. "
         f"Regret: the loss from training at the transferred {hyperparameter} instead of the "
         "optimum. Loss gap: the loss from training at the base's optimum instead, relative to the "
         "least loss in the relative gap. "

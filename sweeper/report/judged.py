@@ -14,7 +14,7 @@ from matplotlib.figure import Figure
 
 from sweeper.existing.grid import Reading
 from sweeper.existing.judged import Judged, Question, judge_place, judge_source, value_text
-from sweeper.existing.source import Source
+from sweeper.existing.source import Source, unit_of
 from sweeper.existing.trackers import Objective
 from sweeper.files import private_folder, write_atomically, write_json
 from sweeper.report.console import trend_text, verdict_table
@@ -38,7 +38,7 @@ from sweeper.report.drawing import (
 from sweeper.report.figures import learning_rate_figure
 from sweeper.report.page import rendered
 from sweeper.report.runs import is_study, study_source
-from sweeper.table import Cell, Column, Table
+from sweeper.table import Cell, Column, Table, counted
 from sweeper.verdict.curve import Estimate
 from sweeper.verdict.judge import Verdict
 from sweeper.verdict.ladder import JOINT_AXIS, LadderSize, describe_size, extent, label_size
@@ -76,7 +76,8 @@ def tables(judged: Judged) -> list[Table]:
     """The verdict's sizes or the optima, and the runs that would tell more."""
     shown = []
     if judged.verdict is not None:
-        shown.append(verdict_table(judged.verdict))
+        unit = unit_of(judged.columns.get("loss", ""))
+        shown.append(verdict_table(judged.verdict, of_search=False, unit=unit))
     if judged.optima:
         shown.append(optima_table(judged))
     if judged.next_runs:
@@ -95,7 +96,7 @@ def optima_table(judged: Judged) -> Table:
             Column("log2", left=True, importance=2),
             *[Column("weight decay", left=True), Column("product", form=".3g")] * decays,
             *[Column("ratio", form=".3g", importance=1)] * decays,
-            *[Column("loss", unit="nats", form=".4f")] * decays,
+            *[Column("loss", unit=unit_of(judged.columns.get("loss", "")), form=".4f")] * decays,
             *[Column("at an end", left=True)] * decays,
         ],
         legend=["The best of each size, and what the grid's steps leave open on both sides of it."],
@@ -140,7 +141,7 @@ def runs_table(judged: Judged) -> Table:
             Column("runs at each", form="d"),
             Column("why", left=True, importance=1),
         ],
-        legend=[f"{total} runs together, each with a seed that its cell does not have yet."],
+        legend=[f"{counted(total, 'run')}, each with a seed that its cell does not have yet."],
     )
     for proposed in judged.next_runs[:SHOWN_RUNS]:
         etas = [value_text(eta, plain=judged.plain) for eta in proposed.etas]

@@ -32,7 +32,7 @@ from sweeper.report.drawing import (
     svg,
 )
 from sweeper.report.page import rendered
-from sweeper.table import Cell, Column, Table, answer, duration
+from sweeper.table import Cell, Column, Table, answer, counted, duration
 from sweeper.verdict.curve import Estimate
 
 PARAMETERS = ("E", "A", "B", "alpha", "beta", "gamma", "p")
@@ -69,7 +69,7 @@ def answer_text(prediction: Prediction) -> str:
     if not parts:
         stands = prediction.answer == PREDICTED and prediction.back_test
         said_of = "stands" if stands else "has not been shown yet"
-        parts.append(f"The law of {prediction.inputs.runs} runs {said_of}.")
+        parts.append(f"The law of {counted(prediction.inputs.runs, 'run')} {said_of}.")
     if prediction.hours is not None:
         parts.append(f"At your speed it takes {duration(3600 * prediction.hours)}.")
     return " ".join(parts)
@@ -81,8 +81,8 @@ def reasons_text(prediction: Prediction) -> list[str]:
     if prediction.settle:
         runs = ", ".join(f"{r.params:.3g} x {r.tokens:.3g}" for r in prediction.settle)
         lines.append(
-            f"{len(prediction.settle)} runs more would tell (parameters x tokens): {runs}; "
-            f"{prediction.settle_flops:.3g} FLOPs together."
+            f"{counted(len(prediction.settle), 'run')} more would tell (parameters x tokens): "
+            f"{runs}; {prediction.settle_flops:.3g} FLOPs together."
         )
     return lines
 

@@ -97,6 +97,8 @@ BEYOND = 2
 A single one tells little of how steep that side is. On a coarse grid it lies far enough off, and a
 grid with one point a side is meant to be small.
 """
+DEFAULT_WIDTHS = (32, 64, 128, 256)
+"""`transfer.widths` where nobody has said anything."""
 LADDER_AXES = {
     "width": "widths",
     "depth": "depths",

@@ -113,6 +113,13 @@ def test_bad_input_is_one_sentence(
     assert not (folder / "follow.html").exists()
 
 
+def test_a_log_that_is_not_there_is_looked_for_by_the_flags_of_follow(
+    folder: Path, sweeper: Run
+) -> None:
+    answer = follow(sweeper, "--once")
+    assert answer.code == 2 and "--run" in answer.err and "{dir}" not in answer.err
+
+
 def test_a_study_s_prediction_has_the_band_of_its_curves(study: Path, sweeper: Run) -> None:
     """Curves of known shape in a study's results; the band goes on with them."""
     known, results = Study.read(study).results()[0], []

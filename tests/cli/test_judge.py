@@ -327,6 +327,57 @@ def test_a_table_in_pieces_gives_the_verdict_of_the_whole(
     assert unnamed.runs == len(frame) and unnamed.answer == "holds"
 
 
+def test_empty_cells_count_alike_in_large_and_small_tables(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Below a rate that trains all runs nothing was measured; above, an empty cell diverged."""
+    frame = runs(widths=WIDTHS[:3], optima=(-7.0,) * 3, etas=ETAS[::3], seeds=600, noise=0.02)
+    low, high = frame.lr == frame.lr.min(), frame.lr == frame.lr.max()
+    frame.loc[low & (frame.seed % 7 == 0) & (frame.n_embd == 256), "val_loss"] = np.nan
+    frame.loc[high & (frame.seed % 5 == 0) & (frame.n_embd == 512), "val_loss"] = np.nan
+    frame.loc[low & (frame.n_embd == 128), "val_loss"] = np.nan
+    frame.to_csv(path := tmp_path / "runs.csv", index=False)
+    whole = package.judge(path).judged
+    monkeypatch.setattr(large, "LARGE", 1000)
+    monkeypatch.setattr(large, "ROWS", 500)
+    pieces = package.judge(path, columns="seed=seed").judged
+    for told in (whole, pieces):
+        said = " ".join(told.notes)
+        assert "left out, with no loss: 686 of the runs" in said, told.notes
+    assert "in pieces" in " ".join(pieces.notes)
+    assert pieces.answer == whole.answer
+    for one, other in zip(pieces.curves, whole.curves, strict=True):
+        assert {**one.losses}.keys() == {**other.losses}.keys()
+        for eta, losses in one.losses.items():
+            finite = [
+                np.mean([x for x in found if np.isfinite(x)] or [np.inf])
+                for found in (losses, other.losses[eta])
+            ]
+            assert finite[0] == pytest.approx(finite[1], abs=0.02)
+            assert any(np.isinf(losses)) == any(np.isinf(other.losses[eta]))
+
+
+def test_losses_in_bits_per_byte_are_called_so(tmp_path: Path, sweeper: Run) -> None:
+    """And the seeds of a table are no others than a search's: there was none."""
+    frame = runs().rename(columns={"val_loss": "bpb"})
+    frame.to_csv(tmp_path / "runs.csv", index=False)
+    answer = sweeper("judge", str(tmp_path / "runs.csv"))
+    assert answer.code == 0, answer.err
+    said = " ".join(answer.out.split())
+    assert "curve in bits/byte, a mean over its seeds. " in said
+    assert "'bpb' is in bits per byte" in said and "the search" not in said
+
+
+def test_a_table_whose_columns_nobody_knows_is_told_what_to_name(
+    tmp_path: Path, sweeper: Run
+) -> None:
+    (tmp_path / "runs.csv").write_text("a,b\n1,2\n2,3\n")
+    for verb in (["judge"], ["predict", "--to-params", "1e9", "--from"]):
+        answer = sweeper(*verb, str(tmp_path / "runs.csv"))
+        assert answer.code == 2 and "=COLUMN" in answer.err
+        assert "--columns: it needs a value" in answer.err and "=''" not in answer.err
+
+
 def test_a_large_table_is_refused_for_what_a_small_one_is(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

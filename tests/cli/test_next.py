@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sweeper.check.judge import MEASURED
-from sweeper.cli.next import Invocation, NextCommand, first_transfer, next_of
+from sweeper.cli.next import DEFAULT_LADDER, Invocation, NextCommand, first_transfer, next_of
 from sweeper.cli.output import Output
 from sweeper.config.command_line import with_user_command
 from sweeper.config.compose import compose_tree, to_yaml
@@ -98,6 +98,11 @@ def test_the_first_validation_is_cheap_unless_the_study_says_otherwise(
         ladder = config | {"transfer": config["transfer"] | changed}
         (folder / "config.yaml").write_text(to_yaml(ladder))
         assert str(first_transfer(folder, width)) == command
+
+
+def test_the_default_ladder_is_that_of_the_configuration() -> None:
+    rule = compose_tree([])["transfer"]
+    assert {key: rule[key] for key in DEFAULT_LADDER} == DEFAULT_LADDER
 
 
 CHEAP = ["transfer.seeds=3", "transfer.step=1"]

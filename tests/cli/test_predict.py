@@ -69,7 +69,7 @@ def test_a_study_predicts_a_wider_and_longer_run(ladder: Path, sweeper: Run) -> 
     # Half the runs are at the worse rate, one diverged; the search's own are beside it.
     assert document["inputs"]["runs"] == len(WIDTHS) * 4 * 2
     why = {why: count for count, why in document["inputs"]["left_out"]}
-    assert why["not finished, or diverged"] == "1 runs"
+    assert why["not finished, or diverged"] == "1 run"
     assert any("optimum" in reason for reason in why)
     path = ladder / "transfer" / "w256-d1" / "prediction.json"
     report = (ladder / "report.html").read_text()
@@ -173,6 +173,39 @@ def test_a_table_comes_by_a_pipe(
     assert document["inputs"]["source"] == "stdin"
     assert document["inputs"]["sha256"] == hashlib.sha256(text).hexdigest()
     assert Path("runs/predictions/stdin/prediction.json").exists()
+
+
+def three_rungs(path: Path, head: str, size: float = 1.0, horizon: float = 1.0) -> Path:
+    """Three sizes at 20 tokens a parameter."""
+    rows = [(n, 20 * n, 1.7 + 400 / n**0.34 + 410 / (20 * n) ** 0.28) for n in (1e7, 3e7, 9e7)]
+    lines = [f"{n / size},{d / horizon},{loss}" for n, d, loss in rows]
+    path.write_text("\n".join([head, *lines]))
+    return path
+
+
+def test_three_rungs_at_one_ratio_cannot_say_yet(tmp_path: Path, sweeper: Run) -> None:
+    path = three_rungs(tmp_path / "three.csv", "params,tokens,loss")
+    words = ["predict", "--from", str(path), "--to-params", "1e9", "--to-tokens", "2e10"]
+    answer = sweeper(*words)
+    assert answer.code == 0, answer.err
+    assert "Cannot say yet: 3 runs of 3 different sizes" in answer.out
+    assert "One run more would tell (parameters x tokens): 2.7e+08 x 5.4e+09" in answer.out
+    assert not Path("runs/predictions").exists()
+    document = sweeper(*words, "--json").document
+    assert document["answer"] == "cannot say yet" and len(document["settle"]) == 1
+
+
+@pytest.mark.parametrize("head", ["params_M,tokens_B,bpb", "n_params (millions),Tokens (B),loss"])
+def test_columns_say_their_units_by_their_names(tmp_path: Path, sweeper: Run, head: str) -> None:
+    path = three_rungs(tmp_path / "three.csv", head, 1e6, 1e9)
+    path.write_text(path.read_text() + f"\n{270},{5.4},{1.7 + 400 / 2.7e8**0.34 + 1.5}")
+    words = ["--to-params", "1e9", "--to-tokens", "2e10", "--draws", "100"]
+    answer = sweeper("predict", "--from", str(path), *words)
+    assert answer.code == 0, answer.err
+    said = " ".join(answer.out.split())
+    assert "is in millions, as its name says" in said and "is in billions" in said
+    assert ("is in bits per byte" in said) == ("bpb" in head)
+    assert "1 run more would tell" in said or "runs more" in said or "1 runs" not in said
 
 
 def test_what_lies_where_a_folder_is_asked_for_stays(table: Path, sweeper: Run) -> None:

@@ -15,7 +15,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sweeper.cli.app import app
-from sweeper.command.runner import OPTIONS, Command, reports_no_loss, unknown_to_script
+from sweeper.command.runner import (
+    OPTIONS,
+    Command,
+    CommandRunner,
+    reports_no_loss,
+    unknown_to_script,
+)
 from sweeper.command.template import PORTS, Style, float_text, port_of, styled, under_torchrun
 from sweeper.errors import ConfigError
 from sweeper.launch.job import Job
@@ -219,3 +225,10 @@ def test_a_job_reads_its_command_back(tmp_path: Path) -> None:
     again = from_json(Job, json.loads(json.dumps(to_json(job))))
     assert again == job
     assert again.task.command.cwd == str(Path.cwd())  # type: ignore[attr-defined]
+
+
+def test_a_trial_without_gpus_is_given_none(tmp_path: Path) -> None:
+    """And no group of none, whose CUDA_VISIBLE_DEVICES would be empty."""
+    for gpus in (0, None):
+        settings = Command(command=("python", "train.py"), gpus=gpus)
+        assert CommandRunner(settings, tmp_path).machine().gpus == ()

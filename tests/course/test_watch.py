@@ -211,13 +211,6 @@ def test_a_step_beyond_the_run_is_refused_and_the_loop_goes_on() -> None:
     assert watch.update(1, 2.0).state == "cannot say"
 
 
-@pytest.mark.parametrize("loss", [None, "x", [1.0]])
-def test_an_update_never_raises(loss: Any) -> None:
-    watch = Watch(prediction())
-    assert watch.update(0, loss).state == "cannot say"
-    assert "failed" in watch.error
-
-
 def test_other_lengths_of_the_run_have_the_same_course() -> None:
     losses = run(113, steps=5000)
     watch = Watch(prediction(), steps=5000)
@@ -228,7 +221,15 @@ def test_other_lengths_of_the_run_have_the_same_course() -> None:
 
 @pytest.mark.parametrize(
     ("arguments", "key"),
-    [({"alarm": 0.0}, "--alarm"), ({"steps": 5}, "--steps"), ({"spike_steps": 0}, "--spike-steps")],
+    [
+        ({"alarm": 0.0}, "--alarm"),
+        ({"steps": 5}, "--steps"),
+        ({"spike_steps": 0}, "--spike-steps"),
+        ({"steps": "x"}, "--steps"),
+        ({"steps": STEPS + 0.5}, "--steps"),
+        ({"spike_steps": math.nan}, "--spike-steps"),
+        ({"alarm": "often"}, "--alarm"),
+    ],
 )
 def test_bad_arguments_name_their_key(arguments: dict[str, Any], key: str) -> None:
     with pytest.raises(ConfigError) as caught:
@@ -254,3 +255,25 @@ def test_a_loss_is_worth_what_the_law_takes_for_it() -> None:
     assert worth(made, made.prediction.loss) == pytest.approx(1, abs=0.02)
     assert worth(made, 1.02 * made.prediction.loss) < 0.9
     assert worth(made, 0.98 * made.prediction.loss) > 1.1
+
+
+def test_a_loss_that_is_missing_is_passed_over_and_counted() -> None:
+    losses, watch = run(3), Watch(prediction())
+    for step, loss in enumerate(losses.tolist()):
+        watch.update(step, None if step % 7 == 3 else loss)
+    assert watch.missing == sum(step % 7 == 3 for step in range(STEPS))
+    assert not watch.error and not watch.finish().off
+
+
+@pytest.mark.parametrize("given", [(0, "2.3"), (0, [2.3]), ("x", 2.3), (0, 2.3, "high")])
+def test_what_is_no_number_is_refused_and_blinds_nothing(given: tuple[Any, ...]) -> None:
+    watch = Watch(prediction())
+    with pytest.raises(ConfigError):
+        watch.update(*given)
+    first, *losses = run(3).tolist()
+    watch.update(0, first)
+    watch.update(*given)  # a run that is under way does not end by it
+    assert watch.missing == 1
+    for step, loss in enumerate(losses, 1):
+        watch.update(step, loss)
+    assert not watch.error and watch.finish().state == "on the band"

@@ -207,7 +207,7 @@ def test_a_cell_that_is_no_number_of_its_kind_is_refused(column: str, value: obj
 
 
 def test_a_table_without_a_column_that_it_takes_names_those_there_are() -> None:
-    with raises_config_error("--columns", ""):
+    with raises_config_error("--columns", None):
         read(runs().rename(columns={"val_loss": "score"}))
     with raises_config_error("--columns", "loss=scor"):
         read(runs(), "loss=scor")
@@ -243,7 +243,7 @@ def test_a_setting_whose_name_is_like_a_measurement_s_is_a_setting() -> None:
 def test_a_rate_by_another_name_is_found_where_it_is_the_only_one() -> None:
     frame = runs().rename(columns={"lr": "matrix_lr"}).assign(min_lr=1e-5)
     assert read(frame).columns["eta"] == "matrix_lr"
-    with raises_config_error("--columns", ""):
+    with raises_config_error("--columns", None):
         read(frame.assign(embed_lr=frame.matrix_lr))
 
 

@@ -152,7 +152,7 @@ def test_a_project_of_wandb_by_its_api(monkeypatch: pytest.MonkeyPatch) -> None:
     judged = package.judge("wandb:team/grid")
     assert asked == ["team/grid"] and judged.judged.source == "wandb:team/grid"
     assert judged.answer == "holds" and judged.judged.runs == len(SMALL) - 1
-    assert "1 runs did not end (crashed)" in str(judged)
+    assert "1 run did not end (crashed)" in str(judged)
     assert optima(judged) == pytest.approx(optima(package.judge(SMALL.iloc[:-1])), abs=1e-9)
     last = Source.read("wandb:team/grid", "", Objective(window=0)).frame
     assert last["loss"].iloc[0] == pytest.approx(SMALL.val_loss.iloc[0] - 0.25)
@@ -274,7 +274,7 @@ def test_of_a_table_with_a_row_a_step_the_end_of_each_run_counts(named: bool) ->
     assert optima(judged) == pytest.approx(optima(package.judge(SMALL)), abs=1e-9)
     # A run that stopped half-way is not the equal of those of its size.
     cut = frame[(frame.step < 10) | (frame.lr != 2.0**-7) | (frame.seed != 0)]
-    assert "3 runs ended before 90%" in str(package.judge(cut))
+    assert "left out: 3 runs that ended before 90%" in str(package.judge(cut))
     if named:
         with pytest.raises(BadInput, match="lr changes within its runs"):
             package.judge(frame.assign(lr=frame.lr / (frame.step + 1)))
