@@ -33,6 +33,14 @@ def own_state(tmp_path_factory: pytest.TempPathFactory) -> None:
     os.environ["XDG_STATE_HOME"] = str(tmp_path_factory.mktemp("state"))
 
 
+@pytest.fixture(scope="session", autouse=True)
+def no_live_pages() -> None:
+    """Searches of tests are many and short; `tests/report/test_live.py` looks at the live page."""
+    from sweeper.report import live
+
+    live.ENABLED = False
+
+
 @pytest.fixture
 def golden(request: pytest.FixtureRequest) -> Iterator[Golden]:
     """Compares a text with the one that is kept under its name, or as this test's message.

@@ -13,7 +13,7 @@ from typing import Any
 from sweeper.cli.cost import run_time, say_command, say_losses, tell_cost
 from sweeper.cli.next import Invocation, first_transfer
 from sweeper.cli.output import DONE, FAILED, Output, diverged, failures
-from sweeper.cli.shared import changed_code, check_model, open_experiment, progress
+from sweeper.cli.shared import changed_code, check_model, open_experiment, progress, write_page
 from sweeper.cli.verb import FIRST
 from sweeper.command.metrics import PRINTED
 from sweeper.command.runner import reports_no_loss, unknown_to_script
@@ -27,7 +27,6 @@ from sweeper.report import console as show
 from sweeper.report.cost import Cost, flops_of, keep_flops
 from sweeper.report.drawing import save
 from sweeper.report.figures import pairs_figure
-from sweeper.report.page import write_report
 from sweeper.search.strategy import Conclusion
 from sweeper.study.lock import StudyLock
 from sweeper.study.optuna_copy import check_storage, redact
@@ -121,7 +120,7 @@ def search(
             save(pairs_figure(conclusion.pairs), settings.folder / "pairs")
         # Now, while the study's classes are imported: reports later import none.
         keep_flops(settings.folder, {result.trial.spec for result in study.results()})
-        write_report(settings.folder)
+        write_page(settings.folder, output)
     show.conclusion(output.people, conclusion, settings.space)
     output.notes(notes)
     places = {"report": settings.folder / "report.html"}

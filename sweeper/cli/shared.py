@@ -14,6 +14,7 @@ from sweeper.config.compose import Tree
 from sweeper.config.settings import Experiment, Settings, check_model_size, resolve
 from sweeper.errors import BadInput, ConfigError
 from sweeper.report.cost import TrialSeconds, at_once
+from sweeper.report.live import LivePage
 from sweeper.report.progress import SweepProgress
 from sweeper.study.study import Study
 from sweeper.sweep.replay import at_fixed_ratio
@@ -133,14 +134,32 @@ def progress(
 ) -> SweepProgress:
     """A listener that writes to `folder` (None: the study's), and learns from runs of `known`."""
     same = [result for result in known if result.trial.spec.runner == settings.identity]
+    where = folder or settings.folder
     return SweepProgress(
-        folder or settings.folder,
+        where,
         output.watchers,
         job,
         planned=planned,
         seconds=trial_seconds(settings, same),
         at_once=at_once(same),
+        page=LivePage(where, output.tell) if folder is None else None,
     )
+
+
+def write_page(folder: Path, output: Output) -> None:
+    """Write the study's page; one that cannot be drawn costs nothing else, and is told.
+
+    OSError where the disk does not take it.
+    """
+    from sweeper.report.page import write_report
+
+    try:
+        write_report(folder)
+    except OSError:
+        raise
+    except Exception as error:  # the results are recorded, and the verb's answer is still to come
+        why = " ".join(f"{type(error).__name__}: {error}".split())
+        output.notes([f"report.html was not written ({why}): `sweeper report` says more"])
 
 
 def work_of(settings: Settings) -> Callable[[Trial], float]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 import time
 from collections import Counter
 from pathlib import Path
@@ -12,10 +13,11 @@ from sweeper.cli.next import NextCommand, next_of
 from sweeper.cli.output import DONE, Output, failures
 from sweeper.cli.studies import find_study
 from sweeper.command.process import end_marked
-from sweeper.errors import SweeperError
+from sweeper.errors import BadInput, SweeperError
 from sweeper.launch.folder import cancel_jobs, job_states
 from sweeper.registry import studies
 from sweeper.report.documents import Documents, Searched, read_document
+from sweeper.report.ladder import ladder_table
 from sweeper.report.progress import Snapshot
 from sweeper.study.lock import Holder, live_holder, request_cancel
 from sweeper.study.setup import trials_of
@@ -44,6 +46,8 @@ def status(name: str | None, root: Path, output: Output, *, watch: bool = False)
         output.notes(state["notes"])
         show_jobs(state, output)
         driver, progress = state["driver"], state["progress"]
+        if progress is not None and progress.ladder is not None and progress.ladder.points:
+            ladder_table(progress.ladder).print(output.people)
         if driver is None:
             again = "not finished: run the same `sweeper search` command again to go on"
             end = "finished" if state["search_finished"] else again
@@ -112,6 +116,7 @@ def study_state(folder: Path) -> dict[str, Any]:
 def report(name: str | None, root: Path, output: Output, csv: Path | None = None) -> int:
     """Write the study's page anew; with `csv`, the runs of its latest validation too."""
     # matplotlib and Jinja2 are for the page alone.
+    from sweeper.report.live import EVERY, is_live
     from sweeper.report.page import headline, write_report
 
     folder = root / find_study(name, root)
@@ -121,12 +126,36 @@ def report(name: str | None, root: Path, output: Output, csv: Path | None = None
         count = write_runs(folder, csv)
         output.say(f"{counted(count, 'run')} of its validation: {csv}")
     documents = Documents.read(folder)
-    path = write_report(folder, documents)
+    # A page that its driver keeps writing goes on renewing itself.
+    runs = is_live(folder / "report.html") and live_holder(folder) is not None
+    path = write_report(folder, documents, live=EVERY if runs else 0.0)
     output.notes(documents.notices)
     document = {"study": folder.name, "report": str(path)}
     document |= {"csv": str(csv)} if csv is not None else {}
     headlined = f"Study {folder.name}: {headline(documents)}."
     output.end(headlined, {"report": path}, document, next_of(folder))
+    return DONE
+
+
+def serve_reports(study: str | None, root: Path, port: int | None, output: Output) -> int:
+    """Serve the pages of all studies in `root` until Ctrl-C, that of a `study` named first."""
+    from sweeper.report.serve import PORT, serve
+
+    if study is not None:
+        find_study(study, root)
+    elif not root.is_dir():
+        raise BadInput(f"there is no folder {root}: --root DIR names that of the studies")
+
+    def tell(address: str) -> None:
+        output.say(f"Studies of {root}: {address} (on this machine alone; Ctrl-C ends it)")
+        # Now, since there is no end at which to say it.
+        output.document({"address": address, "root": str(root)})
+        sys.stdout.flush()
+
+    try:
+        serve(root, PORT if port is None else port, study, tell)
+    except KeyboardInterrupt:
+        output.tell("Stopped serving.")
     return DONE
 
 

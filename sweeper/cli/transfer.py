@@ -15,7 +15,13 @@ from sweeper.cli.coordinates import quick_check
 from sweeper.cli.cost import show_ladder_cost
 from sweeper.cli.next import Invocation, NextCommand, after_plan
 from sweeper.cli.output import DONE, NOT_VALIDATED, Output
-from sweeper.cli.shared import changed_code, check_target, open_experiment, resolve_study
+from sweeper.cli.shared import (
+    changed_code,
+    check_target,
+    open_experiment,
+    resolve_study,
+    write_page,
+)
 from sweeper.cli.validate import (
     Settle,
     Validated,
@@ -42,7 +48,6 @@ from sweeper.report import console as show
 from sweeper.report.console import size_text
 from sweeper.report.cost import at_target, keep_flops
 from sweeper.report.documents import Validation, read_document
-from sweeper.report.page import write_report
 from sweeper.search.strategy import Conclusion
 from sweeper.study.logs.log import notice_of
 from sweeper.study.setup import provenance
@@ -162,7 +167,7 @@ def transfer(tree: Tree, request: TransferRequest, invocation: Invocation, outpu
         check = quick_check(experiment, ladders.planned, invocation, output)
     specs = [result.trial.spec for result in Study.read(settings.folder).results()]
     keep_flops(settings.folder, [*specs, *(at_target(spec, plan) for spec in specs)])
-    write_report(settings.folder)
+    write_page(settings.folder, output)
     if check is not None:
         shown = {key: getattr(check, key) for key in ("axis", "sizes", "answer", "origins")}
         checked = {**shown, "sentence": sentence(check, settings.check)}

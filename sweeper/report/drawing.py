@@ -217,6 +217,15 @@ def legend_key(label: str, **look: Any) -> Line2D:
     return Line2D([], [], label=label, **{"linestyle": "none", "markersize": 5, **look})
 
 
+def legend_below(figure: Figure, handles: Sequence[Any], columns: int = 3, **look: Any) -> None:
+    """A legend under the panels, for which the figure grows: beside them a phone would cut it."""
+    rows = math.ceil(len(handles) / columns) + ("title" in look)
+    figure.set_figheight(figure.get_figheight() + 0.1 + 0.17 * rows)
+    figure.legend(
+        handles=handles, loc="outside lower left", ncols=columns, alignment="left", **look
+    )
+
+
 def off_scale(curves: Sequence[Points], top: float) -> list[Line2D]:
     """Legend entries for the kinds of points off the scale that there are."""
     above = [y for points in curves for _, y in points if y > top]

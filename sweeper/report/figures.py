@@ -10,7 +10,7 @@ from collections import Counter, defaultdict
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from io import StringIO
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from pathlib import Path
 from statistics import fmean, median
 from typing import Any
@@ -45,6 +45,7 @@ from sweeper.report.drawing import (
     draw_curve,
     draw_strip,
     draw_tips,
+    legend_below,
     legend_key,
     look_of,
     loss_limits,
@@ -59,7 +60,7 @@ from sweeper.search.grids import row_optima
 from sweeper.search.strategy import Conclusion, LineResult, PairGrid
 from sweeper.study.logs.log import loss_curve
 from sweeper.study.setup import LADDER_PHASE, Trials
-from sweeper.trial import Axis, Result, Space
+from sweeper.trial import Axis, Log2Hps, Result, Space
 from sweeper.verdict.judge import Verdict
 from sweeper.verdict.ladder import label_size
 
@@ -111,13 +112,20 @@ def learning_rate_figure(validation: Validation, verdict: Verdict) -> Figure:
     axis_name, subject = axis.replace("_", " "), "" if of_eta else f"of {hyperparameter} "
     ax.set_title(f"Transfer {subject}over {axis_name}: {verdict.answer}", parse_math=False)
     title = f"{axis_name}: optimum log2 {letter}" if judged else axis_name
-    figure.legend(handles=handles, title=title, **BESIDE)
+    legend_below(figure, handles, title=title)
     return figure
 
 
+MOST_DOTS = 1000
+"""So many trials are drawn beside the best loss."""
+
+
 @rc_context(STYLE)
-def best_loss_figure(conclusion: Conclusion) -> Figure:
-    """The best loss found against the runs spent, with the search's phases."""
+def best_loss_figure(conclusion: Conclusion, trials: Sequence[Result] = ()) -> Figure:
+    """The best loss found against the runs spent, with the search's phases.
+
+    `trials` in the order in which they ended are dots beside it.
+    """
     figure, (ax,) = new_panels(1, 2.7)
     points = [(float(run), loss) for run, loss in conclusion.best_loss_curve]
     runs = [run for run, _ in points]
@@ -128,7 +136,20 @@ def best_loss_figure(conclusion: Conclusion) -> Figure:
     steps = [after for before, after in pairwise(changes) if after[1] != before[1]]
     is_flat = len(losses) > 1 and median(losses) == min(losses)
     bottom, top = loss_limits([steps if is_flat else points], median, reach=8.0)
-    ax.set(xlim=(0, max(runs, default=1.0) * 1.02), ylim=(bottom, top))
+    stride = max(1, len(trials) // MOST_DOTS)
+    dots = [(float(run), each.objective) for run, each in enumerate(trials, 1)][::stride]
+    dots = [(run, math.inf if math.isnan(loss) else loss) for run, loss in dots]
+    if dots:
+        low, high = loss_limits([dots], median)
+        bottom, top = min(bottom, low), max(top, high)
+    last = max([*runs, *(run for run, _ in dots)], default=1.0)
+    ax.set(xlim=(0, last * 1.02), ylim=(bottom, top))
+    on = [(run, loss) for run, loss in dots if loss <= top]
+    ax.plot(*zip(*on, strict=True), "o", color=FAINT, markersize=2.5, alpha=0.6) if on else None
+    above = 0.985 * top + 0.015 * bottom
+    for face, kind in ((FAINT, math.isinf), ("none", math.isfinite)):
+        off = [run for run, loss in dots if loss > top and kind(loss)]
+        ax.plot(off, [above] * len(off), "^", color=FAINT, mfc=face, markersize=4)
     _phases(ax, conclusion.phase_ends)
     ax.step(runs, losses, where="post", color=LINE_COLOR, linewidth=1.6)
     ax.plot(runs[-1:], losses[-1:], "o", color=LINE_COLOR, markersize=4)
@@ -140,7 +161,25 @@ def best_loss_figure(conclusion: Conclusion) -> Figure:
         say_nothing(ax)
     ax.set(xlabel="runs spent", ylabel=f"best {LOSS_LABEL}")
     ax.set_title(f"Best loss so far: {best_text}")
+    if dots:
+        handles = [legend_key("best", color=LINE_COLOR, linestyle="-")]
+        handles.append(legend_key("a trial", color=FAINT, marker="o", markersize=3))
+        handles += off_scale([dots], top)
+        figure.legend(handles=handles, loc="outside lower center", ncols=len(handles))
     return figure
+
+
+def conclusion_so_far(trials: Sequence[Result]) -> Conclusion:
+    """What trials alone tell before a search has concluded anything: the least loss so far."""
+    losses = [math.inf if math.isnan(each.objective) else each.objective for each in trials]
+    least = enumerate(accumulate(losses, min), 1)
+    return Conclusion(
+        best_log2=Log2Hps({}),
+        objective=min(losses, default=math.inf),
+        seeds=1,
+        runs=len(losses),
+        best_loss_curve=tuple(least),
+    )
 
 
 @rc_context(STYLE)

@@ -13,7 +13,17 @@ from matplotlib.figure import Figure
 
 from sweeper.course.watch import ABOVE, BELOW, DIVERGED, EARLY, ON, SPIKE, Hint, Seen, Watch
 from sweeper.files import private_folder, write_atomically
-from sweeper.report.drawing import BESIDE, DASHED, FAINT, INK, LINE_COLOR, STRIP, STYLE, save, svg
+from sweeper.report.drawing import (
+    DASHED,
+    FAINT,
+    INK,
+    LINE_COLOR,
+    STRIP,
+    STYLE,
+    legend_below,
+    save,
+    svg,
+)
 from sweeper.report.page import rendered
 from sweeper.table import Cell, Column, Table
 
@@ -21,6 +31,8 @@ if TYPE_CHECKING:
     from sweeper.verdict.curve import Estimate
 
 SICK = "#b2342b"
+RELOAD = 30.0
+"""Seconds until the page of a run that goes on is loaded anew."""
 LAST = 20
 """Events on the page."""
 
@@ -163,8 +175,7 @@ def follow_figure(watch: Watch) -> Figure:
         bottom.fill_between(steps, ends[0], ends[2], color=color, alpha=0.25, linewidth=0)
         bottom.plot(steps, ends[1], color=color, linewidth=1.1)
     bottom.set(xlabel="step", ylabel="end, as forecast", xlim=(0, watch.steps))
-    handles, labels = top.get_legend_handles_labels()
-    figure.legend(handles=handles, labels=labels, **BESIDE)
+    legend_below(figure, top.get_legend_handles_labels()[0])
     return figure
 
 
@@ -195,7 +206,7 @@ def write_follow(watch: Watch, folder: Path, *, live: bool) -> dict[str, Path]:
         table=follow_table(seen),
         events=events_table(seen) if seen.events else None,
         drawing=Markup(svg(figure, "f1")),
-        live=live,
+        live=RELOAD * live,
         facts={
             "prediction": f"SHA-256 {watch.prediction.sha256}",
             "the ladder": f"{band.runs} runs of {band.sizes} sizes; normalized curves lie "

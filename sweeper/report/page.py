@@ -6,7 +6,9 @@ import base64
 import hashlib
 import math
 import shlex
+import time
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
 from functools import cache
 from itertools import count
 from pathlib import Path
@@ -28,34 +30,57 @@ from sweeper.report.console import (
     verdict_table,
 )
 from sweeper.report.cost import NO_SIZES, NOT_KNOWN, cost_table, saving, times
-from sweeper.report.documents import Documents, TargetDocuments
+from sweeper.report.documents import Documents, TargetDocuments, Validation, read_document
 from sweeper.report.drawing import save, svg
 from sweeper.report.figures import (
     best_loss_figure,
     chosen_trials,
     chosen_widths,
+    conclusion_so_far,
     learning_rate_figure,
     lines_figure,
     pairs_figure,
     steps_figure,
+)
+from sweeper.report.ladder import ladder_table
+from sweeper.report.progress import Snapshot
+from sweeper.report.trials import (
+    Importance,
+    hidden_note,
+    importance,
+    importance_figure,
+    parallel_figure,
+    searched_axes,
+    slices_figure,
 )
 from sweeper.search.fresh import final_accuracy
 from sweeper.search.strategy import Conclusion
 from sweeper.table import Cell, Column, Table, answer, duration
 from sweeper.trial import Status
 from sweeper.verdict.curve import UNKNOWN
-from sweeper.verdict.ladder import Size, extent
+from sweeper.verdict.judge import Verdict
+from sweeper.verdict.ladder import (
+    LADDER_AXES,
+    LadderSize,
+    LadderSoFar,
+    Size,
+    SizeCurve,
+    extent,
+)
 
 
-def rendered(template: str, **values: object) -> str:
-    """A page from a template of this package."""
+def rendered(template: str, *, live: float = 0.0, **values: object) -> str:
+    """A page from a template of this package; `live`: it loads itself anew every so many seconds.
+
+    It is then no page of that moment alone: `report.js` asks for it again, and keeps its place.
+    """
     # The page's content security policy allows the one script with this digest: names and notes
     # from files can smuggle in no other.
     environment = _environment()
     script = environment.get_template("report.js").render()
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     return environment.get_template(template).render(
-        script=Markup(script), script_digest=digest, **values
+        script=Markup(script), script_digest=digest, live=live, written=time.time(), **values
     )
 
 
@@ -120,32 +145,87 @@ HEADLINES = {
 }
 
 
-def write_report(folder: Path, documents: Documents | None = None) -> Path:
+KEPT = ("best_loss", "lines")
+"""Figures that are files, too; a picture takes as long as the page. The page saves all of them."""
+
+
+def write_report(folder: Path, documents: Documents | None = None, *, live: float = 0.0) -> Path:
     """Write `report.html` into the study's `folder`, whatever of the study there is so far.
 
     `documents` are those of the folder, where they were read already.
-    The search's figures are put beside it in `figures/`, as PNG and SVG. OSError when it cannot be
+    The search's figures are put beside it in `figures/`, as PNG and SVG. With `live` the page alone
+    is written, which loads itself anew every so many seconds. OSError when it cannot be
     written; an older report is then untouched.
     """
     path = folder / "report.html"
     documents = documents or Documents.read(folder)
     found = _search_figures(documents)
-    write_atomically(path, render(documents, found))
+    running = Running.read(folder, live) if live else None
+    write_atomically(path, render(documents, found, running))
+    if live:
+        return path
     # After the page, which matters more: a full disk then costs pictures alone.
     for name, figure in found.items():
+        if name not in KEPT:
+            continue
         private_folder(folder / "figures")
         save(figure, folder / "figures" / name)
     return path
 
 
+@dataclass(frozen=True, kw_only=True)
+class Running:
+    """What the head of a page says while the study's driver runs."""
+
+    every: float
+    """Seconds until the page is loaded anew."""
+    progress: Snapshot | None = None
+    now: float = field(default_factory=time.time)
+
+    @classmethod
+    def read(cls, folder: Path, every: float) -> Running:
+        """The progress in the study's `folder`."""
+        return cls(every=every, progress=read_document(folder / "progress.json", Snapshot, []))
+
+    @property
+    def sentence(self) -> str:
+        """What is trained, how far it is, and how long it will still take."""
+        if (progress := self.progress) is None:
+            return "starting"
+        left = "" if progress.left is None else f", about {duration(progress.left)} left"
+        return f"{progress.where()}: {progress.done} of {progress.total} trials{left}"
+
+    @property
+    def share(self) -> float:
+        """Trials done, of all."""
+        return self.progress.done / max(1, self.progress.total) if self.progress else 0.0
+
+    @property
+    def ladder(self) -> LadderSoFar | None:
+        """The ladder that is trained, where it has points."""
+        found = self.progress.ladder if self.progress else None
+        return found if found and found.points else None
+
+
 def _search_figures(documents: Documents) -> dict[str, Figure]:
     """What is drawn of a search, by its name; a tenth of a second each."""
     found: dict[str, Figure] = {}
-    if (searched := documents.searched) is not None:
-        if searched.conclusion.best_loss_curve:
-            found["best_loss"] = best_loss_figure(searched.conclusion)
-        if searched.conclusion.lines:
-            found["lines"] = lines_figure(searched.conclusion, searched.space)
+    # What was stopped early has the loss of a shorter run.
+    trials = [r for r in documents.trials.searched if r.status in ("complete", "diverged")]
+    conclusion = documents.conclusion
+    if conclusion is None and trials:
+        conclusion = conclusion_so_far(trials)
+    if conclusion is not None and conclusion.best_loss_curve:
+        found["best_loss"] = best_loss_figure(conclusion, trials)
+    lines = documents.searched.conclusion.lines if documents.searched else ()
+    if documents.searched and lines:
+        found["lines"] = lines_figure(documents.searched.conclusion, documents.searched.space)
+    axes = searched_axes(trials)
+    # The lines of a search are its slices, with less beside them.
+    if axes and not lines:
+        found["slices"] = slices_figure(trials)
+    if len(axes) > 1:
+        found["parallel"] = parallel_figure(trials)
     return found
 
 
@@ -166,8 +246,15 @@ def _overall(targets: Iterable[TargetDocuments]) -> str:
     )
 
 
-def render(documents: Documents, found: Mapping[str, Figure] | None = None) -> str:
-    """The report of a study as HTML; `found` are its search's figures, where they are made."""
+def render(
+    documents: Documents,
+    found: Mapping[str, Figure] | None = None,
+    running: Running | None = None,
+) -> str:
+    """The report of a study as HTML; `found` are its search's figures, where they are made.
+
+    With `running` it is the page of a study whose driver runs.
+    """
     found = _search_figures(documents) if found is None else found
     # Ids hold for a whole page. Drawings are named in the order in which they are made, so that
     # the same study gives the same page.
@@ -204,11 +291,20 @@ def render(documents: Documents, found: Mapping[str, Figure] | None = None) -> s
     ends, widths = chosen_trials(documents.trials), chosen_widths(documents.trials)
     if ends or widths:
         figures["steps"] = drawn(steps_figure(ends, widths))
+    matters = importance(conclusion, documents.trials.searched)
+    if isinstance(matters, Importance):
+        figures["importance"] = drawn(importance_figure(matters))
+    filling = None
+    if running is not None and running.ladder is not None:
+        filling = ladder_table(running.ladder)
+        if (partly := _partly(running.ladder)) is not None:
+            figures["ladder"] = drawn(partly)
     best = None
     if searched is not None and conclusion is not None:
         best = best_table(conclusion, searched.space)
     return rendered(
         "report.html.j2",
+        live=running.every if running else 0.0,
         documents=documents,
         search=searched,
         conclusion=conclusion,
@@ -218,6 +314,11 @@ def render(documents: Documents, found: Mapping[str, Figure] | None = None) -> s
         transfers=transfers,
         best=best,
         figures=figures,
+        matters=matters,
+        running=running,
+        filling=filling,
+        hidden=hidden_note(documents.trials.searched),
+        axes_count=len(searched_axes(documents.trials.searched)),
         commands=list(dict.fromkeys(commands)),
         diagnoses=[
             {
@@ -237,6 +338,26 @@ def render(documents: Documents, found: Mapping[str, Figure] | None = None) -> s
         curve_note=_curve_note(conclusion),
         clip_notes=clip_note(documents.trials.current),
     )
+
+
+def _partly(ladder: LadderSoFar) -> Figure | None:
+    """The curves of a ladder that still fills: its points whose runs have all ended."""
+    losses: dict[LadderSize, dict[float, tuple[float, ...]]] = {}
+    for point in ladder.points:
+        if point.complete and not any(map(math.isnan, point.losses)):
+            losses.setdefault(point.size, {})[point.value] = point.losses
+    if not losses:
+        return None
+    curves = [SizeCurve(size=size, losses=found) for size, found in sorted(losses.items())]
+    sizes = [curve.size for curve in curves]
+    axes = [key for key in LADDER_AXES if len({getattr(size, key) for size in sizes}) > 1]
+    validation = Validation(
+        hyperparameter=ladder.hyperparameter, planned_log2=math.nan, curves=tuple(curves)
+    )
+    axis = axes[0] if axes else "width"
+    figure = learning_rate_figure(validation, Verdict(axis=axis, answer="cannot say yet", sizes=()))
+    figure.axes[0].set_title(f"The ladder over {axis.replace('_', ' ')} so far", loc="left")
+    return figure
 
 
 def _predictions(documents: Documents) -> Table | None:

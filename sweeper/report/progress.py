@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn
@@ -18,6 +19,10 @@ from sweeper.launch.executor import JobState
 from sweeper.report.cost import TrialSeconds, trained
 from sweeper.table import duration
 from sweeper.trial import Result, Trial, TrialSpec
+from sweeper.verdict.ladder import LadderSoFar
+
+if TYPE_CHECKING:
+    from sweeper.report.live import LivePage
 
 # How long work will still take: what a trial takes, by its size, and how many run at once.
 
@@ -169,6 +174,7 @@ class Snapshot:
     left: float | None = None
     updated: float = 0.0
     jobs: tuple[JobState, ...] = ()
+    ladder: LadderSoFar | None = None
 
     def where(self) -> str:
         """The job, and its phase where that says more."""
@@ -180,6 +186,7 @@ class SweepProgress:
 
     `planned` is the number of trials that the job expects from the beginning; `seconds` learn how
     long these take, and know it of those before, of which `at_once` ran at the same time.
+    A `page` is written as results come.
     """
 
     def __init__(
@@ -191,10 +198,13 @@ class SweepProgress:
         planned: int,
         seconds: TrialSeconds,
         at_once: float = 1.0,
+        page: LivePage | None = None,
     ) -> None:
         """Nothing is shown before the first trials are proposed."""
+        self._page = page
         self.path, self.console = folder / "progress.json", console
         self._states: Callable[[], list[JobState]] = list  # none, until `watch`
+        self._ladder: Callable[[], LadderSoFar] | None = None
         self.planned, self.start = planned, time.monotonic()
         self._time, self._todo, self._partial = TimeLeft(seconds, at_once), 0, 0.0
         self.snapshot = Snapshot(job=job)
@@ -214,13 +224,20 @@ class SweepProgress:
         self._bar.start()
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         self._bar.stop()
         self._write(force=True)
+        if self._page is not None:
+            # A verb that goes on to its end writes the last page itself.
+            self._page.close(is_last=kind is not None)
 
     def watch(self, states: Callable[[], list[JobState]]) -> None:
         """Write the jobs, too, from here on."""
         self._states = states
+
+    def watch_ladder(self, so_far: Callable[[], LadderSoFar]) -> None:
+        """Write the ladder as it fills, too, from here on."""
+        self._ladder = so_far
 
     def proposed(self, finished: int, missing: Sequence[Trial]) -> None:
         """A new batch: what is known, and what will be trained now."""
@@ -243,6 +260,8 @@ class SweepProgress:
 
     def finished(self, result: Result) -> None:
         """Count a result."""
+        if self._page is not None:
+            self._page.changed()
         snapshot = self.snapshot
         snapshot.done += 1
         snapshot.trained += 1
@@ -296,6 +315,7 @@ class SweepProgress:
         self._written = now
         self.snapshot.updated = time.time()
         self.snapshot.jobs = tuple(self._states())
+        self.snapshot.ladder = self._ladder() if self._ladder is not None else None
         # Progress is a courtesy: a full disk must not stop the sweep here.
         with suppress(OSError):
             write_json(self.path, self.snapshot)

@@ -12,6 +12,7 @@ import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
+from itertools import chain
 from typing import Any
 
 from sweeper.config.settings import Experiment
@@ -20,7 +21,7 @@ from sweeper.laws.law import AppliedLaw, Factors, NoLaw, OutsideLaw, Scale, ask,
 from sweeper.search.replay import SearchReplay
 from sweeper.search.strategy import History, Point
 from sweeper.trial import Log2Hps, Result, Space, Trial, plain
-from sweeper.verdict.ladder import LadderSize, Size, SizeCurve
+from sweeper.verdict.ladder import LadderPoint, LadderSize, LadderSoFar, Size, SizeCurve
 from sweeper.verdict.settle import Judged, Run, Settling
 
 # What the study's law makes of its hyperparameters at a size: the one place where it is asked.
@@ -247,15 +248,45 @@ def replay_ladder(
 def _replay_curve(
     experiment: Experiment, best_log2: Log2Hps, size: Size, lookup: Lookup
 ) -> tuple[SizeCurve, int, Missing]:
-    """One size's curve so far, how many trials it holds, and those it lacks.
+    """One size's curve so far, how many trials it holds, and those it lacks."""
+    rule = experiment.settings.transfer
+    points, missing = _points(experiment, best_log2, size, lookup)
+    planned = planned_log2(experiment, size, best_log2)
+    curve = SizeCurve(
+        size=points[0].size,
+        # A curve, unlike the line, has no point where a run failed: nothing was measured there.
+        # Where one diverged it has +inf, which bounds its optimum.
+        losses={
+            point.value: point.losses
+            for point in points
+            if point.complete and not any(map(math.isnan, point.losses))
+        },
+        failed=sum(math.isnan(loss) for point in points for loss in point.losses),
+        planned_log2=planned[rule.hyperparameter] - best_log2[rule.hyperparameter],
+    )
+    return curve, sum(len(point.losses) for point in points), missing
+
+
+def ladder_so_far(
+    experiment: Experiment, best_log2: Log2Hps, sizes: Iterable[Size], lookup: Lookup
+) -> LadderSoFar:
+    """What is planned and measured of the curves of all `sizes`."""
+    every = (_points(experiment, best_log2, size, lookup)[0] for size in sizes)
+    rule = experiment.settings.transfer
+    return LadderSoFar(hyperparameter=rule.hyperparameter, points=tuple(chain(*every)))
+
+
+def _points(
+    experiment: Experiment, best_log2: Log2Hps, size: Size, lookup: Lookup
+) -> tuple[list[LadderPoint], Missing]:
+    """The points of one size's curve, and the trials that they lack.
 
     The runs are what the size's plan would be: the study's law changes their hyperparameters. So
     the line is laid around what is planned there, on the grid of the base's best; without a law
     that is the base's best itself.
     """
     rule, base = experiment.settings.transfer, experiment.settings.ladder_base
-    planned = planned_log2(experiment, size, best_log2)
-    middle = rule.around(best_log2, planned)
+    middle = rule.around(best_log2, planned_log2(experiment, size, best_log2))
 
     def trial(point: Point) -> Trial:
         return experiment.trial(size, point.log2_hps, point.seed, point.phase)
@@ -270,26 +301,17 @@ def _replay_curve(
         value = loss(point)
         return math.inf if value is not None and math.isnan(value) else value
 
-    state = rule.line(middle, loss_for_line)
-    losses, count, failed = dict[float, tuple[float, ...]](), 0, 0
-    for value in (*state.losses, *state.missing):
-        runs = [loss(point) for point in rule.runs_at(middle, value)]
-        known = tuple(run for run in runs if run is not None)
-        count += len(known)
-        failed += sum(map(math.isnan, known))
-        # A curve, unlike the line, has no point where a run failed: nothing was measured there.
-        # Where one diverged it has +inf, which bounds its optimum.
-        if value in state.losses and not any(map(math.isnan, known)):
-            losses[value] = known
     # A check's ladder has plain sizes, which are trained with the base's batch and steps.
     whole = replace(base, width=size.width, depth=size.depth)
-    curve = SizeCurve(
-        size=size if isinstance(size, LadderSize) else whole,
-        losses=losses,
-        failed=failed,
-        planned_log2=planned[rule.hyperparameter] - best_log2[rule.hyperparameter],
-    )
-    return curve, count, [trial(point) for point in rule.missing(middle, loss_for_line)]
+    whole = size if isinstance(size, LadderSize) else whole
+    state, points, missing = rule.line(middle, loss_for_line), list[LadderPoint](), Missing()
+    for value in (*state.losses, *state.missing):
+        runs = rule.runs_at(middle, value)
+        losses = [loss(run) for run in runs]
+        known = tuple(loss for loss in losses if loss is not None)
+        points.append(LadderPoint(size=whole, value=value, runs=len(runs), losses=known))
+        missing += [trial(run) for run, loss in zip(runs, losses, strict=True) if loss is None]
+    return points, missing
 
 
 class SettledLadder(Settling):

@@ -17,9 +17,9 @@ from sweeper.study.lock import cancel_requested
 from sweeper.study.logs.log import notice_of
 from sweeper.study.study import Study
 from sweeper.sweep.loop import Loop
-from sweeper.sweep.replay import Missing, Replay, SettledLadder, replay_ladder
+from sweeper.sweep.replay import Missing, Replay, SettledLadder, ladder_so_far, replay_ladder
 from sweeper.trial import Log2Hps, PlainHps, Result, Trial
-from sweeper.verdict.ladder import Size, SizeCurve
+from sweeper.verdict.ladder import LadderSoFar, Size, SizeCurve
 
 
 class Submitted(Exception):
@@ -35,6 +35,10 @@ class ProgressListener(Protocol):
 
     def watch(self, states: Callable[[], list[JobState]]) -> None:
         """Jobs can be asked for from here on."""
+        ...
+
+    def watch_ladder(self, so_far: Callable[[], LadderSoFar]) -> None:
+        """The ladder that is trained can be asked for from here on."""
         ...
 
     def proposed(self, finished: int, missing: Sequence[Trial]) -> None:
@@ -185,6 +189,9 @@ class Sweep:
             )
             return finished, missing
 
+        self.listener.watch_ladder(
+            lambda: ladder_so_far(self.experiment, best_log2, sizes, self.lookup)
+        )
         self._train(ask)
         return curves
 
@@ -200,6 +207,7 @@ class Sweep:
                 looked()
             return max(0, ladder.runs - len(missing)), missing
 
+        self.listener.watch_ladder(ladder.so_far)
         self._train(ask)
 
     def runs(self, trials: Sequence[Trial]) -> list[Result]:

@@ -296,6 +296,32 @@ class KnownNoise:
 
 
 @dataclass(frozen=True, kw_only=True)
+class LadderPoint:
+    """A point of one size's curve while it is trained: `runs` are planned, `losses` are known.
+
+    `value` is log2 of the rule's hyperparameter; a run that failed has NaN, one that diverged +inf.
+    """
+
+    size: LadderSize
+    value: float
+    runs: int
+    losses: tuple[float, ...] = ()
+
+    @property
+    def complete(self) -> bool:
+        """Whether all its runs have ended."""
+        return len(self.losses) >= self.runs
+
+
+@dataclass(frozen=True, kw_only=True)
+class LadderSoFar:
+    """A ladder as it fills: the points of all sizes, planned and measured."""
+
+    hyperparameter: str
+    points: tuple[LadderPoint, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
 class SizeCurve:
     """A measured curve: losses by log2 of the rule's hyperparameter, one a seed; +inf: diverged.
 

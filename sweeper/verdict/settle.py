@@ -27,8 +27,10 @@ from sweeper.verdict.judge import Verdict, information_needed
 from sweeper.verdict.ladder import (
     JOINT_AXIS,
     LADDER_AXES,
+    LadderPoint,
     LadderRule,
     LadderSize,
+    LadderSoFar,
     SizeCurve,
     describe_size,
 )
@@ -183,6 +185,16 @@ class Settling:
                 return lacking
             self._look()
         return []
+
+    def so_far(self) -> LadderSoFar:
+        """What is planned and measured of all sizes that have begun."""
+        points = []
+        for size, grid in self.grids.items():
+            for eta in grid.etas:
+                losses = (self._loss(size, eta, seed) for seed in range(grid.seeds))
+                known = tuple(loss for loss in losses if loss is not None)
+                points.append(LadderPoint(size=size, value=eta, runs=grid.seeds, losses=known))
+        return LadderSoFar(hyperparameter=self.rule.hyperparameter, points=tuple(points))
 
     @property
     def runs(self) -> int:

@@ -161,6 +161,10 @@ class Watcher:
     def watch(self, states: Any) -> None:
         assert states() == []
 
+    def watch_ladder(self, so_far: Any) -> None:
+        points = so_far().points
+        assert all(len(point.losses) <= point.runs for point in points)
+
     def proposed(self, known: int, missing: Sequence[Trial]) -> None:
         assert missing
         self.told.append((known, len(missing)))

@@ -58,3 +58,46 @@ document.querySelectorAll("figure").forEach((figure, index) => {
   }
   figure.append(bar);
 });
+
+// A page of something that runs loads itself anew, and is found as it was left: its place, what is
+// open, and how far boxes are scrolled. From a file no script may read another file, so that the
+// page is loaded whole; what was left travels in the history's entry, which knows files as well.
+const every = Number(document.documentElement.dataset.live) * 1000, old = history.state?.left;
+const heads = () => [...document.querySelectorAll("section, header")];
+const boxes = () => [...document.querySelectorAll(".plot, .scroll, pre")];
+const name = node => node.querySelector("h1, h2")?.textContent ?? "";
+const leave = () => {
+  const there = heads().findLast(node => node.getBoundingClientRect().top <= 1);
+  history.replaceState({left: {
+    head: there ? name(there) : "",
+    below: there ? -there.getBoundingClientRect().top : 0,
+    top: scrollY,
+    open: [...document.querySelectorAll("details")].map(node => node.open),
+    boxes: boxes().map(node => [node.scrollLeft, node.scrollTop]),
+  }}, "");
+};
+if (old) {
+  document.querySelectorAll("details").forEach((node, i) => { node.open = old.open[i] ?? node.open; });
+  boxes().forEach((node, i) => { [node.scrollLeft, node.scrollTop] = old.boxes[i] ?? [0, 0]; });
+  const there = old.head && heads().find(node => name(node) === old.head);
+  scrollTo(0, there ? there.getBoundingClientRect().top + scrollY + old.below : old.top);
+  history.replaceState(null, "");
+}
+history.scrollRestoration = every ? "manual" : "auto";
+if (every) {
+  const written = Number(document.documentElement.dataset.written) * 1000, shown = Date.now();
+  setInterval(() => {
+    const now = Date.now(), age = now - written, stale = document.getElementById("stale");
+    // Long behind: its driver may have been killed with the machine. Loaded all the same, seldom.
+    const late = age > 10 * every + 60000;
+    if (stale && late) {
+      stale.hidden = false;
+      stale.textContent = `Not written for ${Math.round(age / 60000)} min: does it still run?`;
+    }
+    // What somebody reads is not taken from under their eyes, for a minute.
+    const reading = (!getSelection().isCollapsed || !tip.hidden) && now - shown < every + 60000;
+    if (document.hidden || reading || now - shown < (late ? 60000 : every)) return;
+    leave();
+    location.reload();
+  }, 1000);
+}

@@ -1,0 +1,311 @@
+"""`sweeper report --serve`: the pages of all studies of a root, for this machine's own browsers."""
+
+from __future__ import annotations
+
+import errno
+import math
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from email.utils import formatdate
+from html import escape
+from http import HTTPStatus
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from threading import Lock
+from typing import Any
+from urllib.parse import quote, unquote, urlsplit
+
+from sweeper.errors import BadInput, ConfigError
+from sweeper.files import parse_json, take_damaged
+from sweeper.registry import studies
+from sweeper.report.documents import READ_ERRORS, Documents
+from sweeper.report.live import is_live
+from sweeper.report.page import Running, render, rendered
+from sweeper.study.lock import live_holder
+from sweeper.study.study import is_saved
+from sweeper.table import Cell, Column, Table, answer
+
+HOST = "127.0.0.1"
+PORT = 8765
+"""Where nothing else is asked for."""
+KINDS = {".html": "text/html; charset=utf-8", ".png": "image/png", ".svg": "image/svg+xml"}
+"""What is served of a study, by the ends of files' names: its pages and pictures, and no record."""
+LIST_EVERY = 5.0
+"""Seconds until the list is loaded anew."""
+LOCAL = {"127.0.0.1", "localhost", "[::1]"}
+WORST_FIRST = ("fails", "cannot say yet", "holds")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Found:
+    """What is answered: a page or a picture, and when it was written."""
+
+    kind: str
+    content: bytes
+    written: float
+
+
+@dataclass
+class Pages:
+    """The pages of the studies in `root`; one at a time is drawn."""
+
+    root: Path
+    _drawn: dict[str, tuple[float, Found]] = field(default_factory=dict)
+    _lock: Lock = field(default_factory=Lock)
+
+    def find(self, path: str) -> Found | None:
+        """What lies at a path of the address; None where nothing does that is served."""
+        parts = [unquote(part) for part in path.split("/")[1:]]
+        if parts in ([""], ["index.html"]):
+            return self._list()
+        # Names as they are listed: none of them leads elsewhere.
+        name, *below = parts
+        if name == "comparisons":
+            return _file(self.root / name, below)
+        if name not in studies(self.root):
+            return None
+        folder = self.root / name
+        return self._report(folder) if below in ([""], ["report.html"]) else _file(folder, below)
+
+    def _report(self, folder: Path) -> Found:
+        """The page of a study: its file, or drawn here where there is none or it is older."""
+        page, changed = folder / "report.html", _changed(folder)
+        holder = live_holder(folder)
+        # A live page is written by its driver, which may take some seconds.
+        if _time(page) >= changed or (holder is not None and is_live(page)):
+            return Found(kind=KINDS[".html"], content=page.read_bytes(), written=_time(page))
+        with self._lock:
+            known = self._drawn.get(folder.name)
+            if known is None or known[0] < changed:
+                running = Running.read(folder, LIST_EVERY) if holder is not None else None
+                text = render(Documents.read(folder), running=running)
+                take_damaged()  # the page says it
+                drawn = Found(kind=KINDS[".html"], content=text.encode(), written=changed)
+                known = self._drawn[folder.name] = (changed, drawn)
+            return known[1]
+
+    def _list(self) -> Found:
+        rows = [_summary(self.root / name) for name in studies(self.root)]
+        rows.sort(key=lambda row: -row.changed)
+        table = Table("", [Column(name, left=True) for name in ("study", "state")])
+        table.columns = [
+            *table.columns,
+            Column("best loss", form=".4f"),
+            Column("verdict", left=True),
+            Column("last change", left=True),
+        ]
+        for row in rows:
+            link = Cell(row.name, row.name, link=f"{quote(row.name)}/")
+            when = time.strftime("%Y-%m-%d %H:%M", time.localtime(row.changed))
+            said = answer(row.verdict) if row.verdict else "-"
+            best = row.best if math.isfinite(row.best) else Cell(math.nan, row.best_text)
+            table.add(link, row.state, best, said, when)
+        page = rendered(
+            "studies.html.j2",
+            live=LIST_EVERY,
+            root=str(self.root.absolute()),
+            table=table if rows else None,
+            count=len(rows),
+        )
+        return Found(kind=KINDS[".html"], content=page.encode(), written=time.time())
+
+
+@dataclass(frozen=True, kw_only=True)
+class Summary:
+    """A study's row."""
+
+    name: str
+    state: str
+    best: float
+    best_text: str
+    verdict: str
+    changed: float
+
+
+def _summary(folder: Path) -> Summary:
+    """From the small records alone: a root may hold many studies, with many results."""
+    searched = _record(folder / "search.json")
+    best = _number(searched.get("objective"))
+    answers = set()
+    for path in folder.glob("transfer/*/validation.json"):
+        for verdict in _record(path).get("axes") or ():
+            if isinstance(verdict, dict):
+                target = verdict.get("target")
+                answers |= {verdict.get("answer")}
+                answers |= {target.get("answer")} if isinstance(target, dict) else set()
+    state = "finished" if searched.get("finished") else "not finished"
+    if is_saved(folder):
+        state = "of a table"
+    if live_holder(folder) is not None:
+        progress = Running.read(folder, 1.0).sentence
+        state = f"running: {progress}"
+    return Summary(
+        name=folder.name,
+        state=state,
+        best=best,
+        best_text="diverged" if best == math.inf else "-",
+        verdict=next((each for each in WORST_FIRST if each in answers), ""),
+        changed=max(_changed(folder), _time(folder / "config.yaml")),
+    )
+
+
+def _record(path: Path) -> Mapping[str, Any]:
+    """The record at `path`; an empty one where there is none that can be read."""
+    # Its sum is not checked, as its study's page does: hundreds of them are read at a time.
+    try:
+        record = parse_json(path.read_bytes())
+    except (OSError, *READ_ERRORS):
+        return {}
+    return record if isinstance(record, dict) else {}
+
+
+def _number(value: object) -> float:
+    try:
+        return float(value)  # type: ignore[arg-type]
+    except (TypeError, ValueError):
+        return math.nan
+
+
+def _changed(folder: Path) -> float:
+    """When anything was last written that a study's page is made from."""
+    patterns = ["results/*.jsonl", "search.json", "transfer/*/*.json", "transfer/*.json"]
+    patterns.append("check/*.json")
+    return max((_time(path) for pattern in patterns for path in folder.glob(pattern)), default=0.0)
+
+
+def _time(path: Path) -> float:
+    try:
+        return path.stat().st_mtime
+    except OSError:
+        return -1.0
+
+
+def _file(folder: Path, below: list[str]) -> Found | None:
+    """A page or picture below `folder`, whatever links and dots a path is made of; else None."""
+    if not below or any(not part or part.startswith(".") or "\0" in part for part in below):
+        return None
+    try:
+        path = folder.joinpath(*below).resolve(strict=True)
+        if not path.is_relative_to(folder.resolve()) or not path.is_file():
+            return None
+        kind = KINDS.get(path.suffix)
+        return (kind and Found(kind=kind, content=path.read_bytes(), written=_time(path))) or None
+    except (OSError, ValueError):
+        return None
+
+
+class Handler(BaseHTTPRequestHandler):
+    """Answers GET and HEAD; all else is refused, and nothing is written."""
+
+    pages: Pages
+    protocol_version = "HTTP/1.1"
+    server_version, sys_version = "sweeper", ""
+
+    def do_GET(self) -> None:
+        """A page, a picture, or 404."""
+        self._answer(body=True)
+
+    def do_HEAD(self) -> None:
+        """As GET, without the content."""
+        self._answer(body=False)
+
+    def _answer(self, *, body: bool) -> None:
+        # A name that leads here for somebody else's page would let it read ours.
+        host = (self.headers.get("Host") or "").lower()
+        if host.rpartition(":")[0] not in LOCAL and host not in LOCAL:
+            self._say(HTTPStatus.FORBIDDEN, "Only http://127.0.0.1 and http://localhost.", body)
+            return
+        try:
+            path = urlsplit(self.path).path
+            found = self.pages.find(path)
+            parts = path.split("/")
+            # Links on a page lead on from its folder.
+            if found is None and len(parts) == 2 and unquote(parts[1]) in studies(self.pages.root):
+                self._say(HTTPStatus.MOVED_PERMANENTLY, "", body, {"Location": f"{path}/"})
+                return
+        except (ValueError, OSError):
+            found = None
+        except Exception as error:  # a page that cannot be drawn leaves the others
+            self._say(HTTPStatus.INTERNAL_SERVER_ERROR, f"{type(error).__name__}: {error}", body)
+            return
+        if found is None:
+            self._say(HTTPStatus.NOT_FOUND, "There is no such page. All studies: /", body)
+            return
+        self._send(
+            HTTPStatus.OK,
+            found.kind,
+            found.content,
+            body,
+            {"Last-Modified": formatdate(found.written, usegmt=True)},
+        )
+
+    def _say(
+        self, status: HTTPStatus, text: str, body: bool, headers: Mapping[str, str] | None = None
+    ) -> None:
+        page = f"<!DOCTYPE html><title>{status}</title><p>{escape(text)}</p>"
+        self._send(status, KINDS[".html"], page.encode(), body, headers or {})
+
+    def _send(
+        self,
+        status: HTTPStatus,
+        kind: str,
+        content: bytes,
+        body: bool,
+        headers: Mapping[str, str],
+    ) -> None:
+        self.send_response(status)
+        self.send_header("Content-Type", kind)
+        self.send_header("Content-Length", str(len(content)))
+        self.send_header("Cache-Control", "no-cache")
+        self.send_header("X-Content-Type-Options", "nosniff")
+        self.send_header("Referrer-Policy", "no-referrer")
+        if kind != KINDS[".html"]:  # a page has a stricter policy of its own
+            self.send_header(
+                "Content-Security-Policy", "default-src 'none'; style-src 'unsafe-inline'"
+            )
+        for name, value in headers.items():
+            self.send_header(name, value)
+        self.end_headers()
+        if body:
+            self.wfile.write(content)
+
+    def log_message(self, format: str, *args: Any) -> None:
+        """Nothing: a page that renews itself would fill the terminal."""
+
+
+class Server(ThreadingHTTPServer):
+    """Threads that end with the process; a browser that goes away is no error."""
+
+    daemon_threads = True
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """A connection that breaks off is no affair of the server's user."""
+
+
+def open_server(root: Path, port: int) -> Server:
+    """A server of the studies in `root`, on this machine's loopback alone; 0: any free port.
+
+    BadInput for a port that is taken or not allowed.
+    """
+    if not 0 <= port <= 65535:
+        raise ConfigError("--port", port, "a port from 1 to 65535, or 0 for any that is free")
+    handler = type("Handler", (Handler,), {"pages": Pages(root)})
+    try:
+        return Server((HOST, port), handler)
+    except OSError as error:
+        why = {
+            errno.EADDRINUSE: "is in use",
+            errno.EACCES: "is not allowed to this user",
+        }.get(error.errno or 0, f"cannot be opened ({error.strerror})")
+        raise BadInput(
+            f"port {port} {why}: choose another, or --port 0 for any free one"
+        ) from error
+
+
+def serve(root: Path, port: int, study: str | None, tell: Callable[[str], None]) -> None:
+    """Serve until interrupted; `tell` gets the address first, that of a `study` if one is named."""
+    with open_server(root, port) as server:
+        address = f"http://{HOST}:{server.server_address[1]}/"
+        tell(address + (f"{quote(study)}/" if study else ""))
+        server.serve_forever(poll_interval=0.2)

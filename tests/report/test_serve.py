@@ -1,0 +1,118 @@
+"""The pages of a root over HTTP: what is served, to whom, and what is not."""
+
+from __future__ import annotations
+
+import http.client
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from sweeper.errors import BadInput, ConfigError
+from sweeper.report.page import write_report
+from sweeper.report.serve import Server, open_server
+from tests.layout import without_drawing
+from tests.report import samples
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("work")
+    with without_drawing():
+        holds = samples.study(folder / "runs/holds", samples.search(), w256=samples.validation())
+        write_report(holds)
+        fails = samples.validation("fails")
+        samples.study(folder / "runs/fails", samples.search(), w256=fails)
+        samples.study(folder / "runs/new", samples.search(objective=float("inf"), finished=False))
+        samples.study(folder / 'runs/<&"')
+    (holds / "figures").mkdir(exist_ok=True)
+    (holds / "figures/best_loss.svg").write_text("<svg/>")
+    (holds / "figures/out.svg").symlink_to(folder / "secret.svg")
+    (folder / "secret.svg").write_text("secret")
+    return folder / "runs"
+
+
+@pytest.fixture(scope="module")
+def server(root: Path) -> Iterator[Server]:
+    with without_drawing(), open_server(root, 0) as opened:
+        thread = threading.Thread(target=opened.serve_forever, args=(0.01,))
+        thread.start()
+        yield opened
+        opened.shutdown()
+        thread.join()
+
+
+def ask(server: Server, path: str, method: str = "GET", **headers: str) -> tuple[int, str, str]:
+    """Status, content, and where it leads."""
+    connection = http.client.HTTPConnection("127.0.0.1", server.server_address[1], timeout=60)
+    connection.request(method, path, headers=headers)
+    answer = connection.getresponse()
+    text = answer.read().decode(errors="replace")
+    connection.close()
+    return answer.status, text, answer.getheader("Location") or ""
+
+
+def test_the_list_has_every_study_with_its_state_and_verdict(server: Server) -> None:
+    status, text, _ = ask(server, "/")
+    assert status == 200
+    rows = {name: text.split(f">{name}</a>")[1].split("</tr>")[0] for name in ("holds", "new")}
+    assert "finished" in rows["holds"] and "3.4120" in rows["holds"] and "✓ holds" in rows["holds"]
+    assert "not finished" in rows["new"] and "diverged" in rows["new"]
+    assert "✗ fails" in text.split(">fails</a>")[1].split("</tr>")[0]
+    assert 'href="%3C%26%22/"' in text and "&lt;&amp;&#34;" in text
+
+
+def test_a_page_is_its_file_or_drawn_where_there_is_none(server: Server, root: Path) -> None:
+    status, text, _ = ask(server, "/holds/")
+    assert status == 200 and text == (root / "holds/report.html").read_text()
+    status, text, _ = ask(server, "/fails/report.html")
+    assert status == 200 and "The transfer fails" in text
+    assert not (root / "fails/report.html").exists(), "nothing is written"
+    status, text, _ = ask(server, "/%3C%26%22/")
+    assert status == 200 and "<title>demo" not in text
+    assert ask(server, "/holds") == (301, "<!DOCTYPE html><title>301</title><p></p>", "/holds/")
+    assert ask(server, "/holds/figures/best_loss.svg")[:2] == (200, "<svg/>")
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/nope/",
+        "/../secret.svg",
+        "/%2e%2e/secret.svg",
+        "/holds/../../secret.svg",
+        "/holds/%2e%2e%2f%2e%2e%2fsecret.svg",
+        "/holds/figures/..%2f..%2f..%2fsecret.svg",
+        "/holds/figures/out.svg",
+        "/holds/figures/",
+        "/holds/config.yaml",
+        "/holds/results/000001.jsonl",
+        "/holds/a%00.svg",
+        "*",
+    ],
+)
+def test_nothing_else_is_served(server: Server, path: str) -> None:
+    status, text, _ = ask(server, path)
+    assert status == 404 and "secret" not in text.replace("secret.svg", "")
+
+
+def test_head_has_no_content_and_other_methods_are_refused(server: Server) -> None:
+    assert ask(server, "/", "HEAD")[:2] == (200, "")
+    assert ask(server, "/nope", "HEAD")[:2] == (404, "")
+    for method in ("POST", "PUT", "DELETE"):
+        assert ask(server, "/holds/report.html", method)[0] == 501
+
+
+def test_no_other_name_leads_here(server: Server) -> None:
+    assert ask(server, "/", Host="evil.example:8765")[0] == 403
+    assert ask(server, "/", Host="localhost:1")[0] == 200
+
+
+def test_a_port_that_is_taken_or_none_is_refused(server: Server, root: Path) -> None:
+    port = server.server_address[1]
+    with pytest.raises(BadInput, match=str(port)):
+        open_server(root, port)
+    with pytest.raises(ConfigError) as caught:
+        open_server(root, 70_000)
+    assert caught.value.key == "--port"

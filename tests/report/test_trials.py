@@ -1,0 +1,117 @@
+"""Figures of a search's trials, and which hyperparameters matter."""
+
+from __future__ import annotations
+
+import math
+import random
+from typing import Any
+
+import pytest
+
+from sweeper.report.drawing import svg
+from sweeper.report.trials import (
+    MOST_LINES,
+    Importance,
+    drawn_of,
+    hidden_note,
+    importance,
+    importance_figure,
+    parallel_figure,
+    searched_axes,
+    slices_figure,
+)
+from sweeper.trial import Log2Hps, Result, Trial
+from tests.report import samples
+from tests.specs import spec_of
+
+SPEC = spec_of({"model": {"width": 32, "depth": 2}})
+
+
+def results(count: int, names: tuple[str, ...], diverged: int = 0, **changes: Any) -> list[Result]:
+    """The first hyperparameter matters, the second a little, no other."""
+    chance, found = random.Random(0), []
+    for number in range(count):
+        log2 = Log2Hps({name: chance.uniform(-4, 4) for name in names})
+        x, y, *_ = [*log2.values(), 0.0]
+        trial = Trial(spec=SPEC, log2_hps=log2, seed=0, **changes)
+        loss = math.inf if number < diverged else 3 + x * x + 0.2 * y * y
+        status: Any = "diverged" if number < diverged else "complete"
+        found.append(Result(trial=trial, status=status, objective=loss))
+    return found
+
+
+def test_many_trials_are_drawn_in_part_and_that_is_said() -> None:
+    trials = results(400, ("eta", "alpha"), diverged=25)
+    drawn = drawn_of(trials)
+    assert len(drawn) <= MOST_LINES
+    best = sorted(trials, key=lambda trial: trial.objective)[:50]
+    assert {trial.key for trial in best} <= {trial.key for trial in drawn}
+    assert any(math.isinf(trial.objective) for trial in drawn)
+    assert hidden_note(trials) == (f"Drawn are {len(drawn)} of 400 trials, the best among them.")
+    text = svg(parallel_figure(trials))
+    assert ">diverged<" in text and "eta 2^" in text
+
+
+@pytest.mark.parametrize("diverged", [0, 3, 12])
+def test_one_hyperparameter_or_no_finite_loss_is_no_error(diverged: int) -> None:
+    trials = results(12, ("eta",), diverged=diverged)
+    text = svg(slices_figure(trials))
+    assert ("no finite loss" in text) == (diverged == 12)
+    assert importance(None, trials) is None
+    svg(parallel_figure(results(12, ("eta", "alpha"), diverged=diverged)))
+
+
+def test_names_are_text() -> None:
+    trials = results(8, ('a<b>&"c"', "$x_1$"))
+    for figure in (parallel_figure(trials), slices_figure(trials)):
+        text = svg(figure)
+        assert "a&lt;b&gt;&amp;" in text and "$x_1$" in text and "<b>" not in text
+
+
+def test_choices_are_axes_of_their_own() -> None:
+    trials = [
+        *results(10, ("eta",), choices={"activation": "relu"}),
+        *results(10, ("eta",), choices={"activation": "gelu"}),
+    ]
+    axes = searched_axes(trials)
+    assert [axis.name for axis in axes] == ["eta", "activation"]
+    assert [axes[1].text(place) for place in axes[1].values] == ["relu"] * 10 + ["gelu"] * 10
+    assert ">gelu<" in svg(parallel_figure(trials))
+
+
+def test_what_does_not_vary_is_no_axis() -> None:
+    assert searched_axes([]) == []
+    assert searched_axes([samples.result(number) for number in range(4)]) == []
+
+
+def test_importance_ranks_what_the_loss_depends_on_and_names_its_basis() -> None:
+    found = importance(None, results(120, ("eta", "alpha", "beta"), diverged=10))
+    assert isinstance(found, Importance)
+    assert "PED-ANOVA" in found.basis and "120 trials, 10 diverged" in found.basis
+    shares = {name: share for name, (share, _, _) in found.values.items()}
+    assert max(shares, key=shares.__getitem__) == "eta"
+    assert sum(shares.values()) == pytest.approx(1.0)
+    assert all(low <= high for _, low, high in found.values.values())
+    assert "share of the importance" in svg(importance_figure(found))
+
+
+def test_importance_of_few_trials_is_not_known() -> None:
+    said = importance(None, results(25, ("eta", "alpha"), diverged=10))
+    assert isinstance(said, str) and "15 have one" in said
+
+
+def test_importance_of_lines_is_what_a_factor_of_two_costs() -> None:
+    record = samples.search()
+    record["lines"] = [
+        samples.line("eta", 1.0, 0.0)
+        | {"points_log2": [[-1, 3.7], [0, 3.5], [1, 3.41], [2, math.inf]], "objective": 3.41},
+        samples.line("alpha_attn", 0.5, 0.0)
+        | {"points_log2": [[-1, 3.61], [0, 3.51], [0.5, 3.41], [2, 3.81]], "objective": 3.41},
+    ]
+    found = importance(samples.searched(record).conclusion, [])
+    assert isinstance(found, Importance)
+    costs = {name: cost for name, (cost, _, _) in found.values.items()}
+    assert costs["eta"] == math.inf
+    # Half way between 3.61 and 3.51, and 2/3 of the way from 3.41 to 3.81.
+    assert costs["alpha_attn"] == pytest.approx((0.15 + 0.8 / 3) / 2)
+    assert "∞" in svg(importance_figure(found))
