@@ -24,7 +24,7 @@ from sweeper.classifier.compare import (
 )
 from sweeper.classifier.numbers import width_dependent
 from sweeper.classifier.roles import UNUSED, LayerMatching
-from sweeper.classifier.trace import Inputs, ModelTrace, Sizes, Tracer
+from sweeper.classifier.trace import Inputs, Known, ModelTrace, Sizes, Tracer
 from sweeper.errors import BadInput
 from sweeper.models.scaled import ScaledModule
 from sweeper.scaling.spec import (
@@ -79,6 +79,7 @@ def compare(
     inputs: Inputs = None,
     roles: Mapping[str, Role | str] | None = None,
     wider: Sizes | None = None,
+    known: Known | None = None,
 ) -> Comparison:
     """Every parameter of `build(**target)`, beside its counterpart in `build(**base)`.
 
@@ -86,7 +87,8 @@ def compare(
     named depth or layers is the depth, of the others those that differ are widths. They may be
     equal, and one stands for all (see `compare.widths`): growth is read off a `wider` model, by
     default of twice the base's widths, and checked against the target. One layer more
-    tells the repeated blocks, which are residual branches. `inputs` and `roles` as in `classify`.
+    tells the repeated blocks, which are residual branches. `inputs` and `roles` as in `classify`;
+    `known` are traces of the same `build` and `inputs`, and gets more of them.
     """
     if base.keys() != target.keys():
         raise BadInput(f"base and target must name the same sizes: {[*base]} and {[*target]}")
@@ -108,7 +110,7 @@ def compare(
     if depth and target[depth] != base[depth]:
         deeper.append({**base, depth: target[depth]})
     return _compare(
-        Tracer(build=build, inputs=inputs),
+        Tracer(build=build, inputs=inputs, known=known),
         base=base,
         wider=wider,
         deeper=deeper,

@@ -9,12 +9,16 @@ says, the model or its configuration says itself.
 
 from __future__ import annotations
 
+import sys
 import traceback
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field, replace
+from functools import cache
+from importlib import import_module
 from inspect import signature
 from pathlib import Path
+from types import FunctionType
 from typing import Any, TypeVar
 
 import torch
@@ -395,6 +399,10 @@ class ModelTrace:
     way: str = ""
 
 
+Known = dict[tuple[Any, ...], ModelTrace]
+"""Traces of one `build` and its `inputs`, by what was asked and the sizes."""
+
+
 class DoesNotRun(BadInput):
     """No forward pass of a model runs here."""
 
@@ -410,21 +418,61 @@ class _Failed(Exception):
 T = TypeVar("T")
 
 
+@contextmanager
+def _compiler_left_out() -> Iterator[None]:
+    """While entered, operations on the meta device do not import `torch._dynamo`.
+
+    Many of them, and every dispatch mode, are told to the compiler as none of its business, by
+    `torch._disable_dynamo`, which imports it to say so; what it has said is kept in an attribute of
+    the function. Set to the function itself, nothing is said, as nothing is compiled in here. With
+    a torch of which that is not known it does nothing.
+    """
+    known = "torch._dynamo" in sys.modules or torch.__version__ < "2.13"
+    asked = [] if known else [f for f in _asked_by_meta() if not hasattr(f, "__dynamo_disable")]
+    for function in asked:
+        function.__dynamo_disable = function
+    try:
+        yield
+    finally:
+        for function in asked:
+            del function.__dynamo_disable
+
+
+@cache
+def _asked_by_meta() -> frozenset[Any]:
+    """The functions that torch's own kernels of the meta device are decorated for the compiler."""
+    asked, seen = set[Any](), set[Any]()
+    modules = (torch._refs, torch._refs.nn.functional, torch._refs.special, torch._decomp)
+    ahead = [value for module in (*modules, UseTracer) for value in vars(module).values()]
+    while ahead:
+        function = ahead.pop()
+        if not isinstance(function, FunctionType) or function in seen:
+            continue
+        seen.add(function)
+        within = [cell.cell_contents for cell in function.__closure__ or ()]
+        if function.__code__.co_filename == torch._compile.__file__:
+            asked.update(inner for inner in within if isinstance(inner, FunctionType))
+        ahead += within
+    return frozenset(asked)
+
+
 @dataclass(kw_only=True)
 class Tracer:
     """Builds and traces a model at several sizes, each in the first way that works.
 
-    `build` takes the sizes as named arguments; `inputs` is what the model is called with.
+    `build` takes the sizes as named arguments; `inputs` is what the model is called with. What
+    was traced is kept in `known`, where that is given.
     """
 
     build: Callable[..., nn.Module]
     inputs: Inputs = None
+    known: Known | None = None
     _first: int = 0
     """What did not work at one size is not tried at the next."""
 
     def shapes(self, sizes: Sizes) -> ModelTrace:
         """Names and shapes alone, without a forward pass; BadInput if no way works."""
-        return _shapes(self.built(sizes))
+        return self._kept("shapes", sizes, lambda: _shapes(self.built(sizes)))
 
     def built(self, sizes: Sizes) -> nn.Module:
         """The model, which need not run; BadInput if it cannot be built in any way."""
@@ -438,9 +486,26 @@ class Tracer:
 
     def trace(self, sizes: Sizes) -> ModelTrace:
         """How the parameters are used; BadInput if the model cannot be built in any way."""
-        # Tracing needs it, and with torch 2.6 its import fails halfway under a mode of ours.
-        import torch._dynamo  # noqa: F401
+        return self._kept("uses", sizes, lambda: self._trace(sizes))
 
+    def _kept(self, what: str, sizes: Sizes, made: Callable[[], ModelTrace]) -> ModelTrace:
+        if self.known is None:
+            return made()
+        key = (what, *sorted(sizes.items()))
+        if key not in self.known:
+            self.known[key] = made()
+        return self.known[key]
+
+    def _trace(self, sizes: Sizes) -> ModelTrace:
+        # The compiler takes longer to import than all else, and most models are traced without.
+        if self._first == 0 and "torch._dynamo" not in sys.modules and torch.__version__ >= "2.13":
+            (kind, evaluate), *_ = ATTEMPTS
+            with suppress(_Failed), _compiler_left_out():
+                traced = self._attempt(sizes, kind(), evaluate=evaluate)
+                if "torch._dynamo" not in sys.modules:  # or the model had compiled on the way
+                    return traced
+        # Tracing asks for it, and with torch 2.6 its import fails halfway under a mode of ours.
+        import_module("torch._dynamo")
         failures: list[_Failed] = []
         for at in range(self._first, len(ATTEMPTS)):
             kind, evaluate = ATTEMPTS[at]
@@ -461,7 +526,7 @@ class Tracer:
             place = kind()
             try:
                 model = self._built(sizes, place, Numbers()).train(not evaluate)
-                with place.entered(), _eager():
+                with place.entered(), _eager(), _compiler_left_out():
                     args, kwargs = self._arguments(model, sizes, place)
                     return watcher(model, lambda m=model, a=args, k=kwargs: m(*a, **k))  # type: ignore[misc]
             except BadInput:
@@ -503,7 +568,7 @@ class Tracer:
     def _built(self, sizes: Sizes, place: Place, numbers: Numbers) -> nn.Module:
         """The model, every tensor of it at `place`."""
         try:
-            with place.entered(), NumberMode(numbers):
+            with place.entered(), NumberMode(numbers), _compiler_left_out():
                 model = self.build(**sizes)
         except TooLarge as error:
             raise _Failed(str(error), None) from error
@@ -559,6 +624,8 @@ def _shapes(model: nn.Module) -> ModelTrace:
 
 def _eager() -> AbstractContextManager[Any]:
     """Run compiled modules as they are written: the tracer cannot look into compiled code."""
+    if "torch._dynamo" not in sys.modules:  # nothing is compiled
+        return nullcontext()
     stance: AbstractContextManager[Any] = torch.compiler.set_stance("force_eager")
     return stance
 

@@ -24,7 +24,7 @@ from sweeper.classifier.observe import (
     observe,
 )
 from sweeper.classifier.operations import apply_scales
-from sweeper.classifier.trace import DoesNotRun, Sizes, Tracer
+from sweeper.classifier.trace import DoesNotRun, Known, Sizes, Tracer
 from sweeper.classifier.watch import uncompiled
 from sweeper.data.spans import Corruption
 from sweeper.errors import ConfigError, MissingValue, key_prefix
@@ -95,7 +95,12 @@ def read_model(
     at the base. ConfigError names a pattern that matches nothing, under the rule's own key.
     """
     compared = compare(
-        tracer.build, base=base, target=target, inputs=tracer.inputs, roles=rules.role_patterns()
+        tracer.build,
+        base=base,
+        target=target,
+        inputs=tracer.inputs,
+        roles=rules.role_patterns(),
+        known=tracer.known,
     )
     tied = {str(op.geometry["parameter"]): op.geometry for op in compared.tied}
     base_branches = 0
@@ -312,7 +317,11 @@ def _architecture(spec: TrialSpec, unit: bool) -> Architecture:
     try:
         read = read_model(
             # What a model takes is read off its forward, so off the one that was built last.
-            Tracer(build=build, inputs=lambda _: example_inputs(spec, last)),
+            Tracer(
+                build=build,
+                inputs=lambda _: example_inputs(spec, last),
+                known=_traces(replace(spec, width=spec.base_width, depth=spec.base_depth), unit),
+            ),
             {"width": spec.base_width, "depth": spec.base_depth},
             {"width": spec.width, "depth": spec.depth},
             rules,
@@ -328,6 +337,12 @@ def _architecture(spec: TrialSpec, unit: bool) -> Architecture:
     if len(frozen) == len(read.specs):
         raise ConfigError("model.frozen", sorted(frozen)[:3], "a model that trains some parameters")
     return read
+
+
+@lru_cache(maxsize=64)
+def _traces(spec: TrialSpec, unit: bool) -> Known:
+    """Traces of the model of `spec`, at any size: those of the base and of one wider serve all."""
+    return {}
 
 
 @lru_cache(maxsize=64)
