@@ -11,7 +11,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Container, Iterator, Mapping, Sequence
+from contextlib import suppress
+from copy import deepcopy
 from difflib import get_close_matches
+from functools import cache
 from pathlib import Path
 from typing import Any, cast
 
@@ -19,7 +22,7 @@ import yaml  # type: ignore[import-untyped]
 from hydra import compose, initialize_config_dir
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.override_parser.overrides_parser import OverridesParser
-from hydra.core.override_parser.types import Override
+from hydra.core.override_parser.types import Override, OverrideType
 from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
@@ -281,11 +284,27 @@ def _compose(
 
     For that the choices of groups are composed alone: they have all keys that there are.
     """
+    names = groups(config_dir)
+    pairs = list(zip(overrides, parsed, strict=True))
+    if config_dir is None:
+        # Hydra takes 0.1 s to read and merge the same files, and then sets values as here.
+        chosen = [(text, o) for text, o in pairs if str(o.key_or_group) in names]
+        if all(isinstance(o.value(), str) and _sets(o) for _, o in chosen):
+            with suppress(*_CONFIG_ERRORS):  # which are Hydra's to tell
+                config = deepcopy(_choices_composed(tuple(text for text, _ in chosen)))
+                for _, override in pairs:
+                    if str(override.key_or_group) in names:
+                        continue
+                    if not _sets(override):
+                        break
+                    added = override.is_force_add()
+                    key, value = str(override.key_or_group), override.value()
+                    OmegaConf.update(config, key, value, merge=True, force_add=added)
+                else:
+                    return config
     try:
         return _hydra_compose(overrides, config_dir)
     except _CONFIG_ERRORS as error:
-        names = groups(config_dir)
-        pairs = zip(overrides, parsed, strict=True)
         choices = [text for text, override in pairs if str(override.key_or_group) in names]
         try:
             tree = cast(Tree, OmegaConf.to_container(_hydra_compose(choices, config_dir)))
@@ -293,6 +312,19 @@ def _compose(
             where = f"--config-dir {config_dir}: " if config_dir else ""
             raise BadInput(f"{where}{_message(error)}") from error
         raise _key_error(tree, parsed, names, error) from error
+
+
+def _sets(override: Override) -> bool:
+    """Whether it gives a key a value, key=value or ++key=value, and does no more."""
+    return (override.type is OverrideType.CHANGE or override.is_force_add()) and not (
+        override.package
+    )
+
+
+@cache
+def _choices_composed(choices: tuple[str, ...]) -> DictConfig:
+    """What Hydra makes of choices of groups in conf/, which do not change; not to be written to."""
+    return _hydra_compose(choices, None)
 
 
 def _hydra_compose(overrides: Sequence[str], config_dir: Path | None) -> DictConfig:

@@ -70,6 +70,21 @@ class TestCompose:
         assert tree["transfer"]["widths"] == [16, 32] and tree["data"]["path"] == "a b/ü=*.txt"
         assert tree["optimizer"]["extra"] == 1 and tree["train"]["steps"] == 128
 
+    @pytest.mark.parametrize(
+        "words",
+        [
+            ["search=lr", "model.width=32", "search.line={points: 3}", "model.width=48"],
+            ["++search.sampler.seed=3", "search=tpe", "parameterization=mup"],
+            ["experiment=first", "train.steps=7", "transfer.widths=[16,32]"],
+            ["model.roles=['*.bias=vector']", "root='a b'", "study.name=null"],
+            ["~model.ffn_ratio", "model.width=32"],
+            ["+model.new={a: 1}", "study={name: x}"],
+        ],
+    )
+    def test_values_are_set_as_hydra_sets_them(self, words: list[str], tmp_path: Path) -> None:
+        # With a folder of the user's, Hydra composes everything anew.
+        assert compose_tree(words) == compose_tree(words, tmp_path)
+
     def test_the_last_of_two_wins(self) -> None:
         assert compose_tree(["model.width=16", "model.width=24"])["model"]["width"] == 24
 
