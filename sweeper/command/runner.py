@@ -270,7 +270,12 @@ class Command:
         return 1, math.nan
 
     def open(
-        self, corpus: Corpus, launcher: Launcher, folder: Path, notify: Callable[[str], None]
+        self,
+        corpus: Corpus,
+        launcher: Launcher,
+        folder: Path,
+        notify: Callable[[str], None],
+        planned: int = 0,
     ) -> CommandRunner:
         """The runner of one sweep, whose trials have folders below `folder`."""
         return CommandRunner(self, folder)

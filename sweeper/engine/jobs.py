@@ -478,9 +478,14 @@ class TrialsPerJob:
         device: str,
         notify: Callable[[str], None],
         path: Path | None = None,
+        planned: int = 0,
     ) -> None:
-        """`size` is how many, "auto" to measure it; `path` keeps what was measured and formed."""
+        """`size` is how many, "auto" to measure it; `path` keeps what was measured and formed.
+
+        `planned` are all trials of the sweep: a search asks for a few at first.
+        """
         self.fixed, self.corpus, self.device, self.notify = size, corpus, device, notify
+        self.planned = planned
         self.record = BatchRecord(path)
         self._layout: int | None = None
 
@@ -515,11 +520,12 @@ class TrialsPerJob:
             return len(group) * prepared.train.steps * prepared.parameters()
 
         largest = max(groups.values(), key=operations)
-        self._layout, count = executor.layouts[0], min(executor.layouts[-1], len(largest))
+        planned = max(self.planned, len(largest))
+        self._layout, count = executor.layouts[0], min(executor.layouts[-1], planned)
         if count > self._layout:
             alone = self._measured(largest, executor, 1)
             steps = prepare(largest[0].spec).train.steps
-            work = math.nan if alone is None else alone.seconds * steps * len(largest)
+            work = math.nan if alone is None else alone.seconds * steps * planned
             # Infinite where not even one trial fits without recomputing its activations.
             if alone is None or not MEASURING_PAYS <= work < math.inf:
                 self._layout = 1

@@ -146,9 +146,10 @@ class Engine(Bounded):
         launcher: Launcher,
         folder: Path,
         notify: Callable[[str], None] = lambda sentence: None,
+        planned: int = 0,
     ) -> EngineRunner:
         """The runner of one sweep, whose checkpoints go below `folder`."""
-        return EngineRunner(self, corpus, launcher, folder, notify)
+        return EngineRunner(self, corpus, launcher, folder, notify, planned)
 
 
 class EngineRunner:
@@ -161,6 +162,7 @@ class EngineRunner:
         launcher: Launcher,
         folder: Path,
         notify: Callable[[str], None],
+        planned: int = 0,
     ) -> None:
         """Nothing is measured yet."""
         device = settings.device_of(launcher)
@@ -179,6 +181,7 @@ class EngineRunner:
             self.execution.device,
             notify,
             folder.absolute() / "batches.jsonl",
+            planned,
         )
         # Trials of each specification that are in a batch and in no job yet.
         self._pending = Counter[str]()

@@ -110,7 +110,12 @@ class RunnerSettings(Protocol):
         ...
 
     def open(
-        self, corpus: Corpus, launcher: Launcher, folder: Path, notify: Callable[[str], None]
+        self,
+        corpus: Corpus,
+        launcher: Launcher,
+        folder: Path,
+        notify: Callable[[str], None],
+        planned: int = 0,
     ) -> Runner:
-        """The runner of one sweep, with its files below `folder`."""
+        """The runner of one sweep of so many trials as planned, with its files below `folder`."""
         ...

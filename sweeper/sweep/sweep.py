@@ -64,11 +64,15 @@ def make_loop(
     pruner: PrunerOf = no_pruner,
     *,
     wait: bool = True,
+    planned: int = 0,
 ) -> Loop:
-    """The loop of an experiment's runner and launcher, with its files below `folder`."""
+    """The loop of an experiment's runner and launcher, with its files below `folder`.
+
+    `planned` are the trials of the whole sweep, as far as they are known.
+    """
     settings = experiment.settings
     loop = Loop(
-        runner=settings.runner.open(experiment.corpus, settings.launcher, folder, notify),
+        runner=settings.runner.open(experiment.corpus, settings.launcher, folder, notify, planned),
         launcher=settings.launcher,
         folder=folder,
         record=record,
@@ -168,7 +172,7 @@ class Sweep:
             concluded = complete
             return finished, missing
 
-        self._train(ask)
+        self._train(ask, sum(phase.trials for phase in settings.search.plan(settings.space)))
         conclusion = self._conclusion(replay.history())
         after_batch(conclusion, True)
         return conclusion
@@ -221,7 +225,7 @@ class Sweep:
         self._train(ask)
         return [result for trial in trials if (result := self.lookup(trial.key)) is not None]
 
-    def _train(self, ask: Callable[[], tuple[int, Missing]]) -> None:
+    def _train(self, ask: Callable[[], tuple[int, Missing]], planned: int = 0) -> None:
         """Train until `ask` finds nothing missing; it is asked whenever there is room."""
         asked: set[str] = set()  # keys: the listener hears of a proposal that names new trials
 
@@ -246,6 +250,7 @@ class Sweep:
             cancelled=lambda: cancel_requested(folder),
             pruner=self._pruner,
             wait=self.wait,
+            planned=planned,
         )
         loop.run(pending)
         loop.tidy(lambda key: self.lookup(key) is not None)

@@ -308,6 +308,18 @@ def test_one_process_is_weighed_against_one_a_core(
     assert executor.asked == [(1, 1), (2, 2)] and len(jobs._MEASURED) == 2
 
 
+def test_processes_are_chosen_for_all_trials_of_a_sweep_not_for_its_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(jobs, "_MEASURED", {})
+    trials, steps = [trial(seed=i) for i in range(4)], trial().spec.train.steps
+    for planned, used in ((0, 1), (math.ceil(jobs.MEASURING_PAYS / steps), 2)):
+        executor = Answering({1: 1.0, 2: 1.0})
+        sizes = jobs.TrialsPerJob("auto", WHERE, "cpu", print, planned=planned)
+        sizes.choose_layout(trials, executor)  # type: ignore[arg-type]
+        assert executor.used == used
+
+
 def test_what_dies_while_it_is_measured_trains_in_one_process_by_itself(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
