@@ -723,8 +723,8 @@ def predict(
             raise ConfigError("--out", str(out), "a folder, or nothing yet")
         if source is not None:
             return predict_table(source, columns, where, question, output_of(json), out, place)
-        from sweeper.cli.studies import find_study, tree_of
-        from sweeper.study.study import is_saved
+        from sweeper.cli.studies import tree_of
+        from sweeper.study.study import find_study, is_saved
 
         name = find_study(study, place)
         asked = StudyTarget(width=to_width, depth=to_depth)

@@ -10,9 +10,7 @@ from pathlib import Path
 
 from sweeper.cli.next import NextCommand, validated_by
 from sweeper.cli.output import DONE, Output
-from sweeper.cli.studies import find_study
 from sweeper.config.command_line import DEFAULT_ROOT
-from sweeper.config.compose import read_tree
 from sweeper.errors import BadInput, ConfigError, key_prefix
 from sweeper.files import private_folder, write_json
 from sweeper.prediction.speed import speed_ups
@@ -24,7 +22,7 @@ from sweeper.report.documents import Validation, read_document
 from sweeper.report.drawing import save
 from sweeper.report.figures import write_picture
 from sweeper.study.setup import LADDER_PHASE, trials_of
-from sweeper.study.study import Study, check_folder, check_not_saved, is_saved
+from sweeper.study.study import Study, check_folder, check_not_saved, find_study, is_saved
 from sweeper.trial import TrialSpec, digest
 from sweeper.verdict.compare import Comparison, Ladder, compare, seeds_needed
 from sweeper.verdict.ladder import LadderRule, LadderSize, Size
@@ -287,6 +285,8 @@ def _validate(folder: Path, *overrides: str) -> NextCommand:
     """
     check_folder(folder)
     check_not_saved(folder)
+    from sweeper.config.compose import read_tree  # it brings Hydra
+
     path = folder / "config.yaml"
     # Plain values: to name a command, no class that the study's configuration names is imported.
     tree = read_tree(path, ())

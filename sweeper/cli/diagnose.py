@@ -16,7 +16,7 @@ from sweeper.cli.cost import run_time
 from sweeper.cli.next import Invocation, NextCommand, next_of, validated_by
 from sweeper.cli.output import DONE, Output, failures
 from sweeper.cli.shared import open_experiment, progress, resolve_study, short_run
-from sweeper.cli.studies import find_study, split_root
+from sweeper.cli.studies import split_root
 from sweeper.cli.transfer import check_storage_password, optimum
 from sweeper.cli.validate import finished
 from sweeper.config.compose import Tree
@@ -43,10 +43,9 @@ from sweeper.records import to_json
 from sweeper.report import console as show
 from sweeper.report.cost import NOTHING, Cost, flops_of, keep_flops
 from sweeper.report.documents import Searched, read_document
-from sweeper.report.page import write_report
 from sweeper.report.progress import SweepProgress
 from sweeper.study.lock import StudyLock, cancel_requested
-from sweeper.study.study import Study
+from sweeper.study.study import Study, find_study
 from sweeper.sweep.replay import replay_ladder
 from sweeper.sweep.sweep import Sweep, measure_trials
 from sweeper.trial import Log2Hps, PluginSpec, plain
@@ -128,6 +127,8 @@ def diagnose(
     if diagnosed.results:
         show.ablation_table(diagnosed).print(output.people)
     keep_flops(settings.folder, {result.trial.spec for result in study.results()})
+    from sweeper.report.page import write_report  # it brings matplotlib
+
     report, record = write_report(settings.folder), folder / f"diagnosis-{axis}.json"
     places = {"report": report, "diagnosis": record}
     document = {"study": settings.name, "diagnosis": to_json(diagnosed)}

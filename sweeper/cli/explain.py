@@ -9,7 +9,6 @@ from pathlib import Path
 from sweeper.cli.next import Invocation
 from sweeper.cli.output import DONE, Output
 from sweeper.cli.shared import check_target, open_experiment
-from sweeper.cli.transfer import planned_optimum
 from sweeper.config.compose import Tree
 from sweeper.config.settings import Settings, placeholder_data, resolve
 from sweeper.engine.prepare import PreparedSpec, prepare
@@ -85,6 +84,8 @@ def explain(
     check_target(settings, target)
     hps, source = plain(defaults(settings.space)), "defaults of the parameterization"
     if invocation.study is not None:
+        from sweeper.cli.transfer import planned_optimum
+
         study = Study.read(settings.folder)
         hps = plain(planned_optimum(open_experiment(settings), study, output))
         source = f"the study {settings.name}"

@@ -9,13 +9,14 @@ from pathlib import Path
 
 from sweeper.cli.next import NextCommand
 from sweeper.cli.output import DONE, NOT_VALIDATED, Output
-from sweeper.cli.studies import find_study, split_root
+from sweeper.cli.studies import split_root
 from sweeper.config.compose import override_value, parse_overrides
 from sweeper.errors import BadInput, ConfigError
 from sweeper.export.compare import NAMES, header, is_export, lacking
 from sweeper.export.exporter import build_exporter
 from sweeper.files import write_atomically
 from sweeper.plan.plan import TransferPlan
+from sweeper.study.study import find_study
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -12,7 +12,7 @@ from sweeper.cli.compare import comparison_folder, differences
 from sweeper.cli.next import NextCommand
 from sweeper.cli.output import DONE, Output, failures
 from sweeper.cli.shared import check_taken, open_experiment, progress, resolve_study
-from sweeper.cli.studies import find_study, study_tree
+from sweeper.cli.studies import study_tree
 from sweeper.cli.transfer import check_storage_password, planned_optimum
 from sweeper.cli.validate import Settle
 from sweeper.config.settings import Experiment, Settings, check_model_size, check_seeds
@@ -23,7 +23,7 @@ from sweeper.records import to_json
 from sweeper.report import comparison as show
 from sweeper.study.lock import StudyLock
 from sweeper.study.setup import LADDER_PHASE, provenance
-from sweeper.study.study import Study
+from sweeper.study.study import Study, find_study
 from sweeper.sweep.replay import planned_log2
 from sweeper.sweep.sweep import Submitted, Sweep
 from sweeper.trial import Log2Hps, Result, Trial

@@ -25,8 +25,6 @@ from sweeper.launch.executor import Scheduled
 from sweeper.records import to_json
 from sweeper.report import console as show
 from sweeper.report.cost import Cost, flops_of, keep_flops
-from sweeper.report.drawing import save
-from sweeper.report.figures import pairs_figure
 from sweeper.search.strategy import Conclusion
 from sweeper.study.lock import StudyLock
 from sweeper.study.optuna_copy import check_storage, redact
@@ -117,6 +115,10 @@ def search(
             notes += show.accuracy_note(trials_of(study).searched)
             output.tell_speed(study.results(), since=start)
         if conclusion.pairs:
+            # matplotlib, which no trial waits for.
+            from sweeper.report.drawing import save
+            from sweeper.report.figures import pairs_figure
+
             save(pairs_figure(conclusion.pairs), settings.folder / "pairs")
         # Now, while the study's classes are imported: reports later import none.
         keep_flops(settings.folder, {result.trial.spec for result in study.results()})

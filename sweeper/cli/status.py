@@ -11,7 +11,6 @@ from typing import Any
 
 from sweeper.cli.next import NextCommand, next_of
 from sweeper.cli.output import DONE, Output, failures
-from sweeper.cli.studies import find_study
 from sweeper.command.process import end_marked
 from sweeper.errors import BadInput, SweeperError
 from sweeper.launch.folder import cancel_jobs, job_states
@@ -21,7 +20,7 @@ from sweeper.report.ladder import ladder_table
 from sweeper.report.progress import Snapshot
 from sweeper.study.lock import Holder, live_holder, request_cancel
 from sweeper.study.setup import trials_of
-from sweeper.study.study import Study, is_saved
+from sweeper.study.study import Study, find_study, is_saved
 from sweeper.table import Column, Table, counted, duration
 
 

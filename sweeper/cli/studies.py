@@ -8,26 +8,10 @@ from pathlib import Path
 from sweeper.cli.next import Invocation
 from sweeper.config.command_line import DEFAULT_ROOT
 from sweeper.config.compose import Tree, compose_tree, override_value, parse_overrides, read_tree
-from sweeper.errors import BadInput, ConfigError, suggest
-from sweeper.registry import OVERLAYS, classes_in, classes_of_configs, name_classes, studies
-from sweeper.study.study import (
-    check_folder,
-    check_not_saved,
-    check_study_name,
-    latest_study,
-    read_root,
-)
+from sweeper.errors import BadInput, ConfigError
+from sweeper.registry import OVERLAYS, classes_in, classes_of_configs, name_classes
+from sweeper.study.study import check_folder, check_not_saved, find_study, read_root
 from sweeper.study.trust import code_of, remember, remembered
-
-
-def find_study(name: str | None, root: Path) -> str:
-    """`name` if that study exists, else the latest; BadInput when there is none."""
-    names, last = studies(root), latest_study(root)
-    if last is None:
-        raise BadInput(f"there is no study in {root} yet: run `sweeper search` first")
-    if name is not None and check_study_name(name) not in names:
-        raise BadInput(f"there is no study {name!r} in {root}; {suggest(name, names)}")
-    return last if name is None else name
 
 
 def split_root(overrides: Sequence[str]) -> tuple[Path, list[str]]:

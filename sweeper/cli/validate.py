@@ -18,8 +18,6 @@ from sweeper.files import write_json
 from sweeper.laws.law import Law, NoLaw
 from sweeper.report import console as show
 from sweeper.report.documents import Validation, read_document
-from sweeper.report.drawing import save
-from sweeper.report.figures import learning_rate_figure
 from sweeper.study.lock import StudyLock
 from sweeper.study.setup import LADDER_PHASE, provenance, trials_of
 from sweeper.study.study import Study
@@ -308,6 +306,10 @@ def validate(
         command=provenance()["command"],
     )
     write_json(path, _with_earlier(record, earlier))
+    # matplotlib takes as long to load as a small trial to train: not before something is drawn.
+    from sweeper.report.drawing import save
+    from sweeper.report.figures import learning_rate_figure
+
     for verdict in verdicts:
         picture = folder / f"{_curves(path)}-{verdict.axis}"
         save(learning_rate_figure(record, verdict), picture)

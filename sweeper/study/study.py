@@ -16,7 +16,7 @@ from os.path import expanduser
 from pathlib import Path
 from typing import Any
 
-from sweeper.errors import BadInput, ConfigError, SweeperError
+from sweeper.errors import BadInput, ConfigError, SweeperError, suggest
 from sweeper.files import (
     RECORD_ERRORS,
     append,
@@ -359,6 +359,16 @@ def latest_study(root: Path) -> str | None:
                     times.append(path.stat().st_mtime_ns)
             changes.append((max(times), name))
     return max(changes)[1] if changes else None
+
+
+def find_study(name: str | None, root: Path) -> str:
+    """`name` if that study exists, else the latest; BadInput when there is none."""
+    names, last = studies(root), latest_study(root)
+    if last is None:
+        raise BadInput(f"there is no study in {root} yet: run `sweeper search` first")
+    if name is not None and check_study_name(name) not in names:
+        raise BadInput(f"there is no study {name!r} in {root}; {suggest(name, names)}")
+    return last if name is None else name
 
 
 def _replaces(new: Result, old: Result | None) -> bool:
