@@ -146,7 +146,7 @@ def best_loss_figure(conclusion: Conclusion, trials: Sequence[Result] = ()) -> F
     ax.set(xlim=(0, last * 1.02), ylim=(bottom, top))
     on = [(run, loss) for run, loss in dots if loss <= top]
     ax.plot(*zip(*on, strict=True), "o", color=FAINT, markersize=2.5, alpha=0.6) if on else None
-    above = 0.985 * top + 0.015 * bottom
+    above = 0.965 * top + 0.035 * bottom
     for face, kind in ((FAINT, math.isinf), ("none", math.isfinite)):
         off = [run for run, loss in dots if loss > top and kind(loss)]
         ax.plot(off, [above] * len(off), "^", color=FAINT, mfc=face, markersize=4)

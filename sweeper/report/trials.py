@@ -141,7 +141,7 @@ def parallel_figure(results: Sequence[Result]) -> Figure:
         for tick in ticks:
             _label(ax, place, (tick - low) / (high - low), shortened(axis.text(tick), 12))
     ax.axvline(count, color=INK, linewidth=0.8, zorder=5)
-    for tick in (bottom, (bottom + top) / 2, top):
+    for tick in (bottom, (bottom + top) / 2, top) if best >= 0 else ():
         _label(ax, count, (tick - bottom) / (top - bottom), f"{tick:.4g}")
     for index in range(max(0, len(shown) - MOST_TOLD), len(shown)):
         at = ", ".join(f"{axis.name} {axis.text(axis.values[index])}" for axis in axes)
@@ -170,7 +170,7 @@ _SMALL: dict[str, Any] = {"fontsize": 7, "color": FAINT, "va": "center"}
 
 
 def _label(ax: Axes, place: float, height: float, text: str) -> None:
-    box = {"facecolor": "white", "edgecolor": "none", "alpha": 0.75, "pad": 0.8}
+    box = {"facecolor": "white", "edgecolor": "none", "pad": 0.8}
     look: dict[str, Any] = {"fontsize": 7, "va": "center", "zorder": 6, "bbox": box}
     offset: dict[str, Any] = {"xytext": (4, 0), "textcoords": "offset points", "parse_math": False}
     ax.annotate(text, (place, height), **offset, **look)
@@ -206,8 +206,10 @@ def slices_figure(results: Sequence[Result]) -> Figure:
             c=[colors[index] for index in on],
             linewidths=0,
             alpha=0.85,
+            zorder=3,
         )
         look: dict[str, Any] = {"marker": "^", "s": 14, "edgecolors": FAINT, "linewidths": 0.7}
+        look["zorder"] = 4  # over the strip
         for faces, which in (
             (FAINT, [index for index in off if math.isinf(losses[index])]),
             ("none", [index for index in off if math.isfinite(losses[index])]),

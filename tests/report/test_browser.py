@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -187,4 +189,47 @@ def test_a_study_that_has_hardly_begun(browser: Browser, tmp_path: Path, begun: 
         "The transfer has not"
     )
     assert browser.run("document.documentElement.scrollWidth") == 390
+    assert browser.problems == []
+
+
+def came(browser: Browser, condition: str) -> None:
+    """Wait for a page that meets the condition, through pages that come and go."""
+    end = time.monotonic() + 30
+    while time.monotonic() < end:
+        # Between two pages there is none that could answer.
+        with suppress(AssertionError):
+            if browser.run(f"document.readyState == 'complete' && {condition}"):
+                return
+        time.sleep(0.02)
+    raise AssertionError(condition)
+
+
+def test_a_live_page_renews_itself_where_it_is_read_until_its_run_ends(
+    browser: Browser, tmp_path: Path
+) -> None:
+    folder = samples.study(tmp_path / "live", samples.search(), w256=samples.validation())
+    page = write_report(folder, live=0.2)
+    browser.problems.clear()
+    browser.open(page, 420)
+    browser.run("Object.assign(document.querySelectorAll('details')[1], {open: true})")
+    browser.run("[...document.querySelectorAll('h2')].find(h => h.textContent == 'Search')"
+                ".parentElement.scrollIntoView(); scrollBy(0, 40)")  # fmt: skip
+    before = browser.run("[performance.timeOrigin, scrollY]")
+    # The next page has more above: what was read stays where it was read.
+    page.write_text(
+        page.read_text().replace("</header>", "<p>more<br>more<br>more</p></header>", 1)
+    )
+    came(browser, f"performance.timeOrigin != {before[0]} && scrollY > {before[1]}")
+    now = browser.run("[performance.timeOrigin, scrollY]")
+    assert now[1] == pytest.approx(before[1] + 72 + 16, abs=30)
+    assert browser.run("[...document.querySelectorAll('details')].map(d => d.open)")[:3] == [
+        False,
+        True,
+        False,
+    ]
+    write_report(folder)
+    came(browser, "!('live' in document.documentElement.dataset)")
+    ended = browser.run("performance.timeOrigin")
+    assert browser.run("[...document.querySelectorAll('details')].map(d => d.open)")[1]
+    assert browser.run("performance.timeOrigin") == ended
     assert browser.problems == []

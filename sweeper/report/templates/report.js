@@ -99,5 +99,5 @@ if (every) {
     if (document.hidden || reading || now - shown < (late ? 60000 : every)) return;
     leave();
     location.reload();
-  }, 1000);
+  }, Math.min(every, 1000));
 }
