@@ -103,6 +103,7 @@ bench: setup ## Time sweeper against its peers on this machine, half an hour; re
 	mkdir -p $(BENCH)
 	$(BIN)/python scripts/bench/orchestration.py --peers $(BENCH)/peers \
 		--out $(BENCH)/orchestration.json --markdown $(BENCH)/orchestration.md
+	$(BIN)/python scripts/bench/commands.py --out $(BENCH)/commands.json
 	$(BIN)/python scripts/bench/search.py --device cpu --launcher local --steps 20 --repeats 3 \
 		--out $(BENCH)/search.json --markdown $(BENCH)/search.md
 	$(BIN)/python scripts/bench/batching.py --device cpu --sizes s0,s1 --out $(BENCH)/batching.json

@@ -78,6 +78,7 @@ class TestCompose:
             ["experiment=first", "train.steps=7", "transfer.widths=[16,32]"],
             ["model.roles=['*.bias=vector']", "root='a b'", "study.name=null"],
             ["~model.ffn_ratio", "model.width=32"],
+            ["experiment=first", "launcher=local", "launcher.workers=1"],
             ["+model.new={a: 1}", "study={name: x}"],
         ],
     )
