@@ -5,13 +5,14 @@ from __future__ import annotations
 import csv
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from io import StringIO
 from typing import TYPE_CHECKING, Any, Literal
 
 from rich import box
 from rich.console import Console, ConsoleOptions, RenderResult
 from rich.measure import Measurement
+from rich.segment import Segment
 from rich.table import Table as RichTable
 from rich.text import Text
 
@@ -104,6 +105,8 @@ STYLES = {"": "", "good": "green", "bad": "red", "open": "yellow"}
 """Colours of the terminal; the page has its own."""
 WIDEST = 10_000
 """More columns of letters than any table has."""
+_PLAIN = Console(file=StringIO(), width=WIDEST, color_system=None)
+"""Measures tables, and prints them as plain text."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -160,11 +163,15 @@ class Column:
 
 @dataclass(frozen=True, kw_only=True)
 class Row:
-    """Values, one a column, and a sentence on them: `subject` is what it is on, in a list."""
+    """Values, one a column, and a sentence on them: `subject` is what it is on, in a list.
+
+    Where a screen has no room for all, the rows of the least `weight` go.
+    """
 
     values: Sequence[Value]
     note: str = ""
     subject: str = ""
+    weight: float = 0.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -184,65 +191,77 @@ class PageCell:
 class Table:
     """Rows under columns, whose names differ, with a title and what explains them.
 
-    `legend` are paragraphs, `remarks` the lines of a list below it.
+    `legend` are paragraphs, `remarks` the lines of a list below it. `brief` says in two lines what
+    the columns are that a narrow terminal shows; `key` names it among what a reader has been told.
     """
 
     title: str
     columns: Sequence[Column]
     legend: Sequence[str] = ()
     remarks: Sequence[str] = ()
+    brief: str = ""
+    key: str = ""
     rows: list[Row] = field(default_factory=list)
     section_ends: set[int] = field(default_factory=set)
 
-    def add(self, *values: Value, note: str = "", subject: str = "") -> None:
+    def add(self, *values: Value, note: str = "", subject: str = "", weight: float = 0.0) -> None:
         """Add a row, a value for each column."""
-        self.rows.append(Row(values=values, note=note, subject=subject))
+        self.rows.append(Row(values=values, note=note, subject=subject, weight=weight))
 
     def end_section(self) -> None:
         """Draw a line under the last row."""
         self.section_ends.add(len(self.rows))
 
-    def print(self, console: Console) -> None:
-        """The table, its legend, and a list of the rows' notes and the remarks."""
-        console.print(self, crop=False)
-        notes = [f"{row.subject or row.values[0]}: {row.note}" for row in self.rows if row.note]
-        for line in [*self.legend, *(f"- {line}" for line in (*notes, *self.remarks))]:
-            paragraph(console, line)
-
     def __str__(self) -> str:
         """The title and all columns as plain text, from its first letter to its last."""
-        plain = Console(file=StringIO(), width=WIDEST, color_system=None)
-        with plain.capture() as capture:
-            plain.print(self._rich([]), crop=False)
-        # A box has an edge, and a cell a margin, both of blanks here.
-        lines = (line[2:].rstrip() for line in capture.get().splitlines())
+        with _PLAIN.capture() as capture:
+            _PLAIN.print(self._rich([]), crop=False)
+        # A box has an edge, a blank here.
+        lines = (line[1:].rstrip() for line in capture.get().splitlines())
         return "\n".join(line for line in (self.title, *lines) if line)
 
-    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        """The title, the columns that fit, and the names of those that do not.
+    def heaviest(self, count: int) -> Table:
+        """The table with `count` of its rows, those of the most weight, in their order."""
+        order = sorted(range(len(self.rows)), key=lambda i: (-self.rows[i].weight, i))
+        return replace(self, rows=[self.rows[i] for i in sorted(order[:count])], section_ends=set())
 
-        No cell is ever broken. Print it with crop=False: what is still too wide goes on in the
-        terminal's next line.
-        """
+    def dropped(self, width: int) -> list[Column]:
+        """The columns that a terminal of `width` leaves out, the least important first."""
         spare = [column for column in self.columns if column.importance is not None]
         spare.sort(key=lambda column: column.importance or 0)
-        dropped: list[Column] = []
-        while (width := _width(console, shown := self._rich(dropped))) > options.max_width:
-            if not spare:
-                break
-            # One at a time, the least important first, until the rest fits or nothing may go.
-            dropped.append(spare.pop(0))
+        for count in range(len(spare) + 1):
+            if _width(self._rich(spare[:count])) <= width:
+                return spare[:count]
+        return spare
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        """The title and the columns that fit; no cell is ever broken.
+
+        Where even those that must be there do not fit, the first column's cells are lines of their
+        own above the others. Print it with crop=False: what is still too wide goes on in the
+        terminal's next line.
+        """
+        dropped = self.dropped(options.max_width)
         if self.title:
             yield Text(self.title, style="bold", overflow="ignore", no_wrap=True)
+        shown = self._rich(dropped)
+        above = list[Text]()
+        if _width(shown) > options.max_width and len(self.columns) > 1:
+            shown = self._rich([*dropped, self.columns[0]])
+            above = [_terminal_text(row.values[0], self.columns[0]) for row in self.rows]
         # As wide as it is: within the terminal's width rich would break cells.
-        yield from console.render(shown, options.update(width=width))
-        if dropped:
-            names = ", ".join(column.name for column in dropped)
-            yield Text(f"Too narrow here for: {names}.", style="dim")
+        wide = options.update(width=_width(shown), height=None)
+        # Rich draws a blank edge above the head, and the rule below it.
+        _, head, rule, *rows = console.render_lines(shown, wide, pad=False)
+        names = iter(above)
+        for line in (head, rule, *rows):
+            if line is not head and line is not rule and above and _is_written(line):
+                yield Text(" ", no_wrap=True, overflow="ignore") + next(names)
+            yield from (*line, Segment.line())
 
     def _rich(self, dropped: Sequence[Column]) -> RichTable:
         """The table without some of its columns."""
-        table = RichTable(box=box.SIMPLE_HEAD, show_edge=True)
+        table = RichTable(box=box.SIMPLE_HEAD, show_edge=True, padding=(0, 1, 0, 0))
         kept = [index for index, column in enumerate(self.columns) if column not in dropped]
         for column in (self.columns[index] for index in kept):
             justify: Literal["left", "right"] = "left" if column.left else "right"
@@ -301,14 +320,18 @@ class Table:
         return record
 
 
-def paragraph(console: Console, text: str) -> None:
+def paragraph(console: Console, text: str, style: str = "") -> None:
     """A line for people: wrapped between words on a terminal, in one piece elsewhere."""
-    console.print(text, highlight=False, markup=False, soft_wrap=not console.is_terminal)
+    console.print(Text(text, style=style), soft_wrap=not console.is_terminal)
 
 
-def _width(console: Console, table: RichTable) -> int:
+def _width(table: RichTable) -> int:
     """How wide a table is with every cell on a line of its own."""
-    return Measurement.get(console, console.options.update(width=WIDEST), table).maximum
+    return Measurement.get(_PLAIN, _PLAIN.options, table).maximum
+
+
+def _is_written(line: Sequence[Segment]) -> bool:
+    return any(segment.text.strip() for segment in line)
 
 
 def _fields(value: Value) -> dict[str, Any]:

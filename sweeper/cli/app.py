@@ -38,6 +38,7 @@ from sweeper.cli.verb import (
     Trainer,
     TrainerOptions,
     Trust,
+    Verbose,
     WhichDepth,
     WhichWidth,
     output_of,
@@ -132,6 +133,7 @@ def search(
         ),
     ] = False,
     json: Json = False,
+    verbose: Verbose = False,
     config_dir: ConfigDir = None,
 ) -> None:
     r"""Search the best hyperparameters at the base size, model.width and model.depth.
@@ -157,7 +159,7 @@ def search(
         from sweeper.cli.search import search
 
         flags = {"dry_run": dry_run, "detach": detach, "new_setup": new_setup}
-        return search(tree, invocation, output_of(json), **flags)
+        return search(tree, invocation, output_of(json, verbose), **flags)
 
     run(work)
 
@@ -222,6 +224,7 @@ def transfer(
     ] = False,
     trust: Trust = False,
     json: Json = False,
+    verbose: Verbose = False,
     config_dir: ConfigDir = None,
 ) -> None:
     """Rescale a study's optimum to a larger model; with --validate, show whether it holds.
@@ -256,7 +259,7 @@ def transfer(
             asked = StudyTarget(width=to_width, depth=to_depth)
             question = Question(tokens=to_tokens)
             return predict_ladder(
-                tree, asked, question, invocation, output_of(json), dry_run=dry_run
+                tree, asked, question, invocation, output_of(json, verbose), dry_run=dry_run
             )
         from sweeper.cli.transfer import TransferRequest, transfer
         from sweeper.cli.validate import Settle
@@ -272,7 +275,7 @@ def transfer(
             dry_run=dry_run,
             detach=detach,
         )
-        return transfer(tree, request, invocation, output_of(json))
+        return transfer(tree, request, invocation, output_of(json, verbose))
 
     run(work)
 
@@ -291,6 +294,7 @@ def diagnose(
     ] = False,
     trust: Trust = False,
     json: Json = False,
+    verbose: Verbose = False,
     config_dir: ConfigDir = None,
 ) -> None:
     """Find out why a transfer fails: change one thing at a time, at the base and the largest size.
@@ -305,7 +309,7 @@ def diagnose(
         from sweeper.cli.diagnose import diagnose, judged_ladder
         from sweeper.cli.studies import study_tree
 
-        output = output_of(json)
+        output = output_of(json, verbose)
         ladder = judged_ladder(name, given, over, output)
         tree, invocation = study_tree(name, [*given, *ladder], config_dir, trust=trust)
         return diagnose(tree, over, only or [], invocation, output, dry_run=dry_run)
@@ -326,6 +330,7 @@ def explain(
     published: Published = None,
     trust: Trust = False,
     json: Json = False,
+    verbose: Verbose = False,
     config_dir: ConfigDir = None,
 ) -> None:
     """Show what every parameter of a model is prescribed, and why. Trains nothing.
@@ -347,14 +352,14 @@ def explain(
             from sweeper.cli.explain import explain_published
 
             assert published is not None
-            return explain_published(published, overrides or [], output_of(json))
+            return explain_published(published, overrides or [], output_of(json, verbose))
         from sweeper.cli.studies import tree_of
 
         placed = with_place(overrides or [], None, root)
         tree, invocation = tree_of(study, placed, config_dir, trust=trust)
         from sweeper.cli.explain import explain
 
-        return explain(tree, to_width, to_depth, invocation, output_of(json))
+        return explain(tree, to_width, to_depth, invocation, output_of(json, verbose))
 
     run(work)
 
@@ -379,6 +384,7 @@ def export(
         ),
     ] = False,
     json: Json = False,
+    verbose: Verbose = False,
 ) -> None:
     """Write a study's plan as files that another trainer takes, and say what they leave to you."""
 
@@ -396,7 +402,7 @@ def export(
             accept=tuple(accept or ()),
             strict=strict,
         )
-        return export(request, arguments, output_of(json))
+        return export(request, arguments, output_of(json, verbose))
 
     run(work)
 
@@ -427,6 +433,7 @@ def check(
     ] = False,
     trust: Trust = False,
     json: Json = False,
+    verbose: Verbose = False,
     config_dir: ConfigDir = None,
 ) -> None:
     """Check that outputs and their changes keep their size over transfer.widths and depths.
@@ -442,7 +449,7 @@ def check(
         from sweeper.cli.check import CheckRequest, check
 
         request = CheckRequest(scales=scales, rules=rules, strict=strict, folder=folder)
-        return check(tree, request, invocation, output_of(json))
+        return check(tree, request, invocation, output_of(json, verbose))
 
     run(work, stopped="Stopped.")
 
@@ -456,13 +463,14 @@ def status(
         bool, typer.Option("--watch", help="Refresh until the study's driver and jobs end.")
     ] = False,
     json: Json = False,
+    verbose: Verbose = False,
 ) -> None:
     """Show where a study stands: trials by phase, best so far, its jobs, the running driver."""
 
     def work() -> int:
         from sweeper.cli.status import status
 
-        return status(*place_of(name or [], study, root), output_of(json), watch=watch)
+        return status(*place_of(name or [], study, root), output_of(json, verbose), watch=watch)
 
     run(work, stopped="Stopped watching.")
 
@@ -585,6 +593,7 @@ def compare(
     trust: Trust = False,
     root: Root = None,
     json: Json = False,
+    verbose: Verbose = False,
 ) -> None:
     """Rank studies at equal compute: is a parameterization worth it? Trains with --settle alone.
 
@@ -603,7 +612,7 @@ def compare(
             raise BadInput("--to-width looks beyond curves, and --settle trains none: give one")
         _check_hours(hours)
         studies, place = named_studies(names, root)
-        shown = output_of(json)
+        shown = output_of(json, verbose)
         if settle:
             from sweeper.cli.ranked import RankRequest, rank_studies
             from sweeper.cli.validate import Settle
@@ -684,6 +693,7 @@ def predict(
     root: Root = None,
     trust: Trust = False,
     json: Json = False,
+    verbose: Verbose = False,
     config_dir: ConfigDir = None,
 ) -> None:
     """Predict the loss of a large run by the law of small ones, tried backwards. Trains nothing.
@@ -722,16 +732,18 @@ def predict(
         if out is not None and out.exists() and not out.is_dir():
             raise ConfigError("--out", str(out), "a folder, or nothing yet")
         if source is not None:
-            return predict_table(source, columns, where, question, output_of(json), out, place)
+            return predict_table(
+                source, columns, where, question, output_of(json, verbose), out, place
+            )
         from sweeper.cli.studies import tree_of
         from sweeper.study.study import find_study, is_saved
 
         name = find_study(study, place)
         asked = StudyTarget(width=to_width, depth=to_depth)
         if is_saved(place / name):
-            return predict_saved(place / name, asked, question, output_of(json), out)
+            return predict_saved(place / name, asked, question, output_of(json, verbose), out)
         tree, invocation = tree_of(name, with_place([], None, root), config_dir, trust=trust)
-        return predict_study(tree, asked, question, invocation, output_of(json), out)
+        return predict_study(tree, asked, question, invocation, output_of(json, verbose), out)
 
     run(work, stopped="Stopped.")
 
@@ -805,6 +817,7 @@ def follow(
         ),
     ] = None,
     json: Json = False,
+    verbose: Verbose = False,
 ) -> None:
     """Follow a large run: is it on the course that was predicted? Exit code 3 where it is not.
 
@@ -828,7 +841,7 @@ def follow(
             out=out,
             ledger=ledger,
         )
-        return follow_run(request, output_of(json), once=once)
+        return follow_run(request, output_of(json, verbose), once=once)
 
     run(work, stopped="Stopped watching; the run goes on.")
 
@@ -941,6 +954,7 @@ def judge(
     ] = None,
     root: Root = None,
     json: Json = False,
+    verbose: Verbose = False,
 ) -> None:
     """Judge a grid that you have: does its learning rate transfer? Trains nothing.
 
@@ -981,7 +995,7 @@ def judge(
             out=out,
             root=Path(root or DEFAULT_ROOT).expanduser(),
         )
-        return judge(request, output_of(json))
+        return judge(request, output_of(json, verbose))
 
     run(work, stopped="Stopped.")
 
@@ -1006,6 +1020,7 @@ def doctor(
         typer.Option("--storage", metavar="URL", help="An Optuna URL to try, as study.storage."),
     ] = None,
     json: Json = False,
+    verbose: Verbose = False,
 ) -> None:
     """Say what is here and what is missing, with the command to get it.
 
@@ -1015,7 +1030,7 @@ def doctor(
     def work() -> int:
         from sweeper.cli.doctor import doctor
 
-        return doctor(root, storage, output_of(json))
+        return doctor(root, storage, output_of(json, verbose))
 
     run(work, stopped="Stopped.")
 

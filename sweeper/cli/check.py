@@ -30,6 +30,7 @@ from sweeper.records import from_json, to_json
 from sweeper.report import checks as show
 from sweeper.report.drawing import save
 from sweeper.report.page import write_report
+from sweeper.report.screen import Spare, table_parts
 from sweeper.study.setup import provenance
 from sweeper.study.study import Study
 from sweeper.trial import Log2Hps, defaults
@@ -81,13 +82,13 @@ def check(tree: Tree, request: CheckRequest, invocation: Invocation, output: Out
             "not the base's, as in transfer.widths=[32,64,128]"
         )
     document: dict[str, Any] = {}
-    places: dict[str, Path] = {}
+    places, pictures = dict[str, Path](), dict[str, Path]()
     checks: list[CoordinateCheck] = []
     if request.rules:
         rows = rule_table()
         document["rules"] = [to_json(row) for row in rows]
         write_json(_make_folder(settings, request) / "rules.json", document["rules"])
-        show.rules(output.people, rows)
+        output.show(*table_parts(show.rules_table(rows)))
     if request.scales or request.coordinates:
         experiment = open_experiment(settings)
         check_model(experiment, output)
@@ -99,6 +100,7 @@ def check(tree: Tree, request: CheckRequest, invocation: Invocation, output: Out
         if request.coordinates:
             check_batch(experiment)
         folder = _make_folder(settings, request)
+        output.within(settings.folder if request.folder is None else folder)
         if request.scales:
             document["scales"] = _report_scales(experiment, log2_hps, folder, output)
         else:
@@ -112,15 +114,16 @@ def check(tree: Tree, request: CheckRequest, invocation: Invocation, output: Out
             command = provenance()["command"]
             document["check"] = to_json(check_record(experiment, log2_hps, checks, command))
             write_json(folder / "check.json", document["check"])
+            output.show(*show.coordinates(checks, settings.check))
             for axis in checks:
-                show.coordinates(output.people, axis, settings.check)
                 picture, _ = save(show.coordinate_figure(axis), folder / f"coordinates-{axis.axis}")
-                output.say(f"Curves: {picture}")
+                pictures.setdefault("curves", picture)
         if request.folder is None and (settings.folder / "config.yaml").is_file():
             places["report"] = write_report(settings.folder)
     places |= {
         name: (request.folder or settings.folder / "check") / f"{name}.json" for name in document
     }
+    places |= pictures
     answer = " ".join(sentence(axis, settings.check) for axis in checks)
     if not checks:
         subjects = ["the operands of every matrix product"] * request.scales
@@ -142,9 +145,8 @@ def _report_scales(
     if not operands:
         raise BadInput("no matrix product was seen: the model has no Linear and no Attention")
     write_json(folder / "scales.json", record)
-    show.scale_table(operands).print(output.people)
-    picture, _ = save(show.scale_figure(operands), folder / "scales")
-    output.say(f"Picture: {picture}")
+    output.show(*table_parts(show.scale_table(operands), Spare.ROWS))
+    save(show.scale_figure(operands), folder / "scales")
     return record
 
 

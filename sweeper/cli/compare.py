@@ -21,6 +21,7 @@ from sweeper.report.cost import Cost, flops_in, spent
 from sweeper.report.documents import Validation, read_document
 from sweeper.report.drawing import save
 from sweeper.report.figures import write_picture
+from sweeper.report.screen import Spare, table_parts
 from sweeper.study.setup import LADDER_PHASE, trials_of
 from sweeper.study.study import Study, check_folder, check_not_saved, find_study, is_saved
 from sweeper.trial import TrialSpec, digest
@@ -103,9 +104,12 @@ def compare_studies(
     write_json(folder / "comparison.json", record)
     picture, _ = save(show.comparison_figure(comparison), folder / "comparison")
     output.notes([f"compared anyway: {note}" for note in ranked.notes])
-    shown = show.tables(comparison, kinds, costs)
-    for table in [*shown, show.speed_table(faster)] if faster else shown:
-        table.print(output.people)
+    output.within(folder)
+    places, *others = show.tables(comparison, kinds, costs)
+    output.show(*table_parts(places, Spare.ROWS))
+    for table in [show.speed_table(faster)] * bool(faster) + others:
+        name = table.title.partition(":")[0].lower()
+        output.show(*table_parts(table, Spare.EXTRA, notes=Spare.ASIDE, name=name))
     sentences = show.findings(comparison)
     document = {**record, "found": sentences, "figure": str(picture)}
     output.end(" ".join(sentences), {"figure": picture}, document, *next_commands)

@@ -19,6 +19,7 @@ from sweeper.errors import BadInput, SweeperError
 from sweeper.files import private_folder, write_json
 from sweeper.records import from_json
 from sweeper.report.documents import read_document
+from sweeper.report.screen import Part, Spare
 from sweeper.scaling.spec import LOGITS
 from sweeper.sweep.sweep import measure_trials
 from sweeper.trial import Log2Hps, Trial, named
@@ -196,7 +197,8 @@ def quick_check(
     except SweeperError as error:
         output.notes([f"the coordinate check was not run: {error}; {command} runs it"])
         return None
-    output.say(f"{sentence(check, settings.check)} All modules: {command}")
+    output.show(Part(content=sentence(check, settings.check)))
+    output.say(f"All modules: {command}", Spare.NOTE, "the command for all modules")
     return check
 
 

@@ -44,6 +44,7 @@ from sweeper.report import console as show
 from sweeper.report.cost import NOTHING, Cost, flops_of, keep_flops
 from sweeper.report.documents import Searched, read_document
 from sweeper.report.progress import SweepProgress
+from sweeper.report.screen import Spare, table_parts
 from sweeper.study.lock import StudyLock, cancel_requested
 from sweeper.study.study import Study, find_study
 from sweeper.sweep.replay import replay_ladder
@@ -114,6 +115,7 @@ def diagnose(
     check_storage_password(settings)
     pair, folder = pair_of(), settings.folder / "transfer"
     private_folder(folder)  # before hours of work, not after
+    output.within(settings.folder)
     start = time.time()
     with StudyLock(settings.folder), Study.open(settings.folder, settings.storage) as study:
         # One ladder of two sizes: what is needed beyond follows from it.
@@ -125,7 +127,7 @@ def diagnose(
         output.tell_speed(study.results(), since=start)
     write_json(folder / f"diagnosis-{axis}.json", to_json(diagnosed))
     if diagnosed.results:
-        show.ablation_table(diagnosed).print(output.people)
+        output.show(*table_parts(show.ablation_table(diagnosed), Spare.ROWS))
     keep_flops(settings.folder, {result.trial.spec for result in study.results()})
     from sweeper.report.page import write_report  # it brings matplotlib
 
@@ -169,7 +171,7 @@ def _show_cost(pair: TwoSizes, only: Sequence[str], invocation: Invocation, outp
                     lacking(ablation.name, changed, pair.sizes(changed))
     else:
         facts += f" The transfer there {verdict.answer}: there is nothing to diagnose."
-    show.dry_run(output.people, "This would train", "change", costs, "runs", facts)
+    output.show(*show.dry_run("This would train", "change", costs, "runs", [facts]))
     runs = sum(cost.trials for _, cost in costs)
     named = [word for name in only for word in ("--only", name)]
     again = NextCommand.of(

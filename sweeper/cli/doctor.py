@@ -26,11 +26,14 @@ from sweeper.errors import BadInput, SweeperError, first_line
 from sweeper.launch.executor import Scheduled
 from sweeper.records import import_target
 from sweeper.registry import groups, plugins
+from sweeper.report.screen import Spare, table_parts
 from sweeper.study.lock import StudyLock
 from sweeper.study.optuna_copy import check_storage
 from sweeper.study.study import Study, read_root
 from sweeper.table import Column, Table
 
+MOST_LETTERS = 50
+"""Of a finding, beside the others in a terminal of 80 columns."""
 NOT_ABLE = 2
 """The exit code where no search can run."""
 USES = {
@@ -52,6 +55,7 @@ class Finding:
     what: str
     needed: bool = False
     get: str | None = None
+    use: str = ""
 
     JSON_SHOWS: ClassVar = ("state",)
 
@@ -64,12 +68,18 @@ class Finding:
 def doctor(root: str | None, storage: str | None, output: Output) -> int:
     """Look for everything and say what is here; 2 where no search can run."""
     folder = read_root(DEFAULT_ROOT if root is None else root)
-    columns = [Column("state", left=True), Column("of", left=True), Column("what", left=True)]
-    table, findings = Table("", columns), list(_findings(folder, storage))
+    columns = [Column(name, left=True) for name in ("state", "of", "what")]
+    table = Table("", [*columns, Column("for", left=True, importance=0)])
+    findings = list(_findings(folder, storage))
     for finding in findings:
-        note = "" if finding.get is None or finding.here else f"get it: {finding.get}"
-        table.add(finding.state, finding.name, finding.what, note=note, subject=finding.name)
-    table.print(output.people)
+        get = f"get it: {finding.get}" * (finding.get is not None and not finding.here)
+        # What others say of a failure may be long: it stands below the table.
+        is_short = len(finding.what) <= MOST_LETTERS
+        note = "; ".join(filter(None, ("" if is_short else finding.what, get)))
+        what, weight = finding.what if is_short else "see below", 1.0 * (not finding.here)
+        row = (finding.state, finding.name, what, finding.use)
+        table.add(*row, note=note, subject=finding.name, weight=weight + finding.needed)
+    output.show(*table_parts(table, Spare.ROWS, notes=Spare.NEWS))
     missing = [finding.name for finding in findings if finding.needed and not finding.here]
     able = not missing
     answer = "A search can run here." if able else f"No search can run: {', '.join(missing)}."
@@ -135,7 +145,7 @@ def _findings(root: Path, storage: str | None) -> Iterator[Finding]:
             if marker and marker.evaluate({"extra": extra}) and not marker.evaluate({"extra": ""}):
                 here, what = _package(requirement)
                 name, get = requirement.name, _install(requirement)
-                yield Finding(name=name, here=here, what=f"{what} (for {use})", get=get)
+                yield Finding(name=name, here=here, what=what, get=get, use=use)
 
 
 def _requirements() -> list[Requirement]:

@@ -19,6 +19,7 @@ from sweeper.plan.explain import tied_readouts
 from sweeper.plan.plan import make_plan
 from sweeper.records import to_json
 from sweeper.report import console as show
+from sweeper.report.screen import A_NOTE, Part, Spare, table_parts
 from sweeper.study.study import Study
 from sweeper.table import Column, Table
 from sweeper.trial import defaults, plain
@@ -48,7 +49,7 @@ def explain_published(path: Path, overrides: Sequence[str], output: Output) -> i
     sizes = f"width {shape.width}, {shape.depth} layers, heads of {shape.head_size}"
     output.say(f"{path}: {model.family}, {sizes}")
     for line in model.lines():
-        output.say(f"- {line}")
+        output.show(Part(content=f"- {line}"))
     output.say(f"It stands for {model.parameterization}.")
     names = {"published": "published", "ours": "ours", "lr": "lr / eta", "eps": "eps / eps"}
     table = Table(
@@ -57,12 +58,14 @@ def explain_published(path: Path, overrides: Sequence[str], output: Output) -> i
     )
     for row in model.ours:
         table.add(row["what"], *(row.get(name) for name in names))
-    table.print(output.people)
-    output.say(
+    output.show(*table_parts(table))
+    legend = (
         "Numbers of parameters are standard deviations of initial values, published as one "
         "initializer_range. The configuration does not say learning rates and eps by parameter, "
         "nor weight decay: a plan of ours does."
     )
+    output.show(Part(content=legend, spare=Spare.LEGEND, name="what the file does not say"))
+    output.flush()
     output.document(to_json(model))
     return DONE
 
@@ -97,10 +100,10 @@ def explain(
     narrow = _prepared(settings, Size(width=base.width, depth=target.depth))
     wide = _prepared(settings, Size(width=4 * base.width, depth=target.depth))
     rows = explained(plan, narrow, wide, hps)
-    show.explanation(output.people, plan, rows)
+    output.show(*show.explanation(plan, rows, verbose=output.verbose))
     tied = tied_readouts(prepared.specs, prepared.scaled_ops, plan.operations)
     for line in tied:
-        output.say(f"- {line}")
+        output.show(Part(content=f"- {line}", spare=Spare.NEWS, name=A_NOTE))
     parameterization = settings.plugin_spec("parameterization").name
     document = {
         "parameterization": plan.parameterization,

@@ -16,6 +16,7 @@ from sweeper.export.compare import NAMES, header, is_export, lacking
 from sweeper.export.exporter import build_exporter
 from sweeper.files import write_atomically
 from sweeper.plan.plan import TransferPlan
+from sweeper.report.screen import Part, Spare
 from sweeper.study.study import find_study
 
 
@@ -115,16 +116,19 @@ def export(request: ExportRequest, arguments: Sequence[str], output: Output) -> 
         raise BadInput(f"{folder} cannot be written to: {reason}; choose --out") from error
     accepted = [lack for lack in lacks if lack.name in request.accept]
     for lack in accepted:
-        output.say(f"Accepted, though {exporter.trainer} cannot express it: {lack}")
+        said = f"Accepted, though {exporter.trainer} cannot express it: {lack}"
+        output.show(Part(content=said, spare=Spare.NOTE, name="what was accepted"))
     if missing:
         output.say(f"{exporter.trainer} cannot express all of this plan. It leaves to you:")
         for lack in missing:
-            output.say(f"- {lack}")
-            if edit := lack.edit():
-                output.say(f"  The edit: {edit}")
-        output.say(
-            f"Once that is done, or where you mean to train without, say so: {accepts}. The "
-            "header of the export lists it."
+            edit = f"\n  The edit: {lack.edit()}" if lack.edit() else ""
+            said = f"- {lack}{edit}"
+            output.show(Part(content=said, spare=Spare.NEWS, name="what it leaves to you"))
+        output.show(
+            Part(
+                content="Once that is done, or where you mean to train without, say so: "
+                f"{accepts}. The header of the export lists it."
+            )
         )
     rests = f"; what it cannot express was accepted ({len(accepted)})" if accepted else ""
     if missing:

@@ -14,6 +14,7 @@ from sweeper.course.watch import UNKNOWN, Seen, Watch, read_prediction
 from sweeper.errors import BadInput, ConfigError
 from sweeper.records import to_json
 from sweeper.report.follow import follow_table, hint_lines, said_of, write_follow
+from sweeper.report.screen import A_NOTE, Part, Spare, table_parts
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,6 +80,7 @@ def _live(request: Request, watch: Watch, log: RunLog, output: Output) -> int:
                 live.update(view(seen), refresh=True)
             elif seen.state != before:
                 output.say(said_of(seen))
+                output.flush()
             before = seen.state
             if seen.step != drawn:
                 drawn = seen.step
@@ -98,12 +100,14 @@ def _report(request: Request, watch: Watch, seen: Seen, output: Output) -> int:
         outcome = outcome_of(prediction, digest, seen, request.measured)
     elif request.measured is not None:
         raise ConfigError("--measured", request.measured, "given when the run has ended")
-    follow_table(seen).print(output.people)
+    output.within(folder)
+    output.show(*table_parts(follow_table(seen)))
     places = write_follow(watch, folder, live=not seen.ended)
     for event in seen.events[-10:]:
-        output.say(f"Steps {event.step:,} to {event.until:,}: {event.kind}, {event.text}")
+        said = f"Steps {event.step:,} to {event.until:,}: {event.kind}, {event.text}"
+        output.show(Part(content=said, spare=Spare.NEWS, name="an event"))
     for line in hint_lines(seen):
-        output.say(line)
+        output.show(Part(content=line, spare=Spare.NEWS, name=A_NOTE))
     output.notes(notes(watch, request))
     if outcome is not None:
         ledger = request.ledger or request.prediction.parent.parent / "predictions.md"

@@ -15,6 +15,7 @@ from sweeper.existing.judged import Judged, Question, judge_place, judge_source
 from sweeper.existing.source import Source
 from sweeper.report.runs import is_study, study_source
 from sweeper.report.saved import save_study, saved_folder
+from sweeper.report.screen import Part, Spare, table_parts
 from sweeper.study.optuna_copy import redact_word
 from sweeper.study.study import find_study
 from sweeper.table import counted
@@ -68,8 +69,9 @@ def judge(request: JudgeRequest, output: Output) -> int:
         save_study(judged, kept)
     read = ", ".join(f"{role} is {column!r}" for role, column in judged.columns.items())
     output.tell(f"{counted(judged.runs, 'run')} of {judged.source}: {read}")
+    output.within(out)
     for table in tables(judged):
-        table.print(output.people)
+        output.show(*table_parts(table, Spare.ROWS, notes=Spare.NEWS))
     places = write_judged(judged, out)
     output.notes(judged.notes)
     if (verdict := judged.verdict) is not None and verdict.note:
@@ -88,7 +90,7 @@ def judge(request: JudgeRequest, output: Output) -> int:
         )
     *first, last = headline(judged)
     for line in first:
-        output.say(line)
+        output.show(Part(content=line))
     output.end(last, places, judged.record, next_command)
     return NOT_VALIDATED if request.strict and judged.answer != "holds" else DONE
 

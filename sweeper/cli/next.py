@@ -67,7 +67,7 @@ class NextCommand:
 
     @classmethod
     def recorded(cls, line: object, why: str) -> NextCommand | None:
-        """A command from the `line` that a record keeps, without --json, which is for programs.
+        """A command from the `line` that a record keeps, without --json and --verbose.
 
         None where a record keeps no command, or one that no shell reads.
         """
@@ -76,7 +76,7 @@ class NextCommand:
         except ValueError:
             return None
         at = rest.index("--") if "--" in rest else len(rest)
-        arguments = tuple(word for word in rest[:at] if word != "--json")
+        arguments = tuple(word for word in rest[:at] if word not in ("--json", "--verbose"))
         return cls(verb=verb, arguments=arguments, user_command=tuple(rest[at + 1 :]), why=why)
 
     def __str__(self) -> str:

@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from rich.cells import cell_len
 from rich.console import Console
 
-from sweeper.files import take_damaged
+from sweeper.files import take_damaged, try_json, write_json
 from sweeper.records import to_json
+from sweeper.report.screen import A_NOTE, Part, Screen, Spare
 from sweeper.trial import Result
 
 if TYPE_CHECKING:
@@ -22,31 +27,65 @@ DONE, FAILED, NOT_VALIDATED = 0, 1, 3
 """Exit codes beside 2 (bad input) and 130 (interrupted)."""
 
 
-@dataclass(frozen=True)
+EXPLAINED = "explained.json"
+"""In a study's folder: what its reader has been told, and need not be told again."""
+
+
+@dataclass
 class Output:
-    """Where things go: tables and sentences to `people`, one JSON document to stdout if asked.
+    """Where things go: one screen at the end to `people`, one JSON document to stdout if asked.
 
     `watchers` see progress, on stderr: what a verb says at its end is the same however much
-    of the work it found done.
+    of the work it found done. With `verbose` all is said, whether a screen has room or not.
     """
 
     people: Console
     json: bool = False
     watchers: Console = field(default_factory=lambda: Console(stderr=True))
+    verbose: bool = False
     _notes: list[str] = field(default_factory=list, init=False)
+    _folder: Path | None = field(default=None, init=False)
+
+    def __post_init__(self) -> None:
+        self._screen = Screen(self.people, verbose=self.verbose)
+
+    def within(self, folder: Path) -> None:
+        """What columns mean is told once in this folder, which is the verb's to write to.
+
+        The first that is named counts, a study before what lies in it.
+        """
+        if self._folder is not None:
+            return
+        self._folder = folder
+        told = try_json(folder / EXPLAINED).get("told", ())
+        self._screen.told |= {key for key in told if isinstance(key, str)}
 
     def document(self, value: object) -> None:
         """Print the verb's one JSON document, under `--json`."""
         if self.json:
             print(json.dumps(to_json(value), indent=2))
 
-    def say(self, text: str) -> None:
+    def show(self, *parts: Part) -> None:
+        """Put tables and paragraphs on the verb's screen, which is printed at its end."""
+        self._screen.add(*parts)
+
+    def say(self, text: str, spare: Spare = Spare.MUST, name: str = A_NOTE) -> None:
         """A sentence for people, as it is."""
-        self.people.print(text, highlight=False, markup=False, soft_wrap=True)
+        self.show(Part(content=text, spare=spare, name=name, whole=True))
 
     def tell(self, text: str) -> None:
         """A sentence for watchers, on stderr."""
         self.watchers.print(text, highlight=False, markup=False, soft_wrap=True)
+
+    def flush(self, end: Sequence[Part] = ()) -> None:
+        """Print what was to be shown so far, as far as one screen has room, and the `end`."""
+        screen, folder = self._screen, self._folder
+        before = len(screen.told)
+        screen.print(end)
+        if folder is not None and folder.is_dir() and len(screen.told) > before:
+            # Told once more where it cannot be kept.
+            with suppress(OSError):
+                write_json(folder / EXPLAINED, {"told": sorted(screen.told)})
 
     def end(
         self,
@@ -66,13 +105,15 @@ class Output:
         damaged = {str(path): why for path, why in take_damaged().items()}
         notes_text = "\n".join(self._notes)
         self.notes([f"{path}: {why}" for path, why in damaged.items() if path not in notes_text])
-        self.say(answer)
+        end = [Part(content=answer)]
         if places:
-            where = "; ".join(f"{what}: {path}" for what, path in places.items())
-            self.say(f"{where[0].upper()}{where[1:]}")
+            where = [f"{what}: {path}" for what, path in places.items()]
+            end += self._lines("; ".join(where), _packed(where, self.people.width))
         commands = [command for command in next_commands if command is not None]
         if commands:
-            self.say(f"Next, {commands[0].why}: {' && '.join(map(str, commands))}")
+            words = [shlex.split(str(command)) for command in commands]
+            end += self._copied(f"next, {commands[0].why}:", words)
+        self.flush(end)
         self.document(
             {
                 **document,
@@ -80,6 +121,35 @@ class Output:
                 "next": [{"command": str(command), "why": command.why} for command in commands],
             }
         )
+
+    def command(
+        self, title: str, words: Sequence[str], spare: Spare = Spare.MUST, note: str = ""
+    ) -> None:
+        """A command to copy, below its title, and a `note` on it in a line of its own."""
+        lines = [part.content for part in self._copied(title, [words])]
+        text = "\n".join(map(str, filter(None, (*lines, note))))
+        self.show(Part(content=text, spare=spare, name=title.rstrip(":").lower(), whole=True))
+
+    def _lines(self, line: str, broken: Sequence[str]) -> list[Part]:
+        """A line in one piece where it fits or goes to a file; else `broken`, to be copied."""
+        fits = not self.people.is_terminal or cell_len(line) <= self.people.width
+        lines = [line] if fits else broken
+        return [Part(content=f"{text[:1].upper()}{text[1:]}", whole=True) for text in lines if text]
+
+    def _copied(self, title: str, commands: Sequence[Sequence[str]]) -> list[Part]:
+        """Commands behind their title, in lines that a shell takes as one where one is too long."""
+        lines, room = [title], self.people.width - len("   \\")
+        for count, words in enumerate(commands, 1):
+            line = ""
+            for word in map(shlex.quote, words):
+                if line and cell_len(f"{line} {word}") > room:
+                    lines.append(f"  {line} \\")
+                    line = f"  {word}"
+                else:
+                    line = f"{line} {word}" if line else word
+            # A shell goes on behind "&&" by itself.
+            lines.append(f"  {line}{' &&' * (count < len(commands))}")
+        return self._lines(f"{title} {' && '.join(map(shlex.join, commands))}".strip(), lines)
 
     def tell_speed(self, results: Iterable[Result], since: float) -> None:
         """Throughput by size of what was trained since then, to watchers: no two runs are alike."""
@@ -91,11 +161,21 @@ class Output:
             self.tell(f"Speed at {speed}")
 
     def notes(self, notices: Sequence[str]) -> None:
-        """What a study has to tell; wrapped between words on a terminal."""
-        soft = not self.people.is_terminal
+        """What a study has to tell."""
         self._notes.extend(notices)
         for notice in notices:
-            self.people.print(f"Note: {notice}", highlight=False, markup=False, soft_wrap=soft)
+            self.show(Part(content=f"Note: {notice}", spare=Spare.NEWS, name=A_NOTE))
+
+
+def _packed(items: Sequence[str], width: int) -> list[str]:
+    """Items in as few lines as they need, none wider than `width` where it can be helped."""
+    lines: list[str] = []
+    for item in items:
+        if lines and cell_len(f"{lines[-1]}; {item}") <= width:
+            lines[-1] += f"; {item}"
+        else:
+            lines.append(item)
+    return lines
 
 
 def failures(results: Iterable[Result], runner: Mapping[str, Any]) -> list[str]:

@@ -118,6 +118,7 @@ def predict_study(
     from sweeper.verdict.ladder import Size
 
     settings = resolve_study(tree, invocation)
+    output.within(settings.folder)
     size = Size(
         width=target.width or settings.base.width, depth=target.depth or settings.base.depth
     )
@@ -222,6 +223,7 @@ def predict_ladder(
     from sweeper.verdict.ladder import Size
 
     settings = resolve_study(tree, invocation)
+    output.within(settings.folder)
     width, depth = target.width or settings.base.width, target.depth or settings.base.depth
     check_target(settings, Size(width=width, depth=depth))
     with tempfile.TemporaryDirectory() as temporary:
@@ -319,7 +321,7 @@ def _show_rungs(
     command = settings.raw["runner"].get("command")
     if missing and len(horizons) > 1 and not command and not any(map(trunk_key, missing)):
         facts += " In a study with train.schedule=wsd shorter runs would branch off the longest."
-    show.dry_run(output.people, "This would train", "size", rows, "runs", facts)
+    output.show(*show.dry_run("This would train", "size", rows, "runs", [facts]))
     costs = [
         {"size": name, "runs": cost.trials, "flops": cost.flops, "seconds": cost.seconds}
         for name, cost in rows
@@ -539,28 +541,32 @@ def _report(
     left_out: Runs | None = None,
 ) -> int:
     from sweeper.report.prediction import (
+        BACK_TEST,
         answer_text,
         band_text,
         reasons_text,
         tables,
         write_prediction,
     )
+    from sweeper.report.screen import Part, Spare, table_parts
 
     rungs = Rungs.of(runs, Design.of(runs))
     prediction = prediction.dated(folder)
     if kept := prediction.keep_earlier(folder):
         output.notes([f"another prediction lay there, and is kept as {kept}"])
     places = write_prediction(prediction, runs, rungs, folder, left_out)
+    output.within(folder)
     for table in tables(prediction):
-        table.print(output.people)
+        decides = table.title == BACK_TEST
+        output.show(*table_parts(table, Spare.ROWS if decides else Spare.EXTRA))
     for line in reasons_text(prediction):
-        output.say(line)
+        output.show(Part(content=line))
     if band := band_text(prediction):
-        output.say(band)
+        output.show(Part(content=band, spare=Spare.NOTE, name="how well the curves agree"))
     output.notes(prediction.notes)
     if strays := prediction.inputs.strays:
         output.notes([f"far off the law, and counted less: {', '.join(strays)}"])
-    output.say(f"SHA-256 of prediction.json: {prediction.sha256}")
+    output.say(f"SHA-256 of prediction.json: {prediction.sha256}", Spare.EXTRA, "its SHA-256")
     # What --json prints is the file's content with its digest, which the file cannot hold itself.
     document = {**json.loads(prediction.text()), "sha256": prediction.sha256}
     output.end(answer_text(prediction), places, document)

@@ -21,6 +21,7 @@ from sweeper.files import private_folder, write_json
 from sweeper.launch.executor import Scheduled
 from sweeper.records import to_json
 from sweeper.report import comparison as show
+from sweeper.report.screen import Spare, table_parts
 from sweeper.study.lock import StudyLock
 from sweeper.study.setup import LADDER_PHASE, provenance
 from sweeper.study.study import Study, find_study
@@ -150,7 +151,7 @@ def rank_studies(request: RankRequest, output: Output) -> int:
     assert ranking.outcome is not None
     kinds = {c.name: c.experiment.settings.plugin_spec("parameterization").name for c in contenders}
     for table in [show.ranking_table(ranking, kinds, width)] if ranking.places else []:
-        table.print(output.people)
+        output.show(*table_parts(table, Spare.ROWS))
     record = {
         "width": width,
         "first_seed": first,

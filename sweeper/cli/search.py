@@ -77,6 +77,7 @@ def search(
     tell_cost(experiment, invocation, output)
     if settings.storage is not None:
         check_storage(settings.storage)
+    output.within(settings.folder)
     # Up to here nothing of the study is written: what can be refused is refused above.
     with StudyLock(settings.folder) as lock:
         if lock.previous is not None:
@@ -123,7 +124,7 @@ def search(
         # Now, while the study's classes are imported: reports later import none.
         keep_flops(settings.folder, {result.trial.spec for result in study.results()})
         write_page(settings.folder, output)
-    show.conclusion(output.people, conclusion, settings.space)
+    output.show(*show.conclusion(conclusion, settings.space))
     output.notes(notes)
     places = {"report": settings.folder / "report.html"}
     if conclusion.pairs:
@@ -282,21 +283,21 @@ def _dry_run(settings: Settings, invocation: Invocation, output: Output, *, new_
             history, _ = replay_search(experiment, Study.read(settings.folder).get)
             finished = sum(result.status != "failed" for result in history.results)
     parameters = settings.runner.parameters(spec)
-    facts = (
+    facts = [
         f"{'' if parameters is None else f'{parameters:,} parameters a trial, '}"
         f"{spec.train.steps} steps. Points that phases share are trained once; a line that ends at "
         f"its optimum is extended. Time: {'not known' if math.isnan(seconds) else 'measured'} "
         f"here, {per_job} {'trial' if per_job == 1 else 'trials'} a job."
-    )
-    if finished:
-        facts += f" Of these trials, {finished} are finished already."
+        + f" Of these trials, {finished} are finished already."
+        * bool(finished)
+    ]
     flops = flops_of(spec)
     costs = [
         (phase.name, Cost(trials=n, flops=n * flops, seconds=n * seconds))
         for phase in phases
         for n in [phase.trials]
     ]
-    show.dry_run(output.people, "This search would run", "phase", costs, "trials", facts)
+    output.show(*show.dry_run("This search would run", "phase", costs, "trials", facts))
     record: dict[str, Any] = {
         "study": settings.name,
         "phases": [{"phase": name, **to_json(cost)} for name, cost in costs],

@@ -18,6 +18,7 @@ from sweeper.registry import studies
 from sweeper.report.documents import Documents, Searched, read_document
 from sweeper.report.ladder import ladder_table
 from sweeper.report.progress import Snapshot
+from sweeper.report.screen import Part, Spare, table_parts
 from sweeper.study.lock import Holder, live_holder, request_cancel
 from sweeper.study.setup import trials_of
 from sweeper.study.study import Study, find_study, is_saved
@@ -33,8 +34,8 @@ def status(name: str | None, root: Path, output: Output, *, watch: bool = False)
             output.people.clear()
         counts = ", ".join(f"{count} {status}" for status, count in state["trials"].items())
         output.say(f"Study {study}: {counts or 'no trials yet'}")
-        for phase, count in state["phases"].items():
-            output.say(f"  {phase}: {count} trials")
+        if phases := ", ".join(f"{phase} {count}" for phase, count in state["phases"].items()):
+            output.show(Part(content=f"Trials by phase: {phases}"))
         if state["other_setups"]:
             output.say(f"  of other setups: {state['other_setups']} trials, which count no more")
         if math.isfinite(state["objective"]):
@@ -46,7 +47,7 @@ def status(name: str | None, root: Path, output: Output, *, watch: bool = False)
         show_jobs(state, output)
         driver, progress = state["driver"], state["progress"]
         if progress is not None and progress.ladder is not None and progress.ladder.points:
-            ladder_table(progress.ladder).print(output.people)
+            output.show(*table_parts(ladder_table(progress.ladder), Spare.ROWS))
         if driver is None:
             again = "not finished: run the same `sweeper search` command again to go on"
             end = "finished" if state["search_finished"] else again
@@ -65,6 +66,7 @@ def status(name: str | None, root: Path, output: Output, *, watch: bool = False)
         if not watch or (driver is None and not waiting):
             break
         output.say(end)
+        output.flush()
         # A driver's progress is a file; without one only a scheduler's queue is asked, and seldom.
         time.sleep(2 if driver else 10)
     others = [other for other in studies(root) if other != study]
@@ -203,7 +205,7 @@ def show_jobs(state: dict[str, Any], output: Output) -> None:
     for job in state["jobs"]:
         done = job.fraction if job.stage == "running" else None
         table.add(job.id, job.state, job.node, job.since, job.trials, done)
-    table.print(output.people)
+    output.show(*table_parts(table, Spare.ROWS))
 
 
 def cancel(name: str | None, root: Path, output: Output) -> int:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import shlex
 import tempfile
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
@@ -27,6 +26,7 @@ from sweeper.cli.validate import (
     Validated,
     check_ladders,
     check_law,
+    curves_name,
     exponent_lines,
     fit_measured,
     measured_trend,
@@ -48,13 +48,14 @@ from sweeper.report import console as show
 from sweeper.report.console import size_text
 from sweeper.report.cost import at_target, keep_flops
 from sweeper.report.documents import Validation, read_document
+from sweeper.report.screen import A_NOTE, Part, Spare
 from sweeper.search.strategy import Conclusion
 from sweeper.study.logs.log import notice_of
 from sweeper.study.setup import provenance
 from sweeper.study.study import Study
 from sweeper.sweep.replay import after_law, apply_law, replay_search
 from sweeper.sweep.sweep import Submitted
-from sweeper.table import paragraph, short
+from sweeper.table import short
 from sweeper.trial import Log2Hps, defaults, in_use, plain
 from sweeper.verdict.judge import Verdict
 from sweeper.verdict.ladder import JOINT_AXIS, LADDER_AXES, LadderSize, Size, extent
@@ -110,6 +111,7 @@ def transfer(tree: Tree, request: TransferRequest, invocation: Invocation, outpu
     ):
         name += f"-b{size.batch_size}-s{size.steps}"
     folder = settings.folder / "transfer" / name
+    output.within(settings.folder)
 
     # What ladders say: trained now where asked for, else as far as the study holds them.
     if request.validate:
@@ -141,15 +143,15 @@ def transfer(tree: Tree, request: TransferRequest, invocation: Invocation, outpu
     output.notes(remove_stale_verdicts(settings, best, folder))
     kept = read_document(folder / validation_name(settings.transfer.hyperparameter), Validation, [])
     write_json(folder / "plan.json", to_json(plan))
-    show.plan(output.people, plan, deep=settings.runner.takes("depth"))
-    if target_command := plan.source.get("target_command"):
-        output.say(f"\nThe target's command:\n{shlex.join(target_command)}")
-        if doubt := _doubt(verdicts or (kept.axes if kept else ())):
-            output.say(f"Its eta is in doubt: {doubt}.")
-        output.say("")
+    # Beside a verdict the plan is no news: the last lines say its eta, and its file all else.
+    spare = Spare.EXTRA if verdicts else Spare.ROWS
+    output.show(*show.plan(plan, deep=settings.runner.takes("depth"), spare=spare))
     if trend is not None:
         applied = plan.source["correction"] is not None
-        paragraph(output.people, show.trend_text(trend, applied=applied))
+        brief = show.trend_brief(trend, applied=applied)
+        whole = show.trend_text(trend, applied=applied)
+        said = whole if output.verbose else brief
+        output.show(Part(content=said, spare=Spare.NEWS, name=A_NOTE))
     if settings.transfer.correct and trend is None:
         output.say(
             "No correction: fewer than two widths have an optimum; add widths to transfer.widths."
@@ -184,11 +186,20 @@ def transfer(tree: Tree, request: TransferRequest, invocation: Invocation, outpu
         document["exponents"] = ladders.exponents
     eta = f", at eta {short(plan.hps['eta'])}" if "eta" in plan.hps else ""
     target = size_text(plan.target, deep=settings.runner.takes("depth"))
+    next_command = after_plan(settings.folder, folder, plan, again, kept)
+    target_command = plan.source.get("target_command")
+    if target_command and not (next_command and not next_command.verb):
+        # Where a verdict is open or fails, another command comes first.
+        spare = Spare.NEWS if verdicts else Spare.MUST
+        doubt = _doubt(verdicts or (kept.axes if kept else ()))
+        note = f"Its eta is in doubt: {doubt}." if doubt else ""
+        output.command("The target's command:", target_command, spare, note)
+    places = {"report": settings.folder / "report.html", "plan": folder / "plan.json"}
+    if verdicts:
+        curves = curves_name(settings.transfer.hyperparameter, verdicts[0].axis)
+        places["curves"] = folder / f"{curves}.png"
     output.end(
-        f"Planned {target}{eta}; {_validated_text(verdicts, kept)}.",
-        {"report": settings.folder / "report.html", "plan": folder / "plan.json"},
-        document,
-        after_plan(settings.folder, folder, plan, again, kept),
+        f"Planned {target}{eta}; {_validated_text(verdicts, kept)}.", places, document, next_command
     )
     holds = all(
         verdict.answer == "holds" and (verdict.target is None or verdict.target.answer == "holds")

@@ -311,12 +311,8 @@ def validate(
     from sweeper.report.figures import learning_rate_figure
 
     for verdict in verdicts:
-        picture = folder / f"{_curves(path)}-{verdict.axis}"
-        save(learning_rate_figure(record, verdict), picture)
-        show.verdict(output.people, verdict, rule.hyperparameter)
-        output.say(f"Curves: {picture}.png")
-    if record.settled:
-        output.say(f"{record.settled}.")
+        save(learning_rate_figure(record, verdict), folder / f"{_curves(path)}-{verdict.axis}")
+    output.show(*show.verdicts(verdicts, rule.hyperparameter, record.settled))
     for line in exponent_lines(exponents) if exponents else ():
         output.say(line)
     return Validated(
@@ -449,6 +445,11 @@ def validation_name(hyperparameter: str) -> str:
 def _curves(record: Path) -> str:
     """What a verdict's pictures are called, but for the axis."""
     return record.stem.replace("validation", "curves", 1)
+
+
+def curves_name(hyperparameter: str, axis: str) -> str:
+    """What the picture of the verdict over an axis is called."""
+    return f"{_curves(Path(validation_name(hyperparameter)))}-{axis}"
 
 
 def _planned(

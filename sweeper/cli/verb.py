@@ -98,6 +98,12 @@ ToBatch = Annotated[
 Json = Annotated[
     bool, typer.Option("--json", help="Print one JSON document on stdout; all else on stderr.")
 ]
+Verbose = Annotated[
+    bool,
+    typer.Option(
+        "--verbose", help="Print all: every table, row and note, and what each column means."
+    ),
+]
 ConfigDir = Annotated[
     Path | None,
     typer.Option(
@@ -244,10 +250,11 @@ def run(work: Callable[[], int], stopped: str | None = None) -> None:
     `stopped` is said where the user stops it; None: how to go on.
     """
     take_damaged()  # of an earlier verb in this process
+    _outputs.clear()
     try:
         # Within a verb, a class that only a study's records name is not imported: see registry.
         with only_named():
-            code = work()
+            code = _shown(work)
     except SweeperError as error:
         code = say(f"Error: {error}", 2 if isinstance(error, BadInput) else 1)
     except KeyboardInterrupt:
@@ -264,8 +271,21 @@ def run(work: Callable[[], int], stopped: str | None = None) -> None:
     raise typer.Exit(code)
 
 
-def output_of(json: bool) -> Output:
-    """The consoles that a verb prints to, and whether it prints JSON."""
+_outputs: list[Output] = []
+"""Of the verb that runs."""
+
+
+def _shown(work: Callable[[], int]) -> int:
+    """Do the work, and print what it had to show, also where it ends with an error."""
+    try:
+        return work()
+    finally:
+        for output in _outputs:
+            output.flush()
+
+
+def output_of(json: bool, verbose: bool = False) -> Output:
+    """The consoles that a verb prints to, and whether it prints JSON, or all that it has to say."""
     from rich.console import Console
 
     from sweeper.cli.output import Output
@@ -278,4 +298,5 @@ def output_of(json: bool) -> Output:
 
     watchers = console(sys.stderr, stderr=True)
     people = watchers if json else console(sys.stdout, stderr=False)
-    return Output(people=people, json=json, watchers=watchers)
+    _outputs.append(Output(people=people, json=json, watchers=watchers, verbose=verbose))
+    return _outputs[-1]

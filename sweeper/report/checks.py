@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, TypeVar
 
 from matplotlib import rc_context
@@ -11,17 +12,18 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
-from rich.console import Console
 
 from sweeper.check.judge import CHECK_ANSWERS, CheckRule, CoordinateCheck, ModuleCheck
 from sweeper.check.rules import MAX_SPREAD, RuleRow
 from sweeper.engine.measurements import RANGES, OperandScale
 from sweeper.report.drawing import DASHED, DOTTED, FAINT, INK, LINE_COLOR, STYLE, WIDTH
+from sweeper.report.screen import A_NOTE, Part, Spare, table_parts
 from sweeper.scaling.spec import layer_of, with_layer
-from sweeper.table import STYLES, Cell, Column, Table, answer, short
+from sweeper.table import Cell, Column, Table, answer, short
 
 T = TypeVar("T")
 COLUMNS = 4
+MOST_LETTERS = 11
 RED, AMBER = "#b2182b", "#a06000"
 ANSWER_COLORS = {"pass": INK, "fail": RED, "cannot say": AMBER}
 OPERANDS = ("input", "weight", "gradient")
@@ -42,14 +44,23 @@ def collapsed(named: Iterable[tuple[str, T]]) -> dict[str, list[T]]:
     return collapsed_values
 
 
-def coordinates(console: Console, check: CoordinateCheck, rule: CheckRule) -> None:
-    """The table of slopes, and the answer."""
-    coordinate_table(check, rule.threshold).print(console)
-    style = STYLES[answer(check.answer).tone]
-    console.print(
-        f"[bold {style}]Coordinate check over {check.axis}: {check.answer}.[/]",
-        highlight=False,
-    )
+def coordinates(checks: Sequence[CoordinateCheck], rule: CheckRule) -> list[Part]:
+    """The slopes where an answer rests on them; of several axes those of the worst answer first."""
+    parts = list[Part]()
+    worst = max(checks, key=lambda check: CHECK_ANSWERS.index(check.answer))
+    for check in checks:
+        table = coordinate_table(check, rule.threshold)
+        spare = Spare.ROWS if check is worst else Spare.EXTRA
+        name = f"slopes over {check.axis}"
+        parts += table_parts(table, spare, notes=Spare.NEWS, name=name)
+        reasons: dict[str, list[str]] = {}
+        for name, members in collapsed((m.name, m) for m in check.modules).items():
+            if (member := _worst(members)).answer != "pass":
+                reasons.setdefault(f"{member.answer}, {member.worst.reason}", []).append(name)
+        for reason, names in reasons.items():
+            text = f"- {reason}: {', '.join(names)}"
+            parts.append(Part(content=text, spare=Spare.NOTE, name=A_NOTE))
+    return parts
 
 
 def coordinate_table(check: CoordinateCheck, threshold: float) -> Table:
@@ -57,8 +68,8 @@ def coordinate_table(check: CoordinateCheck, threshold: float) -> Table:
     # The first step shows what an update does by itself, the last also what layers do together.
     changes = [("change", step) for step in sorted({1, check.steps})]
     kinds = {"at init": ("output", 0)}
-    kinds |= {f"{kind}, step {step}": (kind, step) for kind, step in changes}
-    kinds[f"direct, step {check.steps}"] = ("direct", check.steps)
+    kinds |= {f"step {step}": (kind, step) for kind, step in changes}
+    kinds["direct"] = ("direct", check.steps)
     spare = {"at init": 1}
     table = Table(
         f"Slopes of log RMS over log {check.axis} {', '.join(map(str, check.sizes))}",
@@ -68,6 +79,9 @@ def coordinate_table(check: CoordinateCheck, threshold: float) -> Table:
             *(Column(name, form="+.2f", importance=spare.get(name), half=True) for name in kinds),
             Column("answer", left=True),
         ],
+        brief="Step: the whole change of an output by then; direct: by the module's own weights. "
+        f"Pass: within {threshold:g} of theory's slope, mostly 0. ±: 95 % interval.",
+        key="slopes",
     )
     for name, members in collapsed((m.name, m) for m in check.modules).items():
         worst = _worst(members)
@@ -81,10 +95,15 @@ def coordinate_table(check: CoordinateCheck, threshold: float) -> Table:
                 continue
             farthest = max(slopes, key=lambda slope: slope.deviation)
             unknown = not math.isfinite(farthest.slope.value)
-            cells.append(Cell(farthest.slope, farthest.reason * unknown))
+            # A reason as wide as a number; longer ones stand below the table.
+            text = farthest.reason if len(farthest.reason) <= MOST_LETTERS else "-"
+            cells.append(Cell(farthest.slope, text * unknown))
         # Each cell may be of another layer, so that no failing number hides behind the worst one.
-        reason = worst.worst.reason if worst.answer != "pass" else ""
-        table.add(name, str(worst.role or ""), *cells, answer(worst.answer, reason))
+        reason = f": {worst.worst.reason}" * (worst.answer != "pass")
+        # First what is at fault, then what lies farthest from theory.
+        weight = 100.0 * CHECK_ANSWERS.index(worst.answer) + min(worst.worst.deviation, 99.0)
+        judged = replace(answer(worst.answer), small=reason)
+        table.add(name, str(worst.role or ""), *cells, judged, weight=weight)
     note, *remarks = legend(check, threshold)
     # The list's own dash is put before each remark again where the table is shown.
     table.legend, table.remarks = [note], [line.removeprefix("- ") for line in remarks]
@@ -95,7 +114,8 @@ def legend(check: CoordinateCheck, threshold: float) -> list[str]:
     """What the numbers are, what is expected where it is not 0, and where a failure begins."""
     slopes = [slope for module in check.modules for slope in module.slopes]
     lines = [
-        "Direct: what the module's new matrices (vectors, where it has no other) change of its "
+        "Step: the change of a module's output by then. Direct: what the module's new matrices "
+        "(vectors, where it has no other) change of its "
         "first output. It must neither grow nor vanish; the whole change of such a module must "
         "only not grow. ±: 95 % interval "
         f"over seeds. Pass: within {threshold:g} of theory's slope, which is 0 unless listed here."
@@ -197,11 +217,11 @@ def scale_table(operands: Sequence[OperandScale]) -> Table:
     last = max(scale.step for scale in operands)
     losses = [(name, loss) for name in RANGES for loss in ("underflow", "overflow")]
     columns = [Column("product", left=True), Column("operand", left=True)]
-    columns += [Column("RMS at init"), Column(f"RMS, step {last}")]
-    for place, (name, loss) in enumerate(losses):
-        head = f"{name.upper()} {'to 0' if loss == 'underflow' else 'over'}"
-        columns.append(Column(head, importance=len(losses) - place))
-    table = Table("Operands of the matrix products", columns, legend=[SCALES_NOTE])
+    columns += [Column("RMS at init", importance=0), Column(f"RMS, step {last}", importance=1)]
+    for name, loss in losses:
+        columns.append(Column(f"{name.upper()} {'to 0' if loss == 'underflow' else 'over'}"))
+    brief = "To 0, over: the share of entries that the format makes 0, or that it cannot hold."
+    table = Table("Operands of the matrix products", columns, legend=[SCALES_NOTE], brief=brief)
     for product, members in collapsed((s.product, s) for s in operands).items():
         for operand in OPERANDS:
             of_operand = [s for s in members if s.operand == operand]
@@ -217,6 +237,7 @@ def scale_table(operands: Sequence[OperandScale]) -> Table:
                 _range([s.rms for s in of_operand if s.step == 0]),
                 _range([s.rms for s in ends]),
                 *(Cell(share, f"{100 * share:.2f} %" if share else "0") for share in shares),
+                weight=max(shares),
             )
         table.end_section()
     return table
@@ -280,7 +301,7 @@ def _dot(face: str) -> dict[str, Any]:
     return {**look, "markerfacecolor": face}
 
 
-def rules(console: Console, rows: Sequence[RuleRow]) -> None:
+def rules_table(rows: Sequence[RuleRow]) -> Table:
     """The RMS by which a step at eta = 1 moves a layer, by rule and shape."""
     shapes = list(rows[0].changes)
     columns = [Column("rule", left=True), Column("updates", left=True)]
@@ -292,6 +313,7 @@ def rules(console: Console, rows: Sequence[RuleRow]) -> None:
         )
     columns += [Column("spread", form=".3g"), Column("constant")]
     table = Table("RMS of the change by rule and shape (out x in)", columns)
+    table.brief = f"Spread: largest over smallest; constant: at most {MAX_SPREAD:g}."
     for row in rows:
         keeps = Cell(row.keeps, "yes", tone="good") if row.keeps else Cell(False, "no", tone="bad")
         table.add(row.rule, str(row.update), *row.changes.values(), row.spread, keeps)
@@ -299,4 +321,4 @@ def rules(console: Console, rows: Sequence[RuleRow]) -> None:
         f"Spread: largest over smallest; constant: at most {MAX_SPREAD:g}. sign: Adam, Lion; "
         "orthogonal: Muon; normalized: unit Frobenius norm, one input."
     ]
-    table.print(console)
+    return table

@@ -62,8 +62,8 @@ def _places(comparison: Comparison, parameterizations: Mapping[str, str]) -> Tab
             Column("place"),
             Column("loss", form=".4f", half=True),
             Column("above first", form=".4f", half=True),
-            Column("place re-tuned", importance=2),
-            Column("loss re-tuned", form=".4f", importance=1, half=True),
+            Column("loss re-tuned", form=".4f", importance=2, half=True),
+            Column("place re-tuned", importance=1),
         ],
         legend=[
             "Loss: nats at the transferred eta. Re-tuned: at the best eta of the same width. Above "
@@ -72,6 +72,8 @@ def _places(comparison: Comparison, parameterizations: Mapping[str, str]) -> Tab
             "from each width's own curve by itself; a verdict's curves share what they are alike "
             "in, so both differ a little."
         ],
+        brief="Loss: nats at the transferred eta; above first: seed by seed; re-tuned: at the best "
+        "eta. A place is a range where the seeds do not decide.",
     )
     retuned = {standing.name: standing for standing in comparison.by_retuned}
     for standing in comparison.by_transferred:
@@ -84,8 +86,8 @@ def _places(comparison: Comparison, parameterizations: Mapping[str, str]) -> Tab
             place(standing),
             within_or_diverged(standing.loss),
             None if is_first else within_or_diverged(standing.gap),
-            place(other),
             within_or_diverged(other.loss),
+            place(other),
         )
     return table
 

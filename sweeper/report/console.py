@@ -7,12 +7,11 @@ from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import asdict, replace
 from typing import TypeVar
 
-from rich.console import Console
-
 from sweeper.plan.diagnose import Diagnosis
 from sweeper.plan.explain import Explained
 from sweeper.plan.plan import PlannedParameter, TransferPlan, value_text
 from sweeper.report.cost import Cost, cost_table
+from sweeper.report.screen import A_NOTE, Part, Spare, table_parts
 from sweeper.scaling.spec import layer_of, with_layer
 from sweeper.search.fresh import final_accuracy
 from sweeper.search.strategy import Conclusion, LineResult, PairGrid
@@ -24,8 +23,6 @@ from sweeper.table import (
     Value,
     answer,
     number,
-    paragraph,
-    power,
     short,
     within,
 )
@@ -103,24 +100,28 @@ def grouped(parameters: Sequence[PlannedParameter]) -> list[tuple[str, PlannedPa
 
 
 def dry_run(
-    console: Console, title: str, name: str, rows: Sequence[tuple[str, Cost]], runs: str, facts: str
-) -> None:
-    """What a command would run, by `name`, and what is to be said of it."""
+    title: str, name: str, rows: Sequence[tuple[str, Cost]], runs: str, facts: Sequence[str]
+) -> list[Part]:
+    """What a command would run, by `name`, and the `facts` that are to be said of it."""
     costs = [((label,), cost) for label, cost in rows]
-    cost_table(title, [name], costs, runs=runs, total=True).print(console)
-    paragraph(console, facts)
+    table = cost_table(title, [name], costs, runs=runs, total=True)
+    # The sum of all stays.
+    table.rows[-1] = replace(table.rows[-1], weight=1.0)
+    said = [Part(content=fact, spare=Spare.NOTE, name=A_NOTE) for fact in facts if fact]
+    return [*table_parts(table, Spare.ROWS), *said]
 
 
-def conclusion(console: Console, conclusion: Conclusion, space: Space) -> None:
-    """What a search found: the lines, the notes, the best configuration."""
-    if conclusion.lines:
-        lines_table(conclusion).print(console)
+def conclusion(conclusion: Conclusion, space: Space) -> list[Part]:
+    """What a search found: the best configuration, the pairs, the notes; the lines aside."""
+    parts = list[Part]()
     if conclusion.pairs:
-        pairs_table(conclusion.pairs).print(console)
+        parts += table_parts(pairs_table(conclusion.pairs), Spare.ROWS)
     if math.isfinite(conclusion.objective):
-        best_table(conclusion, space).print(console)
-    for note in conclusion.notes:
-        paragraph(console, f"- {note}")
+        parts += table_parts(best_table(conclusion, space), Spare.ROWS)
+    if conclusion.lines:
+        parts += table_parts(lines_table(conclusion), Spare.ASIDE, name="the lines")
+    said = (Part(content=f"- {note}", spare=Spare.NOTE, name=A_NOTE) for note in conclusion.notes)
+    return [*parts, *said]
 
 
 def conclusion_text(conclusion: Conclusion) -> str:
@@ -156,8 +157,7 @@ def lines_table(conclusion: Conclusion) -> Table:
     """A row a line search: its optimum, the loss there, and the range that was searched."""
     columns = [
         Column("hyperparameter", left=True),
-        Column("optimum", importance=2),
-        Column("value"),
+        Column("optimum"),
         Column("loss", unit="nats", form=".4f"),
         Column("points", importance=1),
         Column("range", importance=0),
@@ -169,11 +169,10 @@ def lines_table(conclusion: Conclusion) -> Table:
         lines.append(replace(conclusion.retune.line, name="eta, retuned"))
     for line in lines:
         values = [value for value, _ in line.points_log2]
-        searched = f"{power(min(values))}..{power(max(values))}"
+        searched = f"{short(2.0 ** min(values))} to {short(2.0 ** max(values))}"
         failed = line.optimum_log2 in line.failed_log2
         table.add(
             line.name,
-            None if line.choices else Cell(line.optimum_log2, power(line.optimum_log2)),
             Cell(line.optimum, value_text(line.optimum)),
             Cell(line.objective, "failed") if failed else line.objective,
             len(values),
@@ -205,52 +204,62 @@ def best_table(conclusion: Conclusion, space: Space) -> Table:
     """The best configuration as it is used, with each hyperparameter's default and range."""
     columns = [
         Column("hyperparameter", left=True),
-        Column("log2", form="g"),
         Column("value"),
-        Column("default", unit="log2", form="g", importance=1),
-        Column("range", unit="log2", importance=0),
+        Column("default", importance=1),
+        Column("range", importance=0),
     ]
     table = Table("Best configuration", columns)
     for name, value in in_use(space, conclusion.best_log2).items():
         text = value_text(value) + NOT_SEARCHED * (name in conclusion.not_searched)
-        axis, log2 = space.get(name), conclusion.best_log2.get(name)
-        default: str | float | None = axis.default if axis else None
-        ends = f"{axis.low:g} to {axis.high:g}" if axis else None
+        axis, default, ends = space.get(name), "", ""
         if axis and axis.choices:
-            log2, default = None, str(axis.choices[round(axis.default)])
-            ends = ", ".join(map(str, axis.choices))
-        table.add(name, log2, Cell(value, text), default, ends)
+            default, ends = (
+                str(axis.choices[round(axis.default)]),
+                ", ".join(map(str, axis.choices)),
+            )
+        elif axis:
+            default, low, high = (short(2.0**end) for end in (axis.default, axis.low, axis.high))
+            ends = f"{low} to {high}"
+        # What is as it was by default tells least.
+        table.add(
+            name, Cell(value, text), default, ends, weight=float(value_text(value) != default)
+        )
     return table
 
 
 # The plan.
 
 
-def plan(console: Console, plan: TransferPlan, *, deep: bool = True) -> None:
+def plan(plan: TransferPlan, *, deep: bool = True, spare: Spare = Spare.ROWS) -> list[Part]:
     """Every parameter of the target; layers that are alike share a row.
 
-    Not `deep`: a user command takes no depth.
+    Not `deep`: a user command takes no depth. `spare` is that of the table.
     """
+    parts = list[Part]()
     if plan.parameters:
-        plan_table(plan).print(console)
+        parts += table_parts(plan_table(plan), spare, name="the plan's parameters")
     else:
         target, base = (size_text(size, deep=deep) for size in (plan.target, plan.base))
-        console.print(
-            f"For {target} (tuned at {base}) the command gets the hyperparameters as they are:",
-            style="bold",
-            highlight=False,
-            soft_wrap=not console.is_terminal,
+        table = Table(
+            f"For {target} (tuned at {base}) the command gets:",
+            [Column("hyperparameter", left=True), Column("value")],
         )
-        table = Table("", [Column("hyperparameter", left=True), Column("value")])
         for name, value in plan.hps.items():
             table.add(name, Cell(value, value_text(value)))
-        table.print(console)
-    for line in plan.law.lines() if plan.law else ():
-        console.print(line, highlight=False, markup=False, soft_wrap=True)
+        parts += table_parts(table, spare, name="the hyperparameters")
+    of_law = plan.law.lines() if plan.law else ()
+    parts += [Part(content=line, spare=Spare.NEWS, name="the law") for line in of_law]
     if plan.parameters and plan.needs:
-        console.print("In your own training code, TransferPlan.load leaves to the model:")
-        for need in plan.needs:
-            paragraph(console, f"- {need}")
+        count = len(plan.needs)
+        things = f"{count} thing{'s are' if count > 1 else ' is'}"
+        brief = f"In your own training code {things} left to the model: plan.needs lists them."
+        parts.append(Part(content=brief, spare=Spare.LEGEND, key="needs", name="the model's part"))
+        at_length = [
+            "In your own training code, TransferPlan.load leaves to the model:",
+            *(f"- {n}" for n in plan.needs),
+        ]
+        parts += [Part(content=n, spare=Spare.ASIDE, name="the model's part") for n in at_length]
+    return parts
 
 
 GAMMA_LEGEND = (
@@ -306,15 +315,17 @@ def _start(parameter: PlannedParameter) -> str:
     return parameter.init if parameter.init != "normal" else ""
 
 
-def explanation(console: Console, plan: TransferPlan, rows: Sequence[Explained]) -> None:
-    """Every parameter with its exponents and its numbers, the base's above the target's."""
-    columns = [Column("parameter", left=True), Column("fan in/out", importance=0)]
+def explanation(plan: TransferPlan, rows: Sequence[Explained], *, verbose: bool) -> list[Part]:
+    """Every parameter with its exponents and the target's numbers; `verbose`: the base's above."""
+    columns = [Column("parameter", left=True)]
+    columns += [Column("fan in/out", importance=0)] * verbose
     columns += [Column(name, form="g") for name in "abc"]
     has_gammas = any(row.parameter.gamma != 1 for row in rows)
-    columns += [Column("gamma", form=".3g")] * has_gammas
-    table = Table(
-        f"From {plan.base} (upper) to {plan.target} (lower)", [*columns, *NUMBERS.values()]
-    )
+    columns += [Column("gamma", form=".3g", importance=5)] * has_gammas
+    title = f"From {plan.base} (upper) to {plan.target} (lower)"
+    if not verbose:
+        title = f"At {plan.target} (tuned at {plan.base})"
+    table = Table(title, [*columns, *NUMBERS.values()], key="explanation")
     by_name = {row.parameter.name: row for row in rows}
     reasons: dict[tuple[str, str], list[str]] = {}
     for names, parameter in grouped(plan.parameters):
@@ -323,49 +334,97 @@ def explanation(console: Console, plan: TransferPlan, rows: Sequence[Explained])
         numbers: list[Value] = []
         for name in NUMBERS:
             base, target = (getattr(side, name) for side in (parameter.base, parameter.target))
-            numbers.append(Cell(Change(base=base, target=target), f"{base:.3g}\n{target:.3g}"))
+            text = f"{base:.3g}\n{target:.3g}" if verbose else f"{target:.3g}"
+            numbers.append(Cell(Change(base=base, target=target), text))
         # NUMBERS begins with the init std, in whose place stands what is not drawn.
         numbers[0] = _start(parameter) or numbers[0]
-        fans = f"{parameter.fan_in}\n{parameter.fan_out}"
+        fans = [f"{parameter.fan_in}\n{parameter.fan_out}"] * verbose
         gamma = [parameter.gamma] * has_gammas
-        table.add(Cell(names, f"{names}\n  {role}"), fans, row.a, row.b, row.c, *gamma, *numbers)
-        table.end_section()
+        label = Cell(names, f"{names}\n  {role}" if verbose else names)
+        table.add(label, *fans, row.a, row.b, row.c, *gamma, *numbers)
+        if verbose:
+            table.end_section()
+    table.brief = "m: growth of the width; multiplier m^-a, init std m^-b, learning rate m^-c."
     table.legend = [
         "With m the growth of the width: multiplier m^-a, init std m^-b, learning rate m^-c."
     ] + [GAMMA_LEGEND] * has_gammas
-    table.remarks = [
-        *(f"{role} ({', '.join(names)}): {why}" for (role, why), names in reasons.items()),
-        *(f"a plain model needs: {need}" for need in plan.needs),
-    ]
-    table.print(console)
+    parts = table_parts(table, Spare.ROWS)
+    for (role, why), alike_names in reasons.items():
+        of = f" ({', '.join(alike_names)})" if verbose else ""
+        said = f"- {role}{of}: {why}"
+        parts.append(Part(content=said, spare=Spare.NEWS, name=A_NOTE))
+    for need in plan.needs:
+        text = f"- a plain model needs: {need}"
+        parts.append(Part(content=text, spare=Spare.ASIDE, name="what a plain model needs"))
+    return parts
 
 
 # What validation and diagnosis found.
 
 
-def verdict(console: Console, result: Verdict, hyperparameter: str = "eta") -> None:
-    """One axis: the table of its sizes, whose curves are over `hyperparameter`, and the answer."""
-    axis = result.axis.replace("_", " ")
-    verdict_table(result, hyperparameter).print(console)
-    if result.note:
-        paragraph(console, f"- Note: {result.note}.")
-    # "holds" and "fails" are verbs of the sentence; this answer is none.
-    is_open = result.answer == "cannot say yet"
-    said = "can neither be confirmed nor refuted yet" if is_open else result.answer
-    subject = "" if hyperparameter == "eta" else f"of {hyperparameter} "
-    todo = f" To settle it, {result.todo}." if result.todo else ""
-    ladder = extent(result.axis, [size.size for size in result.sizes])
-    sentences = [(result.answer, f"The transfer {subject}over {axis} {said} at {ladder}", todo)]
-    if (target := result.target) is not None:
-        todo = f" To settle it, {target.todo}." if target.todo else ""
-        sentences.append((target.answer, target.sentence, todo))
-    for judged, sentence, todo in sentences:
-        style = {"holds": "green", "fails": "red"}.get(judged, "yellow")
-        console.print(
-            f"[bold {style}]{sentence}.[/]{todo}",
-            highlight=False,
-            soft_wrap=not console.is_terminal,
-        )
+def verdicts(
+    results: Sequence[Verdict], hyperparameter: str = "eta", settled: str = ""
+) -> list[Part]:
+    """All axes: a table of their sizes, whose curves are over `hyperparameter`, and the answers.
+
+    `settled` says with how many runs they were settled, and with that what would tell more.
+    """
+    table = verdict_table(results[0], hyperparameter)
+    if len(results) > 1:
+        table = _joint_table(results, hyperparameter)
+    parts = table_parts(table, Spare.ROWS, notes=Spare.NEWS)
+    notes = dict.fromkeys(result.note for result in results if result.note)
+    parts += [Part(content=f"- Note: {n}.", spare=Spare.NEWS, name=A_NOTE) for n in notes]
+    for result in results:
+        axis = result.axis.replace("_", " ")
+        # "holds" and "fails" are verbs of the sentence; this answer is none.
+        is_open = result.answer == "cannot say yet"
+        said = "can neither be confirmed nor refuted yet" if is_open else result.answer
+        subject = "" if hyperparameter == "eta" else f"of {hyperparameter} "
+        ladder = extent(result.axis, [size.size for size in result.sizes])
+        sentence = f"The transfer {subject}over {axis} {said} at {ladder}."
+        answers = [(result.answer, sentence, result.todo)]
+        if (target := result.target) is not None:
+            answers.append((target.answer, f"{target.sentence}.", target.todo))
+        for judged, sentence, todo in answers:
+            style = {"holds": "bold green", "fails": "bold red"}.get(judged, "bold yellow")
+            # What is settled has said what would tell.
+            todo = "" if not todo or todo in settled else f" To settle it, {todo}."
+            # The verb's last lines repeat the answers, and not what would settle them.
+            spare = Spare.MUST if todo else Spare.NEWS
+            parts.append(
+                Part(
+                    content=f"{sentence}{todo}",
+                    style=style,
+                    spare=spare,
+                    name="the answers at length",
+                )
+            )
+    if settled:
+        parts.append(Part(content=f"{settled}."))
+    return parts
+
+
+def _joint_table(results: Sequence[Verdict], hyperparameter: str) -> Table:
+    """The sizes of several axes in one table, the base once: there is one optimum at the base."""
+    tables = [verdict_table(result, hyperparameter) for result in results]
+    fullest = max(tables, key=lambda table: len(table.columns))
+    columns = [replace(fullest.columns[0], name="size"), *fullest.columns[1:]]
+    title = tables[0].title.partition(" over ")[0]
+    joint = Table(f"{title} over {', '.join(r.axis.replace('_', ' ') for r in results)}", columns)
+    joint.brief, joint.key = fullest.brief, fullest.key
+    joint.legend = list(dict.fromkeys(line for table in tables for line in table.legend))
+    for table, result in zip(tables, results, strict=True):
+        has_law = len(table.columns) == len(columns)
+        for row, size in zip(table.rows, result.sizes, strict=True):
+            if size.is_base and result is not results[0]:
+                continue
+            name = "base" if size.is_base else describe_size(size.size, result.axis)
+            # Only some axes have a law, whose column stands where `verdict_table` puts it.
+            law = [] if has_law else [""]
+            values = [name, *row.values[1:4], *law, *row.values[4:]]
+            joint.rows.append(replace(row, values=values))
+    return joint
 
 
 OTHER_SEEDS = ", which are others than the search's"
@@ -381,14 +440,14 @@ def verdict_table(
     axis = result.axis.replace("_", " ")
     columns = [
         Column(axis, left=True),
-        Column(f"optimum log2 {hyperparameter}", form="z.2f"),
-        *[Column("law", unit="log2", form="+.2f", importance=4)] * bool(result.law),
+        Column("optimum", unit=f"log2 {hyperparameter}", form="z.2f"),
         Column("shift", unit="log2", form="+z.2f"),
-        Column("basin", unit="log2", form=".2f", importance=1),
-        Column("loss", unit=unit, form=".4f", importance=2),
-        Column("regret", unit=unit, form=".4f", importance=3),
         Column("loss gap", unit=unit, form=".4f"),
-        Column("relative gap", form=".2%", importance=0),
+        *[Column("law", unit="log2", form="+.2f", importance=5)] * bool(result.law),
+        Column("relative gap", form=".2%", importance=4),
+        Column("regret", unit=unit, form=".4f", importance=3),
+        Column("loss", unit=unit, form=".4f", importance=2),
+        Column("basin", unit="log2", form=".2f", importance=1),
         Column("answer", left=True),
     ]
     # Losses without an interval: the legend says why there is none.
@@ -414,8 +473,20 @@ def verdict_table(
         f"{f' A size holds with {result.limits}.' if result.limits else ''}{law}"
         f"{' w: width, d: depth, b: batch size, s: steps.' * (result.axis == JOINT_AXIS)}"
     )
+    brief = (
+        f"Optimum, shift: log2 {hyperparameter}. Loss gap: {unit} lost at the base's optimum "
+        f"(relative gap: of the loss). ±: 95 % interval{surer}{NO_INTERVAL * bool(bare)}."
+        f"{f' A size holds with {result.limits}.' if result.limits else ''}{law}"
+    )
     title = "Learning-rate curves" if hyperparameter == "eta" else f"Curves of {hyperparameter}"
-    table = Table(f"{title} over {axis}", columns, legend=[legend])
+    table = Table(
+        f"{title} over {axis}",
+        columns,
+        legend=[legend],
+        brief=brief,
+        # Other thresholds are news.
+        key=f"curves {hyperparameter}: {result.limits}",
+    )
     for size in result.sizes:
         # Of the base both are 0 by definition, whatever the noise.
         known = size.is_base and math.isfinite(size.shift_log2.value)
@@ -435,16 +506,17 @@ def verdict_table(
         table.add(
             Cell(label, label, small=" (base)" * size.is_base),
             size.optimum_log2,
-            *[size.planned_log2] * bool(result.law),
             Cell(0.0, "0") if known else size.shift_log2,
-            Cell(basin, f"{'≥' * is_bound}{number(basin.value, '.2f')}"),
-            Cell(size.loss, number(loss, ".3f")),
-            size.regret,
             Cell(0.0, "0") if known else size.loss_gap,
+            *[size.planned_log2] * bool(result.law),
             Cell(0.0, "0") if known else share,
+            size.regret,
+            Cell(size.loss, number(loss, ".3f")),
+            Cell(basin, f"{'≥' * is_bound}{number(basin.value, '.2f')}"),
             answer(size.answer),
             note="" if size.answer in ("holds", "base") else size.reason,
             subject=describe_size(size.size, result.axis),
+            weight=2.0 * size.is_base + (size.answer not in ("holds", "base")),
         )
     return table
 
@@ -475,6 +547,18 @@ def trend_text(fitted: Trend, *, applied: bool) -> str:
     if not fitted.warranted:
         return text + f"No correction: {fitted.reason}."
     return text + f"transfer.correct=true would plan with the prediction and save {gain}."
+
+
+def trend_brief(fitted: Trend, *, applied: bool) -> str:
+    """The drift, and what became of it; the target's optimum stands in the verdict's sentence."""
+    axis = fitted.axis.replace("_", " ")
+    start = f"Trend over {len(fitted.sizes)} {axis}s: eta goes as {axis}^({within(fitted.slope)})"
+    gain = f"{fitted.gain.value:.4f} nats ({fitted.gain.low:.4f} to {fitted.gain.high:.4f})"
+    if applied:
+        return f"{start}; the plan uses it (transfer.correct=true), which saves {gain}."
+    if not fitted.warranted:
+        return f"{start}; no correction: {fitted.reason}."
+    return f"{start}; transfer.correct=true would plan with it and save {gain}."
 
 
 def ablation_table(diagnosed: Diagnosis) -> Table:
@@ -508,4 +592,8 @@ def ablation_table(diagnosed: Diagnosis) -> Table:
         if ablation.evidence:
             note += f" Evidence without training: {ablation.evidence}."
         table.add(ablation.name, "yes" * bool(ablation.evidence), *cells, note=note)
+    table.brief = (
+        "Shift and loss gap at the largest size, each thing changed alone; explains: how much of "
+        "the failure is gone then."
+    )
     return table

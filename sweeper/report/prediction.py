@@ -35,6 +35,8 @@ from sweeper.report.page import rendered
 from sweeper.table import Cell, Column, Table, answer, counted, duration
 from sweeper.verdict.curve import Estimate
 
+BACK_TEST = "Tried backwards"
+"""The title of the table that an answer rests on."""
 PARAMETERS = ("E", "A", "B", "alpha", "beta", "gamma", "p")
 
 
@@ -103,39 +105,37 @@ def band_text(prediction: Prediction) -> str:
 
 def tables(prediction: Prediction) -> list[Table]:
     """The law, the back-test, and what other sizes cost."""
-    shown = [law_table(prediction)]
+    shown = []
     if prediction.back_test:
         shown.append(back_test_table(prediction.back_test))
+    shown.append(law_table(prediction))
     if prediction.optimum:
         shown.append(valley_table(prediction.optimum))
     return shown
 
 
 def law_table(prediction: Prediction) -> Table:
-    """A row a form, with its weight and parameters."""
+    """A column a form: its weight and parameters, a row each."""
     named = [n for n in PARAMETERS if any(getattr(f, n) is not None for f in prediction.forms)]
     table = Table(
         "The law",
-        [
-            Column("form", left=True),
-            Column("weight", form=".2f"),
-            *(Column(name, left=True, importance=1 if name in "AB" else None) for name in named),
-        ],
+        [Column("", left=True), *(Column(form.form, left=True) for form in prediction.forms)],
         legend=[
             "N are parameters, D tokens, E is the floor. The prediction averages the forms by "
             "their weights. Ranges are 95 % intervals, from a bootstrap of the runs."
         ],
         remarks=[f"{form.form}: L = {form.formula}" for form in prediction.forms],
     )
-    for form in prediction.forms:
-        table.add(form.form, form.weight, *(_cell(form, name) for name in named))
+    table.add("weight", *(Cell(f.weight, f"{f.weight:.2f}") for f in prediction.forms))
+    for name in named:
+        table.add(name, *(_cell(form, name) for form in prediction.forms))
     return table
 
 
 def back_test_table(tests: Sequence[BackTest]) -> Table:
     """What the law said of rungs that it had not seen, beside what was measured."""
     table = Table(
-        "Tried backwards",
+        BACK_TEST,
         [
             Column("left out", left=True),
             Column("predicted", form=".4f"),
@@ -151,10 +151,12 @@ def back_test_table(tests: Sequence[BackTest]) -> Table:
             "less predicted. Compute: how many times a run's compute would have given, by the "
             "law, what was measured. Runs within: how many lie in their own 95 % interval."
         ],
+        brief="The mean loss of the farthest rungs, by the law of the nearer ones; off: measured "
+        "less predicted.",
     )
     for test in tests:
         table.add(
-            ", ".join(test.left_out),
+            ", ".join(test.left_out).replace(" parameters,", ","),
             test.predicted,
             test.measured,
             answer("hit" if test.hit else "failed" if test.failed else "miss"),

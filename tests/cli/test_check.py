@@ -45,12 +45,11 @@ class TestCoordinates:
         words = ["check", "parameterization=standard", "study=a", *QUICK]
         answer = sweeper(*words, "--strict")
         assert answer.code == 3
-        curves, found, where, _ = answer.out.splitlines()[-4:]
-        assert curves == "Curves: runs/a/check/coordinates-width.png"
+        found, where, _ = answer.out.splitlines()[-3:]
         assert found.startswith("Coordinate check over width ") and ": fail at layers.0." in found
-        assert where == "Check: runs/a/check/check.json"
+        curves = "runs/a/check/coordinates-width.png"
+        assert where == f"Check: runs/a/check/check.json; curves: {curves}"
         assert answer.next.startswith("sweeper explain parameterization=standard study=a ")
-        assert "Coordinate check over width: fail." in answer.out
         assert "Where it begins: layers.0.attention.qkv" in answer.out
         assert "width 64, depth 1, 3 runs of 2 steps" in answer.err
         names = {path.name for path in (workplace / "runs/a/check").iterdir()}
@@ -248,6 +247,6 @@ def test_a_weight_that_no_output_shows_is_named(sweeper: Run, workplace: Path) -
     )
     assert answer.code == 0, answer
     assert "Not seen, as no output shows what they change: ls.*.weight. Use each" in answer.out
-    assert "Coordinate check over width: cannot say." in answer.out
+    assert "Coordinate check over width 16, 32, 64: cannot say" in answer.out
     assert answer.next.startswith("sweeper check parameterization=mup")
     assert "check.seeds=6" not in answer.out

@@ -70,7 +70,7 @@ class TestStatus:
         answer = sweeper("status")
         assert answer.code == 0 and answer.err == ""
         first, phase, best, driver, where, _ = answer.out.splitlines()
-        assert (first, phase) == ("Study a: 3 complete", "  eta: 3 trials")
+        assert (first, phase) == ("Study a: 3 complete", "Trials by phase: eta 3")
         assert (
             best.startswith("Training loss of the best configuration: ")
             and "(one seed, the best of" in best

@@ -7,6 +7,7 @@ import math
 import os
 import shlex
 from dataclasses import replace
+from io import StringIO
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -14,6 +15,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from rich.console import Console
 
 from sweeper.check.judge import MEASURED
 from sweeper.cli.next import DEFAULT_LADDER, Invocation, NextCommand, first_transfer, next_of
@@ -362,14 +364,15 @@ def test_a_users_command_goes_back_behind_the_dashes() -> None:
 
 
 def test_the_end_of_a_verb_is_three_lines_and_a_document(
-    paper_output: tuple[Output, list[str]], capsys: pytest.CaptureFixture[str]
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    output, said = paper_output
+    text = StringIO()
+    output = Output(people=Console(file=text, width=120))
     first = NextCommand.of("report", "a", why="to see it")
     output.end("Found.", {"report": Path("a.html"), "plan": Path("b.json")}, {"x": 1}, first)
     output.end("Nothing written.", {}, {}, None)
     output.end("Two.", {}, {}, first, replace(first, arguments=("b",)))
-    assert said == [
+    assert text.getvalue().splitlines() == [
         "Found.",
         "Report: a.html; plan: b.json",
         "Next, to see it: sweeper report a",
@@ -381,13 +384,3 @@ def test_the_end_of_a_verb_is_three_lines_and_a_document(
     replace(output, json=True).end("Found.", {}, {"x": 1}, first, None)
     printed = json.loads(capsys.readouterr().out)
     assert printed == {"x": 1, "next": [{"command": "sweeper report a", "why": "to see it"}]}
-
-
-@pytest.fixture
-def paper_output(monkeypatch: pytest.MonkeyPatch) -> tuple[Output, list[str]]:
-    """An output, and what it says."""
-    said: list[str] = []
-    monkeypatch.setattr(Output, "say", lambda _, text: said.append(text))
-    from rich.console import Console
-
-    return Output(people=Console()), said

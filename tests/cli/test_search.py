@@ -78,7 +78,6 @@ class TestSearch:
         answer = sweeper("search", *TINY, "study=a")
         assert answer.code == 0
         for words in (
-            "Lines:",
             "Best configuration",
             "eta",
             "Training loss",

@@ -125,7 +125,7 @@ def test_a_damaged_config_of_the_study(sweeper: Run, study: Path, text: str) -> 
 class TestValidate:
     @pytest.mark.usefixtures("drawn")
     def test_trains_the_ladder_once(self, sweeper: Run, study: Path) -> None:
-        words = ["transfer", "--to-width", "32", "--validate", *QUICK]
+        words = ["transfer", "--to-width", "32", "--validate", "--verbose", *QUICK]
         first = sweeper(*words)
         assert first.code == 0 and first.err.startswith("validate: 1/12 trials\nSpeed at ")
         folder = study / "transfer/w32-d1"
@@ -508,7 +508,7 @@ class TestCorrection:
         assert plan["source"]["correction"]["slope"]["value"] == -0.5
         # What was measured is known without training it again.
         again = sweeper(*[word for word in words if word != "--validate"], "transfer.correct=true")
-        assert "The plan uses the prediction" in again.out
+        assert "the plan uses it (transfer.correct=true)" in again.out
 
     def test_is_not_made_when_it_is_not_warranted(
         self, sweeper: Run, ladder_study: Path, monkeypatch: pytest.MonkeyPatch
@@ -516,7 +516,7 @@ class TestCorrection:
         words = ["transfer", "--to-width", "256", "--validate", *QUICK, "transfer.correct=true"]
         monkeypatch.setattr(validate, "judge_target", partial(judged_by_trend, warranted=False))
         answer = sweeper(*words)
-        assert "No correction: because." in answer.out
+        assert "no correction: because." in answer.out
         source = json.loads((ladder_study / "transfer/w256-d1/plan.json").read_text())["source"]
         assert source["eta_from"] == "the study" and source["correction"] is None
 

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from collections.abc import Sequence
 from io import StringIO
 from pathlib import Path
 
@@ -11,6 +12,7 @@ from sweeper.engine.measure import ModuleMeasurement
 from sweeper.engine.measurements import OperandScale, OutOfRange
 from sweeper.report import checks as show
 from sweeper.report.drawing import save
+from sweeper.report.screen import Part, Screen, table_parts
 from sweeper.scaling.spec import Role
 from sweeper.verdict.ladder import Size
 from tests.golden import Golden
@@ -44,10 +46,13 @@ def sample() -> CoordinateCheck:
     return check_coordinates("width", runs, RULE, {Role.EMBEDDING: -0.5})
 
 
-def printed(draw: object, *values: object) -> str:
-    text = StringIO()
-    draw(Console(file=text, width=140), *values)  # type: ignore[operator]
-    return text.getvalue()
+def printed(parts: Sequence[Part]) -> str:
+    """All that there is to say, as under --verbose."""
+    screen = Screen(Console(file=StringIO(), width=140), verbose=True)
+    screen.add(*parts)
+    with screen.console.capture() as capture:
+        screen.print()
+    return capture.get()
 
 
 def scale(product: str, operand: str, step: int, rms: float) -> OperandScale:
@@ -64,11 +69,10 @@ SCALES = [
 
 
 def test_layers_that_are_alike_share_a_row_with_the_worst_of_them(golden: Golden) -> None:
-    text = printed(show.coordinates, sample(), CheckRule())
+    text = printed(show.coordinates([sample()], CheckRule()))
     row = next(line for line in text.splitlines() if "layers.0-1.up" in line)
-    assert row.strip().endswith("fail: grows")
+    assert row.strip().endswith("fail") and "- fail, grows: layers.0-1.up" in text
     golden.says(text)
-    assert text.rstrip().endswith("Coordinate check over width: fail.")
 
 
 def test_names_are_collapsed_whatever_their_order() -> None:
@@ -78,11 +82,11 @@ def test_names_are_collapsed_whatever_their_order() -> None:
 
 
 def test_scales_and_rules_are_shown(golden: Golden) -> None:
-    text = printed(lambda console, found: show.scale_table(found).print(console), SCALES)
-    (row,) = (line.split() for line in text.splitlines() if "layers.0-1.up   gradient" in line)
+    text = printed(table_parts(show.scale_table(SCALES)))
+    (row,) = (line.split() for line in text.splitlines() if "layers.0-1.up  gradient" in line)
     assert row[2:5] == ["1", "8", "25.00"]
     golden.says(text)
-    rules = printed(show.rules, rule_table([(16, 16), (16, 64)]))
+    rules = printed(table_parts(show.rules_table(rule_table([(16, 16), (16, 64)]))))
     golden.says(rules)
 
 
