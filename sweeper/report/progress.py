@@ -17,6 +17,7 @@ from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn
 from sweeper.files import write_json
 from sweeper.launch.executor import JobState
 from sweeper.report.cost import TrialSeconds, trained
+from sweeper.study.setup import LADDER_PHASE
 from sweeper.table import duration
 from sweeper.trial import Result, Trial, TrialSpec
 from sweeper.verdict.ladder import LadderSoFar
@@ -170,6 +171,7 @@ class Snapshot:
     failed: int = 0
     diverged: int = 0
     best: float = math.inf
+    best_of: str = ""
     elapsed: float = 0.0
     left: float | None = None
     updated: float = 0.0
@@ -269,6 +271,9 @@ class SweepProgress:
         snapshot.diverged += result.status == "diverged"
         if result.objective < snapshot.best:
             snapshot.best = result.objective
+            # Losses of several sizes say little beside each other: of a ladder the size is told.
+            of_ladder = result.trial.phase == LADDER_PHASE
+            snapshot.best_of = f"width {result.trial.width}" if of_ladder else ""
         self._todo -= 1
         # Parts of the trial were counted by `advanced`; they are part of `done` now.
         self._partial = max(0.0, self._partial - 1)
@@ -299,7 +304,8 @@ class SweepProgress:
         snapshot = self.snapshot
         parts = [f"{snapshot.done}/{snapshot.total} trials"]
         if math.isfinite(snapshot.best):
-            parts.append(f"best {snapshot.best:.4f}")
+            at = f" at {snapshot.best_of}" * bool(snapshot.best_of)
+            parts.append(f"best {snapshot.best:.4f}{at}")
         if snapshot.diverged:
             parts.append(f"{snapshot.diverged} diverged")
         if snapshot.failed:

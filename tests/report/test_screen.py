@@ -1,0 +1,219 @@
+"""What verbs end with, over made-up studies: one screen, nothing broken, and told once."""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from sweeper.check.judge import CheckRule
+from sweeper.check.rules import rule_table
+from sweeper.cli.next import NextCommand
+from sweeper.cli.output import EXPLAINED, Output
+from sweeper.plan.diagnose import Diagnosis
+from sweeper.plan.explain import Explained
+from sweeper.plan.plan import TransferPlan
+from sweeper.records import from_json, to_json
+from sweeper.report import checks, console
+from sweeper.report.cost import Cost
+from sweeper.report.screen import LINES, Part, Spare, table_parts
+from sweeper.table import Column, Table
+from sweeper.verdict.curve import Estimate
+from tests.report import diagnosis_samples, samples, test_checks
+
+NEXT = NextCommand.of(
+    "transfer",
+    *("--to-width", "4096", "--validate", "transfer.widths=[64,128,256,512,1024]"),
+    *("transfer.seeds=3", "transfer.step=0.5", "metric=step (?P<step>\\d+): loss (?P<loss>\\S+)"),
+    study="a-study-with-a-long-name",
+    root=Path("/data/experiments/runs"),
+    why="to find out whether it holds at the target",
+)
+PLACES = {name: Path(f"/data/experiments/runs/a-study/{name}.json") for name in ("report", "plan")}
+TODO = "train about 3 more seeds a point, 45 more runs on this ladder: transfer.seeds=6"
+
+
+def plan() -> TransferPlan:
+    return from_json(TransferPlan, to_json(samples.plan()))
+
+
+def searched() -> list[Part]:
+    notes = tuple(f"alpha_{i}: the optimum lay at the end, and the grid grew" for i in range(12))
+    found = samples.searched(samples.search(notes=notes))
+    return console.conclusion(found.conclusion, found.space)
+
+
+def judged(answer: str, *, axes: int = 1) -> list[Part]:
+    record = samples.validation(answer, depth=axes > 1)
+    verdicts = [
+        replace(verdict, limits="a shift of at most 1 in log2 and a loss gap of at most 1 %")
+        for verdict in samples.validated(record).axes
+    ]
+    # As many again under other names of axes, as of batches and steps.
+    more = [replace(verdicts[-1], axis=axis) for axis in ("batch_size", "steps")[: axes - 2]]
+    told = [replace(verdict, note="wider is worse " * 6, todo=TODO) for verdict in verdicts]
+    command = Part(content="The target's command:\n  python train.py --lr=0.1", spare=Spare.NEWS)
+    return [
+        *console.verdicts([*told, *more]),
+        *console.plan(plan(), spare=Spare.EXTRA),
+        command,
+    ]
+
+
+def by_law() -> list[Part]:
+    (verdict,) = samples.validated(samples.validation()).axes
+    return console.verdicts([replace(verdict, law="eta as steps^-0.3")])
+
+
+def diverged() -> list[Part]:
+    return console.verdicts(samples.validated(samples.diverged_validation()).axes)
+
+
+def explained() -> list[Part]:
+    planned = plan()
+    rows = [Explained(parameter=p, a=0, b=0.5, c=1, why="sums") for p in planned.parameters]
+    return console.explanation(planned, rows, verbose=False)
+
+
+def checked(count: int = 1) -> list[Part]:
+    found = test_checks.sample()
+    long = [
+        replace(m, name=f"model.blocks.transformer.{m.name}_{i}")
+        for m in found.modules
+        for i in "abcdefgh"
+    ]
+    many = [replace(found, modules=tuple(long)) for _ in range(count)]
+    return checks.coordinates(many, CheckRule())
+
+
+def diagnosed() -> list[Part]:
+    found = from_json(Diagnosis, to_json(diagnosis_samples.diagnosis()))
+    return table_parts(console.ablation_table(found), Spare.ROWS)
+
+
+def dry() -> list[Part]:
+    costs = [(f"phase {i}", Cost(trials=9, flops=1e12, seconds=60.0)) for i in range(30)]
+    return console.dry_run("This would run", "phase", costs, "trials", ["A fact of it. " * 20])
+
+
+ENDINGS: dict[str, Callable[[], Sequence[Part]]] = {
+    "search": searched,
+    "holds": lambda: judged("holds"),
+    "fails": lambda: judged("fails"),
+    "cannot say": lambda: judged("cannot say yet"),
+    "two axes": lambda: judged("holds", axes=2),
+    "four axes": lambda: judged("cannot say yet", axes=4),
+    "a law": by_law,
+    "all diverged": diverged,
+    "plan": lambda: console.plan(plan()),
+    "explain": explained,
+    "check": checked,
+    "check, two axes": lambda: checked(2),
+    "scales": lambda: table_parts(checks.scale_table(test_checks.SCALES), Spare.ROWS),
+    "rules": lambda: table_parts(checks.rules_table(rule_table())),
+    "diagnose": diagnosed,
+    "dry run": dry,
+}
+
+
+def shown(
+    parts: Sequence[Part], width: int, *, verbose: bool = False, folder: Path | None = None
+) -> list[str]:
+    """The lines of a terminal, each without its trailing blanks."""
+    text = io.StringIO()
+    paper = Console(file=text, width=width, force_terminal=True, color_system=None)
+    output = Output(people=paper, verbose=verbose)
+    if folder is not None:
+        output.within(folder)
+    output.show(*parts)
+    output.notes(["a note of the study"])
+    output.end("An answer that is a sentence of some length, as they are.", PLACES, {}, NEXT)
+    return [line.rstrip() for line in text.getvalue().splitlines()]
+
+
+@pytest.mark.parametrize("width", [80, 100])
+@pytest.mark.parametrize("name", ENDINGS)
+def test_a_verb_ends_with_one_screen(name: str, width: int) -> None:
+    parts = ENDINGS[name]()
+    lines = shown(parts, width)
+    assert len(lines) <= LINES
+    # The regular expression is one word, which nothing may break.
+    assert not [line for line in lines if len(line) > width]
+    assert "An answer that is" in lines[-6] + lines[-7] + lines[-8]
+    table = next(part.content for part in parts if isinstance(part.content, Table))
+    needed = {column.name for column in table.columns[1:] if column.importance is None}
+    at, head = next((i, line) for i, line in enumerate(lines) if all(n in line for n in needed))
+    rows = lines[at + 2 : lines.index("", at)]
+    assert rows, "some are always there"
+    if table.columns[0].name in head:
+        whole = collapsed(str(narrowed(table, width)).splitlines())
+        assert collapsed(rows) <= whole, "no cell is broken, or lacks its end"
+
+
+def collapsed(lines: Sequence[str]) -> set[str]:
+    return {" ".join(line.split()) for line in lines}
+
+
+def narrowed(table: Table, width: int) -> Table:
+    """The table with the columns alone that a terminal of this width shows."""
+    gone = table.dropped(width)
+    kept = [index for index, column in enumerate(table.columns) if column not in gone]
+    rows = [replace(row, values=[row.values[index] for index in kept]) for row in table.rows]
+    return replace(table, columns=[table.columns[index] for index in kept], rows=rows)
+
+
+def test_what_decides_stands_before_what_does_not() -> None:
+    lines = shown(judged("fails"), 80)
+    head = next(line for line in lines if "optimum" in line)
+    assert head.index("shift") < head.index("loss gap") < head.index("answer")
+    assert "regret" not in head and "regret" in " ".join(lines), "it is said what is left out"
+
+
+def test_all_is_said_under_verbose() -> None:
+    lines = " ".join(shown(judged("fails"), 200, verbose=True))
+    assert "Regret: the loss from training" in lines and "Not shown" not in lines
+    assert all(
+        part.content in " ".join(shown(searched(), 200, verbose=True))
+        for part in searched()
+        if isinstance(part.content, str)
+    )
+
+
+def test_what_columns_mean_is_told_once_in_a_study(tmp_path: Path) -> None:
+    first, second = (" ".join(shown(by_law(), 80, folder=tmp_path)) for _ in range(2))
+    assert "± or a range" not in first and "Optimum, shift: log2 eta" in first
+    assert "Optimum, shift: log2 eta" not in second
+    assert json.loads((tmp_path / EXPLAINED).read_text())["told"]
+    other = samples.validated(samples.validation()).axes[0]
+    changed = console.verdicts([replace(other, limits="a shift of at most 60 in log2")])
+    assert "at most 60" in " ".join(shown(changed, 80, folder=tmp_path)), "a limit is news"
+
+
+def test_a_command_that_is_broken_is_still_one_command() -> None:
+    lines = shown([], 80)
+    at = lines.index("Next, to find out whether it holds at the target:")
+    typed = " ".join(line.strip().removesuffix("\\") for line in lines[at + 1 :])
+    assert " ".join(typed.split()) == " ".join(str(NEXT).split())
+
+
+def test_the_optimum_of_the_base_stands_once() -> None:
+    width, depth = samples.validated(samples.validation(depth=True)).axes
+    parts = console.verdicts([width, depth])
+    (table,) = (part.content for part in parts if isinstance(part.content, Table))
+    assert [row.values[0] for row in table.rows].count("base") == 1
+
+
+def test_names_that_are_too_long_stand_above_their_numbers() -> None:
+    table = Table("", [Column("name", left=True), Column("x"), Column("y", left=True)])
+    near = Estimate(value=1.0, low=0.5, high=1.5)
+    names = [f"a.very.long.name.of.a.module.{i}" for i in range(3)]
+    for name in names:
+        table.add(name, near, "holds")
+    lines = shown(table_parts(table), 30)
+    for name in names:
+        assert lines[lines.index(f" {name}") + 1].split() == ["1", "±0.5", "holds"]
