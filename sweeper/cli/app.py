@@ -41,6 +41,7 @@ from sweeper.cli.verb import (
     Verbose,
     WhichDepth,
     WhichWidth,
+    keep_warnings,
     output_of,
     run,
     say,
@@ -1080,6 +1081,7 @@ def main() -> None:
         sys.path.append(os.getcwd())
     # OpenMP reads its settings once, when torch loads it: before any import of torch.
     set_spin()
+    keep_warnings()
     if bad := next((word for word in sys.argv[1:] if not is_text(word)), None):
         sys.exit(say(f"Error: {bad!a} is refused: words in UTF-8, as records keep them", 2))
     try:

@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any
 from rich.cells import cell_len
 from rich.console import Console
 
-from sweeper.files import take_damaged, try_json, write_json
+from sweeper.cli.verb import WARNED
+from sweeper.files import take_damaged, try_json, write_atomically, write_json
 from sweeper.records import to_json
 from sweeper.report.screen import A_NOTE, Part, Screen, Spare
 from sweeper.trial import Result
@@ -29,6 +30,10 @@ DONE, FAILED, NOT_VALIDATED = 0, 1, 3
 
 EXPLAINED = "explained.json"
 """In a study's folder: what its reader has been told, and need not be told again."""
+
+
+WARNINGS = "warnings.txt"
+"""In a study's folder: what libraries warned of while its latest command ran."""
 
 
 @dataclass
@@ -86,6 +91,9 @@ class Output:
             # Told once more where it cannot be kept.
             with suppress(OSError):
                 write_json(folder / EXPLAINED, {"told": sorted(screen.told)})
+        if folder is not None and folder.is_dir() and WARNED:
+            with suppress(OSError):
+                write_atomically(folder / WARNINGS, "\n".join([*WARNED, ""]))
 
     def end(
         self,

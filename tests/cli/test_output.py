@@ -3,9 +3,17 @@
 from __future__ import annotations
 
 import math
+import sys
+import warnings
 from dataclasses import replace
+from io import StringIO
+from pathlib import Path
 
-from sweeper.cli.output import diverged, failures
+import pytest
+from rich.console import Console
+
+from sweeper.cli.output import WARNINGS, Output, diverged, failures
+from sweeper.cli.verb import WARNED, keep_warnings
 from tests.study.test_setup import BASE, result
 
 
@@ -37,3 +45,22 @@ def test_failures_that_differ_in_numbers_and_folders_alone_are_told_once() -> No
     assert first.startswith("2 trials failed and will be tried again next time: it ended with exit")
     assert "lr 1e-05" in first and second.startswith("1 trial failed") and "9 s" in second
     assert failures(failed, {"name": "another"}) == []
+
+
+def test_warnings_of_libraries_go_to_the_studys_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "warnoptions", [])
+    monkeypatch.setattr(warnings, "showwarning", warnings.showwarning)
+    WARNED.clear()
+    keep_warnings()
+    theirs = "/env/site-packages/torch/nn.py"
+    warnings.showwarning(FutureWarning("torch.old is deprecated"), FutureWarning, theirs, 3)
+    warnings.showwarning(FutureWarning("so is yours"), FutureWarning, "model.py", 4)
+    warnings.showwarning(UserWarning("mind the step"), UserWarning, "model.py", 5)
+    assert capsys.readouterr().err == "Warning: mind the step (model.py:5)\n"
+    output = Output(people=Console(file=StringIO()))
+    output.within(tmp_path)
+    output.flush()
+    assert len((tmp_path / WARNINGS).read_text().splitlines()) == 3
+    WARNED.clear()
