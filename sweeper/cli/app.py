@@ -41,13 +41,13 @@ from sweeper.cli.verb import (
     Verbose,
     WhichDepth,
     WhichWidth,
-    keep_warnings,
     output_of,
     run,
     say,
     show_version,
     stopped_to_go_on,
 )
+from sweeper.cli.warned import keep_warnings
 from sweeper.config.command_line import (
     DEFAULT_ROOT,
     of_study,

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from rich.cells import cell_len
 from rich.console import Console
 
-from sweeper.cli.verb import WARNED
+from sweeper.cli.warned import WARNED
 from sweeper.files import take_damaged, try_json, write_atomically, write_json
 from sweeper.records import to_json
 from sweeper.report.screen import A_NOTE, Part, Screen, Spare

@@ -13,7 +13,7 @@ import pytest
 from rich.console import Console
 
 from sweeper.cli.output import WARNINGS, Output, diverged, failures
-from sweeper.cli.verb import WARNED, keep_warnings
+from sweeper.cli.warned import WARNED, keep_warnings
 from tests.study.test_setup import BASE, result
 
 
