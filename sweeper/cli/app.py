@@ -452,7 +452,7 @@ def check(
         request = CheckRequest(scales=scales, rules=rules, strict=strict, folder=folder)
         return check(tree, request, invocation, output_of(json, verbose))
 
-    run(work, stopped="Stopped.")
+    run(work, stopped=stopped_to_go_on("Stopped; nothing is kept.", "to begin anew"))
 
 
 @app.command(rich_help_panel=STUDY)

@@ -233,7 +233,7 @@ def _without_password(line: str) -> str:
     return _URL.sub(lambda match: redact(match[0]), line)
 
 
-def stopped_to_go_on() -> str:
+def stopped_to_go_on(said: str = STOPPED, why: str = "to go on") -> str:
     """What a verb says that was stopped, with the command that goes on: the same one again."""
     from sweeper.study.optuna_copy import redact_word
 
@@ -241,7 +241,7 @@ def stopped_to_go_on() -> str:
     # A program has read none of its --json document, and a person none at all.
     own = words.index("--") if "--" in words else len(words)
     words[:own] = [word for word in words[:own] if word != "--json"]
-    return f"{STOPPED}\nNext, to go on: {shlex.join(['sweeper', *words])}"
+    return f"{said}\nNext, {why}: {shlex.join(['sweeper', *words])}"
 
 
 def run(work: Callable[[], int], stopped: str | None = None) -> None:

@@ -121,6 +121,15 @@ def test_after_ctrl_c_the_command_to_go_on_is_printed(
     type_next(sweeper, stopped)
 
 
+def test_a_check_that_was_stopped_begins_anew(study: Path, sweeper: Run) -> None:
+    """It trains too, and keeps nothing of what it has not finished."""
+    with patch("sweeper.cli.check.measured", side_effect=KeyboardInterrupt):
+        stopped = sweeper("check", "--study", "a", "--scales")
+    assert stopped.code == 130
+    hint = "Next, to begin anew: sweeper check --study a --scales"
+    assert stopped.err.splitlines()[-2:] == ["Stopped; nothing is kept.", hint]
+
+
 def test_a_command_with_words_of_its_own_goes_on_as_typed(monkeypatch: pytest.MonkeyPatch) -> None:
     script = ["--", "python", "train.py", "--lr={eta}", "--json"]
     typed = ["sweeper", "search", "study=b", "study.storage=mysql://me:secret@host/x", "--json"]
