@@ -306,8 +306,15 @@ class CommandRunner:
         )
 
     def batches(self, trials: Sequence[Trial], executor: Executor) -> list[Batch]:
-        """One trial a job."""
-        return [(trial,) for trial in trials]
+        """One trial a job, and one of every size first.
+
+        What is too large fails at once, not after hours of smaller ones, and how long all of it
+        takes is soon known.
+        """
+        first = {trial.spec: trial for trial in reversed(trials)}
+        sizes = {trial.key for trial in first.values()}
+        ordered = sorted(trials, key=lambda trial: trial.key not in sizes)
+        return [(trial,) for trial in ordered]
 
     def job(self, batch: Batch, pruner: Pruner | None) -> Job:
         """The job of a trial; what its script may read is written first."""

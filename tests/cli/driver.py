@@ -150,7 +150,9 @@ def rewrite_results(study: Path, change: Callable[[list[str]], list[str]]) -> Pa
 def measured(text: str) -> str:
     """What is printed without what another machine measures, and without where columns stand."""
     lines = [
-        line for line in text.splitlines() if not re.match(r"Speed at |.*\d/\d+ trials$", line)
+        line
+        for line in text.splitlines()
+        if not re.match(r"Speed at |.*\d/\d+ trials(, about .* left)?$", line)
     ]
     text = re.sub(r"-?\d+\.\d+(e[+-]?\d+)?|\b[0-9a-f]{32}\b", "#", "\n".join(lines))
     text = re.sub(r"\b\d+ %", "# %", re.sub(r"\b\d+(\.\d+)? (s|ms|min|h)\b", "# s", text))

@@ -232,3 +232,12 @@ def test_a_trial_without_gpus_is_given_none(tmp_path: Path) -> None:
     for gpus in (0, None):
         settings = Command(command=("python", "train.py"), gpus=gpus)
         assert CommandRunner(settings, tmp_path).machine().gpus == ()
+
+
+def test_one_trial_of_every_size_comes_first(tmp_path: Path) -> None:
+    made = command("x")
+    trials = [trial(made, width=width, eta=eta) for width in (8, 16, 32) for eta in range(3)]
+    batches = CommandRunner(made, tmp_path).batches(trials, None)  # type: ignore[arg-type]
+    order = [(batch[0].width, batch[0].log2_hps["eta"]) for batch in batches]
+    assert order[:3] == [(8, 0), (16, 0), (32, 0)]
+    assert order[3:] == [(width, eta) for width in (8, 16, 32) for eta in (1, 2)]
