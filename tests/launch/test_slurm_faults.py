@@ -15,7 +15,9 @@ import pytest
 
 from sweeper.files import try_json
 from sweeper.launch.code import user_modules
+from sweeper.launch.inline import Inline
 from sweeper.launch.slurm import Slurm
+from sweeper.trial import Trial
 from tests.engine.tiny_trials import trial
 from tests.launch.cluster import (
     SMALL,
@@ -211,3 +213,31 @@ def test_preemption_without_grace(graceless: Cluster, tmp_path: Path) -> None:
     intrude(3)
     assert_goes_on(sweep, before)
     assert_finished(sweep, driver)
+
+
+def test_a_trunk_and_its_branches_outlive_the_job_that_is_killed_between_them(
+    tmp_path: Path,
+) -> None:
+    def horizon(steps: int, seed: int) -> Trial:
+        schedule = {"name": "wsd", "decay": 0.3}
+        settings = {"steps": steps, "batch_size": 1, "warmup": 4 / steps, "schedule": schedule}
+        return trial(seed=seed, train=settings)
+
+    # Two arrays' jobs, each a trunk of 1,200 steps and a branch at 560 of them.
+    trials = [horizon(steps, seed) for seed in range(2) for steps in (1200, 800)]
+    sweep = ClusterSweep(tmp_path, trials)
+    driver = Driver(sweep, batched_trials=1, save_every=0.3, grace=10.0)
+    until(lambda: len(sweep.find("jobs/*/submission-0/started-0.json")) == 2)
+    assert len([entry for entry in sweep.queue() if entry.active]) == 2
+    until(lambda: sweep.find("checkpoints/*"))
+    for entry in sweep.queue():
+        if entry.active:
+            slurm("scontrol", "requeue", entry.id)
+    assert_finished(sweep, driver)
+    assert len(sweep.queue()) == 2 and not sweep.find("checkpoints/*")
+    (tmp_path / "here").mkdir()
+    here = ClusterSweep(tmp_path / "here", trials)
+    for one in trials:  # each from zero, by itself
+        alone = ClusterSweep(tmp_path / "here", [one])
+        here.results |= alone.run(Inline(), batched_trials=1)
+    assert sweep.objectives() == here.objectives()
