@@ -10,13 +10,17 @@ import errno
 import hashlib
 import json
 import os
+import pwd
 import re
+import shlex
+import stat
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, BinaryIO
 from uuid import uuid4
 
+from sweeper.errors import SweeperError
 from sweeper.records import to_json
 
 _NO_FOLDER_SYNC = {errno.EINVAL, errno.ENOTSUP, errno.EOPNOTSUPP}
@@ -33,14 +37,14 @@ RECORD_ERRORS = (ValueError, KeyError, TypeError, AttributeError, OverflowError)
 def replacing(path: Path, *, sync: bool = True) -> Iterator[BinaryIO]:
     """A binary file to write that takes the name `path` once it is complete and on the disk.
 
-    It is readable by its owner only. A kill or a crash at any moment leaves the old file or the
-    new one, never a part. OSError when it cannot be written: the old file is then untouched.
+    It is readable by those whom `create` lets. A kill or a crash at any moment leaves the old file
+    or the new one, never a part. OSError when it cannot be written: the old file is then untouched.
     Without `sync` it does not wait for the disk, and a crash of the machine may leave anything.
     """
     # Beside `path`: a rename is atomic within one filesystem only. A dot hides it from globs.
     temporary = path.with_name(f".{uuid4().hex}.tmp")
     try:
-        with os.fdopen(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as f:
+        with os.fdopen(create(temporary, os.O_WRONLY | os.O_EXCL), "wb") as f:
             yield f
             if sync:
                 f.flush()
@@ -65,13 +69,13 @@ def write_atomically(path: Path, text: str | bytes) -> None:
 def append(path: Path, data: bytes) -> None:
     """Add `data` to the end of the file at `path`: when this returns, it is on the disk.
 
-    A missing file is created, for its owner only. A kill or a crash at any moment leaves the
+    A missing file is created, for whom `create` says. A kill or a crash at any moment leaves the
     old content, followed by nothing, a part or all of `data`; an interrupt, nothing or all.
     OSError when it cannot be written: the old content is then all there is, as far as the disk
     still allows it.
     """
     new = not path.exists()
-    descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+    descriptor = create(path, os.O_WRONLY | os.O_APPEND)
     try:
         # The length to cut back to: a full disk takes a part of a line, and says so only then.
         before = os.fstat(descriptor).st_size
@@ -191,14 +195,68 @@ def parse_json(text: bytes) -> Any:
         raise ValueError("nested too deeply") from error
 
 
-def private_folder(path: Path) -> None:
-    """Create the folder at `path` for its owner only, where it is not there yet.
+def shared(folder: Path) -> bool:
+    """Whether who made `folder` shares it with its group: set-group-ID, and writable by the group.
 
-    Folders above it get the usual permissions. OSError when it cannot be created.
+    `chmod g+rwxs` makes a folder so. Linux hands the group and the bit down to folders within.
+    """
+    mode = folder.stat().st_mode
+    return bool(mode & stat.S_ISGID and mode & stat.S_IWGRP)
+
+
+def create(path: Path, flags: int) -> int:
+    """Open the file at `path`; a missing one is made for its owner only.
+
+    In a folder that is `shared` it is for the group too. OSError when it cannot be opened.
+    """
+    descriptor = os.open(path, flags | os.O_CREAT, 0o600)
+    if os.fstat(descriptor).st_uid == os.geteuid() and shared(path.parent):
+        os.fchmod(descriptor, 0o660)  # whatever the umask is
+    return descriptor
+
+
+def private_folder(path: Path) -> None:
+    """Create the folder at `path` where it is not there yet, as private as a study is.
+
+    It is for its owner only; within a folder that is `shared`, for the group too. Folders above
+    it get the usual permissions. OSError when it cannot be created.
     """
     # mkdir's mode is for the last folder alone; those above are the user's, with the usual umask.
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.mkdir(mode=0o700, exist_ok=True)
+    try:
+        path.mkdir(mode=0o700)
+    except FileExistsError:
+        if not path.is_dir():
+            raise
+    else:
+        if shared(path.parent):
+            path.chmod(0o2770)
+
+
+def owners_folder(path: Path) -> None:
+    """Create the folder at `path` for its owner only, wherever it lies: what is in it is run.
+
+    SweeperError where it is another user's, and closed.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with suppress(FileExistsError):
+        path.mkdir(mode=0o700)
+        path.chmod(0o700)  # not the set-group-ID of a shared folder
+    if not os.access(path, os.R_OK | os.W_OK | os.X_OK):
+        owner = path.stat().st_uid
+        raise SweeperError(
+            f"{path} is the user {_user_name(owner)}'s, whose jobs may still run: what lies there "
+            "is run, so that nobody shares it. Its owner ends them with `sweeper cancel`, "
+            f"and removes it: rm -r {shlex.quote(str(path))}"
+        )
+
+
+def _user_name(number: int) -> str:
+    """A user's name, or the number where this machine knows none."""
+    try:
+        return pwd.getpwuid(number).pw_name
+    except KeyError:
+        return str(number)
 
 
 def is_text(word: str) -> bool:

@@ -9,9 +9,11 @@ from pathlib import Path
 
 import pytest
 
+from sweeper.errors import SweeperError
 from sweeper.files import (
     append,
     check_summed,
+    owners_folder,
     private_folder,
     read_json,
     remove_leftovers,
@@ -258,3 +260,39 @@ def test_a_changed_text_is_told_and_one_without_a_sum_is_taken(tmp_path: Path) -
     with pytest.raises(ValueError, match="was changed since it was written"):
         check_summed(path.read_bytes().replace(b"a: 1", b"a: 2"))
     check_summed(path.read_bytes().partition(b"\n")[2].replace(b"a: 1", b"a: 2"))
+
+
+def test_what_lies_in_a_shared_folder_is_the_groups_too(tmp_path: Path) -> None:
+    """But not what is run, and nothing where the folder above is merely open."""
+    (tmp_path / "open").mkdir()
+    (tmp_path / "open").chmod(0o775)
+    (tmp_path / "team").mkdir()
+    (tmp_path / "team").chmod(0o2770)
+    before = os.umask(0o077)
+    try:
+        for root in (tmp_path / "open", tmp_path / "team"):
+            private_folder(root / "mine")
+            write_atomically(root / "mine" / "a.json", "{}")
+            append(root / "mine" / "a.jsonl", b"x\n")
+            owners_folder(root / "mine" / "jobs")
+            private_folder(root / "mine" / "jobs" / "1")
+    finally:
+        os.umask(before)
+
+    def modes(root: str, *names: str) -> list[int]:
+        return [(tmp_path / root / name).stat().st_mode & 0o7777 for name in names]
+
+    assert modes("team", "mine", "mine/a.json", "mine/a.jsonl") == [0o2770, 0o660, 0o660]
+    assert modes("open", "mine", "mine/a.json", "mine/a.jsonl") == [0o700, 0o600, 0o600]
+    for root in ("open", "team"):
+        assert modes(root, "mine/jobs", "mine/jobs/1") == [0o700, 0o700]
+
+
+def test_anothers_folder_of_what_is_run_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    owners_folder(tmp_path / "jobs")
+    owners_folder(tmp_path / "jobs")
+    monkeypatch.setattr(os, "access", lambda *_: False)
+    with pytest.raises(SweeperError, match=r"rm -r .*jobs"):
+        owners_folder(tmp_path / "jobs")

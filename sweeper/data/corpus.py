@@ -214,7 +214,7 @@ def replacing_in_cache(path: Path) -> Iterator[BinaryIO]:
     The unfinished file has a unique name: several jobs may prepare one corpus at once.
     """
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
+        files.private_folder(path.parent)
         with files.replacing(path) as file:
             yield file
     except OSError as error:

@@ -20,7 +20,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 
 from sweeper.engine.batched import BatchedRun
-from sweeper.files import RECORD_ERRORS, sync_folder
+from sweeper.files import RECORD_ERRORS, create, private_folder, sync_folder
 from sweeper.trial import Trial, digest
 
 SUFFIX = ".checkpoint"
@@ -59,7 +59,7 @@ def save(run: BatchedRun, progress: RunProgress, path: Path) -> None:
 
     OSError when it cannot be written.
     """
-    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    private_folder(path.parent)
     header = {
         "format": FORMAT_VERSION,
         "keys": [trial.key for trial in run.batched.trials],
@@ -74,8 +74,8 @@ def save(run: BatchedRun, progress: RunProgress, path: Path) -> None:
     tensors["losses"] = torch.from_numpy(progress.losses[: run.step_index].copy())
     temporary = path.with_name(f".{uuid4().hex}.tmp")
     try:
-        # Readable by its owner only, from its first byte.
-        os.close(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
+        # Readable by those who may alone, from its first byte.
+        os.close(create(temporary, os.O_WRONLY | os.O_EXCL))
         save_file(tensors, temporary, metadata={"sweeper": json.dumps(header)})
         # In this order: a name that reached the disk before its contents would be an empty
         # checkpoint after a power cut. The folder last, as the new name is part of it.

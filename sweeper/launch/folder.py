@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 from sweeper.files import remove_leftovers
@@ -60,4 +61,6 @@ def tidy(folder: Path, is_finished: Callable[[str], bool]) -> bool:
     idle = not list((folder / "jobs").glob("*/"))
     if idle:
         remove_leftovers(folder)
+        with suppress(OSError):  # logs of workers that died stay
+            (folder / "jobs").rmdir()  # whoever goes on with a shared study makes it theirs
     return idle

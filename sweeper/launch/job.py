@@ -23,7 +23,14 @@ from pathlib import Path
 from typing import Any, ClassVar, Protocol
 
 from sweeper.errors import SweeperError
-from sweeper.files import RECORD_ERRORS, private_folder, read_json, replacing, write_json
+from sweeper.files import (
+    RECORD_ERRORS,
+    owners_folder,
+    private_folder,
+    read_json,
+    replacing,
+    write_json,
+)
 from sweeper.records import NAMES_CLASS, Build, from_json, to_json
 from sweeper.trial import Result, Trial, digest
 
@@ -170,7 +177,7 @@ def write_job(folder: Path, job: Job, *, sync: bool = True) -> Path:
 
     Without `sync` it may be lost when the whole machine fails, but no worker waits for the disk.
     """
-    private_folder(folder)
+    owners_folder(folder)
     job_dir = folder / job.id
     private_folder(job_dir)
     _write(job_dir / "job.json", to_json(job), sync)

@@ -32,7 +32,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from sweeper.errors import BadInput, SweeperError
-from sweeper.files import private_folder
+from sweeper.files import owners_folder
 from sweeper.launch.executor import Context, Event, Executor, Finished, Left, Lost
 from sweeper.launch.job import Job, JobFailure, Task, outcome_of, trials_of, write_job
 from sweeper.launch.machine import WorkerSlot, cores, worker_slots
@@ -128,7 +128,7 @@ class Pool:
 
         Workers import the module `preload` before they are ready. `parameters` are submitit's.
         """
-        private_folder(folder)
+        owners_folder(folder)
         self.folder, self.slots, self.hang, self.preload = folder, list(slots), hang, preload
         self.parameters = {"timeout_min": A_YEAR, **parameters, "stderr_to_stdout": True}
         self.workers: list[Worker] = []

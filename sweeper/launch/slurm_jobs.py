@@ -40,7 +40,14 @@ from typing import Annotated, ClassVar, TypeVar
 from uuid import uuid4
 
 from sweeper.errors import SweeperError
-from sweeper.files import RECORD_ERRORS, private_folder, read_json, try_json, write_json
+from sweeper.files import (
+    RECORD_ERRORS,
+    owners_folder,
+    private_folder,
+    read_json,
+    try_json,
+    write_json,
+)
 from sweeper.launch.code import changed_modules, module_digests
 from sweeper.launch.job import Control, Leave, Resources, outcome_of, run_job
 from sweeper.launch.slurm_queue import Entry
@@ -236,7 +243,7 @@ class Array:
 def prefix(study: Path) -> str:
     """What the names of the study's jobs begin with; makes the folder `slurm` where need be."""
     folder = study / "slurm"
-    private_folder(folder)
+    owners_folder(folder)
     check_private(folder)
     record = folder / "study.json"
     if "id" not in try_json(record):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 import warnings
 from collections.abc import Hashable, Iterator, Mapping, Sequence
@@ -19,6 +20,7 @@ from optuna.storages.journal import BaseJournalBackend, JournalFileBackend, Jour
 from optuna.trial import FrozenTrial
 
 from sweeper.errors import ConfigError, key_prefix
+from sweeper.files import create
 from sweeper.records import Bounded, user_code
 from sweeper.registry import TARGET, build_plugin, import_plugin
 from sweeper.search.prune import PrunerKind
@@ -183,6 +185,7 @@ class JournalStudy:
         """Do nothing: the file is open while it is read or written only."""
 
     def _create_empty(self) -> None:
+        os.close(create(self._path, os.O_WRONLY))  # Optuna's goes by the umask, a study does not
         file = self._file()
         if self._path.stat().st_size == 0:
             file.append_logs(self._logs([])[0])

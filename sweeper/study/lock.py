@@ -23,7 +23,7 @@ from pathlib import Path
 from threading import Event, Thread
 
 from sweeper.errors import BadInput, SweeperError
-from sweeper.files import private_folder, write_json
+from sweeper.files import create, private_folder, write_json
 
 HEARTBEAT_SECONDS = 10.0
 """Seconds between two heartbeats of a driver: each sets the lock file's mtime."""
@@ -81,7 +81,7 @@ class StudyLock:
         try:
             private_folder(self.folder)
             # Opened, not made anew: all drivers, past and present, lock the same file.
-            fd = os.open(self.path, os.O_RDWR | os.O_CREAT, 0o600)
+            fd = create(self.path, os.O_RDWR)
             try:
                 self._claim(fd)
             except BaseException:
