@@ -55,7 +55,7 @@ def parse(words: Sequence[str]) -> dict[str, Any]:
     if verb == "export":
         options = dict(word.split("=", 1) for word in values["options"] or [])
         build_exporter(values["to"], {key: yaml_value(text) for key, text in options.items()})
-    elif "overrides" in values:
+    elif "overrides" in values and not values.get("config_dir"):  # the reader's own groups
         compose(tuple(values["overrides"] or ()))
     return dict(values)
 

@@ -14,7 +14,7 @@ PAGES = [
     ROOT / "CONTRIBUTING.md",
     *sorted((ROOT / "docs").glob("*.md")),
 ]
-_MARK = re.compile(r"<!-- parsed: (cluster|gpu|minutes|network|trainer) -->")
+_MARK = re.compile(r"<!-- parsed: (cluster|gpu|minutes|network|own|trainer) -->")
 _VARIABLE = re.compile(r'^(?:\$ )?(?:export )?(\w+)="([^"]*)"$', re.MULTILINE)
 _INLINE = re.compile(r"`(sweeper [a-z][^`]*)`")
 _PLACEHOLDERS = {"...": [], "…": [], "OVERRIDES": [], "N": ["64"]}
@@ -23,11 +23,12 @@ _PLACEHOLDERS = {"...": [], "…": [], "OVERRIDES": [], "N": ["64"]}
 
 @dataclass(frozen=True)
 class Block:
-    """A fenced block: its text, the mark above it (why it is not run), and its first line."""
+    """A fenced block: its text, the mark above it (why it is not run), its line and language."""
 
     text: str
     mark: str
     line: int
+    language: str = ""
 
 
 @dataclass(frozen=True)
@@ -69,8 +70,13 @@ def blocks(text: str) -> Iterator[Block]:
     for start, end in zip(fences[::2], fences[1::2], strict=True):
         above = next((line for line in reversed(lines[:start]) if line.strip()), "")
         mark = _MARK.search(above)
-        body = "\n".join(line.strip() for line in lines[start + 1 : end])
-        yield Block(body, mark[1] if mark else "", start + 2)
+        indent = len(lines[start]) - len(lines[start].lstrip())
+        language = lines[start].strip("` ")
+        body = "\n".join(
+            line[indent:].rstrip() if language == "python" else line.strip()
+            for line in lines[start + 1 : end]
+        )
+        yield Block(body, mark[1] if mark else "", start + 2, language)
 
 
 def scripts(page: Path) -> Iterator[tuple[str, ...]]:

@@ -11,13 +11,16 @@ import sys
 from pathlib import Path
 from types import ModuleType
 
+import numpy as np
 import pytest
 
 from sweeper.config.command_line import with_user_command
+from sweeper.config.compose import compose_tree
 from sweeper.errors import BadInput
+from sweeper.registry import build_plugin
 from tests.cli.driver import call
 from tests.command_lines import USAGE_ERROR, VERBS, compose, parse
-from tests.documents import PAGES, ROOT, Command, commands, scripts, words_of
+from tests.documents import PAGES, ROOT, Command, blocks, commands, scripts, words_of
 
 COMMANDS = {page: list(commands(page)) for page in PAGES}
 RUN = [command for page in PAGES for command in COMMANDS[page] if not command.mark]
@@ -99,3 +102,33 @@ def test_a_misspelt_one_is_noticed(line: str) -> None:
 
 def test_they_are_there() -> None:
     assert sum(map(len, COMMANDS.values())) > 90 and len(RUN) >= 3
+
+
+def python_of(page: str, holds: str = "") -> str:
+    """The Python blocks of a page that have `holds` in them, one below the other."""
+    every = blocks((ROOT / "docs" / page).read_text(encoding="utf-8"))
+    return "\n".join(one.text for one in every if one.language == "python" and holds in one.text)
+
+
+def test_rates_initial_weights_and_losses_are_those_of_mup_as_the_page_says() -> None:
+    pytest.importorskip("mup")
+    text = python_of("coming-from.md")
+    assert text.count("assert ") == 4
+    module = ModuleType("coming_from")
+    exec(compile(text, "coming-from.md", "exec"), vars(module))
+
+
+def test_arrays_of_ones_own_are_a_source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    module = ModuleType("mydata")
+    monkeypatch.setitem(sys.modules, "mydata", module)
+    exec(compile(python_of("your-model.md", "# mydata.py"), "mydata.py", "exec"), vars(module))
+    x = np.arange(40 * 6, dtype=np.uint8).reshape(40, 6)
+    np.savez(tmp_path / "mine.npz", x=x, y=np.arange(40) % 4)
+    (tmp_path / "my" / "data").mkdir(parents=True)
+    every = blocks((ROOT / "docs" / "your-model.md").read_text(encoding="utf-8"))
+    (config,) = (one.text for one in every if "mydata.Npz" in one.text and one.language == "yaml")
+    (tmp_path / "my" / "data" / "npz.yaml").write_text(config)
+    words = ["data=npz", f"data.path={tmp_path / 'mine.npz'}", "model=mlp"]
+    source = build_plugin(compose_tree(words, config_dir=tmp_path / "my")["data"])
+    corpus = source.prepare(tmp_path / "cache")
+    assert (source.input_shape, corpus.classes, corpus.train_size) == ((6,), 4, 36)
