@@ -484,8 +484,8 @@ def verdict_table(
         columns,
         legend=[legend],
         brief=brief,
-        # Other thresholds are news.
-        key=f"curves {hyperparameter}: {result.limits}",
+        # Other thresholds, and another law, are news.
+        key=brief,
     )
     for size in result.sizes:
         # Of the base both are 0 by definition, whatever the noise.

@@ -361,7 +361,7 @@ def test_losses_in_bits_per_byte_are_called_so(tmp_path: Path, sweeper: Run) -> 
     """And the seeds of a table are no others than a search's: there was none."""
     frame = runs().rename(columns={"val_loss": "bpb"})
     frame.to_csv(tmp_path / "runs.csv", index=False)
-    answer = sweeper("judge", str(tmp_path / "runs.csv"))
+    answer = sweeper("judge", str(tmp_path / "runs.csv"), "--verbose")
     assert answer.code == 0, answer.err
     said = " ".join(answer.out.split())
     assert "curve in bits/byte, a mean over its seeds. " in said
