@@ -65,7 +65,7 @@ ROLES: Mapping[str, tuple[str, ...]] = {
         "objective",
         "value",
     ),
-    "seed": ("seed", "random_seed"),
+    "seed": ("seed", "random_seed", "rng_seed", "rng", "repeat", "replicate", "rep"),
     "status": ("status", "state"),
     "first": ("first_loss", "initial_loss"),
     "reached": ("last_step",),
@@ -87,7 +87,7 @@ MEASURED = 0.2
 """A column has at least so many values a row if it was measured: clip_norm is a setting."""
 KEPT_WORDS = re.compile(
     r"date|timestamp|created|updated|heartbeat|url|path|dir|host|hostname|gpu|gpus|user|username|"
-    r"tags|notes|sha|commit|unnamed|index|seed|sweep|job|jobid|slurm|pid|port|cwd|checkpoint|ckpt"
+    r"tags|notes?|comments?|remarks?|sha|commit|unnamed|index|seed|sweep|job|jobid|slurm|pid|port|cwd|checkpoint|ckpt"
 )
 """Words that say where or when a run was."""
 KEPT_NAMES = frozenset(
@@ -486,7 +486,9 @@ def _check_alike(
         # A bigger model has more heads and parameters: no other setting, where its name says so.
         # Any other column that goes with the size may be what makes the optimum move, and is asked
         # about.
-        named_so = any(map(OF_SIZE.fullmatch, words)) or values.astype(str).map(NAMES_SIZE).all()
+        named_so = any(map(OF_SIZE.fullmatch, words)) or all(
+            NAMES_SIZE(str(value)) for value in values.unique()
+        )
         if with_size and ((not role and named_so) or of_tokens):
             continue
         if {"lr", "eta", "rate"} & set(words) and not role:
@@ -502,11 +504,17 @@ def _check_alike(
         kinds = values.drop_duplicates()
         shown = ", ".join(map(shown_value, kinds.iloc[:3])) + (", ..." if len(kinds) > 3 else "")
         named.append(f"{column} ({shown}{f', with the {_said(axis)}' if with_size else ''})")
-        filters[column] = values.mode().iloc[0]
+        filters[column] = values.mode(dropna=False).iloc[0]
     more = f" and {len(varied) - 4} columns more" if len(varied) > 4 else ""
     ignore = ",".join(column for column, _, _ in varied)
     along = [c for c, _, same in varied if same and c in columns.values()]
     joint = f", or --axis size to judge {' and '.join(along)} along" if along else ""
+    if "seed" not in columns:
+        cells = pandas.DataFrame({"size": place, "eta": log2})
+        for column, values, _ in varied:
+            if values.dtype.kind in "iu" and not cells.assign(seed=values).duplicated().any():
+                joint += f", --columns {shlex.quote(f'seed={column}')} where it is the seed"
+                break
     raise BadInput(
         f"the runs differ in {' and in '.join(named)}{more} beside {_said(axis)}, learning rate "
         "and seed, and a verdict on them all would judge that too: "

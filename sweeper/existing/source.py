@@ -246,6 +246,9 @@ def alike(values: Mapping[str, object]) -> str:
     conditions = []
     for column, value in values.items():
         name = column if column.isidentifier() else f"`{column}`"
+        if value is None or value != value:
+            conditions.append(f"{name}.isna()")
+            continue
         plain = isinstance(value, str) and not re.search(r'["\\\n\r]', value)
         literal = f'"{value}"' if plain else repr(value) if isinstance(value, str) else f"{value}"
         conditions.append(f"{name} == {literal}")

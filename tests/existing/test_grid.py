@@ -75,6 +75,25 @@ def test_what_a_run_gave_or_a_size_brings_is_no_setting() -> None:
     assert len(read(frame, "loss=val_loss").curves) == 4
 
 
+def test_a_remark_that_few_runs_have_is_no_setting() -> None:
+    frame = runs().rename(columns={"seed": "rng"}).assign(Comment=None, variant=None)
+    frame["Comment"] = frame.Comment.astype(object)
+    frame.loc[3, "Comment"] = "blew up at step 900"
+    assert read(frame.drop(columns="variant")).columns["seed"] == "rng"
+    frame.loc[5, "variant"] = "new"
+    with pytest.raises(BadInput, match=r"--where 'variant\.isna\(\)' takes those alike"):
+        read(frame)
+    text = frame.drop(columns="Comment")
+    assert len(Source.of_frame(text, "variant.isna()").frame) == len(frame) - 1
+
+
+def test_a_column_that_may_be_the_seed_is_asked_about() -> None:
+    frame = runs().rename(columns={"seed": "draw"})
+    with pytest.raises(BadInput, match="--columns seed=draw where it is the seed"):
+        read(frame)
+    assert read(frame, "seed=draw").seeds == 3
+
+
 def test_runs_that_diverged_are_known_by_a_rule_that_is_said() -> None:
     frame = runs()
     highest = frame.lr == frame.lr.max()
