@@ -43,8 +43,9 @@ DATA_SHAPES = ("classes", "input_shape", "spans")
 """What of a corpus's identity a model is built by."""
 _CALL = (
     "The model is called as forward(inputs, targets), for text two tensors of "
-    "[2, train.seq_len], or with the inputs alone if its forward takes one argument: wrap it in a "
-    "module that takes these (docs/your-model.md; beside a command docs/your-trainer.md). An "
+    "[2, train.seq_len], or with the inputs alone if its forward takes one argument: give a class "
+    "that inherits from it and takes these, as a wrapper would change the names of its parameters "
+    "(docs/your-model.md; beside a command docs/your-trainer.md). An "
     'attn_implementation of transformers must be "eager" or "sdpa"'
 )
 """What a configuration cannot change, and what its user can."""

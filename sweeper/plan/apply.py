@@ -73,6 +73,12 @@ def match_parameters(
         ],
         "these parameters have another shape": reshaped,
     }
+    if outer := _around(list(unmatched), [text.rpartition(" [")[0] for text in unknown]):
+        raise BadInput(
+            f"the plan was made of a module around this model: all its names begin with {outer!r}, "
+            "and the model's do not. Let that module inherit from the model's class, "
+            "which keeps the names, and search again"
+        )
     if problems := [
         f"{what}: {_listed(names, MAX_NAMES)}" for what, names in kinds.items() if names
     ]:
@@ -82,6 +88,14 @@ def match_parameters(
             hint += f' What may differ, such as positions, is named: differs=["{name}"]'
         raise BadInput(". ".join([*problems, hint]))
     return matched
+
+
+def _around(planned: Sequence[str], there: Sequence[str]) -> str:
+    """The one prefix by which all names of the plan differ from the model's, else ""."""
+    if not planned or not there or len(planned) != len(there):
+        return ""
+    outer = min(planned, key=len).removesuffix(min(there, key=len))
+    return outer if outer and {outer + name for name in there} == {*planned} else ""
 
 
 @torch.no_grad()

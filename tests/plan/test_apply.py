@@ -283,6 +283,13 @@ def test_frozen_and_kept_parameters_stay_as_the_model_has_them(
     golden.says(caught)
 
 
+def test_a_plan_of_a_module_around_the_model_is_refused_by_its_prefix() -> None:
+    made = plain_plan()
+    outer = [replace(one, name=f"net.{one.name}") for one in made.absorbed()]
+    with pytest.raises(BadInput, match=r"all its names begin with 'net\.'.*inherit"):
+        match_parameters(outer, Residual(16, 2))
+
+
 def test_named_parameters_may_have_another_shape(golden: Golden) -> None:
     """A longer context has more positions: drawn at their own shape, by the plan's std of 2."""
     planned = plan_for(
