@@ -394,8 +394,9 @@ class Settling:
                 short = max(short, more.needed)
                 begun += more.begun
                 new |= more.longer
-                doubts += more.doubts
-                fits = {d.size: fit for d in more.doubts if (fit := one.fits[d.size])}
+                # Of a size whose runs are not back yet nothing is known that seeds would firm up.
+                fits = {d.size: fit for d in more.doubts if (fit := one.fits.get(d.size))}
+                doubts += [doubt for doubt in more.doubts if doubt.size in fits]
                 evidence |= {size: (fit, fit.evidence) for size, fit in fits.items()}
         planned = sum(grid.runs - self.grids[size].runs for size, grid in new.items())
         planned += begun * self.begun

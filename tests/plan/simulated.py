@@ -14,7 +14,7 @@ from statistics import fmean
 from types import SimpleNamespace
 from typing import Any
 
-from sweeper.cli.diagnose import AblationTrainer
+from sweeper.cli.diagnose import AblationTrainer, TwoSizes
 from sweeper.config.compose import compose_tree
 from sweeper.config.settings import Experiment, placeholder_data, resolve
 from sweeper.engine.measurements import MEASUREMENTS
@@ -118,5 +118,5 @@ def simulate(*words: str, study: Study | None = None) -> tuple[AblationTrainer, 
     corpus = SimpleNamespace(identity=lambda: placeholder_data(settings))
     experiment = Experiment(settings=settings, corpus=corpus, precision="float32")  # type: ignore[arg-type]
     best = Log2Hps({**defaults(settings.space), "eta": -6.0})
-    trainer = AblationTrainer(experiment, study or Study(), Watcher(), best, "width", LARGE)  # type: ignore[arg-type]
-    return trainer, world
+    pair = TwoSizes(experiment=experiment, best_log2=best, axis="width", large=LARGE)
+    return AblationTrainer(pair, study or Study(), Watcher()), world  # type: ignore[arg-type]

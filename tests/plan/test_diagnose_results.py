@@ -168,9 +168,8 @@ def test_eps_is_measured_at_both_sizes(tmp_path: Path) -> None:
     words = [*PLANTED["readout"], "parameterization.epsilon=fixed", "optimizer.eps=1e4"]
     words += ["check.scale_steps=1", "train.seq_len=8", "train.batch_size=2"]
     trainer, _ = simulate(*words)
-    trainer = replace(
-        trainer, experiment=replace(trainer.experiment, corpus=corpus(tmp_path, classes=256))
-    )
+    experiment = replace(trainer.pair.experiment, corpus=corpus(tmp_path, classes=256))
+    trainer = replace(trainer, pair=replace(trainer.pair, experiment=experiment))
     text = StringIO()
     told = Output(people=Console(file=text), watchers=Console(file=text, width=200))
     (result,) = trainer.diagnose(["epsilon"], told).results
