@@ -141,8 +141,7 @@ def compared(names: Sequence[str], root: Path, *, anyway: bool) -> Compared:
     ]
     notes, comparison = differences({e.ladder.name: e.spec for e in entries}), None
     if notes and not anyway:
-        unlike = f"the studies are not comparable: {'; '.join(notes)}. "
-        notes = [unlike + "`sweeper compare --anyway` compares them all the same"]
+        notes = [not_comparable(notes)]
     else:
         try:
             comparison = compare([entry.ladder for entry in entries])
@@ -244,6 +243,12 @@ def differences(specs: Mapping[str, TrialSpec]) -> list[str]:
             )
             sentences.append(f"{key} is {', '.join(where)}")
     return sentences
+
+
+def not_comparable(notes: Sequence[str]) -> str:
+    """What is said of studies that differ by `notes`, and how to compare them nevertheless."""
+    unlike = f"the studies are not comparable: {'; '.join(notes)}. "
+    return unlike + "`sweeper compare --anyway` compares them all the same"
 
 
 def after_comparison(comparison: Comparison, entries: Sequence[Entry]) -> list[NextCommand]:

@@ -228,7 +228,7 @@ def show_ladder_cost(
     if settle is not None:
         begins = _settled_cost(experiment, settle)
         facts += f" {begins['sentence']}"
-    output.show(*show.dry_run("This would train", "size", costs, "runs", [facts]))
+    output.show(*show.dry_run("This would train", "size", costs, "runs", facts))
     record: dict[str, Any] = {
         "study": settings.name,
         "share_of_target": share,

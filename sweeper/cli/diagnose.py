@@ -171,7 +171,7 @@ def _show_cost(pair: TwoSizes, only: Sequence[str], invocation: Invocation, outp
                     lacking(ablation.name, changed, pair.sizes(changed))
     else:
         facts += f" The transfer there {verdict.answer}: there is nothing to diagnose."
-    output.show(*show.dry_run("This would train", "change", costs, "runs", [facts]))
+    output.show(*show.dry_run("This would train", "change", costs, "runs", facts))
     runs = sum(cost.trials for _, cost in costs)
     named = [word for name in only for word in ("--only", name)]
     again = NextCommand.of(
@@ -345,7 +345,6 @@ class AblationTrainer:
         if verdict.answer != "fails":
             return Diagnosis(axis=self.pair.axis, answer=verdict.answer, todo=verdict.todo)
         results = []
-        # NaN: not measured.
         eps: tuple[float, ...] = UNKNOWN_EPS
         settings = self.pair.experiment.settings
         measures = settings.runner.measures("below_eps") and has_eps(settings.raw)
@@ -376,6 +375,7 @@ class AblationTrainer:
             curves = self._curves(changed, self.pair.sizes(changed))
         except ConfigError as error:
             return judge_ablation(ablation, before, str(error), settings.transfer)
+        # Where the change leaves the base alone, its curve is that of before.
         after = self._large(self.pair.judge([base, *curves][-2:]))
         return judge_ablation(ablation, before, after, settings.transfer)
 

@@ -321,7 +321,7 @@ def _show_rungs(
     command = settings.raw["runner"].get("command")
     if missing and len(horizons) > 1 and not command and not any(map(trunk_key, missing)):
         facts += " In a study with train.schedule=wsd shorter runs would branch off the longest."
-    output.show(*show.dry_run("This would train", "size", rows, "runs", [facts]))
+    output.show(*show.dry_run("This would train", "size", rows, "runs", facts))
     costs = [
         {"size": name, "runs": cost.trials, "flops": cost.flops, "seconds": cost.seconds}
         for name, cost in rows

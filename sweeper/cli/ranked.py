@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
-from sweeper.cli.compare import comparison_folder, differences
+from sweeper.cli.compare import comparison_folder, differences, not_comparable
 from sweeper.cli.next import NextCommand
 from sweeper.cli.output import DONE, Output, failures
 from sweeper.cli.shared import check_taken, open_experiment, progress, resolve_study
@@ -54,19 +54,27 @@ class RankRequest:
 
 @dataclass(kw_only=True)
 class Contender:
-    """A study at its optimum: `hps` are planned at `size`, log2."""
+    """A study at its optimum: `hps` are planned at `size`, log2; its seeds count from the first."""
 
     name: str
     experiment: Experiment
     size: LadderSize
     hps: Log2Hps
     study: Study
+    first_seed: int
     # What failed before is tried again, its cause may be gone; what fails now is taken as it is.
     retry: set[str] = field(default_factory=set)
 
+    def open(self, stack: ExitStack) -> None:
+        """Lock the study, and write to it from here on."""
+        settings = self.experiment.settings
+        stack.enter_context(StudyLock(settings.folder))
+        self.study = stack.enter_context(Study.open(settings.folder, settings.storage))
+        self.retry = {r.key for r in self.study.results() if r.status == "failed"}
+
     def trial(self, seed: int) -> Trial:
         """The run of a seed."""
-        return self.experiment.trial(self.size, self.hps, seed, LADDER_PHASE)
+        return self.experiment.trial(self.size, self.hps, self.first_seed + seed, LADDER_PHASE)
 
     def result(self, seed: int) -> Result | None:
         """As far as the study has it; none that was stopped early."""
@@ -87,74 +95,100 @@ def rank_studies(request: RankRequest, output: Output) -> int:
     """Rank the studies by runs at their optima until it is decided, and write what was found."""
     contenders, notes = _contenders(request, output)
     output.notes(notes)
-    names, width = [one.name for one in contenders], contenders[0].size.width
-    by_name = dict(zip(names, contenders, strict=True))
-    searched = any(one.experiment.settings.base.width == width for one in contenders)
-    first = FRESH_SEED if searched else 0
-
-    def result(name: str, seed: int) -> Result | None:
-        return by_name[name].result(first + seed)
-
-    def loss(name: str, seed: int) -> float | None:
-        found = result(name, seed)
-        return None if found is None else found.objective
-
-    def affordable() -> int:
-        """How many runs `hours` allow, by the time that those so far took."""
-        assert request.settle.hours is not None
-        found = [
-            result(name, seed) for name, seeds in ranking.seeds.items() for seed in range(seeds)
-        ]
-        seconds = [one.seconds for one in found if one is not None]
-        mean = sum(seconds) / max(1, len(seconds))
-        return int(request.settle.hours * 3600 * slots / mean) if mean > 0 else ranking.budget
-
-    workers = [getattr(one.experiment.settings.launcher, "workers", 1) for one in contenders]
-    slots = max(count if isinstance(count, int) else 1 for count in workers)
-    ranking = Ranking(
-        names,
-        loss,
-        budget=request.settle.budget,
-        affordable=None if request.settle.hours is None else affordable,
-        slots=slots,
-    )
-    again = _command_again(request, names)
+    ranking, width = _ranking(request.settle, contenders), contenders[0].size.width
+    again = _command_again(request, [one.name for one in contenders])
     if request.dry_run:
-        known = sum(loss(name, seed) is not None for name in names for seed in range(ROUNDS[0]))
-        begins = f"It begins with {ranking.runs} runs at width {width}, {ROUNDS[0]} seeds each"
+        seeds = ranking.seeds[contenders[0].name]
+        known = sum(one.result(seed) is not None for one in contenders for seed in range(seeds))
+        begins = f"It begins with {ranking.runs} runs at width {width}, {seeds} seeds each"
         sentence = f"{begins} ({known} of them are known), and ends with {ranking.budget} at most."
         document = {"width": width, "begins": ranking.runs, "known": known}
         output.end(sentence, {}, {**document, "budget": ranking.budget}, again)
         return DONE
     with ExitStack() as stack:
         for one in contenders:
-            settings = one.experiment.settings
-            stack.enter_context(StudyLock(settings.folder))
-            one.study = stack.enter_context(Study.open(settings.folder, settings.storage))
-            one.retry = {r.key for r in one.study.results() if r.status == "failed"}
-        looks = 0
-        while missing := ranking.missing():
-            if ranking.looks > looks:
-                looks = ranking.looks
-                output.tell(ranking.progress())
-            seeds = {one: [first + seed for name, seed in missing if name == one] for one in names}
-            waiting = _train(by_name, seeds, output, wait=not request.detach)
-            if waiting:
-                done = ranking.runs - len(ranking.missing())
-                sentence = f"{waiting} trials are in jobs now, {done} are finished."
-                document = {"submitted": waiting, "finished": done}
-                output.end(sentence, {}, document, replace(again, why="to collect them, and go on"))
-                return DONE
+            one.open(stack)
+        if waiting := _train(ranking, contenders, output, wait=not request.detach):
+            done = ranking.runs - len(ranking.missing())
+            sentence = f"{waiting} trials are in jobs now, {done} are finished."
+            document = {"submitted": waiting, "finished": done}
+            output.end(sentence, {}, document, replace(again, why="to collect them, and go on"))
+            return DONE
         for one in contenders:
             found = failures(one.study.results(), one.experiment.settings.identity)
             output.notes([*one.study.notices, *found])
+    _conclude(ranking, contenders, notes, request, again, output)
+    return DONE
+
+
+def _ranking(settle: Settle, contenders: Sequence[Contender]) -> Ranking:
+    """What says by the studies' results which runs come next, and when it is decided."""
+    by_name = {one.name: one for one in contenders}
+
+    def loss(name: str, seed: int) -> float | None:
+        found = by_name[name].result(seed)
+        return None if found is None else found.objective
+
+    def affordable() -> int:
+        """How many runs `hours` allow, by the time that those so far took."""
+        assert settle.hours is not None
+        found = [
+            by_name[name].result(s) for name, count in ranking.seeds.items() for s in range(count)
+        ]
+        seconds = [one.seconds for one in found if one is not None]
+        mean = sum(seconds) / max(1, len(seconds))
+        return int(settle.hours * 3600 * slots / mean) if mean > 0 else ranking.budget
+
+    workers = [getattr(one.experiment.settings.launcher, "workers", 1) for one in contenders]
+    slots = max(count if isinstance(count, int) else 1 for count in workers)
+    bound = None if settle.hours is None else affordable
+    ranking = Ranking([*by_name], loss, budget=settle.budget, affordable=bound, slots=slots)
+    return ranking
+
+
+def _train(ranking: Ranking, contenders: Sequence[Contender], output: Output, *, wait: bool) -> int:
+    """Train round by round until the ranking has ended; without `wait`, how many are in a queue."""
+    looks = 0
+    while missing := ranking.missing():
+        if ranking.looks > looks:
+            looks = ranking.looks
+            output.tell(ranking.progress())
+        seeds = {one.name: [s for name, s in missing if name == one.name] for one in contenders}
+        lacking = [one for one in contenders if seeds[one.name]]
+        waiting = 0
+        # Jobs that outlive their driver are submitted for all studies before one is waited for.
+        for one in lacking:
+            if isinstance(one.experiment.settings.launcher, Scheduled):
+                try:
+                    one.train(seeds[one.name], output, wait=False)
+                except Submitted as submitted:
+                    waiting += submitted.trials
+        if waiting and not wait:
+            return waiting
+        for one in lacking if wait else ():
+            one.train(seeds[one.name], output, wait=True)
+    return 0
+
+
+def _conclude(
+    ranking: Ranking,
+    contenders: Sequence[Contender],
+    notes: Sequence[str],
+    request: RankRequest,
+    again: NextCommand,
+    output: Output,
+) -> None:
+    """Write and say how it ended; `notes` are what differs between the studies."""
     assert ranking.outcome is not None
-    kinds = {c.name: c.experiment.settings.plugin_spec("parameterization").name for c in contenders}
-    for table in [show.ranking_table(ranking, kinds, width)] if ranking.places else []:
-        output.show(*table_parts(table, Spare.ROWS))
+    width = contenders[0].size.width
+    if ranking.places:
+        kinds = {
+            c.name: c.experiment.settings.plugin_spec("parameterization").name for c in contenders
+        }
+        output.show(*table_parts(show.ranking_table(ranking, kinds, width), Spare.ROWS))
     record = {
         "width": width,
-        "first_seed": first,
+        "first_seed": contenders[0].first_seed,
         "runs": ranking.runs,
         "budget": ranking.budget,
         "looks": ranking.looks,
@@ -164,42 +198,13 @@ def rank_studies(request: RankRequest, output: Output) -> int:
         **to_json(ranking.outcome),
         "command": provenance()["command"],
     }
-    folder = request.out or comparison_folder(names, request.root)
+    folder = request.out or comparison_folder([one.name for one in contenders], request.root)
     private_folder(folder)
-    write_json(folder / "settled.json", record)
+    path = folder / "settled.json"
+    write_json(path, record)
     sentence = f"{show.ranked_sentence(ranking)} {ranking.outcome.sentence}."
-    output.end(
-        sentence,
-        {"record": folder / "settled.json"},
-        record,
-        _next(ranking, width, request.root, again),
-    )
-    return DONE
-
-
-def _train(
-    contenders: Mapping[str, Contender],
-    seeds: Mapping[str, Sequence[int]],
-    output: Output,
-    *,
-    wait: bool,
-) -> int:
-    """Train the seeds of every study; without `wait`, how many are in a queue.
-
-    Jobs that outlive their driver are submitted for all studies before one is waited for.
-    """
-    waiting = 0
-    for name, of_one in seeds.items():
-        launcher = contenders[name].experiment.settings.launcher
-        if of_one and isinstance(launcher, Scheduled):
-            try:
-                contenders[name].train(of_one, output, wait=False)
-            except Submitted as submitted:
-                waiting += submitted.trials
-    for name, of_one in seeds.items():
-        if of_one and wait:
-            contenders[name].train(of_one, output, wait=True)
-    return 0 if wait else waiting
+    next_command = _next(ranking, width, request.root, again)
+    output.end(sentence, {"record": path}, record, next_command)
 
 
 def _contenders(request: RankRequest, output: Output) -> tuple[list[Contender], list[str]]:
@@ -230,6 +235,7 @@ def _contenders(request: RankRequest, output: Output) -> tuple[list[Contender], 
         except ConfigError as error:
             allowed = f"one that {settings.name} can have: {error}"
             raise ConfigError("--at-width", width, allowed) from error
+    searched = any(settings.base.width == width for settings in every)
     contenders = list[Contender]()
     for name, settings in zip(names, every, strict=True):
         with tempfile.TemporaryDirectory() as temporary:
@@ -239,14 +245,18 @@ def _contenders(request: RankRequest, output: Output) -> tuple[list[Contender], 
         study = Study.read(settings.folder)
         hps = planned_log2(experiment, size, planned_optimum(experiment, study, output))
         contenders.append(
-            Contender(name=name, experiment=experiment, size=size, hps=hps, study=study)
+            Contender(
+                name=name,
+                experiment=experiment,
+                size=size,
+                hps=hps,
+                study=study,
+                first_seed=FRESH_SEED if searched else 0,
+            )
         )
     notes = differences({one.name: one.experiment.spec(one.size) for one in contenders})
     if notes and not request.anyway:
-        raise BadInput(
-            f"the studies are not comparable: {'; '.join(notes)}. "
-            "`sweeper compare --anyway` compares them all the same"
-        )
+        raise BadInput(not_comparable(notes))
     return contenders, notes
 
 
@@ -264,7 +274,7 @@ def _width(studies: Sequence[Settings], asked: int | None) -> int:
 
 
 def _command_again(request: RankRequest, names: Sequence[str]) -> NextCommand:
-    """This command without what bounds it, to go on."""
+    """This command to go on with, waiting for what it trains."""
     options = ["--settle", *(["--at-width", str(request.width)] if request.width else [])]
     options += ["--anyway"] * request.anyway
     hours, budget = request.settle.hours, request.settle.budget
@@ -279,18 +289,11 @@ def _next(ranking: Ranking, width: int, root: Path, again: NextCommand) -> NextC
     outcome = ranking.outcome
     assert outcome is not None
     if outcome.ended == "decided":
-        leader, target = (
-            ranking.places[0].name,
-            ("--to-width", str(2 * width), "--validate", "--settle"),
-        )
-        why = "to see whether the best one transfers"
+        leader, why = ranking.places[0].name, "to see whether the best one transfers"
+        target = ("--to-width", str(2 * width), "--validate", "--settle")
         return NextCommand.of("transfer", *target, study=leader, root=root, why=why)
     if outcome.needed is None or outcome.ended not in ("budget", "hopeless"):
         return None
-    arguments = [*again.arguments]
-    for option in ("--budget", "--hours"):
-        if option in arguments:
-            at = arguments.index(option)
-            del arguments[at : at + 2]
+    unbound = again.without("--budget", "--hours").arguments
     more = ("--budget", str(outcome.needed))
-    return replace(again, arguments=(*arguments, *more), why="to decide it with as many runs")
+    return replace(again, arguments=(*unbound, *more), why="to decide it with as many runs")

@@ -33,6 +33,7 @@ from sweeper.study.study import Study, check_not_saved
 from sweeper.study.trust import remember
 from sweeper.sweep.replay import replay_search
 from sweeper.sweep.sweep import Submitted, Sweep
+from sweeper.table import counted
 from sweeper.trial import FORMAT, defaults, in_use, named
 
 SEARCHED = ("parameterization", "model", "optimizer", "search", "data", "train", "fp8")
@@ -283,14 +284,13 @@ def _dry_run(settings: Settings, invocation: Invocation, output: Output, *, new_
             history, _ = replay_search(experiment, Study.read(settings.folder).get)
             finished = sum(result.status != "failed" for result in history.results)
     parameters = settings.runner.parameters(spec)
-    facts = [
+    facts = (
         f"{'' if parameters is None else f'{parameters:,} parameters a trial, '}"
         f"{spec.train.steps} steps. Points that phases share are trained once; a line that ends at "
         f"its optimum is extended. Time: {'not known' if math.isnan(seconds) else 'measured'} "
-        f"here, {per_job} {'trial' if per_job == 1 else 'trials'} a job."
-        + f" Of these trials, {finished} are finished already."
-        * bool(finished)
-    ]
+        f"here, {counted(per_job, 'trial')} a job."
+        f"{f' Of these trials, {finished} are finished already.' if finished else ''}"
+    )
     flops = flops_of(spec)
     costs = [
         (phase.name, Cost(trials=n, flops=n * flops, seconds=n * seconds))

@@ -83,10 +83,9 @@ def compose_tree(overrides: Sequence[str], config_dir: Path | None = None) -> Tr
     if keys & {*OVERLAYS}:
         # What an experiment says of its own choice in a group is not meant for another choice.
         for group in keys & tree.keys() & groups(config_dir).keys():
-            pairs = zip(hydra_overrides, parsed, strict=True)
-            choice = [(text, o) for text, o in pairs if o.key_or_group == group]
-            texts, overrides_of = [text for text, _ in choice], [o for _, o in choice]
-            plain = _compose(overrides_of, texts, config_dir).get(group) or {}
+            chosen = [at for at, override in enumerate(parsed) if override.key_or_group == group]
+            choices, texts = [parsed[at] for at in chosen], [hydra_overrides[at] for at in chosen]
+            plain = _compose(choices, texts, config_dir).get(group) or {}
             values = tree[group].items()
             tree[group] = {k: v for k, v in values if k in plain or f"{group}.{k}" in keys}
     name_classes(classes_in(tree))

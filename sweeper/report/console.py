@@ -100,15 +100,15 @@ def grouped(parameters: Sequence[PlannedParameter]) -> list[tuple[str, PlannedPa
 
 
 def dry_run(
-    title: str, name: str, rows: Sequence[tuple[str, Cost]], runs: str, facts: Sequence[str]
+    title: str, name: str, rows: Sequence[tuple[str, Cost]], runs: str, facts: str
 ) -> list[Part]:
-    """What a command would run, by `name`, and the `facts` that are to be said of it."""
+    """What a command would run, by `name`, and the `facts` to be said of it."""
     costs = [((label,), cost) for label, cost in rows]
     table = cost_table(title, [name], costs, runs=runs, total=True)
     # The sum of all stays.
     table.rows[-1] = replace(table.rows[-1], weight=1.0)
-    said = [Part(content=fact, spare=Spare.NOTE, name=A_NOTE) for fact in facts if fact]
-    return [*table_parts(table, Spare.ROWS), *said]
+    said = Part(content=facts, spare=Spare.NOTE, name=A_NOTE)
+    return [*table_parts(table, Spare.ROWS), said]
 
 
 def conclusion(conclusion: Conclusion, space: Space) -> list[Part]:

@@ -145,7 +145,8 @@ def best_loss_figure(conclusion: Conclusion, trials: Sequence[Result] = ()) -> F
     last = max([*runs, *(run for run, _ in dots)], default=1.0)
     ax.set(xlim=(0, last * 1.02), ylim=(bottom, top))
     on = [(run, loss) for run, loss in dots if loss <= top]
-    ax.plot(*zip(*on, strict=True), "o", color=FAINT, markersize=2.5, alpha=0.6) if on else None
+    look: dict[str, Any] = {"color": FAINT, "markersize": 2.5, "alpha": 0.6}
+    ax.plot([run for run, _ in on], [loss for _, loss in on], "o", **look)
     above = 0.965 * top + 0.035 * bottom
     for face, kind in ((FAINT, math.isinf), ("none", math.isfinite)):
         off = [run for run, loss in dots if loss > top and kind(loss)]

@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from enum import IntEnum
+from functools import cache
 
 from rich.cells import cell_len
 from rich.console import Console
@@ -33,7 +34,7 @@ class Spare(IntEnum):
     ASIDE = 6
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, eq=False)
 class Part:
     """A table or a paragraph of a screen; `whole`: in one piece, as what is to be copied.
 
@@ -63,6 +64,11 @@ class Part:
             self.print(console)
         lines = Text.from_ansi(capture.get()).plain.splitlines()
         return sum(max(1, math.ceil(cell_len(line) / console.width)) for line in lines)
+
+    def dropped(self, width: int) -> list[str]:
+        """The columns of a table that a console of `width` leaves out."""
+        table = self.content
+        return [c.name for c in table.dropped(width)] if isinstance(table, Table) else []
 
 
 def table_parts(
@@ -120,14 +126,23 @@ class Screen:
         offered = [part for part in parts if not part.key or part.key not in self.told]
         shown = dict[int, Part]()
 
+        # Rich lays a part out to tell its lines: once, however often it is asked whether all fit.
+        @cache
+        def height(part: Part) -> int:
+            return part.height(self.console)
+
+        @cache
+        def dropped(part: Part) -> list[str]:
+            return part.dropped(self.console.width)
+
         def line() -> str:
             hidden = [part for at, part in enumerate(offered) if at not in shown]
-            return _not_shown(hidden, list(shown.values()), offered, self.console.width)
+            columns = [name for part in shown.values() for name in dropped(part)]
+            return _not_shown(hidden, list(shown.values()), offered, columns)
 
         def fits() -> bool:
-            said = Part(content=line()).height(self.console) if line() else 0
-            heights = [part.height(self.console) for part in (*shown.values(), *end)]
-            return sum(heights) + said <= LINES
+            said = Part(content=text).height(self.console) if (text := line()) else 0
+            return sum(map(height, (*shown.values(), *end))) + said <= LINES
 
         # What decides, with few rows where it has many; then all else by what it tells.
         for at, part in enumerate(offered):
@@ -173,17 +188,11 @@ def _is_told_at_length(part: Part, parts: Sequence[Part]) -> bool:
 
 
 def _not_shown(
-    hidden: Sequence[Part], shown: Sequence[Part], offered: Sequence[Part], width: int
+    hidden: Sequence[Part], shown: Sequence[Part], offered: Sequence[Part], columns: Sequence[str]
 ) -> str:
-    """A line that names what is left out; empty where nothing is."""
+    """A line that names what is left out, `columns` of what is shown too; empty for nothing."""
     notes = sum(part.name == A_NOTE for part in hidden)
     rows = sum(map(_rows, offered)) - sum(map(_rows, (*shown, *hidden)))
-    columns = (
-        column.name
-        for part in shown
-        if isinstance(part.content, Table)
-        for column in part.content.dropped(width)
-    )
     names = [f"{rows} row{'s' * (rows > 1)}"] * bool(rows)
     names += [f"{notes} note{'s' * (notes > 1)}"] * bool(notes)
     is_told = any(part.key and part.name == MEANING for part in shown)

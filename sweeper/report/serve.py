@@ -88,13 +88,14 @@ class Pages:
     def _list(self) -> Found:
         rows = [_summary(self.root / name) for name in studies(self.root)]
         rows.sort(key=lambda row: -row.changed)
-        table = Table("", [Column(name, left=True) for name in ("study", "state")])
-        table.columns = [
-            *table.columns,
+        columns = [
+            Column("study", left=True),
+            Column("state", left=True),
             Column("best loss", form=".4f"),
             Column("verdict", left=True),
             Column("last change", left=True),
         ]
+        table = Table("", columns)
         for row in rows:
             link = Cell(row.name, row.name, link=f"{quote(row.name)}/")
             when = time.strftime("%Y-%m-%d %H:%M", time.localtime(row.changed))
@@ -138,8 +139,7 @@ def _summary(folder: Path) -> Summary:
     if is_saved(folder):
         state = "of a table"
     if live_holder(folder) is not None:
-        progress = Running.read(folder, 1.0).sentence
-        state = f"running: {progress}"
+        state = f"running: {Running.read(folder, LIST_EVERY).sentence}"
     return Summary(
         name=folder.name,
         state=state,
@@ -183,14 +183,15 @@ def _time(path: Path) -> float:
 
 def _file(folder: Path, below: list[str]) -> Found | None:
     """A page or picture below `folder`, whatever links and dots a path is made of; else None."""
-    if not below or any(not part or part.startswith(".") or "\0" in part for part in below):
+    if not below or any(not part or part.startswith(".") for part in below):
         return None
     try:
         path = folder.joinpath(*below).resolve(strict=True)
         if not path.is_relative_to(folder.resolve()) or not path.is_file():
             return None
-        kind = KINDS.get(path.suffix)
-        return (kind and Found(kind=kind, content=path.read_bytes(), written=_time(path))) or None
+        if (kind := KINDS.get(path.suffix)) is None:
+            return None
+        return Found(kind=kind, content=path.read_bytes(), written=_time(path))
     except (OSError, ValueError):
         return None
 

@@ -70,3 +70,9 @@ def test_bad_input_is_one_message_and_nothing_is_written(
     assert answer.code == 2 and key in answer.err and not answer.crashed
     written = {one for one in two.rglob("*") if ".cache" not in one.parts}
     assert written == before
+
+
+def test_a_first_round_that_fills_all_workers_says_its_seeds(two: Path, sweeper: Run) -> None:
+    many = ("launcher=local", "launcher.workers=8")
+    out = sweeper("compare", "--settle", "a", "b", "--dry-run", *many).out
+    assert "8 runs at width 32, 4 seeds each (0 of them are known)" in " ".join(out.split())

@@ -106,7 +106,7 @@ def would_run(paper: Console, flops: float, seconds: float, *counts: int) -> Non
         (name, Cost(trials=n, flops=n * flops, seconds=n * seconds))
         for name, n in zip(("eta", "lines"), counts, strict=False)
     ]
-    put(paper, show.dry_run("This would run", "phase", costs, "trials", ["some facts"]))
+    put(paper, show.dry_run("This would run", "phase", costs, "trials", "some facts"))
 
 
 def test_a_dry_run(paper: Console) -> None:

@@ -98,7 +98,7 @@ def diagnosed() -> list[Part]:
 
 def dry() -> list[Part]:
     costs = [(f"phase {i}", Cost(trials=9, flops=1e12, seconds=60.0)) for i in range(30)]
-    return console.dry_run("This would run", "phase", costs, "trials", ["A fact of it. " * 20])
+    return console.dry_run("This would run", "phase", costs, "trials", "A fact of it. " * 20)
 
 
 ENDINGS: dict[str, Callable[[], Sequence[Part]]] = {
@@ -217,3 +217,22 @@ def test_names_that_are_too_long_stand_above_their_numbers() -> None:
     lines = shown(table_parts(table), 30)
     for name in names:
         assert lines[lines.index(f" {name}") + 1].split() == ["1", "±0.5", "holds"]
+
+
+def test_a_table_is_laid_out_once_however_many_notes_it_has(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    table = Table("many", [Column("row", left=True), Column("loss")])
+    for row in range(60):
+        table.add(f"row {row}", float(row), note=f"note {row}")
+    asked, height = list[Part](), Part.height
+
+    def counted(part: Part, console: Console) -> int:
+        asked.append(part)
+        return height(part, console)
+
+    monkeypatch.setattr(Part, "height", counted)
+    assert len(shown(table_parts(table, Spare.ROWS), 80)) <= LINES
+    tables = [part for part in asked if isinstance(part.content, Table)]
+    # No cut of it twice, and few cuts: a screen has no more rows than lines.
+    assert len(tables) == len(set(tables)) <= LINES
