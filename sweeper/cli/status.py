@@ -150,6 +150,7 @@ def serve_reports(study: str | None, root: Path, port: int | None, output: Outpu
     def tell(address: str) -> None:
         output.say(f"Studies of {root}: {address} (on this machine alone; Ctrl-C ends it)")
         # Now, since there is no end at which to say it.
+        output.flush()
         output.document({"address": address, "root": str(root)})
         sys.stdout.flush()
 

@@ -656,7 +656,7 @@ def _diverge(
     table["runs"] = np.where(lost, runs - without, runs)
     said = [f"{count} by {why}" for why, count in counts.items() if count]
     if said:
-        notes.append(f"diverged: {', '.join(said)}; such a loss is infinite")
+        notes.append(f"diverged: {', '.join(said)}; its loss counts as infinite")
     if not np.isfinite(loss).any():
         raise BadInput("no run of the table has a finite loss")
     return table[~lost | left]

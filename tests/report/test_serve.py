@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import http.client
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
+from sweeper.cli.status import serve_reports
+from sweeper.cli.verb import output_of
 from sweeper.errors import BadInput, ConfigError
 from sweeper.report.page import write_report
 from sweeper.report.serve import Server, open_server
@@ -116,3 +118,17 @@ def test_a_port_that_is_taken_or_none_is_refused(server: Server, root: Path) -> 
     with pytest.raises(ConfigError) as caught:
         open_server(root, 70_000)
     assert caught.value.key == "--port"
+
+
+def test_the_address_is_told_while_it_serves(
+    root: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told = []
+
+    def serving(_root: Path, _port: int, _study: str | None, tell: Callable[[str], None]) -> None:
+        tell("http://127.0.0.1:1/")
+        told.append(capsys.readouterr().out)
+
+    monkeypatch.setattr("sweeper.report.serve.serve", serving)
+    serve_reports(None, root, None, output_of(json=False))
+    assert "http://127.0.0.1:1/" in told[0]
