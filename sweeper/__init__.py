@@ -6,13 +6,13 @@ What is exported here is imported when it is first asked for: `import sweeper` l
 from __future__ import annotations
 
 from importlib import import_module
-from os import PathLike
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sweeper.errors import BadInput, ConfigError, SweeperError
 
 if TYPE_CHECKING:
+    from sweeper.api.calls import open_study, search, transfer
+    from sweeper.api.shown import Study, Transfer
     from sweeper.classifier.classify import classify
     from sweeper.command.in_script import CurrentTrial, current_trial
     from sweeper.command.watch import watch
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from sweeper.prediction.prediction import predict
     from sweeper.report.judged import judge
     from sweeper.scaling.spec import ParamScale, ParamSpec, Role, ScaledOp, Update
-    from sweeper.study.study import Study
 
 __version__ = "0.1.0"
 __all__ = [
@@ -33,7 +32,9 @@ __all__ = [
     "ParamSpec",
     "Role",
     "ScaledOp",
+    "Study",
     "SweeperError",
+    "Transfer",
     "TransferPlan",
     "Update",
     "__version__",
@@ -44,17 +45,23 @@ __all__ = [
     "open_study",
     "plan_for",
     "predict",
+    "search",
+    "transfer",
     "watch",
 ]
 _MODULES = {
     "CurrentTrial": "sweeper.command.in_script",
+    "Study": "sweeper.api.shown",
+    "Transfer": "sweeper.api.shown",
     "TransferPlan": "sweeper.plan.plan",
     "classify": "sweeper.classifier.classify",
     "current_trial": "sweeper.command.in_script",
     "follow": "sweeper.course.watch",
     "judge": "sweeper.report.judged",
+    "open_study": "sweeper.api.calls",
     "plan_for": "sweeper.plan.plan_for",
     "predict": "sweeper.prediction.prediction",
+    "transfer": "sweeper.api.calls",
     "watch": "sweeper.command.watch",
     **dict.fromkeys(
         ("ParamScale", "ParamSpec", "Role", "ScaledOp", "Update"), "sweeper.scaling.spec"
@@ -65,6 +72,8 @@ _MODULES = {
 
 def __getattr__(name: str) -> Any:
     """Import what is asked for, once."""
+    if name == "search":  # the package is the function: see there
+        return import_module("sweeper.search")
     if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     value = globals()[name] = getattr(import_module(_MODULES[name]), name)
@@ -74,13 +83,3 @@ def __getattr__(name: str) -> Any:
 def __dir__() -> list[str]:
     """All names, those not yet imported too."""
     return sorted({*globals(), *__all__})
-
-
-def open_study(path: str | PathLike[str]) -> Study:
-    """The study in the folder `path`, such as "runs/mine", as it is now; nothing is written.
-
-    BadInput when there is no such folder.
-    """
-    from sweeper.study.study import Study
-
-    return Study.read(Path(path))

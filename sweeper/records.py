@@ -256,6 +256,12 @@ def import_target(target: object, key: str = "_target_") -> Callable[..., Any]:
     with user_code(key, target, "a class in a module that can be imported; see PYTHONPATH"):
         module = importlib.import_module(module_name)
     attribute = getattr(module, name, None)
+    if attribute is None and module_name == "__main__":
+        allowed = (
+            "what this process has: it was defined in a notebook or a script. Define it there "
+            "anew and call sweeper from there, or put it into a module of its own"
+        )
+        raise ConfigError(key, target, allowed)
     if not callable(attribute):
         raise ConfigError(key, target, f"a class or a function of the module {module_name}")
     return typing.cast(Callable[..., Any], attribute)

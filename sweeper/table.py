@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import csv
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from html import escape
 from io import StringIO
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -16,6 +17,7 @@ from rich.segment import Segment
 from rich.table import Table as RichTable
 from rich.text import Text
 
+from sweeper.errors import BadInput
 from sweeper.records import to_json
 from sweeper.verdict.curve import Estimate
 
@@ -302,10 +304,21 @@ class Table:
         return text.getvalue()
 
     def to_frame(self) -> pandas.DataFrame:
-        """The records as a pandas DataFrame; ImportError where pandas is not installed."""
-        import pandas
+        """The records as a pandas DataFrame; BadInput where pandas is not installed."""
+        return data_frame(self.records())
 
-        return pandas.DataFrame(self.records())
+    def _repr_html_(self) -> str:
+        """All columns, as a notebook shows a table; the page has a look of its own."""
+        head = "".join(f"<th>{escape(column.name)}</th>" for column in self.columns)
+        rows = [
+            "".join(
+                f"<td>{escape(_text(value, column.form)).replace(chr(10), '<br>')}</td>"
+                for value, column in zip(row.values, self.columns, strict=True)
+            )
+            for row in self.rows
+        ]
+        body = "".join(f"<tr>{cells}</tr>" for cells in rows)
+        return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
 
     def to_json(self) -> dict[str, Any]:
         """Title, legend, units and records as plain JSON; infinite numbers as strings."""
@@ -318,6 +331,15 @@ class Table:
             }
         )
         return record
+
+
+def data_frame(records: Sequence[Mapping[str, Any]]) -> pandas.DataFrame:
+    """Records as a pandas DataFrame; BadInput where pandas is not installed."""
+    try:
+        import pandas
+    except ImportError:
+        raise BadInput("a DataFrame needs pandas, which is not here: pip install pandas") from None
+    return pandas.DataFrame(list(records))
 
 
 def paragraph(console: Console, text: str, style: str = "") -> None:

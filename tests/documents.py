@@ -12,6 +12,7 @@ ROOT = Path(__file__).parents[1]
 PAGES = [
     ROOT / "README.md",
     ROOT / "CONTRIBUTING.md",
+    ROOT / "AGENTS.md",
     *sorted((ROOT / "docs").glob("*.md")),
 ]
 _MARK = re.compile(r"<!-- parsed: (cluster|gpu|minutes|network|own|trainer) -->")

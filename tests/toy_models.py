@@ -17,6 +17,9 @@ from sweeper.models import scaled
 
 TOKENS = torch.zeros(2, 6, dtype=torch.long)
 
+DECAY = 2.0**-13
+"""Of a step: what a search tunes with where nothing is said."""
+
 # Of somebody else: torch's own layers, biases, no scales.
 
 

@@ -6,6 +6,7 @@ import math
 import os
 import signal
 import sys
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from types import FrameType
@@ -15,6 +16,7 @@ import typer
 
 from sweeper.cli.verb import (
     FIRST,
+    USAGE,
     Accept,
     Changes,
     Commands,
@@ -41,11 +43,13 @@ from sweeper.cli.verb import (
     Verbose,
     WhichDepth,
     WhichWidth,
+    called_by_program,
     output_of,
     run,
     say,
     show_version,
     stopped_to_go_on,
+    usage_text,
 )
 from sweeper.cli.warned import keep_warnings
 from sweeper.config.command_line import (
@@ -62,6 +66,7 @@ from sweeper.registry import groups
 
 if TYPE_CHECKING:
     from sweeper.cli.next import Invocation
+    from sweeper.cli.output import Output
     from sweeper.config.compose import Tree
 
 
@@ -1053,6 +1058,28 @@ def _of_study(
 
     name, others = of_study(overrides or [], study, root)
     return study_tree(name, others, config_dir, trust=trust)
+
+
+def call(words: Sequence[str], output: Output) -> int:
+    """Run the command line `words` for a program: its exit code.
+
+    What it says goes to `output`. Errors are raised as they are; BadInput for words that are no
+    command line.
+    """
+    # Records keep the command that made them.
+    before, sys.argv = sys.argv, ["sweeper", *words]
+    try:
+        with called_by_program(output):
+            commands = typer.main.get_command(app)
+            arguments = with_user_command(words)
+            return int(commands.main(arguments, prog_name="sweeper", standalone_mode=False) or 0)
+    except USAGE as error:
+        raise BadInput(usage_text(error)) from None
+    except typer.Abort as error:
+        # Typer's name for it; its cause has where the work was.
+        raise KeyboardInterrupt from error
+    finally:
+        sys.argv = before
 
 
 def _interrupt(number: int, frame: FrameType | None) -> None:

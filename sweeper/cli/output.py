@@ -23,6 +23,7 @@ from sweeper.trial import Result
 
 if TYPE_CHECKING:
     from sweeper.cli.next import NextCommand
+    from sweeper.report.progress import ProgressBar
 
 DONE, FAILED, NOT_VALIDATED = 0, 1, 3
 """Exit codes beside 2 (bad input) and 130 (interrupted)."""
@@ -41,13 +42,15 @@ class Output:
     """Where things go: one screen at the end to `people`, one JSON document to stdout if asked.
 
     `watchers` see progress, on stderr: what a verb says at its end is the same however much
-    of the work it found done. With `verbose` all is said, whether a screen has room or not.
+    of the work it found done. With `verbose` all is said, whether a screen has room or not. A
+    notebook gives a `bar`, which is told the share that is done, what is at work and how far.
     """
 
     people: Console
     json: bool = False
     watchers: Console = field(default_factory=lambda: Console(stderr=True))
     verbose: bool = False
+    bar: ProgressBar | None = None
     _notes: list[str] = field(default_factory=list, init=False)
     _folder: Path | None = field(default=None, init=False)
 

@@ -143,6 +143,7 @@ def progress(
         seconds=trial_seconds(settings, same),
         at_once=at_once(same),
         page=LivePage(where, output.tell) if folder is None else None,
+        bar=output.bar,
     )
 
 

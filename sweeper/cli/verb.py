@@ -7,7 +7,8 @@ import re
 import shlex
 import sys
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TextIO
 
@@ -174,7 +175,7 @@ BUG = (
 
 # Typer carries its own copy of click, and exports BadParameter but not its base, UsageError:
 # click's own class would catch nothing.
-_USAGE: Any = typer.BadParameter.__bases__[0]
+USAGE: Any = typer.BadParameter.__bases__[0]
 """What Typer raises for a command line that it cannot read."""
 
 
@@ -188,7 +189,7 @@ class Commands(TyperGroup):
         try:
             # Standalone, Typer prints errors in boxes of its own, and ends the process before us.
             code = super().main(args, *others, **{**extra, "standalone_mode": False})
-        except _USAGE as error:
+        except USAGE as error:
             sys.exit(_say_usage(error, missing_dashes(sys.argv[1:] if args is None else args)))
         except typer.Abort:
             sys.exit(say(stopped_to_go_on(), 130))
@@ -202,10 +203,15 @@ def _say_usage(error: Any, advice: str) -> int:
     if type(error).__name__ == "NoArgsIsHelpError":
         error.show()
         return int(error.exit_code)
-    reason = " ".join(error.format_message().split())
-    reason += "" if reason.endswith((".", "?")) else "."
+    reason = usage_text(error)
     path = "sweeper" if error.ctx is None else error.ctx.command_path
     return say(f"Error: {reason} Try '{path} --help'.{advice}", int(error.exit_code))
+
+
+def usage_text(error: Any) -> str:
+    """What is wrong with a command line, as a sentence."""
+    reason = " ".join(error.format_message().split())
+    return reason + ("" if reason.endswith((".", "?")) else ".")
 
 
 def show_version(wanted: bool) -> None:
@@ -233,6 +239,21 @@ def _without_password(line: str) -> str:
     return _URL.sub(lambda match: redact(match[0]), line)
 
 
+_caller: Output | None = None
+"""Where a verb's words go that a program calls: it gets errors as they are."""
+
+
+@contextmanager
+def called_by_program(output: Output) -> Iterator[None]:
+    """Verbs in here print to `output`, and raise their errors."""
+    global _caller
+    outer, _caller = _caller, output
+    try:
+        yield
+    finally:
+        _caller = outer
+
+
 def stopped_to_go_on(said: str = STOPPED, why: str = "to go on") -> str:
     """What a verb says that was stopped, with the command that goes on: the same one again."""
     from sweeper.study.optuna_copy import redact_word
@@ -251,6 +272,10 @@ def run(work: Callable[[], int], stopped: str | None = None) -> None:
     """
     take_damaged()  # of an earlier verb in this process
     _outputs.clear()
+    if _caller is not None:
+        with only_named():
+            code = work()
+        raise typer.Exit(code)
     try:
         # Within a verb, a class that only a study's records name is not imported: see registry.
         with only_named():
@@ -286,6 +311,8 @@ def _shown(work: Callable[[], int]) -> int:
 
 def output_of(json: bool, verbose: bool = False) -> Output:
     """The consoles that a verb prints to, and whether it prints JSON, or all that it has to say."""
+    if _caller is not None:
+        return _caller
     from rich.console import Console
 
     from sweeper.cli.output import Output

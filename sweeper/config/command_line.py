@@ -119,7 +119,8 @@ def with_place(overrides: Sequence[str], study: str | None, root: str | None) ->
     """The overrides with --study and --root among them; BadInput where both name one otherwise."""
     _single("study", [study, *_values(_NAME, overrides)])
     _single("root", [root, *_values(_ROOT, overrides)])
-    return [*overrides, *_override("study", study), *_override("root", root)]
+    named = {"study": study, "root": root}
+    return [*overrides, *(override(key, to) for key, to in named.items() if to is not None)]
 
 
 def of_study(
@@ -152,11 +153,9 @@ def root_flag(root: Path) -> list[str]:
     return ["--root", str(root)] * (str(root) != DEFAULT_ROOT)
 
 
-def _override(key: str, value: str | None) -> list[str]:
-    """`key=value` in Hydra's syntax; none without a value."""
-    if value is None:
-        return []
-    return [f"{key}={value if _PLAIN.fullmatch(value) else quoted(value)}"]
+def override(key: str, value: str) -> str:
+    """`key=value` in Hydra's syntax, of a text."""
+    return f"{key}={value if _PLAIN.fullmatch(value) else quoted(value)}"
 
 
 def _values(pattern: re.Pattern[str], overrides: Sequence[str]) -> list[str]:

@@ -23,13 +23,20 @@ from sweeper.data.corpus import Corpus, Source, UserData
 from sweeper.engine.optimizers.optimizer import Optimizer
 from sweeper.engine.prepare import PreparedSpec, optional_hyperparameters, prepare
 from sweeper.errors import ConfigError, key_prefix, suggest
-from sweeper.launch.code import user_modules
+from sweeper.launch.code import MAIN, main_code, user_modules
 from sweeper.launch.executor import Launcher
 from sweeper.launch.runner import RunnerSettings
 from sweeper.laws.law import Law
 from sweeper.models.fp8 import Fp8
 from sweeper.records import call_checked, user_code
-from sweeper.registry import TARGET, build_plugin, import_plugin, plugin_name, with_names
+from sweeper.registry import (
+    TARGET,
+    build_plugin,
+    classes_in,
+    import_plugin,
+    plugin_name,
+    with_names,
+)
 from sweeper.scaling.gamma import GAMMAS, check_names, group_gammas, groups_of
 from sweeper.scaling.spec import RULE_KEYS, Parameterization, with_layer
 from sweeper.search.fresh import FreshSeeds
@@ -140,6 +147,16 @@ def resolve(raw: Mapping[str, Any]) -> Settings:
     with key_prefix("runner"):
         settings.runner.precision(settings.launcher)
     _check_runner(settings)
+    launcher = settings.plugin_spec("launcher").name
+    for target in classes_in(raw):
+        if target.startswith(f"{MAIN}.") and launcher != "inline":
+            name = target.rpartition(".")[2]
+            allowed = (
+                f"inline: {name} was defined in a notebook or in the script that runs, where no "
+                f"other process can import it. Write it to a file, as with %%writefile net.py in a "
+                f"notebook's cell, and import it: from net import {name}"
+            )
+            raise ConfigError("launcher", launcher, allowed)
     check_model_size(settings, settings.base)
     if not settings.scaled_by_user:
         settings = _fitted_to_model(settings)
@@ -523,7 +540,11 @@ class Settings:
             names += [plugin.name, *(str(value.get(TARGET, "")) for value in inner)]
         modules = {name.rpartition(".")[0] for name in names if not name.startswith("sweeper.")}
         modules |= set(schedule.modules(self.raw["train"].get("schedule", schedule.DEFAULT)))
-        digests = {k: v for name in sorted(modules - {""}) for k, v in user_modules(name).items()}
+        digests = {
+            k: v for name in sorted(modules - {"", MAIN}) for k, v in user_modules(name).items()
+        }
+        for name in classes_in(self.raw):
+            digests |= main_code(name)
         runner = {**self.runner.identity(), **({"modules": digests} if digests else {})}
         return {**runner, **numerics_beside(runner, names, self.raw)}
 

@@ -4,7 +4,8 @@ Code is known in two ways, each file by the SHA-256 of its bytes (`file_digest`)
 
 - by module, where a configuration names a class. `user_modules` follows its imports as far as they
   are the user's own files: what is installed, and sweeper itself, nobody edits between two trials
-  (`NUMERICS` in a runner's file stands for the latter in a trial's key).
+  (`NUMERICS` in a runner's file stands for the latter in a trial's key). What a notebook's cells
+  define has no file: `main_code` digests what was compiled.
 - by file, where the trial is a command. `command_files` finds its script, or what the user names.
 
 Digests enter a trial's key, and travel with a job that waits: `changed_modules` and `changed_files`
@@ -18,12 +19,15 @@ import hashlib
 import importlib.util
 import os
 import re
+import sys
 import sysconfig
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import cache
 from glob import glob
 from pathlib import Path
+from types import CodeType, FunctionType, ModuleType
+from typing import Any
 
 import sweeper
 from sweeper.errors import ConfigError
@@ -63,14 +67,114 @@ def user_modules(name: str) -> dict[str, str]:
         return {name: ""}
     if not is_user_file(first):
         return digests
+    _READ[name] = (first, digests[name], getattr(sys.modules.get(name), "__spec__", None))
     unread = [(name, first)]
     while unread:
         for imported in sorted(_imports(*unread.pop())):
             path = None if imported in digests else _file_of(imported)
             if path is not None and is_user_file(path):
                 digests[imported] = file_digest(path)
+                loaded = getattr(sys.modules.get(imported), "__spec__", None)
+                _READ[imported] = (path, digests[imported], loaded)
                 unread.append((imported, path))
     return dict(sorted(digests.items()))
+
+
+_READ: dict[str, tuple[Path, str, object]] = {}
+"""Modules whose files were read: the file, its digest, and the spec that the module then had."""
+
+
+def edited_modules() -> list[str]:
+    """User modules whose files are not as they were when read, and that nobody loaded again.
+
+    What was loaded again is read again, too: a notebook's process outlives many edits.
+    """
+    edited = []
+    for name, (path, digest, spec) in list(_READ.items()):
+        if not path.is_file() or file_digest(path) != digest:
+            # A reload gives a module a new spec.
+            if getattr(sys.modules.get(name), "__spec__", None) is spec:
+                edited.append(name)
+            else:
+                user_modules.cache_clear()
+                del _READ[name]
+    return edited
+
+
+MAIN = "__main__"
+"""The module of a notebook's cells, or of a script: no file stands for what it holds now."""
+
+
+def main_code(target: str) -> dict[str, str]:
+    """Digests of a class or function of `__main__` and of all that it uses by name; {} of others.
+
+    What was defined in the same place counts by its compiled code, so that neither a comment nor
+    another cell changes it; what it uses of the user's modules by these; and a constant by itself.
+    """
+    module, _, first = target.rpartition(".")
+    if module != MAIN:
+        return {}
+    space, digests, unread = vars(sys.modules[MAIN]), dict[str, str](), [first]
+    while unread:
+        name = unread.pop()
+        used = space.get(name)
+        if f"{MAIN}.{name}" in digests or name not in space:
+            continue
+        if isinstance(used, ModuleType):
+            digests |= _user_module(used.__name__)
+        elif isinstance(used, type | FunctionType) and used.__module__ == MAIN:
+            parts, names = _compiled(used)
+            # Addresses of what is no constant differ from process to process.
+            text = re.sub(" at 0x[0-9a-f]+", "", repr(parts))
+            digests[f"{MAIN}.{name}"] = hashlib.sha256(text.encode()).hexdigest()
+            unread += sorted(names)
+        elif isinstance(used, type | FunctionType):
+            digests |= _user_module(used.__module__)
+        elif isinstance(used, int | float | str | bytes | None):
+            digests[f"{MAIN}.{name}"] = hashlib.sha256(repr(used).encode()).hexdigest()
+    return digests
+
+
+def _user_module(name: str) -> dict[str, str]:
+    path = _file_of(name)
+    return user_modules(name) if path is not None and is_user_file(path) else {}
+
+
+def _compiled(used: type | FunctionType) -> tuple[list[Any], set[str]]:
+    """What a class or a function does, without places in files, and the names that it looks up."""
+    parts: list[Any] = []
+    names: set[str] = set()
+
+    def read(code: CodeType) -> None:
+        parts.extend([code.co_code, code.co_names, code.co_varnames, code.co_freevars])
+        names.update(code.co_names)
+        for constant in code.co_consts:
+            if isinstance(constant, CodeType):
+                read(constant)
+            else:
+                # Of a frozenset the order differs from process to process.
+                is_set = isinstance(constant, frozenset)
+                parts.append(sorted(map(repr, constant)) if is_set else repr(constant))
+
+    if isinstance(used, FunctionType):
+        parts += [repr(used.__defaults__), repr(used.__kwdefaults__)]
+        read(used.__code__)
+        return parts, names
+    parts += [f"{base.__module__}.{base.__qualname__}" for base in used.__bases__]
+    names.update(base.__name__ for base in used.__bases__ if base.__module__ == MAIN)
+    for name, value in sorted(vars(used).items()):
+        inner = getattr(value, "__func__", getattr(value, "fget", value))
+        parts.append(name)
+        if isinstance(inner, FunctionType):
+            more, found = _compiled(inner)
+            parts, names = parts + more, names | found
+        elif isinstance(value, int | float | str | tuple | None) and name not in UNREAD:
+            parts.append(repr(value))
+    return parts, names
+
+
+UNREAD = {"__doc__", "__firstlineno__", "__module__", "__qualname__", "__static_attributes__"}
+"""Of a class: what says where it stands, and nothing of what it does."""
 
 
 def is_user_file(path: Path) -> bool:

@@ -7,6 +7,7 @@ served; nothing is ever kept on a tensor.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from math import isclose, isfinite
 from typing import Any
@@ -397,7 +398,26 @@ def _is_coupled(optimizer: Optimizer, group: Mapping[str, Any]) -> bool:
         return not group["decoupled_weight_decay"]
     if isinstance(optimizer, torch.optim.SGD):
         return bool(group.get("momentum"))
-    return isinstance(optimizer, COUPLED) and not isinstance(optimizer, torch.optim.AdamW)
+    if isinstance(optimizer, COUPLED):
+        return not isinstance(optimizer, torch.optim.AdamW)
+    return not type(optimizer).__module__.startswith("torch.") and _decays_unevenly(optimizer)
+
+
+def _decays_unevenly(optimizer: Optimizer) -> bool:
+    """Whether an optimizer of anybody's, without a gradient, takes other shares of other weights.
+
+    Decoupled decay takes the same share of all. Where it goes through second moments or a sign, a
+    small weight loses as much as a large one. False for one that cannot be tried like this.
+    """
+    weights = torch.tensor([1.0, 2.0, 4.0], dtype=torch.float64)
+    tried = nn.Parameter(weights.clone())
+    tried.grad = torch.zeros_like(weights)
+    settings = {**optimizer.defaults, "lr": 0.1, "weight_decay": 0.1}
+    # A class of anybody's may raise anything, or want more than a step.
+    with suppress(Exception):
+        type(optimizer)([tried], **settings).step()
+    shares = tried.detach() / weights
+    return bool((shares.max() - shares.min()).abs() > EXACT_TOLERANCE)
 
 
 def _short(label: str) -> str:

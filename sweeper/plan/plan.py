@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from html import escape
 from math import log
 from pathlib import Path
 from textwrap import wrap
@@ -56,9 +57,15 @@ NO_BREAK = "\N{NO-BREAK SPACE}"
 
 def plan_table(plan: TransferPlan) -> str:
     """Sizes, parameterization, rows of parameters with the numbers that they absorbed, needs."""
+    head, table, after = _plan_parts(plan)
+    return "\n".join([*head, "", str(table), *after])
+
+
+def _plan_parts(plan: TransferPlan) -> tuple[list[str], Table, list[str]]:
+    """The lines above the table, the table, and those below it."""
     lines = [
         f"Plan for {named_sizes(plan, 'target')}, tuned at {named_sizes(plan, 'base')}",
-        _rules(plan),
+        rules_text(plan),
     ]
     if plan.law is not None:
         for line in plan.law.lines():
@@ -75,15 +82,15 @@ def plan_table(plan: TransferPlan) -> str:
         numbers: list[Value] = [init, settings.lr, settings.eps, settings.weight_decay]
         cells = ["frozen", "-", "-", "-"] if first.frozen else numbers
         table.add("\n".join(name_lines), first.role, *cells)
-    lines += ["", str(table)]
+    after = []
     if hidden := len(alike) - len(table.rows):
-        lines.append(f"... and {hidden} rows more: plan.absorbed() has every parameter")
+        after.append(f"... and {hidden} rows more: plan.absorbed() has every parameter")
     if plan.needs:
-        lines += ["", "The model itself must do what no group can:"]
-        lines += [f"- {need}" for need in plan.needs[:MAX_NEEDS]]
+        after += ["", "The model itself must do what no group can:"]
+        after += [f"- {need}" for need in plan.needs[:MAX_NEEDS]]
     if len(plan.needs) > MAX_NEEDS:
-        lines.append(f"... and {len(plan.needs) - MAX_NEEDS} more: plan.needs has them all")
-    return "\n".join(lines)
+        after.append(f"... and {len(plan.needs) - MAX_NEEDS} more: plan.needs has them all")
+    return lines, table, after
 
 
 def named_sizes(plan: TransferPlan, which: str) -> str:
@@ -94,7 +101,7 @@ def named_sizes(plan: TransferPlan, which: str) -> str:
     return str(getattr(plan, which))
 
 
-def _rules(plan: TransferPlan) -> str:
+def rules_text(plan: TransferPlan) -> str:
     """Parameterization, optimizer and hyperparameters."""
     optimizer = f" with {plan.optimizer.name}" if plan.optimizer else ""
     return f"{plan.parameterization}{optimizer}: {hps_text(plan)}"
@@ -192,7 +199,7 @@ class PlannedParameter:
         return replace(settings, frozen=self.frozen)
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, repr=False)
 class TransferPlan:
     """Everything that training the target needs, keyed by parameter name.
 
@@ -220,11 +227,14 @@ class TransferPlan:
 
     @classmethod
     def load(cls, path: str | Path) -> TransferPlan:
-        """The plan in the file `path`, or in `plan.json` of the folder `path`.
+        """The plan in the file `path`, in `plan.json` of the folder `path`, or of the study there.
 
-        BadInput for a file that cannot be read, or is no plan of this version of sweeper.
+        BadInput for a file that cannot be read, or is no plan of this version of sweeper, and for a
+        study that has no plan, or several: these are listed.
         """
         file = _file(path)
+        if file.parent == Path(path).expanduser() and not file.exists():
+            file = _plan_of_study(file.parent)
         try:
             record = read_json(file)
         except OSError as error:
@@ -356,11 +366,37 @@ class TransferPlan:
         """A table of what is trained alike, and the `needs`, in less than 60 lines."""
         return plan_table(self)
 
+    def __repr__(self) -> str:
+        return (
+            f"TransferPlan({named_sizes(self, 'target')}, from {named_sizes(self, 'base')}: "
+            f"{rules_text(self)}; {len(self.parameters)} parameters)"
+        )
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows: the text's lines, with its table as one."""
+        head, shown, after = _plan_parts(self)
+        html = "".join(f"<p>{escape(line)}</p>" for line in head) + shown._repr_html_()
+        return html + "".join(f"<p>{escape(line)}</p>" for line in after if line)
+
 
 def _file(path: str | Path) -> Path:
     """The file of a plan, itself or in its folder."""
     file = Path(path).expanduser()
     return file / "plan.json" if file.is_dir() else file
+
+
+def _plan_of_study(folder: Path) -> Path:
+    """The one plan of the study in `folder`; BadInput where there is none, or a choice."""
+    found = sorted(folder.glob("transfer/*/plan.json"))
+    if len(found) == 1:
+        return found[0]
+    if found:
+        each = ", ".join(str(path.parent) for path in found)
+        raise BadInput(f"the study in {folder} has {len(found)} plans, name one: {each}")
+    if (folder / "config.yaml").is_file():
+        makes = f"sweeper transfer --study {folder.name} --to-width N"
+        raise BadInput(f"the study in {folder} has no plan yet: `{makes}` makes one")
+    raise BadInput(f"{folder} has no plan.json, and is no study that has a plan")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -157,16 +157,30 @@ def plan_for(
     {"steps": 2000, "batch_size": 32, "seq_len": 512}, to `target_run`; without "seq_len" an
     example counts as one.
 
+    No weight decays but where `optimizer` says so, as {"name": "adamw", "weight_decay": 2**-13}:
+    the share of a weight that a step removes.
+
     Nothing is trained or written, and nothing wider than the base is allocated. ConfigError and
     BadInput name what is refused, and every parameter whose role cannot be read.
     """
+    _check_build(build, base, target)
     sizes = SizePair.of(base, target)
-    rules = _rules(parameterization, optimizer)
+    rules = _rules(parameterization, _without_decay(optimizer))
     plain = _hyperparameters(rules, hps)
     small, large = sizes.size(base), sizes.size(target)
 
     def build_at(width: int, depth: int) -> Any:
-        return build(**sizes.at(width, depth))
+        asked = sizes.at(width, depth)
+        made = build(**asked)
+        if not _is_module(made):
+            named = ", ".join(f"{name}={value!r}" for name, value in asked.items())
+            raise ConfigError(
+                "build",
+                getattr(build, "__name__", repr(build)),
+                f"a function that returns a torch.nn.Module; with {named} it returned "
+                f"{made!r:.60}, of type {type(made).__name__}",
+            )
+        return made
 
     def special(inits: dict[str, str]) -> set[str]:
         # Only values at the base's width are looked at: nothing wider is allocated.
@@ -202,6 +216,54 @@ def plan_for(
     }
     depth_known = sizes.depth is not None
     return plan_of(model, rules, small, large, plain, source, depth_known=depth_known, law=applied)
+
+
+def _is_module(value: object) -> bool:
+    """Whether a value is a module of torch's."""
+    from torch import nn
+
+    return isinstance(value, nn.Module)
+
+
+def _check_build(build: object, base: object, target: object) -> None:
+    """ConfigError for models in the place of a function and of sizes, as other libraries take."""
+    example = "plan_for(GPT, {'width': 64}, {'width': 1024}, 'mup', {'eta': 2**-7})"
+    if _is_module(build) or not callable(build):
+        allowed = f"what builds the model, a class or function, as it is built twice: {example}"
+        shown = type(build).__name__ if _is_module(build) else build
+        raise ConfigError("build", shown, allowed)
+    for key, sizes in (("base", base), ("target", target)):
+        if not isinstance(sizes, Mapping):
+            allowed = f"the arguments that build the model there, as a mapping: {example}"
+            shown = type(sizes).__name__ if _is_module(sizes) else sizes
+            raise ConfigError(key, shown, allowed)
+
+
+def _without_decay(optimizer: Named | Optimizer) -> Named | Optimizer:
+    """An optimizer by its name or options, its decay 0 unless they say another.
+
+    Ours decay by default, as the u-muP paper's do: a search then tunes with it. Hyperparameters
+    that were tuned elsewhere come with the decay that they were tuned with, or with none.
+    """
+    if isinstance(optimizer, PluginSpec):
+        optimizer = {"name": optimizer.name, **optimizer.arguments}
+    if isinstance(optimizer, str):
+        optimizer = {"name": optimizer}
+    # A class of the user's own, by its dotted path, may know no decay.
+    if isinstance(optimizer, Mapping) and optimizer.get("name") in plugins()["optimizer"]:
+        return {"weight_decay": 0.0, **optimizer}
+    return optimizer
+
+
+MEANT = {
+    "lr": "eta is the learning rate here: hps={'eta': ...}",
+    "learning_rate": "eta is the learning rate here: hps={'eta': ...}",
+    "wd": "the decay is the optimizer's: optimizer={'name': 'adamw', 'weight_decay': ...}, the "
+    "share of a weight that a step removes: torch's lr x weight_decay",
+    "betas": "they are the optimizer's: optimizer={'name': 'adamw', 'beta1': ..., 'beta2': ...}",
+    "momentum": "it is the optimizer's: optimizer={'name': 'sgd', 'momentum': ...}",
+}
+"""What names of torch's stand for here."""
 
 
 def _patterns(key: str, patterns: Iterable[str]) -> tuple[str, ...]:
@@ -320,12 +382,16 @@ def _hyperparameters(rules: Rules, hps: Mapping[str, float]) -> PlainHps:
     for name, value in hps.items():
         key = f"hps[{name!r}]"
         if name not in (*required, *optional):
-            known = suggest(name, {*required, *optional})
+            known = MEANT.get(name) or suggest(name, {*required, *optional})
             raise ConfigError(key, value, f"no hyperparameter of the parameterization; {known}")
         if isinstance(value, bool) or not isinstance(value, Real):
             raise ConfigError(key, value, "a number")
         if not 0 < value < math.inf:
             raise ConfigError(key, value, "a positive number; plain values, not logarithms")
+    if "weight_decay" in hps and not rules.optimizer.weight_decay:
+        decaying = {"name": rules.optimizer_spec.name, "weight_decay": 2.0**-13}
+        allowed = f"a factor on the optimizer's decay, which is 0: optimizer={decaying}"
+        raise ConfigError("hps['weight_decay']", hps["weight_decay"], allowed)
     known_defaults = _defaults(rules.parameterization_spec.name)
     for name in required:
         if name not in hps and name not in known_defaults:

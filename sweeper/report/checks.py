@@ -16,7 +16,7 @@ from matplotlib.ticker import MaxNLocator
 from sweeper.check.judge import CHECK_ANSWERS, CheckRule, CoordinateCheck, ModuleCheck
 from sweeper.check.rules import MAX_SPREAD, RuleRow
 from sweeper.engine.measurements import RANGES, OperandScale
-from sweeper.report.drawing import DASHED, DOTTED, FAINT, INK, LINE_COLOR, STYLE, WIDTH
+from sweeper.report.drawing import DASHED, DOTTED, FAINT, INK, LINE_COLOR, STYLE, WIDTH, new_figure
 from sweeper.report.screen import A_NOTE, Part, Spare, table_parts
 from sweeper.scaling.spec import layer_of, with_layer
 from sweeper.table import Cell, Column, Table, answer, short
@@ -154,7 +154,7 @@ def coordinate_figure(check: CoordinateCheck) -> Figure:
     """A panel a module: log2 RMS of output and changes over log2 size; of layers the worst."""
     groups = collapsed((m.name, m) for m in check.modules)
     rows = max(1, math.ceil(len(groups) / COLUMNS))
-    figure = Figure(figsize=(WIDTH, 1.0 + 1.35 * rows), layout="constrained")
+    figure = new_figure(WIDTH, 1.0 + 1.35 * rows)
     panels = list(figure.subplots(rows, COLUMNS, sharex=True, sharey=True, squeeze=False).flat)
     for ax, (name, members) in zip(panels, groups.items(), strict=False):
         _panel(ax, check, name, _worst(members))

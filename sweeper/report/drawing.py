@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from io import BytesIO, StringIO
 from pathlib import Path
 from statistics import fmean, median
@@ -108,6 +110,30 @@ def svg(figure: Figure, name: str = "figure") -> str:
     return text.replace("<svg", '<svg style="stroke-linejoin: round"', 1)
 
 
+_pyplot = ContextVar("pyplot", default=False)
+"""Whether figures are pyplot's, which a notebook shows at the end of a cell."""
+
+
+@contextmanager
+def pyplot_figures() -> Iterator[None]:
+    """Figures that are made in here are pyplot's: their user shows, changes and closes them."""
+    token = _pyplot.set(True)
+    try:
+        yield
+    finally:
+        _pyplot.reset(token)
+
+
+def new_figure(width: float, height: float) -> Figure:
+    """An empty figure, in inches."""
+    options: dict[str, Any] = {"figsize": (width, height), "layout": "constrained"}
+    if not _pyplot.get():
+        return Figure(**options)
+    from matplotlib import pyplot
+
+    return pyplot.figure(**options)
+
+
 def new_panels(
     count: int, height: float, *, edge: float = 0.0, width: float = WIDTH, sharey: bool = True
 ) -> tuple[Figure, list[Axes]]:
@@ -117,7 +143,7 @@ def new_panels(
     """
     columns = min(MOST_COLUMNS, max(1, count))
     rows = max(1, math.ceil(count / columns))
-    figure = Figure(figsize=(width, edge + height * rows), layout="constrained")
+    figure = new_figure(width, edge + height * rows)
     panels = list(figure.subplots(rows, columns, sharey=sharey, squeeze=False).flat)
     for ax in panels[max(1, count) :]:
         ax.remove()

@@ -50,6 +50,7 @@ from sweeper.report.drawing import (
     look_of,
     loss_limits,
     means_of,
+    new_figure,
     new_panels,
     off_scale,
     say_nothing,
@@ -399,7 +400,7 @@ def _kind(result: Result) -> Hashable:
 def steps_figure(search: Sequence[Chosen], ladder: Sequence[Chosen]) -> Figure:
     """Left: trials of the search. Right: each width at its best learning rate."""
     groups = [group for group in (search, ladder) if group]
-    figure = Figure(figsize=(WIDTH, 3.1), layout="constrained")
+    figure = new_figure(WIDTH, 3.1)
     panels = figure.subplots(1, len(groups), sharey=True, squeeze=False)[0]
     for ax, group in zip(panels, groups, strict=True):
         for index, chosen in enumerate(group):

@@ -84,6 +84,11 @@ def rendered(template: str, *, live: float = 0.0, **values: object) -> str:
     )
 
 
+def fragment(template: str, **values: object) -> str:
+    """A piece of a page, without script, from a template of this package."""
+    return _environment().get_template(template).render(**values)
+
+
 def table_html(shown: Table) -> str:
     """A table as a piece of a page, with its legend and remarks."""
     macros: Any = _environment().get_template("macros.html.j2").module
@@ -233,6 +238,11 @@ def headline(documents: Documents) -> str:
     """What the report of a study says first."""
     text = HEADLINES[_overall(documents.targets)]
     return text[0].lower() + text[1:]
+
+
+def answer_of(documents: Documents) -> str:
+    """The worst answer of all that were validated, empty when none was."""
+    return _overall(documents.targets)
 
 
 def _overall(targets: Iterable[TargetDocuments]) -> str:

@@ -155,8 +155,14 @@ class TimeLeft:
 
 WRITE_EVERY = 1.0
 """Seconds between two writings of the file."""
+BAR_EVERY = 0.2
+"""Seconds between two drawings of a notebook's bar."""
 LINE_EVERY = 60.0
 """Seconds between two lines where there is no terminal."""
+
+
+ProgressBar = Callable[[float, str, str], None]
+"""Is told the share that is done, what is at work, and how far it is, for people."""
 
 
 @dataclass(kw_only=True)
@@ -201,16 +207,17 @@ class SweepProgress:
         seconds: TrialSeconds,
         at_once: float = 1.0,
         page: LivePage | None = None,
+        bar: ProgressBar | None = None,
     ) -> None:
-        """Nothing is shown before the first trials are proposed."""
-        self._page = page
+        """Nothing is shown before the first trials are proposed. A `bar` takes the lines' place."""
+        self._page, self._notebook_bar = page, bar
         self.path, self.console = folder / "progress.json", console
         self._states: Callable[[], list[JobState]] = list  # none, until `watch`
         self._ladder: Callable[[], LadderSoFar] | None = None
         self.planned, self.start = planned, time.monotonic()
         self._time, self._todo, self._partial = TimeLeft(seconds, at_once), 0, 0.0
         self.snapshot = Snapshot(job=job)
-        self._written = self._printed = -math.inf
+        self._written = self._printed = self._drawn = -math.inf
         self._bar = Progress(
             TextColumn("{task.description}"),
             BarColumn(),
@@ -294,7 +301,11 @@ class SweepProgress:
             facts=self.facts(),
         )
         self._write()
-        if not self.console.is_terminal and now - self._printed >= LINE_EVERY:
+        if self._notebook_bar is not None:
+            if now - self._drawn >= BAR_EVERY or share >= 1:
+                self._drawn = now
+                self._notebook_bar(min(1.0, share), snapshot.where(), self.facts())
+        elif not self.console.is_terminal and now - self._printed >= LINE_EVERY:
             self._printed = now
             line = f"{snapshot.where()}: {self.facts()}"
             self.console.print(line, highlight=False, markup=False, soft_wrap=True)

@@ -14,7 +14,7 @@ from collections.abc import KeysView, Mapping, Sequence
 from contextlib import suppress
 from os.path import expanduser
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from sweeper.errors import BadInput, ConfigError, SweeperError, suggest
 from sweeper.files import (
@@ -92,7 +92,7 @@ class Study:
         return study
 
     @classmethod
-    def read(cls, folder: Path, *, curves: bool = True) -> Study:
+    def read(cls, folder: Path, *, curves: bool = True) -> Self:
         """The study in `folder` as it is now, without writing anything or touching Optuna.
 
         Without `curves` those of results are empty: they are most of what there is to read.

@@ -12,7 +12,7 @@ import sweeper
 from sweeper.export.compare import header, lacking
 from sweeper.export.exporter import build_exporter
 from sweeper.plan.plan import TransferPlan
-from tests.toy_models import TOKENS, NanoDecoder
+from tests.toy_models import DECAY, TOKENS, NanoDecoder
 
 MUP = {"name": "mup", "depth": "none"}
 COMPLETEP = {"name": "mup", "depth": "completep", "decay": "scaled"}
@@ -50,7 +50,7 @@ def plan(
         target,
         PARAMETERIZATIONS[parameterization],
         HPS[parameterization],
-        optimizer=optimizer,
+        optimizer={"name": optimizer, "weight_decay": DECAY},
         inputs=TOKENS,
     )
 

@@ -9,7 +9,7 @@ from sweeper.export.compare import NAMES
 from sweeper.export.exporter import EXPORTERS
 from sweeper.plan.plan import TransferPlan
 from tests.export.plans import HPS, OPTIONS, made, missing, plan
-from tests.toy_models import TOKENS, NanoDecoder
+from tests.toy_models import DECAY, TOKENS, NanoDecoder
 
 PAGE = Path(__file__).parents[2] / "docs" / "export.md"
 
@@ -22,11 +22,21 @@ class Tied(NanoDecoder):
         self.lm_head.weight = self.wte.weight
 
 
+ADAMW = {"name": "adamw", "weight_decay": DECAY}
+
+
 def frozen() -> TransferPlan:
     """A plan in which the positions are not trained."""
     base, target = {"n_embd": 32, "n_layer": 2}, {"n_embd": 64, "n_layer": 2}
     return sweeper.plan_for(
-        NanoDecoder, base, target, "mup", HPS["mup"], inputs=TOKENS, frozen=["wpe.*"]
+        NanoDecoder,
+        base,
+        target,
+        "mup",
+        HPS["mup"],
+        optimizer=ADAMW,
+        inputs=TOKENS,
+        frozen=["wpe.*"],
     )
 
 
@@ -36,7 +46,7 @@ def found() -> list[str]:
     lacks = {to: {name for one in plain for name in missing(one, to)} for to in EXPORTERS}
     base, target = {"n_embd": 32, "n_layer": 2}, {"n_embd": 128, "n_layer": 4}
     hps = {"eta": 1.0, "alpha_attn": 2.0, "alpha_loss_softmax": 0.5}  # a table without gammas
-    umup = sweeper.plan_for(NanoDecoder, base, target, "umup", hps, inputs=TOKENS)
+    umup = sweeper.plan_for(NanoDecoder, base, target, "umup", hps, optimizer=ADAMW, inputs=TOKENS)
     unit = {to: set(missing(umup, to)) for to in EXPORTERS}
     lines = ["| | " + " | ".join(f"`{to}`" for to in EXPORTERS) + " |"]
     lines.append("|---" * (len(EXPORTERS) + 1) + "|")

@@ -21,7 +21,7 @@ from sweeper.verdict.ladder import Size
 from tests.golden import Golden
 from tests.plan.helpers import plain_plan
 from tests.refusals import raises_config_error
-from tests.toy_models import TOKENS, NanoDecoder, Residual
+from tests.toy_models import DECAY, TOKENS, NanoDecoder, Residual
 
 HPS = {"eta": 2.0**-7}
 
@@ -29,7 +29,8 @@ HPS = {"eta": 2.0**-7}
 def decoder_plan(
     parameterization: Any = "mup", hps: dict[str, float] | None = None, depth: int = 2, **more: Any
 ) -> TransferPlan:
-    """From width 32 and depth 2 to width 128."""
+    """From width 32 and depth 2 to width 128, with a decay."""
+    more = {"optimizer": {"name": "adamw", "weight_decay": DECAY}} | more
     base, target = {"n_embd": 32, "n_layer": 2}, {"n_embd": 128, "n_layer": depth}
     return sweeper.plan_for(
         NanoDecoder, base, target, parameterization, hps or HPS, inputs=TOKENS, **more

@@ -1,0 +1,107 @@
+"""What a call shows while it works: a bar in a notebook, elsewhere what the command line shows."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from html import escape
+from importlib import import_module
+from io import StringIO, TextIOBase
+from typing import Any
+
+from rich.console import Console
+
+from sweeper.cli.next import NextCommand
+from sweeper.cli.output import Output
+
+COLUMNS = 100
+"""Of the texts that a call keeps."""
+
+
+def in_notebook() -> bool:
+    """Whether this process is a notebook's kernel, which shows HTML."""
+    shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
+    return getattr(shell, "kernel", None) is not None
+
+
+class NotebookBar(TextIOBase):
+    """A bar with the sentences told so far, in one place of a notebook; needs no ipywidgets."""
+
+    def __init__(self) -> None:
+        self._display: Any = import_module("IPython.display")
+        self._place: Any = None
+        self._lines: list[str] = []
+        self._bar = ""
+
+    def __call__(self, share: float, job: str, facts: str) -> None:
+        """Draw how far the work is."""
+        filled = "background:#31688e;height:100%;border-radius:3px"
+        empty = "background:#8884;height:8px;border-radius:3px;max-width:36rem;margin:.3rem 0"
+        self._bar = (
+            f"<div>{escape(job)}: {escape(facts)}</div>"
+            f'<div style="{empty}"><div style="{filled};width:{share:.1%}"></div></div>'
+        )
+        self._draw()
+
+    def write(self, text: str) -> int:
+        """Show what is told to watchers."""
+        if lines := [line for line in text.splitlines() if line.strip()]:
+            self._lines += lines
+            self._draw()
+        return len(text)
+
+    def _draw(self) -> None:
+        told = "".join(f'<div style="opacity:.75">{escape(line)}</div>' for line in self._lines)
+        look = "font:.85rem/1.4 system-ui,sans-serif"
+        shown = self._display.HTML(f'<div style="{look}">{told}{self._bar}</div>')
+        # One place that is drawn over: a new output for each step would fill the notebook.
+        if self._place is None:
+            self._place = self._display.display(shown, display_id=True)
+        else:
+            self._place.update(shown)
+
+
+@dataclass
+class Kept(Output):
+    """An `Output` that keeps what a verb says: its text, its notes, and how it ended."""
+
+    answers: list[str] = field(default_factory=list, init=False)
+    places: dict[str, Any] = field(default_factory=dict, init=False)
+    record: dict[str, Any] = field(default_factory=dict, init=False)
+
+    @classmethod
+    def for_call(cls) -> Kept:
+        """Progress is shown in a notebook by a bar, elsewhere on stderr."""
+        bar = NotebookBar() if in_notebook() else None
+        told: Any = bar
+        return cls(
+            people=Console(file=StringIO(), width=COLUMNS),
+            # Wide, so that the notebook breaks lines and not rich.
+            watchers=Console(file=told, width=10_000) if bar else Console(stderr=True),
+            bar=bar,
+        )
+
+    def end(
+        self,
+        answer: str,
+        places: Mapping[str, object],
+        document: Mapping[str, Any],
+        *next_commands: NextCommand | None,
+    ) -> None:
+        """Keep the answer, its files and its document."""
+        super().end(answer, places, document, *next_commands)
+        self.answers.append(answer)
+        self.places.update(places)
+        self.record.update(document)
+
+    @property
+    def kept_notes(self) -> list[str]:
+        """What was noted."""
+        return list(self._notes)
+
+    @property
+    def text(self) -> str:
+        """What people would have read."""
+        file: Any = self.people.file
+        return str(file.getvalue()).strip()

@@ -1,0 +1,236 @@
+"""`sweeper.search`, `sweeper.transfer` and `sweeper.open_study`: what a notebook calls."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from html import escape
+from os import PathLike, fspath
+from pathlib import Path
+from typing import Any, Literal, overload
+
+from sweeper.api.bar import Kept
+from sweeper.api.shown import Study, Transfer, nearby
+from sweeper.api.words import dotted, words_of
+from sweeper.cli.app import call
+from sweeper.cli.output import FAILED
+from sweeper.config.command_line import DEFAULT_ROOT
+from sweeper.errors import ConfigError, SweeperError
+from sweeper.launch.code import edited_modules
+from sweeper.report.runs import is_study
+from sweeper.study.study import find_study
+
+Model = str | type | Callable[..., Any] | Mapping[str, Any]
+Place = str | PathLike[str]
+
+
+@dataclass(frozen=True, repr=False)
+class DryRun:
+    """What a call would run: `text` for people, `record` as the command's --json has it."""
+
+    text: str
+    record: Mapping[str, Any]
+
+    def __repr__(self) -> str:
+        return self.text.strip()
+
+    def _repr_html_(self) -> str:
+        return f"<pre>{escape(self.text.strip())}</pre>"
+
+
+@overload
+def search(
+    model: Model | None = None,
+    *,
+    study: str | None = None,
+    root: Place | None = None,
+    config_dir: Place | None = None,
+    command: Sequence[str] = (),
+    new_setup: bool = False,
+    dry_run: Literal[False] = False,
+    **settings: Any,
+) -> Study: ...
+@overload
+def search(
+    model: Model | None = None,
+    *,
+    study: str | None = None,
+    root: Place | None = None,
+    config_dir: Place | None = None,
+    command: Sequence[str] = (),
+    new_setup: bool = False,
+    dry_run: Literal[True],
+    **settings: Any,
+) -> DryRun: ...
+def search(
+    model: Model | None = None,
+    *,
+    study: str | None = None,
+    root: Place | None = None,
+    config_dir: Place | None = None,
+    command: Sequence[str] = (),
+    new_setup: bool = False,
+    dry_run: bool = False,
+    **settings: Any,
+) -> Study | DryRun:
+    """Search the best hyperparameters at the base size, as `sweeper search` does; the study.
+
+    `model` is a class or a function that builds one, of a module or of a notebook's cell, the name
+    of one of sweeper's, or a mapping with arguments of its own, `{"name": Net, "heads": 4}`. What a
+    cell defines trains in this process. `settings` are the configuration's: `width`, `depth` and
+    keys of `train` (`steps`, `batch_size`) by their names, groups by option or mapping
+    (`search="lr"`, `optimizer={"name": "adamw", "beta2": 0.95}`), sections as mappings
+    (`transfer={"widths": [32, 64]}`). A training `command` of your own is a list of words.
+
+    Call it again to go on where it stopped: what is finished is not trained again. With `dry_run`
+    nothing is trained or written. ConfigError names the key that is refused and what is allowed,
+    SweeperError says why no trial could be trained.
+    """
+    if model is not None:
+        settings = {"model": model, **settings}
+    words = ["search", *_placed(study, root, config_dir)]
+    words += words_of("search", settings, None if config_dir is None else Path(config_dir))
+    words += ["--new-setup"] * new_setup + ["--dry-run"] * dry_run
+    if command:
+        words += ["--", *map(str, command)]
+    _check_loaded(model)
+    output = Kept.for_call()
+    code = call(words, output)
+    if dry_run:
+        return DryRun(output.text, output.record)
+    if code == FAILED:
+        raise SweeperError(". ".join([*output.answers, *output.kept_notes]))
+    found = Study.read(Path(root or DEFAULT_ROOT) / output.record["study"])
+    found.notices += [note for note in output.kept_notes if note not in found.notices]
+    return found
+
+
+@overload
+def transfer(
+    study: Study | Place | None,
+    to_width: int,
+    *,
+    to_depth: int | None = None,
+    to_tokens: float | None = None,
+    to_batch: int | None = None,
+    validate: bool = False,
+    settle: bool = False,
+    budget: int | None = None,
+    hours: float | None = None,
+    root: Place | None = None,
+    config_dir: Place | None = None,
+    trust: bool = False,
+    dry_run: Literal[False] = False,
+    **settings: Any,
+) -> Transfer: ...
+@overload
+def transfer(
+    study: Study | Place | None,
+    to_width: int,
+    *,
+    to_depth: int | None = None,
+    to_tokens: float | None = None,
+    to_batch: int | None = None,
+    validate: bool = False,
+    settle: bool = False,
+    budget: int | None = None,
+    hours: float | None = None,
+    root: Place | None = None,
+    config_dir: Place | None = None,
+    trust: bool = False,
+    dry_run: Literal[True],
+    **settings: Any,
+) -> DryRun: ...
+def transfer(
+    study: Study | Place | None,
+    to_width: int,
+    *,
+    to_depth: int | None = None,
+    to_tokens: float | None = None,
+    to_batch: int | None = None,
+    validate: bool = False,
+    settle: bool = False,
+    budget: int | None = None,
+    hours: float | None = None,
+    root: Place | None = None,
+    config_dir: Place | None = None,
+    trust: bool = False,
+    dry_run: bool = False,
+    **settings: Any,
+) -> Transfer | DryRun:
+    """Carry a study's optimum over to a larger model, as `sweeper transfer` does; plan and verdict.
+
+    `study` is one that `search` or `open_study` gave, its name or its folder; None the latest in
+    `root`. With `validate` learning-rate curves are trained along `widths` and judged; with
+    `settle`, until the answer is settled or `budget` runs or `hours` are spent. `settings` are keys
+    of `transfer` by their names (`widths=[32, 64]`, `seeds=3`), groups and sections as in `search`.
+    The model of a notebook's cell must be defined in this notebook, under its name. With `trust`,
+    classes run that the study's own records name.
+
+    Errors as `search`.
+    """
+    folder = _folder(study, root)
+    words = ["transfer", *_placed(folder.name, folder.parent, config_dir)]
+    options = {
+        "--to-width": to_width,
+        "--to-depth": to_depth,
+        "--to-tokens": to_tokens,
+        "--to-batch": to_batch,
+        "--budget": budget,
+        "--hours": hours,
+    }
+    for option, value in options.items():
+        words += [option, str(value)] if value is not None else []
+    flags = {"validate": validate, "settle": settle, "trust": trust, "dry-run": dry_run}
+    words += [f"--{name}" for name, wanted in flags.items() if wanted]
+    words += words_of("transfer", settings, None if config_dir is None else Path(config_dir))
+    _check_loaded(None)
+    output = Kept.for_call()
+    call(words, output)
+    if dry_run:
+        return DryRun(output.text, output.record)
+    return Transfer.read(output.places["plan"].parent, output.kept_notes)
+
+
+def open_study(study: Place | None = None, root: Place | None = None) -> Study:
+    """The study of a name or in a folder, such as "mine" or "runs/mine", as it is now.
+
+    None is the latest in `root`, which is "runs" if not given. Nothing is written. BadInput when
+    there is no such study.
+    """
+    return Study.read(_folder(study, root))
+
+
+def _folder(study: Study | Place | None, root: Place | None) -> Path:
+    """The folder of a study; BadInput when there is none."""
+    if isinstance(study, Study):
+        return nearby(study.folder)
+    if study is not None and not isinstance(study, str | PathLike):
+        raise ConfigError("study", study, "a study, its name or its folder")
+    text = None if study is None else fspath(study)
+    if text is not None and root is None:
+        folder = Path(text).expanduser()
+        # A plain word is a name, but where it is the folder of a study itself.
+        if len(folder.parts) > 1 or is_study(folder):
+            is_there = folder.is_dir()
+            return folder if is_there else folder.parent / find_study(folder.name, folder.parent)
+    where = Path(DEFAULT_ROOT if root is None else root).expanduser()
+    return where / find_study(text, where)
+
+
+def _placed(study: str | None, root: Place | None, config_dir: Place | None) -> list[str]:
+    """The options that say where a study is."""
+    options = {"--study": study, "--root": root, "--config-dir": config_dir}
+    present = {option: str(value) for option, value in options.items() if value is not None}
+    return [word for option, value in present.items() for word in (option, value)]
+
+
+def _check_loaded(model: Model | None) -> None:
+    """ConfigError where files of the user's changed that this process has imported before."""
+    if edited := edited_modules():
+        value = dotted("model", model) if callable(model) else edited[0]
+        allowed = (
+            f"{', '.join(edited)} changed on the disk since it was imported: restart the kernel, "
+            f"or importlib.reload it and import its classes again"
+        )
+        raise ConfigError("model", value, allowed)

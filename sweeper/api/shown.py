@@ -1,0 +1,271 @@
+"""What a notebook shows of a study, a transfer and a verdict: tables, plots, and the report's card.
+
+Nothing here trains or writes. Plots are those of the report, as pyplot's figures.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from sweeper.api.words import python_line
+from sweeper.cli.next import next_of
+from sweeper.errors import BadInput
+from sweeper.plan.plan import TransferPlan
+from sweeper.report.card import (
+    NextCall,
+    study_card,
+    study_text,
+    transfer_card,
+    verdict_card,
+    verdict_text,
+)
+from sweeper.report.console import verdict_table
+from sweeper.report.documents import Documents, Validation
+from sweeper.report.drawing import pyplot_figures
+from sweeper.report.runs import trials_table
+from sweeper.study import study as record
+from sweeper.table import data_frame
+from sweeper.trial import Choice, in_use
+from sweeper.verdict.judge import Verdict
+
+if TYPE_CHECKING:
+    import pandas  # type: ignore[import-untyped]
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+
+def _drawn(draw: Callable[[], Figure]) -> list[Axes]:
+    """The panels of a figure, which pyplot then knows."""
+    with pyplot_figures():
+        figure = draw()
+    # A colour bar is a panel of matplotlib's, and none of ours.
+    return [ax for ax in figure.axes if ax.get_label() != "<colorbar>"]
+
+
+class Study(record.Study):
+    """A study as it was when it was opened: its results, what they say, and its plots.
+
+    A notebook shows it as the report's first lines. `notices` are what its user should know.
+    """
+
+    @cached_property
+    def documents(self) -> Documents:
+        """All that the report of the study is made of."""
+        return Documents.read(self.folder)
+
+    @property
+    def best(self) -> dict[str, Choice]:
+        """The best hyperparameters as they are used; BadInput before there are any."""
+        searched = self.documents.searched
+        if searched is None:
+            raise BadInput(f"the search of {self.name!r} has no result yet")
+        return in_use(searched.space, searched.conclusion.best_log2)
+
+    @property
+    def loss(self) -> float:
+        """The best configuration's loss (nats); +inf where every run diverged."""
+        conclusion = self.documents.conclusion
+        if conclusion is None:
+            raise BadInput(f"the search of {self.name!r} has no result yet")
+        return conclusion.objective
+
+    @property
+    def plan(self) -> TransferPlan:
+        """Its plan; BadInput where it has none, or several, which are named."""
+        return TransferPlan.load(self.folder)
+
+    @property
+    def verdicts(self) -> list[LadderVerdict]:
+        """What validations say, an axis of a target each."""
+        targets = self.documents.targets
+        return [verdict for t in targets for verdict in _verdicts(t.validation)]
+
+    def records(self) -> list[dict[str, Any]]:
+        """A flat record a trial, in the order in which they finished.
+
+        Sizes, `log2_eta` and the other hyperparameters as they are used, seed, `loss` (nats; inf
+        where it diverged), status; then phase, `heldout` loss, accuracy, steps, seconds, error.
+        """
+        results = self.results()
+        more = ("heldout", "accuracy", "steps", "seconds", "error", "key")
+        return [
+            {**row, "phase": result.trial.phase, **{name: getattr(result, name) for name in more}}
+            for row, result in zip(trials_table(results), results, strict=True)
+        ]
+
+    def to_dataframe(self) -> pandas.DataFrame:
+        """The `records` as a pandas DataFrame; BadInput where pandas is not installed."""
+        return data_frame(self.records())
+
+    def plot_history(self) -> Axes:
+        """The best loss found against the trials spent."""
+        from sweeper.report.figures import best_loss_figure
+
+        conclusion = self.documents.conclusion
+        if conclusion is None or not conclusion.best_loss_curve:
+            raise self._nothing("a search that has finished a trial")
+        return _drawn(lambda: best_loss_figure(conclusion))[0]
+
+    def plot_lines(self) -> list[Axes]:
+        """The loss against each hyperparameter whose line was searched, a panel each."""
+        from sweeper.report.figures import lines_figure
+
+        searched = self.documents.searched
+        if searched is None or not searched.conclusion.lines:
+            raise self._nothing("a search along lines (search=lr, search=independent)")
+        return _drawn(lambda: lines_figure(searched.conclusion, searched.space))
+
+    def plot_pairs(self) -> list[Axes]:
+        """The loss over two hyperparameters at a time, a panel a pair."""
+        from sweeper.report.figures import pairs_figure
+
+        conclusion = self.documents.conclusion
+        if conclusion is None or not conclusion.pairs:
+            raise self._nothing("a search over pairs (search=pairs)")
+        return _drawn(lambda: pairs_figure(conclusion.pairs))
+
+    def plot_loss_curves(self) -> list[Axes]:
+        """Losses over the steps: the search's best, median and worst run, and each width's best."""
+        from sweeper.report.figures import chosen_trials, chosen_widths, steps_figure
+
+        trials = self.documents.trials
+        ends, widths = chosen_trials(trials), chosen_widths(trials)
+        if not ends and not widths:
+            raise self._nothing("a trial that ended and did not diverge")
+        return _drawn(lambda: steps_figure(ends, widths))
+
+    def plot_ladder(self, axis: str = "width") -> Axes:
+        """The loss against the learning rate, a curve a size of the newest ladder over `axis`."""
+        found = [verdict for verdict in self.verdicts if verdict.axis == axis]
+        if not found:
+            raise self._nothing(f"a validation over {axis} (sweeper.transfer(validate=True))")
+        return found[-1].plot()
+
+    def _nothing(self, needed: str) -> BadInput:
+        return BadInput(f"the study {self.name!r} has nothing to draw: this plot needs {needed}")
+
+    def __repr__(self) -> str:
+        return study_text(
+            self.documents, nearby(self.folder), self.notices, _next_call(self.folder)
+        )
+
+    def _repr_html_(self) -> str:
+        return study_card(
+            self.documents, nearby(self.folder), self.notices, _next_call(self.folder)
+        )
+
+
+def nearby(folder: Path) -> Path:
+    """A folder as it is called from the one worked in, where it lies below."""
+    return folder.relative_to(Path.cwd()) if folder.is_relative_to(Path.cwd()) else folder
+
+
+def _next_call(folder: Path) -> NextCall | None:
+    command = next_of(nearby(folder))
+    return NextCall(why=command.why, call=python_line(command)) if command else None
+
+
+@dataclass(frozen=True, repr=False)
+class LadderVerdict:
+    """What a ladder over one axis says, with its curves; `verdict` has all of it."""
+
+    verdict: Verdict
+    validation: Validation
+
+    @property
+    def answer(self) -> str:
+        """holds, fails or cannot say yet: on the ladder."""
+        return self.verdict.answer
+
+    @property
+    def axis(self) -> str:
+        """What changes along the ladder, such as width."""
+        return self.verdict.axis
+
+    @property
+    def at_target(self) -> str:
+        """The answer at the target; "" where it has the base's size along the axis."""
+        return self.verdict.target.answer if self.verdict.target else ""
+
+    def to_dataframe(self) -> pandas.DataFrame:
+        """A row a size: its optimum, its shift, what the base's costs there, the answer."""
+        return verdict_table(self.verdict, self.validation.hyperparameter).to_frame()
+
+    def plot(self) -> Axes:
+        """The loss against the learning rate, a curve a size, with the optima."""
+        from sweeper.report.figures import learning_rate_figure
+
+        return _drawn(lambda: learning_rate_figure(self.validation, self.verdict))[0]
+
+    def __repr__(self) -> str:
+        return verdict_text(self.verdict, self.validation)
+
+    def _repr_html_(self) -> str:
+        return verdict_card(self.verdict, self.validation)
+
+
+def _verdicts(validation: Validation | None) -> list[LadderVerdict]:
+    axes: Sequence[Verdict] = validation.axes if validation else ()
+    return [LadderVerdict(verdict, validation) for verdict in axes if validation]
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class Transfer:
+    """A plan for a target, and what was validated of it; `folder` has both as files."""
+
+    folder: Path
+    plan: TransferPlan
+    verdicts: tuple[LadderVerdict, ...] = ()
+    notes: tuple[str, ...] = ()
+
+    @classmethod
+    def read(cls, folder: Path, notes: Sequence[str] = ()) -> Transfer:
+        """What lies in a target's `folder`, as `sweeper transfer` left it."""
+        plan, path = TransferPlan.load(folder), folder / "validation.json"
+        target = next(
+            (t for t in Documents.read(folder.parents[1]).targets if t.name == folder.name), None
+        )
+        validation = target.validation if target and path.is_file() else None
+        return cls(
+            folder=folder, plan=plan, verdicts=tuple(_verdicts(validation)), notes=tuple(notes)
+        )
+
+    @property
+    def answer(self) -> str:
+        """holds, fails, cannot say yet: the worst of all; "not validated" without a verdict."""
+        answers = {a for v in self.verdicts for a in (v.answer, v.at_target) if a}
+        known = ("fails", "cannot say yet", "holds")
+        return next(
+            (a for a in known if a in answers), "cannot say yet" if answers else "not validated"
+        )
+
+    @property
+    def study(self) -> Study:
+        """The study that the plan was made from, as it is now."""
+        return Study.read(self.folder.parents[1])
+
+    def plot_ladder(self, axis: str = "width") -> Axes:
+        """The loss against the learning rate, a curve a size of the ladder over `axis`."""
+        for verdict in self.verdicts:
+            if verdict.axis == axis:
+                return verdict.plot()
+        raise BadInput(f"no ladder over {axis} was validated: sweeper.transfer(validate=True)")
+
+    def __repr__(self) -> str:
+        eta = self.plan.hps.get("eta")
+        at = f" at eta {eta:.4g}" if isinstance(eta, float) else ""
+        head = f"Plan for {self.plan.target}{at}: {self.answer}"
+        verdicts = [verdict_text(v.verdict, v.validation) for v in self.verdicts]
+        notes, after = [f"Note: {note}" for note in self.notes], _next_call(self.folder.parents[1])
+        return "\n".join([head, *verdicts, *notes, *([str(after)] if after else [])])
+
+    def _repr_html_(self) -> str:
+        verdicts = [(each.verdict, each.validation) for each in self.verdicts]
+        after = _next_call(self.folder.parents[1])
+        return transfer_card(
+            self.plan, self.answer, verdicts, nearby(self.folder), self.notes, after
+        )

@@ -1,0 +1,262 @@
+"""A search and a transfer as a notebook calls them, with a class that no file holds."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+import matplotlib
+import pytest
+from rich.console import Console
+
+import sweeper
+from sweeper.api.bar import Kept, NotebookBar
+from sweeper.api.calls import DryRun
+from sweeper.errors import BadInput, SweeperError
+from sweeper.launch.code import edited_modules, main_code, user_modules
+from sweeper.records import import_target
+from sweeper.study.study import Study
+from tests.cli.driver import call, make_workplace
+from tests.refusals import raises_config_error
+
+CELL = """
+import torch
+from torch import nn
+import torch.nn.functional as F
+
+def act(x):
+    return F.gelu(x)
+
+class Net(nn.Module):
+    def __init__(self, width, depth, classes):
+        super().__init__()
+        self.tokens = nn.Embedding(classes, width)
+        self.hidden = nn.Linear(width, width)
+        self.head = nn.Linear(width, classes)
+
+    def forward(self, inputs, targets):
+        x = act(self.hidden(self.tokens(inputs)))
+        return F.cross_entropy(self.head(x).flatten(0, 1), targets.flatten())
+"""
+SETTINGS: dict[str, Any] = {
+    "study": "nb",
+    "width": 16,
+    "depth": 1,
+    "steps": 4,
+    "batch_size": 2,
+    "seq_len": 16,
+    "heldout_batches": 1,
+    "parameterization": "mup",
+    "data": {"name": "text", "path": "text.txt"},
+    "runner": {"device": "cpu", "batched_trials": 1},
+    "search": {"name": "lr", "line": {"points": 3, "extend": 0}, "fresh_seeds": 0},
+    "transfer": {"widths": [16, 32], "check": False},
+}
+
+
+@pytest.fixture
+def cell(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """The names of `__main__` after the cell has run."""
+    space = vars(sys.modules["__main__"])
+    before = dict(space)
+    exec(compile(CELL, "<cell>", "exec"), space)
+    yield space
+    for name in space.keys() - before.keys():
+        del space[name]
+    space.update(before)
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A folder with the study "nb", searched and transferred within a running event loop."""
+    matplotlib.use("agg")
+    folder = make_workplace(tmp_path_factory.mktemp("notebook"))
+    space = vars(sys.modules["__main__"])
+    exec(compile(CELL, "<cell>", "exec"), space)
+
+    async def notebook() -> None:
+        study = sweeper.search(space["Net"], **SETTINGS)
+        assert isinstance(study, sweeper.Study) and len(study.results()) == 3
+        done = sweeper.transfer(study, 64, validate=True, seeds=2, step=1.0, span=1.0, extend=0)
+        assert done.answer in ("holds", "fails", "cannot say yet")
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.chdir(folder)
+        asyncio.run(notebook())
+        yield folder
+    for name in ("Net", "act"):
+        del space[name]
+
+
+def test_a_study_is_its_numbers_its_table_and_its_plots(made: Path) -> None:
+    study = sweeper.open_study("nb")
+    assert set(study.best) >= {"eta"} and study.loss < 10
+    assert study.plan.target.width == 64
+    records = study.records()
+    assert len(records) == len(study) and {"log2_eta", "loss", "phase"} <= records[0].keys()
+    frame = pytest.importorskip("pandas") and study.to_dataframe()
+    assert list(frame["loss"]) == [result.objective for result in study.results()]
+    axes = [study.plot_history(), study.plot_ladder(), *study.plot_lines()]
+    axes += study.plot_loss_curves()
+    from matplotlib import pyplot
+
+    # pyplot's own figures: these are what a notebook shows at the end of a cell.
+    assert {ax.figure.number for ax in axes} <= set(pyplot.get_fignums())  # type: ignore[union-attr]
+    pyplot.close("all")
+    with pytest.raises(BadInput, match="search=pairs"):
+        study.plot_pairs()
+
+
+def test_it_is_shown_as_text_and_as_a_card(made: Path) -> None:
+    study = sweeper.open_study(made / "runs/nb")
+    text, card = repr(study), study._repr_html_()
+    assert "Study nb" in text and "Next, " in text and "sweeper.transfer('nb'" in text
+    assert "<svg" in card and "Training loss" in card
+    done = sweeper.Transfer.read(study.folder / "transfer/w64-d1")
+    assert "Plan for width 64" in repr(done) and "curves over width" in repr(done.verdicts[0])
+    assert done.answer in repr(done) and "<table" in done._repr_html_()
+    assert "<svg" in done.verdicts[0]._repr_html_() and done.study.name == "nb"
+    # One page holds many cells: no two drawings share an id.
+    ids = [part.partition('"')[0] for part in card.split('<clipPath id="')[1:]]
+    assert not any(f'"{name}"' in done._repr_html_() for name in ids)
+    plan = done.plan
+    assert "hidden.weight" in plan._repr_html_() and repr(plan).startswith("TransferPlan(width 64")
+
+
+def test_what_is_finished_is_not_trained_again_and_other_code_is_another_trial(
+    made: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    space = vars(sys.modules["__main__"])
+    before = len(Study.read(made / "runs/nb").results())
+    assert len(sweeper.search(space["Net"], **SETTINGS)) == before
+    dry = sweeper.search(space["Net"], **SETTINGS, dry_run=True)
+    assert isinstance(dry, DryRun) and dry.record["finished"] == 3 and "trials" in repr(dry)
+    # The command line of another process has no such class, and says where it is.
+    answer = call(capsys, "transfer", "--study", "nb", "--to-width", "64")
+    assert answer.code == 0
+    exec(compile(CELL.replace("gelu", "silu"), "<cell>", "exec"), space)
+    try:
+        with pytest.raises(BadInput, match=r"__main__.act changed"):
+            sweeper.transfer("nb", 64)
+    finally:
+        exec(compile(CELL, "<cell>", "exec"), space)
+
+
+def test_a_name_that_is_none_says_what_it_may_be(made: Path) -> None:
+    for wrong in ("mb", made / "runs/mb"):
+        with pytest.raises(BadInput, match="did you mean nb"):
+            sweeper.open_study(wrong)
+    with raises_config_error("study"):
+        sweeper.transfer(5, 64)  # type: ignore[call-overload]
+    with raises_config_error("--to-width"):
+        sweeper.transfer("nb", 8)
+    with pytest.raises(BadInput, match="--to-width"):
+        sweeper.transfer("nb", "wide")  # type: ignore[call-overload]
+    with pytest.raises(BadInput, match="--settle"):
+        sweeper.transfer("nb", 64, settle=True)
+    with raises_config_error("transfer.width") as caught:
+        sweeper.transfer("nb", 64, transfer={"width": [16]})
+    assert "transfer.widths" in caught.value.allowed
+
+
+def test_workers_cannot_have_what_a_cell_defines(
+    cell: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(make_workplace(tmp_path / "w"))
+    with raises_config_error("launcher", "local") as caught:
+        sweeper.search(cell["Net"], **SETTINGS, launcher="local")
+    assert "%%writefile" in caught.value.allowed
+    assert not (tmp_path / "w/runs").exists()
+
+
+def test_all_runs_that_diverge_are_an_error(
+    cell: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(make_workplace(tmp_path / "w"))
+    broken = CELL.replace("targets.flatten())", "targets.flatten()) * float('nan')")
+    exec(compile(broken, "<cell>", "exec"), cell)
+    with pytest.raises(SweeperError):
+        sweeper.search(cell["Net"], **SETTINGS)
+
+
+def test_the_code_of_a_cell_is_what_it_does(cell: Any) -> None:
+    first = main_code("__main__.Net")
+    assert set(first) == {"__main__.Net", "__main__.act"}
+    exec(compile("\n# a comment\n\n" + CELL, "<other cell>", "exec"), cell)
+    assert main_code("__main__.Net") == first
+    exec(compile(CELL.replace("gelu", "relu"), "<cell>", "exec"), cell)
+    changed = main_code("__main__.Net")
+    assert changed["__main__.Net"] == first["__main__.Net"] and changed != first
+    exec(
+        compile(
+            CELL.replace("nn.Linear(width, width)", "nn.Linear(width, width, False)"), "<c>", "exec"
+        ),
+        cell,
+    )
+    assert main_code("__main__.Net")["__main__.Net"] != first["__main__.Net"]
+    assert main_code("tests.toy_models.Residual") == {}
+
+
+def test_an_edited_module_is_refused_until_it_is_loaded_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import importlib
+
+    monkeypatch.syspath_prepend(tmp_path)
+    path = tmp_path / "nb_edited.py"
+    path.write_text("x = 1\n")
+    module = importlib.import_module("nb_edited")
+    before = user_modules("nb_edited")
+    assert edited_modules() == []
+    path.write_text("x = 1 + 1\n")
+    assert edited_modules() == ["nb_edited"]
+    importlib.invalidate_caches()
+    importlib.reload(module)
+    assert edited_modules() == [] and user_modules("nb_edited") != before
+    path.unlink()
+    sys.modules.pop("nb_edited")
+    assert edited_modules() == []
+
+
+def test_the_package_is_the_function() -> None:
+    import sweeper.search.line
+
+    assert sweeper.search.line.__name__ == "sweeper.search.line"  # type: ignore[attr-defined]
+    assert callable(sweeper.search) and "model" in inspect.signature(sweeper.search).parameters
+
+
+def test_a_notebook_s_bar_is_one_place_that_is_drawn_over() -> None:
+    shown: list[str] = []
+
+    class Place:
+        def update(self, html: str) -> None:
+            shown.append(html)
+
+    class Display:
+        HTML = staticmethod(str)
+
+        @staticmethod
+        def display(html: str, display_id: bool) -> Place:
+            shown.append(f"first {html}")
+            return Place()
+
+    with patch("sweeper.api.bar.import_module", lambda _: Display):
+        bar = NotebookBar()
+    bar(0.25, "search: <eta>", "1/4 trials")
+    Console(file=bar).print("Note: told")  # type: ignore[arg-type]
+    bar(1.0, "search: <eta>", "4/4 trials")
+    assert [html.startswith("first") for html in shown] == [True, False, False]
+    assert "width:25.0%" in shown[0] and "&lt;eta&gt;" in shown[0]
+    assert "Note: told" in shown[2] and "width:100.0%" in shown[2]
+    assert Kept.for_call().bar is None  # no notebook here
+
+
+def test_a_class_of_another_process_is_said_to_be_there() -> None:
+    with raises_config_error("_target_", "__main__.Gone") as caught:
+        import_target("__main__.Gone")
+    assert "notebook" in caught.value.allowed
