@@ -413,7 +413,7 @@ OPTIONS = (
     *("study", "root", "dry-run", "detach", "new-setup", "json", "config-dir"),
     *("to-width", "to-depth", "to-tokens", "to-batch", "validate", "settle"),
     *("budget", "hours"),
-    *("strict", "predict", "trust"),
+    *("strict", "predict", "trust", "verbose"),
 )
 """The long options of `search` and `transfer`."""
 OURS_ALONE = (

@@ -212,7 +212,7 @@ def test_the_basin_of_a_parabola_is_what_the_formula_says(
     assert found.high_log2 == pytest.approx(optimum + half, abs=1e-6)
     assert found.width_log2.value == pytest.approx(2 * half, abs=1e-6)
     for end in (found.width_log2.low, found.width_log2.high):
-        assert end == pytest.approx(2 * half, rel=0.1)
+        assert end == pytest.approx(2 * half, rel=0.2)  # of five draws
 
 
 def test_a_basin_ends_before_a_cliff_and_at_the_latest_there(
