@@ -73,8 +73,9 @@ class Pages:
         page, changed = folder / "report.html", _changed(folder)
         holder = live_holder(folder)
         # A live page is written by its driver, which may take some seconds.
-        if _time(page) >= changed or (holder is not None and is_live(page)):
-            return Found(kind=KINDS[".html"], content=page.read_bytes(), written=_time(page))
+        written = _time(page)
+        if written >= max(changed, 0.0) or (written >= 0 and holder is not None and is_live(page)):
+            return Found(kind=KINDS[".html"], content=page.read_bytes(), written=written)
         with self._lock:
             known = self._drawn.get(folder.name)
             if known is None or known[0] < changed:
@@ -86,7 +87,7 @@ class Pages:
             return known[1]
 
     def _list(self) -> Found:
-        rows = [_summary(self.root / name) for name in studies(self.root)]
+        rows = [_row(self.root / name) for name in studies(self.root)]
         rows.sort(key=lambda row: -row.changed)
         columns = [
             Column("study", left=True),
@@ -98,10 +99,9 @@ class Pages:
         table = Table("", columns)
         for row in rows:
             link = Cell(row.name, row.name, link=f"{quote(row.name)}/")
-            when = time.strftime("%Y-%m-%d %H:%M", time.localtime(row.changed))
             said = answer(row.verdict) if row.verdict else "-"
             best = row.best if math.isfinite(row.best) else Cell(math.nan, row.best_text)
-            table.add(link, row.state, best, said, when)
+            table.add(link, row.state, best, said, row.when)
         page = rendered(
             "studies.html.j2",
             live=LIST_EVERY,
@@ -122,6 +122,23 @@ class Summary:
     best_text: str
     verdict: str
     changed: float
+    when: str
+
+
+def _row(folder: Path) -> Summary:
+    """A study's row, also of one whose records are of no shape that is known."""
+    try:
+        return _summary(folder)
+    except Exception as error:  # the other studies are listed all the same
+        return Summary(
+            name=folder.name,
+            state=f"cannot be read: {type(error).__name__}: {error}",
+            best=math.nan,
+            best_text="-",
+            verdict="",
+            changed=-1.0,
+            when="-",
+        )
 
 
 def _summary(folder: Path) -> Summary:
@@ -140,13 +157,15 @@ def _summary(folder: Path) -> Summary:
         state = "of a table"
     if live_holder(folder) is not None:
         state = f"running: {Running.read(folder, LIST_EVERY).sentence}"
+    changed = max(_changed(folder), _time(folder / "config.yaml"))
     return Summary(
         name=folder.name,
         state=state,
         best=best,
         best_text="diverged" if best == math.inf else "-",
         verdict=next((each for each in WORST_FIRST if each in answers), ""),
-        changed=max(_changed(folder), _time(folder / "config.yaml")),
+        changed=changed,
+        when=time.strftime("%Y-%m-%d %H:%M", time.localtime(changed)),
     )
 
 
@@ -175,8 +194,9 @@ def _changed(folder: Path) -> float:
 
 
 def _time(path: Path) -> float:
+    """When a file was written; -1 where there is none, or what would block who reads it."""
     try:
-        return path.stat().st_mtime
+        return path.stat().st_mtime if path.is_file() else -1.0
     except OSError:
         return -1.0
 

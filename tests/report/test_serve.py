@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import http.client
+import os
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -13,7 +14,7 @@ from sweeper.cli.status import serve_reports
 from sweeper.cli.verb import output_of
 from sweeper.errors import BadInput, ConfigError
 from sweeper.report.page import write_report
-from sweeper.report.serve import Server, open_server
+from sweeper.report.serve import Pages, Server, open_server
 from tests.layout import without_drawing
 from tests.report import samples
 
@@ -97,6 +98,25 @@ def test_a_page_is_its_file_or_drawn_where_there_is_none(server: Server, root: P
 def test_nothing_else_is_served(server: Server, path: str) -> None:
     status, text, _ = ask(server, path)
     assert status == 404 and "secret" not in text.replace("secret.svg", "")
+
+
+def test_a_study_whose_records_have_no_known_shape_leaves_the_others(tmp_path: Path) -> None:
+    with without_drawing():
+        odd = samples.study(tmp_path / "odd", samples.search(), w256=samples.validation())
+        samples.study(tmp_path / "whole", samples.search())
+    (validation,) = odd.glob("transfer/*/validation.json")
+    validation.write_text('{"axes": [{"answer": ["holds"]}]}')
+    text = Pages(tmp_path)._list().content.decode()
+    rows = {name: text.split(f">{name}</a>")[1].split("</tr>")[0] for name in ("odd", "whole")}
+    assert "cannot be read: TypeError" in rows["odd"] and "finished" in rows["whole"]
+
+
+def test_what_would_block_its_reader_is_no_page(tmp_path: Path) -> None:
+    with without_drawing():
+        folder = samples.study(tmp_path / "pipe", samples.search())
+        os.mkfifo(folder / "report.html")
+        found = Pages(tmp_path).find("/pipe/")
+    assert found is not None and b"<html" in found.content
 
 
 def test_head_has_no_content_and_other_methods_are_refused(server: Server) -> None:
