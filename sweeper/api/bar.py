@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from html import escape
@@ -74,6 +75,9 @@ class Kept(Output):
     def for_call(cls) -> Kept:
         """Progress is shown in a notebook by a bar, elsewhere on stderr."""
         bar = NotebookBar() if in_notebook() else None
+        # tqdm's, which Optuna imports, where ipywidgets is missing: the bar here needs none.
+        if bar:
+            warnings.filterwarnings("ignore", message="IProgress not found")
         told: Any = bar
         return cls(
             people=Console(file=StringIO(), width=COLUMNS),
