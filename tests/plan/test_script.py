@@ -15,4 +15,5 @@ def test_the_example_learns() -> None:
     losses = [float(line.split()[-1]) for line in found.splitlines() if line.startswith("step")]
     assert len(losses) == 5 and losses[-1] < 0.6 * losses[0]
     assert "Plan for width 64, depth 2, tuned at width 32, depth 2" in found
-    assert "- weight decay: " in found and "attention:" not in found, "it does what is needed"
+    # It scales its attention itself, and asks for no decay: nothing is left to the model.
+    assert "weight decay:" not in found and "attention:" not in found
