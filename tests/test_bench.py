@@ -198,5 +198,19 @@ def test_a_whole_search_trains_the_same_trials_on_both_sides(
     small += ["search.seeds=1", "search.eta.extend=0", "search.lines.extend=0"]
     load_script("bench/search.py").main([*words, *small])
     (row,) = json.loads(out.read_text())["rows"]
-    assert row["trials"] == row["peer_trials"] == sum(row["phases"]) and row["ours"] > 0
-    assert row["difference"][0] < 1e-3 and "extrapolated" not in capsys.readouterr().out
+    assert row["trials"] == row["peer_trials"] == sum(row["phases"].values()) and row["ours"] > 0
+    assert row["difference"]["alike"] and row["difference"]["worst"] < 1e-3
+    assert "extrapolated" not in capsys.readouterr().out
+
+
+def test_the_sides_of_a_search_are_judged_by_most_trials_not_by_the_worst(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    spread = load_script("bench/search.py").spread
+    assert spread([5e-8] * 86 + [0.03] * 14, "cpu") == pytest.approx(
+        {"median": 5e-8, "far": 0.14, "worst": 0.03, "alike": True}
+    )
+    assert not spread([5e-8] * 70 + [0.002] * 30, "cpu")["alike"]  # too many are far apart
+    assert not spread([1e-4] * 100, "cpu")["alike"]  # all of them a little
+    assert not spread([5e-8] * 70 + [float("inf")] * 30, "cpu")["alike"]  # diverged on one side

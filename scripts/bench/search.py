@@ -8,6 +8,12 @@ without batched trials: a loop with torch's own AdamW in every process, and one 
 and tells an Optuna study on SQLite (several would claim the same trials twice). Its processes are
 started, and have taken a step, before its time begins. `--peer-trials` trains only so many of them
 on the peer's side and extrapolates, which the output then says.
+
+The sides must train alike, and the order of sums differs. Where training is stable this moves an
+objective by about 1e-7 of it. Where it is not, as at a large eta with large attention logits, it
+grows: there plain training itself moves by 0.07 to 3 % when its initial weights are moved by 1e-7
+of them. So the largest difference says how unstable the worst trial is, not whether the sides are
+equal: it is told, but judged are the median, and the share of trials that are far apart.
 """
 
 from __future__ import annotations
@@ -21,6 +27,7 @@ import sys
 import tempfile
 import time
 import warnings
+from collections import Counter
 from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import replace
@@ -41,8 +48,10 @@ from sweeper.study.study import Study
 from sweeper.trial import Result, Trial
 
 ROOT = Path(__file__).resolve().parents[2]
-TOLERANCE = 0.02
-"""Objectives of the two sides may differ by this share: the order of sums does."""
+LIMITS = {"cpu": (1e-5, 1e-3), "cuda": (0.02, 0.02)}
+"""What the median difference may be, and what counts as far apart: float32; bfloat16, a guess."""
+FAR_SHARE = 0.2
+"""So many of the trials may be far apart: of a search on a CPU, 14 % were."""
 
 
 class Plain:
@@ -133,8 +142,8 @@ def idle(seconds: float) -> None:
 
 def peer(
     results: Sequence[Result], corpus: Corpus, options: argparse.Namespace, folder: Path
-) -> tuple[float, float]:
-    """Seconds in which N processes train the trials, and how far their objectives are from ours."""
+) -> tuple[float, list[float]]:
+    """Seconds in which N processes train the trials, and each objective's distance from ours."""
     import optuna
 
     optuna.logging.set_verbosity(optuna.logging.ERROR)
@@ -162,7 +171,7 @@ def peer(
             objectives[number] = objective
         seconds = time.perf_counter() - start
     pairs = [(objectives[i], r.objective) for i, r in enumerate(results) if r.status == "complete"]
-    return seconds, max((abs(a - b) / b for a, b in pairs), default=0.0)
+    return seconds, [abs(a - b) / b if a == a else float("inf") for a, b in pairs]
 
 
 def overrides(options: argparse.Namespace, width: int, root: Path) -> list[str]:
@@ -188,7 +197,8 @@ def ours(words: Sequence[str]) -> float:
 
 def measure(options: argparse.Namespace, width: int, folder: Path, say: Any) -> dict[str, Any]:
     """Both sides at one width, in turn, `--repeats` times."""
-    row: dict[str, Any] = {"width": width, "ours_s": [], "peer_s": [], "difference": []}
+    row: dict[str, Any] = {"width": width, "ours_s": [], "peer_s": []}
+    differences: list[float] = []
     for repeat in range(options.repeats):
         words = overrides(options, width, folder / f"runs-{repeat}")
         row["ours_s"].append(ours(words))
@@ -198,17 +208,24 @@ def measure(options: argparse.Namespace, width: int, folder: Path, say: Any) -> 
         chosen = results
         if options.peer_trials and options.peer_trials < len(results):
             chosen = random.Random(repeat).sample(results, options.peer_trials)
-        seconds, difference = peer(chosen, open_experiment(settings).corpus, options, folder)
+        seconds, of_trials = peer(chosen, open_experiment(settings).corpus, options, folder)
         row["peer_s"].append(seconds * len(results) / len(chosen))
-        row["difference"].append(difference)
+        differences += of_trials
         row |= {"trials": len(results), "peer_trials": len(chosen)}
-        row["phases"] = [sum(r.trial.phase == phase for r in results) for phase in PHASES]
+        row["phases"] = Counter(r.trial.phase for r in results)
         say(f"width {width}: {options.processes} processes {row['peer_s'][-1]:.1f} s")
     row |= {"ours": statistics.median(row["ours_s"]), "peer": statistics.median(row["peer_s"])}
+    row["difference"] = spread(differences, options.device)
     return row | {"ratio": row["peer"] / row["ours"]}
 
 
-PHASES = ("eta", "lines", "combine")
+def spread(differences: Sequence[float], device: str) -> dict[str, Any]:
+    """How far apart the two sides' objectives are, as shares of them, and whether that is alike."""
+    median_limit, far = LIMITS[device]
+    median = statistics.median(differences)
+    share = sum(each > far for each in differences) / len(differences)
+    alike = median <= median_limit and share <= FAR_SHARE
+    return {"median": median, "far": share, "worst": max(differences), "alike": alike}
 
 
 def findings(rows: list[dict[str, Any]], options: argparse.Namespace) -> Findings:
@@ -219,7 +236,7 @@ def findings(rows: list[dict[str, Any]], options: argparse.Namespace) -> Finding
         shown.append(
             [
                 f"{row['width']}",
-                f"{row['trials']} ({' + '.join(map(str, row['phases']))})",
+                f"{row['trials']} ({' + '.join(map(str, row['phases'].values()))})",
                 f"{row['ours']:.1f}",
                 f"{row['peer']:.1f}{' (extrapolated)' * extrapolated}",
                 f"{row['ratio']:.2f}",
@@ -230,10 +247,12 @@ def findings(rows: list[dict[str, Any]], options: argparse.Namespace) -> Finding
                 f"Width {row['width']}: the processes trained {row['peer_trials']} of the trials; "
                 "their time for all of them is extrapolated."
             )
-        worst = max(row["difference"])
+        apart, far = row["difference"], LIMITS[options.device][1]
         notes.append(
-            f"Width {row['width']}: objectives of the two sides differ by at most {worst:.2%}"
-            + ("." if worst <= TOLERANCE else ", which is MORE than the order of sums explains.")
+            f"Width {row['width']}: objectives of the two sides differ by {apart['median']:.0e} in "
+            f"the median, {apart['far']:.0%} of them by more than {far:.1%}, and by at most "
+            f"{apart['worst']:.2%}"
+            + ("." if apart["alike"] else ", which is MORE than the order of sums explains.")
         )
     notes.append(
         f"{options.steps} steps of {options.batch_size} x {options.seq_len} tokens, depth "
