@@ -215,22 +215,35 @@ def create(path: Path, flags: int) -> int:
     return descriptor
 
 
+def make_folder(path: Path) -> None:
+    """Create the folder at `path`, and those above that are missing, by the user's umask.
+
+    Those within a folder that is `shared` are for the group too. OSError when it cannot be made.
+    """
+    if not path.is_dir():
+        make_folder(path.parent)
+        _mkdir(path, 0o777)
+
+
 def private_folder(path: Path) -> None:
     """Create the folder at `path` where it is not there yet, as private as a study is.
 
-    It is for its owner only; within a folder that is `shared`, for the group too. Folders above
-    it get the usual permissions. OSError when it cannot be created.
+    It is for its owner only; within a folder that is `shared`, for the group too. Missing folders
+    above it are made as `make_folder` does. OSError when it cannot be created.
     """
-    # mkdir's mode is for the last folder alone; those above are the user's, with the usual umask.
-    path.parent.mkdir(parents=True, exist_ok=True)
+    make_folder(path.parent)
+    _mkdir(path, 0o700)
+
+
+def _mkdir(path: Path, mode: int) -> None:
     try:
-        path.mkdir(mode=0o700)
+        path.mkdir(mode=mode)
     except FileExistsError:
         if not path.is_dir():
             raise
     else:
         if shared(path.parent):
-            path.chmod(0o2770)
+            path.chmod(0o2770)  # whatever the umask is
 
 
 def owners_folder(path: Path) -> None:
@@ -238,11 +251,16 @@ def owners_folder(path: Path) -> None:
 
     SweeperError where it is another user's, and closed.
     """
-    path.parent.mkdir(parents=True, exist_ok=True)
+    make_folder(path.parent)
     with suppress(FileExistsError):
         path.mkdir(mode=0o700)
         path.chmod(0o700)  # not the set-group-ID of a shared folder
-    if not os.access(path, os.R_OK | os.W_OK | os.X_OK):
+    check_open(path)
+
+
+def check_open(path: Path) -> None:
+    """SweeperError where an `owners_folder` is there, and another user's."""
+    if path.exists() and not os.access(path, os.R_OK | os.W_OK | os.X_OK):
         owner = path.stat().st_uid
         raise SweeperError(
             f"{path} is the user {_user_name(owner)}'s, whose jobs may still run: what lies there "

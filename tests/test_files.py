@@ -13,6 +13,7 @@ from sweeper.errors import SweeperError
 from sweeper.files import (
     append,
     check_summed,
+    make_folder,
     owners_folder,
     private_folder,
     read_json,
@@ -276,6 +277,10 @@ def test_what_lies_in_a_shared_folder_is_the_groups_too(tmp_path: Path) -> None:
             append(root / "mine" / "a.jsonl", b"x\n")
             owners_folder(root / "mine" / "jobs")
             private_folder(root / "mine" / "jobs" / "1")
+            os.umask(0o022)
+            private_folder(root / "mine" / "transfer" / "w64")
+            make_folder(root / "mine" / "transfer" / "w64" / "export" / "hf")
+            os.umask(0o077)
     finally:
         os.umask(before)
 
@@ -284,6 +289,9 @@ def test_what_lies_in_a_shared_folder_is_the_groups_too(tmp_path: Path) -> None:
 
     assert modes("team", "mine", "mine/a.json", "mine/a.jsonl") == [0o2770, 0o660, 0o660]
     assert modes("open", "mine", "mine/a.json", "mine/a.jsonl") == [0o700, 0o600, 0o600]
+    above = ("mine/transfer", "mine/transfer/w64", "mine/transfer/w64/export/hf")
+    assert modes("team", *above) == 3 * [0o2770]
+    assert modes("open", *above) == [0o755, 0o700, 0o755]
     for root in ("open", "team"):
         assert modes(root, "mine/jobs", "mine/jobs/1") == [0o700, 0o700]
 

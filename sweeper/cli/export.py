@@ -14,7 +14,7 @@ from sweeper.config.compose import override_value, parse_overrides
 from sweeper.errors import BadInput, ConfigError
 from sweeper.export.compare import NAMES, header, is_export, lacking
 from sweeper.export.exporter import build_exporter
-from sweeper.files import write_atomically
+from sweeper.files import make_folder, write_atomically
 from sweeper.plan.plan import TransferPlan
 from sweeper.report.screen import Part, Spare
 from sweeper.study.study import find_study
@@ -108,7 +108,7 @@ def export(request: ExportRequest, arguments: Sequence[str], output: Output) -> 
     if there and not ours:
         raise BadInput(f"{there[0]} is no export and is kept: choose another place by --out")
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        make_folder(folder)
         for name, text in files.items():
             write_atomically(folder / name, text)
     except OSError as error:

@@ -16,6 +16,7 @@ from fnmatch import translate
 from functools import cache
 from pathlib import Path
 
+from sweeper.files import create
 from sweeper.launch.machine import without_our_spin
 
 MARK = "SWEEPER_DIR"
@@ -80,7 +81,7 @@ class Group:
         self.mark = env[MARK]
         if not can_run(argv[0], cwd, env.get("PATH")):
             raise FileNotFoundError(errno.ENOENT, "no such program", argv[0])
-        with log.open("ab") as output:
+        with os.fdopen(create(log, os.O_WRONLY | os.O_APPEND), "ab") as output:
             self.process = subprocess.Popen(
                 [*_dying_with_parent(), *argv],
                 cwd=cwd,

@@ -25,6 +25,7 @@ import yaml  # type: ignore[import-untyped]
 
 from sweeper import schedule
 from sweeper.errors import ConfigError, SweeperError, suggest
+from sweeper.files import write_atomically
 from sweeper.trial import Trial
 
 Value = int | float | str
@@ -283,7 +284,7 @@ def styled(
             inner[last] = value
         path = folder / f"arguments.{style}"
         if write:
-            path.write_text(_FILES[style](tree), encoding="utf-8")
+            write_atomically(path, _FILES[style](tree))
         return [str(path)]
     argv: list[str] = []
     for key, value in arguments.items():

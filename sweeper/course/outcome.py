@@ -9,7 +9,7 @@ from pathlib import Path
 
 from sweeper.course.watch import Seen, worth
 from sweeper.errors import BadInput
-from sweeper.files import append, private_folder, write_json
+from sweeper.files import append, make_folder, private_folder, write_json
 from sweeper.prediction.prediction import Prediction
 from sweeper.verdict.curve import Estimate
 
@@ -106,6 +106,6 @@ def write_outcome(
     known = ledger.read_text() if ledger.exists() else ""
     # The date aside: to look at the end of a run twice makes no second outcome.
     if line.split("|", 2)[2] not in known:
-        ledger.parent.mkdir(parents=True, exist_ok=True)
+        make_folder(ledger.parent)
         append(ledger, f"{'' if known else HEAD}{line}\n".encode())
     return {"outcome": folder / "outcome.json", "ledger": ledger}

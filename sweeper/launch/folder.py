@@ -13,7 +13,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
-from sweeper.files import remove_leftovers
+from sweeper.files import check_open, remove_leftovers
 from sweeper.launch.executor import JobState, Scheduled
 from sweeper.launch.job import trials_of
 from sweeper.records import import_target
@@ -26,10 +26,24 @@ def schedulers(folder: Path) -> list[Scheduled]:
     No other is imported, and none for a study whose jobs end with their driver.
     """
     launchers = plugins().get("launcher", {})
-    used = [target for name, target in launchers.items() if (folder / name).is_dir()]
     # A study that never saw a cluster must not import submitit.
-    kinds: list[object] = [import_target(target) for target in used]
+    kinds: list[object] = [import_target(launchers[name]) for name in _used(folder)]
     return [kind for kind in kinds if isinstance(kind, Scheduled)]
+
+
+def _used(folder: Path) -> list[str]:
+    """Names of launchers that keep a folder in the study."""
+    return [name for name in plugins().get("launcher", {}) if (folder / name).is_dir()]
+
+
+def check_owner(folder: Path) -> None:
+    """SweeperError where jobs in the study may be another user's.
+
+    Asked before anything is made or removed: who is refused must leave nothing that closes the
+    study to its owner, nor tidy up after jobs that are hidden and may run.
+    """
+    for name in ("jobs", *_used(folder)):
+        check_open(folder / name)
 
 
 def job_states(folder: Path) -> list[JobState]:

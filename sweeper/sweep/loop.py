@@ -47,7 +47,7 @@ from sweeper.launch.executor import (
     Left,
     Lost,
 )
-from sweeper.launch.folder import tidy
+from sweeper.launch.folder import check_owner, tidy
 from sweeper.launch.job import JobFailure, Outcome, failed
 from sweeper.launch.runner import Batch, PrunerOf, Runner, no_pruner
 from sweeper.trial import Result, Trial
@@ -91,7 +91,11 @@ class Loop:
     _needs_trials: bool = field(default=True, init=False)
 
     def __post_init__(self) -> None:
-        """The executor tells this loop how far its jobs are."""
+        """The executor tells this loop how far its jobs are.
+
+        SweeperError where another user's jobs are in the folder.
+        """
+        check_owner(self.folder)
         context = Context(
             folder=self.folder,
             machine=self.runner.machine(),

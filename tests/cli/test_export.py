@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 from pathlib import Path
 from typing import Any
@@ -84,6 +85,20 @@ def test_out_and_plan_choose_the_places(planned: Path, sweeper: Run, tmp_path: P
     assert not Path("there").exists()
     assert sweeper(*words, *accepts).code == 0
     assert [path.name for path in (tmp_path / "there").iterdir()] == ["plan_pytorch.py"]
+
+
+def test_a_plan_and_its_exports_in_a_shared_study_are_the_groups(study: Path, sweeper: Run) -> None:
+    study.chmod(0o2770)
+    before = os.umask(0o022)
+    try:
+        assert sweeper(*TRANSFER).code == 0
+        assert sweeper("export", "--to", "pytorch", "--study", "a").code == 0
+    finally:
+        os.umask(before)
+    made = [study / "transfer", *(study / "transfer").rglob("*")]
+    modes = {path.name: path.stat().st_mode & 0o7777 for path in made}
+    wanted = {path.name: 0o2770 if path.is_dir() else 0o660 for path in made}
+    assert len(made) >= 6 and modes == wanted
 
 
 def test_nobody_s_own_file_is_replaced(

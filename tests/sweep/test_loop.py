@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -133,6 +134,20 @@ class Driven:
 
     def _advanced(self, batch: Sequence[Trial], before: float, now: float) -> None:
         self.work += (now - before) * len(batch)
+
+
+def test_a_study_with_jobs_of_another_user_is_refused_before_anything_is_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An empty folder `jobs` of the refused one would close the study to its owner."""
+    (tmp_path / "slurm").mkdir()
+    monkeypatch.setattr(os, "access", lambda path, mode: Path(path).name != "slurm")
+    pretended: Any = Pretended(lambda job, attempt: finished(job))
+    with pytest.raises(SweeperError, match=r"rm -r .*slurm"):
+        Loop(runner=pretended, launcher=pretended, folder=tmp_path, record=lambda results: None)
+    assert [path.name for path in tmp_path.iterdir()] == ["slurm"]
+    monkeypatch.undo()
+    Loop(runner=pretended, launcher=pretended, folder=tmp_path, record=lambda results: None)
 
 
 def test_what_ends_well_is_recorded_once_and_forgotten() -> None:
