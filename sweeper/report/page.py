@@ -18,7 +18,7 @@ from jinja2 import Environment, PackageLoader
 from markupsafe import Markup
 from matplotlib.figure import Figure
 
-from sweeper.check.judge import CheckRecord, CoordinateCheck, sentence
+from sweeper.check.judge import sentence
 from sweeper.files import private_folder, write_atomically
 from sweeper.report.console import (
     ablation_table,
@@ -273,81 +273,108 @@ def render(
     def drawn(figure: Figure) -> Markup:
         return Markup(svg(figure, next(names)))
 
-    searched, conclusion = documents.searched, documents.conclusion
     base = ""
-    if searched and searched.base:
-        base = size_text(searched.base, deep=documents.deep)
+    if documents.searched and documents.searched.base:
+        base = size_text(documents.searched.base, deep=documents.deep)
     # A diagnosis judges the transfer anew: one that fails is news where nothing was validated.
     failed = any(diagnosis.answer == "fails" for diagnosis in documents.diagnoses)
-    plans = [target.plan for target in documents.targets if target.plan]
-    recorded = [searched.provenance] if searched else []
-    commands = [
-        str(record["command"])
-        for record in (*recorded, *(plan.source for plan in plans))
-        if record.get("command")
-    ]
     transfers = [_transfer(target, drawn, deep=documents.deep) for target in documents.targets]
-    figures: dict[str, Markup | str] = {name: drawn(figure) for name, figure in found.items()}
-    if conclusion is not None and conclusion.pairs:
-        figures["pairs"] = drawn(pairs_figure(conclusion.pairs))
-    checks = documents.check.axes if documents.check else ()
-    shown_checks = [_check(documents.check, axis, drawn) for axis in checks if documents.check]
-    scales = None
-    if documents.scales:
-        from sweeper.report.checks import scale_figure, scale_table
-
-        operands = documents.scales
-        scales = {"table": scale_table(operands), "figure": drawn(scale_figure(operands))}
-    ends, widths = chosen_trials(documents.trials), chosen_widths(documents.trials)
-    if ends or widths:
-        figures["steps"] = drawn(steps_figure(ends, widths))
-    matters = importance(conclusion, documents.trials.searched)
-    if isinstance(matters, Importance):
-        figures["importance"] = drawn(importance_figure(matters))
-    filling = None
-    if running is not None and running.ladder is not None:
-        filling = ladder_table(running.ladder)
-        if (partly := _partly(running.ladder)) is not None:
-            figures["ladder"] = drawn(partly)
-    best = None
-    if searched is not None and conclusion is not None:
-        best = best_table(conclusion, searched.space)
+    matters = importance(documents.conclusion, documents.trials.searched)
     return rendered(
         "report.html.j2",
         live=running.every if running else 0.0,
         documents=documents,
-        search=searched,
-        conclusion=conclusion,
+        search=documents.searched,
+        conclusion=documents.conclusion,
         answer=_overall(documents.targets) or "fails" * failed,
         headlines=HEADLINES,
         base=base,
         transfers=transfers,
-        best=best,
-        figures=figures,
+        best=_best(documents),
+        figures=_figures(documents, found, matters, drawn),
         matters=matters,
         running=running,
-        filling=filling,
+        ladder=_filling(running.ladder, drawn) if running and running.ladder else None,
         hidden=hidden_note(documents.trials.searched),
         axes_count=len(searched_axes(documents.trials.searched)),
-        commands=list(dict.fromkeys(commands)),
-        diagnoses=[
-            {
-                "axis": diagnosis.axis,
-                "answer": diagnosis.answer,
-                "conclusion": diagnosis.conclusion,
-                "table": ablation_table(diagnosis) if diagnosis.results else None,
-            }
-            for diagnosis in documents.diagnoses
-        ],
+        commands=_commands(documents),
+        diagnoses=_diagnoses(documents),
         predictions=_predictions(documents),
-        checks=shown_checks,
-        scales=scales,
+        checks=_checks(documents, drawn),
+        scales=_scales(documents, drawn),
         trials=[(documents.counts[status], status) for status in STATUSES],
         cards=cards(documents),
         costs=_costs(documents, base or "the base"),
-        curve_note=_curve_note(conclusion),
+        curve_note=_curve_note(documents.conclusion),
         clip_notes=clip_note(documents.trials.current),
     )
+
+
+Draw = Callable[[Figure], Markup]
+"""Makes a drawing of the page of a figure."""
+
+
+def _figures(
+    documents: Documents,
+    found: Mapping[str, Figure],
+    matters: Importance | str | None,
+    drawn: Draw,
+) -> dict[str, Markup]:
+    """The drawings of the search, by name: those of `found`, and what the page alone has."""
+    conclusion = documents.conclusion
+    figures = {name: drawn(figure) for name, figure in found.items()}
+    if conclusion is not None and conclusion.pairs:
+        figures["pairs"] = drawn(pairs_figure(conclusion.pairs))
+    ends, widths = chosen_trials(documents.trials), chosen_widths(documents.trials)
+    if ends or widths:
+        figures["steps"] = drawn(steps_figure(ends, widths))
+    if isinstance(matters, Importance):
+        figures["importance"] = drawn(importance_figure(matters))
+    return figures
+
+
+def _best(documents: Documents) -> Table | None:
+    """The hyperparameters that the search chose."""
+    if documents.searched is None or documents.conclusion is None:
+        return None
+    return best_table(documents.conclusion, documents.searched.space)
+
+
+def _commands(documents: Documents) -> list[str]:
+    """The commands that made the study, each once."""
+    plans = [target.plan for target in documents.targets if target.plan]
+    recorded = [documents.searched.provenance] if documents.searched else []
+    records = (*recorded, *(plan.source for plan in plans))
+    return list(dict.fromkeys(str(r["command"]) for r in records if r.get("command")))
+
+
+def _diagnoses(documents: Documents) -> list[dict[str, Any]]:
+    """The diagnoses as the template shows them."""
+    return [
+        {
+            "axis": diagnosis.axis,
+            "answer": diagnosis.answer,
+            "conclusion": diagnosis.conclusion,
+            "table": ablation_table(diagnosis) if diagnosis.results else None,
+        }
+        for diagnosis in documents.diagnoses
+    ]
+
+
+def _scales(documents: Documents, drawn: Draw) -> dict[str, Any] | None:
+    """The measured scales of operands; None where nothing was measured."""
+    if not documents.scales:
+        return None
+    from sweeper.report.checks import scale_figure, scale_table
+
+    operands = documents.scales
+    return {"table": scale_table(operands), "figure": drawn(scale_figure(operands))}
+
+
+def _filling(ladder: LadderSoFar, drawn: Draw) -> dict[str, Any]:
+    """A ladder that is trained: its points, and the curves of those whose runs have all ended."""
+    partly = _partly(ladder)
+    return {"table": ladder_table(ladder), "figure": drawn(partly) if partly else ""}
 
 
 def _partly(ladder: LadderSoFar) -> Figure | None:
@@ -386,10 +413,6 @@ def _predictions(documents: Documents) -> Table | None:
         name = Cell(said.name, said.name, link=f"transfer/{said.name}/prediction.html")
         table.add(name, answer(said.answer), said.loss, said.flops, said.time)
     return table
-
-
-Draw = Callable[[Figure], Markup]
-"""Makes a drawing of the page of a figure."""
 
 
 def _transfer(target: TargetDocuments, drawn: Draw, *, deep: bool) -> dict[str, Any]:
@@ -442,22 +465,27 @@ def _transfer(target: TargetDocuments, drawn: Draw, *, deep: bool) -> dict[str, 
     }
 
 
-def _check(record: CheckRecord, check: CoordinateCheck, drawn: Draw) -> dict[str, Any]:
-    """The coordinate check over one axis."""
+def _checks(documents: Documents, drawn: Draw) -> list[dict[str, Any]]:
+    """The newest coordinate check, axis by axis."""
+    if (record := documents.check) is None:
+        return []
     # It brings torch, which no other section needs.
     from sweeper.report.checks import coordinate_figure, coordinate_table
 
     rule, eta = record.rule, record.log2_hps.get("eta")
     at = f"; log2 η is {eta:g}" if isinstance(eta, int | float) else ""
-    return {
-        "axis": check.axis,
-        "answer": check.answer,
-        "sentence": sentence(check, rule),
-        "runs": f"{rule.seeds} runs a size, each of {rule.steps} steps on one batch of "
-        f"{rule.batch}, at {rule.share:g} times η{at}",
-        "table": coordinate_table(check, rule.threshold),
-        "figure": drawn(coordinate_figure(check)),
-    }
+    return [
+        {
+            "axis": check.axis,
+            "answer": check.answer,
+            "sentence": sentence(check, rule),
+            "runs": f"{rule.seeds} runs a size, each of {rule.steps} steps on one batch of "
+            f"{rule.batch}, at {rule.share:g} times η{at}",
+            "table": coordinate_table(check, rule.threshold),
+            "figure": drawn(coordinate_figure(check)),
+        }
+        for check in record.axes
+    ]
 
 
 def _curve_note(conclusion: Conclusion | None) -> str:

@@ -45,7 +45,7 @@ MOST_TOLD = 100
 
 
 @dataclass(frozen=True)
-class Searched:
+class SearchedAxis:
     """A hyperparameter that takes several values: those of all trials, in their order.
 
     Places in `choices` where they are no numbers on a scale, else log2.
@@ -60,19 +60,19 @@ class Searched:
         return str(self.choices[round(value)]) if self.choices else f"2^{round(value, 2):g}"
 
 
-def searched_axes(results: Sequence[Result]) -> list[Searched]:
+def searched_axes(results: Sequence[Result]) -> list[SearchedAxis]:
     """The hyperparameters that all trials have and not all have alike, eta first."""
     axes = []
     for name in results[0].trial.log2_hps if results else ():
         values = [result.trial.log2_hps.get(name, math.nan) for result in results]
         if len(set(values)) > 1 and not any(map(math.isnan, values)):
-            axes.append(Searched(name, values))
+            axes.append(SearchedAxis(name, values))
     for name in results[0].trial.choices if results else ():
         chosen = [result.trial.choices.get(name) for result in results]
         kinds = sorted({choice for choice in chosen if choice is not None}, key=str)
         if len(kinds) > 1 and None not in chosen:
             places = [float(kinds.index(choice)) for choice in chosen if choice is not None]
-            axes.append(Searched(name, places, kinds))
+            axes.append(SearchedAxis(name, places, kinds))
     return sorted(axes, key=lambda axis: axis.name != "eta")
 
 
