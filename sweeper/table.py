@@ -107,7 +107,7 @@ STYLES = {"": "", "good": "green", "bad": "red", "open": "yellow"}
 """Colours of the terminal; the page has its own."""
 WIDEST = 10_000
 """More columns of letters than any table has."""
-_PLAIN = Console(file=StringIO(), width=WIDEST, color_system=None)
+_PLAIN = Console(file=StringIO(), width=WIDEST, color_system=None, force_jupyter=False)
 """Measures tables, and prints them as plain text."""
 
 

@@ -52,6 +52,11 @@ class NotebookBar(TextIOBase):
             self._draw()
         return len(text)
 
+    def close(self) -> None:
+        """Give the place up: what the call answers says all of it."""
+        if self._place is not None:
+            self._place.update(self._display.HTML(""))
+
     def _draw(self) -> None:
         told = "".join(f'<div style="opacity:.75">{escape(line)}</div>' for line in self._lines)
         look = "font:.85rem/1.4 system-ui,sans-serif"
@@ -74,15 +79,17 @@ class Kept(Output):
     @classmethod
     def for_call(cls) -> Kept:
         """Progress is shown in a notebook by a bar, elsewhere on stderr."""
+        # In a notebook rich shows each text below the cell, whatever file it is given.
+        plain: Any = {"force_jupyter": False}
         bar = NotebookBar() if in_notebook() else None
         # tqdm's, which Optuna imports, where ipywidgets is missing: the bar here needs none.
         if bar:
             warnings.filterwarnings("ignore", message="IProgress not found")
         told: Any = bar
         return cls(
-            people=Console(file=StringIO(), width=COLUMNS),
+            people=Console(file=StringIO(), width=COLUMNS, color_system=None, **plain),
             # Wide, so that the notebook breaks lines and not rich.
-            watchers=Console(file=told, width=10_000) if bar else Console(stderr=True),
+            watchers=Console(file=told, stderr=not bar, width=10_000 if bar else None, **plain),
             bar=bar,
         )
 
@@ -98,6 +105,11 @@ class Kept(Output):
         self.answers.append(answer)
         self.places.update(places)
         self.record.update(document)
+
+    def close(self) -> None:
+        """Take the bar away, where there is one: the work is done, and its answer is shown."""
+        if isinstance(self.bar, NotebookBar):
+            self.bar.close()
 
     @property
     def kept_notes(self) -> list[str]:

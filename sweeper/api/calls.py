@@ -96,6 +96,7 @@ def search(
     _check_loaded(model)
     output = Kept.for_call()
     code = call(words, output)
+    output.close()
     if dry_run:
         return DryRun(output.text, output.record)
     if code == FAILED:
@@ -160,12 +161,12 @@ def transfer(
 ) -> Transfer | DryRun:
     """Carry a study's optimum over to a larger model, as `sweeper transfer` does; plan and verdict.
 
-    `study` is one that `search` or `open_study` gave, its name or its folder; None the latest in
-    `root`. With `validate` learning-rate curves are trained along `widths` and judged; with
-    `settle`, until the answer is settled or `budget` runs or `hours` are spent. `settings` are keys
-    of `transfer` by their names (`widths=[32, 64]`, `seeds=3`), groups and sections as in `search`.
-    The model of a notebook's cell must be defined in this notebook, under its name. With `trust`,
-    classes run that the study's own records name.
+    `study` is one that `search` or `open_study` gave, which then knows the verdict; its name or its
+    folder; None the latest in `root`. With `validate` learning-rate curves are trained along
+    `widths` and judged; with `settle`, until the answer is settled or `budget` runs or `hours` are
+    spent. `settings` are keys of `transfer` by their names (`widths=[32, 64]`, `seeds=3`), groups
+    and sections as in `search`. The model of a notebook's cell must be defined in this notebook,
+    under its name. With `trust`, classes run that the study's own records name.
 
     Errors as `search`.
     """
@@ -187,8 +188,11 @@ def transfer(
     _check_loaded(None)
     output = Kept.for_call()
     call(words, output)
+    output.close()
     if dry_run:
         return DryRun(output.text, output.record)
+    if isinstance(study, Study):
+        study.reload()
     return Transfer.read(output.places["plan"].parent, output.kept_notes)
 
 

@@ -52,6 +52,11 @@ class Study(record.Study):
     A notebook shows it as the report's first lines. `notices` are what its user should know.
     """
 
+    def reload(self) -> None:
+        """Take what was recorded since: of a search that goes on, or a later transfer."""
+        self._results = type(self).read(self.folder)._results
+        vars(self).pop("documents", None)
+
     @cached_property
     def documents(self) -> Documents:
         """All that the report of the study is made of."""
@@ -144,6 +149,21 @@ class Study(record.Study):
         if not found:
             raise self._nothing(f"a validation over {axis} (sweeper.transfer(validate=True))")
         return found[-1].plot()
+
+    def plot_check(self, axis: str = "width") -> list[Axes]:
+        """How outputs and their changes grow along `axis`, by the newest check: a panel a module.
+
+        Checks come with a validation, or from `sweeper check`.
+        """
+        from sweeper.report.checks import coordinate_figure
+
+        record = self.documents.check
+        found = [check for check in record.axes if check.axis == axis] if record else []
+        if not found:
+            raise self._nothing(
+                f"a coordinate check over {axis} (sweeper.transfer(validate=True), sweeper check)"
+            )
+        return _drawn(lambda: coordinate_figure(found[0]))
 
     def _nothing(self, needed: str) -> BadInput:
         return BadInput(f"the study {self.name!r} has nothing to draw: this plot needs {needed}")

@@ -104,7 +104,8 @@ def verdict_card(verdict: Verdict, validation: Validation) -> str:
 
 def verdict_text(verdict: Verdict, validation: Validation) -> str:
     """A verdict as the command line prints it."""
-    console = Console(file=StringIO(), width=120, color_system=None)
+    # In a notebook rich would show what is captured, beside the card.
+    console = Console(file=StringIO(), width=120, color_system=None, force_jupyter=False)
     with console.capture() as captured:
         for part in show.verdicts([verdict], validation.hyperparameter):
             part.print(console)

@@ -117,6 +117,11 @@ _pyplot = ContextVar("pyplot", default=False)
 @contextmanager
 def pyplot_figures() -> Iterator[None]:
     """Figures that are made in here are pyplot's: their user shows, changes and closes them."""
+    from matplotlib import pyplot
+
+    # Loads the backend now: a notebook's makes matplotlib interactive, else nothing is shown, and
+    # within a figure's `rc_context` that would be undone.
+    pyplot.draw_if_interactive()  # type: ignore[no-untyped-call]
     token = _pyplot.set(True)
     try:
         yield

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import os
+import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -84,6 +86,8 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         assert isinstance(study, sweeper.Study) and len(study.results()) == 3
         done = sweeper.transfer(study, 64, validate=True, seeds=2, step=1.0, span=1.0, extend=0)
         assert done.answer in ("holds", "fails", "cannot say yet")
+        # The study at hand knows what was trained meanwhile.
+        assert len(study.verdicts) == 1 and len(study) > 3
 
     with pytest.MonkeyPatch.context() as patched:
         patched.chdir(folder)
@@ -110,6 +114,55 @@ def test_a_study_is_its_numbers_its_table_and_its_plots(made: Path) -> None:
     pyplot.close("all")
     with pytest.raises(BadInput, match="search=pairs"):
         study.plot_pairs()
+
+
+def test_a_check_is_drawn_where_there_is_one(
+    made: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    study = sweeper.open_study("nb")
+    with pytest.raises(BadInput, match="a coordinate check over width"):
+        study.plot_check()
+    assert call(capsys, "check", "--study", "nb", "transfer.widths=[16,32]").code == 0
+    study.reload()
+    assert {"hidden", "head"} <= {
+        ax.get_title("left").partition("\n")[0] for ax in study.plot_check()
+    }
+    from matplotlib import pyplot
+
+    pyplot.close("all")
+    (study.folder / "check/check.json").unlink()
+
+
+IN_A_NOTEBOOK = """
+import rich.console, rich.jupyter
+def refused(*_): raise AssertionError("rich shows text below the cell")
+rich.console._is_jupyter, rich.jupyter.display = (lambda: True), refused
+import matplotlib.backends.backend_agg as backend
+import matplotlib, sweeper
+def interactive():  # as a notebook's backend does when it is loaded
+    matplotlib.interactive(True)
+    return backend
+study = sweeper.open_study("nb")
+from sweeper.table import Column, Table
+texts = [repr(study), study._repr_html_(), str(sweeper.transfer(study, 64))]
+texts += [str(Table("Sizes", [Column("width")])), sweeper.search(Net, **SETTINGS, dry_run=True)]
+assert all(text and "\\x1b" not in repr(text) for text in texts), texts
+from matplotlib import pyplot
+load, pyplot.switch_backend = pyplot.switch_backend, lambda name: (load(name), interactive())
+study.plot_history()
+assert matplotlib.is_interactive(), "later plots of the notebook would not be shown"
+"""
+
+
+def test_a_notebook_shows_the_card_alone_and_every_plot(made: Path) -> None:
+    # A process of its own, which loads what it finds as a kernel does.
+    done = subprocess.run(
+        [sys.executable, "-c", f"{CELL}{IN_A_NOTEBOOK}".replace("**SETTINGS", f"**{SETTINGS}")],
+        env={**os.environ, "FORCE_COLOR": "1"},  # as a kernel's is
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
 
 
 def test_it_is_shown_as_text_and_as_a_card(made: Path) -> None:
@@ -253,6 +306,8 @@ def test_a_notebook_s_bar_is_one_place_that_is_drawn_over() -> None:
     assert [html.startswith("first") for html in shown] == [True, False, False]
     assert "width:25.0%" in shown[0] and "&lt;eta&gt;" in shown[0]
     assert "Note: told" in shown[2] and "width:100.0%" in shown[2]
+    bar.close()
+    assert shown[3] == ""
     assert Kept.for_call().bar is None  # no notebook here
 
 
