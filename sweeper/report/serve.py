@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import errno
 import math
+import os
+import socket
+import sys
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from email.utils import formatdate
 from html import escape
@@ -16,13 +20,13 @@ from threading import Lock
 from typing import Any
 from urllib.parse import quote, unquote, urlsplit
 
-from sweeper.errors import BadInput, ConfigError
-from sweeper.files import parse_json, take_damaged
+from sweeper.errors import BadInput, ConfigError, SweeperError
+from sweeper.files import is_text, parse_json, take_damaged
 from sweeper.registry import studies
 from sweeper.report.documents import READ_ERRORS, Documents
 from sweeper.report.live import is_live
 from sweeper.report.page import Running, render, rendered
-from sweeper.study.lock import live_holder
+from sweeper.study.lock import check_contents, live_holder
 from sweeper.study.study import is_saved
 from sweeper.table import Cell, Column, Table, answer
 
@@ -54,6 +58,10 @@ class Pages:
     _drawn: dict[str, tuple[float, Found]] = field(default_factory=dict)
     _lock: Lock = field(default_factory=Lock)
 
+    def names(self) -> list[str]:
+        """The studies, without what an address cannot name."""
+        return [name for name in studies(self.root) if is_text(name)]
+
     def find(self, path: str) -> Found | None:
         """What lies at a path of the address; None where nothing does that is served."""
         parts = [unquote(part) for part in path.split("/")[1:]]
@@ -61,20 +69,23 @@ class Pages:
             return self._list()
         # Names as they are listed: none of them leads elsewhere.
         name, *below = parts
-        if name == "comparisons":
-            return _file(self.root / name, below)
-        if name not in studies(self.root):
-            return None
         folder = self.root / name
+        if name not in self.names():
+            return _file(folder, below) if name == "comparisons" else None
+        check_contents(folder)
         return self._report(folder) if below in ([""], ["report.html"]) else _file(folder, below)
 
     def _report(self, folder: Path) -> Found:
         """The page of a study: its file, or drawn here where there is none or it is older."""
         page, changed = folder / "report.html", _changed(folder)
         holder = live_holder(folder)
-        # A live page is written by its driver, which may take some seconds.
+        # A live page is written by its driver, which may take some seconds; without a driver
+        # nobody was left to write that it has ended.
         written = _time(page)
-        if written >= max(changed, 0.0) or (written >= 0 and holder is not None and is_live(page)):
+        renewed = written >= 0 and is_live(page)
+        if (written >= changed and written >= 0 and not renewed) or (
+            renewed and holder is not None
+        ):
             return Found(kind=KINDS[".html"], content=page.read_bytes(), written=written)
         with self._lock:
             known = self._drawn.get(folder.name)
@@ -87,7 +98,7 @@ class Pages:
             return known[1]
 
     def _list(self) -> Found:
-        rows = [_row(self.root / name) for name in studies(self.root)]
+        rows = [_row(self.root / name) for name in self.names()]
         rows.sort(key=lambda row: -row.changed)
         columns = [
             Column("study", left=True),
@@ -132,7 +143,7 @@ def _row(folder: Path) -> Summary:
     except Exception as error:  # the other studies are listed all the same
         return Summary(
             name=folder.name,
-            state=f"cannot be read: {type(error).__name__}: {error}",
+            state=f"cannot be read: {_said(error)}",
             best=math.nan,
             best_text="-",
             verdict="",
@@ -141,8 +152,14 @@ def _row(folder: Path) -> Summary:
         )
 
 
+def _said(error: Exception) -> str:
+    """An error as people read it; what nobody expected, by its kind too."""
+    return str(error) if isinstance(error, SweeperError) else f"{type(error).__name__}: {error}"
+
+
 def _summary(folder: Path) -> Summary:
     """From the small records alone: a root may hold many studies, with many results."""
+    check_contents(folder)
     searched = _record(folder / "search.json")
     best = _number(searched.get("objective"))
     answers = set()
@@ -222,6 +239,8 @@ class Handler(BaseHTTPRequestHandler):
     pages: Pages
     protocol_version = "HTTP/1.1"
     server_version, sys_version = "sweeper", ""
+    timeout = 60.0
+    """Seconds after which a connection that says nothing is closed."""
 
     def do_GET(self) -> None:
         """A page, a picture, or 404."""
@@ -237,18 +256,25 @@ class Handler(BaseHTTPRequestHandler):
         if host.rpartition(":")[0] not in LOCAL and host not in LOCAL:
             self._say(HTTPStatus.FORBIDDEN, "Only http://127.0.0.1 and http://localhost.", body)
             return
+        # Studies are private, and loopback is not: every user of a login node reaches it.
+        if user_of(self.connection) not in (None, 0, os.geteuid()):
+            self._say(HTTPStatus.FORBIDDEN, "Only the user who serves these pages.", body)
+            return
         try:
             path = urlsplit(self.path).path
             found = self.pages.find(path)
             parts = path.split("/")
             # Links on a page lead on from its folder.
-            if found is None and len(parts) == 2 and unquote(parts[1]) in studies(self.pages.root):
+            if found is None and len(parts) == 2 and unquote(parts[1]) in self.pages.names():
                 self._say(HTTPStatus.MOVED_PERMANENTLY, "", body, {"Location": f"{path}/"})
                 return
         except (ValueError, OSError):
             found = None
+        except SweeperError as error:
+            self._say(HTTPStatus.NOT_FOUND, f"This study is not shown: {error}", body)
+            return
         except Exception as error:  # a page that cannot be drawn leaves the others
-            self._say(HTTPStatus.INTERNAL_SERVER_ERROR, f"{type(error).__name__}: {error}", body)
+            self._say(HTTPStatus.INTERNAL_SERVER_ERROR, _said(error), body)
             return
         if found is None:
             self._say(HTTPStatus.NOT_FOUND, "There is no such page. All studies: /", body)
@@ -293,6 +319,27 @@ class Handler(BaseHTTPRequestHandler):
 
     def log_message(self, format: str, *args: Any) -> None:
         """Nothing: a page that renews itself would fill the terminal."""
+
+
+def user_of(connection: socket.socket) -> int | None:
+    """The user at the other end of a connection within this machine, by Linux' own table.
+
+    None where that is not known, as elsewhere than on Linux.
+    """
+    theirs, ours = (_entry(name) for name in (connection.getpeername(), connection.getsockname()))
+    for table in ("/proc/net/tcp", "/proc/net/tcp6"):
+        with suppress(OSError, ValueError, IndexError):
+            for line in Path(table).read_text(encoding="ascii").splitlines()[1:]:
+                fields = line.split()
+                # An IPv6 socket that reaches here ends in the same address.
+                if fields[1].endswith(theirs) and fields[2].endswith(ours):
+                    return int(fields[7])
+    return None
+
+
+def _entry(address: tuple[str, int]) -> str:
+    """An IPv4 address as the table writes it."""
+    return f"{int.from_bytes(socket.inet_aton(address[0]), sys.byteorder):08X}:{address[1]:04X}"
 
 
 class Server(ThreadingHTTPServer):

@@ -15,6 +15,7 @@ import fcntl
 import json
 import os
 import socket
+import stat
 import tempfile
 import time
 from contextlib import suppress
@@ -77,7 +78,7 @@ class StudyLock:
 
     def __enter__(self) -> StudyLock:
         """Take the lock, or raise BadInput that names the driver that has it."""
-        check_links(self.folder)
+        check_contents(self.folder)
         try:
             private_folder(self.folder)
             # Opened, not made anew: all drivers, past and present, lock the same file.
@@ -169,19 +170,22 @@ class StudyLock:
                 os.utime(fd)
 
 
-def check_links(folder: Path) -> None:
-    """BadInput for a link in the study in `folder` that leads out of it.
+def check_contents(folder: Path) -> None:
+    """BadInput for a link in the study in `folder` that leads out of it, a pipe, or a device.
 
     A study from elsewhere may have one in the place of any file: its lock, which is emptied at the
-    end of a search, could be another file of this user's. The folder itself may be a link, in
-    `trials` commands make links as they like, and in `wandb` W&B does, to its own cache: there
-    nothing of ours is written.
+    end of a search, could be another file of this user's, and a pipe is waited for without end.
+    The folder itself may be a link, in `trials` commands make what they like, and in `wandb` W&B
+    makes links to its own cache: there nothing of ours is written.
     """
     home = folder.resolve()
     for place, folders, names in os.walk(folder):
         for name in (*folders, *names):
             path = Path(place, name)
-            if not path.is_symlink():
+            mode = _mode(path)
+            if not any(kind(mode) for kind in (stat.S_ISREG, stat.S_ISDIR, stat.S_ISLNK)):
+                raise BadInput(f"{path} is neither a file nor a folder: remove it")
+            if not stat.S_ISLNK(mode):
                 continue
             target = Path(os.path.realpath(path))  # `resolve` raises for links in a circle
             if not target.is_relative_to(home):
@@ -191,6 +195,14 @@ def check_links(folder: Path) -> None:
                 )
         if Path(place) == folder:
             folders[:] = [name for name in folders if name not in ("trials", "wandb")]
+
+
+def _mode(path: Path) -> int:
+    """What lies at `path`, links not followed; a file where it is gone by now."""
+    try:
+        return path.lstat().st_mode
+    except OSError:
+        return stat.S_IFREG
 
 
 def live_holder(folder: Path) -> Holder | None:

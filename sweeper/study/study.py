@@ -33,7 +33,7 @@ from sweeper.files import (
 )
 from sweeper.records import from_json, to_json
 from sweeper.registry import studies
-from sweeper.study.lock import check_held, check_links, live_holder
+from sweeper.study.lock import check_contents, check_held, live_holder
 from sweeper.study.optuna_copy import Bounds, OptunaCopy, by_finish_time
 from sweeper.trial import FORMAT, OLDEST_FORMAT, OtherFormat, Result, Trial, TrialSpec
 
@@ -276,8 +276,8 @@ class Study:
 
 
 def check_folder(folder: Path) -> None:
-    """BadInput for a study that another version of sweeper wrote, or with links that lead out."""
-    check_links(folder)
+    """BadInput for a study that another version of sweeper wrote, or with what is no file of it."""
+    check_contents(folder)
     path = folder / "config.yaml"
     try:
         data = path.read_bytes()

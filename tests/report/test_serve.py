@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import http.client
 import os
+import shutil
+import socket
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -14,7 +17,7 @@ from sweeper.cli.status import serve_reports
 from sweeper.cli.verb import output_of
 from sweeper.errors import BadInput, ConfigError
 from sweeper.report.page import write_report
-from sweeper.report.serve import Pages, Server, open_server
+from sweeper.report.serve import Pages, Server, open_server, user_of
 from tests.layout import without_drawing
 from tests.report import samples
 
@@ -31,7 +34,8 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
         samples.study(folder / 'runs/<&"')
     (holds / "figures").mkdir(exist_ok=True)
     (holds / "figures/best_loss.svg").write_text("<svg/>")
-    (holds / "figures/out.svg").symlink_to(folder / "secret.svg")
+    (folder / "runs/comparisons").mkdir()
+    (folder / "runs/comparisons/out.svg").symlink_to(folder / "secret.svg")
     (folder / "secret.svg").write_text("secret")
     return folder / "runs"
 
@@ -87,7 +91,7 @@ def test_a_page_is_its_file_or_drawn_where_there_is_none(server: Server, root: P
         "/holds/../../secret.svg",
         "/holds/%2e%2e%2f%2e%2e%2fsecret.svg",
         "/holds/figures/..%2f..%2f..%2fsecret.svg",
-        "/holds/figures/out.svg",
+        "/comparisons/out.svg",
         "/holds/figures/",
         "/holds/config.yaml",
         "/holds/results/000001.jsonl",
@@ -111,12 +115,70 @@ def test_a_study_whose_records_have_no_known_shape_leaves_the_others(tmp_path: P
     assert "cannot be read: TypeError" in rows["odd"] and "finished" in rows["whole"]
 
 
-def test_what_would_block_its_reader_is_no_page(tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", ["report.html", "search.json", "results/000009.jsonl", "lock"])
+@pytest.mark.parametrize("kind", ["pipe", "link"])
+def test_a_study_with_what_is_no_file_of_it_is_named_and_not_shown(
+    server: Server, root: Path, name: str, kind: str
+) -> None:
+    """A pipe would be waited for without end, and a link leads to files that are not shown."""
     with without_drawing():
-        folder = samples.study(tmp_path / "pipe", samples.search())
-        os.mkfifo(folder / "report.html")
-        found = Pages(tmp_path).find("/pipe/")
-    assert found is not None and b"<html" in found.content
+        odd = samples.study(root / "odd", samples.search())
+    try:
+        (odd / name).unlink(missing_ok=True)
+        if kind == "pipe":
+            os.mkfifo(odd / name)
+        else:
+            (odd / name).symlink_to(root.parent / "secret.svg")
+        for path in ("/odd/", "/odd/report.html", "/odd/figures/best_loss.svg"):
+            status, text, _ = ask(server, path)
+            assert (
+                status == 404 and f"odd/{name} is " in text and "neither" * (kind == "pipe") in text
+            )
+        row = ask(server, "/")[1].split(">odd</a>")[1].split("</tr>")[0]
+        assert f"cannot be read: {odd / name} is " in row
+    finally:
+        shutil.rmtree(odd)
+
+
+def test_a_name_that_no_address_can_say_is_passed_over(server: Server, root: Path) -> None:
+    odd = os.fsencode(root) + b"/b\xff"
+    os.mkdir(odd)
+    Path(os.fsdecode(odd), "config.yaml").touch()
+    try:
+        assert ask(server, "/")[0] == 200 and ask(server, "/b%ff/")[0] == 404
+    finally:
+        shutil.rmtree(odd)
+
+
+def test_a_page_that_a_killed_driver_left_running_is_drawn_anew(server: Server, root: Path) -> None:
+    with without_drawing():
+        write_report(root / "holds", live=5.0)
+        assert "Running: " in (root / "holds/report.html").read_text()
+        assert "Running: " not in ask(server, "/holds/")[1]
+        write_report(root / "holds")
+
+
+def test_another_user_of_this_machine_sees_nothing(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Studies are private, and loopback is not."""
+    monkeypatch.setattr("sweeper.report.serve.user_of", lambda connection: os.geteuid() + 1)
+    status, text, _ = ask(server, "/")
+    assert status == 403 and "holds" not in text
+    monkeypatch.setattr("sweeper.report.serve.user_of", lambda connection: None)
+    assert ask(server, "/")[0] == 200
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the table of connections is Linux'")
+@pytest.mark.parametrize("family", [socket.AF_INET, socket.AF_INET6])
+def test_the_user_at_the_other_end_is_known(family: socket.AddressFamily) -> None:
+    listening = socket.create_server(("127.0.0.1", 0))
+    host = "127.0.0.1" if family == socket.AF_INET else "::ffff:127.0.0.1"
+    with listening, socket.socket(family, socket.SOCK_STREAM) as theirs:
+        theirs.connect((host, listening.getsockname()[1]))
+        ours, _ = listening.accept()
+        with ours:
+            assert user_of(ours) == os.geteuid()
 
 
 def test_head_has_no_content_and_other_methods_are_refused(server: Server) -> None:

@@ -423,6 +423,14 @@ def test_a_link_that_leads_out_of_a_study_is_refused(
     assert outside.read_text() == "mine\n"
 
 
+def test_a_pipe_in_a_study_is_refused_and_not_waited_for(folder: Path, unmirrored: None) -> None:
+    (folder / "results").mkdir(parents=True)
+    os.mkfifo(folder / "results/000001.jsonl")
+    for use in (Study.open, Study.read, lambda folder: StudyLock(folder).__enter__()):
+        with pytest.raises(BadInput, match=r"000001\.jsonl is neither a file nor a folder"):
+            use(folder)
+
+
 def test_links_within_a_study_and_to_it_are_followed(
     folder: Path, tmp_path: Path, unmirrored: None
 ) -> None:
