@@ -121,7 +121,9 @@ def test_claims_are_kept_with_figure_command_and_size(
     assert (one.folder / "x.png").exists() and (one.folder / "x.svg").exists()
     golden.says(claims.section(record))
     golden.says(claims.tally([record]))
-    assert claims.tally([record, record]).endswith("| all |  |  | 2 |")
+    assert (
+        claims.tally([record, record]) == "2 claims: 0 reproduced, 0 not reproduced, 2 cannot say"
+    )
 
 
 def test_every_picture_has_a_caption() -> None:
@@ -174,6 +176,38 @@ def test_the_page_quotes_a_claim_only_while_its_answer_is_the_same() -> None:
     for words in ("{x: not reproduced: it stays}", "{x: reproduced: it goes}"):
         with pytest.raises(SystemExit, match="it is now"):
             claims.quote(words, [record])
+
+
+@pytest.mark.parametrize(
+    ("above", "text", "shown"),
+    [
+        ("", "it stays over width", "it stays over width"),
+        ("a: it stays over width", "a: it stays over depth", "… depth"),
+        ("a rate: it stays put", "four times its rate: it stays put", "four times its rate: …"),
+        ("of all it stays 1 as before it", "of all it stays 2 as before it", "… 2 …"),
+        ("a: it stays", "b: it stays", "b: it stays"),
+        ("the same row of words", "the same row of words", "…"),
+    ],
+)
+def test_a_row_does_not_repeat_the_one_above_it(above: str, text: str, shown: str) -> None:
+    assert claims.unlike(above, text) == shown
+
+
+def test_a_record_is_told_briefly() -> None:
+    def brief(measured: str) -> str:
+        return str(claims.brief({"measured": measured}))
+
+    said = "shift +0.1 at width 8, at most 0.2 on the ladder; width 4: "
+    assert brief(f"{said}the base's optimum may cost up to 0.3 nats here") == (
+        "shift +0.1 at width 8; at 4 up to 0.3 nats"
+    )
+    assert brief(f"{said}training at the base's optimum loses at least 0.3 nats") == (
+        "shift +0.1 at width 8; at 4 at least 0.3 nats"
+    )
+
+
+def test_the_page_is_that_of_its_records() -> None:
+    assert claims.page() == (claims.DOCS / "papers.md").read_text()
 
 
 def test_finished_figures_are_copied_beside_the_page(tmp_path: Path) -> None:

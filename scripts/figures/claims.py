@@ -40,45 +40,51 @@ ORDER = (
     "depth",
     "schedules",
 )
-CURVES = (
-    "A line is a size of the ladder, darker the larger it is; a point is the mean over the seeds, "
-    "a star the optimum that is fitted to a line."
+TRAINING = (
+    "Below: the largest width in training, a line a seed, at the η that is transferred; means over "
+    "a twentieth of a run."
 )
 CAPTIONS = {
-    "lr_transfer": f"{CURVES} Panels of a row have one axis of losses; a title has the verdict.",
-    "hp_search": f"Above: {CURVES} Below, left and middle: the least loss after so many runs, of "
-    "the random search its expectation over the order of its runs; dotted lines: where the phases "
-    "of the independent search end. Below, right: fresh seeds, the mean with its 95 % interval.",
-    "embedding": f"Left: {CURVES} Right: the shift of that optimum with its 95 % interval; "
-    "without the rule it is lower by half a unit per doubling.",
-    "residual": "Left: the loss, each at its best η, less muP's, paired by seed, with its 95 % "
-    "interval. Right: how far the best η has moved since the fewest steps.",
-    "rms": "Above: hollow circles are the RMS at initialization, full ones at the end, the mean "
-    "over the seeds; the band is E4M3's normal range. Below: the mean with its 95 % interval, "
-    "where one thing is made larger by the factor that is named.",
-    "fp8": "Above: the mean loss over the seeds; points that diverged are left out. Below: the "
-    "mean over the seeds in training, each cast at its own best η. Grey: no cast; red: as printed; "
-    "blue, dashed: later version. Where the three agree, they lie on each other.",
-    "coupling": "Left: the transfer error of every pair; black line and grey band: their mean with "
-    "its 95 % interval. Maps: the loss over a pair, above the pair's least, both axes in log2; "
+    "lr_transfer": "Panels of a row have one axis of losses; a title has the verdict.",
+    "hp_search": "Below, left and middle: the least loss after so many runs, of the random search "
+    "its expectation over the order of its runs; dotted lines: where the phases of the "
+    "independent search end. Below, right: fresh seeds.",
+    "embedding": "Right: the optimum's shift; without the rule it is lower "
+    "by half a unit per doubling.",
+    "residual": "Left: the loss, each at its best η, less muP's, paired by seed. "
+    "Right: how far the best η has moved since the fewest steps.",
+    "rms": "Above: the RMS at initialization (hollow) and at the end; the band is E4M3's normal "
+    "range. Below: where one thing is made larger by the factor that is named.",
+    "fp8": "Above: the loss; points that diverged are left out. Below: in training, each cast at "
+    "its own best η. Grey: no cast; red: as printed; blue, dashed: later version.",
+    "coupling": "Left: the transfer error of every pair; black line and grey band: their mean. "
+    "Maps: the loss over a pair, above the pair's least, both axes in log2; "
     "circles: the best of each row; crosses: the best of each column; grey cells diverged; the "
     "darkest colour is 0.3 nats or more. Without coupling the circles stand in a column and the "
     "crosses in a row.",
-    "exponents": f"{CURVES} Rings: the parameterization that should train alike. Right: the "
-    "difference with its 95 % interval; grey line: none.",
-    "gammas": f"{CURVES} Below, right: the shift of that optimum with its 95 % interval.",
-    "effective_theory": f"Above: {CURVES} Below: the largest width in training, a line a seed, at "
-    "the η that is transferred; means over a twentieth of a run.",
-    "encoder_decoder": f"Above: {CURVES} Below: the largest width in training, a line a seed, at "
-    "the η that is transferred; means over a twentieth of a run.",
+    "exponents": "Rings: the parameterization that should train alike. Right: the difference; "
+    "grey line: none.",
+    "gammas": "Below, right: the optimum's shift.",
+    "effective_theory": TRAINING,
+    "encoder_decoder": TRAINING,
     "spectral": "Above: the change that one step makes, over that of the first shape; solid: rules "
-    f"that keep it, dashed: rules that do not. Below: {CURVES}",
-    "muon": f"{CURVES} Last: by how much the best rate moves per doubling of the width, "
-    "in log2, with its 95 % interval.",
-    "depth": f"{CURVES} Below, right: the shift of that optimum with its 95 % interval.",
-    "schedules": f"{CURVES} A title has the schedule and the verdict over width.",
+    "that keep it (it stays constant to a factor of 1.25), dashed: rules that do not.",
+    "muon": "Last: by how much the best rate moves per doubling of the width, in log2.",
+    "depth": "Below, right: the optimum's shift.",
+    "schedules": "A title has the schedule and the verdict over width.",
 }
-"""What the marks of every picture are."""
+"""What a picture's marks are that the page does not explain for all of them."""
+SHORTER = (
+    (r", at most \S+ on the ladder|(?<=nats) here| \(constant: at most [\d.]+\)", ""),
+    (
+        r"; [a-z ]+ (\d+): (?:the base's optimum|training at the base's optimum)"
+        r" (?:(?:costs|loses) (at least)|may (?:cost (up to)|lose)) ([\d.]+) nats",
+        lambda told: f"; at {told[1]} {told[2] or 'up to'} {told[4]} nats",
+    ),
+)
+"""In a record's words: what the page says once for all rows."""
+ALIKE = 3
+"""So many words that a row shares with the one above it are not repeated."""
 QUOTED = re.compile(r"\{(\w+): (reproduced|not reproduced|cannot say): ([^}]+)\}")
 """In the page's words: a claim, by how it begins, with the answer that the words rest on."""
 
@@ -90,14 +96,16 @@ def main() -> None:
         sys.exit("Error: one folder at most; --help says what is taken")
     for folder in words:
         collect(Path(folder))
+    (DOCS / "papers.md").write_text(page())
+
+
+def page() -> str:
+    """The page of the records that are there."""
     records = [json.loads((DOCS / "figures" / f"{name}.json").read_text()) for name in ORDER]
     template = (DOCS / "figures" / "papers.md.in").read_text()
-    count = sum(len(record["claims"]) for record in records)
     text = quote(template, records).replace("{tally}", tally(records))
-    text = text.replace("{count}", str(count))
     text = text.replace("{laws}", laws(records))
-    text = text.replace("{figures}", "\n".join(section(record) for record in records))
-    (DOCS / "papers.md").write_text(text)
+    return text.replace("{figures}", "\n".join(section(record) for record in records))
 
 
 def collect(folder: Path, into: Path = DOCS / "figures") -> None:
@@ -121,26 +129,49 @@ def quote(template: str, records: Sequence[Mapping[str, Any]]) -> str:
         if [one["answer"] for one in claims] != [answer]:
             now = [f"{one['claim']}: {one['answer']}" for one in claims]
             sys.exit(f"Error: papers.md.in takes {figure}: {words}: for {answer}; it is now {now}")
-        return str(claims[0]["measured"])
+        parts = brief(claims[0]).split(";")
+        through = next((i for i, part in enumerate(parts) if "[" in part), len(parts))
+        return ";".join(parts[: through + 1])
 
     return QUOTED.sub(measured, template)
 
 
 def tally(records: Sequence[Mapping[str, Any]]) -> str:
-    """How many claims of each figure were reproduced, were not, and were left open; and of all."""
-    rows = ["| figure | reproduced | not reproduced | cannot say |", "|---|---|---|---|"]
-    every: list[str] = []
-    for record in records:
-        answers = [claim["answer"] for claim in record["claims"]]
-        every += answers
-        name = record["figure"]
-        rows.append(f"| [`{name}`](#{name}) | {_counts(answers)} |")
-    return "\n".join([*rows, f"| all | {_counts(every)} |"])
+    """How many claims were reproduced, were not, and were left open."""
+    answers = [claim["answer"] for record in records for claim in record["claims"]]
+    keys = ("reproduced", "not reproduced", "cannot say")
+    counts = ", ".join(f"{answers.count(key)} {key}" for key in keys)
+    return f"{len(answers)} claims: {counts}"
 
 
-def _counts(answers: Sequence[str]) -> str:
-    cells = [answers.count(key) for key in ("reproduced", "not reproduced", "cannot say")]
-    return " | ".join(str(cell or "") for cell in cells)
+def brief(claim: Mapping[str, Any]) -> str:
+    """What was measured, without what the page says once."""
+    text = str(claim["measured"])
+    for pattern, shorter in SHORTER:
+        text = re.sub(pattern, shorter, text)
+    return text
+
+
+def unlike(above: str, text: str) -> str:
+    """`text` without the words at its ends that the row above has too: "…" in their place.
+
+    A common end begins after a colon where it has one, so that it is a part of the sentence.
+    """
+    old, new = above.split(), text.split()
+    first = 0
+    while first < min(len(old), len(new)) and old[first] == new[first]:
+        first += 1
+    if first == len(old) == len(new):
+        return "…"
+    first = first if first >= ALIKE else 0
+    last = 0
+    while last < min(len(old), len(new)) - first and old[-1 - last] == new[-1 - last]:
+        last += 1
+    end = new[len(new) - last :]
+    last -= max((i + 1 for i, word in enumerate(end) if word.endswith(":")), default=0)
+    last = last if last >= ALIKE else 0
+    kept = new[first : len(new) - last]
+    return " ".join(["…"] * bool(first) + kept + ["…"] * bool(last))
 
 
 LADDERS: Mapping[str, Direction] = {"steps": (0.0, 1.0), "batch size": (1.0, 1.0)}
@@ -191,10 +222,13 @@ def section(record: Mapping[str, Any]) -> str:
     lines = [f"### {name}", "", f"`{record['command']}`; {record['size']}.", ""]
     if about := record.get("about"):
         lines += [about, ""]
-    lines += ["| claim | source | measured | at this size |", "|---|---|---|---|"]
-    for claim in record["claims"]:
-        cells = (claim[key].replace("|", "\\|") for key in ("claim", "source", "measured"))
-        lines.append(f"| {' | '.join(cells)} | **{claim['answer']}** |")
+    lines += ["| | |", "|---|---|"]
+    claim, source = "", ""
+    for row in record["claims"]:
+        told = "" if row["source"] == source else f" ({row['source']})"
+        cells = (unlike(claim, row["claim"]) + told, f"**{row['answer']}**: {brief(row)}")
+        lines.append(f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |")
+        claim, source = row["claim"], row["source"]
     return "\n".join([*lines, "", f"![{name}](figures/{name}.png)", "", CAPTIONS.get(name, ""), ""])
 
 
