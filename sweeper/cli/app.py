@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from sweeper.cli.commands import VERBS, Commands
 from sweeper.cli.verb import (
     FIRST,
     USAGE,
     Accept,
     Changes,
-    Commands,
     ConfigDir,
     Json,
     Name,
@@ -60,9 +60,7 @@ from sweeper.config.command_line import (
     with_user_command,
 )
 from sweeper.errors import BadInput, ConfigError
-from sweeper.files import is_text
 from sweeper.launch.machine import set_spin
-from sweeper.registry import groups
 
 if TYPE_CHECKING:
     from sweeper.cli.next import Invocation
@@ -109,15 +107,16 @@ UNTRAINED = ("study", "root=", "launcher", "logger", "runner.device=", "runner.b
 
 def _choices() -> str:
     """Every group with its options, for the help."""
-    # Called when this module is loaded: a broken conf/ is told in the help, and breaks no `--help`.
-    try:
+    from sweeper.registry import groups
+
+    try:  # a broken conf/ is told in the help, and breaks no `--help`
         options = groups()
     except BadInput as error:
         return str(error)
     return "Groups: " + ", ".join(f"{name}={'|'.join(options[name])}" for name in options)
 
 
-@app.command(epilog=_choices(), rich_help_panel=TUNE)
+@VERBS.declare(TUNE, epilog=_choices)
 def search(
     overrides: Overrides = None,
     study: NewStudy = None,
@@ -170,7 +169,7 @@ def search(
     run(work)
 
 
-@app.command(rich_help_panel=TUNE)
+@VERBS.declare(TUNE)
 def transfer(
     to_width: ToWidth,
     overrides: Changes = None,
@@ -286,7 +285,7 @@ def transfer(
     run(work)
 
 
-@app.command(rich_help_panel=TUNE)
+@VERBS.declare(TUNE)
 def diagnose(
     overrides: Changes = None,
     study: Study = None,
@@ -323,7 +322,7 @@ def diagnose(
     run(work)
 
 
-@app.command(rich_help_panel=MODEL)
+@VERBS.declare(MODEL)
 def explain(
     context: typer.Context,
     to_width: Annotated[
@@ -370,7 +369,7 @@ def explain(
     run(work)
 
 
-@app.command(rich_help_panel=TUNE)
+@VERBS.declare(TUNE)
 def export(
     to: Trainer,
     options: TrainerOptions = None,
@@ -413,7 +412,7 @@ def export(
     run(work)
 
 
-@app.command(rich_help_panel=MODEL)
+@VERBS.declare(MODEL)
 def check(
     overrides: Overrides = None,
     study: StudyInPlace = None,
@@ -460,7 +459,7 @@ def check(
     run(work, stopped=stopped_to_go_on("Stopped; nothing is kept.", "to begin anew"))
 
 
-@app.command(rich_help_panel=STUDY)
+@VERBS.declare(STUDY)
 def status(
     name: Name = None,
     study: Study = None,
@@ -481,7 +480,7 @@ def status(
     run(work, stopped="Stopped watching.")
 
 
-@app.command(rich_help_panel=STUDY)
+@VERBS.declare(STUDY)
 def report(
     name: Names = None,
     study: Study = None,
@@ -545,7 +544,7 @@ def report(
     run(work, stopped="Stopped.")
 
 
-@app.command(rich_help_panel=STUDY)
+@VERBS.declare(STUDY)
 def compare(
     names: Studies,
     anyway: Annotated[
@@ -641,7 +640,7 @@ def compare(
     run(work, stopped=None if settle else "Stopped.")
 
 
-@app.command(rich_help_panel=TUNE)
+@VERBS.declare(TUNE)
 def predict(
     source: Annotated[
         Path | None,
@@ -754,7 +753,7 @@ def predict(
     run(work, stopped="Stopped.")
 
 
-@app.command(rich_help_panel=TUNE)
+@VERBS.declare(TUNE)
 def follow(
     prediction: Annotated[
         Path,
@@ -852,7 +851,7 @@ def follow(
     run(work, stopped="Stopped watching; the run goes on.")
 
 
-@app.command(rich_help_panel=TUNE)
+@VERBS.declare(TUNE)
 def judge(
     place: Annotated[
         str | None,
@@ -1006,7 +1005,7 @@ def judge(
     run(work, stopped="Stopped.")
 
 
-@app.command(rich_help_panel=STUDY)
+@VERBS.declare(STUDY)
 def cancel(name: Name = None, study: Study = None, root: Root = None, json: Json = False) -> None:
     """Cancel a study's jobs, wherever they run, and no others; what had finished is kept."""
 
@@ -1018,7 +1017,7 @@ def cancel(name: Name = None, study: Study = None, root: Root = None, json: Json
     run(work, stopped="Stopped.")
 
 
-@app.command(rich_help_panel=MACHINE)
+@VERBS.declare(MACHINE)
 def doctor(
     root: Root = None,
     storage: Annotated[
@@ -1097,6 +1096,15 @@ def _open_streams() -> None:
             stream.reconfigure(errors="replace")
 
 
+def _is_no_text(word: str) -> bool:
+    """Whether a word is bytes that are no UTF-8; `--help` need not load `files` to ask."""
+    if word.isascii():
+        return False
+    from sweeper.files import is_text
+
+    return not is_text(word)
+
+
 def main() -> None:
     """The `sweeper` command."""
     _open_streams()
@@ -1109,7 +1117,7 @@ def main() -> None:
     # OpenMP reads its settings once, when torch loads it: before any import of torch.
     set_spin()
     keep_warnings()
-    if bad := next((word for word in sys.argv[1:] if not is_text(word)), None):
+    if bad := next(filter(_is_no_text, sys.argv[1:]), None):
         sys.exit(say(f"Error: {bad!a} is refused: words in UTF-8, as records keep them", 2))
     try:
         # Before Typer parses: it drops the `--`, and the words behind it would be overrides to it.

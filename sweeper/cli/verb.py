@@ -7,30 +7,30 @@ import re
 import shlex
 import sys
 import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TextIO
 
 import typer
-from typer.core import TyperGroup
 
 from sweeper import __version__
-from sweeper.config.command_line import DEFAULT_ROOT, missing_dashes
-from sweeper.config.completion import complete_override, complete_study
+from sweeper.config.command_line import DEFAULT_ROOT
 from sweeper.errors import BadInput, SweeperError
-from sweeper.files import take_damaged
-from sweeper.registry import only_named
 
 if TYPE_CHECKING:
     from sweeper.cli.output import Output
 
 
 def _overrides(context: typer.Context, incomplete: str) -> list[str]:
+    from sweeper.config.completion import complete_override
+
     return complete_override(incomplete, context.params.get("config_dir"))
 
 
 def _studies(context: typer.Context, incomplete: str) -> list[str]:
+    from sweeper.config.completion import complete_study
+
     return complete_study(incomplete, Path(context.params.get("root") or DEFAULT_ROOT))
 
 
@@ -179,35 +179,6 @@ USAGE: Any = typer.BadParameter.__bases__[0]
 """What Typer raises for a command line that it cannot read."""
 
 
-class Commands(TyperGroup):
-    """The verbs; a command line that cannot be read is refused like any other bad input."""
-
-    def main(self, args: Sequence[str] | None = None, *others: Any, **extra: Any) -> Any:
-        """Run a command line, and end the process unless it is another program's part."""
-        if not extra.get("standalone_mode", True):
-            return super().main(args, *others, **extra)
-        try:
-            # Standalone, Typer prints errors in boxes of its own, and ends the process before us.
-            code = super().main(args, *others, **{**extra, "standalone_mode": False})
-        except USAGE as error:
-            sys.exit(_say_usage(error, missing_dashes(sys.argv[1:] if args is None else args)))
-        except typer.Abort:
-            sys.exit(say(stopped_to_go_on(), 130))
-        # The code of the `typer.Exit` that ended the verb.
-        sys.exit(code or 0)
-
-
-def _say_usage(error: Any, advice: str) -> int:
-    """Print what is wrong with a command line; its help where nothing was given."""
-    # By its name, since Typer exports this class of its click no more than UsageError.
-    if type(error).__name__ == "NoArgsIsHelpError":
-        error.show()
-        return int(error.exit_code)
-    reason = usage_text(error)
-    path = "sweeper" if error.ctx is None else error.ctx.command_path
-    return say(f"Error: {reason} Try '{path} --help'.{advice}", int(error.exit_code))
-
-
 def usage_text(error: Any) -> str:
     """What is wrong with a command line, as a sentence."""
     reason = " ".join(error.format_message().split())
@@ -270,6 +241,9 @@ def run(work: Callable[[], int], stopped: str | None = None) -> None:
 
     `stopped` is said where the user stops it; None: how to go on.
     """
+    from sweeper.files import take_damaged
+    from sweeper.registry import only_named
+
     take_damaged()  # of an earlier verb in this process
     _outputs.clear()
     if _caller is not None:

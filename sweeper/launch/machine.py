@@ -8,8 +8,10 @@ from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from sweeper.launch.executor import Machine
+if TYPE_CHECKING:
+    from sweeper.launch.executor import Machine
 
 # This machine's GPUs, by the names that processes know them by.
 

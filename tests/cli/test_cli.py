@@ -1,21 +1,29 @@
 import io
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
 import pytest
+import typer
 
 from sweeper.cli import app, search, status
 from sweeper.errors import SweeperError
-from tests.cli.driver import TINY, Run, assert_refused, call, make_workplace, spawn, tree
+from tests.cli.driver import COMMANDS, TINY, Run, assert_refused, call, make_workplace, spawn, tree
 from tests.golden import Golden
 
-VERBS = ("search", "transfer", "explain", "check", "status", "report")
+VERBS = tuple(COMMANDS.commands)
+
+
+def words_of(text: str) -> Counter[str]:
+    """The words of a help, without frames; Typer alone says "<bool>" and "<int range>"."""
+    return Counter(re.sub(r"[│╭╮╰╯─*;,\[\]]|<bool>", " ", text.replace(" range>", ">")).split())
 
 
 @pytest.fixture
@@ -33,10 +41,54 @@ class TestHelp:
             "import sys\nfrom sweeper.cli.app import app\n"
             "try: app(['--help'])\nexcept SystemExit: pass\n"
             "heavy = 'torch optuna wandb hydra omegaconf numpy matplotlib jinja2 sqlite3 yaml'\n"
+            "heavy += ' rich pydantic sweeper.records sweeper.registry sweeper.files'\n"
             "print([name for name in heavy.split() if name in sys.modules], file=sys.stderr)"
         )
         done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
         assert done.stderr.strip() == "[]" and "search" in done.stdout
+
+    @pytest.mark.parametrize("verb", ["status", "transfer", "judge"])
+    def test_of_a_verb_makes_no_other_verb_and_loads_little(self, verb: str) -> None:
+        script = (
+            "import sys\nfrom sweeper.cli.app import VERBS, app\n"
+            f"try: app([{verb!r}, '--help'])\nexcept SystemExit: pass\n"
+            "heavy = 'torch optuna hydra numpy yaml rich pydantic sweeper.files sweeper.trial'\n"
+            "loaded = [name for name in heavy.split() if name in sys.modules]\n"
+            "print(loaded, list(VERBS._made), file=sys.stderr)"
+        )
+        done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+        assert done.stderr.strip() == f"[] [{verb!r}]" and "--help" in done.stdout
+
+    @pytest.mark.parametrize("verb", ["", *VERBS])
+    def test_says_all_that_typer_s_own_says(
+        self,
+        verb: str,
+        sweeper: Run,
+        capsys: pytest.CaptureFixture[str],
+        monkeypatch: pytest.MonkeyPatch,
+    ) -> None:
+        monkeypatch.setenv("COLUMNS", "2000")  # no word is broken
+        program = typer.Context(COMMANDS, None, "sweeper", help_option_names=["-h", "--help"])
+        command = COMMANDS.commands[verb] if verb else COMMANDS
+        context = typer.Context(command, program, verb) if verb else program
+        kind = type(command).__mro__[1]
+        kind.format_help(command, context, context.make_formatter())
+        theirs = capsys.readouterr().out
+        ours = sweeper(*verb.split(), "--help").out
+        assert "Usage: sweeper" in theirs and words_of(ours) == words_of(theirs)
+
+    @pytest.mark.parametrize("columns", [20, 50, 80, 120])
+    def test_fits_any_terminal(
+        self, columns: int, sweeper: Run, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setenv("COLUMNS", str(columns))
+        for verb in VERBS:
+            out = sweeper(verb, "--help").out
+            assert max(map(len, out.splitlines())) <= columns and "\033" not in out, verb
+
+    def test_no_verb_at_all_gets_it_and_is_refused(self, sweeper: Run) -> None:
+        answer = sweeper()
+        assert answer.code == 2 and answer.out == sweeper("--help").out and answer.err == ""
 
     def test_what_reads_a_study_loads_neither_torch_nor_hydra_nor_matplotlib(
         self, study: Path

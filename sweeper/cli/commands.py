@@ -1,0 +1,143 @@
+"""The verbs as commands: each is made when it is asked for, and tells its own help."""
+
+from __future__ import annotations
+
+import inspect
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import typer
+from typer.core import TyperCommand, TyperGroup
+
+from sweeper.cli.verb import USAGE, say, stopped_to_go_on, usage_text
+from sweeper.config.command_line import missing_dashes
+
+
+@dataclass(frozen=True, kw_only=True)
+class Declared:
+    """A verb as `cli/app.py` declares it: its function with its flags, its panel, its epilog."""
+
+    function: Callable[..., None]
+    panel: str
+    epilog: Callable[[], str] | None
+
+    def command(self) -> Any:
+        """The command, with all its options: some milliseconds each."""
+        verb = typer.Typer(add_completion=False)
+        epilog = self.epilog() if self.epilog is not None else None
+        verb.command(cls=Verb, epilog=epilog, rich_help_panel=self.panel)(self.function)
+        return typer.main.get_command(verb)
+
+    @property
+    def summary(self) -> str:
+        """The first paragraph of its help."""
+        return " ".join((inspect.getdoc(self.function) or "").partition("\n\n")[0].split())
+
+
+class Verbs(Mapping[str, Any]):
+    """Commands by name, each made once, when it is asked for."""
+
+    def __init__(self) -> None:
+        self.declared: dict[str, Declared] = {}
+        self._made: dict[str, Any] = {}
+
+    def declare(
+        self, panel: str, epilog: Callable[[], str] | None = None
+    ) -> Callable[[Callable[..., None]], Callable[..., None]]:
+        """A decorator: the function is a verb, in that panel of the program's help."""
+
+        def declared(function: Callable[..., None]) -> Callable[..., None]:
+            verb = Declared(function=function, panel=panel, epilog=epilog)
+            self.declared[function.__name__] = verb
+            return function
+
+        return declared
+
+    def __getitem__(self, name: str) -> Any:
+        if name not in self._made:
+            self._made[name] = self.declared[name].command()
+        return self._made[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.declared)
+
+    def __len__(self) -> int:
+        return len(self.declared)
+
+
+VERBS = Verbs()
+
+
+class Verb(TyperCommand):
+    """A verb; its help is ours, since Typer's loads rich."""
+
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        """Write the help of the verb."""
+        formatter.write(_help(self, ctx))
+
+
+class Commands(TyperGroup):
+    """The verbs; a command line that cannot be read is refused like any other bad input."""
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**settings)
+        self.commands: Any = VERBS
+
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        """Write the help of the program: its own options, and each verb in a line."""
+        longest = max(map(len, VERBS))
+        panels: dict[str, list[tuple[str, str]]] = {}
+        for name, verb in VERBS.declared.items():
+            panels.setdefault(verb.panel, []).append((name.ljust(longest), verb.summary))
+        formatter.write(_help(self, ctx, panels))
+
+    def parse_args(self, ctx: Any, args: list[str]) -> Any:
+        """Read the words before a verb; the help of a verb is told at once."""
+        if len(args) == 2 and args[0] in VERBS and args[1] in ctx.help_option_names:
+            # Typer would load pydantic first, for the options that were not given.
+            typer.echo(VERBS[args[0]].get_help(typer.Context(VERBS[args[0]], ctx, args[0])))
+            ctx.exit()
+        return super().parse_args(ctx, args)
+
+    def main(self, args: Sequence[str] | None = None, *others: Any, **extra: Any) -> Any:
+        """Run a command line, and end the process unless it is another program's part."""
+        if not extra.get("standalone_mode", True):
+            return super().main(args, *others, **extra)
+        try:
+            # Standalone, Typer prints errors in boxes of its own, and ends the process before us.
+            code = super().main(args, *others, **{**extra, "standalone_mode": False})
+        except USAGE as error:
+            sys.exit(_say_usage(error, missing_dashes(sys.argv[1:] if args is None else args)))
+        except typer.Abort:
+            sys.exit(say(stopped_to_go_on(), 130))
+        # The code of the `typer.Exit` that ended the verb.
+        sys.exit(code or 0)
+
+
+def _help(
+    command: Any, context: Any, more: Mapping[str, Sequence[tuple[str, str]]] | None = None
+) -> str:
+    from sweeper.cli.help import page
+
+    rows: dict[str, list[tuple[str, str]]] = {"Arguments": [], "Options": []}
+    for parameter in command.get_params(context):
+        if record := parameter.get_help_record(context):
+            panel = "Arguments" if parameter.param_type_name == "argument" else "Options"
+            # A number with bounds is "<int range>" to click; the bounds stand with the meaning.
+            rows[panel].append((record[0].replace(" range>", ">"), record[1]))
+    panels = {title: each for title, each in rows.items() if each} | dict(more or {})
+    usage = command.get_usage(context)
+    return page(usage, inspect.cleandoc(command.help or ""), panels, command.epilog or "")
+
+
+def _say_usage(error: Any, advice: str) -> int:
+    """Print what is wrong with a command line; its help where nothing was given."""
+    # By its name, since Typer exports this class of its click no more than UsageError.
+    if type(error).__name__ == "NoArgsIsHelpError":
+        typer.echo(error.format_message())
+        return int(error.exit_code)
+    reason = usage_text(error)
+    path = "sweeper" if error.ctx is None else error.ctx.command_path
+    return say(f"Error: {reason} Try '{path} --help'.{advice}", int(error.exit_code))
