@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import shlex
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -198,7 +199,8 @@ def quick_check(
         output.notes([f"the coordinate check was not run: {error}; {command} runs it"])
         return None
     output.show(Part(content=sentence(check, settings.check)))
-    output.say(f"All modules: {command}", Spare.NOTE, "the command for all modules")
+    words = shlex.split(str(command))
+    output.command("All modules:", words, Spare.NOTE, name="the command for all modules")
     return check
 
 

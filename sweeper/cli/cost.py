@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import shlex
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -20,6 +19,7 @@ from sweeper.launch.inline import Inline
 from sweeper.records import to_json
 from sweeper.report import console as show
 from sweeper.report.cost import Cost, at_once, flops_of
+from sweeper.report.screen import Spare
 from sweeper.search.strategy import Strategy
 from sweeper.study.study import Study
 from sweeper.sweep.replay import replay_ladder
@@ -115,9 +115,10 @@ def say_command(settings: Settings, trial: Trial, output: Output, *, at: str) ->
     """The words of a user's command for `trial`, said with where its losses are looked for."""
     command = settings.runner.argv(trial, settings.folder.absolute() / "trials" / "KEY")
     if command is not None:
+        name = "the command of a trial"
+        output.command(f"{name.capitalize()}, {at}:", command, Spare.NEWS, name=name)
         losses = describe_source(settings.raw["runner"].get("metric"))
-        line = shlex.join(command)
-        output.say(f"\nThe command of a trial, {at}:\n{line}\nIts losses: {losses}.")
+        output.say(f"Its losses: {losses}.", Spare.NEWS, "where its losses are looked for")
     return command
 
 

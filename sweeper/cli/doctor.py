@@ -32,7 +32,7 @@ from sweeper.study.optuna_copy import check_storage
 from sweeper.study.study import Study, read_root
 from sweeper.table import Column, Table
 
-MOST_LETTERS = 50
+MOST_LETTERS = 47
 """Of a finding, beside the others in a terminal of 80 columns."""
 NOT_ABLE = 2
 """The exit code where no search can run."""
@@ -236,7 +236,7 @@ def _root(root: Path) -> Iterator[Finding]:
                     trouble = "; ".join(kept.notices)
             except SweeperError as error:
                 trouble = str(error)
-            journal = f"optuna {metadata.version('optuna')} keeps its journal in a study's folder"
+            journal = f"optuna {metadata.version('optuna')} keeps its journal with a study"
             what = trouble or journal
             yield Finding(name="storage", here=not trouble, needed=True, what=what)
     except OSError as error:

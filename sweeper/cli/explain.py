@@ -50,7 +50,6 @@ def explain_published(path: Path, overrides: Sequence[str], output: Output) -> i
     output.say(f"{path}: {model.family}, {sizes}")
     for line in model.lines():
         output.show(Part(content=f"- {line}"))
-    output.say(f"It stands for {model.parameterization}.")
     names = {"published": "published", "ours": "ours", "lr": "lr / eta", "eps": "eps / eps"}
     table = Table(
         f"muP from width {model.base_width}, depth {model.base_depth}, every constant 1",
@@ -65,8 +64,7 @@ def explain_published(path: Path, overrides: Sequence[str], output: Output) -> i
         "nor weight decay: a plan of ours does."
     )
     output.show(Part(content=legend, spare=Spare.LEGEND, name="what the file does not say"))
-    output.flush()
-    output.document(to_json(model))
+    output.end(f"It stands for {model.parameterization}.", {}, to_json(model))
     return DONE
 
 

@@ -112,7 +112,7 @@ def _report(request: Request, watch: Watch, seen: Seen, output: Output) -> int:
     if outcome is not None:
         ledger = request.ledger or request.prediction.parent.parent / "predictions.md"
         places |= write_outcome(prediction, outcome, folder, ledger)
-        output.say(ledger_line(prediction, outcome))
+        output.say(ledger_line(prediction, outcome), Spare.ASIDE, "the ledger's line")
     document = {**to_json(seen), "outcome": to_json(outcome)}
     output.end(said_of(seen), places, document)
     return NOT_VALIDATED if seen.off else DONE

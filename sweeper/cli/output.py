@@ -18,7 +18,7 @@ from rich.console import Console
 from sweeper.cli.warned import WARNED
 from sweeper.files import take_damaged, try_json, write_atomically, write_json
 from sweeper.records import to_json
-from sweeper.report.screen import A_NOTE, Part, Screen, Spare
+from sweeper.report.screen import A_NOTE, Part, Screen, Spare, fits
 from sweeper.trial import Result
 
 if TYPE_CHECKING:
@@ -78,8 +78,8 @@ class Output:
         self._screen.add(*parts)
 
     def say(self, text: str, spare: Spare = Spare.MUST, name: str = A_NOTE) -> None:
-        """A sentence for people, as it is."""
-        self.show(Part(content=text, spare=spare, name=name, whole=True))
+        """A sentence for people."""
+        self.show(Part(content=text, spare=spare, name=name))
 
     def tell(self, text: str) -> None:
         """A sentence for watchers, on stderr."""
@@ -119,11 +119,13 @@ class Output:
         end = [Part(content=answer)]
         if places:
             where = [f"{what}: {path}" for what, path in places.items()]
-            end += self._lines("; ".join(where), _packed(where, self.people.width))
+            line = "; ".join(where)
+            lines = [line] if fits(line, self.people) else _packed(where, self.people.width)
+            end += [Part(content=f"{text[:1].upper()}{text[1:]}", whole=True) for text in lines]
         commands = [command for command in next_commands if command is not None]
         if commands:
             words = [shlex.split(str(command)) for command in commands]
-            end += self._copied(f"next, {commands[0].why}:", words)
+            end.append(Part(content=f"Next, {commands[0].why}:", commands=words))
         self.flush(end)
         self.document(
             {
@@ -134,33 +136,19 @@ class Output:
         )
 
     def command(
-        self, title: str, words: Sequence[str], spare: Spare = Spare.MUST, note: str = ""
+        self,
+        title: str,
+        words: Sequence[str],
+        spare: Spare = Spare.MUST,
+        note: str = "",
+        name: str = "",
     ) -> None:
-        """A command to copy, below its title, and a `note` on it in a line of its own."""
-        lines = [part.content for part in self._copied(title, [words])]
-        text = "\n".join(map(str, filter(None, (*lines, note))))
-        self.show(Part(content=text, spare=spare, name=title.rstrip(":").lower(), whole=True))
+        """A command to copy, behind its title, and a `note` on it in a line of its own.
 
-    def _lines(self, line: str, broken: Sequence[str]) -> list[Part]:
-        """A line in one piece where it fits or goes to a file; else `broken`, to be copied."""
-        fits = not self.people.is_terminal or cell_len(line) <= self.people.width
-        lines = [line] if fits else broken
-        return [Part(content=f"{text[:1].upper()}{text[1:]}", whole=True) for text in lines if text]
-
-    def _copied(self, title: str, commands: Sequence[Sequence[str]]) -> list[Part]:
-        """Commands behind their title, in lines that a shell takes as one where one is too long."""
-        lines, room = [title], self.people.width - len("   \\")
-        for count, words in enumerate(commands, 1):
-            line = ""
-            for word in map(shlex.quote, words):
-                if line and cell_len(f"{line} {word}") > room:
-                    lines.append(f"  {line} \\")
-                    line = f"  {word}"
-                else:
-                    line = f"{line} {word}" if line else word
-            # A shell goes on behind "&&" by itself.
-            lines.append(f"  {line}{' &&' * (count < len(commands))}")
-        return self._lines(f"{title} {' && '.join(map(shlex.join, commands))}".strip(), lines)
+        Where it is left out it is called by its `name`, else by its title.
+        """
+        name = name or title.rstrip(":").lower()
+        self.show(Part(content=title, spare=spare, name=name, commands=[words], note=note))
 
     def tell_speed(self, results: Iterable[Result], since: float) -> None:
         """Throughput by size of what was trained since then, to watchers: no two runs are alike."""

@@ -6,8 +6,11 @@ import math
 import sys
 import time
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
+
+from rich.cells import cell_len
 
 from sweeper.cli.next import NextCommand, next_of
 from sweeper.cli.output import DONE, Output, failures
@@ -71,11 +74,23 @@ def status(name: str | None, root: Path, output: Output, *, watch: bool = False)
         time.sleep(2 if driver else 10)
     others = [other for other in studies(root) if other != study]
     if others and name is None:
-        output.say(f"Other studies: {', '.join(others)}")
+        output.say(_others(others, None if output.verbose else output.people.width))
     page = root / study / "report.html"
     places = {"report": page} if page.is_file() else {"study": root / study}
     output.end(end, places, {"study": study, **state}, next_of(root / study))
     return DONE
+
+
+def _others(names: Sequence[str], width: int | None) -> str:
+    """The other studies in a line of `width`, as many as it has room for; None: all of them."""
+    line = "Other studies: "
+    for count, name in enumerate(names):
+        left = f"and {len(names) - count} more (--verbose)"
+        more = f"{name}, " if count < len(names) - 1 else name
+        if width is not None and count and cell_len(line + more + left) > width:
+            return line + left
+        line += more
+    return line
 
 
 def study_state(folder: Path) -> dict[str, Any]:

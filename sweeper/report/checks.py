@@ -219,7 +219,10 @@ def scale_table(operands: Sequence[OperandScale]) -> Table:
     columns = [Column("product", left=True), Column("operand", left=True)]
     columns += [Column("RMS at init", importance=0), Column(f"RMS, step {last}", importance=1)]
     for name, loss in losses:
-        columns.append(Column(f"{name.upper()} {'to 0' if loss == 'underflow' else 'over'}"))
+        # What E5M2 cannot hold E4M3 cannot either: of all shares that is the first to go.
+        importance = 2 if (name, loss) == ("e5m2", "overflow") else None
+        text = f"{name.upper()} {'to 0' if loss == 'underflow' else 'over'}"
+        columns.append(Column(text, importance=importance))
     brief = "To 0, over: the share of entries that the format makes 0, or that it cannot hold."
     table = Table("Operands of the matrix products", columns, legend=[SCALES_NOTE], brief=brief)
     for product, members in collapsed((s.product, s) for s in operands).items():

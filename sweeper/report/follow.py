@@ -105,20 +105,22 @@ def tone_of(seen: Seen) -> str:
 
 def follow_table(seen: Seen) -> Table:
     """Where the run stands, a row a fact."""
-    table = Table("", [Column("", left=True), Column("loss", left=True), Column("", left=True)])
+    # The answer says what the end is worth, too: what it stands beside is the first to go.
+    worth = Column("worth", left=True, importance=0)
+    table = Table("", [Column("", left=True), Column("loss", left=True), worth])
 
     def row(name: str, of: Estimate, more: str = "") -> None:
         table.add(name, Cell(of.value, f"{of.value:.4f} ({of.low:.4f} to {of.high:.4f})"), more)
 
     row("predicted end", seen.predicted)
     if seen.state == DIVERGED:
-        table.add("forecast of the end", "", "none: it diverged")
+        table.add("forecast of the end", "none: it diverged", "")
     else:
         row("forecast of the end", seen.forecast, compute_text(seen.compute))
     # An alarm stays, whatever the evidence is later.
     evidence = "alarm" if seen.state in (ABOVE, BELOW) else "no alarm"
     share = f"{math.exp(min(seen.evidence, 700.0)):.3g} of {math.exp(seen.alarm_at):.3g}"
-    table.add("evidence of a change", Cell(seen.evidence, share), evidence)
+    table.add("evidence of a change", Cell(seen.evidence, f"{share}: {evidence}"), "")
     return table
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from enum import IntEnum
@@ -39,7 +40,8 @@ class Part:
     """A table or a paragraph of a screen; `whole`: in one piece, as what is to be copied.
 
     Of a table with Spare.ROWS rows go, those of the least weight first. `name` says what it is
-    where it is left out. A legend is told once in a folder, by its `key`.
+    where it is left out. A legend is told once in a folder, by its `key`. With `commands` the
+    content is the title that they stand behind, to be copied, and a `note` follows them.
     """
 
     content: Table | str
@@ -48,15 +50,20 @@ class Part:
     whole: bool = False
     name: str = ""
     key: str = ""
+    commands: Sequence[Sequence[str]] = ()
+    note: str = ""
 
     def print(self, console: Console) -> None:
         """Print it, as far as the console is wide."""
         if isinstance(self.content, Table):
             console.print(self.content, crop=False)
-        elif self.whole:
-            console.print(Text(self.content, style=self.style), soft_wrap=True)
+        elif self.whole or self.commands:
+            text = _copied(self.content, self.commands, console) if self.commands else self.content
+            console.print(Text(text, style=self.style), soft_wrap=True)
         else:
             paragraph(console, self.content, self.style)
+        if self.note:
+            paragraph(console, self.note)
 
     def height(self, console: Console) -> int:
         """The lines of a terminal that it takes: what is wider than that goes on in the next."""
@@ -69,6 +76,30 @@ class Part:
         """The columns of a table that a console of `width` leaves out."""
         table = self.content
         return [c.name for c in table.dropped(width)] if isinstance(table, Table) else []
+
+
+def _copied(title: str, commands: Sequence[Sequence[str]], console: Console) -> str:
+    """Commands behind their title, in lines that a shell takes as one where one is too long."""
+    line = f"{title} {' && '.join(map(shlex.join, commands))}".strip()
+    if fits(line, console):
+        return line
+    lines, room = [title] * bool(title), console.width - len("   \\")
+    for count, words in enumerate(commands, 1):
+        line = ""
+        for word in map(shlex.quote, words):
+            if line and cell_len(f"{line} {word}") > room:
+                lines.append(f"  {line} \\")
+                line = f"  {word}"
+            else:
+                line = f"{line} {word}" if line else word
+        # A shell goes on behind "&&" by itself.
+        lines.append(f"  {line}{' &&' * (count < len(commands))}")
+    return "\n".join(lines)
+
+
+def fits(line: str, console: Console) -> bool:
+    """Whether a line is to be in one piece: it has room, or goes to a file."""
+    return not console.is_terminal or cell_len(line) <= console.width
 
 
 def table_parts(
@@ -140,7 +171,7 @@ class Screen:
             columns = [name for part in shown.values() for name in dropped(part)]
             return _not_shown(hidden, list(shown.values()), offered, columns)
 
-        def fits() -> bool:
+        def has_room() -> bool:
             said = Part(content=text).height(self.console) if (text := line()) else 0
             return sum(map(height, (*shown.values(), *end))) + said <= LINES
 
@@ -149,21 +180,23 @@ class Screen:
             if part.spare <= Spare.ROWS:
                 shown[at] = _with_rows(part, MANY_ROWS)
         tables = [at for at, part in shown.items() if part.spare == Spare.ROWS]
-        for at in reversed(tables):
+        # Where all tables have but few rows left and it is still too much, the last ones have one.
+        least_rows = [(at, LEAST_ROWS) for at in reversed(tables)]
+        for at, least in least_rows + [(at, 1) for at in reversed(tables[1:])]:
             count = _rows(shown[at])
-            while not fits() and count > LEAST_ROWS:
+            while not has_room() and count > least:
                 count -= 1
                 shown[at] = _with_rows(offered[at], count)
         order = sorted(range(len(offered)), key=lambda at: (offered[at].spare, at))
         for at in order:
             if at not in shown and offered[at].spare != Spare.ASIDE:
                 shown[at] = offered[at]
-                if not fits():
+                if not has_room():
                     del shown[at]
         for at in tables:
             while _rows(shown[at]) < _rows(offered[at]):
                 fewer, shown[at] = shown[at], _with_rows(offered[at], _rows(shown[at]) + 1)
-                if not fits():
+                if not has_room():
                     shown[at] = fewer
                     break
         return [shown[at] for at in sorted(shown)], line()

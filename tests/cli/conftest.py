@@ -8,6 +8,7 @@ import torch
 from matplotlib.figure import Figure
 
 from tests.cli.driver import TINY, Run, call, make_workplace, run_in
+from tests.cli.screens import counted_ends
 from tests.layout import DRAW, without_drawing
 
 
@@ -25,6 +26,15 @@ def no_drawing() -> Iterator[None]:
     """Tests of `tests/report/` draw the figures; here it would take half of a command's time."""
     with without_drawing():
         yield
+
+
+@pytest.fixture(autouse=True)
+def screen() -> Iterator[dict[int, str]]:
+    """Every end of a verb fits on one screen; the latest one by the terminal's columns."""
+    found, seen = list[str](), dict[int, str]()
+    with counted_ends(found, seen):
+        yield seen
+    assert not found, "\n\n".join(found)
 
 
 @pytest.fixture

@@ -1,0 +1,99 @@
+"""How the end of a verb looks on a terminal: every one that a test brings about is counted."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from io import StringIO
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+from rich.console import Console
+from rich.text import Text
+
+from sweeper import files
+from sweeper.cli import output
+from sweeper.cli.next import NextCommand
+from sweeper.cli.output import Output
+from sweeper.report.screen import LINES, Screen
+from sweeper.table import Table
+
+WIDTHS = (80, 100)
+
+
+def terminal(width: int) -> Console:
+    """A terminal of so many columns, whose text is kept."""
+    return Console(file=StringIO(), width=width, force_terminal=True, legacy_windows=False)
+
+
+def text_of(console: Console) -> str:
+    """What stands on it, without colours."""
+    assert isinstance(console.file, StringIO)
+    plain = Text.from_ansi(console.file.getvalue()).plain
+    return "\n".join(line.rstrip() for line in plain.splitlines())
+
+
+def height(text: str, width: int) -> int:
+    """The lines that a terminal needs: what is too wide goes on in the next."""
+    return sum(max(1, -(-len(line) // width)) for line in text.splitlines())
+
+
+def faults(text: str, width: int) -> list[str]:
+    """What is wrong with a screen."""
+    found = []
+    if (lines := height(text, width)) > LINES:
+        found.append(f"{lines} lines")
+    for line in text.splitlines():
+        # Only a word that nothing can break, such as a path, is as long as that.
+        if len(line) > width and max(map(len, line.split())) < width // 2:
+            found.append(f"a broken line: {line!r}")
+        if "…" in line:
+            found.append(f"a cut line: {line!r}")
+    return found
+
+
+@contextmanager
+def counted_ends(found: list[str], seen: dict[int, str]) -> Iterator[None]:
+    """Within, every end of a verb is shown on terminals, too: `found` gets what is wrong with it.
+
+    `seen` keeps the latest end as it looks at a width.
+    """
+    real, damaged = Output.end, dict[Path, str]()
+
+    def take_damaged() -> dict[Path, str]:
+        return dict(damaged)
+
+    def end(
+        self: Output,
+        answer: str,
+        places: Mapping[str, object],
+        document: Mapping[str, Any],
+        *next_commands: NextCommand | None,
+    ) -> None:
+        # Taken once, and to be said by every end of this verb.
+        damaged.clear()
+        damaged.update(files.take_damaged())
+        for width in WIDTHS if not self.verbose else ():
+            shown = Output(people=terminal(width))
+            screen = shown._screen = Screen(shown.people, told=set(self._screen.told))
+            screen.parts = list(self._screen.parts)
+            for part in screen.parts:
+                table = part.content
+                if isinstance(table, Table) and _breaks(table, width):
+                    found.append(f"at {width} columns: a table of two lines a row:\n{table}")
+            real(shown, answer, places, {}, *next_commands)
+            seen[width] = text_of(shown.people)
+            why = faults(seen[width], width)
+            found.extend(f"at {width} columns: {one}\n{seen[width]}" for one in why)
+        real(self, answer, places, document, *next_commands)
+
+    with patch.object(Output, "end", end), patch.object(output, "take_damaged", take_damaged):
+        yield
+
+
+def _breaks(table: Table, width: int) -> bool:
+    """Whether the columns that decide do not fit beside each other."""
+    console = terminal(width)
+    console.print(table, crop=False)
+    return len(text_of(console).splitlines()) > len(table.rows) + len(table.section_ends) + 3

@@ -1,0 +1,153 @@
+"""How verbs end where they have much to say: `tests/cli/screens.py` counts it, as in every test.
+
+At 80 and 100 columns: at most 25 lines, no broken row, nothing cut.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from sweeper.config.command_line import with_user_command
+from sweeper.files import write_json
+from sweeper.launch.slurm import Slurm
+from sweeper.report.screen import LINES
+from sweeper.study.lock import StudyLock
+from tests.cli.driver import TINY, Answer, Run
+from tests.cli.screens import WIDTHS, faults
+from tests.cli.test_compare import record
+from tests.command.commands import METRIC, SCRIPT
+from tests.course.made import prediction
+from tests.course.made import run as course
+from tests.existing.grids import runs
+from tests.export.test_published import GRANITE_8B
+
+Screens = dict[int, str]
+OWN = [
+    *("model.width=16", "train.steps=20", "search=lr", "study=own", f"metric={METRIC}"),
+    "search.line={points: 3, extend: 0}",
+    "search.fresh_seeds=0",
+    "parameterization.space.eta={low: -10, high: -4, default: -7}",
+]
+WORDS = ["--lr={eta}", "--width={width}", "--steps={steps}", "--seed={seed}", "--dir={dir}"]
+MANY = ["transfer.widths=[16,24,32,48,64,96,128,192,256,384,512]", "transfer.seeds=2"]
+JOB = {"trials": 4, "state": "running", "stage": "running", "fraction": 0.5}
+
+
+@pytest.fixture
+def ends(sweeper: Run, screen: Screens) -> Run:
+    """Runs a command, which ends with a screen."""
+
+    def run(*words: str) -> Answer:
+        screen.clear()
+        answer = sweeper(*words)
+        assert answer.code in (0, 3), answer.err
+        assert set(screen) == {*WIDTHS}, f"not counted: {words}"
+        return answer
+
+    return run
+
+
+def test_what_is_a_fault() -> None:
+    assert faults("a word\n" * LINES, 80) == []
+    assert faults("a word\n" * (LINES + 1), 80) == ["26 lines"]
+    (broken,) = faults("a word " * 20, 80)
+    assert broken.startswith("a broken line")
+    assert faults("Report: " + "/a/path" * 20, 80) == []
+    assert faults(f"{'/a/path' * 20}\n" * 13, 80) == ["26 lines"]
+    assert faults("a na…", 80) == ["a cut line: 'a na…'"]
+
+
+def test_status_of_many_studies_and_jobs(
+    study: Path, ends: Run, sweeper: Run, screen: Screens
+) -> None:
+    names = [f"gpt2-owt-lr-search-number-{i}" for i in range(60)]
+    for name in names:
+        shutil.copytree(study, study.with_name(name))
+    assert " more (--verbose)\n" in ends("status").out
+    assert sum(name in screen[80] for name in names) < 5
+    verbose = sweeper("status", "--verbose").out
+    assert sum(name in verbose for name in names) == len(names)
+    jobs = [{**JOB, "id": str(i), "node": f"node{i}.cluster", "since": "12:00"} for i in range(90)]
+    told = {"job": "search", "phase": "eta", "done": 2, "total": 9, "updated": time.time() + 1}
+    with StudyLock(study):
+        write_json(study / "progress.json", {**told, "left": 75.0, "jobs": jobs})
+        assert "Jobs: 90" in ends("status", "a").out
+        ends("cancel", "a")
+
+
+def test_a_long_command_and_its_long_ladder(workplace: Path, ends: Run, screen: Screens) -> None:
+    """What a trial's command is, is told as far as there is room; what to type next always."""
+    shutil.copy(SCRIPT, workplace / "train.py")
+    words = ["search", *OWN, "--", sys.executable, "train.py", *WORDS, "--how=fine"]
+    ends(*with_user_command([*words[:1], "--dry-run", *words[1:]]))
+    assert "The command of a trial, at the defaults:" in screen[80]
+    assert "Its losses: lines of its output" in screen[80]
+    ends(*with_user_command(words))
+    ends("transfer", "--to-width", "512", "--validate", "--dry-run", *MANY)
+    ends("transfer", "--to-width", "512", "--predict", "--dry-run", *MANY)
+    ends("transfer", "--to-width", "512", "--validate", "--settle", "--dry-run", *MANY)
+    ends("transfer", "--to-width", "512", *MANY)
+    assert "The target's command:" in screen[80]
+
+
+def test_ladders_over_everything(study: Path, ends: Run) -> None:
+    ladders = ["widths=[16,24,32,40]", "depths=[1,2,3]", "batches=[2,4,8]", "steps=[4,8,16]"]
+    words = [f"transfer.{ladder}" for ladder in ladders]
+    ends("transfer", "--to-width", "512", "--validate", "--dry-run", *words)
+
+
+def test_the_dry_run_of_jobs_has_the_batch_script_where_all_is_asked_for(
+    workplace: Path, ends: Run, sweeper: Run, screen: Screens, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Slurm, "check", lambda *_: None)
+    monkeypatch.setattr(Slurm, "script", lambda *_: "#SBATCH --a-line\n" * 30)
+    words = ["search", "launcher=slurm", "launcher.time=60", *TINY, "--dry-run"]
+    ends(*words)
+    assert "#SBATCH" not in screen[80] and "the batch script" in screen[80]
+    assert "#SBATCH" in sweeper(*words, "--verbose").out
+
+
+def test_many_studies_are_ranked(study: Path, ends: Run, screen: Screens) -> None:
+    names = [f"the-study-of-idea-{i}" for i in range(6)]
+    for i, name in enumerate(names):
+        shutil.copytree(study, study.with_name(name))
+        record(study.with_name(name), 3 + i / 10)
+    ends("compare", *names, "--to-width", "512")
+    assert "above first" in screen[80]
+    ends("report", *names)
+
+
+def test_a_table_of_runs_judged_and_predicted(workplace: Path, ends: Run, screen: Screens) -> None:
+    runs().to_csv("runs.csv", index=False)
+    columns = ["--columns", "width=n_embd,eta=lr,loss=val_loss,seed=seed"]
+    ends("judge", "runs.csv", *columns, "--to-width", "4096", "--save", "kept")
+    assert "loss gap" in screen[80] and "shift" in screen[80]
+    ends("predict", "--study", "kept", "--to-width", "4096")
+    ends("status", "kept")
+
+
+def test_a_run_that_is_followed(workplace: Path, ends: Run, screen: Screens) -> None:
+    prediction().write(workplace / "transfer/w64")
+
+    def follow(losses: np.ndarray) -> str:
+        rows = [json.dumps({"step": s, "loss": one}) for s, one in enumerate(losses.tolist())]
+        (workplace / "log.jsonl").write_text("\n".join(rows) + "\n")
+        file = "transfer/w64/prediction.json"
+        ends("follow", "--prediction", file, "--metric", "jsonl:log.jsonl:loss", "--once")
+        return screen[80]
+
+    said = follow(course(1))
+    assert " predicted end " in said and ": no alarm" in said and "|" not in said
+    assert ": alarm" in follow(course(1)[:600] * np.exp(0.08 * (np.arange(600) >= 300)))
+
+
+def test_a_published_model(workplace: Path, ends: Run) -> None:
+    write_json(workplace / "config.json", GRANITE_8B)
+    ends("explain", "--from", "config.json")
