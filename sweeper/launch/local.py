@@ -21,7 +21,7 @@ import socket
 import sys
 import time
 from collections import Counter, deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection, wait
@@ -43,6 +43,8 @@ from sweeper.records import Bounds, check_bounds, to_json
 if TYPE_CHECKING:
     import submitit
 
+SOON, MOST = 4.0, GRACE + 5
+"""Seconds after which a word is said of workers that still end, and at most: one takes GRACE."""
 TICK_SECONDS = 1.0
 """Seconds between looks at workers that say nothing; what they say is heard at once."""
 STARTUP_SECONDS = 300.0
@@ -254,12 +256,20 @@ class Pool:
             worker.kill()
         self._part(worker)
 
-    def stop(self) -> None:
-        """End all workers: a job that runs is saved; what does not end in time is killed."""
+    def stop(self, tell: Callable[[str], None] = lambda sentence: None) -> None:
+        """End all workers: a job that runs is saved; what does not end in time is killed.
+
+        `tell` takes a sentence where that takes long.
+        """
         for worker in list(self.workers):
             self._part(worker)
         try:
-            self._await_departed(GRACE + 5)  # a worker ends itself after GRACE, its job after it
+            self._await_departed(SOON)
+            if self._departed:
+                # A user's command may not hear the signal.
+                rest = f"{MOST - SOON:g} s at most"
+                tell(f"Waiting for what still runs to end, {rest}; Ctrl-C ends it at once")
+            self._await_departed(MOST - SOON)
         finally:  # also when the user will not wait
             for worker in self._departed:
                 worker.kill()
@@ -535,7 +545,7 @@ class LocalExecutor:
     def close(self) -> None:
         """End all workers; a job that runs saves itself."""
         for pool in self._pools.values():
-            pool.stop()
+            pool.stop(self.context.notify)
         # A job of a driver that was killed may just be starting. It ends as soon as it finds what
         # it is to run, and nobody who listens; else submitit would wait a minute for that file.
         end = time.monotonic() + GRACE

@@ -138,7 +138,7 @@ def _write(folder: Path, every: float) -> None:
     # Late: the process waits first, and a search may have ended by then.
     from sweeper.report.page import write_report
 
-    write_report(folder, live=every)
+    write_report(folder, live=every, is_left=not every)
 
 
 def _content(folder: Path) -> str:

@@ -55,6 +55,7 @@ from sweeper.report.trials import (
 )
 from sweeper.search.fresh import final_accuracy
 from sweeper.search.strategy import Conclusion
+from sweeper.study.lock import live_holder
 from sweeper.table import Cell, Column, Table, answer, duration
 from sweeper.trial import Status
 from sweeper.verdict.curve import UNKNOWN
@@ -154,18 +155,21 @@ KEPT = ("best_loss", "lines")
 """Figures that are files, too; a picture takes as long as the page. The page saves all of them."""
 
 
-def write_report(folder: Path, documents: Documents | None = None, *, live: float = 0.0) -> Path:
+def write_report(
+    folder: Path, documents: Documents | None = None, *, live: float = 0.0, is_left: bool = False
+) -> Path:
     """Write `report.html` into the study's `folder`, whatever of the study there is so far.
 
     `documents` are those of the folder, where they were read already.
     The search's figures are put beside it in `figures/`, as PNG and SVG. With `live` the page alone
-    is written, which loads itself anew every so many seconds. OSError when it cannot be
+    is written, which loads itself anew every so many seconds. With `is_left` nobody drives the
+    study any more, whatever its lock says. OSError when it cannot be
     written; an older report is then untouched.
     """
     path = folder / "report.html"
     documents = documents or Documents.read(folder)
     found = _search_figures(documents)
-    running = Running.read(folder, live) if live else None
+    running = Running.read(folder, live) if live else Running.stopped(folder, is_left=is_left)
     write_atomically(path, render(documents, found, running))
     if live:
         return path
@@ -180,10 +184,10 @@ def write_report(folder: Path, documents: Documents | None = None, *, live: floa
 
 @dataclass(frozen=True, kw_only=True)
 class Running:
-    """What the head of a page says while the study's driver runs."""
+    """What the head of a page says while the study's driver runs, and where one was stopped."""
 
     every: float
-    """Seconds until the page is loaded anew."""
+    """Seconds until the page is loaded anew; 0 where nothing runs any more."""
     progress: Snapshot | None = None
     now: float = field(default_factory=time.time)
 
@@ -192,12 +196,24 @@ class Running:
         """The progress in the study's `folder`."""
         return cls(every=every, progress=read_document(folder / "progress.json", Snapshot, []))
 
+    @classmethod
+    def stopped(cls, folder: Path, *, is_left: bool = False) -> Running | None:
+        """How far a driver came that was stopped; None where none was, or one runs.
+
+        `is_left`: the one that is ending just now holds the lock a little longer.
+        """
+        found = cls.read(folder, 0.0)
+        if found.progress is None or found.progress.over:
+            return None
+        return found if is_left or live_holder(folder) is None else None
+
     @property
     def sentence(self) -> str:
         """What is trained, how far it is, and how long it will still take."""
         if (progress := self.progress) is None:
             return "starting"
         left = "" if progress.left is None else f", about {duration(progress.left)} left"
+        left *= bool(self.every)
         return f"{progress.where()}: {progress.done} of {progress.total} trials{left}"
 
     @property
@@ -263,7 +279,7 @@ def render(
 ) -> str:
     """The report of a study as HTML; `found` are its search's figures, where they are made.
 
-    With `running` it is the page of a study whose driver runs.
+    With `running` it is the page of a study whose driver runs, or was stopped.
     """
     found = _search_figures(documents) if found is None else found
     # Ids hold for a whole page. Drawings are named in the order in which they are made, so that

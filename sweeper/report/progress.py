@@ -183,6 +183,8 @@ class Snapshot:
     updated: float = 0.0
     jobs: tuple[JobState, ...] = ()
     ladder: LadderSoFar | None = None
+    over: bool = True
+    """Whether it came to its end; False while it runs, and where it was stopped."""
 
     def where(self) -> str:
         """The job, and its phase where that says more."""
@@ -216,7 +218,7 @@ class SweepProgress:
         self._ladder: Callable[[], LadderSoFar] | None = None
         self.planned, self.start = planned, time.monotonic()
         self._time, self._todo, self._partial = TimeLeft(seconds, at_once), 0, 0.0
-        self.snapshot = Snapshot(job=job)
+        self.snapshot = Snapshot(job=job, over=False)
         self._written = self._printed = self._drawn = -math.inf
         self._bar = Progress(
             TextColumn("{task.description}"),
@@ -235,6 +237,7 @@ class SweepProgress:
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         self._bar.stop()
+        self.snapshot.over = kind is None
         self._write(force=True)
         if self._page is not None:
             # A verb that goes on to its end writes the last page itself.

@@ -55,7 +55,7 @@ class Pages:
     """The pages of the studies in `root`; one at a time is drawn."""
 
     root: Path
-    _drawn: dict[str, tuple[float, Found]] = field(default_factory=dict)
+    _drawn: dict[str, tuple[tuple[float, bool], Found]] = field(default_factory=dict)
     _lock: Lock = field(default_factory=Lock)
 
     def names(self) -> list[str]:
@@ -87,14 +87,17 @@ class Pages:
             renewed and holder is not None
         ):
             return Found(kind=KINDS[".html"], content=page.read_bytes(), written=written)
+        # A driver that is killed changes nothing else.
+        state = (changed, holder is None)
         with self._lock:
             known = self._drawn.get(folder.name)
-            if known is None or known[0] < changed:
-                running = Running.read(folder, LIST_EVERY) if holder is not None else None
-                text = render(Documents.read(folder), running=running)
+            if known is None or known[0] != state:
+                documents = Documents.read(folder)
+                running = Running.read(folder, LIST_EVERY) if holder else Running.stopped(folder)
+                text = render(documents, running=running)
                 take_damaged()  # the page says it
                 drawn = Found(kind=KINDS[".html"], content=text.encode(), written=changed)
-                known = self._drawn[folder.name] = (changed, drawn)
+                known = self._drawn[folder.name] = (state, drawn)
             return known[1]
 
     def _list(self) -> Found:
@@ -174,6 +177,8 @@ def _summary(folder: Path) -> Summary:
         state = "of a table"
     if live_holder(folder) is not None:
         state = f"running: {Running.read(folder, LIST_EVERY).sentence}"
+    elif (left := Running.stopped(folder)) is not None:
+        state = f"stopped: {left.sentence}"
     changed = max(_changed(folder), _time(folder / "config.yaml"))
     return Summary(
         name=folder.name,

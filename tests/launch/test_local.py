@@ -127,6 +127,23 @@ def test_a_worker_that_is_told_to_leave_before_it_begins_is_not_blamed(tmp_path:
         workers.stop()
 
 
+def test_who_waits_for_a_worker_that_will_not_end_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    workers = Pool(tmp_path / "jobs", [WorkerSlot(threads=1)], None, "tests.launch.counting")
+    told: list[str] = []
+    try:
+        assert workers.fill()
+        pid = workers.workers[0].pids[0]
+        os.kill(pid, signal.SIGSTOP)
+        monkeypatch.setattr("sweeper.launch.local.SOON", 0.1)
+        monkeypatch.setattr("sweeper.launch.local.MOST", 0.3)
+    finally:
+        workers.stop(told.append)
+    assert told == ["Waiting for what still runs to end, 0.2 s at most; Ctrl-C ends it at once"]
+    until(lambda: not Path(f"/proc/{pid}").exists(), 60)
+
+
 def test_workers_import_what_the_driver_can(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,7 @@ from sweeper.report import live, page
 from sweeper.report.live import LivePage, is_live, keep_written
 from sweeper.report.page import write_report
 from sweeper.report.progress import Snapshot
+from sweeper.study.lock import StudyLock
 from sweeper.verdict.ladder import LadderPoint, LadderSize, LadderSoFar
 from tests.layout import without_drawing
 from tests.report import samples
@@ -143,3 +145,19 @@ def test_the_ladder_is_shown_as_it_fills(folder: Path) -> None:
     for cell in ("2.500", "1/2", ">64</th>"):
         assert cell in text
     assert "Running" not in write_report(folder).read_text()
+
+
+def test_a_page_says_where_a_driver_was_stopped(folder: Path) -> None:
+    progress = Snapshot(
+        job="validate", done=3, total=8, left=60.0, ladder=ladder(), over=False, phase="validate"
+    )
+    write_json(folder / "progress.json", progress)
+    said = "Stopped: validate: 3 of 8 trials."
+    text = write_report(folder).read_text()
+    assert said in text and "The ladder: 3 of 8 runs" in text and "data-live" not in text
+    with StudyLock(folder):
+        assert "Stopped" not in write_report(folder).read_text(), "a driver that lives"
+        keep_written(folder, lambda seconds: "gone")
+        assert said in (folder / "report.html").read_text(), "one that is ending"
+    write_json(folder / "progress.json", replace(progress, over=True))
+    assert "Stopped" not in write_report(folder).read_text()

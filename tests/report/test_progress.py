@@ -6,6 +6,7 @@ import io
 import json
 import math
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -105,6 +106,16 @@ def test_the_total_is_what_was_planned_until_more_is_known(tmp_path: Path, clock
         assert monitor.snapshot.total == 10
         monitor.proposed(9, trials(3))
         assert monitor.snapshot.total == 12
+
+
+def test_the_file_says_whether_it_came_to_its_end(tmp_path: Path, clock: Clock) -> None:
+    with watch(tmp_path) as monitor:
+        monitor.proposed(0, trials(1))
+        assert kept(tmp_path)["over"] is False
+    assert kept(tmp_path)["over"] is True
+    with suppress(KeyboardInterrupt), watch(tmp_path):
+        raise KeyboardInterrupt
+    assert kept(tmp_path)["over"] is False
 
 
 def test_lines_where_there_is_no_terminal(tmp_path: Path, clock: Clock) -> None:

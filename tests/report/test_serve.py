@@ -16,8 +16,11 @@ import pytest
 from sweeper.cli.status import serve_reports
 from sweeper.cli.verb import output_of
 from sweeper.errors import BadInput, ConfigError
+from sweeper.files import write_json
 from sweeper.report.page import write_report
+from sweeper.report.progress import Snapshot
 from sweeper.report.serve import Pages, Server, open_server, user_of
+from sweeper.study.lock import StudyLock
 from tests.layout import without_drawing
 from tests.report import samples
 
@@ -150,12 +153,27 @@ def test_a_name_that_no_address_can_say_is_passed_over(server: Server, root: Pat
         shutil.rmtree(odd)
 
 
-def test_a_page_that_a_killed_driver_left_running_is_drawn_anew(server: Server, root: Path) -> None:
+def test_a_page_that_a_killed_driver_left_running_says_that_it_stopped(
+    server: Server, root: Path
+) -> None:
     with without_drawing():
-        write_report(root / "holds", live=5.0)
-        assert "Running: " in (root / "holds/report.html").read_text()
-        assert "Running: " not in ask(server, "/holds/")[1]
-        write_report(root / "holds")
+        odd = samples.study(root / "killed", samples.search(finished=False))
+        write_json(
+            odd / "progress.json",
+            Snapshot(job="search", phase="search", done=3, total=9, over=False),
+        )
+        try:
+            with StudyLock(odd):
+                write_report(odd, live=5.0)
+                assert "Running: search: 3 of 9 trials" in ask(server, "/killed/")[1]
+                (odd / "report.html").unlink()
+                assert "Running: search: 3 of 9 trials" in ask(server, "/killed/")[1]
+            assert "Stopped: search: 3 of 9 trials" in ask(server, "/killed/")[1]
+            write_report(odd, live=5.0)
+            assert "Stopped: search: 3 of 9 trials" in ask(server, "/killed/")[1]
+            assert "stopped: search: 3 of 9 trials" in ask(server, "/")[1]
+        finally:
+            shutil.rmtree(odd)
 
 
 def test_another_user_of_this_machine_sees_nothing(
