@@ -14,7 +14,7 @@
 # own processes and host name. No accounting. Partitions: main, and high, whose jobs preempt main's.
 # Other settings, with their defaults:
 #   SLURM_LOCAL_CPUS=4        CPUs that a node pretends to have
-#   SLURM_LOCAL_GRACE=10      seconds from a preempted job's SIGUSR2 to its end; 0: ended without a word
+#   SLURM_LOCAL_GRACE=10      seconds from a preempted job's warning to its end; 0: ended without a word
 #   SLURM_LOCAL_ARRAY=1001    MaxArraySize
 #   SLURM_LOCAL_SILENCE=15    seconds after which a silent node is down
 set -euo pipefail

@@ -16,7 +16,9 @@ from fnmatch import translate
 from functools import cache
 from pathlib import Path
 
+from sweeper.errors import SweeperError
 from sweeper.files import create
+from sweeper.launch import slurm_queue
 from sweeper.launch.machine import without_our_spin
 
 MARK = "SWEEPER_DIR"
@@ -74,13 +76,20 @@ def _pattern(patterns: tuple[str, ...]) -> re.Pattern[str]:
 
 
 class Group:
-    """A command and all that it starts, as far as it stays in the group or keeps `MARK`."""
+    """A command and all that it starts, as far as it stays in the group or keeps `MARK`.
+
+    What srun starts on other nodes is of it too.
+    """
 
     def __init__(self, argv: Sequence[str], cwd: Path, env: Mapping[str, str], log: Path) -> None:
         """Start it, its output going to the end of `log`; OSError when it cannot be started."""
         self.mark = env[MARK]
         if not can_run(argv[0], cwd, env.get("PATH")):
             raise FileNotFoundError(errno.ENOENT, "no such program", argv[0])
+        self._step = ""
+        if Path(argv[0]).name == "srun" and "SLURM_JOB_ID" in os.environ:
+            self._step = f"sweeper-{Path(self.mark).name}"
+            argv = [argv[0], f"--job-name={self._step}", *argv[1:]]
         with os.fdopen(create(log, os.O_WRONLY | os.O_APPEND), "ab") as output:
             self.process = subprocess.Popen(
                 [*_dying_with_parent(), *argv],
@@ -105,7 +114,8 @@ class Group:
 
     def end(self, grace: float) -> int:
         """SIGTERM to all, SIGKILL to what is left after `grace` seconds; its exit code."""
-        self._signal(signal.SIGTERM)
+        if not self._end_step("TERM"):
+            self._signal(signal.SIGTERM)
         deadline = time.monotonic() + grace
         while time.monotonic() < deadline and (self.wait(0.05) is None or self._others()):
             pass
@@ -114,12 +124,28 @@ class Group:
 
     def clean(self) -> None:
         """End at once whatever is left of the group, and close what watches it."""
+        if self.process.poll() is None:
+            self._end_step()
         self._signal(signal.SIGKILL)
         end_marked(self.mark)
         self.process.wait()
         if self._fd is not None:
             os.close(self._fd)
             self._fd = None
+
+    def _end_step(self, number: str | None = None) -> bool:
+        """Send srun's processes, on all nodes, a signal, or end them; False where none are known.
+
+        A SIGTERM to srun itself would be a SIGKILL to them.
+        """
+        if not self._step:
+            return False
+        try:
+            ids = slurm_queue.steps(self._step)
+            slurm_queue.cancel(ids, number)
+        except SweeperError:
+            return False
+        return bool(ids)
 
     def _others(self) -> bool:
         """Whether any process of the group is left."""

@@ -305,7 +305,7 @@ class Slurm:
                 **self.sbatch,
                 "requeue": True,  # or `scontrol requeue` may be refused
                 # Without "B:" it goes to the job's processes and not to the batch shell.
-                "signal": f"USR2@{self.warn}",
+                "signal": f"URG@{self.warn}",
             },
             **{key: value for key, value in options.items() if value is not None},
             **others,

@@ -66,6 +66,12 @@ QUOTED_LINES = 3
 """Lines of it that a message quotes."""
 MIN_PROGRESS = 0.01
 """A job has come further when it has done this fraction of its work more."""
+BEFORE_THE_END = (signal.SIGURG, signal.SIGUSR2)
+"""Signals that the job's end is near, SIGURG as the batch script asks for it.
+
+Slurm sends it to every process of the job. SIGUSR2, which some people and clusters send, ends all
+that do not handle it, a user's training command among them; SIGURG does nothing to them.
+"""
 NOISE = ("submitit INFO", "submitit WARNING", "slurmstepd: ", "srun: ")
 """Lines that say nothing of the cause, where there are others."""
 
@@ -315,7 +321,7 @@ class Run:
         self.restart = int(os.environ.get("SLURM_RESTART_COUNT") or 0)
         self.attempt = MAX_RESTARTS * submission.number + min(self.restart, MAX_RESTARTS - 1)
         self.fraction, self._looked, self._begun = 0.0, time.monotonic(), False
-        for number in (signal.SIGUSR2, signal.SIGTERM):
+        for number in (*BEFORE_THE_END, signal.SIGTERM):
             signal.signal(number, lambda number, _: self.signals.append(number))
 
     def next(self) -> Work | None:
@@ -384,7 +390,7 @@ class Run:
         """Back into the queue, when that was asked for: SIGTERM alone may be a cancellation."""
         self._write_progress()
         number = self.signals[0]
-        requeue = number == signal.SIGUSR2 and not self._stands_still()
+        requeue = number in BEFORE_THE_END and not self._stands_still()
         left = SavedAndLeft(
             signal=signal.Signals(number).name, fraction=self.fraction, requeue=requeue
         )
@@ -393,7 +399,7 @@ class Run:
         if not requeue:
             return
         # What is ignored here is ignored by a child too: a SIGTERM that comes on the heels of
-        # SIGUSR2 must not end the asking.
+        # the signal before must not end the asking.
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
         try:
             request = ["scontrol", "requeue", os.environ["SLURM_JOB_ID"]]

@@ -124,14 +124,26 @@ def _entry(line: str) -> Entry:
     )
 
 
-def cancel(ids: Sequence[str]) -> None:
-    """End these jobs; those that have ended already are passed over.
+def steps(name: str) -> list[str]:
+    """Ids of the steps with this name that run in the job that this process is a part of.
 
     SchedulerError when Slurm does not answer.
     """
+    job = f"--jobs={os.environ.get('SLURM_JOB_ID', '')}"
+    text = ask("squeue", "--noheader", "--steps", job, "--format=%i|%j")
+    rows = [line.partition("|") for line in text.splitlines()]
+    return [number for number, _, of in rows if of == name]
+
+
+def cancel(ids: Sequence[str], signal: str | None = None) -> None:
+    """End these jobs or steps, or only send them a signal, such as TERM.
+
+    Those that have ended already are passed over. SchedulerError when Slurm does not answer.
+    """
+    words = ["--quiet"] if signal is None else ["--quiet", f"--signal={signal}"]
     for start in range(0, len(ids), 200):  # a command line has a longest length
         try:
-            ask("scancel", "--quiet", *ids[start : start + 200])
+            ask("scancel", *words, *ids[start : start + 200])
         except SchedulerError as error:
             if not re.search("nvalid job id|already complet", str(error)):
                 raise

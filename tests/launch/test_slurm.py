@@ -215,7 +215,7 @@ def test_a_job_told_to_leave_goes_on_where_it_was(tmp_path: Path) -> None:
     driver = Driver(sweep, batched_trials=1, save_every=0.5)
     until(lambda: saved_step(sweep) > 50)
     (entry,) = [entry for entry in sweep.queue() if entry.active]
-    slurm("scancel", "--signal=USR2", entry.id)
+    slurm("scancel", "--signal=URG", entry.id)
     (left,) = until(lambda: sweep.find("jobs/*/submission-0/left-0.json"))
     assert saved_step(sweep) == round(LONG["steps"] * try_json(left)["fraction"]) < LONG["steps"]
     assert_goes_on(sweep, saved_step(sweep))

@@ -1,14 +1,24 @@
-"""A command on two nodes of a Slurm: one supervisor an allocation, torchrun once a node."""
+"""A user's command as jobs of a Slurm: one supervisor an allocation, on two nodes srun."""
 
 from __future__ import annotations
 
 import sys
+import threading
 from pathlib import Path
 
+import pytest
+
+from sweeper.command.runner import Command
+from sweeper.data.corpus import UserData
 from sweeper.launch.slurm import Slurm
+from sweeper.launch.slurm_jobs import prefix
+from sweeper.launch.slurm_queue import queue
 from sweeper.sweep.loop import Loop
+from sweeper.trial import Result
 from tests.command.commands import METRIC, trial
-from tests.launch.cluster import Cluster
+from tests.launch.cluster import slurm, until
+
+pytestmark = pytest.mark.usefixtures("cluster")
 
 RANKS = """
 import argparse, os, torch, torch.distributed as dist
@@ -29,11 +39,39 @@ dist.destroy_process_group()
 """
 
 
-def test_two_nodes_train_one_trial(cluster: Cluster, tmp_path: Path) -> None:
-    from sweeper.command.runner import Command
-    from sweeper.data.corpus import UserData
-    from sweeper.trial import Result
+SAVES = """
+import os, signal, sys, time
+from pathlib import Path
+saved, steps = Path(sys.argv[1]) / "ckpt.txt", int(sys.argv[2])
+told = []
+signal.signal(signal.SIGTERM, lambda *_: told.append(1))
+first = int(saved.read_text()) if saved.exists() else 0
+leads = os.environ["SLURM_PROCID"] == "0"
+for step in range(first, steps):
+    time.sleep(0.05)
+    if leads:
+        print(f"step {step}: loss {3 - step / steps} from {first}", flush=True)
+    if told:
+        if leads:
+            saved.write_text(str(step + 1))
+        sys.exit(75)
+"""
 
+
+def run(settings: Command, folder: Path, *, steps: int) -> tuple[Result, Path]:
+    """What comes of one trial as a job, and its folder."""
+    launcher = Slurm(gpus=0, cpus=1, time=10, warn=30, poll=0.3, retries=0)
+    runner = settings.open(UserData(), launcher, folder, lambda sentence: None)
+    results: list[Result] = []
+    loop = Loop(runner=runner, launcher=launcher, folder=folder, record=results.extend)
+    one = trial(settings, steps=steps)
+    loop.run(lambda: [] if results else [one])
+    (result,) = results
+    assert result.status == "complete", result.error
+    return result, folder / "trials" / one.key
+
+
+def test_two_nodes_train_one_trial(tmp_path: Path) -> None:
     (tmp_path / "ranks.py").write_text(RANKS)
     settings = Command(
         command=(sys.executable, "ranks.py", "--lr={eta}"),
@@ -45,14 +83,40 @@ def test_two_nodes_train_one_trial(cluster: Cluster, tmp_path: Path) -> None:
         nodes=2,
         gpus=0,
     )
-    launcher = Slurm(gpus=0, cpus=1, time=10, warn=30, poll=0.3, retries=0)
-    runner = settings.open(UserData(), launcher, tmp_path, lambda sentence: None)
-    results: list[Result] = []
-    loop = Loop(runner=runner, launcher=launcher, folder=tmp_path, record=results.extend)
-    one = trial(settings, steps=2)
-    loop.run(lambda: [] if results else [one])
-    (result,) = results
-    assert result.status == "complete", result.error
+    result, folder = run(settings, tmp_path, steps=2)
     assert result.curve == (3.0, 2.0)
-    log = (tmp_path / "trials" / one.key / "log.txt").read_text()
-    assert "hosts ['node1', 'node2']" in log
+    assert "hosts ['node1', 'node2']" in (folder / "log.txt").read_text()
+
+
+@pytest.mark.parametrize("nodes", [1, 2])
+def test_a_command_saves_on_sigterm_before_its_time_is_up_and_goes_on(
+    nodes: int, tmp_path: Path
+) -> None:
+    """Slurm's own warning goes to every process: it must not end one that has no handler.
+
+    A SIGTERM to srun would end the processes that it has started without a word.
+    """
+    (tmp_path / "saves.py").write_text(SAVES)
+    srun = ("srun", "--overlap", "--mem=0", "--ntasks-per-node=1") if nodes > 1 else ()
+    settings = Command(
+        command=(*srun, sys.executable, "saves.py", "{dir}", "{steps}", "--lr={eta}"),
+        metric=METRIC,
+        cwd=str(tmp_path),
+        resume_if="ckpt.txt",
+        nodes=nodes,
+        gpus=0,
+    )
+
+    def warn() -> None:
+        until(lambda: "step 20:" in "".join(p.read_text() for p in tmp_path.glob("trials/*/log*")))
+        (entry,) = [one for one in queue(prefix(tmp_path)) if one.active]
+        slurm("scancel", "--signal=URG", entry.id)
+
+    warning = threading.Thread(target=warn, daemon=True)
+    warning.start()
+    _, folder = run(settings, tmp_path, steps=200)
+    warning.join()
+    first = int((folder / "ckpt.txt").read_text())
+    log = (folder / "log.txt").read_text()
+    assert 20 < first < 200 and f"step {first}: loss {3 - first / 200} from {first}" in log
+    assert len(queue(prefix(tmp_path))) == 1  # which was put back

@@ -80,10 +80,10 @@ def test_preemption_with_grace(tmp_path: Path) -> None:
     assert_finished(sweep, driver)
 
 
-def test_usr2_and_term_at_once(tmp_path: Path) -> None:
+def test_the_warning_and_sigterm_at_once(tmp_path: Path) -> None:
     sweep, driver = long_run(tmp_path)
     (entry,) = [entry for entry in sweep.queue() if entry.active]
-    for name in ("USR2", "TERM"):
+    for name in ("URG", "TERM"):
         slurm("scancel", f"--signal={name}", entry.id)
     assert_goes_on(sweep, saved_step(sweep))
     assert_finished(sweep, driver)
@@ -98,7 +98,7 @@ def test_a_node_that_may_not_requeue(tmp_path: Path, monkeypatch: pytest.MonkeyP
     monkeypatch.setenv("PATH", f"{folder}:{os.environ['PATH']}")
     sweep, driver = long_run(tmp_path)
     (entry,) = [entry for entry in sweep.queue() if entry.active]
-    slurm("scancel", "--signal=USR2", entry.id)
+    slurm("scancel", "--signal=URG", entry.id)
     until(lambda: sweep.find("jobs/*/submission-0/left-0.json"))
     assert_goes_on(sweep, saved_step(sweep), restart=0, submission=1)
     assert_finished(sweep, driver)

@@ -92,7 +92,7 @@ def test_the_script_keeps_every_word_whole(commands: Path, tmp_path: Path) -> No
         ["bash", "-c", f"printf '%s\\0' {line}"], capture_output=True, text=True, check=True
     ).stdout.split("\0")
     assert {"A=b c", "python;x", str(folder / "slurm/TOKEN")} <= set(words)
-    for said in ("--array=0-2%3", "--licenses=a,b", "--requeue", "--signal=USR2@120"):
+    for said in ("--array=0-2%3", "--licenses=a,b", "--requeue", "--signal=URG@120"):
         assert f"#SBATCH {said}" in script
     assert "--gpus-per-node=1" in script and "module load a" in script and "wckey" not in script
     assert "--gres=gpu:a100:1" in Slurm(gres="gpu:a100:1").script(folder, 1)
@@ -220,7 +220,7 @@ def test_a_failure_counts_unless_the_job_came_further(
 
 @pytest.fixture
 def signals() -> Iterator[None]:
-    numbers = (signal.SIGUSR2, signal.SIGTERM)
+    numbers = (*slurm_jobs.BEFORE_THE_END, signal.SIGTERM)
     before = [signal.getsignal(number) for number in numbers]
     yield
     for number, handler in zip(numbers, before, strict=True):
