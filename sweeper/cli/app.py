@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from sweeper.cli.commands import VERBS, Commands
+from sweeper.cli.commands import HELP_NAMES, VERBS, Commands
 from sweeper.cli.verb import (
     FIRST,
     USAGE,
@@ -74,7 +74,7 @@ app = typer.Typer(
     no_args_is_help=True,
     # `run` ends every verb itself: with one message, or for a bug with a plain traceback.
     pretty_exceptions_enable=False,
-    context_settings={"help_option_names": ["-h", "--help"]},
+    context_settings=HELP_NAMES,
     help="Tune small, train big: search hyperparameters on a small proxy model, transfer them to "
     "any width and depth, and validate that the transfer holds.",
     epilog="Exit codes: 0 done, 1 the work failed, 2 bad input, 3 not validated under --strict, "

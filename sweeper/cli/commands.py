@@ -14,6 +14,9 @@ from typer.core import TyperCommand, TyperGroup
 from sweeper.cli.verb import USAGE, say, stopped_to_go_on, usage_text
 from sweeper.config.command_line import missing_dashes
 
+HELP_NAMES = {"help_option_names": ["-h", "--help"]}
+"""Settings of a context: the words that ask for help."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Declared:
@@ -27,7 +30,10 @@ class Declared:
         """The command, with all its options: some milliseconds each."""
         verb = typer.Typer(add_completion=False)
         epilog = self.epilog() if self.epilog is not None else None
-        verb.command(cls=Verb, epilog=epilog, rich_help_panel=self.panel)(self.function)
+        # Its own, too: the first context, which may be one without a parent, decides for good.
+        verb.command(
+            cls=Verb, epilog=epilog, rich_help_panel=self.panel, context_settings=HELP_NAMES
+        )(self.function)
         return typer.main.get_command(verb)
 
     @property

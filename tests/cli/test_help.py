@@ -1,5 +1,7 @@
 import pytest
 
+import sweeper.cli.app  # noqa: F401  (it declares the verbs)
+from sweeper.cli.commands import VERBS
 from sweeper.cli.help import page
 
 PANELS = {
@@ -54,3 +56,10 @@ def test_a_stream_that_knows_ascii_alone_gets_ascii(monkeypatch: pytest.MonkeyPa
 
     monkeypatch.setattr("sys.stdout", Ascii())
     assert page("Usage: x", "", PANELS, "").isascii()
+
+
+def test_a_verb_s_first_context_may_be_without_a_parent() -> None:
+    """As where a documentation's command is only parsed: it decides the words that ask for help."""
+    command = VERBS.declared["status"].command()
+    command.make_context("status", [])
+    assert "-h, --help" in command.get_help(command.make_context("status", []))
