@@ -77,8 +77,8 @@ app = typer.Typer(
     context_settings=HELP_NAMES,
     help="Tune small, train big: search hyperparameters on a small proxy model, transfer them to "
     "any width and depth, and validate that the transfer holds.",
-    epilog="Exit codes: 0 done, 1 the work failed, 2 bad input, 3 not validated under --strict, "
-    "not expressible in an export or off the band of follow, 130 interrupted.",
+    epilog="Exit codes: 0 done, 1 the work failed, 2 bad input, 3 under --strict where a "
+    "transfer is not validated or an export not whole, or off the band of follow, 130 interrupted.",
 )
 
 
@@ -371,7 +371,7 @@ def explain(
 
 @VERBS.declare(TUNE)
 def export(
-    to: Trainer,
+    to: Trainer = None,
     options: TrainerOptions = None,
     study: Study = None,
     root: Root = None,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,8 +12,8 @@ from sweeper.cli.output import DONE, NOT_VALIDATED, Output
 from sweeper.cli.studies import split_root
 from sweeper.config.compose import override_value, parse_overrides
 from sweeper.errors import BadInput, ConfigError
-from sweeper.export.compare import NAMES, header, is_export, lacking
-from sweeper.export.exporter import build_exporter
+from sweeper.export.compare import NAMES, Lack, header, is_export, lacking
+from sweeper.export.exporter import Exporter, build_exporter
 from sweeper.files import make_folder, write_atomically
 from sweeper.plan.plan import TransferPlan
 from sweeper.report.screen import Part, Spare
@@ -24,7 +24,7 @@ from sweeper.study.study import find_study
 class ExportRequest:
     """What `sweeper export` is asked for; `plan` is a file in place of a study's."""
 
-    to: str
+    to: str | None
     study: str | None = None
     plan: Path | None = None
     width: int | None = None
@@ -49,6 +49,32 @@ def export(request: ExportRequest, arguments: Sequence[str], output: Output) -> 
     for name in request.accept:
         if name not in NAMES:
             raise ConfigError("--accept", name, f"one of {', '.join(NAMES)}")
+    path, plan = _asked_plan(request, root)
+    lacks = lacking(plan, exporter)
+    accepted = [lack for lack in lacks if lack.name in request.accept]
+    missing = [lack for lack in lacks if lack.name not in request.accept]
+    document = _document(request, plan, lacks)
+    if missing and request.strict:
+        return _refuse(exporter, missing, document, output)
+    # All texts before the first is written: what fails here leaves nothing behind.
+    files = exporter.files(plan, header(plan, exporter, lacks, request.accept))
+    folder = request.out or path.parent / "export" / str(request.to)
+    written = _write(files, folder)
+    _show_lacks(exporter, accepted, missing, output)
+    rests = f"; what it cannot express was accepted ({len(accepted)})" if accepted else ""
+    if missing:
+        names = ", ".join(lack.name for lack in missing)
+        rests += f"; the plan is not whole without {names}, which it leaves to you"
+    output.end(
+        f"Exported the plan for {plan.target} to {exporter.trainer}{rests}.",
+        {"export": ", ".join(map(str, written))},
+        {**document, "files": written},
+    )
+    return DONE
+
+
+def _asked_plan(request: ExportRequest, root: Path) -> tuple[Path, TransferPlan]:
+    """The plan and its file; BadInput for one that cannot be exported."""
     sizes = (request.study, request.width, request.depth)
     if request.plan and any(value is not None for value in sizes):
         raise BadInput("--plan is the plan: --study, --to-width and --to-depth choose another")
@@ -66,8 +92,14 @@ def export(request: ExportRequest, arguments: Sequence[str], output: Output) -> 
             f"{path} is of an older sweeper, which recorded no factors of attention and residual "
             "branches: run `sweeper transfer` again with the same arguments"
         )
-    lacks = lacking(plan, exporter)
-    document = {
+    return path, plan
+
+
+def _document(
+    request: ExportRequest, plan: TransferPlan, lacks: Sequence[Lack]
+) -> dict[str, object]:
+    """What --json says, but for the files."""
+    return {
         "to": request.to,
         "study": plan.source.get("study"),
         "files": list[Path](),
@@ -81,21 +113,29 @@ def export(request: ExportRequest, arguments: Sequence[str], output: Output) -> 
             for lack in lacks
         ],
     }
-    missing = [lack for lack in lacks if lack.name not in request.accept]
-    accepts = " ".join(f"--accept {lack.name}" for lack in missing)
-    if missing and request.strict:
-        output.tell(f"{exporter.trainer} cannot express this plan, and nothing was written:")
-        for lack in missing:
-            output.tell(f"- {lack}")
-        output.tell(
-            "Where you do it yourself, or mean to train without, say so by adding "
-            f"{accepts}: the header of the export lists it"
-        )
-        output.document(document)
-        return NOT_VALIDATED
-    # All texts before the first is written: what fails here leaves nothing behind.
-    files = exporter.files(plan, header(plan, exporter, lacks, request.accept))
-    folder = request.out or path.parent / "export" / request.to
+
+
+def _accepts(missing: Sequence[Lack]) -> str:
+    return " ".join(f"--accept {lack.name}" for lack in missing)
+
+
+def _refuse(
+    exporter: Exporter, missing: Sequence[Lack], document: Mapping[str, object], output: Output
+) -> int:
+    """Say what is `missing`, under --strict: nothing is written."""
+    output.tell(f"{exporter.trainer} cannot express this plan, and nothing was written:")
+    for lack in missing:
+        output.tell(f"- {lack}")
+    output.tell(
+        "Where you do it yourself, or mean to train without, say so by adding "
+        f"{_accepts(missing)}: the header of the export lists it"
+    )
+    output.document(document)
+    return NOT_VALIDATED
+
+
+def _write(files: Mapping[str, str], folder: Path) -> list[Path]:
+    """Write texts by their names; BadInput, and nothing written, where something else is there."""
     for name in files:
         if (folder / name).is_dir():
             raise BadInput(f"{folder / name} is a folder: choose another place by --out")
@@ -114,33 +154,29 @@ def export(request: ExportRequest, arguments: Sequence[str], output: Output) -> 
     except OSError as error:
         reason = error.strerror or error
         raise BadInput(f"{folder} cannot be written to: {reason}; choose --out") from error
-    accepted = [lack for lack in lacks if lack.name in request.accept]
+    return [folder / name for name in files]
+
+
+def _show_lacks(
+    exporter: Exporter, accepted: Sequence[Lack], missing: Sequence[Lack], output: Output
+) -> None:
+    """Show what the trainer cannot express, and what to do about it."""
     for lack in accepted:
         said = f"Accepted, though {exporter.trainer} cannot express it: {lack}"
         output.show(Part(content=said, spare=Spare.NOTE, name="what was accepted"))
-    if missing:
-        output.say(f"{exporter.trainer} cannot express all of this plan. It leaves to you:")
-        for lack in missing:
-            edit = f"\n  The edit: {lack.edit()}" if lack.edit() else ""
-            said = f"- {lack}{edit}"
-            output.show(Part(content=said, spare=Spare.NEWS, name="what it leaves to you"))
-        output.show(
-            Part(
-                content="Once that is done, or where you mean to train without, say so: "
-                f"{accepts}. The header of the export lists it."
-            )
+    if not missing:
+        return
+    output.say(f"{exporter.trainer} cannot express all of this plan. It leaves to you:")
+    for lack in missing:
+        edit = f"\n  The edit: {lack.edit()}" if lack.edit() else ""
+        said = f"- {lack}{edit}"
+        output.show(Part(content=said, spare=Spare.NEWS, name="what it leaves to you"))
+    output.show(
+        Part(
+            content="Once that is done, or where you mean to train without, say so: "
+            f"{_accepts(missing)}. The header of the export lists it."
         )
-    rests = f"; what it cannot express was accepted ({len(accepted)})" if accepted else ""
-    if missing:
-        names = ", ".join(lack.name for lack in missing)
-        rests += f"; the plan is not whole without {names}, which it leaves to you"
-    written = [folder / name for name in files]
-    output.end(
-        f"Exported the plan for {plan.target} to {exporter.trainer}{rests}.",
-        {"export": ", ".join(map(str, written))},
-        {**document, "files": written},
     )
-    return DONE
 
 
 def _plan_of_study(request: ExportRequest, root: Path) -> Path:

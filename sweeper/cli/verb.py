@@ -123,7 +123,7 @@ Trust = Annotated[
     ),
 ]
 Trainer = Annotated[
-    str,
+    str | None,
     typer.Option(
         "--to",
         help="The trainer: automodel, hf, llm-foundry, megatron, nanogpt-mup, olmo-core, pytorch "

@@ -15,7 +15,7 @@ from typing import Any, ClassVar, ParamSpec, TypeVar
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from sweeper.command.template import float_text
-from sweeper.errors import ConfigError
+from sweeper.errors import BadInput, ConfigError
 from sweeper.plan.factors import PlannedFactor
 from sweeper.plan.plan import PlannedParameter, TransferPlan
 from sweeper.registry import TARGET, build_plugin, import_plugin, name_classes, with_targets
@@ -327,11 +327,17 @@ EXPORTERS: Mapping[str, str] = {
 """A new one is a file, a template and a line here."""
 
 
-def build_exporter(name: str, options: Mapping[str, Any]) -> Exporter:
+def build_exporter(name: str | None, options: Mapping[str, Any]) -> Exporter:
     """The exporter of a trainer, or of the class at a dotted path, with its options.
 
-    ConfigError for an unknown name, and for an option that it does not have or refuses.
+    ConfigError for an unknown name, and for an option that it does not have or refuses; BadInput
+    without a name.
     """
+    if name is None:
+        raise BadInput(
+            f"--to names the trainer: {', '.join(EXPORTERS)}, or a class as package.module.Class. "
+            "A training loop of your own takes --to pytorch"
+        )
     if name not in EXPORTERS and "." not in name:
         allowed = f"one of {', '.join(EXPORTERS)}, or a class as package.module.Class"
         raise ConfigError("--to", name, allowed)

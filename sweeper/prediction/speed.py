@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 
@@ -15,13 +16,16 @@ from sweeper.verdict.curve import Estimate
 
 WIDTHS = 3
 """With fewer, a law of the loss over the width has more parameters than it has sizes."""
+REACH = 4.0
+"""So far beyond the runs that were trained a law is believed: times their compute."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class SpeedUp:
     """Runs of `study` at `width` reach what those `against` reach with `factor` times the compute.
 
-    `predicted`: the width lies beyond both ladders.
+    `predicted`: the width lies beyond both ladders, or so much compute beyond the runs `against`.
+    The law of these is believed from `least` to `most` times the compute.
     """
 
     study: str
@@ -29,6 +33,29 @@ class SpeedUp:
     width: int
     predicted: bool
     factor: Estimate
+    least: float
+    most: float
+
+    JSON_SHOWS: ClassVar = ("said",)
+
+    @property
+    def said(self) -> str:
+        """The factor with its interval; a bound, or nothing, where no run was trained near it."""
+        low, value, high = self.factor.low, self.factor.value, self.factor.high
+        if math.isnan(value) or (low < self.least and high > self.most):
+            return UNKNOWN
+        if value > self.most:
+            sure = min(low, self.most)
+            return f"at least {sure:.3g}" if sure > 1 else UNKNOWN
+        if value < self.least:
+            sure = max(high, self.least)
+            return f"at most {sure:.3g}" if sure < 1 else UNKNOWN
+        start = f"{low:.3g}" if low >= self.least else f"less than {self.least:.3g}"
+        end = f"{high:.3g}" if high <= self.most else f"more than {self.most:.3g}"
+        return f"{value:.3g} ({start} to {end})"
+
+
+UNKNOWN = "cannot say"
 
 
 def speed_ups(ladders: Sequence[Ladder], to_width: int | None = None) -> list[SpeedUp]:
@@ -50,13 +77,18 @@ def speed_ups(ladders: Sequence[Ladder], to_width: int | None = None) -> list[Sp
         for width in widths:
             at, others = (_flops(ladder, width) for ladder in (leader, other))
             factor = speed_up(mine, theirs, (at, 1.0, at), (others, 1.0, others))
+            trained = sorted(other.flops.values())
+            largest, is_beyond = max(trained[-1], others), width > shared[-1]
+            within = trained[0] <= factor.value * at <= trained[-1]
             found.append(
                 SpeedUp(
                     study=leader.name,
                     against=other.name,
                     width=width,
-                    predicted=width > shared[-1],
+                    predicted=is_beyond or not within,
                     factor=factor,
+                    least=trained[0] / REACH / at,
+                    most=largest * REACH / at,
                 )
             )
     return found

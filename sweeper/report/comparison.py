@@ -16,6 +16,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from sweeper.files import private_folder, write_atomically
+from sweeper.prediction import speed
 from sweeper.prediction.speed import SpeedUp
 from sweeper.report.cost import Cost, cost_table
 from sweeper.report.documents import Validation
@@ -185,16 +186,14 @@ def speed_table(speed_ups: Sequence[SpeedUp]) -> Table:
         ],
         legend=[
             "So many times its own compute the other study would need for the first one's loss, by "
-            "the law of its loss over FLOPs at the ladder's steps. Ranges are 95 % intervals."
+            "the law of its loss over FLOPs at the ladder's steps. Ranges are 95 % intervals. The "
+            f"law is believed up to {speed.REACH:g} times the compute of the runs that there are: "
+            "beyond that stands a bound, or that nothing can be said."
         ],
     )
     for speed_up in speed_ups:
-        low, value, high = (
-            number(end, ".3g") if math.isfinite(end) else "never"
-            for end in (speed_up.factor.low, speed_up.factor.value, speed_up.factor.high)
-        )
         where = "predicted" if speed_up.predicted else "measured"
-        cell = Cell(speed_up.factor, f"{value} ({low} to {high})")
+        cell = Cell(speed_up.factor, speed_up.said)
         table.add(speed_up.study, speed_up.against, speed_up.width, where, cell)
     return table
 

@@ -163,6 +163,7 @@ check --rules --folder /dev/null
 check --strict --rules
 check --study nope
 check --study a --root empty
+export --study a
 export --to nope --study a
 export --to pytorch --study a
 export --to pytorch --study a --plan x
