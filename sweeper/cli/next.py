@@ -15,6 +15,7 @@ from sweeper.check.judge import MEASURED, CheckRecord
 from sweeper.config.command_line import root_flag, split_user_command, without_root
 from sweeper.plan.plan import TransferPlan
 from sweeper.report.documents import Searched, Validation, read_document, takes
+from sweeper.report.progress import Snapshot
 from sweeper.study.lock import live_holder
 from sweeper.study.optuna_copy import redact_word
 from sweeper.study.setup import read_setup
@@ -190,6 +191,9 @@ def next_of(folder: Path) -> NextCommand | None:
         why = "to see how far it is"
         return NextCommand.of("status", "--watch", study=name, root=root, why=why)
     notes: list[str] = []  # what is damaged is named by the verb that shows it
+    stopped = stopped_at(folder, notes)
+    if stopped is not None and (command := _going_on(stopped)):
+        return command
     searched = read_document(folder / "search.json", Searched.read, notes)
     if searched is None:
         return None
@@ -204,6 +208,19 @@ def next_of(folder: Path) -> NextCommand | None:
             validation = read_document(path.parent / "validation.json", Validation, notes)
             return after_plan(folder, path.parent, plan, command, validation)
     return first_transfer(folder, searched.base.width if searched.base else 1)
+
+
+def stopped_at(folder: Path, notes: list[str]) -> Snapshot | None:
+    """How far the study's last work came, where it was stopped; `notes` gets what is damaged."""
+    path = folder / "progress.json"
+    if not path.is_file() or live_holder(folder) is not None:
+        return None
+    progress = read_document(path, Snapshot, notes)
+    return progress if progress and not progress.over else None
+
+
+def _going_on(stopped: Snapshot) -> NextCommand | None:
+    return NextCommand.recorded(stopped.command, "to go on with what was stopped")
 
 
 def _age(path: Path) -> int:

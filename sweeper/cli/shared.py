@@ -16,6 +16,7 @@ from sweeper.errors import BadInput, ConfigError
 from sweeper.report.cost import TrialSeconds, at_once
 from sweeper.report.live import LivePage
 from sweeper.report.progress import SweepProgress
+from sweeper.study.setup import command_line
 from sweeper.study.study import Study
 from sweeper.sweep.replay import at_fixed_ratio
 from sweeper.trial import Log2Hps, Result, Trial, defaults
@@ -144,6 +145,7 @@ def progress(
         at_once=at_once(same),
         page=LivePage(where, output.tell) if folder is None else None,
         bar=output.bar,
+        command=command_line(),
     )
 
 

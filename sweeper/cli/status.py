@@ -12,7 +12,7 @@ from typing import Any
 
 from rich.cells import cell_len
 
-from sweeper.cli.next import NextCommand, next_of
+from sweeper.cli.next import NextCommand, next_of, stopped_at
 from sweeper.cli.output import DONE, Output, failures
 from sweeper.command.process import end_marked
 from sweeper.errors import BadInput, SweeperError
@@ -49,12 +49,16 @@ def status(name: str | None, root: Path, output: Output, *, watch: bool = False)
         output.notes(state["notes"])
         show_jobs(state, output)
         driver, progress = state["driver"], state["progress"]
+        next_command = next_of(root / study)
         if progress is not None and progress.ladder is not None and progress.ladder.points:
             output.show(*table_parts(ladder_table(progress.ladder), Spare.ROWS))
         if driver is None:
             again = "not finished: run the same `sweeper search` command again to go on"
             end = "finished" if state["search_finished"] else again
             end = f"No driver is running; the search is {end}."
+            if (stopped := state["stopped"]) and next_command:
+                count = f"{stopped.done}/{stopped.total} trials"
+                end = f"No driver is running; {stopped.where()} was stopped at {count}."
             if is_saved(root / study):
                 end = (
                     "Saved from a table's runs by `sweeper judge`: nothing in it can be continued."
@@ -77,7 +81,7 @@ def status(name: str | None, root: Path, output: Output, *, watch: bool = False)
         output.say(_others(others, None if output.verbose else output.people.width))
     page = root / study / "report.html"
     places = {"report": page} if page.is_file() else {"study": root / study}
-    output.end(end, places, {"study": study, **state}, next_of(root / study))
+    output.end(end, places, {"study": study, **state}, next_command)
     return DONE
 
 
@@ -124,6 +128,7 @@ def study_state(folder: Path) -> dict[str, Any]:
         "notes": [*notes, *failures(results, runner)],
         "driver": None if driver is None else str(driver),
         "progress": progress,
+        "stopped": stopped_at(folder, notes),
         **jobs_state(folder, progress),
         "search_finished": searched is not None and searched.finished,
     }

@@ -185,10 +185,11 @@ class Snapshot:
     ladder: LadderSoFar | None = None
     over: bool = True
     """Whether it came to its end; False while it runs, and where it was stopped."""
+    command: str = ""
 
     def where(self) -> str:
         """The job, and its phase where that says more."""
-        return self.job if self.phase == self.job else f"{self.job}: {self.phase}"
+        return self.job if self.phase in ("", self.job) else f"{self.job}: {self.phase}"
 
 
 class SweepProgress:
@@ -196,7 +197,7 @@ class SweepProgress:
 
     `planned` is the number of trials that the job expects from the beginning; `seconds` learn how
     long these take, and know it of those before, of which `at_once` ran at the same time.
-    A `page` is written as results come.
+    A `page` is written as results come. The `command` is the one that goes on where it is stopped.
     """
 
     def __init__(
@@ -210,6 +211,7 @@ class SweepProgress:
         at_once: float = 1.0,
         page: LivePage | None = None,
         bar: ProgressBar | None = None,
+        command: str = "",
     ) -> None:
         """Nothing is shown before the first trials are proposed. A `bar` takes the lines' place."""
         self._page, self._notebook_bar = page, bar
@@ -218,7 +220,7 @@ class SweepProgress:
         self._ladder: Callable[[], LadderSoFar] | None = None
         self.planned, self.start = planned, time.monotonic()
         self._time, self._todo, self._partial = TimeLeft(seconds, at_once), 0, 0.0
-        self.snapshot = Snapshot(job=job, over=False)
+        self.snapshot = Snapshot(job=job, over=False, command=command)
         self._written = self._printed = self._drawn = -math.inf
         self._bar = Progress(
             TextColumn("{task.description}"),

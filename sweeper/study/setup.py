@@ -226,9 +226,14 @@ def provenance() -> dict[str, Any]:
         **{name: _version(name) for name in PACKAGES},
         "machine": f"{platform.node()}, {platform.system()} {platform.machine()}",
         "git": _commit_at_first(Path.cwd()),
-        "command": shlex.join(["sweeper", *map(redact_word, sys.argv[1:])]),
+        "command": command_line(),
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
     }
+
+
+def command_line() -> str:
+    """What was typed, as a shell takes it, without passwords."""
+    return shlex.join(["sweeper", *map(redact_word, sys.argv[1:])])
 
 
 def _version(name: str) -> str:

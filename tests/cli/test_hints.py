@@ -121,6 +121,31 @@ def test_after_ctrl_c_the_command_to_go_on_is_printed(
     type_next(sweeper, stopped)
 
 
+@pytest.mark.parametrize(
+    ("words", "of", "where"),
+    [
+        (["search", *LONG, "study=b", "--json"], "sweeper.cli.search.Sweep.search", "search"),
+        ([*VALIDATED], "sweeper.cli.validate.Sweep.ladder", "validate"),
+        (["diagnose", "--study", "a", *LADDER], "sweeper.cli.diagnose.Sweep.ladder", "diagnose"),
+    ],
+    ids=["search", "transfer", "diagnose"],
+)
+def test_status_gives_the_command_that_goes_on_with_what_was_stopped(
+    study: Path, sweeper: Run, words: list[str], of: str, where: str
+) -> None:
+    with patch(of, side_effect=KeyboardInterrupt):
+        assert sweeper(*words).code == 130
+    name = "b" if words[0] == "search" else "a"
+    status = sweeper("status", "--study", name)
+    assert f"No driver is running; {where} was stopped at 0/" in status.out
+    typed = [word for word in words if word != "--json"]
+    assert status.next == shlex.join(["sweeper", *typed])
+    type_next(sweeper, status)
+    # Whatever comes to its end takes it back.
+    assert sweeper("transfer", "--to-width", "32", "--study", "a", "--validate").code == 0
+    assert "was stopped" not in sweeper("status", "--study", "a").out
+
+
 def test_a_check_that_was_stopped_begins_anew(study: Path, sweeper: Run) -> None:
     """It trains too, and keeps nothing of what it has not finished."""
     with patch("sweeper.cli.check.measured", side_effect=KeyboardInterrupt):
