@@ -125,10 +125,9 @@ def search(
             save(pairs_figure(conclusion.pairs), settings.folder / "pairs")
         # Now, while the study's classes are imported: reports later import none.
         keep_flops(settings.folder, {result.trial.spec for result in study.results()})
-        write_page(settings.folder, output)
+        places = write_page(settings.folder, output)
     output.show(*show.conclusion(conclusion, settings.space))
     output.notes(notes)
-    places = {"report": settings.folder / "report.html"}
     if conclusion.pairs:
         places["pairs"] = settings.folder / "pairs.png"
     if math.isfinite(conclusion.objective):

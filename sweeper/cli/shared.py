@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import Any
 from sweeper.cli.next import Invocation
 from sweeper.cli.output import Output
 from sweeper.cli.studies import split_root
+from sweeper.config.command_line import root_flag
 from sweeper.config.compose import Tree
 from sweeper.config.settings import Experiment, Settings, check_model_size, resolve
 from sweeper.errors import BadInput, ConfigError
@@ -143,26 +145,34 @@ def progress(
         planned=planned,
         seconds=trial_seconds(settings, same),
         at_once=at_once(same),
-        page=LivePage(where, output.tell) if folder is None else None,
+        page=LivePage(where, output.tell, _report_of(where)) if folder is None else None,
         bar=output.bar,
         command=command_line(),
     )
 
 
-def write_page(folder: Path, output: Output) -> None:
-    """Write the study's page; one that cannot be drawn costs nothing else, and is told.
+def _report_of(folder: Path) -> str:
+    """The command that writes the page of the study in `folder`."""
+    return shlex.join(["sweeper", "report", folder.name, *root_flag(folder.parent)])
 
-    OSError where the disk does not take it.
+
+def write_page(folder: Path, output: Output) -> dict[str, Path]:
+    """Write the study's page, and say where it lies; one that cannot be written is told.
+
+    It costs nothing else: the results are recorded, and the verb's answer is still to come.
     """
     from sweeper.report.page import write_report
 
+    page = folder / "report.html"
     try:
-        write_report(folder)
-    except OSError:
-        raise
-    except Exception as error:  # the results are recorded, and the verb's answer is still to come
-        why = " ".join(f"{type(error).__name__}: {error}".split())
-        output.notes([f"report.html was not written ({why}): `sweeper report` says more"])
+        return {"report": write_report(folder)}
+    except OSError as error:
+        # Its figures are written after it.
+        path, why = Path(error.filename or page), error.strerror or str(error)
+    except Exception as error:
+        path, why = page, " ".join(f"{type(error).__name__}: {error}".split())
+    output.notes([f"{path.name} was not written ({why}): `{_report_of(folder)}` writes it"])
+    return {"study": folder} if path == page else {"report": page}
 
 
 def work_of(settings: Settings) -> Callable[[Trial], float]:

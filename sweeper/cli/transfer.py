@@ -169,7 +169,7 @@ def transfer(tree: Tree, request: TransferRequest, invocation: Invocation, outpu
         check = quick_check(experiment, ladders.planned, invocation, output)
     specs = [result.trial.spec for result in Study.read(settings.folder).results()]
     keep_flops(settings.folder, [*specs, *(at_target(spec, plan) for spec in specs)])
-    write_page(settings.folder, output)
+    places = write_page(settings.folder, output)
     if check is not None:
         shown = {key: getattr(check, key) for key in ("axis", "sizes", "answer", "origins")}
         checked = {**shown, "sentence": sentence(check, settings.check)}
@@ -194,7 +194,7 @@ def transfer(tree: Tree, request: TransferRequest, invocation: Invocation, outpu
         doubt = _doubt(verdicts or (kept.axes if kept else ()))
         note = f"Its eta is in doubt: {doubt}." if doubt else ""
         output.command("The target's command:", target_command, spare, note)
-    places = {"report": settings.folder / "report.html", "plan": folder / "plan.json"}
+    places["plan"] = folder / "plan.json"
     if verdicts:
         curves = curves_name(settings.transfer.hyperparameter, verdicts[0].axis)
         places["curves"] = folder / f"{curves}.png"

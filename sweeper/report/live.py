@@ -28,7 +28,8 @@ NICE = 10
 PATIENCE = 600.0
 """Seconds that a driver may take from its last trial to its last page."""
 STOP = b"s"
-LIVE_MARK = b"data-live="
+LIVE_MARK, LEFT_MARK = b"data-live=", b"data-left="
+"""Of a page that is written anew, and of one that cannot be written any more; of one length."""
 ENABLED = True
 """Tests, whose searches are many and short, write the last page alone."""
 
@@ -36,9 +37,9 @@ ENABLED = True
 class LivePage:
     """The driver's end: begins with the first result, and says once where pages cannot be made."""
 
-    def __init__(self, folder: Path, say: Callable[[str], None]) -> None:
-        """`folder` is the study's; `say` takes a sentence for the user."""
-        self._folder, self._say = folder, say
+    def __init__(self, folder: Path, say: Callable[[str], None], command: str) -> None:
+        """`folder` is the study's; `say` takes a sentence; `command` writes the page by hand."""
+        self._folder, self._say, self._command = folder, say, command
         self._process: subprocess.Popen[bytes] | None = None
         self._has_failed = False
         self._ended: str | None = None
@@ -60,7 +61,7 @@ class LivePage:
         """
         if self._process is None or self._process.stdin is None:
             return
-        with contextlib.suppress(OSError):  # it may have died
+        with contextlib.suppress(OSError, ValueError):  # it may have died, and be closed already
             if is_last:
                 self._process.stdin.close()
             else:
@@ -98,8 +99,8 @@ class LivePage:
     def _failed(self, why: str) -> None:
         self._has_failed = True
         self._say(
-            f"Note: report.html is not written while this runs ({why}); `sweeper report "
-            f"{self._folder.name}` says more. All else goes on"
+            f"Note: report.html is not written while this runs ({why}); `{self._command}` writes "
+            "it. All else goes on"
         )
 
 
@@ -132,6 +133,14 @@ def is_live(page: Path) -> bool:
             return LIVE_MARK in file.read(200)
     except OSError:
         return False
+
+
+def mark_left(page: Path) -> None:
+    """Have a page say that it is not written any more, on a disk without room for another one."""
+    with contextlib.suppress(OSError), page.open("r+b") as file:
+        if (at := file.read(200).find(LIVE_MARK)) >= 0:
+            file.seek(at)
+            file.write(LEFT_MARK)
 
 
 def _write(folder: Path, every: float) -> None:
@@ -167,6 +176,7 @@ def main(folder: Path) -> None:
     try:
         keep_written(folder, _wait)
     except Exception as error:  # whatever it is, the driver goes on without a page
+        mark_left(folder / "report.html")
         text = " ".join(f"{type(error).__name__}: {error}".split())
         with contextlib.suppress(OSError):
             os.write(1, f"{text[:300]}\n".encode())

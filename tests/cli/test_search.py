@@ -339,6 +339,24 @@ class TestTrouble:
             assert_refused(sweeper("search", *TINY, "study=a"), golden, code=1)
         assert sweeper("search", *TINY, "study=a").code == 0
 
+    def test_a_page_that_cannot_be_written(
+        self, sweeper: Run, workplace: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """It costs neither the answer nor the next command."""
+
+        def full(path: Path, _: object) -> None:
+            raise OSError(28, "No space left on device", str(path))
+
+        with monkeypatch.context() as patch:
+            patch.setattr("sweeper.report.page.write_atomically", full)
+            answer = sweeper("search", *TINY, "study=a")
+        told = "report.html was not written (No space left on device): `sweeper report a` writes it"
+        assert answer.code == 0 and f"Note: {told}" in answer.out
+        assert "Study: runs/a" in answer.out and answer.next.startswith(
+            "sweeper transfer --study a"
+        )
+        assert sweeper("report", "a").code == 0
+
     def test_a_folder_that_cannot_be_written(self, sweeper: Run, golden: Golden) -> None:
         assert_refused(sweeper("search", *TINY, "root=/proc/nope"), golden)
 

@@ -75,6 +75,21 @@ def test_a_page_that_takes_long_is_written_seldom(
     assert times[1] == 9.0 / live.SHARE
 
 
+@pytest.mark.parametrize("is_last", [False, True])
+def test_a_process_that_dies_just_before_the_end_costs_nothing(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, is_last: bool
+) -> None:
+    """Nobody asked since: its pipes are closed by the thread that waits for it."""
+    monkeypatch.setattr(live, "ENABLED", True)
+    monkeypatch.setattr(live.sys, "executable", "/bin/false")
+    shown = LivePage(folder, pytest.fail, "sweeper report demo")
+    shown.changed()
+    for thread in threading.enumerate():
+        if thread.name == "live-page":
+            thread.join()
+    shown.close(is_last=is_last)
+
+
 @pytest.mark.parametrize("is_left", [False, True])
 def test_the_last_page_is_the_drivers_own_unless_it_ends_without_one(
     folder: Path, is_left: bool
@@ -98,7 +113,7 @@ def test_a_process_that_dies_is_told_once_and_costs_nothing_else(
     told: list[str] = []
     monkeypatch.setattr(live, "ENABLED", True)
     monkeypatch.setattr(live.sys, "executable", "/bin/false")
-    shown = LivePage(folder, told.append)
+    shown = LivePage(folder, told.append, "sweeper report demo")
     shown.changed()
     for thread in threading.enumerate():
         if thread.name == "live-page":
@@ -114,10 +129,14 @@ def test_it_says_why_it_cannot_be_drawn(
 ) -> None:
     monkeypatch.setattr(live.os, "nice", lambda by: 0)
     monkeypatch.setattr(live, "_wait", lambda seconds: "")
+    left = write_report(folder, live=5.0)
+    before = left.read_bytes()
     monkeypatch.setattr(page, "render", lambda *_: 1 / 0)
     with pytest.raises(SystemExit):
         live.main(folder)
     assert capfd.readouterr().out == "ZeroDivisionError: division by zero\n"
+    # The page before it is no live one any more, and else the same.
+    assert not is_live(left) and left.read_bytes() == before.replace(b"data-live=", b"data-left=")
 
 
 def test_a_process_without_a_first_page_ends_at_once(
@@ -125,7 +144,7 @@ def test_a_process_without_a_first_page_ends_at_once(
 ) -> None:
     monkeypatch.setattr(live, "ENABLED", True)
     assert Path(sys.executable).exists()
-    shown = LivePage(folder, pytest.fail)
+    shown = LivePage(folder, pytest.fail, "sweeper report demo")
     shown.changed()
     shown.close(is_last=False)
     for thread in threading.enumerate():

@@ -84,10 +84,15 @@ if (old) {
   history.replaceState(null, "");
 }
 history.scrollRestoration = every ? "manual" : "auto";
+const stale = document.getElementById("stale");
+if (stale && document.documentElement.dataset.left) {
+  stale.hidden = false;
+  stale.textContent = "But it could not be written any more: see what the command said.";
+}
 if (every) {
   const written = Number(document.documentElement.dataset.written) * 1000, shown = Date.now();
   setInterval(() => {
-    const now = Date.now(), age = now - written, stale = document.getElementById("stale");
+    const now = Date.now(), age = now - written;
     // Long behind: its driver may have been killed with the machine. Loaded all the same, seldom.
     const late = age > 10 * every + 60000;
     if (stale && late) {
