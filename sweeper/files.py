@@ -261,16 +261,16 @@ def owners_folder(path: Path) -> None:
 def check_open(path: Path) -> None:
     """SweeperError where an `owners_folder` is there, and another user's."""
     if path.exists() and not os.access(path, os.R_OK | os.W_OK | os.X_OK):
-        owner = path.stat().st_uid
         raise SweeperError(
-            f"{path} is the user {_user_name(owner)}'s, whose jobs may still run: what lies there "
+            f"{path} is the user {owner_of(path)}'s, whose jobs may still run: what lies there "
             "is run, so that nobody shares it. Its owner ends them with `sweeper cancel`, "
             f"and removes it: rm -r {shlex.quote(str(path))}"
         )
 
 
-def _user_name(number: int) -> str:
-    """A user's name, or the number where this machine knows none."""
+def owner_of(path: Path) -> str:
+    """The name of the user whose `path` is, or the number where this machine knows none."""
+    number = path.stat().st_uid
     try:
         return pwd.getpwuid(number).pw_name
     except KeyError:

@@ -8,12 +8,14 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
-from sweeper.files import check_open, remove_leftovers
+from sweeper.errors import SweeperError
+from sweeper.files import check_open, owner_of, remove_leftovers
 from sweeper.launch.executor import JobState, Scheduled
 from sweeper.launch.job import trials_of
 from sweeper.records import import_target
@@ -49,14 +51,26 @@ def check_owner(folder: Path) -> None:
 def job_states(folder: Path) -> list[JobState]:
     """Jobs that go on without a driver; SweeperError when their scheduler does not answer.
 
-    Of other jobs the driver tells, while it lives.
+    Also where they are another user's, and closed. Of other jobs the driver tells, while it lives.
     """
-    return [state for scheduler in schedulers(folder) for state in scheduler.states(folder)]
+    return [state for scheduler in _known(folder) for state in scheduler.states(folder)]
 
 
 def cancel_jobs(folder: Path) -> int:
     """End the jobs that go on without a driver; how many there were. Raises as `job_states`."""
-    return sum(scheduler.cancel(folder) for scheduler in schedulers(folder))
+    return sum(scheduler.cancel(folder) for scheduler in _known(folder))
+
+
+def _known(folder: Path) -> list[Scheduled]:
+    """As `schedulers`, whose jobs can be read: none that are closed are taken for none at all."""
+    found = schedulers(folder)
+    for path in (folder / name for name in ("jobs", *_used(folder)) if found):
+        if path.exists() and not os.access(path, os.R_OK | os.X_OK):
+            raise SweeperError(
+                f"{path} is the user {owner_of(path)}'s, whose own `sweeper status` and "
+                "`sweeper cancel` know of them"
+            )
+    return found
 
 
 def tidy(folder: Path, is_finished: Callable[[str], bool]) -> bool:

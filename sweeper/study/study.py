@@ -9,6 +9,7 @@ that cannot be read costs its trial alone: it is set aside, never deleted, and t
 from __future__ import annotations
 
 import json
+import os
 import re
 from collections.abc import KeysView, Mapping, Sequence
 from contextlib import suppress
@@ -23,6 +24,7 @@ from sweeper.files import (
     check_summed,
     is_text,
     note_damage,
+    owner_of,
     parse_json,
     private_folder,
     remove_leftovers,
@@ -364,11 +366,23 @@ def latest_study(root: Path) -> str | None:
 def find_study(name: str | None, root: Path) -> str:
     """`name` if that study exists, else the latest; BadInput when there is none."""
     names, last = studies(root), latest_study(root)
+    if name is not None and check_study_name(name) in names:
+        return name
+    closed = [path for path in _closed(root) if name in (None, path.name)]
+    if closed and (name is not None or last is None):
+        whose = ", ".join(f"{path} is the user {owner_of(path)}'s" for path in closed)
+        raise BadInput(f"{whose}, and closed to others")
     if last is None:
         raise BadInput(f"there is no study in {root} yet: run `sweeper search` first")
-    if name is not None and check_study_name(name) not in names:
+    if name is not None:
         raise BadInput(f"there is no study {name!r} in {root}; {suggest(name, names)}")
-    return last if name is None else name
+    return last
+
+
+def _closed(root: Path) -> list[Path]:
+    """The folders in `root` that this user may not look into."""
+    folders = (path for path in sorted(root.glob("[!.]*/")) if path.is_dir())
+    return [path for path in folders if not os.access(path, os.R_OK | os.X_OK)]
 
 
 def _replaces(new: Result, old: Result | None) -> bool:

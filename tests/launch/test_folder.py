@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -11,6 +12,8 @@ from sweeper.engine import checkpoint
 from sweeper.engine.batched import BatchedTrials
 from sweeper.engine.jobs import TrainTrials
 from sweeper.engine.train import Execution, train
+from sweeper.errors import SweeperError
+from sweeper.launch.folder import cancel_jobs, job_states
 from sweeper.launch.folder import tidy as tidy_jobs
 from sweeper.launch.job import Control, Job, Leave, write_job
 from sweeper.trial import Trial
@@ -78,3 +81,15 @@ def test_a_job_that_was_never_written_is_removed(folder: Path) -> None:
 def test_a_folder_without_any_is_left_alone(tmp_path: Path) -> None:
     tidy(tmp_path, lambda key: True)
     assert not list(tmp_path.iterdir())
+
+
+def test_jobs_that_are_closed_to_this_user_are_not_taken_for_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who hands a shared study over removes what no job is in: `status` must not be silent."""
+    (tmp_path / "slurm").mkdir()
+    assert job_states(tmp_path) == []
+    monkeypatch.setattr(os, "access", lambda path, mode: Path(path).name != "slurm")
+    for ask in (job_states, cancel_jobs):
+        with pytest.raises(SweeperError, match=r"slurm is the user .*'s, whose own `sweeper"):
+            ask(tmp_path)

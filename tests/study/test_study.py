@@ -17,7 +17,7 @@ from sweeper.errors import BadInput, ConfigError, SweeperError
 from sweeper.records import to_json
 from sweeper.study import optuna_copy as module
 from sweeper.study.lock import StudyLock, cancel_requested
-from sweeper.study.study import Study, check_study_name, latest_study
+from sweeper.study.study import Study, check_study_name, find_study, latest_study
 from sweeper.trial import FORMAT, Trial
 from tests.golden import Golden
 from tests.refusals import raises_config_error
@@ -429,6 +429,20 @@ def test_a_pipe_in_a_study_is_refused_and_not_waited_for(folder: Path, unmirrore
     for use in (Study.open, Study.read, lambda folder: StudyLock(folder).__enter__()):
         with pytest.raises(BadInput, match=r"000001\.jsonl is neither a file nor a folder"):
             use(folder)
+
+
+def test_a_study_that_is_closed_to_this_user_is_not_said_to_be_missing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "theirs").mkdir()
+    with pytest.raises(BadInput, match="there is no study in"):
+        find_study(None, tmp_path)
+    monkeypatch.setattr(os, "access", lambda path, mode: Path(path).name != "theirs")
+    for name in (None, "theirs"):
+        with pytest.raises(BadInput, match=r"theirs is the user .*'s, and closed to others"):
+            find_study(name, tmp_path)
+    with pytest.raises(BadInput, match="there is no study in"):
+        find_study("other", tmp_path)
 
 
 def test_links_within_a_study_and_to_it_are_followed(
