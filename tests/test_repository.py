@@ -48,6 +48,21 @@ def test_the_citation_names_this_version() -> None:
     assert project["tool"]["hatch"]["version"]["path"] == "sweeper/__init__.py"
 
 
+def test_badges_say_what_the_project_file_says() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    said = {
+        name: re.search("<title>(.*): (.*)</title>", path.read_text())[2]  # type: ignore[index]
+        for name in re.findall(r"docs/assets/badge-(\w+)\.svg", (ROOT / "README.md").read_text())
+        if (path := ROOT / "docs" / "assets" / f"badge-{name}.svg").is_file()
+    }
+    assert said == {
+        "python": project["project"]["requires-python"].removeprefix(">=") + "+",
+        "license": project["project"]["license"],
+        "types": "mypy --strict" if project["tool"]["mypy"]["strict"] else "",
+    }
+    assert "MIT License" in (ROOT / "LICENSE").read_text()
+
+
 @pytest.mark.parametrize("name", ["bug.yml", "wish.yml"])
 def test_issue_forms_are_whole(name: str) -> None:
     form = yaml.safe_load((ROOT / ".github/ISSUE_TEMPLATE" / name).read_text())
