@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import math
 import os
 import signal
@@ -60,7 +61,7 @@ from sweeper.config.command_line import (
     with_user_command,
 )
 from sweeper.errors import BadInput, ConfigError
-from sweeper.launch.machine import set_spin
+from sweeper.launch.machine import collect_rarely, set_spin
 
 if TYPE_CHECKING:
     from sweeper.cli.next import Invocation
@@ -1116,6 +1117,7 @@ def main() -> None:
         sys.path.append(os.getcwd())
     # OpenMP reads its settings once, when torch loads it: before any import of torch.
     set_spin()
+    collect_rarely()
     keep_warnings()
     if bad := next(filter(_is_no_text, sys.argv[1:]), None):
         sys.exit(say(f"Error: {bad!a} is refused: words in UTF-8, as records keep them", 2))
@@ -1124,6 +1126,8 @@ def main() -> None:
         app(with_user_command(sys.argv[1:]))
     except KeyboardInterrupt:
         sys.exit(say(stopped_to_go_on(), 130))
+    finally:
+        gc.freeze()  # or Python goes over all that was loaded, twice, before it ends
 
 
 if __name__ == "__main__":

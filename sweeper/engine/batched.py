@@ -38,6 +38,7 @@ from sweeper.engine.program import (
     weights_dtype,
 )
 from sweeper.errors import first_line
+from sweeper.launch.machine import collect_as_usual
 from sweeper.models.initial_values import normal
 from sweeper.models.loss import take_refusal
 from sweeper.scaling.prescription import AbsorbedParam
@@ -80,6 +81,7 @@ class BatchedRun:
 
         `compile`: from the first step on, or ("auto") where a fitting size is compiled already.
         """
+        collect_as_usual()
         self.batched, self.device = batched, torch.device(device)
         self.prepared: PreparedSpec = prepare(batched.trials[0].spec)
         self.dtype = weights_dtype(self.prepared)

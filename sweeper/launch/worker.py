@@ -193,6 +193,9 @@ def main(fd: int, preload: str) -> None:
     """
     link = Link(fd)
     signal.signal(signal.SIGTERM, lambda *_: link.leave())
+    from sweeper.launch.machine import collect_rarely
+
+    collect_rarely()
     faulthandler.enable(all_threads=False)  # a crash leaves its line in the log: `CRASH_LINE`
     importlib.import_module(preload)
     link.send({"ready": os.getpid()})

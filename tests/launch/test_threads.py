@@ -1,16 +1,30 @@
-"""How long torch's threads spin, on an idle machine and beside others."""
+"""How long torch's threads spin, on an idle machine and beside others; what is collected when."""
 
 from __future__ import annotations
 
+import gc
 import os
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from sweeper.command.process import environment
+from sweeper.engine.batched import BatchedRun, BatchedTrials
 from sweeper.launch import machine
-from sweeper.launch.machine import BUSY, IDLE, SPIN, set_spin
+from sweeper.launch.machine import (
+    _USUALLY,
+    BUSY,
+    IDLE,
+    RARELY,
+    SPIN,
+    collect_as_usual,
+    collect_rarely,
+    set_spin,
+)
+from tests.engine.tiny_trials import corpus, trial
 
 
 @pytest.fixture(autouse=True)
@@ -64,3 +78,41 @@ def test_a_machine_that_does_not_tell(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(Path, "read_text", missing)
     assert machine._others() == 0
+
+
+# The collector of circular garbage.
+
+
+def test_a_command_collects_rarely_and_does_not_at_its_end() -> None:
+    script = (
+        "import atexit, gc, sys\n"
+        "from sweeper.cli.app import main\n"
+        "atexit.register(lambda: print(gc.get_threshold(), gc.get_freeze_count() > 1000))\n"
+        "sys.argv = ['sweeper', '--version']\n"
+        "main()"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    assert done.stdout.splitlines()[-1] == f"{RARELY} True", done
+
+
+@pytest.fixture
+def _collector() -> Iterator[None]:
+    yield
+    gc.set_threshold(*_USUALLY)
+    gc.unfreeze()
+
+
+@pytest.mark.usefixtures("_collector")
+def test_a_training_run_collects_as_usual(tmp_path: Path) -> None:
+    gc.unfreeze()
+    collect_rarely()
+    assert gc.get_threshold() == RARELY != _USUALLY and not gc.get_freeze_count()
+    BatchedRun(BatchedTrials(trials=(trial(),), corpus=corpus(tmp_path)))
+    assert gc.get_threshold() == _USUALLY and gc.get_freeze_count()
+
+
+@pytest.mark.usefixtures("_collector")
+def test_the_user_s_own_collection_stays() -> None:
+    gc.set_threshold(77)
+    collect_as_usual()
+    assert gc.get_threshold()[0] == 77
