@@ -35,7 +35,7 @@ def number(value: float, low: float, high: float) -> dict[str, float]:
     return {"value": value, "low": low, "high": high}
 
 
-def check_that_it_can_be_built(settings: Settings, size: Size) -> None:
+def check_that_it_can_be_built(settings: Settings, size: Size, **_: bool) -> None:
     """A ladder's model is built, and not traced as `resolve` does: the base's is."""
     spec = settings.spec(placeholder_data(settings), "float32", size)
     unit = build_named("parameterization", spec.parameterization).unit_scaled

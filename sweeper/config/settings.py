@@ -20,6 +20,7 @@ from sweeper import schedule
 from sweeper.check.judge import CheckRule
 from sweeper.classifier.observe import unscaled_notes
 from sweeper.data.corpus import Corpus, Source, UserData
+from sweeper.engine.architecture import build_named, check_build
 from sweeper.engine.optimizers.optimizer import Optimizer
 from sweeper.engine.prepare import PreparedSpec, optional_hyperparameters, prepare
 from sweeper.errors import ConfigError, key_prefix, suggest
@@ -240,16 +241,24 @@ def check_seeds(settings: Settings, key: str, seeds: int) -> None:
         )
 
 
-def check_model_size(settings: Settings, size: Size) -> None:
-    """Build the model of `size` without weights; ConfigError names the invalid `model.` key."""
+def check_model_size(settings: Settings, size: Size, *, classified: bool = True) -> None:
+    """Build the model of `size` without weights; ConfigError names the invalid `model.` key.
+
+    It is `classified`, too, unless it is enough that it can be built, a tenth of the time.
+    """
     for key in ("width", "depth"):
         if getattr(size, key) > (limit := getattr(MAX_SIZE, key)):
             raise ConfigError(f"model.{key}", getattr(size, key), f"at most {limit}")
     if settings.scaled_by_user:
         return  # the model is the command's, and nobody else can build it
     target = settings.raw["model"].get(TARGET)
+    spec = settings.spec(placeholder_data(settings), "float32", size)
     with user_code(f"model.{TARGET}", target, "a model that can be built"):
-        prepare(settings.spec(placeholder_data(settings), "float32", size))
+        if classified:
+            prepare(spec)
+        else:
+            rules: Parameterization = build_named("parameterization", spec.parameterization)
+            check_build(spec, rules.unit_scaled)
 
 
 def placeholder_data(settings: Settings) -> dict[str, Any]:
@@ -308,12 +317,13 @@ def _with_possible_ladders(settings: Settings) -> Settings:
         raise ConfigError(
             "transfer.hyperparameter", hyperparameter, "a hyperparameter with a range, not choices"
         )
-    if settings.transfer.widths == DEFAULT_WIDTHS:
+    by_default = settings.transfer.widths == DEFAULT_WIDTHS
+    if by_default:
         # Of the default alone: a width that somebody typed and the model cannot have is an error
         # below.
         def possible(width: int) -> bool:
             try:
-                check_model_size(settings, replace(base, width=width))
+                check_model_size(settings, replace(base, width=width), classified=False)
             except ConfigError as error:
                 if error.key not in MODEL_SIZES:
                     raise
@@ -330,7 +340,7 @@ def _with_possible_ladders(settings: Settings) -> Settings:
             note = f"the model cannot have all widths of transfer.widths: its ladder is {shown}"
             settings = replace(settings, transfer=rule, notes=(*settings.notes, note))
     for axis, sizes in settings.ladders().items():
-        for size in sizes:
+        for size in () if by_default and axis == "width" else sizes:
             try:
                 check_model_size(settings, size)
             except ConfigError as error:

@@ -280,6 +280,12 @@ def build_named(group: str, plugin: PluginSpec) -> Any:
         raise error.below(group) from error
 
 
+def check_build(spec: TrialSpec, unit: bool) -> None:
+    """Build the model of `spec` without values, and no more; ConfigError where it cannot be."""
+    tracer = Tracer(build=partial(build_model, spec, unit))
+    tracer.built({"width": spec.width, "depth": spec.depth})
+
+
 def architecture(spec: TrialSpec, unit: bool) -> Architecture:
     """The model of `spec` at its size; trials that differ in other things share the object."""
     # All that no model depends on is blanked, so that one key of the cache serves a whole sweep.

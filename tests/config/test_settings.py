@@ -9,11 +9,12 @@ import pytest
 
 from sweeper.config.compose import compose_tree
 from sweeper.config.settings import MAX_SIZE, Settings, check_model_size, default_name, resolve
+from sweeper.engine.prepare import PreparedSpec, prepare
 from sweeper.errors import BadInput, ConfigError
 from sweeper.launch.code import user_modules
 from sweeper.records import to_json
 from sweeper.study.study import read_root
-from sweeper.trial import PluginSpec
+from sweeper.trial import PluginSpec, TrialSpec
 from sweeper.verdict.ladder import Size
 from tests.golden import Golden
 from tests.refusals import raises_config_error
@@ -260,6 +261,23 @@ def test_a_targets_size() -> None:
         check_model_size(found, Size(width=100, depth=1))
     with raises_config_error("model.depth", MAX_SIZE.depth + 1):
         check_model_size(found, Size(width=16, depth=MAX_SIZE.depth + 1))
+
+
+@pytest.mark.parametrize(
+    ("typed", "widths"), [([], {32}), (["transfer.widths=[32,64,96]"], {32, 64, 96})]
+)
+def test_a_ladder_that_nobody_typed_is_built_and_not_classified(
+    typed: list[str], widths: set[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    classified = set()
+
+    def noted(spec: TrialSpec) -> PreparedSpec:
+        classified.add(spec.width)
+        return prepare(spec)
+
+    monkeypatch.setattr("sweeper.config.settings.prepare", noted)
+    settings("model.width=32", "model.depth=1", *typed)
+    assert classified == widths
 
 
 def test_the_content_of_a_module_of_the_user_s_own_is_part_of_the_key(
