@@ -27,55 +27,39 @@ from sweeper.study.setup import trials_of
 from sweeper.study.study import Study, find_study, is_saved
 from sweeper.table import Column, Table, counted, duration
 
+STARTS_WITHIN = 20.0
+"""Seconds for which `--watch` waits on a terminal for a driver that was just typed."""
+
 
 def status(name: str | None, root: Path, output: Output, *, watch: bool = False) -> int:
     """Where a study stands; with `watch`, until its driver and its jobs end."""
-    study = find_study(name, root)
+    # Who watches at a terminal has often just typed the command in another one.
+    until = time.monotonic() + STARTS_WITHIN * (watch and output.people.is_terminal)
+    study = _appeared(name, root, output, until)
+    told = None
     while True:
         state = study_state(root / study)
-        if watch:
-            output.people.clear()
-        counts = ", ".join(f"{count} {status}" for status, count in state["trials"].items())
-        output.say(f"Study {study}: {counts or 'no trials yet'}")
-        if phases := ", ".join(f"{phase} {count}" for phase, count in state["phases"].items()):
-            output.show(Part(content=f"Trials by phase: {phases}"))
-        if state["other_setups"]:
-            output.say(f"  of other setups: {state['other_setups']} trials, which count no more")
-        if math.isfinite(state["objective"]):
-            loss = f"{state['objective']:.4f} nats ({state['basis']})"
-            output.say(f"Training loss of the best configuration: {loss}")
-        elif math.isfinite(state["best"]):
-            output.say(f"Least training loss of one trial: {state['best']:.4f} nats")
-        output.notes(state["notes"])
-        show_jobs(state, output)
-        driver, progress = state["driver"], state["progress"]
+        driver = state["driver"]
         next_command = next_of(root / study)
-        if progress is not None and progress.ladder is not None and progress.ladder.points:
-            output.show(*table_parts(ladder_table(progress.ladder), Spare.ROWS))
-        if driver is None:
-            again = "not finished: run the same `sweeper search` command again to go on"
-            end = "finished" if state["search_finished"] else again
-            end = f"No driver is running; the search is {end}."
-            if (stopped := state["stopped"]) and next_command:
-                count = f"{stopped.done}/{stopped.total} trials"
-                end = f"No driver is running; {stopped.where()} was stopped at {count}."
-            if is_saved(root / study):
-                end = (
-                    "Saved from a table's runs by `sweeper judge`: nothing in it can be continued."
-                )
-        elif progress is None:
-            end = f"Running ({driver}): starting"
-        else:
-            left = "" if progress.left is None else f", about {duration(progress.left)} left"
-            count = f"{progress.done}/{progress.total} trials"
-            end = f"Running ({driver}): {progress.where()}: {count}{left}"
-        waiting = {"queued", "running"} & state["job_trials"].keys()
-        if not watch or (driver is None and not waiting):
+        end = _standing(root / study, state, goes_on=next_command is not None)
+        runs = driver is not None or bool({"queued", "running"} & state["job_trials"].keys())
+        until = 0.0 if runs else until
+        goes_on = watch and (runs or time.monotonic() < until)
+        # A file gets what is new, and what stands at the end; a terminal, what is left, too.
+        done = state["progress"] and state["progress"].done
+        news = (state["trials"], state["job_trials"], done)
+        if news != told or output.people.is_terminal or not goes_on:
+            told = news
+            if watch:
+                output.people.clear()
+            _show(study, state, output)
+            if goes_on:
+                output.say(end if runs else f"{end} Waiting for one to start; Ctrl-C ends it.")
+                output.flush()
+        if not goes_on:
             break
-        output.say(end)
-        output.flush()
         # A driver's progress is a file; without one only a scheduler's queue is asked, and seldom.
-        time.sleep(2 if driver else 10)
+        time.sleep(10 if runs and not driver else 2)
     others = [other for other in studies(root) if other != study]
     if others and name is None:
         output.say(_others(others, None if output.verbose else output.people.width))
@@ -83,6 +67,61 @@ def status(name: str | None, root: Path, output: Output, *, watch: bool = False)
     places = {"report": page} if page.is_file() else {"study": root / study}
     output.end(end, places, {"study": study, **state}, next_command)
     return DONE
+
+
+def _appeared(name: str | None, root: Path, output: Output, until: float) -> str:
+    """The study's name, once there is one; BadInput where there is none `until` then."""
+    is_told = False
+    while True:
+        try:
+            return find_study(name, root)
+        except BadInput:
+            if time.monotonic() >= until:
+                raise
+        if not is_told:
+            output.tell(f"Waiting for the study to appear in {root}; Ctrl-C ends it.")
+            is_told = True
+        time.sleep(0.5)
+
+
+def _show(study: str, state: dict[str, Any], output: Output) -> None:
+    """Trials, losses, jobs, and the ladder as it fills."""
+    counts = ", ".join(f"{count} {status}" for status, count in state["trials"].items())
+    output.say(f"Study {study}: {counts or 'no trials yet'}")
+    if phases := ", ".join(f"{phase} {count}" for phase, count in state["phases"].items()):
+        output.show(Part(content=f"Trials by phase: {phases}"))
+    if state["other_setups"]:
+        output.say(f"  of other setups: {state['other_setups']} trials, which count no more")
+    if math.isfinite(state["objective"]):
+        loss = f"{state['objective']:.4f} nats ({state['basis']})"
+        output.say(f"Training loss of the best configuration: {loss}")
+    elif math.isfinite(state["best"]):
+        output.say(f"Least training loss of one trial: {state['best']:.4f} nats")
+    output.notes(state["notes"])
+    show_jobs(state, output)
+    progress = state["progress"]
+    if progress is not None and progress.ladder is not None and progress.ladder.points:
+        output.show(*table_parts(ladder_table(progress.ladder), Spare.ROWS))
+
+
+def _standing(folder: Path, state: dict[str, Any], *, goes_on: bool) -> str:
+    """What runs, or what was stopped or has ended; `goes_on`: a command for that is known."""
+    driver, progress = state["driver"], state["progress"]
+    if driver is not None:
+        if progress is None:
+            return f"Running ({driver}): starting"
+        left = "" if progress.left is None else f", about {duration(progress.left)} left"
+        return f"Running ({driver}): {progress.where()}: {_count(progress)}{left}"
+    if is_saved(folder):
+        return "Saved from a table's runs by `sweeper judge`: nothing in it can be continued."
+    if (stopped := state["stopped"]) and goes_on:
+        return f"No driver is running; {stopped.where()} was stopped at {_count(stopped)}."
+    again = "not finished: run the same `sweeper search` command again to go on"
+    return f"No driver is running; the search is {'finished' * state['search_finished'] or again}."
+
+
+def _count(progress: Snapshot) -> str:
+    return f"{progress.done}/{progress.total} trials"
 
 
 def _others(names: Sequence[str], width: int | None) -> str:

@@ -3,11 +3,15 @@ import os
 import shutil
 import time
 from dataclasses import replace
+from io import StringIO
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 
 from sweeper.cli import status
+from sweeper.cli.output import Output
+from sweeper.errors import BadInput
 from sweeper.files import write_json
 from sweeper.records import to_json
 from sweeper.study.lock import StudyLock
@@ -188,7 +192,36 @@ class TestStatus:
             answer = sweeper("status", "--watch", "--json")
         assert answer.code == 0 and len(naps) == 3
         assert answer.document["driver"] is None
-        assert answer.err.count("Study a: 3 complete") == 4
+        # What is no terminal gets what is new, and what stands at the end.
+        assert answer.err.count("Study a: 3 complete") == 2
+
+    def test_watch_waits_for_a_driver_that_was_just_typed(
+        self, study: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        lock, said, root = StudyLock(study), StringIO(), study.parent
+        people = Console(file=said, width=80, force_terminal=True)
+        output = Output(people=people, json=False, watchers=people)
+        naps = []
+
+        def nap(seconds: float) -> None:
+            naps.append(seconds)
+            if len(naps) == 2:
+                study.with_name("later").rename(study)
+            if len(naps) == 4:
+                lock.__enter__()
+            if len(naps) == 6:
+                lock.__exit__(None, None, None)
+
+        study.rename(study.with_name("later"))
+        monkeypatch.setattr(status.time, "sleep", nap)
+        assert status.status("a", root, output, watch=True) == 0
+        assert naps == [0.5, 0.5, 2, 2, 2, 2]
+        shown = " ".join(said.getvalue().split())
+        assert shown.count("Waiting for the study to appear in") == 1
+        assert shown.count("Waiting for one to start; Ctrl-C ends it.") == 2
+        monkeypatch.setattr(status, "STARTS_WITHIN", 0.0)
+        with pytest.raises(BadInput, match="there is no study 'other'"):
+            status.status("other", root, output, watch=True)
 
 
 class TestReport:
