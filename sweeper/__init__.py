@@ -76,7 +76,10 @@ def __getattr__(name: str) -> Any:
         return import_module("sweeper.search")
     if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = globals()[name] = getattr(import_module(_MODULES[name]), name)
+    from sweeper.api.interrupt import whole_imports
+
+    with whole_imports():
+        value = globals()[name] = getattr(import_module(_MODULES[name]), name)
     return value
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, Literal, overload
 
 from sweeper.api.bar import Kept
+from sweeper.api.interrupt import whole_imports
 from sweeper.api.shown import Study, Transfer, nearby
 from sweeper.api.words import dotted, words_of
 from sweeper.cli.app import call
@@ -94,9 +95,7 @@ def search(
     if command:
         words += ["--", *map(str, command)]
     _check_loaded(model)
-    output = Kept.for_call()
-    code = call(words, output)
-    output.close()
+    code, output = _run(words)
     if dry_run:
         return DryRun(output.text, output.record)
     if code == FAILED:
@@ -186,9 +185,7 @@ def transfer(
     words += [f"--{name}" for name, wanted in flags.items() if wanted]
     words += words_of("transfer", settings, None if config_dir is None else Path(config_dir))
     _check_loaded(None)
-    output = Kept.for_call()
-    call(words, output)
-    output.close()
+    _, output = _run(words)
     if dry_run:
         return DryRun(output.text, output.record)
     if isinstance(study, Study):
@@ -203,6 +200,15 @@ def open_study(study: Place | None = None, root: Place | None = None) -> Study:
     there is no such study.
     """
     return Study.read(_folder(study, root))
+
+
+def _run(words: Sequence[str]) -> tuple[int, Kept]:
+    """Run a command line: its exit code, and what it said."""
+    output = Kept.for_call()
+    with whole_imports():
+        code = call(words, output)
+    output.close()
+    return code, output
 
 
 def _folder(study: Study | Place | None, root: Place | None) -> Path:

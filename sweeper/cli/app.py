@@ -18,6 +18,7 @@ import typer
 from sweeper.cli.commands import HELP_NAMES, VERBS, Commands
 from sweeper.cli.verb import (
     FIRST,
+    INTERRUPTED,
     USAGE,
     Accept,
     Changes,
@@ -1072,14 +1073,17 @@ def call(words: Sequence[str], output: Output) -> int:
         with called_by_program(output):
             commands = typer.main.get_command(app)
             arguments = with_user_command(words)
-            return int(commands.main(arguments, prog_name="sweeper", standalone_mode=False) or 0)
+            code = commands.main(arguments, prog_name="sweeper", standalone_mode=False) or 0
     except USAGE as error:
         raise BadInput(usage_text(error)) from None
     except typer.Abort as error:
-        # Typer's name for it; its cause has where the work was.
         raise KeyboardInterrupt from error
     finally:
         sys.argv = before
+    # So Typer hands on a KeyboardInterrupt, which was an Abort in its older versions.
+    if code == INTERRUPTED:
+        raise KeyboardInterrupt
+    return int(code)
 
 
 def _interrupt(number: int, frame: FrameType | None) -> None:
@@ -1125,7 +1129,7 @@ def main() -> None:
         # Before Typer parses: it drops the `--`, and the words behind it would be overrides to it.
         app(with_user_command(sys.argv[1:]))
     except KeyboardInterrupt:
-        sys.exit(say(stopped_to_go_on(), 130))
+        sys.exit(say(stopped_to_go_on(), INTERRUPTED))
     finally:
         gc.freeze()  # or Python goes over all that was loaded, twice, before it ends
 

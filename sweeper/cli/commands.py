@@ -11,7 +11,7 @@ from typing import Any
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from sweeper.cli.verb import USAGE, say, stopped_to_go_on, usage_text
+from sweeper.cli.verb import INTERRUPTED, USAGE, say, stopped_to_go_on, usage_text
 from sweeper.config.command_line import missing_dashes
 
 HELP_NAMES = {"help_option_names": ["-h", "--help"]}
@@ -117,7 +117,7 @@ class Commands(TyperGroup):
         except USAGE as error:
             sys.exit(_say_usage(error, missing_dashes(sys.argv[1:] if args is None else args)))
         except typer.Abort:
-            sys.exit(say(stopped_to_go_on(), 130))
+            sys.exit(say(stopped_to_go_on(), INTERRUPTED))
         # The code of the `typer.Exit` that ended the verb.
         sys.exit(code or 0)
 

@@ -165,6 +165,8 @@ Published = Annotated[
 
 FIRST = "first"
 """The experiment of a search of which nothing is said."""
+INTERRUPTED = 130
+"""The exit code of a verb that was stopped."""
 STOPPED = "Stopped; what had finished is kept."
 _URL = re.compile(r"\S*://\S*")
 BUG = (
@@ -257,7 +259,7 @@ def run(work: Callable[[], int], stopped: str | None = None) -> None:
     except SweeperError as error:
         code = say(f"Error: {error}", 2 if isinstance(error, BadInput) else 1)
     except KeyboardInterrupt:
-        code = say(stopped_to_go_on() if stopped is None else stopped, 130)
+        code = say(stopped_to_go_on() if stopped is None else stopped, INTERRUPTED)
     except BrokenPipeError:  # whoever read stdout has enough: Typer ends quietly then
         raise
     except MemoryError:

@@ -94,6 +94,8 @@ class Training:
         self.saved_at = time.perf_counter()
         self.start = self.saved_at - self.progress.seconds
         self.unread_losses: list[torch.Tensor] = []
+        # The step of its last checkpoint, and the sizes of which a compiled step has run.
+        self.saved_step, self.compiled_sizes = self.batched_run.step_index, set[int]()
         self.compiling = None
         if execution.compile == "auto":
             pending_steps = execution.pending / count * self.train.steps
@@ -114,7 +116,7 @@ class Training:
         try:
             for stop in sorted({*sync_points, *(t for t in timed if t < steps)}):
                 while run.step_index < stop:
-                    self.unread_losses.append(run.step())
+                    self._step()
                     self._save_if_due()
                 if stop in sync_points:
                     if self.unread_losses:
@@ -133,6 +135,23 @@ class Training:
             return self._results()
         finally:
             run.program.release()
+
+    def _step(self) -> None:
+        """One step; before one that may compile for a minute, and hears nothing, save."""
+        run, size = self.batched_run, len(self.batched_run.slots)
+        if not run.compiled or size in self.compiled_sizes:
+            self.unread_losses.append(run.step())
+            return
+        self.compiled_sizes.add(size)
+        if run.step_index > self.saved_step:
+            if self.unread_losses:
+                self._sync()
+            self._save()
+        self.control.saved(self.path is None or run.step_index == self.saved_step)
+        try:
+            self.unread_losses.append(run.step())
+        finally:
+            self.control.saved(False)
 
     def _active(self) -> list[int]:
         """Indices of the trials that still train, in the order of their slices."""
@@ -210,6 +229,9 @@ class Training:
             checkpoint.save(self.batched_run, self.progress, path)
         except OSError as error:
             self.control.notify(f"no checkpoint could be written ({error}); training goes on")
+            return
+        if path == self.path:
+            self.saved_step = self.batched_run.step_index
 
     def _save_trunk(self, step: int) -> None:
         """For the horizons that decay from here, if a run of theirs would have lost no trial."""

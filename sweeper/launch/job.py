@@ -45,12 +45,14 @@ class Control:
 
     `progress` takes the fraction of the job that is done, `notify` a sentence for the user.
     `should_leave` is asked at every step: where it is true, the job saves itself and raises
-    `Leave`.
+    `Leave`. `saved` is told True before work that cannot ask and takes long, such as compiling,
+    when all that was done is saved: until it is told False, to end the process loses nothing.
     """
 
     progress: Callable[[float], None] = lambda fraction: None
     notify: Callable[[str], None] = lambda sentence: None
     should_leave: Callable[[], bool] = lambda: False
+    saved: Callable[[bool], None] = lambda is_saved: None
 
     def leave_if_asked(self) -> None:
         """Once a step, for work that saves nothing: it starts anew later. Raises `Leave`.

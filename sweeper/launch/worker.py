@@ -100,12 +100,14 @@ class Link:
         self._messages: SimpleQueue[Message | None] = SimpleQueue()
         self._leaving = Event()
         self._serving, self._last_sent, self._fraction = False, 0.0, 0.0
+        self._saved = Event()
         self._is_call = False
         Thread(target=self._read, name="pipe", daemon=True).start()
 
     def next(self) -> Work | None:
         """What the next message names; None when it is time to leave."""
         self._serving, self._fraction = True, 0.0
+        self._saved.clear()
         message = None if self._leaving.is_set() else self._messages.get()
         if message is None:
             return None
@@ -127,7 +129,12 @@ class Link:
         """Being asked whether to leave, it gives signs of life."""
         from sweeper.launch.job import Control
 
-        return Control(progress=self._progress, notify=notify, should_leave=self._should_leave)
+        return Control(
+            progress=self._progress,
+            notify=notify,
+            should_leave=self._should_leave,
+            saved=lambda is_saved: self._saved.set() if is_saved else self._saved.clear(),
+        )
 
     def done(self, answer: Any) -> None:
         """What a task returned, or the number of the attempt that left a result."""
@@ -179,10 +186,10 @@ class Link:
         except (EOFError, OSError):
             pass
         # The driver has closed the socket, or is gone. A worker still at its imports just ends; one
-        # that serves saves its job first, and is ended here if it cannot in time.
+        # that serves saves its job first, and is ended here if it cannot in time, or has it saved.
         if self._serving:
             self.leave()
-            time.sleep(GRACE)
+            self._saved.wait(GRACE)
         os._exit(1)
 
 

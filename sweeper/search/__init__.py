@@ -20,7 +20,9 @@ class _CallableModule(ModuleType):
 
     def __call__(self, *arguments: Any, **settings: Any) -> Any:
         """Search the best hyperparameters at the base size: see `sweeper.api.calls.search`."""
-        return import_module("sweeper.api.calls").search(*arguments, **settings)
+        with import_module("sweeper.api.interrupt").whole_imports():
+            calls = import_module("sweeper.api.calls")
+        return calls.search(*arguments, **settings)
 
 
 sys.modules[__name__].__class__ = _CallableModule

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -158,7 +159,8 @@ def test_a_notebook_shows_the_card_alone_and_every_plot(made: Path) -> None:
     # A process of its own, which loads what it finds as a kernel does.
     done = subprocess.run(
         [sys.executable, "-c", f"{CELL}{IN_A_NOTEBOOK}".replace("**SETTINGS", f"**{SETTINGS}")],
-        env={**os.environ, "FORCE_COLOR": "1"},  # as a kernel's is
+        # In colour, as a kernel.
+        env={**os.environ, "FORCE_COLOR": "1", "PYTHONPATH": str(Path(__file__).parents[2])},
         capture_output=True,
         text=True,
     )
@@ -235,6 +237,25 @@ def test_all_runs_that_diverge_are_an_error(
     exec(compile(broken, "<cell>", "exec"), cell)
     with pytest.raises(SweeperError):
         sweeper.search(cell["Net"], **SETTINGS)
+
+
+def test_an_interrupted_call_keeps_what_it_has_and_goes_on(
+    cell: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(make_workplace(tmp_path / "w"))
+    record = Study.record
+
+    def interrupted(study: Study, *results: Any) -> None:
+        record(study, *results)
+        signal.raise_signal(signal.SIGINT)
+
+    monkeypatch.setattr(Study, "record", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        sweeper.search(cell["Net"], **SETTINGS)
+    monkeypatch.setattr(Study, "record", record)
+    [first] = sweeper.open_study("nb").results()
+    study = sweeper.search(cell["Net"], **SETTINGS)
+    assert len(study) == 3 and first in study.results()
 
 
 def test_the_code_of_a_cell_is_what_it_does(cell: Any) -> None:

@@ -197,6 +197,22 @@ def test_a_divergence_is_dated_by_its_step_whenever_it_is_noticed(tmp_path: Path
     assert all(map(same_result, whole, train_trials(batch, tmp_path, execution=execution)))
 
 
+def test_a_batch_is_saved_before_it_is_compiled(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Compiling hears nothing for a minute: whoever stops the run then need not wait for it."""
+    long, saved = trial("standard", train={"steps": 60}), list[tuple[bool, bool]]()
+    path = checkpoint.path_of(tmp_path / "checkpoints", [long])
+    monkeypatch.setattr(torch, "compile", lambda function, **_: function)
+    monkeypatch.setattr(BatchedRun, "compile", lambda run, *, pays: setattr(run, "compiled", True))
+    control = Control(saved=lambda is_saved: saved.append((is_saved, path.exists())))
+    execution = Execution(checkpoints=tmp_path / "checkpoints", compile="auto")
+    whole = train_trials([long], tmp_path, execution=execution, control=control)
+    assert saved == [(True, True), (False, True)]
+    # What goes on from there ends as it did.
+    assert same_result(train_trials([long], tmp_path, execution=execution)[0], whole[0])
+
+
 def test_a_batch_that_goes_on_is_timed_where_it_goes_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

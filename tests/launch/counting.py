@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import os
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -89,6 +90,17 @@ class Ask(Count):
     def run(self, control: Control) -> dict[str, int]:  # type: ignore[override]
         self._sums(control)
         return {"process": os.getpid()}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Compile(Count):
+    """The task that hears nothing for a minute, with all saved that it has done."""
+
+    def run(self, control: Control) -> Outcome:
+        control.saved(True)
+        (self.saves / "compiles").touch()
+        time.sleep(60)
+        return Outcome()
 
 
 def _result(trial: Trial, value: float) -> Result:

@@ -23,12 +23,13 @@ import torch
 from sweeper.errors import BadInput, ConfigError, SweeperError
 from sweeper.launch import machine
 from sweeper.launch.executor import Context, Machine
-from sweeper.launch.job import Outcome, failed, run_job, write_job
+from sweeper.launch.job import Job, Outcome, failed, run_job, write_job
 from sweeper.launch.local import Local, Pool, fate_of
 from sweeper.launch.machine import WorkerSlot, visible_gpus, worker_slots
+from sweeper.launch.worker import GRACE
 from sweeper.trial import Trial
 from tests.golden import Golden
-from tests.launch.counting import Ask, Count, CountSweep, counted, expected
+from tests.launch.counting import Ask, Compile, Count, CountSweep, counted, expected
 from tests.launch.local_driver import STEPS
 from tests.launch.trial_sweep import without_times
 from tests.launch.trouble import calls, trouble
@@ -142,6 +143,20 @@ def test_who_waits_for_a_worker_that_will_not_end_is_told(
         workers.stop(told.append)
     assert told == ["Waiting for what still runs to end, 0.2 s at most; Ctrl-C ends it at once"]
     until(lambda: not Path(f"/proc/{pid}").exists(), 60)
+
+
+def test_a_worker_that_compiles_is_not_waited_for(tmp_path: Path) -> None:
+    task = Compile(trials=(counted(),), trouble=trouble(tmp_path, "exit", seed=9), saves=tmp_path)
+    job = write_job(tmp_path / "jobs", Job(task=task), sync=False)
+    workers = Pool(tmp_path / "jobs", [WorkerSlot(threads=1)], None, "tests.launch.counting")
+    try:
+        assert workers.fill()
+        workers.give(workers.workers[0], {"job": str(job), "attempt": 0}, "a task")
+        until((tmp_path / "compiles").exists, 60)
+    finally:
+        began = time.monotonic()
+        workers.stop()
+    assert time.monotonic() - began < GRACE
 
 
 def test_workers_import_what_the_driver_can(
