@@ -39,6 +39,7 @@ from sweeper.registry import (
     conf_folder,
     groups,
     import_plugin,
+    is_shipped,
     name_classes,
     plugin_target,
     with_names,
@@ -102,6 +103,15 @@ def compose_tree(overrides: Sequence[str], config_dir: Path | None = None) -> Tr
             for name, value in model.items()
             if name in for_any_model or name in accepted or f"model.{name}" in keys
         }
+    data = tree.get("data")
+    if (
+        f"data.{TARGET}" in keys
+        and isinstance(data, dict)
+        and not is_shipped(str(data.get(TARGET)))
+    ):
+        # Likewise: what another source holds out is not what this one does.
+        given = {".".join(key.split(".")[:2]) for key in keys}
+        tree["data"] = {name: value for name, value in data.items() if f"data.{name}" in given}
     return tree
 
 

@@ -334,3 +334,12 @@ def test_how_an_own_model_s_argument_is_added_is_said() -> None:
     own = "model._target_=tests.toy_models.PlainDecoder"
     with raises_config_error("model.n_head", 4):
         compose_tree([own, "model.n_head=4"])
+
+
+def test_a_source_of_one_s_own_keeps_its_own_defaults() -> None:
+    """What the source in conf/ takes, or holds out, is nothing to a class of the user's."""
+    own = ["data._target_=mydata.Npz", "++data.path=mine.npz", "++data.augment.shift=1"]
+    data = {"_target_": "mydata.Npz", "path": "mine.npz", "augment": {"shift": 1}}
+    assert compose_tree(own)["data"] == data
+    shipped = compose_tree(["data._target_=sweeper.data.text.Text", "++data.path=a.txt"])["data"]
+    assert {"heldout", "tokenizer"} < shipped.keys()
