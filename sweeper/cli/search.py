@@ -22,6 +22,7 @@ from sweeper.config.settings import Experiment, Settings, resolve
 from sweeper.errors import BadInput, ConfigError
 from sweeper.files import write_json, write_summed
 from sweeper.launch.executor import Scheduled
+from sweeper.launch.folder import check_owner
 from sweeper.records import to_json
 from sweeper.report import console as show
 from sweeper.report.cost import Cost, flops_of, keep_flops
@@ -80,6 +81,7 @@ def search(
     if settings.storage is not None:
         check_storage(settings.storage)
     output.within(settings.folder)
+    check_owner(settings.folder)
     # Up to here nothing of the study is written: what can be refused is refused above.
     with StudyLock(settings.folder) as lock:
         if lock.previous is not None:

@@ -44,8 +44,7 @@ def check_owner(folder: Path) -> None:
     Asked before anything is made or removed: who is refused must leave nothing that closes the
     study to its owner, nor tidy up after jobs that are hidden and may run.
     """
-    for name in ("jobs", *_used(folder)):
-        check_open(folder / name)
+    check_open(folder / "jobs")
 
 
 def job_states(folder: Path) -> list[JobState]:

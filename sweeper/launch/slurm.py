@@ -25,7 +25,7 @@ from submitit import SlurmExecutor as Submitter
 from submitit.core.utils import DelayedSubmission, FailedJobError, FailedSubmissionError, JobPaths
 
 from sweeper.errors import ConfigError, SweeperError, suggest
-from sweeper.files import try_json, write_json
+from sweeper.files import check_open, try_json, write_json
 from sweeper.launch import slurm_jobs, slurm_queue
 from sweeper.launch.executor import Context, Event, Executor, Finished, JobState, Lost, Stage
 from sweeper.launch.job import Job, JobFailure, Resources, Task, outcome_of, trials_of, write_job
@@ -173,8 +173,10 @@ class Slurm:
     def check(self, folder: Path) -> None:
         """ConfigError for what the cluster would refuse or never run; SchedulerError without one.
 
-        Slurm itself is asked, with the very script of a job.
+        Slurm itself is asked, with the very script of a job. SweeperError where the study has jobs
+        of another user.
         """
+        check_open(folder / "slurm")
         if re.search(r"[%\n]", str(folder)):
             raise ConfigError("root", str(folder), "a path without % and line ends, for Slurm")
         by_name = partitions()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -52,7 +53,8 @@ def test_a_search_is_left_alone_looked_at_cancelled_and_finished(
 
     other = slurm("sbatch", "--parsable", "--job-name=sweeper-a-other", "--wrap=sleep 60").strip()
     cancelled = call(capsys, "cancel", "a", "--json").document
-    assert cancelled == {"study": "a", "cancelled": 1, "next": []}
+    (to_go_on,) = cancelled.pop("next")
+    assert "--detach" in to_go_on["command"] and cancelled == {"study": "a", "cancelled": 1}
     until(lambda: job["id"] not in slurm("squeue", "-h", "--format=%i"))
     assert other in slurm("squeue", "-h", "--format=%i")
     slurm("scancel", other)
@@ -79,3 +81,20 @@ def test_without_slurm_one_clear_message(
     answer = call(capsys, "search", *WORDS)
     assert_refused(answer, golden, code=1)
     assert not Path("runs").exists()
+
+
+@pytest.mark.usefixtures("cluster")
+@pytest.mark.parametrize("closed", ["jobs", "slurm"])
+def test_who_is_refused_for_another_s_jobs_changes_nothing(
+    closed: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A folder `jobs` of the refused one would close the study to its owner."""
+    study = tmp_path / "runs" / "a"
+    (study / closed).mkdir(parents=True)
+    monkeypatch.setattr(os, "access", lambda path, mode: Path(path).name != closed)
+    refused = call(capsys, "search", *WORDS)
+    assert refused.code == 1 and f"runs/a/{closed}\n" in refused.err
+    assert [path.name for path in study.iterdir()] == [closed]

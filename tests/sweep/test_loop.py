@@ -139,13 +139,12 @@ class Driven:
 def test_a_study_with_jobs_of_another_user_is_refused_before_anything_is_made(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """An empty folder `jobs` of the refused one would close the study to its owner."""
-    (tmp_path / "slurm").mkdir()
-    monkeypatch.setattr(os, "access", lambda path, mode: Path(path).name != "slurm")
+    (tmp_path / "jobs").mkdir()
+    monkeypatch.setattr(os, "access", lambda path, mode: Path(path).name != "jobs")
     pretended: Any = Pretended(lambda job, attempt: finished(job))
-    with pytest.raises(SweeperError, match=r"rm -r .*slurm"):
+    with pytest.raises(SweeperError, match=r"rm -r .*jobs"):
         Loop(runner=pretended, launcher=pretended, folder=tmp_path, record=lambda results: None)
-    assert [path.name for path in tmp_path.iterdir()] == ["slurm"]
+    assert [path.name for path in tmp_path.iterdir()] == ["jobs"]
     monkeypatch.undo()
     Loop(runner=pretended, launcher=pretended, folder=tmp_path, record=lambda results: None)
 
