@@ -183,14 +183,17 @@ class Invocation:
 # What a study has recorded decides what comes next: the search, the newest plan, its verdict.
 
 
-def next_of(folder: Path) -> NextCommand | None:
-    """The command that goes on with the study in `folder`; None where nothing tells."""
+def next_of(folder: Path, notes: list[str] | None = None) -> NextCommand | None:
+    """The command that goes on with the study in `folder`; None where nothing tells.
+
+    `notes` gets what is damaged; without, the verb names what it shows.
+    """
     root, name = folder.parent, folder.name
     # Whatever is recorded so far, a driver is about to change it.
     if live_holder(folder) is not None:
         why = "to see how far it is"
         return NextCommand.of("status", "--watch", study=name, root=root, why=why)
-    notes: list[str] = []  # what is damaged is named by the verb that shows it
+    notes = [] if notes is None else notes
     stopped = stopped_at(folder, notes)
     if stopped is not None and (command := _going_on(stopped)):
         return command

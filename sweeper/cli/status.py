@@ -40,7 +40,9 @@ def status(name: str | None, root: Path, output: Output, *, watch: bool = False)
     while True:
         state = study_state(root / study)
         driver = state["driver"]
-        next_command = next_of(root / study)
+        notes = list[str]()
+        next_command = next_of(root / study, notes)
+        state["notes"] += [note for note in notes if note not in state["notes"]]
         end = _standing(root / study, state, goes_on=next_command is not None)
         runs = driver is not None or bool({"queued", "running"} & state["job_trials"].keys())
         until = 0.0 if runs else until
