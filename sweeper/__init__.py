@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 from sweeper.errors import BadInput, ConfigError, SweeperError
 
 if TYPE_CHECKING:
-    from sweeper.api.calls import open_study, search, transfer
-    from sweeper.api.shown import Study, Transfer
+    from sweeper.api.calls import compare, open_study, search, transfer
+    from sweeper.api.shown import Compared, Study, Transfer
     from sweeper.classifier.classify import classify
     from sweeper.command.in_script import CurrentTrial, current_trial
     from sweeper.command.watch import watch
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 __all__ = [
     "BadInput",
+    "Compared",
     "ConfigError",
     "CurrentTrial",
     "ParamScale",
@@ -39,6 +40,7 @@ __all__ = [
     "Update",
     "__version__",
     "classify",
+    "compare",
     "current_trial",
     "follow",
     "judge",
@@ -50,11 +52,13 @@ __all__ = [
     "watch",
 ]
 _MODULES = {
+    "Compared": "sweeper.api.shown",
     "CurrentTrial": "sweeper.command.in_script",
     "Study": "sweeper.api.shown",
     "Transfer": "sweeper.api.shown",
     "TransferPlan": "sweeper.plan.plan",
     "classify": "sweeper.classifier.classify",
+    "compare": "sweeper.api.calls",
     "current_trial": "sweeper.command.in_script",
     "follow": "sweeper.course.watch",
     "judge": "sweeper.report.judged",

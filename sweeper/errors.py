@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import traceback
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -90,3 +91,49 @@ def user_frames(error: BaseException) -> list[str]:
         if not frame.filename.startswith(package) and "torch" not in Path(frame.filename).parts
     ]
     return [f"{f.filename}:{f.lineno}, in {f.name}: {f.line}" for f in user_code]
+
+
+# A call from Python is a command line inside: its errors name keyword arguments.
+
+_SWITCHES = {"validate", "settle", "strict", "detach", "dry-run", "predict", "trust", "anyway"}
+_SWITCHES |= {"new-setup"}
+_FLAG = re.compile(r"(?<![\w-])--([a-z][a-z-]*)(?![\w-])(=?)")
+_KEY = re.compile(r"(?<![\w.])(?:model|train|transfer)\.(\w+)(?==)")
+_COMMAND = re.compile(r"`sweeper (search|transfer|compare)`")
+
+
+def python_text(text: str) -> str:
+    """A sentence about a command line, about the call that stands for it."""
+
+    def argument(match: re.Match[str]) -> str:
+        name = match[1].replace("-", "_")
+        return f"{name}{'=True' * (match[1] in _SWITCHES)}{match[2]}"
+
+    return _COMMAND.sub(r"`sweeper.\1`", _FLAG.sub(argument, text))
+
+
+@contextmanager
+def in_python(settings: Iterable[str] = ()) -> Iterator[None]:
+    """Errors of a command line inside, in the words of its call, without the way there.
+
+    `settings` are keywords that were given: a key that ends in one is called by it, `steps` in
+    place of `train.steps`.
+    """
+    given = {*settings}
+    try:
+        yield
+    except BadInput as error:
+
+        def bare(match: re.Match[str]) -> str:
+            return match[1] if match[1] in given else match[0]
+
+        if isinstance(error, ConfigError):
+            if error.key.startswith("--"):
+                error.key = error.key.removeprefix("--").replace("-", "_")
+            error.key = _KEY.sub(bare, f"{error.key}=").removesuffix("=")
+            error.allowed = _KEY.sub(bare, python_text(error.allowed))
+        text = str(error.args[0]) if error.args else ""
+        # The key of a value stands before "=", a switch's as well.
+        text = re.sub(r"^--([a-z-]+)=", lambda match: f"{match[1].replace('-', '_')}=", text)
+        error.args = (_KEY.sub(bare, python_text(text)),)
+        raise error.with_traceback(None) from None

@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
 from os import PathLike, fspath
 from pathlib import Path
-from typing import Any, Literal, overload
+from typing import Any
 
 from sweeper.api.bar import Kept
 from sweeper.api.interrupt import whole_imports
-from sweeper.api.shown import Study, Transfer, nearby
+from sweeper.api.shown import Compared, Study, Transfer, nearby
 from sweeper.api.words import dotted, words_of
 from sweeper.cli.app import call
-from sweeper.cli.output import FAILED
+from sweeper.cli.output import FAILED, NOT_VALIDATED
 from sweeper.config.command_line import DEFAULT_ROOT
-from sweeper.errors import ConfigError, SweeperError
+from sweeper.errors import ConfigError, SweeperError, in_python
+from sweeper.files import read_json
 from sweeper.launch.code import edited_modules
+from sweeper.prediction.prediction import NoLaw, Prediction
+from sweeper.records import from_json
 from sweeper.report.runs import is_study
 from sweeper.study.study import find_study
 
@@ -27,7 +30,7 @@ Place = str | PathLike[str]
 
 @dataclass(frozen=True, repr=False)
 class DryRun:
-    """What a call would run: `text` for people, `record` as the command's --json has it."""
+    """What a call would run, or left in a queue: `text` for people, `record` as --json has it."""
 
     text: str
     record: Mapping[str, Any]
@@ -36,33 +39,9 @@ class DryRun:
         return self.text.strip()
 
     def _repr_html_(self) -> str:
-        return f"<pre>{escape(self.text.strip())}</pre>"
+        return f'<pre style="font-family:monospace">{escape(self.text.strip())}</pre>'
 
 
-@overload
-def search(
-    model: Model | None = None,
-    *,
-    study: str | None = None,
-    root: Place | None = None,
-    config_dir: Place | None = None,
-    command: Sequence[str] = (),
-    new_setup: bool = False,
-    dry_run: Literal[False] = False,
-    **settings: Any,
-) -> Study: ...
-@overload
-def search(
-    model: Model | None = None,
-    *,
-    study: str | None = None,
-    root: Place | None = None,
-    config_dir: Place | None = None,
-    command: Sequence[str] = (),
-    new_setup: bool = False,
-    dry_run: Literal[True],
-    **settings: Any,
-) -> DryRun: ...
 def search(
     model: Model | None = None,
     *,
@@ -95,7 +74,7 @@ def search(
     if command:
         words += ["--", *map(str, command)]
     _check_loaded(model)
-    code, output = _run(words)
+    code, output = _run(words, settings)
     if dry_run:
         return DryRun(output.text, output.record)
     if code == FAILED:
@@ -105,7 +84,6 @@ def search(
     return found
 
 
-@overload
 def transfer(
     study: Study | Place | None,
     to_width: int,
@@ -119,45 +97,13 @@ def transfer(
     hours: float | None = None,
     root: Place | None = None,
     config_dir: Place | None = None,
-    trust: bool = False,
-    dry_run: Literal[False] = False,
-    **settings: Any,
-) -> Transfer: ...
-@overload
-def transfer(
-    study: Study | Place | None,
-    to_width: int,
-    *,
-    to_depth: int | None = None,
-    to_tokens: float | None = None,
-    to_batch: int | None = None,
-    validate: bool = False,
-    settle: bool = False,
-    budget: int | None = None,
-    hours: float | None = None,
-    root: Place | None = None,
-    config_dir: Place | None = None,
-    trust: bool = False,
-    dry_run: Literal[True],
-    **settings: Any,
-) -> DryRun: ...
-def transfer(
-    study: Study | Place | None,
-    to_width: int,
-    *,
-    to_depth: int | None = None,
-    to_tokens: float | None = None,
-    to_batch: int | None = None,
-    validate: bool = False,
-    settle: bool = False,
-    budget: int | None = None,
-    hours: float | None = None,
-    root: Place | None = None,
-    config_dir: Place | None = None,
+    strict: bool = False,
+    detach: bool = False,
+    predict: bool = False,
     trust: bool = False,
     dry_run: bool = False,
     **settings: Any,
-) -> Transfer | DryRun:
+) -> Transfer | Prediction | NoLaw | DryRun:
     """Carry a study's optimum over to a larger model, as `sweeper transfer` does; plan and verdict.
 
     `study` is one that `search` or `open_study` gave, which then knows the verdict; its name or its
@@ -167,7 +113,10 @@ def transfer(
     and sections as in `search`. The model of a notebook's cell must be defined in this notebook,
     under its name. With `trust`, classes run that the study's own records name.
 
-    Errors as `search`.
+    With `predict` sizes and horizons are trained at the planned eta, and the target's loss is
+    predicted by them. With `detach` what Slurm can be given is submitted, and the call returns what
+    it would say of it; call it again to collect. With `strict` anything but a verdict that holds is
+    a SweeperError. Errors as `search`.
     """
     folder = _folder(study, root)
     words = ["transfer", *_placed(folder.name, folder.parent, config_dir)]
@@ -181,16 +130,73 @@ def transfer(
     }
     for option, value in options.items():
         words += [option, str(value)] if value is not None else []
-    flags = {"validate": validate, "settle": settle, "trust": trust, "dry-run": dry_run}
+    flags = {"validate": validate, "settle": settle, "strict": strict, "detach": detach}
+    flags |= {"predict": predict, "trust": trust, "dry-run": dry_run}
     words += [f"--{name}" for name, wanted in flags.items() if wanted]
     words += words_of("transfer", settings, None if config_dir is None else Path(config_dir))
     _check_loaded(None)
-    _, output = _run(words)
-    if dry_run:
-        return DryRun(output.text, output.record)
+    code, output = _run(words, settings)
     if isinstance(study, Study):
         study.reload()
+    if predict and "prediction" in output.places:
+        return from_json(Prediction, read_json(output.places["prediction"]))
+    if predict and "answer" in output.record:
+        return from_json(NoLaw, output.record)
+    if "plan" not in output.places:
+        return DryRun(output.text, output.record)
+    if code == NOT_VALIDATED:
+        raise SweeperError(". ".join(output.answers))
     return Transfer.read(output.places["plan"].parent, output.kept_notes)
+
+
+def compare(
+    *studies: Study | Place,
+    to_width: int | None = None,
+    settle: bool = False,
+    at_width: int | None = None,
+    budget: int | None = None,
+    hours: float | None = None,
+    anyway: bool = False,
+    out: Place | None = None,
+    root: Place | None = None,
+    detach: bool = False,
+    trust: bool = False,
+    dry_run: bool = False,
+    **settings: Any,
+) -> Compared | DryRun:
+    """Rank studies at equal compute, as `sweeper compare` does: is a parameterization worth it?
+
+    Of two validated studies or more, of one root. `to_width`: predict there how much compute the
+    best saves. `anyway`: also where their data, model or training differ. With `settle` seeds are
+    trained at each study's optimum, at the width `at_width`, until it is decided which is the best,
+    by `budget` runs or in `hours` at most; `settings` are such as `launcher="local"`. Errors as
+    `search`.
+    """
+    folders = [_folder(study, root) for study in studies]
+    parents = {folder.absolute().parent for folder in folders}
+    if len(parents) > 1:
+        raise ConfigError("studies", [*map(str, folders)], "studies of one folder, their root")
+    words = ["compare", *(folder.name for folder in folders)]
+    # Without any study the command says how many it takes.
+    words += ["--root", str(folders[0].parent)] if folders else ["none"]
+    options = {
+        "--to-width": to_width,
+        "--at-width": at_width,
+        "--budget": budget,
+        "--hours": hours,
+        "--out": out,
+    }
+    for option, value in options.items():
+        words += [option, str(value)] if value is not None else []
+    flags = {"settle": settle, "anyway": anyway, "detach": detach}
+    flags |= {"trust": trust, "dry-run": dry_run}
+    words += [f"--{name}" for name, wanted in flags.items() if wanted]
+    words += words_of("transfer", settings, None)
+    _, output = _run(words, settings)
+    if not output.places:
+        return DryRun(output.text, output.record)
+    picture = output.places.get("figure")
+    return Compared(text=output.text, record=output.record, picture=picture)
 
 
 def open_study(study: Place | None = None, root: Place | None = None) -> Study:
@@ -202,10 +208,10 @@ def open_study(study: Place | None = None, root: Place | None = None) -> Study:
     return Study.read(_folder(study, root))
 
 
-def _run(words: Sequence[str]) -> tuple[int, Kept]:
-    """Run a command line: its exit code, and what it said."""
+def _run(words: Sequence[str], settings: Iterable[str] = ()) -> tuple[int, Kept]:
+    """Run a command line: its exit code, and what it said. `settings` are given by keyword."""
     output = Kept.for_call()
-    with whole_imports():
+    with whole_imports(), in_python(settings):
         code = call(words, output)
     output.close()
     return code, output

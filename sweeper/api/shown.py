@@ -5,9 +5,11 @@ Nothing here trains or writes. Plots are those of the report, as pyplot's figure
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from base64 import b64encode
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -231,6 +233,36 @@ class LadderVerdict:
 def _verdicts(validation: Validation | None) -> list[LadderVerdict]:
     axes: Sequence[Verdict] = validation.axes if validation else ()
     return [LadderVerdict(verdict, validation) for verdict in axes if validation]
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class Compared:
+    """Studies that were ranked: the command's `text`, its `record` as --json has it, its picture.
+
+    A notebook shows text and picture.
+    """
+
+    text: str
+    record: Mapping[str, Any]
+    picture: Path | None = None
+
+    def to_dataframe(self) -> pandas.DataFrame:
+        """A row a place, the best first: by the transferred loss, with settle by what it found.
+
+        BadInput where pandas is not installed.
+        """
+        return data_frame(self.record.get("by_transferred") or self.record.get("places") or [])
+
+    def __repr__(self) -> str:
+        return self.text.strip()
+
+    def _repr_html_(self) -> str:
+        drawn = self.picture.with_suffix(".svg") if self.picture else None
+        svg = drawn.read_text() if drawn and drawn.is_file() else ""
+        # As an image: the ids of an <svg> hold for a whole notebook.
+        image = f"data:image/svg+xml;base64,{b64encode(svg.encode()).decode()}"
+        shown = f'<img src="{image}" style="max-width:100%;background:white">' if svg else ""
+        return f'<pre style="font-family:monospace">{escape(self.text.strip())}</pre>{shown}'
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)

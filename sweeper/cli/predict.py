@@ -20,7 +20,6 @@ from sweeper.cli.output import DONE, Output
 from sweeper.errors import BadInput
 from sweeper.existing.source import Source
 from sweeper.prediction.prediction import (
-    UNDECIDED,
     Prediction,
     Question,
     SizeChoice,
@@ -84,10 +83,10 @@ def predict_table(
 
 def _too_few(few: TooFewRuns, output: Output) -> int:
     """No law can be fitted yet: an answer, and none that is written down."""
-    told = [f"{run.params:.3g} x {run.tokens:.3g}" for run in few.settle]
+    told = [f"{run.params:.3g} x {run.tokens:.3g}" for run in few.answer.settle]
     if told:
         output.say(f"One run more would tell (parameters x tokens): {', '.join(told)}.")
-    document = {"answer": UNDECIDED, "reasons": [str(few)], "settle": to_json(few.settle)}
+    document = {key: value for key, value in to_json(few.answer).items() if value is not None}
     output.end(f"Cannot say yet: {few}. Nothing was written.", {}, document)
     return DONE
 
@@ -172,15 +171,18 @@ def _predict_runs(
     digest = hashlib.sha256(
         "\n".join(sorted(f"{r.key} {r.objective!r}" for r in trained)).encode()
     ).hexdigest()
-    prediction = predict_runs(
-        runs,
-        asked,
-        source=str(study.folder),
-        sha256=digest,
-        left_out=[(counted(count, "run"), why) for why, count in left_out.items()],
-        command=_command(),
-        choose=lambda params, tokens: scales.choice(params, tokens, size.depth),
-    )
+    try:
+        prediction = predict_runs(
+            runs,
+            asked,
+            source=str(study.folder),
+            sha256=digest,
+            left_out=[(counted(count, "run"), why) for why, count in left_out.items()],
+            command=_command(),
+            choose=lambda params, tokens: scales.choice(params, tokens, size.depth),
+        )
+    except TooFewRuns as few:
+        return _too_few(few, output)
     prediction = _with_band(prediction, study, trained, runs, scales.length)
     if scales.counted:
         output.tell(f"{counted(len(runs), 'run')} of {study.name}; params are all parameters")

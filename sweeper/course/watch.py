@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from sweeper.course.sequential import Finding, Sequence
-from sweeper.errors import BadInput, ConfigError
+from sweeper.errors import BadInput, ConfigError, in_python
 from sweeper.files import RECORD_ERRORS, parse_json
 from sweeper.prediction.band import Band
 from sweeper.prediction.prediction import Prediction
@@ -115,6 +115,7 @@ def check_followed(prediction: Prediction, name: str = "the prediction") -> Band
     return prediction.band
 
 
+@in_python()
 def follow(
     prediction: str | PathLike[str] | Prediction,
     *,

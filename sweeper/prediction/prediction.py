@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 import sweeper
-from sweeper.errors import BadInput, ConfigError
+from sweeper.errors import BadInput, ConfigError, in_python
 from sweeper.existing.source import Source
 from sweeper.files import private_folder, write_atomically
 from sweeper.prediction.band import Band
@@ -269,12 +269,24 @@ FLAGS = {
 }
 
 
+@dataclass(frozen=True, kw_only=True)
+class NoLaw:
+    """The answer where runs allow no law yet: cannot say yet. `settle` are runs that would help."""
+
+    reasons: tuple[str, ...]
+    settle: tuple[Proposed, ...] = ()
+    answer: str = UNDECIDED
+    prediction: None = None
+    optimum: None = None
+    target: None = None
+
+
 class TooFewRuns(BadInput):
-    """Runs that allow no law yet, and so no answer: `settle` are those that would help."""
+    """Runs that allow no law yet: `answer` has why, and the runs that would help."""
 
     def __init__(self, reason: str, settle: tuple[Proposed, ...] = ()) -> None:
         """Keep the reason, and the runs."""
-        self.settle = settle
+        self.answer = NoLaw(reasons=(reason,), settle=settle)
         super().__init__(reason)
 
 
@@ -392,6 +404,7 @@ def predict_runs(
     )
 
 
+@in_python()
 def predict(
     frame: Any,
     *,
@@ -405,10 +418,11 @@ def predict(
     form: str | None = None,
     draws: int = DRAWS,
     seed: int = 0,
-) -> Prediction:
+) -> Prediction | NoLaw:
     """What `sweeper predict --from` says of a table: a DataFrame, or columns by name.
 
-    One row a finished run; see `sweeper predict --help` for the arguments. BadInput as there.
+    One row a finished run; see `sweeper predict --help` for the arguments. Of too few runs it
+    cannot say yet, as there: the `answer` of both. BadInput as there.
     """
     source = Source.of_frame(frame, where)
     named = source.columns(columns, ROLES)
@@ -423,14 +437,17 @@ def predict(
         seed=seed,
     )
     runs = runs_of(source, named)
-    return predict_runs(
-        runs,
-        question,
-        sha256=source.sha256,
-        where=where,
-        columns=named,
-        notes=[*odd_ratio(runs), *mixed_runs(source), *units_of(source, named)],
-    )
+    try:
+        return predict_runs(
+            runs,
+            question,
+            sha256=source.sha256,
+            where=where,
+            columns=named,
+            notes=[*odd_ratio(runs), *mixed_runs(source), *units_of(source, named)],
+        )
+    except TooFewRuns as few:
+        return few.answer
 
 
 def _forms(design: Design, question: Question) -> tuple[Form, ...]:

@@ -12,6 +12,7 @@ from markupsafe import Markup
 from matplotlib import rc_context
 from matplotlib.figure import Figure
 
+from sweeper.errors import in_python
 from sweeper.existing.grid import Reading
 from sweeper.existing.judged import Judged, Question, judge_place, judge_source, value_text
 from sweeper.existing.source import Source, unit_of
@@ -320,6 +321,7 @@ class Drawn:
         return text + "".join(svg(figure, "judged") for figure in figures(self.judged).values())
 
 
+@in_python()
 def judge(
     frame: Any,
     *,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -22,6 +23,7 @@ from sweeper.api.bar import Kept, NotebookBar
 from sweeper.api.calls import DryRun
 from sweeper.errors import BadInput, SweeperError
 from sweeper.launch.code import edited_modules, main_code, user_modules
+from sweeper.prediction.prediction import NoLaw
 from sweeper.records import import_target
 from sweeper.study.study import Study
 from tests.cli.driver import call, make_workplace
@@ -207,16 +209,48 @@ def test_a_name_that_is_none_says_what_it_may_be(made: Path) -> None:
         with pytest.raises(BadInput, match="did you mean nb"):
             sweeper.open_study(wrong)
     with raises_config_error("study"):
-        sweeper.transfer(5, 64)  # type: ignore[call-overload]
-    with raises_config_error("--to-width"):
+        sweeper.transfer(5, 64)  # type: ignore[arg-type]
+    with raises_config_error("to_width"):
         sweeper.transfer("nb", 8)
-    with pytest.raises(BadInput, match="--to-width"):
-        sweeper.transfer("nb", "wide")  # type: ignore[call-overload]
-    with pytest.raises(BadInput, match="--settle"):
+    with pytest.raises(BadInput, match="'to_width'"):
+        sweeper.transfer("nb", "wide")  # type: ignore[arg-type]
+    with pytest.raises(BadInput, match="settle=True trains the ladders of validate=True"):
         sweeper.transfer("nb", 64, settle=True)
+    with raises_config_error("seeds"):
+        sweeper.transfer("nb", 64, validate=True, seeds=0)
+    with raises_config_error("steps"):
+        sweeper.search("llama", steps=0)
+    with raises_config_error("launcher") as refused:
+        sweeper.transfer("nb", 64, validate=True, detach=True)
+    assert "detach=True needs" in str(refused.value) and "--" not in str(refused.value)
+    with raises_config_error("draws"):
+        sweeper.predict({"params": [1e6], "tokens": [1e7], "loss": [3.0]}, draws=1)
+    with pytest.raises(BadInput, match="compare takes two studies or more"):
+        sweeper.compare("nb")
     with raises_config_error("transfer.width") as caught:
         sweeper.transfer("nb", 64, transfer={"width": [16]})
     assert "transfer.widths" in caught.value.allowed
+
+
+def test_studies_are_compared_and_a_loss_is_predicted(made: Path) -> None:
+    shutil.copytree("runs/nb", "runs/nc")
+    done = sweeper.compare("nb", sweeper.open_study("nc"), anyway=True)
+    shutil.rmtree("runs/nc")
+    assert isinstance(done, sweeper.Compared) and "nb" in repr(done)
+    assert "<img" in done._repr_html_() and len(done.record["by_transferred"]) > 0
+    few = sweeper.transfer("nb", 64, predict=True, steps=[4])
+    assert isinstance(few, NoLaw) and few.answer == "cannot say yet" and few.reasons
+    dry = sweeper.transfer("nb", 64, predict=True, dry_run=True)
+    assert isinstance(dry, DryRun)
+    with pytest.raises(SweeperError, match="the transfer over width"):
+        sweeper.transfer(
+            "nb", 64, validate=True, strict=True, seeds=2, step=1.0, span=1.0, extend=0
+        )
+
+
+def test_too_few_runs_of_a_table_are_no_error() -> None:
+    few = sweeper.predict({"params": [1e6, 2e6], "tokens": [2e7, 4e7], "loss": [3.0, 2.8]})
+    assert isinstance(few, NoLaw) and few.answer == "cannot say yet" and few.prediction is None
 
 
 def test_workers_cannot_have_what_a_cell_defines(
