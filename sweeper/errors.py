@@ -98,6 +98,7 @@ def user_frames(error: BaseException) -> list[str]:
 _SWITCHES = {"validate", "settle", "strict", "detach", "dry-run", "predict", "trust", "anyway"}
 _SWITCHES |= {"new-setup"}
 _FLAG = re.compile(r"(?<![\w-])--([a-z][a-z-]*)(?![\w-])(=?)")
+_VALUED = re.compile(r"--(where|axis|ignore|columns) (?:'([^']*)'|(?!where)([\w=.]+))")
 _KEY = re.compile(r"(?<![\w.])(?:model|train|transfer)\.(\w+)(?==)")
 _COMMAND = re.compile(r"`sweeper (search|transfer|compare)`")
 
@@ -109,7 +110,11 @@ def python_text(text: str) -> str:
         name = match[1].replace("-", "_")
         return f"{name}{'=True' * (match[1] in _SWITCHES)}{match[2]}"
 
-    return _COMMAND.sub(r"`sweeper.\1`", _FLAG.sub(argument, text))
+    def valued(match: re.Match[str]) -> str:
+        return f"{match[1]}={(match[2] or match[3])!r}"
+
+    text = _FLAG.sub(argument, _VALUED.sub(valued, text))
+    return _COMMAND.sub(r"`sweeper.\1`", text)
 
 
 @contextmanager

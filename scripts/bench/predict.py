@@ -54,6 +54,7 @@ class Kind:
     make: Callable[[np.random.Generator], tuple[Array, Array, Array]]
     p: float = 1.0
     branches: bool = False
+    noise: float = 0.003
 
 
 def grid(sizes: int, horizons: int, seeds: int, noise: float, fault: str = "") -> Kind:
@@ -84,7 +85,8 @@ def ladder(sizes: int, seeds: int, noise: float) -> Kind:
         params = (2e7 * 2.5 ** np.arange(sizes)).repeat(seeds)
         return params, RATIO * params, noise * random.standard_normal(len(params))
 
-    return Kind(f"ladder of {sizes} at 20 tokens per parameter, {seeds} seeds", make)
+    name = f"ladder of {sizes} at 20 tokens per parameter, {seeds} seeds, noise {noise:.3%}"
+    return Kind(name, make, noise=noise)
 
 
 def isoflops(
@@ -123,7 +125,9 @@ KINDS = (
     grid(5, 4, 2, 0.003, "small sizes thrice as noisy"),
     grid(6, 5, 1, 0.003, "branches of a training a size"),
     replace(grid(5, 5, 1, 0.003), name="grid 5 x 5, 1 seeds, noise 0.3%, terms coupled", p=1.6),
-    ladder(5, 3, 0.003),
+    *(ladder(5, 3, noise) for noise in (0.003, 0.001, 1e-4, 1e-5)),
+    *(ladder(sizes, 1, 1e-5) for sizes in (4, 5)),
+    replace(ladder(5, 3, 1e-5), name="ladder of 5, noise 0.001%, terms coupled", p=1.6),
     isoflops("isoFLOPs"),
     isoflops("isoFLOPs, centre off by 1.5 octaves", centre=1.5),
     isoflops("isoFLOPs, centre drifts by 0.5 a budget", centre=-1.0, drift=0.5),
@@ -164,7 +168,7 @@ def play(kind: Kind, count: int) -> dict[str, float]:
         )
         made = predict_runs(runs, asked)
         assert made.prediction is not None
-        said, noise = made.prediction, 0.003 * random.standard_normal()
+        said, noise = made.prediction, kind.noise * random.standard_normal()
         real = float(truth(np.array(size), np.array(horizon), kind.p) * math.exp(noise))
         row = {
             "said": float(made.answer == PREDICTED),

@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from sweeper.prediction.loss_law import (
+    COMPUTE,
     ROBUST,
     Array,
     Fits,
@@ -40,6 +41,11 @@ PLENTY = 20
 the grid, and intervals come out up to three times too wide: noise and misfit are drawn anew."""
 MANY = 20
 """Runs from which on their residuals are drawn as they are, heavy tails with them; else normal."""
+EXPONENTS_APART = 0.2
+"""The logarithm of beta / alpha, as a standard deviation: 0.19, 0.05, 0.27 and 0.22 in Hoffmann's,
+Epoch AI's, the Open-Athena isoFLOPs' and Kaplan's laws."""
+SHARES = (0.2, 0.8)
+"""Between which the size's share of the loss above the floor lies, at the centre of a ladder."""
 LEVEL = 0.95
 """Of every interval."""
 MISS = 2.576
@@ -54,6 +60,50 @@ NARROW = 0.01
 
 
 @dataclass(frozen=True, eq=False)
+class Bend:
+    """What one power of compute lacks where the truth has two, of size and of tokens.
+
+    Along a line of N and D, A/N^alpha + B/D^beta is R (w C^-a + (1 - w) C^-b) in the compute C from
+    the runs' centre. A single power fits a ladder of it closely, with a wrong floor, and is off
+    beyond. No noise shows that: how far is drawn, from what the exponents of published laws are
+    apart. `truth` has R, w, a and b [4, draws], `fits` single powers fitted to it at the runs.
+    """
+
+    floor: float
+    truth: Array
+    fits: Fits
+
+    @classmethod
+    def drawn(
+        cls, best: Fits, runs: Runs, random: np.random.Generator, draws: int, threshold: float
+    ) -> Bend | None:
+        """Of the fit's own floor and exponent; None for forms that hold of every law."""
+        if best.form is not COMPUTE:
+            return None
+        floor, level, exponent = np.exp(best.values[0])
+        apart = np.exp(0.5 * EXPONENTS_APART * random.standard_normal(draws))
+        share, amount = random.uniform(*SHARES, draws), np.full(draws, level)
+        truth = np.stack([amount, share, exponent * apart, exponent / apart])
+        bend = cls(float(floor), truth, best)
+        losses, weights = np.exp(bend._log(runs.params, runs.tokens)), np.ones((draws, len(runs)))
+        fits = refit(best, runs.params, runs.tokens, losses, weights, threshold=threshold)
+        return replace(bend, fits=fits)
+
+    def off(self, params: Array, tokens: Array) -> Array:
+        """How far the truth lies above the fit, in log L [draws, points]."""
+        gap: Array = self._log(params, tokens) - np.log(self.fits.loss(params, tokens))
+        return gap
+
+    def _log(self, params: Array, tokens: Array) -> Array:
+        centre = math.log(self.fits.centre[0]) + math.log(self.fits.centre[1])
+        compute = np.log(params) + np.log(tokens) - centre
+        level, share, a, b = self.truth[:, :, None]
+        powers = share * np.exp(-a * compute) + (1 - share) * np.exp(-b * compute)
+        logs: Array = np.log(self.floor + level * powers)
+        return logs
+
+
+@dataclass(frozen=True, eq=False)
 class Member:
     """A form that was fitted: its `best`, `draws` of the bootstrap, and how likely it is."""
 
@@ -62,13 +112,14 @@ class Member:
     weight: float
     stretch: float
     """By how much draws are pulled from their middle: degrees of freedom, and Student's t."""
+    bend: Bend | None = None
 
     def log_loss(self, params: Array, tokens: Array) -> Array:
-        """Log L [draws, points], stretched."""
+        """Log L [draws, points], stretched; with what the form may be off by itself."""
         logs = np.log(self.draws.loss(params, tokens))
         middle = np.median(logs, axis=0)
         stretched: Array = middle + self.stretch * (logs - middle)
-        return stretched
+        return stretched if self.bend is None else stretched + self.bend.off(params, tokens)
 
 
 @dataclass(frozen=True, eq=False)
@@ -242,7 +293,8 @@ def fit_law(
             free = min(free, clusters - 1) if clusters < count else free
             # A form that takes every cell leaves nothing that shows its error: as wide as one does.
             stretch = quantile(max(1, free), 0.975) / 1.96
-        members.append(Member(best, drawn, float(weight), stretch))
+        bend = Bend.drawn(best, runs, np.random.default_rng([seed, 5]), draws, limit)
+        members.append(Member(best, drawn, float(weight), stretch, bend))
     return LossLaw(runs, design, tuple(members), noise, misfit, off, seed)
 
 

@@ -220,7 +220,7 @@ def test_a_ladder_over_any_axis_is_judged(axis: str, tmp_path: Path, sweeper: Ru
 
 def test_one_size_differs_with_another_only_where_both_are_asked_for() -> None:
     frame = runs().assign(n_layer=lambda table: table.n_embd // 64)
-    with pytest.raises(package.BadInput, match="--axis size to judge n_layer along"):
+    with pytest.raises(package.BadInput, match="axis='size' to judge n_layer along"):
         package.judge(frame)
     assert package.judge(frame, axis="size", to_width=2048).judged.verdict is not None
 
@@ -403,7 +403,7 @@ def test_a_large_table_is_refused_for_what_a_small_one_is(
     pandas.concat([frame, frame.iloc[:1]]).to_csv(path := tmp_path / "again.csv", index=False)
     assert package.judge(path).judged.runs == len(frame)
     for where in ("n_embd ==", "n_embd > 9999"):
-        with raises_config_error("--where", where):
+        with raises_config_error("where", where):
             package.judge(path, where=where)
 
 

@@ -222,13 +222,13 @@ def test_other_lengths_of_the_run_have_the_same_course() -> None:
 @pytest.mark.parametrize(
     ("arguments", "key"),
     [
-        ({"alarm": 0.0}, "--alarm"),
-        ({"steps": 5}, "--steps"),
-        ({"spike_steps": 0}, "--spike-steps"),
-        ({"steps": "x"}, "--steps"),
-        ({"steps": STEPS + 0.5}, "--steps"),
-        ({"spike_steps": math.nan}, "--spike-steps"),
-        ({"alarm": "often"}, "--alarm"),
+        ({"alarm": 0.0}, "alarm"),
+        ({"steps": 5}, "steps"),
+        ({"spike_steps": 0}, "spike_steps"),
+        ({"steps": "x"}, "steps"),
+        ({"steps": STEPS + 0.5}, "steps"),
+        ({"spike_steps": math.nan}, "spike_steps"),
+        ({"alarm": "often"}, "alarm"),
     ],
 )
 def test_bad_arguments_name_their_key(arguments: dict[str, Any], key: str) -> None:

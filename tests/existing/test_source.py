@@ -24,12 +24,12 @@ def test_columns_are_found_by_name_or_told() -> None:
     other = surface().rename(columns={"params": "Size of model"})
     with pytest.raises(ConfigError) as caught:
         predicted(other)
-    assert caught.value.key == "--columns"
+    assert caught.value.key == "columns"
     assert predicted(other, columns="params=Size of model").inputs.runs == 32
     for wrong in ("size=params", "params=nothing", "params"):
         with pytest.raises(ConfigError) as caught:
             predicted(surface(), columns=wrong)
-        assert caught.value.key == "--columns"
+        assert caught.value.key == "columns"
 
 
 def test_a_filter_takes_rows_or_says_why_not() -> None:
@@ -37,7 +37,7 @@ def test_a_filter_takes_rows_or_says_why_not() -> None:
     for wrong in ("seed ==", "nothing > 3", "seed > 7", "seed", "loss", "3", "loss.sum()", "True"):
         with pytest.raises(ConfigError) as caught:
             predicted(surface(), where=wrong)
-        assert caught.value.key == "--where"
+        assert caught.value.key == "where"
 
 
 @pytest.mark.parametrize("suffix", [".csv", ".tsv", ".jsonl", ".json"])

@@ -74,7 +74,7 @@ def test_a_folder_of_tensorboard_runs_by_their_names(tmp_path: Path) -> None:
     assert [*last.frame["loss"]] == pytest.approx(
         [*Source.read(tmp_path).frame["loss"] - 0.25], abs=1e-5
     )
-    with raises_config_error("--series", "valid/loss"):
+    with raises_config_error("series", "valid/loss"):
         package.judge(tmp_path, series="valid/loss")
 
 
@@ -159,7 +159,7 @@ def test_a_project_of_wandb_by_its_api(monkeypatch: pytest.MonkeyPatch) -> None:
     for path in ("wandb:team/absent", "wandb:team/empty"):
         with pytest.raises(BadInput, match=path.removeprefix("wandb:")):
             package.judge(path)
-    with raises_config_error("--series", "nothing"):
+    with raises_config_error("series", "nothing"):
         package.judge("wandb:team/grid", series="nothing")
 
 
@@ -208,7 +208,7 @@ def test_studies_of_optuna_by_the_url_of_their_storage(storage: str, tmp_path: P
     assert optima(judged) == pytest.approx(optima(package.judge(SMALL)), abs=1e-9)
     assert "nothing transfers" in str(package.judge(storage, study="mup-w128"))
     for asked in ("", "sp-*"):
-        with raises_config_error("--study", asked):
+        with raises_config_error("study", asked):
             package.judge(storage, study=asked)
     before = sorted(tmp_path.iterdir())
     for place, study in (

@@ -9,8 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+import sweeper
 from sweeper.prediction.forecast import LossLaw, fit_law, speed_up
-from sweeper.prediction.loss_law import ADDITIVE
+from sweeper.prediction.loss_law import ADDITIVE, Array
 from sweeper.prediction.runs import Runs
 
 
@@ -110,3 +111,28 @@ def test_as_few_cells_as_parameters_give_a_wide_interval_and_no_error() -> None:
     runs = replace(few, **fields, cluster=np.arange(len(thrice)), labels=[""] * len(thrice))
     predicted = fit_law(runs, draws=100).loss(1e9, 1e10)
     assert predicted.low < predicted.value < predicted.high
+
+
+@pytest.mark.parametrize("exponents", [(0.34, 0.28), (0.35, 0.46)])
+def test_a_ladder_without_noise_is_not_taken_to_be_a_single_power(
+    exponents: tuple[float, float],
+) -> None:
+    """Seeds that hardly differ say nothing of the form: along a ladder the truth has two powers."""
+    covered, widths = [], []
+    for seed in range(12):
+        random = np.random.default_rng(seed)
+        params = (2e7 * 2.0 ** np.arange(4)).repeat(3)
+        size = 1e8 * math.sqrt(50)
+        of_size, of_tokens = exponents
+
+        def loss(n: Array) -> Array:
+            return 1.7 + 0.9 * (n / 1e8) ** -of_size + 1.1 * (n / 1e8) ** -of_tokens  # noqa: B023
+
+        noisy = loss(params) * np.exp(1e-5 * random.standard_normal(len(params)))
+        frame = {"params": params, "tokens": 20 * params, "loss": noisy}
+        made = sweeper.predict(frame, to_params=size, draws=200, seed=seed)
+        assert made.prediction is not None
+        real = float(loss(np.array(size)))
+        covered.append(made.prediction.low <= real <= made.prediction.high)
+        widths.append((made.prediction.high - made.prediction.low) / real)
+    assert sum(covered) >= 11 and max(widths) < 0.01

@@ -124,7 +124,7 @@ def test_a_fixed_ratio_predicts_along_the_ladder_and_names_why() -> None:
         predicted(frame, to_params=1e10, to_tokens=1e10)
     with pytest.raises(ConfigError) as caught:
         predicted(frame, flops=1e22)
-    assert caught.value.key == "--flops"
+    assert caught.value.key == "flops"
 
 
 def test_two_sizes_say_nothing_yet_and_name_the_runs_that_would() -> None:
