@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import gzip
 import re
+import shutil
+import zlib
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from tempfile import mkdtemp
 from typing import NamedTuple
+from weakref import finalize
 
 from sweeper.command.metrics import (
     Reading,
@@ -20,6 +25,7 @@ from sweeper.command.metrics import (
 from sweeper.errors import BadInput, ConfigError
 
 LOGS = ("*.log", "*.out", "*.txt")
+PACKED = ".gz"
 EVALUATED = re.compile(r"(?i)(?<![a-z])(val|valid|validation|eval|evaluation|test|dev|held)")
 LEAST_KIND = 2
 """Lines of a kind before two kinds are told apart."""
@@ -38,8 +44,9 @@ class Point(NamedTuple):
 class RunLog:
     """Where a run writes its losses, `metric`, and where its learning rates, `lr`, below `place`.
 
-    `place` is the run's folder, or its log for a pattern. What rotation put aside (run.log.1) comes
-    first. BadInput and ConfigError for what cannot be read, or would be read wrongly.
+    `place` is the run's folder, or its log for a pattern. What rotation put aside (run.log.1,
+    or packed run.log.1.gz) comes first. BadInput and ConfigError for what cannot be read, or would
+    be read wrongly.
     """
 
     metric: str
@@ -50,6 +57,7 @@ class RunLog:
     _rates: dict[int, float] = field(default_factory=dict)
     _kinds: Counter[str] = field(default_factory=Counter)
     _found: int = 0
+    _unpacked: Path | None = None
 
     def __post_init__(self) -> None:
         """Open it."""
@@ -68,11 +76,25 @@ class RunLog:
             return [make_source(spec, self._folder(), self.place)]
         if colon and kind in ("jsonl", "csv"):
             name, _, key = rest.rpartition(":")
-            folder = self._folder()
-            logs = rotated(folder / name)
-            names = [str(log.relative_to(folder)) for log in logs]
-            return [make_source(f"{kind}:{name}:{key}", folder, folder) for name in names]
-        return [make_source(spec, self.place.parent, log) for log in rotated(self._log())]
+            logs = [self._plain(flag, log) for log in rotated(self._folder() / name)]
+            return [make_source(f"{kind}:{log.name}:{key}", log.parent, log) for log in logs]
+        logs = [self._plain(flag, log) for log in rotated(self._log())]
+        return [make_source(spec, log.parent, log) for log in logs]
+
+    def _plain(self, flag: str, log: Path) -> Path:
+        """A log that was packed, unpacked aside: it grows no more."""
+        if log.suffix != PACKED or not log.is_file():
+            return log
+        if self._unpacked is None:
+            self._unpacked = Path(mkdtemp(prefix="sweeper-"))
+            finalize(self, shutil.rmtree, self._unpacked, ignore_errors=True)
+        plain = self._unpacked / f"{log.name}.txt"
+        try:
+            with gzip.open(log) as packed, plain.open("wb") as file:
+                shutil.copyfileobj(packed, file)
+        except (OSError, EOFError, zlib.error) as error:
+            raise ConfigError(flag, str(log), f"a log that gzip can unpack ({error})") from error
+        return plain
 
     def _folder(self) -> Path:
         if not self.place.is_dir():
@@ -84,7 +106,11 @@ class RunLog:
             return self.place
         if not self.place.is_dir():
             raise ConfigError("--run", str(self.place), "a log, or a folder with one")
-        logs = sorted(path for pattern in LOGS for path in self.place.glob(pattern))
+        packed = tuple(f"{pattern}{PACKED}" for pattern in LOGS)
+        for patterns in (LOGS, packed):
+            logs = sorted(path for pattern in patterns for path in self.place.glob(pattern))
+            if logs:
+                break
         if len(logs) != 1:
             names = ", ".join(path.name for path in logs[:10]) or "none"
             allowed = f"the log itself; its folder has of {', '.join(LOGS)}: {names}"
@@ -137,10 +163,16 @@ class RunLog:
 
 
 def rotated(path: Path) -> list[Path]:
-    """What rotation left of a log, the oldest first, and the log: run.log.2, run.log.1, run.log."""
+    """What rotation left of a log, the oldest first, and the log: run.log.2.gz, run.log.1, run.log.
+
+    A log that is there packed alone, run.log.gz, stands for itself.
+    """
     older = {
         int(number): sibling
-        for sibling in path.parent.glob(f"{path.name}.*")
-        if (number := sibling.name.removeprefix(f"{path.name}.")).isdigit()
+        # Of a file and its packed copy, which comes after it, the first counts.
+        for sibling in sorted(path.parent.glob(f"{path.name}.*"), reverse=True)
+        if (number := sibling.name.removeprefix(f"{path.name}.").removesuffix(PACKED)).isdigit()
     }
-    return [*(older[number] for number in sorted(older, reverse=True)), path]
+    packed = path.with_name(f"{path.name}{PACKED}")
+    last = packed if packed.is_file() and not path.exists() else path
+    return [*(older[number] for number in sorted(older, reverse=True)), last]

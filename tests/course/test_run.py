@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gzip
 import json
+import shutil
 import sys
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
@@ -48,6 +50,25 @@ def test_what_rotation_put_aside_comes_first(tmp_path: Path) -> None:
     rows.write_text('{"step": 0, "loss": 1}\n')
     (tmp_path / "x.jsonl").write_text('{"step": 1, "loss": 1}\n')
     assert read("jsonl:x.jsonl:loss", tmp_path) == [(0, 1.0), (1, 1.0)]
+
+
+def test_packed_logs_are_read_as_they_were(tmp_path: Path) -> None:
+    place = tmp_path / "run.log"
+    for step, name in enumerate(("run.log.2.gz", "run.log.1.gz")):
+        with gzip.open(tmp_path / name, "wt") as file:
+            file.write(f"step {step} loss 3\n")
+    place.write_text("step 2 loss 3\n")
+    assert read(PATTERN, place) == [(0, 3.0), (1, 3.0), (2, 3.0)]
+    with gzip.open(tmp_path / "x.jsonl.gz", "wt") as file:
+        file.write('{"step": 5, "loss": 1}\n')
+    assert read("jsonl:x.jsonl:loss", tmp_path) == [(5, 1.0)]
+    assert read("jsonl:x.jsonl.gz:loss", tmp_path) == [(5, 1.0)]
+    (folder := tmp_path / "done").mkdir()
+    packed = Path(shutil.copy(tmp_path / "run.log.1.gz", folder / "run.log.gz"))
+    assert read(PATTERN, folder) == read(PATTERN, packed) == [(1, 3.0)]
+    packed.write_bytes(packed.read_bytes()[:-9])
+    with pytest.raises(ConfigError, match="that gzip can unpack"):
+        read(PATTERN, packed)
 
 
 def test_one_log_in_a_folder_is_found_and_of_several_none(tmp_path: Path) -> None:
