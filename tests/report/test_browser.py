@@ -212,7 +212,7 @@ def test_a_live_page_renews_itself_where_it_is_read_until_its_run_ends(
     page = write_report(folder, live=0.2)
     browser.problems.clear()
     browser.open(page, 420)
-    browser.run("Object.assign(document.querySelectorAll('details')[1], {open: true})")
+    came(browser, "Object.assign(document.querySelectorAll('details')[1], {open: true}).open")
     # Scrolled and read at once: between two looks there may be another page.
     scroll = (
         "(() => {[...document.querySelectorAll('h2')].find(h => h.textContent == 'Search')"
