@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from html import escape
 from os import PathLike, fspath
 from pathlib import Path
+from threading import RLock
 from typing import Any
 
 from sweeper.api.bar import Kept
@@ -26,6 +27,8 @@ from sweeper.study.study import find_study
 
 Model = str | type | Callable[..., Any] | Mapping[str, Any]
 Place = str | PathLike[str]
+_TURNS = RLock()
+"""Calls of several threads take turns: a process has one model of a specification in training."""
 
 
 @dataclass(frozen=True, repr=False)
@@ -211,7 +214,7 @@ def open_study(study: Place | None = None, root: Place | None = None) -> Study:
 def _run(words: Sequence[str], settings: Iterable[str] = ()) -> tuple[int, Kept]:
     """Run a command line: its exit code, and what it said. `settings` are given by keyword."""
     output = Kept.for_call()
-    with whole_imports(), in_python(settings):
+    with _TURNS, whole_imports(), in_python(settings):
         code = call(words, output)
     output.close()
     return code, output

@@ -18,6 +18,7 @@ from functools import cache
 from importlib import import_module
 from inspect import signature
 from pathlib import Path
+from threading import RLock
 from types import FunctionType
 from typing import Any, TypeVar
 
@@ -456,6 +457,10 @@ def _asked_by_meta() -> frozenset[Any]:
     return frozenset(asked)
 
 
+_TURNS = RLock()
+"""A model is built and traced by one thread at a time: what the compiler is told holds for all."""
+
+
 @dataclass(kw_only=True)
 class Tracer:
     """Builds and traces a model at several sizes, each in the first way that works.
@@ -479,14 +484,16 @@ class Tracer:
         failures = []
         for kind in dict.fromkeys(kind for kind, _ in ATTEMPTS):
             try:
-                return self._built(sizes, kind(), Numbers())
+                with _TURNS:
+                    return self._built(sizes, kind(), Numbers())
             except _Failed as failed:
                 failures.append(failed)
         raise BadInput(_untraced(ModelTrace(shapes={}, tied={}), failures).failure)
 
     def trace(self, sizes: Sizes) -> ModelTrace:
         """How the parameters are used; BadInput if the model cannot be built in any way."""
-        return self._kept("uses", sizes, lambda: self._trace(sizes))
+        with _TURNS:
+            return self._kept("uses", sizes, lambda: self._trace(sizes))
 
     def _kept(self, what: str, sizes: Sizes, made: Callable[[], ModelTrace]) -> ModelTrace:
         if self.known is None:

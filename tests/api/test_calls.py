@@ -9,6 +9,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -202,6 +203,25 @@ def test_what_is_finished_is_not_trained_again_and_other_code_is_another_trial(
             sweeper.transfer("nb", 64)
     finally:
         exec(compile(CELL, "<cell>", "exec"), space)
+
+
+def test_threads_take_turns(made: Path) -> None:
+    space, texts, failures = vars(sys.modules["__main__"]), dict[str, str](), list[Exception]()
+
+    def dry(name: str) -> None:
+        try:
+            for _ in range(2):
+                settings = {**SETTINGS, "study": name}
+                texts[name] = repr(sweeper.search(space["Net"], **settings, dry_run=True))
+        except Exception as error:
+            failures.append(error)
+
+    threads = [threading.Thread(target=dry, args=(f"thread{i}",)) for i in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not failures and all(f"study={name}" in text for name, text in texts.items())
 
 
 def test_a_name_that_is_none_says_what_it_may_be(made: Path) -> None:
