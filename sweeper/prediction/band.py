@@ -14,7 +14,7 @@ lies is the law's, whose interval holds that doubt.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -213,24 +213,7 @@ def fit_band(curves: Curves, course: Course, log_params: float, log_tokens: floa
     found = float((off[:, inner] ** 2).sum(0).mean()) / max(size_free, 1) - noise
     misfit = math.sqrt(max(found, 0.0)) if size_free else 0.0
 
-    directions = []
-    if design.shape[1] > 1:
-        low, high = design.min(0), design.max(0)
-        beyond = np.where(aim > high, aim - high, np.where(aim < low, aim - low, 0.0))
-        if beyond.any():
-            bend = tuple((beyond @ fitted).tolist())
-            directions.append(Direction(name="size", deviation=BEND, values=bend))
-    if curves.eta_pairs and curves.eta_deviation:
-        steps = []
-        for *pair_of_curves, octaves in curves.eta_pairs:
-            pair = np.array([logs_of(curve, 0) for curve in pair_of_curves])
-            steps.append(np.subtract(*(pair - (pair @ weights)[:, None])) / octaves)
-        # Seeds' noise is no part of what eta does.
-        kernel = np.ones(SMOOTHED) / SMOOTHED
-        smooth = np.convolve(np.pad(np.mean(steps, 0), SMOOTHED // 2, "edge"), kernel, "valid")
-        directions.append(
-            Direction(name="eta", deviation=curves.eta_deviation, values=tuple(smooth.tolist()))
-        )
+    directions = _directions(curves, design, aim, fitted, weights, logs_of)
     band = Band(
         steps=course.steps,
         warmup=course.warmup,
@@ -259,6 +242,36 @@ def fit_band(curves: Curves, course: Course, log_params: float, log_tokens: floa
             f"shape of the run to come is known to {wide:.0%} alone".replace("%", " %")
         )
     return band
+
+
+def _directions(
+    curves: Curves,
+    design: Array,
+    aim: Array,
+    fitted: Array,
+    weights: Array,
+    logs_of: Callable[[Sequence[float], int], Array],
+) -> list[Direction]:
+    """Where a run to come may lie off the fitted shape: a size beyond the ladder, another eta."""
+    directions = list[Direction]()
+    if design.shape[1] > 1:
+        low, high = design.min(0), design.max(0)
+        beyond = np.where(aim > high, aim - high, np.where(aim < low, aim - low, 0.0))
+        if beyond.any():
+            bend = tuple((beyond @ fitted).tolist())
+            directions.append(Direction(name="size", deviation=BEND, values=bend))
+    if curves.eta_pairs and curves.eta_deviation:
+        steps = []
+        for *pair_of_curves, octaves in curves.eta_pairs:
+            pair = np.array([logs_of(curve, 0) for curve in pair_of_curves])
+            steps.append(np.subtract(*(pair - (pair @ weights)[:, None])) / octaves)
+        # Seeds' noise is no part of what eta does.
+        kernel = np.ones(SMOOTHED) / SMOOTHED
+        smooth = np.convolve(np.pad(np.mean(steps, 0), SMOOTHED // 2, "edge"), kernel, "valid")
+        directions.append(
+            Direction(name="eta", deviation=curves.eta_deviation, values=tuple(smooth.tolist()))
+        )
+    return directions
 
 
 def stretch_edges(steps: int, count: int) -> Array:

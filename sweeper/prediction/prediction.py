@@ -341,19 +341,7 @@ def predict_runs(
     rungs = Rungs.of(runs, design)
     law = with_drift(law, rungs, threshold=question.threshold, forms=forms)
     target = _target(law, question)
-    tests = [
-        back_test(
-            runs,
-            rungs,
-            leave,
-            threshold=question.threshold,
-            draws=max(question.draws // 4, 100),
-            seed=question.seed,
-            forms=forms,
-        )
-        for leave in (1, 2)
-    ]
-    tested = [test for test in tests if test is not None]
+    tested = _tested(runs, rungs, question, forms)
     best = _optimum(law, question)
     loss = law.loss(target.params, target.tokens) if target else best.loss if best else None
     reasons = _reasons(law, rungs, tested, loss, target, best)
@@ -361,6 +349,7 @@ def predict_runs(
     values = {form.name: value for form, value in _values(law)}
     classical = values.get(design.forms[0].name) or next(iter(values.values()))
     aim = _as_target(law, best) if target is None and best else target
+    speed = question.flops_per_second
     return Prediction(
         answer=UNDECIDED if reasons else PREDICTED,
         reasons=tuple(reasons),
@@ -387,21 +376,39 @@ def predict_runs(
         prediction=Loss(loss=loss.value, low=loss.low, high=loss.high) if loss else None,
         optimum=best,
         choice=choose(best.params.value, best.tokens.value) if choose and best else None,
-        hours=aim.flops / question.flops_per_second / 3600
-        if aim and question.flops_per_second
-        else None,
+        hours=aim.flops / speed / 3600 if aim and speed else None,
         curve=_curve(law, aim),
         notes=(*notes, *_far(runs, aim)),
         settle=settle,
         settle_flops=sum(run.flops for run in settle),
-        versions={
-            "sweeper": sweeper.__version__,
-            "numpy": np.__version__,
-            "python": platform.python_version(),
-        },
+        versions=_versions(),
         time=datetime.now(UTC).isoformat(timespec="seconds"),
         command=command,
     )
+
+
+def _tested(
+    runs: Runs, rungs: Rungs, question: Question, forms: tuple[Form, ...]
+) -> list[BackTest]:
+    """The law tried backwards: without the farthest rung, and without the two farthest."""
+    tests = [
+        back_test(
+            runs,
+            rungs,
+            leave,
+            threshold=question.threshold,
+            draws=max(question.draws // 4, 100),
+            seed=question.seed,
+            forms=forms,
+        )
+        for leave in (1, 2)
+    ]
+    return [test for test in tests if test is not None]
+
+
+def _versions() -> dict[str, str]:
+    numpy, python = np.__version__, platform.python_version()
+    return {"sweeper": sweeper.__version__, "numpy": numpy, "python": python}
 
 
 @in_python()

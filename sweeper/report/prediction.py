@@ -12,6 +12,7 @@ from matplotlib import rc_context
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from sweeper.existing.source import unit_of
 from sweeper.files import private_folder, write_atomically
 from sweeper.prediction.forecast import BackTest, Optimum
 from sweeper.prediction.prediction import PREDICTED, LawValues, Prediction
@@ -105,12 +106,12 @@ def band_text(prediction: Prediction) -> str:
 
 def tables(prediction: Prediction) -> list[Table]:
     """The law, the back-test, and what other sizes cost."""
-    shown = []
+    shown, unit = [], unit_of(prediction.inputs.columns.get("loss", ""))
     if prediction.back_test:
-        shown.append(back_test_table(prediction.back_test))
+        shown.append(back_test_table(prediction.back_test, unit))
     shown.append(law_table(prediction))
     if prediction.optimum:
-        shown.append(valley_table(prediction.optimum))
+        shown.append(valley_table(prediction.optimum, unit))
     return shown
 
 
@@ -132,7 +133,7 @@ def law_table(prediction: Prediction) -> Table:
     return table
 
 
-def back_test_table(tests: Sequence[BackTest]) -> Table:
+def back_test_table(tests: Sequence[BackTest], unit: str) -> Table:
     """What the law said of rungs that it had not seen, beside what was measured."""
     table = Table(
         BACK_TEST,
@@ -141,7 +142,7 @@ def back_test_table(tests: Sequence[BackTest]) -> Table:
             Column("predicted", form=".4f"),
             Column("measured", form=".4f"),
             Column("", left=True),
-            Column("off", unit="nats", form="+.4f"),
+            Column("off", unit=unit, form="+.4f"),
             Column("off, %", unit="of the reducible loss", form="+.1%", importance=2),
             Column("compute", form=".2f", importance=3),
             Column("runs within", left=True, importance=1),
@@ -168,7 +169,7 @@ def back_test_table(tests: Sequence[BackTest]) -> Table:
     return table
 
 
-def valley_table(best: Optimum) -> Table:
+def valley_table(best: Optimum, unit: str) -> Table:
     """What a budget gives at other sizes."""
     table = Table(
         f"Other sizes at {best.flops:.3g} FLOPs",
@@ -177,11 +178,11 @@ def valley_table(best: Optimum) -> Table:
             Column("parameters", form=".3g"),
             Column("tokens", form=".3g"),
             Column("loss", form=".4f"),
-            Column("more", unit="nats", form=".4f"),
+            Column("more", unit=unit, form=".4f"),
             Column("worth", form=".2f"),
         ],
         legend=[
-            "More: nats above the best size. Worth: the share of the compute that is not lost."
+            f"More: {unit} above the best size. Worth: the share of the compute that is not lost."
         ],
     )
     # The valley is sizes below and above the best: None is where that one stands between them.

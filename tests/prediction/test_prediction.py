@@ -282,3 +282,12 @@ def test_params_and_tokens_both_in_billions_are_refused() -> None:
     frame[["params", "tokens"]] /= 1e9
     with pytest.raises(BadInput, match="all rows"):
         predicted(frame)
+
+
+def test_a_table_in_bits_per_byte_is_told_in_them() -> None:
+    from sweeper.report.prediction import tables
+
+    frame = surface(5, 4).rename(columns={"loss": "val_bpb"})
+    made = predicted(frame, flops=1e22)
+    units = [column.unit for table in tables(made) for column in table.columns]
+    assert units.count("bits/byte") == 2 and "nats" not in units
