@@ -164,6 +164,12 @@ def plan_for(
     BadInput name what is refused, and every parameter whose role cannot be read.
     """
     _check_build(build, base, target)
+    for key, given, example in (
+        ("hps", hps, "{'eta': 2**-7}"),
+        ("roles", roles or {}, "{'*.bias': 'vector'}"),
+    ):
+        if not isinstance(given, Mapping):
+            raise ConfigError(key, given, f"a mapping, such as {example}")
     sizes = SizePair.of(base, target)
     rules = _rules(parameterization, _without_decay(optimizer))
     plain = _hyperparameters(rules, hps)

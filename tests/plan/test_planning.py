@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import warnings
 from math import sqrt
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -335,3 +336,56 @@ def test_sizes_that_cannot_be(base: dict[str, Any], target: dict[str, Any], gold
     with pytest.raises(BadInput) as caught:
         sweeper.plan_for(NanoDecoder, base, target, "mup", HPS, inputs=TOKENS)
     golden.says(caught)
+
+
+SIZES: Any = ({"n_embd": 32, "n_layer": 2}, {"n_embd": 64, "n_layer": 2})
+
+
+@pytest.mark.parametrize(
+    ("given", "key", "meant"),
+    [
+        ({"build": NanoDecoder(n_embd=32, n_layer=2)}, "build", "a class or function"),
+        ({"build": "llama"}, "build", "a class or function"),
+        ({"build": lambda **_: 5}, "build", "it returned 5, of type int"),
+        ({"base": 32}, "base", "as a mapping"),
+        ({"hps": {"lr": 0.1}}, "hps['lr']", "eta is the learning rate here"),
+        ({"hps": {"wd": 0.1}}, "hps['wd']", "the decay is the optimizer's"),
+        ({"hps": None}, "hps", "a mapping"),
+        ({"hps": [0.1]}, "hps", "a mapping"),
+        ({"roles": ["hidden"]}, "roles", "a mapping"),
+        ({"optimizer": torch.optim.AdamW}, "optimizer", "an object"),
+    ],
+)
+def test_what_is_given_wrongly_is_told_by_its_name(
+    given: dict[str, Any], key: str, meant: str
+) -> None:
+    base, target = SIZES
+    right = {"build": NanoDecoder, "base": base, "target": target, "hps": HPS, "inputs": TOKENS}
+    with raises_config_error(key) as caught:
+        sweeper.plan_for(**{**right, "parameterization": "mup", **given})
+    assert meant in caught.value.allowed
+
+
+def test_no_weight_decays_that_nobody_asked_to() -> None:
+    plan = sweeper.plan_for(NanoDecoder, *SIZES, "mup", HPS, inputs=TOKENS)
+    assert {parameter.target.weight_decay for parameter in plan.parameters} == {0.0}
+    model = NanoDecoder(**SIZES[1])
+    assert {group["weight_decay"] for group in plan.param_groups(model)} == {0.0}
+    # Adam's decay goes through the moments, which does nothing where there is none.
+    plan.check(torch.optim.Adam(plan.param_groups(model)), model)
+
+
+def test_a_study_s_folder_stands_for_its_plan_or_lists_them(tmp_path: Path) -> None:
+    plan, study = decoder_plan(), tmp_path / "runs/a"
+    (study / "transfer/w128-d2").mkdir(parents=True)
+    with pytest.raises(BadInput, match="is no study that has a plan"):
+        TransferPlan.load(study)
+    (study / "config.yaml").write_text("")
+    with pytest.raises(BadInput, match="sweeper transfer --study a --to-width N"):
+        TransferPlan.load(study)
+    plan.save(study / "transfer/w128-d2")
+    assert TransferPlan.load(study) == TransferPlan.load(str(study)) == plan
+    (study / "transfer/w256-d2").mkdir()
+    plan.save(study / "transfer/w256-d2")
+    with pytest.raises(BadInput, match=r"has 2 plans, name one: .*w128-d2, .*w256-d2"):
+        TransferPlan.load(study)
