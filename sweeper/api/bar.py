@@ -13,6 +13,7 @@ from typing import Any
 
 from rich.console import Console
 
+from sweeper.api.words import python_line
 from sweeper.cli.next import NextCommand
 from sweeper.cli.output import Output
 
@@ -101,7 +102,10 @@ class Kept(Output):
         *next_commands: NextCommand | None,
     ) -> None:
         """Keep the answer, its files and its document."""
-        super().end(answer, places, document, *next_commands)
+        super().end(answer, places, document)
+        for command in filter(None, next_commands):
+            line = f"Next, {command.why}: {python_line(command)}"
+            self.people.print(line, highlight=False, markup=False, soft_wrap=True)
         self.answers.append(answer)
         self.places.update(places)
         self.record.update(document)

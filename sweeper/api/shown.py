@@ -251,7 +251,20 @@ class Compared:
 
         BadInput where pandas is not installed.
         """
-        return data_frame(self.record.get("by_transferred") or self.record.get("places") or [])
+        places = self.record.get("by_transferred") or self.record.get("places") or []
+        # A mean with its interval is three columns: loss, loss low, loss high.
+        return data_frame(
+            [
+                {
+                    f"{name} {part}".removesuffix(" value"): number
+                    for name, value in place.items()
+                    for part, number in (
+                        value.items() if isinstance(value, Mapping) else [("value", value)]
+                    )
+                }
+                for place in places
+            ]
+        )
 
     def __repr__(self) -> str:
         return self.text.strip()

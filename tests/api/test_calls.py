@@ -194,6 +194,7 @@ def test_what_is_finished_is_not_trained_again_and_other_code_is_another_trial(
     assert len(sweeper.search(space["Net"], **SETTINGS)) == before
     dry = sweeper.search(space["Net"], **SETTINGS, dry_run=True)
     assert isinstance(dry, DryRun) and dry.record["finished"] == 3 and "trials" in repr(dry)
+    assert "Next, to train them: sweeper.search(" in repr(dry) and "'name': Net" in repr(dry)
     # The command line of another process has no such class, and says where it is.
     answer = call(capsys, "transfer", "--study", "nb", "--to-width", "64")
     assert answer.code == 0
@@ -221,7 +222,7 @@ def test_threads_take_turns(made: Path) -> None:
         thread.start()
     for thread in threads:
         thread.join()
-    assert not failures and all(f"study={name}" in text for name, text in texts.items())
+    assert not failures and all(f"study='{name}'" in text for name, text in texts.items())
 
 
 def test_a_name_that_is_none_says_what_it_may_be(made: Path) -> None:
@@ -258,6 +259,8 @@ def test_studies_are_compared_and_a_loss_is_predicted(made: Path) -> None:
     shutil.rmtree("runs/nc")
     assert isinstance(done, sweeper.Compared) and "nb" in repr(done)
     assert "<img" in done._repr_html_() and len(done.record["by_transferred"]) > 0
+    pytest.importorskip("pandas")
+    assert {"name", "loss", "loss low", "loss high"} <= {*done.to_dataframe().columns}
     few = sweeper.transfer("nb", 64, predict=True, steps=[4])
     assert isinstance(few, NoLaw) and few.answer == "cannot say yet" and few.reasons
     dry = sweeper.transfer("nb", 64, predict=True, dry_run=True)
