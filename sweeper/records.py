@@ -47,6 +47,18 @@ _TYPE_NAMES: dict[Any, str] = {
 }
 
 
+def as_number(value: object) -> object:
+    """The number that a value or a text is, whole ones as int: 1e-3 is 0.001; else the value."""
+    if isinstance(value, bool) or not isinstance(value, int | float | str):
+        return value
+    try:
+        number = float(value)
+    except (ValueError, OverflowError):
+        return value
+    whole = math.isfinite(number) and number == int(number) and abs(number) < 2**53
+    return int(number) if whole else number if math.isfinite(number) else value
+
+
 class RecordError(ValueError):
     """A record in a file that cannot be read: `key` is the path of the field within it."""
 

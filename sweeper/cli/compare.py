@@ -14,7 +14,7 @@ from sweeper.config.command_line import DEFAULT_ROOT
 from sweeper.errors import BadInput, ConfigError, key_prefix
 from sweeper.files import private_folder, write_json
 from sweeper.prediction.speed import speed_ups
-from sweeper.records import call_checked, to_json
+from sweeper.records import as_number, call_checked, to_json
 from sweeper.report import comparison as show
 from sweeper.report.comparison import Several, write_several
 from sweeper.report.cost import Cost, flops_in, spent
@@ -229,7 +229,7 @@ def differences(specs: Mapping[str, TrialSpec]) -> list[str]:
         for group, values in groups.items():
             facts |= {f"{group}.{key}": value for key, value in values.items()}
         for key, value in facts.items():
-            named.setdefault(key, {}).setdefault(str(value), []).append(name)
+            named.setdefault(key, {}).setdefault(str(as_number(value)), []).append(name)
     sentences, studies = [], list(specs)
     for key, by_value in named.items():
         known = [name for names in by_value.values() for name in names]

@@ -351,13 +351,17 @@ class AblationTrainer:
         if measures and (not only or "epsilon" in only):
             # Short runs, but runs: only where the ablation that needs them is wanted.
             eps = self._below_eps([base, self.pair.large], output)
+        tried = list[Ablation]()
         for ablation in applicable_ablations(self.pair.situation(curves, eps), only):
             if untaken := self.pair.untaken(ablation):
                 output.tell(
                     f"Not applicable: {ablation.name}, since the command takes no {untaken}."
                 )
-                continue
-            output.tell(f"Trying {ablation.name}: {ablation.change}.")
+            else:
+                tried.append(ablation)
+        for number, ablation in enumerate(tried, 1):
+            which = f"ablation {number} of {len(tried)}"
+            output.tell(f"Trying {which}, {ablation.name}: {ablation.change}.")
             results.append(self._try(ablation, curves[0], self._large(verdict)))
         return Diagnosis(axis=self.pair.axis, answer="fails", results=rank(results))
 

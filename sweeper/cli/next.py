@@ -346,6 +346,8 @@ def after_plan(
             )
     if not failing and (failed := failed_check(folder)):
         return failed
+    if budget := _another_budget(validation, command):
+        return budget
     if settling := _settling(folder, verdicts, command):
         return settling
     targets = [verdict.target for verdict in verdicts if verdict.target]
@@ -369,6 +371,26 @@ def after_plan(
         root=folder.parent,
         why="to use the plan in a trainer",
     )
+
+
+MOST_TIMES = 20
+"""A ladder that did not settle is offered a budget of up to so many times its runs."""
+
+
+def _another_budget(
+    validation: Validation | None, command: NextCommand | None
+) -> NextCommand | None:
+    """The command of a ladder that was to settle, with the budget that it likely takes."""
+    if validation is None or command is None or "--settle" not in command.arguments:
+        return None
+    runs = sum(len(seeds) for curve in validation.curves for seeds in curve.losses.values())
+    less_noise = any(key.startswith("train.") for v in validation.axes for key in v.settle)
+    if less_noise or not runs < validation.needed <= MOST_TIMES * runs:
+        return None
+    unbound = command.without("--budget", "--hours")
+    budget = ("--budget", str(validation.needed))
+    why = "to settle it with as many runs"
+    return replace(unbound, arguments=(*unbound.arguments, *budget), why=why)
 
 
 def _settling(

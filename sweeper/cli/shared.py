@@ -8,14 +8,15 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from sweeper.cli.next import Invocation
+from sweeper.cli.next import Invocation, NextCommand
 from sweeper.cli.output import Output
 from sweeper.cli.studies import split_root
 from sweeper.config.command_line import root_flag
-from sweeper.config.compose import Tree
+from sweeper.config.compose import Tree, parse_overrides
 from sweeper.config.settings import Experiment, Settings, check_model_size, resolve
 from sweeper.errors import BadInput, ConfigError
 from sweeper.report.cost import TrialSeconds, at_once
+from sweeper.report.documents import Searched, read_document
 from sweeper.report.live import LivePage
 from sweeper.report.progress import SweepProgress
 from sweeper.study.setup import command_line
@@ -30,14 +31,22 @@ second size has trained."""
 
 
 def resolve_study(tree: Tree, invocation: Invocation) -> Settings:
-    """Check the settings of a study; BadInput names its file where no override is to blame."""
+    """Check the settings of a study; BadInput names its file where no override is to blame.
+
+    And the search that writes the file anew: an older version's keys may be gone.
+    """
     try:
         return resolve(tree)
     except ConfigError as error:
         root, others = split_root(invocation.overrides)
-        if others:
+        named = [str(override.key_or_group) for override in parse_overrides(others)]
+        if any(f"{error.key}.".startswith(f"{key}.") for key in named):
             raise
-        raise BadInput(f"{root / str(invocation.study) / 'config.yaml'}: {error}") from error
+        folder = root / str(invocation.study)
+        record = read_document(folder / "search.json", Searched.read, [])
+        command = NextCommand.recorded(record.command, "to write it anew") if record else None
+        anew = f"; `{command}` writes it anew" if command and command.verb == "search" else ""
+        raise BadInput(f"{folder / 'config.yaml'}: {error}{anew}") from error
 
 
 def open_experiment(settings: Settings, cache: Path | None = None) -> Experiment:

@@ -303,6 +303,7 @@ def validate(
         law=law_spec(settings),
         exponents=tuple(exponents.exponents()) if exponents else (),
         settled="" if settle is None else settling.sentence,
+        needed=settling.ending.needed if settle and settling.ending else 0,
         command=provenance()["command"],
     )
     write_json(path, _with_earlier(record, earlier))

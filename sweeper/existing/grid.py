@@ -21,6 +21,7 @@ from sweeper.errors import BadInput, ConfigError, MissingValue
 from sweeper.existing.large import HIGHEST, UNKNOWN, head_of, is_large, reduced
 from sweeper.existing.source import Array, Source, alike, plain_name, shown_value
 from sweeper.existing.trackers import Objective, by_run, unpacked, unpivoted
+from sweeper.records import as_number
 from sweeper.table import counted
 from sweeper.verdict.ladder import JOINT_AXIS, KnownNoise, LadderSize, SizeCurve
 
@@ -477,7 +478,7 @@ def _check_alike(
         if role == "decay" and decay:
             continue
         values = frame[name]
-        if values.nunique(dropna=False) < 2:
+        if values.nunique(dropna=False) < 2 or is_one_number(values):
             continue
         if not role and (is_kept(column, values) or is_identifier(values)):
             continue
@@ -530,6 +531,11 @@ def is_kept(column: str, values: Any) -> bool:
         return True
     measured = values.dtype.kind in "iuf" and values.nunique() >= MEASURED * len(values)
     return measured and any(map(GIVEN_WORDS.fullmatch, words))
+
+
+def is_one_number(values: Any) -> bool:
+    """Whether a column's texts and numbers are all one number: YAML has 1e-3 as a text."""
+    return values.dtype.kind not in "iufcb" and values.map(as_number).nunique(dropna=False) < 2
 
 
 def is_identifier(values: Any) -> bool:

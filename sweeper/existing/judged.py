@@ -25,6 +25,7 @@ from sweeper.existing.grid import (
     Reading,
     grid_of,
     is_kept,
+    is_one_number,
     log2_of,
     name_size,
     per_run,
@@ -811,6 +812,8 @@ def _one_kind(source: Source, roles: Mapping[str, str], question: Question, axis
     for column in source.frame.columns:
         values = source.frame[column]
         if column in used or values.nunique(dropna=False) < 2 or is_kept(str(column), values):
+            continue
+        if is_one_number(values):
             continue
         kinds = [shown_value(one) for one in values.drop_duplicates().iloc[:3]]
         raise BadInput(

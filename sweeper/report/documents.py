@@ -155,7 +155,8 @@ class Validation:
     plan has of the hyperparameter at the base: the optimum's, but for an eta that the base's own
     curve shows to be wrong. `law` is the law that it was judged by, `exponents` what one that was
     fitted to the ladders says, `settled` how ladders ended that were trained until they were
-    settled, and `command` what trained them.
+    settled, `needed` how many runs would likely do where these did not, and `command` what trained
+    them.
     """
 
     hyperparameter: str = "eta"
@@ -167,6 +168,7 @@ class Validation:
     law: PluginSpec | None = None
     exponents: tuple[Exponent, ...] = ()
     settled: str = field(default="", metadata=WRITTEN_IF_SET)
+    needed: int = field(default=0, metadata=WRITTEN_IF_SET)
     command: str = ""
 
     @classmethod

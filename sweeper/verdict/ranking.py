@@ -182,20 +182,37 @@ class Ranking:
         most = now + max(0, self.budget - self.runs) // len(self.left)
         with np.errstate(invalid="ignore"):  # NaN where both diverged
             pairs = [losses[name] - losses[self.left[0]] for name in self.left[1:]]
-        finite = [pair for pair in pairs if np.isfinite(pair).all()]
-        needed = self._needed(finite, flat) if len(finite) == len(pairs) else None
+        needed, why = self._needed(pairs, flat), self._why_open(losses)
         if most <= now:
             sentence = f"Not decided with {spent}: the budget of {self.budget} runs is spent"
-            self.outcome = Outcome(
-                ended="budget", sentence=sentence + self._advice(needed), needed=needed
-            )
+            sentence += why + self._advice(needed)
+            self.outcome = Outcome(ended="budget", sentence=sentence, needed=needed)
         elif now >= PROMISING and self._chance(pairs, flat, most) < CHANCE:
             sentence = f"Not decided with {spent}, and the budget of {self.budget} runs would "
-            sentence += f"hardly do{self._advice(needed)}"
+            sentence += f"hardly do{why}{self._advice(needed)}"
             self.outcome = Outcome(ended="hopeless", sentence=sentence, needed=needed)
         else:
             later = [seeds for seeds in ROUNDS if seeds > now]
             self._add(later[0] if later else most)
+
+    def _why_open(self, losses: dict[str, Array]) -> str:
+        """Why it stays open where runs diverged; "" where none did."""
+        counts = {name: int(np.isinf(losses[name]).sum()) for name in self.left}
+        wild = [
+            f"{name} diverged with {count} of {len(losses[name])} seeds"
+            for name, count in counts.items()
+            if count
+        ]
+        if not wild:
+            return ""
+        return (
+            f"; {', '.join(wild)}, and then only seeds with which one alone diverges tell: "
+            f"{self._lone()} of them at least"
+        )
+
+    def _lone(self) -> int:
+        """Seeds with which one of two alone diverges that a sign test takes."""
+        return math.ceil(1 - math.log2(self._level))
 
     def _advice(self, needed: int | None) -> str:
         """What would decide it."""
@@ -230,6 +247,12 @@ class Ranking:
         z = -NormalDist().inv_cdf(self._level / 2)
         seeds = self.seeds[self.left[0]] + 1
         for pair in pairs:
+            if not np.isfinite(pair).all():
+                one, other = int((pair == np.inf).sum()), int((pair == -np.inf).sum())
+                if min(one, other) or not max(one, other):
+                    return None
+                seeds = max(seeds, math.ceil(self._lone() * len(pair) / max(one, other)))
+                continue
             mean = abs(float(pair.mean()))
             far = max(mean, flat - mean)
             if far <= 0:

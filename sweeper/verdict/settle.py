@@ -120,10 +120,14 @@ class Look:
 
 @dataclass(frozen=True, kw_only=True)
 class Ending:
-    """Why a ladder is trained no further, in a word and in words."""
+    """Why a ladder is trained no further, in a word and in words.
+
+    `needed` runs of the whole ladder would likely settle it; 0 where nothing tells.
+    """
 
     ended: Ended
     sentence: str
+    needed: int = 0
 
 
 def default_budget(rule: LadderRule, base: LadderSize) -> int:
@@ -352,11 +356,17 @@ class Settling:
             "settled": f"Settled with {spent}",
             "budget": f"Not settled with {spent}: the budget of {self.budget} runs, or of "
             f"{LOOKS} looks, is spent",
-            "hopeless": f"Not settled with {spent}, and no affordable number would do: about "
-            f"{left} more are needed, and the budget has {max(0, self.budget - self.runs)}",
+            "hopeless": f"Not settled with {spent}, and "
+            + (
+                f"no affordable number would do: about {left} more are needed, and the budget has "
+                f"{max(0, self.budget - self.runs)}"
+                if left > 0
+                else "no number of these runs would likely do"
+            ),
             "stuck": f"Not settled with {spent}, and no more of these runs would do",
         }[ended]
-        return Ending(ended=ended, sentence=f"{words}{f': {todo}' * bool(todo)}")
+        sentence = f"{words}{f': {todo}' * bool(todo)}"
+        return Ending(ended=ended, sentence=sentence, needed=self.runs + left if left > 0 else 0)
 
     def _plan(self, judged: Sequence[Judged], begun: int) -> None:
         """Grids of the next round, in which `begun` sizes begin."""
@@ -408,14 +418,15 @@ class Settling:
         if new or begun or spent:
             grids = dict(allocation.grids)
             allocation.spend(left - spent)
-            if not (new or begun) and allocation.chance < CHANCE:
-                needed = round(allocation.worst * (self.runs + left)) - self.runs
-                self.ending = self._ended("hopeless", needed, todo)
+            if not (new or begun) and allocation.chance() < CHANCE:
+                self.ending = self._ended("hopeless", allocation.even_runs - self.runs, todo)
                 return
             self.looks[-1] = replace(self.looks[-1], left=planned + spent)
             self.grids = {size: grid for size, grid in grids.items() if size in self.grids}
         else:
             ended: Ended = "budget" if doubts else "hopeless" if short else "stuck"
+            if doubts:
+                short = allocation.even_runs - self.runs
             self.ending = self._ended(ended, short, todo)
 
     def _further(self, fit: CurveFit, base_fit: CurveFit) -> list[float]:
@@ -611,14 +622,22 @@ class Allocation:
             for d in self.doubts
         ]
 
-    @property
-    def chance(self) -> float:
-        """That the doubts are settled with these grids: one that fails, or all that hold."""
-        shares = [self._sum(d.size, {}) / max(self._start[d.size], 1e-300) for d in self.doubts]
+    def chance(self, times: float = 1.0) -> float:
+        """That so many times these grids' runs settle the doubts: one fails, or all hold."""
+        shares = [
+            self._sum(d.size, {}) / max(self._start[d.size], 1e-300) / times for d in self.doubts
+        ]
         told = [d.chances(share) for d, share in zip(self.doubts, shares, strict=True)]
         if not told:
             return 1.0
         return max(max(fails for _, fails in told), min(holds for holds, _ in told))
+
+    @property
+    def even_runs(self) -> int:
+        """Runs of all grids that settle the doubts as likely as not; 0 where no number does."""
+        runs = sum(grid.runs for grid in self.grids.values())
+        times = (2 ** (n / 4) for n in range(4 * 8))
+        return next((math.ceil(runs * t) for t in times if self.chance(t) >= 0.5), 0)
 
     @property
     def worst(self) -> float:

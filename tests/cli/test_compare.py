@@ -9,11 +9,12 @@ from pathlib import Path
 
 import pytest
 
+from sweeper.cli.compare import differences
 from sweeper.files import read_json, write_json
 from sweeper.report.documents import Documents
 from sweeper.study.setup import read_setup, trials_of, write_setup
 from sweeper.study.study import Study
-from sweeper.trial import Log2Hps, Result
+from sweeper.trial import Log2Hps, Result, TrialSpec
 from tests.cli.driver import Run, assert_refused, measured
 from tests.golden import Golden
 from tests.report import samples
@@ -186,6 +187,20 @@ def test_other_training_is_refused_by_name_unless_told(
     told = sweeper("compare", "a", "b", "--anyway")
     assert told.code == 0, told.err
     golden.says(measured(told.out))
+
+
+def test_a_number_is_the_same_however_it_is_written(ranked: Path) -> None:
+    """A whole one without a point, and a text of a file in YAML, which knows no 1e-3."""
+    spec = trials_of(Study.read(ranked / "a")).current[0].trial.spec
+
+    def with_argument(value: object) -> TrialSpec:
+        arguments = {**spec.model.arguments, "dropout": value}
+        return replace(spec, model=replace(spec.model, arguments=arguments))
+
+    for one, other in [(0, 0.0), ("1e-3", 0.001), (True, True)]:
+        assert not differences({"a": with_argument(one), "b": with_argument(other)})
+    for one, other in [(1, True), ("a", "b"), (0.001, 0.002), ("nan", 0)]:
+        assert differences({"a": with_argument(one), "b": with_argument(other)}), (one, other)
 
 
 def test_a_study_without_a_ladder_gets_the_command_to_run(

@@ -33,7 +33,7 @@ def test_a_real_failure_of_the_standard_parameterization(sweeper: Run, workplace
     assert found["results"][0]["ablation"]["name"] == "rules"
     assert float(found["results"][0]["explained"]["value"]) > 0.5
     assert found["conclusion"].startswith("The likeliest cause (rules)")
-    assert "Trying rules: muP's rules for all parameters" in answer.err
+    assert "Trying ablation 1 of 2, rules: muP's rules for all parameters" in answer.err
     kept = json.loads((workplace / "runs/a/transfer/diagnosis-width.json").read_text())
     assert kept == found
     assert "Report: runs/a/report.html" in answer.err

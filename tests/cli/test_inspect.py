@@ -1,5 +1,6 @@
 import json
 import os
+import shlex
 import shutil
 import time
 from dataclasses import replace
@@ -253,6 +254,22 @@ class TestReport:
 
         monkeypatch.setattr("sweeper.report.page.write_atomically", full)
         assert_refused(sweeper("report"), golden, code=1)
+
+
+@pytest.mark.parametrize("line", ["seq_len: 16\n  gone: 1", "depth: 1\n  gone: 1"])
+def test_a_key_that_is_no_more_is_refused_with_the_command_that_writes_it_anew(
+    sweeper: Run, study: Path, line: str
+) -> None:
+    path = study / "config.yaml"
+    _, _, text = path.read_text().partition("\n")  # without its sum
+    first = line.partition("\n")[0]
+    assert text.count(f"  {first}\n") == 1
+    path.write_text(text.replace(f"  {first}\n", f"  {line}\n"))
+    refused = sweeper("transfer", "--to-width", "32", "transfer.seeds=2")
+    command = f"`{shlex.join(['sweeper', 'search', *TINY, 'study=a'])}` writes it anew"
+    assert_refused(refused, "runs/a/config.yaml: ", "gone=1", command)
+    assert sweeper("search", *TINY, "study=a").code == 0
+    assert sweeper("transfer", "--to-width", "32", "transfer.seeds=2").code == 0
 
 
 OLDER_COMMANDS = [

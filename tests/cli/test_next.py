@@ -384,3 +384,23 @@ def test_the_end_of_a_verb_is_three_lines_and_a_document(
     replace(output, json=True).end("Found.", {}, {"x": 1}, first, None)
     printed = json.loads(capsys.readouterr().out)
     assert printed == {"x": 1, "next": [{"command": "sweeper report a", "why": "to see it"}]}
+
+
+@pytest.mark.parametrize(("needed", "budget"), [(150, "150"), (0, ""), (30, ""), (10**6, "")])
+def test_a_ladder_that_was_to_settle_is_offered_the_budget_that_it_takes(
+    folder: Path, needed: int, budget: str
+) -> None:
+    """Not where nobody knows it, where the runs are there, nor a thousand times as many."""
+    write(folder / "search.json", search())
+    found = validation("cannot say yet")
+    runs = sum(len(seeds) for curve in found["curves"] for seeds in curve["losses"].values())
+    assert 30 < runs < 150
+    typed = f"{TYPED} --settle --budget 60"
+    planned(folder, found | {"needed": needed, "command": typed})
+    record = json.loads((folder / "transfer/w256-d2/plan.json").read_text())
+    record["source"]["command"] = typed
+    write(folder / "transfer/w256-d2/plan.json", record)
+    if budget:
+        assert next_line(folder) == f"{TYPED} --settle --budget {budget}"
+    else:
+        assert "--budget 60" in next_line(folder) or "--budget" not in next_line(folder)

@@ -155,6 +155,16 @@ def test_runs_that_did_not_end_are_left_out() -> None:
     assert grid.seeds == 2 and any("crashed" in note for note in grid.notes)
 
 
+def test_a_number_and_its_text_are_no_two_settings() -> None:
+    """W&B's YAML has 1e-3 as a text."""
+    table = runs()
+    table["momentum"] = [0.001 if row % 2 else "1e-3" for row in range(len(table))]
+    assert len(read(table).curves) == 4
+    table.loc[3, "momentum"] = "1e-2"
+    with pytest.raises(BadInput, match="differ in momentum"):
+        read(table)
+
+
 def test_rows_that_stand_twice_count_once_and_may_not_differ() -> None:
     frame = runs()
     twice = pandas.concat([frame, frame.iloc[:5]])

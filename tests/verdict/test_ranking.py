@@ -87,7 +87,12 @@ def test_runs_that_diverge_lose_by_a_sign_test_and_not_by_one_run() -> None:
     # 2 / 2^n <= LEVEL takes 12 of them.
     assert always.seeds["b"] == ROUNDS[3] >= 1 - math.log2(LEVEL)
     seldom = ranked(wild(0.05))
-    assert ending(seldom) in ("hopeless", "budget") and seldom.places[1].diverged > 0
+    assert ending(seldom) in ("hopeless", "budget") and (count := seldom.places[1].diverged) > 0
+    assert seldom.outcome and seldom.outcome.needed
+    seeds = seldom.seeds["b"]
+    assert f"; b diverged with {count} of {seeds} seeds, and then only" in seldom.outcome.sentence
+    # So many seeds of each, at the share that diverged so far, give the 12 that it takes.
+    assert seldom.outcome.needed == pytest.approx(2 * 12 * seeds / count, abs=2)
     both = ranked(lambda name, seed: math.inf)
     assert ending(both) == "stuck" and both.runs == 2 * ROUNDS[0]
     assert ending(ranked(lambda name, seed: math.nan)) == "stuck"

@@ -112,7 +112,8 @@ def test_what_no_affordable_number_of_runs_would_settle_is_said() -> None:
     ladder = settling(losses(noise=0.5))
     ladder.missing()
     assert ladder.ending and ladder.ending.ended == "hopeless" and "more" in ladder.sentence
-    assert ladder.runs < default_budget(RULE, BASE)
+    assert ladder.runs < default_budget(RULE, BASE) < ladder.ending.needed
+    assert f"about {ladder.ending.needed - ladder.runs} more" in ladder.sentence
 
 
 def test_runs_that_failed_end_it() -> None:
