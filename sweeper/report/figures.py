@@ -50,6 +50,7 @@ from sweeper.report.drawing import (
     look_of,
     loss_limits,
     means_of,
+    name_choices,
     new_figure,
     new_panels,
     off_scale,
@@ -225,8 +226,7 @@ def _draw_line(ax: Axes, line: LineResult, points: Points, top: float, axis: Axi
         ax, points, top, f"{line.name}, {'place' if line.choices else 'log2'}", stopped=stopped
     )
     if line.choices:
-        texts = [shortened(str(choice), 12) for choice in line.choices]
-        ax.set_xticks(range(len(texts)), texts, parse_math=False)
+        name_choices(ax, line.choices)
     said = "no optimum"
     if math.isfinite(line.optimum_log2) and math.isfinite(line.objective):
         ax.plot(line.optimum_log2, line.objective, color=LINE_COLOR, zorder=5, **STAR)
@@ -426,7 +426,8 @@ def _draw_run(ax: Axes, chosen: Chosen, color: Any) -> None:
     result = chosen.result
     points = [(float(step), loss) for step, loss in loss_curve(result)]
     finite = [(step, loss) for step, loss in points if math.isfinite(loss)]
-    label = f"{chosen.name}: {result.objective:.3f}"
+    loss = result.objective
+    label = f"{chosen.name}: {loss:.3f}" if abs(loss) < 1e5 else f"{chosen.name}: {loss:.3g}"
     ax.plot(*zip(*finite, strict=True), color=color, linewidth=1.3, label=label)
     stride = max(1, len(finite) // MOST_TIPS)
     eta = result.trial.log2_hps.get("eta")

@@ -29,6 +29,7 @@ from sweeper.report.drawing import (
     draw_tips,
     legend_key,
     loss_limits,
+    name_choices,
     new_panels,
     off_scale,
     say_nothing,
@@ -40,6 +41,8 @@ from sweeper.trial import Choice, Result
 
 MOST_LINES = 300
 """So many trials are drawn: the best third of that, and the rest evenly over all others."""
+MOST_AXES = 12
+"""So many hyperparameters are told apart beside each other."""
 MOST_TOLD = 100
 """So many of them say their numbers."""
 
@@ -85,11 +88,27 @@ def drawn_of(results: Sequence[Result]) -> list[Result]:
     return [*best, *rest[::stride]][::-1]
 
 
+def drawn_axes(results: Sequence[Result], axes: list[SearchedAxis]) -> list[SearchedAxis]:
+    """The axes that parallel coordinates have room for: where it is known, those that matter."""
+    if len(axes) <= MOST_AXES:
+        return axes
+    matters = importance(None, results)
+    values = matters.values if isinstance(matters, Importance) else {}
+    first = sorted(axes, key=lambda axis: -values.get(axis.name, (0.0,))[0])[:MOST_AXES]
+    return [axis for axis in axes if axis in first]
+
+
 def hidden_note(results: Sequence[Result]) -> str:
-    """What of the trials is not drawn."""
+    """What of the trials is not drawn as parallel coordinates."""
+    axes = len(searched_axes(results))
+    said = (
+        f"Of {axes} hyperparameters the {MOST_AXES} that matter most." if axes > MOST_AXES else ""
+    )
     told = sum(not math.isnan(result.objective) for result in results)
     drawn = len(drawn_of(results))
-    return "" if drawn == told else f"Drawn are {drawn} of {told} trials, the best among them."
+    if drawn != told:
+        said = f"Drawn are {drawn} of {told} trials, the best among them. {said}".strip()
+    return said
 
 
 def _colors(losses: Sequence[float], top: float) -> list[Any]:
@@ -110,7 +129,7 @@ def _colors(losses: Sequence[float], top: float) -> list[Any]:
 def parallel_figure(results: Sequence[Result]) -> Figure:
     """Parallel coordinates: a line a trial through its hyperparameters to its loss."""
     shown = drawn_of(results)
-    axes = searched_axes(shown)
+    axes = drawn_axes(results, searched_axes(shown))
     losses = [result.objective for result in shown]
     bottom, top = loss_limits([[(0.0, loss) for loss in losses]], median)
     count = len(axes)
@@ -141,8 +160,10 @@ def parallel_figure(results: Sequence[Result]) -> Figure:
         for tick in ticks:
             _label(ax, place, (tick - low) / (high - low), shortened(axis.text(tick), 12))
     ax.axvline(count, color=INK, linewidth=0.8, zorder=5)
-    for tick in (bottom, (bottom + top) / 2, top) if best >= 0 else ():
-        _label(ax, count, (tick - bottom) / (top - bottom), f"{tick:.4g}")
+    losses_named = (bottom, (bottom + top) / 2, top) if best >= 0 else ()
+    digits = 4 if len({f"{tick:.4g}" for tick in losses_named}) == len(losses_named) else 6
+    for tick in losses_named:
+        _label(ax, count, (tick - bottom) / (top - bottom), f"{tick:.{digits}g}")
     for index in range(max(0, len(shown) - MOST_TOLD), len(shown)):
         at = ", ".join(f"{axis.name} {axis.text(axis.values[index])}" for axis in axes)
         loss = f"{losses[index]:.4f} nats" if math.isfinite(losses[index]) else "diverged"
@@ -224,8 +245,7 @@ def slices_figure(results: Sequence[Result]) -> Figure:
         else:
             said = "no finite loss"
         if axis.choices:
-            texts = [shortened(str(choice), 12) for choice in axis.choices]
-            ax.set_xticks(range(len(texts)), texts, parse_math=False)
+            name_choices(ax, axis.choices)
         ax.set_title(f"{shortened(axis.name)}\n{said}", fontsize=8, parse_math=False)
     figure.supylabel(LOSS_LABEL, fontsize=9)
     figure.supxlabel("hyperparameter, log2", fontsize=9)
@@ -285,6 +305,8 @@ def importance(conclusion: Conclusion | None, results: Sequence[Result]) -> Impo
             f"Which hyperparameters matter is not said before {LEAST_TRIALS} trials have a loss; "
             f"{len(finite)} have one."
         )
+    if len({result.objective for result in ended}) == 1:
+        return "Which hyperparameters matter cannot be said: all trials have the same loss."
     return _by_anova(ended)
 
 

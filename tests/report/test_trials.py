@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import math
 import random
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from sweeper.report.drawing import svg
 from sweeper.report.trials import (
+    MOST_AXES,
     MOST_LINES,
     Importance,
     drawn_of,
@@ -77,6 +79,34 @@ def test_choices_are_axes_of_their_own() -> None:
     assert [axis.name for axis in axes] == ["eta", "activation"]
     assert [axes[1].text(place) for place in axes[1].values] == ["relu"] * 10 + ["gelu"] * 10
     assert ">gelu<" in svg(parallel_figure(trials))
+
+
+def test_of_many_hyperparameters_those_that_matter_are_drawn() -> None:
+    trials = results(60, tuple(f"h{number}" for number in range(40)))
+    note = hidden_note(trials)
+    assert note == f"Of 40 hyperparameters the {MOST_AXES} that matter most."
+    text = svg(parallel_figure(trials))
+    drawn = [number for number in range(40) if f">h{number}" in text]
+    assert len(drawn) == MOST_AXES and drawn[0] == 0
+    svg(slices_figure(trials))
+
+
+def test_many_choices_are_named_every_few() -> None:
+    trials = [
+        result
+        for number in range(23)
+        for result in results(2, ("eta",), choices={"activation": f"kind{number}"})
+    ]
+    text = svg(slices_figure(trials))
+    named = [number for number in range(23) if f">kind{number}<" in text]
+    assert 7 <= len(named) <= 8
+
+
+def test_losses_that_are_all_alike_rank_nothing() -> None:
+    alike = [replace(result, objective=2.0) for result in results(30, ("eta", "alpha"))]
+    said = importance(None, alike)
+    assert said == "Which hyperparameters matter cannot be said: all trials have the same loss."
+    svg(parallel_figure(alike))
 
 
 def test_what_does_not_vary_is_no_axis() -> None:

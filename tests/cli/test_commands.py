@@ -1,0 +1,64 @@
+"""Verbs as commands: each is made when it is asked for, and loads what it needs."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+from sweeper.cli import commands
+from tests.cli.driver import TINY, make_workplace
+
+
+def loaded(script: str, folder: Path) -> set[str]:
+    """The modules that a script has loaded that `folder` is the current one of."""
+    told = f"import atexit, sys\natexit.register(lambda: print('\\n', *sys.modules))\n{script}"
+    done = subprocess.run([sys.executable, "-c", told], capture_output=True, text=True, cwd=folder)
+    assert done.returncode == 0, done.stderr
+    return set(done.stdout.splitlines()[-1].split())
+
+
+def run(*words: str) -> str:
+    """A script that runs a command line."""
+    return f"import sys\nfrom sweeper.cli.app import main\nsys.argv = {['sweeper', *words]}\nmain()"
+
+
+TRAINING = {"torch", "sympy", "hydra"}
+DRAWING = {"matplotlib", "jinja2", "pandas", "scipy"}
+
+
+def test_to_its_first_trial_a_search_loads_what_it_needs(tmp_path: Path) -> None:
+    """No figures, no compiler, no Slurm."""
+    stop = "from sweeper.study.study import Study\nStudy.record = lambda *_, **__: sys.exit()\n"
+    words = ["launcher=inline", "runner.compile=off"]
+    modules = loaded(stop + run("search", *TINY, *words), make_workplace(tmp_path))
+    assert "torch" in modules
+    others = {"torch._dynamo", "torch._inductor", "submitit", "transformers"}
+    assert not modules & (DRAWING | others)
+
+
+def test_reading_verbs_load_no_torch(tmp_path: Path) -> None:
+    folder = make_workplace(tmp_path)
+    loaded(run("search", *TINY, "--study", "a", "launcher=inline"), folder)
+    status = loaded(run("status", "a"), folder)
+    assert status & (TRAINING | DRAWING | {"optuna", "sqlite3"}) == set()
+    assert loaded(run("report", "a"), folder) & (TRAINING | {"optuna"}) == set()
+
+
+def test_explain_loads_no_figures(tmp_path: Path) -> None:
+    modules = loaded(run("explain", "--to-width", "64"), make_workplace(tmp_path))
+    assert modules & (DRAWING | {"optuna", "torch._dynamo", "submitit"}) == set()
+
+
+def test_a_command_is_made_once_and_when_it_is_asked_for() -> None:
+    verbs = commands.Verbs()
+
+    @verbs.declare("Some")
+    def one(number: int = 1) -> None:
+        """One verb.
+
+        And more.
+        """
+
+    assert list(verbs) == ["one"] and len(verbs) == 1 and verbs.declared["one"].panel == "Some"
+    assert verbs.declared["one"].summary == "One verb." and not verbs._made
+    assert verbs["one"] is verbs["one"] and verbs.get("two") is None
+    assert isinstance(verbs["one"], commands.Verb) and one.__name__ == "one"
