@@ -50,7 +50,7 @@ def test_a_key_has_its_default_and_its_comment() -> None:
         for key in reference.keys(path)
     }
     assert rows["train.batch_size"] == ("16", "sequences a step")
-    assert rows["train.steps"] == ("1000", "")
+    assert rows["train.steps"] == ("1000", "training steps of a run")
     assert rows["transfer.widths"][0] == "[32, 64, 128, 256]"
     assert rows["metric"][1].startswith("the training loss: a regular expression")
     assert rows["metric"][1].endswith("null: the file SWEEPER_REPORT")

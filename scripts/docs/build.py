@@ -26,6 +26,9 @@ GENERATED: dict[str, Callable[[], str]] = {
 }
 """What a page's mark stands for."""
 _MARK = re.compile(r"<!-- generated: (\w+) -->")
+_FENCE = re.compile(r"^( *)```([^\n`]*)\n(.*?)^\1```$", re.MULTILINE | re.DOTALL)
+_RULE, _WIDE = "───", "``` { .text .wide }"
+"""What a printed table has below its heading, and the fence around one: its rows do not wrap."""
 _LINK = re.compile(r"(\]\()(?!https?:|mailto:|#)([^)#\s]+)")
 
 
@@ -55,7 +58,14 @@ def page_text(source: str, places: Mapping[str, str]) -> str:
     """The page at `source` as the site has it."""
     text = (ROOT / source).read_text(encoding="utf-8")
     text = _MARK.sub(lambda mark: GENERATED[mark[1]](), text)
+    text = _FENCE.sub(_wide, text)
     return _LINK.sub(lambda link: link[1] + site_link(source, link[2], places), text)
+
+
+def _wide(fence: re.Match[str]) -> str:
+    """A fenced block as it is, or marked where it has a printed table."""
+    is_table = not fence[2] and _RULE in fence[3]
+    return fence[0].replace("```", _WIDE, 1) if is_table else fence[0]
 
 
 def linked_files(source: str, places: Mapping[str, str]) -> set[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import takewhile
@@ -82,7 +83,7 @@ def _row(parameter: Any) -> list[str]:
 
 def plain(text: str | None) -> str:
     """A help text for Markdown: what looks like HTML stays as it is."""
-    return (text or "").replace("<", "&lt;").replace("{", "&#123;").replace("*", "\\*")
+    return re.sub(r"[*_]", r"\\\g<0>", (text or "").replace("<", "&lt;").replace("{", "&#123;"))
 
 
 # Configuration

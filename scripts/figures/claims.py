@@ -229,7 +229,9 @@ def section(record: Mapping[str, Any]) -> str:
         cells = (unlike(claim, row["claim"]) + told, f"**{row['answer']}**: {brief(row)}")
         lines.append(f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |")
         claim, source = row["claim"], row["source"]
-    return "\n".join([*lines, "", f"![{name}](figures/{name}.png)", "", CAPTIONS.get(name, ""), ""])
+    picture = f"figures/{name}.png"
+    link = f"[![{name}]({picture})]({picture})"  # too small to read on a narrow screen
+    return "\n".join([*lines, "", link, "", CAPTIONS.get(name, ""), ""])
 
 
 if __name__ == "__main__":

@@ -21,8 +21,8 @@ START_AFTER = 3.0
 """Seconds after the first result until the first page: what ends sooner is written at its end."""
 EVERY = 4.0
 """Seconds between two pages, at least."""
-SHARE = 0.08
-"""Of one core, that pages may take: one that takes a second is written every 12."""
+SHARE = 0.05
+"""Of one core, that pages may take: one that takes a second is written every 20."""
 NICE = 10
 """At 19 a busy machine would take minutes for a page."""
 PATIENCE = 600.0
@@ -113,6 +113,7 @@ def keep_written(folder: Path, wait: Callable[[float], str]) -> None:
     state, written, every = wait(START_AFTER), "", EVERY
     while not state:
         if (now := _content(folder)) != written:
+            _load()  # once, and so no part of what a page takes
             begun = time.process_time()
             _write(folder, every)
             written = now
@@ -143,8 +144,12 @@ def mark_left(page: Path) -> None:
             file.write(LEFT_MARK)
 
 
-def _write(folder: Path, every: float) -> None:
+def _load() -> None:
     # Late: the process waits first, and a search may have ended by then.
+    import sweeper.report.page  # noqa: F401
+
+
+def _write(folder: Path, every: float) -> None:
     from sweeper.report.page import write_report
 
     write_report(folder, live=every, is_left=not every)
