@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import traceback
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from difflib import get_close_matches
 from pathlib import Path
@@ -83,8 +83,11 @@ def user_frames(error: BaseException) -> list[str]:
     Calls within sweeper and torch say nothing that helps, and are left out.
     """
     # torch by a part of the path, wherever it is installed; of ours the package's own folder.
-    frames = traceback.extract_tb(error.__traceback__)
+    frames = [*traceback.extract_tb(error.__traceback__)]
     package = str(Path(__file__).parent)
+    # What called us, such as a notebook's kernel, is no part of the fault.
+    ours = [at for at, frame in enumerate(frames) if frame.filename.startswith(package)]
+    frames = frames[ours[0] :] if ours else frames
     user_code = [
         frame
         for frame in frames
@@ -98,13 +101,25 @@ def user_frames(error: BaseException) -> list[str]:
 _SWITCHES = {"validate", "settle", "strict", "detach", "dry-run", "predict", "trust", "anyway"}
 _SWITCHES |= {"new-setup"}
 _FLAG = re.compile(r"(?<![\w-])--([a-z][a-z-]*)(?![\w-])(=?)")
-_VALUED = re.compile(r"--(where|axis|ignore|columns) (?:'([^']*)'|(?!where)([\w=.]+))")
+_VALUED = re.compile(r"--(where|axis|ignore|columns) (?:'([^']*)'|(?!where)([\w=.,]*[\w=]))")
 _KEY = re.compile(r"(?<![\w.])(?:model|train|transfer)\.(\w+)(?==)")
 _COMMAND = re.compile(r"`sweeper (search|transfer|compare)`")
+_LINE = re.compile(r"(`sweeper [a-z]+ [^`]+`)")
+_OF_MODEL = re.compile(r"(?<![\w.{])model\.(branches|roles|keep_init|frozen)=(\[[^\]]*\])")
 
 
-def python_text(text: str) -> str:
-    """A sentence about a command line, about the call that stands for it."""
+def python_text(text: str, call_of: Callable[[str], str] = str) -> str:
+    """A sentence about a command line, about the call that stands for it.
+
+    A whole command in it becomes what `call_of` makes of it: as it stands, a shell takes it.
+    """
+    parts = _LINE.split(text)
+    for at, part in enumerate(parts):
+        parts[at] = f"`{call_of(part.strip('`'))}`" if at % 2 else _python_words(part)
+    return "".join(parts)
+
+
+def _python_words(text: str) -> str:
 
     def argument(match: re.Match[str]) -> str:
         name = match[1].replace("-", "_")
@@ -114,15 +129,16 @@ def python_text(text: str) -> str:
         return f"{match[1]}={(match[2] or match[3])!r}"
 
     text = _FLAG.sub(argument, _VALUED.sub(valued, text))
+    text = _OF_MODEL.sub(r'model={"name": ..., "\1": \2}', text)
     return _COMMAND.sub(r"`sweeper.\1`", text)
 
 
 @contextmanager
-def in_python(settings: Iterable[str] = ()) -> Iterator[None]:
+def in_python(settings: Iterable[str] = (), call_of: Callable[[str], str] = str) -> Iterator[None]:
     """Errors of a command line inside, in the words of its call, without the way there.
 
     `settings` are keywords that were given: a key that ends in one is called by it, `steps` in
-    place of `train.steps`.
+    place of `train.steps`. `call_of` makes a call of a whole command.
     """
     given = {*settings}
     try:
@@ -136,9 +152,9 @@ def in_python(settings: Iterable[str] = ()) -> Iterator[None]:
             if error.key.startswith("--"):
                 error.key = error.key.removeprefix("--").replace("-", "_")
             error.key = _KEY.sub(bare, f"{error.key}=").removesuffix("=")
-            error.allowed = _KEY.sub(bare, python_text(error.allowed))
+            error.allowed = _KEY.sub(bare, python_text(error.allowed, call_of))
         text = str(error.args[0]) if error.args else ""
         # The key of a value stands before "=", a switch's as well.
         text = re.sub(r"^--([a-z-]+)=", lambda match: f"{match[1].replace('-', '_')}=", text)
-        error.args = (_KEY.sub(bare, python_text(text)),)
+        error.args = (_KEY.sub(bare, python_text(text, call_of)),)
         raise error.with_traceback(None) from None

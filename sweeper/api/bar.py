@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -13,18 +12,14 @@ from typing import Any
 
 from rich.console import Console
 
-from sweeper.api.words import python_line
+from sweeper.api.words import call_of, in_notebook, python_line
 from sweeper.cli.next import NextCommand
 from sweeper.cli.output import Output
+from sweeper.errors import python_text
 
+NOTE = "Note: "
 COLUMNS = 100
 """Of the texts that a call keeps."""
-
-
-def in_notebook() -> bool:
-    """Whether this process is a notebook's kernel, which shows HTML."""
-    shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
-    return getattr(shell, "kernel", None) is not None
 
 
 class NotebookBar(TextIOBase):
@@ -74,6 +69,8 @@ class Kept(Output):
     """An `Output` that keeps what a verb says: its text, its notes, and how it ended."""
 
     answers: list[str] = field(default_factory=list, init=False)
+    early: list[str] = field(default_factory=list, init=False)
+    """Notes that were told before the work began."""
     places: dict[str, Any] = field(default_factory=dict, init=False)
     record: dict[str, Any] = field(default_factory=dict, init=False)
 
@@ -110,6 +107,12 @@ class Kept(Output):
         self.places.update(places)
         self.record.update(document)
 
+    def tell(self, text: str) -> None:
+        """Show a sentence while the work goes on; a note is kept, as the bar goes."""
+        super().tell(text)
+        if text.startswith(NOTE):
+            self.early.append(text.removeprefix(NOTE))
+
     def close(self) -> None:
         """Take the bar away, where there is one: the work is done, and its answer is shown."""
         if isinstance(self.bar, NotebookBar):
@@ -117,8 +120,9 @@ class Kept(Output):
 
     @property
     def kept_notes(self) -> list[str]:
-        """What was noted."""
-        return list(self._notes)
+        """What was noted, in the words of calls."""
+        noted = dict.fromkeys([*self.early, *self._notes])
+        return [python_text(note, call_of) for note in noted]
 
     @property
     def text(self) -> str:

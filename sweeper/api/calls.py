@@ -13,7 +13,7 @@ from typing import Any
 from sweeper.api.bar import Kept
 from sweeper.api.interrupt import whole_imports
 from sweeper.api.shown import Compared, Study, Transfer, nearby
-from sweeper.api.words import dotted, words_of
+from sweeper.api.words import call_of, dotted, words_of
 from sweeper.cli.app import call
 from sweeper.cli.output import FAILED, NOT_VALIDATED
 from sweeper.config.command_line import DEFAULT_ROOT
@@ -214,7 +214,7 @@ def open_study(study: Place | None = None, root: Place | None = None) -> Study:
 def _run(words: Sequence[str], settings: Iterable[str] = ()) -> tuple[int, Kept]:
     """Run a command line: its exit code, and what it said. `settings` are given by keyword."""
     output = Kept.for_call()
-    with _TURNS, whole_imports(), in_python(settings):
+    with _TURNS, whole_imports(), in_python(settings, call_of):
         code = call(words, output)
     output.close()
     return code, output

@@ -187,7 +187,7 @@ def nearby(folder: Path) -> Path:
 
 
 def _next_call(folder: Path) -> NextCall | None:
-    command = next_of(nearby(folder))
+    command = next_of(nearby(folder), shell=False)
     return NextCall(why=command.why, call=python_line(command)) if command else None
 
 

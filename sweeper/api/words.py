@@ -11,6 +11,7 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import fields
 from numbers import Integral, Real
 from pathlib import Path
@@ -30,6 +31,12 @@ SIZES = ("width", "depth")
 RUNNER_KEYS = ("metric", "heldout")
 """Keys of a command's runner that are given without its name."""
 SECTIONS = ("train", "transfer", "check")
+_ETA = (
+    "the learning rate is eta, which is searched; its range, in log2: "
+    'parameterization={"name": "mup", "space": {"eta": {"low": -12, "high": -5}}}'
+)
+MEANT = {"lr": _ETA, "learning_rate": _ETA, "eta": _ETA}
+"""Keywords that are often meant, and are none."""
 
 
 def words_of(verb: str, settings: Mapping[str, Any], config_dir: Path | None) -> list[str]:
@@ -49,7 +56,7 @@ def words_of(verb: str, settings: Mapping[str, Any], config_dir: Path | None) ->
         elif "." in name or name in RUNNER_KEYS:
             words.append(_word(name, value))
         else:
-            near = suggest(name, {*known, *sections, *RUNNER_KEYS})
+            near = MEANT.get(name) or suggest(name, {*known, *sections, *RUNNER_KEYS})
             raise ConfigError(name, value, f"no setting has this name; {near}")
     return words
 
@@ -144,14 +151,27 @@ def dotted(key: str, named: Any) -> str:
 VALUED = ("--to-width", "--to-depth", "--to-batch", "--to-tokens", "--budget", "--hours")
 
 
+def in_notebook() -> bool:
+    """Whether this process is a notebook's kernel, which shows HTML."""
+    shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
+    return getattr(shell, "kernel", None) is not None
+
+
 def python_line(command: NextCommand) -> str:
-    """The command as a call of `sweeper.search` or `transfer`; others as a shell takes them."""
-    if command.verb not in ("search", "transfer") or command.user_command:
-        return str(command)
-    try:
-        return _call(command)
-    except (BadInput, StopIteration):
-        return str(command)
+    """The command as a call of `sweeper.search` or `transfer`; others as a shell takes them.
+
+    In a notebook these begin with "!", by which a cell runs them.
+    """
+    if command.verb in ("search", "transfer") and not command.user_command:
+        with suppress(BadInput, StopIteration, ValueError):
+            return _call(command)
+    return f"{'!' * in_notebook()}{command}"
+
+
+def call_of(line: str) -> str:
+    """A command line as `python_line` has it; as it stands where it is none."""
+    command = NextCommand.recorded(line, "")
+    return line if command is None else python_line(command)
 
 
 def _call(command: NextCommand) -> str:

@@ -13,6 +13,7 @@ import yaml  # type: ignore[import-untyped]
 
 from sweeper.check.judge import MEASURED, CheckRecord
 from sweeper.config.command_line import root_flag, split_user_command, without_root
+from sweeper.launch.code import MAIN
 from sweeper.plan.plan import TransferPlan
 from sweeper.report.documents import Searched, Validation, read_document, takes
 from sweeper.report.progress import Snapshot
@@ -29,6 +30,8 @@ WIDENED = 4
 """A target's width where none has been named: so many times the base's."""
 DEFAULT_LADDER = {"widths": [*DEFAULT_WIDTHS], "depths": [], "seeds": 2, "step": 0.5, "span": 2.0}
 """What the configuration says of ladders where nobody has said anything."""
+NEEDS_MODEL = frozenset({"search", "transfer", "check", "diagnose"})
+"""Verbs that build the study's model."""
 SMALL = 64
 """Up to this base a ladder above it is cheap; the default's widths are cheap above larger ones."""
 
@@ -183,17 +186,33 @@ class Invocation:
 # What a study has recorded decides what comes next: the search, the newest plan, its verdict.
 
 
-def next_of(folder: Path, notes: list[str] | None = None) -> NextCommand | None:
+def next_of(
+    folder: Path, notes: list[str] | None = None, *, shell: bool = True
+) -> NextCommand | None:
     """The command that goes on with the study in `folder`; None where nothing tells.
 
-    `notes` gets what is damaged; without, the verb names what it shows.
+    `notes` gets what is damaged; without, the verb names what it shows. In a `shell` there is none
+    for the model of a notebook's cell, and in a notebook none of a verb that no call stands for.
     """
+    command = _following(folder, [] if notes is None else notes)
+    closed = NEEDS_MODEL if shell else NEEDS_MODEL - {"search", "transfer"}
+    return None if command and command.verb in closed and _of_a_cell(folder) else command
+
+
+def _of_a_cell(folder: Path) -> bool:
+    """Whether the study's model was defined in a notebook, where alone it can be found."""
+    try:
+        return f"_target_: {MAIN}." in (folder / "config.yaml").read_text(encoding="utf-8")
+    except (OSError, ValueError):
+        return False
+
+
+def _following(folder: Path, notes: list[str]) -> NextCommand | None:
     root, name = folder.parent, folder.name
     # Whatever is recorded so far, a driver is about to change it.
     if live_holder(folder) is not None:
         why = "to see how far it is"
         return NextCommand.of("status", "--watch", study=name, root=root, why=why)
-    notes = [] if notes is None else notes
     stopped = stopped_at(folder, notes)
     if stopped is not None and (command := _going_on(stopped)):
         return command

@@ -40,7 +40,7 @@ def resolve_study(tree: Tree, invocation: Invocation) -> Settings:
     except ConfigError as error:
         root, others = split_root(invocation.overrides)
         named = [str(override.key_or_group) for override in parse_overrides(others)]
-        if any(f"{error.key}.".startswith(f"{key}.") for key in named):
+        if any(error.key == key or error.key.startswith((f"{key}.", f"{key}[")) for key in named):
             raise
         folder = root / str(invocation.study)
         record = read_document(folder / "search.json", Searched.read, [])

@@ -85,6 +85,8 @@ def transfer(tree: Tree, request: TransferRequest, invocation: Invocation, outpu
     settings = resolve_study(tree, invocation)
     size = Size(width=request.width, depth=request.depth or settings.base.depth)
     check_target(settings, size)
+    if request.validate or request.dry_run:
+        settings = settings.up_to(size.width)
     if request.detach and not isinstance(settings.launcher, Scheduled):
         name = settings.plugin_spec("launcher").name
         raise ConfigError("launcher", name, "--detach needs one with a queue: launcher=slurm")

@@ -509,6 +509,18 @@ class Settings:
         ladders = self.transfer.ladders(self.ladder_base)
         return {axis: list(map(self.with_steps, sizes)) for axis, sizes in ladders.items()}
 
+    def up_to(self, width: int) -> Settings:
+        """Where nobody typed the ladder's widths, without those beyond a target of `width`.
+
+        They would cost more than the target's own run.
+        """
+        if self.raw["transfer"]["widths"] != [*DEFAULT_WIDTHS]:
+            return self
+        widths = tuple(size for size in self.transfer.widths if size <= width)
+        if not {*widths} - {self.base.width}:
+            return self
+        return replace(self, transfer=replace(self.transfer, widths=widths))
+
     def with_steps(self, size: LadderSize) -> LadderSize:
         """The size with the steps of `steps_of`; the base, which says its own, is as it is."""
         if self.steps_of is None or size == self.ladder_base:

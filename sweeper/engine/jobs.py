@@ -191,6 +191,8 @@ class TryStep:
             raise
         except UNTRAINABLE as error:
             lines = [f"{type(error).__name__}: {error}", *user_frames(error)]
+            if isinstance(error, TypeError):
+                lines.append("A model is called as forward(inputs, targets), and returns its loss.")
             raise self._invalid_model("one step failed", "\n  ".join(lines)) from error
         if not math.isfinite(loss):
             allowed = f"a model whose first loss is a number, and on two examples it is {loss}"
