@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -27,6 +28,7 @@ from sweeper.engine.measurements import OperandScale
 from sweeper.errors import BadInput, ConfigError
 from sweeper.files import private_folder, write_json
 from sweeper.records import from_json, to_json
+from sweeper.registry import TARGET
 from sweeper.report import checks as show
 from sweeper.report.drawing import save
 from sweeper.report.page import write_report
@@ -52,6 +54,17 @@ class CheckRequest:
         return not (self.scales or self.rules)
 
 
+def _by_engine(settings: Settings) -> str:
+    """The check of a command's model that needs no script, where its plan knows the model."""
+    model, rules = (settings.plugin_spec(group).name for group in ("model", "parameterization"))
+    if "." not in model or rules == "own":
+        return ""
+    words = [f"model.{TARGET}={model}", f"parameterization={rules}"]
+    words += [f"model.width={settings.base.width}", f"model.depth={settings.base.depth}"]
+    words += [f"train.seq_len={settings.raw['train']['seq_len']}"]
+    return f". Or check the model alone, trained by sweeper: sweeper check {shlex.join(words)}"
+
+
 def check(tree: Tree, request: CheckRequest, invocation: Invocation, output: Output) -> int:
     """Run what is asked for; exit code 3 under --strict unless the coordinate check passes.
 
@@ -67,7 +80,7 @@ def check(tree: Tree, request: CheckRequest, invocation: Invocation, output: Out
             "runner.uses",
             list(settings.raw["runner"].get("uses", ())),
             "[watch]: call sweeper.watch(model) in the script, once the model has its initial "
-            "weights, and add runner.uses=[watch]",
+            f"weights, and add 'runner.uses=[watch]'{_by_engine(settings)}",
         )
     climbed = settings.ladders()
     # Not over batch and steps: the check's runs have a batch and steps of their own.

@@ -24,13 +24,17 @@ def page(usage: str, text: str, panels: Mapping[str, Rows], epilog: str) -> str:
     """The whole help, as wide as the terminal, in its colours."""
     width = max(20, shutil.get_terminal_size().columns)
     first, _, others = text.partition("\n\n")
-    # The first paragraph is prose; in the others the lines are their author's, as of an example.
-    blocks = [usage, " ".join(first.split()), *others.split("\n\n")]
+    blocks = [usage, " ".join(first.split()), *map(_paragraph, others.split("\n\n"))]
     lines = [line for block in blocks if block for line in (*_wrapped(block, width), "")]
     for title, rows in panels.items():
         lines += _panel(title, rows, width)
     lines += ["", *_wrapped(epilog, width)] if epilog else []
     return "\n".join(map(_coloured, lines)) if _colours() else "\n".join(lines)
+
+
+def _paragraph(text: str) -> str:
+    """Prose in one line, as it was broken for its author's screen; an example begins a new one."""
+    return re.sub(r"(?<!:)\s*\n\s*(?!sweeper )", " ", text)
 
 
 def _wrapped(text: str, width: int) -> list[str]:

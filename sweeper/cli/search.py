@@ -36,7 +36,7 @@ from sweeper.study.trust import remember
 from sweeper.sweep.replay import replay_search
 from sweeper.sweep.sweep import Submitted, Sweep
 from sweeper.table import counted
-from sweeper.trial import FORMAT, defaults, in_use, named
+from sweeper.trial import FORMAT, Result, defaults, in_use, named
 
 SEARCHED = ("parameterization", "model", "optimizer", "search", "data", "train", "fp8")
 """The groups that a search's conclusion depends on."""
@@ -199,24 +199,23 @@ def run_search(experiment: Experiment, study: Study, output: Output, *, wait: bo
 
     known = study.results()
 
-    def any_ended() -> bool:
-        """Whether a run of this command got as far as its losses tell something."""
-        return any(
-            result.trial.spec.runner == settings.identity and result.status != "failed"
-            for result in study.results()
-        )
+    def tells(result: Result) -> bool:
+        """Whether a run of this command got as far as its losses say something."""
+        return result.trial.spec.runner == settings.identity and result.status != "failed"
 
-    are_losses_said = any_ended()
+    are_losses_said = any(map(tells, known))
+
+    def heard(result: Result) -> None:
+        nonlocal are_losses_said
+        # Once, and early: a pattern that reads no losses is seen while little is trained.
+        if not are_losses_said and tells(result):
+            are_losses_said = True
+            say_losses(settings, output, [result])
 
     def after_batch(conclusion: Conclusion, finished: bool) -> None:
-        nonlocal are_losses_said
         write_json(path, _search_record(settings, conclusion, finished=finished))
-        # Once, and early: a pattern that reads no losses is seen while little is trained.
-        if not are_losses_said and any_ended():
-            are_losses_said = True
-            say_losses(settings, output, study.results())
 
-    with progress(settings, output, "search", planned, known=known) as monitor:
+    with progress(settings, output, "search", planned, known=known, heard=heard) as monitor:
         conclusion = Sweep(experiment, study, monitor, wait=wait).search(after_batch)
     study.describe(_shown_by_optuna(conclusion, settings))
     return conclusion

@@ -143,8 +143,12 @@ def progress(
     planned: int,
     folder: Path | None = None,
     known: Sequence[Result] = (),
+    heard: Callable[[Result], None] | None = None,
 ) -> SweepProgress:
-    """A listener that writes to `folder` (None: the study's), and learns from runs of `known`."""
+    """A listener that writes to `folder` (None: the study's), and learns from runs of `known`.
+
+    Each result is told to `heard`.
+    """
     same = [result for result in known if result.trial.spec.runner == settings.identity]
     where = folder or settings.folder
     return SweepProgress(
@@ -156,6 +160,7 @@ def progress(
         at_once=at_once(same),
         page=LivePage(where, output.tell, _report_of(where)) if folder is None else None,
         bar=output.bar,
+        heard=heard,
         command=command_line(),
     )
 

@@ -59,7 +59,7 @@ def _named(metavar: str, text: str) -> Any:
 
 Name = Annotated[list[str] | None, _named("NAME", "The study, as --study names it.")]
 Names = Annotated[
-    list[str] | None, _named("NAME...", "The study, as --study names it; several for one page.")
+    list[str] | None, _named("NAME", "The study, as --study names it; several for one page.")
 ]
 Studies = Annotated[list[str], _named("STUDY", "The studies; two or more.")]
 
@@ -133,7 +133,7 @@ Trainer = Annotated[
 TrainerOptions = Annotated[
     list[str] | None,
     typer.Argument(
-        metavar="OPTIONS",
+        metavar="KEY=VALUE",
         help="The trainer's own, as key=value: family=granite (hf), recipe=true (megatron), "
         "completep=true (nanogpt-mup), config=module:function (torchtitan)",
         show_default=False,

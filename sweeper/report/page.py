@@ -361,7 +361,10 @@ def _commands(documents: Documents) -> list[str]:
     plans = [target.plan for target in documents.targets if target.plan]
     recorded = [documents.searched.provenance] if documents.searched else []
     records = (*recorded, *(plan.source for plan in plans))
-    return list(dict.fromkeys(str(r["command"]) for r in records if r.get("command")))
+    # A plan that was made again has another command than its verdict.
+    validated = [t.validation.command for t in documents.targets if t.validation]
+    made = [*(record.get("command") for record in records), *validated]
+    return list(dict.fromkeys(str(command) for command in made if command))
 
 
 def _diagnoses(documents: Documents) -> list[dict[str, Any]]:

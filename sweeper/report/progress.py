@@ -197,7 +197,8 @@ class SweepProgress:
 
     `planned` is the number of trials that the job expects from the beginning; `seconds` learn how
     long these take, and know it of those before, of which `at_once` ran at the same time.
-    A `page` is written as results come. The `command` is the one that goes on where it is stopped.
+    A `page` is written as results come, and `heard` is told of each. The `command` is the one that
+    goes on where it is stopped.
     """
 
     def __init__(
@@ -211,10 +212,11 @@ class SweepProgress:
         at_once: float = 1.0,
         page: LivePage | None = None,
         bar: ProgressBar | None = None,
+        heard: Callable[[Result], None] | None = None,
         command: str = "",
     ) -> None:
         """Nothing is shown before the first trials are proposed. A `bar` takes the lines' place."""
-        self._page, self._notebook_bar = page, bar
+        self._page, self._notebook_bar, self._heard = page, bar, heard
         self.path, self.console = folder / "progress.json", console
         self._states: Callable[[], list[JobState]] = list  # none, until `watch`
         self._ladder: Callable[[], LadderSoFar] | None = None
@@ -276,6 +278,8 @@ class SweepProgress:
         """Count a result."""
         if self._page is not None:
             self._page.changed()
+        if self._heard is not None:
+            self._heard(result)
         snapshot = self.snapshot
         snapshot.done += 1
         snapshot.trained += 1

@@ -16,13 +16,14 @@ def _screen(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_page_is_as_wide_as_the_screen(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert page("Usage: x", "What it\nis.\n\nx --eta 1\nx -h", PANELS, "The end.") == (
+    assert page("Usage: x", "What it\nis.\n\nMore of\nit, such as:\nsweeper x\nsweeper -h", PANELS, "The end.") == (
         " Usage: x\n"
         "\n"
         " What it is.\n"
         "\n"
-        " x --eta 1\n"
-        " x -h\n"
+        " More of it, such as:\n"
+        " sweeper x\n"
+        " sweeper -h\n"
         "\n"
         "╭─ Options ────────────────────────────────────╮\n"
         "│ --eta <float>  The rate; --help says more.   │\n"

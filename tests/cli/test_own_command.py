@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from sweeper.cli import search
 from sweeper.config.command_line import with_user_command
 from sweeper.search.fresh import FINAL_SEED
 from sweeper.study.study import Study
@@ -360,3 +361,20 @@ def test_a_command_without_its_dashes_is_told_where_it_stands(
     assert_refused(sweeper("search", "metric=loss", *words), golden)
     assert_refused(sweeper("search", "nonsense"), golden)
     assert_refused(sweeper("search", "--nonsense"), golden)
+
+
+def test_losses_are_shown_as_soon_as_the_first_run_has_ended(
+    sweeper: Run, workplace: Path, script: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[int] = []
+    told = search.say_losses
+
+    def say(settings: Any, output: Any, results: Any) -> Any:
+        seen.append(len(Study.read(settings.folder).results()))
+        return told(settings, output, results)
+
+    monkeypatch.setattr(search, "say_losses", say)
+    answer = sweeper(*searched())
+    # Of a line of several points the first, whose result may still be on its way to the disk.
+    assert answer.code == 0 and len(seen) == 1 and seen[0] <= 1
+    assert "Losses of the first run (" in answer.err
