@@ -22,6 +22,7 @@ from rich.console import Console
 import sweeper
 from sweeper.api.bar import Kept, NotebookBar
 from sweeper.api.calls import DryRun
+from sweeper.cli.next import next_of
 from sweeper.errors import BadInput, SweeperError
 from sweeper.launch.code import edited_modules, main_code, user_modules
 from sweeper.prediction.prediction import NoLaw
@@ -184,6 +185,29 @@ def test_it_is_shown_as_text_and_as_a_card(made: Path) -> None:
     assert not any(f'"{name}"' in done._repr_html_() for name in ids)
     plan = done.plan
     assert "hidden.weight" in plan._repr_html_() and repr(plan).startswith("TransferPlan(width 64")
+
+
+def test_notes_told_before_the_work_stay_with_the_study(made: Path) -> None:
+    study = sweeper.search(vars(sys.modules["__main__"])["Net"], **SETTINGS)
+    assert isinstance(study, sweeper.Study)
+    # This model has no attention: the bar that told of it is gone.
+    [note] = [note for note in study.notices if "alpha_attn" in note]
+    assert note in repr(study) and "Note: " not in note
+
+
+def test_a_cell_s_model_has_next_calls_and_no_next_command(made: Path) -> None:
+    folder = made / "runs" / "nb"
+    command = next_of(folder, shell=False)
+    assert command is None or command.verb not in ("check", "diagnose")
+    shell = next_of(folder)
+    assert shell is None or shell.verb not in ("search", "transfer", "check", "diagnose")
+
+
+def test_a_card_has_the_answer_beside_the_size(made: Path) -> None:
+    card = sweeper.open_study("nb").verdicts[0]._repr_html_()
+    head = card[card.index("<thead>") : card.index("</thead>")]
+    assert head.index("<th>answer") < head.index("<th>optimum")
+    assert "<dt>" not in sweeper.open_study("nb")._repr_html_()
 
 
 def test_what_is_finished_is_not_trained_again_and_other_code_is_another_trial(

@@ -11,9 +11,11 @@ from typing import Any
 import pytest
 from torch import nn
 
-from sweeper.api.words import dotted, python_line, words_of
+from sweeper.api import words
+from sweeper.api.words import call_of, dotted, python_line, words_of
 from sweeper.cli.next import NextCommand
 from sweeper.config.compose import compose_tree
+from sweeper.errors import python_text
 from tests.refusals import raises_config_error
 from tests.toy_models import Residual
 
@@ -132,3 +134,32 @@ def test_a_search_again_names_the_notebook_s_class() -> None:
         "sweeper.search(study='nb', model={'name': Net, 'width': 16}, "
         "search={'name': 'lr', 'axes': ['eta']})"
     )
+
+
+def test_a_command_in_a_sentence_is_a_call_and_keeps_its_quotes() -> None:
+    line = "`sweeper search --study plain model._target_=net.Net 'transfer.widths=[16,32]'`"
+    assert python_text(f"{line} writes it anew", call_of) == (
+        "`sweeper.search(study='plain', model='net.Net', transfer={'widths': [16, 32]})` "
+        "writes it anew"
+    )
+    # Of other verbs, and where nobody translates, a shell takes it as it stands.
+    for line in ("`sweeper check --study nb --scales`", "`sweeper report nb --csv a.csv`"):
+        assert python_text(f"type {line} first", call_of) == f"type {line} first"
+    assert python_text("run `sweeper search --study ik` with --new-setup") == (
+        "run `sweeper search --study ik` with new_setup=True"
+    )
+
+
+def test_a_sentence_about_options_is_one_about_arguments() -> None:
+    assert python_text("--ignore wall_s,started says that it does not matter") == (
+        "ignore='wall_s,started' says that it does not matter"
+    )
+    assert python_text('name them: model.branches=["blocks.*"]') == (
+        'name them: model={"name": ..., "branches": ["blocks.*"]}'
+    )
+
+
+def test_a_shell_s_command_runs_in_a_cell(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(words, "in_notebook", lambda: True)
+    command = NextCommand.of("report", "a", "b", why="to see both")
+    assert python_line(command) == "!sweeper report a b"

@@ -16,7 +16,12 @@ def _screen(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_page_is_as_wide_as_the_screen(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert page("Usage: x", "What it\nis.\n\nMore of\nit, such as:\nsweeper x\nsweeper -h", PANELS, "The end.") == (
+    assert page(
+        "Usage: x",
+        "What it\nis.\n\nMore of\nit, such as:\nsweeper x\nsweeper -h",
+        PANELS,
+        "The end.",
+    ) == (
         " Usage: x\n"
         "\n"
         " What it is.\n"

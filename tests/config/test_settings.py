@@ -15,7 +15,7 @@ from sweeper.launch.code import user_modules
 from sweeper.records import to_json
 from sweeper.study.study import read_root
 from sweeper.trial import PluginSpec, TrialSpec
-from sweeper.verdict.ladder import Size
+from sweeper.verdict.ladder import DEFAULT_WIDTHS, Size
 from tests.golden import Golden
 from tests.refusals import raises_config_error
 
@@ -278,6 +278,16 @@ def test_a_ladder_that_nobody_typed_is_built_and_not_classified(
     monkeypatch.setattr("sweeper.config.settings.prepare", noted)
     settings("model.width=32", "model.depth=1", *typed)
     assert classified == widths
+
+
+def test_a_ladder_that_nobody_typed_ends_at_the_target() -> None:
+    default = settings("model.width=32")
+    assert default.up_to(64).transfer.widths == (32, 64)
+    assert default.up_to(4096).transfer.widths == DEFAULT_WIDTHS
+    # A target that has no size between it and the base keeps what there is to judge it by.
+    assert default.up_to(32).transfer.widths == DEFAULT_WIDTHS
+    typed = settings("model.width=32", "transfer.widths=[32,64,128]")
+    assert typed.up_to(64).transfer.widths == (32, 64, 128)
 
 
 def test_the_content_of_a_module_of_the_user_s_own_is_part_of_the_key(
