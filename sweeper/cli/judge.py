@@ -41,7 +41,7 @@ class JudgeRequest:
 
 def judge(request: JudgeRequest, output: Output) -> int:
     """Judge runs, show the verdict and write it; with `save`, keep them as a study."""
-    from sweeper.report.judged import headline, tables, write_judged
+    from sweeper.report.judged import headline, tables, trend_lines, write_judged
 
     place = request.place
     if place is None and request.study is None:
@@ -73,6 +73,9 @@ def judge(request: JudgeRequest, output: Output) -> int:
     for table in tables(judged):
         output.show(*table_parts(table, Spare.ROWS, notes=Spare.NEWS))
     places = write_judged(judged, out)
+    # The number that was asked for: never left out for want of room.
+    for line in trend_lines(judged, whole=output.verbose):
+        output.say(line)
     output.notes(judged.notes)
     if (verdict := judged.verdict) is not None and verdict.note:
         output.notes([verdict.note])

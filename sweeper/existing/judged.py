@@ -122,7 +122,10 @@ class Judged:
     """What `judge.json` holds: the answer in `sentences`, and the verdict behind it, if any.
 
     `ends` name curves whose optimum is not bracketed, `notes` what made the curves unlike a
-    ladder's, `next_runs` what would tell more. `curves` are what was judged.
+    ladder's, `next_runs` what would tell more. `curves` are what was judged. `bound` is set where
+    the transferred value is the base's best and the base's optimum lies "at or above" or "at or
+    below" it. `predicted` is log2 of the best learning rate at the target `to`, where it is asked
+    about and the optima tell it.
     """
 
     answer: Answer
@@ -130,6 +133,9 @@ class Judged:
     axis: str
     hyperparameter: str = "eta"
     transferred_log2_eta: float = math.nan
+    bound: str = ""
+    to: int | None = None
+    predicted: Estimate | None = None
     axes: tuple[Verdict, ...] = ()
     trend: Trend | None = None
     curves: tuple[SizeCurve, ...] = ()
@@ -199,6 +205,7 @@ def judge_grid(grid: Grid, question: Question) -> Judged:
     common: dict[str, Any] = {
         "axis": grid.axis,
         "transferred_log2_eta": transferred,
+        "bound": _bound(grid, question, sides),
         "curves": grid.curves,
         "cells": grid.cells,
         "optima": optima,
@@ -234,6 +241,10 @@ def judge_grid(grid: Grid, question: Question) -> Judged:
         answer, trend = judge_target(verdict, fits, transferred, to, rule, prior)
         if question.to is not None and to != getattr(grid.base, grid.axis):
             verdict = replace(verdict, target=answer)
+    predicted = None
+    # Of a plan by a law the trend is of what the law leaves: no learning rate by itself.
+    if trend is not None and verdict.target and not any(c.planned_log2 for c in grid.curves):
+        predicted = trend.predicted_log2
     overrides = (*verdict.settle, *(verdict.target.settle if verdict.target else ()))
     next_runs = _next_runs(grid, verdict, fits, rule, sides)
     if not ours:  # keys of a study mean nothing to somebody who has none
@@ -243,6 +254,8 @@ def judge_grid(grid: Grid, question: Question) -> Judged:
         sentences=moved,
         axes=(verdict,),
         trend=trend,
+        to=question.to,
+        predicted=predicted,
         next_runs=next_runs,
         overrides=overrides if ours else (),
         **common,
@@ -293,6 +306,13 @@ def _transferred(
         return fit.optimum.value
     curve = next(curve for curve in grid.curves if curve.size == grid.base)
     return float(np.median(list(curve.losses)))
+
+
+def _bound(grid: Grid, question: Question, sides: Mapping[LadderSize, int]) -> str:
+    """Where the base's optimum lies from the transferred value, if that is only a bound of it."""
+    if question.eta is not None or grid.transferred is not None:
+        return ""
+    return {-1: "at or below", 1: "at or above"}.get(sides.get(grid.base, 0), "")
 
 
 def value_text(log2: float, *, plain: bool = True) -> str:
@@ -598,6 +618,9 @@ def runs_text(next_runs: Sequence[NextRuns]) -> str:
 _KEYS = re.compile(r"(: (?:raise |lower )?|, or )(?:transfer|train)\..*$")
 
 
+_WITH_TREND = "train with the learning rate that the trend predicts"
+
+
 def _plain_advice(verdict: Verdict, grid: Grid, next_runs: Sequence[NextRuns]) -> Verdict:
     """The advice without the keys of a study, and what one seed means said in full."""
     said = runs_text(next_runs)
@@ -620,7 +643,9 @@ def _plain_advice(verdict: Verdict, grid: Grid, next_runs: Sequence[NextRuns]) -
         todo = f"{todo} ({said})"
     target = verdict.target
     if target is not None:
-        target = replace(target, todo=_KEYS.sub("", target.todo), settle=())
+        advice = _KEYS.sub("", target.todo).replace("plan with the trend", _WITH_TREND)
+        sentence = target.sentence.replace("the plan's eta", "the transferred learning rate")
+        target = replace(target, todo=advice, settle=(), sentence=sentence)
     return replace(verdict, todo=todo, settle=(), target=target)
 
 
@@ -675,9 +700,9 @@ def _judge_optima(source: Source, roles: Mapping[str, str], question: Question) 
     sentences = [trend, why]
     if question.to is not None and math.isfinite(step):
         error = step / math.sqrt(12)
-        sentences.append(
-            _optima_target(x, values, error, question, transferred, axis, answer, roles, source)
-        )
+        predicted = _predicted_optimum(x, values, error, question, axis, roles, source)
+        common |= {"to": question.to, "predicted": predicted}
+        sentences.append(_optima_target(predicted, question, transferred, axis, answer))
     todo = tuple(
         NextRuns(
             size={axis: int(size)},
@@ -780,23 +805,27 @@ def _answer_of_optima(
     )
 
 
-def _optima_target(
+def _predicted_optimum(
     sizes: Any,
     values: Array,
     error: float,
     question: Question,
-    transferred: float,
     axis: str,
-    answer: Answer,
     roles: Mapping[str, str],
     source: Source,
-) -> str:
+) -> Estimate:
+    """Log2 of the optimum at the target, by the trend of the others."""
     assert question.to is not None
     kinds = source.frame[roles["parameterization"]] if "parameterization" in roles else [""]
     prior = prior_for(axis, str(next(iter(kinds))), question.theory)
     errors = np.full(len(values), error)
-    found = predict([float(one) for one in sizes], values, errors, question.to, prior).estimate()
-    low, high = found.low - transferred, found.high - transferred
+    return predict([float(one) for one in sizes], values, errors, question.to, prior).estimate()
+
+
+def _optima_target(
+    predicted: Estimate, question: Question, transferred: float, axis: str, answer: Answer
+) -> str:
+    low, high = predicted.low - transferred, predicted.high - transferred
     said = (
         "fails" if max(low, -high) > question.max_shift or answer == "fails" else "cannot be said"
     )

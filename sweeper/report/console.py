@@ -521,8 +521,11 @@ def verdict_table(
     return table
 
 
-def trend_text(fitted: Trend, *, applied: bool) -> str:
-    """What the optima over a ladder say of the target's, and what became of it."""
+def trend_text(fitted: Trend, *, applied: bool, of_plan: bool = True) -> str:
+    """What the optima over a ladder say of the target's, and what became of it.
+
+    `of_plan`: there is a plan, which a key of its study would change.
+    """
     low, high = 2.0**fitted.predicted_log2.low, 2.0**fitted.predicted_log2.high
     axis = fitted.axis.replace("_", " ")
     likely = ", ".join(
@@ -546,11 +549,16 @@ def trend_text(fitted: Trend, *, applied: bool) -> str:
         return text + f"The plan uses the prediction (transfer.correct=true), which saves {gain}."
     if not fitted.warranted:
         return text + f"No correction: {fitted.reason}."
+    if not of_plan:
+        return text + f"To train with the prediction would save {gain}."
     return text + f"transfer.correct=true would plan with the prediction and save {gain}."
 
 
-def trend_brief(fitted: Trend, *, applied: bool) -> str:
-    """The drift, and what became of it; the target's optimum stands in the verdict's sentence."""
+def trend_brief(fitted: Trend, *, applied: bool, of_plan: bool = True) -> str:
+    """The drift, and what became of it; the target's optimum stands in the verdict's sentence.
+
+    `of_plan` as in `trend_text`.
+    """
     axis = fitted.axis.replace("_", " ")
     start = f"Trend over {len(fitted.sizes)} {axis}s: eta goes as {axis}^({within(fitted.slope)})"
     gain = f"{fitted.gain.value:.4f} nats ({fitted.gain.low:.4f} to {fitted.gain.high:.4f})"
@@ -558,6 +566,8 @@ def trend_brief(fitted: Trend, *, applied: bool) -> str:
         return f"{start}; the plan uses it (transfer.correct=true), which saves {gain}."
     if not fitted.warranted:
         return f"{start}; no correction: {fitted.reason}."
+    if not of_plan:
+        return f"{start}; to train with its prediction would save {gain}."
     return f"{start}; transfer.correct=true would plan with it and save {gain}."
 
 

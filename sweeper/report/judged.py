@@ -18,7 +18,7 @@ from sweeper.existing.judged import Judged, Question, judge_place, judge_source,
 from sweeper.existing.source import Source, unit_of
 from sweeper.existing.trackers import Objective
 from sweeper.files import private_folder, write_atomically, write_json
-from sweeper.report.console import trend_text, verdict_table
+from sweeper.report.console import trend_brief, trend_text, verdict_table
 from sweeper.report.documents import Validation
 from sweeper.report.drawing import (
     DASHED,
@@ -62,7 +62,36 @@ def headline(judged: Judged) -> list[str]:
             todo = f" To settle it, {verdict.target.todo}." if verdict.target.todo else ""
             lines.append(f"{verdict.target.sentence}.{todo}")
     lines += [f"{_capital(line)}." for line in judged.sentences]
-    return lines + [f"{_capital(line)}." for line in judged.ends]
+    lines += [f"{_capital(line)}." for line in judged.ends]
+    return lines + rate_lines(judged)
+
+
+def rate_lines(judged: Judged) -> list[str]:
+    """The learning rates that were asked for, in plain numbers: the judged one, and the target's.
+
+    Plain where the table has logarithms, too: this is what goes into a config.
+    """
+    if not math.isfinite(judged.transferred_log2_eta):
+        return []
+    said = f"The transferred learning rate: {value_text(judged.transferred_log2_eta)}"
+    if judged.bound:
+        said += f", a bound: the best one of the base lies {judged.bound} it"
+    if (best := judged.predicted) is not None:
+        low, high = value_text(best.low), value_text(best.high)
+        said += (
+            f"; at {_said(judged.axis)} {judged.to} the best one is predicted to be "
+            f"{value_text(best.value)} ({low} to {high})"
+        )
+    return [f"{said}."]
+
+
+def trend_lines(judged: Judged, *, whole: bool = False) -> list[str]:
+    """The drift of the optima in a sentence, or at length; none where nothing shows it."""
+    if judged.trend is None or judged.axis == JOINT_AXIS:
+        return []
+    say = trend_text if whole else trend_brief
+    # A key of a study means nothing where there is none.
+    return [say(judged.trend, applied=False, of_plan=bool(judged.study))]
 
 
 def _said(axis: str) -> str:
@@ -225,13 +254,6 @@ def _optima_figure(judged: Judged) -> Figure:
 def page_html(judged: Judged) -> str:
     """The page, which needs no network."""
     drawings = [Markup(svg(figure, f"f{i}")) for i, figure in enumerate(figures(judged).values())]
-    trend, said = judged.trend, ""
-    if trend is not None and judged.axis != JOINT_AXIS:
-        said = trend_text(trend, applied=False)
-        if not judged.study:  # a key of a study means nothing where there is none
-            said = said.replace("transfer.correct=true would plan", "To plan").replace(
-                "with the prediction and save", "with the prediction would save"
-            )
     return rendered(
         "judge.html.j2",
         judged=judged,
@@ -239,7 +261,7 @@ def page_html(judged: Judged) -> str:
         lines=headline(judged),
         tables=tables(judged),
         drawings=drawings,
-        trend=said,
+        trend=" ".join(trend_lines(judged, whole=True)),
         inputs=_inputs(judged),
     )
 
@@ -306,18 +328,20 @@ class Drawn:
         return write_judged(self.judged, Path(folder))
 
     def __str__(self) -> str:
-        """The answer, and what was said of the table."""
-        return "\n".join(
-            [*headline(self.judged), *(f"Note: {note}." for note in self.judged.notes)]
-        )
+        """The answer, the drift of the optima, and what was said of the table."""
+        return "\n".join(self._lines)
 
     __repr__ = __str__
+
+    @property
+    def _lines(self) -> list[str]:
+        notes = (f"Note: {note}." for note in self.judged.notes)
+        return [*headline(self.judged), *trend_lines(self.judged), *notes]
 
     def _repr_html_(self) -> str:
         from html import escape
 
-        lines = [*headline(self.judged), *(f"Note: {note}." for note in self.judged.notes)]
-        text = "".join(f"<p>{escape(line)}</p>" for line in lines)
+        text = "".join(f"<p>{escape(line)}</p>" for line in self._lines)
         return text + "".join(svg(figure, "judged") for figure in figures(self.judged).values())
 
 

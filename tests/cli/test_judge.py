@@ -68,6 +68,42 @@ def test_a_grid_whose_optima_stay_holds_and_one_whose_fall_fails(
     assert answer.code == 3 and "The transfer over width fails" in answer.out
 
 
+def test_the_learning_rate_that_was_asked_for_is_said(tmp_path: Path, sweeper: Run) -> None:
+    """In plain numbers at its end: the transferred one, and the best one at the target."""
+    falling = runs((-5.0, -6.0, -7.0, -8.0))
+    falling.to_csv(path := tmp_path / "runs.csv", index=False)
+    answer = sweeper("judge", str(path), "--to-width", "4096", "--out", str(tmp_path / "out"))
+    said = " ".join(answer.out.split())
+    assert "Trend over 4 widths: eta goes as width^(-1.0" in said
+    assert "The transferred learning rate: 0.031" in said
+    assert "at width 4096 the best one is predicted to be 0.00099 (0.000" in said.replace(
+        "98", "99"
+    )
+    assert "transfer.correct" not in said and "plan" not in said
+    predicted = answer_of(tmp_path)["predicted"]
+    assert predicted["low"] < -10 < predicted["high"]
+    told = str(package.judge(falling, to_width=4096))
+    assert "Trend over 4 widths" in told and "is predicted to be 0.00" in told
+    stays = package.judge(runs(), to_width=4096)
+    assert "octaves from the transferred learning rate, which costs" in str(stays)
+    assert "the plan's eta" not in str(stays.record)
+    # Without a target there is one number; of logarithms it is plain, too; at an end it is a bound.
+    logs = runs().assign(log2_lr=lambda table: np.log2(table.lr)).drop(columns="lr")
+    assert "The transferred learning rate: 0.0078" in str(package.judge(logs))
+    assert "predicted" not in str(package.judge(logs))
+    low = str(package.judge(runs((-12.0,) * 4)))
+    assert "rate: 0.000977, a bound: the best one of the base lies at or below it." in low
+    optima = pandas.DataFrame(
+        {"width": [128, 256, 512, 1024], "best_lr": [0.008, 0.004, 0.002, 0.001]}
+    )
+    told = str(package.judge(optima, to_width=4096))
+    assert "The transferred learning rate: 0.008; at width 4096 the best one is predicted" in told
+
+
+def answer_of(folder: Path) -> Any:
+    return json.loads((folder / "out" / "judge.json").read_text())
+
+
 def test_one_seed_cannot_say_and_says_which_runs_would_tell() -> None:
     judged = package.judge(runs(seeds=1))
     assert judged.answer == "cannot say yet" and "nothing shows the noise" in str(judged)
