@@ -88,9 +88,44 @@ MEASURED = 0.2
 """A column has at least so many values a row if it was measured: clip_norm is a setting."""
 KEPT_WORDS = re.compile(
     r"date|timestamp|created|updated|heartbeat|url|path|dir|host|hostname|gpu|gpus|user|username|"
-    r"tags|notes?|comments?|remarks?|sha|commit|unnamed|index|seed|sweep|job|jobid|slurm|pid|port|cwd|checkpoint|ckpt"
+    r"tags|notes?|comments?|remarks?|sha|commit|unnamed|index|seed|sweep|job|jobid|slurm|pid|port|cwd|checkpoint|ckpt|"
+    r"started|ended|finished|submitted|machine|datetime"
 )
 """Words that say where or when a run was."""
+TIMES = frozenset({"wall", "walltime", "wallclock", "elapsed", "runtime", "duration", "time"})
+"""Words in the names of columns that say how long a run took, however few values there are."""
+OF_TIMES = TIMES | {
+    *("clock", "gpu", "total", "train", "training", "run", "job", "taken", "in"),
+    *(
+        "ms",
+        "s",
+        "sec",
+        "secs",
+        "seconds",
+        "m",
+        "min",
+        "mins",
+        "minutes",
+        "h",
+        "hr",
+        "hrs",
+        "hours",
+    ),
+}
+"""All words that such a name has: time_limit and wall_decay are settings."""
+A_DATE = re.compile(r"\s*\d{4}[-/]\d\d?[-/]\d\d?([T ]+\d\d?:\d\d.*)?\s*")
+SETTINGS = re.compile(
+    r"warmup|cooldown|dropout|betas?|momentum|eps|epsilon|wd|decay|lr|eta|rate|clip|clipping|std|"
+    r"init|batch|optimizer|schedule|scheduler|ratio|scale|mult|multiplier|temperature|alpha|gamma|"
+    r"sigma|tau|smoothing|steps|tokens|epochs|frac|fraction|limit|budget|size|dim|width|depth"
+)
+"""Words in the names of settings, which are none of a result even where all runs differ in them."""
+NEARLY_ALL = 0.9
+"""A column with so many values a row has one for each run."""
+LADDER_SIZES, LADDER_RATES = 2, 3
+"""With fewer sizes, or fewer learning rates at them, runs make no ladder."""
+MOST_NAMED = 8
+"""Columns that a note names; more are counted."""
 KEPT_NAMES = frozenset(
     {
         *("", "id", "name", "run", "runid", "runname", "run_id", "run_name", "wandb_run_name"),
@@ -309,7 +344,7 @@ def grid_of(source: Source, columns: Mapping[str, str], reading: Reading) -> Gri
     decay = source.numbers(columns["decay"]) if "decay" in columns else None
     if decay is not None and len(np.unique(decay)) == 1:
         decay = None
-    _check_alike(source, columns, reading, axis, sizes, log2, decay=decay is not None)
+    results = _check_alike(source, columns, reading, axis, sizes, log2, decay=decay is not None)
     table = pandas.DataFrame({"eta": log2, "loss": loss})
     for name, values in sizes.items():
         table[name] = values
@@ -336,6 +371,12 @@ def grid_of(source: Source, columns: Mapping[str, str], reading: Reading) -> Gri
     if base not in [curve.size for curve in curves]:
         raise BadInput(f"the base, {base}, has no runs at a weight decay of {at:g}")
     _say_grids(curves, notes, axis)
+    if results:
+        more = f" and {len(results) - MOST_NAMED} more" if len(results) > MOST_NAMED else ""
+        notes.append(
+            "taken for results and records of the runs, not for settings: "
+            f"{', '.join(results[:MOST_NAMED])}{more}"
+        )
     return Grid(
         axis=axis,
         curves=tuple(curves),
@@ -450,8 +491,11 @@ def _check_alike(
     log2: Array,
     *,
     decay: bool,
-) -> None:
-    """BadInput that names what else differs between the runs, and how to say that it may."""
+) -> list[str]:
+    """BadInput that names what else differs between the runs, and how to say that it may.
+
+    The columns that differ and are no settings.
+    """
     import pandas
 
     frame = source.frame
@@ -463,7 +507,8 @@ def _check_alike(
     place = pandas.DataFrame({role: sizes[role] for role in across}).groupby(across).ngroup()
     used = {column: role for role, column in columns.items() if role not in SIZES}
     used = {c: r for c, r in used.items() if r not in ("parameterization", "decay")}
-    varied = []
+    cells = pandas.DataFrame({"size": place, "eta": log2}).groupby(["size", "eta"]).ngroup()
+    varied, results = [], list[str]()
     for name in frame.columns:
         column = str(name)
         words = re.findall(r"[a-z]+", column.lower())
@@ -480,7 +525,12 @@ def _check_alike(
         values = frame[name]
         if values.nunique(dropna=False) < 2 or is_one_number(values):
             continue
-        if not role and (is_kept(column, values) or is_identifier(values)):
+        if not role and (
+            is_kept(column, values)
+            or is_identifier(values)
+            or is_result(column, values, cells, source)
+        ):
+            results.append(column)
             continue
         with_size = _follows(values, place)
         of_tokens = {role, axis} == {"steps", "tokens"}
@@ -492,36 +542,48 @@ def _check_alike(
         )
         if with_size and ((not role and named_so) or of_tokens):
             continue
-        if {"lr", "eta", "rate"} & set(words) and not role:
-            # A rate of some group of parameters that is fixed by size and learning rate is a rule.
-            both = pandas.DataFrame({"size": place, "eta": log2}).groupby(["size", "eta"]).ngroup()
-            if _follows(values, both):
-                continue
+        # A rate of some group of parameters that is fixed by size and learning rate is a rule.
+        if {"lr", "eta", "rate"} & set(words) and not role and _follows(values, cells):
+            continue
         varied.append((column, values, with_size))
     if not varied:
-        return
-    named, filters = [], dict[str, object]()
+        return results
+    named = []
     for column, values, with_size in varied[:4]:
         kinds = values.drop_duplicates()
         shown = ", ".join(map(shown_value, kinds.iloc[:3])) + (", ..." if len(kinds) > 3 else "")
         named.append(f"{column} ({shown}{f', with the {_said(axis)}' if with_size else ''})")
-        filters[column] = values.mode(dropna=False).iloc[0]
     more = f" and {len(varied) - 4} columns more" if len(varied) > 4 else ""
     ignore = ",".join(column for column, _, _ in varied)
     along = [c for c, _, same in varied if same and c in columns.values()]
     joint = f", or --axis size to judge {' and '.join(along)} along" if along else ""
     if "seed" not in columns:
-        cells = pandas.DataFrame({"size": place, "eta": log2})
+        pairs = pandas.DataFrame({"size": place, "eta": log2})
         for column, values, _ in varied:
-            if values.dtype.kind in "iu" and not cells.assign(seed=values).duplicated().any():
+            if values.dtype.kind in "iu" and not pairs.assign(seed=values).duplicated().any():
                 joint += f", --columns {shlex.quote(f'seed={column}')} where it is the seed"
                 break
     raise BadInput(
         f"the runs differ in {' and in '.join(named)}{more} beside {_said(axis)}, learning rate "
         "and seed, and a verdict on them all would judge that too: "
-        f"{alike(filters)} takes those alike, "
-        f"--ignore {shlex.quote(ignore)} says that it does not matter{joint}"
+        f"--ignore {shlex.quote(ignore)} says that it does not matter"
+        f"{_alike_enough(frame, [column for column, _, _ in varied], place, log2)}{joint}"
     )
+
+
+def _alike_enough(frame: Any, columns: Sequence[str], place: Any, log2: Array) -> str:
+    """The filter that takes most runs alike in `columns`; empty where they would be no ladder."""
+    import pandas
+
+    codes = pandas.DataFrame({c: pandas.factorize(frame[c])[0] for c in columns}, index=frame.index)
+    groups = codes.groupby(list(columns)).ngroup().to_numpy()
+    most = groups == np.bincount(groups).argmax()
+    taken = pandas.DataFrame({"size": np.asarray(place)[most], "eta": log2[most]})
+    rates = taken.groupby("size")["eta"].nunique()
+    if (rates >= LADDER_RATES).sum() < LADDER_SIZES:
+        return ""
+    first = frame.iloc[int(np.flatnonzero(most)[0])]
+    return f", {alike({column: first[column] for column in columns})} takes those alike"
 
 
 def is_kept(column: str, values: Any) -> bool:
@@ -529,8 +591,46 @@ def is_kept(column: str, values: Any) -> bool:
     words = re.findall(r"[a-z]+", column.lower())
     if any(map(KEPT_WORDS.fullmatch, words)) or column.lower().strip("_") in KEPT_NAMES:
         return True
-    measured = values.dtype.kind in "iuf" and values.nunique() >= MEASURED * len(values)
+    numbers = values.dtype.kind in "iuf"
+    if is_date(values) or (numbers and TIMES & {*words} and {*words} <= OF_TIMES):
+        return True
+    measured = numbers and values.nunique() >= MEASURED * len(values)
     return measured and any(map(GIVEN_WORDS.fullmatch, words))
+
+
+def is_date(values: Any) -> bool:
+    """Whether a column says when a run was; few dates without a time of day may be a data set's."""
+    if values.dtype.kind == "M":
+        return True
+    if values.dtype.kind in "iufcb":
+        return False
+    kinds = [str(value) for value in values.dropna().unique()]
+    found = [A_DATE.fullmatch(kind) for kind in kinds]
+    if not kinds or not all(found):
+        return False
+    return all(one and one[1] for one in found) or len(kinds) >= MEASURED * len(values)
+
+
+def is_result(column: str, values: Any, cells: Any, source: Source) -> bool:
+    """Whether numbers differ in nearly every run, those of one cell of size and rate among them.
+
+    What has one value a cell is a setting, as a warmup that goes with the learning rate. So is
+    what a search drew for each run, by its name.
+    """
+    import pandas
+
+    words = re.findall(r"[a-z]+", column.lower())
+    if values.dtype.kind not in "iuf" or source.counts is not None:
+        return False
+    if any(map(SETTINGS.fullmatch, words)):
+        return False
+    table = pandas.DataFrame({"cell": cells.to_numpy(), "value": values.to_numpy()}).dropna()
+    repeated = table[table.duplicated("cell", keep=False)]
+    if len(repeated) < len(table) / 2 or not len(repeated):
+        return False
+    alone = len(repeated.drop_duplicates()) - repeated["cell"].nunique()
+    every = len(repeated) - repeated["cell"].nunique()
+    return bool(table["value"].nunique() >= NEARLY_ALL * len(table) and alone >= NEARLY_ALL * every)
 
 
 def is_one_number(values: Any) -> bool:
@@ -539,8 +639,10 @@ def is_one_number(values: Any) -> bool:
 
 
 def is_identifier(values: Any) -> bool:
-    """Whether a column's texts are a name of each run: all of them differ."""
-    return values.dtype.kind not in "iufcb" and len(values) > 2 and values.is_unique
+    """Whether a column's texts are a name of each run: all of them differ, or nearly all."""
+    if values.dtype.kind in "iufcb" or len(values) < 3:
+        return False
+    return bool(values.is_unique or values.nunique() >= NEARLY_ALL * len(values))
 
 
 def settings_in(frame: Any, columns: Mapping[str, str], reading: Reading) -> list[str]:

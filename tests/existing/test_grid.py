@@ -54,8 +54,11 @@ def test_what_differs_beside_size_rate_and_seed_is_named() -> None:
     with pytest.raises(BadInput, match=r"batch_size \(32, 64, 128, \.\.\., with the width\)"):
         read(frame, axis="width")
     frame.loc[::2, "optimizer"] = "muon"
-    with pytest.raises(BadInput, match=r'optimizer == "adam".*--ignore batch_size,optimizer'):
+    with pytest.raises(BadInput, match="--ignore batch_size,optimizer says") as caught:
         read(frame, axis="width")
+    assert "--where" not in str(caught.value)  # one width would be left
+    with pytest.raises(BadInput, match=r'--ignore optimizer .*--where .optimizer == "muon"'):
+        read(frame.drop(columns="batch_size"))
     grid = read(frame, axis="width", ignore=("batch_size", "optimizer"))
     assert len(grid.curves) == 4
     assert read(frame.drop(columns="optimizer"), axis="size").axis == "size"
@@ -73,6 +76,37 @@ def test_what_a_run_gave_or_a_size_brings_is_no_setting() -> None:
         min_lr=frame.lr / 10,
     )
     assert len(read(frame, "loss=val_loss").curves) == 4
+
+
+def test_wall_times_dates_and_what_each_run_has_of_its_own_are_named_and_left_out() -> None:
+    frame = runs()
+    days = [f"2026-10-{1 + row % 28:02d} 1{row % 10}:02" for row in range(len(frame))]
+    grid = read(
+        frame.assign(
+            wall_s=frame.n_embd * 1.5,
+            train_time=frame.n_embd * 1.5,
+            began=days,
+            at=pandas.to_datetime(days),
+            run=[f"run-{row - row % 20 // 19}" for row in range(len(frame))],
+            score=RANDOM.random(len(frame)),
+        )
+    )
+    assert len(grid.curves) == 4
+    (note,) = [note for note in grid.notes if "not for settings" in note]
+    assert note.endswith(": wall_s, train_time, began, at, run, score")
+    even = frame.seed % 2 == 0
+    for column, values in {
+        # A value a cell, by a rule of the learning rate; and what a search drew for each run.
+        "hold": np.log2(frame.lr) * 10 + np.log2(frame.n_embd),
+        "dropout": RANDOM.random(len(frame)),
+        "time_limit": np.where(even, 60, 120),
+        "corpus": np.where(even, "2024-01-01", "2025-01-01"),
+    }.items():
+        with pytest.raises(BadInput, match=column):
+            read(frame.assign(**{column: values}))
+    one = runs(seeds=1)
+    with pytest.raises(BadInput, match="hold"):
+        read(one.assign(hold=RANDOM.random(len(one))))
 
 
 def test_a_remark_that_few_runs_have_is_no_setting() -> None:
