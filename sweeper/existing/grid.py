@@ -368,9 +368,10 @@ def grid_of(source: Source, columns: Mapping[str, str], reading: Reading) -> Gri
         table = table[table["decay"] == at]
     base = _base(source, columns, table, keys, make, reading, axis)
     curves, noise = _curves(table, keys, make, notes, axis, reading, rounded)
+    steps = _steps(table, keys)
     if base not in [curve.size for curve in curves]:
         raise BadInput(f"the base, {base}, has no runs at a weight decay of {at:g}")
-    _say_grids(curves, notes, axis)
+    _say_grids(curves, steps, notes, axis)
     if results:
         more = f" and {len(results) - MOST_NAMED} more" if len(results) > MOST_NAMED else ""
         notes.append(
@@ -1009,11 +1010,28 @@ def name_size(size: LadderSize, axis: str) -> str:
     return ", ".join(f"{_said(key)} {value}" for key, value in parts if value > 1) or str(size)
 
 
-def _say_grids(curves: Sequence[SizeCurve], notes: list[str], axis: str) -> None:
+def _steps(table: Any, keys: Sequence[str]) -> set[float]:
+    """The usual spacing of each size's values in the table (octaves), near its best one.
+
+    On the table, since a rectangle leaves cells out; the lower of two medians, since a run that
+    crashed leaves a gap.
+    """
+    steps = set()
+    for _, rows in table.groupby(list(keys)):
+        means = rows.groupby("eta")["loss"].mean()
+        etas = means.index.to_numpy()
+        if len(etas) > 1:
+            gaps = np.diff(etas)
+            near = np.abs((etas[1:] + etas[:-1]) / 2 - etas[int(means.argmin())]) <= NEAR
+            near_gaps = gaps[near] if near.any() else gaps
+            steps.add(round(float(np.percentile(near_gaps, 50, method="lower")), 2))
+    return steps
+
+
+def _say_grids(curves: Sequence[SizeCurve], steps: set[float], notes: list[str], axis: str) -> None:
     """What makes the curves unlike each other: steps, values that only some have."""
     if len(curves) < 2:
         return
-    steps = {round(step_of(curve), 2) for curve in curves if len(curve.losses) > 1}
     if len(steps) > 1:
         low, high = min(steps), max(steps)
         notes.append(f"the sizes have grids of different steps, {low:g} to {high:g} octaves")
@@ -1033,7 +1051,8 @@ def _say_grids(curves: Sequence[SizeCurve], notes: list[str], axis: str) -> None
     if missing:
         total = sum(map(len, missing.values()))
         notes.append(
-            f"{total} cells that other sizes have are missing within the curves of "
+            f"{counted(total, 'cell')} that other sizes have {'is' if total == 1 else 'are'} missing "
+            "within the curves of "
             f"{', '.join(missing)}: each curve is fitted to the values that it has"
         )
 

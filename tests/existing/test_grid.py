@@ -254,6 +254,13 @@ def test_different_grids_and_missing_cells_are_said() -> None:
     notes = read(frame[~wide]).notes
     assert any("different steps, 0.5 to 1 octaves" in note for note in notes)
     assert any("missing within the curves of width 512" in note for note in notes)
+    # One crashed seed takes its cell out of the rectangle, and changes no grid's step.
+    coarse = frame[np.log2(frame.lr) % 1 == 0].assign(status="finished")
+    crashed = (coarse.n_embd == 256) & (coarse.lr == 2.0**-9) & (coarse.seed == 1)
+    grid = read(coarse.assign(status=np.where(crashed, "crashed", "finished")))
+    assert len(grid.curves[1].losses) == len(grid.curves[0].losses) - 1 and grid.seeds == 3
+    assert not any("different steps" in note for note in grid.notes)
+    assert any("1 cell that other sizes have is missing" in note for note in grid.notes)
     rounded = read(frame.assign(val_loss=frame.val_loss.round(2)))
     assert rounded.rounded == 0.01
 
