@@ -41,7 +41,14 @@ class JudgeRequest:
 
 def judge(request: JudgeRequest, output: Output) -> int:
     """Judge runs, show the verdict and write it; with `save`, keep them as a study."""
-    from sweeper.report.judged import headline, tables, trend_lines, write_judged
+    from sweeper.report.judged import (
+        answers,
+        end_lines,
+        rate_lines,
+        tables,
+        trend_lines,
+        write_judged,
+    )
 
     place = request.place
     if place is None and request.study is None:
@@ -73,6 +80,8 @@ def judge(request: JudgeRequest, output: Output) -> int:
     for table in tables(judged):
         output.show(*table_parts(table, Spare.ROWS, notes=Spare.NEWS))
     places = write_judged(judged, out)
+    for line in end_lines(judged):
+        output.say(line, Spare.NEWS)
     # The number that was asked for: never left out for want of room.
     for line in trend_lines(judged, whole=output.verbose):
         output.say(line)
@@ -91,7 +100,7 @@ def judge(request: JudgeRequest, output: Output) -> int:
         next_command = NextCommand.of(
             "report", study=kept.name, root=request.root, why="to see it as a study"
         )
-    *first, last = headline(judged)
+    *first, last = [*answers(judged), *rate_lines(judged)]
     for line in first:
         output.show(Part(content=line))
     output.end(last, places, judged.record, next_command)

@@ -1050,9 +1050,9 @@ def _say_grids(curves: Sequence[SizeCurve], steps: set[float], notes: list[str],
     }
     if missing:
         total = sum(map(len, missing.values()))
+        are = "is" if total == 1 else "are"
         notes.append(
-            f"{counted(total, 'cell')} that other sizes have {'is' if total == 1 else 'are'} missing "
-            "within the curves of "
+            f"{counted(total, 'cell')} that other sizes have {are} missing within the curves of "
             f"{', '.join(missing)}: each curve is fitted to the values that it has"
         )
 

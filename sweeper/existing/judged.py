@@ -329,7 +329,7 @@ def _ends(
     grid: Grid, fits: Mapping[LadderSize, CurveFit | None]
 ) -> tuple[tuple[str, ...], dict[LadderSize, int]]:
     """The curves whose best lies in their first or last value, and on which side (-1, 1)."""
-    sentences, sides = [], dict[LadderSize, int]()
+    places, sides = dict[str, list[str]](), dict[LadderSize, int]()
     for curve in grid.curves:
         if (fit := fits[curve.size]) is None or not fit.at_end:
             continue
@@ -340,16 +340,18 @@ def _ends(
         where = value_text(best, plain=grid.plain)
         if len(etas) == 1:
             side, where = "anywhere around", f"{where}, the only value"
-        if not grid.cells:
+        places.setdefault(f"{side} {where}", []).append(name_size(curve.size, grid.axis))
+    sentences = []
+    if not grid.cells:
+        sentences = [
+            f"the optimum at {listed(names)} is not bracketed: it lies {place}"
+            for place, names in places.items()
+        ]
+        if len(places) > 1:
             sentences.append(
-                f"the optimum at {name_size(curve.size, grid.axis)} is not bracketed: it lies "
-                f"{side} {where}"
+                f"{len(sides)} of {len(grid.curves)} curves have their best in the first or last "
+                "value"
             )
-    if len(sentences) > 1:
-        sentences.append(
-            f"{len(sentences)} of {len(grid.curves)} curves have their best in the first or last "
-            "value"
-        )
     for size in sorted({cell.size for cell in grid.cells}):
         sentences += _decay_ends(grid, size)
     return tuple(sentences), sides
@@ -612,7 +614,16 @@ def runs_text(next_runs: Sequence[NextRuns]) -> str:
     sizes = dict.fromkeys(
         " ".join(f"{_said(k)} {v}" for k, v in one.size.items()) for one in next_runs
     )
-    return f"{counted(total, 'run')} more, at {', '.join(sizes)}"
+    return f"{counted(total, 'run')} more, at {listed([*sizes])}"
+
+
+def listed(names: Sequence[str]) -> str:
+    """Sizes in words, what they are sizes of said once: width 128, 256 and 512."""
+    first, *others = names
+    what = f"{first.rpartition(' ')[0]} "
+    if len(names) > 1 and all(re.fullmatch(f"{re.escape(what)}\\d+", name) for name in names):
+        others = [name.removeprefix(what) for name in others]
+    return " and ".join(filter(None, (", ".join([first, *others[:-1]]), *others[-1:])))
 
 
 _KEYS = re.compile(r"(: (?:raise |lower )?|, or )(?:transfer|train)\..*$")
@@ -640,7 +651,8 @@ def _plain_advice(verdict: Verdict, grid: Grid, next_runs: Sequence[NextRuns]) -
     elif todo and grid.rounded and any(size.reason == SAME_SEEDS for size in verdict.sizes):
         todo = f"losses with more digits: rounded to {grid.rounded:g}, seeds cannot be told apart"
     elif todo and said and verdict.answer == UNDECIDED:
-        todo = f"{todo} ({said})"
+        # The advice names the sizes itself where their curves are too short.
+        todo += f" ({said.partition(',')[0] if verdict.todo.startswith('extend') else said})"
     target = verdict.target
     if target is not None:
         advice = _KEYS.sub("", target.todo).replace("plan with the trend", _WITH_TREND)

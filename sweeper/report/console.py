@@ -27,6 +27,7 @@ from sweeper.table import (
     within,
 )
 from sweeper.trial import Result, Space, in_use
+from sweeper.verdict.curve import UNKNOWN, Estimate
 from sweeper.verdict.judge import SizeVerdict, Verdict
 from sweeper.verdict.ladder import (
     JOINT_AXIS,
@@ -487,6 +488,7 @@ def verdict_table(
         # Other thresholds, and another law, are news.
         key=brief,
     )
+    base_side = next((size.side for size in result.sizes if size.is_base), 0)
     for size in result.sizes:
         # Of the base both are 0 by definition, whatever the noise.
         known = size.is_base and math.isfinite(size.shift_log2.value)
@@ -505,8 +507,8 @@ def verdict_table(
         is_bound = math.isfinite(basin.value) and math.isinf(basin.high)
         table.add(
             Cell(label, label, small=" (base)" * size.is_base),
-            size.optimum_log2,
-            Cell(0.0, "0") if known else size.shift_log2,
+            _bounded(size.optimum_log2, size.side, "z.2f"),
+            Cell(0.0, "0") if known else _shift_cell(size.shift_log2, size.side, base_side),
             Cell(0.0, "0") if known else size.loss_gap,
             *[size.planned_log2] * bool(result.law),
             Cell(0.0, "0") if known else share,
@@ -519,6 +521,23 @@ def verdict_table(
             weight=2.0 * size.is_base + (size.answer not in ("holds", "base")),
         )
     return table
+
+
+def _bounded(estimate: Estimate, side: int, form: str) -> Value:
+    """An estimate that is a bound where it has a `side`: the truth is at or above (1) or below."""
+    if not side or not math.isfinite(estimate.value):
+        return estimate
+    value = estimate.value
+    low, high = (value, math.inf) if side > 0 else (-math.inf, value)
+    bound = Estimate(value=value, low=low, high=high)
+    return Cell(bound, f"{'≥' if side > 0 else '≤'}{number(value, form)}")
+
+
+def _shift_cell(shift: Estimate, side: int, base_side: int) -> Value:
+    """A shift between optima: a bound where one of them is, unknown where both are on one side."""
+    if side and side == base_side:
+        return UNKNOWN
+    return _bounded(shift, side or -base_side, "+z.2f")
 
 
 def trend_text(fitted: Trend, *, applied: bool, of_plan: bool = True) -> str:

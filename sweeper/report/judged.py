@@ -49,7 +49,17 @@ SHOWN_RUNS = 24
 
 
 def headline(judged: Judged) -> list[str]:
-    """The answer in sentences."""
+    """The answer in sentences, with the learning rates that were asked for at its end."""
+    return [*answers(judged), *end_lines(judged), *rate_lines(judged)]
+
+
+def end_lines(judged: Judged) -> list[str]:
+    """Which curves do not bracket their optimum."""
+    return [f"{_capital(line)}." for line in judged.ends]
+
+
+def answers(judged: Judged) -> list[str]:
+    """The ladder's answer and the target's, or what is said where there is none."""
     lines = []
     if (verdict := judged.verdict) is not None:
         ladder = extent(verdict.axis, [size.size for size in verdict.sizes])
@@ -61,9 +71,7 @@ def headline(judged: Judged) -> list[str]:
         if verdict.target is not None:
             todo = f" To settle it, {verdict.target.todo}." if verdict.target.todo else ""
             lines.append(f"{verdict.target.sentence}.{todo}")
-    lines += [f"{_capital(line)}." for line in judged.sentences]
-    lines += [f"{_capital(line)}." for line in judged.ends]
-    return lines + rate_lines(judged)
+    return lines + [f"{_capital(line)}." for line in judged.sentences]
 
 
 def rate_lines(judged: Judged) -> list[str]:
@@ -173,11 +181,15 @@ def runs_table(judged: Judged) -> Table:
         ],
         legend=[f"{counted(total, 'run')}, each with a seed that its cell does not have yet."],
     )
-    for proposed in judged.next_runs[:SHOWN_RUNS]:
-        etas = [value_text(eta, plain=judged.plain) for eta in proposed.etas]
+    # Sizes that lack the same runs share a row, so that a screen has room for all of them.
+    alike: dict[tuple[str, int, str], list[str]] = {}
+    for proposed in judged.next_runs:
+        etas = ", ".join(value_text(eta, plain=judged.plain) for eta in proposed.etas)
         size = " ".join(f"{_said(key)} {value}" for key, value in proposed.size.items())
         name = size.removeprefix(f"{_said(judged.axis)} ") if len(proposed.size) == 1 else size
-        table.add(name, ", ".join(etas), proposed.runs, proposed.why)
+        alike.setdefault((etas, proposed.runs, proposed.why), []).append(name)
+    for (etas, runs, why), names in [*alike.items()][:SHOWN_RUNS]:
+        table.add(", ".join(names), etas, runs, why)
     return table
 
 

@@ -220,13 +220,29 @@ def _is_told_at_length(part: Part, parts: Sequence[Part]) -> bool:
     )
 
 
+def _rows_left_out(shown: Sequence[Part], offered: Sequence[Part]) -> list[str]:
+    """How many rows of which table are left out; which, where there are several tables."""
+    tables = [part for part in offered if isinstance(part.content, Table)]
+    names = []
+    for part in tables:
+        kept = [other for other in shown if other.name == part.name and _rows(other)]
+        if len(kept) == 1 and (rows := _rows(part) - _rows(kept[0])) > 0:
+            of = f" of {_quoted(part.name)}" * (len(tables) > 1)
+            names.append(f"{rows} row{'s' * (rows > 1)}{of}")
+    return names
+
+
+def _quoted(name: str) -> str:
+    """A table's name within a sentence."""
+    return f'"{name}"'
+
+
 def _not_shown(
     hidden: Sequence[Part], shown: Sequence[Part], offered: Sequence[Part], columns: Sequence[str]
 ) -> str:
     """A line that names what is left out, `columns` of what is shown too; empty for nothing."""
     notes = sum(part.name == A_NOTE for part in hidden)
-    rows = sum(map(_rows, offered)) - sum(map(_rows, (*shown, *hidden)))
-    names = [f"{rows} row{'s' * (rows > 1)}"] * bool(rows)
+    names = _rows_left_out(shown, offered)
     names += [f"{notes} note{'s' * (notes > 1)}"] * bool(notes)
     is_told = any(part.key and part.name == MEANING for part in shown)
     left = (part.name for part in hidden if part.name not in ("", A_NOTE, MEANING * is_told))

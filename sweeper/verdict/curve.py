@@ -125,6 +125,14 @@ class CurveFit:
         return gap.without_interval(0.0) if self.noise_unknown and math.isfinite(gap.value) else gap
 
     @property
+    def side(self) -> int:
+        """At which end the lowest point is: -1 or 1; 0 within the curve, and where it is all."""
+        measured = self.evidence.measured
+        if not self.at_end or len(measured.etas) == 1:
+            return 0
+        return 1 if measured.lowest else -1
+
+    @property
     def same_seeds(self) -> bool:
         """Whether the seed changes nothing in any run, so that no noise was measured."""
         return same_seeds(np.array(list(self.curve.losses.values())))

@@ -85,7 +85,8 @@ class SizeVerdict:
     at the base on whether eta is right there: one that is wrong at the base already is a fault of
     the search, not of the transfer, which nothing shows until it is mended. `basin`
     is the range of learning rates within 1 % of the least loss. `planned_log2` is log2 of the
-    factor that a law plans with: shift, regret and loss gap are what it leaves.
+    factor that a law plans with: shift, regret and loss gap are what it leaves. With `at_end`
+    the optimum is a bound, at or below (`side` -1) or at or above (1) its value.
     """
 
     size: LadderSize
@@ -100,6 +101,7 @@ class SizeVerdict:
     basin: Basin = UNKNOWN_BASIN
     is_base: bool = False
     planned_log2: float = 0.0
+    side: int = field(default=0, metadata=WRITTEN_IF_SET)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -294,6 +296,7 @@ def _judge_size(
         regret=fit.regret,
         loss_gap=gap,
         at_end=fit.at_end,
+        side=fit.side,
         answer=answer,
         reason=reason,
         basin=fit.basin,

@@ -15,6 +15,7 @@ import pytest
 import sweeper as package
 from sweeper.existing import grid as grid_module
 from sweeper.existing import large
+from sweeper.report.screen import LINES
 from tests.cli.driver import Run, assert_refused
 from tests.existing.grids import ETAS, WIDTHS, runs
 from tests.refusals import raises_config_error
@@ -122,11 +123,32 @@ def test_repeated_cells_say_what_one_seed_cannot() -> None:
 def test_an_optimum_that_is_not_bracketed_is_a_bound() -> None:
     judged = package.judge(runs((-7.0, -7.0, -4.2, -3.0)))
     ends = judged.judged.ends
-    assert "width 512 is not bracketed: it lies at or above 0.0625" in ends[0]
-    assert "2 of 4 curves" in ends[2]
+    assert "width 512 and 1024 is not bracketed: it lies at or above 0.0625" in ends[0]
+    assert len(ends) == 1
     low = package.judge(runs((-12.0, -12.0, -12.0, -12.0))).judged
     assert low.answer == "cannot say yet" and "at or below 0.000977" in low.ends[0]
     assert all(max(one.etas) < -10 for one in low.next_runs)
+
+
+def test_a_bound_is_shown_as_one_and_every_size_that_lacks_runs_is_listed(
+    tmp_path: Path, sweeper: Run
+) -> None:
+    """As of a curve that ends before its optimum no shift is known; all on one screen."""
+    runs((-3.0, -3.0, -3.0, -7.0)).to_csv(path := tmp_path / "runs.csv", index=False)
+    answer = sweeper("judge", str(path), "--to-width", "4096", "--out", str(tmp_path / "out"))
+    assert answer.code == 0 and len(answer.out.splitlines()) <= LINES
+    lines = [" ".join(line.split()) for line in answer.out.splitlines()]
+    assert any(line.startswith("128 ≥-4.00 0 0") for line in lines)
+    assert any(line.startswith("256 ≥-4.00 - 0.0") for line in lines)
+    assert any(line.startswith("1024 -7.0") and " ≤-3.0" in line for line in lines)
+    runs((-12.0,) * 4).to_csv(path, index=False)
+    answer = sweeper("judge", str(path), "--out", str(tmp_path / "out"))
+    lines = [" ".join(line.split()) for line in answer.out.splitlines()]
+    assert any(line.startswith("1024 ≤-10.00 - 0.0") for line in lines)
+    assert any(line.startswith("128, 256, 512, 1024 0.000") for line in lines)
+    assert "Not shown: 1 row (" not in answer.out
+    (verdict,) = answer_of(tmp_path)["axes"]
+    assert {size["side"] for size in verdict["sizes"]} == {-1}
 
 
 def test_one_width_transfers_nothing_and_asks_for_more() -> None:
