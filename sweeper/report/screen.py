@@ -180,9 +180,10 @@ class Screen:
             if part.spare <= Spare.ROWS:
                 shown[at] = _with_rows(part, MANY_ROWS)
         tables = [at for at, part in shown.items() if part.spare == Spare.ROWS]
-        # Where all tables have but few rows left and it is still too much, the last ones have one.
+        # Where all tables have but few rows left and it is still too much, they have one each, the
+        # last one first.
         least_rows = [(at, LEAST_ROWS) for at in reversed(tables)]
-        for at, least in least_rows + [(at, 1) for at in reversed(tables[1:])]:
+        for at, least in least_rows + [(at, 1) for at in reversed(tables)]:
             count = _rows(shown[at])
             while not has_room() and count > least:
                 count -= 1
