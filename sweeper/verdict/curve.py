@@ -211,7 +211,9 @@ class Measured:
         near = finite & (np.abs(etas - etas[lowest]) <= radius(etas, lowest, NOISE_RADIUS))
         noise = None
         if near.sum() > 1 and curve.noise is not None:
-            noise = Noise.known(curve.noise.deviation, curve.noise.freedom)
+            level, freedom = curve.noise.deviation, curve.noise.freedom
+            x, means = etas[finite] - etas[lowest], runs[finite].mean(axis=1)
+            noise = Noise.known(level, freedom, x, means, runs.shape[1])
         elif near.sum() > 1 and runs.shape[1] > 1 and not same_seeds(runs[near]):
             noise = Noise.measure(etas[near] - etas[lowest], runs[near])
         return cls(curve, etas, runs, lowest, near, noise)
@@ -238,10 +240,12 @@ def fit_curves(
     `transferred` is the log2 eta of the base; a law's factor is added at every other size.
     """
     measured = [found for curve in curves if (found := Measured.of(curve)) is not None]
-    # A known noise says nothing of rise and correlation, and nothing of other curves' level.
+    # A known noise says less of the rise than seeds, and nothing of other curves' level.
     noises = [one.noise for one in measured if one.noise and one.curve.noise is None]
     known = [one.noise for one in measured if one.noise and one.curve.noise is not None]
-    weights = model_weights(noises or known) if noises or known else np.zeros(0)
+    weights = np.zeros(0)
+    if noises or known:
+        weights = model_weights(noises or known, known=not noises)
     measured = [one.pooled(noises) for one in measured]
     points = {one.curve.size: one.points(weights) for one in measured if one.noise is not None}
     forms = Forms.of(points)

@@ -64,6 +64,8 @@ KINDS: tuple[tuple[Kernel, ...], ...] = (
 KERNELS = tuple(kernel for kind in KINDS for kernel in kind)
 PRIOR = np.tile([1 / len(kind) for kind in KINDS for _ in kind], len(RISES))
 """Each kind is as likely as another, before the losses are known."""
+ORDER = 3
+"""Of the curve whose residuals show how a known noise rises: a shape without its misfit."""
 POOLED_FREEDOM = 12
 """Degrees of freedom for which a ladder's other curves count in the level of one curve's noise.
 
@@ -114,14 +116,17 @@ class Noise:
         )
 
     @classmethod
-    def known(cls, deviation: float, freedom: int) -> Noise:
+    def known(cls, deviation: float, freedom: int, x: Array, losses: Array, seeds: int) -> Noise:
         """Of a known `deviation` (nats): a run's own at each eta, or alike at near ones.
 
-        That each seed has another optimum no repeated cell shows, and is left out.
+        That each seed has another optimum no repeated cell shows, and is left out. How the noise
+        rises is told by what a cubic leaves of the mean `losses` of `seeds` runs at all finite `x`;
+        how it is correlated is not, since a smooth noise looks like a curve.
         """
         untilted = np.tile([kernel not in KINDS[-1] for kernel in KERNELS], len(RISES))
+        by_rise = np.repeat(_rise_evidence(x, losses, deviation / math.sqrt(seeds)), len(KERNELS))
         return cls(
-            log_likelihood=np.where(untilted, 0.0, -math.inf),
+            log_likelihood=np.where(untilted, by_rise, -math.inf),
             variance=np.full(len(MODELS), deviation**2),
             freedom=freedom,
             deviation=deviation,
@@ -183,9 +188,34 @@ def _models(x: tuple[float, ...]) -> tuple[Array, Array]:
     return covariances, np.linalg.cholesky(covariances)
 
 
-def model_weights(noises: Sequence[Noise]) -> Array:
-    """The probability [model] of each of the `MODELS`, all alike before: the curves share one."""
+def _rise_evidence(x: Array, losses: Array, deviation: float) -> Array:
+    """The log likelihood [rise] of single losses at `x` of independent noise of that deviation.
+
+    What a cubic cannot fit is taken for noise (restricted likelihood, the cubic integrated out).
+    """
+    found = np.zeros(len(RISES))
+    if len(x) <= ORDER + 1:
+        return found
+    cubic, losses = np.vander(x, ORDER + 1), losses - losses.min()
+    for index, rise in enumerate(RISES):
+        spread = deviation * 2.0 ** (rise * np.clip(x, 0.0, MAX_RISE))
+        basis, triangle = np.linalg.qr(cubic / spread[:, None])
+        white = losses / spread
+        rest = white - basis @ (basis.T @ white)
+        size = np.log(spread).sum() + np.log(np.abs(np.diag(triangle))).sum()
+        found[index] = -(rest @ rest) / 2 - size
+    return found
+
+
+def model_weights(noises: Sequence[Noise], *, known: bool = False) -> Array:
+    """The probability [model] of each of the `MODELS`, all alike before: the curves share one.
+
+    Of `known` noises a higher rise may lose by the losses, and never gains: what no cubic fits may
+    be the curve's shape.
+    """
     total = np.sum([noise.log_likelihood for noise in noises], axis=0)
+    if known:
+        total = np.minimum.accumulate(total.reshape(len(RISES), -1), axis=0).ravel()
     weights = PRIOR * np.exp(total - total.max())
     shares: Array = weights / weights.sum()
     return shares

@@ -113,6 +113,13 @@ def test_one_seed_cannot_say_and_says_which_runs_would_tell() -> None:
     assert package.judge(runs(seeds=1), noise=1.0).answer == "cannot say yet"
 
 
+def test_a_far_value_is_no_candidate_for_the_optimum_by_a_given_noise() -> None:
+    """A noise that might rise 22 times by there made one of it: ±2.5 octaves, on a parabola."""
+    frame = runs((-8.3,) * 4, etas=np.arange(-12.0, -4.0), seeds=1, curvature=0.02, noise=0.004)
+    for size in package.judge(frame, noise=0.006).judged.axes[0].sizes:
+        assert size.optimum_log2.high - size.optimum_log2.low < 1.2
+
+
 def test_repeated_cells_say_what_one_seed_cannot() -> None:
     frame = runs(seeds=4).drop(columns="seed")
     few = frame[(frame.groupby(["n_embd", "lr"]).cumcount() == 0) | (frame.lr == 2.0**-7)]

@@ -144,3 +144,28 @@ def test_a_ladder_tells_the_shape_that_its_curves_share() -> None:
     # Four curves' own, and what they leave of 0.25 before.
     assert found.skew_deviation == pytest.approx(0.05 / 2, rel=0.3)
     assert Shape.of([]) == Shape(0.0, 0.0)
+
+
+def known(losses: Array, deviation: float) -> Noise:
+    x = np.arange(-3.0, 5.0)
+    return Noise.known(deviation, 10**6, x, losses, 1)
+
+
+def rises_of(weights: Array) -> Array:
+    shares: Array = weights.reshape(len(RISES), -1).sum(axis=1)
+    return shares
+
+
+def test_a_known_noise_rises_no_more_than_the_losses_show() -> None:
+    """And what no cubic fits is no evidence of a rise: it may be the curve's shape."""
+    x, random = np.arange(-3.0, 5.0), np.random.default_rng(0)
+    valley = 0.02 * x**2
+    even = [known(valley + 0.006 * random.normal(size=8), 0.006) for _ in range(4)]
+    assert rises_of(model_weights(even, known=True))[-1] < 0.01
+    spread = 0.006 * 2.0 ** (1.5 * np.clip(x, 0, 4))
+    rising = [known(valley + spread * random.normal(size=8), 0.006) for _ in range(4)]
+    assert rises_of(model_weights(rising, known=True))[-1] == pytest.approx(0.25)
+    shaped = [known(valley + 0.002 * x**4, 0.006)] * 4
+    assert rises_of(model_weights(shaped, known=True)) == pytest.approx(np.full(4, 0.25))
+    few = Noise.known(0.006, 10**6, x[:3], valley[:3], 1)
+    assert rises_of(model_weights([few], known=True)) == pytest.approx(np.full(4, 0.25))
