@@ -37,7 +37,7 @@ from sweeper.existing.source import Array, Source, alike, shown_value, unit_of
 from sweeper.records import to_json
 from sweeper.table import counted
 from sweeper.verdict.curve import UNKNOWN, CurveFit, Estimate, fit_curves
-from sweeper.verdict.judge import SAME_SEEDS, Answer, Verdict, judge_ladder
+from sweeper.verdict.judge import NO_SEEDS, SAME_SEEDS, Answer, Verdict, judge_ladder
 from sweeper.verdict.ladder import JOINT_AXIS, LadderRule, LadderSize, SizeCurve, describe_size
 from sweeper.verdict.target import predict, prior_for
 from sweeper.verdict.trend import Trend, judge_joint_target, judge_target
@@ -535,7 +535,8 @@ def _next_runs(
     target_open = verdict.target is not None and verdict.target.answer == UNDECIDED
     if verdict.answer == "fails" or (verdict.answer == "holds" and not target_open):
         return ()
-    axis, seeds = grid.axis, max(2, rule.seeds)
+    # Where the noise is known one run a cell does, as in the table.
+    axis, seeds = grid.axis, rule.seeds if grid.noise else max(2, rule.seeds)
     curves = {curve.size: curve for curve in grid.curves}
     found = [
         NextRuns(
@@ -636,6 +637,8 @@ def _plain_advice(verdict: Verdict, grid: Grid, next_runs: Sequence[NextRuns]) -
     """The advice without the keys of a study, and what one seed means said in full."""
     said = runs_text(next_runs)
     todo = _KEYS.sub("", verdict.todo)
+    if said:  # the list has the cells near the optimum alone, a study's ladder all
+        todo = re.sub(r", [\d,]+ more runs? on this ladder", "", todo)
     if verdict.answer == UNDECIDED and not grid.noise and not verdict.todo.startswith("extend"):
         todo = (
             f"nothing shows the noise: {said} would (the cells are listed), or --noise with the "
@@ -650,6 +653,13 @@ def _plain_advice(verdict: Verdict, grid: Grid, next_runs: Sequence[NextRuns]) -
         verdict = replace(verdict, sizes=tuple(cells.values()))
     elif todo and grid.rounded and any(size.reason == SAME_SEEDS for size in verdict.sizes):
         todo = f"losses with more digits: rounded to {grid.rounded:g}, seeds cannot be told apart"
+    elif said and verdict.todo.startswith(NO_SEEDS) and "lower transfer.step" in verdict.todo:
+        # What the list has: a finer grid. Runs with less noise are no cells of it.
+        hopeless = verdict.todo.partition(". ")[0]
+        todo = (
+            f"{hopeless}. A finer grid helps ({said}), and so do runs with less noise (more steps, "
+            "larger batches)"
+        )
     elif todo and said and verdict.answer == UNDECIDED:
         # The advice names the sizes itself where their curves are too short.
         todo += f" ({said.partition(',')[0] if verdict.todo.startswith('extend') else said})"

@@ -153,6 +153,9 @@ class Source:
             # numexpr and python read the same language; python is always there.
             met = self.frame.eval(where, engine="python")
         except Exception as error:  # pandas raises nearly anything for an odd expression
+            bare = re.search(r"name '(\w+)' is not defined", str(error))
+            if bare and (quoted := self._quoted(where, bare[1])):
+                raise ConfigError("--where", where, f"texts in quotes: {quoted}") from error
             raise ConfigError(
                 "--where",
                 where,
@@ -164,6 +167,15 @@ class Source:
                 "--where", where, f"a condition on {self._columns()}, such as 'loss < 4'"
             )
         return met
+
+    def _quoted(self, where: str, name: str) -> str:
+        """The filter with the text `name` of a column in quotes; empty where none has that text."""
+        sides = re.findall(rf"(\w+|`[^`]+`)\s*[!=]=\s*{name}\b", where)
+        held = [column for side in sides if (column := side.strip("`")) in self.frame]
+        if not held or not any((self.frame[column].astype(str) == name).any() for column in held):
+            return ""
+        spaced = re.sub(rf"\s*([!=]=)\s*{name}\b", rf' \1 "{name}"', where)
+        return f"--where {shlex.quote(spaced)}"
 
     def _columns(self) -> str:
         return ", ".join(str(column) for column in self.frame.columns)

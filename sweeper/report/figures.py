@@ -68,7 +68,9 @@ from sweeper.verdict.ladder import label_size
 
 
 @rc_context(STYLE)
-def learning_rate_figure(validation: Validation, verdict: Verdict) -> Figure:
+def learning_rate_figure(
+    validation: Validation, verdict: Verdict, loss_label: str = LOSS_LABEL
+) -> Figure:
     """Loss against log2 eta, a curve a size, with the optima and the transferred eta."""
     axis, hyperparameter = verdict.axis, validation.hyperparameter
     of_eta = hyperparameter == "eta"
@@ -110,7 +112,7 @@ def learning_rate_figure(validation: Validation, verdict: Verdict) -> Figure:
     handles += off_scale(means, top)
     # parse_math: matplotlib would read the underscores and dollars of users' names as formulas.
     ax.set_xlabel(f"{'learning rate ' * of_eta}log2 {letter}", parse_math=False)
-    ax.set_ylabel(LOSS_LABEL)
+    ax.set_ylabel(loss_label, parse_math=False)
     axis_name, subject = axis.replace("_", " "), "" if of_eta else f"of {hyperparameter} "
     ax.set_title(f"Transfer {subject}over {axis_name}: {verdict.answer}", parse_math=False)
     title = f"{axis_name}: optimum log2 {letter}" if judged else axis_name

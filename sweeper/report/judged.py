@@ -14,7 +14,14 @@ from matplotlib.figure import Figure
 
 from sweeper.errors import in_python
 from sweeper.existing.grid import Reading
-from sweeper.existing.judged import Judged, Question, judge_place, judge_source, value_text
+from sweeper.existing.judged import (
+    Judged,
+    Question,
+    judge_place,
+    judge_source,
+    listed,
+    value_text,
+)
 from sweeper.existing.source import Source, unit_of
 from sweeper.existing.trackers import Objective
 from sweeper.files import private_folder, write_atomically, write_json
@@ -24,7 +31,6 @@ from sweeper.report.drawing import (
     DASHED,
     INK,
     LINE_COLOR,
-    LOSS_LABEL,
     STAR,
     STYLE,
     draw_curve,
@@ -66,6 +72,11 @@ def answers(judged: Judged) -> list[str]:
         axis = _said(verdict.axis)
         is_open = verdict.answer == "cannot say yet"
         said = "can neither be confirmed nor refuted yet" if is_open else verdict.answer
+        failing = [size for size in verdict.sizes if size.answer == "fails"]
+        if failing and verdict.axis != JOINT_AXIS:
+            # Others may hold, or be open: that is not said of the whole ladder.
+            names = listed([describe_size(size.size, verdict.axis) for size in failing])
+            ladder = f"{names}, of {ladder}"
         todo = f" To settle it, {verdict.todo}." if verdict.todo else ""
         lines.append(f"The transfer over {axis} {said} at {ladder}.{todo}")
         if verdict.target is not None:
@@ -193,6 +204,12 @@ def runs_table(judged: Judged) -> Table:
     return table
 
 
+def loss_label(judged: Judged) -> str:
+    """The losses' axis: which column they are, since a table has several, and in which unit."""
+    column = judged.columns.get("loss", "loss")
+    return f"{column} ({unit_of(column)})"
+
+
 def figures(judged: Judged) -> dict[str, Figure]:
     """The pictures by their names: the curves, those of every decay, the optima alone."""
     pictures = {}
@@ -204,7 +221,9 @@ def figures(judged: Judged) -> dict[str, Figure]:
             planned_log2=judged.transferred_log2_eta, axes=judged.axes, curves=judged.curves
         )
         verdict = judged.verdict or Verdict(axis=judged.axis, answer=judged.answer, sizes=())
-        pictures[f"curves-{judged.axis}"] = learning_rate_figure(validation, verdict)
+        pictures[f"curves-{judged.axis}"] = learning_rate_figure(
+            validation, verdict, loss_label(judged)
+        )
     if not judged.curves and judged.optima:
         pictures["optima"] = _optima_figure(judged)
     return pictures
@@ -233,7 +252,7 @@ def _grid_figure(judged: Judged) -> Figure:
         ax.plot(math.log2(best.eta), best.loss, color=LINE_COLOR, zorder=5, **STAR)
         ax.set_title(describe_size(size, judged.axis), parse_math=False)
     figure.supxlabel("learning rate log2 η", fontsize=9)
-    figure.supylabel(LOSS_LABEL, fontsize=9)
+    figure.supylabel(loss_label(judged), fontsize=9, parse_math=False)
     handles = []
     for index, decay in enumerate(decays):
         color, marker = look_of(index, len(decays))

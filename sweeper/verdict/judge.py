@@ -399,6 +399,8 @@ IN_HAND = 0.5
 """Of a seed, beyond the number with which an interval is expected to end at its threshold.
 
 Without it some advice has next to nothing in hand, and one time in ten was too small by one."""
+NO_SEEDS = "do not count on seeds"
+"""How the advice begins where seeds are the wrong means."""
 LONGER = 4
 """So many times the steps, where seeds are the wrong means: their losses have half the noise."""
 
@@ -455,7 +457,7 @@ def advise(axis: str, sizes: Sequence[SizeVerdict], points: int, rule: LadderRul
     if hopeless := [n for n, count in needed.items() if count >= MAX_SEED_FACTOR * rule.seeds]:
         steps = max((size.size.steps for size in sizes), default=0)
         return Advice(
-            f"do not count on seeds: {' and '.join(hopeless)} would take more than "
+            f"{NO_SEEDS}: {' and '.join(hopeless)} would take more than "
             f"{seeds - rule.seeds} more a point. Runs with less noise help: raise train.steps, "
             "train.batch_size or train.objective_window, or lower transfer.step",
             (f"train.steps={LONGER * steps}", finer),

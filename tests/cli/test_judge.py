@@ -120,6 +120,36 @@ def test_a_far_value_is_no_candidate_for_the_optimum_by_a_given_noise() -> None:
         assert size.optimum_log2.high - size.optimum_log2.low < 1.2
 
 
+def test_advice_and_the_list_of_runs_say_the_same() -> None:
+    frame = runs((-8.3,) * 4, etas=np.arange(-12.0, -4.0), seeds=1, curvature=0.02)
+    judged = package.judge(frame, noise=0.03).judged
+    assert judged.verdict is not None and "on this ladder" not in judged.verdict.todo
+    judged = package.judge(frame, noise=0.1).judged
+    assert judged.verdict is not None and "do not count on seeds" in judged.verdict.todo
+    assert "A finer grid helps" in judged.verdict.todo
+    listed = {(one.why, one.runs) for one in judged.next_runs}
+    assert listed == {("a finer grid", 1)}
+    total = sum(one.runs * len(one.etas) for one in judged.next_runs)
+    assert f"({total} runs more, at width 128" in judged.verdict.todo
+
+
+def test_only_widths_that_fail_are_said_to_fail_and_pictures_name_the_loss() -> None:
+    judged = package.judge(runs((-5.0, -5.0, -7.0, -8.0)))
+    assert "The transfer over width fails at width 512 and 1024, of widths 128 to 1024" in str(
+        judged
+    )
+    assert judged.figure().axes[0].get_ylabel() == "val_loss (nats)"
+
+
+def test_a_text_without_quotes_in_a_filter_is_shown_with_them() -> None:
+    frame = runs().assign(status="finished")
+    for where in ("status==finished", "n_embd > 100 and status == finished"):
+        with pytest.raises(package.BadInput, match='status == "finished"'):
+            package.judge(frame, where=where)
+    with pytest.raises(package.BadInput, match="a condition on"):
+        package.judge(frame, where="stat == finished")
+
+
 def test_repeated_cells_say_what_one_seed_cannot() -> None:
     frame = runs(seeds=4).drop(columns="seed")
     few = frame[(frame.groupby(["n_embd", "lr"]).cumcount() == 0) | (frame.lr == 2.0**-7)]
