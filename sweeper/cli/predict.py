@@ -141,7 +141,27 @@ def predict_saved(
     base = LadderSize.of(Size(width=spec.width, depth=spec.depth), spec.model.arguments, train)
     size = Size(width=target.width or base.width, depth=target.depth or base.depth)
     scales = _Scales(None, base, spec.train.seq_len)
-    return _predict_runs(Study.read(folder), scales, size, target, question, output, out)
+    study = Study.read(folder)
+    # A table of tokens was saved as steps of one token each: there they are known.
+    of_tokens = _saved_axis(folder) == "tokens"
+    notes = [] if of_tokens else [OF_EXAMPLES]
+    return _predict_runs(study, scales, size, target, question, output, out, notes)
+
+
+OF_EXAMPLES = (
+    "the table does not say how long an example is: what is said of tokens counts examples, "
+    "batch size x steps"
+)
+
+
+def _saved_axis(folder: Path) -> str:
+    """The axis of the table that a study was made of; empty where it is not known."""
+    import yaml  # type: ignore[import-untyped]
+
+    from sweeper.study.study import SAVED
+
+    kept = yaml.safe_load((folder / "config.yaml").read_text())
+    return str(kept.get(SAVED, {}).get("axis", ""))
 
 
 def _predict_runs(
@@ -152,6 +172,7 @@ def _predict_runs(
     question: Question,
     output: Output,
     out: Path | None,
+    notes: Sequence[str] = (),
 ) -> int:
     from sweeper.report.page import write_report
 
@@ -180,6 +201,7 @@ def _predict_runs(
             left_out=[(counted(count, "run"), why) for why, count in left_out.items()],
             command=_command(),
             choose=lambda params, tokens: scales.choice(params, tokens, size.depth),
+            notes=notes,
         )
     except TooFewRuns as few:
         return _too_few(few, output)

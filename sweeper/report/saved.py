@@ -66,7 +66,7 @@ def save_study(judged: Judged, folder: Path) -> None:
     source = {"table": judged.source, "sha256": judged.sha256, "where": judged.where}
     config = {
         "format": FORMAT,
-        SAVED: {**source, "columns": dict(judged.columns), **provenance()},
+        SAVED: {**source, "axis": judged.axis, "columns": dict(judged.columns), **provenance()},
     }
     with StudyLock(folder), Study.open(folder) as study:
         study.record(list(_results(curves, specs)))

@@ -349,6 +349,8 @@ def test_a_saved_table_reports_compares_and_predicts_and_cannot_be_continued(
     predicted = sweeper("predict", "--study", "mup", "--to-width", "4096", *root, "--json")
     assert predicted.code == 0, predicted.err
     assert 3.0 < predicted.document["prediction"]["loss"] < 3.2
+    (note,) = predicted.document["notes"]
+    assert "counts examples, batch size x steps" in note
     assert "nothing in it can be continued" in sweeper("status", "mup", *root).out
     for words in (
         ("transfer", "--study", "mup", "--to-width", "2048"),
