@@ -180,6 +180,8 @@ class _Stretch:
     spiked: float = 0.0
     """The sum of what lies in spikes, of as many readings."""
     spiked_count: int = 0
+    places: int = 0
+    """The sum of the steps of what `total` sums."""
     first: int = 0
     """The place of its first reading."""
     level: _Level = field(default_factory=_Level)
@@ -217,6 +219,9 @@ class Watch:
         deviation = max((math.log(said.high) - math.log(said.low)) / (2 * 1.96), 1e-6)
         self.level = math.log(said.loss), deviation
         self.sequence = Sequence(self.band, self.level)
+        self._middles = (np.arange(len(self.band)) + 0.5) / len(self.band) * self.steps
+        # The ladder's own log was as rare: its readings stand for the stretches behind them.
+        self._stairs = float(np.mean(np.abs(np.diff(self.sequence.mean)) < 1e-9)) > 0.25
         self.at, self.losses = array("q"), array("d")
         self.stretches: list[_Stretch] = []
         self.events: list[Event] = []
@@ -300,25 +305,41 @@ class Watch:
         if not self.stretches or self.stretches[-1].index != index:
             if self.stretches:
                 self._close(self.stretches[-1])
-                if index > self.stretches[-1].index + 1:
-                    begin = self.at[-1]
+                begin = self.at[-1]
+                if index > self.stretches[-1].index + 1 and step - begin > self._longest():
                     self._event("gap", begin, step, f"no loss between steps {begin:,} and {step:,}")
             self.stretches.append(_Stretch(index, first=len(self.at), level=replace(self._running)))
             self.at.append(step)
             self.losses.append(loss)
             self._spike(step, log)
-            self._add(loss)
+            self._add(step, loss)
             self.seen = self.look()
             return
         self.at.append(step)
         self.losses.append(loss)
         before = self._running.spike
         self._spike(step, log)
-        self._add(loss)
+        self._add(step, loss)
         if (self._running.spike is None) != (before is None) or step >= self.steps - 1:
             self.seen = self.look()
 
-    def _add(self, loss: float) -> None:
+    def _longest(self) -> float:
+        """Steps between two readings beyond which some are missing, by the log's own cadence."""
+        lately = np.diff(self.at[-LATELY:])
+        lately = lately[lately > 0]
+        if len(lately) < LEAST_INTERVALS:
+            return math.inf
+        # By the last one too: a log that becomes rarer has one gap, not one a reading.
+        return GAP_INTERVALS * max(float(np.median(lately)), float(lately[-1]))
+
+    def _expected(self, place: float) -> float:
+        """The band's middle, log loss, at a place between two steps."""
+        mean = self.sequence.mean
+        if self._stairs:
+            return float(mean[min(bisect_right(self.begins, place), len(mean)) - 1])
+        return float(np.interp(place, self._middles, mean))
+
+    def _add(self, step: int, loss: float) -> None:
         stretch = self.stretches[-1]
         if self._running.spike is not None:
             stretch.spiked += loss  # a spike is no drift; where it stays, what follows is
@@ -326,9 +347,12 @@ class Watch:
             return
         stretch.total += loss
         stretch.count += 1
+        stretch.places += step
         if len(self.losses) > 1:
-            # Neighbours differ by noise alone: the level moves far less from reading to reading.
+            # Neighbours differ by noise alone, but for the fall that the band has between them: in
+            # a log of every tenth step that is more than the noise.
             difference = math.log(loss) - math.log(self.losses[-2])
+            difference -= self._expected(step + 0.5) - self._expected(self.at[-2] + 0.5)
             stretch.squares += min(difference**2, self._most_squared())
             stretch.differences += 1
             self._smoothness(difference)
@@ -470,7 +494,7 @@ class Watch:
             or (len(known) and known[-1] >= stretch.index)
         ):
             return
-        log = math.log(stretch.total / stretch.count)
+        log = self._log_of(stretch)
         if stretch.spiked_count:
             # Where the ladder has the same batches in the same order it has the same spike.
             count = stretch.count + stretch.spiked_count
@@ -488,6 +512,16 @@ class Watch:
         if stretch.spikes and self._spiky is None and self._spike_evidence() >= self.spikes_at:
             self._spiky = next((e.step for e in self.events if e.kind == SPIKE), step)
 
+    def _log_of(self, stretch: _Stretch) -> float:
+        """Log mean loss of a stretch, as if its readings lay around its middle.
+
+        A log of every tenth step may have each stretch's first step alone, where the loss is higher
+        than in its mean.
+        """
+        place = stretch.places / stretch.count + 0.5
+        moved = self._expected(place) - float(self.sequence.mean[stretch.index])
+        return math.log(stretch.total / stretch.count) - moved
+
     def _white(self, stretch: _Stretch) -> float:
         """Variance of the noise in the mean of a stretch: by the run's own readings where known.
 
@@ -498,7 +532,9 @@ class Watch:
         for each in reversed(self.stretches):
             squares += each.squares
             differences += each.differences
-            if differences >= WHITE_READINGS:
+            # Where the loss falls most, in the warm-up, runs differ in more than noise.
+            enough = FEW_READINGS if each.index <= self.sequence.first else WHITE_READINGS
+            if differences >= enough:
                 break
         ladder = float(self.sequence.white[stretch.index])
         if not differences:
@@ -564,7 +600,7 @@ class Watch:
         if sequence.seen:
             last = int(sequence.at[sequence.seen - 1])
             closed = next(s for s in reversed(self.stretches) if s.index == last)
-            gap = closed.total / closed.count / math.exp(sequence.mean[last]) - 1
+            gap = math.exp(self._log_of(closed) - float(sequence.mean[last])) - 1
         end = self._end() if ended else None
         known = forecast if end is None else Estimate(value=end, low=end, high=end)
         compute = Estimate(value=0.0, low=0.0, high=0.0)
@@ -636,6 +672,8 @@ class Watch:
         return tuple(hints)
 
 
+LATELY, LEAST_INTERVALS, GAP_INTERVALS = 21, 3, 3.0
+"""Readings by which a log's cadence is told, the least intervals of theirs, and those of a gap."""
 STUDENT = 2.06
 """Times the standard deviation: Student's, as the scale is known by twenty stretches or so."""
 CLIPPED_NOISE = 16.0

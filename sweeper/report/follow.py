@@ -11,8 +11,20 @@ from markupsafe import Markup
 from matplotlib import rc_context
 from matplotlib.figure import Figure
 
-from sweeper.course.watch import ABOVE, BELOW, DIVERGED, EARLY, ON, SPIKE, Hint, Seen, Watch
+from sweeper.course.watch import (
+    ABOVE,
+    BELOW,
+    DIVERGED,
+    EARLY,
+    GAP_INTERVALS,
+    ON,
+    SPIKE,
+    Hint,
+    Seen,
+    Watch,
+)
 from sweeper.files import private_folder, write_atomically
+from sweeper.prediction.loss_law import Array
 from sweeper.report.drawing import (
     DASHED,
     FAINT,
@@ -35,6 +47,8 @@ RELOAD = 30.0
 """Seconds until the page of a run that goes on is loaded anew."""
 LAST = 20
 """Events on the page."""
+MOST_DOTS = 40
+"""Readings up to which each is a dot."""
 
 
 def said_of(seen: Seen) -> str:
@@ -136,13 +150,12 @@ def follow_figure(watch: Watch) -> Figure:
     low, high = (np.exp(sequence.mean + sign * 1.96 * deviation) for sign in (-1, 1))
     top.fill_between(middles, low, high, color=LINE_COLOR, alpha=0.18, linewidth=0, label="band")
     top.plot(middles, np.exp(sequence.mean), color=LINE_COLOR, linewidth=0.8, linestyle=DASHED)
-    # The line breaks where stretches are lacking.
-    losses = np.full(count, np.nan)
-    for stretch in filter(lambda stretch: stretch.count, watch.stretches):
-        losses[stretch.index] = stretch.total / stretch.count
     color = SICK if seen.off else INK
-    top.plot(middles, losses, color=color, linewidth=1.1, label="the run")
-    shown = np.concatenate([low[sequence.first :], high[sequence.first :], losses[2:]])
+    places, losses, alone = _line_of(watch)
+    dots = {"marker": ".", "markersize": 4, "markevery": alone}
+    top.plot(places, losses, color=color, linewidth=1.1, label="the run", **dots)
+    behind = losses[places >= 2 * watch.steps / count]
+    shown = np.concatenate([low[sequence.first :], high[sequence.first :], behind])
     shown = shown[np.isfinite(shown)]
     room = 0.05 * (shown.max() - shown.min())
     top.set_ylim(shown.min() - room, shown.max() + room)
@@ -179,6 +192,26 @@ def follow_figure(watch: Watch) -> Figure:
     bottom.set(xlabel="step", ylabel="end, as forecast", xlim=(0, watch.steps))
     legend_below(figure, top.get_legend_handles_labels()[0])
     return figure
+
+
+def _line_of(watch: Watch) -> tuple[Array, Array, list[int]]:
+    """Steps and losses of the run's line, nan where it breaks, and the places of its dots.
+
+    A log that is rarer than the band's stretches is joined: its line breaks where more is missing
+    than is usual between its readings. What has no neighbour is a dot, and so is all of a rare log.
+    """
+    known = [stretch for stretch in watch.stretches if stretch.count]
+    apart = np.diff([stretch.index for stretch in known])
+    longest = GAP_INTERVALS * float(np.median(apart)) if len(apart) else math.inf
+    # Beside a break of a single stretch the dense line of a whole log breaks, too.
+    breaks = np.flatnonzero(apart > (longest if longest > GAP_INTERVALS else 1.0)) + 1
+    places = np.array([stretch.places / stretch.count + 0.5 for stretch in known])
+    losses = np.array([stretch.total / stretch.count for stretch in known])
+    places, losses = (np.insert(values, breaks, np.nan) for values in (places, losses))
+    bounded = np.isnan(np.concatenate([[np.nan], losses, [np.nan]]))
+    rare = len(known) <= MOST_DOTS
+    alone = np.isfinite(losses) & (rare | (bounded[:-2] & bounded[2:]))
+    return places, losses, np.flatnonzero(alone).tolist()
 
 
 def events_table(seen: Seen) -> Table:

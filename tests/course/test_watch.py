@@ -15,7 +15,7 @@ import sweeper
 from sweeper.course.watch import Seen, Watch, read_prediction, worth
 from sweeper.errors import BadInput, ConfigError
 from sweeper.prediction.loss_law import Array
-from tests.course.made import STEPS, TARGET, TRAIN, middle, prediction, run
+from tests.course.made import NOISE, STEPS, TARGET, TRAIN, middle, prediction, run
 
 
 def watched(losses: Array, **kinds: Any) -> Watch:
@@ -277,3 +277,48 @@ def test_what_is_no_number_is_refused_and_blinds_nothing(given: tuple[Any, ...])
     for step, loss in enumerate(losses, 1):
         watch.update(step, loss)
     assert not watch.error and watch.finish().state == "on the band"
+
+
+@pytest.mark.parametrize(("steps", "every"), [(200, 10), (200, 20), (STEPS, 25), (STEPS, 50)])
+def test_a_rare_log_has_no_gaps_and_is_on_course(steps: int, every: int) -> None:
+    """Rarer than the band's stretches, as a usual log of a short run is."""
+    for seed in range(200, 206):
+        watch, losses = Watch(prediction(), steps=steps), run(seed, steps=steps)
+        for step in (*range(0, steps - 1, every), steps - 1):
+            watch.update(step, float(losses[step]))
+        assert watch.finish().state == "on the band"
+        assert [event.kind for event in watch.seen.events] == []
+
+
+@pytest.mark.parametrize("first", [0, 9])
+def test_the_fall_between_two_readings_is_no_noise(first: int) -> None:
+    """It hid a jump of 12 %: of 20 readings the noise seemed four times as large as it is."""
+    said, steps = 0, 200
+    for seed in range(200, 206):
+        watch, losses = Watch(prediction(), steps=steps), run(seed, steps=steps)
+        for step in range(first, steps, 10):
+            watch.update(step, float(losses[step] * math.exp(0.12 * (step >= 80))))
+        said += watch.finish().state == "above"
+        assert watch._white(watch.stretches[-1]) < (2.5 * NOISE) ** 2
+    assert said == 6
+
+
+def test_a_reading_at_the_begin_of_its_stretch_is_not_above_the_band() -> None:
+    """In a log of every tenth step all are: the loss falls by the noise within a stretch."""
+    means = []
+    for every in (1, 10):
+        offs = []
+        for seed in range(210, 218):
+            watch, losses = Watch(prediction()), run(seed)
+            for step in range(0, STEPS, every):
+                watch.update(step, float(losses[step]))
+            offs.append(watch.sequence.off[:15].mean())  # where it falls most, behind the warm-up
+        means.append(np.mean(offs))
+    assert means[1] == pytest.approx(means[0], abs=0.005)
+
+
+def test_a_log_that_becomes_rarer_has_one_gap() -> None:
+    watch, losses = Watch(prediction()), run(201)
+    for step in (*range(300), *range(300, STEPS, 30)):
+        watch.update(step, float(losses[step]))
+    assert [event.kind for event in watch.seen.events].count("gap") == 1

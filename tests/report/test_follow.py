@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from sweeper.course.watch import Watch
-from sweeper.report.follow import hint_lines, said_of, tone_of, write_follow
+from sweeper.report.follow import follow_figure, hint_lines, said_of, tone_of, write_follow
 from tests.course.made import prediction, run
 
 
@@ -35,3 +35,28 @@ def test_the_page_draws_what_is_seen(
     page = places["page"].read_text()
     assert said in page and "<svg" in page
     assert places["figure"].stat().st_size > 10_000
+
+
+@pytest.mark.parametrize("missing", [range(0), range(400, 600)])
+def test_the_line_of_a_rare_log_is_joined_and_breaks_at_a_gap(missing: range) -> None:
+    watch, losses = Watch(prediction()), run(7)
+    for step in range(0, 1000, 50):
+        if step not in missing:
+            watch.update(step, float(losses[step]))
+    top = follow_figure(watch).axes[0]
+    (line,) = [line for line in top.get_lines() if line.get_label() == "the run"]
+    broken = int(np.isnan(line.get_ydata()).sum())
+    assert broken == bool(missing)
+    points = len(line.get_ydata()) - broken
+    assert points == 20 - len(missing) // 50
+    assert len(line.get_markevery()) == points
+
+
+def test_a_dense_line_has_no_dots_but_where_a_reading_is_alone() -> None:
+    watch, losses = Watch(prediction()), run(7)
+    for step in (*range(400), 500, *range(600, 1000)):
+        watch.update(step, float(losses[step]))
+    top = follow_figure(watch).axes[0]
+    (line,) = [line for line in top.get_lines() if line.get_label() == "the run"]
+    (alone,) = line.get_markevery()
+    assert line.get_xdata()[alone] == pytest.approx(500.5)
