@@ -9,18 +9,20 @@ import shlex
 import sys
 import tempfile
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from sweeper.cli.output import DONE, Output
-from sweeper.errors import BadInput
+from sweeper.errors import BadInput, ConfigError
 from sweeper.existing.source import Source
 from sweeper.prediction.prediction import (
     Prediction,
+    Proposed,
     Question,
     SizeChoice,
     TooFewRuns,
@@ -81,13 +83,16 @@ def predict_table(
     return _report(prediction, runs, out or root / "predictions" / name, output)
 
 
-def _too_few(few: TooFewRuns, output: Output) -> int:
+def _too_few(
+    few: TooFewRuns, output: Output, unit: str = "tokens", again: NextCommand | None = None
+) -> int:
     """No law can be fitted yet: an answer, and none that is written down."""
-    told = [f"{run.params:.3g} x {run.tokens:.3g}" for run in few.answer.settle]
-    if told:
-        output.say(f"One run more would tell (parameters x tokens): {', '.join(told)}.")
+    from sweeper.report.prediction import settle_text
+
+    if few.answer.settle:
+        output.say(f"{settle_text(few.answer.settle, unit)}.")
     document = {key: value for key, value in to_json(few.answer).items() if value is not None}
-    output.end(f"Cannot say yet: {few}. Nothing was written.", {}, document)
+    output.end(f"Cannot say yet: {few}. Nothing was written.", {}, document, again)
     return DONE
 
 
@@ -113,7 +118,6 @@ def predict_study(
     """Fit the law of what a study has trained, each size at its best eta. Trains nothing."""
     from sweeper.cli.shared import check_target, open_experiment, resolve_study
     from sweeper.study.study import Study
-    from sweeper.sweep.replay import example_length
     from sweeper.verdict.ladder import Size
 
     settings = resolve_study(tree, invocation)
@@ -123,8 +127,62 @@ def predict_study(
     )
     check_target(settings, size)
     experiment = open_experiment(settings)
-    scales = _Scales(experiment, settings.ladder_base, example_length(experiment) or 1)
-    return _predict_runs(Study.read(settings.folder), scales, size, target, question, output, out)
+    scales = _Scales(experiment, settings.ladder_base)
+    _check_units(scales, question)
+    study = Study.read(settings.folder)
+
+    def following(settle: Sequence[Proposed], horizons: Sequence[int]) -> NextCommand | None:
+        return _next_of(scales, size, settle, horizons, question, invocation)
+
+    return _predict_runs(study, scales, size, target, question, output, out, following)
+
+
+def _check_units(scales: _Scales, question: Question) -> None:
+    """ConfigError for a question in FLOPs about a command whose batch or sequence nobody knows."""
+    for flag in ("flops", "flops_per_second"):
+        if getattr(question, flag) is not None and scales.unit == "steps":
+            why = "left out: its command takes no {batch_size}, so that FLOPs are not known here"
+            raise ConfigError(f"--{flag.replace('_', '-')}", getattr(question, flag), why)
+
+
+def _next_of(
+    scales: _Scales,
+    size: Size,
+    settle: Sequence[Proposed],
+    horizons: Sequence[int],
+    question: Question,
+    invocation: Invocation,
+) -> NextCommand | None:
+    """What trains the runs that would tell, or plans the run; None where a law would be needed."""
+    from sweeper.cli.next import NextCommand
+
+    assert scales.experiment is not None
+    settings = scales.experiment.settings
+    rule, base = settings.transfer, settings.ladder_base
+    named = ["--to-width", str(size.width)]
+    named += ["--to-depth", str(size.depth)] if size.depth != base.depth else []
+    make = partial(
+        NextCommand.of,
+        "transfer",
+        study=settings.name,
+        root=settings.root,
+        config_dir=invocation.config_dir,
+    )
+    choices = [run.choice for run in settle if run.choice]
+    if not choices:
+        if question.tokens is not None or question.flops is not None:
+            return None
+        return make(*named, why="to plan the run")
+    widths = sorted({base.width, *rule.widths, *(c.width for c in choices)})
+    steps = sorted({*horizons, *(c.steps for c in choices)})
+    words = [
+        *([f"--to-tokens={question.tokens:.0f}"] if question.tokens else []),
+        "--predict",
+        *invocation.overrides,
+        f"transfer.widths=[{','.join(map(str, widths))}]",
+        f"transfer.steps=[{','.join(map(str, steps))}]",
+    ]
+    return make(*named, *words, why="to train what would tell")
 
 
 def predict_saved(
@@ -140,7 +198,7 @@ def predict_saved(
     train = {"batch_size": spec.train.batch_size, "steps": spec.train.steps}
     base = LadderSize.of(Size(width=spec.width, depth=spec.depth), spec.model.arguments, train)
     size = Size(width=target.width or base.width, depth=target.depth or base.depth)
-    scales = _Scales(None, base, spec.train.seq_len)
+    scales = _Scales(None, base, length=spec.train.seq_len)
     study = Study.read(folder)
     # A table of tokens was saved as steps of one token each: there they are known.
     of_tokens = _saved_axis(folder) == "tokens"
@@ -173,8 +231,10 @@ def _predict_runs(
     output: Output,
     out: Path | None,
     notes: Sequence[str] = (),
+    following: Callable[[Sequence[Proposed], Sequence[int]], NextCommand | None] | None = None,
 ) -> int:
     from sweeper.report.page import write_report
+    from sweeper.study.lock import live_holder
 
     trained, others, of_another_setup = final_runs(study)
     left_out = {why: len(results) for why, results in others.items()}
@@ -186,16 +246,26 @@ def _predict_runs(
     if question.flops is not None:
         name = f"flops-{question.flops:.3g}"
     if target.width is not None or target.depth is not None or question.tokens is not None:
-        tokens = question.tokens or float(base.steps * base.batch_size * scales.length)
+        tokens = question.tokens or float(base.steps * scales.per_step(base.batch_size))
         asked = replace(question, params=scales.params(size), tokens=tokens)
         name = f"w{size.width}-d{size.depth}"
     digest = hashlib.sha256(
         "\n".join(sorted(f"{r.key} {r.objective!r}" for r in trained)).encode()
     ).hexdigest()
+    horizons = sorted({result.steps for result in trained})
+
+    def after(settle: Sequence[Proposed]) -> NextCommand | None:
+        return following(settle, horizons) if following else None
+
+    notes = []
+    if live_holder(study.folder):
+        notes.append("the study is being trained now: predict again when that has ended")
     try:
         prediction = predict_runs(
             runs,
             asked,
+            notes=notes,
+            flops_known=scales.flops_known,
             source=str(study.folder),
             sha256=digest,
             left_out=[(counted(count, "run"), why) for why, count in left_out.items()],
@@ -204,10 +274,13 @@ def _predict_runs(
             notes=notes,
         )
     except TooFewRuns as few:
-        return _too_few(few, output)
-    prediction = _with_band(prediction, study, trained, runs, scales.length)
+        return _too_few(few, output, scales.unit, after(few.answer.settle))
+    prediction = _with_band(prediction, study, trained, runs, scales)
     if scales.counted:
-        output.tell(f"{counted(len(runs), 'run')} of {study.name}; params are all parameters")
+        said = f"{counted(len(runs), 'run')} of {study.name}; params are all parameters"
+        if scales.unit == "steps":
+            said += ". Its command takes no {batch_size}: steps stand for tokens"
+        output.tell(said)
     else:
         whose = (
             "a command's model" if scales.experiment is not None else "the model of a table's run"
@@ -221,7 +294,10 @@ def _predict_runs(
     shown = [r for of_reason in others.values() for r in of_reason if _ended(r)]
     folder = out or study.folder / "transfer" / name
     drawn = _as_runs(shown, scales) if shown else None
-    code = _report(prediction, runs, folder, output, left_out=drawn)
+    again = after(prediction.settle)
+    if not prediction.settle and (folder / "plan.json").is_file():
+        again = None
+    code = _report(prediction, runs, folder, output, left_out=drawn, again=again)
     if folder.resolve().is_relative_to(study.folder.resolve()):
         write_report(study.folder)  # its page links the prediction's
     return code
@@ -364,8 +440,9 @@ def final_runs(study: Study) -> tuple[list[Result], dict[str, list[Result]], int
     """The runs that a law of final losses takes: finished, each size and horizon at its best.
 
     Of every (width, depth, steps) the hyperparameters with the lowest mean loss among those with
-    most seeds. Beside them those that are left out, by the reason, and how many are of another
-    setup.
+    most seeds. Where other sizes' optima are bracketed by points on either side, one that is not
+    says nothing of its size: a ladder may be half trained. Beside them those that are left out, by
+    the reason, and how many are of another setup.
     """
     from sweeper.study.setup import trials_of
 
@@ -374,8 +451,12 @@ def final_runs(study: Study) -> tuple[list[Result], dict[str, list[Result]], int
     batches = Counter(r.trial.spec.train.batch_size for r in of_setup.searched)
     usual = batches.most_common(1)[0][0] if batches else None
     cells: dict[tuple[int, int, int], dict[str, list[Result]]] = {}
+    tried: dict[tuple[int, int, int], list[Result]] = {}
     for result in of_setup.current:
         spec = result.trial.spec
+        if result.status == "diverged":
+            # It bounds a curve, though no law can be fitted to it.
+            tried.setdefault((spec.width, spec.depth, spec.train.steps), []).append(result)
         if result.status != "complete" or result.steps < spec.train.steps:
             left_out.setdefault("not finished, or diverged", []).append(result)
         elif usual is not None and spec.train.batch_size != usual:
@@ -384,20 +465,46 @@ def final_runs(study: Study) -> tuple[list[Result], dict[str, list[Result]], int
             cell = cells.setdefault((spec.width, spec.depth, spec.train.steps), {})
             point = json.dumps([dict(result.trial.log2_hps), dict(result.trial.choices)])
             cell.setdefault(point, []).append(result)
-    kept = []
-    for points in cells.values():
+            tried.setdefault((spec.width, spec.depth, spec.train.steps), []).append(result)
+    bests: dict[tuple[int, int, int], list[Result]] = {}
+    for size, points in cells.items():
         seeds = max(map(len, points.values()))
         full = [runs for runs in points.values() if len(runs) == seeds]
         best = min(full, key=lambda runs: sum(r.objective for r in runs) / len(runs))
-        kept += best
+        bests[size] = best
         others = [run for runs in points.values() if runs is not best for run in runs]
         if others:
             left_out.setdefault("off the optimum of their size", []).extend(others)
+    kept = []
+    sides = {size: _sides(best[0].trial, tried[size]) for size, best in bests.items()}
+    bracketed = any(all(of) for of in sides.values())
+    for size, best in bests.items():
+        if bracketed and any(sides[size]) and not all(sides[size]):
+            width, depth, steps = size
+            why = (
+                f"as the best eta of width {width}, depth {depth}, {steps:,} steps lies at the end "
+                "of those trained"
+            )
+            left_out.setdefault(why, []).extend(best)
+        else:
+            kept += best
     return kept, left_out, of_setup.others
 
 
+def _sides(best: Trial, tried: Sequence[Result]) -> tuple[bool, bool]:
+    """Whether smaller and whether larger etas than the best were tried, all else being equal."""
+
+    def of(trial: Trial) -> tuple[float, dict[str, float], dict[str, object]]:
+        rest = dict(trial.log2_hps)
+        return rest.pop("eta", 0.0), rest, dict(trial.choices)
+
+    eta, *others = of(best)
+    etas = [other for other, *rest in (of(result.trial) for result in tried) if rest == others]
+    return any(other < eta for other in etas), any(other > eta for other in etas)
+
+
 def _with_band(
-    prediction: Prediction, study: Study, trained: Sequence[Result], runs: Runs, length: int
+    prediction: Prediction, study: Study, trained: Sequence[Result], runs: Runs, scales: _Scales
 ) -> Prediction:
     """With the band of the run that is asked about, by the training curves of all `trained`."""
     from sweeper.prediction.band import LEAST_POINTS, Course, Curves, fit_band
@@ -444,7 +551,7 @@ def _with_band(
                 apart,
             ),
             Course(
-                steps=max(1, round(tokens / (longest.batch_size * length))),
+                steps=max(1, round(tokens / scales.per_step(longest.batch_size))),
                 warmup=longest.warmup,
                 window=longest.objective_window,
                 schedule=name_of(longest.schedule),
@@ -470,14 +577,31 @@ def _eta_change(trial: Trial, other: Trial) -> float | None:
 class _Scales:
     """Parameters and FLOPs of a study's models: counted, or of commands width x width x depth."""
 
-    def __init__(self, experiment: Experiment | None, base: LadderSize, length: int) -> None:
+    def __init__(
+        self, experiment: Experiment | None, base: LadderSize, length: int | None = None
+    ) -> None:
         """Of the models of `experiment`; None: of runs whose models nobody here can build.
 
-        The ladder's `base` has examples of `length` tokens.
+        Examples have `length` tokens, if the experiment does not say it.
         """
-        self.experiment, self.base, self.length = experiment, base, length
+        self.experiment, self.base = experiment, base
         self.counted = experiment is not None and not experiment.settings.scaled_by_user
+        self.length, self.unit, self.flops_known = length or 1, "tokens", self.counted
+        if experiment is not None:
+            from sweeper.sweep.replay import example_length, token_unit
+
+            runner = experiment.settings.runner
+            self.length, self.unit = example_length(experiment) or 1, token_unit(experiment)
+            # The batch and the sequence of a command that takes neither are its own affair.
+            if not runner.takes("batch_size"):
+                self.length, self.unit = 1, "steps"
+            ours = self.unit == "examples" and runner.takes("data")
+            self.flops_known &= self.unit == "tokens" or ours
         self._known: dict[tuple[int, int], float] = {}
+
+    def per_step(self, batch: int) -> int:
+        """Tokens of a step, or of what stands for them."""
+        return 1 if self.unit == "steps" else batch * self.length
 
     def params(self, size: Size) -> float:
         """Of a model of `size`, all of them."""
@@ -491,9 +615,11 @@ class _Scales:
         return self._known[key]
 
     def flops(self, size: LadderSize, tokens: float) -> float:
-        """Of a whole run."""
+        """Of a whole run, for the `tokens` that it is said to see; in proportion if not known."""
         if self.experiment is not None and self.counted:
-            return float(self.experiment.prepared(size).flops())
+            prepared = self.experiment.prepared(size)
+            flops = float(prepared.flops())
+            return flops if self.flops_known else flops / prepared.tokens() * tokens
         return 6.0 * self.params(size) * tokens
 
     def choice(self, params: float, tokens: float, depth: int) -> SizeChoice | None:
@@ -512,7 +638,7 @@ class _Scales:
             return None
         step = min(base.width, 64)
         width = max(step, step * round(wanted / step))
-        steps = max(1, round(tokens / (base.batch_size * self.length)))
+        steps = max(1, round(tokens / self.per_step(base.batch_size)))
         return SizeChoice(width=width, depth=depth, steps=steps)
 
 
@@ -531,7 +657,7 @@ def _as_runs(trained: Sequence[Result], scales: _Scales) -> Runs:
             batch_size=spec.train.batch_size,
             steps=spec.train.steps,
         )
-        seen = float(size.batch_size * size.steps * scales.length)
+        seen = float(size.steps * scales.per_step(size.batch_size))
         params.append(scales.params(size))
         tokens.append(seen)
         flops.append(scales.flops(size, seen))
@@ -543,7 +669,8 @@ def _as_runs(trained: Sequence[Result], scales: _Scales) -> Runs:
         raise BadInput("a law of losses needs positive ones: the study's objective is no such loss")
     cells = [t or f"{n}\0{d}" for n, d, t in zip(params, tokens, trunks, strict=True)]
     cluster = np.unique(cells, return_inverse=True)[1].reshape(-1).astype(np.int64)
-    return Runs(np.array(params), np.array(tokens), losses, np.array(flops), cluster, labels)
+    found = Runs(np.array(params), np.array(tokens), losses, np.array(flops), cluster, labels)
+    return replace(found, unit=scales.unit)
 
 
 def _ended(result: Result) -> bool:
@@ -563,6 +690,7 @@ def _report(
     output: Output,
     *,
     left_out: Runs | None = None,
+    again: NextCommand | None = None,
 ) -> int:
     from sweeper.report.prediction import (
         BACK_TEST,
@@ -593,5 +721,5 @@ def _report(
     output.say(f"SHA-256 of prediction.json: {prediction.sha256}", Spare.EXTRA, "its SHA-256")
     # What --json prints is the file's content with its digest, which the file cannot hold itself.
     document = {**json.loads(prediction.text()), "sha256": prediction.sha256}
-    output.end(answer_text(prediction), places, document)
+    output.end(answer_text(prediction), places, document, again)
     return DONE

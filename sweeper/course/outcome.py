@@ -10,6 +10,7 @@ from pathlib import Path
 from sweeper.course.watch import Seen, worth
 from sweeper.errors import BadInput
 from sweeper.files import append, make_folder, private_folder, write_json
+from sweeper.prediction.forecast import share_above
 from sweeper.prediction.prediction import Prediction
 from sweeper.verdict.curve import Estimate
 
@@ -24,7 +25,8 @@ HEAD = (
 class Outcome:
     """The end of a run beside its prediction, whose digest is `prediction`.
 
-    `nats` is measured less predicted, `reducible` that as a share of what lay above the floor,
+    `nats` is measured less predicted, `reducible` that as a share of what lay above the floor
+    (None where nothing did),
     `compute` the share of the run's compute that would have given what was measured, by the law.
     `z` is in standard deviations of the prediction.
     """
@@ -33,7 +35,7 @@ class Outcome:
     predicted: Estimate
     measured: float
     nats: float
-    reducible: float
+    reducible: float | None
     compute: float
     z: float
     hit: bool
@@ -60,13 +62,13 @@ def outcome_of(prediction: Prediction, sha256: str, seen: Seen, measured: float 
         raise BadInput(f"--measured {real}: the loss at the end of the run, above 0")
     said = seen.predicted
     deviation = (math.log(said.high) - math.log(said.low)) / (2 * 1.96)
-    floor = prediction.law.E.value
+    floor = (prediction.floor or prediction.law.E).value
     return Outcome(
         prediction=sha256,
         predicted=said,
         measured=real,
         nats=real - said.value,
-        reducible=(real - said.value) / max(said.value - floor, 1e-12),
+        reducible=share_above(real - said.value, said.value, floor),
         compute=worth(prediction, real),
         z=(math.log(real) - math.log(said.value)) / max(deviation, 1e-12),
         hit=said.low <= real <= said.high,
@@ -85,15 +87,21 @@ def ledger_line(prediction: Prediction, outcome: Outcome) -> str:
         outcome.time[:10],
         outcome.prediction[:12],
         f"{aim.params:.3g}" if aim else "-",
-        f"{aim.tokens:.3g}" if aim else "-",
+        _horizon(prediction, aim.tokens) if aim else "-",
         f"{said.value:.4f} ({said.low:.4f} to {said.high:.4f})",
         f"{outcome.measured:.4f}",
         f"{outcome.nats:+.4f}",
-        f"{100 * outcome.reducible:+.1f} %",
+        "-" if outcome.reducible is None else f"{100 * outcome.reducible:+.1f} %",
         f"{outcome.compute:.2f}",
         "hit" if outcome.hit else "miss",
     ]
     return f"| {' | '.join(cells)} |"
+
+
+def _horizon(prediction: Prediction, tokens: float) -> str:
+    """Tokens as a cell under `tokens`, which names what else they are."""
+    unit = prediction.inputs.unit
+    return f"{tokens:.3g}" + f" {unit}" * (unit != "tokens")
 
 
 def write_outcome(

@@ -174,12 +174,17 @@ class LossLaw:
         return np.exp(np.median(self.log_losses(params, tokens), axis=0))
 
     def floor(self) -> Estimate:
-        """E, over all forms."""
+        """E, over all forms: the middle of the draws, as the law's losses are.
+
+        Its interval holds the likeliest form's fit, as that form's own does.
+        """
         parts = []
         for member in self.members:
             drawn = self._drawn(member)["E"]
             parts.append(drawn[: max(1, round(member.weight * len(drawn)))])
-        return _estimate(np.concatenate(parts))
+        found = _estimate(np.concatenate(parts))
+        fitted = float(self.likeliest.best.natural()["E"][0])
+        return replace(found, low=min(found.low, fitted), high=max(found.high, fitted))
 
     def parameters(self, member: Member) -> dict[str, Estimate]:
         """Of a form, by name."""
@@ -370,7 +375,7 @@ class BackTest:
     within: int
     count: int
     nats: float
-    reducible: float
+    reducible: float | None
     compute: float
 
     @property
@@ -430,9 +435,18 @@ def back_test(
         within=int(((low <= measured) & (measured <= high)).sum()),
         count=len(far),
         nats=real - predicted,
-        reducible=(real - predicted) / max(predicted - floor, 1e-12),
+        reducible=share_above(real - predicted, predicted, floor),
         compute=law.compute_for(params, tokens, there + real - predicted),
     )
+
+
+def share_above(miss: float, loss: float, floor: float) -> float | None:
+    """A miss as a share of what a loss has above its floor; None where that is about nothing."""
+    return miss / (loss - floor) if loss - floor > LEAST_ABOVE * loss else None
+
+
+LEAST_ABOVE = 0.005
+"""Of a loss: less above the floor is no measure of anything."""
 
 
 def with_drift(

@@ -59,7 +59,11 @@ DOCUMENT = "prediction.json"
 
 @dataclass(frozen=True, kw_only=True)
 class Inputs:
-    """What the law was fitted to. `columns` by what they are; `left_out`: a run, and why."""
+    """What the law was fitted to. `columns` by what they are; `left_out`: a run, and why.
+
+    `unit`: what tokens count, where nobody knows tokens. Not `flops_known`: all FLOPs are merely in
+    proportion to the true ones.
+    """
 
     source: str
     sha256: str
@@ -70,6 +74,8 @@ class Inputs:
     rungs: tuple[str, ...]
     flops_per_parameter_and_token: float
     largest_flops: float
+    unit: str = "tokens"
+    flops_known: bool = True
     left_out: tuple[tuple[str, str], ...] = ()
     strays: tuple[str, ...] = ()
 
@@ -132,15 +138,6 @@ class Point:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Proposed:
-    """A run that would help to settle the answer."""
-
-    params: float
-    tokens: float
-    flops: float
-
-
-@dataclass(frozen=True, kw_only=True)
 class SizeChoice:
     """A model and a run of a study that have about some parameters and tokens."""
 
@@ -150,12 +147,23 @@ class SizeChoice:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Proposed:
+    """A run that would help to settle the answer."""
+
+    params: float
+    tokens: float
+    flops: float
+    choice: SizeChoice | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
 class Prediction:
     """What `prediction.json` holds.
 
     `law` is the classical form of what was varied, whose parameters others publish; `forms` are
     all that were averaged, and the prediction is theirs. Losses are in the unit of the table.
     `band` is the way to that loss, where training curves are known; else `no_band` says why not.
+    `floor` is E over all forms and draws, as the loss is: `law` has that of one fit.
     """
 
     answer: str
@@ -178,6 +186,7 @@ class Prediction:
     settle_flops: float = 0.0
     band: Band | None = None
     no_band: str = ""
+    floor: Estimate | None = None
     versions: Mapping[str, str] = field(default_factory=dict)
     time: str = ""
     command: str = ""
@@ -318,6 +327,7 @@ def predict_runs(
     notes: Sequence[str] = (),
     command: str = "",
     choose: Callable[[float, float], SizeChoice | None] | None = None,
+    flops_known: bool = True,
 ) -> Prediction:
     """The law of `runs`, tried backwards, and what it says to the question.
 
@@ -335,9 +345,10 @@ def predict_runs(
             forms=forms,
         )
     except ValueError as error:
-        raise TooFewRuns(
-            f"{counted(len(runs), 'run')} of {error}", _beyond(runs, design)
-        ) from error
+        more = _beyond(runs, design)
+        if choose:
+            more = tuple(replace(run, choice=choose(run.params, run.tokens)) for run in more)
+        raise TooFewRuns(f"{counted(len(runs), 'run')} of {error}", more) from error
     rungs = Rungs.of(runs, design)
     law = with_drift(law, rungs, threshold=question.threshold, forms=forms)
     target = _target(law, question)
@@ -346,6 +357,8 @@ def predict_runs(
     loss = law.loss(target.params, target.tokens) if target else best.loss if best else None
     reasons = _reasons(law, rungs, tested, loss, target, best)
     settle = _next_rung(law, rungs) if reasons else ()
+    if choose:
+        settle = tuple(replace(run, choice=choose(run.params, run.tokens)) for run in settle)
     values = {form.name: value for form, value in _values(law)}
     classical = values.get(design.forms[0].name) or next(iter(values.values()))
     aim = _as_target(law, best) if target is None and best else target
@@ -363,6 +376,8 @@ def predict_runs(
             rungs=rungs.names,
             flops_per_parameter_and_token=runs.flops_per_product,
             largest_flops=float(runs.flops.max()),
+            unit=runs.unit,
+            flops_known=flops_known,
             left_out=tuple(left_out),
             strays=tuple(runs.labels[place] for place in strays(law)),
         ),
@@ -381,6 +396,7 @@ def predict_runs(
         notes=(*notes, *_far(runs, aim)),
         settle=settle,
         settle_flops=sum(run.flops for run in settle),
+        floor=law.floor(),
         versions=_versions(),
         time=datetime.now(UTC).isoformat(timespec="seconds"),
         command=command,
@@ -540,9 +556,10 @@ def _reasons(
     """Why nothing can be said yet; none where the prediction stands."""
     reasons = []
     form = law.members[0].best.form
-    kinds = {"sizes": law.runs.params, "numbers of tokens": law.runs.tokens}
+    horizons = f"numbers of {law.runs.unit}"
+    kinds = {"sizes": law.runs.params, horizons: law.runs.tokens}
     if len(form.terms) == 1:  # along a line of both, sizes tell rungs as well as tokens do
-        del kinds["sizes" if form.name == "tokens" else "numbers of tokens"]
+        del kinds["sizes" if form.name == "tokens" else horizons]
     for kind, values in kinds.items():
         if (count := distinct(values)) < RUNGS:
             reasons.append(f"there are {count} {kind}, and a law needs {RUNGS} at least")

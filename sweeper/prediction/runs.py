@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -92,7 +92,7 @@ class Runs:
 
     `flops` are those of each run, counted where somebody counted them, else 6 N D. Runs of one
     `cluster` are not independent, such as checkpoints of one training: they are resampled together.
-    `labels` name runs to people.
+    `labels` name runs to people. `unit` is what D counts: tokens, or what stands for them.
     """
 
     params: Array
@@ -101,6 +101,7 @@ class Runs:
     flops: Array
     cluster: np.ndarray[tuple[int], np.dtype[np.int64]]
     labels: Sequence[str]
+    unit: str = "tokens"
 
     def __len__(self) -> int:
         """How many."""
@@ -110,7 +111,15 @@ class Runs:
         """Those where `kept` is true."""
         labels = [label for label, keep in zip(self.labels, kept, strict=True) if keep]
         params, tokens, loss = self.params[kept], self.tokens[kept], self.loss[kept]
-        return Runs(params, tokens, loss, self.flops[kept], self.cluster[kept], labels)
+        return replace(
+            self,
+            params=params,
+            tokens=tokens,
+            loss=loss,
+            flops=self.flops[kept],
+            cluster=self.cluster[kept],
+            labels=labels,
+        )
 
     @property
     def flops_per_product(self) -> float:
@@ -154,24 +163,25 @@ class Design:
         if not sizes and not horizons:
             raise BadInput(
                 f"all {len(runs)} runs have {runs.params[0]:.4g} parameters and "
-                f"{runs.tokens[0]:.4g} tokens: a law needs three sizes or three horizons at least"
+                f"{runs.tokens[0]:.4g} {runs.unit}: a law needs three sizes or three horizons at "
+                "least"
             )
         if not horizons:
-            return cls((SIZE,), "parameters, at fixed tokens")
+            return cls((SIZE,), f"parameters, at fixed {runs.unit}")
         if not sizes:
-            return cls((TOKENS,), "tokens, at a fixed size")
+            return cls((TOKENS,), f"{runs.unit}, at a fixed size")
         slope, level = np.polyfit(params, tokens, 1)
         off = tokens - (level + slope * params)
         if float(np.sqrt(np.mean(off**2))) < ON_A_LINE:
-            ratio = np.exp(tokens - params)
+            ratio, unit = np.exp(tokens - params), runs.unit
             what = (
-                f"size and tokens together, at {np.exp(np.mean(np.log(ratio))):.3g} tokens per "
+                f"size and {unit} together, at {np.exp(np.mean(np.log(ratio))):.3g} {unit} per "
                 "parameter"
                 if np.ptp(np.log(ratio)) < 4 * ON_A_LINE
-                else f"size and tokens together, tokens as parameters^{slope:.2f}"
+                else f"size and {unit} together, {unit} as parameters^{slope:.2f}"
             )
             return cls((COMPUTE,), what, (float(level), float(slope)))
-        return cls((ADDITIVE, COUPLED), "parameters and tokens")
+        return cls((ADDITIVE, COUPLED), f"parameters and {runs.unit}")
 
     def tokens_on_line(self, params: float) -> float:
         """D that belongs to N, of a law along a line."""
@@ -182,8 +192,10 @@ class Design:
         """BadInput for a target at which the law says nothing."""
         if self.forms == (SIZE,) and abs(math.log(tokens / runs.tokens[0])) > ON_A_LINE:
             raise BadInput(
-                f"all runs saw {runs.tokens[0]:.4g} tokens: nothing tells what {tokens:.4g} do. "
-                "Predict at these, or add runs of two other horizons"
+                f"all runs saw {runs.tokens[0]:.4g} {runs.unit}: nothing tells what {tokens:.4g} "
+                "do. Predict at these, or add runs of two other horizons"
+                + " (--to-tokens counts steps here, as the command takes no {batch_size})"
+                * (runs.unit == "steps")
             )
         if self.forms == (TOKENS,) and abs(math.log(params / runs.params[0])) > ON_A_LINE:
             raise BadInput(
@@ -196,8 +208,8 @@ class Design:
                 raise BadInput(
                     f"the runs varied {self.varied}, so that alpha and beta cannot be told apart: "
                     f"the law goes along that line alone, where {params:.4g} parameters see "
-                    f"{there:.4g} tokens, not {tokens:.4g}. Predict there, or add runs with other "
-                    "numbers of tokens per parameter"
+                    f"{there:.4g} {runs.unit}, not {tokens:.4g}. Predict there, or add runs with "
+                    f"other numbers of {runs.unit} per parameter"
                 )
 
 
@@ -220,7 +232,7 @@ class Rungs:
         sizes = _groups(np.log(runs.params), SAME)
         horizons = _groups(np.log(runs.tokens), SAME)
         if design.forms == (TOKENS,):
-            return cls._named(horizons, runs.tokens, "tokens", "{:.3g} tokens")
+            return cls._named(horizons, runs.tokens, "tokens", f"{{:.3g}} {runs.unit}")
         if len(design.forms) == 1:
             return cls._named(sizes, runs.params, "size", "{:.3g} parameters")
         # IsoFLOPs: several sizes at each of a few budgets, which are no sizes of a grid.
@@ -230,7 +242,7 @@ class Rungs:
         if 2 <= sizes.max() <= MOST_RUNGS - 1 and len(runs) >= 2 * (sizes.max() + 1):
             return cls._named(sizes, runs.params, "size", "{:.3g} parameters")
         if 2 <= horizons.max() <= MOST_RUNGS - 1 and len(runs) >= 2 * (horizons.max() + 1):
-            return cls._named(horizons, runs.tokens, "tokens", "{:.3g} tokens")
+            return cls._named(horizons, runs.tokens, "tokens", f"{{:.3g}} {runs.unit}")
         log = np.log(runs.flops)
         bins = np.floor((log - log.max() - 1e-9) / BIN)
         index = np.unique(bins, return_inverse=True)[1].astype(np.int64)

@@ -15,7 +15,7 @@ from matplotlib.figure import Figure
 from sweeper.existing.source import unit_of
 from sweeper.files import private_folder, write_atomically
 from sweeper.prediction.forecast import BackTest, Optimum
-from sweeper.prediction.prediction import PREDICTED, LawValues, Prediction
+from sweeper.prediction.prediction import PREDICTED, LawValues, Prediction, Proposed
 from sweeper.prediction.runs import Rungs, Runs
 from sweeper.report.drawing import (
     BESIDE,
@@ -38,6 +38,8 @@ from sweeper.verdict.curve import Estimate
 
 BACK_TEST = "Tried backwards"
 """The title of the table that an answer rests on."""
+LEAST_SHOWN = 0.01
+"""Of shares of the compute."""
 PARAMETERS = ("E", "A", "B", "alpha", "beta", "gamma", "p")
 
 
@@ -47,9 +49,11 @@ def answer_text(prediction: Prediction) -> str:
     best = prediction.optimum
     parts = []
     if said and target:
+        inputs = prediction.inputs
+        flops = f"{target.flops:.3g} FLOPs, " * inputs.flops_known
         where = (
-            f"{target.params:.3g} parameters and {target.tokens:.3g} tokens ({target.flops:.3g} "
-            f"FLOPs, {_beyond(target.beyond)})"
+            f"{target.params:.3g} parameters and {target.tokens:.3g} {inputs.unit} ({flops}"
+            f"{_beyond(target.beyond)}{' compute' * (not inputs.flops_known)})"
         )
         loss = f"{said.loss:.4f} ({said.low:.4f} to {said.high:.4f})"
         if prediction.answer == PREDICTED:
@@ -61,8 +65,8 @@ def answer_text(prediction: Prediction) -> str:
         sure = "" if prediction.answer == PREDICTED else ", if the law holds"
         parts.append(
             f"The best of {best.flops:.3g} FLOPs: {size.value:.3g} parameters ({size.low:.3g} to "
-            f"{size.high:.3g}) and {tokens.value:.3g} tokens, loss {best.loss.value:.4f} "
-            f"({best.loss.low:.4f} to {best.loss.high:.4f}){sure}."
+            f"{size.high:.3g}) and {tokens.value:.3g} {prediction.inputs.unit}, loss "
+            f"{best.loss.value:.4f} ({best.loss.low:.4f} to {best.loss.high:.4f}){sure}."
         )
     if choice := prediction.choice:
         parts.append(
@@ -82,12 +86,21 @@ def reasons_text(prediction: Prediction) -> list[str]:
     """Why nothing can be said, and the runs that would settle it, with their cost."""
     lines = [f"Why: {reason}." for reason in prediction.reasons]
     if prediction.settle:
-        runs = ", ".join(f"{r.params:.3g} x {r.tokens:.3g}" for r in prediction.settle)
-        lines.append(
-            f"{counted(len(prediction.settle), 'run')} more would tell (parameters x tokens): "
-            f"{runs}; {prediction.settle_flops:.3g} FLOPs together."
-        )
+        known = prediction.inputs.flops_known
+        cost = f"; {prediction.settle_flops:.3g} FLOPs together" * known
+        lines.append(f"{settle_text(prediction.settle, prediction.inputs.unit)}{cost}.")
     return lines
+
+
+def settle_text(settle: Sequence[Proposed], unit: str) -> str:
+    """The runs that would tell, by the models of a study where these are known."""
+    more = f"{counted(len(settle), 'run')} more would tell"
+    choices = [run.choice for run in settle]
+    if all(choices):
+        named = (f"width {c.width}, depth {c.depth}, {c.steps:,} steps" for c in choices if c)
+        return f"{more}: {'; '.join(dict.fromkeys(named))}"
+    runs = ", ".join(f"{run.params:.3g} x {run.tokens:.3g}" for run in settle)
+    return f"{more} (parameters x {unit}): {runs}"
 
 
 def band_text(prediction: Prediction) -> str:
@@ -111,7 +124,7 @@ def tables(prediction: Prediction) -> list[Table]:
         shown.append(back_test_table(prediction.back_test, unit))
     shown.append(law_table(prediction))
     if prediction.optimum:
-        shown.append(valley_table(prediction.optimum, unit))
+        shown.append(valley_table(prediction.optimum, unit, prediction.inputs.unit))
     return shown
 
 
@@ -122,8 +135,9 @@ def law_table(prediction: Prediction) -> Table:
         "The law",
         [Column("", left=True), *(Column(form.form, left=True) for form in prediction.forms)],
         legend=[
-            "N are parameters, D tokens, E is the floor. The prediction averages the forms by "
-            "their weights. Ranges are 95 % intervals, from a bootstrap of the runs."
+            f"N are parameters, D {prediction.inputs.unit}, E is the floor. The prediction "
+            "averages the forms by their weights. Ranges are 95 % intervals, from a bootstrap of "
+            "the runs."
         ],
         remarks=[f"{form.form}: L = {form.formula}" for form in prediction.forms],
     )
@@ -152,8 +166,8 @@ def back_test_table(tests: Sequence[BackTest], unit: str) -> Table:
             "less predicted. Compute: how many times a run's compute would have given, by the "
             "law, what was measured. Runs within: how many lie in their own 95 % interval."
         ],
-        brief="The mean loss of the farthest rungs, by the law of the nearer ones; off: measured "
-        "less predicted.",
+        brief="By the law of the nearer rungs. Off: measured less predicted. Compute: how many "
+        "times a run's would have given that.",
     )
     for test in tests:
         table.add(
@@ -163,20 +177,20 @@ def back_test_table(tests: Sequence[BackTest], unit: str) -> Table:
             answer("hit" if test.hit else "failed" if test.failed else "miss"),
             test.nats,
             test.reducible,
-            test.compute,
+            Cell(test.compute, "" if test.compute >= LEAST_SHOWN else f"under {LEAST_SHOWN}"),
             f"{test.within} of {test.count}",
         )
     return table
 
 
-def valley_table(best: Optimum, unit: str) -> Table:
+def valley_table(best: Optimum, unit: str, horizon: str = "tokens") -> Table:
     """What a budget gives at other sizes."""
     table = Table(
         f"Other sizes at {best.flops:.3g} FLOPs",
         [
             Column("size", left=True),
             Column("parameters", form=".3g"),
-            Column("tokens", form=".3g"),
+            Column(horizon, form=".3g"),
             Column("loss", form=".4f"),
             Column("more", unit=unit, form=".4f"),
             Column("worth", form=".2f"),
@@ -250,7 +264,9 @@ def _inputs(prediction: Prediction) -> dict[str, Any]:
         "columns": ", ".join(f"{role}={column}" for role, column in inputs.columns.items()),
         "runs": inputs.runs,
         "varied": inputs.varied,
-        "FLOPs per parameter and token": f"{inputs.flops_per_parameter_and_token:.4g}",
+        "FLOPs per parameter and token": (
+            f"{inputs.flops_per_parameter_and_token:.4g}" if inputs.flops_known else "not known"
+        ),
         "noise of a run": f"{prediction.noise:.2%}".replace("%", " % of the loss"),
         "far off the law": ", ".join(inputs.strays),
         "left out": "; ".join(f"{name}: {why}" for name, why in inputs.left_out),
@@ -303,11 +319,15 @@ def _draw_law(
         )
         # Beyond the largest run nothing was measured: shaded.
         ax.axvspan(float(runs.flops.max()), max(*x, aim * 1.3), color=STRIP, zorder=0)
-    e = prediction.law.E
-    # A line for the floor of a form that the average hardly uses would mislead.
-    if len(prediction.forms) == 1 or prediction.law.weight > 0.5:
-        ax.axhline(e.value, color=FAINT, linestyle=DASHED, linewidth=0.8, label="the floor E")
-    ax.set(xscale="log", xlabel="compute (FLOPs)", ylabel="loss")
+    # The floor of the same draws as the law's line, which a single fit's may lie above. Far below
+    # all runs it would press them together.
+    if (floor := prediction.floor) is not None:
+        lowest, highest = ax.get_ylim()
+        if floor.value > lowest - (highest - lowest) / 2:
+            style: dict[str, Any] = {"linestyle": DASHED, "linewidth": 0.8, "color": FAINT}
+            ax.axhline(floor.value, label="the floor E", **style)
+    what = "FLOPs" if prediction.inputs.flops_known else "in proportion"
+    ax.set(xscale="log", xlabel=f"compute ({what})", ylabel="loss")
 
 
 def _draw_valleys(ax: Axes, prediction: Prediction, runs: Runs, rungs: Rungs) -> None:
@@ -377,7 +397,7 @@ def _draw_runs(ax: Axes, across: np.ndarray[Any, Any], runs: Runs, rungs: Rungs)
         for place in order:
             tip = (
                 f"{runs.labels[place]}: {runs.params[place]:.3g} parameters, "
-                f"{runs.tokens[place]:.3g} tokens, loss {runs.loss[place]:.4f}"
+                f"{runs.tokens[place]:.3g} {runs.unit}, loss {runs.loss[place]:.4f}"
             )
             # Invisible, and larger than the point: what the page says when it is hovered.
             (mark,) = ax.plot([across[place]], [runs.loss[place]], "o", alpha=0, markersize=6)

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import json
+import shlex
 from dataclasses import replace
 from io import BytesIO
+from itertools import product
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -13,6 +15,7 @@ import numpy as np
 import pytest
 
 from sweeper.engine.prepare import prepare
+from sweeper.engine.runner import Engine
 from sweeper.study.study import Study
 from sweeper.trial import Log2Hps, Result
 from tests.cli.driver import Run
@@ -94,6 +97,62 @@ def test_a_budget_names_a_model_of_the_study(ladder: Path, sweeper: Run) -> None
     size = prepare(replace(known, width=choice["width"])).parameters()
     assert size == pytest.approx(document["optimum"]["params"]["value"], rel=0.35)
     assert choice["steps"] > 0
+
+
+def test_a_command_that_takes_no_batch_counts_in_steps(
+    ladder: Path, sweeper: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Tokens and FLOPs would be those of the default batch, which is not the script's."""
+    takes = {"batch_size", "seq_len"}
+    monkeypatch.setattr(Engine, "takes", lambda _, name: name not in takes)
+    answer = sweeper("predict", "--to-width", "256", "--to-tokens", "6400", "--json")
+    assert answer.code == 0, answer.err
+    inputs, target = answer.document["inputs"], answer.document["target"]
+    assert (inputs["unit"], inputs["flops_known"]) == ("steps", False)
+    assert inputs["varied"] == "parameters and steps" and target["tokens"] == 6400
+    answer = sweeper("predict", "--to-width", "256", "--to-tokens", "6400")
+    assert "6.4e+03 steps (" in answer.out
+    assert "FLOPs" not in answer.out and " tokens (" not in answer.out
+    assert sweeper("predict", "--flops", "1e15").code == 2
+
+
+def relearned(study: Path, rates: dict[int, tuple[float, ...]]) -> None:
+    """A ladder at one number of steps: of each width losses at log2 etas, the best near 0."""
+    known, results = Study.read(study).results()[0], []
+    for width, etas in rates.items():
+        spec = replace(known.trial.spec, width=width)
+        for eta, seed in product(etas, range(3)):
+            hps = Log2Hps({"eta": eta})
+            trial = replace(known.trial, spec=spec, log2_hps=hps, seed=seed, phase="validate")
+            loss = 1.5 + 60 / prepare(spec).parameters() ** 0.4 + 0.05 * eta**2 + 0.003 * seed
+            steps = spec.train.steps
+            results.append(Result(trial=trial, status="complete", objective=loss, steps=steps))
+    with Study.open(study) as opened:
+        opened.record(results)
+
+
+def test_a_size_of_which_no_optimum_is_bracketed_is_left_out(study: Path, sweeper: Run) -> None:
+    """A ladder that is half trained: the widest has its first points alone."""
+    whole = (-2.0, -1.0, 0.0, 1.0, 2.0)
+    relearned(study, {16: whole, 32: whole, 64: whole, 128: whole, 256: (-3.0, -2.0)})
+    answer = sweeper("predict", "--to-width", "512", "--json")
+    assert answer.code == 0, answer.err
+    assert answer.document["inputs"]["runs"] == 12
+    left_out = dict(map(reversed, answer.document["inputs"]["left_out"]))
+    (why,) = [why for why in left_out if "width 256" in why]
+    assert left_out[why] == "3 runs" and "end of those trained" in why
+
+
+def test_what_would_tell_is_a_width_and_a_command_that_trains_it(study: Path, sweeper: Run) -> None:
+    whole = (-1.0, 0.0, 1.0)
+    relearned(study, {16: whole, 32: whole, 64: whole})
+    answer = sweeper("predict", "--to-width", "512")
+    assert answer.code == 0, answer.err
+    assert "run more would tell: width " in answer.out
+    command = shlex.split(answer.out.partition("Next, to train what would tell:")[2])
+    assert command[:2] == ["sweeper", "transfer"] and "--predict" in command
+    assert sweeper(*command[1:], "--dry-run", "--json").document["sizes"]
+    assert len(answer.out.splitlines()) <= 25
 
 
 def test_a_study_without_a_ladder_says_what_it_lacks(study: Path, sweeper: Run) -> None:
@@ -189,7 +248,7 @@ def test_three_rungs_at_one_ratio_cannot_say_yet(tmp_path: Path, sweeper: Run) -
     answer = sweeper(*words)
     assert answer.code == 0, answer.err
     assert "Cannot say yet: 3 runs of 3 different sizes" in answer.out
-    assert "One run more would tell (parameters x tokens): 2.7e+08 x 5.4e+09" in answer.out
+    assert "1 run more would tell (parameters x tokens): 2.7e+08 x 5.4e+09" in answer.out
     assert not Path("runs/predictions").exists()
     document = sweeper(*words, "--json").document
     assert document["answer"] == "cannot say yet" and len(document["settle"]) == 1

@@ -17,7 +17,8 @@ import pytest
 import sweeper
 from sweeper.errors import BadInput, ConfigError
 from sweeper.existing.source import Source
-from sweeper.prediction.prediction import PREDICTED, UNDECIDED, Prediction
+from sweeper.prediction.forecast import share_above
+from sweeper.prediction.prediction import PREDICTED, UNDECIDED, Prediction, predict
 from sweeper.prediction.runs import ROLES, Design, Rungs, runs_of
 
 ROOT = Path(__file__).parents[2]
@@ -291,3 +292,23 @@ def test_a_table_in_bits_per_byte_is_told_in_them() -> None:
     made = predicted(frame, flops=1e22)
     units = [column.unit for table in tables(made) for column in table.columns]
     assert units.count("bits/byte") == 2 and "nats" not in units
+
+
+def test_the_floor_is_below_the_law_that_is_drawn() -> None:
+    """The fit of few sizes has its floor above the middle of the draws, which is what is drawn."""
+    sizes = np.array([3.16e4, 1.12e5, 4.21e5, 1.63e6]).repeat(3)
+    noise = np.tile([-0.01, 0.0, 0.01], 4)
+    frame = {"params": sizes, "tokens": np.full(12, 3.2e5), "loss": 2.82 + 5.6 / sizes**0.35}
+    frame["loss"] += noise
+    made = predict(frame, to_params=2.5e7, to_tokens=3.2e5)
+    assert isinstance(made, Prediction) and made.floor is not None and made.prediction is not None
+    assert made.floor.value < made.prediction.loss
+    assert made.floor.value < min(point.loss.value for point in made.curve)
+    # The reason and the table tell one interval.
+    assert (made.floor.low, made.floor.high) == (made.law.E.low, made.law.E.high)
+
+
+def test_a_share_of_nothing_is_none() -> None:
+    assert share_above(0.01, 2.8, 2.8) is None
+    assert share_above(0.01, 2.8, 2.9) is None
+    assert share_above(0.1, 2.8, 2.3) == pytest.approx(0.2)
