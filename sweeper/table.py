@@ -333,6 +333,17 @@ class Table:
         return record
 
 
+def answer_first(shown: Table) -> Table:
+    """The table with its last column second: a narrow page may have no room for the last."""
+
+    def moved(cells: Sequence[Any]) -> list[Any]:
+        first, *others, last = cells
+        return [first, last, *others]
+
+    rows = [replace(row, values=moved(row.values)) for row in shown.rows]
+    return replace(shown, columns=moved(shown.columns), rows=rows)
+
+
 def data_frame(records: Sequence[Mapping[str, Any]]) -> pandas.DataFrame:
     """Records as a pandas DataFrame; BadInput where pandas is not installed."""
     try:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from sweeper.cli.next import NextCommand, validated_by
@@ -42,6 +42,7 @@ class Entry:
     spec: TrialSpec
     tuning: Cost
     validating: Cost
+    flops_known: bool = True
 
 
 def named_studies(arguments: Sequence[str], root_flag: str | None) -> tuple[list[str], Path]:
@@ -144,7 +145,9 @@ def compared(names: Sequence[str], root: Path, *, anyway: bool) -> Compared:
         notes = [not_comparable(notes)]
     else:
         try:
-            comparison = compare([entry.ladder for entry in entries])
+            known = all(entry.flops_known for entry in entries)
+            ranked = compare([entry.ladder for entry in entries])
+            comparison = replace(ranked, flops_known=known)
         except ValueError as error:
             # No ranking, but no error: `report A B` shows the curves beside each other all the
             # same.
@@ -210,6 +213,7 @@ def _entry(folder: Path, validation: Validation) -> Entry:
         spec=specs[max(specs)],
         tuning=spent(trials.searched, work),
         validating=spent(ladders, work),
+        flops_known=not any(math.isnan(flops(spec)) for spec in specs.values()),
     )
 
 
@@ -341,7 +345,11 @@ def report_several(names: Sequence[str], root: Path, picture: Path | None, outpu
     folder = comparison_folder(names, root)
     paths = {name: root / name / "report.html" for name in names}
     pages = {n: os.path.relpath(path, folder) for n, path in paths.items() if path.is_file()}
-    page = write_several(ranked, pages, folder)
+    faster = []
+    if ranked.comparison is not None:
+        ladders = {entry.ladder.name: entry.ladder for entry in ranked.entries}
+        faster = speed_ups([ladders[rank.name] for rank in ranked.comparison.by_transferred])
+    page = write_several(ranked, pages, folder, faster)
     places = {"report": page}
     if picture is not None:
         places["picture"], places["picture for dark pages"] = write_picture(ranked.panels, picture)

@@ -23,7 +23,7 @@ from sweeper.report.documents import Documents, Validation
 from sweeper.report.drawing import svg
 from sweeper.report.figures import learning_rate_figure
 from sweeper.report.page import answer_of, cards, fragment, headline
-from sweeper.table import TONES, Table
+from sweeper.table import TONES, answer_first
 from sweeper.verdict.judge import Verdict
 from sweeper.verdict.ladder import extent
 
@@ -129,21 +129,10 @@ def _verdict(verdict: Verdict, validation: Validation) -> dict[str, Any]:
     return {
         "sentences": sentences,
         "note": verdict.note,
-        "table": _answer_first(replace(shown, legend=())),
+        "table": answer_first(replace(shown, legend=())),
         "legend": " ".join(shown.legend),
         "figure": figure,
     }
-
-
-def _answer_first(shown: Table) -> Table:
-    """The table with its last column second: a notebook may have no room for the last."""
-
-    def moved(cells: Sequence[Any]) -> list[Any]:
-        first, *others, last = cells
-        return [first, last, *others]
-
-    rows = [replace(row, values=moved(row.values)) for row in shown.rows]
-    return replace(shown, columns=moved(shown.columns), rows=rows)
 
 
 def transfer_card(

@@ -56,7 +56,7 @@ STUDY = Column("study", left=True)
 
 def _places(comparison: Comparison, parameterizations: Mapping[str, str]) -> Table:
     table = Table(
-        f"Ranked at {comparison.flops:.2e} FLOPs of one run, {comparison.seeds} seeds",
+        f"Ranked at {_compute(comparison)} of one run, {comparison.seeds} seeds",
         [
             STUDY,
             Column("parameterization", left=True, importance=0),
@@ -91,6 +91,12 @@ def _places(comparison: Comparison, parameterizations: Mapping[str, str]) -> Tab
             place(other),
         )
     return table
+
+
+def _compute(comparison: Comparison) -> str:
+    if comparison.flops_known:
+        return f"{comparison.flops:.2e} FLOPs"
+    return f"{comparison.flops:.2e} width² x depth x tokens (FLOPs are not known)"
 
 
 def _widths(comparison: Comparison) -> Table:
@@ -165,7 +171,8 @@ def _costs(comparison: Comparison, costs: Mapping[str, tuple[Cost, Cost]]) -> Ta
     for name, (tuning, validation) in costs.items():
         share = f"{tuning.flops / comparison.flops:.1%}"
         rows += [((name, "tuning", share), tuning), ((name, "validation", ""), validation)]
-    table = cost_table("Cost", ["study", "of", "share of a run"], rows)
+    title = "Cost" if comparison.flops_known else "Cost: FLOPs not known, width² x depth x tokens"
+    table = cost_table(title, ["study", "of", "share of a run"], rows)
     table.legend = [
         "Tuning: all trials of the search. Share of a run: its FLOPs over those of the run that is "
         "compared. Validation: the ladders of --validate. Time: of the trials on their devices."
@@ -182,7 +189,7 @@ def speed_table(speed_ups: Sequence[SpeedUp]) -> Table:
             Column("against", left=True),
             Column("width"),
             Column("", left=True),
-            Column("times the compute", left=True),
+            Column("times the compute", left=True, half=True),
         ],
         legend=[
             "So many times its own compute the other study would need for the first one's loss, by "
@@ -190,6 +197,8 @@ def speed_table(speed_ups: Sequence[SpeedUp]) -> Table:
             f"law is believed up to {speed.REACH:g} times the compute of the runs that there are: "
             "beyond that stands a bound, or that nothing can be said."
         ],
+        brief="How many times its own compute the other study would need for the first one's loss; "
+        "above 1 the first is cheaper.",
     )
     for speed_up in speed_ups:
         where = "predicted" if speed_up.predicted else "measured"
@@ -424,10 +433,13 @@ class Several:
         return {name: each.answer if each else "no verdict yet" for name, each in verdicts.items()}
 
 
-def write_several(several: Several, pages: Mapping[str, str], folder: Path) -> Path:
+def write_several(
+    several: Several, pages: Mapping[str, str], folder: Path, faster: Sequence[SpeedUp] = ()
+) -> Path:
     """Write `report.html` into `folder`, and the figures beside it as PNG and SVG.
 
-    `pages` has the address of a study's own page, where there is one.
+    `pages` has the address of a study's own page, where there is one; `faster`: what compute the
+    others need for the first one's loss.
     """
     private_folder(folder)
     path, comparison = folder / "report.html", several.comparison
@@ -440,7 +452,8 @@ def write_several(several: Several, pages: Mapping[str, str], folder: Path) -> P
         compared = comparison_figure(comparison)
         drawings["comparison"] = svg(compared, "f2")
         save(compared, folder / "comparison")
-        compared_tables = tables(comparison, several.parameterizations, several.costs)
+        places, *others = tables(comparison, several.parameterizations, several.costs)
+        compared_tables = [places, *[speed_table(faster)] * bool(faster), *others]
     page = rendered(
         "several.html.j2",
         several=several,

@@ -185,9 +185,27 @@ def loss_limits(
     return low - room, top + room
 
 
-def set_scale(ax: Axes, curves: Sequence[Points], typical: Callable[[list[float]], float]) -> float:
-    """Set the loss axis, with a strip on top for points off the scale; the strip's lower edge."""
+def set_scale(
+    ax: Axes,
+    curves: Sequence[Points],
+    typical: Callable[[list[float]], float],
+    bands: Sequence[tuple[float, float, float]] = (),
+) -> float:
+    """Set the loss axis, with a strip on top for points off the scale; the strip's lower edge.
+
+    `bands` are points with the ends of their bands: those of points on the scale are shown, as far
+    as they add a half of it at either end at most.
+    """
     bottom, top = loss_limits(curves, typical)
+    most, room = (top - bottom) / 2, 0.02 * (top - bottom)
+    shown = [(low, high) for middle, low, high in bands if bottom <= middle <= top]
+    lowest = min([low for low, _ in shown], default=bottom) - room
+    highest = max([high for _, high in shown], default=top) + room
+    if shown:
+        bottom, top = (
+            min(bottom, max(lowest, bottom - most)),
+            max(top, min(highest, top + most)),
+        )
     losses = [y for points in curves for _, y in points]
     strip = 0.09 * (top - bottom) if max(losses, default=0.0) > top else 0.0
     ax.set_ylim(bottom, top + strip)

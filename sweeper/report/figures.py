@@ -79,7 +79,13 @@ def learning_rate_figure(
     judged = {size.size: size for size in verdict.sizes}
     figure, (ax,) = new_panels(1, 3.5)
     means = [means_of(curve) for curve in curves]
-    top = set_scale(ax, means, median)
+    bands = [
+        (fmean(seeds), min(seeds), max(seeds))
+        for curve in curves
+        for seeds in curve.losses.values()
+        if seeds and math.isfinite(sum(seeds))
+    ]
+    top = set_scale(ax, means, median, bands)
     draw_strip(ax, top)
     handles = []
     for index, (curve, points) in enumerate(zip(curves, means, strict=True)):

@@ -56,7 +56,7 @@ from sweeper.report.trials import (
 from sweeper.search.fresh import final_accuracy
 from sweeper.search.strategy import Conclusion
 from sweeper.study.lock import live_holder
-from sweeper.table import Cell, Column, Table, answer, duration
+from sweeper.table import Cell, Column, Table, answer, answer_first, duration
 from sweeper.trial import Status
 from sweeper.verdict.curve import UNKNOWN
 from sweeper.verdict.judge import Verdict
@@ -450,7 +450,7 @@ def _transfer(target: TargetDocuments, drawn: Draw, *, deep: bool) -> dict[str, 
                     "hyperparameter": validation.hyperparameter * (not of_eta),
                     "extent": extent(verdict.axis, [size.size for size in verdict.sizes]),
                     "trend": trend,
-                    "table": verdict_table(verdict, validation.hyperparameter)
+                    "table": answer_first(verdict_table(verdict, validation.hyperparameter))
                     if verdict.sizes
                     else None,
                     "figure": drawn(learning_rate_figure(validation, verdict))

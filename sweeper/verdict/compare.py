@@ -195,7 +195,7 @@ class Candidate:
 class Comparison:
     """Studies at `flops` of one training run: places by the transferred loss, and the re-tuned.
 
-    `seeds` are those that all studies have.
+    `seeds` are those that all studies have. Not `flops_known`: they are merely in proportion.
     """
 
     flops: float
@@ -203,6 +203,7 @@ class Comparison:
     candidates: tuple[Candidate, ...]
     by_transferred: tuple[Standing, ...]
     by_retuned: tuple[Standing, ...]
+    flops_known: bool = True
 
 
 def compare(ladders: Sequence[Ladder]) -> Comparison:

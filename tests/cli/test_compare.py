@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -11,10 +12,12 @@ import pytest
 
 from sweeper.cli.compare import differences
 from sweeper.files import read_json, write_json
+from sweeper.prediction.speed import SpeedUp
 from sweeper.report.documents import Documents
 from sweeper.study.setup import read_setup, trials_of, write_setup
 from sweeper.study.study import Study
 from sweeper.trial import Log2Hps, Result, TrialSpec
+from sweeper.verdict.curve import Estimate
 from tests.cli.driver import Run, assert_refused, measured
 from tests.golden import Golden
 from tests.report import samples
@@ -257,3 +260,28 @@ class TestReportOfSeveral:
         answer = sweeper("report", "a", "b", "--picture", "p.svg")
         assert answer.code == 0 and "picture: p.svg" in answer.out
         assert {"p.svg", "p-dark.svg"} <= {path.name for path in workplace.iterdir()}
+
+
+def test_a_proportion_is_not_told_as_flops(
+    ranked: Path, sweeper: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody knows what a command's run takes: what stands for it is named."""
+    monkeypatch.setattr("sweeper.cli.compare.flops_in", lambda _: lambda spec: math.nan)
+    answer = sweeper("compare", "a", "b", "--verbose")
+    assert answer.code == 0, answer.err
+    title = next(line for line in answer.out.splitlines() if line.startswith("Ranked at"))
+    assert "width² x depth x tokens" in title and "FLOPs are not known" in title
+    assert "Cost: FLOPs not known" in answer.out
+
+
+def test_the_page_of_several_has_the_compute_for_the_same_loss(
+    ranked: Path, sweeper: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    factor = Estimate(value=1.7, low=1.2, high=2.3)
+    known = {"study": "a", "against": "b", "width": 32, "factor": factor, "least": 0.25}
+    found = [SpeedUp(**known, most=4.0, predicted=False)]
+    monkeypatch.setattr("sweeper.cli.compare.speed_ups", lambda *_: found)
+    answer = sweeper("report", "a", "b", "--json")
+    assert answer.code == 0, answer.err
+    page = Path(answer.document["report"]).read_text()
+    assert "Compute for the same loss" in page and "1.7 (1.2 to 2.3)" in page

@@ -8,12 +8,15 @@ import subprocess
 import sys
 import xml.etree.ElementTree as ElementTree
 from pathlib import Path
+from statistics import median
 
 import matplotlib as mpl
+import numpy as np
 import pytest
+from matplotlib.figure import Figure
 
 from sweeper.report.documents import Documents
-from sweeper.report.drawing import save, svg
+from sweeper.report.drawing import save, set_scale, svg
 from sweeper.report.figures import (
     DARK,
     LIGHT,
@@ -119,6 +122,20 @@ def test_a_huge_loss_does_not_squash_the_basin():
 def test_diverged_points_are_said_to_be_so():
     figure = validation_figure(samples.validation("fails"))
     assert "diverged" in texts(figure)
+
+
+def test_bands_of_seeds_are_within_the_axis_within_reason():
+    figure = Figure()
+    points = [(-1.0, 2.4), (0.0, 2.0), (1.0, 2.2)]
+    for wide, expected in ((0.1, 1.9), (50.0, None)):
+        ax = figure.subplots()
+        plain = set_scale(ax, [points], median)
+        whole = np.diff(ax.get_ylim())[0]
+        top = set_scale(ax, [points], median, [(y, y - wide, y + wide) for _, y in points])
+        bottom = ax.get_ylim()[0]
+        assert expected is None or bottom < expected
+        assert top > plain
+        assert np.diff(ax.get_ylim())[0] < 2.3 * whole
 
 
 def test_a_size_of_diverged_runs_only_has_no_optimum():
