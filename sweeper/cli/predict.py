@@ -134,7 +134,7 @@ def predict_study(
     def following(settle: Sequence[Proposed], horizons: Sequence[int]) -> NextCommand | None:
         return _next_of(scales, size, settle, horizons, question, invocation)
 
-    return _predict_runs(study, scales, size, target, question, output, out, following)
+    return _predict_runs(study, scales, size, target, question, output, out, following=following)
 
 
 def _check_units(scales: _Scales, question: Question) -> None:
@@ -257,7 +257,7 @@ def _predict_runs(
     def after(settle: Sequence[Proposed]) -> NextCommand | None:
         return following(settle, horizons) if following else None
 
-    notes = []
+    notes = [*notes]
     if live_holder(study.folder):
         notes.append("the study is being trained now: predict again when that has ended")
     try:
@@ -271,7 +271,6 @@ def _predict_runs(
             left_out=[(counted(count, "run"), why) for why, count in left_out.items()],
             command=_command(),
             choose=lambda params, tokens: scales.choice(params, tokens, size.depth),
-            notes=notes,
         )
     except TooFewRuns as few:
         return _too_few(few, output, scales.unit, after(few.answer.settle))

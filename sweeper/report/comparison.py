@@ -96,7 +96,7 @@ def _places(comparison: Comparison, parameterizations: Mapping[str, str]) -> Tab
 def _compute(comparison: Comparison) -> str:
     if comparison.flops_known:
         return f"{comparison.flops:.2e} FLOPs"
-    return f"{comparison.flops:.2e} width² x depth x tokens (FLOPs are not known)"
+    return f"{comparison.flops:.2e} width² x depth x tokens"
 
 
 def _widths(comparison: Comparison) -> Table:
