@@ -14,6 +14,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,7 +25,7 @@ from sweeper.verdict.curve import BASIN_TOLERANCE, Estimate, fit_curve, fit_curv
 from sweeper.verdict.judge import SizeVerdict, Verdict, judge_ladder
 from sweeper.verdict.ladder import LadderRule, LadderSize, SizeCurve
 from sweeper.verdict.noise import Array
-from sweeper.verdict.settle import CONFIDENCE, Judged, Settling
+from sweeper.verdict.settle import AT_FIRST, CONFIDENCE, Judged, Settling, grids_of
 from sweeper.verdict.target import THEORY
 from sweeper.verdict.trend import Trend, fit_trend
 
@@ -373,14 +374,24 @@ MOST_SEEDS = 200
 
 
 def settle(
-    scenario: Scenario, truth: Truth, rule: LadderRule, generator: np.random.Generator
+    scenario: Scenario,
+    truth: Truth,
+    rule: LadderRule,
+    generator: np.random.Generator,
+    *,
+    after: bool = False,
 ) -> Settling:
-    """A ladder that is trained until it is settled, as with `--settle`."""
+    """A ladder that is trained until it is settled, as with `--settle`.
+
+    `after` the design of `rule`, whose runs are there: it is the first look.
+    """
     fine = (rule.step / 4, 4 * round((2 * rule.span + 2 * rule.extend) / rule.step))
     runs = {one.valley.size: one for one in runs_of(scenario, truth, MOST_SEEDS, fine, generator)}
     sizes = list(runs)
 
-    def judge(ladders: Mapping[str, Sequence[SizeCurve]]) -> list[Judged]:
+    def judge(
+        ladders: Mapping[str, Sequence[SizeCurve]], confidence: float = CONFIDENCE
+    ) -> list[Judged]:
         curves = ladders["width"]
         fits = fit_curves(curves, 0.0)
         base = fits[sizes[0]]
@@ -388,16 +399,26 @@ def settle(
         if base:  # as `sweeper transfer` does, the plan takes the optimum of the base's own curve
             fits[sizes[0]] = replace(base, regret=base.loss_gap(planned))
         verdict = judge_ladder(
-            "width", curves, planned, sizes[0], rule, confidence=CONFIDENCE, fits=fits
+            "width", curves, planned, sizes[0], rule, confidence=confidence, fits=fits
         )
         return [Judged(verdict=verdict, fits=fits)]
 
+    there = []
+    for size, one in runs.items() if after else ():
+
+        def value(point: Point, one: Runs = one) -> float:
+            return one.loss(point.log2_hps["eta"], point.seed)
+
+        for eta in rule.line({"eta": 0.0}, value).losses:
+            there += [(size, eta, seed) for seed in range(rule.seeds)]
     settling = Settling(
         rule,
         {"width": sizes},
         sizes[0],
         lambda size, eta, seed: runs[size].loss(eta, seed),
         judge,
+        given=grids_of(there, rule),
+        judge_given=partial(judge, confidence=AT_FIRST),
     )
     settling.missing()
     return settling
@@ -512,7 +533,7 @@ class Settled(Tally):
     histories: list[tuple[bool, list[tuple[int, str]]]] = field(default_factory=list)
 
 
-def run_settled(scenario: Scenario, count: int, seed: int = 0) -> Settled:
+def run_settled(scenario: Scenario, count: int, seed: int = 0, *, after: bool = False) -> Settled:
     """Settle ladders until there are `count` true transfers and `count` true failures."""
     generator = np.random.default_rng([seed, *scenario.name.encode()])
     rule = LadderRule(widths=WIDTHS, seeds=scenario.seeds, step=scenario.step)
@@ -520,7 +541,7 @@ def run_settled(scenario: Scenario, count: int, seed: int = 0) -> Settled:
     for truth, transfers, need in drawn(scenario, count, rule, generator):
         # Of its own numbers: how many runs one ladder takes changes no other.
         own = np.random.default_rng([seed, need[transfers], transfers, *scenario.name.encode()])
-        settling = settle(scenario, truth, rule, own)
+        settling = settle(scenario, truth, rule, own, after=after)
         assert settling.ending is not None
         name = "transfers" if transfers else "failures"
         ended = settling.ending.ended
@@ -587,17 +608,20 @@ def main(words: Sequence[str] | None = None) -> None:
     parser.add_argument("--out", type=Path, help="where the JSON goes")
     parser.add_argument("--markdown", type=Path, help="where the table goes")
     parser.add_argument("--settle", action="store_true", help="with as few runs as settle it")
+    parser.add_argument("--after", action="store_true", help="settle what the fixed design left")
     given = parser.parse_args(words)
     chosen = [
         scenario
         for scenario in (*SCENARIOS, *AFTERWARDS)
         if any(part in scenario.name for part in given.only.split("|"))
     ]
-    play: Callable[..., Tally] = run_settled if given.settle else run
+    play: Callable[..., Tally] = run
+    if given.settle or given.after:
+        play = partial(run_settled, after=given.after)
     with ProcessPoolExecutor(given.workers) as pool:
         jobs = [pool.submit(play, scenario, given.count, given.seed) for scenario in chosen]
         tallies = [job.result() for job in jobs]
-    if given.settle:
+    if given.settle or given.after:
         settled_findings(tallies, given.count).tell(given.out, given.markdown)
         return
     columns = ["scenario", "transfers failed", "failures held", "transfers held", "failures failed"]

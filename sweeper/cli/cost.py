@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from sweeper.cli.next import Invocation, NextCommand
 from sweeper.cli.output import Output
 from sweeper.cli.shared import trial_seconds
-from sweeper.cli.validate import Settle, begun, finished
+from sweeper.cli.validate import finished
 from sweeper.command.evidence import evidence_of
 from sweeper.command.metrics import describe_source
 from sweeper.config.compose import compose_tree
@@ -22,10 +23,11 @@ from sweeper.report.cost import Cost, at_once, flops_of
 from sweeper.report.screen import Spare
 from sweeper.search.strategy import Strategy
 from sweeper.study.study import Study
-from sweeper.sweep.replay import replay_ladder
+from sweeper.sweep.replay import SettledLadder, replay_ladder
 from sweeper.table import duration
 from sweeper.trial import Log2Hps, Result, Trial, defaults
 from sweeper.verdict.ladder import JOINT_AXIS, Size, describe_size
+from sweeper.verdict.settle import SEEDS
 
 FAST_FLOPS = 2e10
 """FLOPs a second that few processors reach on small models: what is short even so is not timed."""
@@ -163,12 +165,12 @@ def show_ladder_cost(
     target: Size,
     next_command: NextCommand,
     output: Output,
-    settle: Settle | None = None,
+    settle: SettledLadder | None = None,
 ) -> None:
     """Say what the ladders around `best` lack; the `next_command` trains it.
 
-    The cost is said beside that of the `target`'s run, too. Ladders that are to `settle` begin with
-    a part of it.
+    The cost is said beside that of the `target`'s run, too. Of ladders that are to `settle` it is
+    that of the next round.
     """
     settings, rule = experiment.settings, experiment.settings.transfer
     ladders, base = settings.ladders(), settings.ladder_base
@@ -182,26 +184,37 @@ def show_ladder_cost(
     }
     costs, records, runs = list[tuple[str, Cost]](), list[dict[str, Any]](), 0
     ranges = set[tuple[str, str]]()
-    lacking_runs = {
-        size: replay_ladder(experiment, best, [size], finished(study)) for size in names
-    }
-    # Of all sizes together: a run branches off one of another number of steps.
-    every = [trial for *_, lacking in lacking_runs.values() for trial in lacking]
+    lacking_runs = dict[Size, list[Trial]]()
+    values_of = dict[Size, list[float]]()
+    if settle is not None:
+        every = settle.trials()
+        for size in names:
+            lacking_runs[size] = [t for t in every if t.spec == experiment.spec(size)]
+            values_of[size] = sorted({value for one, value, _ in settle.asked if one == size})
+    else:
+        for size in names:
+            (curve,), _, missing = replay_ladder(experiment, best, [size], finished(study))
+            lacking = (trial.log2_hps[rule.hyperparameter] for trial in missing)
+            lacking_runs[size], values_of[size] = missing, sorted({*curve.losses, *lacking})
+        # Of all sizes together: a run branches off one of another number of steps.
+        every = [trial for missing in lacking_runs.values() for trial in missing]
     branches = shared_steps(settings, every)
     for size, name in names.items():
-        (curve,), _, missing = lacking_runs[size]
-        lacking = (trial.log2_hps[rule.hyperparameter] for trial in missing)
-        values, count = sorted({*curve.losses, *lacking}), len(missing)
+        missing, values, count = lacking_runs[size], values_of[size], len(lacking_runs[size])
         # What a run takes from a longer one is trained there.
         steps = experiment.spec(size).train.steps
         whole = count - sum(branches.get(trial.key, 0) for trial in missing) / steps
         seconds = whole * run_time(experiment, size, study.results())[1] if missing else 0.0
         flops = whole * flops_of(experiment.spec(size))
         costs.append((name, Cost(trials=count, flops=flops, seconds=seconds)))
-        ranges.add((f"{values[0]:g}", f"{values[-1]:g}"))
-        runs += rule.seeds * len(values)
+        if values:
+            ranges.add((f"{values[0]:g}", f"{values[-1]:g}"))
+        asked = rule.seeds * len(values)
+        if settle is not None:
+            asked = sum(one == size for one, *_ in settle.asked)
+        runs += asked
         cost = to_json(costs[-1][1])
-        planned = {"size": to_json(size), "values_log2": values, "runs": rule.seeds * len(values)}
+        planned = {"size": to_json(size), "values_log2": values, "runs": asked}
         records.append({**planned, "missing": cost.pop("trials"), **cost})
     if math.isnan(sum(cost.seconds for _, cost in costs)):
         time = "not known here"
@@ -215,20 +228,22 @@ def show_ladder_cost(
     where = "around what the law plans there"  # for each size another range
     if len(ranges) == 1:
         where = "from {} to {}".format(*ranges.pop())
-    facts = (
-        f"Each size: {len(records[0]['values_log2'])} values of log2 {rule.hyperparameter}, "
-        f"{rule.step:g} apart, {where}, {rule.seeds} seed{'s' * (rule.seeds != 1)} each; a curve "
-        f"whose lowest point is at its end grows there by up to {rule.extend}. Time: {time}."
-    )
+    begins: dict[str, Any] = {}
+    if settle is not None:
+        begins = _settled_cost(settle, len(every))
+        facts = f"{begins['sentence']} Values of log2 {rule.hyperparameter} {where}. Time: {time}."
+    else:
+        facts = (
+            f"Each size: {len(records[0]['values_log2'])} values of log2 {rule.hyperparameter}, "
+            f"{rule.step:g} apart, {where}, {rule.seeds} seed{'s' * (rule.seeds != 1)} each; a "
+            f"curve whose lowest point is at its end grows there by up to {rule.extend}. Time: "
+            f"{time}."
+        )
     facts += branches_text(every, branches)
     flops = sum(cost.flops for _, cost in costs)
     share = flops / flops_of(experiment.spec(target)) if runs else math.nan
     if math.isfinite(share):
         facts += f" All of it takes {_share(share)} the compute of the target's run."
-    begins: dict[str, Any] = {}
-    if settle is not None:
-        begins = _settled_cost(experiment, settle)
-        facts += f" {begins['sentence']}"
     output.show(*show.dry_run("This would train", "size", costs, "runs", facts))
     record: dict[str, Any] = {
         "study": settings.name,
@@ -236,7 +251,7 @@ def show_ladder_cost(
         **({"settle": begins} if begins else {}),
         "branches": {"runs": len(branches), "steps": sum(branches.values())},
         "hyperparameter": rule.hyperparameter,
-        "seeds": rule.seeds,
+        "seeds": rule.seeds if settle is None else SEEDS,
         "sizes": records,
     }
     trial = experiment.trial(settings.base, defaults(settings.space), 0, "dry run")
@@ -244,7 +259,13 @@ def show_ladder_cost(
         record["command"] = command
     left = sum(cost.trials for _, cost in costs)
     answer = f"{left} of {runs} run{'s' * (runs != 1)} are to be trained; nothing was written."
-    output.end(answer, {}, record, next_command)
+    if settle is not None:
+        next_round = " next" if settle.looks else " to begin with"
+        answer = f"{left} run{'s' * (left != 1)} are to be trained{next_round * bool(left)}; "
+        answer += "nothing was written."
+    # What trains nothing still judges: it writes the verdict.
+    why = next_command.why if left else "to have it judged"
+    output.end(answer, {}, record, replace(next_command, why=why))
 
 
 def _share(share: float) -> str:
@@ -252,16 +273,27 @@ def _share(share: float) -> str:
     return f"{share:.2g} times" if share >= 1 else f"{100 * share:.2g} % of"
 
 
-def _settled_cost(experiment: Experiment, settle: Settle) -> dict[str, Any]:
-    """What ladders begin with and may take, in a sentence and in numbers."""
-    first = begun(experiment.settings, settle)
-    runs, most = len(first.started) * first.begun, first.budget
-    hours = f" and {settle.hours:g} hours" if settle.hours is not None else ""
-    sentence = (
-        f"With --settle it begins with {runs} runs at {len(first.started)} sizes, its ends, and "
-        f"goes on until it is settled, at most {most} runs{hours}"
-    )
-    return {"sentence": f"{sentence}.", "runs": runs, "most": most}
+def _settled_cost(ladder: SettledLadder, missing: int) -> dict[str, Any]:
+    """What ladders train next and may take, in a sentence and in numbers."""
+    most = f"at most {ladder.budget} runs in all"
+    if ladder.hours is not None:
+        most += f" and {ladder.hours:g} hours"
+    if not ladder.looks:
+        count, there = missing, len(ladder.asked) - missing
+        have = f", of which it has {there}" * bool(there)
+        count += there
+        sentence = (
+            f"With --settle it begins with {count} runs at {len(ladder.started)} sizes, its ends"
+            f"{have}, and goes on until it is settled, {most}."
+        )
+    elif missing:
+        sentence = (
+            f"With --settle the runs that are there are looked at: {ladder.progress()}. It goes on "
+            f"until it is settled, {most}."
+        )
+    else:
+        sentence = f"With --settle nothing is trained: {ladder.progress()}. {ladder.sentence}."
+    return {"sentence": sentence, "runs": missing, "most": ladder.budget}
 
 
 def shared_steps(settings: Settings, missing: Sequence[Trial]) -> dict[str, int]:

@@ -28,10 +28,12 @@ from sweeper.cli.validate import (
     check_law,
     curves_name,
     exponent_lines,
+    finished,
     fit_measured,
     measured_trend,
     planned_before,
     remove_stale_verdicts,
+    settling_of,
     target_size,
     validate,
     validation_name,
@@ -95,9 +97,13 @@ def transfer(tree: Tree, request: TransferRequest, invocation: Invocation, outpu
         with tempfile.TemporaryDirectory() as temporary:
             experiment = open_experiment(settings, Path(temporary))
             size, study, conclusion = _opened(experiment, size, request, output)
-            show_ladder_cost(
-                experiment, study, conclusion.best_log2, size, again, output, request.settle
-            )
+            settle = None
+            if request.settle is not None:
+                best, folder = conclusion.best_log2, _folder(settings, size)
+                settle, _ = settling_of(
+                    experiment, study, best, size, folder, request.settle, finished(study)
+                )
+            show_ladder_cost(experiment, study, conclusion.best_log2, size, again, output, settle)
         return DONE
     if request.validate:
         check_storage_password(settings)
@@ -105,14 +111,7 @@ def transfer(tree: Tree, request: TransferRequest, invocation: Invocation, outpu
     settings = experiment.settings
     size, study, conclusion = _opened(experiment, size, request, output)
     best = conclusion.best_log2
-    # The target's batch and steps are told where they are others.
-    base, name = settings.ladder_base, f"w{size.width}-d{size.depth}"
-    if isinstance(size, LadderSize) and (size.batch_size, size.steps) != (
-        base.batch_size,
-        base.steps,
-    ):
-        name += f"-b{size.batch_size}-s{size.steps}"
-    folder = settings.folder / "transfer" / name
+    folder = _folder(settings, size)
     output.within(settings.folder)
 
     # What ladders say: trained now where asked for, else as far as the study holds them.
@@ -209,6 +208,18 @@ def transfer(tree: Tree, request: TransferRequest, invocation: Invocation, outpu
     )
     passed = holds and not not_validated and (check is None or check.answer != "fail")
     return NOT_VALIDATED if request.strict and not passed else DONE
+
+
+def _folder(settings: Settings, size: Size) -> Path:
+    """The target's folder."""
+    # The target's batch and steps are told where they are others.
+    base, name = settings.ladder_base, f"w{size.width}-d{size.depth}"
+    if isinstance(size, LadderSize) and (size.batch_size, size.steps) != (
+        base.batch_size,
+        base.steps,
+    ):
+        name += f"-b{size.batch_size}-s{size.steps}"
+    return settings.folder / "transfer" / name
 
 
 def _opened(

@@ -11,18 +11,19 @@ from pathlib import Path
 from typing import Any
 
 from sweeper.cli.output import Output, failures
-from sweeper.cli.shared import check_taken, progress
+from sweeper.cli.shared import check_taken, progress, trial_seconds
 from sweeper.config.settings import Experiment, Settings, check_seeds
 from sweeper.errors import BadInput, ConfigError, key_prefix
 from sweeper.files import write_json
 from sweeper.laws.law import Law, NoLaw
 from sweeper.report import console as show
-from sweeper.report.documents import Validation, read_document
+from sweeper.report.documents import Beginning, Validation, read_document
 from sweeper.study.lock import StudyLock
 from sweeper.study.setup import LADDER_PHASE, provenance, trials_of
 from sweeper.study.study import Study
 from sweeper.sweep.replay import (
     Lookup,
+    SettledLadder,
     apply_law,
     describe_law,
     example_length,
@@ -37,7 +38,7 @@ from sweeper.trial import Log2Hps, PluginSpec, Result, defaults, named
 from sweeper.verdict.curve import CurveFit, fit_curves
 from sweeper.verdict.judge import Verdict, judge_ladder, missed_optimum
 from sweeper.verdict.ladder import JOINT_AXIS, LADDER_AXES, LadderSize, Size, SizeCurve
-from sweeper.verdict.settle import CONFIDENCE, SEEDS, Judged, Settling
+from sweeper.verdict.settle import AT_FIRST, CONFIDENCE, SEEDS, Judged, Settling
 from sweeper.verdict.target import Prior, prior_for
 from sweeper.verdict.trend import (
     MIN_SIZES,
@@ -204,6 +205,61 @@ def begun(settings: Settings, settle: Settle) -> Settling:
     return Settling(rule, ladders, base, lambda *_: None, lambda _: [], budget=settle.budget)
 
 
+def settling_of(
+    experiment: Experiment,
+    study: Study,
+    best: Log2Hps,
+    target: Size,
+    folder: Path,
+    settle: Settle,
+    lookup: Lookup,
+) -> tuple[SettledLadder, LadderJudge]:
+    """The ladders as they stand, for training and for a dry run, and what judges them.
+
+    `folder` is the target's. ConfigError where the hours have no room for what they begin with.
+    """
+    settings = experiment.settings
+    name = settings.transfer.hyperparameter
+    earlier = read_document(folder / validation_name(name), Validation, [])
+    first = LadderJudge(experiment, best, target, earlier, AT_FIRST)
+    judge = replace(first, confidence=CONFIDENCE)
+    begun_with = read_document(folder / settling_name(name), Beginning, [])
+    ladder = settle_ladder(
+        experiment,
+        best,
+        lookup,
+        judge.looks,
+        settle.budget,
+        settle.hours,
+        judge_given=first.looks,
+        done=study.results(),
+        began_with=None if begun_with is None else begun_with.keys,
+    )
+    _check_hours(settings, study, ladder, settle.hours)
+    return ladder, judge
+
+
+def _check_hours(
+    settings: Settings, study: Study, ladder: SettledLadder, hours: float | None
+) -> None:
+    """ConfigError for hours with no room for a ladder's first runs, by what others took.
+
+    Once one of its own has ended, it goes on to its end: the time that runs take is known then.
+    """
+    missing = ladder.trials()
+    if hours is None or not missing or ladder.goes_on:
+        return
+    seconds = trial_seconds(settings, study.results())
+    needed = math.fsum(seconds.of(trial) for trial in missing) / ladder.slots / 3600
+    if needed > hours:
+        least = math.ceil(1000 * needed) / 1000 if needed < 1 else math.ceil(10 * needed) / 10
+        allowed = (
+            f"at least {least:g}, which the {len(missing)} runs with which these ladders begin "
+            "take by what runs took so far"
+        )
+        raise ConfigError("--hours", hours, allowed)
+
+
 def check_ladders(experiment: Experiment, settle: Settle | None = None) -> None:
     """BadInput when there is nothing to judge, or the data cannot fill the largest batch.
 
@@ -271,7 +327,7 @@ def validate(
     output.notes(damaged)
     # The base is on every ladder, and trained once.
     sizes = sorted({size for ladder in ladders.values() for size in ladder})
-    ladder_judge = LadderJudge(experiment, best, target, earlier, 0.95)
+    ladder_judge = LadderJudge(experiment, best, target, earlier, AT_FIRST)
     with StudyLock(settings.folder), Study.open(settings.folder, settings.storage) as study:
         planned = len(sizes) * rule.points_per_line() * rule.seeds
         known = study.results()
@@ -281,12 +337,15 @@ def validate(
                 curves = {c.size: c for c in sweep.ladder(best, sizes)}
                 by_axis = {axis: [curves[size] for size in one] for axis, one in ladders.items()}
             else:
-                ladder_judge = replace(ladder_judge, confidence=CONFIDENCE)
-                settling = settle_ladder(
-                    experiment, best, sweep.lookup, ladder_judge.looks, settle.budget, settle.hours
+                settling, ladder_judge = settling_of(
+                    experiment, study, best, target, folder, settle, sweep.lookup
                 )
+                # Before any is trained: a command that goes on begins with the same.
+                beginning = Beginning(keys=tuple(settling.began_with))
+                write_json(folder / settling_name(rule.hyperparameter), beginning)
                 sweep.settle(settling, lambda: bar.told(settling.progress(), settling.likely))
                 by_axis = settling.by_axis()
+                ladder_judge = replace(ladder_judge, confidence=settling.confidence)
         output.notes([*study.notices, *failures(study.results(), settings.identity)])
         ladder_runs = [r for r in trials_of(study).current if r.trial.phase == LADDER_PHASE]
         output.notes(show.clip_note(ladder_runs))
@@ -306,6 +365,17 @@ def validate(
         needed=settling.ending.needed if settle and settling.ending else 0,
         command=provenance()["command"],
     )
+    planned_hps = judged.planned
+    if settle is not None and earlier is not None and _rests_on_less(record, earlier):
+        note = (
+            f"the verdict that was there stays: it rests on {_runs(earlier)} runs, and these "
+            f"{_runs(record)} are among them"
+        )
+        output.notes([note])
+        # With its plan, and what it says of trend and law.
+        record = replace(earlier, settled=record.settled, needed=record.needed)
+        verdicts = [one for axis in ladders if (one := earlier.over(axis)) is not None]
+        planned_hps = Log2Hps({**best, rule.hyperparameter: earlier.planned_log2})
     write_json(path, _with_earlier(record, earlier))
     # matplotlib takes as long to load as a small trial to train: not before something is drawn.
     from sweeper.report.drawing import save
@@ -318,7 +388,7 @@ def validate(
         output.say(line)
     return Validated(
         experiment=judged.experiment,
-        planned=judged.planned,
+        planned=planned_hps,
         verdicts=verdicts,
         # `transfer.correct` moves eta, and nothing else.
         trend=record.trend if rule.hyperparameter == "eta" else None,
@@ -431,6 +501,25 @@ def _with_earlier(record: Validation, earlier: Validation | None) -> Validation:
     )
 
 
+def _runs(validation: Validation) -> int:
+    """How many runs its curves have."""
+    return sum(len(losses) for curve in validation.curves for losses in curve.losses.values())
+
+
+def _rests_on_less(record: Validation, earlier: Validation) -> bool:
+    """Whether all curves of a record are `earlier`'s, with fewer runs, for the same plan."""
+    same = attrgetter("hyperparameter", "log2_hps", "law")
+    if same(earlier) != same(record) or any(earlier.over(one.axis) is None for one in record.axes):
+        return False
+    there = {curve.size: curve.losses for curve in earlier.curves}
+    held = all(
+        losses == there.get(curve.size, {}).get(eta, ())[: len(losses)]
+        for curve in record.curves
+        for eta, losses in curve.losses.items()
+    )
+    return held and _runs(record) < _runs(earlier)
+
+
 def _prior(settings: Settings, axis: str) -> Prior:
     """What is believed of drifts over `axis` before anything is measured."""
     parameterization = settings.plugin_spec("parameterization").name
@@ -441,6 +530,11 @@ def _prior(settings: Settings, axis: str) -> Prior:
 def validation_name(hyperparameter: str) -> str:
     """The file of a verdict on the curves of a hyperparameter."""
     return f"validation{'' if hyperparameter == 'eta' else f'-{hyperparameter}'}.json"
+
+
+def settling_name(hyperparameter: str) -> str:
+    """The file of the runs with which a ladder began that was trained until it was settled."""
+    return validation_name(hyperparameter).replace("validation", "settling", 1)
 
 
 def _curves(record: Path) -> str:

@@ -148,6 +148,16 @@ def _axis(record: Mapping[str, Any]) -> Axis:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Beginning:
+    """`settling.json`: the keys of the runs that were there when a ladder began to be settled.
+
+    What is trained follows from which they were; after a kill the study holds more.
+    """
+
+    keys: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
 class Validation:
     """`validation.json`, or `validation-NAME.json`: the curves of one hyperparameter, judged.
 

@@ -10,6 +10,7 @@ from sweeper.table import Cell, Column, Table
 from sweeper.verdict.ladder import LADDER_AXES, LadderPoint, LadderSize, LadderSoFar
 
 WAITS = "-"
+LATER = "·"
 LEGEND = (
     "A number: the mean loss of a point whose runs have all ended; * the least of a row that is "
     f"full. 2/4: runs that have ended, of those planned. {WAITS}: none has."
@@ -18,7 +19,7 @@ LEGEND = (
 
 def ladder_table(ladder: LadderSoFar) -> Table:
     """What is measured of every point, by size and log2 of the hyperparameter."""
-    sizes = sorted({point.size for point in ladder.points})
+    sizes = sorted({*(point.size for point in ladder.points), *ladder.later})
     axes = [key for key in LADDER_AXES if len({getattr(size, key) for size in sizes}) > 1]
     axes = axes or ["width"]
     values = sorted({round(point.value, 6) for point in ladder.points})
@@ -33,12 +34,16 @@ def ladder_table(ladder: LadderSoFar) -> Table:
     done = sum(len(point.losses) for point in ladder.points)
     runs = sum(point.runs for point in ladder.points)
     title = f"The ladder: {done} of {runs} runs, by log2 {ladder.hyperparameter}"
-    table = Table(title, [Column(head, left=True), *columns], legend=[LEGEND])
+    legend = [LEGEND, *[f"Sizes whose row is empty ({LATER}) come later."] * bool(ladder.later)]
+    table = Table(title, [Column(head, left=True), *columns], legend=legend)
     for size in sizes:
         row = [found.get((size, value)) for value in values]
         known = [point for point in row if point]
         whole = bool(known) and all(point.complete for point in known)
         least = min(map(_mean, known)) if whole else math.nan
+        if size in ladder.later:
+            table.add(_label(size, axes), *(Cell(math.nan, LATER) for _ in row))
+            continue
         table.add(_label(size, axes), *(_cell(point, least) for point in row))
     return table
 

@@ -209,7 +209,7 @@ class Sweep:
             if len(ladder.looks) > looks:
                 looks = len(ladder.looks)
                 looked()
-            return max(0, ladder.runs - len(missing)), missing
+            return ladder.finished, missing
 
         self.listener.watch_ladder(ladder.so_far)
         self._train(ask)

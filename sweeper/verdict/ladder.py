@@ -315,10 +315,14 @@ class LadderPoint:
 
 @dataclass(frozen=True, kw_only=True)
 class LadderSoFar:
-    """A ladder as it fills: the points of all sizes, planned and measured."""
+    """A ladder as it fills: the points of all sizes, planned and measured.
+
+    Sizes that come `later` have none yet: whether they get any, what is trained first tells.
+    """
 
     hyperparameter: str
     points: tuple[LadderPoint, ...] = ()
+    later: tuple[LadderSize, ...] = field(default=(), metadata=WRITTEN_IF_SET)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import Literal
@@ -43,6 +43,8 @@ CONFIDENCE = 0.97
 
 Pocock's constant for six looks and 10 % to both sides is 2.164, a level of 0.9695. How often an
 answer is wrong then is measured (`scripts/bench/verdict.py --settle`)."""
+AT_FIRST = 0.95
+"""Of those at a first look that rests on runs that were there: they judge as any ladder does."""
 Z = 2.17
 """Half of such an interval, in standard deviations of a normal."""
 COARSE = 1.0
@@ -86,6 +88,42 @@ class Grid:
     def with_etas(self, etas: Sequence[float]) -> Grid:
         """With more values of eta."""
         return Grid(tuple(sorted({*self.etas, *etas})), self.seeds)
+
+
+def grids_of(runs: Iterable[Run], rule: LadderRule) -> dict[LadderSize, Grid]:
+    """The curves that `runs` make: of every size the most runs with as many seeds at each point.
+
+    A size with fewer points or seeds than a line begins with has none.
+    """
+    seeds = dict[LadderSize, dict[float, set[int]]]()
+    for size, eta, seed in runs:
+        seeds.setdefault(size, {}).setdefault(eta, set()).add(seed)
+    grids = dict[LadderSize, Grid]()
+    for size, found in seeds.items():
+        # A curve's seeds are the first ones.
+        whole = {
+            eta: next(n for n in range(len(have) + 1) if n not in have)
+            for eta, have in found.items()
+        }
+        possible = [
+            Grid(tuple(sorted(eta for eta, count in whole.items() if count >= least)), least)
+            for least in {*whole.values()}
+            if least >= SEEDS
+        ]
+        possible = [grid for grid in possible if len(grid.etas) >= first_points(rule)]
+        if possible:
+            grids[size] = max(possible, key=lambda grid: (grid.runs, len(grid.etas)))
+    return grids
+
+
+def spacing(rule: LadderRule) -> float:
+    """The spacing of a line's first points, in log2."""
+    return rule.step if rule.step >= COARSE else min(COARSE, 2 * rule.step, rule.span)
+
+
+def first_points(rule: LadderRule) -> int:
+    """How many points a line begins with."""
+    return 2 * int(rule.span / spacing(rule) + 1e-9) + 1
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -143,7 +181,8 @@ class Settling:
     log2 of the hyperparameter in the middle of a size's line, `planned` the part of it that a law
     plans. `judge` judges the curves measured so far, by axis. `budget` is in runs, whoever trained
     them, and `affordable` how many may be trained by what those so far took; `slots` as many are
-    trained at a time.
+    trained at a time. `given` are curves that were there before: where they make a ladder they are
+    the first look, judged by `judge_given`, and what is trained follows from it.
     """
 
     def __init__(
@@ -159,11 +198,15 @@ class Settling:
         slots: int = 1,
         middle: Callable[[LadderSize], float] = lambda size: 0.0,
         planned: Callable[[LadderSize], float] = lambda size: 0.0,
+        given: Mapping[LadderSize, Grid] | None = None,
+        judge_given: Callable[[Mapping[str, Sequence[SizeCurve]]], Sequence[Judged]] | None = None,
     ) -> None:
         """Nothing is asked of `loss` yet. ConfigError for a budget that is too small to begin."""
         self.rule, self.base = rule, base
         self.ladders = {axis: list(sizes) for axis, sizes in ladders.items()}
-        self._loss, self._judge, self._slots = loss, judge, slots
+        self._known, self._judge, self.slots = loss, judge, slots
+        self.asked: set[Run] = set()
+        self._timed = False
         self._middle, self._planned, self._affordable = middle, planned, affordable
         self.budget = self._first_budget = budget or default_budget(rule, base)
         self._sizes = len({size for sizes in ladders.values() for size in sizes})
@@ -172,14 +215,33 @@ class Settling:
         for axis, sizes in self.ladders.items():
             far = max(sizes, key=lambda size: abs(math.log(_extent(size, axis, base))))
             self.started += [far] if far not in self.started else []
+        self._ends = tuple(self.started)
         if (least := len(self.started) * self.begun) > self.budget:
             allowed = f"at least {least}, with which these ladders begin"
             raise ConfigError("--budget", self.budget, allowed)
-        self.grids: dict[LadderSize, Grid] = {}
+        on_ladder = {size for sizes in self.ladders.values() for size in sizes}
+        self.given = {size: grid for size, grid in (given or {}).items() if size in on_ladder}
+        self.grids: dict[LadderSize, Grid] = dict(self.given)
+        # A ladder is the base and another size: where each has them, nothing need be trained to
+        # look at it.
+        self._judge_given = judge_given or judge
+        self.looks_at_once = base in self.given and all(
+            any(size in self.given for size in sizes if size != base)
+            for sizes in self.ladders.values()
+        )
+        if self.looks_at_once:
+            self.started = [base, *(size for size in self.given if size != base)]
+        else:
+            self.started += [size for size in self.given if size not in self.started]
         self.looks: list[Look] = []
         self.ending: Ending | None = None
 
     # What is measured.
+
+    def _loss(self, size: LadderSize, eta: float, seed: int) -> float | None:
+        """What is known of a run, which is part of the design if it is asked for."""
+        self.asked.add((size, eta, seed))
+        return self._known(size, eta, seed)
 
     def missing(self) -> list[Run]:
         """The runs that the round lacks; none where the ladder has ended."""
@@ -191,14 +253,27 @@ class Settling:
         return []
 
     def so_far(self) -> LadderSoFar:
-        """What is planned and measured of all sizes that have begun."""
+        """What is planned and measured of all sizes that have begun, and which ones have not."""
         points = []
-        for size, grid in self.grids.items():
+        for size in self.started:
+            # A line that is not whole is as long as was asked so far.
+            line = {eta for one, eta, _ in self.asked if one == size}
+            grid = self.grids.get(size, Grid(tuple(sorted(line)), SEEDS))
             for eta in grid.etas:
-                losses = (self._loss(size, eta, seed) for seed in range(grid.seeds))
+                losses = (self._known(size, eta, seed) for seed in range(grid.seeds))
                 known = tuple(loss for loss in losses if loss is not None)
                 points.append(LadderPoint(size=size, value=eta, runs=grid.seeds, losses=known))
-        return LadderSoFar(hyperparameter=self.rule.hyperparameter, points=tuple(points))
+        later = {size for sizes in self.ladders.values() for size in sizes} - {*self.started}
+        return LadderSoFar(
+            hyperparameter=self.rule.hyperparameter,
+            points=tuple(points),
+            later=tuple(sorted(later)) if self.ending is None else (),
+        )
+
+    @property
+    def finished(self) -> int:
+        """How many of the runs asked for so far have ended."""
+        return sum(self._known(*run) is not None for run in self.asked)
 
     @property
     def runs(self) -> int:
@@ -218,15 +293,21 @@ class Settling:
     @property
     def begun(self) -> int:
         """Runs that one size begins with."""
-        side = int(self.rule.span / self._coarse + 1e-9)
-        return (2 * side + 1) * SEEDS
+        return first_points(self.rule) * SEEDS
+
+    @property
+    def confidence(self) -> float:
+        """The level of the intervals at the last look."""
+        return AT_FIRST if self.looks_at_once and len(self.looks) <= 1 else CONFIDENCE
+
+    @property
+    def there(self) -> int:
+        """How many runs the curves have that were there before."""
+        return sum(grid.runs for grid in self.given.values())
 
     @property
     def _coarse(self) -> float:
-        """The spacing of the first points."""
-        if self.rule.step >= COARSE:
-            return self.rule.step
-        return min(COARSE, 2 * self.rule.step, self.rule.span)
+        return spacing(self.rule)
 
     def by_axis(self) -> dict[str, list[SizeCurve]]:
         """The curves measured so far of every ladder."""
@@ -313,7 +394,8 @@ class Settling:
 
     def _look(self) -> None:
         """Judge, and end or plan the next round."""
-        judged = self._judge(self.by_axis())
+        first = self.looks_at_once and not self.looks
+        judged = (self._judge_given if first else self._judge)(self.by_axis())
         if self._affordable is not None:
             runs = [
                 (size, eta, seed)
@@ -321,7 +403,9 @@ class Settling:
                 for eta in grid.etas
                 for seed in range(grid.seeds)
             ]
-            self.budget = min(self.budget, self._affordable(runs))
+            affordable = self._affordable(runs)
+            self._timed = self._timed or affordable < self.budget
+            self.budget = min(self.budget, affordable)
         self.looks.append(Look(judged=judged, runs=self.runs))
         waiting = [
             size
@@ -330,6 +414,9 @@ class Settling:
             for size in self.ladders[one.verdict.axis]
             if size not in self.started
         ]
+        # Of a ladder whose end is not there yet all else waits for it.
+        ends = [size for size in waiting if size in self._ends]
+        waiting = ends or waiting
         # What failed, and a base whose own optimum is missed, no further run mends.
         mend = [
             one.verdict.todo
@@ -346,16 +433,21 @@ class Settling:
             self.ending = self._ended("budget")
         else:
             self.started += waiting
-            self._plan([one for one in judged if not one.settled], len(waiting))
+            self._plan([one for one in judged if not (one.settled or ends)], len(waiting))
 
     def _ended(self, ended: Ended, left: int = 0, todo: str = "") -> Ending:
         """The ending, in words."""
         looks = len(self.looks)
-        spent = f"{self.runs} runs, looked at {looks} time{'s' * (looks != 1)}"
+        there = self.there
+        were = "all" if there == self.runs else f"{there}"
+        were = f", {were} of which were there" * bool(there)
+        spent = f"{self.runs} runs{were}, looked at {looks} time{'s' * (looks != 1)}"
+        limit = f"the budget of {self.budget} runs, or of {LOOKS} looks, is spent"
+        if self._timed and looks < LOOKS:
+            limit = f"the hours are spent, which have room for about {self.budget} such runs"
         words = {
             "settled": f"Settled with {spent}",
-            "budget": f"Not settled with {spent}: the budget of {self.budget} runs, or of "
-            f"{LOOKS} looks, is spent",
+            "budget": f"Not settled with {spent}: {limit}",
             "hopeless": f"Not settled with {spent}, and "
             + (
                 f"no affordable number would do: about {left} more are needed, and the budget has "
@@ -414,7 +506,7 @@ class Settling:
         last = len(self.looks) == LOOKS - 1
         room = left if last else min(left, round(GROWTH * self.runs))
         allocation = Allocation(self.base, {**self.grids, **new}, doubts, evidence, self.rule)
-        spent = allocation.spend(room, least=self._slots - planned if doubts else 0)
+        spent = allocation.spend(room, least=self.slots - planned if doubts else 0)
         if new or begun or spent:
             grids = dict(allocation.grids)
             allocation.spend(left - spent)

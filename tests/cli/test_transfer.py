@@ -16,6 +16,7 @@ from sweeper.config.settings import Experiment
 from sweeper.engine.prepare import prepare
 from sweeper.files import read_json
 from sweeper.records import from_json, to_json
+from sweeper.report.documents import Validation, read_document
 from sweeper.study.lock import StudyLock
 from sweeper.study.study import Study
 from sweeper.trial import Log2Hps, Result
@@ -550,6 +551,7 @@ def test_a_ladder_that_settles_ends_with_its_budget_and_trains_nothing_twice(
     sweeper: Run, study: Path
 ) -> None:
     settle = [*VALIDATE, "--settle", "--budget", "12", "study=a", "--json"]
+    assert "begins with 12 runs" in sweeper(*settle[:-1], "--dry-run").out
     answer = sweeper(*settle)
     assert answer.code == 0 and "12 runs" in answer.err
     told = json.loads(answer.out)
@@ -560,7 +562,57 @@ def test_a_ladder_that_settles_ends_with_its_budget_and_trains_nothing_twice(
     results = len(Study.read(study).results())
     assert json.loads(sweeper(*settle).out)["settled"] == told["settled"]
     assert len(Study.read(study).results()) == results
-    assert "begins with 12 runs" in sweeper(*settle[:-1], "--dry-run").out
+    dry = sweeper(*settle[:-1], "--dry-run", "--json").document
+    assert told["settled"] in dry["settle"]["sentence"]
+    assert dry["settle"]["runs"] == sum(size["missing"] for size in dry["sizes"]) == 0
+
+
+def test_a_ladder_that_is_trained_is_settled_by_what_is_there(
+    sweeper: Run, ladder_study: Path
+) -> None:
+    write_parabolas(ladder_study, {16: 0.0, 32: 0.0})
+    sweeper(*VALIDATE)
+    path = ladder_study / "transfer/w32-d1/validation.json"
+    before, results = read_json(path), len(Study.read(ladder_study))
+    settle = [*VALIDATE, "--settle"]
+    for said in (sweeper(*settle, "--dry-run").out, sweeper(*settle).out):
+        assert "12 runs, all of which were there, looked at 1 time" in said
+    assert len(Study.read(ladder_study)) == results
+    after = read_json(path)
+    assert after["axes"] == before["axes"] and after["curves"] == before["curves"]
+    assert len(read_json(path.with_name("settling.json"))["keys"]) >= 12
+
+
+def test_a_verdict_on_more_of_the_same_runs_stays(
+    sweeper: Run, ladder_study: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_parabolas(ladder_study, {16: 0.0, 32: 0.0})
+    sweeper(*VALIDATE)
+    path = ladder_study / "transfer/w32-d1/validation.json"
+    record = read_document(path, Validation, [])
+    assert record is not None and not validate._rests_on_less(record, record)
+    less = [
+        replace(curve, losses={eta: losses[:1] for eta, losses in curve.losses.items()})
+        for curve in record.curves
+    ]
+    fewer = replace(record, curves=tuple(less))
+    assert validate._rests_on_less(fewer, record) and not validate._rests_on_less(record, fewer)
+    other = replace(less[0], losses=dict.fromkeys(less[0].losses, (9.0,)))
+    assert not validate._rests_on_less(replace(fewer, curves=(other, *less[1:])), record)
+    # Told, and kept with its plan.
+    monkeypatch.setattr(validate, "_rests_on_less", lambda *_: True)
+    answer = sweeper(*VALIDATE, "--settle", "--verbose")
+    assert "the verdict that was there stays" in answer.out + answer.err
+    assert read_json(path)["axes"] == to_json(record.axes)
+
+
+def test_hours_too_few_to_begin_are_refused(sweeper: Run, study: Path) -> None:
+    before = sorted(study.rglob("*"))
+    for words in ([], ["--dry-run"]):
+        answer = sweeper(*VALIDATE, "--settle", "--hours", "1e-9", *words)
+        assert answer.code == 2 and "--hours=1e-09 is refused: at least " in answer.err
+        assert "runs with which these ladders begin" in answer.err
+    assert not (study / "transfer/w32-d1/validation.json").exists() and before
 
 
 @pytest.mark.parametrize(

@@ -11,10 +11,21 @@ import numpy as np
 import pytest
 
 from sweeper.errors import ConfigError
+from sweeper.report.ladder import ladder_table
 from sweeper.verdict.curve import fit_curves
 from sweeper.verdict.judge import TargetAnswer, judge_ladder
 from sweeper.verdict.ladder import LadderRule, LadderSize, SizeCurve
-from sweeper.verdict.settle import CONFIDENCE, LOOKS, Judged, Run, Settling, default_budget
+from sweeper.verdict.settle import (
+    AT_FIRST,
+    CONFIDENCE,
+    LOOKS,
+    Grid,
+    Judged,
+    Run,
+    Settling,
+    default_budget,
+    grids_of,
+)
 from sweeper.verdict.trend import TELLS
 from tests.verdict.curves import BASE
 
@@ -41,13 +52,19 @@ def losses(
     return loss
 
 
-def judge(ladders: Mapping[str, Sequence[SizeCurve]]) -> list[Judged]:
+def judge(
+    ladders: Mapping[str, Sequence[SizeCurve]], confidence: float = CONFIDENCE
+) -> list[Judged]:
     curves = ladders["width"]
     fits = fit_curves(curves, 0.0)
     base = fits[BASE]
     planned = base.optimum.value if base else 0.0  # as a plan takes it
-    verdict = judge_ladder("width", curves, planned, BASE, RULE, confidence=CONFIDENCE)
+    verdict = judge_ladder("width", curves, planned, BASE, RULE, confidence=confidence)
     return [Judged(verdict=verdict, fits=fits)]
+
+
+def judge_given(ladders: Mapping[str, Sequence[SizeCurve]]) -> list[Judged]:
+    return judge(ladders, AT_FIRST)
 
 
 def settling(loss: Callable[[LadderSize, float, int], float | None], **more: object) -> Settling:
@@ -142,6 +159,98 @@ def test_points_lie_beside_an_edge_and_beyond_an_end() -> None:
     far = settling(losses(drift=1.2))
     far.missing()
     assert answer(far) == "fails" and max(far.grids[SIZES[-1]].etas) > RULE.span
+
+
+def there(truth: Losses, sizes: Sequence[LadderSize], seeds: int = 2) -> dict[Run, float]:
+    """The runs of a fixed design, and what they lost."""
+    runs = itertools.product(sizes, (-2.0, -1.0, 0.0, 1.0, 2.0), range(seeds))
+    return {run: truth(*run) for run in runs}
+
+
+def test_the_runs_of_a_ladder_that_was_trained_are_the_first_look() -> None:
+    truth = losses()
+    known = there(truth, SIZES, seeds=6)
+    ladder = settling(
+        lambda *run: known.get(run), given=grids_of(known, RULE), judge_given=judge_given
+    )
+    assert ladder.missing() == [] and answer(ladder) == "holds" and len(ladder.looks) == 1
+    assert ladder.runs == 120 and ladder.confidence == AT_FIRST
+    assert ladder.sentence == "Settled with 120 runs, all of which were there, looked at 1 time"
+    assert {one.size for one in ladder.looks[0].judged[0].verdict.sizes} == set(SIZES)
+
+
+def test_of_runs_that_were_there_the_end_is_trained_first_and_nothing_else() -> None:
+    known = there(losses(), SIZES[:3], seeds=6)
+    ladder = settling(
+        lambda *run: known.get(run), given=grids_of(known, RULE), judge_given=judge_given
+    )
+    assert {size for size, *_ in ladder.missing()} == {SIZES[-1]}
+    assert len(ladder.missing()) == 10 and len(ladder.looks) == 1
+    # Without the base nothing can be judged: it comes first.
+    del known[BASE, 0.0, 1], known[BASE, 1.0, 0]
+    ladder = settling(
+        lambda *run: known.get(run), given=grids_of(known, RULE), judge_given=judge_given
+    )
+    missing = ladder.missing()
+    assert {(BASE, 0.0, 1), (BASE, 1.0, 0)} < {*missing} and ladder.looks == []
+    assert {size for size, *_ in missing} == {BASE, SIZES[-1]}
+
+
+@pytest.mark.parametrize(("seeds", "of"), [(2, 4), (4, 3), (3, 1)])
+def test_from_runs_that_were_there_it_goes_on_alike_after_a_kill(seeds: int, of: int) -> None:
+    truth = losses(drift=0.2, noise=0.02)
+    known = there(truth, SIZES[:of], seeds)
+    given = grids_of(known, RULE)
+    assert given and {grid.seeds for grid in given.values()} == {seeds}
+    whole = settling(truth, given=given, judge_given=judge_given)
+    whole.missing()
+    generator = np.random.default_rng(0)
+
+    def again() -> Settling:
+        return settling(lambda *run: known.get(run), given=given, judge_given=judge_given)
+
+    trained = len(known)
+    while missing := (ladder := again()).missing():
+        for index in generator.permutation(len(missing))[: 1 + 2 * len(missing) // 3]:
+            known[missing[index]] = truth(*missing[index])
+    assert ladder.ending == whole.ending and ladder.grids == whole.grids
+    assert len(known) > trained and ladder.runs <= ladder.budget
+    assert set(known) <= ladder.asked | set(there(truth, SIZES[:of], seeds))
+    assert len(ladder.looks) <= LOOKS and ladder.confidence == CONFIDENCE
+
+
+def test_a_curve_of_what_was_there_has_as_many_seeds_at_each_point() -> None:
+    known = there(losses(), SIZES[:1], seeds=6)
+    known |= {(BASE, eta, seed): 3.0 for eta in (-0.5, 0.5) for seed in (0, 1)}
+    assert grids_of(known, RULE) == {BASE: Grid((-2.0, -1.0, 0.0, 1.0, 2.0), 6)}
+    known |= {(BASE, eta / 2, seed): 3.0 for eta in range(-8, 9) for seed in (0, 1)}
+    assert grids_of(known, RULE)[BASE].seeds == 2  # 34 runs at 2 seeds, 30 at 6
+    one_seed = {run: 3.0 for run in known if run[2] == 0}
+    few = {run: 3.0 for run in known if run[1] in (0.0, 1.0)}
+    assert grids_of(one_seed, RULE) == grids_of(few, RULE) == {}
+
+
+def test_hours_that_ran_out_are_called_so() -> None:
+    ladder = settling(losses(drift=0.3, noise=0.03), affordable=lambda _: 14)
+    ladder.missing()
+    assert ladder.ending and ladder.ending.ended == "budget"
+    assert "the hours are spent, which have room for about 14 such runs" in ladder.sentence
+
+
+def test_the_ladder_so_far_has_every_size() -> None:
+    known = dict[Run, float]()
+    ladder = settling(lambda *run: known.get(run))
+    missing = ladder.missing()
+    assert {size for size, *_ in missing} == {BASE, SIZES[-1]}
+    for run in missing[:12]:  # all of the base's, and two of the end's
+        known[run] = 3.0 + run[1] ** 2
+    ladder.missing()
+    so_far = ladder.so_far()
+    assert {point.size for point in so_far.points} == {BASE, SIZES[-1]}
+    assert so_far.later == tuple(SIZES[1:3])
+    assert sum(len(point.losses) for point in so_far.points) == ladder.finished == 12
+    table = ladder_table(so_far)
+    assert [row.values[0] for row in table.rows] == ["32", "64", "128", "256"]
 
 
 def aimed(advice: str, *settle: str, holds_at: int = 0) -> Settling:
