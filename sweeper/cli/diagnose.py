@@ -47,7 +47,7 @@ from sweeper.report.progress import SweepProgress
 from sweeper.report.screen import Spare, table_parts
 from sweeper.study.lock import StudyLock, cancel_requested
 from sweeper.study.study import Study, find_study
-from sweeper.sweep.replay import replay_ladder
+from sweeper.sweep.replay import Missing, replay_ladder
 from sweeper.sweep.sweep import Sweep, measure_trials
 from sweeper.trial import Log2Hps, PluginSpec, plain
 from sweeper.verdict.judge import SizeVerdict, Verdict, judge_ladder
@@ -134,7 +134,9 @@ def diagnose(
     report, record = write_report(settings.folder), folder / f"diagnosis-{axis}.json"
     places = {"report": report, "diagnosis": record}
     document = {"study": settings.name, "diagnosis": to_json(diagnosed)}
-    output.end(diagnosed.conclusion, places, document, _after_diagnosis(settings, diagnosed))
+    output.end(
+        diagnosed.conclusion, places, document, _after_diagnosis(settings, diagnosed, invocation)
+    )
     return DONE
 
 
@@ -197,18 +199,48 @@ def _run_cost(experiment: Experiment, size: Size, study: Study) -> tuple[float, 
     return flops_of(experiment.spec(size)), run_time(experiment, size, study.results())[1]
 
 
-def _after_diagnosis(settings: Settings, diagnosed: Diagnosis) -> NextCommand | None:
-    """A search without the likeliest cause, in a study of its own; else what follows anyhow."""
+def _widest(diagnosed: Diagnosis) -> int:
+    """The width of the large size; 0 where nothing was tried."""
+    return max((result.before.size.width for result in diagnosed.results), default=0)
+
+
+def _after_diagnosis(
+    settings: Settings, diagnosed: Diagnosis, invocation: Invocation
+) -> NextCommand | None:
+    """A search without the likeliest cause, in a study of its own; else what follows anyhow.
+
+    Where the cause is in doubt, the same change with twice the seeds comes first.
+    """
+    if diagnosed.answer != "fails":
+        return next_of(settings.folder)
     why = "to search without the likeliest cause"
     record = read_document(settings.folder / "search.json", Searched.read, [])
     searched = NextCommand.recorded(record.command, why) if record else None
     best = diagnosed.results[0] if diagnosed.results else None
-    if not searched or best is None or best.explained.value < CAUSE_FRACTION:
-        return next_of(settings.folder)
+    rules = NextCommand.of(
+        "explain",
+        *("--to-width", str(_widest(diagnosed) or settings.base.width)),
+        study=settings.name,
+        root=settings.root,
+        why="to see what every parameter gets there",
+    )
+    if not searched or best is None or not best.explained.value >= CAUSE_FRACTION:
+        return next_of(settings.folder) or rules
+    if best.doubtful:
+        ladder = [word for word in invocation.overrides if not word.startswith("transfer.seeds=")]
+        return NextCommand.of(
+            "diagnose",
+            *("--over", diagnosed.axis, "--only", best.ablation.name, *ladder),
+            f"transfer.seeds={2 * settings.transfer.seeds}",
+            study=settings.name,
+            root=settings.root,
+            config_dir=invocation.config_dir,
+            why="to be surer of the likeliest cause",
+        )
     changes = best.ablation.overrides
     plain = all(isinstance(value, str | int | float | bool) for value in changes.values())
     if not changes or not plain:
-        return next_of(settings.folder)
+        return next_of(settings.folder) or rules
     overrides = []
     for key, value in changes.items():
         group, _, name = key.partition(".")
@@ -359,11 +391,27 @@ class AblationTrainer:
                 )
             else:
                 tried.append(ablation)
+        known, lacking = zip(*map(self._trials, tried), strict=True) if tried else ((), ())
+        trained = 0
         for number, ablation in enumerate(tried, 1):
             which = f"ablation {number} of {len(tried)}"
             output.tell(f"Trying {which}, {ablation.name}: {ablation.change}.")
+            after = [trial for missing in lacking[number:] for trial in missing]
+            # What a part finds trained is none of what the diagnosis trains.
+            there, name = known[number - 1], f"{ablation.name} ({number} of {len(tried)})"
+            self.monitor.part(name, trained - there, after)
             results.append(self._try(ablation, curves[0], self._large(verdict)))
+            trained += self._trials(ablation)[0] - there
         return Diagnosis(axis=self.pair.axis, answer="fails", results=rank(results))
+
+    def _trials(self, ablation: Ablation) -> tuple[int, Missing]:
+        """How many trials an ablation has, and those that it lacks if its curves do not grow."""
+        with suppress(ConfigError):  # a change that this model or search cannot have
+            changed = self.pair.changed(ablation)
+            best, sizes = self.pair.best_log2, self.pair.sizes(changed)
+            _, count, missing = replay_ladder(changed, best, sizes, finished(self.study))
+            return count, missing
+        return 0, []
 
     def _curves(self, experiment: Experiment, sizes: Sequence[Size]) -> list[SizeCurve]:
         return Sweep(experiment, self.study, self.monitor).ladder(self.pair.best_log2, sizes)

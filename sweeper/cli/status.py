@@ -94,6 +94,8 @@ def _show(study: str, state: dict[str, Any], output: Output) -> None:
         output.show(Part(content=f"Trials by phase: {phases}"))
     if state["other_setups"]:
         output.say(f"  of other setups: {state['other_setups']} trials, which count no more")
+    if state["diagnosed"]:
+        output.say(f"  of the diagnosis: {state['diagnosed']} trials, each with one thing changed")
     if math.isfinite(state["objective"]):
         loss = f"{state['objective']:.4f} nats ({state['basis']})"
         output.say(f"Training loss of the best configuration: {loss}")
@@ -159,7 +161,8 @@ def study_state(folder: Path) -> dict[str, Any]:
         "folder": str(folder),
         "trials": dict(Counter(result.status for result in results)),
         "phases": dict(Counter(result.trial.phase for result in results)),
-        "other_setups": trials.others,
+        "other_setups": trials.others - trials.diagnosed,
+        "diagnosed": trials.diagnosed,
         "best": min((loss for loss in losses if not math.isnan(loss)), default=math.inf),
         "objective": searched.conclusion.objective if searched else math.nan,
         "error": searched.conclusion.error if searched else math.nan,

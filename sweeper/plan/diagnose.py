@@ -254,7 +254,8 @@ def _epsilon(s: FailedTransfer) -> Ablation | None:
     # Small beside any gradient that eps held back. Not 0, at which entries without a gradient
     # divide 0 by 0.
     change, overrides = f"an eps 2^-10 times {eps:g}", {"optimizer.eps": eps * 2.0**-10}
-    if "atan2" in optimizer:
+    # A command's script steps by itself: what its plan gives it is eps.
+    if "atan2" in optimizer and not s.tree.get("runner", {}).get("command"):
         change, overrides = "steps by atan2, which needs no eps", {"optimizer.atan2": True}
     return Ablation(
         name="epsilon",
@@ -430,9 +431,14 @@ class AblationResult:
             f"{_number(before.loss_gap, '.4f')}; {self._meaning()}"
         )
 
+    @property
+    def doubtful(self) -> bool:
+        """Whether by its interval it may explain nothing."""
+        return self.explained.low <= 0
+
     def _meaning(self) -> str:
         fraction = f"{100 * self.explained.value:.0f} % of the failure"
-        doubt = ", but by its interval it may explain nothing" if self.explained.low <= 0 else ""
+        doubt = ", but by its interval it may explain nothing" if self.doubtful else ""
         if self.explained.value >= CAUSE_FRACTION:
             return f"this explains {fraction}{doubt}"
         if self.explained.value >= CAUSE_FRACTION / 2:
@@ -465,10 +471,14 @@ class Diagnosis:
         best = self.results[0] if self.results else None
         if best is None or not best.explained.value >= CAUSE_FRACTION:
             return "No ablation explains the failure."
-        return (
-            f"The likeliest cause ({best.ablation.name}): {best.ablation.cause}. Without it, "
-            f"{100 * best.explained.value:.0f} % of the failure is gone."
-        )
+        cause = f"({best.ablation.name}): {best.ablation.cause}. Without it, "
+        gone = f"{100 * best.explained.value:.0f} % of the failure"
+        if best.doubtful:
+            return (
+                "No ablation surely explains the failure: by its interval the likeliest may "
+                f"explain nothing. It is {cause}{gone} seems gone."
+            )
+        return f"The likeliest cause {cause}{gone} is gone."
 
 
 def severity(shift: float, loss_gap: float, loss: float, rule: LadderRule) -> float:

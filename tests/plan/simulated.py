@@ -8,6 +8,7 @@ and no other does.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import log2
 from statistics import fmean
@@ -111,6 +112,17 @@ class Measured(MadeUp):
         return Outcome(results=(replace(result(trial, self.objective), measurements=found),))
 
 
+class Parts(Watcher):
+    """Hears of the parts, too: their names, what lies before each, and how much after."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.parts: list[tuple[str, int, int]] = []
+
+    def part(self, name: str, before: int, after: Sequence[Trial]) -> None:
+        self.parts.append((name, before, len(after)))
+
+
 def simulate(*words: str, study: Study | None = None) -> tuple[AblationTrainer, World]:
     """What diagnoses a study with these overrides, in the world."""
     settings, world = resolve(compose_tree([*WORDS, *words])), World(lambda hps, seed: math.nan)
@@ -119,4 +131,4 @@ def simulate(*words: str, study: Study | None = None) -> tuple[AblationTrainer, 
     experiment = Experiment(settings=settings, corpus=corpus, precision="float32")  # type: ignore[arg-type]
     best = Log2Hps({**defaults(settings.space), "eta": -6.0})
     pair = TwoSizes(experiment=experiment, best_log2=best, axis="width", large=LARGE)
-    return AblationTrainer(pair, study or Study(), Watcher()), world  # type: ignore[arg-type]
+    return AblationTrainer(pair, study or Study(), Parts()), world  # type: ignore[arg-type]

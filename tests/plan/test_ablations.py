@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -191,6 +192,14 @@ def test_eps_without_atan2_is_made_smaller(golden: Golden) -> None:
     assert "epsilon" not in found(failed_transfer("parameterization=mup", "optimizer.atan2=true"))
     fixed = failed_transfer("parameterization=mup", "parameterization.epsilon=fixed")
     golden.says(found(fixed)["epsilon"].evidence)
+
+
+def test_a_command_s_eps_is_made_smaller_since_its_script_steps_by_itself() -> None:
+    s = failed_transfer("parameterization=mup")
+    assert found(s)["epsilon"].overrides == {"optimizer.atan2": True}
+    of_command = replace(s, tree={**s.tree, "runner": {"command": ["python", "train.py"]}})
+    eps = s.tree["optimizer"]["eps"]
+    assert found(of_command)["epsilon"].overrides == {"optimizer.eps": eps * 2.0**-10}
 
 
 @pytest.mark.parametrize("rule", ["fixed", "scaled"])

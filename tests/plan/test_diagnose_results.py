@@ -67,6 +67,32 @@ def test_a_failure_in_thresholds_by_hand() -> None:
     assert severity(0.0, math.inf, 3.0, RULE) == severity(math.nan, 0, 3.0, RULE) == MAX_SEVERITY
 
 
+def test_doubt_comes_first() -> None:
+    ablation = Ablation(name="hidden", change="x", cause="the hidden rule is wrong")
+    before, sure, wide = size(-3.38, 0.5), size(-0.3, 0.0), size(-0.37, 0.0, half=4.0)
+
+    def conclusion(after: SizeVerdict) -> str:
+        results = (judge_ablation(ablation, before, after, RULE),)
+        return Diagnosis(axis="width", answer="fails", results=results).conclusion
+
+    assert conclusion(sure).startswith("The likeliest cause (hidden): the hidden rule is wrong.")
+    assert conclusion(sure).endswith("of the failure is gone.")
+    assert conclusion(wide).startswith("No ablation surely explains the failure: by its interval")
+    assert conclusion(wide).endswith("of the failure seems gone.")
+
+
+def test_all_ablations_have_one_progress() -> None:
+    trainer, _ = simulate(*PLANTED["standard"])
+    trainer.diagnose([], SILENT)
+    parts = trainer.monitor.parts  # type: ignore[attr-defined]
+    assert [name.split()[1:] for name, *_ in parts] == [
+        [f"({n}", "of", f"{len(parts)})"] for n in range(1, len(parts) + 1)
+    ]
+    befores, afters = [one[1] for one in parts], [one[2] for one in parts]
+    assert befores[0] == 0 and sorted(set(befores)) == befores
+    assert afters[-1] == 0 and sorted(set(afters), reverse=True) == afters
+
+
 def test_what_is_explained_by_hand() -> None:
     """From 2 thresholds to 0.5: three quarters; its shift of 0.4 to 0.6 makes 0.7 to 0.8."""
     found = explained_fraction(size(-2.0, 0.0), size(0.5, 0.0, half=0.0), RULE)
