@@ -471,14 +471,14 @@ class Diagnosis:
         best = self.results[0] if self.results else None
         if best is None or not best.explained.value >= CAUSE_FRACTION:
             return "No ablation explains the failure."
-        cause = f"({best.ablation.name}): {best.ablation.cause}. Without it, "
+        name, cause = best.ablation.name, best.ablation.cause
         gone = f"{100 * best.explained.value:.0f} % of the failure"
         if best.doubtful:
             return (
                 "No ablation surely explains the failure: by its interval the likeliest may "
-                f"explain nothing. It is {cause}{gone} seems gone."
+                f"explain nothing. It is {name}: {cause}. Without it, {gone} seems gone."
             )
-        return f"The likeliest cause {cause}{gone} is gone."
+        return f"The likeliest cause ({name}): {cause}. Without it, {gone} is gone."
 
 
 def severity(shift: float, loss_gap: float, loss: float, rule: LadderRule) -> float:

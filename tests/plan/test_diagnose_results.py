@@ -83,7 +83,7 @@ def test_doubt_comes_first() -> None:
 
 def test_all_ablations_have_one_progress() -> None:
     trainer, _ = simulate(*PLANTED["standard"])
-    trainer.diagnose([], SILENT)
+    trainer.diagnose(["rules", "decay", "stability", "horizon"], SILENT)
     parts = trainer.monitor.parts  # type: ignore[attr-defined]
     assert [name.split()[1:] for name, *_ in parts] == [
         [f"({n}", "of", f"{len(parts)})"] for n in range(1, len(parts) + 1)
@@ -210,7 +210,7 @@ def test_eps_is_measured_at_both_sizes(tmp_path: Path) -> None:
 
 def test_a_transfer_that_holds_needs_no_experiment(golden: Golden) -> None:
     trainer, world = simulate("parameterization=mup")
-    found = trainer.diagnose([], SILENT)
+    found = trainer.diagnose(["rules", "decay", "stability", "horizon"], SILENT)
     assert found.answer == "holds" and found.results == ()
     golden.says(found.conclusion)
     known = trainer.study.known.values()  # type: ignore[attr-defined]
