@@ -10,7 +10,7 @@ and what is summed over; `roles.py` tells roles from uses.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from torch import nn
 
@@ -22,7 +22,7 @@ from sweeper.classifier.compare import (
     described,
     widths,
 )
-from sweeper.classifier.numbers import width_dependent
+from sweeper.classifier.numbers import Factor, width_dependent
 from sweeper.classifier.roles import UNUSED, LayerMatching
 from sweeper.classifier.trace import Inputs, Known, ModelTrace, Sizes, Tracer
 from sweeper.errors import BadInput
@@ -63,12 +63,13 @@ class Comparison:
     `tied` are the readouts that are tied to an embedding (kind "tied_readout"), in the order of
     the embeddings; their `name` is the module whose output are the logits, or the parameter where
     no module of its own computes them. `cautions` are sentences about the whole model, for the
-    user.
+    user. `own_factors` has by parameter what the model's own code multiplies its output by.
     """
 
     specs: list[ParamSpec]
     tied: list[ScaledOp]
     cautions: list[str]
+    own_factors: Mapping[str, float] = field(default_factory=dict)
 
 
 def compare(
@@ -215,8 +216,15 @@ def _compare(
         roles={pattern: parse_role(pattern, role) for pattern, role in (roles or {}).items()},
     )
     specs = comparison.specs()
-    cautions = [*_unused(specs), *_cautions(growth), *_depth_cautions(growth, depth)]
-    return Comparison(specs=specs, tied=comparison.tied(specs), cautions=cautions)
+    # A plan's factors of tied readouts count the model's own: nothing is left to say of those.
+    accounted = [f for t in (growth.base, growth.wider) for f in comparison.accounted(specs, t)]
+    cautions = [*_unused(specs), *_cautions(growth, accounted), *_depth_cautions(growth, depth)]
+    return Comparison(
+        specs=specs,
+        tied=comparison.tied(specs),
+        cautions=cautions,
+        own_factors=comparison.own_factors(specs),
+    )
 
 
 def _target(tracer: Tracer, target: Sizes, base: ModelTrace) -> ModelTrace:
@@ -283,8 +291,8 @@ def _unused(specs: Sequence[ParamSpec]) -> Iterator[str]:
         )
 
 
-def _cautions(growth: Growth) -> Iterator[str]:
-    """What the user should know of the model as a whole."""
+def _cautions(growth: Growth, accounted: Sequence[Factor]) -> Iterator[str]:
+    """What the user should know of the model as a whole; nothing of factors `accounted` for."""
     base, wider, target = growth.sizes
     if growth.base.way:
         yield (
@@ -302,9 +310,9 @@ def _cautions(growth: Growth) -> Iterator[str]:
     # Factors are named by their power of the width; the first size that differs stands for it.
     sizes = [name for name in base if base[name] != wider[name]]
     ratio = wider[sizes[0]] / base[sizes[0]] if isinstance(base[sizes[0]], int) else 1.0
-    yield from width_dependent(
-        growth.base.factors, growth.wider.factors, described(base), described(wider), ratio
-    )
+    known = set(map(id, accounted))
+    left = [[f for f in t.factors if id(f) not in known] for t in (growth.base, growth.wider)]
+    yield from width_dependent(left[0], left[1], described(base), described(wider), ratio)
 
 
 def _depth_cautions(growth: Growth, depth: str | None) -> Iterator[str]:

@@ -13,9 +13,10 @@ from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from fractions import Fraction
 from functools import cached_property
-from math import prod
+from math import isclose, prod
 from typing import Any
 
+from sweeper.classifier.numbers import Factor
 from sweeper.classifier.roles import (
     REPEATED,
     LayerMatching,
@@ -317,6 +318,45 @@ class SizeComparison:
             for op in ops
         ]
 
+    def accounted(self, specs: Iterable[ParamSpec], trace: ModelTrace) -> list[Factor]:
+        """What a model of the growth multiplies the logits of tied readouts by, and nothing else.
+
+        Plans divide the readout's factor by it (`_tied`).
+        """
+        tied: list[Factor] = []
+        others: list[Factor] = []
+        readouts = {}
+        for spec in specs:
+            if spec.readout_fan_in:
+                base_name = self.growth.matching.counterpart(spec.name) or spec.name
+                decision = self._traced(spec.name, base_name, spec.width_dims)
+                readouts[base_name] = decision.readout
+        for name, uses in (trace.uses or {}).items() if readouts else ():
+            for use in uses:
+                is_readout = name in readouts and use.signature == readouts[name]
+                (tied if is_readout else others).extend(use.multiplied)
+        # By identity: in a loop over layers equal records are many.
+        known = set(map(id, others))
+        return [factor for factor in tied if id(factor) not in known]
+
+    def own_factors(self, specs: Iterable[ParamSpec]) -> dict[str, float]:
+        """What the model itself multiplies the outputs of parameters by, where that is not 1.
+
+        Not of tied readouts, which are operations.
+        """
+        found = {}
+        for spec in specs:
+            trace, name = self.target, spec.name
+            if trace.uses is None:
+                trace, name = self.base, self.growth.matching.counterpart(name) or name
+            if spec.readout_fan_in or trace.uses is None:
+                continue
+            uses = trace.uses.get(name, ())
+            factors = [u.factor for u in uses if u.signature[0] is UseKind.CONTRACTION]
+            if differing := [factor for factor in factors if not isclose(factor, 1.0)]:
+                found[spec.name] = differing[0]
+        return found
+
     def _refusal(self) -> BadInput:
         """Every parameter that cannot be decided, why, and what to give."""
         # One cause for all: without a trace every parameter is undecided, and naming each says
@@ -493,6 +533,7 @@ class SizeComparison:
             "fan_in": spec.readout_fan_in,
             "base_fan_in": spec.base_readout_fan_in,
             "built_in": at_target.factor / at_base.factor,
+            "own": at_target.factor,
             "parameter": spec.name,
             "lookup": spec.lookup,
         }

@@ -10,7 +10,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import groupby
-from math import log
+from math import isclose, log
 from pathlib import Path
 from typing import Any
 
@@ -45,12 +45,25 @@ _COPYING = (Tensor.to, Tensor.clone, Tensor.detach, Tensor.float, Tensor.half, T
 
 @dataclass(frozen=True)
 class Factor:
-    """A number that a tensor is multiplied by: how (`verb`), in which module, and at which line."""
+    """A number that a tensor is multiplied by: how (`verb`), in which module, and at which line.
+
+    Of q k^T, `head_size` is the number of entries that it sums over, else 0.
+    """
 
     verb: str
     value: float
     module: str
     place: str
+    head_size: int = 0
+
+    @property
+    def over_head_size(self) -> float:
+        """By how much a factor of q k^T differs from 1 / head size; the same at all widths there.
+
+        0 where it is none of q k^T.
+        """
+        value = 1 / self.value if self.verb == "divides by" else self.value
+        return value * self.head_size
 
 
 class Numbers:
@@ -91,10 +104,12 @@ class Numbers:
         known = self.values(thing) if thing.numel() == 1 else None
         return None if known is None else plain(known)
 
-    def record(self, verb: str, value: float, module: str) -> None:
-        """Record a factor, at the line of the model's own code that runs now."""
-        if not self.muted:
-            self.factors.append(Factor(verb, value, module, _place()))
+    def record(self, verb: str, value: float, module: str, head_size: int = 0) -> Factor | None:
+        """Record a factor, at the line of the model's own code that runs now; None while muted."""
+        if self.muted:
+            return None
+        self.factors.append(Factor(verb, value, module, _place(), head_size))
+        return self.factors[-1]
 
 
 def plain(value: object) -> float | None:
@@ -192,7 +207,7 @@ class NumberMode(TorchFunctionMode):
         query = args[0] if args else kwargs["query"]
         asked = self.numbers.value(kwargs.get("scale"))
         scale = query.shape[-1] ** -0.5 if asked is None else asked
-        self.numbers.record("scales attention by", scale, self.module())
+        self.numbers.record("scales attention by", scale, self.module(), query.shape[-1])
         self.numbers.muted = True
         try:
             return func(*args, **kwargs)
@@ -214,11 +229,15 @@ def _is_elementwise(func: Any) -> bool:
 def width_dependent(
     base: Iterable[Factor], wider: Iterable[Factor], base_size: str, wider_size: str, ratio: float
 ) -> Iterator[str]:
-    """A sentence for every factor that differs between two models, `ratio` apart in width."""
+    """A sentence for every factor that differs between two models, `ratio` apart in width.
+
+    Not for q k^T over the head size: that is what a head size that grows asks for.
+    """
     differing = [
         (a.place, a.verb, a.value, b.value, a.module)
         for a, b in _paired(base, wider)
         if a.value != b.value
+        and not (a.head_size and isclose(a.over_head_size, b.over_head_size, rel_tol=1e-6))
     ]
     for (place, verb, a, b), same in groupby(sorted(differing), key=lambda item: item[:4]):
         first, *more = (item[4] for item in same)

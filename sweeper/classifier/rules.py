@@ -236,7 +236,7 @@ def matmul(state: TraceState, call: OpCall) -> OutputInfo:
     state.contracted_again |= state.source_params((a, b))
     if info is None:
         state.record_product((a, b), a.shape[-1], call.outputs[0].numel())
-        info = OutputInfo()
+        info = OutputInfo(summed_over=a.shape[-1])
     bias: Any = call.args[added] if added is not None and added < len(call.args) else None
     if state.is_weight(bias):
         # The bias is added to the product, whose groups (experts) are those of the bias too. The
@@ -327,6 +327,7 @@ def _contraction(
         depends_on_input=state.depends_on_input((other,)),
         module=state.module_with(layout.name),
         factor=state.activation(other).factor,
+        multiplied=[*state.activation(other).multiplied],
     )
 
 

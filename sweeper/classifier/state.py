@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 from torch import Tensor
 
-from sweeper.classifier.numbers import Numbers, plain
+from sweeper.classifier.numbers import Factor, Numbers, plain
 from sweeper.classifier.watch import RunningModules
 
 # Dimension mapping: which dimension of a parameter every dimension of a tensor stems from.
@@ -197,7 +197,8 @@ class Use:
     operand depends on the model's inputs. `shifted` and `transformed` are the layout's.
     `summed` and `used_unsummed` tell what later operations do with an element-wise product.
     `module` is the module that holds the parameter and ran the operation, if one did. `factor` is
-    the product of the numbers that the model multiplies the other operand and the result by.
+    the product of the numbers that the model multiplies the other operand and the result by;
+    `multiplied` are these numbers as they were recorded.
     """
 
     kind: UseKind
@@ -215,6 +216,7 @@ class Use:
     used_unsummed: bool = False
     module: str = ""
     factor: float = 1.0
+    multiplied: list[Factor] = field(default_factory=list)
 
     @property
     def fan_out(self) -> int:
@@ -290,7 +292,8 @@ class ActivationInfo:
     `elementwise_products` are products with a parameter, entry by entry, which may still be
     summed: a contraction then. `groups` lay out the independent weights that made it (stacked
     experts). `factor` is what the model multiplied it by, as numbers, since the last other
-    operation, and `contractions` are the uses whose bare output it is.
+    operation (`multiplied`, as recorded), and `contractions` are the uses whose bare output it is.
+    Of a bare product of two activations `summed_over` counts the entries summed over, else 0.
     """
 
     depends_on_input: bool
@@ -300,6 +303,8 @@ class ActivationInfo:
     operand_params: frozenset[str] = frozenset()
     factor: float = 1.0
     contractions: tuple[Use, ...] = ()
+    multiplied: tuple[Factor, ...] = ()
+    summed_over: int = 0
 
 
 UNTRACKED = ActivationInfo(depends_on_input=False)
@@ -329,7 +334,7 @@ class OutputInfo:
 
     `is_whole_weight` tells that inputs chose which weight it is, but made none of its entries.
     `takes_data` tells that a parameter took the place of the model's inputs (learned queries).
-    `contractions` are the uses whose bare output it is.
+    `contractions` are the uses whose bare output it is, and `summed_over` is an `ActivationInfo`'s.
     """
 
     source_params: frozenset[str] | None = None
@@ -338,6 +343,7 @@ class OutputInfo:
     is_whole_weight: bool = False
     takes_data: bool = False
     contractions: tuple[Use, ...] = ()
+    summed_over: int = 0
 
 
 def storage_id(tensor: Tensor) -> int:

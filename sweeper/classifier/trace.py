@@ -58,6 +58,7 @@ from sweeper.classifier.rules import (
     resize,
 )
 from sweeper.classifier.state import (
+    UNTRACKED,
     ActivationInfo,
     ActivationProduct,
     OpCall,
@@ -306,7 +307,7 @@ class UseTracer(TorchDispatchMode):  # type: ignore[no-untyped-call, unused-igno
         source_params = state.source_params(inputs)
         operands = frozenset[str]() if name in _CHOICES else state.operand_params(inputs)
         call = OpCall(name.rstrip("_") if mutable else name, args, inputs, outputs)
-        factor, contractions = _multiplied(state, call, kwargs)
+        before = _multiplied(state, call, kwargs)
         info = _rule(func, call.name)(state, call)
         replaced = info.source_params
         activation = ActivationInfo(
@@ -315,16 +316,16 @@ class UseTracer(TorchDispatchMode):  # type: ignore[no-untyped-call, unused-igno
             elementwise_products=info.elementwise_products,
             groups=info.groups,
             operand_params=operands if replaced is None else replaced,
-            factor=factor,
-            contractions=info.contractions or contractions,
+            factor=before.factor,
+            multiplied=before.multiplied,
+            contractions=info.contractions or before.contractions,
+            summed_over=info.summed_over or before.summed_over,
         )
         state.record_outputs(outputs, activation)
 
 
-def _multiplied(
-    state: TraceState, call: OpCall, kwargs: dict[str, Any]
-) -> tuple[float, tuple[Use, ...]]:
-    """The numbers that the output is multiplied by so far, and the contractions it is of.
+def _multiplied(state: TraceState, call: OpCall, kwargs: dict[str, Any]) -> ActivationInfo:
+    """What is true of the output too: the numbers so far, and the bare products that it is.
 
     Numbers that the operation itself multiplies by are recorded, with the line of code.
     """
@@ -334,27 +335,31 @@ def _multiplied(
     if call.name in _SCALED_TERMS:
         _scale_term(state, call, kwargs)
     if call.name in _KEEP_FACTOR:
-        info = state.activation(call.inputs[0])
-        return info.factor, info.contractions
+        return state.activation(call.inputs[0])
     tensor, number = _number_and_tensor(state, call, kwargs)
     if tensor is None or not number:
-        return 1.0, ()
+        return UNTRACKED
     verb, factor = ("divides by", 1 / number) if call.name == "div" else ("multiplies by", number)
-    state.numbers.record(verb, number, state.module)
     info = state.activation(tensor)
-    for use in info.contractions:
-        use.factor *= factor
-    return info.factor * factor, info.contractions
+    # Muted are the parts of attention, whose scale is no factor of the projections before it.
+    recorded = state.numbers.record(verb, number, state.module, info.summed_over)
+    if recorded is not None:
+        for use in info.contractions:
+            use.factor *= factor
+            use.multiplied.append(recorded)
+    multiplied = info.multiplied + ((recorded,) if recorded else ())
+    return replace(info, factor=info.factor * factor, multiplied=multiplied)
 
 
 def _scale_term(state: TraceState, call: OpCall, kwargs: dict[str, Any]) -> None:
     """Record the number that the later operands of a sum are multiplied by."""
     number = state.number(kwargs.get(_SCALED_TERMS[call.name], 1))
     if number and number != 1:
-        state.numbers.record("multiplies by", number, state.module)
+        recorded = state.numbers.record("multiplies by", number, state.module)
         terms = [term for term in call.args[1:] if isinstance(term, Tensor)]
         for use in (use for term in terms for use in state.activation(term).contractions):
             use.factor *= number
+            use.multiplied += [recorded] if recorded is not None else []
 
 
 def _number_and_tensor(

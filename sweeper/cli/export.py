@@ -13,7 +13,7 @@ from sweeper.cli.studies import split_root
 from sweeper.config.compose import override_value, parse_overrides
 from sweeper.errors import BadInput, ConfigError
 from sweeper.export.compare import NAMES, Lack, header, is_export, lacking
-from sweeper.export.exporter import Exporter, build_exporter
+from sweeper.export.exporter import Exporter, build_exporter, for_trainer, own_lines
 from sweeper.files import make_folder, write_atomically
 from sweeper.plan.plan import TransferPlan
 from sweeper.report.screen import Part, Spare
@@ -50,6 +50,7 @@ def export(request: ExportRequest, arguments: Sequence[str], output: Output) -> 
         if name not in NAMES:
             raise ConfigError("--accept", name, f"one of {', '.join(NAMES)}")
     path, plan = _asked_plan(request, root)
+    plan = for_trainer(plan, exporter)
     lacks = lacking(plan, exporter)
     accepted = [lack for lack in lacks if lack.name in request.accept]
     missing = [lack for lack in lacks if lack.name not in request.accept]
@@ -61,6 +62,10 @@ def export(request: ExportRequest, arguments: Sequence[str], output: Output) -> 
     folder = request.out or path.parent / "export" / str(request.to)
     written = _write(files, folder)
     _show_lacks(exporter, accepted, missing, output)
+    if not exporter.has_own_factors(plan):
+        for line in own_lines(plan):
+            said = f"The study's model multiplies by itself, and yours must too: {line}"
+            output.show(Part(content=said, spare=Spare.NEWS, name="what it leaves to you"))
     rests = f"; what it cannot express was accepted ({len(accepted)})" if accepted else ""
     if missing:
         names = ", ".join(lack.name for lack in missing)

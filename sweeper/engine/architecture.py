@@ -61,7 +61,8 @@ class Architecture:
     are readouts tied to an embedding whose logits no call computes that could be scaled. `padding`
     is the row of each table that stays 0. `complete` tells that the model declares all operations
     that it has. `cautions` are sentences for the user about the whole model. `hints` are modules
-    that seem to have an operation, by kind.
+    that seem to have an operation, by kind. `own_factors` has by parameter what a plain model's own
+    code multiplies its output by.
     """
 
     specs: tuple[ParamSpec, ...]
@@ -75,6 +76,7 @@ class Architecture:
     padding: Mapping[str, int] = field(default_factory=dict)
     cautions: tuple[str, ...] = ()
     hints: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    own_factors: Mapping[str, float] = field(default_factory=dict)
 
 
 def read_model(
@@ -136,6 +138,8 @@ def read_model(
     kept = matching("keep_init", rules.keep_init, names)
     # Last, and given what roles say of the init: only values that differ from that mean something.
     kept |= {*special({spec.name: spec.init for spec in compared.specs})}
+    # One that declares operations beside those sites is taken to declare all that it has.
+    complete = len(ops) > len(observation.sites) and getattr(model, "declares_all_operations", True)
     return Architecture(
         specs=tuple(_overridden(_with_inner_growth(model, compared.specs), kept, untrained)),
         scaled_ops=ops,
@@ -150,12 +154,11 @@ def read_model(
             op for op in compared.tied if op.geometry["parameter"] not in scaled_ties
         ),
         attentions=observation.attentions,
-        # One that declares operations beside those sites is taken to declare all that it has.
-        complete=len(ops) > len(observation.sites)
-        and getattr(model, "declares_all_operations", True),
+        complete=complete,
         padding=padding_rows(model),
         cautions=tuple(compared.cautions),
         hints=observation.hints,
+        own_factors={} if complete else compared.own_factors,
     )
 
 

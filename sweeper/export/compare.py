@@ -20,6 +20,7 @@ from sweeper.export.exporter import (
     optimizer_choices,
     optimizer_name,
     optimizer_settings,
+    own_lines,
     rows_multiplier,
     schedule_lines,
     table_of,
@@ -78,6 +79,10 @@ EDITS: Mapping[str, str] = {
 CLOSE = 1e-9
 """Numbers that differ by a smaller share are equal: flags and fields are written exactly."""
 MAX_DETAILS = 6
+OLDER = (
+    "the plan is of an older sweeper, which did not record what the study's model multiplies its "
+    "logits by: run `sweeper transfer` again with the same arguments"
+)
 
 
 @dataclass(frozen=True)
@@ -196,7 +201,12 @@ def _of_factors(plan: TransferPlan, exporter: Exporter) -> Iterator[Difference]:
 
     Those of all layers are so counted together.
     """
+    own_model = exporter.has_own_factors(plan)
     for factor in plan.factors or ():
+        # A number would be a guess: the model may have any part of the plan's factor itself.
+        if factor.kind == "tied_readout" and factor.own is None and not own_model:
+            yield Difference("output", f"{factor.where}: {OLDER}", None, None)
+            continue
         applied = exporter.applied(plan, factor)
         if not _close(factor.value, applied):
             name = FACTOR_NAMES.get((factor.kind, factor.factor), factor.kind)
@@ -257,6 +267,9 @@ def header(
         *([*plan.law.lines(), ""] if plan.law else []),
         *(*_forward(plan), ""),
     ]
+    if not exporter.has_own_factors(plan) and (own := [*own_lines(plan)]):
+        lines.append("The study's model multiplies by itself, and yours must too:")
+        lines += [f"- {line}" for line in own]
     if lacks:
         lines.append(f"What {exporter.trainer} cannot express, and does otherwise:")
         for lack in lacks:

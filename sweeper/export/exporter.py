@@ -20,7 +20,7 @@ from sweeper.plan.factors import PlannedFactor
 from sweeper.plan.plan import PlannedParameter, TransferPlan
 from sweeper.registry import TARGET, build_plugin, import_plugin, name_classes, with_targets
 from sweeper.scaling.prescription import AbsorbedParam, absorb_multiplier
-from sweeper.scaling.spec import Role, Update, layer_of
+from sweeper.scaling.spec import Role, Update, layer_of, with_layer
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -78,8 +78,14 @@ class Exporter:
     freezes: ClassVar[bool] = True
     ties: ClassVar[bool] = False
     plain_sgd: ClassVar[bool] = False
+    own_model: ClassVar[bool] = False
+    """Whether it trains the study's own model, whose code multiplies as it did."""
     schedules: ClassVar[Mapping[str, str]] = {}
     """The trainer's words for our schedules: by name, wsd with its shape, and "linear to 0"."""
+
+    def has_own_factors(self, plan: TransferPlan) -> bool:
+        """Whether its model multiplies by itself as the study's does."""
+        return self.own_model
 
     def setting(self, plan: TransferPlan, parameter: PlannedParameter) -> Setting:
         """The trainer's numbers for a trained parameter; here as planned."""
@@ -118,6 +124,52 @@ def schedule_lines(plan: TransferPlan, exporter: Exporter) -> Iterator[str]:
             f"{exporter.trainer} has no such schedule: write it as one factor on the learning "
             "rates of all groups."
         )
+
+
+def for_trainer(plan: TransferPlan, exporter: Exporter) -> TransferPlan:
+    """The plan of what `exporter`'s trainer has to do.
+
+    The study's model multiplies by numbers of its own code, beside which the plan's factors stand.
+    A model of the trainer's does not: its factors are the products, and what is usual of q k^T is
+    head size^-1/2 and not what the study's model does.
+    """
+    if exporter.has_own_factors(plan):
+        return plan
+    factors = []
+    for factor in plan.factors or ():
+        usual = factor.usual
+        if (factor.kind, factor.factor) == ("attention", "logit"):
+            usual = factor.head_size**-0.5
+        value = factor.value * (factor.own or 1.0)
+        factors.append(replace(factor, value=value, usual=usual, own=factor.own and 1.0))
+    head = head_of(plan)
+    own = plan.own_factors.get(head.name, 1.0) if head else 1.0
+    parameters = tuple(_times(p, own) if p is head else p for p in plan.parameters)
+    return replace(
+        plan,
+        factors=None if plan.factors is None else tuple(factors),
+        parameters=parameters,
+        own_factors={n: f for n, f in plan.own_factors.items() if head is None or n != head.name},
+    )
+
+
+def _times(parameter: PlannedParameter, own: float) -> PlannedParameter:
+    """The parameter whose output is multiplied by `own` too."""
+    target = parameter.target
+    both = (target.multiplier * own, target.backward_multiplier * own)
+    return replace(
+        parameter, target=replace(target, multiplier=both[0], backward_multiplier=both[1])
+    )
+
+
+def own_lines(plan: TransferPlan) -> Iterator[str]:
+    """What the study's model multiplies by itself, and a model of the trainer's does not."""
+    groups: dict[tuple[str, float], list[str]] = {}
+    for name, value in plan.own_factors.items():
+        groups.setdefault((with_layer(name, "*"), value), []).append(name)
+    for (pattern, value), names in groups.items():
+        where = pattern if len(names) > 1 else names[0]
+        yield f"the output of {where} (or a part of it) times {value:.6g}"
 
 
 def in_gauge(parameter: PlannedParameter, forward: float) -> AbsorbedParam:

@@ -279,6 +279,7 @@ class Pytorch(Exporter):
     """`init_(model)` and `param_groups(model)`, bit for bit those of the plan."""
 
     trainer: ClassVar[str] = "PyTorch"
+    own_model: ClassVar[bool] = True
     # By LambdaLR: eta_min of CosineAnnealingLR is absolute, and groups have rates of their own.
     schedules: ClassVar[Mapping[str, str]] = {
         name: f"LambdaLR(optimizer, lambda t: (t + 1) / {{warmup}} if t < {{warmup}} else {after})"

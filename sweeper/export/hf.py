@@ -61,6 +61,10 @@ class Hf(Exporter):
         if self.family and self.family not in FAMILIES:
             raise ConfigError("family", self.family, f"one of {', '.join(FAMILIES)}")
 
+    def has_own_factors(self, plan: TransferPlan) -> bool:
+        """Where the study's model is one of its families: its fields are counted in."""
+        return family_of_class(str(_model(plan).get("name", ""))) is not None
+
     def setting(self, plan: TransferPlan, parameter: PlannedParameter) -> Setting:
         """The plan's numbers for weights that the fields' factors multiply."""
         multipliers = self._of_fields(plan)

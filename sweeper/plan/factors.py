@@ -11,10 +11,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import isclose
 from typing import TYPE_CHECKING
 
+from sweeper.records import WRITTEN_IF_SET
 from sweeper.scaling.spec import Parameterization, ParamSpec, Role, ScaledOp, with_layer
 from sweeper.trial import PlainHps
 
@@ -74,7 +75,8 @@ class PlannedFactor:
     `kind` and `factor` are those of a `ScaledOp`: an attention's "logit" multiplies q k^T and is
     absolute, its `usual` being head size^-1/2. `head_size` is an attention's, else 0. `branch` is
     the number of a residual branch, odd for attention's, else 0. `where` names the operation, or
-    says that it was not seen.
+    says that it was not seen. `own` is what the study's own model has beside `value`, of a tied
+    readout: who builds another model gives both. None: not recorded.
     """
 
     kind: str
@@ -84,6 +86,7 @@ class PlannedFactor:
     usual: float = 1.0
     head_size: int = 0
     branch: int = 0
+    own: float | None = field(default=None, metadata=WRITTEN_IF_SET)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -231,6 +234,7 @@ def planned_factors(answers: Iterable[Answer]) -> tuple[PlannedFactor, ...]:
             usual=answer.usual(key),
             head_size=answer.op.geometry.get("head_size", 0),
             branch=answer.op.geometry.get("branch", 0),
+            own=answer.op.geometry.get("own"),
         )
         for answer in answers
         for key, value in answer.factors.items()

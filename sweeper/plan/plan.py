@@ -210,6 +210,8 @@ class TransferPlan:
     `needs` says in words what a plain model that uses the plan must do beyond `init_` and
     `param_groups`; `factors` are all factors of its operations, one by one (None: not recorded).
     `law` is what changed `hps` beyond those that were tuned, for another batch or horizon.
+    `own_factors` has by parameter what the study's own model multiplies its output by, which the
+    plan leaves to it.
     """
 
     base: Size
@@ -223,6 +225,7 @@ class TransferPlan:
     needs: tuple[str, ...] = ()
     factors: tuple[PlannedFactor, ...] | None = None
     law: AppliedLaw | None = field(default=None, metadata=WRITTEN_IF_SET)
+    own_factors: Mapping[str, float] = field(default_factory=dict, metadata=WRITTEN_IF_SET)
     version: int = PLAN_VERSION
 
     @classmethod
@@ -505,6 +508,7 @@ def plan_of(
         ),
         factors=planned_factors(answers),
         law=law,
+        own_factors=dict(model.own_factors),
     )
 
 

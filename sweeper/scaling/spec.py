@@ -158,7 +158,8 @@ class ScaledOp:
     for the loss. A "tied_readout" is the output of an embedding that is also the head: `fan_in`
     and `base_fan_in`, the entries that it sums over, and `built_in`, the factor on the logits that
     the model itself has at this size over the one that it has at the base. Of a plain model it
-    has the `parameter`'s name, and `lookup`: whether rows of it are picked by numbers.
+    has that factor itself, `own`, the `parameter`'s name, and `lookup`: whether rows of it are
+    picked by numbers.
     """
 
     name: str

@@ -228,7 +228,13 @@ def test_a_tied_head_is_an_operation(way: str, name: str, own: float, golden: Go
     )
     (op,) = comparison.tied
     assert (op.name, op.kind) == (name, "tied_readout")
-    expected = {"fan_in": 64, "base_fan_in": 16, "built_in": own}
+    expected = {"fan_in": 64, "base_fan_in": 16, "built_in": own, "own": op.geometry["own"]}
+    at_base = {"before": 0.25, "tensor": 0.25, "moved": 0.25, "gain": 1 / 16, "alpha": 1 / 16}
+    at_base |= {"value": 0.5}
+    assert op.geometry["own"] == pytest.approx(own * at_base.get(way, 1.0))
+    # The plan's factor counts it at every width: nothing is left to mind, but where a norm takes
+    # the number away before it comes to the head.
+    assert bool(comparison.cautions) == (way == "normed")
     assert op.geometry == pytest.approx({**expected, "parameter": "table.weight", "lookup": True})
     spec = by_name(comparison)["table.weight"]
     assert (spec.role, spec.lookup, spec.fan_in) == (Role.EMBEDDING, True, 50)
@@ -474,6 +480,12 @@ class Scaled(nn.Module):
             return y / self.width
         if self.way == "attention":
             return F.scaled_dot_product_attention(y, y, y)
+        if self.way == "over size":
+            return F.scaled_dot_product_attention(y, y, y, scale=1 / self.width)
+        if self.way == "by hand":
+            return (y @ y.mT / self.width).softmax(-1) @ y
+        if self.way == "by hand, root":
+            return (y @ y.mT / self.width**0.5).softmax(-1) @ y
         return F.rms_norm(y, (self.width,)) * 0.5 + 1 / self.width
 
 
@@ -486,6 +498,9 @@ class Scaled(nn.Module):
         ("made late", "multiplies by 8 at width=64 and 11.31 at width=128 (width^0.5)"),
         ("division", "divides by 64 at width=64 and 128 at width=128 (width^1)"),
         ("attention", "scales attention by 0.125 at width=64 and 0.08839 at width=128"),
+        ("over size", ""),
+        ("by hand", ""),
+        ("by hand, root", "divides by 8 at width=64 and 11.31 at width=128 (width^0.5)"),
         ("constant", ""),
     ],
 )

@@ -1,0 +1,125 @@
+"""What the study's own model multiplies by counts for a trainer whose model does not."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch.nn.functional as F
+from torch import Tensor
+
+import sweeper
+from sweeper.export.compare import lacking
+from sweeper.export.exporter import EXPORTERS, build_exporter, for_trainer, own_lines
+from sweeper.plan.plan import TransferPlan
+from tests.export.plans import OPTIONS
+from tests.toy_models import TOKENS, NanoBlock, NanoDecoder
+
+OWN = {"n_embd": 128, "n_layer": 2}
+
+
+class OwnBlock(NanoBlock):
+    """Attention over the head size, as the README asks."""
+
+    def attend(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        return F.scaled_dot_product_attention(q, k, v, is_causal=True, scale=1 / q.shape[-1])
+
+
+class OwnDecoder(NanoDecoder):
+    """The factors that muP asks for stand in its code; `branch` is a factor of one's own."""
+
+    block: Any = OwnBlock
+    tied, own, branch = True, True, 1.0
+
+    def __init__(self, n_embd: int, n_layer: int = 2) -> None:
+        super().__init__(n_embd, n_layer)
+        for layer in range(n_layer):
+            self.h[layer] = self.block(n_embd)
+        self.mult = 32 / n_embd if self.own else 1.0
+        if self.tied:
+            self.lm_head.weight = self.wte.weight
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        return super().forward(tokens) * self.mult
+
+
+class PlainDecoder(OwnDecoder):
+    block, own = NanoBlock, False
+
+
+class HalfHead(OwnDecoder):
+    """A head of its own whose logits are halved, at every width."""
+
+    tied = False
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        return NanoDecoder.forward(self, tokens) * 0.5
+
+
+class HalfBranch(NanoBlock):
+    def forward(self, x: Tensor) -> Tensor:
+        return x + 0.5 * self.down(F.gelu(self.up(self.norm(x))))
+
+
+class HalfBranches(OwnDecoder):
+    block = HalfBranch
+
+
+def planned(build: Any) -> TransferPlan:
+    base = {"n_embd": 32, "n_layer": 2}
+    return sweeper.plan_for(build, base, OWN, "mup", {"eta": 0.01}, inputs=TOKENS)
+
+
+def asked(plan: TransferPlan, to: str) -> tuple[dict[str, list[str]], dict[str, str]]:
+    """What is missing, and the files but for their headers."""
+    exporter = build_exporter(to, OPTIONS.get(to, {}))
+    plan = for_trainer(plan, exporter)
+    lacks = {lack.name: lack.details() for lack in lacking(plan, exporter)}
+    return lacks, exporter.files(plan, "")
+
+
+@pytest.mark.parametrize("to", [name for name in EXPORTERS if name != "pytorch"])
+def test_a_model_that_has_the_factors_asks_for_what_a_plain_one_does(to: str) -> None:
+    """The same model is trained: its own 1/4 of the logits and 1/8 of q k^T are muP's."""
+    own, plain = planned(OwnDecoder), planned(PlainDecoder)
+    lacks, files = asked(own, to)
+    expected, same = asked(plain, to)
+    assert files == same
+    assert lacks.keys() == expected.keys()
+    if "output" in lacks:
+        assert lacks["output"] == ["lm_head: 0.25 asked, 1 given, factor 0.25"]
+    if "attention" in lacks:
+        assert "0.125 asked, 0.353553 given" in lacks["attention"][0]
+
+
+def test_a_loop_of_one_s_own_trains_the_model_that_has_them() -> None:
+    assert asked(planned(OwnDecoder), "pytorch")[0] == {}
+    assert not [need for need in planned(OwnDecoder).needs if need.startswith("mind")]
+
+
+def test_a_head_s_own_factor_is_in_its_gauge() -> None:
+    """Megatron's factor of the logits is muP's 1/4, times the model's 1/2."""
+    plan = planned(HalfHead)
+    assert plan.own_factors == {"lm_head.weight": 0.5}
+    exporter = build_exporter("megatron", {})
+    theirs = for_trainer(plan, exporter)
+    assert exporter.flags(theirs)["mup-output-mult"] == 0.125  # type: ignore[attr-defined]
+    assert not [*own_lines(theirs)]
+
+
+def test_factors_of_branches_are_named() -> None:
+    plan = for_trainer(planned(HalfBranches), build_exporter("torchtitan", {}))
+    assert [*own_lines(plan)] == ["the output of h.*.down.weight (or a part of it) times 0.5"]
+
+
+def test_plans_that_do_not_say_it_load_and_name_no_number(tmp_path: Path) -> None:
+    plan = planned(OwnDecoder)
+    old = replace(plan, factors=tuple(replace(f, own=None) for f in plan.factors or ()))
+    plan.save(tmp_path / "new")
+    old.save(tmp_path / "old")
+    assert TransferPlan.load(tmp_path / "new") == plan
+    lacks, _ = asked(TransferPlan.load(tmp_path / "old"), "megatron")
+    assert "older sweeper" in lacks["output"][0]
+    assert asked(old, "pytorch")[0] == {}
