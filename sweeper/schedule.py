@@ -166,6 +166,8 @@ SCHEDULES: Mapping[str, type[BuiltIn]] = {
     "wsds": Wsds,
 }
 DEFAULT = "cosine"
+OWN = "the script's own"
+"""In a record in place of a schedule: that of a command which takes none, and is not known."""
 PLACEHOLDERS = ("schedule", "decay_steps", "warmup_steps")
 """What a command may ask of a schedule, beside the steps: its name, and the steps of its parts."""
 Config = str | Mapping[str, Any]

@@ -271,7 +271,8 @@ class TwoSizes:
         # As `transfer` judges them: the draws behind the intervals follow from the whole size.
         known = [replace(curve, size=self.on_ladder(curve.size)) for curve in curves]
         base = settings.ladder_base
-        return judge_ladder(self.axis, known, self.best_log2["eta"], base, rule)
+        fixed = settings.not_taken
+        return judge_ladder(self.axis, known, self.best_log2["eta"], base, rule, fixed=fixed)
 
     def on_ladder(self, size: Size) -> LadderSize:
         """The size as the ladder of the study has it, also where an ablation trains another."""

@@ -17,6 +17,7 @@ from sweeper.export.exporter import Exporter, build_exporter, for_trainer, own_l
 from sweeper.files import make_folder, write_atomically
 from sweeper.plan.plan import TransferPlan
 from sweeper.report.screen import Part, Spare
+from sweeper.schedule import OWN
 from sweeper.study.study import find_study
 
 
@@ -62,6 +63,11 @@ def export(request: ExportRequest, arguments: Sequence[str], output: Output) -> 
     folder = request.out or path.parent / "export" / str(request.to)
     written = _write(files, folder)
     _show_lacks(exporter, accepted, missing, output)
+    if plan.source.get("schedule") == OWN:
+        said = (
+            "The schedule is left to you: the study's command takes none, so it is the script's own"
+        )
+        output.show(Part(content=said, spare=Spare.NOTE, name="the schedule"))
     if not exporter.has_own_factors(plan):
         for line in own_lines(plan):
             said = f"The study's model multiplies by itself, and yours must too: {line}"

@@ -15,6 +15,7 @@ from sweeper.errors import BadInput, ConfigError
 from sweeper.records import to_json
 from sweeper.report.follow import follow_table, hint_lines, said_of, write_follow
 from sweeper.report.screen import A_NOTE, Part, Spare, table_parts
+from sweeper.schedule import OWN
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -121,7 +122,13 @@ def _report(request: Request, watch: Watch, seen: Seen, output: Output) -> int:
 def notes(watch: Watch, request: Request) -> list[str]:
     """What an answer rests on that was not checked."""
     found = []
-    if not request.lr:
+    if watch.band.schedule == OWN:
+        found.append(
+            "the ladder's schedule is its script's own, and not known: the run's is taken to be "
+            f"the same over its {watch.steps:,} steps"
+            + ("; --lr SOURCE cannot check it" if request.lr else "")
+        )
+    elif not request.lr:
         found.append(
             f"the run's schedule is taken to be the ladder's, {watch.band.schedule} over "
             f"{watch.steps:,} steps; --lr SOURCE checks it"

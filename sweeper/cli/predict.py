@@ -39,7 +39,7 @@ from sweeper.prediction.runs import (
     units_of,
 )
 from sweeper.records import to_json
-from sweeper.schedule import name_of
+from sweeper.schedule import OWN, PLACEHOLDERS, name_of
 from sweeper.table import counted
 
 if TYPE_CHECKING:
@@ -507,6 +507,7 @@ def _with_band(
 ) -> Prediction:
     """With the band of the run that is asked about, by the training curves of all `trained`."""
     from sweeper.prediction.band import LEAST_POINTS, Course, Curves, fit_band
+    from sweeper.report.documents import takes
     from sweeper.study.setup import trials_of
 
     best, aim = prediction.optimum, prediction.target
@@ -522,6 +523,9 @@ def _with_band(
     runs = runs.only(long)
     trained = [result for result, kept in zip(trained, long, strict=True) if kept]
     longest = max(trained, key=lambda result: result.steps).trial.train
+    # A command that takes no schedule has one of its own.
+    config = (study.folder / "config.yaml").read_text(encoding="utf-8", errors="replace")
+    known = any(takes(config, name) for name in PLACEHOLDERS)
     cells = [(round(n), round(d)) for n, d in zip(runs.params, runs.tokens, strict=True)]
     cell = np.unique(cells, axis=0, return_inverse=True)[1].reshape(-1).astype(np.int64)
     # Runs that differ from those in eta alone show what an eta that is off does to a curve.
@@ -553,7 +557,7 @@ def _with_band(
                 steps=max(1, round(tokens / scales.per_step(longest.batch_size))),
                 warmup=longest.warmup,
                 window=longest.objective_window,
-                schedule=name_of(longest.schedule),
+                schedule=name_of(longest.schedule) if known else OWN,
                 lr=longest.lr_factors(range(longest.steps)),
             ),
             math.log(params),

@@ -76,7 +76,7 @@ def search(
     if not new_setup:
         check_setup(settings.folder, experiment.spec(settings.base))
     check_model(experiment, output)
-    _note_command(settings, output)
+    _note_command(settings, invocation, output)
     tell_cost(experiment, invocation, output)
     if settings.storage is not None:
         check_storage(settings.storage)
@@ -169,7 +169,7 @@ def _withdraw_other_conclusion(settings: Settings, study: Study) -> None:
         )
 
 
-def _note_command(settings: Settings, output: Output) -> None:
+def _note_command(settings: Settings, invocation: Invocation, output: Output) -> None:
     """Say before the search what its end would be too late for: adding a seed is a new search."""
     if options := unknown_to_script(settings.raw):
         output.tell(
@@ -180,6 +180,14 @@ def _note_command(settings: Settings, output: Output) -> None:
         output.tell(
             f"Note: no metric= is given, and the script does not mention SWEEPER_REPORT: {PRINTED}"
         )
+    typed = {word.partition("=")[0] for word in invocation.overrides}
+    for name in settings.not_taken:
+        if f"train.{name}" in typed:
+            output.tell(
+                f"Note: the command takes no {{{name}}}: train.{name} tells sweeper what the runs "
+                f"have, and changes nothing in them. Where the script takes one, add "
+                f"--{name}={{{name}}}"
+            )
     if not settings.runner.takes("seed"):
         output.tell(
             "Note: the command takes no {seed}: `sweeper transfer --validate` cannot judge a "
@@ -276,7 +284,7 @@ def _dry_run(settings: Settings, invocation: Invocation, output: Output, *, new_
         if not new_setup:
             check_setup(settings.folder, spec)
         check_model(experiment, output)
-        _note_command(settings, output)
+        _note_command(settings, invocation, output)
         known = Study.read(settings.folder).results() if settings.folder.is_dir() else []
         per_job, seconds = run_time(experiment, settings.base, known)
         trial = experiment.trial(settings.base, defaults(settings.space), 0, "dry run")

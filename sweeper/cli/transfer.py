@@ -346,7 +346,8 @@ def _plan(size: Size, conclusion: Conclusion, ladders: Validated, folder: Path) 
         source["steps"] = size.steps
     trial = experiment.trial(size, planned, 0, "target")
     trained = trial.train
-    source["schedule"] = schedule.record(trained.schedule, trained.span)
+    takes = any(map(settings.runner.takes, schedule.PLACEHOLDERS))
+    source["schedule"] = schedule.record(trained.schedule, trained.span) if takes else schedule.OWN
     target = Size(width=size.width, depth=size.depth)
     if command := settings.runner.argv(trial, folder.absolute(), write=True):
         source["target_command"] = command

@@ -460,7 +460,15 @@ class LadderJudge:
         for axis, of_axis in curves.items():
             law = describe_law(experiment, [curve.size for curve in of_axis], best)
             verdict = judge_ladder(
-                axis, of_axis, centre, base, rule, law, self.confidence, fits[axis]
+                axis,
+                of_axis,
+                centre,
+                base,
+                rule,
+                law,
+                self.confidence,
+                fits[axis],
+                settings.not_taken,
             )
             if axis == JOINT_AXIS:
                 verdict = replace(verdict, target=judge_joint_target(verdict, whole))

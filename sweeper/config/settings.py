@@ -500,6 +500,11 @@ class Settings:
         return self.root / self.name
 
     @property
+    def not_taken(self) -> tuple[str, ...]:
+        """Sizes of training that runs are not given: a user command may take no {batch_size}."""
+        return tuple(name for name in ("steps", "batch_size") if not self.runner.takes(name))
+
+    @property
     def ladder_base(self) -> LadderSize:
         """The base as a step of the ladders."""
         return LadderSize.of(self.base, self.raw["model"], self.raw["train"])

@@ -19,6 +19,7 @@ from sweeper.files import RECORD_ERRORS, parse_json
 from sweeper.prediction.band import Band
 from sweeper.prediction.prediction import Prediction
 from sweeper.records import from_json
+from sweeper.schedule import OWN
 from sweeper.verdict.curve import Estimate
 
 EARLY, ON, ABOVE, BELOW = "not enough yet", "on the band", "above", "below"
@@ -457,6 +458,8 @@ class Watch:
         return int(np.searchsorted(self.sequence.at[: self.sequence.seen], index))
 
     def _check_lr(self, step: int, lr: float) -> None:
+        if self.band.schedule == OWN:
+            return  # there is none to compare with
         self._lr_peak = max(self._lr_peak, lr)
         share = (step + 0.5) / self.steps
         if not self._lr_peak > 0 or share < self.band.warmup + 2 / len(self.band):

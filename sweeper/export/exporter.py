@@ -21,6 +21,7 @@ from sweeper.plan.plan import PlannedParameter, TransferPlan
 from sweeper.registry import TARGET, build_plugin, import_plugin, name_classes, with_targets
 from sweeper.scaling.prescription import AbsorbedParam, absorb_multiplier
 from sweeper.scaling.spec import Role, Update, layer_of, with_layer
+from sweeper.schedule import OWN
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -103,6 +104,11 @@ class Exporter:
 def schedule_lines(plan: TransferPlan, exporter: Exporter) -> Iterator[str]:
     """The plan's schedule in the trainer's words; or that it has none such."""
     record = plan.source.get("schedule")
+    if record == OWN:
+        yield (
+            "Schedule (LEFT TO YOU): the study's command takes none, so it is the script's own and "
+            "not known here: write it as one factor on the learning rates of all groups."
+        )
     if not isinstance(record, Mapping):
         return
     steps, warmup, final = record["steps"], record["warmup"], record["final_lr"]

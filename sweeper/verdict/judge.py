@@ -7,7 +7,7 @@ search, and nothing can be said of the transfer before it is mended.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from operator import attrgetter
 from typing import Any, Literal
@@ -160,13 +160,15 @@ def judge_ladder(
     law: str = "",
     confidence: float = 0.95,
     fits: Mapping[LadderSize, CurveFit | None] | None = None,
+    fixed: Collection[str] = (),
 ) -> Verdict:
     """Fit every curve and judge it against the thresholds of `rule`.
 
     `transferred` is the log2 eta that the plan uses at the base; at another size a law's factor,
     `SizeCurve.planned_log2`, is added. `law` says which law that is. `fits` are those of the
     curves and of `transferred`, where they are known. The intervals that answers rest on have the
-    level `confidence`.
+    level `confidence`. `fixed` are sizes of training that the runs do not take, which no advice
+    may name: a command without {batch_size}.
 
     A size holds when both its intervals lie within the thresholds. It fails when one interval lies
     beyond its threshold, or when training at the base's optimum diverges. Otherwise it is open;
@@ -198,7 +200,7 @@ def judge_ladder(
     if answer == "cannot say yet":
         points = sum(len(curve.losses) for curve in curves)
         advice = _mending(curves, fits.values(), missed) or advise(
-            axis, [s for s in sizes if s.answer == answer], points, rule
+            axis, [s for s in sizes if s.answer == answer], points, rule, fixed
         )
     return Verdict(
         axis=axis,
@@ -427,8 +429,14 @@ class Advice:
     seeds: SeedAdvice | None = None
 
 
-def advise(axis: str, sizes: Sequence[SizeVerdict], points: int, rule: LadderRule) -> Advice:
-    """What to run next for the open `sizes`.
+def advise(
+    axis: str,
+    sizes: Sequence[SizeVerdict],
+    points: int,
+    rule: LadderRule,
+    fixed: Collection[str] = (),
+) -> Advice:
+    """What to run next for the open `sizes`; `fixed` as in `judge_ladder`.
 
     `points` counts those of all curves of the ladder: seeds are trained at each. The order is
     that of what must come first: no number of seeds settles a curve that ends too early.
@@ -456,11 +464,17 @@ def advise(axis: str, sizes: Sequence[SizeVerdict], points: int, rule: LadderRul
     seeds = max(needed.values())
     if hopeless := [n for n, count in needed.items() if count >= MAX_SEED_FACTOR * rule.seeds]:
         steps = max((size.size.steps for size in sizes), default=0)
+        *first, last = (
+            *(f"train.{size}" for size in ("steps", "batch_size") if size not in fixed),
+            "train.objective_window",
+        )
+        raised = f"{', '.join(first)} or {last}" if first else last
+        changes = () if "steps" in fixed else (f"train.steps={LONGER * steps}",)
         return Advice(
             f"{NO_SEEDS}: {' and '.join(hopeless)} would take more than "
-            f"{seeds - rule.seeds} more a point. Runs with less noise help: raise train.steps, "
-            "train.batch_size or train.objective_window, or lower transfer.step",
-            (f"train.steps={LONGER * steps}", finer),
+            f"{seeds - rule.seeds} more a point. Runs with less noise help: raise {raised}, "
+            "or lower transfer.step",
+            (*changes, finer),
         )
     more, runs = seeds - rule.seeds, (seeds - rule.seeds) * points
     each = ", ".join(f"{count - rule.seeds} at {name}" for name, count in needed.items())

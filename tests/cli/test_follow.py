@@ -13,6 +13,7 @@ import pytest
 
 from sweeper.course.watch import read_prediction
 from sweeper.prediction.band import rebinned, stretch_edges
+from sweeper.schedule import OWN
 from sweeper.study.study import Study
 from sweeper.trial import Log2Hps, Result, curve
 from tests.cli.driver import Run
@@ -166,3 +167,19 @@ def test_a_diverged_run_has_no_forecast_and_the_page_is_at_its_last_step(
     write(run(1)[:600])
     follow(sweeper, "--once")
     assert "Step 599 of 1,000" in (folder / "follow.html").read_text()
+
+
+def test_a_schedule_of_the_script_s_own_is_not_taken_for_another(
+    folder: Path, sweeper: Run
+) -> None:
+    made = prediction()
+    assert made.band is not None
+    replace(made, band=replace(made.band, schedule=OWN)).write(folder)
+    losses = run(1)[:600].tolist()
+    rows = [{"step": i, "loss": loss, "lr": 1.0} for i, loss in enumerate(losses)]
+    Path("log.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    # A constant rate is no cosine: with a schedule that is known it would be refused.
+    answer = follow(sweeper, "--once", "--lr", "jsonl:log.jsonl:lr")
+    assert answer.code == 0, answer.err
+    said = " ".join((answer.out + answer.err).split())
+    assert "its script's own, and not known" in said and "cosine" not in said

@@ -17,6 +17,7 @@ import pytest
 
 from sweeper.cli import search
 from sweeper.config.command_line import with_user_command
+from sweeper.schedule import OWN
 from sweeper.search.fresh import FINAL_SEED
 from sweeper.study.study import Study
 from tests.cli.driver import Answer, Run, assert_refused, measured, results, spawn, tree
@@ -74,6 +75,8 @@ def test_search_transfer_and_verdict(sweeper: Run, workplace: Path, script: Path
         *("train.py", "--lr=0.0078125", "--width=512", "--steps=20", "--seed=0", f"--dir={folder}")
     ]
     assert json.loads((folder / "plan.json").read_text())["parameterization"] == "own"
+    # The command takes no {schedule}: what the script does is not known.
+    assert document["plan"]["source"]["schedule"] == OWN
     assert (workplace / "runs/a/report.html").is_file()
 
     status = sweeper("status", "a")
@@ -378,3 +381,12 @@ def test_losses_are_shown_as_soon_as_the_first_run_has_ended(
     # Of a line of several points the first, whose result may still be on its way to the disk.
     assert answer.code == 0 and len(seen) == 1 and seen[0] <= 1
     assert "Losses of the first run (" in answer.err
+
+
+def test_a_size_that_the_command_does_not_take_is_noted(sweeper: Run, script: Path) -> None:
+    answer = sweeper(*searched("train.batch_size=64", "--dry-run"))
+    said = " ".join((answer.out + answer.err).split())
+    assert answer.code == 0 and "the command takes no {batch_size}: train.batch_size tells" in said
+    assert "{steps}: train" not in said
+    untyped = sweeper(*searched("--dry-run"))
+    assert "{batch_size}" not in untyped.out + untyped.err

@@ -15,7 +15,7 @@ from transformers import get_scheduler
 
 from sweeper.export.exporter import EXPORTERS, build_exporter, schedule_lines
 from sweeper.plan.plan import TransferPlan
-from sweeper.schedule import Config, record
+from sweeper.schedule import OWN, Config, record
 from sweeper.trial import TrainSettings
 from tests.export.plans import made, plan
 
@@ -104,3 +104,12 @@ def test_wsd(to: str, has: str | None) -> None:
     assert said is None if has is None else re.search(has, said or "")
     _, planned = scheduled(SQRT, 0.1)
     assert any("wsd 1-sqrt" in text.replace("\n", " ") for text in made(planned, to).values())
+
+
+@pytest.mark.parametrize("trainer", EXPORTERS)
+def test_a_schedule_of_the_script_s_own_is_left_to_the_user(trainer: str) -> None:
+    planned = replace(plan("mup"), source={"study": "a", "schedule": OWN})
+    (line,) = schedule_lines(planned, build_exporter(trainer, {}))
+    assert "LEFT TO YOU" in line and "not known here" in line
+    text = "".join(made(planned, trainer).values())
+    assert "cosine" not in text and "min-lr" not in text

@@ -305,6 +305,12 @@ def test_advice_names_the_overrides_that_settle_and_counts_in_words(golden: Gold
     noisy[1] = replace(noisy[1], size=replace(base, width=256))
     found = judge_ladder("width", noisy, 0.0, base, RULE)
     assert found.settle == ("train.steps=1200", "transfer.step=0.25")
+    # A command that takes neither: nothing is advised that would change nothing.
+    fixed = judge_ladder("width", noisy, 0.0, base, RULE, fixed=("steps", "batch_size"))
+    assert fixed.settle == ("transfer.step=0.25",)
+    assert "raise train.objective_window, or lower transfer.step" in fixed.todo
+    some = judge_ladder("width", noisy, 0.0, base, RULE, fixed=("batch_size",))
+    assert "raise train.steps or train.objective_window, or lower" in some.todo
     one = judged(Valley(noise=1e-3).curve(), Valley(noise=1e-3).curve(LARGE), RULE)
     sizes = [replace(one.sizes[1], loss_gap=Estimate(value=0.0, low=0.0, high=0.031))]
     golden.says(advise("width", sizes, 1, RULE).words)
