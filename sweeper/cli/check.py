@@ -8,6 +8,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+import yaml  # type: ignore[import-untyped]
+
 from sweeper.check.judge import CoordinateCheck, sentence
 from sweeper.check.rules import rule_table
 from sweeper.cli.coordinates import (
@@ -194,7 +196,27 @@ def _after_check(
         return invocation.again("check", settings, why="to check the coordinates")
     if invocation.study is not None:
         return next_of(settings.folder)
-    return invocation.again("search", settings, why="to search the base size")
+    # Of a model that a script of one's own trains already, not a search of another engine.
+    if settings.raw["runner"].get("command") is None and (folder := _study_of_command(settings)):
+        return next_of(folder)
+    # The learning rate alone, where nobody asked for a search of hours.
+    asked = ("search=", "experiment=", "size=")
+    changes = [] if any(word.startswith(asked) for word in invocation.overrides) else ["search=lr"]
+    return invocation.again("search", settings, *changes, why="to search the base size")
+
+
+def _study_of_command(settings: Settings) -> Path | None:
+    """The newest study beside this one that trains its model by a command; None without."""
+    found = []
+    for path in settings.root.glob("*/config.yaml"):
+        try:
+            kept = yaml.safe_load(path.read_text(encoding="utf-8"))
+            same = kept["model"][TARGET] == settings.plugin_spec("model").name
+            if same and kept["runner"].get("command"):
+                found.append((path.stat().st_mtime, path.parent))
+        except (OSError, ValueError, yaml.YAMLError, KeyError, TypeError, AttributeError):
+            continue
+    return max(found)[1] if found else None
 
 
 def _failed_size(base: Size, failing: Mapping[str, int]) -> list[str]:

@@ -14,15 +14,18 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
+from inspect import signature
 from itertools import pairwise
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Literal
 
 import torch
+from numpy.typing import NDArray
+from torch.overrides import TorchFunctionMode
 
 from sweeper import schedule
-from sweeper.data.corpus import Corpus
+from sweeper.data.corpus import Batch, Corpus
 from sweeper.engine.batched import BatchedRun, BatchedTrials, UpdateBrokenError
 from sweeper.engine.branches import NO_BRANCHES, Branching, branchings, horizons
 from sweeper.engine.measurements import MEASUREMENTS
@@ -41,7 +44,7 @@ from sweeper.files import RECORD_ERRORS, append, parse_json
 from sweeper.launch.executor import Context, Executor, Launcher, Machine
 from sweeper.launch.job import UNCONTROLLED, Control, JobFailure, Outcome
 from sweeper.records import NAMES_CLASS, from_json, to_json
-from sweeper.registry import plugin_target
+from sweeper.registry import import_plugin, plugin_target
 from sweeper.search.prune import Pruner
 from sweeper.trial import Result, Trial
 
@@ -165,9 +168,59 @@ class TrainTrials:
         return modules_of(BatchedTrials(trials=self.trials, corpus=self.corpus))
 
 
+class TryClasses:
+    """A corpus whose batches hold the class `number`: its largest, so that all are tried.
+
+    Of 0 they hold nothing else. What is no class, such as the negative number of a target that
+    does not count, stays.
+    """
+
+    def __init__(self, corpus: Corpus, number: int) -> None:
+        """`corpus` is asked for everything else."""
+        self._corpus, self._number = corpus, number
+
+    def __getattr__(self, name: str) -> Any:
+        """All but `batch` is the corpus's."""
+        return getattr(self._corpus, name)
+
+    def batch(self, seed: int, step: int, batch_size: int, seq_len: int) -> Batch:
+        """A batch of the corpus with the class in it."""
+        x, y = self._corpus.batch(seed, step, batch_size, seq_len)
+        return self._with_class(x), self._with_class(y)
+
+    def _with_class(self, values: NDArray[Any]) -> NDArray[Any]:
+        if values.dtype.kind not in "iu":
+            return values
+        values = values.copy()
+        if self._number == 0:
+            values[values >= 0] = 0
+        else:
+            values.flat[int(values.argmax())] = self._number
+        return values
+
+
+class _Rows(TorchFunctionMode):
+    """Notes of the last lookup, or the last loss, how many classes it is for."""
+
+    last = 0
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        named = dict(kwargs or {})
+        tensors = [each for each in (*args, *named.values()) if isinstance(each, torch.Tensor)]
+        if func is torch.nn.functional.embedding and len(tensors) > 1:
+            self.last = tensors[1].shape[0]
+        elif func is torch.nn.functional.cross_entropy and tensors and tensors[0].dim():
+            self.last = tensors[0].shape[min(1, tensors[0].dim() - 1)]
+        return func(*args, **named)
+
+
+MAX_TRIED = 200_000_000
+"""Weights of the largest model that a step on the CPU is made with, to save the GPU from it."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class TryStep:
-    """A step of a trial on two examples."""
+    """A step of a trial on two examples, one of which has the largest class of the data."""
 
     trials: tuple[Trial]
     corpus: Corpus = field(metadata=NAMES_CLASS)
@@ -180,16 +233,19 @@ class TryStep:
 
     def check(self) -> None:
         """Train it in this process; ConfigError, with the place, where that fails."""
-        try:
-            run = BatchedRun(self._batched, self.device)
+        # A GPU that is asked for a row which is not there does nothing more in this process.
+        if self.device != "cpu" and prepare(self.trial.spec).parameters() <= MAX_TRIED:
             try:
-                with quiet_attention():
-                    loss = float(run.step()[0])
-            finally:
-                run.program.release()
+                self._step("cpu", self.corpus.classes - 1)
+            except (SweeperError, *UNTRAINABLE):
+                self._check_classes()  # any other failure may be the CPU's alone
+        try:
+            loss = self._step(self.device, self.corpus.classes - 1)
         except SweeperError:
             raise
         except UNTRAINABLE as error:
+            if self.device == "cpu":
+                self._check_classes()
             lines = [f"{type(error).__name__}: {error}", *user_frames(error)]
             if isinstance(error, TypeError):
                 lines.append("A model is called as forward(inputs, targets), and returns its loss.")
@@ -197,6 +253,52 @@ class TryStep:
         if not math.isfinite(loss):
             allowed = f"a model whose first loss is a number, and on two examples it is {loss}"
             raise ConfigError("model._target_", self._target, allowed)
+
+    def _check_classes(self) -> None:
+        """ConfigError where a step with the data's largest class fails and one with the first not.
+
+        Then the model is for fewer classes than the data have.
+        """
+        classes, rows = self.corpus.classes, _Rows()
+        try:
+            self._step("cpu", 0)
+        except (SweeperError, *UNTRAINABLE):
+            return
+        with suppress(SweeperError, *UNTRAINABLE), rows:
+            self._step("cpu", classes - 1)
+            return
+        known = 0 < rows.last < classes
+        takes = f"and the model takes {rows.last}" if known else "more than it takes"
+        raise ConfigError(
+            "model._target_",
+            self._target,
+            f"a model that takes all {classes} classes (words of the vocabulary) of the data, "
+            f"{takes}: let it take an argument `classes`{self._own_argument(rows.last)}, or give "
+            "data whose largest class it takes, such as data=tokens data.path=FILE",
+        )
+
+    def _own_argument(self, rows: int) -> str:
+        """How to set an argument of the model's own that seems to be its number of classes."""
+        given = self.trial.spec.model.arguments
+        try:
+            parameters = signature(import_plugin(self._target)).parameters.values()
+        except (SweeperError, TypeError, ValueError):
+            return ""
+        names = [p.name for p in parameters if given.get(p.name, p.default) == rows > 0]
+        if len(names) != 1:
+            return ""
+        key = f"model.{names[0]}" if names[0] in given else f"+model.{names[0]}"
+        return f", give it {key}={self.corpus.classes}"
+
+    def _step(self, device: str, number: int) -> float:
+        """The loss of a step on `device`, of examples that hold the class `number`."""
+        tried: Any = TryClasses(self.corpus, number)
+        run = BatchedRun(replace(self._batched, corpus=tried), device)
+        try:
+            with quiet_attention():
+                return float(run.step()[0])
+        finally:
+            run.program.release()
 
     def run_in_worker(self, launcher: Launcher, machine: Machine) -> None:
         """Train it in a worker process, which has the GPU; ConfigError as in `check`."""

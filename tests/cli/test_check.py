@@ -250,3 +250,29 @@ def test_a_weight_that_no_output_shows_is_named(sweeper: Run, workplace: Path) -
     assert "Coordinate check over width 16, 32, 64: cannot say" in answer.out
     assert answer.next.startswith("sweeper check parameterization=mup")
     assert "check.seeds=6" not in answer.out
+
+
+SCRIPT_OF_ONE = """
+runner: {{command: [python, train.py]}}
+model: {{_target_: {target}}}
+"""
+
+
+@pytest.mark.usefixtures("drawn")
+def test_what_comes_next_is_a_search_that_somebody_would_run(
+    sweeper: Run, workplace: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (workplace / "own_net.py").write_text(OWN)
+    monkeypatch.syspath_prepend(workplace)
+    words = ["check", "parameterization=mup", "model._target_=own_net.Net", *QUICK]
+    words += ["~model.head_size", "~model.ffn_ratio", "~model.norm_gain", "check.threshold=9"]
+    assert "search=lr" in sweeper(*words).next
+    asked = sweeper(*words, "search=independent").next
+    assert "search=independent" in asked and "search=lr" not in asked
+    # A script of one's own trains the model already: its study goes on.
+    (workplace / "runs/mine").mkdir(parents=True)
+    (workplace / "runs/mine/config.yaml").write_text(SCRIPT_OF_ONE.format(target="own_net.Net"))
+    after: list[Path] = []
+    monkeypatch.setattr("sweeper.cli.check.next_of", after.append)
+    sweeper(*words)
+    assert [folder.name for folder in after] == ["mine"]

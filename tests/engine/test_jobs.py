@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
@@ -31,7 +32,7 @@ from sweeper.launch.job import UNCONTROLLED, Control, Job, Leave, Task
 from sweeper.launch.local import Local
 from sweeper.records import from_json, to_json
 from sweeper.scaling.spec import Role
-from sweeper.trial import Trial
+from sweeper.trial import PluginSpec, Trial
 from tests.engine.tiny_trials import corpus, trial
 from tests.golden import Golden
 from tests.refusals import raises_config_error
@@ -571,3 +572,65 @@ def test_a_refusal_comes_back_from_the_worker(
     answers = [None]
     with raises_config_error("model._target_", "sweeper.models.llama.Llama", golden):
         step(tmp_path).run_in_worker(Local(workers=1), Machine())
+
+
+SMALL_VOCABULARY = """
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+class Net(nn.Module):
+    def __init__(self, width: int, depth: int, seq_len: int, vocab: int = 128, block: int = 64):
+        super().__init__()
+        self.tokens, self.places = nn.Embedding(vocab, width), nn.Embedding(block, width)
+        self.body = nn.ModuleList(nn.Linear(width, width) for _ in range(depth))
+        self.head = nn.Linear(width, vocab)
+
+    def forward(self, x, y):
+        h = self.tokens(x) + self.places(torch.arange(x.shape[1], device=x.device))
+        for layer in self.body:
+            h = h + torch.tanh(layer(h))
+        return F.cross_entropy(self.head(h).flatten(0, -2), y.flatten())
+"""
+
+
+class Ascii:
+    """Its batches hold no byte from 128 on, though its vocabulary has them."""
+
+    classes = 256
+
+    def batch(self, seed: int, step: int, batch_size: int, seq_len: int) -> Any:
+        x = np.arange(batch_size * seq_len).reshape(batch_size, seq_len) % 100
+        return x, x
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_a_vocabulary_that_is_too_small_is_named_and_no_gpu_is_asked(
+    device: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "small_vocabulary.py").write_text(SMALL_VOCABULARY)
+    monkeypatch.syspath_prepend(tmp_path)
+    spec = replace(
+        trial().spec, model=PluginSpec(name="small_vocabulary.Net"), data={"classes": 256}
+    )
+    tried: Any = TryStep(
+        trials=(replace(trial(), spec=spec),),
+        corpus=Ascii(),  # type: ignore[arg-type]
+        device=device,
+    )
+    devices: list[str] = []
+    step = TryStep._step
+    monkeypatch.setattr(TryStep, "_step", lambda s, on, n: devices.append(on) or step(s, on, n))
+    with pytest.raises(ConfigError) as caught:
+        tried.check()
+    assert caught.value.key == "model._target_"
+    said = caught.value.allowed
+    assert "all 256 classes" in said and "takes 128" in said and "+model.vocab=256" in said
+    assert set(devices) == {"cpu"}
+
+    wide = replace(spec, model=PluginSpec(name="small_vocabulary.Net", arguments={"vocab": 256}))
+    replace(tried, trials=(replace(trial(), spec=wide),), device="cpu").check()
+    # Another table that is too small fails with any class: its line is told as before.
+    short = replace(wide, model=PluginSpec(name=wide.model.name, arguments={"block": 1}))
+    with pytest.raises(ConfigError, match="one step failed"):
+        replace(tried, trials=(replace(trial(), spec=short),), device="cpu").check()
