@@ -295,6 +295,11 @@ def needs(
     return [*lines, *(f"mind: {caution}" for caution in cautions)]
 
 
+def is_edit(need: str) -> bool:
+    """Whether a sentence of `needs` asks for a factor in the forward pass of a model."""
+    return not need.startswith(("mind: ", "eps: ", "weight decay: ", "depth: "))
+
+
 def _advice(op: ScaledOp, factor: str) -> str:
     """What to do with a factor, a gap for its value; of a tied readout with its weight's name."""
     text = FACTOR_NEEDS.get((op.kind, factor), f"multiply its {factor} by {{}}")

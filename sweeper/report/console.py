@@ -9,6 +9,7 @@ from typing import TypeVar
 
 from sweeper.plan.diagnose import Diagnosis
 from sweeper.plan.explain import Explained
+from sweeper.plan.factors import is_edit
 from sweeper.plan.plan import PlannedParameter, TransferPlan, value_text
 from sweeper.report.cost import Cost, cost_table
 from sweeper.report.screen import A_NOTE, Part, Spare, table_parts
@@ -350,14 +351,16 @@ def explanation(plan: TransferPlan, rows: Sequence[Explained], *, verbose: bool)
         "With m the growth of the width: multiplier m^-a, init std m^-b, learning rate m^-c."
     ] + [GAMMA_LEGEND] * has_gammas
     parts = table_parts(table, Spare.ROWS)
+    needed = "what a plain model needs"
+    texts = {need: f"- a plain model needs: {need}" for need in plan.needs}
+    # Lines of code that only the model's author can write come before what else is to be told.
+    parts += [Part(content=texts[n], spare=Spare.NEWS, name=needed) for n in texts if is_edit(n)]
     for (role, why), alike_names in reasons.items():
         of = f" ({', '.join(alike_names)})" if verbose else ""
         said = f"- {role}{of}: {why}"
         parts.append(Part(content=said, spare=Spare.NEWS, name=A_NOTE))
-    for need in plan.needs:
-        text = f"- a plain model needs: {need}"
-        parts.append(Part(content=text, spare=Spare.ASIDE, name="what a plain model needs"))
-    return parts
+    rest = [need for need in texts if not is_edit(need)]
+    return [*parts, *(Part(content=texts[n], spare=Spare.ASIDE, name=needed) for n in rest)]
 
 
 # What validation and diagnosis found.
