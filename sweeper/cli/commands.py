@@ -83,6 +83,15 @@ class Verb(TyperCommand):
         """Write the help of the verb."""
         formatter.write(_help(self, ctx))
 
+    def parse_args(self, ctx: Any, args: list[str]) -> Any:
+        """Read the verb's words; whatever is wrong with them is told with the verb's help."""
+        try:
+            return super().parse_args(ctx, args)
+        except USAGE as error:
+            # click's parser does not say where an option without its value stood.
+            error.ctx = error.ctx or ctx
+            raise
+
 
 class Commands(TyperGroup):
     """The verbs; a command line that cannot be read is refused like any other bad input."""

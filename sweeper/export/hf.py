@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
-from sweeper.errors import ConfigError
+from sweeper.errors import ConfigError, MissingValue
 from sweeper.export.exporter import (
     Exporter,
     Setting,
@@ -137,8 +137,9 @@ class Hf(Exporter):
         of_study = family_of_class(str(_model(plan).get("name", "")))
         if name := self.family or of_study:
             return name
-        allowed = f"family=NAME, the model to write for: one of {', '.join(FAMILIES)}"
-        raise ConfigError("family", self.family, allowed)
+        names = ", ".join(FAMILIES)
+        advice = f": the model to write for, one of {names}, as in family={next(iter(FAMILIES))}"
+        raise MissingValue("family", advice)
 
 
 def _model(plan: TransferPlan) -> Mapping[str, Any]:

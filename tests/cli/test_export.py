@@ -174,3 +174,15 @@ def test_explain_from_a_published_config(sweeper: Run, workplace: Path, golden: 
     golden.says(answer.out)
     answer = sweeper("explain", "--from", ".", "--json")
     assert answer.code == 0 and answer.document["base_width"] == 256
+
+
+def test_what_is_missing_is_told_with_the_verb_s_help_and_the_families(
+    sweeper: Run, study: Path
+) -> None:
+    answer = sweeper("export", "--to")
+    assert answer.code == 2 and "Try 'sweeper export --help'" in answer.err
+    assert sweeper(*TRANSFER).code == 0
+    answer = sweeper("export", "--to", "hf", "--study", "a")
+    assert answer.code == 2
+    assert "family: it needs a value: the model to write for, one of granite, " in answer.err
+    assert "as in family=granite" in answer.err and "''" not in answer.err
