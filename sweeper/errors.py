@@ -104,7 +104,7 @@ _FLAG = re.compile(r"(?<![\w-])--([a-z][a-z-]*)(?![\w-])(=?)")
 _VALUED = re.compile(r"--(where|axis|ignore|columns) (?:'([^']*)'|(?!where)([\w=.,]*[\w=]))")
 _KEY = re.compile(r"(?<![\w.])(?:model|train|transfer)\.(\w+)(?==)")
 _COMMAND = re.compile(r"`sweeper (search|transfer|compare)`")
-_LINE = re.compile(r"(`sweeper [a-z]+ [^`]+`)")
+_LINE = re.compile(r"(`(?:sweeper [a-z]+|(?!sweeper)[^`\s]+) [^`]+`)")
 _OF_MODEL = re.compile(r"(?<![\w.{])model\.(branches|roles|keep_init|frozen)=(\[[^\]]*\])")
 
 
@@ -115,7 +115,10 @@ def python_text(text: str, call_of: Callable[[str], str] = str) -> str:
     """
     parts = _LINE.split(text)
     for at, part in enumerate(parts):
-        parts[at] = f"`{call_of(part.strip('`'))}`" if at % 2 else _python_words(part)
+        if part.startswith("`sweeper "):
+            parts[at] = f"`{call_of(part.strip('`'))}`"
+        elif not at % 2:  # what else stands in backquotes is quoted as it is
+            parts[at] = _python_words(part)
     return "".join(parts)
 
 

@@ -74,6 +74,8 @@ def search(
     words = ["search", *_placed(study, root, config_dir)]
     words += words_of("search", settings, None if config_dir is None else Path(config_dir))
     words += ["--new-setup"] * new_setup + ["--dry-run"] * dry_run
+    if isinstance(command, str):
+        raise ConfigError("command", command, 'a list of words: command=["python", "train.py"]')
     if command:
         words += ["--", *map(str, command)]
     _check_loaded(model)

@@ -117,7 +117,11 @@ def explain(
     why = "to see that it holds in short runs"
     answer = f"{parameterization} prescribes {len(plan.parameters)} parameters for {plan.target}; "
     answer += "nothing was trained or written."
-    output.end(answer, {}, document, invocation.again("check", settings, why=why))
+    # Of a command that does not watch its model the check measures nothing.
+    checks = settings.runner.measures("coordinates")
+    output.end(
+        answer, {}, document, invocation.again("check", settings, why=why) if checks else None
+    )
     return DONE
 
 

@@ -8,7 +8,7 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from sweeper.cli.next import NextCommand, validated_by
+from sweeper.cli.next import NextCommand, next_of, validated_by
 from sweeper.cli.output import DONE, NOT_VALIDATED, Output
 from sweeper.errors import BadInput
 from sweeper.existing.judged import Judged, Question, judge_place, judge_source
@@ -111,6 +111,9 @@ def _next(judged: Judged, root: Path) -> NextCommand | None:
     """The command that trains what would settle it, where the table is of a study of ours."""
     if not (judged.study and judged.overrides):
         return None
+    # Longer runs are another study's: a search comes first.
+    if any(word.startswith("train.") for word in judged.overrides):
+        return next_of(root / judged.study)
     target, ladder = judged.verdict.target if judged.verdict else None, list[str]()
     width = target.size if target else max(int(curve.size.width) for curve in judged.curves)
     command = validated_by(root / judged.study)

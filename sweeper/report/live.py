@@ -30,6 +30,13 @@ PATIENCE = 600.0
 STOP = b"s"
 LIVE_MARK, LEFT_MARK = b"data-live=", b"data-left="
 """Of a page that is written anew, and of one that cannot be written any more; of one length."""
+_PACKAGES = str(Path(__file__).parents[2])
+_START = (
+    "import sys; sys.argv[2] in sys.path or sys.path.insert(0, sys.argv[2]); "
+    "from pathlib import Path; from sweeper.report.live import main; main(Path(sys.argv[1]))"
+)
+"""The process finds this very package, and nothing in the folder worked in: a user's statistics.py
+there is no module of Python's."""
 ENABLED = True
 """Tests, whose searches are many and short, write the last page alone."""
 
@@ -72,7 +79,7 @@ class LivePage:
         environment = os.environ | {"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
         try:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "sweeper.report.live", str(self._folder.absolute())],
+                [sys.executable, "-P", "-c", _START, str(self._folder.absolute()), _PACKAGES],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.DEVNULL,
@@ -186,7 +193,3 @@ def main(folder: Path) -> None:
         with contextlib.suppress(OSError):
             os.write(1, f"{text[:300]}\n".encode())
         sys.exit(1)
-
-
-if __name__ == "__main__":
-    main(Path(sys.argv[1]))

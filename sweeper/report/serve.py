@@ -312,10 +312,13 @@ class Handler(BaseHTTPRequestHandler):
         self.send_header("Cache-Control", "no-cache")
         self.send_header("X-Content-Type-Options", "nosniff")
         self.send_header("Referrer-Policy", "no-referrer")
-        if kind != KINDS[".html"]:  # a page has a stricter policy of its own
-            self.send_header(
-                "Content-Security-Policy", "default-src 'none'; style-src 'unsafe-inline'"
-            )
+        # A page of ours has a policy of its own. A study from elsewhere may have any page: in a
+        # sandbox its scripts read no other study.
+        of_page = "sandbox allow-scripts allow-popups allow-downloads"
+        policy = (
+            of_page if kind == KINDS[".html"] else "default-src 'none'; style-src 'unsafe-inline'"
+        )
+        self.send_header("Content-Security-Policy", policy)
         for name, value in headers.items():
             self.send_header(name, value)
         self.end_headers()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
 import threading
 from collections.abc import Iterator
@@ -180,3 +181,19 @@ def test_a_page_says_where_a_driver_was_stopped(folder: Path) -> None:
         assert said in (folder / "report.html").read_text(), "one that is ending"
     write_json(folder / "progress.json", replace(progress, over=True))
     assert "Stopped" not in write_report(folder).read_text()
+
+
+def test_files_of_the_folder_worked_in_are_no_modules(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A user's script beside the study may be called as one of Python's own modules."""
+    (tmp_path / "statistics.py").write_text("raise RuntimeError('mine')")
+    monkeypatch.chdir(tmp_path)
+    started = subprocess.run(
+        [sys.executable, "-P", "-c", live._START, str(folder), live._PACKAGES],
+        input=b"",
+        capture_output=True,
+        timeout=120,
+    )
+    assert started.returncode == 0, started.stdout
+    assert (folder / "report.html").is_file()
