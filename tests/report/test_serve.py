@@ -85,6 +85,18 @@ def test_a_page_is_its_file_or_drawn_where_there_is_none(server: Server, root: P
     assert ask(server, "/holds/figures/best_loss.svg")[:2] == (200, "<svg/>")
 
 
+def test_a_page_s_scripts_read_no_other_study(server: Server) -> None:
+    """A study from elsewhere may hold any page; pictures and the like run no script at all."""
+    policies = []
+    for path in ("/holds/", "/holds/figures/best_loss.svg"):
+        connection = http.client.HTTPConnection("127.0.0.1", server.server_address[1], timeout=10)
+        connection.request("GET", path)
+        policies.append(connection.getresponse().getheader("Content-Security-Policy") or "")
+        connection.close()
+    assert policies[0].startswith("sandbox ") and "allow-same-origin" not in policies[0]
+    assert policies[1].startswith("default-src 'none'")
+
+
 @pytest.mark.parametrize(
     "path",
     [
