@@ -94,24 +94,10 @@ KEPT_WORDS = re.compile(
 """Words that say where or when a run was."""
 TIMES = frozenset({"wall", "walltime", "wallclock", "elapsed", "runtime", "duration", "time"})
 """Words in the names of columns that say how long a run took, however few values there are."""
-OF_TIMES = TIMES | {
-    *("clock", "gpu", "total", "train", "training", "run", "job", "taken", "in"),
-    *(
-        "ms",
-        "s",
-        "sec",
-        "secs",
-        "seconds",
-        "m",
-        "min",
-        "mins",
-        "minutes",
-        "h",
-        "hr",
-        "hrs",
-        "hours",
-    ),
-}
+OF_TIMES = TIMES.union(
+    ("clock", "gpu", "total", "train", "training", "run", "job", "taken", "in"),
+    ("ms", "s", "sec", "secs", "seconds", "m", "min", "mins", "minutes", "h", "hr", "hrs", "hours"),
+)
 """All words that such a name has: time_limit and wall_decay are settings."""
 A_DATE = re.compile(r"\s*\d{4}[-/]\d\d?[-/]\d\d?([T ]+\d\d?:\d\d.*)?\s*")
 SETTINGS = re.compile(

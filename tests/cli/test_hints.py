@@ -210,8 +210,8 @@ def test_a_diagnosis_takes_the_ladder_of_the_verdict_and_its_runs(
 def test_after_a_diagnosis(validated: Path, sweeper: Run) -> None:
     type_next(sweeper, sweeper("diagnose", "--study", "a", "--dry-run", "transfer.widths=[16,24]"))
     ended = sweeper("diagnose", "--study", "a")
-    if ended.next:
-        type_next(sweeper, ended)
+    assert ended.next
+    type_next(sweeper, ended)
 
 
 @pytest.mark.parametrize("words", [[], ["--rules"]], ids=["coordinates", "rules"])
