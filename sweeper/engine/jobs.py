@@ -463,6 +463,8 @@ LONG_STEP = 2e10
 """FLOPs that take a processor about a second."""
 MIN_GAIN = 1.05
 """Several processes must be so much faster than one."""
+DOUBTFUL_GAIN = 1.5
+"""Where less is seen, one is timed again: a wrong choice costs up to half of the speed."""
 UNMEASURED_SIZE = 16
 """How many are batched where nothing can be measured: a login node cannot tell what fits a GPU."""
 
@@ -634,7 +636,10 @@ class TrialsPerJob:
             if alone is None or not MEASURING_PAYS <= work < math.inf:
                 self._layout = 1
             else:
-                gain = self._rate(largest, executor, count) * alone.seconds
+                rate = self._rate(largest, executor, count)
+                gain = rate * alone.seconds
+                if gain < DOUBTFUL_GAIN:
+                    gain = rate * self._alone_again(largest, executor, alone).seconds
                 self._layout = count if gain > MIN_GAIN else 1
                 self.notify(
                     f"{count} worker processes do {gain:.2f} times the steps of one, as measured: "
@@ -656,6 +661,23 @@ class TrialsPerJob:
         # seven trials for two workers that take four at best are four and three, in one round.
         rounds = -(-len(trials) // (min(measured.size, fair) * self._layout))
         return -(-len(trials) // (rounds * self._layout))
+
+    def _alone_again(
+        self, trials: Sequence[Trial], executor: Executor, before: MeasuredSize
+    ) -> MeasuredSize:
+        """One process, timed before several were and again after them, on average.
+
+        A machine that others use, too, changes its speed from second to second: one that was slower
+        while several were timed would seem to gain nothing by them.
+        """
+        key = f"{_key(trials[0], self.device, 1)} again"
+        known = self._known(key, len(trials))
+        if known is None:
+            [answer] = executor.call([self._task(trials[: before.size])], 1)
+            after = before if answer is None else MeasuredSize(**answer)
+            seconds = (before.seconds + after.seconds) / 2
+            known = self._keep(key, replace(before, seconds=seconds))
+        return known
 
     def _rate(self, trials: Sequence[Trial], executor: Executor, count: int) -> float:
         """Trial-steps a second of so many workers at once; 0 when one of them ends."""

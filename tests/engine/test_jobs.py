@@ -306,7 +306,36 @@ def test_one_process_is_weighed_against_one_a_core(
     assert sentence.startswith(f"2 worker processes do {gain} times ")
     assert sentence.endswith(f": {used} used")
     assert executor.used == used and size == 4 // used
-    assert executor.asked == [(1, 1), (2, 2)] and len(jobs._MEASURED) == 2
+    # Where several seem to gain little one is timed once more.
+    again = [(1, 1)] * (used == 1)
+    assert executor.asked == [(1, 1), (2, 2), *again] and len(jobs._MEASURED) == 2 + len(again)
+
+
+def test_a_machine_that_slows_down_between_two_timings_is_not_misjudged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Slowing(Answering):
+        """Alone it takes 1 s; from then on the machine is 1.9 times as slow."""
+
+        def call(self, tasks: list[Any], layout: int) -> list[Any]:
+            answers = super().call(tasks, layout)
+            self.seconds = {1: 1.9, 2: 1.9}
+            return answers
+
+    executor = Slowing({1: 1.0})
+    (sentence,), _ = chosen_layout(executor, tmp_path, monkeypatch)
+    # 2 / 1.9 times by the first timing, which is nothing; by the mean of both 1.53 times.
+    assert executor.used == 2 and sentence.startswith("2 worker processes do 1.53 times ")
+    # What goes on takes the same layout, by its record alone.
+    record = tmp_path / "batches.jsonl"
+    sizes = jobs.TrialsPerJob("auto", corpus(tmp_path), "cpu", print, record)
+    trials = [trial(seed=i) for i in range(4)]
+    sizes.choose_layout(trials, Slowing({1: 1.0}))  # type: ignore[arg-type]
+    monkeypatch.setattr(jobs, "_MEASURED", {})
+    resumed = Answering({})
+    others = jobs.TrialsPerJob("auto", corpus(tmp_path), "cpu", print, record)
+    others.choose_layout(trials, resumed)  # type: ignore[arg-type]
+    assert resumed.used == 2 and not resumed.asked
 
 
 def test_processes_are_chosen_for_all_trials_of_a_sweep_not_for_its_first(

@@ -137,6 +137,10 @@ def test_who_waits_for_a_worker_that_will_not_end_is_told(
         assert workers.fill()
         pid = workers.workers[0].pids[0]
         os.kill(pid, signal.SIGSTOP)
+        # Until all its threads stand still, one may yet hear that it is to end.
+        until(
+            lambda: Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "T", 60
+        )
         monkeypatch.setattr("sweeper.launch.local.SOON", 0.1)
         monkeypatch.setattr("sweeper.launch.local.MOST", 0.3)
     finally:
