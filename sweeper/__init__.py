@@ -16,10 +16,10 @@ if TYPE_CHECKING:
     from sweeper.classifier.classify import classify
     from sweeper.command.in_script import CurrentTrial, current_trial
     from sweeper.command.watch import watch
-    from sweeper.course.watch import follow
+    from sweeper.decide.course import follow
+    from sweeper.decide.loss import predict
     from sweeper.plan.plan import TransferPlan
     from sweeper.plan.plan_for import plan_for
-    from sweeper.prediction.prediction import predict
     from sweeper.report.judged import judge
     from sweeper.scaling.spec import ParamScale, ParamSpec, Role, ScaledOp, Update
 
@@ -60,11 +60,11 @@ _MODULES = {
     "classify": "sweeper.classifier.classify",
     "compare": "sweeper.api.calls",
     "current_trial": "sweeper.command.in_script",
-    "follow": "sweeper.course.watch",
+    "follow": "sweeper.decide.course",
     "judge": "sweeper.report.judged",
     "open_study": "sweeper.api.calls",
     "plan_for": "sweeper.plan.plan_for",
-    "predict": "sweeper.prediction.prediction",
+    "predict": "sweeper.decide.loss",
     "transfer": "sweeper.api.calls",
     "watch": "sweeper.command.watch",
     **dict.fromkeys(

@@ -23,9 +23,9 @@ from sweeper.laws.law import Law
 from sweeper.models.fp8 import Fp8
 from sweeper.records import call_checked
 from sweeper.search.strategy import Strategy
+from sweeper.stats.ladder import LadderRule
 from sweeper.study.logs.log import Logger
 from sweeper.trial import TrainSettings
-from sweeper.verdict.ladder import LadderRule
 
 USAGE_ERROR: Any = typer.BadParameter.__base__
 VERBS: Any = typer.main.get_command(app)

@@ -16,9 +16,9 @@ PACKAGE = ROOT / "sweeper"
 ROOMS = [
     *("errors", "records", "registry", "schedule", "trial", "files"),
     *("scaling", "search", "samplers", "data", "launch", "laws", "models", "classifier", "engine"),
-    *("verdict", "table", "plan", "check", "command", "study", "existing", "prediction", "course"),
+    *("stats", "table", "plan", "check", "command", "study", "runs", "decide"),
     *("config", "sweep"),
-    *("export", "report", "cli", "api", "__main__"),
+    *("export", "verbs", "report", "cli", "api", "__main__"),
 ]
 """From the bottom up: a module imports from its own room, or from one before it."""
 AT_THE_ROOT = {
@@ -30,7 +30,7 @@ ONLY = {
     "hydra": {"config.compose"},
     "omegaconf": {"config.compose"},
     "submitit": {"launch.local", "launch.slurm"},
-    "wandb": {"study.logs.wandb", "command.metrics", "existing.trackers"},
+    "wandb": {"study.logs.wandb", "command.metrics", "runs.trackers"},
     "optuna": {
         "study.optuna_copy",
         "search.optuna",
@@ -44,7 +44,18 @@ ONLY = {
     "sklearn": {"data.arrays"},
 }
 """The only modules that may know these libraries."""
-TORCH = ("models.", "classifier.", "engine.", "plan.", "command.", "launch.machine")
+TORCH = (
+    *("models.", "classifier.", "engine.", "plan."),
+    *("command.", "decide.diagnosis", "launch.machine"),
+)
+    "models.",
+    "classifier.",
+    "engine.",
+    "plan.",
+    "decide.diagnosis",
+    "command.",
+    "launch.machine",
+)
 """Who may know torch: all else must start fast; which GPUs a machine has only torch can say."""
 
 

@@ -17,8 +17,8 @@ from sweeper.config.compose import compose_tree
 from sweeper.config.settings import Settings, placeholder_data, resolve
 from sweeper.engine.architecture import build_model, build_named
 from sweeper.registry import groups
-from sweeper.verdict.curve import Estimate
-from sweeper.verdict.ladder import Size
+from sweeper.stats.curve import Estimate
+from sweeper.stats.ladder import Size
 from tests.golden import Golden
 from tests.scripts import load_script
 

@@ -16,8 +16,8 @@ from rich.console import Console
 
 from sweeper.records import to_json
 from sweeper.report.page import table_html
+from sweeper.stats.curve import UNKNOWN, Estimate
 from sweeper.table import Cell, Change, Column, Table, answer, interval, within
-from sweeper.verdict.curve import UNKNOWN, Estimate
 from tests.golden import Golden
 
 NAMES = ["hyperparameter", "value", "loss", "points", "range"]

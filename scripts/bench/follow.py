@@ -22,13 +22,13 @@ import numpy as np
 import torch
 from torch.nn.functional import cross_entropy
 
-from sweeper.course.watch import Seen, Watch
+from sweeper.decide.band import Course, Curves, fit_band
+from sweeper.decide.course import Seen, Watch
+from sweeper.decide.loss import Prediction, Question, predict_runs
 from sweeper.models.llama import Llama
 from sweeper.plan.plan_for import plan_for
-from sweeper.prediction.band import Course, Curves, fit_band
-from sweeper.prediction.loss_law import Array
-from sweeper.prediction.prediction import Prediction, Question, predict_runs
-from sweeper.prediction.runs import Runs
+from sweeper.runs.loss_runs import Runs
+from sweeper.stats.power_law import Array
 from sweeper.trial import TrainSettings, curve
 
 DEPTH, LENGTH, BATCH, STEPS = 1, 16, 32, 400

@@ -19,9 +19,9 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from sweeper.prediction.loss_law import Array
-from sweeper.prediction.prediction import PREDICTED, Question, predict_runs
-from sweeper.prediction.runs import Runs
+from sweeper.decide.loss import PREDICTED, Question, predict_runs
+from sweeper.runs.loss_runs import Runs
+from sweeper.stats.power_law import Array
 
 E, A, B, ALPHA, BETA = 1.69, 406.4, 410.7, 0.34, 0.28
 RATIO = 20.0

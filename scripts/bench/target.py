@@ -19,11 +19,11 @@ from pathlib import Path
 import numpy as np
 from verdict import Scenario, Truth, Valley, measure
 
-from sweeper.verdict.curve import Estimate, fit_curves
-from sweeper.verdict.judge import judge_ladder
-from sweeper.verdict.ladder import LadderRule, LadderSize
-from sweeper.verdict.target import NO_THEORY, THEORY
-from sweeper.verdict.trend import judge_target
+from sweeper.decide.target import NO_THEORY, THEORY
+from sweeper.decide.transfer import judge_ladder
+from sweeper.decide.trend import judge_target
+from sweeper.stats.curve import Estimate, fit_curves
+from sweeper.stats.ladder import LadderRule, LadderSize
 
 TARGET = 4096
 

@@ -20,14 +20,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from sweeper.decide.settle import AT_FIRST, CONFIDENCE, Judged, Settling, grids_of
+from sweeper.decide.target import THEORY
+from sweeper.decide.transfer import SizeVerdict, Verdict, judge_ladder
+from sweeper.decide.trend import Trend, fit_trend
 from sweeper.search.strategy import Point
-from sweeper.verdict.curve import BASIN_TOLERANCE, Estimate, fit_curve, fit_curves
-from sweeper.verdict.judge import SizeVerdict, Verdict, judge_ladder
-from sweeper.verdict.ladder import LadderRule, LadderSize, SizeCurve
-from sweeper.verdict.noise import Array
-from sweeper.verdict.settle import AT_FIRST, CONFIDENCE, Judged, Settling, grids_of
-from sweeper.verdict.target import THEORY
-from sweeper.verdict.trend import Trend, fit_trend
+from sweeper.stats.curve import BASIN_TOLERANCE, Estimate, fit_curve, fit_curves
+from sweeper.stats.ladder import LadderRule, LadderSize, SizeCurve
+from sweeper.stats.noise import Array
 
 if TYPE_CHECKING:
     from tables import Findings

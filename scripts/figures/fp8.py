@@ -17,9 +17,9 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from sweeper.report.drawing import LOSS_LABEL, MARKERS, STYLE
+from sweeper.stats.curve import Estimate
 from sweeper.study.study import Study
 from sweeper.trial import Result
-from sweeper.verdict.curve import Estimate
 
 PARAMETERIZATIONS = {"umup": "u-muP", "mup": "muP"}
 CASTS = {"none": "no cast", "printed": "as printed", "later": "later version"}

@@ -34,8 +34,8 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MultipleLocator
 
 from sweeper.report.drawing import INK, STYLE
+from sweeper.stats.curve import Estimate
 from sweeper.study.study import Study
-from sweeper.verdict.curve import Estimate
 
 PARAMETERIZATIONS = {"mup": "muP", "umup": "u-muP"}
 SMALL = ["search.runs=35", "search.seeds=1", "search.eta.points=7", "search.combine_seeds=4"]

@@ -23,14 +23,14 @@ from matplotlib import rc_context
 from matplotlib.figure import Figure
 from matplotlib.patches import FancyArrowPatch, Rectangle
 
+from sweeper.decide.transfer import judge_ladder
 from sweeper.files import write_atomically, write_json
 from sweeper.records import to_json
 from sweeper.report.drawing import legend_key, look_of
 from sweeper.report.figures import DARK, LIGHT, Theme
+from sweeper.stats.curve import Estimate
+from sweeper.stats.ladder import LadderRule, LadderSize, SizeCurve
 from sweeper.study.study import Study
-from sweeper.verdict.curve import Estimate
-from sweeper.verdict.judge import judge_ladder
-from sweeper.verdict.ladder import LadderRule, LadderSize, SizeCurve
 
 ROOT = Path(__file__).parents[2]
 RECORD, ASSETS = ROOT / "docs" / "figures" / "idea.json", ROOT / "docs" / "assets"

@@ -36,9 +36,9 @@ from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
 from sweeper.report.drawing import STYLE
 from sweeper.search.fresh import FINAL_SEED
+from sweeper.stats.curve import Estimate
 from sweeper.study.study import Study
 from sweeper.trial import Result
-from sweeper.verdict.curve import Estimate
 
 ONE_RATE, TANGENT, HYBRID, MAXIMAL = "standard", "neural-tangent", "hybrid", "maximal-update"
 CENTRES = {ONE_RATE: -7, TANGENT: 0, HYBRID: -1, MAXIMAL: -2}

@@ -17,10 +17,10 @@ from sweeper.api.words import call_of, dotted, words_of
 from sweeper.cli.app import call
 from sweeper.cli.output import FAILED, NOT_VALIDATED
 from sweeper.config.command_line import DEFAULT_ROOT
+from sweeper.decide.loss import NoLaw, Prediction
 from sweeper.errors import ConfigError, SweeperError, in_python
 from sweeper.files import read_json
 from sweeper.launch.code import edited_modules
-from sweeper.prediction.prediction import NoLaw, Prediction
 from sweeper.records import from_json
 from sweeper.report.runs import is_study
 from sweeper.study.study import find_study

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from sweeper.api.words import python_line
 from sweeper.cli.next import next_of
+from sweeper.decide.transfer import Verdict
 from sweeper.errors import BadInput
 from sweeper.plan.plan import TransferPlan
 from sweeper.report.card import (
@@ -32,7 +33,6 @@ from sweeper.report.runs import trials_table
 from sweeper.study import study as record
 from sweeper.table import data_frame
 from sweeper.trial import Choice, in_use
-from sweeper.verdict.judge import Verdict
 
 if TYPE_CHECKING:
     import pandas  # type: ignore[import-untyped]

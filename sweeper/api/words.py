@@ -24,8 +24,8 @@ from sweeper.errors import BadInput, ConfigError, suggest
 from sweeper.launch.code import MAIN
 from sweeper.registry import OVERLAYS, TARGET, groups
 from sweeper.scaling.spec import RULE_KEYS
+from sweeper.stats.ladder import LadderRule
 from sweeper.trial import TrainSettings
-from sweeper.verdict.ladder import LadderRule
 
 SIZES = ("width", "depth")
 RUNNER_KEYS = ("metric", "heldout")

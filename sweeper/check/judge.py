@@ -18,9 +18,9 @@ from numpy.typing import NDArray
 
 from sweeper.records import Bounded, Bounds, Build, Positive
 from sweeper.scaling.spec import LOGITS, Role, layer_of, with_layer
+from sweeper.stats.curve import UNKNOWN, Estimate, mean_estimate
+from sweeper.stats.ladder import Size
 from sweeper.trial import LOG2_OR_NULL, ONE_OR_MORE, Choice
-from sweeper.verdict.curve import UNKNOWN, Estimate, mean_estimate
-from sweeper.verdict.ladder import Size
 
 if TYPE_CHECKING:
     from sweeper.engine.measure import ModuleMeasurement

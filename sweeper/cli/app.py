@@ -261,7 +261,7 @@ def transfer(
         tree, invocation = _of_study(overrides, study, root, config_dir, trust)
         if predict:
             from sweeper.cli.predict import StudyTarget, predict_ladder
-            from sweeper.prediction.prediction import Question
+            from sweeper.decide.loss import Question
 
             asked = StudyTarget(width=to_width, depth=to_depth)
             question = Question(tokens=to_tokens)
@@ -716,7 +716,7 @@ def predict(
             predict_study,
             predict_table,
         )
-        from sweeper.prediction.prediction import Question
+        from sweeper.decide.loss import Question
 
         question = Question(
             params=to_params,
@@ -971,9 +971,9 @@ def judge(
 
     def work() -> int:
         from sweeper.cli.judge import JudgeRequest, judge
-        from sweeper.existing.grid import ALIASES, Reading
-        from sweeper.existing.judged import Question
-        from sweeper.existing.trackers import Objective
+        from sweeper.decide.judged import Question
+        from sweeper.runs.grid import ALIASES, Reading
+        from sweeper.runs.trackers import Objective
 
         ignored = tuple(filter(None, (name.strip() for name in ignore.split(","))))
         question = Question(

@@ -35,10 +35,10 @@ from sweeper.report import checks as show
 from sweeper.report.drawing import save
 from sweeper.report.page import write_report
 from sweeper.report.screen import Spare, table_parts
+from sweeper.stats.ladder import MODEL_AXES, Size
 from sweeper.study.setup import provenance
 from sweeper.study.study import Study
 from sweeper.trial import Log2Hps, defaults
-from sweeper.verdict.ladder import MODEL_AXES, Size
 
 
 @dataclass(frozen=True, kw_only=True)

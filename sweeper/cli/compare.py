@@ -11,9 +11,10 @@ from pathlib import Path
 from sweeper.cli.next import NextCommand, validated_by
 from sweeper.cli.output import DONE, Output
 from sweeper.config.command_line import DEFAULT_ROOT
+from sweeper.decide.compare import Comparison, Ladder, compare, seeds_needed
+from sweeper.decide.speed import speed_ups
 from sweeper.errors import BadInput, ConfigError, key_prefix
 from sweeper.files import private_folder, write_json
-from sweeper.prediction.speed import speed_ups
 from sweeper.records import as_number, call_checked, to_json
 from sweeper.report import comparison as show
 from sweeper.report.comparison import Several, write_several
@@ -22,11 +23,10 @@ from sweeper.report.documents import Validation, read_document
 from sweeper.report.drawing import save
 from sweeper.report.figures import write_picture
 from sweeper.report.screen import Spare, table_parts
+from sweeper.stats.ladder import LadderRule, LadderSize, Size
 from sweeper.study.setup import LADDER_PHASE, trials_of
 from sweeper.study.study import Study, check_folder, check_not_saved, find_study, is_saved
 from sweeper.trial import TrialSpec, digest
-from sweeper.verdict.compare import Comparison, Ladder, compare, seeds_needed
-from sweeper.verdict.ladder import LadderRule, LadderSize, Size
 
 IMMATERIAL = ("accumulate",)
 """Settings of `train` that change how a run is computed, and not what."""

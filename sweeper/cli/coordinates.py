@@ -22,9 +22,9 @@ from sweeper.records import from_json
 from sweeper.report.documents import read_document
 from sweeper.report.screen import Part, Spare
 from sweeper.scaling.spec import LOGITS
+from sweeper.stats.ladder import LADDER_AXES, MODEL_AXES, Size
 from sweeper.sweep.sweep import measure_trials
 from sweeper.trial import Log2Hps, Trial, named
-from sweeper.verdict.ladder import LADDER_AXES, MODEL_AXES, Size
 
 
 def check_batch(experiment: Experiment) -> None:

@@ -15,6 +15,7 @@ from sweeper.command.evidence import evidence_of
 from sweeper.command.metrics import describe_source
 from sweeper.config.compose import compose_tree
 from sweeper.config.settings import Experiment, Settings, checked_plugin
+from sweeper.decide.settle import SEEDS
 from sweeper.errors import BadInput
 from sweeper.launch.inline import Inline
 from sweeper.records import to_json
@@ -22,12 +23,11 @@ from sweeper.report import console as show
 from sweeper.report.cost import Cost, at_once, flops_of
 from sweeper.report.screen import Spare
 from sweeper.search.strategy import Strategy
+from sweeper.stats.ladder import JOINT_AXIS, Size, describe_size
 from sweeper.study.study import Study
 from sweeper.sweep.replay import SettledLadder, replay_ladder
 from sweeper.table import duration
 from sweeper.trial import Log2Hps, Result, Trial, defaults
-from sweeper.verdict.ladder import JOINT_AXIS, Size, describe_size
-from sweeper.verdict.settle import SEEDS
 
 FAST_FLOPS = 2e10
 """FLOPs a second that few processors reach on small models: what is short even so is not timed."""

@@ -21,9 +21,7 @@ from sweeper.cli.transfer import check_storage_password, optimum
 from sweeper.cli.validate import finished
 from sweeper.config.compose import Tree
 from sweeper.config.settings import Experiment, Settings, resolve
-from sweeper.errors import ConfigError, suggest
-from sweeper.files import private_folder, write_json
-from sweeper.plan.diagnose import (
+from sweeper.decide.diagnosis import (
     ABLATIONS,
     CAUSE_FRACTION,
     Ablation,
@@ -37,6 +35,9 @@ from sweeper.plan.diagnose import (
     judge_ablation,
     rank,
 )
+from sweeper.decide.transfer import SizeVerdict, Verdict, judge_ladder
+from sweeper.errors import ConfigError, suggest
+from sweeper.files import private_folder, write_json
 from sweeper.plan.explain import Explained, explain
 from sweeper.plan.plan import PlannedParameter, make_plan
 from sweeper.records import to_json
@@ -45,13 +46,12 @@ from sweeper.report.cost import NOTHING, Cost, flops_of, keep_flops
 from sweeper.report.documents import Searched, read_document
 from sweeper.report.progress import SweepProgress
 from sweeper.report.screen import Spare, table_parts
+from sweeper.stats.ladder import LadderSize, Size, SizeCurve
 from sweeper.study.lock import StudyLock, cancel_requested
 from sweeper.study.study import Study, find_study
 from sweeper.sweep.replay import Missing, replay_ladder
 from sweeper.sweep.sweep import Sweep, measure_trials
 from sweeper.trial import Log2Hps, PluginSpec, plain
-from sweeper.verdict.judge import SizeVerdict, Verdict, judge_ladder
-from sweeper.verdict.ladder import LadderSize, Size, SizeCurve
 
 
 def judged_ladder(

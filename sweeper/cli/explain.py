@@ -20,10 +20,10 @@ from sweeper.plan.plan import make_plan
 from sweeper.records import to_json
 from sweeper.report import console as show
 from sweeper.report.screen import A_NOTE, Part, Spare, table_parts
+from sweeper.stats.ladder import Size
 from sweeper.study.study import Study
 from sweeper.table import Column, Table
 from sweeper.trial import defaults, plain
-from sweeper.verdict.ladder import Size
 
 # `sweeper explain --from`: what the multipliers of a published model stand for.
 

@@ -8,13 +8,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from sweeper.cli.output import DONE, NOT_VALIDATED, Output
-from sweeper.course.outcome import ledger_line, outcome_of, write_outcome
-from sweeper.course.run import RunLog
-from sweeper.course.watch import UNKNOWN, Seen, Watch, read_prediction
+from sweeper.decide.course import UNKNOWN, Seen, Watch, read_prediction
+from sweeper.decide.outcome import ledger_line, outcome_of, write_outcome
 from sweeper.errors import BadInput, ConfigError
 from sweeper.records import to_json
 from sweeper.report.follow import follow_table, hint_lines, said_of, write_follow
 from sweeper.report.screen import A_NOTE, Part, Spare, table_parts
+from sweeper.runs.log import RunLog
 from sweeper.schedule import OWN
 
 

@@ -10,12 +10,12 @@ from pathlib import Path
 
 from sweeper.cli.next import NextCommand, next_of, validated_by
 from sweeper.cli.output import DONE, NOT_VALIDATED, Output
+from sweeper.decide.judged import Judged, Question, judge_place, judge_source
 from sweeper.errors import BadInput
-from sweeper.existing.judged import Judged, Question, judge_place, judge_source
-from sweeper.existing.source import Source
 from sweeper.report.runs import is_study, study_source
 from sweeper.report.saved import save_study, saved_folder
 from sweeper.report.screen import Part, Spare, table_parts
+from sweeper.runs.source import Source
 from sweeper.study.optuna_copy import redact_word
 from sweeper.study.study import find_study
 from sweeper.table import counted

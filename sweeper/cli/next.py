@@ -13,15 +13,15 @@ import yaml  # type: ignore[import-untyped]
 
 from sweeper.check.judge import MEASURED, CheckRecord
 from sweeper.config.command_line import root_flag, split_user_command, without_root
+from sweeper.decide.transfer import Verdict
 from sweeper.launch.code import MAIN
 from sweeper.plan.plan import TransferPlan
 from sweeper.report.documents import Searched, Validation, read_document, takes
 from sweeper.report.progress import Snapshot
+from sweeper.stats.ladder import DEFAULT_WIDTHS, LADDER_AXES
 from sweeper.study.lock import live_holder
 from sweeper.study.optuna_copy import redact_word
 from sweeper.study.setup import read_setup
-from sweeper.verdict.judge import Verdict
-from sweeper.verdict.ladder import DEFAULT_WIDTHS, LADDER_AXES
 
 if TYPE_CHECKING:
     from sweeper.config.settings import Settings

@@ -18,9 +18,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from sweeper.cli.output import DONE, Output
-from sweeper.errors import BadInput, ConfigError
-from sweeper.existing.source import Source
-from sweeper.prediction.prediction import (
+from sweeper.decide.loss import (
     Prediction,
     Proposed,
     Question,
@@ -28,7 +26,9 @@ from sweeper.prediction.prediction import (
     TooFewRuns,
     predict_runs,
 )
-from sweeper.prediction.runs import (
+from sweeper.errors import BadInput, ConfigError
+from sweeper.records import to_json
+from sweeper.runs.loss_runs import (
     ROLES,
     Design,
     Rungs,
@@ -38,7 +38,7 @@ from sweeper.prediction.runs import (
     runs_of,
     units_of,
 )
-from sweeper.records import to_json
+from sweeper.runs.source import Source
 from sweeper.schedule import OWN, PLACEHOLDERS, name_of
 from sweeper.table import counted
 
@@ -46,9 +46,9 @@ if TYPE_CHECKING:
     from sweeper.cli.next import Invocation, NextCommand
     from sweeper.config.compose import Tree
     from sweeper.config.settings import Experiment
+    from sweeper.stats.ladder import LadderSize, Size
     from sweeper.study.study import Study
     from sweeper.trial import Log2Hps, Result, Trial
-    from sweeper.verdict.ladder import LadderSize, Size
 
 
 def predict_table(
@@ -117,8 +117,8 @@ def predict_study(
 ) -> int:
     """Fit the law of what a study has trained, each size at its best eta. Trains nothing."""
     from sweeper.cli.shared import check_target, open_experiment, resolve_study
+    from sweeper.stats.ladder import Size
     from sweeper.study.study import Study
-    from sweeper.verdict.ladder import Size
 
     settings = resolve_study(tree, invocation)
     output.within(settings.folder)
@@ -189,9 +189,9 @@ def predict_saved(
     folder: Path, target: StudyTarget, question: Question, output: Output, out: Path | None
 ) -> int:
     """As `predict_study`, of a study that `sweeper judge` made of a table's runs."""
+    from sweeper.stats.ladder import LadderSize, Size
     from sweeper.study.setup import read_setup
     from sweeper.study.study import Study
-    from sweeper.verdict.ladder import LadderSize, Size
 
     if (spec := read_setup(folder)) is None:
         raise BadInput(f"{folder / 'setup.json'} is not there or damaged: judge the table again")
@@ -316,10 +316,10 @@ def predict_ladder(
     from sweeper.cli.output import failures
     from sweeper.cli.shared import check_target, open_experiment, progress, resolve_study
     from sweeper.cli.transfer import check_storage_password, planned_optimum
+    from sweeper.stats.ladder import Size
     from sweeper.study.lock import StudyLock
     from sweeper.study.study import Study
     from sweeper.sweep.sweep import Sweep
-    from sweeper.verdict.ladder import Size
 
     settings = resolve_study(tree, invocation)
     output.within(settings.folder)
@@ -387,7 +387,7 @@ def _show_rungs(
     from sweeper.engine.branches import trunk_key
     from sweeper.report import console as show
     from sweeper.report.cost import Cost, flops_of
-    from sweeper.verdict.ladder import LadderSize
+    from sweeper.stats.ladder import LadderSize
 
     settings = experiment.settings
     missing = [t for t in trials if (r := study.get(t.key)) is None or r.status == "failed"]
@@ -506,7 +506,7 @@ def _with_band(
     prediction: Prediction, study: Study, trained: Sequence[Result], runs: Runs, scales: _Scales
 ) -> Prediction:
     """With the band of the run that is asked about, by the training curves of all `trained`."""
-    from sweeper.prediction.band import LEAST_POINTS, Course, Curves, fit_band
+    from sweeper.decide.band import LEAST_POINTS, Course, Curves, fit_band
     from sweeper.report.documents import takes
     from sweeper.study.setup import trials_of
 
@@ -627,7 +627,7 @@ class _Scales:
 
     def choice(self, params: float, tokens: float, depth: int) -> SizeChoice | None:
         """The width whose model has `params` parameters at `depth`, and the steps of `tokens`."""
-        from sweeper.verdict.ladder import Size
+        from sweeper.stats.ladder import Size
 
         base = self.base
         # For a depth, parameters are a polynomial of the second degree in the width.
@@ -647,7 +647,7 @@ class _Scales:
 
 def _as_runs(trained: Sequence[Result], scales: _Scales) -> Runs:
     from sweeper.engine.branches import trunk_key
-    from sweeper.verdict.ladder import LadderSize
+    from sweeper.stats.ladder import LadderSize
 
     if not trained:
         raise BadInput("the study has no finished run: `sweeper search` makes them")

@@ -16,20 +16,20 @@ from sweeper.cli.studies import study_tree
 from sweeper.cli.transfer import check_storage_password, planned_optimum
 from sweeper.cli.validate import Settle
 from sweeper.config.settings import Experiment, Settings, check_model_size, check_seeds
+from sweeper.decide.ranking import ROUNDS, Ranking
 from sweeper.errors import BadInput, ConfigError
 from sweeper.files import private_folder, write_json
 from sweeper.launch.executor import Scheduled
 from sweeper.records import to_json
 from sweeper.report import comparison as show
 from sweeper.report.screen import Spare, table_parts
+from sweeper.stats.ladder import LadderSize
 from sweeper.study.lock import StudyLock
 from sweeper.study.setup import LADDER_PHASE, provenance
 from sweeper.study.study import Study, find_study
 from sweeper.sweep.replay import planned_log2
 from sweeper.sweep.sweep import Submitted, Sweep
 from sweeper.trial import Log2Hps, Result, Trial
-from sweeper.verdict.ladder import LadderSize
-from sweeper.verdict.ranking import ROUNDS, Ranking
 
 FRESH_SEED = 3 * 10**6
 """The first seed at a width at which one of the studies searched: its optimum was chosen there by

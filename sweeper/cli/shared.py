@@ -19,11 +19,11 @@ from sweeper.report.cost import TrialSeconds, at_once
 from sweeper.report.documents import Searched, read_document
 from sweeper.report.live import LivePage
 from sweeper.report.progress import SweepProgress
+from sweeper.stats.ladder import Size
 from sweeper.study.setup import command_line
 from sweeper.study.study import Study
 from sweeper.sweep.replay import at_fixed_ratio
 from sweeper.trial import Log2Hps, Result, Trial, defaults
-from sweeper.verdict.ladder import Size
 
 CPU_RATE, GPU_RATE = 4e10, 2e13
 """FLOPs a second of small models, beside what their steps take anyhow: a guess that serves until a

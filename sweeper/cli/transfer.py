@@ -40,6 +40,8 @@ from sweeper.cli.validate import (
 )
 from sweeper.config.compose import Tree
 from sweeper.config.settings import Experiment, Settings
+from sweeper.decide.transfer import Verdict
+from sweeper.decide.trend import MIN_TREND_SIZES
 from sweeper.errors import BadInput, ConfigError, SweeperError
 from sweeper.files import private_folder, write_json
 from sweeper.launch.executor import Scheduled
@@ -52,6 +54,7 @@ from sweeper.report.cost import at_target, keep_flops
 from sweeper.report.documents import Validation, read_document
 from sweeper.report.screen import A_NOTE, Part, Spare
 from sweeper.search.strategy import Conclusion
+from sweeper.stats.ladder import JOINT_AXIS, LADDER_AXES, LadderSize, Size, extent
 from sweeper.study.logs.log import notice_of
 from sweeper.study.setup import provenance
 from sweeper.study.study import Study
@@ -59,9 +62,6 @@ from sweeper.sweep.replay import after_law, apply_law, replay_search
 from sweeper.sweep.sweep import Submitted
 from sweeper.table import short
 from sweeper.trial import Log2Hps, defaults, in_use, plain
-from sweeper.verdict.judge import Verdict
-from sweeper.verdict.ladder import JOINT_AXIS, LADDER_AXES, LadderSize, Size, extent
-from sweeper.verdict.trend import MIN_TREND_SIZES
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -13,11 +13,25 @@ from typing import Any
 from sweeper.cli.output import Output, failures
 from sweeper.cli.shared import check_taken, progress, trial_seconds
 from sweeper.config.settings import Experiment, Settings, check_seeds
+from sweeper.decide.settle import AT_FIRST, CONFIDENCE, SEEDS, Judged, Settling
+from sweeper.decide.target import Prior, prior_for
+from sweeper.decide.transfer import Verdict, judge_ladder, missed_optimum
+from sweeper.decide.trend import (
+    MIN_SIZES,
+    FittedExponents,
+    Trend,
+    fit_exponents,
+    fit_trend,
+    judge_joint_target,
+    judge_target,
+)
 from sweeper.errors import BadInput, ConfigError, key_prefix
 from sweeper.files import write_json
 from sweeper.laws.law import Law, NoLaw
 from sweeper.report import console as show
 from sweeper.report.documents import Beginning, Validation, read_document
+from sweeper.stats.curve import CurveFit, fit_curves
+from sweeper.stats.ladder import JOINT_AXIS, LADDER_AXES, LadderSize, Size, SizeCurve
 from sweeper.study.lock import StudyLock
 from sweeper.study.setup import LADDER_PHASE, provenance, trials_of
 from sweeper.study.study import Study
@@ -35,20 +49,6 @@ from sweeper.sweep.replay import (
 )
 from sweeper.sweep.sweep import Sweep
 from sweeper.trial import Log2Hps, PluginSpec, Result, defaults, named
-from sweeper.verdict.curve import CurveFit, fit_curves
-from sweeper.verdict.judge import Verdict, judge_ladder, missed_optimum
-from sweeper.verdict.ladder import JOINT_AXIS, LADDER_AXES, LadderSize, Size, SizeCurve
-from sweeper.verdict.settle import AT_FIRST, CONFIDENCE, SEEDS, Judged, Settling
-from sweeper.verdict.target import Prior, prior_for
-from sweeper.verdict.trend import (
-    MIN_SIZES,
-    FittedExponents,
-    Trend,
-    fit_exponents,
-    fit_trend,
-    judge_joint_target,
-    judge_target,
-)
 
 # What `sweeper transfer` does about a law: the target's batch and tokens, and a law's own fit.
 

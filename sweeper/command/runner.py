@@ -41,8 +41,8 @@ from sweeper.launch.machine import visible_gpus
 from sweeper.launch.runner import Batch
 from sweeper.records import AT_LEAST_ONE, AtLeastOne, Bounds, check_bounds, to_json
 from sweeper.search.prune import Pruner
+from sweeper.stats.ladder import Size
 from sweeper.trial import Trial, TrialSpec
-from sweeper.verdict.ladder import Size
 
 if TYPE_CHECKING:
     from sweeper.plan.plan import TransferPlan

@@ -27,7 +27,7 @@ VARIABLE = "_SWEEPER_COMPLETE"
 SECTIONS = {
     "study": "sweeper.config.settings.StudySettings",
     "train": "sweeper.trial.TrainSettings",
-    "transfer": "sweeper.verdict.ladder.LadderRule",
+    "transfer": "sweeper.stats.ladder.LadderRule",
     "check": "sweeper.check.judge.CheckRule",
 }
 """The classes of the sections that are no plugins."""

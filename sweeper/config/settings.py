@@ -43,6 +43,15 @@ from sweeper.scaling.spec import RULE_KEYS, Parameterization, with_layer
 from sweeper.search.fresh import FreshSeeds
 from sweeper.search.settled import Settled
 from sweeper.search.strategy import FRESH_SEEDS, Strategy, chosen_axes
+from sweeper.stats.ladder import (
+    DEFAULT_WIDTHS,
+    JOINT_AXIS,
+    LADDER_AXES,
+    LadderRule,
+    LadderSize,
+    Size,
+    label_size,
+)
 from sweeper.study.logs.log import Logger
 from sweeper.study.optuna_copy import redact
 from sweeper.study.study import check_study_name, read_root
@@ -59,15 +68,6 @@ from sweeper.trial import (
     numerics_beside,
     plain,
     split,
-)
-from sweeper.verdict.ladder import (
-    DEFAULT_WIDTHS,
-    JOINT_AXIS,
-    LADDER_AXES,
-    LadderRule,
-    LadderSize,
-    Size,
-    label_size,
 )
 
 MAX_SIZE = Size(width=2**20, depth=2**12)

@@ -27,10 +27,10 @@ from sweeper.scaling.prescription import (
     prescription_of,
 )
 from sweeper.scaling.spec import NUMBER, Parameterization, ParamSpec, Update
+from sweeper.stats.ladder import Size
 from sweeper.table import Column, Table, Value
 from sweeper.trial import Choice, PlainHps, PluginSpec, log2
 from sweeper.trial import plain as as_used
-from sweeper.verdict.ladder import Size
 
 if TYPE_CHECKING:
     from torch import nn

@@ -37,8 +37,8 @@ from sweeper.registry import (
 from sweeper.scaling.gamma import GAMMAS, group_gammas, named_by_user
 from sweeper.scaling.prescription import SETTING_FACTORS
 from sweeper.scaling.spec import DEPTH_NAME, ModelRules, Parameterization, ParamSpec, Role
+from sweeper.stats.ladder import Size
 from sweeper.trial import SCHEDULE_HPS, PlainHps, PluginSpec
-from sweeper.verdict.ladder import Size
 
 Sizes = Mapping[str, Any]
 """Keyword arguments of a function that builds a model, such as {"n_embd": 64, "n_layer": 4}."""

@@ -17,15 +17,15 @@ from uuid import uuid4
 from markupsafe import Markup
 from rich.console import Console
 
+from sweeper.decide.transfer import Verdict
 from sweeper.plan.plan import TransferPlan, rules_text
 from sweeper.report import console as show
 from sweeper.report.documents import Documents, Validation
 from sweeper.report.drawing import svg
 from sweeper.report.figures import learning_rate_figure
 from sweeper.report.page import answer_of, cards, fragment, headline
+from sweeper.stats.ladder import extent
 from sweeper.table import TONES, answer_first
-from sweeper.verdict.judge import Verdict
-from sweeper.verdict.ladder import extent
 
 _PAGE, _DRAWINGS = uuid4().hex[:6], count()
 """Ids hold for a whole notebook, cells of an earlier kernel included."""

@@ -15,18 +15,18 @@ from matplotlib import colormaps, rc_context
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from sweeper.decide import speed
+from sweeper.decide.compare import Candidate, Comparison, Standing
+from sweeper.decide.ranking import Ranking
+from sweeper.decide.speed import SpeedUp
 from sweeper.files import private_folder, write_atomically
-from sweeper.prediction import speed
-from sweeper.prediction.speed import SpeedUp
 from sweeper.report.cost import Cost, cost_table
 from sweeper.report.documents import Validation
 from sweeper.report.drawing import BESIDE, DASHED, DOTTED, FAINT, MARKERS, STYLE, save, svg
 from sweeper.report.figures import AXIS, Panel, ladders_figure
 from sweeper.report.page import rendered
+from sweeper.stats.curve import UNKNOWN, Estimate
 from sweeper.table import Cell, Column, Table, answer, number, within
-from sweeper.verdict.compare import Candidate, Comparison, Standing
-from sweeper.verdict.curve import UNKNOWN, Estimate
-from sweeper.verdict.ranking import Ranking
 
 SHOWN_OCTAVES = (-2.0, -1.0, 1.0, 2.0)
 COLORS = colormaps["tab10"]

@@ -7,7 +7,9 @@ from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import asdict, replace
 from typing import TypeVar
 
-from sweeper.plan.diagnose import Diagnosis
+from sweeper.decide.diagnosis import Diagnosis
+from sweeper.decide.transfer import SizeVerdict, Verdict
+from sweeper.decide.trend import Trend
 from sweeper.plan.explain import Explained
 from sweeper.plan.factors import is_edit
 from sweeper.plan.plan import PlannedParameter, TransferPlan, value_text
@@ -16,6 +18,15 @@ from sweeper.report.screen import A_NOTE, Part, Spare, table_parts
 from sweeper.scaling.spec import layer_of, with_layer
 from sweeper.search.fresh import final_accuracy
 from sweeper.search.strategy import Conclusion, LineResult, PairGrid
+from sweeper.stats.curve import UNKNOWN, Estimate
+from sweeper.stats.ladder import (
+    JOINT_AXIS,
+    UNSCALED_AXES,
+    Size,
+    describe_size,
+    extent,
+    label_size,
+)
 from sweeper.table import (
     Cell,
     Change,
@@ -28,17 +39,6 @@ from sweeper.table import (
     within,
 )
 from sweeper.trial import Result, Space, in_use
-from sweeper.verdict.curve import UNKNOWN, Estimate
-from sweeper.verdict.judge import SizeVerdict, Verdict
-from sweeper.verdict.ladder import (
-    JOINT_AXIS,
-    UNSCALED_AXES,
-    Size,
-    describe_size,
-    extent,
-    label_size,
-)
-from sweeper.verdict.trend import Trend
 
 Row = TypeVar("Row")
 NOT_SEARCHED = " (not searched)"

@@ -19,7 +19,7 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 
 from sweeper.files import write_atomically
-from sweeper.verdict.ladder import SizeCurve
+from sweeper.stats.ladder import SizeCurve
 
 Points = Sequence[tuple[float, float]]
 """(log2 value, mean loss), ascending; +inf where a run diverged."""

@@ -22,6 +22,7 @@ from matplotlib.colors import Normalize
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
+from sweeper.decide.transfer import Verdict
 from sweeper.files import write_atomically
 from sweeper.report.documents import Validation
 from sweeper.report.drawing import (
@@ -60,11 +61,10 @@ from sweeper.report.drawing import (
 )
 from sweeper.search.grids import row_optima
 from sweeper.search.strategy import Conclusion, LineResult, PairGrid
+from sweeper.stats.ladder import label_size
 from sweeper.study.logs.log import loss_curve
 from sweeper.study.setup import LADDER_PHASE, Trials
 from sweeper.trial import Axis, Log2Hps, Result, Space
-from sweeper.verdict.judge import Verdict
-from sweeper.verdict.ladder import label_size
 
 
 @rc_context(STYLE)

@@ -11,7 +11,7 @@ from markupsafe import Markup
 from matplotlib import rc_context
 from matplotlib.figure import Figure
 
-from sweeper.course.watch import (
+from sweeper.decide.course import (
     ABOVE,
     BELOW,
     DIVERGED,
@@ -24,7 +24,6 @@ from sweeper.course.watch import (
     Watch,
 )
 from sweeper.files import private_folder, write_atomically
-from sweeper.prediction.loss_law import Array
 from sweeper.report.drawing import (
     DASHED,
     FAINT,
@@ -37,10 +36,11 @@ from sweeper.report.drawing import (
     svg,
 )
 from sweeper.report.page import rendered
+from sweeper.stats.power_law import Array
 from sweeper.table import Cell, Column, Table
 
 if TYPE_CHECKING:
-    from sweeper.verdict.curve import Estimate
+    from sweeper.stats.curve import Estimate
 
 SICK = "#b2342b"
 RELOAD = 30.0

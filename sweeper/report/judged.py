@@ -12,9 +12,7 @@ from markupsafe import Markup
 from matplotlib import rc_context
 from matplotlib.figure import Figure
 
-from sweeper.errors import in_python
-from sweeper.existing.grid import Reading
-from sweeper.existing.judged import (
+from sweeper.decide.judged import (
     Judged,
     Question,
     judge_place,
@@ -22,8 +20,8 @@ from sweeper.existing.judged import (
     listed,
     value_text,
 )
-from sweeper.existing.source import Source, unit_of
-from sweeper.existing.trackers import Objective
+from sweeper.decide.transfer import Verdict
+from sweeper.errors import in_python
 from sweeper.files import private_folder, write_atomically, write_json
 from sweeper.report.console import trend_brief, trend_text, verdict_table
 from sweeper.report.documents import Validation
@@ -45,10 +43,12 @@ from sweeper.report.drawing import (
 from sweeper.report.figures import learning_rate_figure
 from sweeper.report.page import rendered
 from sweeper.report.runs import is_study, study_source
+from sweeper.runs.grid import Reading
+from sweeper.runs.source import Source, unit_of
+from sweeper.runs.trackers import Objective
+from sweeper.stats.curve import Estimate
+from sweeper.stats.ladder import JOINT_AXIS, LadderSize, describe_size, extent, label_size
 from sweeper.table import Cell, Column, Table, counted
-from sweeper.verdict.curve import Estimate
-from sweeper.verdict.judge import Verdict
-from sweeper.verdict.ladder import JOINT_AXIS, LadderSize, describe_size, extent, label_size
 
 SHOWN_RUNS = 24
 """Rows of the table of runs that would tell; the rest is counted."""

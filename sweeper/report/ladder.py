@@ -6,8 +6,8 @@ import math
 from dataclasses import asdict
 from statistics import fmean
 
+from sweeper.stats.ladder import LADDER_AXES, LadderPoint, LadderSize, LadderSoFar
 from sweeper.table import Cell, Column, Table
-from sweeper.verdict.ladder import LADDER_AXES, LadderPoint, LadderSize, LadderSoFar
 
 WAITS = "-"
 LATER = "·"

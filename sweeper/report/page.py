@@ -19,6 +19,7 @@ from markupsafe import Markup
 from matplotlib.figure import Figure
 
 from sweeper.check.judge import sentence
+from sweeper.decide.transfer import Verdict
 from sweeper.files import private_folder, write_atomically
 from sweeper.report.console import (
     ablation_table,
@@ -55,12 +56,8 @@ from sweeper.report.trials import (
 )
 from sweeper.search.fresh import final_accuracy
 from sweeper.search.strategy import Conclusion
-from sweeper.study.lock import live_holder
-from sweeper.table import Cell, Column, Table, answer, answer_first, duration
-from sweeper.trial import Status
-from sweeper.verdict.curve import UNKNOWN
-from sweeper.verdict.judge import Verdict
-from sweeper.verdict.ladder import (
+from sweeper.stats.curve import UNKNOWN
+from sweeper.stats.ladder import (
     LADDER_AXES,
     LadderSize,
     LadderSoFar,
@@ -68,6 +65,9 @@ from sweeper.verdict.ladder import (
     SizeCurve,
     extent,
 )
+from sweeper.study.lock import live_holder
+from sweeper.table import Cell, Column, Table, answer, answer_first, duration
+from sweeper.trial import Status
 
 
 def rendered(template: str, *, live: float = 0.0, **values: object) -> str:

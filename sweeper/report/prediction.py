@@ -12,11 +12,9 @@ from matplotlib import rc_context
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from sweeper.existing.source import unit_of
+from sweeper.decide.forecast import BackTest, Optimum
+from sweeper.decide.loss import PREDICTED, LawValues, Prediction, Proposed
 from sweeper.files import private_folder, write_atomically
-from sweeper.prediction.forecast import BackTest, Optimum
-from sweeper.prediction.prediction import PREDICTED, LawValues, Prediction, Proposed
-from sweeper.prediction.runs import Rungs, Runs
 from sweeper.report.drawing import (
     BESIDE,
     DASHED,
@@ -33,8 +31,10 @@ from sweeper.report.drawing import (
     svg,
 )
 from sweeper.report.page import rendered
+from sweeper.runs.loss_runs import Rungs, Runs
+from sweeper.runs.source import unit_of
+from sweeper.stats.curve import Estimate
 from sweeper.table import Cell, Column, Table, answer, counted, duration
-from sweeper.verdict.curve import Estimate
 
 BACK_TEST = "Tried backwards"
 """The title of the table that an answer rests on."""

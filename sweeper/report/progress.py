@@ -17,10 +17,10 @@ from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn
 from sweeper.files import write_json
 from sweeper.launch.executor import JobState
 from sweeper.report.cost import TrialSeconds, trained
+from sweeper.stats.ladder import LadderSoFar
 from sweeper.study.setup import LADDER_PHASE
 from sweeper.table import duration
 from sweeper.trial import Result, Trial, TrialSpec
-from sweeper.verdict.ladder import LadderSoFar
 
 if TYPE_CHECKING:
     from sweeper.report.live import LivePage

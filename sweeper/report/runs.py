@@ -12,14 +12,14 @@ from typing import Any
 import yaml  # type: ignore[import-untyped]
 
 from sweeper.errors import BadInput
-from sweeper.existing.source import Source
 from sweeper.files import read_json, try_json, write_atomically
 from sweeper.records import from_json
 from sweeper.report.documents import READ_ERRORS, Validation
+from sweeper.runs.source import Source
+from sweeper.stats.ladder import LADDER_AXES, LadderSize, Size
 from sweeper.study.setup import trials_of
 from sweeper.study.study import Study
 from sweeper.trial import Result
-from sweeper.verdict.ladder import LADDER_AXES, LadderSize, Size
 
 RULE = ("seeds", "step", "span", "extend", "max_shift", "max_loss_gap", "correct")
 """Settings of `transfer` that a verdict and its advice rest on."""

@@ -11,19 +11,19 @@ from typing import Any
 
 import yaml  # type: ignore[import-untyped]
 
+from sweeper.decide.judged import Judged
+from sweeper.decide.transfer import Verdict
 from sweeper.errors import BadInput, ConfigError
-from sweeper.existing.grid import TokenSize
-from sweeper.existing.judged import Judged
 from sweeper.files import private_folder, write_json, write_summed
 from sweeper.records import to_json
 from sweeper.report.documents import Validation
 from sweeper.report.page import write_report
+from sweeper.runs.grid import TokenSize
+from sweeper.stats.ladder import LadderSize, SizeCurve
 from sweeper.study.lock import StudyLock
 from sweeper.study.setup import LADDER_PHASE, provenance, write_setup
 from sweeper.study.study import SAVED, Study, check_study_name
 from sweeper.trial import FORMAT, Log2Hps, PluginSpec, Result, TrainSettings, Trial, TrialSpec
-from sweeper.verdict.judge import Verdict
-from sweeper.verdict.ladder import LadderSize, SizeCurve
 
 NOT_NAMED = "not named"
 """What a table does not say of its runs."""

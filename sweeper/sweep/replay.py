@@ -16,13 +16,13 @@ from itertools import chain
 from typing import Any
 
 from sweeper.config.settings import Experiment
+from sweeper.decide.settle import Judged, Run, Settling, grids_of
 from sweeper.errors import ConfigError
 from sweeper.laws.law import AppliedLaw, Factors, NoLaw, OutsideLaw, Scale, ask, decay_notes
 from sweeper.search.replay import SearchReplay
 from sweeper.search.strategy import History, Point
+from sweeper.stats.ladder import LadderPoint, LadderSize, LadderSoFar, Size, SizeCurve
 from sweeper.trial import Log2Hps, Result, Space, Trial, plain
-from sweeper.verdict.ladder import LadderPoint, LadderSize, LadderSoFar, Size, SizeCurve
-from sweeper.verdict.settle import Judged, Run, Settling, grids_of
 
 # What the study's law makes of its hyperparameters at a size: the one place where it is asked.
 

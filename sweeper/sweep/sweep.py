@@ -13,13 +13,13 @@ from sweeper.launch.executor import JobState
 from sweeper.launch.runner import PrunerOf, no_pruner
 from sweeper.search.prune import Pruner, PrunerKind
 from sweeper.search.strategy import Conclusion, History
+from sweeper.stats.ladder import LadderSoFar, Size, SizeCurve
 from sweeper.study.lock import cancel_requested
 from sweeper.study.logs.log import notice_of
 from sweeper.study.study import Study
 from sweeper.sweep.loop import Loop
 from sweeper.sweep.replay import Missing, Replay, SettledLadder, ladder_so_far, replay_ladder
 from sweeper.trial import Log2Hps, PlainHps, Result, Trial
-from sweeper.verdict.ladder import LadderSoFar, Size, SizeCurve
 
 
 class Submitted(Exception):

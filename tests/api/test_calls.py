@@ -23,9 +23,9 @@ import sweeper
 from sweeper.api.bar import Kept, NotebookBar
 from sweeper.api.calls import DryRun
 from sweeper.cli.next import next_of
+from sweeper.decide.loss import NoLaw
 from sweeper.errors import BadInput, SweeperError
 from sweeper.launch.code import edited_modules, main_code, user_modules
-from sweeper.prediction.prediction import NoLaw
 from sweeper.records import import_target
 from sweeper.study.study import Study
 from tests.cli.driver import call, make_workplace

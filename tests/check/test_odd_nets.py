@@ -17,8 +17,8 @@ from sweeper.engine.measure import ModuleMeasurement, measure_modules
 from sweeper.records import from_json, to_json
 from sweeper.report.checks import coordinate_table, legend
 from sweeper.scaling.spec import LOGITS
+from sweeper.stats.ladder import Size
 from sweeper.trial import Trial
-from sweeper.verdict.ladder import Size
 from tests.engine.tiny_trials import PARAMETERIZATIONS, check_tree, corpus
 from tests.golden import Golden
 from tests.specs import spec_of

@@ -13,8 +13,8 @@ from sweeper.check.judge import CheckRule, CoordinateCheck, check_coordinates
 from sweeper.data.corpus import TokenCorpus
 from sweeper.engine.batched import BatchedRun, BatchedTrials
 from sweeper.engine.measure import measure_modules
+from sweeper.stats.ladder import Size
 from sweeper.trial import Trial
-from sweeper.verdict.ladder import Size
 from tests.engine.tiny_trials import PARAMETERIZATIONS, check_tree, corpus
 from tests.specs import spec_of
 from tests.toy_models import PlainNet

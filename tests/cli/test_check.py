@@ -5,7 +5,7 @@ import pytest
 
 from sweeper.cli.check import _failed_size
 from sweeper.files import read_json
-from sweeper.verdict.ladder import Size
+from sweeper.stats.ladder import Size
 from tests.cli.driver import SIZES, Run, assert_refused
 
 QUICK = [

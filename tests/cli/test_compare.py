@@ -11,13 +11,13 @@ from pathlib import Path
 import pytest
 
 from sweeper.cli.compare import differences
+from sweeper.decide.speed import SpeedUp
 from sweeper.files import read_json, write_json
-from sweeper.prediction.speed import SpeedUp
 from sweeper.report.documents import Documents
+from sweeper.stats.curve import Estimate
 from sweeper.study.setup import read_setup, trials_of, write_setup
 from sweeper.study.study import Study
 from sweeper.trial import Log2Hps, Result, TrialSpec
-from sweeper.verdict.curve import Estimate
 from tests.cli.driver import Run, assert_refused, measured
 from tests.golden import Golden
 from tests.report import samples

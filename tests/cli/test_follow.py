@@ -11,14 +11,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from sweeper.course.watch import read_prediction
-from sweeper.prediction.band import rebinned, stretch_edges
+from sweeper.decide.band import rebinned, stretch_edges
+from sweeper.decide.course import read_prediction
 from sweeper.schedule import OWN
 from sweeper.study.study import Study
 from sweeper.trial import Log2Hps, Result, curve
 from tests.cli.driver import Run
-from tests.course.made import STEPS, prediction, run
-from tests.prediction.test_band import ladder
+from tests.decide.made import STEPS, prediction, run
+from tests.decide.test_band import ladder
 
 METRIC = ("--metric", "jsonl:log.jsonl:loss")
 

@@ -22,7 +22,7 @@ from sweeper.cli.verb import stopped_to_go_on
 from sweeper.files import read_json, write_json
 from tests.cli.driver import LONG, TINY, Answer, Run
 from tests.cli.test_compare import ranked
-from tests.existing.grids import runs
+from tests.runs.grids import runs
 
 __all__ = ["ranked"]
 
@@ -237,7 +237,7 @@ def test_more_seeds_after_a_comparison_keep_the_ladder(ranked: Path, sweeper: Ru
         typed += ["--settle", "--budget", "30"]
         write_json(path, read_json(path) | {"command": shlex.join(["sweeper", *typed])})
     with patch("sweeper.cli.compare.seeds_needed", lambda *_: 9):
-        from sweeper.verdict import compare as ranking
+        from sweeper.decide import compare as ranking
 
         real = ranking.compare
 

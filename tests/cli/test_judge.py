@@ -13,12 +13,12 @@ import pandas  # type: ignore[import-untyped]
 import pytest
 
 import sweeper as package
-from sweeper.existing import grid as grid_module
-from sweeper.existing import large
 from sweeper.report.screen import LINES
+from sweeper.runs import grid as grid_module
+from sweeper.runs import large
 from tests.cli.driver import Run, assert_refused
-from tests.existing.grids import ETAS, WIDTHS, runs
 from tests.refusals import raises_config_error
+from tests.runs.grids import ETAS, WIDTHS, runs
 
 MEGATRON = """parameterization,width,optimal_lr
 standard,128,0.000977

@@ -23,10 +23,10 @@ from tests.cli.driver import TINY, Answer, Run
 from tests.cli.screens import WIDTHS, faults
 from tests.cli.test_compare import record
 from tests.command.commands import METRIC, SCRIPT
-from tests.course.made import prediction
-from tests.course.made import run as course
-from tests.existing.grids import runs
+from tests.decide.made import prediction
+from tests.decide.made import run as course
 from tests.export.test_published import GRANITE_8B
+from tests.runs.grids import runs
 
 Screens = dict[int, str]
 OWN = [

@@ -284,8 +284,8 @@ def test_a_plan_of_a_plain_model_lists_what_the_search_applied(
     from sweeper.engine.prepare import prepare
     from sweeper.plan.plan import make_plan
     from sweeper.records import to_json
+    from sweeper.stats.ladder import Size
     from sweeper.trial import defaults, plain
-    from sweeper.verdict.ladder import Size
 
     given = settings("search=lr", "parameterization=mup", 'model.branches=["out.*","down.*"]')
     target = Size(width=64, depth=4)

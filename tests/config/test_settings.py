@@ -13,9 +13,9 @@ from sweeper.engine.prepare import PreparedSpec, prepare
 from sweeper.errors import BadInput, ConfigError
 from sweeper.launch.code import user_modules
 from sweeper.records import to_json
+from sweeper.stats.ladder import DEFAULT_WIDTHS, Size
 from sweeper.study.study import read_root
 from sweeper.trial import PluginSpec, TrialSpec
-from sweeper.verdict.ladder import DEFAULT_WIDTHS, Size
 from tests.golden import Golden
 from tests.refusals import raises_config_error
 

@@ -17,8 +17,8 @@ from sweeper.engine.prepare import prepare
 from sweeper.engine.train import train
 from sweeper.errors import ConfigError
 from sweeper.models.moe import Experts, MoE, Routing
+from sweeper.stats.ladder import ModelSize
 from sweeper.trial import Trial
-from sweeper.verdict.ladder import ModelSize
 from tests.engine.tiny_trials import ETA, TWO_PARAMETERIZATIONS, corpus, points, tree
 from tests.specs import spec_of
 

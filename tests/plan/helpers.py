@@ -9,7 +9,7 @@ from torch import nn
 
 from sweeper.engine.prepare import prepare
 from sweeper.plan.plan import TransferPlan, make_plan
-from sweeper.verdict.ladder import Size
+from sweeper.stats.ladder import Size
 from tests.engine.tiny_trials import tree, trial
 from tests.specs import spec_of
 

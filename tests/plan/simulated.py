@@ -23,8 +23,8 @@ from sweeper.engine.prepare import prepare
 from sweeper.launch.job import UNCONTROLLED, Control, Job, Outcome
 from sweeper.scaling.relative import MuP
 from sweeper.scaling.spec import ParamScale, ParamSpec, Role, Update
+from sweeper.stats.ladder import Size
 from sweeper.trial import Log2Hps, PlainHps, Trial, defaults
-from sweeper.verdict.ladder import Size
 from tests.search.fakes import noise, result
 from tests.sweep.test_sweep import MadeUp, Study, Trainer, Watcher
 

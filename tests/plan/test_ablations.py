@@ -10,8 +10,7 @@ import pytest
 
 from sweeper.config.compose import compose_tree
 from sweeper.config.settings import Settings, placeholder_data, resolve
-from sweeper.engine.prepare import prepare
-from sweeper.plan.diagnose import (
+from sweeper.decide.diagnosis import (
     ABLATIONS,
     Ablation,
     AttentionScale,
@@ -19,12 +18,13 @@ from sweeper.plan.diagnose import (
     applicable_ablations,
     mup_deviations,
 )
+from sweeper.engine.prepare import prepare
 from sweeper.plan.explain import explain
 from sweeper.plan.plan import make_plan
 from sweeper.scaling.relative import Change
 from sweeper.scaling.spec import Role
+from sweeper.stats.ladder import Size
 from sweeper.trial import defaults, plain
-from sweeper.verdict.ladder import Size
 from tests.golden import Golden
 
 SMALL = ["model.width=16", "model.depth=1", "model.head_size=8", "transfer.widths=[16,64]"]

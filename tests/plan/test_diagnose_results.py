@@ -12,7 +12,7 @@ import pytest
 from rich.console import Console
 
 from sweeper.cli.output import Output
-from sweeper.plan.diagnose import (
+from sweeper.decide.diagnosis import (
     MAX_SEVERITY,
     Ablation,
     Diagnosis,
@@ -22,14 +22,14 @@ from sweeper.plan.diagnose import (
     rank,
     severity,
 )
+from sweeper.decide.transfer import SizeVerdict, judge_ladder
 from sweeper.records import to_json
-from sweeper.verdict.curve import Estimate
-from sweeper.verdict.judge import SizeVerdict, judge_ladder
-from sweeper.verdict.ladder import LadderRule
+from sweeper.stats.curve import Estimate
+from sweeper.stats.ladder import LadderRule
 from tests.engine.tiny_trials import corpus
 from tests.golden import Golden
 from tests.plan.simulated import simulate
-from tests.verdict.curves import BASE, LARGE, Valley, table
+from tests.stats.curves import BASE, LARGE, Valley, table
 
 RULE = LadderRule(widths=(32, 256))
 

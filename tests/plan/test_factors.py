@@ -24,8 +24,8 @@ from sweeper.records import from_json, to_json
 from sweeper.scaling.relative import MuP, Standard
 from sweeper.scaling.spec import Parameterization, ParamScale, ParamSpec, Role, ScaledOp, Update
 from sweeper.scaling.umup import UMuP
+from sweeper.stats.ladder import Size
 from sweeper.trial import PlainHps, defaults, plain
-from sweeper.verdict.ladder import Size
 from tests.engine.tiny_trials import trial
 from tests.golden import Golden
 from tests.plan.helpers import mup_tree, plain_plan, plan

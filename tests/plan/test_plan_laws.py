@@ -7,24 +7,24 @@ from dataclasses import replace
 import pytest
 import torch
 
+from sweeper.decide.target import NO_THEORY
+from sweeper.decide.transfer import Verdict, judge_ladder
+from sweeper.decide.trend import fit_trend
 from sweeper.engine.prepare import prepare
 from sweeper.errors import BadInput
 from sweeper.laws.law import AppliedLaw, Factors, Scale
 from sweeper.plan.plan import TransferPlan, make_plan
 from sweeper.records import to_json
+from sweeper.stats.ladder import Size, SizeCurve
 from sweeper.trial import PlainHps, plain
-from sweeper.verdict.judge import Verdict, judge_ladder
-from sweeper.verdict.ladder import Size, SizeCurve
-from sweeper.verdict.target import NO_THEORY
-from sweeper.verdict.trend import fit_trend
+from tests.decide.test_transfer import RULE
 from tests.engine.tiny_trials import tree
 from tests.golden import Golden
 from tests.plan.helpers import plain_plan
 from tests.plan.test_prescription import configured
 from tests.specs import spec_of
+from tests.stats.curves import BASE, LARGE, Valley
 from tests.toy_models import Residual
-from tests.verdict.curves import BASE, LARGE, Valley
-from tests.verdict.test_judge import RULE
 
 SCALE = Scale(width=8, depth=2, batch=8, steps=64, tokens=512, betas={"beta1": 0.9, "beta2": 0.99})
 LAW = AppliedLaw(

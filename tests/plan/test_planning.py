@@ -18,7 +18,7 @@ from sweeper.errors import BadInput, ConfigError
 from sweeper.plan.plan import PlannedParameter, TransferPlan
 from sweeper.records import from_json, to_json
 from sweeper.scaling.relative import MuP
-from sweeper.verdict.ladder import Size
+from sweeper.stats.ladder import Size
 from tests.golden import Golden
 from tests.plan.helpers import plain_plan
 from tests.refusals import raises_config_error

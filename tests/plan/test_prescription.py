@@ -18,8 +18,8 @@ from sweeper.models.initial_values import normal
 from sweeper.plan.plan import PlannedParameter, TransferPlan, make_plan
 from sweeper.registry import plugins
 from sweeper.scaling.gamma import gamma
+from sweeper.stats.ladder import Size
 from sweeper.trial import Log2Hps, Trial, TrialSpec, plain
-from sweeper.verdict.ladder import Size
 from tests.engine.tiny_trials import corpus, tree
 from tests.golden import Golden
 from tests.specs import spec_of

@@ -16,8 +16,8 @@ from sweeper.errors import ConfigError
 from sweeper.plan.explain import Explained, explain
 from sweeper.plan.plan import make_plan
 from sweeper.registry import groups
+from sweeper.stats.ladder import Size
 from sweeper.trial import defaults, plain
-from sweeper.verdict.ladder import Size
 from tests.golden import Golden
 
 FAMILIES = {

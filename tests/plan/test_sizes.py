@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from sweeper.plan.plan_for import SizePair
-from sweeper.verdict.ladder import Size
+from sweeper.stats.ladder import Size
 
 HEADS = SizePair.of(
     {"vocab": 50, "n_head": 4, "n_embd": 64, "n_layer": 2},

@@ -8,7 +8,7 @@ from typing import Any
 
 from sweeper.check.judge import CheckRecord, CheckRule
 from sweeper.records import to_json
-from sweeper.verdict.ladder import Size
+from sweeper.stats.ladder import Size
 from tests.report import samples, test_checks
 
 

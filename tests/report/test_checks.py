@@ -14,7 +14,7 @@ from sweeper.report import checks as show
 from sweeper.report.drawing import save
 from sweeper.report.screen import Part, Screen, table_parts
 from sweeper.scaling.spec import Role
-from sweeper.verdict.ladder import Size
+from sweeper.stats.ladder import Size
 from tests.golden import Golden
 
 RULE = CheckRule(steps=2, seeds=2)

@@ -6,6 +6,7 @@ from dataclasses import replace
 import pytest
 from rich.console import Console
 
+from sweeper.decide.transfer import SizeVerdict, TargetAnswer, Verdict
 from sweeper.plan.plan import PlannedParameter, TransferPlan, own_plan
 from sweeper.records import to_json
 from sweeper.report import console as show
@@ -14,11 +15,10 @@ from sweeper.report.screen import Part, Screen
 from sweeper.scaling.prescription import Prescription
 from sweeper.scaling.spec import Role
 from sweeper.search.strategy import Conclusion, LineResult
+from sweeper.stats.curve import UNKNOWN, Basin, Estimate
+from sweeper.stats.ladder import LadderSize, Size
 from sweeper.table import number, power, short
 from sweeper.trial import Axis
-from sweeper.verdict.curve import UNKNOWN, Basin, Estimate
-from sweeper.verdict.judge import SizeVerdict, TargetAnswer, Verdict
-from sweeper.verdict.ladder import LadderSize, Size
 from tests.golden import Golden
 from tests.report import samples
 

@@ -26,9 +26,9 @@ from sweeper.report.cost import (
     spent,
     times,
 )
+from sweeper.stats.ladder import Size
 from sweeper.study.setup import Trials
 from sweeper.trial import Log2Hps, PluginSpec, Result, Trial, TrialSpec
-from sweeper.verdict.ladder import Size
 from tests.engine import tiny_trials
 from tests.golden import Golden
 from tests.report.test_progress import clock, trials

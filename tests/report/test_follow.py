@@ -7,9 +7,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from sweeper.course.watch import Watch
+from sweeper.decide.course import Watch
 from sweeper.report.follow import follow_figure, hint_lines, said_of, tone_of, write_follow
-from tests.course.made import prediction, run
+from tests.decide.made import prediction, run
 
 
 @pytest.mark.parametrize(

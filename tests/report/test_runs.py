@@ -10,13 +10,13 @@ import numpy as np
 import pytest
 
 import sweeper
+from sweeper.decide.transfer import judge_ladder
 from sweeper.errors import BadInput
 from sweeper.records import to_json
 from sweeper.report.documents import Validation
 from sweeper.report.runs import runs_of, write_runs
-from sweeper.verdict.judge import judge_ladder
-from sweeper.verdict.ladder import LadderRule
-from tests.verdict.curves import BASE, Valley
+from sweeper.stats.ladder import LadderRule
+from tests.stats.curves import BASE, Valley
 
 
 def test_written_and_judged_again_a_verdict_is_the_same(tmp_path: Path) -> None:

@@ -26,8 +26,8 @@ from sweeper.report.console import plan_table
 from sweeper.scaling.gamma import GAMMAS, in_groups
 from sweeper.scaling.prescription import SETTING_FACTORS, prescription_of
 from sweeper.scaling.spec import ParamSpec
+from sweeper.stats.ladder import Size
 from sweeper.trial import PlainHps, Trial, plain
-from sweeper.verdict.ladder import Size
 from tests.engine.tiny_trials import PARAMETERIZATIONS, corpus, tree
 from tests.engine.tiny_trials import trial as tiny_trial
 from tests.refusals import raises_config_error

@@ -16,9 +16,9 @@ from sweeper.config.compose import compose_tree
 from sweeper.laws.law import NoLaw
 from sweeper.search.line import LineRule, LineState, replay_line
 from sweeper.search.strategy import History, Point, Strategy
+from sweeper.stats.ladder import LadderRule, LadderSize, Size
 from sweeper.sweep.replay import replay_search
 from sweeper.trial import Axis, Log2Hps, Result, Space, Trial, TrialSpec, digest
-from sweeper.verdict.ladder import LadderRule, LadderSize, Size
 from tests.specs import spec_of
 
 CONF = Path(__file__).parents[2] / "conf"

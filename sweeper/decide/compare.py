@@ -1,0 +1,414 @@
+"""Which study is best at equal compute, and how its loss falls with the width."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from sweeper.stats.curve import DRAWS, UNKNOWN, CurveFit, Estimate, fit_curves, mean_estimate
+from sweeper.stats.ladder import SizeCurve
+from sweeper.stats.noise import Array
+from sweeper.stats.shapes import FIT_RADIUS, SAME_ETA
+
+# The loss as a function of the width: what a doubling gains, and a power law with a floor.
+
+
+EXPONENTS = np.geomspace(0.05, 4.0, 240)
+"""Powers of the width that are tried; a best one at an end is only a bound."""
+MIN_LAW_WIDTHS = 3
+"""Widths that the law's three constants need."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class LossCurve:
+    """Loss in nats = `floor` + `amplitude` * width^-`exponent`, through the re-tuned losses.
+
+    `per_doubling` is the slope of the straight line over log2 width, which two widths show. The
+    law's constants are UNKNOWN where it takes more widths, or the loss does not fall. An exponent
+    at an end of `EXPONENTS` has an interval that is open there, and a floor that is a bound.
+    """
+
+    widths: tuple[int, ...]
+    per_doubling: Estimate
+    exponent: Estimate = UNKNOWN
+    floor: Estimate = UNKNOWN
+    amplitude: float = math.nan
+
+    def at(self, widths: Array) -> Array:
+        """The law's loss at `widths`; NaN where it was not fitted."""
+        fitted: Array = self.floor.value + self.amplitude * widths**-self.exponent.value
+        return fitted
+
+
+def fit_loss_curve(widths: tuple[int, ...], losses: Array) -> LossCurve | None:
+    """Fit the `losses` [widths, seeds] of the re-tuned eta; None with less than two widths.
+
+    The law's intervals are a parametric bootstrap of the means: noise from the residuals of the
+    two-way table of widths and seeds, and for the floor the seeds' common offsets beside it.
+    """
+    finite = np.isfinite(losses).all(axis=1)
+    losses, known = losses[finite], np.array(widths, dtype=float)[finite]
+    if len(known) < 2:
+        return None
+    centred = np.log2(known) - np.log2(known).mean()
+    slopes = centred @ losses / float(centred @ centred)
+    kept = tuple(int(width) for width in known)
+    line = LossCurve(widths=kept, per_doubling=mean_estimate(slopes))
+    if len(known) < MIN_LAW_WIDTHS:
+        return line
+    means = losses.mean(axis=1)
+    shapes, offsets = _draws(losses)
+    exponents, floors, amplitudes = _fit_law(known, np.vstack([means, means + shapes]))
+    if not amplitudes[0] > 0:
+        return line
+    floors[1:] += offsets
+    open_ended = losses.shape[1] < 2
+    exponent, floor = (Estimate.from_draws(float(d[0]), d[1:]) for d in (exponents, floors))
+    return LossCurve(
+        widths=kept,
+        per_doubling=line.per_doubling,
+        exponent=exponent.without_interval(0.0) if open_ended else exponent,
+        floor=floor.without_interval() if open_ended else floor,
+        amplitude=float(amplitudes[0]),
+    )
+
+
+def _draws(losses: Array) -> tuple[Array, Array]:
+    """Errors of the means: of every width [DRAWS, widths], and the common one [DRAWS]."""
+    count, seeds = losses.shape
+    if seeds < 2:
+        return np.zeros((DRAWS, count)), np.zeros(DRAWS)
+    generator = np.random.default_rng([count, seeds])
+    residual = losses - losses.mean(1, keepdims=True) - losses.mean(0) + losses.mean()
+    freedom = (count - 1) * (seeds - 1)
+    noise = math.sqrt(float((residual**2).sum()) / freedom / seeds)
+    level = noise * np.sqrt(freedom / generator.chisquare(freedom, (DRAWS, 1)))
+    common = float(losses.mean(0).std(ddof=1)) / math.sqrt(seeds)
+    shapes = generator.normal(0.0, 1.0, (DRAWS, count)) * level
+    return shapes, common * generator.standard_t(seeds - 1, DRAWS)
+
+
+def _fit_law(widths: Array, rows: Array) -> tuple[Array, Array, Array]:
+    """Exponent, floor and amplitude of every row of losses [rows, widths], by least squares.
+
+    For one exponent the other two are a straight line. At the ends the exponent is 0 or +inf, and
+    the floor of exponent 0 is -inf; the first row keeps its numbers, to be drawn.
+    """
+    powers = (widths / widths[0]) ** -EXPONENTS[:, None]
+    middles = powers.mean(axis=1)
+    centred = powers - middles[:, None]
+    # A line explains (rows . x)^2 / (x . x) of the squares: the best exponent explains most.
+    products, squares = rows @ centred.T, (centred**2).sum(axis=1)
+    best = (products**2 / squares).argmax(axis=1)
+    slopes = products[np.arange(len(rows)), best] / squares[best]
+    exponents = EXPONENTS[best]
+    floors = rows.mean(axis=1) - slopes * middles[best]
+    amplitudes = slopes * widths[0] ** exponents
+    drawn = np.arange(len(rows)) > 0
+    lowest, highest = exponents == EXPONENTS[0], exponents == EXPONENTS[-1]
+    floors[drawn & lowest], exponents[drawn & lowest] = -math.inf, 0.0
+    exponents[drawn & highest] = math.inf
+    return exponents, floors, amplitudes
+
+
+# Which parameterization is worth it: studies ranked at equal compute, with intervals.
+# Seeds of two studies share the draws of weights and batches, so losses are compared seed by seed:
+# what a seed does to all of them cancels. All intervals over seeds are Student's.
+
+
+OCTAVES = (-2.0, -1.5, -1.0, -0.5, 0.5, 1.0, 1.5, 2.0)
+"""Distances from the optimum, in log2 eta, at which the robustness is told."""
+MAX_SEED_FACTOR = 16
+"""No advice asks for this many times the seeds."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ladder:
+    """A study's curves over width, ascending, as `transfer --validate` measured them.
+
+    `transferred` is the log2 eta that was transferred, a law's factor (`planned_log2`) not in it.
+    `flops` are those of one run, by width.
+    """
+
+    name: str
+    curves: Sequence[SizeCurve]
+    transferred: float
+    flops: Mapping[int, float]
+
+
+@dataclass(frozen=True, kw_only=True)
+class WidthLoss:
+    """Nats at one width: at the transferred eta, at the re-tuned one, and what lies between.
+
+    `at_end` tells that the curve's lowest point is its last: the re-tuned loss may be lower.
+    """
+
+    width: int
+    flops: float
+    transferred: Estimate
+    retuned: Estimate
+    regret: Estimate
+    optimum_log2: Estimate
+    at_end: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class Standing:
+    """A study's place: between `first` and `last`, one place where the seeds tell.
+
+    `loss` is in nats at the equal compute. `gap` is that above the study with the least mean, seed
+    by seed; its interval holds for all pairs of studies together (Bonferroni).
+    """
+
+    name: str
+    first: int
+    last: int
+    loss: Estimate
+    gap: Estimate
+
+
+@dataclass(frozen=True, kw_only=True)
+class LossAtDistance(Estimate):
+    """The loss gap, in nats, `octaves` of eta from the optimum."""
+
+    octaves: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Candidate:
+    """What is said of one study, beside its places; robustness: nats lost by octaves of eta.
+
+    The robustness is that of the largest width of no more than the equal compute.
+    """
+
+    name: str
+    widths: tuple[WidthLoss, ...]
+    curve: LossCurve | None
+    robust_width: int
+    robustness: tuple[LossAtDistance, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Comparison:
+    """Studies at `flops` of one training run: places by the transferred loss, and the re-tuned.
+
+    `seeds` are those that all studies have. Not `flops_known`: they are merely in proportion.
+    """
+
+    flops: float
+    seeds: int
+    candidates: tuple[Candidate, ...]
+    by_transferred: tuple[Standing, ...]
+    by_retuned: tuple[Standing, ...]
+    flops_known: bool = True
+
+
+def compare(ladders: Sequence[Ladder]) -> Comparison:
+    """Rank the studies at the largest compute that all of them reach.
+
+    Between two widths of a ladder a seed's loss is interpolated over log FLOPs. ValueError where
+    the ranges of compute have nothing in common, or a curve has no finite point.
+    """
+    measured = [_Measured.of(ladder) for ladder in ladders]
+    seeds = min(one.transferred.shape[1] for one in measured)
+    flops = min(float(one.flops[-1]) for one in measured)
+    if flops < max(float(one.flops[0]) for one in measured) * (1 - 1e-9):
+        raise ValueError("no width of one study costs as much as one of the others")
+    standings = [
+        rank({one.name: one.at(flops, losses)[:seeds] for one, losses in pairs})
+        for pairs in (
+            [(one, one.transferred) for one in measured],
+            [(one, one.retuned) for one in measured],
+        )
+    ]
+    return Comparison(
+        flops=flops,
+        seeds=seeds,
+        candidates=tuple(one.candidate(flops) for one in measured),
+        by_transferred=standings[0],
+        by_retuned=standings[1],
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Measured:
+    """A ladder's fits and the losses of its seeds [widths, seeds]."""
+
+    name: str
+    widths: tuple[int, ...]
+    flops: Array
+    fits: Sequence[CurveFit]
+    transferred: Array
+    retuned: Array
+
+    @classmethod
+    def of(cls, ladder: Ladder) -> _Measured:
+        fits, transferred, retuned = [], [], []
+        fitted = fit_curves(ladder.curves, ladder.transferred)
+        for curve in ladder.curves:
+            eta = ladder.transferred + curve.planned_log2
+            fit = fitted[curve.size]
+            if fit is None:
+                raise ValueError(
+                    f"{ladder.name}: no learning rate of width {curve.size.width} trained"
+                )
+            fits.append(fit)
+            transferred.append(losses_at(curve, eta))
+            retuned.append(retuned_losses(fit))
+        seeds = min(map(len, transferred))
+        widths = tuple(curve.size.width for curve in ladder.curves)
+        return cls(
+            name=ladder.name,
+            widths=widths,
+            flops=np.array([ladder.flops[width] for width in widths]),
+            fits=fits,
+            transferred=np.array([losses[:seeds] for losses in transferred]),
+            retuned=np.array([losses[:seeds] for losses in retuned]),
+        )
+
+    def at(self, flops: float, losses: Array) -> Array:
+        """Every seed's loss [seeds] at `flops`, between two widths by log FLOPs."""
+        place = float(np.interp(math.log(flops), np.log(self.flops), np.arange(len(self.flops))))
+        below, share = int(place), place - int(place)
+        above = min(below + 1, len(losses) - 1) if share >= 1e-9 else below
+        between: Array = (
+            losses[below]
+            if above == below
+            else ((1 - share) * losses[below] + share * losses[above])
+        )
+        return between
+
+    def candidate(self, flops: float) -> Candidate:
+        largest = max(i for i, cost in enumerate(self.flops) if cost <= flops * (1 + 1e-9))
+        fit, optimum = self.fits[largest], self.fits[largest].optimum.value
+        return Candidate(
+            name=self.name,
+            widths=tuple(map(self._width, range(len(self.widths)))),
+            curve=fit_loss_curve(self.widths, self.retuned),
+            robust_width=self.widths[largest],
+            robustness=tuple(
+                LossAtDistance(octaves=octaves, **vars(fit.loss_gap(optimum + octaves)))
+                for octaves in OCTAVES
+            ),
+        )
+
+    def _width(self, index: int) -> WidthLoss:
+        fit = self.fits[index]
+        transferred, retuned = self.transferred[index], self.retuned[index]
+        return WidthLoss(
+            width=self.widths[index],
+            flops=float(self.flops[index]),
+            transferred=mean_estimate(transferred),
+            retuned=mean_estimate(retuned),
+            regret=mean_estimate(transferred - retuned),
+            optimum_log2=fit.optimum,
+            at_end=fit.at_end,
+        )
+
+
+def losses_at(curve: SizeCurve, eta: float) -> Array:
+    """Every seed's loss [seeds] at log2 `eta`: measured, or on the chord between two points.
+
+    NaN beyond the range that was measured.
+    """
+    etas = np.array(sorted(curve.losses))
+    runs = np.array([curve.losses[float(value)] for value in etas])
+    nearest = int(np.abs(etas - eta).argmin())
+    if abs(etas[nearest] - eta) <= SAME_ETA:
+        measured: Array = runs[nearest]
+        return measured
+    if not etas[0] < eta < etas[-1]:
+        return np.full(runs.shape[1], math.nan)
+    after = int(np.searchsorted(etas, eta))
+    share = (eta - etas[after - 1]) / (etas[after] - etas[after - 1])
+    chord: Array = (1 - share) * runs[after - 1] + share * runs[after]
+    return chord
+
+
+def retuned_losses(fit: CurveFit) -> Array:
+    """Every seed's loss [seeds] at the fitted optimum: its own parabola's value there.
+
+    The parabola goes through the points near the curve's lowest one, as that of the optimum does.
+    One place for all seeds keeps each from picking the eta that its noise favours.
+    """
+    etas = np.array(sorted(fit.curve.losses))
+    runs = np.array([fit.curve.losses[float(eta)] for eta in etas])
+    lowest = int(runs.mean(axis=1).argmin())
+    measured: Array = runs[lowest]
+    if fit.at_end:
+        return measured
+    spacing = max(etas[lowest] - etas[lowest - 1], etas[lowest + 1] - etas[lowest])
+    near = np.abs(etas - etas[lowest]) <= max(FIT_RADIUS, spacing) + SAME_ETA
+    near &= np.isfinite(runs).all(axis=1)
+    if near.sum() < 3:
+        return measured
+    powers = np.vander(etas[near] - etas[lowest], 3)
+    place = np.vander([fit.optimum.value - etas[lowest]], 3)
+    values: Array = (place @ np.linalg.pinv(powers) @ runs[near])[0]
+    return values
+
+
+def rank(losses: Mapping[str, Array]) -> tuple[Standing, ...]:
+    """Places by the mean of `losses` [seeds] by study; see `Standing`.
+
+    A study is above another when the interval of their difference lies below 0.
+    """
+    pairs = max(1, len(losses) * (len(losses) - 1) // 2)
+    order = sorted(losses, key=lambda name: _sortable(losses[name]))
+    standings = []
+    for name in order:
+        gaps = {
+            other: difference(losses[name], losses[other], 0.05 / pairs)
+            for other in losses
+            if other != name
+        }
+        above = sum(gap.low > 0 for gap in gaps.values())
+        below = sum(gap.high < 0 for gap in gaps.values())
+        gap = gaps.get(order[0], Estimate(value=0.0, low=0.0, high=0.0))
+        loss = mean_estimate(losses[name])
+        places = {"first": 1 + above, "last": len(losses) - below}
+        standings.append(Standing(name=name, loss=loss, gap=gap, **places))
+    return tuple(standings)
+
+
+def _sortable(losses: Array) -> float:
+    """The mean; what was not measured comes last."""
+    mean = float(losses.mean())
+    return math.inf if math.isnan(mean) else mean
+
+
+def difference(losses: Array, others: Array, alpha: float) -> Estimate:
+    """`losses` less `others` [seeds], seed by seed, with an interval of level 1 - `alpha`.
+
+    Runs that diverge lose to such as do not; between two that diverge nothing is told.
+    """
+    wild, other_wild = (bool(np.isinf(one).any()) for one in (losses, others))
+    if np.isnan(losses).any() or np.isnan(others).any() or (wild and other_wild):
+        return UNKNOWN
+    if wild or other_wild:
+        end = math.inf if wild else -math.inf
+        return Estimate(value=end, low=end, high=end)
+    return mean_estimate(losses - others, alpha)
+
+
+def seeds_needed(standings: Sequence[Standing], seeds: int) -> int | None:
+    """Seeds that would tell the first from the next: None where too many, or where they tell.
+
+    An interval shrinks as the root of the number of seeds.
+    """
+    leader, *others = standings
+    needed = []
+    for one in others:
+        if one.gap.low > 0 or not math.isfinite(one.gap.value) or leader.last == 1:
+            continue
+        half = one.gap.high - one.gap.value
+        if math.isinf(half):
+            needed.append(max(4, seeds + 1))
+        elif half >= MAX_SEED_FACTOR**0.5 * one.gap.value:
+            return None
+        else:
+            needed.append(max(seeds + 1, math.ceil(seeds * (half / one.gap.value) ** 2)))
+    return max(needed, default=None)

@@ -1,0 +1,553 @@
+"""The ablations that look for the cause of a transfer that fails: one change each."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from statistics import fmean, median
+from typing import Any, ClassVar
+
+from sweeper.decide.transfer import Answer, SizeVerdict
+from sweeper.plan.explain import Explained
+from sweeper.plan.plan import PlannedParameter
+from sweeper.registry import TARGET, plugin_target, with_names
+from sweeper.scaling.abc import MUP, exponents, shift
+from sweeper.scaling.relative import Change
+from sweeper.scaling.spec import Role, Update
+from sweeper.stats.curve import Estimate
+from sweeper.stats.ladder import LadderRule, Size, SizeCurve
+from sweeper.trial import Log2Hps
+
+EXPONENT_TOLERANCE = 0.1
+"""Exponents of the width that differ by at most this are taken as equal."""
+EPS_FRACTION = 0.01
+"""From this fraction of entries below eps on, eps is taken to hold training back."""
+EDGE_DISTANCE = 1.0
+"""An optimum within this, in log2, of a rate that diverges is at the edge of stability."""
+ROLE_WORDS = {
+    Role.EMBEDDING: "the embedding's",
+    Role.HIDDEN: "the hidden layers'",
+    Role.READOUT: "the readout's",
+    Role.VECTOR: "the gains' and biases'",
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class AttentionScale:
+    """Attention at one size: the size of a head, and the factor of q k^T."""
+
+    head_size: int
+    logit: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class FailedTransfer:
+    """What is known of a transfer that fails before any ablation is trained.
+
+    `tree` is the study's resolved configuration and `best_log2` its optimum. `rows` are the
+    parameters with their exponents of the width, read between `base` and `large`; empty when
+    these are equally wide. Pairs are at base and at large: `attention` is None without any;
+    `distances_to_divergence` lead from the optimum to the first rate that diverged, in log2, +inf
+    where none did; `below_eps` are the fractions of entries whose root of the second moment is
+    below the optimizer's eps, NaN where they were not measured.
+    """
+
+    tree: Mapping[str, Any]
+    best_log2: Log2Hps
+    base: Size
+    large: Size
+    parameters: Sequence[PlannedParameter]
+    rows: Sequence[Explained] = ()
+    attention: tuple[AttentionScale, AttentionScale] | None = None
+    distances_to_divergence: tuple[float, float] = (math.inf, math.inf)
+    below_eps: tuple[float, float] = (math.nan, math.nan)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ablation:
+    """One change of the configuration, by dotted keys, and what it means if the change helps.
+
+    `change` says in words what is changed, and `cause` what is then the cause of the failure.
+    `evidence` is what speaks for that cause without training; empty when nothing does.
+    """
+
+    name: str
+    change: str
+    cause: str
+    overrides: Mapping[str, Any] = field(default_factory=dict)
+    evidence: str = ""
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain JSON; plugins have their stable names."""
+        return asdict(self) | {"overrides": with_names("parameterization", self.overrides)}
+
+    def apply(self, tree: Mapping[str, Any]) -> dict[str, Any]:
+        """`tree` with the change; the original is left as it is."""
+        changed = dict(tree)
+        for key, value in self.overrides.items():
+            group, _, name = key.partition(".")
+            changed[group] = {**changed[group], name: value} if name else value
+        return changed
+
+
+MakeAblation = Callable[[FailedTransfer], Ablation | None]
+"""An ablation for a failed transfer; None where it does not apply."""
+
+
+def mup_deviations(rows: Sequence[Explained]) -> dict[Role, Change]:
+    """By role, the powers of the width that would turn a parameterization's rules into muP's.
+
+    Roles whose rules agree with muP's are left out.
+    """
+    deviations: dict[Role, Change] = {}
+    for role in ROLE_WORDS:
+        changes = [_deviation(row, role) for row in rows if row.parameter.role == role]
+        if not changes:
+            continue
+        # + 0.0 turns -0.0 into 0.0, which would be shown with a sign.
+        b, c = (round(fmean(values), 3) + 0.0 for values in zip(*changes, strict=True))
+        if max(abs(b), abs(c)) > EXPONENT_TOLERANCE:
+            deviations[role] = Change(b=b, c=c)
+    return deviations
+
+
+def _deviation(row: Explained, role: Role) -> tuple[float, float]:
+    """(b, c) of muP less those of one parameter.
+
+    A layer may be split differently into multiplier, init and rate and train the same. So muP's
+    exponents (Everett et al., Table 1, with erratum E1 of docs/papers.md; full alignment) are
+    first shifted to the parameter's multiplier.
+    """
+    update = Update(row.parameter.update)
+    # A gain or a bias sums over nothing, as an embedding: it has the embedding's exponents.
+    plain = Role.EMBEDDING if role is Role.VECTOR else role
+    mup = exponents(MUP, plain, update, "full")
+    target = shift(mup, row.a - mup.a, update)
+    # What is not drawn (ones, zeros, kept) has no std that a power could change.
+    return target.b - row.b if row.parameter.init == "normal" else 0.0, target.c - row.c
+
+
+def _adjusted(s: FailedTransfer, **changes: Any) -> dict[str, Any]:
+    """The override that wraps the parameterization in `scaling.relative.Adjusted`."""
+    # The space is the config's, beside the plugin's own fields: it stays on the outside.
+    parameterization = dict(s.tree["parameterization"])
+    space = parameterization.pop("space")
+    plain = {k: asdict(v) if isinstance(v, Change) else v for k, v in changes.items()}
+    target = plugin_target("parameterization", "adjusted")
+    return {
+        "parameterization": {
+            TARGET: target,
+            "parameterization": parameterization,
+            **plain,
+            "space": space,
+        }
+    }
+
+
+def _powers(change: Change) -> str:
+    parts = [("init std", change.b), ("learning rate", change.c)]
+    return " and ".join(f"{name} times m^{-value:+g}" for name, value in parts if abs(value) > 1e-9)
+
+
+def _rules(s: FailedTransfer) -> Ablation | None:
+    deviations = mup_deviations(s.rows)
+    if len(deviations) < 2:
+        return None
+    powers = "; ".join(f"{ROLE_WORDS[role]} {_powers(c)}" for role, c in deviations.items())
+    return Ablation(
+        name="rules",
+        change=f"muP's rules for all parameters ({powers}; m is the growth of the width)",
+        cause="the parameterization does not rescale its parameters with the width as muP does",
+        overrides=_adjusted(s, **{str(role): change for role, change in deviations.items()}),
+        evidence=f"{len(deviations)} roles of parameters follow other powers of the width than "
+        "under muP",
+    )
+
+
+def _role(role: Role) -> MakeAblation:
+    """The rule of muP for one role, where the parameterization has another."""
+
+    def ablation(s: FailedTransfer) -> Ablation | None:
+        change = mup_deviations(s.rows).get(role)
+        evidence = f"muP's rule has a further {_powers(change)}" if change else ""
+        if change is None:
+            if role is not Role.EMBEDDING or not s.rows:
+                return None
+            # u-muP paper, A.3: muP's own rule for the embedding is the doubtful one.
+            change = Change(c=0.5)
+        return Ablation(
+            name=str(role),
+            change=f"{ROLE_WORDS[role]} {_powers(change)} (m is the growth of the width)",
+            cause=f"{ROLE_WORDS[role]} rule for the width is wrong",
+            overrides=_adjusted(s, **{str(role): change}),
+            evidence=evidence,
+        )
+
+    return ablation
+
+
+def _depth(s: FailedTransfer) -> Ablation | None:
+    rule = s.tree["parameterization"].get("depth")
+    if rule is None or s.base.depth == s.large.depth:
+        return None
+    # The two differ in the power of the depth, 1 and 1/2: whichever the study has, the other is
+    # tried.
+    other = "completep" if rule == "depth_mup" else "depth_mup"
+    return Ablation(
+        name="depth",
+        change=f"the depth rule {other} instead of {rule}",
+        cause=f"the depth rule {rule} scales the residual branches wrongly",
+        overrides={"parameterization.depth": other},
+        evidence="the residual branches have no rule for the depth" if rule == "none" else "",
+    )
+
+
+def _decay(s: FailedTransfer) -> Ablation | None:
+    rule = s.tree["parameterization"].get("decay")
+    if not s.tree["optimizer"].get("weight_decay"):
+        return None
+    if rule in (None, "independent"):
+        return Ablation(
+            name="decay",
+            change="no weight decay",
+            cause="the weight decay moves the optimum as the model grows",
+            overrides={"optimizer.weight_decay": 0.0},
+        )
+    hidden = [p for p in s.parameters if p.role == Role.HIDDEN] or list(s.parameters)
+    base, large = (median(getattr(p, k).weight_decay for p in hidden) for k in ("base", "target"))
+    # A trial multiplies the optimizer's decay by its own factor, if it has one: taken out here, so
+    # that the base decays as it did.
+    kept = base / 2.0 ** s.best_log2.get("weight_decay", 0.0)
+    evidence = (
+        f"a step removes {base:.3g} of a hidden weight at the base and {large:.3g} at {s.large}"
+    )
+    return Ablation(
+        name="decay",
+        change=f"weight decay independent of the learning rate, {base:.3g} a step as at the base",
+        cause=f"the weight decay is {rule}: it follows the learning rate of each parameter",
+        overrides={"parameterization.decay": "independent", "optimizer.weight_decay": kept},
+        evidence=evidence if abs(math.log2(large / base)) > EXPONENT_TOLERANCE else "",
+    )
+
+
+def has_eps(tree: Mapping[str, Any]) -> bool:
+    """Whether a configuration's optimizer has an eps that plays a part."""
+    optimizer = tree["optimizer"]
+    return bool(optimizer.get("eps")) and not optimizer.get("atan2")
+
+
+def _epsilon(s: FailedTransfer) -> Ablation | None:
+    if not has_eps(s.tree):
+        return None
+    optimizer, rule = s.tree["optimizer"], s.tree["parameterization"].get("epsilon")
+    eps, evidence = optimizer["eps"], []
+    if rule == "fixed":
+        evidence.append("eps is the same at all sizes while gradients shrink")
+    measured = not any(map(math.isnan, s.below_eps))
+    if measured and (evidence or max(s.below_eps) >= EPS_FRACTION):
+        fractions = (
+            f"{100 * fraction:.3g} % of entries at {size}"
+            for size, fraction in zip((s.base, s.large), s.below_eps, strict=True)
+        )
+        evidence.append(f"eps exceeds the root of the second moment for {' and '.join(fractions)}")
+    # Small beside any gradient that eps held back. Not 0, at which entries without a gradient
+    # divide 0 by 0.
+    change, overrides = f"an eps 2^-10 times {eps:g}", {"optimizer.eps": eps * 2.0**-10}
+    # A command's script steps by itself: what its plan gives it is eps.
+    if "atan2" in optimizer and not s.tree.get("runner", {}).get("command"):
+        change, overrides = "steps by atan2, which needs no eps", {"optimizer.atan2": True}
+    return Ablation(
+        name="epsilon",
+        change=change,
+        cause="gradients shrink below the optimizer's eps as the model grows",
+        overrides=overrides,
+        evidence="; ".join(evidence),
+    )
+
+
+def _attention(s: FailedTransfer) -> Ablation | None:
+    if s.attention is None or s.attention[0].head_size == s.attention[1].head_size:
+        return None
+    base, large = s.attention
+    # The logits' factor goes as head_size^-power. It is 1 in muP and 1/2 in usual attention.
+    power = -math.log(large.logit / base.logit) / math.log(large.head_size / base.head_size)
+    if abs(power - 1) <= EXPONENT_TOLERANCE:
+        return None
+    return Ablation(
+        name="attention",
+        change="attention logits divided by the head size",
+        cause="attention logits grow with the head size",
+        overrides=_adjusted(s, attention=round(1 - power, 3), head_size=base.head_size),
+        evidence=f"heads grow from {base.head_size} to {large.head_size}, and the logits' factor "
+        f"follows the power {-power:.2f} of that, not -1",
+    )
+
+
+def _switch(name: str, prefix: str, cause: str, evidence: str) -> MakeAblation:
+    """An option of the model, by the prefix of its key, that is on and is turned off."""
+
+    def ablation(s: FailedTransfer) -> Ablation | None:
+        keys = [k for k, value in s.tree["model"].items() if value is True and k.startswith(prefix)]
+        if not keys:
+            return None
+        key = f"model.{keys[0]}"
+        return Ablation(
+            name=name, change=f"{key}=false", cause=cause, overrides={key: False}, evidence=evidence
+        )
+
+    return ablation
+
+
+def _warmup(s: FailedTransfer) -> Ablation | None:
+    fraction = s.tree["train"]["warmup"]
+    # Twice as long or a quarter of the run, whichever is more; beyond half nothing is left to
+    # train.
+    longer = min(0.5, max(0.25, 2 * fraction))
+    if longer <= fraction:
+        return None
+    return Ablation(
+        name="warmup",
+        change=f"a warm-up over {longer:g} of the steps",
+        cause="the edge of stability keeps the learning rate low: the warm-up is too short",
+        overrides={"train.warmup": longer},
+        evidence=_edge(s),
+    )
+
+
+def _stability(s: FailedTransfer) -> Ablation | None:
+    if s.tree["train"].get("clip") is not None:
+        return None
+    return Ablation(
+        name="stability",
+        change="gradients clipped to norm 1",
+        cause="the edge of stability keeps the learning rate low: large gradients end runs",
+        overrides={"train.clip": 1.0},
+        evidence=_edge(s),
+    )
+
+
+def _edge(s: FailedTransfer) -> str:
+    """How close the optimum is to rates that diverge, where it is close at either size."""
+    if min(s.distances_to_divergence) > EDGE_DISTANCE:
+        return ""
+    distances = (
+        f"{distance:.2g} at {size}" if math.isfinite(distance) else f"none diverges at {size}"
+        for size, distance in zip((s.base, s.large), s.distances_to_divergence, strict=True)
+    )
+    what = "distance in log2 from the optimum to the first rate that diverges"
+    return f"{what}: {'; '.join(distances)}"
+
+
+def _horizon(s: FailedTransfer) -> Ablation:
+    steps = s.tree["train"]["steps"]
+    return Ablation(
+        name="horizon",
+        change=f"{2 * steps} steps",
+        cause="the runs are too short for the optimum to have settled",
+        overrides={"train.steps": 2 * steps},
+    )
+
+
+def _batch(s: FailedTransfer) -> Ablation | None:
+    batch = s.tree["train"]["batch_size"]
+    if batch == 1:
+        return None
+    return Ablation(
+        name="batch",
+        change=f"batches of {batch // 2}",
+        cause="the batch size exceeds the critical batch size of one of the models",
+        overrides={"train.batch_size": batch // 2},
+    )
+
+
+ABLATIONS: Mapping[str, MakeAblation] = {
+    "rules": _rules,
+    **{str(role): _role(role) for role in ROLE_WORDS},
+    "depth": _depth,
+    "decay": _decay,
+    "epsilon": _epsilon,
+    "attention": _attention,
+    "gains": _switch(
+        "gains", "norm_gain", "the norms' gains are trained", "the norms have trainable gains"
+    ),
+    "tied": _switch(
+        "tied",
+        "tie",
+        "the embedding and the readout share their weights",
+        "the embedding and the readout are tied",
+    ),
+    "warmup": _warmup,
+    "stability": _stability,
+    "horizon": _horizon,
+    "batch": _batch,
+}
+
+
+def applicable_ablations(s: FailedTransfer, only: Sequence[str] | None = None) -> list[Ablation]:
+    """The ablations that apply, those with evidence first; `only` names those wanted."""
+    made = (make(s) for name, make in ABLATIONS.items() if not only or name in only)
+    applicable = [ablation for ablation in made if ablation is not None]
+    # Of equal evidence in the order of ABLATIONS: width first, then depth, then all else.
+    return sorted(applicable, key=lambda ablation: not ablation.evidence)
+
+
+# What ablations of a failing transfer show: how much of the failure each explains.
+
+
+MAX_SEVERITY = 16.0
+"""A failure counts at most this many times its threshold: a fraction of infinity says nothing."""
+CAUSE_FRACTION = 0.5
+"""From this fraction on, an ablation explains the failure; from half of it on, a part of it."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class AblationResult:
+    """What an ablation showed at the large size: its verdicts without and with the change.
+
+    `explained` is the fraction of the failure that is gone with the change, NaN when the
+    ablation could not be run: `error` then says why.
+    """
+
+    ablation: Ablation
+    explained: Estimate
+    before: SizeVerdict
+    after: SizeVerdict | None = None
+    error: str = ""
+
+    JSON_SHOWS: ClassVar = ("sentence",)
+
+    @property
+    def sentence(self) -> str:
+        """The result with its numbers."""
+        change = f"with {self.ablation.change}"
+        if self.after is None:
+            return f"{change}: it could not be tried ({self.error})"
+        before, after = self.before, self.after
+        return (
+            f"{change}: the shift is {_number(after.shift_log2, '+.2f')} in log2 instead of "
+            f"{_number(before.shift_log2, '+.2f')}, and the loss gap is "
+            f"{_number(after.loss_gap, '.4f')} nats instead of "
+            f"{_number(before.loss_gap, '.4f')}; {self._meaning()}"
+        )
+
+    @property
+    def doubtful(self) -> bool:
+        """Whether by its interval it may explain nothing."""
+        return self.explained.low <= 0
+
+    def _meaning(self) -> str:
+        fraction = f"{100 * self.explained.value:.0f} % of the failure"
+        doubt = ", but by its interval it may explain nothing" if self.doubtful else ""
+        if self.explained.value >= CAUSE_FRACTION:
+            return f"this explains {fraction}{doubt}"
+        if self.explained.value >= CAUSE_FRACTION / 2:
+            return f"this explains a part, {fraction}{doubt}"
+        return "this does not explain the failure"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Diagnosis:
+    """All results, the one that explains most first. `answer` is the verdict on the transfer."""
+
+    axis: str
+    answer: Answer
+    results: tuple[AblationResult, ...] = ()
+    todo: str = ""
+
+    JSON_SHOWS: ClassVar = ("conclusion",)
+
+    @property
+    def conclusion(self) -> str:
+        """What was found, in a sentence."""
+        if self.answer == "holds":
+            return (
+                f"Nothing to diagnose: the transfer over {self.axis} holds from the base to the "
+                "largest size, which are all that a diagnosis looks at."
+            )
+        if self.answer != "fails":
+            todo = f" To settle it, {self.todo}." if self.todo else ""
+            return f"Nothing to diagnose yet: the verdict on the transfer is still open.{todo}"
+        best = self.results[0] if self.results else None
+        if best is None or not best.explained.value >= CAUSE_FRACTION:
+            return "No ablation explains the failure."
+        name, cause = best.ablation.name, best.ablation.cause
+        gone = f"{100 * best.explained.value:.0f} % of the failure"
+        if best.doubtful:
+            return (
+                "No ablation surely explains the failure: by its interval the likeliest may "
+                f"explain nothing. It is {name}: {cause}. Without it, {gone} seems gone."
+            )
+        return f"The likeliest cause ({name}): {cause}. Without it, {gone} is gone."
+
+
+def severity(shift: float, loss_gap: float, loss: float, rule: LadderRule) -> float:
+    """The larger of shift (log2) and loss gap (nats), each in multiples of its threshold.
+
+    At most `MAX_SEVERITY`, which also stands for a value that is NaN: every run diverged.
+    """
+    allowed = rule.allowed_gap(loss)
+    gap_ratio = loss_gap / allowed if allowed else MAX_SEVERITY * (loss_gap > 0)
+    ratios = (abs(shift) / rule.max_shift, gap_ratio)
+    # Python's max of a NaN depends on the order.
+    return min(MAX_SEVERITY, max(MAX_SEVERITY if math.isnan(r) else r for r in ratios))
+
+
+def explained_fraction(before: SizeVerdict, after: SizeVerdict, rule: LadderRule) -> Estimate:
+    """The fraction of the failure that is gone: 1 less `severity` after over before, at least 0.
+
+    The interval is that of `after` alone: `before` is known to fail beyond its noise.
+    """
+    whole = severity(before.shift_log2.value, before.loss_gap.value, before.loss.value, rule)
+    shift, gap = after.shift_log2, after.loss_gap
+    # |shift| over its interval: 0 where that holds 0, else the nearer end; at most the farther one.
+    least_shift = max(0.0, shift.low, -shift.high)
+    most_shift = max(abs(shift.low), abs(shift.high))
+    # The worst case of both explains least, the best case of both most.
+    value, low, high = (
+        min(1.0, max(0.0, 1 - severity(one_shift, one_gap, after.loss.value, rule) / whole))
+        for one_shift, one_gap in (
+            (shift.value, gap.value),
+            (most_shift, gap.high),
+            (least_shift, max(0.0, gap.low)),
+        )
+    )
+    return Estimate(value=value, low=min(low, value), high=max(high, value))
+
+
+def judge_ablation(
+    ablation: Ablation, before: SizeVerdict, after: SizeVerdict | str, rule: LadderRule
+) -> AblationResult:
+    """The result; `after` is the verdict with the change, or why there is none."""
+    if isinstance(after, str):
+        unknown = Estimate(value=math.nan, low=0.0, high=1.0)
+        return AblationResult(ablation=ablation, explained=unknown, before=before, error=after)
+    fraction = explained_fraction(before, after, rule)
+    return AblationResult(ablation=ablation, explained=fraction, before=before, after=after)
+
+
+def rank(results: Sequence[AblationResult]) -> tuple[AblationResult, ...]:
+    """What explains most first; of equals, what has evidence, then the lower loss; untried last."""
+
+    def order(result: AblationResult) -> tuple[bool, float, bool, float]:
+        if result.after is None:
+            return True, 0.0, False, 0.0
+        loss = result.after.loss.value
+        return False, -result.explained.value, not result.ablation.evidence, loss
+
+    return tuple(sorted(results, key=order))
+
+
+def distance_to_divergence(curve: SizeCurve) -> float:
+    """How far above the curve's lowest point a rate first diverged, in log2; +inf: none did."""
+    means = {eta: sum(losses) / len(losses) for eta, losses in sorted(curve.losses.items())}
+    best = min(means, key=lambda eta: means[eta])
+    diverged = [eta for eta, mean in means.items() if eta > best and math.isinf(mean)]
+    return min(diverged) - best if diverged and math.isfinite(means[best]) else math.inf
+
+
+def _number(estimate: Estimate, form: str) -> str:
+    value = estimate.value
+    if math.isnan(value):
+        return "unknown"
+    return f"{value:{form}}" if math.isfinite(value) else "infinite"

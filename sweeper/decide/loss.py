@@ -1,0 +1,669 @@
+"""The prediction as a document: inputs, law, back-test, answer, what would settle it."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import platform
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import sweeper
+from sweeper.decide.band import Band
+from sweeper.decide.forecast import (
+    DRAWS,
+    BackTest,
+    LossLaw,
+    Optimum,
+    back_test,
+    fit_law,
+    optimum,
+    settled,
+    strays,
+    with_drift,
+)
+from sweeper.errors import BadInput, ConfigError, in_python
+from sweeper.files import private_folder, write_atomically
+from sweeper.records import to_json
+from sweeper.runs.loss_runs import (
+    ROLES,
+    Design,
+    Rungs,
+    Runs,
+    distinct,
+    mixed_runs,
+    odd_ratio,
+    runs_of,
+    units_of,
+)
+from sweeper.runs.source import Source
+from sweeper.stats.curve import Estimate
+from sweeper.stats.power_law import FORMS, TOKENS, Array, Form
+from sweeper.table import counted
+
+PREDICTED, UNDECIDED = "predicted", "cannot say yet"
+RUNGS = 3
+"""Sizes, horizons or budgets without which a law cannot be tried on one of them."""
+LOWEST_FLOOR, FLOOR_SHARE = 0.01, 0.5
+"""Of the lowest loss: a floor whose 95 % interval begins below the one, or is wider than the
+other, is not identified."""
+FORMAT = 1
+DOCUMENT = "prediction.json"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Inputs:
+    """What the law was fitted to. `columns` by what they are; `left_out`: a run, and why.
+
+    `unit`: what tokens count, where nobody knows tokens. Not `flops_known`: all FLOPs are merely in
+    proportion to the true ones.
+    """
+
+    source: str
+    sha256: str
+    where: str = ""
+    columns: Mapping[str, str] = field(default_factory=dict)
+    runs: int
+    varied: str
+    rungs: tuple[str, ...]
+    flops_per_parameter_and_token: float
+    largest_flops: float
+    unit: str = "tokens"
+    flops_known: bool = True
+    left_out: tuple[tuple[str, str], ...] = ()
+    strays: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class LawValues:
+    """A form with its parameters; those that it lacks are None. `weight`: how likely it is."""
+
+    form: str
+    formula: str
+    weight: float
+    E: Estimate
+    A: Estimate | None = None
+    B: Estimate | None = None
+    alpha: Estimate | None = None
+    beta: Estimate | None = None
+    gamma: Estimate | None = None
+    p: Estimate | None = None
+
+    def loss(self, params: Array, tokens: Array) -> Array:
+        """L at points (N, D), by the values of the parameters."""
+        form = FORMS[self.form]
+        terms = []
+        for amplitude, exponent, of_params, of_tokens in form.terms:
+            power = getattr(self, exponent).value
+            scale = params ** (power * of_params) * tokens ** (power * of_tokens)
+            terms.append(getattr(self, amplitude).value / scale)
+        p = self.p.value if form.coupled and self.p else 1.0
+        above: Array = np.sum(np.array(terms) ** p, axis=0) ** (1 / p)
+        return self.E.value + above
+
+
+@dataclass(frozen=True, kw_only=True)
+class Target:
+    """The run that is asked about, and how far beyond the largest one it lies, in compute."""
+
+    params: float
+    tokens: float
+    flops: float
+    beyond: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Loss:
+    """A loss with its 95 % interval: that of one run."""
+
+    loss: float
+    low: float
+    high: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Point:
+    """The law at a compute, the best split of it where size and tokens were varied apart."""
+
+    params: float
+    tokens: float
+    flops: float
+    loss: Estimate
+
+
+@dataclass(frozen=True, kw_only=True)
+class SizeChoice:
+    """A model and a run of a study that have about some parameters and tokens."""
+
+    width: int
+    depth: int
+    steps: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Proposed:
+    """A run that would help to settle the answer."""
+
+    params: float
+    tokens: float
+    flops: float
+    choice: SizeChoice | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Prediction:
+    """What `prediction.json` holds.
+
+    `law` is the classical form of what was varied, whose parameters others publish; `forms` are
+    all that were averaged, and the prediction is theirs. Losses are in the unit of the table.
+    `band` is the way to that loss, where training curves are known; else `no_band` says why not.
+    `floor` is E over all forms and draws, as the loss is: `law` has that of one fit.
+    """
+
+    answer: str
+    reasons: tuple[str, ...]
+    inputs: Inputs
+    law: LawValues
+    forms: tuple[LawValues, ...]
+    noise: float
+    misfit: float
+    drift: float
+    back_test: tuple[BackTest, ...]
+    target: Target | None = None
+    prediction: Loss | None = None
+    optimum: Optimum | None = None
+    choice: SizeChoice | None = None
+    hours: float | None = None
+    curve: tuple[Point, ...] = ()
+    notes: tuple[str, ...] = ()
+    settle: tuple[Proposed, ...] = ()
+    settle_flops: float = 0.0
+    band: Band | None = None
+    no_band: str = ""
+    floor: Estimate | None = None
+    versions: Mapping[str, str] = field(default_factory=dict)
+    time: str = ""
+    command: str = ""
+    format: int = FORMAT
+
+    def loss(self, params: Array, tokens: Array) -> Array:
+        """L at points (N, D), by the forms' values, averaged."""
+        logs = [form.weight * np.log(form.loss(params, tokens)) for form in self.forms]
+        averaged: Array = np.exp(np.sum(logs, axis=0))
+        return averaged
+
+    def text(self) -> str:
+        """The document as it is written."""
+        return json.dumps(to_json(self), indent=2) + "\n"
+
+    @property
+    def sha256(self) -> str:
+        """The digest of the document, to be posted before the run begins."""
+        return hashlib.sha256(self.text().encode()).hexdigest()
+
+    def write(self, folder: Path) -> Path:
+        """Write `prediction.json` into `folder`."""
+        private_folder(folder)
+        write_atomically(folder / DOCUMENT, self.text())
+        return folder / DOCUMENT
+
+    def dated(self, folder: Path) -> Prediction:
+        """With the time of the document in `folder`, where that says the same: its digest stays."""
+        try:
+            time = str(json.loads((folder / DOCUMENT).read_text())["time"])
+        except (OSError, ValueError, LookupError, TypeError):
+            return self
+        earlier = replace(self, time=time)
+        return earlier if earlier.text() == (folder / DOCUMENT).read_text() else self
+
+    def keep_earlier(self, folder: Path) -> Path | None:
+        """Rename another document in `folder` after its digest: it may have been posted."""
+        try:
+            earlier = (folder / DOCUMENT).read_bytes()
+        except OSError:
+            return None
+        if earlier == self.text().encode():
+            return None
+        kept = folder / f"prediction-{hashlib.sha256(earlier).hexdigest()[:12]}.json"
+        (folder / DOCUMENT).replace(kept)
+        return kept
+
+
+@dataclass(frozen=True, kw_only=True)
+class Question:
+    """What is asked: a target, a budget, or neither: the law alone.
+
+    `threshold`: Huber's on log L, None by the residuals. `form`: the one to take, None: averaged.
+    """
+
+    params: float | None = None
+    tokens: float | None = None
+    flops: float | None = None
+    flops_per_second: float | None = None
+    threshold: float | None = None
+    form: str | None = None
+    draws: int = DRAWS
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        """ConfigError for a number that is none."""
+        for name, flag in FLAGS.items():
+            value = getattr(self, name)
+            if value is not None and not (math.isfinite(value) and value > 0):
+                raise ConfigError(flag, value, "a positive number")
+            if value is not None and name != "threshold" and not 1 <= value <= LARGEST:
+                raise ConfigError(flag, value, f"a number from 1 to {LARGEST:g}")
+        if self.seed < 0:
+            raise ConfigError("--seed", self.seed, "a whole number from 0 on")
+        if not 100 <= self.draws <= 100_000:
+            raise ConfigError("--draws", self.draws, "a whole number from 100 to 100000")
+        if self.form is not None and self.form not in FORMS:
+            raise ConfigError("--form", self.form, f"one of {', '.join(FORMS)}")
+
+
+LARGEST = 1e40
+"""Of parameters, tokens and FLOPs that are asked about."""
+FLAGS = {
+    "params": "--to-params",
+    "tokens": "--to-tokens",
+    "flops": "--flops",
+    "flops_per_second": "--flops-per-second",
+    "threshold": "--huber",
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class NoLaw:
+    """The answer where runs allow no law yet: cannot say yet. `settle` are runs that would help."""
+
+    reasons: tuple[str, ...]
+    settle: tuple[Proposed, ...] = ()
+    answer: str = UNDECIDED
+    prediction: None = None
+    optimum: None = None
+    target: None = None
+
+
+class TooFewRuns(BadInput):
+    """Runs that allow no law yet: `answer` has why, and the runs that would help."""
+
+    def __init__(self, reason: str, settle: tuple[Proposed, ...] = ()) -> None:
+        """Keep the reason, and the runs."""
+        self.answer = NoLaw(reasons=(reason,), settle=settle)
+        super().__init__(reason)
+
+
+def _beyond(runs: Runs, design: Design) -> tuple[Proposed, ...]:
+    """The next rung of runs along a line, as far from the last as the others are apart."""
+    if len(design.forms) > 1:
+        return ()
+    along = runs.tokens if design.forms == (TOKENS,) else runs.params
+    ratio = (along.max() / along.min()) ** (1 / max(1, distinct(along) - 1))
+    params, tokens = float(runs.params.max()), float(runs.tokens.max())
+    if design.forms == (TOKENS,):
+        tokens *= ratio
+    else:
+        params *= ratio
+        tokens = design.tokens_on_line(params) if design.line else tokens
+    flops = runs.flops_per_product * params * tokens
+    return (Proposed(params=params, tokens=tokens, flops=flops),)
+
+
+def predict_runs(
+    runs: Runs,
+    question: Question,
+    *,
+    source: str = "",
+    sha256: str = "",
+    where: str = "",
+    columns: Mapping[str, str] | None = None,
+    left_out: Sequence[tuple[str, str]] = (),
+    notes: Sequence[str] = (),
+    command: str = "",
+    choose: Callable[[float, float], SizeChoice | None] | None = None,
+    flops_known: bool = True,
+) -> Prediction:
+    """The law of `runs`, tried backwards, and what it says to the question.
+
+    `choose` gives the model of a study for parameters and tokens. BadInput for runs that allow no
+    law, or a question that they cannot answer at all.
+    """
+    design = Design.of(runs)
+    forms = _forms(design, question)
+    try:
+        law = fit_law(
+            runs,
+            threshold=question.threshold,
+            draws=question.draws,
+            seed=question.seed,
+            forms=forms,
+        )
+    except ValueError as error:
+        more = _beyond(runs, design)
+        if choose:
+            more = tuple(replace(run, choice=choose(run.params, run.tokens)) for run in more)
+        raise TooFewRuns(f"{counted(len(runs), 'run')} of {error}", more) from error
+    rungs = Rungs.of(runs, design)
+    law = with_drift(law, rungs, threshold=question.threshold, forms=forms)
+    target = _target(law, question)
+    tested = _tested(runs, rungs, question, forms)
+    best = _optimum(law, question)
+    loss = law.loss(target.params, target.tokens) if target else best.loss if best else None
+    reasons = _reasons(law, rungs, tested, loss, target, best)
+    settle = _next_rung(law, rungs) if reasons else ()
+    if choose:
+        settle = tuple(replace(run, choice=choose(run.params, run.tokens)) for run in settle)
+    values = {form.name: value for form, value in _values(law)}
+    classical = values.get(design.forms[0].name) or next(iter(values.values()))
+    aim = _as_target(law, best) if target is None and best else target
+    speed = question.flops_per_second
+    return Prediction(
+        answer=UNDECIDED if reasons else PREDICTED,
+        reasons=tuple(reasons),
+        inputs=Inputs(
+            source=source,
+            sha256=sha256,
+            where=where,
+            columns=dict(columns or {}),
+            runs=len(runs),
+            varied=design.varied,
+            rungs=rungs.names,
+            flops_per_parameter_and_token=runs.flops_per_product,
+            largest_flops=float(runs.flops.max()),
+            unit=runs.unit,
+            flops_known=flops_known,
+            left_out=tuple(left_out),
+            strays=tuple(runs.labels[place] for place in strays(law)),
+        ),
+        law=classical,
+        forms=tuple(values.values()),
+        noise=law.noise,
+        misfit=law.misfit,
+        drift=law.drift,
+        back_test=tuple(tested),
+        target=target,
+        prediction=Loss(loss=loss.value, low=loss.low, high=loss.high) if loss else None,
+        optimum=best,
+        choice=choose(best.params.value, best.tokens.value) if choose and best else None,
+        hours=aim.flops / speed / 3600 if aim and speed else None,
+        curve=_curve(law, aim),
+        notes=(*notes, *_far(runs, aim)),
+        settle=settle,
+        settle_flops=sum(run.flops for run in settle),
+        floor=law.floor(),
+        versions=_versions(),
+        time=datetime.now(UTC).isoformat(timespec="seconds"),
+        command=command,
+    )
+
+
+def _tested(
+    runs: Runs, rungs: Rungs, question: Question, forms: tuple[Form, ...]
+) -> list[BackTest]:
+    """The law tried backwards: without the farthest rung, and without the two farthest."""
+    tests = [
+        back_test(
+            runs,
+            rungs,
+            leave,
+            threshold=question.threshold,
+            draws=max(question.draws // 4, 100),
+            seed=question.seed,
+            forms=forms,
+        )
+        for leave in (1, 2)
+    ]
+    return [test for test in tests if test is not None]
+
+
+def _versions() -> dict[str, str]:
+    numpy, python = np.__version__, platform.python_version()
+    return {"sweeper": sweeper.__version__, "numpy": numpy, "python": python}
+
+
+@in_python()
+def predict(
+    frame: Any,
+    *,
+    columns: str = "",
+    where: str = "",
+    to_params: float | None = None,
+    to_tokens: float | None = None,
+    flops: float | None = None,
+    flops_per_second: float | None = None,
+    huber: float | None = None,
+    form: str | None = None,
+    draws: int = DRAWS,
+    seed: int = 0,
+) -> Prediction | NoLaw:
+    """What `sweeper predict --from` says of a table: a DataFrame, or columns by name.
+
+    One row a finished run; see `sweeper predict --help` for the arguments. Of too few runs it
+    cannot say yet, as there: the `answer` of both. BadInput as there.
+    """
+    source = Source.of_frame(frame, where)
+    named = source.columns(columns, ROLES)
+    question = Question(
+        params=to_params,
+        tokens=to_tokens,
+        flops=flops,
+        flops_per_second=flops_per_second,
+        threshold=huber,
+        form=form,
+        draws=draws,
+        seed=seed,
+    )
+    runs = runs_of(source, named)
+    try:
+        return predict_runs(
+            runs,
+            question,
+            sha256=source.sha256,
+            where=where,
+            columns=named,
+            notes=[*odd_ratio(runs), *mixed_runs(source), *units_of(source, named)],
+        )
+    except TooFewRuns as few:
+        return few.answer
+
+
+def _forms(design: Design, question: Question) -> tuple[Form, ...]:
+    if question.form is None:
+        return design.forms
+    if FORMS[question.form] not in design.forms:
+        allowed = ", ".join(form.name for form in design.forms)
+        raise ConfigError(
+            "--form", question.form, f"{allowed}, since the runs varied {design.varied}"
+        )
+    return (FORMS[question.form],)
+
+
+def _target(law: LossLaw, question: Question) -> Target | None:
+    """What is missing is what the runs leave no choice of; ConfigError where they do."""
+    params, tokens = question.params, question.tokens
+    if params is None and tokens is None:
+        return None
+    runs, design = law.runs, law.design
+    kind = law.members[0].best.form.name
+    if params is None:
+        if kind == "tokens":
+            params = float(runs.params[0])
+        elif design.line and tokens is not None:
+            level, slope = design.line
+            params = math.exp((math.log(tokens) - level) / slope)
+        else:
+            raise ConfigError("--to-params", None, "the size of the run, beside --to-tokens")
+    elif tokens is None:
+        if kind == "size":
+            tokens = float(runs.tokens[0])
+        elif design.line:
+            tokens = design.tokens_on_line(params)
+        else:
+            raise ConfigError("--to-tokens", None, "the tokens of the run, beside --to-params")
+    assert params is not None and tokens is not None
+    design.check_target(runs, params, tokens)
+    flops = params * tokens * runs.flops_per_product
+    return Target(params=params, tokens=tokens, flops=flops, beyond=flops / float(runs.flops.max()))
+
+
+def _optimum(law: LossLaw, question: Question) -> Optimum | None:
+    if question.flops is None:
+        return None
+    try:
+        return optimum(law, question.flops)
+    except ValueError as error:
+        raise ConfigError("--flops", question.flops, f"left out: {error}") from error
+
+
+def _as_target(law: LossLaw, best: Optimum) -> Target:
+    return Target(
+        params=best.params.value,
+        tokens=best.tokens.value,
+        flops=best.flops,
+        beyond=best.flops / float(law.runs.flops.max()),
+    )
+
+
+def _values(law: LossLaw) -> list[tuple[Form, LawValues]]:
+    return [
+        (
+            member.best.form,
+            LawValues(
+                form=member.best.form.name,
+                formula=member.best.form.formula,
+                weight=member.weight,
+                **law.parameters(member),
+            ),
+        )
+        for member in law.members
+    ]
+
+
+def _reasons(
+    law: LossLaw,
+    rungs: Rungs,
+    tests: Sequence[BackTest],
+    loss: Estimate | None,
+    target: Target | None,
+    best: Optimum | None,
+) -> list[str]:
+    """Why nothing can be said yet; none where the prediction stands."""
+    reasons = []
+    form = law.members[0].best.form
+    horizons = f"numbers of {law.runs.unit}"
+    kinds = {"sizes": law.runs.params, horizons: law.runs.tokens}
+    if len(form.terms) == 1:  # along a line of both, sizes tell rungs as well as tokens do
+        del kinds["sizes" if form.name == "tokens" else horizons]
+    for kind, values in kinds.items():
+        if (count := distinct(values)) < RUNGS:
+            reasons.append(f"there are {count} {kind}, and a law needs {RUNGS} at least")
+    if not tests and not reasons:
+        reasons.append(
+            f"{len(rungs)} rungs are too few to leave the farthest out: the law has not been tried"
+        )
+    reasons += [
+        f"without {', '.join(test.left_out)} the law says {test.predicted.value:.4f} there "
+        f"({test.predicted.low:.4f} to {test.predicted.high:.4f}), and {test.measured:.4f} "
+        "was measured"
+        for test in tests
+        if test.failed
+    ]
+    beyond = target.beyond if target else best.flops / float(law.runs.flops.max()) if best else 0.0
+    floor, lowest = law.floor(), float(law.runs.loss.min())
+    unknown = floor.low < LOWEST_FLOOR * lowest or floor.high - floor.low > FLOOR_SHARE * lowest
+    if loss is not None and beyond > 1 and unknown and not settled(law, loss):
+        reasons.append(
+            f"the floor E is not identified ({floor.low:.2f} to {floor.high:.2f}), and the run is "
+            f"{beyond:.3g} times the compute of the largest: its loss may come to lie anywhere "
+            f"from {loss.low:.4f} to {loss.high:.4f}"
+        )
+    return reasons
+
+
+def _far(runs: Runs, aim: Target | None) -> list[str]:
+    """What no interval holds: that the law goes on as far as it is asked to."""
+    if aim is None:
+        return []
+    span = float(runs.flops.max() / runs.flops.min())
+    if aim.beyond > max(span, 2.0):
+        return [
+            f"the run is {aim.beyond:.3g} times the compute of the largest, and the runs span a "
+            f"factor of {span:.3g} alone: that the law goes on so far is an assumption, which no "
+            "interval holds"
+        ]
+    if aim.flops < 0.5 * float(runs.flops.min()):
+        return ["the run is smaller than all that were measured: laws bend there"]
+    return []
+
+
+def _next_rung(law: LossLaw, rungs: Rungs) -> tuple[Proposed, ...]:
+    """The farthest rung's runs, as much farther as it lies beyond the one before it."""
+    runs, last = law.runs, len(rungs) - 1
+    middles = [float(np.exp(np.log(runs.flops[rungs.index == i]).mean())) for i in range(last + 1)]
+    ratio = min(max(middles[-1] / middles[-2], 1.5), 10.0) if last else 4.0
+    here = np.unique(
+        np.stack([runs.params[rungs.index == last], runs.tokens[rungs.index == last]]).T, axis=0
+    )
+    if len(here) > MOST_PROPOSED:
+        here = here[np.linspace(0, len(here) - 1, MOST_PROPOSED).round().astype(int)]
+    found = []
+    for params, tokens in here:
+        if rungs.kind == "size" and law.design.line is None:
+            size, horizon = params * ratio, tokens
+        elif rungs.kind == "tokens":
+            size, horizon = params, tokens * ratio
+        else:
+            (size,), (horizon,) = law.scaled(params, tokens, np.array([ratio]))
+        flops = size * horizon * runs.flops_per_product
+        found.append(Proposed(params=float(size), tokens=float(horizon), flops=float(flops)))
+    return tuple(found)
+
+
+MOST_PROPOSED = 5
+"""Runs of a rung that are proposed: enough for the valley of a budget."""
+CURVE = 60
+
+
+def _curve(law: LossLaw, aim: Target | None) -> tuple[Point, ...]:
+    """The law over compute from the smallest run to the target, or to four times the largest.
+
+    Where size and tokens were varied apart, at the best split of each budget, as far as it has one.
+    """
+    runs = law.runs
+    first = float(runs.flops.min())
+    last = max(float(runs.flops.max()) * (1 if aim else 4), aim.flops * 1.5 if aim else 0)
+    budgets = np.exp(np.linspace(math.log(first), math.log(last), CURVE))
+    if len(law.members[0].best.form.terms) == 2:
+        sizes, horizons = _frontier(law, budgets)
+    else:
+        middle = int(np.argmax(runs.flops))
+        start = runs.params[middle], runs.tokens[middle]
+        sizes, horizons = law.scaled(*start, budgets / runs.flops[middle])
+    logs = law.log_losses(sizes, horizons)
+    ends = np.exp(np.percentile(logs, [2.5, 50, 97.5], axis=0))
+    return tuple(
+        Point(
+            params=float(n),
+            tokens=float(d),
+            flops=float(c),
+            loss=Estimate(value=float(middle), low=float(low), high=float(high)),
+        )
+        for n, d, c, low, middle, high in zip(sizes, horizons, budgets, *ends, strict=True)
+    )
+
+
+def _frontier(law: LossLaw, budgets: Array) -> tuple[Array, Array]:
+    """The best size and tokens of each budget, by the middle of the law's draws."""
+    sizes = []
+    for budget in budgets:
+        product = budget / law.runs.flops_per_product
+        grid = np.exp(0.5 * math.log(product) + np.linspace(-6, 6, 121))
+        sizes.append(float(grid[law.best_loss(grid, product / grid).argmin()]))
+    found = np.array(sizes)
+    return found, budgets / law.runs.flops_per_product / found

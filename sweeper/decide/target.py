@@ -1,0 +1,213 @@
+"""What the optima of a ladder say of a size beyond it: an average over forms of drift.
+
+No ladder shows which form a drift has. A power law alone misses one that saturates, and scatter
+between sizes; no drift at all misses every real one. So the forms are averaged, each as likely as
+its prior and the optima make it (Bayesian model averaging: Hoeting et al., 1999), and half of the
+prior is that something is wrong. Optima and shifts are log2 of a hyperparameter.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+import numpy as np
+
+from sweeper.stats.curve import Estimate
+from sweeper.stats.noise import Array
+
+SCATTERS = {0.0: 0.4, 0.05: 0.3, 0.1: 0.2, 0.2: 0.1}
+"""Standard deviations, in log2, of a size's optimum around any form, and their prior."""
+LEVEL = 100.0
+"""Prior variance of the optimum's level in log2^2: ten octaves either way, next to flat."""
+BACK_TEST = 0.99
+"""Of the prediction's interval that must hold the widest optimum: one ladder in a hundred fails."""
+
+Shape = Literal["level", "saturating", "power"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Form:
+    """A form of drift: `coefficient` ~ N(0, `deviation`^2) times `shape`'s regressor.
+
+    level: 0. saturating: 1 - n0 / n, with n0 the smallest size: the coefficient is the whole drift
+    (log2), which fades as 1 / n. power: log2(n / n0): the coefficient is the drift a doubling.
+    """
+
+    name: str
+    shape: Shape
+    weight: float
+    deviation: float = 0.0
+
+    def regressor(self, sizes: Array, smallest: float) -> Array:
+        """What the coefficient is multiplied with at `sizes`."""
+        match self.shape:
+            case "level":
+                return np.zeros_like(sizes)
+            case "saturating":
+                return 1 - smallest / sizes
+            case "power":
+                return np.log2(sizes / smallest)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Prior:
+    """Forms of drift with weights that add up to 1; `sentence` names them to the user."""
+
+    sentence: str
+    forms: tuple[Form, ...]
+
+
+WRONG = 0.5
+"""Standard deviation of the drift a doubling where something is wrong.
+
+A power of the width that is missing or too much is 1/2 or 1."""
+THEORY = Prior(
+    sentence=(
+        "half that something is wrong and eta drifts by about ±0.5 a doubling, half as theory "
+        "says: it stays, converges as 1/width, or drifts by ±0.05"
+    ),
+    forms=(
+        Form(name="no drift", shape="level", weight=0.15),
+        Form(name="fades as 1/width", shape="saturating", weight=0.2, deviation=0.5),
+        Form(name="small power law", shape="power", weight=0.15, deviation=0.05),
+        Form(name="power law", shape="power", weight=0.5, deviation=WRONG),
+    ),
+)
+NO_THEORY = Prior(
+    sentence=(
+        "nine in ten that eta drifts by about ±0.5 a doubling, one in ten that it stays or "
+        "converges"
+    ),
+    forms=(
+        Form(name="no drift", shape="level", weight=0.05),
+        Form(name="fades as 1/size", shape="saturating", weight=0.05, deviation=0.5),
+        Form(name="power law", shape="power", weight=0.9, deviation=WRONG),
+    ),
+)
+CONVERGING = frozenset({"mup", "umup", "completep", "mean_field", "spectral", "spectral_mup"})
+"""Parameterizations with a limit at infinite width in which features are learned, so that optima
+converge (Yang et al., arXiv:2203.03466). Finite widths differ from the limit by 1 / width."""
+
+
+def prior_for(axis: str, parameterization: str, theory: bool | None) -> Prior:
+    """That of a ladder over `axis`; `theory` (None: by the parameterization) takes its half in."""
+    if axis != "width":
+        return NO_THEORY
+    believed = parameterization in CONVERGING if theory is None else theory
+    return THEORY if believed else NO_THEORY
+
+
+@dataclass(frozen=True, eq=False)
+class Prediction:
+    """The optimum at a size as a mixture of normals [component]: one a form and scatter."""
+
+    means: Array
+    deviations: Array
+    weights: Array
+    forms: Sequence[str] = field(default_factory=tuple)
+
+    @property
+    def mean(self) -> float:
+        """Of the optimum (log2)."""
+        return float(self.weights @ self.means)
+
+    def probabilities(self) -> Mapping[str, float]:
+        """Of every form, summed over its scatters."""
+        found = dict.fromkeys(self.forms, 0.0)
+        for name, weight in zip(self.forms, self.weights, strict=True):
+            found[name] += float(weight)
+        return found
+
+    def cumulative(self, value: float) -> float:
+        """The probability that the optimum lies below `value`."""
+        z = (value - self.means) / (self.deviations * math.sqrt(2))
+        return float(self.weights @ [(1 + math.erf(one)) / 2 for one in z])
+
+    def quantile(self, probability: float) -> float:
+        """By bisection."""
+        reach = 40 * self.deviations
+        low, high = float((self.means - reach).min()), float((self.means + reach).max())
+        for _ in range(80):
+            middle = (low + high) / 2
+            low, high = (low, middle) if self.cumulative(middle) > probability else (middle, high)
+        return (low + high) / 2
+
+    def estimate(self, level: float = 0.95) -> Estimate:
+        """The mean with the interval of equal tails."""
+        tail = (1 - level) / 2
+        return Estimate(value=self.mean, low=self.quantile(tail), high=self.quantile(1 - tail))
+
+    def draws(self, count: int) -> Array:
+        """Likely optima [count], in no order; the same numbers for the same weights."""
+        generator = np.random.default_rng(0)
+        # Systematic: every component has its share of the draws to within one.
+        places = (generator.random() + np.arange(count)) / count
+        chosen = np.minimum(np.searchsorted(self.weights.cumsum(), places), len(self.weights) - 1)
+        drawn: Array = self.means[chosen] + self.deviations[chosen] * generator.normal(size=count)
+        return generator.permutation(drawn)
+
+    def measured_with(self, deviation: float) -> Prediction:
+        """What a measurement of it shows, whose error has the standard `deviation`."""
+        total = np.hypot(self.deviations, deviation)
+        return Prediction(self.means, total, self.weights, self.forms)
+
+
+def predict(
+    sizes: Sequence[float], optima: Array, deviations: Array, at: float, prior: Prior
+) -> Prediction:
+    """The optimum at the size `at` from `optima` [sizes], whose errors have `deviations` [sizes].
+
+    A component says: optimum = level + coefficient * regressor + scatter. All three are normal, so
+    that the optima are N(0, S), S = diag(deviations^2 + scatter^2) + d^2 x x' + LEVEL, and the new
+    one given them is N(k' S^-1 m, d^2 x_t^2 + LEVEL + scatter^2 - k' S^-1 k) with the covariances
+    k = d^2 x x_t + LEVEL. The component's weight is its prior times the likelihood of the optima.
+    """
+    known = np.array(sizes, dtype=np.float64)
+    centre = float(np.average(optima, weights=deviations**-2.0))
+    m = optima - centre
+    means, spreads, logs, names = [], [], [], []
+    for form in prior.forms:
+        x = form.deviation * form.regressor(known, known.min())
+        there = form.deviation * float(form.regressor(np.array([float(at)]), known.min())[0])
+        for scatter, share in SCATTERS.items():
+            covariance = np.diag(deviations**2 + scatter**2) + np.outer(x, x) + LEVEL
+            root = np.linalg.cholesky(covariance)
+            white, shared = np.linalg.solve(root, np.column_stack([m, x * there + LEVEL])).T
+            means.append(centre + float(shared @ white))
+            variance = there**2 + LEVEL + scatter**2 - float(shared @ shared)
+            spreads.append(math.sqrt(max(variance, 1e-12)))
+            likelihood = -np.log(np.diagonal(root)).sum() - float(white @ white) / 2
+            logs.append(likelihood + math.log(form.weight * share))
+            names.append(form.name)
+    weights = np.exp(np.array(logs) - max(logs))
+    return Prediction(np.array(means), np.array(spreads), weights / weights.sum(), tuple(names))
+
+
+@dataclass(frozen=True, kw_only=True)
+class BackTest:
+    """The widest size predicted from the others: what `measured` shows there, and the interval."""
+
+    size: int
+    predicted: Estimate
+    measured: float
+    reproduced: bool
+
+
+def back_test(
+    sizes: Sequence[int], optima: Array, deviations: Array, prior: Prior
+) -> BackTest | None:
+    """The last of `sizes` [ascending] by the others; None where fewer than two are left."""
+    if len(sizes) < 3:
+        return None
+    predicted = predict(sizes[:-1], optima[:-1], deviations[:-1], sizes[-1], prior)
+    shown = predicted.measured_with(float(deviations[-1]))
+    within = shown.estimate(BACK_TEST)
+    return BackTest(
+        size=sizes[-1],
+        predicted=shown.estimate(),
+        measured=float(optima[-1]),
+        reproduced=within.low <= float(optima[-1]) <= within.high,
+    )

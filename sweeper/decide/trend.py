@@ -1,0 +1,536 @@
+"""The drift of an optimum along a ladder, and the answer at a target beyond it.
+
+The ladder's answer is about the sizes that were trained. The target's is about one that was not:
+its optimum is predicted (`target.py`), and so is what the plan's value loses there, read off the
+widest size's curve. It holds where both intervals lie within the ladder's own thresholds.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import numpy as np
+
+from sweeper.decide.target import BackTest, Prediction, Prior, back_test, predict
+from sweeper.decide.transfer import Answer, TargetAnswer, Verdict, worst
+from sweeper.laws.fit import DIRECTIONS, PUBLISHED, Direction
+from sweeper.laws.law import Scale
+from sweeper.records import to_json
+from sweeper.stats.curve import BIAS, CurveFit, Estimate, fit_curves
+from sweeper.stats.ladder import JOINT_AXIS, LADDER_AXES, LadderRule, LadderSize, SizeCurve
+from sweeper.stats.noise import Array, fit_plane
+
+MIN_TREND_SIZES = 3
+"""Sizes that an answer beyond a ladder and a correction need: any two optima lie on a line."""
+MOST = 4
+"""No ladder is advised beyond the target over this: a run there costs a sixteenth of the target's,
+and a curve takes some eighteen."""
+MORE_SEEDS = 4
+"""So many times the seeds, where no ladder below the target would tell: half the errors."""
+TELLS = "would likely tell"
+"""What an advice says that is expected to settle an answer; another one but narrows it."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Trend:
+    """What the optima of the ladder's `sizes` over `axis` say of the size `target`.
+
+    `slope` is that of the line log2 eta = a + slope * log2 size (Everett et al.'s beta_n), a
+    description: `predicted_log2`, the optimum at the target, averages over forms of drift, whose
+    probabilities are `forms`; `prior` names what was believed before. `transferred_log2` is the
+    plan's eta without a correction, `off_log2` how far the optimum lies from it at the target, and
+    `loss_gap` what training with it loses there (nats). `gain` is what planning with the
+    prediction would save. A correction is `warranted` where all of the gain's interval is above 0;
+    `reason` says so in words.
+    """
+
+    axis: str
+    sizes: tuple[int, ...]
+    slope: Estimate
+    target: int
+    transferred_log2: float
+    predicted_log2: Estimate
+    off_log2: Estimate
+    loss_gap: Estimate
+    gain: Estimate
+    warranted: bool
+    reason: str
+    prior: str
+    forms: Mapping[str, float]
+    back_test: BackTest | None
+
+
+@dataclass(frozen=True, eq=False)
+class Optima:
+    """The optima of a ladder with their standard errors [sizes], ascending, beyond a law's plan."""
+
+    sizes: tuple[int, ...]
+    values: Array
+    errors: Array
+    fits: Sequence[CurveFit]
+
+    @classmethod
+    def of(cls, axis: str, fitted: Mapping[LadderSize, CurveFit | None]) -> Optima | None:
+        """Those of a ladder's fits over `axis`; None where fewer than two have an interval.
+
+        Curves whose lowest point is at their end are left out: there the optimum is only a bound.
+        """
+        fits = {
+            int(getattr(size, axis)): fit
+            for size, fit in fitted.items()
+            if fit and not fit.at_end and not fit.noise_unknown
+        }
+        if len(fits) < 2:
+            return None
+        sizes = tuple(sorted(fits))
+        ordered = [fits[size] for size in sizes]
+        # Their own, without what a common shape may move all of them by: see `Forms.evenly`.
+        draws = np.array([fit.free_optimum_draws for fit in ordered])
+        # What a law plans at a size is taken out: the trend is of what the law leaves.
+        values = [fit.optimum.value - fit.curve.planned_log2 for fit in ordered]
+        # From percentiles, not from the draws' standard deviation: a few far off would dominate it.
+        low, high = np.percentile(draws, [2.5, 97.5], axis=1)
+        errors = np.hypot((high - low) / (2 * 1.96), BIAS)
+        return cls(sizes, np.array(values), errors, ordered)
+
+    def with_size(self, size: int, prior: Prior) -> Optima:
+        """With one more, as sure as the last, where it is expected: what measuring it would say."""
+        expected = predict(self.sizes, self.values, self.errors, size, prior).mean
+        return Optima(
+            (*self.sizes, size),
+            np.append(self.values, expected),
+            np.append(self.errors, self.errors[-1]),
+            self.fits,
+        )
+
+
+def loss_gap_at(optima: Optima, off: float, draws: Array, confidence: float = 0.95) -> Estimate:
+    """Nats lost by training `off` (log2) below the optimum; `draws` [DRAWS] of it.
+
+    At the target itself nothing was measured. The curve of the largest size stands for its curve:
+    as far from its own optimum, draw by draw.
+    """
+    largest = optima.fits[-1]
+    away = largest.safe_optimum_draws - draws
+    return largest.loss_gap(largest.optimum.value - off, away, confidence)
+
+
+def fit_trend(
+    axis: str, curves: Sequence[SizeCurve], transferred: float, target: int, prior: Prior
+) -> Trend | None:
+    """The trend of the optima over `axis`; None when fewer than two optima have an interval."""
+    optima = Optima.of(axis, fit_curves(curves, transferred))
+    return None if optima is None else trend_of(axis, optima, transferred, target, prior)
+
+
+def trend_of(axis: str, optima: Optima, transferred: float, target: int, prior: Prior) -> Trend:
+    """The trend of known optima."""
+    predicted = predict(optima.sizes, optima.values, optima.errors, target, prior)
+    count = len(optima.fits[-1].safe_optimum_draws)
+    off = predicted.mean - transferred
+    draws = predicted.draws(count) - transferred
+    gain = _gain(optima, off, draws)
+    warranted, reason = _warranted(optima, gain)
+    estimate = predicted.estimate()
+    return Trend(
+        axis=axis,
+        sizes=optima.sizes,
+        slope=_slope(optima),
+        target=target,
+        transferred_log2=transferred,
+        predicted_log2=estimate,
+        off_log2=_shifted(estimate, -transferred),
+        loss_gap=loss_gap_at(optima, off, draws),
+        gain=gain,
+        warranted=warranted,
+        reason=reason,
+        prior=prior.sentence,
+        forms=predicted.probabilities(),
+        back_test=back_test(optima.sizes, optima.values, optima.errors, prior),
+    )
+
+
+def _shifted(estimate: Estimate, by: float) -> Estimate:
+    return Estimate(value=estimate.value + by, low=estimate.low + by, high=estimate.high + by)
+
+
+def _slope(optima: Optima) -> Estimate:
+    """That of the weighted line through the optima over log2 size; see `fit_plane`."""
+    generator = np.random.default_rng(list(optima.sizes))
+    draws = np.array([fit.free_optimum_draws for fit in optima.fits])
+    # Each size has a bias of its own here: the slope would otherwise trust that the curves' shapes
+    # are the same over the whole ladder.
+    draws += generator.normal(0.0, BIAS, draws.shape)
+    draws -= np.array([fit.curve.planned_log2 for fit in optima.fits])[:, None]
+    x = np.vstack([np.log2(np.array(optima.sizes)), np.ones(len(optima.sizes))])
+    slopes = fit_plane(x, optima.values, draws)[0]
+    return Estimate.from_draws(float(slopes[0]), slopes[1:])
+
+
+def _gain(optima: Optima, off: float, draws: Array) -> Estimate:
+    """Nats that planning with the mean prediction saves: the median of its draws.
+
+    What is left after the correction is counted, `draws` less their mean: where the prediction is
+    wide, following it may cost more than it saves. Where a curve was not measured, the interval
+    holds the least that may be saved and the most.
+    """
+    largest = optima.fits[-1]
+    places = largest.optimum.value, largest.safe_optimum_draws
+    before = largest.parabolas.loss_gaps(np.append(places[0] - off, places[1] - draws))
+    after = largest.parabolas.loss_gaps(np.append(places[0], places[1] - (draws - off)))
+    with np.errstate(invalid="ignore"):
+        least, most = (before[0] - after[1])[1:], (before[1] - after[0])[1:]
+    least[np.isnan(least)] = -math.inf
+    most[np.isnan(most)] = math.inf
+    median = float(np.percentile(least, 50, method="nearest"))
+    low, high = (Estimate.from_draws(median, draws) for draws in (least, most))
+    return Estimate(value=median, low=low.low, high=high.high)
+
+
+def _warranted(optima: Optima, gain: Estimate) -> tuple[bool, str]:
+    """Whether to correct the transferred eta, and why or why not."""
+    if len(optima.sizes) < MIN_TREND_SIZES:
+        return False, f"{len(optima.sizes)} sizes cannot show a trend; it takes {MIN_TREND_SIZES}"
+    if gain.low > 0:
+        return True, "the prediction is nearer to the optimum than the transferred eta is"
+    return False, "following the prediction may cost more than it saves"
+
+
+# The answer at the target.
+
+
+def judge_target(
+    verdict: Verdict,
+    fits: Mapping[LadderSize, CurveFit | None],
+    transferred: float,
+    target: int,
+    rule: LadderRule,
+    prior: Prior,
+) -> tuple[TargetAnswer, Trend | None]:
+    """The answer at the size `target` of the verdict's axis, and the trend behind it.
+
+    `fits` are those of the ladder's curves.
+
+    A target between sizes of the ladder has the answer of those from the base to the next size on.
+    Beyond, it holds where the ladder does and the predicted shift and loss gap lie within the
+    thresholds with their whole intervals; it fails where the ladder fails, or one of the two lies
+    beyond its threshold. No answer is better than the ladder's.
+    """
+    if verdict.axis == JOINT_AXIS:
+        raise ValueError("a ladder over several sizes has no single target: `judge_joint_target`")
+    axis = verdict.axis
+    sizes = sorted(int(getattr(size.size, axis)) for size in verdict.sizes)
+    optima = Optima.of(axis, fits)
+    trend = None
+    if optima is not None:
+        trend = trend_of(axis, optima, transferred, target, prior)
+    name = axis.replace("_", " ")
+    if sizes[0] <= target <= sizes[-1]:
+        answer = _within(verdict, target)
+        ladder = f"At {name} {target}, within the ladder"
+        sentence = f"{ladder}, the transfer {_SAID[answer]}"
+        return TargetAnswer(axis=axis, size=target, answer=answer, sentence=sentence), trend
+    times = target / sizes[-1] if target > sizes[-1] else sizes[0] / target
+    where = f"At {name} {target}, {times:.3g} times {_further(axis, target > sizes[-1])}"
+    where += " than measured,"
+    if optima is None or trend is None or verdict.answer != "holds":
+        answer = "fails" if verdict.answer == "fails" else "cannot say yet"
+        why = "as on the ladder" if verdict.answer != "holds" else "too few sizes have an optimum"
+        sentence = f"{where} the transfer {_SAID[answer]}, {why}"
+        return TargetAnswer(axis=axis, size=target, answer=answer, sentence=sentence), trend
+    # What is judged is the plan: with a correction its eta is the predicted one.
+    planned = trend.predicted_log2.value if rule.correct and trend.warranted else transferred
+    allowed = rule.allowed_gap(optima.fits[-1].loss.value)
+    prediction = predict(optima.sizes, optima.values, optima.errors, target, prior)
+    sure = verdict.confidence
+    answer, off, gap = _judged(optima, prediction, planned, rule, allowed, sure)
+    reproduced = trend.back_test is None or trend.back_test.reproduced
+    if answer == "holds" and not (reproduced and len(optima.sizes) >= MIN_TREND_SIZES):
+        answer = "cannot say yet"
+    todo, settle = "", tuple[str, ...]()
+    better = trend.warranted and not rule.correct and answer != "holds"
+    if better and _judged(optima, prediction, prediction.mean, rule, allowed, sure)[0] == "holds":
+        todo, settle = "plan with the trend: transfer.correct=true", ("transfer.correct=true",)
+    elif answer == "cannot say yet":
+        todo, settle = _advice(axis, optima, planned, target, rule, allowed, prior, sure)
+    sentence = f"{where} the transfer {_SAID[answer]}: {_expected(off, gap, answer)}"
+    if not reproduced:
+        found = trend.back_test
+        assert found is not None
+        sentence += (
+            f"; the others predict {found.predicted.low:+.2f} to {found.predicted.high:+.2f} "
+            f"(log2) at {name} {found.size}, where the optimum is {found.measured:+.2f}"
+        )
+    return (
+        TargetAnswer(
+            axis=axis,
+            size=target,
+            answer=answer,
+            sentence=sentence,
+            off_log2=off,
+            loss_gap=gap,
+            todo=todo,
+            settle=settle,
+        ),
+        trend,
+    )
+
+
+_SAID: Mapping[Answer, str] = {
+    "holds": "holds",
+    "fails": "fails",
+    "cannot say yet": "can neither be confirmed nor refuted yet",
+}
+
+
+def _further(axis: str, beyond: bool) -> str:
+    words = {"width": ("wider", "narrower"), "depth": ("deeper", "shallower")}
+    return words.get(axis, ("more", "less"))[not beyond]
+
+
+def _within(verdict: Verdict, target: int) -> Answer:
+    """The worst answer of the sizes from the base to the first that reaches `target`."""
+    values = {int(getattr(size.size, verdict.axis)): size for size in verdict.sizes}
+    base = next(value for value, size in values.items() if size.is_base)
+    if target >= base:
+        covering = min(value for value in values if value >= target)
+    else:
+        covering = max(value for value in values if value <= target)
+    low, high = sorted((base, covering))
+    return worst(size.answer for value, size in values.items() if low <= value <= high)
+
+
+def judge_joint_target(verdict: Verdict, target: LadderSize) -> TargetAnswer:
+    """The answer of a ladder along which several sizes change: nothing is extrapolated from it."""
+    covered = [
+        size
+        for size in verdict.sizes
+        if all(getattr(size.size, axis) >= getattr(target, axis) for axis in LADDER_AXES)
+    ]
+    answer: Answer = "cannot say yet"
+    if verdict.answer != "holds":
+        answer = verdict.answer
+        why = "as on the ladder"
+    elif covered:
+        answer, why = "holds", "within the ladder"
+    else:
+        why = "nothing is extrapolated from a ladder along which several sizes change"
+    sentence = f"At the target the transfer {_SAID[answer]}, {why}"
+    return TargetAnswer(axis=verdict.axis, size=target.width, answer=answer, sentence=sentence)
+
+
+def _judged(
+    optima: Optima,
+    prediction: Prediction,
+    planned: float,
+    rule: LadderRule,
+    allowed: float,
+    confidence: float,
+) -> tuple[Answer, Estimate, Estimate]:
+    """The answer at the prediction's size, the shift (log2) and the loss gap (nats) there."""
+    off = _shifted(prediction.estimate(confidence), -planned)
+    draws = prediction.draws(len(optima.fits[-1].safe_optimum_draws)) - planned
+    gap = loss_gap_at(optima, off.value, draws, confidence)
+    if gap.low > allowed or max(off.low, -off.high) > rule.max_shift:
+        return "fails", off, gap
+    if gap.high <= allowed and max(-off.low, off.high) <= rule.max_shift:
+        return "holds", off, gap
+    return "cannot say yet", off, gap
+
+
+def _expected(off: Estimate, gap: Estimate, answer: Answer) -> str:
+    """Shift and loss gap at the target, in words."""
+    may = "may lie" if answer == "cannot say yet" else "lies"
+    words = f"its optimum {may} {off.low:+.2f} to {off.high:+.2f} octaves from the plan's eta"
+    if answer == "fails" and math.isfinite(gap.low):
+        return f"{words}, which costs at least {gap.low:.4f} nats"
+    if not math.isfinite(gap.high):
+        return f"{words}, beyond what the widest curve measured"
+    costs = "may cost" if answer == "cannot say yet" else "costs at most"
+    return f"{words}, which {costs} {gap.high:.4f} nats"
+
+
+def _advice(
+    axis: str,
+    optima: Optima,
+    planned: float,
+    target: int,
+    rule: LadderRule,
+    allowed: float,
+    prior: Prior,
+    confidence: float,
+) -> tuple[str, tuple[str, ...]]:
+    """What would likely tell: the shortest ladder on, by doublings, else more seeds too.
+
+    Another size comes before seeds: a drift grows with the ladder's length, and only the error
+    falls with seeds. Every size is taken to be measured where it is expected, as sure as the last.
+    """
+    key, name = LADDER_AXES.get(axis, axis), axis.replace("_", " ")
+    longer, last = optima, optima.sizes[-1]
+    while last <= target / 2 / MOST:
+        last *= 2
+        longer = longer.with_size(last, prior)
+        predicted = predict(longer.sizes, longer.values, longer.errors, target, prior)
+        if _judged(longer, predicted, planned, rule, allowed, confidence)[0] != "cannot say yet":
+            override = f"transfer.{key}=[{','.join(map(str, longer.sizes))}]"
+            return f"a ladder to {name} {last} {TELLS}: {override}", (override,)
+    half = Optima(longer.sizes, longer.values, longer.errors / MORE_SEEDS**0.5, longer.fits)
+    predicted = predict(half.sizes, half.values, half.errors, target, prior)
+    seeds = f"transfer.seeds={MORE_SEEDS * rule.seeds}"
+    sizes = (f"transfer.{key}=[{','.join(map(str, longer.sizes))}]",) * (longer is not optima)
+    answer, _, gap = _judged(half, predicted, planned, rule, allowed, confidence)
+    if answer == "cannot say yet" and math.isinf(gap.high):
+        span = f"transfer.span={2 * rule.span:g}"
+        return f"measure the curves further to both sides: {span}", (span,)
+    if answer != "cannot say yet":
+        to = f"a ladder to {name} {last} with " if sizes else ""
+        overrides = (*sizes, seeds)
+        return (
+            f"{to}{MORE_SEEDS} times the seeds {TELLS}: {' '.join(overrides)}",
+            overrides,
+        )
+    if sizes:
+        return f"a ladder to {name} {last} would narrow it: {sizes[0]}", sizes
+    return "no ladder below it would tell with these errors: train runs with less noise", ()
+
+
+# Exponents of eta in batch and tokens, fitted to the optima of ladders.
+
+
+MIN_SIZES = 3
+"""Curves that a fit in one direction needs; any two lie on a line. Each further one takes one."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PublishedExponent:
+    """What a law prints for a direction, and whether it lies inside the measured interval."""
+
+    law: str
+    source: str
+    exponent: float
+    inside: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class Exponent:
+    """eta goes as a power of what grows in a direction: measured, and printed by laws."""
+
+    direction: str
+    measured: Estimate
+    published: tuple[PublishedExponent, ...]
+
+    def __str__(self) -> str:
+        """For people, in a line."""
+        found = self.measured
+        text = f"{self.direction}: {found.value:+.2f} [{found.low:+.2f}, {found.high:+.2f}]"
+        for words, side in (("inside: ", True), ("outside: ", False)):
+            laws = [f"{p.law} {p.exponent:+.2f}" for p in self.published if p.inside is side]
+            text += f"; {words}{', '.join(laws)}" if laws else ""
+        return text
+
+
+@dataclass(frozen=True, kw_only=True)
+class FittedExponents:
+    """log2 eta = a + batch log2 B + tokens log2 T through the optima of ladders.
+
+    `draws` [3, 1 + n] holds a, batch and tokens: as fitted, then n bootstrap draws. `measured`
+    [2, 2] projects onto the directions in which curves differ. `batches` and `tokens` are the
+    ends of what was measured.
+    """
+
+    batches: tuple[int, int]
+    tokens: tuple[int, int]
+    sizes: int
+    draws: Array = field(repr=False, compare=False)
+    measured: Array = field(repr=False, compare=False)
+
+    def log2_eta(self, direction: Direction) -> tuple[float, float, float] | None:
+        """The change of log2 eta along a direction, with its 95 % interval; None: not measured."""
+        way = np.array(direction)
+        if not np.allclose(self.measured @ way, way, atol=1e-6 * float(np.abs(way).max())):
+            return None
+        change = way @ self.draws[1:]
+        found = Estimate.from_draws(float(change[0]), change[1:])
+        return found.value, found.low, found.high
+
+    def exponents(self) -> list[Exponent]:
+        """Every direction that was measured, beside what laws print for it."""
+        told = []
+        for name, direction in DIRECTIONS.items():
+            if (found := self.log2_eta(direction)) is None:
+                continue
+            measured = Estimate(value=found[0], low=found[1], high=found[2])
+            printed = [(one, one.along(direction)) for one in PUBLISHED]
+            published = tuple(
+                PublishedExponent(
+                    law=one.name,
+                    source=one.source,
+                    exponent=value,
+                    inside=measured.low <= value <= measured.high,
+                )
+                for one, value in printed
+                if value is not None
+            )
+            told.append(Exponent(direction=name, measured=measured, published=published))
+        return told
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain JSON: what is told, not the draws."""
+        record: dict[str, Any] = to_json(
+            {
+                "sizes": self.sizes,
+                "batches": self.batches,
+                "tokens": self.tokens,
+                "exponents": [asdict(one) for one in self.exponents()],
+            }
+        )
+        return record
+
+
+def fit_exponents(
+    curves: Sequence[tuple[Scale, SizeCurve]], transferred: float
+) -> FittedExponents | None:
+    """The exponents from curves of one width and depth; None where too few tell any.
+
+    Curves whose lowest point is at their end, or without an interval, are left out.
+    """
+    fits = fit_curves([curve for _, curve in curves], transferred)
+    usable = [
+        (scale, fit)
+        for scale, curve in curves
+        if (fit := fits[curve.size]) and not fit.at_end and not fit.noise_unknown
+    ]
+    if not usable:
+        return None
+    optima = np.array([fit.optimum.value for _, fit in usable])
+    draws = np.array([fit.free_optimum_draws for _, fit in usable])
+    seed = [number for scale, _ in usable for number in (scale.batch, scale.steps)]
+    draws += np.random.default_rng(seed).normal(0.0, BIAS, draws.shape)
+    return exponents_of([scale for scale, _ in usable], optima, draws)
+
+
+def exponents_of(scales: Sequence[Scale], optima: Array, draws: Array) -> FittedExponents | None:
+    """The exponents from `optima` [sizes] in log2 eta and their bootstrap `draws` [sizes, n].
+
+    None where the sizes do not differ in batch or tokens, or are too few for what they differ in.
+    """
+    logs = np.log2(np.array([[scale.batch, scale.tokens] for scale in scales], dtype=np.float64))
+    away = (logs - logs[0]).T
+    rank = int(np.linalg.matrix_rank(away, tol=1e-6))
+    if rank == 0 or len(scales) < MIN_SIZES + rank - 1:
+        return None
+    basis = np.linalg.svd(away)[0][:, :rank]
+    # Along the measured directions alone: their coefficients are then all told apart.
+    x = np.vstack([np.ones(len(scales)), basis.T @ away])
+    fitted = fit_plane(x, optima, draws)
+    batches, tokens = ([getattr(s, key) for s in scales] for key in ("batch", "tokens"))
+    return FittedExponents(
+        batches=(min(batches), max(batches)),
+        tokens=(min(tokens), max(tokens)),
+        sizes=len(scales),
+        draws=np.vstack([fitted[:1], basis @ fitted[1:]]),
+        measured=basis @ basis.T,
+    )

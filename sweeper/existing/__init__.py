@@ -1,1 +1,0 @@
-"""Runs that exist already: tables that others made, read, their columns found, judged."""

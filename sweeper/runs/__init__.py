@@ -1,0 +1,1 @@
+"""Finished runs, wherever they were made: studies, tables, trackers."""

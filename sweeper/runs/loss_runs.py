@@ -1,0 +1,463 @@
+"""The runs that a law is fitted to: parameters, tokens, compute and final loss of each."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from sweeper.errors import BadInput, ConfigError, MissingValue
+from sweeper.runs.source import Source, unit_of
+from sweeper.stats.power_law import ADDITIVE, COMPUTE, COUPLED, SIZE, TOKENS, Array, Form
+
+FLOPS_PER_PARAMETER_AND_TOKEN = 6.0
+"""Forward and backward multiply-adds of a dense model (Kaplan et al., arXiv:2001.08361, 2.1)."""
+SAME = 0.02
+"""Sizes, horizons and budgets that differ by less, in log, are one: budgets are met but roughly."""
+ON_A_LINE = 0.05
+"""Spread in log of D around a line in log N below which alpha and beta cannot be told apart."""
+MOST_RUNGS = 16
+"""More groups than this are no rungs but scatter, and are cut into bins of compute."""
+BIN = math.log(3.0)
+"""The width of a bin, in log compute, where runs have no rungs of their own."""
+
+
+SCALES = {"k": 1e3, "m": 1e6, "b": 1e9, "t": 1e12}
+WORDS = {1e3: "thousands", 1e6: "millions", 1e9: "billions", 1e12: "trillions"}
+SCALE = re.compile(
+    r"[^a-z0-9](?:(k|m|b|t)|(thousand|million|billion|trillion)s?)[^a-z0-9]*$", re.IGNORECASE
+)
+"""The end of a column's name that says in what it counts: params_M, tokens (billions)."""
+IN_ONES = 1e6
+"""Counts from here on are in ones, whatever the column is called."""
+
+
+def _scaled(names: Sequence[str]) -> tuple[str, ...]:
+    return tuple(f"{name}_{end}" for end in (*SCALES, *WORDS.values()) for name in names)
+
+
+SIZES = (
+    "params",
+    "parameters",
+    "n_params",
+    "num_params",
+    "model_size",
+    "non_embedding_params",
+)
+HORIZONS = ("tokens", "n_tokens", "train_tokens", "training_tokens", "num_tokens")
+ROLES: Mapping[str, tuple[str, ...]] = {
+    "params": (*SIZES, *_scaled(SIZES), "n"),
+    "tokens": (*HORIZONS, *_scaled(HORIZONS), "d"),
+    "flops": (
+        "flops",
+        "flop",
+        "training_flop",
+        "training_flops",
+        "train_flops",
+        "budget",
+        "compute",
+        "c",
+    ),
+    "loss": (
+        "loss",
+        "val_loss",
+        "eval_loss",
+        "final_loss",
+        "validation_loss",
+        "eval/loss",
+        "val/loss",
+        "val_bpb",
+        "bpb",
+    ),
+    "run": ("run", "run_id", "run_name", "run id", "name"),
+    "seed": ("seed", "random_seed"),
+}
+"""What a column can be to a law, and its usual names, the likeliest first."""
+APART = 2.0
+"""The factor by which the compute of a row may differ from 6 N D: attention, embeddings, units."""
+STRANGE = 1e-3, 1e6
+"""Tokens per parameter below and above which a column must be in other units."""
+UNUSUAL = 0.1, 1e4
+"""Tokens per parameter below and above which the middle run is asked about."""
+FEWEST = 1000
+"""Parameters or tokens below which all are in other units, whatever their ratio is."""
+
+
+@dataclass(frozen=True, eq=False)
+class Runs:
+    """Finished runs: `params` N, `tokens` D, `loss` L, all [runs], positive and finite.
+
+    `flops` are those of each run, counted where somebody counted them, else 6 N D. Runs of one
+    `cluster` are not independent, such as checkpoints of one training: they are resampled together.
+    `labels` name runs to people. `unit` is what D counts: tokens, or what stands for them.
+    """
+
+    params: Array
+    tokens: Array
+    loss: Array
+    flops: Array
+    cluster: np.ndarray[tuple[int], np.dtype[np.int64]]
+    labels: Sequence[str]
+    unit: str = "tokens"
+
+    def __len__(self) -> int:
+        """How many."""
+        return len(self.loss)
+
+    def only(self, kept: np.ndarray[tuple[int], np.dtype[np.bool_]]) -> Runs:
+        """Those where `kept` is true."""
+        labels = [label for label, keep in zip(self.labels, kept, strict=True) if keep]
+        params, tokens, loss = self.params[kept], self.tokens[kept], self.loss[kept]
+        return replace(
+            self,
+            params=params,
+            tokens=tokens,
+            loss=loss,
+            flops=self.flops[kept],
+            cluster=self.cluster[kept],
+            labels=labels,
+        )
+
+    @property
+    def flops_per_product(self) -> float:
+        """FLOPs for a parameter and a token: 6, or what the runs' own counts say."""
+        return float(np.exp(np.median(np.log(self.flops / (self.params * self.tokens)))))
+
+    @property
+    def cells(self) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
+        """Of every run the number of its (N, D): runs of one cell differ in their seed alone."""
+        keys = np.round(np.log(np.stack([self.params, self.tokens])) / 1e-6).T
+        return np.unique(keys, axis=0, return_inverse=True)[1].reshape(-1).astype(np.int64)
+
+    @property
+    def trainings(self) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
+        """Of every run the number of its training: points of several (N, D) that go together.
+
+        Repeated runs of one (N, D) are trainings of their own, though they are resampled together.
+        """
+        spans = np.unique(np.stack([self.cluster, self.cells]), axis=1).shape[1]
+        alone = spans == len(np.unique(self.cluster))
+        of = np.arange(len(self)) if alone else self.cluster
+        return np.unique(of, return_inverse=True)[1].reshape(-1).astype(np.int64)
+
+
+@dataclass(frozen=True, eq=False)
+class Design:
+    """What runs were varied in, and so which `forms` of the law can be fitted.
+
+    `line`: N and D were varied together, log D = line[0] + line[1] log N: a law along it alone.
+    """
+
+    forms: tuple[Form, ...]
+    varied: str
+    line: tuple[float, float] | None = None
+
+    @classmethod
+    def of(cls, runs: Runs) -> Design:
+        """BadInput where nothing was varied."""
+        params, tokens = np.log(runs.params), np.log(runs.tokens)
+        sizes, horizons = np.ptp(params) > SAME, np.ptp(tokens) > SAME
+        if not sizes and not horizons:
+            raise BadInput(
+                f"all {len(runs)} runs have {runs.params[0]:.4g} parameters and "
+                f"{runs.tokens[0]:.4g} {runs.unit}: a law needs three sizes or three horizons at "
+                "least"
+            )
+        if not horizons:
+            return cls((SIZE,), f"parameters, at fixed {runs.unit}")
+        if not sizes:
+            return cls((TOKENS,), f"{runs.unit}, at a fixed size")
+        slope, level = np.polyfit(params, tokens, 1)
+        off = tokens - (level + slope * params)
+        if float(np.sqrt(np.mean(off**2))) < ON_A_LINE:
+            ratio, unit = np.exp(tokens - params), runs.unit
+            what = (
+                f"size and {unit} together, at {np.exp(np.mean(np.log(ratio))):.3g} {unit} per "
+                "parameter"
+                if np.ptp(np.log(ratio)) < 4 * ON_A_LINE
+                else f"size and {unit} together, {unit} as parameters^{slope:.2f}"
+            )
+            return cls((COMPUTE,), what, (float(level), float(slope)))
+        return cls((ADDITIVE, COUPLED), f"parameters and {runs.unit}")
+
+    def tokens_on_line(self, params: float) -> float:
+        """D that belongs to N, of a law along a line."""
+        assert self.line is not None
+        return math.exp(self.line[0] + self.line[1] * math.log(params))
+
+    def check_target(self, runs: Runs, params: float, tokens: float) -> None:
+        """BadInput for a target at which the law says nothing."""
+        if self.forms == (SIZE,) and abs(math.log(tokens / runs.tokens[0])) > ON_A_LINE:
+            raise BadInput(
+                f"all runs saw {runs.tokens[0]:.4g} {runs.unit}: nothing tells what {tokens:.4g} "
+                "do. Predict at these, or add runs of two other horizons"
+                + " (--to-tokens counts steps here, as the command takes no {batch_size})"
+                * (runs.unit == "steps")
+            )
+        if self.forms == (TOKENS,) and abs(math.log(params / runs.params[0])) > ON_A_LINE:
+            raise BadInput(
+                f"all runs have {runs.params[0]:.4g} parameters: nothing tells what {params:.4g} "
+                "do. Predict at these, or add runs of two other sizes"
+            )
+        if self.line is not None:
+            there = self.tokens_on_line(params)
+            if abs(math.log(tokens / there)) > 4 * ON_A_LINE:
+                raise BadInput(
+                    f"the runs varied {self.varied}, so that alpha and beta cannot be told apart: "
+                    f"the law goes along that line alone, where {params:.4g} parameters see "
+                    f"{there:.4g} {runs.unit}, not {tokens:.4g}. Predict there, or add runs with "
+                    f"other numbers of {runs.unit} per parameter"
+                )
+
+
+@dataclass(frozen=True, eq=False)
+class Rungs:
+    """Runs grouped into rungs of a ladder, the last the farthest: `index` [runs], 0 the nearest."""
+
+    index: np.ndarray[tuple[int], np.dtype[np.int64]]
+    kind: str
+    names: tuple[str, ...]
+
+    def __len__(self) -> int:
+        """How many."""
+        return len(self.names)
+
+    @classmethod
+    def of(cls, runs: Runs, design: Design) -> Rungs:
+        """By budget where runs share budgets, else by size, by horizon, or by bins of compute."""
+        budgets = _groups(np.log(runs.flops), 0.1)
+        sizes = _groups(np.log(runs.params), SAME)
+        horizons = _groups(np.log(runs.tokens), SAME)
+        if design.forms == (TOKENS,):
+            return cls._named(horizons, runs.tokens, "tokens", f"{{:.3g}} {runs.unit}")
+        if len(design.forms) == 1:
+            return cls._named(sizes, runs.params, "size", "{:.3g} parameters")
+        # IsoFLOPs: several sizes at each of a few budgets, which are no sizes of a grid.
+        count = int(budgets.max()) + 1
+        if 3 <= count <= MOST_RUNGS and len(runs) >= 3 * count and sizes.max() + 1 > count:
+            return cls._named(budgets, runs.flops, "budget", "{:.3g} FLOPs")
+        if 2 <= sizes.max() <= MOST_RUNGS - 1 and len(runs) >= 2 * (sizes.max() + 1):
+            return cls._named(sizes, runs.params, "size", "{:.3g} parameters")
+        if 2 <= horizons.max() <= MOST_RUNGS - 1 and len(runs) >= 2 * (horizons.max() + 1):
+            return cls._named(horizons, runs.tokens, "tokens", f"{{:.3g}} {runs.unit}")
+        log = np.log(runs.flops)
+        bins = np.floor((log - log.max() - 1e-9) / BIN)
+        index = np.unique(bins, return_inverse=True)[1].astype(np.int64)
+        return cls._named(index, runs.flops, "compute", "about {:.2g} FLOPs")
+
+    @classmethod
+    def _named(
+        cls,
+        index: np.ndarray[tuple[int], np.dtype[np.int64]],
+        values: Array,
+        kind: str,
+        form: str,
+    ) -> Rungs:
+        middles = [float(np.exp(np.log(values[index == i]).mean())) for i in range(index.max() + 1)]
+        return cls(index, kind, tuple(form.format(middle) for middle in middles))
+
+
+def distinct(values: Array) -> int:
+    """How many different sizes, or numbers of tokens, there are."""
+    return int(_groups(np.log(values), SAME).max()) + 1
+
+
+def _groups(logs: Array, gap: float) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
+    """The group of each value: a new one begins where sorted values are further apart than gap."""
+    order = np.argsort(logs, kind="stable")
+    steps = np.diff(logs[order], prepend=logs[order[0]]) > gap
+    index = np.empty(len(logs), np.int64)
+    index[order] = np.cumsum(steps)
+    return index
+
+
+# Runs of a table.
+
+
+def runs_of(source: Source, columns: Mapping[str, str]) -> Runs:
+    """The runs of a table; BadInput for what would be fitted wrongly, row and value named."""
+    if "loss" not in columns:
+        raise _missing(source, "loss", "the loss at the end of each run")
+    known = [role for role in ("params", "tokens", "flops") if role in columns]
+    if len(known) < 2:
+        raise _missing(
+            source,
+            next(role for role in ("params", "tokens", "flops") if role not in known),
+            "two of params, tokens and flops, the third by C = 6ND",
+        )
+    values = {role: _positive(source, columns[role], role) for role in (*known, "loss")}
+    for role in {"params", "tokens"} & {*values}:
+        values[role] = values[role] * scale_of(columns[role], values[role])
+    product = FLOPS_PER_PARAMETER_AND_TOKEN
+    if "tokens" not in values:
+        values["tokens"] = values["flops"] / (product * values["params"])
+    if "params" not in values:
+        values["params"] = values["flops"] / (product * values["tokens"])
+    params, tokens = values["params"], values["tokens"]
+    if np.ptp(np.log(values["loss"])) < 1e-9:
+        raise BadInput(f"all losses are {values['loss'][0]:g}: is {columns['loss']!r} the loss?")
+    _check_units(source, columns, params, tokens)
+    flops = values.get("flops", product * params * tokens)
+    if len(known) == 3:
+        _check_compute(source, flops / (product * params * tokens))
+    _check_twins(source, columns, values)
+    labels = [
+        str(source.frame[columns["run"]].iloc[i]) if "run" in columns else source.row(i)
+        for i in range(len(source.frame))
+    ]
+    cluster = _clusters(source, columns, params, tokens)
+    return Runs(params, tokens, values["loss"], flops, cluster, labels)
+
+
+def scale_of(column: str, values: Array) -> float:
+    """In what a column of parameters or tokens counts, by the end of its name: 1 for ones."""
+    found = SCALE.search(column)
+    if found is None or values.max() >= IN_ONES:
+        return 1.0
+    return SCALES[(found[1] or found[2])[0].lower()]
+
+
+def units_of(source: Source, columns: Mapping[str, str]) -> list[str]:
+    """What names of columns say of their units, where those are none that go without saying."""
+    notes = []
+    for role in ("params", "tokens"):
+        scale = scale_of(columns[role], source.numbers(columns[role])) if role in columns else 1.0
+        if scale != 1:
+            notes.append(f"{columns[role]!r} is in {WORDS[scale]}, as its name says")
+    if unit_of(columns["loss"]) != "nats":
+        notes.append(f"{columns['loss']!r} is in bits per byte: so are the floor and the losses")
+    return notes
+
+
+def _missing(source: Source, role: str, what: str) -> ConfigError:
+    columns = ", ".join(str(column) for column in source.frame.columns)
+    return MissingValue("--columns", f", {role}=COLUMN ({what}) with one of the columns {columns}")
+
+
+def _positive(source: Source, column: str, role: str) -> Array:
+    values = source.numbers(column)
+    wrong = ~(np.isfinite(values) & (values > 0))
+    if wrong.any():
+        place = int(np.flatnonzero(wrong)[0])
+        value, more = values[place], int(wrong.sum()) - 1
+        others = f", and {more} more rows" if more else ""
+        said = "is missing" if math.isnan(value) else f"is {value:g}"
+        raise BadInput(
+            f"the {role} of {source.row(place)}{others} {said}; it must be a positive number. "
+            f"Leave such rows out: --where '`{column}` > 0 and `{column}` < 1e30'"
+        )
+    return values
+
+
+def _check_units(source: Source, columns: Mapping[str, str], params: Array, tokens: Array) -> None:
+    """Tokens in billions beside parameters in ones, in the whole column or in some rows."""
+    ratio = tokens / params
+    low, high = STRANGE
+    wrong = (ratio < low) | (ratio > high) | (params < FEWEST) | (tokens < FEWEST)
+    if not wrong.any():
+        return
+    place = int(np.flatnonzero(wrong)[0])
+    which = (
+        "all rows"
+        if wrong.all()
+        else f"{source.row(place)}"
+        + (f" and {int(wrong.sum()) - 1} more" if wrong.sum() > 1 else "")
+    )
+    raise BadInput(
+        f"{which}: {tokens[place]:.4g} tokens for {params[place]:.4g} parameters are "
+        f"{ratio[place]:.3g} tokens per parameter. Are they in thousands, millions or billions? "
+        "Give all in ones"
+    )
+
+
+def _check_compute(source: Source, share: Array) -> None:
+    wrong = (share > APART) | (share < 1 / APART)
+    if not wrong.any():
+        return
+    middle = float(np.exp(np.median(np.log(share))))
+    thousands = round(math.log(middle, 1000))
+    if thousands and abs(math.log(middle / 1000.0**thousands)) < math.log(APART):
+        units = {1: "thousands", 2: "millions", 3: "billions"}.get(abs(thousands), "other units")
+        which = "params or tokens are" if thousands > 0 else "the compute is"
+        raise BadInput(
+            f"the compute is some {middle:.3g} times 6 x params x tokens in all rows: {which} in "
+            f"{units}. Give all in ones"
+        )
+    place = int(np.flatnonzero(wrong)[0])
+    more = f", and {int(wrong.sum()) - 1} more rows" if wrong.sum() > 1 else ""
+    raise BadInput(
+        f"the compute of {source.row(place)}{more} is {share[place]:.3g} times 6 x params x "
+        "tokens: one of the three columns means something else. Name two of them by --columns, "
+        "and leave the third out as in --columns 'flops='"
+    )
+
+
+def odd_ratio(runs: Runs) -> list[str]:
+    """What is said of tokens per parameter that few train with; nothing where they are usual.
+
+    Tokens in thousands of runs with 20 a parameter are 0.02: possible, and so no error.
+    """
+    ratio = float(np.exp(np.median(np.log(runs.tokens / runs.params))))
+    low, high = UNUSUAL
+    if low <= ratio <= high:
+        return []
+    units = "tokens" if ratio < low else "parameters"
+    return [
+        f"half of the runs have {'fewer' if ratio < low else 'more'} than {ratio:.3g} tokens per "
+        f"parameter, and few train so: are {units} in thousands? Give all in ones"
+    ]
+
+
+def mixed_runs(source: Source) -> list[str]:
+    """What is said of a column that tells runs apart whose losses follow no common law."""
+    notes = []
+    for column in source.frame.columns:
+        name = re.sub(r"[^a-z]+", "", str(column).lower())
+        values = source.frame[column].dropna().astype(str).unique()
+        if name.endswith(TELLING) and 1 < len(values) <= MOST_KINDS:
+            notes.append(
+                f"the column {column!r} has {', '.join(values)}: a law is one of runs that ended "
+                f"alike, as by --where '`{column}` == \"{values[0]}\"'"
+            )
+    return notes
+
+
+TELLING = ("schedule", "scheduler", "schedulertype", "state", "status")
+"""How the names of columns end, letters alone, that tell schedules and unfinished runs."""
+MOST_KINDS = 6
+"""Values of such a column; of more it tells something else."""
+
+
+def _check_twins(source: Source, columns: Mapping[str, str], values: Mapping[str, Array]) -> None:
+    """Rows that are equal in all that is read: one run, written twice, would count double."""
+    keys = [np.asarray(values[role]) for role in ("params", "tokens", "loss")]
+    names = [
+        source.frame[columns[role]].astype(str).to_numpy()
+        for role in ("run", "seed")
+        if role in columns
+    ]
+    seen: dict[tuple[object, ...], int] = {}
+    for place, key in enumerate(zip(*keys, *names, strict=True)):
+        if key in seen:
+            raise BadInput(
+                f"{source.row(seen[key])} and {source.row(place)} are equal: a run that is "
+                "written twice counts double. Delete one, or name the column that tells them "
+                "apart, as in --columns 'seed=COLUMN'"
+            )
+        seen[key] = place
+
+
+def _clusters(
+    source: Source, columns: Mapping[str, str], params: Array, tokens: Array
+) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
+    """Runs of one name are points of one training; else each row is its own, cells together."""
+    if "run" in columns:
+        names = source.frame[columns["run"]].astype(str).to_numpy()
+        seeds = source.frame[columns["seed"]].astype(str).to_numpy() if "seed" in columns else names
+        keys = np.array([f"{a}\0{b}" for a, b in zip(names, seeds, strict=True)])
+    else:
+        keys = np.array([f"{n:.6g}\0{d:.6g}" for n, d in zip(params, tokens, strict=True)])
+    return np.unique(keys, return_inverse=True)[1].reshape(-1).astype(np.int64)

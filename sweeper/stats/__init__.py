@@ -1,0 +1,1 @@
+"""Numbers with intervals: curves, noise, shapes, power laws. No words, no torch."""

@@ -1,0 +1,411 @@
+"""The optimum and the basin of a measured learning-rate curve, with intervals from its noise."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import astuple, dataclass, field, replace
+
+import numpy as np
+
+from sweeper.search.fresh import quantile
+from sweeper.stats.ladder import LadderSize, SizeCurve
+from sweeper.stats.noise import Array, Noise, model_weights
+from sweeper.stats.shapes import (
+    MIN_POINTS,
+    SAME_ETA,
+    Forms,
+    Mask,
+    Parabolas,
+    Points,
+    dense,
+    deviation,
+    invertible,
+    radius,
+)
+
+DRAWS = 2000
+"""Bootstrap draws behind every interval."""
+
+BIAS = 0.02
+"""Standard error, in log2, by which the drawn curves misplace the optimum of a real one.
+
+No noise shows it, so the intervals of optimum and basin add it. A shift between two sizes does not:
+their curves have nearly the same shape, and the bias cancels."""
+
+NOISE_RADIUS = 2.0
+"""The noise is measured at the points within this distance, in log2, of the lowest one."""
+
+SLOPE_REACH = 0.25
+"""Octaves to both sides, over which the slope at the optimum is taken."""
+
+BASIN_TOLERANCE = 0.01
+"""A learning rate is in the basin when its loss exceeds the least by at most this fraction."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Estimate:
+    """A value with a 95 % interval."""
+
+    value: float
+    low: float
+    high: float
+
+    @classmethod
+    def from_draws(cls, value: float, draws: Array, confidence: float = 0.95) -> Estimate:
+        """`value` with the interval of equal tails of its bootstrap draws."""
+        tail = round(50 * (1 - confidence), 9)
+        # "nearest" takes a draw itself: interpolating would mix in draws that are infinite.
+        low, high = np.percentile(draws, [tail, 100 - tail], method="nearest")
+        return cls(value=value, low=min(float(low), value), high=max(float(high), value))
+
+    def without_interval(self, low: float = -math.inf) -> Estimate:
+        """The value with an interval from `low` to +inf, for a noise that is unknown."""
+        return Estimate(value=self.value, low=low, high=math.inf)
+
+
+UNKNOWN = Estimate(value=math.nan, low=-math.inf, high=math.inf)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Basin:
+    """The ends of the basin as far as it was measured, and its width, all in log2 eta.
+
+    Where the curve ends within the basin, the width is a lower bound and its interval reaches
+    +inf. Beside a point that diverged, the interval reaches that point.
+    """
+
+    low_log2: float
+    high_log2: float
+    width_log2: Estimate
+
+
+UNKNOWN_BASIN = Basin(low_log2=math.nan, high_log2=math.nan, width_log2=UNKNOWN)
+
+
+@dataclass(frozen=True, kw_only=True)
+class CurveFit:
+    """What one curve says: its optimum (log2 eta), least loss and basin, and bootstrap draws.
+
+    `loss` is that of the mean over the seeds; its interval is for the mean over all possible
+    seeds. `regret` is the loss in nats from training at the transferred eta instead of the
+    optimum. `at_end` tells that the lowest point is the first or last of the curve, so that the
+    optimum is only a bound. `noise` is the standard deviation of a run in nats; it is NaN where
+    too few seeds or finite points show it, and all intervals but the basin's are then infinite.
+    `safe_optimum_draws` keep off a point that diverged, as a plan must; `free_optimum_draws` may
+    reach that point, as the true optimum may. Neither has the `BIAS`.
+    """
+
+    curve: SizeCurve
+    optimum: Estimate
+    loss: Estimate
+    regret: Estimate
+    basin: Basin
+    at_end: bool
+    noise: float
+    safe_optimum_draws: Array
+    free_optimum_draws: Array
+    parabolas: Parabolas
+    evidence: Evidence = field(repr=False, compare=False)
+
+    def loss_gap(
+        self, eta: float, draws: Array | None = None, confidence: float = 0.95
+    ) -> Estimate:
+        """Loss in nats of training at `eta` (log2), on the grid or between, above the least.
+
+        `draws` [DRAWS] of eta carry the uncertainty of eta into the interval. Where the curve was
+        not measured, the value is a lower bound and the interval reaches +inf.
+        """
+        drawn_etas = np.full(len(self.safe_optimum_draws), eta) if draws is None else draws
+        bounds = self.parabolas.loss_gaps(np.append(eta, drawn_etas))
+        low, high = (
+            Estimate.from_draws(float(bound[0]), bound[1:], confidence) for bound in bounds
+        )
+        gap = Estimate(value=low.value, low=low.low, high=high.high)
+        return gap.without_interval(0.0) if self.noise_unknown and math.isfinite(gap.value) else gap
+
+    @property
+    def side(self) -> int:
+        """At which end the lowest point is: -1 or 1; 0 within the curve, and where it is all."""
+        measured = self.evidence.measured
+        if not self.at_end or len(measured.etas) == 1:
+            return 0
+        return 1 if measured.lowest else -1
+
+    @property
+    def same_seeds(self) -> bool:
+        """Whether the seed changes nothing in any run, so that no noise was measured."""
+        return same_seeds(np.array(list(self.curve.losses.values())))
+
+    @property
+    def noise_unknown(self) -> bool:
+        """Whether there are no intervals, for want of seeds or finite points."""
+        return math.isnan(self.noise)
+
+
+@dataclass(frozen=True, eq=False)
+class Evidence:
+    """What an interval of a curve's optimum rests on, to foretell what more runs would make of it.
+
+    `weights` are the probabilities of the noise's `MODELS`, `forms` those of the ladder's shapes.
+    """
+
+    measured: Measured
+    weights: Array
+    forms: Forms
+
+    def slope_error(self, at: float, etas: Array, seeds: int) -> float:
+        """Standard error of the curve's slope (nats an octave) at log2 eta `at`.
+
+        Were the curve measured at `etas`, `seeds` runs each: it says how sure the optimum is. What
+        is random is as in `Smoother`, the misfit averaged over; of normal variables the error does
+        not depend on what will be measured.
+        """
+        assert self.measured.noise is not None
+        lowest = self.measured.etas[self.measured.lowest]
+        x, middle = np.asarray(etas) - lowest, at - lowest
+        x = x[np.abs(x - middle) <= NOISE_RADIUS + SAME_ETA]
+        ends = middle + np.array([-SLOPE_REACH, SLOPE_REACH])
+        every = np.append(x, ends)
+        shape = self.forms.shapes[0]
+        share = self.forms.weights.sum(axis=(1, 2))
+        curvature = max(shape.curvature, np.finfo(float).tiny)
+        prior = sum(
+            part * deviation(every - middle, curvature, one.misfit)
+            for part, one in zip(share, self.forms.shapes, strict=True)
+        )
+        prior = prior + (shape.spread * np.outer(every - middle, every - middle)) ** 2
+        # Any line is left as it is: of a variance beyond what any curve has.
+        prior = prior + (100 * curvature) ** 2 * (1 + np.outer(every - middle, every - middle))
+        count = len(x)
+        noise = self.measured.noise.covariance(x, self.weights) / seeds
+        gain = np.linalg.solve(invertible(prior[:count, :count] + noise), prior[:count])
+        left = (prior - prior[:, :count] @ gain)[count:, count:]
+        return math.sqrt(max(left[0, 0] + left[1, 1] - 2 * left[0, 1], 0.0)) / (2 * SLOPE_REACH)
+
+
+@dataclass(frozen=True, eq=False)
+class Measured:
+    """The runs [eta, seed] of a curve at ascending `etas`, and what they tell of their noise.
+
+    `near` are the points within `NOISE_RADIUS` of the lowest one. `noise` is None where too few
+    runs show any.
+    """
+
+    curve: SizeCurve
+    etas: Array
+    runs: Array
+    lowest: int
+    near: Mask
+    noise: Noise | None
+
+    @classmethod
+    def of(cls, curve: SizeCurve) -> Measured | None:
+        """None where no point of the curve is finite."""
+        etas = np.array(sorted(curve.losses))
+        runs = np.array([curve.losses[float(eta)] for eta in etas])
+        finite = np.isfinite(runs).all(axis=1) if len(etas) else np.zeros(0, dtype=bool)
+        if not finite.any():
+            return None
+        lowest = int(np.argmin(runs.mean(axis=1)))
+        near = finite & (np.abs(etas - etas[lowest]) <= radius(etas, lowest, NOISE_RADIUS))
+        noise = None
+        if near.sum() > 1 and curve.noise is not None:
+            level, freedom = curve.noise.deviation, curve.noise.freedom
+            x, means = etas[finite] - etas[lowest], runs[finite].mean(axis=1)
+            noise = Noise.known(level, freedom, x, means, runs.shape[1])
+        elif near.sum() > 1 and runs.shape[1] > 1 and not same_seeds(runs[near]):
+            noise = Noise.measure(etas[near] - etas[lowest], runs[near])
+        return cls(curve, etas, runs, lowest, near, noise)
+
+    def pooled(self, noises: Sequence[Noise]) -> Measured:
+        """With the level of the noise as all curves of a ladder tell it."""
+        if self.noise is None or self.curve.noise is not None:
+            return self
+        return replace(self, noise=self.noise.pooled(noises))
+
+    def points(self, weights: Array) -> Points:
+        """The means near the lowest point; `weights` are the probabilities of noise's `MODELS`."""
+        assert self.noise is not None
+        x, means = (self.etas - self.etas[self.lowest])[self.near], self.runs.mean(axis=1)
+        spread = self.noise.covariance(x, weights) / self.runs.shape[1]
+        return Points(x, means[self.near], spread)
+
+
+def fit_curves(
+    curves: Sequence[SizeCurve], transferred: float
+) -> dict[LadderSize, CurveFit | None]:
+    """Fit the curves of a ladder, which share the noise's rise and correlation, and their shape.
+
+    `transferred` is the log2 eta of the base; a law's factor is added at every other size.
+    """
+    measured = [found for curve in curves if (found := Measured.of(curve)) is not None]
+    # A known noise says less of the rise than seeds, and nothing of other curves' level.
+    noises = [one.noise for one in measured if one.noise and one.curve.noise is None]
+    known = [one.noise for one in measured if one.noise and one.curve.noise is not None]
+    weights = np.zeros(0)
+    if noises or known:
+        weights = model_weights(noises or known, known=not noises)
+    measured = [one.pooled(noises) for one in measured]
+    points = {one.curve.size: one.points(weights) for one in measured if one.noise is not None}
+    forms = Forms.of(points)
+    fits: dict[LadderSize, CurveFit | None] = {curve.size: None for curve in curves}
+    for one in measured:
+        size, eta = one.curve.size, transferred + one.curve.planned_log2
+        fits[size] = _fit(one, eta, points.get(size), weights, forms)
+    return fits
+
+
+def fit_curve(curve: SizeCurve, transferred: float) -> CurveFit | None:
+    """Fit one curve by itself; None when no point of it is finite. See `fit_curves`."""
+    return fit_curves([curve], transferred - curve.planned_log2)[curve.size]
+
+
+def _fit(
+    measured: Measured,
+    transferred: float,
+    points: Points | None,
+    weights: Array,
+    forms: Forms,
+) -> CurveFit:
+    """The optimum of the likeliest curve through the losses, and of many others as intervals.
+
+    The intervals are a parametric bootstrap: curves are drawn that the losses leave likely, by the
+    noise, drawn afresh, and by what they do not tell of the curve's shape, at the measured points
+    and between them. The seeds themselves are not resampled, since two of them have but three
+    outcomes.
+    """
+    curve, etas, runs, lowest = measured.curve, measured.etas, measured.runs, measured.lowest
+    noise = math.nan if measured.noise is None else measured.noise.deviation
+    # Seeded by the size: a fit repeats exactly, and two sizes' draws are independent. Shared
+    # draws would cancel in the shift between them.
+    generator = np.random.default_rng(list(astuple(curve.size)))
+    rows, grid = np.tile(runs.mean(axis=1), (DRAWS + 1, 1)), etas
+    if points is not None and measured.noise is not None:
+        noises = measured.noise.draws(generator, etas - etas[lowest], weights, DRAWS)
+        noises /= math.sqrt(runs.shape[1])
+        rows[1:] += noises
+        if len(points.x) >= MIN_POINTS:
+            near, (x, at) = measured.near, dense(points.x)
+            drawn = forms.rows(points, curve.size, generator, noises[:, near], x, at)
+            # Beside a point that diverged nothing is drawn.
+            left = np.searchsorted(etas, x + etas[lowest] + SAME_ETA) - 1
+            right = np.searchsorted(etas, x + etas[lowest] - SAME_ETA)
+            kept = near[left] & near[right]
+            grid = np.append(x[kept] + etas[lowest], etas[~near])
+            order = np.argsort(grid)
+            grid, rows = grid[order], np.hstack([drawn[:, kept], rows[:, ~near]])[:, order]
+    # Row 0 is the likeliest curve and gives the values; the other rows give the intervals.
+    parabolas = Parabolas.through(grid, rows)
+    safe, losses, free = parabolas.minima
+    free = _shuffled(generator, free, parabolas.vertices)
+    loss_draws = losses[1:] + _offset_draws(generator, runs[measured.near], noise)
+    optimum_draws = free[1:][forms.evenly(generator, DRAWS)]
+    optimum_draws += generator.normal(0.0, BIAS, DRAWS)
+    fit = CurveFit(
+        curve=curve,
+        optimum=Estimate.from_draws(float(safe[0]), optimum_draws),
+        loss=Estimate.from_draws(float(losses[0]), loss_draws),
+        regret=Estimate(value=0.0, low=0.0, high=0.0),
+        basin=_basin(parabolas, generator.normal(0.0, 0.0 if math.isnan(noise) else BIAS, DRAWS)),
+        at_end=lowest in (0, len(etas) - 1),
+        noise=noise,
+        safe_optimum_draws=safe[1:],
+        free_optimum_draws=free[1:],
+        parabolas=parabolas,
+        evidence=Evidence(measured, weights, forms),
+    )
+    if fit.noise_unknown:
+        optimum, loss = fit.optimum.without_interval(), fit.loss.without_interval()
+        fit = replace(fit, optimum=optimum, loss=loss)
+    return replace(fit, regret=fit.loss_gap(transferred))
+
+
+def same_seeds(runs: Array) -> bool:
+    """Whether all seeds of the runs [eta, seed] lost the same to the last digit, where finite."""
+    finite = runs[np.isfinite(runs).all(axis=1)]
+    return bool(min(finite.shape) > 1 and (finite == finite[:, :1]).all())
+
+
+def _shuffled(generator: np.random.Generator, optima: Array, vertices: Array) -> Array:
+    """The draws of rows that have no parabola, in a curve's own order.
+
+    They spread alike in every curve, and in one order they would cancel in a shift.
+    """
+    rows, shuffled = np.flatnonzero(np.logical_not(np.isfinite(vertices[1:]))) + 1, optima.copy()
+    shuffled[rows] = optima[generator.permutation(rows)]
+    return shuffled
+
+
+def _offset_draws(generator: np.random.Generator, runs: Array, noise: float) -> Array:
+    """What other seeds would add to the loss [DRAWS]: the error of the mean of their offsets.
+
+    `Noise` takes the seeds' common offsets out, since they move no optimum. They do move the
+    loss.
+    """
+    seeds = runs.shape[1]
+    if math.isnan(noise):
+        return np.zeros(DRAWS)
+    if seeds == 1:
+        return generator.normal(0.0, noise, DRAWS)
+    error = float(runs.mean(0).std(ddof=1)) / math.sqrt(seeds)
+    return error * generator.standard_t(seeds - 1, DRAWS)
+
+
+def _basin(parabolas: Parabolas, bias: Array) -> Basin:
+    """The basin of the first row, and its interval from the others, the bootstrap draws."""
+    etas, losses, (optima, least, _) = parabolas.etas, parabolas.losses, parabolas.minima
+    limits = BASIN_TOLERANCE * np.abs(least)
+    right, far_right = _basin_end(etas, losses, optima, least, limits)
+    # The left end is the right end of the mirrored curve.
+    left, far_left = _basin_end(-etas[::-1], losses[:, ::-1], -optima, least, limits)
+    narrow, wide = right + left, far_right + far_left
+    narrow, wide = (np.maximum(0.0, ends + np.append(0.0, bias)) for ends in (narrow, wide))
+    width = Estimate(
+        value=float(narrow[0]),
+        low=Estimate.from_draws(float(narrow[0]), narrow[1:]).low,
+        high=Estimate.from_draws(float(wide[0]), wide[1:]).high,
+    )
+    return Basin(low_log2=-float(left[0]), high_log2=float(right[0]), width_log2=width)
+
+
+def _basin_end(
+    etas: Array, losses: Array, optima: Array, least: Array, limits: Array
+) -> tuple[Array, Array]:
+    """Where each row rises by its limit to the right of its optimum: at least, and at most.
+
+    Walks from point to point. Between two of them the square root of the rise is interpolated
+    linearly, which is exact for a parabola with its minimum at the optimum.
+    """
+    last_eta, last_root = optima.copy(), np.zeros_like(optima)
+    nearest, farthest = optima.copy(), np.full_like(optima, math.inf)
+    inside, target = np.ones(len(losses), dtype=bool), np.sqrt(limits)
+    for eta, column in zip(etas, np.ascontiguousarray(losses.T), strict=True):
+        root = np.sqrt(np.maximum(column - least, 0.0))
+        reached = inside & (eta > optima + SAME_ETA)
+        leaves = reached & (root > target)
+        with np.errstate(invalid="ignore", divide="ignore"):
+            progress = np.where(np.isfinite(root), (target - last_root) / (root - last_root), 0.0)
+            crossing = last_eta + progress * (eta - last_eta)
+        nearest[leaves] = crossing[leaves]
+        farthest[leaves] = np.where(np.isfinite(root), nearest, eta)[leaves]
+        inside &= ~leaves
+        stays = reached & ~leaves
+        last_eta[stays], last_root[stays] = eta, root[stays]
+    nearest[inside] = last_eta[inside]
+    return nearest, farthest
+
+
+# The mean of a few seeds with Student's interval, at any level of confidence.
+
+
+def mean_estimate(values: Array, alpha: float = 0.05) -> Estimate:
+    """The mean of `values` [seeds] with Student's interval of level 1 - `alpha`.
+
+    Unbounded for one seed, and where a value is not finite: +inf is a run that diverged.
+    """
+    count, mean = len(values), float(values.mean())
+    if count < 2 or not math.isfinite(mean):
+        return Estimate(value=mean, low=-math.inf, high=math.inf)
+    half = quantile(count - 1, 1 - alpha / 2) * float(values.std(ddof=1)) / math.sqrt(count)
+    return Estimate(value=mean, low=mean - half, high=mean + half)

@@ -1,1 +1,0 @@
-"""Does a transfer hold? Statistics of learning-rate curves; nothing here trains."""

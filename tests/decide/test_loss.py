@@ -1,0 +1,314 @@
+"""What is said of a run to come: the answer, its interval, the back-test, and the bad input."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import os
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas
+import pytest
+
+import sweeper
+from sweeper.decide.forecast import share_above
+from sweeper.decide.loss import PREDICTED, UNDECIDED, Prediction, predict
+from sweeper.errors import BadInput, ConfigError
+from sweeper.runs.loss_runs import ROLES, Design, Rungs, runs_of
+from sweeper.runs.source import Source
+
+ROOT = Path(__file__).parents[2]
+SHARED = Path(os.environ.get("SWEEPER_TABLES", ROOT / "../shared/data/scaling"))
+
+
+def surface(
+    sizes: int = 4, horizons: int = 4, seeds: int = 2, noise: float = 0.003, draw: int = 1
+) -> Any:
+    """Runs of Hoffmann's law, one a row."""
+    random = np.random.default_rng(draw)
+    rows = [
+        {"params": n, "tokens": d, "seed": seed}
+        for n in 2e7 * 2.5 ** np.arange(sizes)
+        for d in 5e8 * 2.0 ** np.arange(horizons)
+        for seed in range(seeds)
+    ]
+    frame = pandas.DataFrame(rows)
+    loss = 1.69 + 406.4 / frame.params**0.34 + 410.7 / frame.tokens**0.28
+    frame["loss"] = loss * np.exp(noise * random.standard_normal(len(frame)))
+    return frame
+
+
+def predicted(frame: Any, **asked: Any) -> Prediction:
+    return sweeper.predict(frame, draws=200, **asked)
+
+
+def test_a_grid_predicts_what_lies_beyond_it() -> None:
+    made = predicted(surface(), to_params=1.2e9, to_tokens=1.6e10)
+    real = 1.69 + 406.4 / 1.2e9**0.34 + 410.7 / 1.6e10**0.28
+    assert made.answer == PREDICTED
+    assert made.prediction is not None
+    assert made.prediction.low < real < made.prediction.high
+    assert made.prediction.high - made.prediction.low < 0.25
+    assert [test.hit for test in made.back_test] == [True]
+    assert made.target is not None
+    assert made.target.beyond == pytest.approx(1.2e9 * 1.6e10 / (3.125e8 * 4e9))
+    assert made.law.form == "additive"
+
+
+def test_the_interval_grows_with_the_distance() -> None:
+    widths = []
+    for factor in (1, 4, 16, 64):
+        made = predicted(surface(), to_params=3e8 * factor, to_tokens=4e9 * factor)
+        assert made.prediction is not None
+        widths.append(made.prediction.high - made.prediction.low)
+    assert widths == sorted(widths)
+
+
+def test_how_far_a_law_is_carried_is_said() -> None:
+    assert not predicted(surface(), to_params=1.2e9, to_tokens=1.6e10).notes
+    (far,) = predicted(surface(), to_params=1e13, to_tokens=1e14).notes
+    assert "no interval" in far
+    (small,) = predicted(surface(), to_params=1e5, to_tokens=1e7).notes
+    assert "smaller" in small
+
+
+def test_a_budget_has_its_best_size_and_a_valley() -> None:
+    made = predicted(surface(5, 5), flops=1e21)
+    scale = (0.34 * 406.4 / (0.28 * 410.7)) ** (1 / 0.62)
+    best = scale * (1e21 / 6) ** (0.28 / 0.62)
+    assert made.optimum is not None
+    assert made.optimum.params.low < best < made.optimum.params.high
+    assert made.optimum.params.value * made.optimum.tokens.value * 6 == pytest.approx(1e21)
+    losses = [row.loss for row in made.optimum.valley]
+    assert losses[0] > losses[1] > made.optimum.loss.value < losses[2] < losses[3]
+    assert all(row.compute < 1 for row in made.optimum.valley)
+
+
+def test_equal_input_gives_equal_documents_and_the_digest_is_the_files(tmp_path: Path) -> None:
+    made = predicted(surface(), to_params=1e9, to_tokens=1e10)
+    path = made.write(tmp_path)
+    assert hashlib.sha256(path.read_bytes()).hexdigest() == made.sha256
+    again = predicted(surface(), to_params=1e9, to_tokens=1e10)
+    first, second = json.loads(made.text()), json.loads(again.text())
+    assert first.pop("time")[:10] == second.pop("time")[:10]
+    assert first == second
+
+
+def test_one_axis_alone_predicts_along_it() -> None:
+    frame = surface(6, 4, 3)
+    frame = frame[frame.tokens == 5e8]
+    made = predicted(frame, to_params=1e10)
+    assert made.law.form == "size"
+    assert made.target is not None
+    assert made.target.tokens == 5e8
+    with pytest.raises(BadInput):
+        predicted(frame, to_params=1e10, to_tokens=1e10)
+
+
+def test_a_fixed_ratio_predicts_along_the_ladder_and_names_why() -> None:
+    frame = surface(6, 1, 3)
+    frame["tokens"] = 20 * frame.params
+    frame["loss"] = 1.69 + 406.4 / frame.params**0.34 + 410.7 / frame.tokens**0.28
+    frame["loss"] *= np.exp(0.002 * np.random.default_rng(1).standard_normal(len(frame)))
+    made = predicted(frame, to_params=1e10)
+    assert made.law.form == "compute"
+    assert made.target is not None
+    assert made.target.tokens == pytest.approx(2e11)
+    assert made.prediction is not None
+    real = 1.69 + 406.4 / 1e10**0.34 + 410.7 / 2e11**0.28
+    assert made.prediction.low < real < made.prediction.high
+    with pytest.raises(BadInput, match="cannot be told apart"):
+        predicted(frame, to_params=1e10, to_tokens=1e10)
+    with pytest.raises(ConfigError) as caught:
+        predicted(frame, flops=1e22)
+    assert caught.value.key == "flops"
+
+
+def test_two_sizes_say_nothing_yet_and_name_the_runs_that_would() -> None:
+    made = predicted(surface(2, 4), to_params=1e9, to_tokens=1e10)
+    assert made.answer == UNDECIDED
+    assert made.reasons
+    assert made.settle_flops == pytest.approx(sum(run.flops for run in made.settle))
+
+
+def test_a_law_that_breaks_at_the_last_rung_fails_its_back_test() -> None:
+    frame = surface(5, 4)
+    frame.loc[frame.params == frame.params.max(), "loss"] *= 1.08
+    made = predicted(frame, to_params=1e10, to_tokens=1e10)
+    assert made.answer == UNDECIDED
+    assert made.back_test[0].failed
+    assert made.back_test[0].nats > 0.1
+    assert made.back_test[0].compute < 0.9
+
+
+def test_a_stray_run_is_named_and_pulls_little() -> None:
+    frame = surface()
+    plain = predicted(frame, to_params=1e9, to_tokens=1e10).prediction
+    frame.loc[5, "loss"] *= 1.3
+    made = predicted(frame, to_params=1e9, to_tokens=1e10)
+    assert made.inputs.strays == ("row 6",)
+    assert plain is not None
+    assert made.prediction is not None
+    assert made.prediction.loss == pytest.approx(plain.loss, abs=0.03)
+
+
+@pytest.mark.skipif(not SHARED.is_dir(), reason="needs the published table")
+def test_budgets_up_to_9e19_predict_those_beyond() -> None:
+    source = Source.read(SHARED / "marin_comma_isoflops.csv", "budget <= 9e19")
+    far = runs_of(beyond := Source.read(source_path(), "budget > 9e19"), beyond.columns("", ROLES))
+    near = runs_of(source, source.columns("", ROLES))
+    assert len(Rungs.of(near, Design.of(near))) == 5
+    inside = 0
+    for n, d, loss in zip(far.params[::3], far.tokens[::3], far.loss[::3], strict=True):
+        made = predicted(source.frame, to_params=float(n), to_tokens=float(d)).prediction
+        assert made is not None
+        inside += made.low <= loss <= made.high
+    assert 0.8 <= inside / len(far.loss[::3]) <= 1
+
+
+def source_path() -> Path:
+    return SHARED / "marin_comma_isoflops.csv"
+
+
+@pytest.mark.parametrize(("sizes", "tried"), [(3, 0), (4, 1), (6, 2)])
+def test_a_ladder_of_one_horizon_is_tried_from_four_sizes_on(sizes: int, tried: int) -> None:
+    frame = surface(sizes, 1, 3)
+    made = predicted(frame, to_params=2e7 * 2.5 ** (sizes + 1))
+    assert len(made.back_test) == tried
+    assert (made.answer == UNDECIDED) >= (tried == 0)
+    assert made.prediction is not None
+    assert made.prediction.low < made.prediction.loss < made.prediction.high
+
+
+@pytest.mark.parametrize(
+    ("change", "part"),
+    [
+        ({"loss": -1.0}, "loss"),
+        ({"loss": math.nan}, "loss"),
+        ({"loss": math.inf}, "loss"),
+        ({"loss": "diverged"}, "loss"),
+        ({"tokens": 1e-3}, "tokens per parameter"),
+        ({"tokens": 0.0}, "tokens"),
+    ],
+)
+def test_a_row_that_is_wrong_is_named(change: dict[str, Any], part: str) -> None:
+    frame = surface().astype({"loss": object})
+    for column, value in change.items():
+        frame.loc[7, column] = value
+    with pytest.raises(BadInput, match="row 8") as caught:
+        predicted(frame, to_params=1e9, to_tokens=1e10)
+    assert part in str(caught.value)
+
+
+def test_compute_that_contradicts_six_n_d_is_refused() -> None:
+    frame = surface()
+    frame["flops"] = 6 * frame.params * frame.tokens
+    predicted(frame)
+    frame.loc[3, "flops"] *= 3
+    with pytest.raises(BadInput, match="row 4"):
+        predicted(frame)
+
+
+def test_tokens_in_thousands_are_asked_about_and_refused_where_compute_tells() -> None:
+    frame = surface()
+    frame["tokens"] /= 1000
+    (note,) = predicted(frame).notes
+    assert "thousands" in note
+    frame["flops"] = 6000 * frame.params * frame.tokens
+    with pytest.raises(BadInput, match="in thousands"):
+        predicted(frame)
+
+
+def test_two_schedules_in_a_table_are_named_and_one_is_not() -> None:
+    frame = surface()
+    frame["lr_schedule"] = ["wsd", "cosine"] * (len(frame) // 2)
+    (note,) = predicted(frame).notes
+    assert "cosine" in note and "--where" in note
+    assert not predicted(frame.assign(lr_schedule="wsd")).notes
+
+
+def test_another_prediction_is_kept_and_an_equal_one_keeps_its_digest(tmp_path: Path) -> None:
+    made = predicted(surface(), to_params=1e9, to_tokens=1e10)
+    earlier = replace(made, time="2026-01-01T00:00:00+00:00")
+    earlier.write(tmp_path)
+    assert made.dated(tmp_path).sha256 == earlier.sha256
+    assert made.dated(tmp_path).keep_earlier(tmp_path) is None
+    other = predicted(surface(), to_params=2e9, to_tokens=1e10).dated(tmp_path)
+    kept = other.keep_earlier(tmp_path)
+    assert kept is not None and hashlib.sha256(kept.read_bytes()).hexdigest() == earlier.sha256
+    assert other.keep_earlier(tmp_path / "nowhere") is None
+
+
+def test_a_law_s_values_give_its_losses() -> None:
+    """By hand, of the parameters that the document has."""
+    made = predicted(surface(), to_params=1e9, to_tokens=1e10)
+    names = ("E", "A", "B", "alpha", "beta")
+    e, a, b, alpha, beta = (getattr(made.law, name).value for name in names)
+    by_hand = e + a / 1e9**alpha + b / 1e10**beta
+    assert made.law.loss(np.array([1e9]), np.array([1e10]))[0] == pytest.approx(by_hand)
+    assert made.prediction is not None
+    losses = made.loss(np.array([1e9]), np.array([1e10]))
+    assert losses[0] == pytest.approx(made.prediction.loss, abs=0.01)
+
+
+def test_equal_rows_are_refused() -> None:
+    frame = pandas.concat([surface(), surface().iloc[[2]]], ignore_index=True)
+    with pytest.raises(BadInput, match="row 3 and row 33"):
+        predicted(frame)
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        {"to_params": -1.0, "to_tokens": 1e9},
+        {"huber": 0.0},
+        {"draws": 10},
+        {"form": "cubic"},
+        {"seed": -1},
+        {"to_params": 1e308, "to_tokens": 1e9},
+        {"flops": 1e-9},
+    ],
+)
+def test_a_question_that_is_none_is_refused(asked: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError):
+        sweeper.predict(surface(), **asked)
+
+
+def test_params_and_tokens_both_in_billions_are_refused() -> None:
+    frame = surface()
+    frame[["params", "tokens"]] /= 1e9
+    with pytest.raises(BadInput, match="all rows"):
+        predicted(frame)
+
+
+def test_a_table_in_bits_per_byte_is_told_in_them() -> None:
+    from sweeper.report.prediction import tables
+
+    frame = surface(5, 4).rename(columns={"loss": "val_bpb"})
+    made = predicted(frame, flops=1e22)
+    units = [column.unit for table in tables(made) for column in table.columns]
+    assert units.count("bits/byte") == 2 and "nats" not in units
+
+
+def test_the_floor_is_below_the_law_that_is_drawn() -> None:
+    """The fit of few sizes has its floor above the middle of the draws, which is what is drawn."""
+    sizes = np.array([3.16e4, 1.12e5, 4.21e5, 1.63e6]).repeat(3)
+    noise = np.tile([-0.01, 0.0, 0.01], 4)
+    frame = {"params": sizes, "tokens": np.full(12, 3.2e5), "loss": 2.82 + 5.6 / sizes**0.35}
+    frame["loss"] += noise
+    made = predict(frame, to_params=2.5e7, to_tokens=3.2e5)
+    assert isinstance(made, Prediction) and made.floor is not None and made.prediction is not None
+    assert made.floor.value < made.prediction.loss
+    assert made.floor.value < min(point.loss.value for point in made.curve)
+    # The reason and the table tell one interval.
+    assert (made.floor.low, made.floor.high) == (made.law.E.low, made.law.E.high)
+
+
+def test_a_share_of_nothing_is_none() -> None:
+    assert share_above(0.01, 2.8, 2.8) is None
+    assert share_above(0.01, 2.8, 2.9) is None
+    assert share_above(0.1, 2.8, 2.3) == pytest.approx(0.2)

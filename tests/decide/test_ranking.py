@@ -1,0 +1,135 @@
+"""Rankings with few seeds: what they ask for, how they end, and how seldom they are wrong."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+from scipy import optimize, stats
+
+from sweeper.decide.ranking import LEVEL, ROUNDS, Ranking, difference
+from sweeper.errors import ConfigError
+
+Loss = Callable[[str, int], float | None]
+
+
+def losses(gap: float, noise: float = 0.01, seed: int = 0) -> Loss:
+    """Studies a, b, c, worse by 0, 1 and 4 times the `gap`; seeds have offsets of their own."""
+    generator = np.random.default_rng(seed)
+    drawn = generator.normal(0, noise, (3, 500)) + generator.normal(0, 0.1, 500)
+    return lambda name, seed: (
+        3.0 + gap * "abc".index(name) ** 2 + float(drawn["abc".index(name), seed])
+    )
+
+
+def ranked(loss: Loss, names: str = "ab", **options: object) -> Ranking:
+    ranking = Ranking(list(names), loss, **options)  # type: ignore[arg-type]
+    assert ranking.missing() == []
+    return ranking
+
+
+def ending(ranking: Ranking) -> str:
+    assert ranking.outcome is not None
+    return ranking.outcome.ended
+
+
+def test_unlike_studies_are_told_apart_with_few_runs_and_who_is_worse_drops_out() -> None:
+    two = ranked(losses(0.2))
+    assert ending(two) == "decided" and [place.name for place in two.places] == ["a", "b"]
+    assert two.runs <= 2 * ROUNDS[2] and two.places[1].gap.low > 0
+    three = ranked(losses(0.02), "cba")
+    assert ending(three) == "decided" and [place.name for place in three.places] == ["a", "b", "c"]
+    assert three.seeds["c"] < three.seeds["b"] == three.seeds["a"]
+
+
+def test_it_ends_where_all_are_alike_and_where_no_budget_would_do() -> None:
+    alike = ranked(losses(0.0, noise=1e-4))
+    assert ending(alike) == "alike" and alike.runs <= 2 * ROUNDS[1]
+    open_end = ranked(losses(0.004, noise=0.1))
+    assert ending(open_end) == "hopeless" and open_end.runs < open_end.budget
+    assert open_end.outcome and (open_end.outcome.needed or 0) > open_end.budget
+    spent = ranked(losses(0.02, noise=0.03), budget=11)
+    assert ending(spent) == "budget" and spent.runs == 10
+
+
+def test_what_would_do_is_about_what_it_takes() -> None:
+    needed, took = [], []
+    for seed in range(20):
+        loss = losses(0.01, seed=seed)
+        spent = ranked(loss, budget=24)
+        if spent.outcome and spent.outcome.needed:
+            needed.append(spent.outcome.needed)
+            took.append(ranked(loss, budget=1000).runs)
+    assert len(took) > 10 and 0.5 < np.median(needed) / np.median(took) < 2
+
+
+def test_after_a_kill_at_any_run_it_goes_on_as_if_nothing_had_been() -> None:
+    loss, known = losses(0.01), dict[tuple[str, int], float | None]()
+    whole = ranked(loss, "abc")
+    generator = np.random.default_rng(1)
+    while missing := (again := Ranking("abc", lambda *run: known.get(run))).missing():
+        for at in generator.permutation(len(missing))[: 1 + len(missing) // 2]:
+            known[missing[at]] = loss(*missing[at])
+    assert again.places == whole.places and again.outcome == whole.outcome
+    assert len(known) == whole.runs
+
+
+def test_runs_that_diverge_lose_by_a_sign_test_and_not_by_one_run() -> None:
+    def wild(share: float) -> Loss:
+        lost = np.random.default_rng(0).random(500) < share
+        loss = losses(0.0)
+        return lambda name, seed: math.inf if name == "b" and lost[seed] else loss(name, seed)
+
+    always = ranked(wild(1.0))
+    assert ending(always) == "decided" and always.places[0].name == "a"
+    # 2 / 2^n <= LEVEL takes 12 of them.
+    assert always.seeds["b"] == ROUNDS[3] >= 1 - math.log2(LEVEL)
+    seldom = ranked(wild(0.05))
+    assert ending(seldom) in ("hopeless", "budget") and (count := seldom.places[1].diverged) > 0
+    assert seldom.outcome and seldom.outcome.needed
+    seeds = seldom.seeds["b"]
+    assert f"; b diverged with {count} of {seeds} seeds, and then only" in seldom.outcome.sentence
+    # So many seeds of each, at the share that diverged so far, give the 12 that it takes.
+    assert seldom.outcome.needed == pytest.approx(2 * 12 * seeds / count, abs=2)
+    both = ranked(lambda name, seed: math.inf)
+    assert ending(both) == "stuck" and both.runs == 2 * ROUNDS[0]
+    assert ending(ranked(lambda name, seed: math.nan)) == "stuck"
+
+
+def test_rounds_fill_all_workers_and_hours_bound_them() -> None:
+    first = Ranking("ab", lambda *_: None, slots=16)
+    assert len(first.missing()) == 16
+    timed = ranked(losses(0.004, noise=0.02), affordable=lambda: 10)
+    assert timed.budget == 10 and timed.runs <= 10
+    with pytest.raises(ConfigError) as caught:
+        Ranking("ab", losses(0.0), budget=5)
+    assert caught.value.key == "--budget"
+
+
+def test_the_interval_is_students_or_halls_whichever_is_longer() -> None:
+    generator = np.random.default_rng(3)
+    for pairs in (
+        generator.normal(size=9),
+        generator.exponential(size=9),
+        generator.normal(size=3),
+    ):
+        found = difference(pairs, np.zeros(len(pairs)), 0.01)
+        error = pairs.std(ddof=1) / len(pairs) ** 0.5
+        student = stats.t(len(pairs) - 1).interval(0.99)
+        a = stats.skew(pairs) / 6 / len(pairs) ** 0.5
+
+        def hall(t: float, a: float = a) -> float:
+            return t + a * (1 + 2 * t**2) + 4 / 3 * a**2 * t**3
+
+        ends = [optimize.brentq(lambda t, end=end: hall(t) - end, -1e3, 1e3) for end in student]
+        assert found.low == pytest.approx(pairs.mean() - error * max(ends[1], student[1]))
+        assert found.high == pytest.approx(pairs.mean() - error * min(ends[0], student[0]))
+
+
+def test_equal_studies_are_seldom_ranked() -> None:
+    wrong = sum(
+        ending(ranked(losses(0.0, 1.0, seed), budget=120)) == "decided" for seed in range(300)
+    )
+    assert wrong <= 6  # 1 % at most is promised: more than 6 of 300 has a chance of 3 %

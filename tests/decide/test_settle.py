@@ -1,0 +1,325 @@
+"""Ladders that are trained until they are settled: what they ask for, and how they end."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from sweeper.decide.settle import (
+    AT_FIRST,
+    CONFIDENCE,
+    LOOKS,
+    Grid,
+    Judged,
+    Run,
+    Settling,
+    default_budget,
+    grids_of,
+)
+from sweeper.decide.transfer import TargetAnswer, judge_ladder
+from sweeper.decide.trend import TELLS
+from sweeper.errors import ConfigError
+from sweeper.report.ladder import ladder_table
+from sweeper.stats.curve import fit_curves
+from sweeper.stats.ladder import LadderRule, LadderSize, SizeCurve
+from tests.stats.curves import BASE
+
+SIZES = [replace(BASE, width=width) for width in (32, 64, 128, 256)]
+RULE = LadderRule(widths=tuple(size.width for size in SIZES))
+FIXED = len(SIZES) * RULE.points_per_line() * RULE.seeds
+Losses = Callable[[LadderSize, float, int], float]
+
+
+def losses(
+    drift: float = 0.0, *, curvature: float = 0.06, noise: float = 0.004, edge: float = math.inf
+) -> Losses:
+    """Parabolas whose optimum drifts by so much a doubling; +inf from `edge` past it on."""
+    known = dict[Run, float]()
+
+    def loss(size: LadderSize, eta: float, seed: int) -> float:
+        u = eta - drift * math.log2(size.width / 32)
+        if u > edge:
+            return math.inf
+        place = [size.width, round(1000 * eta) + 10**6, seed]
+        known.setdefault((size, eta, seed), np.random.default_rng(place).normal(0, noise))
+        return 3 + curvature * u * u + known[size, eta, seed] + 0.01 * seed
+
+    return loss
+
+
+def judge(
+    ladders: Mapping[str, Sequence[SizeCurve]], confidence: float = CONFIDENCE
+) -> list[Judged]:
+    curves = ladders["width"]
+    fits = fit_curves(curves, 0.0)
+    base = fits[BASE]
+    planned = base.optimum.value if base else 0.0  # as a plan takes it
+    verdict = judge_ladder("width", curves, planned, BASE, RULE, confidence=confidence)
+    return [Judged(verdict=verdict, fits=fits)]
+
+
+def judge_given(ladders: Mapping[str, Sequence[SizeCurve]]) -> list[Judged]:
+    return judge(ladders, AT_FIRST)
+
+
+def settling(loss: Callable[[LadderSize, float, int], float | None], **more: object) -> Settling:
+    options = {"judge": judge, **more}
+    return Settling(RULE, {"width": SIZES}, BASE, loss, **options)  # type: ignore[arg-type]
+
+
+def answer(ladder: Settling) -> str:
+    return ladder.looks[-1].judged[0].verdict.answer
+
+
+def test_a_clear_failure_needs_the_ends_alone() -> None:
+    ladder = settling(losses(drift=-0.7))
+    assert ladder.missing() == [] and answer(ladder) == "fails"
+    assert {size.width for size in ladder.grids} == {32, 256}
+    assert ladder.runs < FIXED / 2 and ladder.ending and ladder.ending.ended == "settled"
+
+
+def test_a_transfer_holds_with_fewer_runs_than_the_fixed_design() -> None:
+    ladder = settling(losses())
+    assert ladder.missing() == [] and answer(ladder) == "holds"
+    assert set(ladder.grids) == set(SIZES) and ladder.runs < 0.75 * FIXED
+
+
+def test_after_a_kill_at_any_run_it_goes_on_as_if_nothing_had_been() -> None:
+    truth, known = losses(drift=0.2, noise=0.006), dict[Run, float]()
+    whole = settling(truth)
+    whole.missing()
+    generator = np.random.default_rng(0)
+    while missing := (again := settling(lambda *run: known.get(run))).missing():
+        # Of what is asked for some runs end, and the driver is killed.
+        for index in generator.permutation(len(missing))[: 1 + 2 * len(missing) // 3]:
+            known[missing[index]] = truth(*missing[index])
+    assert again.ending == whole.ending and again.grids == whole.grids
+    assert set(known) == {
+        (size, eta, seed)
+        for size, grid in whole.grids.items()
+        for eta in grid.etas
+        for seed in range(grid.seeds)
+    }
+
+
+def test_a_budget_is_kept_and_so_is_the_number_of_looks() -> None:
+    loss = losses(drift=0.3, noise=0.03)
+    for budget in (20, 41, 90, None):
+        ladder = settling(loss, budget=budget)
+        ladder.missing()
+        assert ladder.runs <= (budget or default_budget(RULE, BASE))
+        assert len(ladder.looks) <= LOOKS and ladder.ending is not None
+    with pytest.raises(ConfigError) as caught:
+        settling(loss, budget=19)
+    assert (caught.value.key, caught.value.value) == ("--budget", 19)
+
+
+def test_a_budget_of_time_ends_it_by_what_runs_took() -> None:
+    ladder = settling(losses(drift=0.3, noise=0.03), affordable=lambda runs: len(runs) + 5)
+    ladder.missing()
+    assert ladder.ending and ladder.ending.ended == "budget" and ladder.runs <= 25
+
+
+def test_what_no_affordable_number_of_runs_would_settle_is_said() -> None:
+    ladder = settling(losses(noise=0.5))
+    ladder.missing()
+    assert ladder.ending and ladder.ending.ended == "hopeless" and "more" in ladder.sentence
+    assert ladder.runs < default_budget(RULE, BASE) < ladder.ending.needed
+    assert f"about {ladder.ending.needed - ladder.runs} more" in ladder.sentence
+
+
+def test_runs_that_failed_end_it() -> None:
+    def loss(size: LadderSize, eta: float, seed: int) -> float:
+        return math.nan if (size.width, eta, seed) == (256, 1.0, 0) else losses()(size, eta, seed)
+
+    ladder = settling(loss)
+    ladder.missing()
+    assert ladder.ending and ladder.ending.ended == "stuck" and "mend" in ladder.sentence
+
+
+def test_a_round_has_work_for_all_workers() -> None:
+    loss, rounds = losses(drift=0.25, noise=0.01), dict[int, list[int]]()
+    for slots in (1, 24):
+        ladder = settling(loss, slots=slots)
+        ladder.missing()
+        counts = [look.runs for look in ladder.looks]
+        rounds[slots] = [after - before for before, after in itertools.pairwise(counts)]
+    assert min(rounds[24]) >= 24 and rounds[24][0] >= rounds[1][0]
+
+
+def test_points_lie_beside_an_edge_and_beyond_an_end() -> None:
+    near_edge = settling(losses(edge=0.3))
+    near_edge.missing()
+    assert {0.25, 0.5} <= set(near_edge.grids[BASE].etas)
+    far = settling(losses(drift=1.2))
+    far.missing()
+    assert answer(far) == "fails" and max(far.grids[SIZES[-1]].etas) > RULE.span
+
+
+def there(truth: Losses, sizes: Sequence[LadderSize], seeds: int = 2) -> dict[Run, float]:
+    """The runs of a fixed design, and what they lost."""
+    runs = itertools.product(sizes, (-2.0, -1.0, 0.0, 1.0, 2.0), range(seeds))
+    return {run: truth(*run) for run in runs}
+
+
+def test_the_runs_of_a_ladder_that_was_trained_are_the_first_look() -> None:
+    truth = losses()
+    known = there(truth, SIZES, seeds=6)
+    ladder = settling(
+        lambda *run: known.get(run), given=grids_of(known, RULE), judge_given=judge_given
+    )
+    assert ladder.missing() == [] and answer(ladder) == "holds" and len(ladder.looks) == 1
+    assert ladder.runs == 120 and ladder.confidence == AT_FIRST
+    assert ladder.sentence == "Settled with 120 runs, all of which were there, looked at 1 time"
+    assert {one.size for one in ladder.looks[0].judged[0].verdict.sizes} == set(SIZES)
+
+
+def test_of_runs_that_were_there_the_end_is_trained_first_and_nothing_else() -> None:
+    known = there(losses(), SIZES[:3], seeds=6)
+    ladder = settling(
+        lambda *run: known.get(run), given=grids_of(known, RULE), judge_given=judge_given
+    )
+    assert {size for size, *_ in ladder.missing()} == {SIZES[-1]}
+    assert len(ladder.missing()) == 10 and len(ladder.looks) == 1
+    # Without the base nothing can be judged: it comes first.
+    del known[BASE, 0.0, 1], known[BASE, 1.0, 0]
+    ladder = settling(
+        lambda *run: known.get(run), given=grids_of(known, RULE), judge_given=judge_given
+    )
+    missing = ladder.missing()
+    assert {(BASE, 0.0, 1), (BASE, 1.0, 0)} < {*missing} and ladder.looks == []
+    assert {size for size, *_ in missing} == {BASE, SIZES[-1]}
+
+
+@pytest.mark.parametrize(("seeds", "of"), [(2, 4), (4, 3), (3, 1)])
+def test_from_runs_that_were_there_it_goes_on_alike_after_a_kill(seeds: int, of: int) -> None:
+    truth = losses(drift=0.2, noise=0.02)
+    known = there(truth, SIZES[:of], seeds)
+    given = grids_of(known, RULE)
+    assert given and {grid.seeds for grid in given.values()} == {seeds}
+    whole = settling(truth, given=given, judge_given=judge_given)
+    whole.missing()
+    generator = np.random.default_rng(0)
+
+    def again() -> Settling:
+        return settling(lambda *run: known.get(run), given=given, judge_given=judge_given)
+
+    trained = len(known)
+    while missing := (ladder := again()).missing():
+        for index in generator.permutation(len(missing))[: 1 + 2 * len(missing) // 3]:
+            known[missing[index]] = truth(*missing[index])
+    assert ladder.ending == whole.ending and ladder.grids == whole.grids
+    assert len(known) > trained and ladder.runs <= ladder.budget
+    assert set(known) <= ladder.asked | set(there(truth, SIZES[:of], seeds))
+    assert len(ladder.looks) <= LOOKS and ladder.confidence == CONFIDENCE
+
+
+def test_a_curve_of_what_was_there_has_as_many_seeds_at_each_point() -> None:
+    known = there(losses(), SIZES[:1], seeds=6)
+    known |= {(BASE, eta, seed): 3.0 for eta in (-0.5, 0.5) for seed in (0, 1)}
+    assert grids_of(known, RULE) == {BASE: Grid((-2.0, -1.0, 0.0, 1.0, 2.0), 6)}
+    known |= {(BASE, eta / 2, seed): 3.0 for eta in range(-8, 9) for seed in (0, 1)}
+    assert grids_of(known, RULE)[BASE].seeds == 2  # 34 runs at 2 seeds, 30 at 6
+    one_seed = {run: 3.0 for run in known if run[2] == 0}
+    few = {run: 3.0 for run in known if run[1] in (0.0, 1.0)}
+    assert grids_of(one_seed, RULE) == grids_of(few, RULE) == {}
+
+
+def test_hours_that_ran_out_are_called_so() -> None:
+    ladder = settling(losses(drift=0.3, noise=0.03), affordable=lambda _: 14)
+    ladder.missing()
+    assert ladder.ending and ladder.ending.ended == "budget"
+    assert "the hours are spent, which have room for about 14 such runs" in ladder.sentence
+
+
+def test_the_ladder_so_far_has_every_size() -> None:
+    known = dict[Run, float]()
+    ladder = settling(lambda *run: known.get(run))
+    missing = ladder.missing()
+    assert {size for size, *_ in missing} == {BASE, SIZES[-1]}
+    for run in missing[:12]:  # all of the base's, and two of the end's
+        known[run] = 3.0 + run[1] ** 2
+    ladder.missing()
+    so_far = ladder.so_far()
+    assert {point.size for point in so_far.points} == {BASE, SIZES[-1]}
+    assert so_far.later == tuple(SIZES[1:3])
+    assert sum(len(point.losses) for point in so_far.points) == ladder.finished == 12
+    table = ladder_table(so_far)
+    assert [row.values[0] for row in table.rows] == ["32", "64", "128", "256"]
+
+
+def aimed(advice: str, *settle: str, holds_at: int = 0) -> Settling:
+    """A ladder whose sizes hold, of a target that is open up to so many sizes (0: for ever)."""
+
+    def judge_target(ladders: Mapping[str, Sequence[SizeCurve]]) -> list[Judged]:
+        (one,) = judge(ladders)
+        target = TargetAnswer(
+            axis="width",
+            size=4096,
+            answer="holds" if len(ladders["width"]) == holds_at else "cannot say yet",
+            sentence="",
+            todo=advice,
+            settle=settle,
+        )
+        return [replace(one, verdict=replace(one.verdict, target=target))]
+
+    ladder = settling(losses(), judge=judge_target)
+    ladder.missing()
+    return ladder
+
+
+WIDER = "transfer.widths=[32,64,128,256,512]"
+
+
+def test_another_width_where_the_answer_at_the_target_rests_on_it() -> None:
+    ladder = aimed(f"a ladder to width 512 {TELLS}: {WIDER}", WIDER, holds_at=5)
+    assert ladder.ending and ladder.ending.ended == "settled"
+    assert sorted(size.width for size in ladder.grids) == [32, 64, 128, 256, 512]
+
+
+def test_it_ends_with_its_sizes_where_nothing_affordable_tells_of_the_target() -> None:
+    held = aimed("", "transfer.correct=true").runs  # what the sizes alone take
+    none = aimed("no ladder below it would tell with these errors")
+    narrower = aimed(f"a ladder to width 512 would narrow it: {WIDER}", WIDER)
+    for ladder in (none, narrower):
+        assert ladder.ending and ladder.ending.ended == "stuck" and ladder.runs == held
+        assert ladder.looks[-1].judged[0].verdict.answer == "holds"
+        assert ladder.looks[-1].judged[0].verdict.target.todo in ladder.ending.sentence  # type: ignore[union-attr]
+    # Four times the runs do not fit into the budget after a round or two of seeds.
+    seeds = aimed(f"4 times the seeds {TELLS}: transfer.seeds=12", "transfer.seeds=12")
+    assert seeds.ending and seeds.ending.ended == "hopeless" and "more are needed" in seeds.sentence
+    assert seeds.runs < seeds.budget / 2
+    sizes = ",".join(str(32 * 2**n) for n in range(24))
+    far = aimed(f"a ladder {TELLS}", f"transfer.widths=[{sizes}]")
+    assert far.ending and far.ending.ended == "hopeless" and far.runs == held
+
+
+def test_the_error_of_a_slope_falls_with_seeds_and_with_points_and_is_least_squares() -> None:
+    etas = np.arange(-2.0, 2.5, 1.0)
+    generator = np.random.default_rng(0)
+    curve = SizeCurve(
+        size=BASE,
+        losses={
+            float(eta): tuple(3 + 0.06 * eta**2 + generator.normal(0, 0.02, 4)) for eta in etas
+        },
+    )
+    fit = fit_curves([curve], 0.0)[BASE]
+    assert fit is not None
+    error, at = fit.evidence.slope_error, fit.optimum.value
+    assert error(at, etas, 16) < error(at, etas, 4) < error(at, etas, 2)
+    assert error(at, np.arange(-2, 2.5, 0.5), 2) < error(at, etas, 2)
+    # With noise beyond what any curve has, only the line is left: least squares of a slope, less
+    # what the square takes of it.
+    noise = fit.evidence.measured.noise
+    assert noise is not None
+    lowest = fit.evidence.measured.etas[fit.evidence.measured.lowest]
+    x = etas - lowest
+    spread = noise.covariance(x, fit.evidence.weights) / 2
+    line = np.vander(x, 2)
+    least = np.linalg.inv(line.T @ np.linalg.inv(spread) @ line)[0, 0] ** 0.5
+    assert error(at, etas, 2) >= 0.99 * least

@@ -1,0 +1,157 @@
+"""The optimum beyond a ladder: laws of the average over forms, by themselves and by simulation."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from sweeper.decide.target import (
+    NO_THEORY,
+    SCATTERS,
+    THEORY,
+    WRONG,
+    Form,
+    Prior,
+    back_test,
+    predict,
+    prior_for,
+)
+
+SIZES = (64, 128, 256, 512)
+PRIORS = pytest.mark.parametrize("prior", [THEORY, NO_THEORY], ids=["theory", "no theory"])
+optima = st.lists(st.floats(-1.0, 1.0), min_size=4, max_size=4).map(np.array)
+errors = st.floats(0.03, 0.3)
+
+
+def same(error: float) -> np.ndarray:
+    return np.full(len(SIZES), error)
+
+
+@PRIORS
+def test_weights_are_one_and_half_of_the_theory_s_is_that_something_is_wrong(prior: Prior) -> None:
+    assert sum(form.weight for form in prior.forms) == pytest.approx(1)
+    assert sum(SCATTERS.values()) == pytest.approx(1)
+    wrong = sum(
+        form.weight for form in prior.forms if form.deviation >= WRONG and form.shape == "power"
+    )
+    assert wrong >= 0.5
+
+
+def test_theory_is_believed_of_mup_and_its_relatives_over_width_alone() -> None:
+    assert prior_for("width", "mup", None) is prior_for("width", "umup", None) is THEORY
+    assert prior_for("width", "standard", None) is prior_for("width", "own", None) is NO_THEORY
+    assert prior_for("width", "mup", False) is NO_THEORY
+    assert prior_for("width", "own", True) is THEORY
+    assert prior_for("depth", "mup", True) is NO_THEORY
+
+
+@settings(max_examples=30, deadline=None)
+@given(optima, errors, st.integers(10, 13))
+def test_a_further_target_is_less_sure(values: np.ndarray, error: float, power: int) -> None:
+    near, far = (
+        predict(SIZES, values, same(error), 2**at, THEORY).estimate() for at in (power, power + 1)
+    )
+    assert far.high - far.low > near.high - near.low - 1e-9
+
+
+@settings(max_examples=20, deadline=None)
+@given(st.floats(-0.5, 0.5), st.floats(-1, 1))
+def test_a_power_law_without_noise_is_found(slope: float, start: float) -> None:
+    values = start + slope * np.arange(4)
+    found = predict(SIZES, values, same(1e-4), 4096, NO_THEORY)
+    assert found.mean == pytest.approx(start + 6 * slope, abs=0.02)
+
+
+@settings(max_examples=20, deadline=None)
+@given(st.sampled_from([-1, 1]), st.floats(0.3, 0.8), st.floats(-1, 1))
+def test_a_drift_that_saturates_without_noise_is_found(
+    sign: int, whole: float, start: float
+) -> None:
+    drift = sign * whole * (1 - 64 / np.array([*SIZES, 4096]))
+    found = predict(SIZES, start + drift[:-1], same(1e-4), 4096, THEORY)
+    assert found.mean == pytest.approx(start + drift[-1], abs=0.02)
+    assert found.probabilities()["fades as 1/width"] > 0.9
+
+
+@settings(max_examples=20, deadline=None)
+@given(optima, errors, st.floats(-3, 3))
+def test_where_eta_is_measured_from_does_not_matter(
+    values: np.ndarray, error: float, by: float
+) -> None:
+    one, other = (predict(SIZES, v, same(error), 4096, THEORY) for v in (values, values + by))
+    assert other.mean == pytest.approx(one.mean + by, abs=1e-6)
+    assert other.quantile(0.975) == pytest.approx(one.quantile(0.975) + by, abs=1e-6)
+
+
+@settings(max_examples=20, deadline=None)
+@given(optima, errors)
+def test_a_mirrored_ladder_is_mirrored(values: np.ndarray, error: float) -> None:
+    one, other = (
+        predict(SIZES, v, same(error), 4096, THEORY).estimate() for v in (values, -values)
+    )
+    assert other.value == pytest.approx(-one.value, abs=1e-6)
+    assert other.low == pytest.approx(-one.high, abs=1e-6)
+
+
+def test_a_single_form_is_generalized_least_squares() -> None:
+    """The oracle: the textbook's posterior of level and slope with a normal prior."""
+    prior = Prior(sentence="", forms=(Form(name="p", shape="power", weight=1.0, deviation=0.5),))
+    values, error = np.array([0.1, 0.3, 0.2, 0.6]), 0.1
+    found = predict(SIZES, values, same(error), 4096, prior)
+    for mean, deviation, scatter in zip(found.means, found.deviations, SCATTERS, strict=True):
+        x = np.column_stack([np.ones(4), np.arange(4.0)])
+        weight = 1 / (error**2 + scatter**2)
+        precision = weight * x.T @ x + np.diag([1 / 100, 1 / 0.25])
+        covariance, at = np.linalg.inv(precision), np.array([1.0, 6.0])
+        centre = values.mean()
+        expected = centre + at @ covariance @ (weight * x.T @ (values - centre))
+        assert mean == pytest.approx(expected, rel=1e-6)
+        assert deviation == pytest.approx(math.sqrt(at @ covariance @ at + scatter**2), rel=1e-6)
+
+
+def test_draws_are_of_the_mixture() -> None:
+    found = predict(SIZES, np.array([0.0, 0.2, 0.3, 0.7]), same(0.15), 4096, THEORY)
+    draws = found.draws(200_000)
+    assert draws.mean() == pytest.approx(found.mean, abs=0.01)
+    for probability in (0.025, 0.5, 0.975):
+        assert np.quantile(draws, probability) == pytest.approx(
+            found.quantile(probability), abs=0.03
+        )
+    assert (found.draws(50) == found.draws(50)).all()
+
+
+def test_the_widest_size_is_predicted_from_the_others() -> None:
+    straight, bent = (
+        back_test(SIZES, np.array(values), same(0.05), THEORY)
+        for values in ([0.0, 0.02, 0.01, 0.0], [0.0, 0.02, 0.01, 2.0])
+    )
+    assert straight is not None and straight.reproduced and straight.size == 512
+    assert straight.predicted.low <= straight.measured <= straight.predicted.high
+    assert bent is not None and not bent.reproduced and bent.measured == 2.0
+    assert back_test((64, 128), np.zeros(2), np.full(2, 0.1), THEORY) is None
+
+
+def answered(
+    slope: float, sizes: tuple[int, ...], prior: Prior, count: int = 60
+) -> tuple[float, float]:
+    """Shares called within an octave of the base's, and of intervals that hold the truth."""
+    generator, holds, covered = np.random.default_rng(3), 0, 0
+    truth = slope * (12 - math.log2(sizes[0]))
+    for _ in range(count):
+        values = slope * np.arange(len(sizes)) + generator.normal(0, 0.13, len(sizes))
+        found = predict(sizes, values, np.full(len(sizes), 0.13), 4096, prior).estimate()
+        holds += max(-found.low, found.high) <= 1
+        covered += found.low <= truth <= found.high
+    return holds / count, covered / count
+
+
+def test_four_widths_carry_an_answer_where_three_cannot_and_real_drifts_seldom_hold() -> None:
+    three, four = (answered(0.0, sizes, THEORY)[0] for sizes in (SIZES[:3], SIZES))
+    assert four > 0.8 and four > three + 0.2
+    held, covered = answered(0.2, SIZES, THEORY)  # 1.2 octaves at 4096
+    assert held <= 0.1 and covered >= 0.85
+    assert answered(-0.9, SIZES, THEORY)[0] == 0

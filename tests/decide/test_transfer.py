@@ -1,0 +1,405 @@
+from __future__ import annotations
+
+import json
+import math
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from sweeper.decide.transfer import Verdict, advise, judge_ladder
+from sweeper.records import to_json
+from sweeper.stats import curve as module
+from sweeper.stats.curve import Estimate
+from sweeper.stats.ladder import LadderRule, LadderSize, SizeCurve
+from tests.golden import Golden
+from tests.stats.curves import BASE, LARGE, Valley, table
+
+RULE = LadderRule(widths=(32, 256))
+
+
+@pytest.fixture(autouse=True)
+def _fewer_draws(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "DRAWS", 400)
+
+
+def judged(base: SizeCurve, large: SizeCurve, rule: LadderRule = RULE) -> Verdict:
+    return judge_ladder("width", [base, large], 0.0, BASE, rule)
+
+
+def of(base: Valley, large: Valley, rule: LadderRule = RULE) -> Verdict:
+    return judged(base.curve(BASE, rule), large.curve(LARGE, rule), rule)
+
+
+def ladders(shift: float, noise: float, rule: LadderRule, count: int = 100) -> Counter[str]:
+    """Answers over random places of the base's optimum, with that of the large size `shift` on."""
+    answers = Counter[str]()
+    for number in range(count):
+        at = float(np.random.default_rng([number, 9]).uniform(-0.4, 0.4))
+        base = Valley(optimum=at, noise=noise, number=2 * number)
+        large = Valley(optimum=at + shift, noise=noise, number=2 * number + 1)
+        answers[of(base, large, rule).answer] += 1
+    return answers
+
+
+@pytest.mark.parametrize("noise", [0.003, 0.01])
+def test_a_true_transfer_is_seldom_called_a_failure(noise: float) -> None:
+    answers = ladders(0.0, noise, RULE)
+    assert answers["fails"] <= 2 and answers["holds"] >= 90
+
+
+@pytest.mark.parametrize("shift", [-3.0, 3.0])
+def test_a_true_failure_is_never_called_a_transfer(shift: float) -> None:
+    """The base's optimum loses 0.45 nats at the large size, of which 0.03 would be allowed."""
+    answers = ladders(shift, 0.01, RULE, count=50)
+    assert answers["holds"] == 0 and answers["fails"] >= 48
+
+
+def test_runs_that_failed_decide_nothing_and_are_no_divergence(golden: Golden) -> None:
+    base, large = (Valley(optimum=at, noise=0.001, number=at) for at in (0, 3))
+    failing = of(base, large)
+    assert failing.answer == "fails"
+    curves = base.curve(BASE, RULE), large.curve(LARGE, RULE)
+    found = judged(curves[0], replace(curves[1], failed=2))
+    assert found.answer == "cannot say yet"
+    golden.says(found.todo)
+    golden.says(found.sizes[1].reason)
+    gone = judged(curves[0], SizeCurve(size=LARGE, failed=9))
+    assert gone.sizes[1].answer == "cannot say yet" and "diverged" not in gone.sizes[1].reason
+    at_base = judged(replace(curves[0], failed=1), curves[1])
+    golden.says(at_base.sizes[1].reason)
+
+
+def test_seeds_that_change_nothing_decide_nothing(golden: Golden) -> None:
+    def same(curve: SizeCurve) -> SizeCurve:
+        return replace(curve, losses={eta: (runs[0],) * 2 for eta, runs in curve.losses.items()})
+
+    base, large = (Valley(optimum=0.1, noise=0.001, number=at) for at in (0, 1))
+    found = judged(same(base.curve(BASE, RULE)), same(large.curve(LARGE, RULE)))
+    assert found.answer == "cannot say yet"
+    golden.says(found.sizes[1].reason)
+    assert found.seed_advice is None
+    golden.says(found.todo)
+
+
+def test_noise_as_large_as_the_thresholds_leaves_the_answer_open() -> None:
+    for shift, wrong in ((0.0, "fails"), (3.0, "holds")):
+        answers = ladders(shift, 0.05, RULE, count=30)
+        assert answers[wrong] <= 1
+    assert ladders(0.0, 0.05, RULE, count=30)["cannot say yet"] >= 15
+
+
+def test_a_wide_grid_is_as_honest() -> None:
+    for step in (1.0, 2.0):
+        rule = LadderRule(widths=(32, 256), step=step)
+        assert ladders(0.0, 0.01, rule, count=30)["fails"] <= 1
+        assert ladders(3.0, 0.01, rule, count=30)["holds"] == 0
+
+
+def test_holds_with_what_was_measured_beside_it() -> None:
+    found = of(Valley(optimum=0.2), Valley(optimum=0.4, floor=2.0))
+    base, large = found.sizes
+    assert found.answer == "holds" and found.todo == "" and found.note == ""
+    assert (base.shift_log2.low, base.shift_log2.value, base.shift_log2.high) == (0, 0, 0)
+    assert large.shift_log2.value == pytest.approx(0.2) and large.loss_gap.value == pytest.approx(
+        0.002
+    )
+    assert large.regret.value == pytest.approx(0.05 * 0.4**2)
+    assert large.loss.value == pytest.approx(2.0)
+
+
+def test_fails_by_loss_gap_or_by_shift_alone(golden: Golden) -> None:
+    steep = of(Valley(), Valley(optimum=0.9, curvature=0.2)).sizes[1]
+    assert steep.answer == "fails"
+    golden.says(steep.reason)
+    assert steep.loss_gap.value == pytest.approx(0.162, abs=1e-4)
+    assert 0.14 < steep.loss_gap.low < 0.162  # the doubt about where the base's optimum lies
+    flat = of(Valley(curvature=0.001), Valley(optimum=1.5, curvature=0.001)).sizes[1]
+    assert flat.answer == "fails"
+    golden.says(flat.reason)
+
+
+@pytest.mark.parametrize("shift", [0.2, 1.5])
+def test_losses_below_zero_are_judged_as_those_above(shift: float) -> None:
+    """A log density's loss may be negative: the threshold is a share of its size."""
+    answers = {
+        floor: of(
+            Valley(floor=floor, noise=0.001),
+            Valley(floor=floor, optimum=shift, noise=0.001),
+        )
+        for floor in (2.0, -2.0)
+    }
+    assert answers[2.0].answer == ("holds" if shift < 1 else "fails")
+    assert [size.reason for size in answers[2.0].sizes] == [s.reason for s in answers[-2.0].sizes]
+
+
+def test_a_larger_model_that_is_worse_is_noted_though_its_eta_stays(golden: Golden) -> None:
+    rule = LadderRule(widths=(32, 256), seeds=3)
+    found = of(Valley(noise=0.001), Valley(floor=3.2, noise=0.001, number=1), rule)
+    assert found.answer == "holds"
+    golden.says(found.note)
+    for floor in (2.8, 3.001):
+        large = Valley(floor=floor, noise=0.001, number=1)
+        assert of(Valley(noise=0.001), large, rule).note == ""
+    smaller = Valley(floor=3.2, noise=0.001, number=1).curve(replace(BASE, width=16), rule)
+    assert judged(Valley(noise=0.001).curve(BASE, rule), smaller, rule).note == ""
+
+
+def test_nothing_holds_over_a_plan_that_misses_the_base_optimum(golden: Golden) -> None:
+    found = of(Valley(optimum=1.5), Valley(optimum=1.5))
+    assert found.answer == "cannot say yet" and found.seed_advice is None
+    golden.says(found.todo)
+    base, large = found.sizes
+    said = "at the base itself, eta=2^0 loses 0.1125 nats against the optimum 2^1.50"
+    assert base.reason == said and large.answer == "holds"
+    curves = Valley(optimum=1.5).curve(), Valley(optimum=1.5).curve(LARGE)
+    assert judge_ladder("width", curves, 1.5, BASE, RULE).answer == "holds"
+    of_eta_emb = replace(RULE, hyperparameter="eta_emb")
+    found = judge_ladder("width", curves, 0.0, BASE, of_eta_emb)
+    assert "transfer.eta" not in found.todo
+    golden.says(found.todo)
+    assert of(Valley(optimum=1.5), Valley(optimum=-1.5)).answer == "fails"
+
+
+def test_a_base_optimum_that_diverges_at_the_large_size_fails(golden: Golden) -> None:
+    found = of(Valley(), Valley(edge=-0.8, optimum=0.0)).sizes[1]
+    assert found.answer == "fails"
+    golden.says(found.reason)
+
+
+def test_a_cliff_beside_the_base_optimum_is_no_failure_but_open(golden: Golden) -> None:
+    """The large size was measured at 0 and diverged at 0.5; the base's optimum lies between."""
+    found = of(Valley(optimum=0.2, noise=1e-4), Valley(optimum=0.1, edge=0.3, noise=1e-4))
+    assert found.sizes[1].answer == found.answer == "cannot say yet"
+    golden.says(found.sizes[1].reason)
+    golden.says(found.todo)
+
+
+@pytest.mark.parametrize("shift", [1.5, 1.8])
+def test_a_cliff_beside_every_optimum_hides_no_shift(shift: float) -> None:
+    """Between the points nothing is known of either optimum: both doubts count in the shift."""
+    rule = replace(RULE, seeds=3, step=1.0)
+    for number in range(12):
+        at = 0.07 * number - 0.4
+        base, large = (
+            Valley(optimum=at + moved, edge=0.1, curvature=0.01, noise=2e-3, number=2 * number + k)
+            for k, moved in enumerate((0.0, shift))
+        )
+        found = of(base, large, rule)
+        interval = found.sizes[1].shift_log2
+        assert found.answer != "holds" and interval.low <= shift <= interval.high
+
+
+def test_a_base_optimum_past_the_other_curve_is_open() -> None:
+    """Only the base's curve was extended so far; at the other size that eta was never tried."""
+    base, large = (Valley(optimum=at, curvature=0.03, noise=1e-4) for at in (2.6, 1.7))
+    found = of(base, large).sizes[1]
+    assert found.answer == "cannot say yet" and found.loss_gap.high == math.inf
+    assert math.isfinite(found.loss_gap.value)
+    gone = of(base, Valley(optimum=0.9, noise=1e-4)).sizes[1]
+    assert gone.answer == "fails"  # what was measured suffices
+
+
+def test_everything_diverged(golden: Golden) -> None:
+    dead = Valley(edge=-100.0)
+    found = of(Valley(), dead)
+    assert found.answer == "fails" and found.sizes[1].reason == "every run diverged"
+    assert math.isnan(found.sizes[1].optimum_log2.value)
+    found = of(dead, Valley())
+    assert [size.answer for size in found.sizes] == ["fails", "cannot say yet"]
+    assert found.answer == "fails"
+    golden.says(found.sizes[1].reason)
+    assert of(dead, dead).answer == "fails"
+
+
+@pytest.mark.parametrize("shift", [0.0, 3.0])
+def test_one_seed_a_point_settles_nothing(shift: float) -> None:
+    rule = LadderRule(widths=(32, 256), seeds=1)
+    found = of(Valley(noise=0.01), Valley(optimum=shift, noise=0.01, number=1), rule)
+    assert found.answer == "cannot say yet" and "transfer.seeds=2" in found.todo
+    large = found.sizes[1]
+    for estimate in (large.optimum_log2, large.shift_log2, large.loss):
+        assert math.isfinite(estimate.value)
+        assert (estimate.low, estimate.high) == (-math.inf, math.inf)
+    for estimate in (large.loss_gap, large.regret):
+        assert (estimate.low, estimate.high) == (0.0, math.inf)
+
+
+def test_one_seed_does_not_tell_that_a_larger_model_is_worse() -> None:
+    rule = LadderRule(widths=(32, 256), seeds=1)
+    found = of(Valley(noise=0.01), Valley(floor=3.01, noise=0.01, number=1), rule)
+    assert found.note == ""
+
+
+def test_without_an_interval_at_the_base_there_is_none_for_what_is_measured_from_it() -> None:
+    base = table({-0.5: math.inf, 0.0: 3.0, 0.5: math.inf}, BASE)
+    large = judged(base, Valley(optimum=0.1, noise=0.001).curve(LARGE)).sizes[1]
+    assert (large.shift_log2.low, large.shift_log2.high) == (-math.inf, math.inf)
+    assert (large.loss_gap.low, large.loss_gap.high) == (0.0, math.inf)
+    assert math.isfinite(large.loss.low) and math.isfinite(large.optimum_log2.high)
+
+
+def test_too_few_finite_points_settle_nothing(golden: Golden) -> None:
+    lonely = table({-0.5: math.inf, 0.0: 3.0, 0.5: math.inf}, LARGE)
+    found = judged(Valley(noise=0.001).curve(), lonely)
+    assert found.sizes[1].answer == "cannot say yet"
+    golden.says(found.sizes[1].reason)
+    # More seeds would never tell: the noise is read off points near each other.
+    assert found.seed_advice is None
+    golden.says(found.todo)
+    base = table({-0.5: math.inf, 0.0: 3.0, 0.5: math.inf}, BASE)
+    found = judged(base, Valley(optimum=1.9).curve(LARGE))
+    assert [size.answer for size in found.sizes] == ["cannot say yet"] * 2
+
+
+def test_an_optimum_at_the_end_asks_for_a_longer_curve(golden: Golden) -> None:
+    found = of(Valley(optimum=-9.0, curvature=1e-4), Valley(optimum=-9.0, curvature=1e-4))
+    assert found.answer == "cannot say yet"
+    golden.says(found.todo)
+    moved = of(Valley(), Valley(optimum=9.0))
+    assert moved.answer == "fails"  # however far it is, it is too far
+
+
+def seeds_advised(shift: float, noise: float) -> int:
+    """The median of what ten open ladders ask for; those that seeds would not settle, the most."""
+    found = [
+        of(
+            Valley(noise=noise, number=2 * i),
+            Valley(optimum=shift, noise=noise, number=2 * i + 1),
+        )
+        for i in range(10)
+    ]
+    most = 16 * RULE.seeds
+    asked = (f.seed_advice.seeds if f.seed_advice else most for f in found if "seeds" in f.todo)
+    return int(np.median(list(asked)))
+
+
+def test_open_answers_say_how_many_seeds_would_settle_them() -> None:
+    few, many = seeds_advised(0.0, 0.03), seeds_advised(0.0, 0.1)
+    assert RULE.seeds < few < many <= 16 * RULE.seeds
+    # The loss gap of 0.045 nats is beyond the threshold: to see that, too, takes seeds.
+    assert seeds_advised(0.95, 0.01) < 16 * RULE.seeds
+
+
+def test_an_estimate_near_its_threshold_takes_the_seeds_that_settle_half_of_such() -> None:
+    """Shift 1, where the threshold is: by (h / d)^2 it would take any number of seeds."""
+    rule = LadderRule(widths=(32, 256), max_loss_gap=0.5)
+    pairs = ([Valley(optimum=i, noise=0.004, number=2 * n + i) for i in (0, 1)] for n in range(20))
+    counts = [found.seed_advice.seeds for pair in pairs if (found := of(*pair, rule)).seed_advice]
+    assert len(counts) >= 8 and max(counts) == 20  # 9.5 times 2, and half a seed in hand
+
+
+def test_what_seeds_would_not_settle_is_told_without_a_number_to_type(golden: Golden) -> None:
+    doubtful = of(Valley(noise=0.3, number=4), Valley(noise=0.3, number=5))
+    assert doubtful.answer == "cannot say yet" and doubtful.seed_advice is None
+    golden.says(doubtful.todo)
+    assert "transfer.seeds" not in doubtful.todo and "train.steps" in doubtful.todo
+    assert doubtful.settle == ("train.steps=400", "transfer.step=0.25")
+
+
+def test_advice_names_the_overrides_that_settle_and_counts_in_words(golden: Golden) -> None:
+    base = LadderSize(width=32, depth=2, batch_size=8, steps=300)
+    noisy = [Valley(noise=0.3, number=i).curve(base, RULE) for i in (4, 5)]
+    noisy[1] = replace(noisy[1], size=replace(base, width=256))
+    found = judge_ladder("width", noisy, 0.0, base, RULE)
+    assert found.settle == ("train.steps=1200", "transfer.step=0.25")
+    # A command that takes neither: nothing is advised that would change nothing.
+    fixed = judge_ladder("width", noisy, 0.0, base, RULE, fixed=("steps", "batch_size"))
+    assert fixed.settle == ("transfer.step=0.25",)
+    assert "raise train.objective_window, or lower transfer.step" in fixed.todo
+    some = judge_ladder("width", noisy, 0.0, base, RULE, fixed=("batch_size",))
+    assert "raise train.steps or train.objective_window, or lower" in some.todo
+    one = judged(Valley(noise=1e-3).curve(), Valley(noise=1e-3).curve(LARGE), RULE)
+    sizes = [replace(one.sizes[1], loss_gap=Estimate(value=0.0, low=0.0, high=0.031))]
+    golden.says(advise("width", sizes, 1, RULE).words)
+
+
+def test_an_interval_that_would_end_at_its_threshold_gets_half_a_seed_in_hand() -> None:
+    """Sixteen seeds, and an interval 1.45 times as wide as there is room: (h / d)^2 is 33.64."""
+    rule = LadderRule(widths=(32, 256), seeds=16)
+    size = judged(Valley(noise=1e-3).curve(), Valley(noise=1e-3).curve(LARGE), RULE).sizes[1]
+    shift = Estimate(value=0.0, low=-1.45, high=1.45)
+    gap = Estimate(value=0.0, low=0.0, high=0.0)
+    advice = advise("width", [replace(size, shift_log2=shift, loss_gap=gap)], 1, rule)
+    assert advice.settle == ("transfer.seeds=35",)
+
+
+def test_what_is_missing_is_told_in_numbers_that_agree(golden: Golden) -> None:
+    pairs = ([Valley(noise=0.03, number=2 * i + j) for j in (0, 1)] for i in range(20))
+    base, large, found = next(
+        (*pair, found)
+        for pair in pairs
+        if (found := of(*pair)).seed_advice is not None
+        and abs(found.sizes[1].loss_gap.value) < 0.01 * found.sizes[1].loss.value
+    )
+    assert found.answer == "cannot say yet" and found.seed_advice is not None
+    (at,) = [size for size in found.sizes if size.answer == "cannot say yet"]
+    advice, extra = found.seed_advice, found.seed_advice.seeds - RULE.seeds
+    assert advice.sizes == {"width 256": advice.seeds} and at.size == LARGE
+    points = len(base.curve().losses) + len(large.curve(LARGE).losses)
+    assert advice.runs == extra * points
+    assert found.settle == (f"transfer.seeds={advice.seeds}",)
+    golden.says(found.todo)
+    factors = []  # the rule of (h / d)^2, by hand, for both findings below their thresholds
+    for estimate, limit in ((at.shift_log2, 1.0), (at.loss_gap, 0.01 * at.loss.value)):
+        assert abs(estimate.value) < limit
+        half = max(estimate.high - estimate.value, estimate.value - estimate.low)
+        factors.append(min(16.0, (half / (limit - abs(estimate.value))) ** 2))
+    assert advice.seeds == max(RULE.seeds + 1, math.ceil(RULE.seeds * max(factors) + 0.5))
+
+
+def test_nothing_is_asked_for_where_the_answer_is_known() -> None:
+    assert of(Valley(), Valley()).seed_advice is None
+    ends = of(Valley(optimum=-9.0, curvature=1e-4), Valley(optimum=-9.0, curvature=1e-4))
+    assert ends.todo and ends.seed_advice is None
+
+
+def test_every_size_has_its_basin_and_one_is_the_base() -> None:
+    sizes = of(Valley(), Valley(curvature=0.2)).sizes
+    assert [size.is_base for size in sizes] == [True, False]
+    assert sizes[0].basin.width_log2.value == pytest.approx(2 * math.sqrt(0.03 / 0.05))
+    assert sizes[1].basin.width_log2.value == pytest.approx(math.sqrt(0.03 / 0.05))
+    assert math.isnan(of(Valley(), Valley(edge=-100.0)).sizes[1].basin.width_log2.value)
+
+
+def test_a_flat_basin_leaves_the_shift_open_where_the_loss_gap_is_not(golden: Golden) -> None:
+    base = Valley(curvature=0.004, noise=0.004)
+    found = of(base, Valley(optimum=0.8, curvature=0.004, noise=0.004, number=1)).sizes[1]
+    assert found.loss_gap.high < 0.03 and found.shift_log2.low < 1 < found.shift_log2.high
+    assert found.answer == "cannot say yet"
+    golden.says(found.reason)
+
+
+def test_seeds_advised_settle_most_of_the_open_answers() -> None:
+    settled = []
+    for number in range(20):
+        base, large = (Valley(noise=0.04, number=2 * number + i) for i in (0, 1))
+        found = of(base, large)
+        if found.seed_advice is not None:
+            more = LadderRule(widths=(32, 256), seeds=min(found.seed_advice.seeds, 16))
+            settled.append(of(base, large, more).answer)
+    assert len(settled) >= 4
+    assert "fails" not in settled and Counter(settled)["holds"] >= 0.6 * len(settled)
+
+
+def test_the_worst_size_decides() -> None:
+    def answer(optima: Sequence[float]) -> str:
+        curves = [
+            Valley(optimum=at, noise=0.001, number=i).curve(replace(BASE, width=32 * 2**i))
+            for i, at in enumerate(optima)
+        ]
+        return judge_ladder("width", curves, 0.0, BASE, RULE).answer
+
+    assert answer([0.0, 0.1, 0.1]) == "holds"
+    assert answer([0.0, 0.1, 2.5]) == answer([0.0, 2.5, 0.1]) == "fails"
+
+
+def test_a_verdict_is_strict_json() -> None:
+    for found in (
+        of(Valley(), Valley(edge=-0.8)),
+        of(Valley(), Valley(edge=-100.0)),
+    ):
+        record = json.loads(json.dumps(to_json(found), allow_nan=False))
+        assert record["answer"] == found.answer and len(record["sizes"]) == 2

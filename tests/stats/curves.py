@@ -1,0 +1,61 @@
+"""Learning-rate curves made up: a parabola in log2 eta, a cliff, an offset a seed, and noise."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from sweeper.search.strategy import Point
+from sweeper.stats.ladder import LadderRule, LadderSize, SizeCurve
+
+BASE = LadderSize(width=32, depth=2, batch_size=8, steps=100)
+LARGE = replace(BASE, width=256)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Valley:
+    """Nats at log2 eta: `floor + curvature * (eta - optimum)^2`, +inf beyond `edge` past it."""
+
+    optimum: float = 0.0
+    floor: float = 3.0
+    curvature: float = 0.05
+    edge: float = math.inf
+    noise: float = 0.0
+    number: int = 0
+    """Seeds the noise."""
+
+    def value(self) -> Callable[[Point], float]:
+        """A run's loss, always the same for the same run."""
+        generator, losses = (
+            np.random.default_rng([self.number, 5]),
+            dict[tuple[float, int], float](),
+        )
+        # Never none at all: seeds that all lose the same measure no noise.
+        offsets = generator.normal(0, 10 * self.noise or 1e-10, 16)
+
+        def loss(point: Point) -> float:
+            x = point.log2_hps["eta"] - self.optimum
+            if x > self.edge:
+                return math.inf
+            run = point.log2_hps["eta"], point.seed
+            if run not in losses:
+                losses[run] = offsets[point.seed] + generator.normal(0, self.noise)
+            return self.floor + self.curvature * x * x + losses[run]
+
+        return loss
+
+    def curve(self, size: LadderSize = BASE, rule: LadderRule | None = None) -> SizeCurve:
+        """The curve as the ladder measures it around log2 eta 0, extended where it wants to."""
+        rule, value, best = rule or LadderRule(widths=(32,)), self.value(), {"eta": 0.0}
+        etas = rule.line(best, value).losses
+        losses = {eta: tuple(value(point) for point in rule.runs_at(best, eta)) for eta in etas}
+        return SizeCurve(size=size, losses=losses)
+
+
+def table(losses: dict[float, float | tuple[float, ...]], size: LadderSize = BASE) -> SizeCurve:
+    """A curve from losses; a single one stands for two equal seeds."""
+    every = {eta: v if isinstance(v, tuple) else (v, v) for eta, v in losses.items()}
+    return SizeCurve(size=size, losses=every)
