@@ -48,14 +48,6 @@ TORCH = (
     *("models.", "classifier.", "engine.", "plan."),
     *("command.", "decide.diagnosis", "launch.machine"),
 )
-    "models.",
-    "classifier.",
-    "engine.",
-    "plan.",
-    "decide.diagnosis",
-    "command.",
-    "launch.machine",
-)
 """Who may know torch: all else must start fast; which GPUs a machine has only torch can say."""
 
 
