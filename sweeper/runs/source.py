@@ -62,8 +62,7 @@ def unit_of(column: str) -> str:
 class Source:
     """A table: its `frame`, where it is from, its digest, and its rows as people count them.
 
-    `notes` say how it was read, where that is not plain. Of a table that was too large to be held
-    (`large.py`) `counts` [rows] are the runs that a row stands for, and `sample` some losses.
+    `notes` say how it was read, where that is not plain.
     """
 
     frame: pandas.DataFrame
@@ -71,8 +70,6 @@ class Source:
     sha256: str
     where: str = ""
     notes: tuple[str, ...] = ()
-    counts: np.ndarray[Any, np.dtype[np.int64]] | None = None
-    sample: Array | None = None
 
     @classmethod
     def read(cls, place: str | Path, where: str = "", objective: Objective | None = None) -> Source:
