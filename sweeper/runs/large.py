@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from sweeper.errors import BadInput, ConfigError
+from sweeper.errors import BadInput, ConfigError, Keyword
 from sweeper.runs.source import Array, Separated, Source, kind_of, readable
 
 if TYPE_CHECKING:
@@ -113,7 +113,9 @@ def reduced(
                 return None
     if not cells.count.any():
         if where:
-            raise ConfigError("--where", where, f"a condition that some of {total} rows meet")
+            raise ConfigError(
+                Keyword("where"), where, f"a condition that some of {total} rows meet"
+            )
         raise BadInput(f"{path} has no rows")
     if cells.repeats() or (seed is not None and cells.fewest() < groups * FEW and cells.by_digest):
         return None
