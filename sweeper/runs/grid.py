@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from sweeper.command.metrics import STEP_NAMES
-from sweeper.errors import BadInput, ConfigError, MissingValue
+from sweeper.errors import BadInput, ConfigError, Keyword, MissingValue
 from sweeper.records import as_number
 from sweeper.runs.source import Array, Source, alike, plain_name, shown_value
 from sweeper.runs.trackers import Objective, by_run
@@ -172,7 +172,9 @@ class Reading:
     def __post_init__(self) -> None:
         """ConfigError for what is no axis or no number."""
         if self.axis is not None and self.axis not in (*AXES, JOINT_AXIS):
-            raise ConfigError("--axis", self.axis, f"one of {', '.join((*AXES, JOINT_AXIS))}")
+            raise ConfigError(
+                Keyword("axis"), self.axis, f"one of {', '.join((*AXES, JOINT_AXIS))}"
+            )
         for name in ("diverged", "noise"):
             value = getattr(self, name)
             if value is not None and not (math.isfinite(value) and value > 0):
@@ -243,8 +245,8 @@ def roles_of(source: Source, given: str) -> dict[str, str]:
 def _lacking(given: str, allowed: str) -> ConfigError:
     """For columns that nobody named, and that no usual name finds."""
     if given:
-        return ConfigError("--columns", given, allowed)
-    return MissingValue("--columns", f", {allowed}")
+        return ConfigError(Keyword("columns"), given, allowed)
+    return MissingValue(Keyword("columns"), f", {allowed}")
 
 
 def _is_rate(column: str) -> bool:
@@ -278,7 +280,7 @@ def log2_of(source: Source, column: str) -> tuple[Array, str, bool]:
             # As log2 of what is log10, a shift by a factor of nine would be one octave.
             shown = f"{values.min():g} to {values.max():g}"
             raise ConfigError(
-                "--columns",
+                Keyword("columns"),
                 f"eta={column}",
                 f"learning rates, or logarithms whose base is known: {shown} may be log2, ln or "
                 f"log10. Name the column log2_{column}, ln_{column} or log10_{column}",
@@ -296,7 +298,7 @@ def log2_of(source: Source, column: str) -> tuple[Array, str, bool]:
     if (values <= 0).any():
         low, high = float(values.min()), float(values.max())
         raise ConfigError(
-            "--columns",
+            Keyword("columns"),
             f"eta={column}",
             f"learning rates in one unit: {low:g} beside {high:g} are plain ones and logarithms",
         )
@@ -306,7 +308,7 @@ def log2_of(source: Source, column: str) -> tuple[Array, str, bool]:
     if len(jumps) and jumps.max() > APART * (1 + 1e-9):
         at = int(jumps.argmax())
         raise ConfigError(
-            "--columns",
+            Keyword("columns"),
             f"eta={column}",
             f"learning rates in one unit: {known[at + 1]:g} stands beside {known[at]:g}, and "
             "nothing between; --where takes the rows of one",
@@ -440,7 +442,7 @@ def _axis(sizes: Mapping[str, Any], reading: Reading) -> str:
     axis = reading.axis
     varied = [role for role, values in sizes.items() if len(np.unique(values)) > 1]
     if axis is not None and axis != JOINT_AXIS and axis not in sizes:
-        raise ConfigError("--axis", axis, f"a size that the table has: {', '.join(sizes)}")
+        raise ConfigError(Keyword("axis"), axis, f"a size that the table has: {', '.join(sizes)}")
     if axis is not None:
         return axis
     if {"tokens", "steps"} <= set(varied) and _follows(sizes["tokens"], sizes["steps"]):
@@ -476,7 +478,7 @@ def _check_alike(
     for name in reading.ignore:
         if name not in frame.columns:
             there = ", ".join(map(str, frame.columns))
-            raise ConfigError("--ignore", name, f"columns of the table: {there}")
+            raise ConfigError(Keyword("ignore"), name, f"columns of the table: {there}")
     across = [role for role in sizes if axis in (JOINT_AXIS, role)]
     place = pandas.DataFrame({role: sizes[role] for role in across}).groupby(across).ngroup()
     used = {column: role for role, column in columns.items() if role not in SIZES}
@@ -796,7 +798,9 @@ def _base(
         found = [size for size in sizes if getattr(size, _one(axis)) == reading.base]
         if not found:
             there = ", ".join(str(getattr(size, _one(axis))) for size in sorted(sizes))
-            raise ConfigError("--base", f"{reading.base:g}", f"a {_said(_one(axis))} of {there}")
+            raise ConfigError(
+                Keyword("base"), f"{reading.base:g}", f"a {_said(_one(axis))} of {there}"
+            )
         return found[0]
     if "base" in columns:
         marked = source.frame[columns["base"]].astype(str).str.lower().isin(["true", "1", "1.0"])
