@@ -44,10 +44,12 @@ MOST_BATCHED = 16
 def tell_cost(experiment: Experiment, invocation: Invocation, output: Output) -> None:
     """Say how long a new search takes on this processor, and a smaller one to try first.
 
-    Nothing is said of a short one, of one that goes on, or where time cannot be measured here:
+    Of a command is said how its trials share this machine. Nothing is said of a short one, of one that goes on, or where time cannot be measured here:
     on a GPU that jobs may share, on a cluster, and of commands.
     """
     settings = experiment.settings
+    if how := sharing(settings):
+        output.tell(how)
     flops = settings.runner.flops(experiment.spec(settings.base))
     trials = _planned(settings.search, settings)
     # A user command's FLOPs are a mere proportion, and it knows no parameters: that tells it here.

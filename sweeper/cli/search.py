@@ -10,7 +10,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from sweeper.cli.cost import run_time, say_command, say_losses, sharing, tell_cost
+from sweeper.cli.cost import run_time, say_command, say_losses, tell_cost
 from sweeper.cli.next import Invocation, first_transfer
 from sweeper.cli.output import DONE, FAILED, Output, diverged, failures
 from sweeper.cli.shared import changed_code, check_model, open_experiment, progress, write_page
@@ -188,8 +188,6 @@ def _note_command(settings: Settings, invocation: Invocation, output: Output) ->
                 f"have, and changes nothing in them. Where the script takes one, add "
                 f"--{name}={{{name}}}"
             )
-    if how := sharing(settings):
-        output.tell(how)
     if not settings.runner.takes("seed"):
         output.tell(
             "Note: the command takes no {seed}: `sweeper transfer --validate` cannot judge a "
