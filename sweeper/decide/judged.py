@@ -38,7 +38,8 @@ from sweeper.runs.grid import (
     whole_numbers,
 )
 from sweeper.runs.source import Array, Source, unit_of
-from sweeper.stats.curve import UNKNOWN, CurveFit, Estimate, fit_curves
+from sweeper.stats.curve import CurveFit, fit_curves
+from sweeper.stats.estimate import UNKNOWN, Estimate
 from sweeper.stats.ladder import JOINT_AXIS, LadderRule, LadderSize, SizeCurve, describe_size
 from sweeper.table import counted
 
