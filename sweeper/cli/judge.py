@@ -6,10 +6,10 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from sweeper.cli.next import NextCommand, next_of, validated_by
 from sweeper.cli.output import DONE, NOT_VALIDATED, Output
 from sweeper.decide.judged import Judged, Question, judge_place, judge_source
 from sweeper.errors import BadInput
+from sweeper.report.next import NextCommand, next_of, validated_by
 from sweeper.report.runs import is_study, study_source
 from sweeper.report.saved import save_study, saved_folder
 from sweeper.report.screen import Part, Spare, table_parts

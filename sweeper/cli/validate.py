@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from sweeper.cli.output import Output, failures
-from sweeper.cli.shared import check_taken, progress, trial_seconds
+from sweeper.cli.shared import progress
 from sweeper.config.settings import Experiment, Settings, check_seeds
 from sweeper.decide.settle import AT_FIRST, CONFIDENCE, SEEDS, Judged, Settling
 from sweeper.decide.target import Prior, prior_for
@@ -35,6 +35,7 @@ from sweeper.stats.ladder import JOINT_AXIS, LADDER_AXES, LadderSize, Size, Size
 from sweeper.study.lock import StudyLock
 from sweeper.study.setup import LADDER_PHASE, provenance, trials_of
 from sweeper.study.study import Study
+from sweeper.sweep.experiment import check_taken, trial_seconds
 from sweeper.sweep.replay import (
     Lookup,
     SettledLadder,
