@@ -9,25 +9,26 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
 from sweeper.cli.compare import comparison_folder, differences, not_comparable
-from sweeper.cli.next import NextCommand
 from sweeper.cli.output import DONE, Output, failures
-from sweeper.cli.shared import check_taken, open_experiment, progress, resolve_study
-from sweeper.cli.studies import study_tree
+from sweeper.cli.shared import progress
 from sweeper.cli.transfer import check_storage_password, planned_optimum
 from sweeper.cli.validate import Settle
 from sweeper.config.settings import Experiment, Settings, check_model_size, check_seeds
+from sweeper.config.studies import study_tree
 from sweeper.decide.ranking import ROUNDS, Ranking
 from sweeper.errors import BadInput, ConfigError, Keyword
 from sweeper.files import private_folder, write_json
 from sweeper.launch.executor import Scheduled
 from sweeper.records import to_json
 from sweeper.report import comparison as show
+from sweeper.report.next import NextCommand
 from sweeper.report.screen import Spare, table_parts
 from sweeper.report.sentences import ranking_end, ranking_progress
 from sweeper.stats.ladder import LadderSize
 from sweeper.study.lock import StudyLock
 from sweeper.study.setup import LADDER_PHASE, provenance
 from sweeper.study.study import Study, find_study
+from sweeper.sweep.experiment import check_taken, open_experiment, resolve_study
 from sweeper.sweep.replay import planned_log2
 from sweeper.sweep.sweep import Submitted, Sweep
 from sweeper.trial import Log2Hps, Result, Trial
