@@ -13,10 +13,10 @@ import pandas  # type: ignore[import-untyped]
 import pytest
 
 import sweeper as package
-from sweeper.report.screen import LINES
 from sweeper.runs import grid as grid_module
 from sweeper.runs import large
 from tests.cli.driver import Run, assert_refused
+from tests.cli.screens import LINES
 from tests.refusals import raises_config_error
 from tests.runs.grids import ETAS, WIDTHS, runs
 
