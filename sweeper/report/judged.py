@@ -21,7 +21,6 @@ from sweeper.decide.judged import (
     value_text,
 )
 from sweeper.decide.transfer import Verdict
-from sweeper.errors import in_python
 from sweeper.files import private_folder, write_atomically, write_json
 from sweeper.report.console import trend_brief, trend_text, verdict_table
 from sweeper.report.documents import Validation
@@ -376,7 +375,6 @@ class Drawn:
         return text + "".join(svg(figure, "judged") for figure in figures(self.judged).values())
 
 
-@in_python()
 def judge(
     frame: Any,
     *,
