@@ -109,7 +109,7 @@ def dry_run(
     table = cost_table(title, [name], costs, runs=runs, total=True)
     # The sum of all stays.
     table.rows[-1] = replace(table.rows[-1], weight=1.0)
-    return [table, Sentence(facts, detail=True)]
+    return [table, Sentence(facts)]
 
 
 def conclusion(conclusion: Conclusion, space: Space) -> list[Item]:
