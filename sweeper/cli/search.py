@@ -10,12 +10,12 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from sweeper.cli.adapters import FIRST
 from sweeper.cli.cost import run_time, say_command, say_losses, tell_cost
 from sweeper.cli.output import DONE, FAILED, Output, diverged, failures
 from sweeper.cli.shared import check_model, progress, write_page
 from sweeper.command.metrics import PRINTED
 from sweeper.command.runner import reports_no_loss, unknown_to_script
+from sweeper.config.command_line import FIRST
 from sweeper.config.compose import Tree, read_tree, to_yaml
 from sweeper.config.settings import Experiment, Settings, resolve
 from sweeper.config.studies import Invocation
