@@ -23,7 +23,7 @@ USES = {
 """What the optional packages are for, by extra."""
 
 
-def shown(answer: DoctorAnswer) -> Shown:
+def shown(answer: DoctorAnswer, *, verbose: bool = False) -> Shown:
     """A row a finding, and whether a search can run."""
     missing, demo = answer.missing, ()
     if missing:
@@ -37,7 +37,7 @@ def shown(answer: DoctorAnswer) -> Shown:
         "findings": [_record(finding) for finding in answer.findings],
     }
     return Shown(
-        items=[_table(answer.findings)], sentence=sentence, document=document, next=demo
+        items=[_table(answer.findings)], answer=sentence, document=document, next=demo
     )
 
 

@@ -20,7 +20,7 @@ from sweeper.verbs.cancel import CancelAnswer
 from sweeper.verbs.status import StatusAnswer
 
 
-def shown(answer: StatusAnswer) -> Shown:
+def shown(answer: StatusAnswer, *, verbose: bool = False) -> Shown:
     """Trials, losses, jobs, the ladder as it fills, and what runs."""
     damaged = list[str]()
     next_command = next_of(answer.folder, damaged)
@@ -30,7 +30,7 @@ def shown(answer: StatusAnswer) -> Shown:
     return Shown(
         items=[*_items(answer), *_others(answer.others)],
         notes=notes,
-        sentence=_standing(answer, goes_on=next_command is not None),
+        answer=_standing(answer, goes_on=next_command is not None),
         places={"report": page} if page.is_file() else {"study": answer.folder},
         document=_record(answer, notes),
         next=(next_command,) if next_command else (),
@@ -197,7 +197,7 @@ def cancelled(answer: CancelAnswer) -> Shown:
     next_command = next_command or next_of(answer.folder)
     return Shown(
         items=items,
-        sentence=f"Study {study}: {count} {'job was' if count == 1 else 'jobs were'} cancelled.",
+        answer=f"Study {study}: {count} {'job was' if count == 1 else 'jobs were'} cancelled.",
         places={"study": answer.folder},
         document={"study": study, "cancelled": count},
         next=(next_command,) if next_command else (),

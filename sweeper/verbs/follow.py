@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import hashlib
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-from sweeper.decide import course
 from sweeper.decide.course import UNKNOWN, Seen, Watch, read_prediction
 from sweeper.decide.outcome import Outcome as RunOutcome
 from sweeper.decide.outcome import outcome_of, write_outcome
 from sweeper.errors import BadInput, ConfigError, Keyword
 from sweeper.runs.log import RunLog
-from sweeper.schedule import OWN
 from sweeper.sweep.progress import Watcher
 from sweeper.verbs.answer import Answer, Outcome
 from sweeper.verbs.requests import FollowRequest
@@ -62,3 +60,28 @@ def follow(request: FollowRequest, watcher: Watcher) -> FollowAnswer:
             return _ended(request, answer(seen))
         before = seen
         time.sleep(request.every)
+
+
+def _look(watch: Watch, log: RunLog, *, ended: bool) -> Seen:
+    """Take what is new; BadInput for what cannot be followed."""
+    for point in log.read(ended=ended):
+        watch.update(point.step, point.loss, point.lr)
+        if watch.trouble:
+            raise BadInput(*watch.trouble)
+    seen = watch.look()
+    watch.seen = watch.finish() if seen.ended else seen  # what the page is drawn of
+    return watch.seen
+
+
+def _ended(request: FollowRequest, answer: FollowAnswer) -> FollowAnswer:
+    """The last look, with what became of the prediction where the run is over."""
+    seen, watch = answer.seen, answer.watch
+    if not (seen.ended and seen.state != UNKNOWN and (seen.end or request.measured)):
+        if request.measured is not None:
+            raise ConfigError(Keyword("measured"), request.measured, "given when the run has ended")
+        return answer
+    digest = hashlib.sha256(request.prediction.read_bytes()).hexdigest()
+    miss = outcome_of(watch.prediction, digest, seen, request.measured)
+    ledger = request.ledger or request.prediction.parent.parent / "predictions.md"
+    places = write_outcome(watch.prediction, miss, answer.folder, ledger)
+    return replace(answer, miss=miss, places=places)
