@@ -12,7 +12,6 @@ from sweeper import schedule
 from sweeper.check.judge import CoordinateCheck, sentence
 from sweeper.cli.coordinates import quick_check
 from sweeper.cli.cost import show_ladder_cost
-from sweeper.cli.output import DONE, NOT_VALIDATED, Output
 from sweeper.cli.shared import write_page
 from sweeper.cli.validate import (
     Settle,
@@ -47,6 +46,7 @@ from sweeper.report.answer import Sentence
 from sweeper.report.console import size_text
 from sweeper.report.documents import Validation, read_document
 from sweeper.report.next import NextCommand, after_plan
+from sweeper.report.output import DONE, NOT_VALIDATED, Output
 from sweeper.search.strategy import Conclusion
 from sweeper.stats.ladder import JOINT_AXIS, LADDER_AXES, LadderSize, Size, extent
 from sweeper.study.cost import at_target, keep_flops
