@@ -44,8 +44,9 @@ MOST_BATCHED = 16
 def tell_cost(experiment: Experiment, invocation: Invocation, output: Output) -> None:
     """Say how long a new search takes on this processor, and a smaller one to try first.
 
-    Of a command is said how its trials share this machine. Nothing is said of a short one, of one that goes on, or where time cannot be measured here:
-    on a GPU that jobs may share, on a cluster, and of commands.
+    Of a command is said how its trials share this machine. Nothing is said of a short search, of
+    one that goes on, or where time cannot be measured here: on a GPU that jobs may share, on a
+    cluster, and of commands.
     """
     settings = experiment.settings
     if how := sharing(settings):
