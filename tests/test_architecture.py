@@ -15,8 +15,19 @@ ROOT = Path(__file__).parent.parent
 PACKAGE = ROOT / "sweeper"
 ROOMS = [
     *("errors", "records", "registry", "schedule", "trial", "files"),
-    *("scaling", "search", "samplers", "data", "launch", "laws", "models", "classifier", "engine"),
-    *("stats", "table", "plan", "check", "command", "study", "runs", "decide"),
+    *(
+        "stats",
+        "scaling",
+        "search",
+        "samplers",
+        "data",
+        "launch",
+        "laws",
+        "models",
+        "classifier",
+        "engine",
+    ),
+    *("table", "plan", "check", "command", "study", "runs", "decide"),
     *("config", "sweep"),
     *("export", "verbs", "report", "cli", "api", "__main__"),
 ]
@@ -30,7 +41,7 @@ ONLY = {
     "hydra": {"config.compose"},
     "omegaconf": {"config.compose"},
     "submitit": {"launch.local", "launch.slurm"},
-    "wandb": {"study.logs.wandb", "command.metrics", "runs.trackers"},
+    "wandb": {"study.logs.wandb", "command.metrics.wandb", "runs.trackers"},
     "optuna": {
         "study.optuna_copy",
         "search.optuna",
