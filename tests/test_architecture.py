@@ -37,7 +37,7 @@ AT_THE_ROOT = {
     *("table", "trial"),
 }
 ONLY = {
-    "typer": {"cli.app", "cli.commands", "cli.verb"},
+    "typer": {"cli.app", "cli.commands", "cli.options", "cli.verb"},
     "hydra": {"config.compose"},
     "omegaconf": {"config.compose"},
     "submitit": {"launch.local", "launch.slurm"},
