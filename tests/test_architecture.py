@@ -41,7 +41,7 @@ ONLY = {
     "hydra": {"config.compose"},
     "omegaconf": {"config.compose"},
     "submitit": {"launch.local", "launch.slurm"},
-    "wandb": {"study.logs.wandb", "command.metrics", "runs.trackers"},
+    "wandb": {"study.logs.wandb", "command.metrics.wandb", "runs.trackers"},
     "optuna": {
         "study.optuna_copy",
         "search.optuna",

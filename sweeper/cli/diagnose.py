@@ -13,7 +13,6 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from sweeper.cli.cost import run_time
-from sweeper.cli.output import DONE, Output, failures
 from sweeper.cli.shared import progress
 from sweeper.cli.transfer import check_storage_password, optimum
 from sweeper.cli.validate import finished
@@ -43,6 +42,7 @@ from sweeper.records import to_json
 from sweeper.report import console as show
 from sweeper.report.documents import Searched, read_document
 from sweeper.report.next import NextCommand, next_of, validated_by
+from sweeper.report.output import DONE, Output, failures
 from sweeper.report.progress import SweepProgress
 from sweeper.stats.ladder import LadderSize, Size, SizeCurve
 from sweeper.study.cost import NOTHING, Cost, flops_of, keep_flops

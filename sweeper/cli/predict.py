@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from sweeper.cli.output import DONE, Output
 from sweeper.decide.loss import (
     Prediction,
     Proposed,
@@ -26,6 +25,7 @@ from sweeper.decide.loss import (
 )
 from sweeper.errors import BadInput, ConfigError, Keyword
 from sweeper.records import to_json
+from sweeper.report.output import DONE, Output
 from sweeper.runs.loss_runs import (
     ROLES,
     Design,
@@ -312,10 +312,10 @@ def predict_ladder(
     dry_run: bool,
 ) -> int:
     """Train what a law needs and the study lacks, sizes x steps at the planned eta; predict."""
-    from sweeper.cli.output import failures
     from sweeper.cli.shared import progress
     from sweeper.cli.transfer import check_storage_password, planned_optimum
     from sweeper.report.next import NextCommand
+    from sweeper.report.output import failures
     from sweeper.stats.ladder import Size
     from sweeper.study.lock import StudyLock
     from sweeper.study.study import Study
