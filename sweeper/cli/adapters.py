@@ -265,25 +265,6 @@ def predict(request: requests.PredictRequest, output: Output) -> int:
     return predict_study(tree, asked, question, invocation, output, out)
 
 
-def follow(request: requests.FollowRequest, output: Output) -> int:
-    from sweeper.cli.follow import Request, follow_run
-
-    asked_for = Request(
-        prediction=request.prediction,
-        metric=request.metric,
-        run=request.run,
-        lr=request.lr,
-        steps=request.steps,
-        alarm=request.alarm,
-        spike_steps=request.spike_steps,
-        every=request.every,
-        measured=request.measured,
-        out=request.out,
-        ledger=request.ledger,
-    )
-    return follow_run(asked_for, output, once=request.once)
-
-
 def judge(request: requests.JudgeRequest, output: Output) -> int:
     from sweeper.cli.judge import JudgeRequest
     from sweeper.cli.judge import judge as work
@@ -328,12 +309,6 @@ def cancel(request: requests.CancelRequest, output: Output) -> int:
     from sweeper.cli.status import cancel as work
 
     return work(*place_of(request.name, request.study, _text(request.root)), output)
-
-
-def doctor(request: requests.DoctorRequest, output: Output) -> int:
-    from sweeper.cli.doctor import doctor as work
-
-    return work(_text(request.root), request.storage, output)
 
 
 def columns_text(columns: Any) -> str:

@@ -60,9 +60,7 @@ def outcome_of(prediction: Prediction, sha256: str, seen: Seen, measured: float 
         )
     real = seen.end if measured is None else measured
     if real is None or not math.isfinite(real) or real <= 0:
-        raise ConfigError(
-            Keyword("measured"), real, "the loss at the end of the run, above 0"
-        )
+        raise ConfigError(Keyword("measured"), real, "the loss at the end of the run, above 0")
     said = seen.predicted
     deviation = (math.log(said.high) - math.log(said.low)) / (2 * 1.96)
     floor = (prediction.floor or prediction.law.E).value

@@ -25,20 +25,17 @@ USES = {
 
 def shown(answer: DoctorAnswer, *, verbose: bool = False) -> Shown:
     """A row a finding, and whether a search can run."""
-    missing, demo = answer.missing, ()
+    missing = answer.missing
+    sentence, why = "A search can run here.", "to see a first search"
     if missing:
         sentence = f"No search can run: {', '.join(map(_name, missing))}."
-    else:
-        sentence, why = "A search can run here.", "to see a first search"
-        demo = (NextCommand.of("search", "experiment=demo", root=answer.root, why=why),)
+    demo = NextCommand.of("search", "experiment=demo", root=answer.root, why=why)
     document = {
         "able": not missing,
         "sweeper": __version__,
         "findings": [_record(finding) for finding in answer.findings],
     }
-    return Shown(
-        items=[_table(answer.findings)], answer=sentence, document=document, next=demo
-    )
+    return Shown(items=[_table(answer.findings)], answer=sentence, document=document, next=[] if missing else [demo])
 
 
 def _table(findings: Sequence[Finding]) -> Table:

@@ -42,7 +42,10 @@ def follow(request: FollowRequest, watcher: Watcher) -> FollowAnswer:
 
     def answer(seen: Seen) -> FollowAnswer:
         return FollowAnswer(
-            watch=watch, seen=seen, folder=folder, reads_rate=bool(request.lr),
+            watch=watch,
+            seen=seen,
+            folder=folder,
+            reads_rate=bool(request.lr),
             outcome=Outcome.NOT_VALIDATED if seen.off else Outcome.DONE,
         )
 
@@ -55,7 +58,7 @@ def follow(request: FollowRequest, watcher: Watcher) -> FollowAnswer:
     while True:
         seen = _look(watch, log, ended=False)
         if before is None or (seen.step, seen.state) != (before.step, before.state):
-            watcher.look(answer(seen), new=before is None or seen.state != before.state)
+            watcher.look(answer(seen), news=before is None or seen.state != before.state)
         if seen.ended:
             return _ended(request, answer(seen))
         before = seen
