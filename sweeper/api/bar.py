@@ -14,6 +14,7 @@ from rich.console import Console
 
 from sweeper.api.words import in_notebook, python_line
 from sweeper.cli.output import Output
+from sweeper.errors import Call, Keyword, spelled
 from sweeper.report.next import NextCommand
 
 NOTE = "Note: "
@@ -106,9 +107,10 @@ class Kept(Output):
         self.places.update(places)
         self.record.update(document)
 
-    def tell(self, text: str) -> None:
+    def tell(self, *parts: str | Keyword | Call) -> None:
         """Show a sentence while the work goes on; a note is kept, as the bar goes."""
-        super().tell(text)
+        super().tell(*parts)
+        text = spelled(parts)
         if text.startswith(NOTE):
             self.early.append(text.removeprefix(NOTE))
 

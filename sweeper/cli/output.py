@@ -6,7 +6,7 @@ import json
 import re
 import shlex
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,6 +16,8 @@ from rich.cells import cell_len
 from rich.console import Console
 
 from sweeper.cli.warned import WARNED
+from sweeper.config.command_line import root_flag
+from sweeper.errors import SHELL, Call, Keyword, spelled
 from sweeper.files import take_damaged, try_json, write_atomically, write_json
 from sweeper.records import to_json
 from sweeper.report.screen import A_NOTE, Part, Screen, Spare, fits
@@ -23,7 +25,8 @@ from sweeper.trial import Result
 
 if TYPE_CHECKING:
     from sweeper.report.next import NextCommand
-    from sweeper.sweep.progress import ProgressBar
+    from sweeper.study.cost import TrialSeconds
+    from sweeper.sweep.progress import Progress, ProgressBar
 
 DONE, FAILED, NOT_VALIDATED = 0, 1, 3
 """Exit codes beside 2 (bad input) and 130 (interrupted)."""
@@ -81,9 +84,38 @@ class Output:
         """A sentence for people."""
         self.show(Part(content=text, spare=spare, name=name))
 
-    def tell(self, text: str) -> None:
+    def tell(self, *parts: str | Keyword | Call) -> None:
         """A sentence for watchers, on stderr."""
-        self.watchers.print(text, highlight=False, markup=False, soft_wrap=True)
+        self.watchers.print(spelled(parts, SHELL), highlight=False, markup=False, soft_wrap=True)
+
+    def progress(
+        self,
+        folder: Path,
+        job: str,
+        *,
+        planned: int,
+        seconds: TrialSeconds,
+        at_once: float = 1.0,
+        page: bool = False,
+        heard: Callable[[Result], None] | None = None,
+        command: str = "",
+    ) -> Progress:
+        """A bar or lines on the watchers' console, and the study's page as results come."""
+        from sweeper.report.live import LivePage
+        from sweeper.report.progress import SweepProgress
+
+        return SweepProgress(
+            folder,
+            self.watchers,
+            job,
+            planned=planned,
+            seconds=seconds,
+            at_once=at_once,
+            page=LivePage(folder, self.tell, report_command(folder)) if page else None,
+            bar=self.bar,
+            heard=heard,
+            command=command,
+        )
 
     def flush(self, end: Sequence[Part] = ()) -> None:
         """Print what was to be shown so far, as far as one screen has room, and the `end`."""
@@ -164,6 +196,11 @@ class Output:
         self._notes.extend(notices)
         for notice in notices:
             self.show(Part(content=f"Note: {notice}", spare=Spare.NEWS, name=A_NOTE))
+
+
+def report_command(folder: Path) -> str:
+    """The command that writes the page of the study in `folder`."""
+    return shlex.join(["sweeper", "report", folder.name, *root_flag(folder.parent)])
 
 
 def _packed(items: Sequence[str], width: int) -> list[str]:

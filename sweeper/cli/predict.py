@@ -313,13 +313,12 @@ def predict_ladder(
 ) -> int:
     """Train what a law needs and the study lacks, sizes x steps at the planned eta; predict."""
     from sweeper.cli.output import failures
-    from sweeper.cli.shared import progress
     from sweeper.cli.transfer import check_storage_password, planned_optimum
     from sweeper.report.next import NextCommand
     from sweeper.stats.ladder import Size
     from sweeper.study.lock import StudyLock
     from sweeper.study.study import Study
-    from sweeper.sweep.experiment import check_target, open_experiment, resolve_study
+    from sweeper.sweep.experiment import check_target, open_experiment, progress_of, resolve_study
     from sweeper.sweep.sweep import Sweep
 
     settings = resolve_study(tree, invocation)
@@ -345,7 +344,9 @@ def predict_ladder(
             return _show_rungs(experiment, study, trials, again, output)
     check_storage_password(settings)
     with StudyLock(settings.folder), Study.open(settings.folder, settings.storage) as opened:
-        with progress(settings, output, "predict", len(trials), known=opened.results()) as monitor:
+        with progress_of(
+            settings, output, "predict", len(trials), known=opened.results()
+        ) as monitor:
             Sweep(experiment, opened, monitor).runs(trials)
         output.notes([*opened.notices, *failures(opened.results(), settings.identity)])
     return predict_study(tree, target, question, invocation, output, None)
@@ -384,11 +385,12 @@ def _show_rungs(
     output: Output,
 ) -> int:
     """Say what of the ladders is missing, and what that costs: `--dry-run`."""
-    from sweeper.cli.cost import branches_text, run_time, shared_steps
+    from sweeper.cli.cost import branches_text
     from sweeper.engine.branches import trunk_key
     from sweeper.report import console as show
     from sweeper.stats.ladder import LadderSize
     from sweeper.study.cost import Cost, flops_of
+    from sweeper.sweep.experiment import run_time, shared_steps
 
     settings = experiment.settings
     missing = [t for t in trials if (r := study.get(t.key)) is None or r.status == "failed"]

@@ -1,20 +1,12 @@
-"""What verbs that train share: checked settings, the experiment, runs that measure, progress."""
+"""What verbs that train share: a model that is seen to train, and the study's page."""
 
 from __future__ import annotations
 
-import shlex
-from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from sweeper.cli.output import Output
-from sweeper.config.command_line import root_flag
-from sweeper.config.settings import Experiment, Settings
-from sweeper.report.live import LivePage
-from sweeper.report.progress import SweepProgress
-from sweeper.study.cost import at_once
-from sweeper.study.setup import command_line
-from sweeper.sweep.experiment import trial_seconds
-from sweeper.trial import Result, defaults
+from sweeper.cli.output import Output, report_command
+from sweeper.config.settings import Experiment
+from sweeper.trial import defaults
 
 
 def check_model(experiment: Experiment, output: Output) -> None:
@@ -25,40 +17,6 @@ def check_model(experiment: Experiment, output: Output) -> None:
     settings.runner.validate(trial, experiment.corpus, settings.launcher)
     for sentence in settings.notes:
         output.tell(f"Note: {sentence}")
-
-
-def progress(
-    settings: Settings,
-    output: Output,
-    job: str,
-    planned: int,
-    folder: Path | None = None,
-    known: Sequence[Result] = (),
-    heard: Callable[[Result], None] | None = None,
-) -> SweepProgress:
-    """A listener that writes to `folder` (None: the study's), and learns from runs of `known`.
-
-    Each result is told to `heard`.
-    """
-    same = [result for result in known if result.trial.spec.runner == settings.identity]
-    where = folder or settings.folder
-    return SweepProgress(
-        where,
-        output.watchers,
-        job,
-        planned=planned,
-        seconds=trial_seconds(settings, same),
-        at_once=at_once(same),
-        page=LivePage(where, output.tell, _report_of(where)) if folder is None else None,
-        bar=output.bar,
-        heard=heard,
-        command=command_line(),
-    )
-
-
-def _report_of(folder: Path) -> str:
-    """The command that writes the page of the study in `folder`."""
-    return shlex.join(["sweeper", "report", folder.name, *root_flag(folder.parent)])
 
 
 def write_page(folder: Path, output: Output) -> dict[str, Path]:
@@ -76,5 +34,5 @@ def write_page(folder: Path, output: Output) -> dict[str, Path]:
         path, why = Path(error.filename or page), error.strerror or str(error)
     except Exception as error:
         path, why = page, " ".join(f"{type(error).__name__}: {error}".split())
-    output.notes([f"{path.name} was not written ({why}): `{_report_of(folder)}` writes it"])
+    output.notes([f"{path.name} was not written ({why}): `{report_command(folder)}` writes it"])
     return {"study": folder} if path == page else {"report": page}

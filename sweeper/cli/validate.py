@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 from sweeper.cli.output import Output, failures
-from sweeper.cli.shared import progress
 from sweeper.config.settings import Experiment, Settings, check_seeds
 from sweeper.decide.settle import AT_FIRST, CONFIDENCE, SEEDS, Judged, Settling
 from sweeper.decide.target import Prior, prior_for
@@ -35,7 +34,7 @@ from sweeper.stats.ladder import JOINT_AXIS, LADDER_AXES, LadderSize, Size, Size
 from sweeper.study.lock import StudyLock
 from sweeper.study.setup import LADDER_PHASE, provenance, trials_of
 from sweeper.study.study import Study
-from sweeper.sweep.experiment import check_taken, trial_seconds
+from sweeper.sweep.experiment import check_taken, progress_of, trial_seconds
 from sweeper.sweep.replay import (
     Lookup,
     SettledLadder,
@@ -332,7 +331,9 @@ def validate(
     with StudyLock(settings.folder), Study.open(settings.folder, settings.storage) as study:
         planned = len(sizes) * rule.points_per_line() * rule.seeds
         known = study.results()
-        with progress(settings, output, "validate", 0 if settle else planned, known=known) as bar:
+        with progress_of(
+            settings, output, "validate", 0 if settle else planned, known=known
+        ) as bar:
             sweep = Sweep(experiment, study, bar, wait=wait)
             if settle is None:
                 curves = {c.size: c for c in sweep.ladder(best, sizes)}

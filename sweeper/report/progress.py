@@ -84,9 +84,9 @@ class SweepProgress:
         self._bar.start()
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+    def __exit__(self, *error: object) -> None:
         self._bar.stop()
-        self.snapshot.over = kind is None
+        self.snapshot.over = error[0] is None
         self._write(force=True)
         if self._page is not None:
             # A verb that goes on to its end writes the last page itself.

@@ -189,7 +189,7 @@ class Progress(ProgressListener, Protocol):
 class Watcher(Protocol):
     """Who is told of a verb's work while it goes on: a terminal, a notebook, nobody."""
 
-    def tell(self, *text: str | Keyword | Call) -> None:
+    def tell(self, *parts: str | Keyword | Call) -> None:
         """A remark, while the work goes on."""
 
     def progress(
