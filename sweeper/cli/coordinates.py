@@ -18,9 +18,9 @@ from sweeper.engine.prepare import prepare
 from sweeper.errors import BadInput, SweeperError
 from sweeper.files import private_folder, write_json
 from sweeper.records import from_json
+from sweeper.report.answer import Sentence
 from sweeper.report.documents import read_document
 from sweeper.report.next import again
-from sweeper.report.screen import Part, Spare
 from sweeper.scaling.spec import LOGITS
 from sweeper.stats.ladder import LADDER_AXES, MODEL_AXES, Size
 from sweeper.sweep.experiment import progress_of, short_run
@@ -199,9 +199,9 @@ def quick_check(
     except SweeperError as error:
         output.notes([f"the coordinate check was not run: {error}; {command} runs it"])
         return None
-    output.show(Part(content=sentence(check, settings.check)))
+    output.show(Sentence(sentence(check, settings.check)))
     words = shlex.split(str(command))
-    output.command("All modules:", words, Spare.NOTE, name="the command for all modules")
+    output.command("All modules:", words, detail=True)
     return check
 
 

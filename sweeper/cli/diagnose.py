@@ -41,7 +41,6 @@ from sweeper.records import to_json
 from sweeper.report import console as show
 from sweeper.report.documents import Searched, read_document
 from sweeper.report.next import NextCommand, next_of, validated_by
-from sweeper.report.screen import Spare, table_parts
 from sweeper.stats.ladder import LadderSize, Size, SizeCurve
 from sweeper.study.cost import NOTHING, Cost, flops_of, keep_flops
 from sweeper.study.lock import StudyLock, cancel_requested
@@ -132,7 +131,7 @@ def diagnose(
         output.tell_speed(study.results(), since=start)
     write_json(folder / f"diagnosis-{axis}.json", to_json(diagnosed))
     if diagnosed.results:
-        output.show(*table_parts(show.ablation_table(diagnosed), Spare.ROWS))
+        output.show(show.ablation_table(diagnosed))
     keep_flops(settings.folder, {result.trial.spec for result in study.results()})
     from sweeper.report.page import write_report  # it brings matplotlib
 

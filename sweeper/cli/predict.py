@@ -694,6 +694,7 @@ def _report(
     left_out: Runs | None = None,
     again: NextCommand | None = None,
 ) -> int:
+    from sweeper.report.answer import Sentence
     from sweeper.report.prediction import (
         BACK_TEST,
         answer_text,
@@ -702,7 +703,6 @@ def _report(
         tables,
         write_prediction,
     )
-    from sweeper.report.screen import Part, Spare, table_parts
 
     rungs = Rungs.of(runs, Design.of(runs))
     prediction = prediction.dated(folder)
@@ -712,15 +712,15 @@ def _report(
     output.within(folder)
     for table in tables(prediction):
         decides = table.title == BACK_TEST
-        output.show(*table_parts(table, Spare.ROWS if decides else Spare.EXTRA))
+        output.show(replace(table, detail=not decides))
     for line in reasons_text(prediction):
-        output.show(Part(content=line))
+        output.show(Sentence(line))
     if band := band_text(prediction):
-        output.show(Part(content=band, spare=Spare.NOTE, name="how well the curves agree"))
+        output.show(Sentence(band, detail=True))
     output.notes(prediction.notes)
     if strays := prediction.inputs.strays:
         output.notes([f"far off the law, and counted less: {', '.join(strays)}"])
-    output.say(f"SHA-256 of prediction.json: {prediction.sha256}", Spare.EXTRA, "its SHA-256")
+    output.say(f"SHA-256 of prediction.json: {prediction.sha256}", detail=True)
     # What --json prints is the file's content with its digest, which the file cannot hold itself.
     document = {**json.loads(prediction.text()), "sha256": prediction.sha256}
     output.end(answer_text(prediction), places, document, again)

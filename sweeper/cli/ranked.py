@@ -21,7 +21,7 @@ from sweeper.launch.executor import Scheduled
 from sweeper.records import to_json
 from sweeper.report import comparison as show
 from sweeper.report.next import NextCommand
-from sweeper.report.screen import Spare, table_parts
+from sweeper.report.sentences import ranking_end, ranking_progress
 from sweeper.stats.ladder import LadderSize
 from sweeper.study.lock import StudyLock
 from sweeper.study.setup import LADDER_PHASE, provenance
@@ -154,7 +154,7 @@ def _train(ranking: Ranking, contenders: Sequence[Contender], output: Output, *,
     while missing := ranking.missing():
         if ranking.looks > looks:
             looks = ranking.looks
-            output.tell(ranking.progress())
+            output.tell(ranking_progress(ranking))
         seeds = {one.name: [s for name, s in missing if name == one.name] for one in contenders}
         lacking = [one for one in contenders if seeds[one.name]]
         waiting = 0
@@ -187,7 +187,7 @@ def _conclude(
         kinds = {
             c.name: c.experiment.settings.plugin_spec("parameterization").name for c in contenders
         }
-        output.show(*table_parts(show.ranking_table(ranking, kinds, width), Spare.ROWS))
+        output.show(show.ranking_table(ranking, kinds, width))
     record = {
         "width": width,
         "first_seed": contenders[0].first_seed,
@@ -197,14 +197,16 @@ def _conclude(
         "differences": notes,
         "optima": {one.name: dict(one.hps) for one in contenders},
         "places": to_json(ranking.places),
-        **to_json(ranking.outcome),
+        "ended": ranking.outcome.ended,
+        "sentence": ranking_end(ranking.outcome),
+        "needed": ranking.outcome.needed,
         "command": provenance()["command"],
     }
     folder = request.out or comparison_folder([one.name for one in contenders], request.root)
     private_folder(folder)
     path = folder / "settled.json"
     write_json(path, record)
-    sentence = f"{show.ranked_sentence(ranking)} {ranking.outcome.sentence}."
+    sentence = f"{show.ranked_sentence(ranking)} {ranking_end(ranking.outcome)}."
     next_command = _next(ranking, width, request.root, again)
     output.end(sentence, {"record": path}, record, next_command)
 
@@ -226,7 +228,7 @@ def _contenders(request: RankRequest, output: Output) -> tuple[list[Contender], 
             raise ConfigError("launcher", launcher, allowed)
         if not request.dry_run:
             check_storage_password(settings)
-        check_seeds(settings, "--settle, seeds", ROUNDS[0])
+        check_seeds(settings, "--settle, seeds", ROUNDS.seeds[0])
         every.append(settings)
     width = _width(every, request.width)
     for settings in every:

@@ -12,7 +12,7 @@ from typing import Any
 
 from sweeper.cli.output import Output, failures
 from sweeper.config.settings import Experiment, Settings, check_seeds
-from sweeper.decide.settle import AT_FIRST, CONFIDENCE, SEEDS, Judged, Settling
+from sweeper.decide.settle import AT_FIRST, SEEDS, Judged, Settling
 from sweeper.decide.target import Prior, prior_for
 from sweeper.decide.transfer import Verdict, judge_ladder, missed_optimum
 from sweeper.decide.trend import (
@@ -31,6 +31,7 @@ from sweeper.report import console as show
 from sweeper.report.documents import Beginning, Validation, read_document
 from sweeper.stats.curve import CurveFit, fit_curves
 from sweeper.stats.ladder import JOINT_AXIS, LADDER_AXES, LadderSize, Size, SizeCurve
+from sweeper.stats.rounds import CONFIDENCE
 from sweeper.study.lock import StudyLock
 from sweeper.study.setup import LADDER_PHASE, provenance, trials_of
 from sweeper.study.study import Study

@@ -90,7 +90,7 @@ class SweepProgress:
         self._write(force=True)
         if self._page is not None:
             # A verb that goes on to its end writes the last page itself.
-            self._page.close(is_last=kind is not None)
+            self._page.close(is_last=error[0] is not None)
 
     def watch(self, states: Callable[[], list[JobState]]) -> None:
         """Write the jobs, too, from here on."""
