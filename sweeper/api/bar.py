@@ -13,9 +13,8 @@ from typing import Any
 from rich.console import Console
 
 from sweeper.api.words import in_notebook, python_line
-from sweeper.cli.output import Output
-from sweeper.errors import Call, Keyword, spelled
 from sweeper.report.next import NextCommand
+from sweeper.report.output import Output
 
 NOTE = "Note: "
 COLUMNS = 100
@@ -107,10 +106,9 @@ class Kept(Output):
         self.places.update(places)
         self.record.update(document)
 
-    def tell(self, *parts: str | Keyword | Call) -> None:
+    def tell(self, text: str) -> None:
         """Show a sentence while the work goes on; a note is kept, as the bar goes."""
-        super().tell(*parts)
-        text = spelled(parts)
+        super().tell(text)
         if text.startswith(NOTE):
             self.early.append(text.removeprefix(NOTE))
 

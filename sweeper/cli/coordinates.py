@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from sweeper.check.judge import CheckRecord, CoordinateCheck, check_coordinates, sentence
-from sweeper.cli.output import Output
+from sweeper.cli.shared import progress
 from sweeper.config.settings import Experiment, check_model_size
 from sweeper.config.studies import Invocation
 from sweeper.engine.measure import ModuleMeasurement
@@ -21,9 +21,10 @@ from sweeper.records import from_json
 from sweeper.report.answer import Sentence
 from sweeper.report.documents import read_document
 from sweeper.report.next import again
+from sweeper.report.output import Output
 from sweeper.scaling.spec import LOGITS
 from sweeper.stats.ladder import LADDER_AXES, MODEL_AXES, Size
-from sweeper.sweep.experiment import progress_of, short_run
+from sweeper.sweep.experiment import short_run
 from sweeper.sweep.sweep import measure_trials
 from sweeper.trial import Log2Hps, Trial, named
 
@@ -113,7 +114,7 @@ def measured(
 ) -> dict[str, Any]:
     """What runs measure, by their keys; they are trained where the launcher trains everything."""
     try:
-        with progress_of(experiment.settings, output, "check", len(trials), folder) as listener:
+        with progress(experiment.settings, output, "check", len(trials), folder) as listener:
             results = measure_trials(experiment, folder, trials, listener, output.tell)
     finally:
         (folder / "progress.json").unlink(missing_ok=True)

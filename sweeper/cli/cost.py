@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from sweeper.cli.output import Output
 from sweeper.cli.validate import finished
 from sweeper.command.evidence import evidence_of
 from sweeper.command.metrics import describe_source
@@ -21,6 +20,7 @@ from sweeper.launch.inline import Inline
 from sweeper.records import to_json
 from sweeper.report import console as show
 from sweeper.report.next import NextCommand
+from sweeper.report.output import Output
 from sweeper.search.strategy import Strategy
 from sweeper.stats.ladder import JOINT_AXIS, Size, describe_size
 from sweeper.study.cost import Cost, flops_of

@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from sweeper.cli.output import DONE, Output, failures
+from sweeper.cli.shared import progress
 from sweeper.cli.transfer import check_storage_password, optimum
 from sweeper.cli.validate import finished
 from sweeper.config.compose import Tree
@@ -41,17 +41,12 @@ from sweeper.records import to_json
 from sweeper.report import console as show
 from sweeper.report.documents import Searched, read_document
 from sweeper.report.next import NextCommand, next_of, validated_by
+from sweeper.report.output import DONE, Output, failures
 from sweeper.stats.ladder import LadderSize, Size, SizeCurve
 from sweeper.study.cost import NOTHING, Cost, flops_of, keep_flops
 from sweeper.study.lock import StudyLock, cancel_requested
 from sweeper.study.study import Study, find_study
-from sweeper.sweep.experiment import (
-    open_experiment,
-    progress_of,
-    resolve_study,
-    run_time,
-    short_run,
-)
+from sweeper.sweep.experiment import open_experiment, resolve_study, run_time, short_run
 from sweeper.sweep.progress import Progress
 from sweeper.sweep.replay import Missing, replay_ladder
 from sweeper.sweep.sweep import Sweep, measure_trials
@@ -125,7 +120,7 @@ def diagnose(
         # One ladder of two sizes: what is needed beyond follows from it.
         planned = 2 * settings.transfer.points_per_line() * settings.transfer.seeds
         known = study.results()
-        with progress_of(settings, output, "diagnose", planned, known=known) as monitor:
+        with progress(settings, output, "diagnose", planned, known=known) as monitor:
             diagnosed = AblationTrainer(pair, study, monitor).diagnose(only, output)
         output.notes([*study.notices, *failures(study.results(), settings.identity)])
         output.tell_speed(study.results(), since=start)

@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from sweeper.cli.output import DONE, Output
 from sweeper.decide.loss import (
     Prediction,
     Proposed,
@@ -26,6 +25,7 @@ from sweeper.decide.loss import (
 )
 from sweeper.errors import BadInput, ConfigError, Keyword
 from sweeper.records import to_json
+from sweeper.report.output import DONE, Output
 from sweeper.runs.loss_runs import (
     ROLES,
     Design,
@@ -312,13 +312,14 @@ def predict_ladder(
     dry_run: bool,
 ) -> int:
     """Train what a law needs and the study lacks, sizes x steps at the planned eta; predict."""
-    from sweeper.cli.output import failures
+    from sweeper.cli.shared import progress
     from sweeper.cli.transfer import check_storage_password, planned_optimum
     from sweeper.report.next import NextCommand
+    from sweeper.report.output import failures
     from sweeper.stats.ladder import Size
     from sweeper.study.lock import StudyLock
     from sweeper.study.study import Study
-    from sweeper.sweep.experiment import check_target, open_experiment, progress_of, resolve_study
+    from sweeper.sweep.experiment import check_target, open_experiment, resolve_study
     from sweeper.sweep.sweep import Sweep
 
     settings = resolve_study(tree, invocation)
@@ -344,9 +345,7 @@ def predict_ladder(
             return _show_rungs(experiment, study, trials, again, output)
     check_storage_password(settings)
     with StudyLock(settings.folder), Study.open(settings.folder, settings.storage) as opened:
-        with progress_of(
-            settings, output, "predict", len(trials), known=opened.results()
-        ) as monitor:
+        with progress(settings, output, "predict", len(trials), known=opened.results()) as monitor:
             Sweep(experiment, opened, monitor).runs(trials)
         output.notes([*opened.notices, *failures(opened.results(), settings.identity)])
     return predict_study(tree, target, question, invocation, output, None)

@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
 from sweeper.cli.compare import comparison_folder, differences, not_comparable
-from sweeper.cli.output import DONE, Output, failures
+from sweeper.cli.shared import progress
 from sweeper.cli.transfer import check_storage_password, planned_optimum
 from sweeper.cli.validate import Settle
 from sweeper.config.settings import Experiment, Settings, check_model_size, check_seeds
@@ -21,12 +21,13 @@ from sweeper.launch.executor import Scheduled
 from sweeper.records import to_json
 from sweeper.report import comparison as show
 from sweeper.report.next import NextCommand
+from sweeper.report.output import DONE, Output, failures
 from sweeper.report.sentences import ranking_end, ranking_progress
 from sweeper.stats.ladder import LadderSize
 from sweeper.study.lock import StudyLock
 from sweeper.study.setup import LADDER_PHASE, provenance
 from sweeper.study.study import Study, find_study
-from sweeper.sweep.experiment import check_taken, open_experiment, progress_of, resolve_study
+from sweeper.sweep.experiment import check_taken, open_experiment, resolve_study
 from sweeper.sweep.replay import planned_log2
 from sweeper.sweep.sweep import Submitted, Sweep
 from sweeper.trial import Log2Hps, Result, Trial
@@ -86,9 +87,7 @@ class Contender:
         """Train the seeds; Submitted without `wait` where their jobs are in a queue."""
         trials, settings = [self.trial(seed) for seed in seeds], self.experiment.settings
         known = self.study.results()
-        with progress_of(
-            settings, output, f"compare: {self.name}", len(trials), known=known
-        ) as bar:
+        with progress(settings, output, f"compare: {self.name}", len(trials), known=known) as bar:
             Sweep(self.experiment, self.study, bar, wait=wait).runs(trials)
         self.retry -= {trial.key for trial in trials}
 

@@ -11,8 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from sweeper.cli.cost import say_command, say_losses, tell_cost
-from sweeper.cli.output import DONE, FAILED, Output, diverged, failures
-from sweeper.cli.shared import check_model, write_page
+from sweeper.cli.shared import check_model, progress, write_page
 from sweeper.command.metrics import PRINTED
 from sweeper.command.runner import reports_no_loss, unknown_to_script
 from sweeper.config.command_line import FIRST
@@ -27,6 +26,7 @@ from sweeper.records import to_json
 from sweeper.report import console as show
 from sweeper.report.answer import Verbatim
 from sweeper.report.next import again, first_transfer
+from sweeper.report.output import DONE, FAILED, Output, diverged, failures
 from sweeper.search.strategy import Conclusion
 from sweeper.study.cost import Cost, flops_of, keep_flops
 from sweeper.study.lock import StudyLock
@@ -34,7 +34,7 @@ from sweeper.study.optuna_copy import check_storage, redact
 from sweeper.study.setup import check_setup, provenance, trials_of, write_setup
 from sweeper.study.study import Study, check_not_saved
 from sweeper.study.trust import remember
-from sweeper.sweep.experiment import changed_code, open_experiment, progress_of, run_time
+from sweeper.sweep.experiment import changed_code, open_experiment, run_time
 from sweeper.sweep.replay import replay_search
 from sweeper.sweep.sweep import Submitted, Sweep
 from sweeper.table import counted
@@ -225,7 +225,7 @@ def run_search(experiment: Experiment, study: Study, output: Output, *, wait: bo
     def after_batch(conclusion: Conclusion, finished: bool) -> None:
         write_json(path, _search_record(settings, conclusion, finished=finished))
 
-    with progress_of(settings, output, "search", planned, known=known, heard=heard) as monitor:
+    with progress(settings, output, "search", planned, known=known, heard=heard) as monitor:
         conclusion = Sweep(experiment, study, monitor, wait=wait).search(after_batch)
     study.describe(_shown_by_optuna(conclusion, settings))
     return conclusion

@@ -1,12 +1,18 @@
-"""What verbs that train share: a model that is seen to train, and the study's page."""
+"""What verbs that train share: checked settings, the experiment, runs that measure, progress."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from sweeper.cli.output import Output, report_command
-from sweeper.config.settings import Experiment
-from sweeper.trial import defaults
+from sweeper.config.settings import Experiment, Settings
+from sweeper.errors import SHELL
+from sweeper.report.next import report_of
+from sweeper.report.output import Output
+from sweeper.report.present import OutputWatcher
+from sweeper.sweep.experiment import progress_of
+from sweeper.sweep.progress import Progress
+from sweeper.trial import Result, defaults
 
 
 def check_model(experiment: Experiment, output: Output) -> None:
@@ -17,6 +23,23 @@ def check_model(experiment: Experiment, output: Output) -> None:
     settings.runner.validate(trial, experiment.corpus, settings.launcher)
     for sentence in settings.notes:
         output.tell(f"Note: {sentence}")
+
+
+def progress(
+    settings: Settings,
+    output: Output,
+    job: str,
+    planned: int,
+    folder: Path | None = None,
+    known: Sequence[Result] = (),
+    heard: Callable[[Result], None] | None = None,
+) -> Progress:
+    """A listener that writes to `folder` (None: the study's), and learns from runs of `known`.
+
+    Each result is told to `heard`.
+    """
+    watcher = OutputWatcher(output, SHELL)
+    return progress_of(settings, watcher, job, planned, folder, known, heard)
 
 
 def write_page(folder: Path, output: Output) -> dict[str, Path]:
@@ -34,5 +57,5 @@ def write_page(folder: Path, output: Output) -> dict[str, Path]:
         path, why = Path(error.filename or page), error.strerror or str(error)
     except Exception as error:
         path, why = page, " ".join(f"{type(error).__name__}: {error}".split())
-    output.notes([f"{path.name} was not written ({why}): `{report_command(folder)}` writes it"])
+    output.notes([f"{path.name} was not written ({why}): `{report_of(folder)}` writes it"])
     return {"study": folder} if path == page else {"report": page}

@@ -10,7 +10,7 @@ from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
-from sweeper.cli.output import Output, failures
+from sweeper.cli.shared import progress
 from sweeper.config.settings import Experiment, Settings, check_seeds
 from sweeper.decide.settle import AT_FIRST, SEEDS, Judged, Settling
 from sweeper.decide.target import Prior, prior_for
@@ -29,13 +29,14 @@ from sweeper.files import write_json
 from sweeper.laws.law import Law, NoLaw
 from sweeper.report import console as show
 from sweeper.report.documents import Beginning, Validation, read_document
+from sweeper.report.output import Output, failures
 from sweeper.stats.curve import CurveFit, fit_curves
 from sweeper.stats.ladder import JOINT_AXIS, LADDER_AXES, LadderSize, Size, SizeCurve
 from sweeper.stats.rounds import CONFIDENCE
 from sweeper.study.lock import StudyLock
 from sweeper.study.setup import LADDER_PHASE, provenance, trials_of
 from sweeper.study.study import Study
-from sweeper.sweep.experiment import check_taken, progress_of, trial_seconds
+from sweeper.sweep.experiment import check_taken, trial_seconds
 from sweeper.sweep.replay import (
     Lookup,
     SettledLadder,
@@ -332,9 +333,7 @@ def validate(
     with StudyLock(settings.folder), Study.open(settings.folder, settings.storage) as study:
         planned = len(sizes) * rule.points_per_line() * rule.seeds
         known = study.results()
-        with progress_of(
-            settings, output, "validate", 0 if settle else planned, known=known
-        ) as bar:
+        with progress(settings, output, "validate", 0 if settle else planned, known=known) as bar:
             sweep = Sweep(experiment, study, bar, wait=wait)
             if settle is None:
                 curves = {c.size: c for c in sweep.ladder(best, sizes)}

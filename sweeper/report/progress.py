@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Self
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn
@@ -80,17 +80,17 @@ class SweepProgress:
         )
         self._task = self._bar.add_task(job, total=1.0, facts="")
 
-    def __enter__(self) -> SweepProgress:
+    def __enter__(self) -> Self:
         self._bar.start()
         return self
 
-    def __exit__(self, *error: object) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         self._bar.stop()
-        self.snapshot.over = error[0] is None
+        self.snapshot.over = kind is None
         self._write(force=True)
         if self._page is not None:
             # A verb that goes on to its end writes the last page itself.
-            self._page.close(is_last=error[0] is not None)
+            self._page.close(is_last=kind is not None)
 
     def watch(self, states: Callable[[], list[JobState]]) -> None:
         """Write the jobs, too, from here on."""

@@ -6,7 +6,7 @@ import json
 import re
 import shlex
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,19 +15,16 @@ from typing import TYPE_CHECKING, Any
 from rich.cells import cell_len
 from rich.console import Console
 
-from sweeper.cli.warned import WARNED
-from sweeper.config.command_line import root_flag
-from sweeper.errors import SHELL, Call, Keyword, spelled
 from sweeper.files import take_damaged, try_json, write_atomically, write_json
 from sweeper.records import to_json
 from sweeper.report.answer import Commands, Item, Sentence, Verbatim
 from sweeper.report.terminal import Terminal, fits
+from sweeper.report.warned import WARNED
 from sweeper.trial import Result
 
 if TYPE_CHECKING:
     from sweeper.report.next import NextCommand
-    from sweeper.study.cost import TrialSeconds
-    from sweeper.sweep.progress import Progress, ProgressBar
+    from sweeper.sweep.progress import ProgressBar
 
 DONE, FAILED, NOT_VALIDATED = 0, 1, 3
 """Exit codes beside 2 (bad input) and 130 (interrupted)."""
@@ -86,38 +83,9 @@ class Output:
         """A sentence for people."""
         self.show(Sentence(text, detail=detail))
 
-    def tell(self, *parts: str | Keyword | Call) -> None:
+    def tell(self, text: str) -> None:
         """A sentence for watchers, on stderr."""
-        self.watchers.print(spelled(parts, SHELL), highlight=False, markup=False, soft_wrap=True)
-
-    def progress(
-        self,
-        folder: Path,
-        job: str,
-        *,
-        planned: int,
-        seconds: TrialSeconds,
-        at_once: float = 1.0,
-        page: bool = False,
-        heard: Callable[[Result], None] | None = None,
-        command: str = "",
-    ) -> Progress:
-        """A bar or lines on the watchers' console, and the study's page as results come."""
-        from sweeper.report.live import LivePage
-        from sweeper.report.progress import SweepProgress
-
-        return SweepProgress(
-            folder,
-            self.watchers,
-            job,
-            planned=planned,
-            seconds=seconds,
-            at_once=at_once,
-            page=LivePage(folder, self.tell, report_command(folder)) if page else None,
-            bar=self.bar,
-            heard=heard,
-            command=command,
-        )
+        self.watchers.print(text, highlight=False, markup=False, soft_wrap=True)
 
     def flush(self, end: Sequence[Item] = ()) -> None:
         """Print what was to be shown so far, and the `end` of the verb."""
@@ -190,11 +158,6 @@ class Output:
         self._notes.extend(notices)
         for notice in notices:
             self.show(Sentence(f"Note: {notice}"))
-
-
-def report_command(folder: Path) -> str:
-    """The command that writes the page of the study in `folder`."""
-    return shlex.join(["sweeper", "report", folder.name, *root_flag(folder.parent)])
 
 
 def _packed(items: Sequence[str], width: int) -> list[str]:
