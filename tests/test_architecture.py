@@ -15,8 +15,19 @@ ROOT = Path(__file__).parent.parent
 PACKAGE = ROOT / "sweeper"
 ROOMS = [
     *("errors", "records", "registry", "schedule", "trial", "files"),
-    *("scaling", "search", "samplers", "data", "launch", "laws", "models", "classifier", "engine"),
-    *("stats", "table", "plan", "check", "command", "study", "runs", "decide"),
+    *(
+        "stats",
+        "scaling",
+        "search",
+        "samplers",
+        "data",
+        "launch",
+        "laws",
+        "models",
+        "classifier",
+        "engine",
+    ),
+    *("table", "plan", "check", "command", "study", "runs", "decide"),
     *("config", "sweep"),
     *("export", "verbs", "report", "cli", "api", "__main__"),
 ]

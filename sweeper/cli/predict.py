@@ -5,8 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-import shlex
-import sys
 import tempfile
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -26,7 +24,7 @@ from sweeper.decide.loss import (
     TooFewRuns,
     predict_runs,
 )
-from sweeper.errors import BadInput, ConfigError
+from sweeper.errors import BadInput, ConfigError, Keyword
 from sweeper.records import to_json
 from sweeper.runs.loss_runs import (
     ROLES,
@@ -40,6 +38,7 @@ from sweeper.runs.loss_runs import (
 )
 from sweeper.runs.source import Source
 from sweeper.schedule import OWN, PLACEHOLDERS, name_of
+from sweeper.study.setup import command_line
 from sweeper.table import counted
 
 if TYPE_CHECKING:
@@ -75,7 +74,7 @@ def predict_table(
             where=where,
             columns=named,
             notes=[*odd_ratio(runs), *mixed_runs(source), *units_of(source, named)],
-            command=_command(),
+            command=command_line(),
         )
     except TooFewRuns as few:
         return _too_few(few, output)
@@ -142,7 +141,7 @@ def _check_units(scales: _Scales, question: Question) -> None:
     for flag in ("flops", "flops_per_second"):
         if getattr(question, flag) is not None and scales.unit == "steps":
             why = "left out: its command takes no {batch_size}, so that FLOPs are not known here"
-            raise ConfigError(f"--{flag.replace('_', '-')}", getattr(question, flag), why)
+            raise ConfigError(Keyword(flag), getattr(question, flag), why)
 
 
 def _next_of(
@@ -269,7 +268,7 @@ def _predict_runs(
             source=str(study.folder),
             sha256=digest,
             left_out=[(counted(count, "run"), why) for why, count in left_out.items()],
-            command=_command(),
+            command=command_line(),
             choose=lambda params, tokens: scales.choice(params, tokens, size.depth),
         )
     except TooFewRuns as few:
@@ -680,10 +679,6 @@ def _ended(result: Result) -> bool:
     """Whether a run has a loss at its end, which can be drawn."""
     whole = result.status == "complete" and result.steps >= result.trial.spec.train.steps
     return whole and 0 < result.objective < math.inf
-
-
-def _command() -> str:
-    return shlex.join(["sweeper", *sys.argv[1:]])
 
 
 def _report(

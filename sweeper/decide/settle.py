@@ -21,9 +21,9 @@ import numpy as np
 
 from sweeper.decide.transfer import Verdict, information_needed
 from sweeper.decide.trend import MORE_SEEDS, TELLS
-from sweeper.errors import ConfigError
-from sweeper.search.strategy import Point
-from sweeper.stats.curve import NOISE_RADIUS, CurveFit, Estimate, Evidence
+from sweeper.errors import ConfigError, Keyword
+from sweeper.stats.curve import NOISE_RADIUS, CurveFit, Evidence
+from sweeper.stats.estimate import Estimate
 from sweeper.stats.ladder import (
     JOINT_AXIS,
     LADDER_AXES,
@@ -34,7 +34,7 @@ from sweeper.stats.ladder import (
     SizeCurve,
     describe_size,
 )
-from sweeper.trial import Log2Hps
+from sweeper.trial import Log2Hps, Point
 
 LOOKS = 6
 """A ladder is judged so many times at most."""
@@ -218,7 +218,7 @@ class Settling:
         self._ends = tuple(self.started)
         if (least := len(self.started) * self.begun) > self.budget:
             allowed = f"at least {least}, with which these ladders begin"
-            raise ConfigError("--budget", self.budget, allowed)
+            raise ConfigError(Keyword("budget"), self.budget, allowed)
         on_ladder = {size for sizes in self.ladders.values() for size in sizes}
         self.given = {size: grid for size, grid in (given or {}).items() if size in on_ladder}
         self.grids: dict[LadderSize, Grid] = dict(self.given)

@@ -21,7 +21,6 @@ from sweeper.decide.judged import (
     value_text,
 )
 from sweeper.decide.transfer import Verdict
-from sweeper.errors import in_python
 from sweeper.files import private_folder, write_atomically, write_json
 from sweeper.report.console import trend_brief, trend_text, verdict_table
 from sweeper.report.documents import Validation
@@ -46,7 +45,7 @@ from sweeper.report.runs import is_study, study_source
 from sweeper.runs.grid import Reading
 from sweeper.runs.source import Source, unit_of
 from sweeper.runs.trackers import Objective
-from sweeper.stats.curve import Estimate
+from sweeper.stats.estimate import Estimate
 from sweeper.stats.ladder import JOINT_AXIS, LadderSize, describe_size, extent, label_size
 from sweeper.table import Cell, Column, Table, counted
 
@@ -376,7 +375,6 @@ class Drawn:
         return text + "".join(svg(figure, "judged") for figure in figures(self.judged).values())
 
 
-@in_python()
 def judge(
     frame: Any,
     *,
