@@ -347,8 +347,8 @@ def check(
                 break
     if coupled := next((p for p in pairs if _is_coupled(p.held.optimizer, p.group)), None):
         problems.append(
-            f"{coupled.held.name} adds the weight decay of {_short(coupled.label)} to the gradient (L2), where "
-            "the plan's is decoupled: take torch.optim.AdamW, or SGD without momentum, or a plan "
+            f"{coupled.held.name} adds the weight decay of {_short(coupled.label)} to the gradient "
+            "(L2), where the plan's is decoupled: take torch.optim.AdamW, or SGD without momentum, or a plan "
             "without decay (optimizer={'name': ..., 'weight_decay': 0})"
         )
     elif wrong := differing(_decays(pairs), RATE_TOLERANCE):

@@ -35,8 +35,8 @@ FACTORS: Mapping[str, Factor] = {
 class Convention:
     """An implementation: its factor, and what it asks of the groups of Muon and of all others.
 
-    `names` are its words for some of a plan's settings, and `takes` all that such a group may hold, where
-    it refuses others.
+    `names` are its words for some of a plan's settings, and `takes` all that such a group may hold,
+    where it refuses others.
     """
 
     factor: str
@@ -126,7 +126,8 @@ def performed(optimizer: Optimizer, group: Mapping[str, Any]) -> Performed | Non
 
 
 def _singular_values(step: Tensor) -> Tensor:
-    return torch.linalg.svdvals(step.double())
+    values: Tensor = torch.linalg.svdvals(step.double())
+    return values
 
 
 def _step(optimizer: Optimizer, group: Mapping[str, Any], rows: int, columns: int) -> Tensor:

@@ -338,11 +338,11 @@ class TransferPlan:
     ) -> list[dict[str, Any]]:
         """Groups for `torch.optim.AdamW(plan.param_groups(model))` or any torch optimizer.
 
-        A group has `params`, a `name` for people, the kind of its `update`, and `lr` (times `lr_scale`), `eps` and
-        `weight_decay`, and `betas` where a law changed them; parameters of equal settings share
-        one, and frozen ones are in none. `initial_lr` repeats `lr` for schedules: torch's multiply
-        it, and so can a loop of one's own. The plan's decay is independent of the learning rate:
-        the share of a weight that a step removes. torch's decoupled decay removes lr x
+        A group has `params`, a `name` for people, the kind of its `update`, `lr` (times
+        `lr_scale`), `eps` and `weight_decay`, and `betas` where a law changed them; parameters of
+        equal settings share one, and frozen ones are in none. `initial_lr` repeats `lr` for
+        schedules: torch's multiply it, and so can a loop of one's own. The plan's decay is
+        independent of the learning rate: the share of a weight that a step removes. torch's decoupled decay removes lr x
         weight_decay, so the group's `weight_decay` is decay / lr, and `lr_scale` leaves the decay
         alone. A scheduler scales both, as here; it keeps all ratios. L2 decay (torch.optim.Adam, or
         SGD with momentum) is something else; see `needs`. After `fully_shard`, call this anew: it
@@ -406,7 +406,7 @@ class TransferPlan:
         """
         from sweeper.plan import apply
 
-        optimizers = [*optimizer] if isinstance(optimizer, list | tuple) else [optimizer]
+        optimizers = [*optimizer] if isinstance(optimizer, Sequence) else [optimizer]
         apply.check(self.absorbed(), optimizers, model, self.betas)
 
     def __str__(self) -> str:
