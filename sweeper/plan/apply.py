@@ -348,8 +348,8 @@ def check(
     if coupled := next((p for p in pairs if _is_coupled(p.held.optimizer, p.group)), None):
         problems.append(
             f"{coupled.held.name} adds the weight decay of {_short(coupled.label)} to the gradient "
-            "(L2), where the plan's is decoupled: take torch.optim.AdamW, or SGD without momentum, or a plan "
-            "without decay (optimizer={'name': ..., 'weight_decay': 0})"
+            "(L2), where the plan's is decoupled: take torch.optim.AdamW, or SGD without momentum, "
+            "or a plan without decay (optimizer={'name': ..., 'weight_decay': 0})"
         )
     elif wrong := differing(_decays(pairs), RATE_TOLERANCE):
         advice = "it is the plan's decay over the group's peak rate, as param_groups gives it"

@@ -342,11 +342,11 @@ class TransferPlan:
         `lr_scale`), `eps` and `weight_decay`, and `betas` where a law changed them; parameters of
         equal settings share one, and frozen ones are in none. `initial_lr` repeats `lr` for
         schedules: torch's multiply it, and so can a loop of one's own. The plan's decay is
-        independent of the learning rate: the share of a weight that a step removes. torch's decoupled decay removes lr x
-        weight_decay, so the group's `weight_decay` is decay / lr, and `lr_scale` leaves the decay
-        alone. A scheduler scales both, as here; it keeps all ratios. L2 decay (torch.optim.Adam, or
-        SGD with momentum) is something else; see `needs`. After `fully_shard`, call this anew: it
-        replaces parameters.
+        independent of the learning rate: the share of a weight that a step removes. torch's
+        decoupled decay removes lr x weight_decay, so the group's `weight_decay` is decay / lr, and
+        `lr_scale` leaves the decay alone. A scheduler scales both, as here; it keeps all ratios. L2
+        decay (torch.optim.Adam, or SGD with momentum) is something else; see `needs`. After
+        `fully_shard`, call this anew: it replaces parameters.
 
         Of a plan with `optimizer=muon` groups whose `update` is "orthogonal" are for Muon, all
         others for AdamW. `muon` names the implementation, whose factor of a matrix's shape its
