@@ -127,24 +127,6 @@ def explain(request: requests.ExplainRequest, output: Output) -> int:
     return work(tree, request.to_width, request.to_depth, invocation, output)
 
 
-def export(request: requests.ExportRequest, output: Output) -> int:
-    from sweeper.cli.export import ExportRequest
-    from sweeper.cli.export import export as work
-
-    name, arguments = of_study(request.options, request.study, _text(request.root))
-    asked_for = ExportRequest(
-        to=request.to,
-        study=name,
-        plan=request.plan,
-        width=request.to_width,
-        depth=request.to_depth,
-        out=request.out,
-        accept=request.accept,
-        strict=request.strict,
-    )
-    return work(asked_for, arguments, output)
-
-
 def check(request: requests.CheckRequest, output: Output) -> int:
     from sweeper.cli.check import CheckRequest
     from sweeper.cli.check import check as work
