@@ -21,6 +21,7 @@ from sweeper.verbs.answer import Answer
 from sweeper.verbs.requests import Request
 
 PRESENTERS: dict[str, str] = {
+    "explain": "sweeper.report.explanation",
     "export": "sweeper.report.exported",
 }
 """By verb, the module whose `shown` makes sections of its answer."""
