@@ -35,7 +35,12 @@ def shown(answer: DoctorAnswer, *, verbose: bool = False) -> Shown:
         "sweeper": __version__,
         "findings": [_record(finding) for finding in answer.findings],
     }
-    return Shown(items=[_table(answer.findings)], answer=sentence, document=document, next=[] if missing else [demo])
+    return Shown(
+        items=[_table(answer.findings)],
+        answer=sentence,
+        document=document,
+        next=[] if missing else [demo],
+    )
 
 
 def _table(findings: Sequence[Finding]) -> Table:

@@ -52,7 +52,7 @@ class OutputWatcher:
 
     output: Output
     spelling: Spelling
-    verb: str
+    verb: str = ""
     has_looked: bool = False
 
     @property
