@@ -16,7 +16,7 @@ PACKAGE = ROOT / "sweeper"
 ROOMS = [
     *("errors", "records", "registry", "schedule", "trial", "files"),
     *("scaling", "search", "samplers", "data", "launch", "laws", "models", "classifier", "engine"),
-    *("stats", "table", "plan", "check", "command", "study", "runs", "decide"),
+    *("stats", "table", "study", "plan", "check", "command", "runs", "decide"),
     *("config", "sweep"),
     *("export", "verbs", "report", "cli", "api", "__main__"),
 ]

@@ -22,7 +22,7 @@ from sweeper.errors import ConfigError, SweeperError, in_python
 from sweeper.files import read_json
 from sweeper.launch.code import edited_modules
 from sweeper.records import from_json
-from sweeper.report.runs import is_study
+from sweeper.study.folder import is_study
 from sweeper.study.study import find_study
 
 Model = str | type | Callable[..., Any] | Mapping[str, Any]

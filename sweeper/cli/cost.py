@@ -20,10 +20,11 @@ from sweeper.errors import BadInput
 from sweeper.launch.inline import Inline
 from sweeper.records import to_json
 from sweeper.report import console as show
-from sweeper.report.cost import Cost, at_once, flops_of
+from sweeper.report.cost import Cost, at_once
 from sweeper.report.screen import Spare
 from sweeper.search.strategy import Strategy
 from sweeper.stats.ladder import JOINT_AXIS, Size, describe_size
+from sweeper.study.flops import flops_of
 from sweeper.study.study import Study
 from sweeper.sweep.replay import SettledLadder, replay_ladder
 from sweeper.table import duration

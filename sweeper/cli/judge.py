@@ -12,10 +12,11 @@ from sweeper.cli.next import NextCommand, next_of, validated_by
 from sweeper.cli.output import DONE, NOT_VALIDATED, Output
 from sweeper.decide.judged import Judged, Question, judge_place, judge_source
 from sweeper.errors import BadInput
-from sweeper.report.runs import is_study, study_source
+from sweeper.report.runs import study_source
 from sweeper.report.saved import save_study, saved_folder
 from sweeper.report.screen import Part, Spare, table_parts
 from sweeper.runs.source import Source
+from sweeper.study.folder import StudyFolder, is_study
 from sweeper.study.optuna_copy import redact_word
 from sweeper.study.study import find_study
 from sweeper.table import counted
@@ -67,7 +68,7 @@ def judge(request: JudgeRequest, output: Output) -> int:
     elif is_study(folder := Path(place)):
         source = study_source(folder, request.where, request.question.reading.axis)
         judged = judge_source(source, request.columns, request.question, command)
-        out = request.out or folder / "judged"
+        out = request.out or StudyFolder(folder).judged
     else:
         judged = judge_place(place, request.columns, request.where, request.question, command)
         name = re.sub(r"[^\w.-]+", "-", Path(judged.source).stem).strip("-.") or "runs"

@@ -19,6 +19,7 @@ from sweeper.cli.warned import WARNED
 from sweeper.files import take_damaged, try_json, write_atomically, write_json
 from sweeper.records import to_json
 from sweeper.report.screen import A_NOTE, Part, Screen, Spare, fits
+from sweeper.study.folder import StudyFolder
 from sweeper.trial import Result
 
 if TYPE_CHECKING:
@@ -27,14 +28,6 @@ if TYPE_CHECKING:
 
 DONE, FAILED, NOT_VALIDATED = 0, 1, 3
 """Exit codes beside 2 (bad input) and 130 (interrupted)."""
-
-
-EXPLAINED = "explained.json"
-"""In a study's folder: what its reader has been told, and need not be told again."""
-
-
-WARNINGS = "warnings.txt"
-"""In a study's folder: what libraries warned of while its latest command ran."""
 
 
 @dataclass
@@ -65,7 +58,7 @@ class Output:
         if self._folder is not None:
             return
         self._folder = folder
-        told = try_json(folder / EXPLAINED).get("told", ())
+        told = try_json(StudyFolder(folder).explained).get("told", ())
         self._screen.told |= {key for key in told if isinstance(key, str)}
 
     def document(self, value: object) -> None:
@@ -93,10 +86,10 @@ class Output:
         if folder is not None and folder.is_dir() and len(screen.told) > before:
             # Told once more where it cannot be kept.
             with suppress(OSError):
-                write_json(folder / EXPLAINED, {"told": sorted(screen.told)})
+                write_json(StudyFolder(folder).explained, {"told": sorted(screen.told)})
         if folder is not None and folder.is_dir() and WARNED:
             with suppress(OSError):
-                write_atomically(folder / WARNINGS, "\n".join([*WARNED, ""]))
+                write_atomically(StudyFolder(folder).warnings, "\n".join([*WARNED, ""]))
 
     def end(
         self,

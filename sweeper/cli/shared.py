@@ -16,10 +16,11 @@ from sweeper.config.compose import Tree, parse_overrides
 from sweeper.config.settings import Experiment, Settings, check_model_size, resolve
 from sweeper.errors import BadInput, ConfigError
 from sweeper.report.cost import TrialSeconds, at_once
-from sweeper.report.documents import Searched, read_document
 from sweeper.report.live import LivePage
 from sweeper.report.progress import SweepProgress
 from sweeper.stats.ladder import Size
+from sweeper.study.folder import StudyFolder
+from sweeper.study.searched import read_searched
 from sweeper.study.setup import command_line
 from sweeper.study.study import Study
 from sweeper.sweep.replay import at_fixed_ratio
@@ -43,10 +44,10 @@ def resolve_study(tree: Tree, invocation: Invocation) -> Settings:
         if any(error.key == key or error.key.startswith((f"{key}.", f"{key}[")) for key in named):
             raise
         folder = root / str(invocation.study)
-        record = read_document(folder / "search.json", Searched.read, [])
+        record = read_searched(folder, [])
         command = NextCommand.recorded(record.command, "to write it anew") if record else None
         anew = f"; `{command}` writes it anew" if command and command.verb == "search" else ""
-        raise BadInput(f"{folder / 'config.yaml'}: {error}{anew}") from error
+        raise BadInput(f"{StudyFolder(folder).config}: {error}{anew}") from error
 
 
 def open_experiment(settings: Settings, cache: Path | None = None) -> Experiment:
@@ -177,7 +178,7 @@ def write_page(folder: Path, output: Output) -> dict[str, Path]:
     """
     from sweeper.report.page import write_report
 
-    page = folder / "report.html"
+    page = StudyFolder(folder).report
     try:
         return {"report": write_report(folder)}
     except OSError as error:

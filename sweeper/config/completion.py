@@ -19,7 +19,8 @@ from pathlib import Path
 from typing import Any
 
 from sweeper.errors import BadInput
-from sweeper.registry import OVERLAYS, TARGET, conf_folder, groups, studies
+from sweeper.registry import OVERLAYS, TARGET, conf_folder, groups
+from sweeper.study.folder import studies
 
 PACKAGE = Path(__file__).resolve().parents[1]
 VARIABLE = "_SWEEPER_COMPLETE"

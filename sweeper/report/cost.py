@@ -7,18 +7,13 @@ import re
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
-from pathlib import Path
 from statistics import median
 
-from sweeper.files import try_json, write_json
 from sweeper.plan.plan import TransferPlan
+from sweeper.study.flops import flops_of
 from sweeper.study.setup import LADDER_PHASE, Trials
 from sweeper.table import Cell, Column, Table, duration
 from sweeper.trial import Result, Trial, TrialSpec
-
-ENGINE = "engine"
-"""The runner whose trials' FLOPs are known; how much a command computes is not."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,46 +42,6 @@ class Cost:
 
 
 NOTHING = Cost(trials=0, flops=0.0, seconds=0.0)
-
-
-def flops_of(spec: TrialSpec) -> float:
-    """FLOPs of a whole run; NaN where they are not known: of commands, and of lost models."""
-    return _engine_flops(spec) if spec.runner.get("name", ENGINE) == ENGINE else math.nan
-
-
-@lru_cache(maxsize=256)
-def _engine_flops(spec: TrialSpec) -> float:
-    # It brings torch, which a study without trials does not need.
-    from sweeper.engine.prepare import prepare
-
-    try:
-        return prepare(spec).flops()
-    except Exception:  # a model of the user's own that is gone, or needs what is not here
-        return math.nan
-
-
-FLOPS_FILE = "flops.json"
-"""In a study's folder: FLOPs of whole runs, by the digest of what they train."""
-
-
-def keep_flops(folder: Path, specs: Iterable[TrialSpec]) -> None:
-    """Keep the FLOPs of a run of each of `specs` for commands that import no class of a study's."""
-    counted = try_json(folder / FLOPS_FILE)
-    new = {spec.digest: flops_of(spec) for spec in {*specs} if spec.digest not in counted}
-    if new := {key: flops for key, flops in new.items() if not math.isnan(flops)}:
-        write_json(folder / FLOPS_FILE, counted | new)
-
-
-def flops_in(folder: Path) -> Callable[[TrialSpec], float]:
-    """`flops_of` for trials of the study in `folder`, by what it has kept."""
-    counted = try_json(folder / FLOPS_FILE)
-
-    # The file first: to count anew builds the model, by a class that may be a stranger's.
-    def flops(spec: TrialSpec) -> float:
-        known = counted.get(spec.digest)
-        return float(known) if isinstance(known, int | float) else flops_of(spec)
-
-    return flops
 
 
 def trained(result: Result) -> float:

@@ -17,6 +17,8 @@ from collections.abc import Callable
 from pathlib import Path
 from threading import Thread
 
+from sweeper.study.folder import StudyFolder
+
 START_AFTER = 3.0
 """Seconds after the first result until the first page: what ends sooner is written at its end."""
 EVERY = 4.0
@@ -128,9 +130,9 @@ def keep_written(folder: Path, wait: Callable[[float], str]) -> None:
         state = wait(every)
     stopped = state == "stop"
     end = time.monotonic() + PATIENCE
-    while state == "stop" and is_live(folder / "report.html") and time.monotonic() < end:
+    while state == "stop" and is_live(StudyFolder(folder).report) and time.monotonic() < end:
         state = wait(0.5) or "stop"
-    if not stopped or is_live(folder / "report.html"):
+    if not stopped or is_live(StudyFolder(folder).report):
         _write(folder, 0.0)
 
 
@@ -188,7 +190,7 @@ def main(folder: Path) -> None:
     try:
         keep_written(folder, _wait)
     except Exception as error:  # whatever it is, the driver goes on without a page
-        mark_left(folder / "report.html")
+        mark_left(StudyFolder(folder).report)
         text = " ".join(f"{type(error).__name__}: {error}".split())
         with contextlib.suppress(OSError):
             os.write(1, f"{text[:300]}\n".encode())

@@ -14,7 +14,7 @@ from rich.console import Console
 from sweeper.check.judge import CheckRule
 from sweeper.check.rules import rule_table
 from sweeper.cli.next import NextCommand
-from sweeper.cli.output import EXPLAINED, Output
+from sweeper.cli.output import Output
 from sweeper.decide.diagnosis import Diagnosis
 from sweeper.plan.explain import Explained
 from sweeper.plan.plan import TransferPlan
@@ -23,6 +23,7 @@ from sweeper.report import checks, console
 from sweeper.report.cost import Cost
 from sweeper.report.screen import LINES, Part, Spare, table_parts
 from sweeper.stats.curve import Estimate
+from sweeper.study.folder import StudyFolder
 from sweeper.table import Column, Table
 from tests.report import diagnosis_samples, samples, test_checks
 
@@ -188,7 +189,7 @@ def test_what_columns_mean_is_told_once_in_a_study(tmp_path: Path) -> None:
     first, second = (" ".join(shown(by_law(), 80, folder=tmp_path)) for _ in range(2))
     assert "± or a range" not in first and "Optimum, shift: log2 eta" in first
     assert "Optimum, shift: log2 eta" not in second
-    assert json.loads((tmp_path / EXPLAINED).read_text())["told"]
+    assert json.loads(StudyFolder(tmp_path).explained.read_text())["told"]
     other = samples.validated(samples.validation()).axes[0]
     changed = console.verdicts([replace(other, limits="a shift of at most 60 in log2")])
     assert "at most 60" in " ".join(shown(changed, 80, folder=tmp_path)), "a limit is news"
