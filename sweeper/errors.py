@@ -1,17 +1,146 @@
-"""Errors that a user can act on: they end a command with one message and no traceback."""
+"""Errors that a user can act on: they end a command with one message and no traceback.
+
+A message that names a keyword or a command holds it as a value: the command line and Python spell
+it each in their own way.
+"""
 
 from __future__ import annotations
 
-import re
+import shlex
 import traceback
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
+from types import EllipsisType
+from typing import Protocol
+
+
+@dataclass(frozen=True)
+class Keyword:
+    """A keyword of a verb, with a value to give it.
+
+    `Keyword("to_width", 64)` is `--to-width 64` on a command line and `to_width=64` in Python,
+    `Keyword("validate")` is `--validate` and `validate=True`. With `...` as its value it is the
+    name alone, `--where` and `where`.
+    """
+
+    name: str
+    value: object = True
+
+
+@dataclass(frozen=True, init=False)
+class Call:
+    """A verb with keywords and settings, such as `Call("transfer", Keyword("study", "a"))`.
+
+    Settings are texts, `transfer.seeds=3`; `command` is what stands behind `--`.
+    """
+
+    verb: str
+    arguments: tuple[Keyword | str, ...]
+    command: tuple[str, ...]
+
+    def __init__(self, verb: str, *arguments: Keyword | str, command: Sequence[str] = ()) -> None:
+        """Take what `verb` is given, in the order in which it is to be typed."""
+        object.__setattr__(self, "verb", verb)
+        object.__setattr__(self, "arguments", arguments)
+        object.__setattr__(self, "command", tuple(command))
+
+
+Text = tuple[str | Keyword | Call, ...]
+"""A sentence in parts: its keywords and calls are spelt by whoever shows it."""
+
+
+class Spelling(Protocol):
+    """How a mouth writes keywords and calls."""
+
+    def keyword(self, keyword: Keyword) -> str:
+        """A keyword, with its value where it has one."""
+
+    def call(self, call: Call) -> str:
+        """A whole call, to be copied."""
+
+
+class Shell:
+    """The command line's spelling: flags, and commands that a shell takes."""
+
+    def keyword(self, keyword: Keyword) -> str:
+        """A flag, with its value behind it."""
+        return " ".join(flag_words(keyword))
+
+    def call(self, call: Call) -> str:
+        """The line, every word quoted where a shell needs it."""
+        words = ["sweeper", call.verb]
+        for each in call.arguments:
+            words += [each] if isinstance(each, str) else _flag_parts(each)
+        return shlex.join([*words, *(["--", *call.command] if call.command else [])])
+
+
+class Python(Shell):
+    """Python's spelling: keyword arguments; commands as a shell takes them."""
+
+    def keyword(self, keyword: Keyword) -> str:
+        """`name=value`."""
+        if isinstance(keyword.value, EllipsisType):
+            return keyword.name
+        return f"{keyword.name}={keyword.value!r}"
+
+
+SHELL, PYTHON = Shell(), Python()
+
+
+def flag(name: str) -> str:
+    """A keyword's flag: `to_width` is `--to-width`."""
+    return f"--{name.replace('_', '-')}"
+
+
+def flag_words(keyword: Keyword) -> list[str]:
+    """A flag and its value as the words of a command line, quoted."""
+    return [shlex.quote(word) for word in _flag_parts(keyword)]
+
+
+def _flag_parts(keyword: Keyword) -> list[str]:
+    value = keyword.value
+    if value is True or isinstance(value, EllipsisType):
+        return [flag(keyword.name)]
+    return [flag(keyword.name), f"{value:g}" if isinstance(value, float) else str(value)]
+
+
+def spelled(parts: Iterable[str | Keyword | Call], spelling: Spelling = PYTHON) -> str:
+    """A sentence, its keywords and calls as `spelling` writes them."""
+    spelt = []
+    for part in parts:
+        if isinstance(part, str):
+            spelt.append(part)
+        else:
+            spelt.append(
+                spelling.keyword(part) if isinstance(part, Keyword) else f"`{spelling.call(part)}`"
+            )
+    return "".join(spelt)
+
+
+def as_text(text: str | Text) -> Text:
+    """A sentence in parts; a plain one is a single part."""
+    return (text,) if isinstance(text, str) else text
 
 
 class SweeperError(Exception):
-    """The work failed for a reason worth one clear message (exit code 1)."""
+    """The work failed for a reason worth one clear message (exit code 1).
+
+    Its `args` are texts, keywords and calls; `str` spells them as Python does.
+    """
+
+    def __init__(self, *parts: str | Keyword | Call) -> None:
+        """Build the message from its parts."""
+        super().__init__(*parts)
+
+    def spelled(self, spelling: Spelling) -> str:
+        """The message, its keywords and calls as `spelling` writes them."""
+        return spelled(self.args, spelling)
+
+    def __str__(self) -> str:
+        return self.spelled(PYTHON)
 
 
 class BadInput(SweeperError):
@@ -19,31 +148,58 @@ class BadInput(SweeperError):
 
 
 class ConfigError(BadInput):
-    """A configuration value that is refused: the key, the value, and what is allowed."""
+    """A value that is refused: the key, the value, and what is allowed.
 
-    def __init__(self, key: str, value: object, allowed: str) -> None:
-        """Build the message from the dotted `key`, the refused `value` and what is `allowed`."""
-        self.key, self.value, self.allowed = key, value, allowed
-        super().__init__(f"{key}={value!r} is refused: {allowed}")
+    The key is a setting's dotted key, or a verb's keyword.
+    """
+
+    def __init__(self, key: str | Keyword, value: object, allowed: str | Text) -> None:
+        """Build the message from the `key`, the refused `value` and what is `allowed`."""
+        self.subject, self.value, self.remedy = _name_alone(key), value, as_text(allowed)
+        super().__init__(self.subject, f"={value!r} is refused: ", *self.remedy)
+
+    @property
+    def key(self) -> str:
+        """The setting's dotted key, or the keyword's name."""
+        return spelled([self.subject])
+
+    @property
+    def allowed(self) -> str:
+        """What is allowed, and what to do, as Python spells it."""
+        return spelled(self.remedy)
 
     def below(self, prefix: str) -> ConfigError:
         """The same error, its key seen from one level further out."""
-        return ConfigError(f"{prefix}.{self.key}" if prefix else self.key, self.value, self.allowed)
+        return self.renamed(f"{prefix}.{self.key}" if prefix else self.key)
+
+    def renamed(self, key: str | Keyword) -> ConfigError:
+        """The same error, its key called otherwise."""
+        return ConfigError(key, self.value, self.remedy)
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return type(self), (self.subject, self.value, self.remedy)
 
 
 class MissingValue(ConfigError):
     """A value that is needed, and that nobody gave."""
 
-    def __init__(self, key: str, advice: str = "") -> None:
-        """Build the message from the dotted `key`; `advice` says what to do."""
-        self.advice = advice
-        super().__init__(key, None, f"it needs a value{advice}")
+    def __init__(self, key: str | Keyword, advice: str | Text = "") -> None:
+        """Build the message from the `key`; `advice` says what to do."""
+        self.advice = as_text(advice)
+        super().__init__(key, None, ("it needs a value", *self.advice))
         # In place of "key=None is refused": nobody wrote None.
-        self.args = (f"{key}: {self.allowed}",)
+        self.args = (self.subject, ": ", *self.remedy)
 
-    def below(self, prefix: str) -> MissingValue:
-        """The same error, its key seen from one level further out."""
-        return MissingValue(f"{prefix}.{self.key}" if prefix else self.key, self.advice)
+    def renamed(self, key: str | Keyword) -> MissingValue:
+        """The same error, its key called otherwise."""
+        return MissingValue(key, self.advice)
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return type(self), (self.subject, self.advice)
+
+
+def _name_alone(key: str | Keyword) -> str | Keyword:
+    return key if isinstance(key, str) else Keyword(key.name, ...)
 
 
 class BrokenDeviceError(Exception):
@@ -94,70 +250,3 @@ def user_frames(error: BaseException) -> list[str]:
         if not frame.filename.startswith(package) and "torch" not in Path(frame.filename).parts
     ]
     return [f"{f.filename}:{f.lineno}, in {f.name}: {f.line}" for f in user_code]
-
-
-# A call from Python is a command line inside: its errors name keyword arguments.
-
-_SWITCHES = {"validate", "settle", "strict", "detach", "dry-run", "predict", "trust", "anyway"}
-_SWITCHES |= {"new-setup"}
-_FLAG = re.compile(r"(?<![\w-])--([a-z][a-z-]*)(?![\w-])(=?)")
-_VALUED = re.compile(r"--(where|axis|ignore|columns) (?:'([^']*)'|(?!where)([\w=.,]*[\w=]))")
-_KEY = re.compile(r"(?<![\w.])(?:model|train|transfer)\.(\w+)(?==)")
-_COMMAND = re.compile(r"`sweeper (search|transfer|compare)`")
-_LINE = re.compile(r"(`(?:sweeper [a-z]+|(?!sweeper)[^`\s]+) [^`]+`)")
-_OF_MODEL = re.compile(r"(?<![\w.{])model\.(branches|roles|keep_init|frozen)=(\[[^\]]*\])")
-
-
-def python_text(text: str, call_of: Callable[[str], str] = str) -> str:
-    """A sentence about a command line, about the call that stands for it.
-
-    A whole command in it becomes what `call_of` makes of it: as it stands, a shell takes it.
-    """
-    parts = _LINE.split(text)
-    for at, part in enumerate(parts):
-        if part.startswith("`sweeper "):
-            parts[at] = f"`{call_of(part.strip('`'))}`"
-        elif not at % 2:  # what else stands in backquotes is quoted as it is
-            parts[at] = _python_words(part)
-    return "".join(parts)
-
-
-def _python_words(text: str) -> str:
-
-    def argument(match: re.Match[str]) -> str:
-        name = match[1].replace("-", "_")
-        return f"{name}{'=True' * (match[1] in _SWITCHES)}{match[2]}"
-
-    def valued(match: re.Match[str]) -> str:
-        return f"{match[1]}={(match[2] or match[3])!r}"
-
-    text = _FLAG.sub(argument, _VALUED.sub(valued, text))
-    text = _OF_MODEL.sub(r'model={"name": ..., "\1": \2}', text)
-    return _COMMAND.sub(r"`sweeper.\1`", text)
-
-
-@contextmanager
-def in_python(settings: Iterable[str] = (), call_of: Callable[[str], str] = str) -> Iterator[None]:
-    """Errors of a command line inside, in the words of its call, without the way there.
-
-    `settings` are keywords that were given: a key that ends in one is called by it, `steps` in
-    place of `train.steps`. `call_of` makes a call of a whole command.
-    """
-    given = {*settings}
-    try:
-        yield
-    except BadInput as error:
-
-        def bare(match: re.Match[str]) -> str:
-            return match[1] if match[1] in given else match[0]
-
-        if isinstance(error, ConfigError):
-            if error.key.startswith("--"):
-                error.key = error.key.removeprefix("--").replace("-", "_")
-            error.key = _KEY.sub(bare, f"{error.key}=").removesuffix("=")
-            error.allowed = _KEY.sub(bare, python_text(error.allowed, call_of))
-        text = str(error.args[0]) if error.args else ""
-        # The key of a value stands before "=", a switch's as well.
-        text = re.sub(r"^--([a-z-]+)=", lambda match: f"{match[1].replace('-', '_')}=", text)
-        error.args = (_KEY.sub(bare, python_text(text, call_of)),)
-        raise error.with_traceback(None) from None

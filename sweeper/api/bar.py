@@ -12,10 +12,9 @@ from typing import Any
 
 from rich.console import Console
 
-from sweeper.api.words import call_of, in_notebook, python_line
+from sweeper.api.words import in_notebook, python_line
 from sweeper.cli.next import NextCommand
 from sweeper.cli.output import Output
-from sweeper.errors import python_text
 
 NOTE = "Note: "
 COLUMNS = 100
@@ -122,7 +121,7 @@ class Kept(Output):
     def kept_notes(self) -> list[str]:
         """What was noted, in the words of calls."""
         noted = dict.fromkeys([*self.early, *self._notes])
-        return [python_text(note, call_of) for note in noted]
+        return list(noted)
 
     @property
     def text(self) -> str:

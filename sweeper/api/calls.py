@@ -13,12 +13,12 @@ from typing import Any
 from sweeper.api.bar import Kept
 from sweeper.api.interrupt import whole_imports
 from sweeper.api.shown import Compared, Study, Transfer, nearby
-from sweeper.api.words import call_of, dotted, words_of
+from sweeper.api.words import dotted, words_of
 from sweeper.cli.app import call
 from sweeper.cli.output import FAILED, NOT_VALIDATED
 from sweeper.config.command_line import DEFAULT_ROOT
 from sweeper.decide.loss import NoLaw, Prediction
-from sweeper.errors import ConfigError, SweeperError, in_python
+from sweeper.errors import ConfigError, SweeperError
 from sweeper.files import read_json
 from sweeper.launch.code import edited_modules
 from sweeper.records import from_json
@@ -216,7 +216,7 @@ def open_study(study: Place | None = None, root: Place | None = None) -> Study:
 def _run(words: Sequence[str], settings: Iterable[str] = ()) -> tuple[int, Kept]:
     """Run a command line: its exit code, and what it said. `settings` are given by keyword."""
     output = Kept.for_call()
-    with _TURNS, whole_imports(), in_python(settings, call_of):
+    with _TURNS, whole_imports():
         code = call(words, output)
     output.close()
     return code, output

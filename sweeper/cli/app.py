@@ -61,7 +61,7 @@ from sweeper.config.command_line import (
     with_place,
     with_user_command,
 )
-from sweeper.errors import BadInput, ConfigError
+from sweeper.errors import BadInput, ConfigError, Keyword
 from sweeper.launch.machine import collect_rarely, set_spin
 
 if TYPE_CHECKING:
@@ -311,7 +311,7 @@ def diagnose(
 
     def work() -> int:
         if over not in ("width", "depth"):
-            raise ConfigError("--over", over, "width or depth")
+            raise ConfigError(Keyword("over"), over, "width or depth")
         name, given = of_study(overrides or [], study, root)
         from sweeper.cli.diagnose import diagnose, judged_ladder
         from sweeper.cli.studies import study_tree
@@ -737,7 +737,7 @@ def predict(
                 of = "a study" if source else "--from a table"
                 raise ConfigError(flag, value, f"given with the runs of {of} alone")
         if out is not None and out.exists() and not out.is_dir():
-            raise ConfigError("--out", str(out), "a folder, or nothing yet")
+            raise ConfigError(Keyword("out"), str(out), "a folder, or nothing yet")
         if source is not None:
             return predict_table(
                 source, columns, where, question, output_of(json, verbose), out, place
@@ -1044,7 +1044,7 @@ def doctor(
 
 def _check_hours(hours: float | None) -> None:
     if hours is not None and not 0 < hours < math.inf:
-        raise ConfigError("--hours", hours, "a number above 0")
+        raise ConfigError(Keyword("hours"), hours, "a number above 0")
 
 
 def _of_study(

@@ -14,7 +14,7 @@ from sweeper.config.command_line import DEFAULT_ROOT
 from sweeper.decide.compare import Comparison, Ladder, compare, seeds_needed
 from sweeper.decide.speed import speed_ups
 from sweeper.decide.validation import Validation, newest_validation
-from sweeper.errors import BadInput, ConfigError, key_prefix
+from sweeper.errors import BadInput, ConfigError, Keyword, key_prefix
 from sweeper.files import private_folder, write_json
 from sweeper.records import as_number, call_checked, to_json
 from sweeper.report import comparison as show
@@ -333,10 +333,10 @@ def comparison_folder(names: Sequence[str], root: Path) -> Path:
 def report_several(names: Sequence[str], root: Path, picture: Path | None, output: Output) -> int:
     """Write the page of several studies; of `picture` and NAME-dark.svg, their curves alone."""
     if picture is not None and picture.suffix != ".svg":
-        raise ConfigError("--picture", str(picture), "a file whose name ends in .svg")
+        raise ConfigError(Keyword("picture"), str(picture), "a file whose name ends in .svg")
     if picture is not None and not picture.parent.is_dir():
         allowed = f"there is no folder {picture.parent}: make it first"
-        raise ConfigError("--picture", str(picture), allowed)
+        raise ConfigError(Keyword("picture"), str(picture), allowed)
     ranked = compared(names, root, anyway=False)
     folder = comparison_folder(names, root)
     paths = {name: StudyFolder(root / name).report for name in names}

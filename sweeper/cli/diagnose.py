@@ -36,7 +36,7 @@ from sweeper.decide.diagnosis import (
     rank,
 )
 from sweeper.decide.transfer import SizeVerdict, Verdict, judge_ladder
-from sweeper.errors import ConfigError, suggest
+from sweeper.errors import ConfigError, Keyword, suggest
 from sweeper.files import private_folder, write_json
 from sweeper.plan.explain import Explained, explain
 from sweeper.plan.plan import PlannedParameter, make_plan
@@ -86,7 +86,7 @@ def diagnose(
     for name in only:
         if name not in ABLATIONS:
             raise ConfigError(
-                "--only", name, f"there is no such ablation; {suggest(name, ABLATIONS)}"
+                Keyword("only"), name, f"there is no such ablation; {suggest(name, ABLATIONS)}"
             )
     settings = resolve_study(tree, invocation)
     if settings.transfer.hyperparameter != "eta":

@@ -11,7 +11,7 @@ from sweeper.cli.next import NextCommand
 from sweeper.cli.output import DONE, NOT_VALIDATED, Output
 from sweeper.cli.studies import split_root
 from sweeper.config.compose import override_value, parse_overrides
-from sweeper.errors import BadInput, ConfigError
+from sweeper.errors import BadInput, ConfigError, Keyword
 from sweeper.export.compare import NAMES, Lack, header, is_export, lacking
 from sweeper.export.exporter import Exporter, build_exporter, for_trainer, own_lines
 from sweeper.files import make_folder, write_atomically
@@ -50,7 +50,7 @@ def export(request: ExportRequest, arguments: Sequence[str], output: Output) -> 
     )
     for name in request.accept:
         if name not in NAMES:
-            raise ConfigError("--accept", name, f"one of {', '.join(NAMES)}")
+            raise ConfigError(Keyword("accept"), name, f"one of {', '.join(NAMES)}")
     path, plan = _asked_plan(request, root)
     plan = for_trainer(plan, exporter)
     lacks = lacking(plan, exporter)

@@ -10,7 +10,7 @@ from pathlib import Path
 from sweeper.cli.output import DONE, NOT_VALIDATED, Output
 from sweeper.decide.course import UNKNOWN, Seen, Watch, read_prediction
 from sweeper.decide.outcome import ledger_line, outcome_of, write_outcome
-from sweeper.errors import BadInput, ConfigError
+from sweeper.errors import BadInput, ConfigError, Keyword
 from sweeper.records import to_json
 from sweeper.report.follow import follow_table, hint_lines, said_of, write_follow
 from sweeper.report.screen import A_NOTE, Part, Spare, table_parts
@@ -38,7 +38,7 @@ class Request:
 def follow_run(request: Request, output: Output, *, once: bool) -> int:
     """Read the run, show and write what is seen; exit code 3 off the band."""
     if not request.every > 0:
-        raise ConfigError("--every", request.every, "a positive number of seconds")
+        raise ConfigError(Keyword("every"), request.every, "a positive number of seconds")
     prediction = read_prediction(request.prediction)
     watch = Watch(
         prediction, steps=request.steps, alarm=request.alarm, spike_steps=request.spike_steps
@@ -100,7 +100,7 @@ def _report(request: Request, watch: Watch, seen: Seen, output: Output) -> int:
         digest = hashlib.sha256(request.prediction.read_bytes()).hexdigest()
         outcome = outcome_of(prediction, digest, seen, request.measured)
     elif request.measured is not None:
-        raise ConfigError("--measured", request.measured, "given when the run has ended")
+        raise ConfigError(Keyword("measured"), request.measured, "given when the run has ended")
     output.within(folder)
     output.show(*table_parts(follow_table(seen)))
     places = write_follow(watch, folder, live=not seen.ended)

@@ -17,7 +17,7 @@ from sweeper.cli.transfer import check_storage_password, planned_optimum
 from sweeper.cli.validate import Settle
 from sweeper.config.settings import Experiment, Settings, check_model_size, check_seeds
 from sweeper.decide.ranking import ROUNDS, Ranking
-from sweeper.errors import BadInput, ConfigError
+from sweeper.errors import BadInput, ConfigError, Keyword
 from sweeper.files import private_folder, write_json
 from sweeper.launch.executor import Scheduled
 from sweeper.records import to_json
@@ -234,7 +234,7 @@ def _contenders(request: RankRequest, output: Output) -> tuple[list[Contender], 
             check_taken(settings, asdict(size))
         except ConfigError as error:
             allowed = f"one that {settings.name} can have: {error}"
-            raise ConfigError("--at-width", width, allowed) from error
+            raise ConfigError(Keyword("at_width"), width, allowed) from error
     searched = any(settings.base.width == width for settings in every)
     contenders = list[Contender]()
     for name, settings in zip(names, every, strict=True):

@@ -26,7 +26,7 @@ from sweeper.decide.trend import (
     judge_target,
 )
 from sweeper.decide.validation import Beginning, Validation, newest_validation
-from sweeper.errors import BadInput, ConfigError, key_prefix
+from sweeper.errors import BadInput, ConfigError, Keyword, key_prefix
 from sweeper.files import write_json
 from sweeper.laws.law import Law, NoLaw
 from sweeper.report import console as show
@@ -73,12 +73,12 @@ def target_size(
     asked = base.steps * base.batch_size * length if tokens is None else tokens
     # Typed as a float, so that 1e9 can be said; meant is a whole number.
     if not (math.isfinite(asked) and asked == int(asked) and asked <= MAX_TOKENS):
-        raise ConfigError("--to-tokens", tokens, f"a whole number of at most {MAX_TOKENS:g}")
+        raise ConfigError(Keyword("to_tokens"), tokens, f"a whole number of at most {MAX_TOKENS:g}")
     if asked < taken * length:
         unit = token_unit(experiment)
         step = f"{taken} x {length} tokens" if length > 1 else f"{taken} {unit}"
         raise ConfigError(
-            "--to-batch" if tokens is None else "--to-tokens",
+            Keyword("to_batch") if tokens is None else "--to-tokens",
             taken if tokens is None else int(asked),
             f"{int(asked):,} {unit} are less than one step of {step}",
         )
@@ -258,7 +258,7 @@ def _check_hours(
             f"at least {least:g}, which the {len(missing)} runs with which these ladders begin "
             "take by what runs took so far"
         )
-        raise ConfigError("--hours", hours, allowed)
+        raise ConfigError(Keyword("hours"), hours, allowed)
 
 
 def check_ladders(experiment: Experiment, settle: Settle | None = None) -> None:

@@ -16,7 +16,7 @@ import typer
 
 from sweeper import __version__
 from sweeper.config.command_line import DEFAULT_ROOT
-from sweeper.errors import BadInput, SweeperError
+from sweeper.errors import SHELL, BadInput, SweeperError
 
 if TYPE_CHECKING:
     from sweeper.cli.output import Output
@@ -257,7 +257,7 @@ def run(work: Callable[[], int], stopped: str | None = None) -> None:
         with only_named():
             code = _shown(work)
     except SweeperError as error:
-        code = say(f"Error: {error}", 2 if isinstance(error, BadInput) else 1)
+        code = say(f"Error: {error.spelled(SHELL)}", 2 if isinstance(error, BadInput) else 1)
     except KeyboardInterrupt:
         code = say(stopped_to_go_on() if stopped is None else stopped, INTERRUPTED)
     except BrokenPipeError:  # whoever read stdout has enough: Typer ends quietly then

@@ -16,7 +16,7 @@ import numpy as np
 from sweeper.decide.band import Band
 from sweeper.decide.loss import Prediction
 from sweeper.decide.sequential import Finding, Sequence
-from sweeper.errors import BadInput, ConfigError, in_python
+from sweeper.errors import BadInput, ConfigError, Keyword
 from sweeper.files import RECORD_ERRORS, parse_json
 from sweeper.records import from_json
 from sweeper.schedule import OWN
@@ -116,7 +116,6 @@ def check_followed(prediction: Prediction, name: str = "the prediction") -> Band
     return prediction.band
 
 
-@in_python()
 def follow(
     prediction: str | PathLike[str] | Prediction,
     *,
@@ -203,14 +202,14 @@ class Watch:
         """Nothing is seen yet."""
         self.prediction, self.band = prediction, check_followed(prediction)
         if not (_is_real(alarm) and 0 < alarm < 0.5):
-            raise ConfigError("--alarm", alarm, "a rate between 0 and 0.5, such as 0.01")
+            raise ConfigError(Keyword("alarm"), alarm, "a rate between 0 and 0.5, such as 0.01")
         if steps is not None and not (_is_whole(steps) and steps >= len(self.band)):
             least = f"at least {len(self.band)}, as many as the band has stretches"
-            raise ConfigError("--steps", steps, f"a whole number, {least}")
+            raise ConfigError(Keyword("steps"), steps, f"a whole number, {least}")
         self.steps = steps or self.band.steps
         self.begins = np.round(self.band.edges * self.steps).astype(int).tolist()
         if spike_steps is not None and not (_is_whole(spike_steps) and spike_steps >= 1):
-            raise ConfigError("--spike-steps", spike_steps, "a whole number, at least 1")
+            raise ConfigError(Keyword("spike_steps"), spike_steps, "a whole number, at least 1")
         self.spike_steps = spike_steps or max(10, self.steps // len(self.band))
         self.drift_at = math.log(1 / (alarm * (1 - SPIKE_SHARE)))
         self.spikes_at = math.log(1 / (alarm * SPIKE_SHARE))

@@ -20,7 +20,7 @@ import numpy as np
 from sweeper.decide.target import predict, prior_for
 from sweeper.decide.transfer import NO_SEEDS, SAME_SEEDS, Answer, Verdict, judge_ladder
 from sweeper.decide.trend import Trend, judge_joint_target, judge_target
-from sweeper.errors import BadInput, ConfigError
+from sweeper.errors import BadInput, ConfigError, Keyword
 from sweeper.records import to_json
 from sweeper.runs.grid import (
     AXES,
@@ -72,7 +72,7 @@ class Question:
                 raise ConfigError(flag, value, "a positive number")
         if self.eta is not None and not math.isfinite(self.eta):
             raise ConfigError(
-                "--eta", self.eta, "a learning rate, or its log2 where it is negative"
+                Keyword("eta"), self.eta, "a learning rate, or its log2 where it is negative"
             )
 
 
@@ -688,7 +688,7 @@ def _judge_optima(source: Source, roles: Mapping[str, str], question: Question) 
     step = _step_of_optima(log2, question, notes)
     base = int(x.min()) if question.reading.base is None else int(question.reading.base)
     if base not in x:
-        raise ConfigError("--base", base, f"one of {', '.join(map(str, x))}")
+        raise ConfigError(Keyword("base"), base, f"one of {', '.join(map(str, x))}")
     start = float(values[list(x).index(base)])
     transferred = start
     if question.eta is not None:
@@ -752,7 +752,7 @@ def _axis_of_optima(source: Source, roles: Mapping[str, str], question: Question
     )
     axis = question.reading.axis or next(varied, there[0])
     if axis not in roles:
-        raise ConfigError("--axis", axis, f"a size that the table has: {', '.join(roles)}")
+        raise ConfigError(Keyword("axis"), axis, f"a size that the table has: {', '.join(roles)}")
     return axis
 
 

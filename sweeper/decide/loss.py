@@ -28,7 +28,7 @@ from sweeper.decide.forecast import (
     strays,
     with_drift,
 )
-from sweeper.errors import BadInput, ConfigError, in_python
+from sweeper.errors import BadInput, ConfigError, Keyword
 from sweeper.files import private_folder, write_atomically
 from sweeper.records import to_json
 from sweeper.runs.loss_runs import (
@@ -260,11 +260,11 @@ class Question:
             if value is not None and name != "threshold" and not 1 <= value <= LARGEST:
                 raise ConfigError(flag, value, f"a number from 1 to {LARGEST:g}")
         if self.seed < 0:
-            raise ConfigError("--seed", self.seed, "a whole number from 0 on")
+            raise ConfigError(Keyword("seed"), self.seed, "a whole number from 0 on")
         if not 100 <= self.draws <= 100_000:
-            raise ConfigError("--draws", self.draws, "a whole number from 100 to 100000")
+            raise ConfigError(Keyword("draws"), self.draws, "a whole number from 100 to 100000")
         if self.form is not None and self.form not in FORMS:
-            raise ConfigError("--form", self.form, f"one of {', '.join(FORMS)}")
+            raise ConfigError(Keyword("form"), self.form, f"one of {', '.join(FORMS)}")
 
 
 LARGEST = 1e40
@@ -427,7 +427,6 @@ def _versions() -> dict[str, str]:
     return {"sweeper": sweeper.__version__, "numpy": numpy, "python": python}
 
 
-@in_python()
 def predict(
     frame: Any,
     *,
@@ -479,7 +478,7 @@ def _forms(design: Design, question: Question) -> tuple[Form, ...]:
     if FORMS[question.form] not in design.forms:
         allowed = ", ".join(form.name for form in design.forms)
         raise ConfigError(
-            "--form", question.form, f"{allowed}, since the runs varied {design.varied}"
+            Keyword("form"), question.form, f"{allowed}, since the runs varied {design.varied}"
         )
     return (FORMS[question.form],)
 
@@ -498,14 +497,16 @@ def _target(law: LossLaw, question: Question) -> Target | None:
             level, slope = design.line
             params = math.exp((math.log(tokens) - level) / slope)
         else:
-            raise ConfigError("--to-params", None, "the size of the run, beside --to-tokens")
+            raise ConfigError(Keyword("to_params"), None, "the size of the run, beside --to-tokens")
     elif tokens is None:
         if kind == "size":
             tokens = float(runs.tokens[0])
         elif design.line:
             tokens = design.tokens_on_line(params)
         else:
-            raise ConfigError("--to-tokens", None, "the tokens of the run, beside --to-params")
+            raise ConfigError(
+                Keyword("to_tokens"), None, "the tokens of the run, beside --to-params"
+            )
     assert params is not None and tokens is not None
     design.check_target(runs, params, tokens)
     flops = params * tokens * runs.flops_per_product
@@ -518,7 +519,7 @@ def _optimum(law: LossLaw, question: Question) -> Optimum | None:
     try:
         return optimum(law, question.flops)
     except ValueError as error:
-        raise ConfigError("--flops", question.flops, f"left out: {error}") from error
+        raise ConfigError(Keyword("flops"), question.flops, f"left out: {error}") from error
 
 
 def _as_target(law: LossLaw, best: Optimum) -> Target:

@@ -20,7 +20,7 @@ from typing import Literal
 import numpy as np
 
 from sweeper.decide.settle import CHANCE
-from sweeper.errors import ConfigError
+from sweeper.errors import ConfigError, Keyword
 from sweeper.search.fresh import quantile
 from sweeper.search.line import FLAT
 from sweeper.stats.curve import UNKNOWN, Estimate
@@ -88,7 +88,9 @@ class Ranking:
         self._affordable, self._slots = affordable, slots
         self.budget = budget or DEFAULT_SEEDS * len(names)
         if (least := ROUNDS[0] * len(names)) > self.budget:
-            raise ConfigError("--budget", self.budget, f"at least {least}: {ROUNDS[0]} seeds each")
+            raise ConfigError(
+                Keyword("budget"), self.budget, f"at least {least}: {ROUNDS[0]} seeds each"
+            )
         pairs = len(names) * (len(names) - 1) // 2
         self._level = LEVEL / pairs
         self.looks = 0

@@ -21,7 +21,7 @@ import numpy as np
 
 from sweeper.decide.transfer import Verdict, information_needed
 from sweeper.decide.trend import MORE_SEEDS, TELLS
-from sweeper.errors import ConfigError
+from sweeper.errors import ConfigError, Keyword
 from sweeper.search.strategy import Point
 from sweeper.stats.curve import NOISE_RADIUS, CurveFit, Estimate, Evidence
 from sweeper.stats.ladder import (
@@ -218,7 +218,7 @@ class Settling:
         self._ends = tuple(self.started)
         if (least := len(self.started) * self.begun) > self.budget:
             allowed = f"at least {least}, with which these ladders begin"
-            raise ConfigError("--budget", self.budget, allowed)
+            raise ConfigError(Keyword("budget"), self.budget, allowed)
         on_ladder = {size for sizes in self.ladders.values() for size in sizes}
         self.given = {size: grid for size, grid in (given or {}).items() if size in on_ladder}
         self.grids: dict[LadderSize, Grid] = dict(self.given)

@@ -15,7 +15,7 @@ from typing import Any, ClassVar, ParamSpec, TypeVar
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from sweeper.command.template import float_text
-from sweeper.errors import BadInput, ConfigError
+from sweeper.errors import BadInput, ConfigError, Keyword
 from sweeper.plan.factors import PlannedFactor
 from sweeper.plan.plan import PlannedParameter, TransferPlan
 from sweeper.registry import TARGET, build_plugin, import_plugin, name_classes, with_targets
@@ -398,12 +398,12 @@ def build_exporter(name: str | None, options: Mapping[str, Any]) -> Exporter:
         )
     if name not in EXPORTERS and "." not in name:
         allowed = f"one of {', '.join(EXPORTERS)}, or a class as package.module.Class"
-        raise ConfigError("--to", name, allowed)
+        raise ConfigError(Keyword("to"), name, allowed)
     target = EXPORTERS.get(name, name)
     name_classes([target])
     kind = import_plugin(target, "--to")
     # A class without a trainer's name is a beginning of one, as Exporter itself.
     if not (isinstance(kind, type) and issubclass(kind, Exporter) and hasattr(kind, "trainer")):
-        raise ConfigError("--to", name, "a subclass of sweeper.export.exporter.Exporter")
+        raise ConfigError(Keyword("to"), name, "a subclass of sweeper.export.exporter.Exporter")
     exporter: Exporter = build_plugin({TARGET: target, **options})
     return exporter

@@ -22,7 +22,6 @@ from sweeper.decide.judged import (
 )
 from sweeper.decide.transfer import Verdict
 from sweeper.decide.validation import Validation
-from sweeper.errors import in_python
 from sweeper.files import private_folder, write_atomically, write_json
 from sweeper.report.console import trend_brief, trend_text, verdict_table
 from sweeper.report.drawing import (
@@ -377,7 +376,6 @@ class Drawn:
         return text + "".join(svg(figure, "judged") for figure in figures(self.judged).values())
 
 
-@in_python()
 def judge(
     frame: Any,
     *,

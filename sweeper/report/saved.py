@@ -14,7 +14,7 @@ import yaml  # type: ignore[import-untyped]
 from sweeper.decide.judged import Judged
 from sweeper.decide.transfer import Verdict
 from sweeper.decide.validation import Validation
-from sweeper.errors import BadInput, ConfigError
+from sweeper.errors import BadInput, ConfigError, Keyword
 from sweeper.files import private_folder, write_json, write_summed
 from sweeper.records import to_json
 from sweeper.report.page import write_report
@@ -35,9 +35,11 @@ def saved_folder(root: Path, name: str) -> Path:
     try:
         check_study_name(name)
     except ConfigError as error:
-        raise ConfigError("--save", name, error.allowed) from error
+        raise ConfigError(Keyword("save"), name, error.allowed) from error
     if (root / name).exists():
-        raise ConfigError("--save", name, f"a name that is not taken: there is {root / name}")
+        raise ConfigError(
+            Keyword("save"), name, f"a name that is not taken: there is {root / name}"
+        )
     return root / name
 
 

@@ -21,7 +21,7 @@ from typing import Any
 from urllib.parse import quote, unquote, urlsplit
 
 from sweeper.decide.documents import Documents
-from sweeper.errors import BadInput, ConfigError, SweeperError
+from sweeper.errors import BadInput, ConfigError, Keyword, SweeperError
 from sweeper.files import is_text, parse_json, take_damaged
 from sweeper.report.live import is_live
 from sweeper.report.page import Running, render, rendered
@@ -363,7 +363,9 @@ def open_server(root: Path, port: int) -> Server:
     BadInput for a port that is taken or not allowed.
     """
     if not 0 <= port <= 65535:
-        raise ConfigError("--port", port, "a port from 1 to 65535, or 0 for any that is free")
+        raise ConfigError(
+            Keyword("port"), port, "a port from 1 to 65535, or 0 for any that is free"
+        )
     handler = type("Handler", (Handler,), {"pages": Pages(root)})
     try:
         return Server((HOST, port), handler)

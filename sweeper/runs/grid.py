@@ -17,11 +17,10 @@ from typing import Any
 import numpy as np
 
 from sweeper.command.metrics import STEP_NAMES
-from sweeper.errors import BadInput, ConfigError, MissingValue
+from sweeper.errors import BadInput, ConfigError, Keyword, MissingValue
 from sweeper.records import as_number
-from sweeper.runs.large import HIGHEST, UNKNOWN, head_of, is_large, reduced
 from sweeper.runs.source import Array, Source, alike, plain_name, shown_value
-from sweeper.runs.trackers import Objective, by_run, unpacked, unpivoted
+from sweeper.runs.trackers import Objective, by_run
 from sweeper.stats.ladder import JOINT_AXIS, KnownNoise, LadderSize, SizeCurve
 from sweeper.table import counted
 
@@ -173,7 +172,9 @@ class Reading:
     def __post_init__(self) -> None:
         """ConfigError for what is no axis or no number."""
         if self.axis is not None and self.axis not in (*AXES, JOINT_AXIS):
-            raise ConfigError("--axis", self.axis, f"one of {', '.join((*AXES, JOINT_AXIS))}")
+            raise ConfigError(
+                Keyword("axis"), self.axis, f"one of {', '.join((*AXES, JOINT_AXIS))}"
+            )
         for name in ("diverged", "noise"):
             value = getattr(self, name)
             if value is not None and not (math.isfinite(value) and value > 0):
@@ -244,8 +245,8 @@ def roles_of(source: Source, given: str) -> dict[str, str]:
 def _lacking(given: str, allowed: str) -> ConfigError:
     """For columns that nobody named, and that no usual name finds."""
     if given:
-        return ConfigError("--columns", given, allowed)
-    return MissingValue("--columns", f", {allowed}")
+        return ConfigError(Keyword("columns"), given, allowed)
+    return MissingValue(Keyword("columns"), f", {allowed}")
 
 
 def _is_rate(column: str) -> bool:
@@ -279,7 +280,7 @@ def log2_of(source: Source, column: str) -> tuple[Array, str, bool]:
             # As log2 of what is log10, a shift by a factor of nine would be one octave.
             shown = f"{values.min():g} to {values.max():g}"
             raise ConfigError(
-                "--columns",
+                Keyword("columns"),
                 f"eta={column}",
                 f"learning rates, or logarithms whose base is known: {shown} may be log2, ln or "
                 f"log10. Name the column log2_{column}, ln_{column} or log10_{column}",
@@ -297,7 +298,7 @@ def log2_of(source: Source, column: str) -> tuple[Array, str, bool]:
     if (values <= 0).any():
         low, high = float(values.min()), float(values.max())
         raise ConfigError(
-            "--columns",
+            Keyword("columns"),
             f"eta={column}",
             f"learning rates in one unit: {low:g} beside {high:g} are plain ones and logarithms",
         )
@@ -307,7 +308,7 @@ def log2_of(source: Source, column: str) -> tuple[Array, str, bool]:
     if len(jumps) and jumps.max() > APART * (1 + 1e-9):
         at = int(jumps.argmax())
         raise ConfigError(
-            "--columns",
+            Keyword("columns"),
             f"eta={column}",
             f"learning rates in one unit: {known[at + 1]:g} stands beside {known[at]:g}, and "
             "nothing between; --where takes the rows of one",
@@ -320,7 +321,7 @@ def grid_of(source: Source, columns: Mapping[str, str], reading: Reading) -> Gri
     """The curves of a table; BadInput where its runs cannot be compared."""
     import pandas  # type: ignore[import-untyped]
 
-    rows = len(source.frame) if source.counts is None else int(source.counts.sum())
+    rows = len(source.frame)
     notes = [*source.notes]
     sizes = _sizes(source, columns)
     axis = _axis(sizes, reading)
@@ -335,15 +336,13 @@ def grid_of(source: Source, columns: Mapping[str, str], reading: Reading) -> Gri
     for name, values in sizes.items():
         table[name] = values
     table["decay"] = 0.0 if decay is None else decay
-    table["runs"] = 1 if source.counts is None else source.counts
-    for role in ("planned",):
-        table[role] = source.numbers(columns[role]) if role in columns else 0.0
+    table["planned"] = source.numbers(columns["planned"]) if "planned" in columns else 0.0
     table = _statuses(source, columns, table, notes)
     table = _unfinished(source, columns, table, notes)
-    rounded = _rounding(table["loss"].to_numpy() if source.sample is None else source.sample, notes)
+    rounded = _rounding(table["loss"].to_numpy(), notes)
     table = _diverge(source, columns, reading, table, notes, axis)
     table = _seeds(source, columns, table, notes, rounded)
-    kept = int(table["runs"].sum())
+    kept = len(table)
     table = _grouped(table, notes)
     grid_cells: tuple[DecayCell, ...] = ()
     at: float | None = None
@@ -387,16 +386,6 @@ def read_table(
     place: str | Path, given: str, where: str, reading: Reading
 ) -> tuple[Source, dict[str, str]]:
     """The runs of a place, a row a run, and which column is what; BadInput as `Source.read`."""
-    if is_large(place):
-        head = head_of(path := Path(place))
-        # A row a run, and a column a setting: what is nested or laid out otherwise is held whole.
-        flat = unpacked(head.frame) is head.frame and not unpivoted(head.frame)[1]
-        columns = roles_of(head, given) if flat else {}
-        if flat and "loss" in columns and _step_column(head, columns) is None:
-            settings = settings_in(head.frame, columns, reading)
-            source = reduced(path, columns, settings, where, MOST_SEEDS, reading.diverged)
-            if source is not None:
-                return source, columns
     return per_run(Source.read(place, where, reading.objective), given, reading)
 
 
@@ -453,7 +442,7 @@ def _axis(sizes: Mapping[str, Any], reading: Reading) -> str:
     axis = reading.axis
     varied = [role for role, values in sizes.items() if len(np.unique(values)) > 1]
     if axis is not None and axis != JOINT_AXIS and axis not in sizes:
-        raise ConfigError("--axis", axis, f"a size that the table has: {', '.join(sizes)}")
+        raise ConfigError(Keyword("axis"), axis, f"a size that the table has: {', '.join(sizes)}")
     if axis is not None:
         return axis
     if {"tokens", "steps"} <= set(varied) and _follows(sizes["tokens"], sizes["steps"]):
@@ -489,7 +478,7 @@ def _check_alike(
     for name in reading.ignore:
         if name not in frame.columns:
             there = ", ".join(map(str, frame.columns))
-            raise ConfigError("--ignore", name, f"columns of the table: {there}")
+            raise ConfigError(Keyword("ignore"), name, f"columns of the table: {there}")
     across = [role for role in sizes if axis in (JOINT_AXIS, role)]
     place = pandas.DataFrame({role: sizes[role] for role in across}).groupby(across).ngroup()
     used = {column: role for role, column in columns.items() if role not in SIZES}
@@ -500,12 +489,7 @@ def _check_alike(
         column = str(name)
         words = re.findall(r"[a-z]+", column.lower())
         role = next((r for r, c in columns.items() if c == column), "")
-        if (
-            column in used
-            or column in reading.ignore
-            or role in across
-            or column in (HIGHEST, UNKNOWN)
-        ):
+        if column in used or column in reading.ignore or role in across:
             continue
         if role == "decay" and decay:
             continue
@@ -513,9 +497,7 @@ def _check_alike(
         if values.nunique(dropna=False) < 2 or is_one_number(values):
             continue
         if not role and (
-            is_kept(column, values)
-            or is_identifier(values)
-            or is_result(column, values, cells, source)
+            is_kept(column, values) or is_identifier(values) or is_result(column, values, cells)
         ):
             results.append(column)
             continue
@@ -598,7 +580,7 @@ def is_date(values: Any) -> bool:
     return all(one and one[1] for one in found) or len(kinds) >= MEASURED * len(values)
 
 
-def is_result(column: str, values: Any, cells: Any, source: Source) -> bool:
+def is_result(column: str, values: Any, cells: Any) -> bool:
     """Whether numbers differ in nearly every run, those of one cell of size and rate among them.
 
     What has one value a cell is a setting, as a warmup that goes with the learning rate. So is
@@ -607,9 +589,7 @@ def is_result(column: str, values: Any, cells: Any, source: Source) -> bool:
     import pandas
 
     words = re.findall(r"[a-z]+", column.lower())
-    if values.dtype.kind not in "iuf" or source.counts is not None:
-        return False
-    if any(map(SETTINGS.fullmatch, words)):
+    if values.dtype.kind not in "iuf" or any(map(SETTINGS.fullmatch, words)):
         return False
     table = pandas.DataFrame({"cell": cells.to_numpy(), "value": values.to_numpy()}).dropna()
     repeated = table[table.duplicated("cell", keep=False)]
@@ -632,17 +612,6 @@ def is_identifier(values: Any) -> bool:
     return bool(values.is_unique or values.nunique() >= NEARLY_ALL * len(values))
 
 
-def settings_in(frame: Any, columns: Mapping[str, str], reading: Reading) -> list[str]:
-    """The columns, beside those that are something to a verdict, in which runs may differ."""
-    return [
-        str(column)
-        for column in frame.columns
-        if str(column) not in (*columns.values(), *reading.ignore)
-        and not is_kept(str(column), frame[column])
-        and not is_identifier(frame[column])
-    ]
-
-
 def _said(axis: str) -> str:
     return axis.replace("_", " ")
 
@@ -655,8 +624,7 @@ def _statuses(source: Source, columns: Mapping[str, str], table: Any, notes: lis
     unfinished = np.isin(status, UNFINISHED)
     if unfinished.any():
         kinds = ", ".join(sorted(set(status[unfinished])))
-        count = int(table["runs"][unfinished].sum())
-        notes.append(f"{counted(count, 'run')} did not end ({kinds}): left out")
+        notes.append(f"{counted(int(unfinished.sum()), 'run')} did not end ({kinds}): left out")
     table.loc[status == "diverged", "loss"] = math.inf
     if unfinished.all():
         raise BadInput(f"no run of {source.name or 'the table'} has ended")
@@ -666,7 +634,7 @@ def _statuses(source: Source, columns: Mapping[str, str], table: Any, notes: lis
 def _unfinished(source: Source, columns: Mapping[str, str], table: Any, notes: list[str]) -> Any:
     """Without runs whose last step lies well before that of others of their size."""
     column = columns.get("reached", "_step")  # W&B's own name of it in its exports
-    if column not in source.frame or source.counts is not None:
+    if column not in source.frame:
         return table
     reached = source.numbers(column)[table.index.to_numpy()]
     sizes = [role for role in SIZES if role in table]
@@ -674,7 +642,7 @@ def _unfinished(source: Source, columns: Mapping[str, str], table: Any, notes: l
     early = (reached < EARLY * furthest) & np.isfinite(table["loss"].to_numpy())
     if early.any():
         notes.append(
-            f"left out: {counted(int(table['runs'][early].sum()), 'run')} that ended before "
+            f"left out: {counted(int(early.sum()), 'run')} that ended before "
             f"{EARLY:.0%} of the steps of others of the size"
         )
     return table[~early]
@@ -708,30 +676,23 @@ def _diverge(
     An empty cell and a NaN are one to most readers of tables. A run diverges by a learning rate
     that is too high: where a higher one trained all runs of its size, nothing was measured.
     """
-    loss, runs = table["loss"].to_numpy(copy=True), table["runs"].to_numpy(copy=True)
-    # Of a row that stands for a group of runs, the mean of those that have a loss.
-    mean, without = loss.copy(), np.where(np.isnan(loss), runs, 0)
-    if UNKNOWN in source.frame:
-        without = source.frame[UNKNOWN].to_numpy()[table.index.to_numpy()]
-    unknown, counts = without > 0, dict[str, int]()
-    gone = unknown | ~np.isfinite(loss)
+    loss = table["loss"].to_numpy(copy=True)
+    unknown, gone, counts = np.isnan(loss), ~np.isfinite(loss), dict[str, int]()
     loss[gone] = math.inf
     if reading.diverged is not None:
         high = ~gone & (loss > reading.diverged)
-        counts[f"a loss above {reading.diverged:g}"] = int(runs[high].sum())
+        counts[f"a loss above {reading.diverged:g}"] = int(high.sum())
     elif "first" in columns:
         first = source.numbers(columns["first"])[table.index.to_numpy()]
         high = ~gone & (loss > first)
-        counts["a loss above the first one"] = int(runs[high].sum())
+        counts["a loss above the first one"] = int(high.sum())
     else:
         finite = table["loss"].where(np.isfinite(table["loss"]))
         along = [role for role in (axis,) if role in table] or [r for r in SIZES if r in table]
         typical = finite.groupby([table[role] for role in along]).transform("median").to_numpy()
-        highest = source.frame.get(HIGHEST)
-        most = loss if highest is None else highest.to_numpy()[table.index.to_numpy()]
-        high = ~gone & (most > EXPLODED * typical) & (typical > 0)
+        high = ~gone & (loss > EXPLODED * typical) & (typical > 0)
         rule = f"a loss above {EXPLODED:g} times the median of its {_said(axis)}"
-        counts[rule] = int(runs[high].sum())
+        counts[rule] = int(high.sum())
     loss[high] = math.inf
     table["loss"] = loss
     # The highest rate at which all runs of a size have a loss: below it none diverges.
@@ -739,25 +700,21 @@ def _diverge(
     worst = table.groupby([*alone, table["eta"]])["loss"].transform("max")
     trained = table["eta"].where(np.isfinite(worst)).groupby(alone).transform("max").to_numpy()
     lost = unknown & (table["eta"].to_numpy() < trained)
-    if count := int(without[lost].sum()):
+    if count := int(lost.sum()):
         notes.append(
             f"left out, with no loss: {count} of the runs, of learning rates below one at which "
             "all runs of the size have a loss; write inf for those that diverged"
         )
-    counts["a loss that is NaN or infinite"] = int(runs[gone & ~lost].sum())
-    # What is left of a group without those that were never measured.
-    left = lost & np.isfinite(mean)
-    table["loss"] = loss = np.where(left, mean, loss)
-    table["runs"] = np.where(lost, runs - without, runs)
+    counts["a loss that is NaN or infinite"] = int((gone & ~lost).sum())
     said = [f"{count} by {why}" for why, count in counts.items() if count]
     if said:
         notes.append(f"diverged: {', '.join(said)}; its loss counts as infinite")
     if not np.isfinite(loss).any():
         raise BadInput("no run of the table has a finite loss")
-    return table[~lost | left]
+    return table[~lost]
 
 
-GIVEN = ("loss", "planned", "runs")
+GIVEN = ("loss", "planned")
 """Columns of a run that are no part of what makes its cell."""
 
 
@@ -810,9 +767,7 @@ def _grouped(table: Any, notes: list[str]) -> Any:
         f"up to {most} runs a cell: averaged in {MOST_SEEDS} groups, whose means are judged as runs"
     )
     table["seed"] %= MOST_SEEDS
-    return table.groupby([*cell, "seed"], as_index=False).agg(
-        {"loss": "mean", "planned": "first", "runs": "sum"}
-    )
+    return table.groupby([*cell, "seed"], as_index=False).agg({"loss": "mean", "planned": "first"})
 
 
 def _size_maker(axis: str, keys: Sequence[str]) -> MakeSize:
@@ -843,7 +798,9 @@ def _base(
         found = [size for size in sizes if getattr(size, _one(axis)) == reading.base]
         if not found:
             there = ", ".join(str(getattr(size, _one(axis))) for size in sorted(sizes))
-            raise ConfigError("--base", f"{reading.base:g}", f"a {_said(_one(axis))} of {there}")
+            raise ConfigError(
+                Keyword("base"), f"{reading.base:g}", f"a {_said(_one(axis))} of {there}"
+            )
         return found[0]
     if "base" in columns:
         marked = source.frame[columns["base"]].astype(str).str.lower().isin(["true", "1", "1.0"])

@@ -22,7 +22,7 @@ from sweeper.command.metrics import (
     make_source,
     online_wandb,
 )
-from sweeper.errors import BadInput, ConfigError
+from sweeper.errors import BadInput, ConfigError, Keyword
 
 LOGS = ("*.log", "*.out", "*.txt")
 PACKED = ".gz"
@@ -98,14 +98,14 @@ class RunLog:
 
     def _folder(self) -> Path:
         if not self.place.is_dir():
-            raise ConfigError("--run", str(self.place), "the folder that the run writes to")
+            raise ConfigError(Keyword("run"), str(self.place), "the folder that the run writes to")
         return self.place
 
     def _log(self) -> Path:
         if self.place.is_file():
             return self.place
         if not self.place.is_dir():
-            raise ConfigError("--run", str(self.place), "a log, or a folder with one")
+            raise ConfigError(Keyword("run"), str(self.place), "a log, or a folder with one")
         packed = tuple(f"{pattern}{PACKED}" for pattern in LOGS)
         for patterns in (LOGS, packed):
             logs = sorted(path for pattern in patterns for path in self.place.glob(pattern))
@@ -114,7 +114,7 @@ class RunLog:
         if len(logs) != 1:
             names = ", ".join(path.name for path in logs[:10]) or "none"
             allowed = f"the log itself; its folder has of {', '.join(LOGS)}: {names}"
-            raise ConfigError("--run", str(self.place), allowed)
+            raise ConfigError(Keyword("run"), str(self.place), allowed)
         return logs[0]
 
     def read(self, *, ended: bool = False) -> Iterator[Point]:
@@ -131,7 +131,7 @@ class RunLog:
         self._found += 1
         if reading.step is None:
             raise ConfigError(
-                "--metric",
+                Keyword("metric"),
                 self.metric,
                 r"a source that tells steps, as in 'step (?P<step>\d+).*loss (?P<loss>\S+)', "
                 "or a column named step",
@@ -143,7 +143,7 @@ class RunLog:
             if evaluated and usual - evaluated:
                 one, other = min(usual - evaluated), min(evaluated)
                 raise ConfigError(
-                    "--metric",
+                    Keyword("metric"),
                     self.metric,
                     f"a pattern that takes the training loss alone: it finds {one!r} and {other!r}",
                 )

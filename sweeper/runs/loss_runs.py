@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from sweeper.errors import BadInput, ConfigError, MissingValue
+from sweeper.errors import BadInput, ConfigError, Keyword, MissingValue
 from sweeper.runs.source import Source, unit_of
 from sweeper.stats.power_law import ADDITIVE, COMPUTE, COUPLED, SIZE, TOKENS, Array, Form
 
@@ -334,7 +334,9 @@ def units_of(source: Source, columns: Mapping[str, str]) -> list[str]:
 
 def _missing(source: Source, role: str, what: str) -> ConfigError:
     columns = ", ".join(str(column) for column in source.frame.columns)
-    return MissingValue("--columns", f", {role}=COLUMN ({what}) with one of the columns {columns}")
+    return MissingValue(
+        Keyword("columns"), f", {role}=COLUMN ({what}) with one of the columns {columns}"
+    )
 
 
 def _positive(source: Source, column: str, role: str) -> Array:

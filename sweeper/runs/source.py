@@ -20,7 +20,7 @@ from zipfile import BadZipFile
 
 import numpy as np
 
-from sweeper.errors import BadInput, ConfigError, first_line, suggest
+from sweeper.errors import BadInput, ConfigError, Keyword, first_line, suggest
 from sweeper.runs.trackers import (
     Objective,
     chart_frame,
@@ -62,8 +62,7 @@ def unit_of(column: str) -> str:
 class Source:
     """A table: its `frame`, where it is from, its digest, and its rows as people count them.
 
-    `notes` say how it was read, where that is not plain. Of a table that was too large to be held
-    (`large.py`) `counts` [rows] are the runs that a row stands for, and `sample` some losses.
+    `notes` say how it was read, where that is not plain.
     """
 
     frame: pandas.DataFrame
@@ -71,8 +70,6 @@ class Source:
     sha256: str
     where: str = ""
     notes: tuple[str, ...] = ()
-    counts: np.ndarray[Any, np.dtype[np.int64]] | None = None
-    sample: Array | None = None
 
     @classmethod
     def read(cls, place: str | Path, where: str = "", objective: Objective | None = None) -> Source:
@@ -101,7 +98,7 @@ class Source:
             notes += read
         elif wanted.series:
             allowed = "nothing with a table: --columns 'loss=COLUMN' names its loss"
-            raise ConfigError("--series", wanted.series, allowed)
+            raise ConfigError(Keyword("series"), wanted.series, allowed)
         return cls(frame, text, digest.hexdigest(), notes=tuple(notes))._only(where)
 
     @classmethod
@@ -143,7 +140,7 @@ class Source:
         kept = self.frame[self.condition(where)]
         if kept.empty:
             raise ConfigError(
-                "--where", where, f"a condition that some of {len(self.frame)} rows meet"
+                Keyword("where"), where, f"a condition that some of {len(self.frame)} rows meet"
             )
         return replace(self, frame=kept, where=where)
 
@@ -155,16 +152,16 @@ class Source:
         except Exception as error:  # pandas raises nearly anything for an odd expression
             bare = re.search(r"name '(\w+)' is not defined", str(error))
             if bare and (quoted := self._quoted(where, bare[1])):
-                raise ConfigError("--where", where, f"texts in quotes: {quoted}") from error
+                raise ConfigError(Keyword("where"), where, f"texts in quotes: {quoted}") from error
             raise ConfigError(
-                "--where",
+                Keyword("where"),
                 where,
                 f"a condition on {self._columns()}, such as 'loss < 4' ({first_line(error)})",
             ) from error
         # Numbers would take the rows of these numbers.
         if str(getattr(met, "dtype", "")) != "bool" or met.shape != self.frame.shape[:1]:
             raise ConfigError(
-                "--where", where, f"a condition on {self._columns()}, such as 'loss < 4'"
+                Keyword("where"), where, f"a condition on {self._columns()}, such as 'loss < 4'"
             )
         return met
 
@@ -191,7 +188,9 @@ class Source:
             if not is_pair or role not in roles:
                 known = ", ".join(roles)
                 raise ConfigError(
-                    "--columns", pair, f"ROLE=COLUMN with one of {known}; {suggest(role, roles)}"
+                    Keyword("columns"),
+                    pair,
+                    f"ROLE=COLUMN with one of {known}; {suggest(role, roles)}",
                 )
             if not column:  # "flops=": not in this table, whatever its columns are called
                 unused.add(role)
@@ -199,7 +198,7 @@ class Source:
             if column not in self.frame.columns:
                 hint = suggest(column, [str(name) for name in self.frame.columns])
                 raise ConfigError(
-                    "--columns", pair, f"{role}=COLUMN with one of {self._columns()}; {hint}"
+                    Keyword("columns"), pair, f"{role}=COLUMN with one of {self._columns()}; {hint}"
                 )
             found[role] = column
         free = {plain_name(column): str(column) for column in self.frame.columns}

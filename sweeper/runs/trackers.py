@@ -33,7 +33,7 @@ from sweeper.command.metrics import (
     wandb,
     wandb_facts,
 )
-from sweeper.errors import BadInput, ConfigError, first_line, suggest
+from sweeper.errors import BadInput, ConfigError, Keyword, first_line, suggest
 from sweeper.table import counted
 
 if TYPE_CHECKING:
@@ -102,7 +102,9 @@ class Objective:
     def __post_init__(self) -> None:
         """ConfigError for a window that is no share."""
         if not 0 <= self.window <= 1:
-            raise ConfigError("--window", self.window, "a share of a run's steps, from 0 to 1")
+            raise ConfigError(
+                Keyword("window"), self.window, "a share of a run's steps, from 0 to 1"
+            )
 
     def sentence(self, series: str) -> str:
         """How the loss was read."""
@@ -264,7 +266,9 @@ def choose(names: Iterable[str], asked: str, where: str) -> str:
     shown = ", ".join(present[:20]) + ", ..." * (len(present) > 20)
     hint = f"; {suggest(asked, present)}" if asked and present else ""
     raise ConfigError(
-        "--series", asked, f"a series of the runs in {where}: {shown or 'there is none'}{hint}"
+        Keyword("series"),
+        asked,
+        f"a series of the runs in {where}: {shown or 'there is none'}{hint}",
     )
 
 
@@ -417,7 +421,7 @@ def storage_frame(url: str, objective: Objective) -> tuple[pandas.DataFrame, lis
         listed = ", ".join(names[:20]) + ", ..." * (len(names) > 20) or "there is none"
         if not chosen:
             allowed = f"studies of {shown}, by names or patterns such as 'w*,base': {listed}"
-            raise ConfigError("--study", objective.study, allowed)
+            raise ConfigError(Keyword("study"), objective.study, allowed)
         rows = []
         for name in chosen:
             study = load(name)

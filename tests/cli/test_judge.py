@@ -14,10 +14,7 @@ import pytest
 
 import sweeper as package
 from sweeper.report.screen import LINES
-from sweeper.runs import grid as grid_module
-from sweeper.runs import large
 from tests.cli.driver import Run, assert_refused
-from tests.refusals import raises_config_error
 from tests.runs.grids import ETAS, WIDTHS, runs
 
 MEGATRON = """parameterization,width,optimal_lr
@@ -394,64 +391,6 @@ def test_nothing_to_judge_and_flags_of_other_places_are_refused(table: Path, swe
         assert_refused(sweeper("judge", *words))
 
 
-@pytest.mark.parametrize("suffix", [".csv", ".tsv", ".jsonl", ".csv.gz"])
-def test_a_table_in_pieces_gives_the_verdict_of_the_whole(
-    suffix: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    frame = runs(
-        (-7.0, -7.0, -7.3), widths=WIDTHS[:3], etas=ETAS[::3], seeds=1300, noise=0.02
-    ).assign(optimizer="adam", run=lambda table: [f"run-{n}" for n in range(len(table))])
-    frame.loc[frame.lr == frame.lr.max(), "val_loss"] = np.nan
-    path = tmp_path / f"runs{suffix}"
-    if suffix == ".jsonl":
-        frame.to_json(path, orient="records", lines=True, double_precision=15)
-    else:
-        frame.to_csv(path, index=False, sep="\t" if suffix == ".tsv" else ",")
-    whole = package.judge(path).judged
-    monkeypatch.setattr(large, "LARGE", 1000)
-    monkeypatch.setattr(large, "ROWS", 2000)
-    pieces = package.judge(path, columns="seed=seed").judged
-    assert pieces.runs == whole.runs == len(frame)
-    assert any("in pieces" in note for note in pieces.notes)
-    assert pieces.answer == whole.answer == "holds"
-    for one, other in zip(pieces.curves, whole.curves, strict=True):
-        assert {**one.losses}.keys() == {**other.losses}.keys()
-        for eta, losses in one.losses.items():
-            assert [*losses] == pytest.approx([*other.losses[eta]], rel=1e-12)
-    unnamed = package.judge(path, columns="seed=", where="lr < 1").judged
-    assert unnamed.runs == len(frame) and unnamed.answer == "holds"
-
-
-def test_empty_cells_count_alike_in_large_and_small_tables(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Below a rate that trains all runs nothing was measured; above, an empty cell diverged."""
-    frame = runs(widths=WIDTHS[:3], optima=(-7.0,) * 3, etas=ETAS[::3], seeds=600, noise=0.02)
-    low, high = frame.lr == frame.lr.min(), frame.lr == frame.lr.max()
-    frame.loc[low & (frame.seed % 7 == 0) & (frame.n_embd == 256), "val_loss"] = np.nan
-    frame.loc[high & (frame.seed % 5 == 0) & (frame.n_embd == 512), "val_loss"] = np.nan
-    frame.loc[low & (frame.n_embd == 128), "val_loss"] = np.nan
-    frame.to_csv(path := tmp_path / "runs.csv", index=False)
-    whole = package.judge(path).judged
-    monkeypatch.setattr(large, "LARGE", 1000)
-    monkeypatch.setattr(large, "ROWS", 500)
-    pieces = package.judge(path, columns="seed=seed").judged
-    for told in (whole, pieces):
-        said = " ".join(told.notes)
-        assert "left out, with no loss: 686 of the runs" in said, told.notes
-    assert "in pieces" in " ".join(pieces.notes)
-    assert pieces.answer == whole.answer
-    for one, other in zip(pieces.curves, whole.curves, strict=True):
-        assert {**one.losses}.keys() == {**other.losses}.keys()
-        for eta, losses in one.losses.items():
-            finite = [
-                np.mean([x for x in found if np.isfinite(x)] or [np.inf])
-                for found in (losses, other.losses[eta])
-            ]
-            assert finite[0] == pytest.approx(finite[1], abs=0.02)
-            assert any(np.isinf(losses)) == any(np.isinf(other.losses[eta]))
-
-
 def test_losses_in_bits_per_byte_are_called_so(tmp_path: Path, sweeper: Run) -> None:
     """And the seeds of a table are no others than a search's: there was none."""
     frame = runs().rename(columns={"val_loss": "bpb"})
@@ -471,63 +410,6 @@ def test_a_table_whose_columns_nobody_knows_is_told_what_to_name(
         answer = sweeper(*verb, str(tmp_path / "runs.csv"))
         assert answer.code == 2 and "=COLUMN" in answer.err
         assert "--columns: it needs a value" in answer.err and "=''" not in answer.err
-
-
-def test_a_large_table_is_refused_for_what_a_small_one_is(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(large, "LARGE", 1000)
-    monkeypatch.setattr(large, "ROWS", 50)
-    frame = runs(seeds=30, etas=ETAS[::3])
-    changes: dict[str, Any] = {
-        "batch": frame.assign(batch_size=frame.n_embd // 4),
-        "text": frame.astype({"val_loss": object}).assign(
-            val_loss=lambda table: table.val_loss.where(table.index != 400, "high")
-        ),
-        "units": pandas.concat([frame, frame.iloc[:1].assign(lr=300.0)]),
-        "twice": pandas.concat([frame, frame.iloc[:1].assign(val_loss=9.0)]),
-        "optimizer": frame.assign(optimizer=np.where(frame.seed % 2, "adam", "muon")),
-    }
-    for name, changed in changes.items():
-        changed.to_csv(path := tmp_path / f"{name}.csv", index=False)
-        with pytest.raises(package.BadInput) as caught:
-            package.judge(path)
-        if name == "text":
-            assert "row 401" in str(caught.value)
-    # A run that stands there twice is counted once, as in a small table.
-    pandas.concat([frame, frame.iloc[:1]]).to_csv(path := tmp_path / "again.csv", index=False)
-    assert package.judge(path).judged.runs == len(frame)
-    for where in ("n_embd ==", "n_embd > 9999"):
-        with raises_config_error("where", where):
-            package.judge(path, where=where)
-
-
-def test_a_large_table_that_is_nested_is_held_whole(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(large, "LARGE", 1000)
-    frame = runs(seeds=2)
-    rows = [
-        {"config": {"n_embd": row.n_embd, "lr": row.lr, "seed": row.seed}, "val_loss": row.val_loss}
-        for row in frame.itertuples()
-    ]
-    (path := tmp_path / "runs.jsonl").write_text("\n".join(map(json.dumps, rows)))
-    assert package.judge(path).judged.runs == len(frame)
-
-
-def test_one_run_that_exploded_is_not_hidden_in_a_mean(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(large, "LARGE", 1000)
-    monkeypatch.setattr(grid_module, "MOST_SEEDS", 4)
-    frame = runs(seeds=100, etas=ETAS[::3])
-    frame.loc[frame.lr == frame.lr.max(), "val_loss"] = np.where(
-        frame[frame.lr == frame.lr.max()].seed % 25, 3.5, 90.0
-    )
-    frame.to_csv(path := tmp_path / "runs.csv", index=False)
-    judged = package.judge(path).judged
-    for curve in judged.curves:
-        assert np.isinf(curve.losses[max(curve.losses)]).any()
 
 
 @pytest.mark.parametrize(("suffix", "reader"), [(".parquet", "pyarrow"), (".xlsx", "openpyxl")])
