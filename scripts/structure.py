@@ -43,9 +43,9 @@ LADDER = ["transfer", "--study", "a", "--to-width", "32", "--validate", "transfe
 
 
 ROOMS = [
-    *("version", "errors", "records", "registry", "schedule", "trial", "files"),
+    *("version", "errors", "records", "registry", "schedule", "trial", "files", "stats"),
     *("scaling", "search", "samplers", "data", "launch", "laws", "models", "classifier", "engine"),
-    *("stats", "table", "study", "plan", "check", "command", "runs", "decide"),
+    *("table", "study", "plan", "check", "command", "runs", "decide"),
     *("config", "sweep"),
     *("export", "verbs", "report", "cli", "api", "__init__", "__main__"),
 ]
@@ -109,9 +109,8 @@ class Source:
             if isinstance(statement, ast.Expr)
         }
         for node in ast.walk(self.tree):
-            if isinstance(node, ast.Constant) and isinstance(node.value, str):
-                if id(node) not in documents:
-                    yield node.value
+            if isinstance(node, ast.Constant) and id(node) not in documents:
+                yield from [node.value] if isinstance(node.value, str) else []
 
     def imports(self) -> Iterator[str]:
         """What it imports, anywhere in it but for type checking alone, as it is written."""

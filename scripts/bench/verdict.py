@@ -24,10 +24,11 @@ from sweeper.decide.settle import AT_FIRST, CONFIDENCE, Judged, Settling, grids_
 from sweeper.decide.target import THEORY
 from sweeper.decide.transfer import SizeVerdict, Verdict, judge_ladder
 from sweeper.decide.trend import Trend, fit_trend
-from sweeper.search.strategy import Point
-from sweeper.stats.curve import BASIN_TOLERANCE, Estimate, fit_curve, fit_curves
+from sweeper.stats.curve import BASIN_TOLERANCE, fit_curve, fit_curves
+from sweeper.stats.estimate import Estimate
 from sweeper.stats.ladder import LadderRule, LadderSize, SizeCurve
 from sweeper.stats.noise import Array
+from sweeper.trial import Point
 
 if TYPE_CHECKING:
     from tables import Findings

@@ -39,7 +39,7 @@ MEANT = {"lr": _ETA, "learning_rate": _ETA, "eta": _ETA}
 """Keywords that are often meant, and are none."""
 
 
-def words_of(verb: str, settings: Mapping[str, Any], config_dir: Path | None) -> list[str]:
+def settings_words(verb: str, settings: Mapping[str, Any], config_dir: Path | None) -> list[str]:
     """The overrides that keyword arguments stand for; ConfigError for a value that is none."""
     known = {*groups(config_dir), *SECTIONS, *OVERLAYS}
     sections = {

@@ -13,6 +13,7 @@ from sweeper.cli.shared import trial_seconds
 from sweeper.cli.validate import finished
 from sweeper.command.evidence import evidence_of
 from sweeper.command.metrics import describe_source
+from sweeper.command.runner import Command
 from sweeper.config.compose import compose_tree
 from sweeper.config.settings import Experiment, Settings, checked_plugin
 from sweeper.decide.settle import SEEDS
@@ -44,10 +45,13 @@ MOST_BATCHED = 16
 def tell_cost(experiment: Experiment, invocation: Invocation, output: Output) -> None:
     """Say how long a new search takes on this processor, and a smaller one to try first.
 
-    Nothing is said of a short one, of one that goes on, or where time cannot be measured here:
-    on a GPU that jobs may share, on a cluster, and of commands.
+    Of a command is said how its trials share this machine. Nothing is said of a short one, of one
+    that goes on, or where time cannot be measured here: on a GPU that jobs may share, on a cluster,
+    and of commands.
     """
     settings = experiment.settings
+    if how := sharing(settings):
+        output.tell(how)
     flops = settings.runner.flops(experiment.spec(settings.base))
     trials = _planned(settings.search, settings)
     # A user command's FLOPs are a mere proportion, and it knows no parameters: that tells it here.
@@ -122,7 +126,16 @@ def say_command(settings: Settings, trial: Trial, output: Output, *, at: str) ->
         output.command(f"{name.capitalize()}, {at}:", command, Spare.NEWS, name=name)
         losses = describe_source(settings.raw["runner"].get("metric"))
         output.say(f"Its losses: {losses}.", Spare.NEWS, "where its losses are looked for")
+        if how := sharing(settings):
+            output.say(how, Spare.NEWS, "how its trials share this machine")
     return command
+
+
+def sharing(settings: Settings) -> str:
+    """How a command's trials share this machine, in a sentence; empty where nothing is chosen."""
+    runner = settings.runner
+    how = runner.sharing(settings.launcher) if isinstance(runner, Command) else ""
+    return f"On this machine: {how}." if how else ""
 
 
 def say_losses(

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import re
-import shlex
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,7 +15,7 @@ from sweeper.report.saved import save_study, saved_folder
 from sweeper.report.screen import Part, Spare, table_parts
 from sweeper.runs.source import Source
 from sweeper.study.folder import StudyFolder, is_study
-from sweeper.study.optuna_copy import redact_word
+from sweeper.study.setup import command_line
 from sweeper.study.study import find_study
 from sweeper.table import counted
 
@@ -58,7 +56,7 @@ def judge(request: JudgeRequest, output: Output) -> int:
             "storage's URL, or --study with a study of yours"
         )
     kept = saved_folder(request.root, request.save) if request.save is not None else None
-    command = shlex.join(["sweeper", *map(redact_word, sys.argv[1:])])
+    command = command_line()
     if place is None:
         place = str(request.root / find_study(request.study, request.root))
     if place == "-":

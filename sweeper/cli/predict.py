@@ -5,8 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-import shlex
-import sys
 import tempfile
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -26,7 +24,7 @@ from sweeper.decide.loss import (
     TooFewRuns,
     predict_runs,
 )
-from sweeper.errors import BadInput, ConfigError
+from sweeper.errors import BadInput, ConfigError, Keyword
 from sweeper.records import to_json
 from sweeper.runs.loss_runs import (
     ROLES,
@@ -42,6 +40,7 @@ from sweeper.runs.source import Source
 from sweeper.schedule import OWN, PLACEHOLDERS, name_of
 from sweeper.study.folder import StudyFolder, TargetFolder
 from sweeper.study.searched import config_text
+from sweeper.study.setup import command_line
 from sweeper.table import counted
 
 if TYPE_CHECKING:
@@ -77,7 +76,7 @@ def predict_table(
             where=where,
             columns=named,
             notes=[*odd_ratio(runs), *mixed_runs(source), *units_of(source, named)],
-            command=_command(),
+            command=command_line(),
         )
     except TooFewRuns as few:
         return _too_few(few, output)
@@ -144,7 +143,7 @@ def _check_units(scales: _Scales, question: Question) -> None:
     for flag in ("flops", "flops_per_second"):
         if getattr(question, flag) is not None and scales.unit == "steps":
             why = "left out: its command takes no {batch_size}, so that FLOPs are not known here"
-            raise ConfigError(f"--{flag.replace('_', '-')}", getattr(question, flag), why)
+            raise ConfigError(Keyword(flag), getattr(question, flag), why)
 
 
 def _next_of(
@@ -271,7 +270,7 @@ def _predict_runs(
             source=str(study.folder),
             sha256=digest,
             left_out=[(counted(count, "run"), why) for why, count in left_out.items()],
-            command=_command(),
+            command=command_line(),
             choose=lambda params, tokens: scales.choice(params, tokens, size.depth),
         )
     except TooFewRuns as few:
@@ -683,10 +682,6 @@ def _ended(result: Result) -> bool:
     """Whether a run has a loss at its end, which can be drawn."""
     whole = result.status == "complete" and result.steps >= result.trial.spec.train.steps
     return whole and 0 < result.objective < math.inf
-
-
-def _command() -> str:
-    return shlex.join(["sweeper", *sys.argv[1:]])
 
 
 def _report(

@@ -10,11 +10,11 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from sweeper.cli.adapters import FIRST
 from sweeper.cli.cost import run_time, say_command, say_losses, tell_cost
 from sweeper.cli.next import Invocation, first_transfer
 from sweeper.cli.output import DONE, FAILED, Output, diverged, failures
 from sweeper.cli.shared import changed_code, check_model, open_experiment, progress, write_page
-from sweeper.cli.verb import FIRST
 from sweeper.command.metrics import PRINTED
 from sweeper.command.runner import reports_no_loss, unknown_to_script
 from sweeper.config.compose import Tree, read_tree, to_yaml

@@ -14,7 +14,7 @@ from sweeper.cli.studies import split_root
 from sweeper.config.command_line import root_flag
 from sweeper.config.compose import Tree, parse_overrides
 from sweeper.config.settings import Experiment, Settings, check_model_size, resolve
-from sweeper.errors import BadInput, ConfigError
+from sweeper.errors import BadInput, ConfigError, Keyword
 from sweeper.report.cost import TrialSeconds, at_once
 from sweeper.report.live import LivePage
 from sweeper.report.progress import SweepProgress
@@ -92,13 +92,13 @@ def check_target(settings: Settings, size: Size) -> None:
         check_model_size(settings, size)
         check_taken(settings, {"width": size.width, "depth": size.depth})
     except ConfigError as error:
-        flag = {"model.width": "--to-width", "model.depth": "--to-depth"}.get(error.key)
-        raise ConfigError(flag, error.value, error.allowed) if flag else error from error
+        name = {"model.width": "to_width", "model.depth": "to_depth"}.get(error.key)
+        raise error.renamed(Keyword(name)) if name else error from error
     for name in ("width", "depth"):
         asked, base = getattr(size, name), getattr(settings.base, name)
         if asked < base:
             raise ConfigError(
-                f"--to-{name}",
+                Keyword(f"to_{name}"),
                 asked,
                 f"at least the base's {name}, {base}, since small models are tuned and large ones "
                 f"trained. Search with model.{name}={asked} or less; a {name} below the base's may "

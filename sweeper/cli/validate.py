@@ -78,7 +78,7 @@ def target_size(
         unit = token_unit(experiment)
         step = f"{taken} x {length} tokens" if length > 1 else f"{taken} {unit}"
         raise ConfigError(
-            Keyword("to_batch") if tokens is None else "--to-tokens",
+            Keyword("to_batch" if tokens is None else "to_tokens"),
             taken if tokens is None else int(asked),
             f"{int(asked):,} {unit} are less than one step of {step}",
         )

@@ -25,7 +25,7 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from sweeper.errors import ConfigError, SweeperError
+from sweeper.errors import ConfigError, Keyword, SweeperError
 
 
 class Reading(NamedTuple):
@@ -78,7 +78,7 @@ class Source(Protocol):
 # A source by what `metric=` says of it: checked before a search, described, opened for a trial.
 
 
-def check_source(key: str, spec: str) -> None:
+def check_source(key: str | Keyword, spec: str) -> None:
     """ConfigError for a source that cannot be read."""
     kind, colon, rest = spec.partition(":")
     if colon and kind in ("jsonl", "csv"):
@@ -421,7 +421,7 @@ def wandb(key: str) -> Callable[[Path], Callable[[], Iterator[Reading]]]:
     return scan
 
 
-def online_wandb(key: str, run: str, name: str) -> Source:
+def online_wandb(key: str | Keyword, run: str, name: str) -> Source:
     """Values of `name` in the history of a run on a server of W&B, "entity/project/run".
 
     ConfigError for a run that the server does not show; `key` is the flag that names it.
@@ -436,7 +436,7 @@ def online_wandb(key: str, run: str, name: str) -> Source:
 class Online:
     """See `online_wandb`; each look asks for the steps behind the last."""
 
-    flag: str
+    flag: str | Keyword
     run: str
     key: str
     _next: int = 0

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from sweeper.stats.curve import DRAWS, UNKNOWN, CurveFit, Estimate, fit_curves, mean_estimate
+from sweeper.stats.curve import DRAWS, CurveFit, fit_curves
+from sweeper.stats.estimate import UNKNOWN, Estimate, mean_estimate
 from sweeper.stats.ladder import SizeCurve
 from sweeper.stats.noise import Array
 from sweeper.stats.shapes import FIT_RADIUS, SAME_ETA

@@ -21,9 +21,8 @@ import numpy as np
 
 from sweeper.decide.settle import CHANCE
 from sweeper.errors import ConfigError, Keyword
-from sweeper.search.fresh import quantile
-from sweeper.search.line import FLAT
-from sweeper.stats.curve import UNKNOWN, Estimate
+from sweeper.stats.estimate import UNKNOWN, Estimate, quantile
+from sweeper.stats.line import FLAT
 from sweeper.stats.noise import Array
 
 ROUNDS = (3, 5, 8, 12, 18, 27, 40, 60, 90)

@@ -22,8 +22,8 @@ import numpy as np
 from sweeper.decide.transfer import Verdict, information_needed
 from sweeper.decide.trend import MORE_SEEDS, TELLS
 from sweeper.errors import ConfigError, Keyword
-from sweeper.search.strategy import Point
-from sweeper.stats.curve import NOISE_RADIUS, CurveFit, Estimate, Evidence
+from sweeper.stats.curve import NOISE_RADIUS, CurveFit, Evidence
+from sweeper.stats.estimate import Estimate
 from sweeper.stats.ladder import (
     JOINT_AXIS,
     LADDER_AXES,
@@ -34,7 +34,7 @@ from sweeper.stats.ladder import (
     SizeCurve,
     describe_size,
 )
-from sweeper.trial import Log2Hps
+from sweeper.trial import Log2Hps, Point
 
 LOOKS = 6
 """A ladder is judged so many times at most."""

@@ -25,7 +25,7 @@ from sweeper.report.cost import Cost, cost_table
 from sweeper.report.drawing import BESIDE, DASHED, DOTTED, FAINT, MARKERS, STYLE, save, svg
 from sweeper.report.figures import AXIS, Panel, ladders_figure
 from sweeper.report.page import rendered
-from sweeper.stats.curve import UNKNOWN, Estimate
+from sweeper.stats.estimate import UNKNOWN, Estimate
 from sweeper.study.folder import StudyFolder
 from sweeper.table import Cell, Column, Table, answer, number, within
 

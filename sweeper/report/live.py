@@ -32,13 +32,10 @@ PATIENCE = 600.0
 STOP = b"s"
 LIVE_MARK, LEFT_MARK = b"data-live=", b"data-left="
 """Of a page that is written anew, and of one that cannot be written any more; of one length."""
-_PACKAGES = str(Path(__file__).parents[2])
 _START = (
-    "import sys; sys.argv[2] in sys.path or sys.path.insert(0, sys.argv[2]); "
-    "from pathlib import Path; from sweeper.report.live import main; main(Path(sys.argv[1]))"
+    "import sys; {packages!a} in sys.path or sys.path.insert(0, {packages!a}); "
+    "from pathlib import Path; from sweeper.report.live import main; main(Path({folder!a}))"
 )
-"""The process finds this very package, and nothing in the folder worked in: a user's statistics.py
-there is no module of Python's."""
 ENABLED = True
 """Tests, whose searches are many and short, write the last page alone."""
 
@@ -81,7 +78,7 @@ class LivePage:
         environment = os.environ | {"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
         try:
             self._process = subprocess.Popen(
-                [sys.executable, "-P", "-c", _START, str(self._folder.absolute()), _PACKAGES],
+                program(self._folder),
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.DEVNULL,
@@ -111,6 +108,17 @@ class LivePage:
             f"Note: report.html is not written while this runs ({why}); `{self._command}` writes "
             "it. All else goes on"
         )
+
+
+def program(folder: Path) -> list[str]:
+    """The command of the process that writes the page of the study in `folder`.
+
+    It finds this very package, and nothing in the folder worked in: a user's statistics.py there
+    is no module of Python's.
+    """
+    packages = str(Path(__file__).parents[2])
+    start = _START.format(packages=packages, folder=str(folder.absolute()))
+    return [sys.executable, "-P", "-c", start]
 
 
 def keep_written(folder: Path, wait: Callable[[float], str]) -> None:

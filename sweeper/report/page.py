@@ -57,7 +57,7 @@ from sweeper.report.trials import (
 )
 from sweeper.search.fresh import final_accuracy
 from sweeper.search.strategy import Conclusion
-from sweeper.stats.curve import UNKNOWN
+from sweeper.stats.estimate import UNKNOWN
 from sweeper.stats.ladder import (
     LADDER_AXES,
     LadderSize,

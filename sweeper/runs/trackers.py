@@ -231,7 +231,7 @@ def folder_frame(folder: Path, objective: Objective) -> tuple[pandas.DataFrame, 
     """
     kind, colon, name = objective.series.partition(":")
     if colon and kind in ("jsonl", "csv"):
-        check_source("--series", objective.series)
+        check_source(Keyword("series"), objective.series)
         return _files_frame(folder, objective)
     if not (colon and kind in ("tensorboard", "wandb")):
         kind, name = "", objective.series
@@ -243,8 +243,9 @@ def folder_frame(folder: Path, objective: Objective) -> tuple[pandas.DataFrame, 
         return _tensorboard_frame(folder, paths, name, objective)
     raise BadInput(
         f"{folder} holds no runs that can be read: no event file of TensorBoard (*tfevents*), no "
-        "offline run of W&B (*.wandb); --series jsonl:FILE:KEY or csv:FILE:COLUMN names a file "
-        "that every run's folder has"
+        "offline run of W&B (*.wandb); ",
+        Keyword("series", "jsonl:FILE:KEY"),
+        " or csv:FILE:COLUMN names a file that every run's folder has",
     )
 
 
@@ -574,7 +575,9 @@ def by_run(
     if moving := [column for column in settings if (changing[column] > 1).any()]:
         raise BadInput(
             f"the table has a row a step, and {', '.join(moving)} changes within its runs: it is "
-            "what a schedule says there; --columns 'eta=COLUMN' names the column of a run's peak"
+            "what a schedule says there; ",
+            Keyword("columns", "eta=COLUMN"),
+            " names the column of a run's peak",
         )
     # Sorted by run and step, runs are slices.
     losses, steps, number = source.numbers(loss), source.numbers(step), groups.ngroup().to_numpy()

@@ -10,16 +10,7 @@ from typing import Annotated, ClassVar, Literal
 
 from sweeper.errors import ConfigError
 from sweeper.records import Bounds, check_bounds
-from sweeper.search.fresh import quantile
-from sweeper.search.line import (
-    LineRule,
-    LineState,
-    line_notes,
-    line_objective,
-    line_optimum,
-    line_result,
-    replay_line,
-)
+from sweeper.search.line import line_notes, line_objective, line_result
 from sweeper.search.prune import PrunerKind
 from sweeper.search.strategy import (
     FRESH_SEEDS,
@@ -29,17 +20,17 @@ from sweeper.search.strategy import (
     History,
     LineResult,
     Phase,
-    Point,
     Retune,
     Until,
     chosen_axes,
-    hps_key,
     independent_curve,
     missing_points,
     phase_ends,
     pruned_notes,
 )
-from sweeper.trial import ONE_OR_MORE, Axis, Log2Hps, Space, defaults
+from sweeper.stats.estimate import quantile
+from sweeper.stats.line import LineRule, LineState, line_optimum, replay_line
+from sweeper.trial import ONE_OR_MORE, Axis, Log2Hps, Point, Space, defaults, hps_key
 
 FRESH_SEED = 1000
 """The first seed that compares: on trials that were selected by it, a comparison is biased."""

@@ -13,18 +13,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from statistics import mean, stdev
 
-from sweeper.search.fresh import quantile
-from sweeper.search.line import FLAT
-from sweeper.search.strategy import (
-    Around,
-    Conclusion,
-    History,
-    Phase,
-    Point,
-    hps_key,
-    missing_points,
-)
-from sweeper.trial import Log2Hps, Space
+from sweeper.search.strategy import Around, Conclusion, History, Phase, missing_points
+from sweeper.stats.estimate import quantile
+from sweeper.stats.line import FLAT
+from sweeper.trial import Log2Hps, Point, Space, hps_key
 
 SETTLE = "settle"
 """The phase of the race."""

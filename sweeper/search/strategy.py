@@ -15,7 +15,7 @@ import numpy as np
 from sweeper.errors import ConfigError, suggest
 from sweeper.records import Bounds
 from sweeper.search.prune import PrunerKind
-from sweeper.trial import Choice, Log2Hps, Result, Space
+from sweeper.trial import Choice, Log2Hps, Point, Result, Space, hps_key
 
 FRESH_SEEDS = 3
 """Runs of the final configuration that nothing was chosen by: they give the loss that is told."""
@@ -23,26 +23,6 @@ FreshSeedCount = Annotated[int, Bounds(least=0, most=100)]
 """`search.fresh_seeds`, of every strategy; see `fresh.py`."""
 Until = Literal["planned", "settled"]
 """`search.until`, of every strategy; see `settled.py`."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Point:
-    """A configuration to train with a seed, and the phase that asks for it."""
-
-    log2_hps: Log2Hps
-    seed: int
-    phase: str
-
-    @property
-    def id(self) -> tuple[tuple[tuple[str, float], ...], int]:
-        """Its configuration and seed; equal for equal points."""
-        return hps_key(self.log2_hps), self.seed
-
-
-def hps_key(hps: Log2Hps) -> tuple[tuple[str, float], ...]:
-    """A configuration as a hashable value; log2 values equal to 1e-9 are one."""
-    # + 0.0 turns -0.0 into 0.0.
-    return tuple(sorted((name, round(float(value), 9) + 0.0) for name, value in hps.items()))
 
 
 class History:

@@ -19,7 +19,7 @@ from sweeper.decide.validation import Validation
 from sweeper.engine.prepare import prepare
 from sweeper.files import read_json
 from sweeper.records import from_json, to_json
-from sweeper.stats.curve import Estimate
+from sweeper.stats.estimate import Estimate
 from sweeper.study.folder import read_document
 from sweeper.study.lock import StudyLock
 from sweeper.study.study import Study

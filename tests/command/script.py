@@ -110,7 +110,8 @@ def behave(args: argparse.Namespace, step: int) -> None:
             while not children.exists():
                 time.sleep(0.01)
         case "secret":
-            print("secret:", os.environ.get("MY_TOKEN"), os.environ.get("SWEEPER_DIR"))
+            names = ("MY_TOKEN", "SUBMITIT_EXECUTOR", "SWEEPER_DIR")
+            print("secret:", *(os.environ.get(name) for name in names))
 
 
 if __name__ == "__main__":

@@ -18,7 +18,8 @@ from sweeper.decide.compare import (
     retuned_losses,
     seeds_needed,
 )
-from sweeper.stats.curve import UNKNOWN, Estimate, fit_curve
+from sweeper.stats.curve import fit_curve
+from sweeper.stats.estimate import UNKNOWN, Estimate
 from sweeper.stats.ladder import SizeCurve
 from tests.stats.curves import BASE, table
 

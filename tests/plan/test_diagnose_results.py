@@ -24,7 +24,7 @@ from sweeper.decide.diagnosis import (
 )
 from sweeper.decide.transfer import SizeVerdict, judge_ladder
 from sweeper.records import to_json
-from sweeper.stats.curve import Estimate
+from sweeper.stats.estimate import Estimate
 from sweeper.stats.ladder import LadderRule
 from tests.engine.tiny_trials import corpus
 from tests.golden import Golden

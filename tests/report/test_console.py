@@ -15,7 +15,8 @@ from sweeper.report.screen import Part, Screen
 from sweeper.scaling.prescription import Prescription
 from sweeper.scaling.spec import Role
 from sweeper.search.strategy import Conclusion, LineResult
-from sweeper.stats.curve import UNKNOWN, Basin, Estimate
+from sweeper.stats.curve import Basin
+from sweeper.stats.estimate import UNKNOWN, Estimate
 from sweeper.stats.ladder import LadderSize, Size
 from sweeper.table import number, power, short
 from sweeper.trial import Axis

@@ -22,7 +22,7 @@ from sweeper.records import from_json, to_json
 from sweeper.report import checks, console
 from sweeper.report.cost import Cost
 from sweeper.report.screen import LINES, Part, Spare, table_parts
-from sweeper.stats.curve import Estimate
+from sweeper.stats.estimate import Estimate
 from sweeper.study.folder import StudyFolder
 from sweeper.table import Column, Table
 from tests.report import diagnosis_samples, samples, test_checks

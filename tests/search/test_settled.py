@@ -9,9 +9,10 @@ from statistics import fmean
 import pytest
 
 from sweeper.search.fresh import FINAL, FreshSeeds
-from sweeper.search.line import LearningRateLine, LineRule
+from sweeper.search.line import LearningRateLine
 from sweeper.search.settled import RACERS, ROUNDS, SETTLE, Settled
 from sweeper.search.strategy import History
+from sweeper.stats.line import LineRule
 from sweeper.trial import Axis, Log2Hps, Space
 from tests.search.fakes import Objective, resume, run_search
 
