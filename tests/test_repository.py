@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from sweeper import __version__
+from sweeper.version import __version__
 
 ROOT = Path(__file__).parents[1]
 

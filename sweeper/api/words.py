@@ -17,12 +17,12 @@ from numbers import Integral, Real
 from pathlib import Path
 from typing import Any
 
-from sweeper.cli.next import NextCommand
 from sweeper.config.command_line import override
 from sweeper.config.compose import parse_overrides
 from sweeper.errors import BadInput, ConfigError, suggest
 from sweeper.launch.code import MAIN
 from sweeper.registry import OVERLAYS, TARGET, groups
+from sweeper.report.next import NextCommand
 from sweeper.scaling.spec import RULE_KEYS
 from sweeper.stats.ladder import LadderRule
 from sweeper.trial import TrainSettings

@@ -6,24 +6,22 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sweeper.config.command_line import DEFAULT_ROOT, of_study, place_of, with_place
+from sweeper.config.command_line import DEFAULT_ROOT, FIRST, of_study, place_of, with_place
 from sweeper.errors import BadInput, ConfigError, Keyword
 from sweeper.verbs import requests
 
 if TYPE_CHECKING:
-    from sweeper.cli.next import Invocation
-    from sweeper.cli.output import Output
     from sweeper.config.compose import Tree
+    from sweeper.config.studies import Invocation
+    from sweeper.report.output import Output
 
 K = Keyword
 UNTRAINED = ("study", "root=", "launcher", "logger", "runner.device=", "runner.batched_trials=")
 """How the words begin that say nothing of what a search trains."""
-FIRST = "first"
-"""The experiment of a search of which nothing is said."""
 
 
 def search(request: requests.SearchRequest, output: Output) -> int:
-    from sweeper.cli.studies import tree_of
+    from sweeper.config.studies import tree_of
 
     given = list(request.overrides)
     if all(word.startswith(UNTRAINED) for word in given):
@@ -98,7 +96,7 @@ def diagnose(request: requests.DiagnoseRequest, output: Output) -> int:
     name, others = of_study(request.overrides, request.study, _text(request.root))
     from sweeper.cli.diagnose import diagnose as work
     from sweeper.cli.diagnose import judged_ladder
-    from sweeper.cli.studies import study_tree
+    from sweeper.config.studies import study_tree
 
     ladder = judged_ladder(name, others, request.over, output)
     tree, invocation = study_tree(name, [*others, *ladder], request.config_dir, trust=request.trust)
@@ -120,7 +118,7 @@ def explain(request: requests.ExplainRequest, output: Output) -> int:
 
         assert request.published is not None
         return explain_published(request.published, request.overrides, output)
-    from sweeper.cli.studies import tree_of
+    from sweeper.config.studies import tree_of
 
     placed = with_place(request.overrides, None, _text(request.root))
     tree, invocation = tree_of(request.study, placed, request.config_dir, trust=request.trust)
@@ -150,7 +148,7 @@ def export(request: requests.ExportRequest, output: Output) -> int:
 def check(request: requests.CheckRequest, output: Output) -> int:
     from sweeper.cli.check import CheckRequest
     from sweeper.cli.check import check as work
-    from sweeper.cli.studies import tree_of
+    from sweeper.config.studies import tree_of
 
     placed = with_place(request.overrides, None, _text(request.root))
     tree, invocation = tree_of(request.study, placed, request.config_dir, trust=request.trust)
@@ -255,7 +253,7 @@ def predict(request: requests.PredictRequest, output: Output) -> int:
         columns = columns_text(request.columns)
         table = Path(request.source)
         return predict_table(table, columns, request.where, question, output, out, place)
-    from sweeper.cli.studies import tree_of
+    from sweeper.config.studies import tree_of
     from sweeper.study.study import find_study, is_saved
 
     name = find_study(request.study, place)
@@ -355,7 +353,7 @@ def _root(root: Path | None) -> Path:
 
 def _of_study(request: requests.TransferRequest) -> tuple[Tree, Invocation]:
     """A study's configuration with the overrides; a misspelt one is refused before torch loads."""
-    from sweeper.cli.studies import study_tree
+    from sweeper.config.studies import study_tree
 
     name, others = of_study(request.overrides, request.study, _text(request.root))
     return study_tree(name, others, request.config_dir, trust=request.trust)

@@ -7,26 +7,25 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from sweeper.cli.next import Invocation, NextCommand
-from sweeper.cli.output import Output
-from sweeper.cli.shared import trial_seconds
 from sweeper.cli.validate import finished
 from sweeper.command.evidence import evidence_of
 from sweeper.command.metrics import describe_source
 from sweeper.command.runner import Command
 from sweeper.config.compose import compose_tree
 from sweeper.config.settings import Experiment, Settings, checked_plugin
+from sweeper.config.studies import Invocation
 from sweeper.decide.settle import SEEDS
 from sweeper.errors import BadInput
 from sweeper.launch.inline import Inline
 from sweeper.records import to_json
 from sweeper.report import console as show
-from sweeper.report.cost import Cost, at_once
-from sweeper.report.screen import Spare
+from sweeper.report.next import NextCommand
+from sweeper.report.output import Output
 from sweeper.search.strategy import Strategy
 from sweeper.stats.ladder import JOINT_AXIS, Size, describe_size
-from sweeper.study.flops import flops_of
+from sweeper.study.cost import Cost, at_once, flops_of
 from sweeper.study.study import Study
+from sweeper.sweep.experiment import trial_seconds
 from sweeper.sweep.replay import SettledLadder, replay_ladder
 from sweeper.table import duration
 from sweeper.trial import Log2Hps, Result, Trial, defaults
@@ -123,11 +122,11 @@ def say_command(settings: Settings, trial: Trial, output: Output, *, at: str) ->
     command = settings.runner.argv(trial, settings.folder.absolute() / "trials" / "KEY")
     if command is not None:
         name = "the command of a trial"
-        output.command(f"{name.capitalize()}, {at}:", command, Spare.NEWS, name=name)
+        output.command(f"{name.capitalize()}, {at}:", command)
         losses = describe_source(settings.raw["runner"].get("metric"))
-        output.say(f"Its losses: {losses}.", Spare.NEWS, "where its losses are looked for")
+        output.say(f"Its losses: {losses}.")
         if how := sharing(settings):
-            output.say(how, Spare.NEWS, "how its trials share this machine")
+            output.say(how)
     return command
 
 

@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from sweeper.cli.output import DONE, Output
 from sweeper.decide.loss import (
     Prediction,
     Proposed,
@@ -26,6 +25,7 @@ from sweeper.decide.loss import (
 )
 from sweeper.errors import BadInput, ConfigError, Keyword
 from sweeper.records import to_json
+from sweeper.report.output import DONE, Output
 from sweeper.runs.loss_runs import (
     ROLES,
     Design,
@@ -44,9 +44,10 @@ from sweeper.study.setup import command_line
 from sweeper.table import counted
 
 if TYPE_CHECKING:
-    from sweeper.cli.next import Invocation, NextCommand
     from sweeper.config.compose import Tree
     from sweeper.config.settings import Experiment
+    from sweeper.config.studies import Invocation
+    from sweeper.report.next import NextCommand
     from sweeper.stats.ladder import LadderSize, Size
     from sweeper.study.study import Study
     from sweeper.trial import Log2Hps, Result, Trial
@@ -117,9 +118,9 @@ def predict_study(
     out: Path | None,
 ) -> int:
     """Fit the law of what a study has trained, each size at its best eta. Trains nothing."""
-    from sweeper.cli.shared import check_target, open_experiment, resolve_study
     from sweeper.stats.ladder import Size
     from sweeper.study.study import Study
+    from sweeper.sweep.experiment import check_target, open_experiment, resolve_study
 
     settings = resolve_study(tree, invocation)
     output.within(settings.folder)
@@ -155,7 +156,7 @@ def _next_of(
     invocation: Invocation,
 ) -> NextCommand | None:
     """What trains the runs that would tell, or plans the run; None where a law would be needed."""
-    from sweeper.cli.next import NextCommand
+    from sweeper.report.next import NextCommand
 
     assert scales.experiment is not None
     settings = scales.experiment.settings
@@ -313,13 +314,14 @@ def predict_ladder(
     dry_run: bool,
 ) -> int:
     """Train what a law needs and the study lacks, sizes x steps at the planned eta; predict."""
-    from sweeper.cli.next import NextCommand
-    from sweeper.cli.output import failures
-    from sweeper.cli.shared import check_target, open_experiment, progress, resolve_study
+    from sweeper.cli.shared import progress
     from sweeper.cli.transfer import check_storage_password, planned_optimum
+    from sweeper.report.next import NextCommand
+    from sweeper.report.output import failures
     from sweeper.stats.ladder import Size
     from sweeper.study.lock import StudyLock
     from sweeper.study.study import Study
+    from sweeper.sweep.experiment import check_target, open_experiment, resolve_study
     from sweeper.sweep.sweep import Sweep
 
     settings = resolve_study(tree, invocation)
@@ -387,9 +389,8 @@ def _show_rungs(
     from sweeper.cli.cost import branches_text, run_time, shared_steps
     from sweeper.engine.branches import trunk_key
     from sweeper.report import console as show
-    from sweeper.report.cost import Cost
     from sweeper.stats.ladder import LadderSize
-    from sweeper.study.flops import flops_of
+    from sweeper.study.cost import Cost, flops_of
 
     settings = experiment.settings
     missing = [t for t in trials if (r := study.get(t.key)) is None or r.status == "failed"]
@@ -693,6 +694,7 @@ def _report(
     left_out: Runs | None = None,
     again: NextCommand | None = None,
 ) -> int:
+    from sweeper.report.answer import Sentence
     from sweeper.report.prediction import (
         BACK_TEST,
         answer_text,
@@ -701,7 +703,6 @@ def _report(
         tables,
         write_prediction,
     )
-    from sweeper.report.screen import Part, Spare, table_parts
 
     rungs = Rungs.of(runs, Design.of(runs))
     prediction = prediction.dated(folder)
@@ -711,15 +712,15 @@ def _report(
     output.within(folder)
     for table in tables(prediction):
         decides = table.title == BACK_TEST
-        output.show(*table_parts(table, Spare.ROWS if decides else Spare.EXTRA))
+        output.show(replace(table, detail=not decides))
     for line in reasons_text(prediction):
-        output.show(Part(content=line))
+        output.show(Sentence(line))
     if band := band_text(prediction):
-        output.show(Part(content=band, spare=Spare.NOTE, name="how well the curves agree"))
+        output.show(Sentence(band, detail=True))
     output.notes(prediction.notes)
     if strays := prediction.inputs.strays:
         output.notes([f"far off the law, and counted less: {', '.join(strays)}"])
-    output.say(f"SHA-256 of prediction.json: {prediction.sha256}", Spare.EXTRA, "its SHA-256")
+    output.say(f"SHA-256 of prediction.json: {prediction.sha256}", detail=True)
     # What --json prints is the file's content with its digest, which the file cannot hold itself.
     document = {**json.loads(prediction.text()), "sha256": prediction.sha256}
     output.end(answer_text(prediction), places, document, again)

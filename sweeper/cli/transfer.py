@@ -12,15 +12,7 @@ from sweeper import schedule
 from sweeper.check.judge import CoordinateCheck, sentence
 from sweeper.cli.coordinates import quick_check
 from sweeper.cli.cost import show_ladder_cost
-from sweeper.cli.next import Invocation, NextCommand, after_plan
-from sweeper.cli.output import DONE, NOT_VALIDATED, Output
-from sweeper.cli.shared import (
-    changed_code,
-    check_target,
-    open_experiment,
-    resolve_study,
-    write_page,
-)
+from sweeper.cli.shared import write_page
 from sweeper.cli.validate import (
     Settle,
     Validated,
@@ -39,6 +31,8 @@ from sweeper.cli.validate import (
 )
 from sweeper.config.compose import Tree
 from sweeper.config.settings import Experiment, Settings
+from sweeper.config.studies import Invocation
+from sweeper.decide.saving import at_target
 from sweeper.decide.transfer import Verdict
 from sweeper.decide.trend import MIN_TREND_SIZES
 from sweeper.decide.validation import Validation
@@ -49,16 +43,18 @@ from sweeper.laws.law import NoLaw
 from sweeper.plan.plan import TransferPlan, make_plan, own_plan
 from sweeper.records import to_json
 from sweeper.report import console as show
+from sweeper.report.answer import Sentence
 from sweeper.report.console import size_text
-from sweeper.report.cost import at_target
-from sweeper.report.screen import A_NOTE, Part, Spare
+from sweeper.report.next import NextCommand, after_plan
+from sweeper.report.output import DONE, NOT_VALIDATED, Output
 from sweeper.search.strategy import Conclusion
 from sweeper.stats.ladder import JOINT_AXIS, LADDER_AXES, LadderSize, Size, extent
-from sweeper.study.flops import keep_flops
+from sweeper.study.cost import keep_flops
 from sweeper.study.folder import StudyFolder, TargetFolder, read_document
 from sweeper.study.logs.log import notice_of
 from sweeper.study.setup import provenance
 from sweeper.study.study import Study
+from sweeper.sweep.experiment import changed_code, check_target, open_experiment, resolve_study
 from sweeper.sweep.replay import after_law, apply_law, replay_search
 from sweeper.sweep.sweep import Submitted
 from sweeper.table import short
@@ -147,14 +143,13 @@ def transfer(tree: Tree, request: TransferRequest, invocation: Invocation, outpu
     kept = read_document(files.validation_of(settings.transfer.hyperparameter), Validation, [])
     write_json(files.plan, to_json(plan))
     # Beside a verdict the plan is no news: the last lines say its eta, and its file all else.
-    spare = Spare.EXTRA if verdicts else Spare.ROWS
-    output.show(*show.plan(plan, deep=settings.runner.takes("depth"), spare=spare))
+    output.show(*show.plan(plan, deep=settings.runner.takes("depth"), detail=bool(verdicts)))
     if trend is not None:
         applied = plan.source["correction"] is not None
         brief = show.trend_brief(trend, applied=applied)
         whole = show.trend_text(trend, applied=applied)
         said = whole if output.verbose else brief
-        output.show(Part(content=said, spare=Spare.NEWS, name=A_NOTE))
+        output.show(Sentence(said))
     if settings.transfer.correct and trend is None:
         output.say(
             "No correction: fewer than two widths have an optimum; add widths to transfer.widths."
@@ -192,11 +187,9 @@ def transfer(tree: Tree, request: TransferRequest, invocation: Invocation, outpu
     next_command = after_plan(settings.folder, folder, plan, again, kept)
     target_command = plan.source.get("target_command")
     if target_command and not (next_command and not next_command.verb):
-        # Where a verdict is open or fails, another command comes first.
-        spare = Spare.NEWS if verdicts else Spare.MUST
         doubt = _doubt(verdicts or (kept.axes if kept else ()))
         note = f"Its eta is in doubt: {doubt}." if doubt else ""
-        output.command("The target's command:", target_command, spare, note)
+        output.command("The target's command:", target_command, note)
     places["plan"] = files.plan
     if verdicts:
         curves = curves_name(settings.transfer.hyperparameter, verdicts[0].axis)

@@ -21,11 +21,11 @@ from sweeper.decide.ranking import Ranking
 from sweeper.decide.speed import SpeedUp
 from sweeper.decide.validation import Validation
 from sweeper.files import private_folder, write_atomically
-from sweeper.report.cost import Cost, cost_table
 from sweeper.report.drawing import BESIDE, DASHED, DOTTED, FAINT, MARKERS, STYLE, save, svg
 from sweeper.report.figures import AXIS, Panel, ladders_figure
 from sweeper.report.page import rendered
 from sweeper.stats.estimate import UNKNOWN, Estimate
+from sweeper.study.cost import Cost, cost_table
 from sweeper.study.folder import StudyFolder
 from sweeper.table import Cell, Column, Table, answer, number, within
 

@@ -20,6 +20,7 @@ from matplotlib.figure import Figure
 
 from sweeper.check.judge import sentence
 from sweeper.decide.documents import Documents, TargetDocuments
+from sweeper.decide.saving import NO_SIZES, saving, times
 from sweeper.decide.transfer import Verdict
 from sweeper.decide.validation import Validation
 from sweeper.files import private_folder, write_atomically
@@ -32,7 +33,6 @@ from sweeper.report.console import (
     trend_text,
     verdict_table,
 )
-from sweeper.report.cost import NO_SIZES, NOT_KNOWN, cost_table, saving, times
 from sweeper.report.drawing import save, svg
 from sweeper.report.figures import (
     best_loss_figure,
@@ -45,7 +45,6 @@ from sweeper.report.figures import (
     steps_figure,
 )
 from sweeper.report.ladder import ladder_table
-from sweeper.report.progress import Snapshot
 from sweeper.report.trials import (
     Importance,
     hidden_note,
@@ -66,8 +65,10 @@ from sweeper.stats.ladder import (
     SizeCurve,
     extent,
 )
+from sweeper.study.cost import NOT_KNOWN, cost_table
 from sweeper.study.folder import StudyFolder, read_document
 from sweeper.study.lock import live_holder
+from sweeper.sweep.progress import Snapshot
 from sweeper.table import Cell, Column, Table, answer, answer_first, duration
 from sweeper.trial import Status
 

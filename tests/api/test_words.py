@@ -13,8 +13,8 @@ from torch import nn
 
 from sweeper.api import words
 from sweeper.api.words import dotted, python_line, settings_words
-from sweeper.cli.next import NextCommand
 from sweeper.config.compose import compose_tree
+from sweeper.report.next import NextCommand
 from tests.refusals import raises_config_error
 from tests.toy_models import Residual
 

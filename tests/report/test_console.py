@@ -10,14 +10,15 @@ from sweeper.decide.transfer import SizeVerdict, TargetAnswer, Verdict
 from sweeper.plan.plan import PlannedParameter, TransferPlan, own_plan
 from sweeper.records import to_json
 from sweeper.report import console as show
-from sweeper.report.cost import Cost
-from sweeper.report.screen import Part, Screen
+from sweeper.report.answer import Item
+from sweeper.report.terminal import Terminal
 from sweeper.scaling.prescription import Prescription
 from sweeper.scaling.spec import Role
 from sweeper.search.strategy import Conclusion, LineResult
 from sweeper.stats.curve import Basin
 from sweeper.stats.estimate import UNKNOWN, Estimate
 from sweeper.stats.ladder import LadderSize, Size
+from sweeper.study.cost import Cost
 from sweeper.table import number, power, short
 from sweeper.trial import Axis
 from tests.golden import Golden
@@ -73,11 +74,9 @@ def read(paper: Console) -> str:
     return paper.file.getvalue()
 
 
-def put(paper: Console, parts: Sequence[Part]) -> None:
+def put(paper: Console, items: Sequence[Item]) -> None:
     """All that there is to say, as under --verbose."""
-    screen = Screen(paper, verbose=True)
-    screen.add(*parts)
-    screen.print()
+    Terminal(paper, verbose=True).print(items)
 
 
 def rows(paper: Console) -> list[list[str]]:
