@@ -24,7 +24,7 @@ from sweeper.decide.trend import (
     judge_joint_target,
     judge_target,
 )
-from sweeper.decide.validation import Beginning, Validation, newest_validation
+from sweeper.decide.validation import Beginning, Validation
 from sweeper.errors import BadInput, ConfigError, Keyword, key_prefix
 from sweeper.files import write_json
 from sweeper.laws.law import Law, NoLaw
@@ -580,16 +580,6 @@ def _planned(
             return Log2Hps({**best, "eta": kept}), note
     note = f"{missed.sentence}, with which the plan is made: {cause}"
     return Log2Hps({**best, "eta": missed.optimum_log2}), note
-
-
-def planned_before(settings: Settings, best: Log2Hps) -> Log2Hps:
-    """The hyperparameters that the study's latest verdict on the optimum `best` planned with."""
-    if settings.transfer.eta is not None:
-        return best
-    # The newest: each verdict on this optimum was judged, and planned, with an eta of its own.
-    log2_hps = named(settings.space, best)
-    kept = newest_validation(settings.folder, lambda each: each.log2_hps == log2_hps)
-    return Log2Hps({**best, "eta": kept.planned_log2}) if kept else best
 
 
 def remove_stale_verdicts(settings: Settings, best: Log2Hps, folder: Path) -> list[str]:
