@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from sweeper import __version__
 from sweeper.errors import SHELL, Call
 from sweeper.report.next import NextCommand
 from sweeper.report.present import Shown
 from sweeper.table import Column, Table
 from sweeper.verbs.doctor import DoctorAnswer, Finding
+from sweeper.version import __version__
 
 MOST_LETTERS = 47
 """Of a finding, beside the others in a terminal of 80 columns."""

@@ -17,7 +17,6 @@ from pathlib import Path
 
 from packaging.requirements import Requirement
 
-from sweeper import __version__
 from sweeper.config.command_line import DEFAULT_ROOT
 from sweeper.errors import BadInput, Call, Keyword, SweeperError, first_line
 from sweeper.launch.executor import Scheduled
@@ -29,6 +28,7 @@ from sweeper.study.study import Study, read_root
 from sweeper.sweep.progress import Watcher
 from sweeper.verbs.answer import Answer, Outcome
 from sweeper.verbs.requests import DoctorRequest
+from sweeper.version import __version__
 
 EXTRAS = ("dashboard", "digits", "hf", "tensorboard", "wandb")
 """Groups of optional packages, as `pip install 'sweeper[hf]'` brings them."""
