@@ -117,13 +117,6 @@ def check(request: requests.CheckRequest, output: Output) -> int:
     return work(tree, asked_for, invocation, output)
 
 
-def status(request: requests.StatusRequest, output: Output) -> int:
-    from sweeper.cli.status import status as work
-
-    place = place_of(request.name, request.study, _text(request.root))
-    return work(*place, output, watch=request.watch)
-
-
 def report(request: requests.ReportRequest, output: Output) -> int:
     from sweeper.cli.compare import named_studies, report_several
     from sweeper.cli.status import report as work
@@ -262,12 +255,6 @@ def judge(request: requests.JudgeRequest, output: Output) -> int:
         root=_root(request.root),
     )
     return work(asked_for, output)
-
-
-def cancel(request: requests.CancelRequest, output: Output) -> int:
-    from sweeper.cli.status import cancel as work
-
-    return work(*place_of(request.name, request.study, _text(request.root)), output)
 
 
 def columns_text(columns: Any) -> str:

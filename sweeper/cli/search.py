@@ -26,7 +26,8 @@ from sweeper.records import to_json
 from sweeper.report import console as show
 from sweeper.report.answer import Verbatim
 from sweeper.report.next import again, first_transfer
-from sweeper.report.output import DONE, FAILED, Output, diverged, failures
+from sweeper.report.output import DONE, FAILED, Output
+from sweeper.report.sentences import diverged, failures
 from sweeper.search.strategy import Conclusion
 from sweeper.study.cost import Cost, flops_of, keep_flops
 from sweeper.study.folder import StudyFolder

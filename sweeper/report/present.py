@@ -21,6 +21,8 @@ from sweeper.verbs.answer import Answer
 from sweeper.verbs.requests import Request
 
 PRESENTERS: dict[str, str] = {
+    "cancel": "sweeper.report.standing",
+    "status": "sweeper.report.standing",
     "doctor": "sweeper.report.machine",
     "follow": "sweeper.report.follow",
     "explain": "sweeper.report.explanation",
@@ -70,7 +72,7 @@ class OutputWatcher:
         items, self.has_looked = looked(answer, live=self.is_live), True
         self.output.people.clear()
         if news or self.is_live:
-            self.output.show(*items)
+            self.output.show(*(_spelt(item, self.spelling) for item in items))
             self.output.flush()
 
     def progress(
