@@ -8,7 +8,6 @@ import math
 import shlex
 import sys
 import tempfile
-from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -433,73 +432,6 @@ def _show_rungs(
     }
     output.end(answer, {}, document, again)
     return DONE
-
-
-def final_runs(study: Study) -> tuple[list[Result], dict[str, list[Result]], int]:
-    """The runs that a law of final losses takes: finished, each size and horizon at its best.
-
-    Of every (width, depth, steps) the hyperparameters with the lowest mean loss among those with
-    most seeds. Where other sizes' optima are bracketed by points on either side, one that is not
-    says nothing of its size: a ladder may be half trained. Beside them those that are left out, by
-    the reason, and how many are of another setup.
-    """
-    from sweeper.study.setup import trials_of
-
-    of_setup = trials_of(study)
-    left_out: dict[str, list[Result]] = {}
-    batches = Counter(r.trial.spec.train.batch_size for r in of_setup.searched)
-    usual = batches.most_common(1)[0][0] if batches else None
-    cells: dict[tuple[int, int, int], dict[str, list[Result]]] = {}
-    tried: dict[tuple[int, int, int], list[Result]] = {}
-    for result in of_setup.current:
-        spec = result.trial.spec
-        if result.status == "diverged":
-            # It bounds a curve, though no law can be fitted to it.
-            tried.setdefault((spec.width, spec.depth, spec.train.steps), []).append(result)
-        if result.status != "complete" or result.steps < spec.train.steps:
-            left_out.setdefault("not finished, or diverged", []).append(result)
-        elif usual is not None and spec.train.batch_size != usual:
-            left_out.setdefault(f"with another batch than {usual}", []).append(result)
-        else:
-            cell = cells.setdefault((spec.width, spec.depth, spec.train.steps), {})
-            point = json.dumps([dict(result.trial.log2_hps), dict(result.trial.choices)])
-            cell.setdefault(point, []).append(result)
-            tried.setdefault((spec.width, spec.depth, spec.train.steps), []).append(result)
-    bests: dict[tuple[int, int, int], list[Result]] = {}
-    for size, points in cells.items():
-        seeds = max(map(len, points.values()))
-        full = [runs for runs in points.values() if len(runs) == seeds]
-        best = min(full, key=lambda runs: sum(r.objective for r in runs) / len(runs))
-        bests[size] = best
-        others = [run for runs in points.values() if runs is not best for run in runs]
-        if others:
-            left_out.setdefault("off the optimum of their size", []).extend(others)
-    kept = []
-    sides = {size: _sides(best[0].trial, tried[size]) for size, best in bests.items()}
-    bracketed = any(all(of) for of in sides.values())
-    for size, best in bests.items():
-        if bracketed and any(sides[size]) and not all(sides[size]):
-            width, depth, steps = size
-            why = (
-                f"as the best eta of width {width}, depth {depth}, {steps:,} steps lies at the end "
-                "of those trained"
-            )
-            left_out.setdefault(why, []).extend(best)
-        else:
-            kept += best
-    return kept, left_out, of_setup.others
-
-
-def _sides(best: Trial, tried: Sequence[Result]) -> tuple[bool, bool]:
-    """Whether smaller and whether larger etas than the best were tried, all else being equal."""
-
-    def of(trial: Trial) -> tuple[float, dict[str, float], dict[str, object]]:
-        rest = dict(trial.log2_hps)
-        return rest.pop("eta", 0.0), rest, dict(trial.choices)
-
-    eta, *others = of(best)
-    etas = [other for other, *rest in (of(result.trial) for result in tried) if rest == others]
-    return any(other < eta for other in etas), any(other > eta for other in etas)
 
 
 def _with_band(
