@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sweeper.api.words import python_line
-from sweeper.cli.next import next_of
 from sweeper.decide.transfer import Verdict
 from sweeper.errors import BadInput
 from sweeper.plan.plan import TransferPlan
@@ -29,6 +28,7 @@ from sweeper.report.card import (
 from sweeper.report.console import verdict_table
 from sweeper.report.documents import Documents, Validation
 from sweeper.report.drawing import pyplot_figures
+from sweeper.report.next import next_of
 from sweeper.report.runs import trials_table
 from sweeper.study import study as record
 from sweeper.table import data_frame

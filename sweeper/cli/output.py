@@ -22,8 +22,8 @@ from sweeper.report.screen import A_NOTE, Part, Screen, Spare, fits
 from sweeper.trial import Result
 
 if TYPE_CHECKING:
-    from sweeper.cli.next import NextCommand
-    from sweeper.report.progress import ProgressBar
+    from sweeper.report.next import NextCommand
+    from sweeper.sweep.progress import ProgressBar
 
 DONE, FAILED, NOT_VALIDATED = 0, 1, 3
 """Exit codes beside 2 (bad input) and 130 (interrupted)."""
@@ -152,7 +152,7 @@ class Output:
 
     def tell_speed(self, results: Iterable[Result], since: float) -> None:
         """Throughput by size of what was trained since then, to watchers: no two runs are alike."""
-        from sweeper.report.cost import speeds
+        from sweeper.study.cost import speeds
 
         # How much a command computes is not known.
         recent = (r for r in results if r.finished_at >= since)

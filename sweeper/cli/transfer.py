@@ -12,15 +12,8 @@ from sweeper import schedule
 from sweeper.check.judge import CoordinateCheck, sentence
 from sweeper.cli.coordinates import quick_check
 from sweeper.cli.cost import show_ladder_cost
-from sweeper.cli.next import Invocation, NextCommand, after_plan
 from sweeper.cli.output import DONE, NOT_VALIDATED, Output
-from sweeper.cli.shared import (
-    changed_code,
-    check_target,
-    open_experiment,
-    resolve_study,
-    write_page,
-)
+from sweeper.cli.shared import write_page
 from sweeper.cli.validate import (
     Settle,
     Validated,
@@ -40,6 +33,7 @@ from sweeper.cli.validate import (
 )
 from sweeper.config.compose import Tree
 from sweeper.config.settings import Experiment, Settings
+from sweeper.config.studies import Invocation
 from sweeper.decide.transfer import Verdict
 from sweeper.decide.trend import MIN_TREND_SIZES
 from sweeper.errors import BadInput, ConfigError, SweeperError
@@ -50,14 +44,16 @@ from sweeper.plan.plan import TransferPlan, make_plan, own_plan
 from sweeper.records import to_json
 from sweeper.report import console as show
 from sweeper.report.console import size_text
-from sweeper.report.cost import at_target, keep_flops
 from sweeper.report.documents import Validation, read_document
+from sweeper.report.next import NextCommand, after_plan
 from sweeper.report.screen import A_NOTE, Part, Spare
 from sweeper.search.strategy import Conclusion
 from sweeper.stats.ladder import JOINT_AXIS, LADDER_AXES, LadderSize, Size, extent
+from sweeper.study.cost import at_target, keep_flops
 from sweeper.study.logs.log import notice_of
 from sweeper.study.setup import provenance
 from sweeper.study.study import Study
+from sweeper.sweep.experiment import changed_code, check_target, open_experiment, resolve_study
 from sweeper.sweep.replay import after_law, apply_law, replay_search
 from sweeper.sweep.sweep import Submitted
 from sweeper.table import short

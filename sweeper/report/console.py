@@ -13,7 +13,6 @@ from sweeper.decide.trend import Trend
 from sweeper.plan.explain import Explained
 from sweeper.plan.factors import is_edit
 from sweeper.plan.plan import PlannedParameter, TransferPlan, value_text
-from sweeper.report.cost import Cost, cost_table
 from sweeper.report.screen import A_NOTE, Part, Spare, table_parts
 from sweeper.scaling.spec import layer_of, with_layer
 from sweeper.search.fresh import final_accuracy
@@ -27,6 +26,7 @@ from sweeper.stats.ladder import (
     extent,
     label_size,
 )
+from sweeper.study.cost import Cost, cost_table
 from sweeper.table import (
     Cell,
     Change,

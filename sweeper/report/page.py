@@ -30,7 +30,6 @@ from sweeper.report.console import (
     trend_text,
     verdict_table,
 )
-from sweeper.report.cost import NO_SIZES, NOT_KNOWN, cost_table, saving, times
 from sweeper.report.documents import Documents, TargetDocuments, Validation, read_document
 from sweeper.report.drawing import save, svg
 from sweeper.report.figures import (
@@ -44,7 +43,6 @@ from sweeper.report.figures import (
     steps_figure,
 )
 from sweeper.report.ladder import ladder_table
-from sweeper.report.progress import Snapshot
 from sweeper.report.trials import (
     Importance,
     hidden_note,
@@ -65,7 +63,9 @@ from sweeper.stats.ladder import (
     SizeCurve,
     extent,
 )
+from sweeper.study.cost import NO_SIZES, NOT_KNOWN, cost_table, saving, times
 from sweeper.study.lock import live_holder
+from sweeper.sweep.progress import Snapshot
 from sweeper.table import Cell, Column, Table, answer, answer_first, duration
 from sweeper.trial import Status
 

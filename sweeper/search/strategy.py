@@ -133,6 +133,9 @@ class PairGrid:
 class Combination:
     """The combined optimum against the best single configuration, paired over fresh seeds.
 
+    One of the two is kept, so the means choose: who diverged alone is not taken, whether or not
+    that shows for sure.
+
     `difference` is the mean of combined minus single in nats (negative: combining helped),
     infinite when only one of the two ever diverged and NaN when both did; `error` is its
     standard error, NaN for a single seed.
@@ -176,7 +179,8 @@ class Retune:
     pairs of fresh runs that neither was chosen by. `gain` is what it saves in nats, their mean
     difference, with Student's 95 % interval from `low` to `high`: the new value is taken only
     where that excludes zero. NaN and unbounded while pairs are missing, 0 where the line's best
-    is the value before. Infinite where a run of one of the two alone diverged.
+    is the value before. A seed with which one of the two alone diverged is a pair that it lost
+    (`stats/paired.py`): an end of the interval may be infinite, or all of it.
     """
 
     line: LineResult
@@ -203,7 +207,9 @@ class Retune:
                 "fresh seeds have not compared yet"
             )
         if math.isinf(self.gain):
-            gain = f"2^{before if self.gain > 0 else best:g} diverged or failed with a fresh seed"
+            gain = f"2^{before if self.gain > 0 else best:g} diverged or failed with fresh seeds"
+        elif math.isinf(self.low) or math.isinf(self.high):
+            gain = f"{self.gain:+.4f} nats over fresh seeds with which neither diverged or failed"
         else:
             interval = f"95 % interval {self.low:+.4f} to {self.high:+.4f}"
             gain = f"{self.gain:+.4f} nats over {self.seeds} fresh seeds, {interval}"

@@ -14,8 +14,8 @@ from rich.text import Text
 
 from sweeper import files
 from sweeper.cli import output
-from sweeper.cli.next import NextCommand
 from sweeper.cli.output import Output
+from sweeper.report.next import NextCommand
 from sweeper.report.screen import LINES, Screen
 from sweeper.table import Table
 

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from sweeper.cli import validate
-from sweeper.cli.studies import split_root
 from sweeper.config.settings import Experiment
+from sweeper.config.studies import split_root
 from sweeper.decide.transfer import TargetAnswer, Verdict
 from sweeper.decide.trend import Trend
 from sweeper.engine.prepare import prepare

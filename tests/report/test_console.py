@@ -10,7 +10,6 @@ from sweeper.decide.transfer import SizeVerdict, TargetAnswer, Verdict
 from sweeper.plan.plan import PlannedParameter, TransferPlan, own_plan
 from sweeper.records import to_json
 from sweeper.report import console as show
-from sweeper.report.cost import Cost
 from sweeper.report.screen import Part, Screen
 from sweeper.scaling.prescription import Prescription
 from sweeper.scaling.spec import Role
@@ -18,6 +17,7 @@ from sweeper.search.strategy import Conclusion, LineResult
 from sweeper.stats.curve import Basin
 from sweeper.stats.estimate import UNKNOWN, Estimate
 from sweeper.stats.ladder import LadderSize, Size
+from sweeper.study.cost import Cost
 from sweeper.table import number, power, short
 from sweeper.trial import Axis
 from tests.golden import Golden

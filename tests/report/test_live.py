@@ -15,9 +15,9 @@ from sweeper.files import write_json
 from sweeper.report import live, page
 from sweeper.report.live import LivePage, is_live, keep_written
 from sweeper.report.page import write_report
-from sweeper.report.progress import Snapshot
 from sweeper.stats.ladder import LadderPoint, LadderSize, LadderSoFar
 from sweeper.study.lock import StudyLock
+from sweeper.sweep.progress import Snapshot
 from tests.layout import without_drawing
 from tests.report import samples
 

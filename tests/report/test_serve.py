@@ -18,9 +18,9 @@ from sweeper.cli.verb import output_of
 from sweeper.errors import BadInput, ConfigError
 from sweeper.files import write_json
 from sweeper.report.page import write_report
-from sweeper.report.progress import Snapshot
 from sweeper.report.serve import Pages, Server, open_server, user_of
 from sweeper.study.lock import StudyLock
+from sweeper.sweep.progress import Snapshot
 from tests.layout import without_drawing
 from tests.report import samples
 
