@@ -24,7 +24,7 @@ from sweeper.files import read_json, take_damaged
 from sweeper.launch.code import edited_modules
 from sweeper.records import from_json
 from sweeper.registry import only_named
-from sweeper.report.runs import is_study
+from sweeper.runs.study import is_study
 from sweeper.study.setup import asked
 from sweeper.study.study import find_study
 from sweeper.verbs.requests import (

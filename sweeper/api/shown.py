@@ -29,7 +29,7 @@ from sweeper.report.console import verdict_table
 from sweeper.report.documents import Documents, Validation
 from sweeper.report.drawing import pyplot_figures
 from sweeper.report.next import next_of
-from sweeper.report.runs import trials_table
+from sweeper.runs.study import trials_table
 from sweeper.study import study as record
 from sweeper.table import data_frame
 from sweeper.trial import Choice, in_use

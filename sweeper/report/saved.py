@@ -18,7 +18,7 @@ from sweeper.files import private_folder, write_json, write_summed
 from sweeper.records import to_json
 from sweeper.report.documents import Validation
 from sweeper.report.page import write_report
-from sweeper.runs.grid import TokenSize
+from sweeper.runs.sizes import TokenSize
 from sweeper.stats.ladder import LadderSize, SizeCurve
 from sweeper.study.lock import StudyLock
 from sweeper.study.setup import LADDER_PHASE, provenance, write_setup

@@ -295,7 +295,7 @@ def _plain(met: Any) -> Mask:
 
 
 def _number(value: object) -> float:
-    number, _ = number_of(value)
+    number, _ = number_of(int(value) if isinstance(value, bool) else value)
     return math.nan if number is None else number
 
 
