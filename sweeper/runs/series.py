@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from sweeper.command.metrics import STEP_NAMES, Series
+from sweeper.command.reading import STEP_NAMES
+from sweeper.command.series import Series
 from sweeper.errors import BadInput, ConfigError, Keyword, suggest
 from sweeper.runs.roles import LADDER_ROLES, SIZES, plain_name
 from sweeper.runs.run import Runs

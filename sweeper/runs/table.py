@@ -25,7 +25,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from sweeper.command.metrics import Reading, Series, as_number, as_step
+from sweeper.command.reading import Reading, as_number, as_step
+from sweeper.command.series import Series
 from sweeper.errors import BadInput, ConfigError, Keyword, first_line
 from sweeper.runs.condition import Mask
 from sweeper.runs.run import Runs

@@ -10,7 +10,8 @@ from sweeper.decide.transfer import SizeVerdict, TargetAnswer, Verdict
 from sweeper.plan.plan import PlannedParameter, TransferPlan, own_plan
 from sweeper.records import to_json
 from sweeper.report import console as show
-from sweeper.report.screen import Part, Screen
+from sweeper.report.answer import Item
+from sweeper.report.terminal import Terminal
 from sweeper.scaling.prescription import Prescription
 from sweeper.scaling.spec import Role
 from sweeper.search.strategy import Conclusion, LineResult
@@ -73,11 +74,9 @@ def read(paper: Console) -> str:
     return paper.file.getvalue()
 
 
-def put(paper: Console, parts: Sequence[Part]) -> None:
+def put(paper: Console, items: Sequence[Item]) -> None:
     """All that there is to say, as under --verbose."""
-    screen = Screen(paper, verbose=True)
-    screen.add(*parts)
-    screen.print()
+    Terminal(paper, verbose=True).print(items)
 
 
 def rows(paper: Console) -> list[list[str]]:
@@ -137,6 +136,8 @@ class TestConclusion:
         assert show.conclusion_text(FOUND) == found
         fresh = "Training loss 2.2500 nats (mean of 3 fresh seeds, standard error 0.0200) after 17"
         assert show.conclusion_text(replace(FOUND, fresh_seeds=3, error=0.02)) == f"{fresh} trials."
+        heldout = show.conclusion_text(replace(FOUND, heldout=True))
+        assert heldout == found.replace("Training", "Held-out")
         golden.says(read(paper))
 
     def test_choices_are_words(self, paper: Console) -> None:
