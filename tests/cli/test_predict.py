@@ -209,7 +209,7 @@ def table(tmp_path: Path) -> Path:
 
 
 def test_a_table_predicts_and_says_what_it_took_the_columns_for(table: Path, sweeper: Run) -> None:
-    words = ("--from", str(table), "--columns", "loss=final loss", "--to-params", "1.2e9")
+    words = (str(table), "--columns", "loss=final loss", "--to-params", "1.2e9")
     answer = sweeper("predict", *words, "--to-tokens", "1.6e10", "--draws", "200")
     assert answer.code == 0, answer.err
     assert "params is 'n_params'" in answer.err
@@ -227,7 +227,7 @@ def test_a_table_comes_by_a_pipe(
 ) -> None:
     text = table.read_bytes()
     monkeypatch.setattr("sys.stdin", SimpleNamespace(buffer=BytesIO(text)))
-    words = ("--from", "-", "--columns", "loss=final loss", "--draws", "100", "--json")
+    words = ("-", "--columns", "loss=final loss", "--draws", "100", "--json")
     document = sweeper("predict", *words).document
     assert document["inputs"]["source"] == "stdin"
     assert document["inputs"]["sha256"] == hashlib.sha256(text).hexdigest()
@@ -244,7 +244,7 @@ def three_rungs(path: Path, head: str, size: float = 1.0, horizon: float = 1.0) 
 
 def test_three_rungs_at_one_ratio_cannot_say_yet(tmp_path: Path, sweeper: Run) -> None:
     path = three_rungs(tmp_path / "three.csv", "params,tokens,loss")
-    words = ["predict", "--from", str(path), "--to-params", "1e9", "--to-tokens", "2e10"]
+    words = ["predict", str(path), "--to-params", "1e9", "--to-tokens", "2e10"]
     answer = sweeper(*words)
     assert answer.code == 0, answer.err
     assert "Cannot say yet: 3 runs of 3 different sizes" in answer.out
@@ -259,7 +259,7 @@ def test_columns_say_their_units_by_their_names(tmp_path: Path, sweeper: Run, he
     path = three_rungs(tmp_path / "three.csv", head, 1e6, 1e9)
     path.write_text(path.read_text() + f"\n{270},{5.4},{1.7 + 400 / 2.7e8**0.34 + 1.5}")
     words = ["--to-params", "1e9", "--to-tokens", "2e10", "--draws", "100"]
-    answer = sweeper("predict", "--from", str(path), *words)
+    answer = sweeper("predict", str(path), *words)
     assert answer.code == 0, answer.err
     said = " ".join(answer.out.split())
     assert "is in millions, as its name says" in said and "is in billions" in said
@@ -268,7 +268,7 @@ def test_columns_say_their_units_by_their_names(tmp_path: Path, sweeper: Run, he
 
 
 def test_what_lies_where_a_folder_is_asked_for_stays(table: Path, sweeper: Run) -> None:
-    answer = sweeper("predict", "--from", str(table), "--out", str(table))
+    answer = sweeper("predict", str(table), "--out", str(table))
     assert answer.code == 2
     assert "--out=" in answer.err
 
@@ -277,11 +277,11 @@ def test_what_lies_where_a_folder_is_asked_for_stays(table: Path, sweeper: Run) 
     ("words", "key"),
     [
         (["--to-params", "1e9"], "--to-params"),
-        (["--from", "TABLE", "--to-width", "64"], "--to-width"),
-        (["--from", "TABLE", "--to-params", "-1"], "--to-params"),
-        (["--from", "TABLE", "--to-params", "1e9"], "--to-tokens"),
-        (["--from", "TABLE", "--columns", "loss=nothing"], "--columns"),
-        (["--from", "TABLE", "--form", "size"], "--form"),
+        (["TABLE", "--to-width", "64"], "--to-width"),
+        (["TABLE", "--to-params", "-1"], "--to-params"),
+        (["TABLE", "--to-params", "1e9"], "--to-tokens"),
+        (["TABLE", "--columns", "loss=nothing"], "--columns"),
+        (["TABLE", "--form", "size"], "--form"),
     ],
 )
 def test_a_question_that_cannot_be_asked_is_refused_and_writes_nothing(
