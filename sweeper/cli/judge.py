@@ -15,6 +15,7 @@ from sweeper.report.saved import save_study, saved_folder
 from sweeper.runs.grid import ladder_runs
 from sweeper.runs.read import read, study_folder
 from sweeper.runs.series import Objective
+from sweeper.study.folder import StudyFolder
 from sweeper.study.setup import command_line
 from sweeper.study.study import find_study
 from sweeper.table import counted
@@ -72,7 +73,7 @@ def judge(request: JudgeRequest, output: Output) -> int:
     )
     judged = judge_runs(ladder_runs(runs, request.objective), request.question, command)
     if (folder := study_folder(place, request.root)) is not None:
-        out = request.out or folder / "judged"
+        out = request.out or StudyFolder(folder).judged
     else:
         name = re.sub(r"[^\w.-]+", "-", Path(judged.source).stem).strip("-.") or "runs"
         out = request.out or request.root / "judged" / name

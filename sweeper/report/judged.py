@@ -20,9 +20,9 @@ from sweeper.decide.judged import (
     value_text,
 )
 from sweeper.decide.transfer import Verdict
+from sweeper.decide.validation import Validation
 from sweeper.files import private_folder, write_atomically, write_json
 from sweeper.report.console import trend_brief, trend_text, verdict_table
-from sweeper.report.documents import Validation
 from sweeper.report.drawing import (
     DASHED,
     INK,

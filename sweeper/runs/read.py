@@ -14,9 +14,10 @@ from sweeper.runs.optuna import storage_frame
 from sweeper.runs.roles import asked_columns
 from sweeper.runs.run import Runs
 from sweeper.runs.series import Objective
-from sweeper.runs.study import is_study, study_runs
+from sweeper.runs.study import study_runs
 from sweeper.runs.table import file_runs, frame_runs, piped_runs
 from sweeper.runs.trackers import folder_frame, project_frame
+from sweeper.study.folder import is_study
 from sweeper.study.optuna_copy import redact
 
 if TYPE_CHECKING:

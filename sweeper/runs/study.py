@@ -17,18 +17,19 @@ from typing import Any
 import yaml  # type: ignore[import-untyped]
 
 from sweeper.errors import BadInput, Call, Keyword
-from sweeper.files import RECORD_ERRORS, read_json, try_json, write_atomically
+from sweeper.files import read_json, try_json, write_atomically
 from sweeper.records import from_json
 from sweeper.runs.run import Runs
 from sweeper.runs.table import frame_runs
-from sweeper.stats.ladder import JOINT_AXIS, LADDER_AXES, LadderSize, Size, SizeCurve
+from sweeper.stats.ladder import LADDER_AXES, LadderSize, Size, SizeCurve, curves_along
+from sweeper.study.folder import READ_ERRORS, StudyFolder
+from sweeper.study.searched import config_text
 from sweeper.study.setup import trials_of
 from sweeper.study.study import Study
 from sweeper.trial import Result, Trial
 
 RULE = ("seeds", "step", "span", "extend", "max_shift", "max_loss_gap", "correct")
 """Settings of `transfer` that a verdict and its advice rest on."""
-_READ_ERRORS = (*RECORD_ERRORS, LookupError, ArithmeticError, OSError)
 
 
 @dataclass(frozen=True)
@@ -46,16 +47,13 @@ class ValidatedRuns:
     @classmethod
     def latest(cls, folder: Path) -> ValidatedRuns | None:
         """That of the study in `folder`; None without one, BadInput where it cannot be read."""
-        records = sorted(
-            (folder / "transfer").glob("*/validation.json"),
-            key=lambda file: file.stat().st_mtime_ns,
-        )
-        if not records:
+        path = next(iter(StudyFolder(folder).validations()), None)
+        if path is None:
             return None
         try:
-            return cls.of(read_json(records[-1]))
-        except _READ_ERRORS as error:
-            raise BadInput(f"{records[-1]} cannot be read ({error}): validate again") from error
+            return cls.of(read_json(path))
+        except (OSError, *READ_ERRORS) as error:
+            raise BadInput(f"{path} cannot be read ({error}): validate again") from error
 
     @classmethod
     def of(cls, record: Mapping[str, Any]) -> ValidatedRuns:
@@ -76,20 +74,8 @@ class ValidatedRuns:
 
     def along(self, axis: str) -> ValidatedRuns:
         """Its ladder along an axis alone, ascending: all else of a size is as in its verdict."""
-        sizes = self.ladders.get(axis, ())
-        if axis == JOINT_AXIS:
-            curves = {curve.size: curve for curve in self.curves}
-            return replace(self, curves=tuple(curves[size] for size in sizes if size in curves))
-
-        def others(size: LadderSize) -> tuple[int, ...]:
-            return tuple(getattr(size, key) for key in LADDER_AXES if key != axis)
-
-        shared = [others(size) for size in sizes]
-        fixed = max(shared, key=shared.count, default=None)
-        along = [curve for curve in self.curves if others(curve.size) == fixed]
-        return replace(
-            self, curves=tuple(sorted(along, key=lambda curve: int(getattr(curve.size, axis))))
-        )
+        curves = curves_along(axis, self.curves, self.ladders.get(axis, ()))
+        return replace(self, curves=tuple(curves))
 
     def rows(self, settings: Mapping[str, Any]) -> list[dict[str, Any]]:
         """A row a run, each with the study's `settings`."""
@@ -136,11 +122,6 @@ def write_runs(folder: Path, path: Path) -> int:
     writer.writerows(rows)
     write_atomically(path, text.getvalue())
     return len(rows)
-
-
-def is_study(folder: Path) -> bool:
-    """Whether a folder is that of a study of ours."""
-    return (folder / "config.yaml").is_file() and (folder / "results").is_dir()
 
 
 def study_runs(folder: Path, axis: str | None = None) -> Runs:
@@ -262,12 +243,12 @@ def _sides(best: Trial, tried: Sequence[Result]) -> tuple[bool, bool]:
 def _settings(folder: Path) -> dict[str, Any]:
     """The study's name, parameterization and thresholds; what is not legible is left out."""
     settings: dict[str, Any] = {"study": folder.name}
-    search = try_json(folder / "search.json")
+    search = try_json(StudyFolder(folder).search)
     if kind := search.get("parameterization"):
         settings["parameterization"] = kind.get("name") if isinstance(kind, dict) else str(kind)
     try:
-        rule = yaml.safe_load((folder / "config.yaml").read_text(encoding="utf-8"))["transfer"]
-    except (OSError, yaml.YAMLError, KeyError, TypeError):
+        rule = yaml.safe_load(config_text(folder))["transfer"]
+    except (yaml.YAMLError, KeyError, TypeError):
         return settings
     return settings | {
         f"transfer.{key}": float(rule[key])

@@ -22,9 +22,7 @@ if TYPE_CHECKING:
 
 
 CONFIGS = (
-    ".hydra/config.yaml",
-    "files/config.yaml",
-    "config.yaml",
+    *(f"{place}.yaml" for place in (".hydra/config", "files/config", "config")),
     "config.json",
     "args.yaml",
     "args.json",
