@@ -11,9 +11,9 @@ from sweeper.errors import BadInput, ConfigError, Keyword
 from sweeper.verbs import requests
 
 if TYPE_CHECKING:
-    from sweeper.cli.output import Output
     from sweeper.config.compose import Tree
     from sweeper.config.studies import Invocation
+    from sweeper.report.output import Output
 
 K = Keyword
 UNTRAINED = ("study", "root=", "launcher", "logger", "runner.device=", "runner.batched_trials=")

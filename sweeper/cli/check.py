@@ -20,7 +20,6 @@ from sweeper.cli.coordinates import (
     measured,
     run_check,
 )
-from sweeper.cli.output import DONE, NOT_VALIDATED, Output
 from sweeper.cli.shared import check_model
 from sweeper.cli.transfer import planned_optimum
 from sweeper.config.compose import Tree
@@ -34,6 +33,7 @@ from sweeper.registry import TARGET
 from sweeper.report import checks as show
 from sweeper.report.drawing import save
 from sweeper.report.next import NextCommand, again, next_of
+from sweeper.report.output import DONE, NOT_VALIDATED, Output
 from sweeper.report.page import write_report
 from sweeper.stats.ladder import MODEL_AXES, Size
 from sweeper.study.setup import provenance

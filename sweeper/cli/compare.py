@@ -8,7 +8,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
-from sweeper.cli.output import DONE, Output
 from sweeper.config.command_line import DEFAULT_ROOT
 from sweeper.decide.compare import Comparison, Ladder, compare, seeds_needed
 from sweeper.decide.speed import speed_ups
@@ -21,6 +20,7 @@ from sweeper.report.documents import Validation, read_document
 from sweeper.report.drawing import save
 from sweeper.report.figures import write_picture
 from sweeper.report.next import NextCommand, validated_by
+from sweeper.report.output import DONE, Output
 from sweeper.stats.ladder import LadderRule, LadderSize, Size
 from sweeper.study.cost import Cost, flops_in, spent
 from sweeper.study.setup import LADDER_PHASE, trials_of

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 from sweeper.check.judge import CheckRecord, CoordinateCheck, check_coordinates, sentence
-from sweeper.cli.output import Output
 from sweeper.cli.shared import progress
 from sweeper.config.settings import Experiment, check_model_size
 from sweeper.config.studies import Invocation
@@ -22,6 +21,7 @@ from sweeper.records import from_json
 from sweeper.report.answer import Sentence
 from sweeper.report.documents import read_document
 from sweeper.report.next import again
+from sweeper.report.output import Output
 from sweeper.scaling.spec import LOGITS
 from sweeper.stats.ladder import LADDER_AXES, MODEL_AXES, Size
 from sweeper.sweep.experiment import short_run

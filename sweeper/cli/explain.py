@@ -6,7 +6,6 @@ import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from sweeper.cli.output import DONE, Output
 from sweeper.config.compose import Tree
 from sweeper.config.settings import Settings, placeholder_data, resolve
 from sweeper.config.studies import Invocation
@@ -20,6 +19,7 @@ from sweeper.records import to_json
 from sweeper.report import console as show
 from sweeper.report.answer import Sentence
 from sweeper.report.next import again
+from sweeper.report.output import DONE, Output
 from sweeper.stats.ladder import Size
 from sweeper.study.study import Study
 from sweeper.sweep.experiment import check_target, open_experiment

@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from sweeper.cli.output import DONE, NOT_VALIDATED, Output
 from sweeper.config.compose import override_value, parse_overrides
 from sweeper.config.studies import split_root
 from sweeper.errors import BadInput, ConfigError, Keyword
@@ -17,6 +16,7 @@ from sweeper.files import make_folder, write_atomically
 from sweeper.plan.plan import TransferPlan
 from sweeper.report.answer import Sentence
 from sweeper.report.next import NextCommand
+from sweeper.report.output import DONE, NOT_VALIDATED, Output
 from sweeper.schedule import OWN
 from sweeper.study.study import find_study
 

@@ -6,11 +6,11 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from sweeper.cli.output import DONE, NOT_VALIDATED, Output
 from sweeper.decide.judged import Judged, Question, judge_place, judge_source
 from sweeper.errors import BadInput
 from sweeper.report.answer import Sentence
 from sweeper.report.next import NextCommand, next_of, validated_by
+from sweeper.report.output import DONE, NOT_VALIDATED, Output
 from sweeper.report.runs import is_study, study_source
 from sweeper.report.saved import save_study, saved_folder
 from sweeper.runs.source import Source

@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from sweeper.cli.output import DONE, Output
 from sweeper.decide.loss import (
     Prediction,
     Proposed,
@@ -26,6 +25,7 @@ from sweeper.decide.loss import (
 )
 from sweeper.errors import BadInput, ConfigError, Keyword
 from sweeper.records import to_json
+from sweeper.report.output import DONE, Output
 from sweeper.runs.loss_runs import (
     ROLES,
     Design,
@@ -312,10 +312,10 @@ def predict_ladder(
     dry_run: bool,
 ) -> int:
     """Train what a law needs and the study lacks, sizes x steps at the planned eta; predict."""
-    from sweeper.cli.output import failures
     from sweeper.cli.shared import progress
     from sweeper.cli.transfer import check_storage_password, planned_optimum
     from sweeper.report.next import NextCommand
+    from sweeper.report.output import failures
     from sweeper.stats.ladder import Size
     from sweeper.study.lock import StudyLock
     from sweeper.study.study import Study
@@ -384,11 +384,12 @@ def _show_rungs(
     output: Output,
 ) -> int:
     """Say what of the ladders is missing, and what that costs: `--dry-run`."""
-    from sweeper.cli.cost import branches_text, run_time, shared_steps
+    from sweeper.cli.cost import branches_text
     from sweeper.engine.branches import trunk_key
     from sweeper.report import console as show
     from sweeper.stats.ladder import LadderSize
     from sweeper.study.cost import Cost, flops_of
+    from sweeper.sweep.experiment import run_time, shared_steps
 
     settings = experiment.settings
     missing = [t for t in trials if (r := study.get(t.key)) is None or r.status == "failed"]

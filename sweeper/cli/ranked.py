@@ -9,7 +9,6 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
 from sweeper.cli.compare import comparison_folder, differences, not_comparable
-from sweeper.cli.output import DONE, Output, failures
 from sweeper.cli.shared import progress
 from sweeper.cli.transfer import check_storage_password, planned_optimum
 from sweeper.cli.validate import Settle
@@ -22,6 +21,7 @@ from sweeper.launch.executor import Scheduled
 from sweeper.records import to_json
 from sweeper.report import comparison as show
 from sweeper.report.next import NextCommand
+from sweeper.report.output import DONE, Output, failures
 from sweeper.report.sentences import ranking_end, ranking_progress
 from sweeper.stats.ladder import LadderSize
 from sweeper.study.lock import StudyLock
