@@ -235,7 +235,7 @@ class Loop:
             # and the rest of their work would be counted a second time.
             self.progress(job, 1.0)
         self._record(results)
-        if anew:
+        if live.recovered and (self.wait or not rest):
             # What its results do not settle is wanted again, and is asked for as any other trial.
             if rest:
                 self.progress(job, 0.0)
