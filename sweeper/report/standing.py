@@ -65,9 +65,9 @@ def _items(answer: StatusAnswer) -> list[Item]:
     objective = searched.conclusion.objective if searched else math.nan
     if searched and math.isfinite(objective):
         loss = f"{objective:.4f} nats ({searched.conclusion.basis})"
-        lines.append(f"Training loss of the best configuration: {loss}")
+        lines.append(f"{searched.conclusion.loss_name} of the best configuration: {loss}")
     elif math.isfinite(best := _best(answer)):
-        lines.append(f"Least training loss of one trial: {best:.4f} nats")
+        lines.append(f"Least loss of one trial: {best:.4f} nats")
     items: list[Item] = [Sentence(line) for line in lines]
     items += jobs_items(answer.jobs)
     progress = answer.progress
@@ -92,7 +92,9 @@ def jobs_items(jobs: Jobs) -> list[Item]:
     for job in jobs.states:
         done = job.fraction if job.stage == "running" else None
         table.add(job.id, job.state, job.node, job.since, job.trials, done)
-    return [*items, table]
+    failed = Counter(job.error for job in jobs.states if job.error)
+    told = [Sentence(f"{count} failed: {error}") for error, count in failed.items()]
+    return [*items, table, *told]
 
 
 def _notes(answer: StatusAnswer) -> list[Text]:
@@ -124,6 +126,12 @@ def _standing(answer: StatusAnswer, *, goes_on: bool) -> Text:
             "Saved from a table's runs by ",
             Call("judge"),
             ": nothing in it can be continued.",
+        )
+    counts = answer.jobs.trials
+    if in_jobs := [f"{counts[s]} {s}" for s in ("running", "queued") if s in counts]:
+        return (
+            f"No driver is running; trials go on in jobs: {', '.join(in_jobs)}. The same command "
+            "collects them.",
         )
     if (stopped := answer.stopped) and goes_on:
         return (f"No driver is running; {stopped.where()} was stopped at {_count(stopped)}.",)
@@ -165,6 +173,7 @@ def _record(answer: StatusAnswer, notes: Sequence[Text]) -> dict[str, Any]:
         "seeds": found.seeds if found else None,
         "fresh_seeds": found.fresh_seeds if found else None,
         "basis": found.basis if found else "",
+        "loss_name": found.loss_name if found else "",
         "notes": [spelled(note, SHELL) for note in notes],
         "driver": None if answer.driver is None else str(answer.driver),
         "progress": answer.progress,

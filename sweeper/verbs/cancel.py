@@ -41,7 +41,10 @@ def cancel(request: CancelRequest, watcher: Watcher) -> CancelAnswer:
     if driver is not None:
         request_cancel(folder)
     on_cluster = cancel_jobs(folder)
-    left = 0 if driver is not None else end_marked(f"{StudyFolder(folder.absolute()).trials}/")
+    left = 0
+    # What ends with its job on this machine was left by nobody.
+    if driver is None and not on_cluster:
+        left = end_marked(f"{StudyFolder(folder.absolute()).trials}/")
     # Jobs on a cluster were cancelled there and then; all others end with their driver.
     count = on_cluster or (jobs if driver is not None else 0)
     return CancelAnswer(folder=folder, cancelled=count, driver=driver, left=left)
