@@ -32,7 +32,7 @@ from sweeper.report.card import (
 from sweeper.report.console import verdict_table
 from sweeper.report.drawing import pyplot_figures
 from sweeper.report.next import next_of
-from sweeper.report.runs import trials_table
+from sweeper.runs.study import trials_table
 from sweeper.study import study as record
 from sweeper.study.folder import TargetFolder
 from sweeper.table import data_frame
