@@ -33,7 +33,7 @@ from sweeper.records import from_json, to_json
 from sweeper.registry import TARGET
 from sweeper.report import checks as show
 from sweeper.report.drawing import save
-from sweeper.report.page import write_report
+from sweeper.report.study_page import write_report
 from sweeper.stats.ladder import MODEL_AXES, Size
 from sweeper.study.setup import provenance
 from sweeper.study.study import Study

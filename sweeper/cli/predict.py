@@ -233,7 +233,7 @@ def _predict_runs(
     notes: Sequence[str] = (),
     following: Callable[[Sequence[Proposed], Sequence[int]], NextCommand | None] | None = None,
 ) -> int:
-    from sweeper.report.page import write_report
+    from sweeper.report.study_page import write_report
     from sweeper.study.lock import live_holder
 
     trained, others, of_another_setup = final_runs(study)

@@ -182,7 +182,7 @@ def report(name: str | None, root: Path, output: Output, csv: Path | None = None
     """Write the study's page anew; with `csv`, the runs of its latest validation too."""
     # matplotlib and Jinja2 are for the page alone.
     from sweeper.report.live import EVERY, is_live
-    from sweeper.report.page import headline, write_report
+    from sweeper.report.study_page import headline, write_report
 
     folder = root / find_study(name, root)
     if csv is not None:

@@ -17,7 +17,7 @@ from sweeper.errors import BadInput, ConfigError, Keyword
 from sweeper.files import private_folder, write_json, write_summed
 from sweeper.records import to_json
 from sweeper.report.documents import Validation
-from sweeper.report.page import write_report
+from sweeper.report.study_page import write_report
 from sweeper.runs.grid import TokenSize
 from sweeper.stats.ladder import LadderSize, SizeCurve
 from sweeper.study.lock import StudyLock

@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 import pandas  # type: ignore[import-untyped]
 import pytest
-from sweeper.report.screen import LINES
 
 import sweeper as package
 from tests.cli.driver import Run, assert_refused

@@ -14,8 +14,8 @@ import pytest
 from sweeper.files import write_json
 from sweeper.report import live, page
 from sweeper.report.live import LivePage, is_live, keep_written
-from sweeper.report.page import write_report
 from sweeper.report.progress import Snapshot
+from sweeper.report.study_page import write_report
 from sweeper.stats.ladder import LadderPoint, LadderSize, LadderSoFar
 from sweeper.study.lock import StudyLock
 from tests.layout import without_drawing

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from sweeper.report import page as pages
+from sweeper.report import study_page as pages
 from sweeper.report.documents import Documents
-from sweeper.report.page import facts, write_report
+from sweeper.report.study_page import facts, write_report
 from tests.layout import without_drawing, without_layout
 from tests.report import samples
 

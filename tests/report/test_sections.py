@@ -17,7 +17,7 @@ from sweeper.check.judge import CoordinateCheck
 from sweeper.engine.measurements import OperandScale
 from sweeper.records import from_json, to_json
 from sweeper.report.documents import Documents
-from sweeper.report.page import cards
+from sweeper.report.study_page import cards
 from tests.golden import Golden
 from tests.layout import without_drawing, without_layout
 from tests.report import diagnosis_samples, samples, test_checks
