@@ -503,21 +503,13 @@ def report(
             help="Write the runs of its validation there too, a row each, as judge reads them.",
         ),
     ] = None,
-    serve: Annotated[
-        bool,
-        typer.Option("--serve", help="Show all studies of the root in a browser, until Ctrl-C."),
-    ] = False,
-    port: Annotated[
-        int | None,
-        typer.Option(help="With --serve: where, 8765 if not given; 0 takes any free one."),
-    ] = None,
     json: Json = False,
 ) -> None:
     """Write a study's report, report.html: one page that needs no network.
 
     While a study runs, the page is there from its first results on, and renews itself. Of several
-    studies, sweeper report A B, their curves side by side, and how they rank. With --serve, a list
-    of all, on this machine alone.
+    studies, sweeper report A B, their curves side by side, and how they rank; a list of all, with
+    their pages, is then written to the root's index.html.
     """
 
     def work() -> int:
@@ -525,16 +517,6 @@ def report(
         from sweeper.cli.status import report
 
         names, place = named_studies(name or [], root)
-        if port is not None and not serve:
-            raise BadInput("--port is of --serve: sweeper report --serve --port N")
-        if serve and (csv is not None or picture is not None or len(names) > 1):
-            raise BadInput(
-                "--serve shows all studies, and takes no --csv, --picture or further names"
-            )
-        if serve:
-            from sweeper.cli.status import serve_reports
-
-            return serve_reports(study or next(iter(names), None), place, port, output_of(json))
         if len(names) > 1 and csv is not None:
             raise BadInput("--csv is of one study: sweeper report STUDY --csv FILE.csv")
         if len(names) > 1 and study is None:

@@ -22,6 +22,7 @@ from sweeper.report.cost import Cost, flops_in, spent
 from sweeper.report.documents import Validation, read_document
 from sweeper.report.drawing import save
 from sweeper.report.figures import write_picture
+from sweeper.report.index import write_index
 from sweeper.stats.ladder import LadderRule, LadderSize, Size
 from sweeper.study.setup import LADDER_PHASE, trials_of
 from sweeper.study.study import Study, check_folder, check_not_saved, find_study, is_saved
@@ -348,7 +349,7 @@ def report_several(names: Sequence[str], root: Path, picture: Path | None, outpu
         ladders = {entry.ladder.name: entry.ladder for entry in ranked.entries}
         faster = speed_ups([ladders[rank.name] for rank in ranked.comparison.by_transferred])
     page = write_several(ranked, pages, folder, faster)
-    places = {"report": page}
+    places = {"report": page, "all studies": write_index(root)}
     if picture is not None:
         places["picture"], places["picture for dark pages"] = write_picture(ranked.panels, picture)
     answers = ", ".join(f"{name} {answer}" for name, answer in ranked.verdicts.items())

@@ -81,7 +81,7 @@ def check_section(check: CoordinateCheck, record: CheckRecord) -> Section:
         f"{check.axis}: level where the parameterization is right. Of modules that differ in their "
         "layer alone the worst is drawn."
     )
-    items = [
+    items: list[Item] = [
         Sentence(f"{sentence(check, rule)} {runs}.", code=check.answer),
         coordinate_table(check, rule.threshold),
         Drawing(partial(coordinate_figure, check), caption=caption),

@@ -19,7 +19,7 @@ from sweeper.decide.compare import Candidate, Comparison, Standing
 from sweeper.decide.ranking import Ranking
 from sweeper.decide.speed import SpeedUp
 from sweeper.files import private_folder, write_atomically
-from sweeper.report.answer import Drawing, Report, Section, Sentence
+from sweeper.report.answer import Drawing, Item, Report, Section, Sentence
 from sweeper.report.cost import Cost, cost_table
 from sweeper.report.documents import Validation
 from sweeper.report.drawing import BESIDE, DASHED, DOTTED, FAINT, MARKERS, STYLE, save
@@ -465,7 +465,7 @@ def several_report(
     told = [Sentence(line, listed=True) for line in [*lines, *(f"{n}." for n in several.notes)]]
     head = "What was found" if lines else "Not ranked"
     ladders = Drawing(lambda: drawn["ladders"], caption=LADDERS, wide=True)
-    over_width = [_transfer_table(several, pages), ladders]
+    over_width: list[Item] = [_transfer_table(several, pages), ladders]
     sections = [
         Section(head, told, is_answer=True),
         Section("Does the learning rate transfer over width?", over_width),
