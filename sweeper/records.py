@@ -43,6 +43,7 @@ _TYPE_NAMES: dict[Any, str] = {
     float: "a finite number",
     str: "a text",
     bool: "true or false",
+    Path: "a path",
     type(None): "null",
 }
 
@@ -445,7 +446,7 @@ def _accepts(option: Any, value: Any, file: bool) -> bool:
     if option in (type(None), None):
         return value is None
     if option is Path:
-        return isinstance(value, str)
+        return isinstance(value, str) or (not file and isinstance(value, Path))
     return option not in (list, dict) or type(value) is option
 
 

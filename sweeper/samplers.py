@@ -46,11 +46,12 @@ from sweeper.search.line import LearningRateLine
 from sweeper.search.random_grid import RandomGrid as RandomGridStrategy
 from sweeper.search.replay import SearchReplay
 from sweeper.search.settled import Settled
-from sweeper.search.strategy import FRESH_SEEDS, Conclusion, History, Point, Strategy
+from sweeper.search.strategy import FRESH_SEEDS, Conclusion, History, Strategy
 from sweeper.trial import (
     Axis,
     Choice,
     PluginSpec,
+    Point,
     Result,
     Space,
     Status,

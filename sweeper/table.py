@@ -19,7 +19,7 @@ from rich.text import Text
 
 from sweeper.errors import BadInput
 from sweeper.records import to_json
-from sweeper.stats.curve import Estimate
+from sweeper.stats.estimate import Estimate
 
 if TYPE_CHECKING:
     import pandas  # type: ignore[import-untyped]

@@ -227,6 +227,26 @@ def in_use(space: Space, hps: Log2Hps) -> dict[str, Choice]:
     return {**plain(numbers), **choices}
 
 
+@dataclass(frozen=True, kw_only=True)
+class Point:
+    """A configuration to train with a seed, and the phase that asks for it."""
+
+    log2_hps: Log2Hps
+    seed: int
+    phase: str
+
+    @property
+    def id(self) -> tuple[tuple[tuple[str, float], ...], int]:
+        """Its configuration and seed; equal for equal points."""
+        return hps_key(self.log2_hps), self.seed
+
+
+def hps_key(hps: Log2Hps) -> tuple[tuple[str, float], ...]:
+    """A configuration as a hashable value; log2 values equal to 1e-9 are one."""
+    # + 0.0 turns -0.0 into 0.0.
+    return tuple(sorted((name, round(float(value), 9) + 0.0) for name, value in hps.items()))
+
+
 def digest(value: object) -> str:
     """SHA-256 of a JSON value, keys sorted and without spaces, so that equal values agree."""
     # 1 and 1.0 are written differently: whoever makes values for a key keeps to one of them.

@@ -15,8 +15,19 @@ ROOT = Path(__file__).parent.parent
 PACKAGE = ROOT / "sweeper"
 ROOMS = [
     *("errors", "records", "registry", "schedule", "trial", "files"),
-    *("scaling", "search", "samplers", "data", "launch", "laws", "models", "classifier", "engine"),
-    *("stats", "table", "plan", "check", "command", "study", "runs", "decide"),
+    *(
+        "stats",
+        "scaling",
+        "search",
+        "samplers",
+        "data",
+        "launch",
+        "laws",
+        "models",
+        "classifier",
+        "engine",
+    ),
+    *("table", "plan", "check", "command", "study", "runs", "decide"),
     *("config", "sweep"),
     *("export", "verbs", "report", "cli", "api", "__main__"),
 ]
@@ -26,11 +37,11 @@ AT_THE_ROOT = {
     *("table", "trial"),
 }
 ONLY = {
-    "typer": {"cli.app", "cli.commands", "cli.verb"},
+    "typer": {"cli.app", "cli.commands", "cli.options", "cli.verb"},
     "hydra": {"config.compose"},
     "omegaconf": {"config.compose"},
     "submitit": {"launch.local", "launch.slurm"},
-    "wandb": {"study.logs.wandb", "command.metrics", "runs.trackers"},
+    "wandb": {"study.logs.wandb", "command.metrics.wandb", "runs.trackers"},
     "optuna": {
         "study.optuna_copy",
         "search.optuna",

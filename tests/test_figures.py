@@ -17,7 +17,7 @@ from sweeper.config.compose import compose_tree
 from sweeper.config.settings import Settings, placeholder_data, resolve
 from sweeper.engine.architecture import build_model, build_named
 from sweeper.registry import groups
-from sweeper.stats.curve import Estimate
+from sweeper.stats.estimate import Estimate
 from sweeper.stats.ladder import Size
 from tests.golden import Golden
 from tests.scripts import load_script

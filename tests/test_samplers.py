@@ -31,10 +31,11 @@ from sweeper.search.fresh import FreshSeeds
 from sweeper.search.grids import Grid2D as Grid2DStrategy
 from sweeper.search.grids import Pairs as PairsStrategy
 from sweeper.search.independent import IndependentSearch
-from sweeper.search.line import LearningRateLine, LineRule
+from sweeper.search.line import LearningRateLine
 from sweeper.search.random_grid import RandomGrid as RandomGridStrategy
 from sweeper.search.settled import Settled
 from sweeper.search.strategy import History, Strategy
+from sweeper.stats.line import LineRule
 from sweeper.trial import Axis, Log2Hps, Space, defaults
 from tests.scripts import load_script
 from tests.search.fakes import Objective, basin, cliff, run_search

@@ -16,7 +16,7 @@ from rich.console import Console
 
 from sweeper.records import to_json
 from sweeper.report.page import table_html
-from sweeper.stats.curve import UNKNOWN, Estimate
+from sweeper.stats.estimate import UNKNOWN, Estimate
 from sweeper.table import Cell, Change, Column, Table, answer, interval, within
 from tests.golden import Golden
 

@@ -24,9 +24,9 @@ from rich.console import Console
 from rich.table import Table
 
 from sweeper.search.random_grid import RandomGrid
-from sweeper.search.strategy import History, Point
+from sweeper.search.strategy import History
 from sweeper.study.study import Study
-from sweeper.trial import Axis, PluginSpec, Result, TrainSettings, Trial, TrialSpec
+from sweeper.trial import Axis, PluginSpec, Point, Result, TrainSettings, Trial, TrialSpec
 
 SPACE = {name: Axis(low=-4, high=4) for name in ("eta", *(f"alpha_{i}" for i in range(6)))}
 SPEC = TrialSpec(

@@ -25,11 +25,12 @@ import yaml
 from sweeper.records import to_json
 from sweeper.samplers import UNTRAINED
 from sweeper.search.independent import IndependentSearch
-from sweeper.search.line import LearningRateLine, LineRule
+from sweeper.search.line import LearningRateLine
 from sweeper.search.prune import Pruner, RungLosses, losses_at
-from sweeper.search.strategy import Conclusion, History, Strategy, hps_key
+from sweeper.search.strategy import Conclusion, History, Strategy
+from sweeper.stats.line import LineRule
 from sweeper.study.study import Study
-from sweeper.trial import Axis, Result, Space, Trial
+from sweeper.trial import Axis, Result, Space, Trial, hps_key
 
 RECORDING = Path(__file__).parents[2] / "tests/search/data/sweeps.json"
 STRETCHES = 50

@@ -39,12 +39,12 @@ import torch
 from rich.console import Console
 from tables import Findings
 
-from sweeper.cli.shared import open_experiment
 from sweeper.config.compose import compose_tree
 from sweeper.config.settings import resolve
 from sweeper.data.corpus import Corpus
 from sweeper.engine.batched import BatchedRun, BatchedTrials
 from sweeper.study.study import Study
+from sweeper.sweep.experiment import open_experiment
 from sweeper.trial import Result, Trial
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -75,11 +75,11 @@ def call(*words: str) -> None:
 
 def fill(size: int) -> None:
     """A study of `size` trials but one, in this folder."""
-    from sweeper.cli.shared import open_experiment
     from sweeper.config.compose import compose_tree
     from sweeper.config.settings import resolve
     from sweeper.study.lock import StudyLock
     from sweeper.study.study import Study
+    from sweeper.sweep.experiment import open_experiment
     from sweeper.sweep.replay import Replay
 
     Path("text.txt").write_text("the quick brown fox jumps over the lazy dog. " * 100)

@@ -22,7 +22,8 @@ from verdict import Scenario, Truth, Valley, measure
 from sweeper.decide.target import NO_THEORY, THEORY
 from sweeper.decide.transfer import judge_ladder
 from sweeper.decide.trend import judge_target
-from sweeper.stats.curve import Estimate, fit_curves
+from sweeper.stats.curve import fit_curves
+from sweeper.stats.estimate import Estimate
 from sweeper.stats.ladder import LadderRule, LadderSize
 
 TARGET = 4096

@@ -20,14 +20,16 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from sweeper.decide.settle import AT_FIRST, CONFIDENCE, Judged, Settling, grids_of
+from sweeper.decide.settle import AT_FIRST, Judged, Settling, grids_of
 from sweeper.decide.target import THEORY
 from sweeper.decide.transfer import SizeVerdict, Verdict, judge_ladder
 from sweeper.decide.trend import Trend, fit_trend
-from sweeper.search.strategy import Point
-from sweeper.stats.curve import BASIN_TOLERANCE, Estimate, fit_curve, fit_curves
+from sweeper.stats.curve import BASIN_TOLERANCE, fit_curve, fit_curves
+from sweeper.stats.estimate import Estimate
 from sweeper.stats.ladder import LadderRule, LadderSize, SizeCurve
 from sweeper.stats.noise import Array
+from sweeper.stats.rounds import CONFIDENCE
+from sweeper.trial import Point
 
 if TYPE_CHECKING:
     from tables import Findings

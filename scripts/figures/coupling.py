@@ -17,7 +17,7 @@ from matplotlib.figure import Figure
 
 from sweeper.report.drawing import INK, LOSS_LABEL, STRIP, STYLE
 from sweeper.search.grids import row_optima
-from sweeper.stats.curve import Estimate
+from sweeper.stats.estimate import Estimate
 
 PARAMETERIZATIONS = {"mup": "muP", "umup": "u-muP"}
 PRINTED = {"mup": 0.08, "umup": 0.03}

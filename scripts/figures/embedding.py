@@ -33,7 +33,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MultipleLocator
 
 from sweeper.report.drawing import STYLE
-from sweeper.stats.curve import Estimate
+from sweeper.stats.estimate import Estimate
 
 SOURCE = "u-muP, Fig. 4"
 RULE = -0.5

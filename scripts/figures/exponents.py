@@ -34,7 +34,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from sweeper.report.drawing import STYLE
-from sweeper.stats.curve import Estimate
+from sweeper.stats.estimate import Estimate
 
 Found = dict[str, Document]
 

@@ -17,7 +17,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from sweeper.report.drawing import LOSS_LABEL, MARKERS, STYLE
-from sweeper.stats.curve import Estimate
+from sweeper.stats.estimate import Estimate
 from sweeper.study.study import Study
 from sweeper.trial import Result
 

@@ -34,7 +34,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MultipleLocator
 
 from sweeper.report.drawing import INK, STYLE
-from sweeper.stats.curve import Estimate
+from sweeper.stats.estimate import Estimate
 from sweeper.study.study import Study
 
 PARAMETERIZATIONS = {"mup": "muP", "umup": "u-muP"}

@@ -28,7 +28,7 @@ from sweeper.files import write_atomically, write_json
 from sweeper.records import to_json
 from sweeper.report.drawing import legend_key, look_of
 from sweeper.report.figures import DARK, LIGHT, Theme
-from sweeper.stats.curve import Estimate
+from sweeper.stats.estimate import Estimate
 from sweeper.stats.ladder import LadderRule, LadderSize, SizeCurve
 from sweeper.study.study import Study
 

@@ -31,7 +31,7 @@ from rich.table import Table
 
 from sweeper.files import write_json
 from sweeper.report.drawing import FAINT, LINE_COLOR, MARKERS, STYLE, save
-from sweeper.stats.curve import Estimate, mean_estimate
+from sweeper.stats.estimate import Estimate, mean_estimate
 
 Document = Mapping[str, Any]
 Answer = Literal["reproduced", "not reproduced", "cannot say"]

@@ -36,7 +36,7 @@ from matplotlib import rc_context
 from matplotlib.figure import Figure
 
 from sweeper.report.drawing import STYLE
-from sweeper.stats.curve import Estimate
+from sweeper.stats.estimate import Estimate
 
 STAYS = 0.25
 """A drift whose interval lies within this, in log2 per doubling, is none: theory's is 1/2."""

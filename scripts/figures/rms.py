@@ -24,7 +24,7 @@ from sweeper.engine.measurements import RANGES
 from sweeper.files import read_json
 from sweeper.report.drawing import STYLE
 from sweeper.scaling.spec import layer_of, with_layer
-from sweeper.stats.curve import Estimate
+from sweeper.stats.estimate import Estimate
 
 PARAMETERIZATIONS = {"umup": "u-muP", "mup": "muP"}
 OPERANDS = {"weight": "#31688e", "input": "#4c9f70", "gradient": "#c44e52"}

@@ -26,7 +26,7 @@ from lab import (
     within,
 )
 
-from sweeper.stats.curve import Estimate
+from sweeper.stats.estimate import Estimate
 
 SCHEDULES = ("cosine", "linear", "constant", "wsd")
 """Cosine is the default, which the others are compared with."""

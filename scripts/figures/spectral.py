@@ -33,7 +33,7 @@ from matplotlib.figure import Figure
 
 from sweeper.check.rules import MAX_SPREAD
 from sweeper.report.drawing import MARKERS, STYLE
-from sweeper.stats.curve import Estimate
+from sweeper.stats.estimate import Estimate
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -36,7 +36,7 @@ from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
 from sweeper.report.drawing import STYLE
 from sweeper.search.fresh import FINAL_SEED
-from sweeper.stats.curve import Estimate
+from sweeper.stats.estimate import Estimate
 from sweeper.study.study import Study
 from sweeper.trial import Result
 

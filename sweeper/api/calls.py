@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from html import escape
 from os import PathLike, fspath
 from pathlib import Path
@@ -12,18 +12,29 @@ from typing import Any
 
 from sweeper.api.bar import Kept
 from sweeper.api.interrupt import whole_imports
+from sweeper.api.keywords import keywords_of, request_of
 from sweeper.api.shown import Compared, Study, Transfer, nearby
-from sweeper.api.words import dotted, words_of
-from sweeper.cli.app import call
-from sweeper.cli.output import FAILED, NOT_VALIDATED
-from sweeper.config.command_line import DEFAULT_ROOT
+from sweeper.api.words import dotted, settings_words
+from sweeper.cli import adapters
+from sweeper.config.command_line import DEFAULT_ROOT, with_user_command
 from sweeper.decide.loss import NoLaw, Prediction
-from sweeper.errors import ConfigError, SweeperError
-from sweeper.files import read_json
+from sweeper.errors import PYTHON, SHELL, Call, ConfigError, Keyword, SweeperError
+from sweeper.files import read_json, take_damaged
 from sweeper.launch.code import edited_modules
 from sweeper.records import from_json
+from sweeper.registry import only_named
+from sweeper.report.output import FAILED, NOT_VALIDATED
+from sweeper.report.present import PRESENTERS, ask
 from sweeper.report.runs import is_study
+from sweeper.study.setup import asked
 from sweeper.study.study import find_study
+from sweeper.verbs.requests import (
+    CompareRequest,
+    Request,
+    SearchRequest,
+    TransferRequest,
+    options_of,
+)
 
 Model = str | type | Callable[..., Any] | Mapping[str, Any]
 Place = str | PathLike[str]
@@ -45,16 +56,9 @@ class DryRun:
         return f'<pre style="font-family:monospace">{escape(self.text.strip())}</pre>'
 
 
+@keywords_of(SearchRequest)
 def search(
-    model: Model | None = None,
-    *,
-    study: str | None = None,
-    root: Place | None = None,
-    config_dir: Place | None = None,
-    command: Sequence[str] = (),
-    new_setup: bool = False,
-    dry_run: bool = False,
-    **settings: Any,
+    model: Model | None = None, *, command: Sequence[str] = (), **settings: Any
 ) -> Study | DryRun:
     """Search the best hyperparameters at the base size, as `sweeper search` does; the study.
 
@@ -71,43 +75,28 @@ def search(
     """
     if model is not None:
         settings = {"model": model, **settings}
-    words = ["search", *_placed(study, root, config_dir)]
-    words += words_of("search", settings, None if config_dir is None else Path(config_dir))
-    words += ["--new-setup"] * new_setup + ["--dry-run"] * dry_run
     if isinstance(command, str):
-        raise ConfigError("command", command, 'a list of words: command=["python", "train.py"]')
+        raise ConfigError(
+            Keyword("command"), command, 'a list of words: command=["python", "train.py"]'
+        )
+    request = request_of(SearchRequest, settings)
     if command:
-        words += ["--", *map(str, command)]
+        words = ["search", *request.overrides, "--", *map(str, command)]
+        request = replace(request, overrides=tuple(with_user_command(words)[1:]))
     _check_loaded(model)
-    code, output = _run(words, settings)
-    if dry_run:
+    code, output = _run(request, command)
+    if request.dry_run or request.detach:
         return DryRun(output.text, output.record)
     if code == FAILED:
         raise SweeperError(". ".join([*output.answers, *output.kept_notes]))
-    found = Study.read(Path(root or DEFAULT_ROOT) / output.record["study"])
+    found = Study.read(Path(request.root or DEFAULT_ROOT) / output.record["study"])
     found.notices += [note for note in output.kept_notes if note not in found.notices]
     return found
 
 
+@keywords_of(TransferRequest)
 def transfer(
-    study: Study | Place | None,
-    to_width: int,
-    *,
-    to_depth: int | None = None,
-    to_tokens: float | None = None,
-    to_batch: int | None = None,
-    validate: bool = False,
-    settle: bool = False,
-    budget: int | None = None,
-    hours: float | None = None,
-    root: Place | None = None,
-    config_dir: Place | None = None,
-    strict: bool = False,
-    detach: bool = False,
-    predict: bool = False,
-    trust: bool = False,
-    dry_run: bool = False,
-    **settings: Any,
+    study: Study | Place | None, to_width: int, **settings: Any
 ) -> Transfer | Prediction | NoLaw | DryRun:
     """Carry a study's optimum over to a larger model, as `sweeper transfer` does; plan and verdict.
 
@@ -123,29 +112,16 @@ def transfer(
     it would say of it; call it again to collect. With `strict` anything but a verdict that holds is
     a SweeperError. Errors as `search`.
     """
-    folder = _folder(study, root)
-    words = ["transfer", *_placed(folder.name, folder.parent, config_dir)]
-    options = {
-        "--to-width": to_width,
-        "--to-depth": to_depth,
-        "--to-tokens": to_tokens,
-        "--to-batch": to_batch,
-        "--budget": budget,
-        "--hours": hours,
-    }
-    for option, value in options.items():
-        words += [option, str(value)] if value is not None else []
-    flags = {"validate": validate, "settle": settle, "strict": strict, "detach": detach}
-    flags |= {"predict": predict, "trust": trust, "dry-run": dry_run}
-    words += [f"--{name}" for name, wanted in flags.items() if wanted]
-    words += words_of("transfer", settings, None if config_dir is None else Path(config_dir))
+    folder = _folder(study, settings.pop("root", None))
+    place = {"study": folder.name, "root": folder.parent, "to_width": to_width}
+    request = request_of(TransferRequest, {**settings, **place})
     _check_loaded(None)
-    code, output = _run(words, settings)
+    code, output = _run(request)
     if isinstance(study, Study):
         study.reload()
-    if predict and "prediction" in output.places:
+    if request.predict and "prediction" in output.places:
         return from_json(Prediction, read_json(output.places["prediction"]))
-    if predict and "answer" in output.record:
+    if request.predict and "answer" in output.record:
         return from_json(NoLaw, output.record)
     if "plan" not in output.places:
         return DryRun(output.text, output.record)
@@ -154,50 +130,28 @@ def transfer(
     return Transfer.read(output.places["plan"].parent, output.kept_notes)
 
 
-def compare(
-    *studies: Study | Place,
-    to_width: int | None = None,
-    settle: bool = False,
-    at_width: int | None = None,
-    budget: int | None = None,
-    hours: float | None = None,
-    anyway: bool = False,
-    out: Place | None = None,
-    root: Place | None = None,
-    detach: bool = False,
-    trust: bool = False,
-    dry_run: bool = False,
-    **settings: Any,
-) -> Compared | DryRun:
+@keywords_of(CompareRequest)
+def compare(*studies: Study | Place, **settings: Any) -> Compared | DryRun:
     """Rank studies at equal compute, as `sweeper compare` does: is a parameterization worth it?
 
-    Of two validated studies or more, of one root. `to_width`: predict there how much compute the
-    best saves. `anyway`: also where their data, model or training differ. With `settle` seeds are
-    trained at each study's optimum, at the width `at_width`, until it is decided which is the best,
-    by `budget` runs or in `hours` at most; `settings` are such as `launcher="local"`. Errors as
-    `search`.
+    Of two validated studies or more, of one root. With `settle` seeds are trained at each study's
+    optimum until it is decided which is the best; further keywords are settings such as
+    `launcher="local"`. Errors as `search`.
     """
-    folders = [_folder(study, root) for study in studies]
+    folders = [_folder(study, settings.get("root")) for study in studies]
     parents = {folder.absolute().parent for folder in folders}
     if len(parents) > 1:
-        raise ConfigError("studies", [*map(str, folders)], "studies of one folder, their root")
-    words = ["compare", *(folder.name for folder in folders)]
-    # Without any study the command says how many it takes.
-    words += ["--root", str(folders[0].parent)] if folders else ["none"]
-    options = {
-        "--to-width": to_width,
-        "--at-width": at_width,
-        "--budget": budget,
-        "--hours": hours,
-        "--out": out,
-    }
-    for option, value in options.items():
-        words += [option, str(value)] if value is not None else []
-    flags = {"settle": settle, "anyway": anyway, "detach": detach}
-    flags |= {"trust": trust, "dry-run": dry_run}
-    words += [f"--{name}" for name, wanted in flags.items() if wanted]
-    words += words_of("transfer", settings, None)
-    _, output = _run(words, settings)
+        raise ConfigError(
+            Keyword("studies"), [*map(str, folders)], "studies of one folder, their root"
+        )
+    known = options_of(CompareRequest)
+    own = {name: value for name, value in settings.items() if name in known}
+    changes = {name: value for name, value in settings.items() if name not in known}
+    if folders:
+        own["root"] = folders[0].parent
+    words = settings_words("transfer", changes, None)
+    own["names"] = [*(folder.name for folder in folders), *words]
+    _, output = _run(request_of(CompareRequest, own))
     if not output.places:
         return DryRun(output.text, output.record)
     picture = output.places.get("figure")
@@ -213,13 +167,23 @@ def open_study(study: Place | None = None, root: Place | None = None) -> Study:
     return Study.read(_folder(study, root))
 
 
-def _run(words: Sequence[str], settings: Iterable[str] = ()) -> tuple[int, Kept]:
-    """Run a command line: its exit code, and what it said. `settings` are given by keyword."""
+def _run(request: Request, command: Sequence[str] = ()) -> tuple[int, Kept]:
+    """Do what is asked: the exit code, and what there is to say.
+
+    A training `command` stands behind `--` in what is recorded.
+    """
     output = Kept.for_call()
-    with _TURNS, whole_imports():
-        code = call(words, output)
+    call = request.call
+    line = SHELL.call(Call(call.verb, *call.arguments, command=tuple(map(str, command))))
+    take_damaged()  # of an earlier call in this process
+    with _TURNS, whole_imports(), only_named(), asked(line):
+        if request.verb in PRESENTERS:
+            code, _ = ask(request, output, PYTHON)
+        else:
+            code = getattr(adapters, request.verb)(request, output)
+        output.flush()
     output.close()
-    return code, output
+    return int(code), output
 
 
 def _folder(study: Study | Place | None, root: Place | None) -> Path:
@@ -237,13 +201,6 @@ def _folder(study: Study | Place | None, root: Place | None) -> Path:
             return folder if is_there else folder.parent / find_study(folder.name, folder.parent)
     where = Path(DEFAULT_ROOT if root is None else root).expanduser()
     return where / find_study(text, where)
-
-
-def _placed(study: str | None, root: Place | None, config_dir: Place | None) -> list[str]:
-    """The options that say where a study is."""
-    options = {"--study": study, "--root": root, "--config-dir": config_dir}
-    present = {option: str(value) for option, value in options.items() if value is not None}
-    return [word for option, value in present.items() for word in (option, value)]
 
 
 def _check_loaded(model: Model | None) -> None:

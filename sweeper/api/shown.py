@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sweeper.api.words import python_line
-from sweeper.cli.next import next_of
 from sweeper.decide.transfer import Verdict
 from sweeper.errors import BadInput
 from sweeper.plan.plan import TransferPlan
@@ -22,6 +21,7 @@ from sweeper.report.answer import Report
 from sweeper.report.console import verdict_table
 from sweeper.report.documents import Documents, Validation
 from sweeper.report.drawing import pyplot_figures
+from sweeper.report.next import next_of
 from sweeper.report.notebook import (
     NextCall,
     html,

@@ -17,12 +17,12 @@ from numbers import Integral, Real
 from pathlib import Path
 from typing import Any
 
-from sweeper.cli.next import NextCommand
 from sweeper.config.command_line import override
 from sweeper.config.compose import parse_overrides
 from sweeper.errors import BadInput, ConfigError, suggest
 from sweeper.launch.code import MAIN
 from sweeper.registry import OVERLAYS, TARGET, groups
+from sweeper.report.next import NextCommand
 from sweeper.scaling.spec import RULE_KEYS
 from sweeper.stats.ladder import LadderRule
 from sweeper.trial import TrainSettings
@@ -39,7 +39,7 @@ MEANT = {"lr": _ETA, "learning_rate": _ETA, "eta": _ETA}
 """Keywords that are often meant, and are none."""
 
 
-def words_of(verb: str, settings: Mapping[str, Any], config_dir: Path | None) -> list[str]:
+def settings_words(verb: str, settings: Mapping[str, Any], config_dir: Path | None) -> list[str]:
     """The overrides that keyword arguments stand for; ConfigError for a value that is none."""
     known = {*groups(config_dir), *SECTIONS, *OVERLAYS}
     sections = {

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from sweeper.records import Bounded, Bounds, Build, Positive
 from sweeper.scaling.spec import LOGITS, Role, layer_of, with_layer
-from sweeper.stats.curve import UNKNOWN, Estimate, mean_estimate
+from sweeper.stats.estimate import UNKNOWN, Estimate, mean_estimate
 from sweeper.stats.ladder import Size
 from sweeper.trial import LOG2_OR_NULL, ONE_OR_MORE, Choice
 

@@ -20,12 +20,11 @@ from sweeper.cli.coordinates import (
     measured,
     run_check,
 )
-from sweeper.cli.next import Invocation, NextCommand, next_of
-from sweeper.cli.output import DONE, NOT_VALIDATED, Output
-from sweeper.cli.shared import check_model, open_experiment, short_run
+from sweeper.cli.shared import check_model
 from sweeper.cli.transfer import planned_optimum
 from sweeper.config.compose import Tree
 from sweeper.config.settings import Experiment, Settings, resolve
+from sweeper.config.studies import Invocation
 from sweeper.engine.measurements import OperandScale
 from sweeper.errors import BadInput, ConfigError
 from sweeper.files import private_folder, write_json
@@ -33,10 +32,13 @@ from sweeper.records import from_json, to_json
 from sweeper.registry import TARGET
 from sweeper.report import checks as show
 from sweeper.report.drawing import save
+from sweeper.report.next import NextCommand, again, next_of
+from sweeper.report.output import DONE, NOT_VALIDATED, Output
 from sweeper.report.study_page import write_report
 from sweeper.stats.ladder import MODEL_AXES, Size
 from sweeper.study.setup import provenance
 from sweeper.study.study import Study
+from sweeper.sweep.experiment import open_experiment, short_run
 from sweeper.trial import Log2Hps, defaults
 
 
@@ -185,14 +187,14 @@ def _after_check(
     if failing:
         size = _failed_size(settings.base, failing)
         why = "to see what is prescribed there"
-        return invocation.again("explain", settings, *size, why=why)
+        return again(invocation, "explain", settings, *size, why=why)
     for doubtful in (axis for axis in checks if axis.answer == "cannot say"):
         settled = doubtful.settled_by(settings.check)
         changes = [settled] if settled else []
         why = "to settle what cannot be said yet"
-        return invocation.again("check", settings, *changes, why=why)
+        return again(invocation, "check", settings, *changes, why=why)
     if not checks:
-        return invocation.again("check", settings, why="to check the coordinates")
+        return again(invocation, "check", settings, why="to check the coordinates")
     if invocation.study is not None:
         return next_of(settings.folder)
     # Of a model that a script of one's own trains already, not a search of another engine.
@@ -201,7 +203,7 @@ def _after_check(
     # The learning rate alone, where nobody asked for a search of hours.
     asked = ("search=", "experiment=", "size=")
     changes = [] if any(word.startswith(asked) for word in invocation.overrides) else ["search=lr"]
-    return invocation.again("search", settings, *changes, why="to search the base size")
+    return again(invocation, "search", settings, *changes, why="to search the base size")
 
 
 def _study_of_command(settings: Settings) -> Path | None:

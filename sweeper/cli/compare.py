@@ -8,8 +8,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
-from sweeper.cli.next import NextCommand, validated_by
-from sweeper.cli.output import DONE, Output
 from sweeper.config.command_line import DEFAULT_ROOT
 from sweeper.decide.compare import Comparison, Ladder, compare, seeds_needed
 from sweeper.decide.speed import speed_ups
@@ -18,12 +16,14 @@ from sweeper.files import private_folder, write_json
 from sweeper.records import as_number, call_checked, to_json
 from sweeper.report import comparison as show
 from sweeper.report.comparison import Several, write_several
-from sweeper.report.cost import Cost, flops_in, spent
 from sweeper.report.documents import Validation, read_document
 from sweeper.report.drawing import save
 from sweeper.report.figures import write_picture
 from sweeper.report.index import write_index
+from sweeper.report.next import NextCommand, validated_by
+from sweeper.report.output import DONE, Output
 from sweeper.stats.ladder import LadderRule, LadderSize, Size
+from sweeper.study.cost import Cost, flops_in, spent
 from sweeper.study.setup import LADDER_PHASE, trials_of
 from sweeper.study.study import Study, check_folder, check_not_saved, find_study, is_saved
 from sweeper.trial import TrialSpec, digest

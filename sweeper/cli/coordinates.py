@@ -10,10 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from sweeper.check.judge import CheckRecord, CoordinateCheck, check_coordinates, sentence
-from sweeper.cli.next import Invocation
-from sweeper.cli.output import Output
-from sweeper.cli.shared import progress, short_run
+from sweeper.cli.shared import progress
 from sweeper.config.settings import Experiment, check_model_size
+from sweeper.config.studies import Invocation
 from sweeper.engine.measure import ModuleMeasurement
 from sweeper.engine.prepare import prepare
 from sweeper.errors import BadInput, SweeperError
@@ -21,8 +20,11 @@ from sweeper.files import private_folder, write_json
 from sweeper.records import from_json
 from sweeper.report.answer import Sentence
 from sweeper.report.documents import read_document
+from sweeper.report.next import again
+from sweeper.report.output import Output
 from sweeper.scaling.spec import LOGITS
 from sweeper.stats.ladder import LADDER_AXES, MODEL_AXES, Size
+from sweeper.sweep.experiment import short_run
 from sweeper.sweep.sweep import measure_trials
 from sweeper.trial import Log2Hps, Trial, named
 
@@ -174,7 +176,7 @@ def quick_check(
     changes.append(f"transfer.widths=[{','.join(map(str, check.sizes if check else widths))}]")
     changes += [f"transfer.{LADDER_AXES[axis]}=[]" for axis in LADDER_AXES if axis in others]
     why = "to see all modules"
-    command = invocation.again("check", settings, *changes, without=["transfer.check"], why=why)
+    command = again(invocation, "check", settings, *changes, without=["transfer.check"], why=why)
     try:
         if check is None:
             if (launcher := settings.plugin_spec("launcher").name) not in LAUNCHERS:

@@ -7,23 +7,25 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from sweeper.cli.next import Invocation, NextCommand
-from sweeper.cli.output import Output
-from sweeper.cli.shared import trial_seconds
 from sweeper.cli.validate import finished
 from sweeper.command.evidence import evidence_of
 from sweeper.command.metrics import describe_source
+from sweeper.command.runner import Command
 from sweeper.config.compose import compose_tree
 from sweeper.config.settings import Experiment, Settings, checked_plugin
+from sweeper.config.studies import Invocation
 from sweeper.decide.settle import SEEDS
 from sweeper.errors import BadInput
 from sweeper.launch.inline import Inline
 from sweeper.records import to_json
 from sweeper.report import console as show
-from sweeper.report.cost import Cost, at_once, flops_of
+from sweeper.report.next import NextCommand
+from sweeper.report.output import Output
 from sweeper.search.strategy import Strategy
 from sweeper.stats.ladder import JOINT_AXIS, Size, describe_size
+from sweeper.study.cost import Cost, at_once, flops_of
 from sweeper.study.study import Study
+from sweeper.sweep.experiment import trial_seconds
 from sweeper.sweep.replay import SettledLadder, replay_ladder
 from sweeper.table import duration
 from sweeper.trial import Log2Hps, Result, Trial, defaults
@@ -42,10 +44,13 @@ MOST_BATCHED = 16
 def tell_cost(experiment: Experiment, invocation: Invocation, output: Output) -> None:
     """Say how long a new search takes on this processor, and a smaller one to try first.
 
-    Nothing is said of a short one, of one that goes on, or where time cannot be measured here:
-    on a GPU that jobs may share, on a cluster, and of commands.
+    Of a command is said how its trials share this machine. Nothing is said of a short one, of one
+    that goes on, or where time cannot be measured here: on a GPU that jobs may share, on a cluster,
+    and of commands.
     """
     settings = experiment.settings
+    if how := sharing(settings):
+        output.tell(how)
     flops = settings.runner.flops(experiment.spec(settings.base))
     trials = _planned(settings.search, settings)
     # A user command's FLOPs are a mere proportion, and it knows no parameters: that tells it here.
@@ -120,7 +125,16 @@ def say_command(settings: Settings, trial: Trial, output: Output, *, at: str) ->
         output.command(f"{name.capitalize()}, {at}:", command)
         losses = describe_source(settings.raw["runner"].get("metric"))
         output.say(f"Its losses: {losses}.")
+        if how := sharing(settings):
+            output.say(how)
     return command
+
+
+def sharing(settings: Settings) -> str:
+    """How a command's trials share this machine, in a sentence; empty where nothing is chosen."""
+    runner = settings.runner
+    how = runner.sharing(settings.launcher) if isinstance(runner, Command) else ""
+    return f"On this machine: {how}." if how else ""
 
 
 def say_losses(

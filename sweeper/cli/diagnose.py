@@ -13,14 +13,12 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from sweeper.cli.cost import run_time
-from sweeper.cli.next import Invocation, NextCommand, next_of, validated_by
-from sweeper.cli.output import DONE, Output, failures
-from sweeper.cli.shared import open_experiment, progress, resolve_study, short_run
-from sweeper.cli.studies import split_root
+from sweeper.cli.shared import progress
 from sweeper.cli.transfer import check_storage_password, optimum
 from sweeper.cli.validate import finished
 from sweeper.config.compose import Tree
 from sweeper.config.settings import Experiment, Settings, resolve
+from sweeper.config.studies import Invocation, split_root
 from sweeper.decide.diagnosis import (
     ABLATIONS,
     CAUSE_FRACTION,
@@ -42,12 +40,15 @@ from sweeper.plan.explain import Explained, explain
 from sweeper.plan.plan import PlannedParameter, make_plan
 from sweeper.records import to_json
 from sweeper.report import console as show
-from sweeper.report.cost import NOTHING, Cost, flops_of, keep_flops
 from sweeper.report.documents import Searched, read_document
+from sweeper.report.next import NextCommand, next_of, validated_by
+from sweeper.report.output import DONE, Output, failures
 from sweeper.report.progress import SweepProgress
 from sweeper.stats.ladder import LadderSize, Size, SizeCurve
+from sweeper.study.cost import NOTHING, Cost, flops_of, keep_flops
 from sweeper.study.lock import StudyLock, cancel_requested
 from sweeper.study.study import Study, find_study
+from sweeper.sweep.experiment import open_experiment, resolve_study, short_run
 from sweeper.sweep.replay import Missing, replay_ladder
 from sweeper.sweep.sweep import Sweep, measure_trials
 from sweeper.trial import Log2Hps, PluginSpec, plain

@@ -19,13 +19,13 @@ from typing import ClassVar
 from packaging.requirements import Requirement
 
 from sweeper import __version__
-from sweeper.cli.next import NextCommand
-from sweeper.cli.output import DONE, Output
 from sweeper.config.command_line import DEFAULT_ROOT
 from sweeper.errors import BadInput, SweeperError, first_line
 from sweeper.launch.executor import Scheduled
 from sweeper.records import import_target
 from sweeper.registry import groups, plugins
+from sweeper.report.next import NextCommand
+from sweeper.report.output import DONE, Output
 from sweeper.study.lock import StudyLock
 from sweeper.study.optuna_copy import check_storage
 from sweeper.study.study import Study, read_root

@@ -6,11 +6,9 @@ import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from sweeper.cli.next import Invocation
-from sweeper.cli.output import DONE, Output
-from sweeper.cli.shared import check_target, open_experiment
 from sweeper.config.compose import Tree
 from sweeper.config.settings import Settings, placeholder_data, resolve
+from sweeper.config.studies import Invocation
 from sweeper.engine.prepare import PreparedSpec, prepare
 from sweeper.errors import BadInput, ConfigError
 from sweeper.export.families import Published
@@ -20,8 +18,11 @@ from sweeper.plan.plan import make_plan
 from sweeper.records import to_json
 from sweeper.report import console as show
 from sweeper.report.answer import Sentence
+from sweeper.report.next import again
+from sweeper.report.output import DONE, Output
 from sweeper.stats.ladder import Size
 from sweeper.study.study import Study
+from sweeper.sweep.experiment import check_target, open_experiment
 from sweeper.table import Column, Table
 from sweeper.trial import defaults, plain
 
@@ -120,7 +121,7 @@ def explain(
     # Of a command that does not watch its model the check measures nothing.
     checks = settings.runner.measures("coordinates")
     output.end(
-        answer, {}, document, invocation.again("check", settings, why=why) if checks else None
+        answer, {}, document, again(invocation, "check", settings, why=why) if checks else None
     )
     return DONE
 

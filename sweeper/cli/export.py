@@ -7,16 +7,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from sweeper.cli.next import NextCommand
-from sweeper.cli.output import DONE, NOT_VALIDATED, Output
-from sweeper.cli.studies import split_root
 from sweeper.config.compose import override_value, parse_overrides
+from sweeper.config.studies import split_root
 from sweeper.errors import BadInput, ConfigError, Keyword
 from sweeper.export.compare import NAMES, Lack, header, is_export, lacking
 from sweeper.export.exporter import Exporter, build_exporter, for_trainer, own_lines
 from sweeper.files import make_folder, write_atomically
 from sweeper.plan.plan import TransferPlan
 from sweeper.report.answer import Sentence
+from sweeper.report.next import NextCommand
+from sweeper.report.output import DONE, NOT_VALIDATED, Output
 from sweeper.schedule import OWN
 from sweeper.study.study import find_study
 

@@ -7,13 +7,13 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from sweeper.cli.output import DONE, NOT_VALIDATED, Output
 from sweeper.decide.course import UNKNOWN, Seen, Watch, read_prediction
 from sweeper.decide.outcome import ledger_line, outcome_of, write_outcome
 from sweeper.errors import BadInput, ConfigError, Keyword
 from sweeper.records import to_json
 from sweeper.report.answer import Sentence
 from sweeper.report.follow import follow_table, hint_lines, said_of, write_follow
+from sweeper.report.output import DONE, NOT_VALIDATED, Output
 from sweeper.runs.log import RunLog
 from sweeper.schedule import OWN
 

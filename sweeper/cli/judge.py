@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import re
-import shlex
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from sweeper.cli.next import NextCommand, next_of, validated_by
-from sweeper.cli.output import DONE, NOT_VALIDATED, Output
 from sweeper.decide.judged import Judged, Question, judge_place, judge_source
 from sweeper.errors import BadInput
 from sweeper.report.answer import Sentence
+from sweeper.report.next import NextCommand, next_of, validated_by
+from sweeper.report.output import DONE, NOT_VALIDATED, Output
 from sweeper.report.runs import is_study, study_source
 from sweeper.report.saved import save_study, saved_folder
 from sweeper.runs.source import Source
-from sweeper.study.optuna_copy import redact_word
+from sweeper.study.setup import command_line
 from sweeper.study.study import find_study
 from sweeper.table import counted
 
@@ -57,7 +55,7 @@ def judge(request: JudgeRequest, output: Output) -> int:
             "storage's URL, or --study with a study of yours"
         )
     kept = saved_folder(request.root, request.save) if request.save is not None else None
-    command = shlex.join(["sweeper", *map(redact_word, sys.argv[1:])])
+    command = command_line()
     if place is None:
         place = str(request.root / find_study(request.study, request.root))
     if place == "-":

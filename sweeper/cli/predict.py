@@ -5,8 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-import shlex
-import sys
 import tempfile
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -17,7 +15,6 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from sweeper.cli.output import DONE, Output
 from sweeper.decide.loss import (
     Prediction,
     Proposed,
@@ -26,8 +23,9 @@ from sweeper.decide.loss import (
     TooFewRuns,
     predict_runs,
 )
-from sweeper.errors import BadInput, ConfigError
+from sweeper.errors import BadInput, ConfigError, Keyword
 from sweeper.records import to_json
+from sweeper.report.output import DONE, Output
 from sweeper.runs.loss_runs import (
     ROLES,
     Design,
@@ -40,12 +38,14 @@ from sweeper.runs.loss_runs import (
 )
 from sweeper.runs.source import Source
 from sweeper.schedule import OWN, PLACEHOLDERS, name_of
+from sweeper.study.setup import command_line
 from sweeper.table import counted
 
 if TYPE_CHECKING:
-    from sweeper.cli.next import Invocation, NextCommand
     from sweeper.config.compose import Tree
     from sweeper.config.settings import Experiment
+    from sweeper.config.studies import Invocation
+    from sweeper.report.next import NextCommand
     from sweeper.stats.ladder import LadderSize, Size
     from sweeper.study.study import Study
     from sweeper.trial import Log2Hps, Result, Trial
@@ -75,7 +75,7 @@ def predict_table(
             where=where,
             columns=named,
             notes=[*odd_ratio(runs), *mixed_runs(source), *units_of(source, named)],
-            command=_command(),
+            command=command_line(),
         )
     except TooFewRuns as few:
         return _too_few(few, output)
@@ -116,9 +116,9 @@ def predict_study(
     out: Path | None,
 ) -> int:
     """Fit the law of what a study has trained, each size at its best eta. Trains nothing."""
-    from sweeper.cli.shared import check_target, open_experiment, resolve_study
     from sweeper.stats.ladder import Size
     from sweeper.study.study import Study
+    from sweeper.sweep.experiment import check_target, open_experiment, resolve_study
 
     settings = resolve_study(tree, invocation)
     output.within(settings.folder)
@@ -142,7 +142,7 @@ def _check_units(scales: _Scales, question: Question) -> None:
     for flag in ("flops", "flops_per_second"):
         if getattr(question, flag) is not None and scales.unit == "steps":
             why = "left out: its command takes no {batch_size}, so that FLOPs are not known here"
-            raise ConfigError(f"--{flag.replace('_', '-')}", getattr(question, flag), why)
+            raise ConfigError(Keyword(flag), getattr(question, flag), why)
 
 
 def _next_of(
@@ -154,7 +154,7 @@ def _next_of(
     invocation: Invocation,
 ) -> NextCommand | None:
     """What trains the runs that would tell, or plans the run; None where a law would be needed."""
-    from sweeper.cli.next import NextCommand
+    from sweeper.report.next import NextCommand
 
     assert scales.experiment is not None
     settings = scales.experiment.settings
@@ -269,7 +269,7 @@ def _predict_runs(
             source=str(study.folder),
             sha256=digest,
             left_out=[(counted(count, "run"), why) for why, count in left_out.items()],
-            command=_command(),
+            command=command_line(),
             choose=lambda params, tokens: scales.choice(params, tokens, size.depth),
         )
     except TooFewRuns as few:
@@ -312,13 +312,14 @@ def predict_ladder(
     dry_run: bool,
 ) -> int:
     """Train what a law needs and the study lacks, sizes x steps at the planned eta; predict."""
-    from sweeper.cli.next import NextCommand
-    from sweeper.cli.output import failures
-    from sweeper.cli.shared import check_target, open_experiment, progress, resolve_study
+    from sweeper.cli.shared import progress
     from sweeper.cli.transfer import check_storage_password, planned_optimum
+    from sweeper.report.next import NextCommand
+    from sweeper.report.output import failures
     from sweeper.stats.ladder import Size
     from sweeper.study.lock import StudyLock
     from sweeper.study.study import Study
+    from sweeper.sweep.experiment import check_target, open_experiment, resolve_study
     from sweeper.sweep.sweep import Sweep
 
     settings = resolve_study(tree, invocation)
@@ -386,8 +387,8 @@ def _show_rungs(
     from sweeper.cli.cost import branches_text, run_time, shared_steps
     from sweeper.engine.branches import trunk_key
     from sweeper.report import console as show
-    from sweeper.report.cost import Cost, flops_of
     from sweeper.stats.ladder import LadderSize
+    from sweeper.study.cost import Cost, flops_of
 
     settings = experiment.settings
     missing = [t for t in trials if (r := study.get(t.key)) is None or r.status == "failed"]
@@ -680,10 +681,6 @@ def _ended(result: Result) -> bool:
     """Whether a run has a loss at its end, which can be drawn."""
     whole = result.status == "complete" and result.steps >= result.trial.spec.train.steps
     return whole and 0 < result.objective < math.inf
-
-
-def _command() -> str:
-    return shlex.join(["sweeper", *sys.argv[1:]])
 
 
 def _report(

@@ -9,23 +9,25 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
 from sweeper.cli.compare import comparison_folder, differences, not_comparable
-from sweeper.cli.next import NextCommand
-from sweeper.cli.output import DONE, Output, failures
-from sweeper.cli.shared import check_taken, open_experiment, progress, resolve_study
-from sweeper.cli.studies import study_tree
+from sweeper.cli.shared import progress
 from sweeper.cli.transfer import check_storage_password, planned_optimum
 from sweeper.cli.validate import Settle
 from sweeper.config.settings import Experiment, Settings, check_model_size, check_seeds
+from sweeper.config.studies import study_tree
 from sweeper.decide.ranking import ROUNDS, Ranking
 from sweeper.errors import BadInput, ConfigError, Keyword
 from sweeper.files import private_folder, write_json
 from sweeper.launch.executor import Scheduled
 from sweeper.records import to_json
 from sweeper.report import comparison as show
+from sweeper.report.next import NextCommand
+from sweeper.report.output import DONE, Output, failures
+from sweeper.report.sentences import ranking_end, ranking_progress
 from sweeper.stats.ladder import LadderSize
 from sweeper.study.lock import StudyLock
 from sweeper.study.setup import LADDER_PHASE, provenance
 from sweeper.study.study import Study, find_study
+from sweeper.sweep.experiment import check_taken, open_experiment, resolve_study
 from sweeper.sweep.replay import planned_log2
 from sweeper.sweep.sweep import Submitted, Sweep
 from sweeper.trial import Log2Hps, Result, Trial
@@ -151,7 +153,7 @@ def _train(ranking: Ranking, contenders: Sequence[Contender], output: Output, *,
     while missing := ranking.missing():
         if ranking.looks > looks:
             looks = ranking.looks
-            output.tell(ranking.progress())
+            output.tell(ranking_progress(ranking))
         seeds = {one.name: [s for name, s in missing if name == one.name] for one in contenders}
         lacking = [one for one in contenders if seeds[one.name]]
         waiting = 0
@@ -194,14 +196,16 @@ def _conclude(
         "differences": notes,
         "optima": {one.name: dict(one.hps) for one in contenders},
         "places": to_json(ranking.places),
-        **to_json(ranking.outcome),
+        "ended": ranking.outcome.ended,
+        "sentence": ranking_end(ranking.outcome),
+        "needed": ranking.outcome.needed,
         "command": provenance()["command"],
     }
     folder = request.out or comparison_folder([one.name for one in contenders], request.root)
     private_folder(folder)
     path = folder / "settled.json"
     write_json(path, record)
-    sentence = f"{show.ranked_sentence(ranking)} {ranking.outcome.sentence}."
+    sentence = f"{show.ranked_sentence(ranking)} {ranking_end(ranking.outcome)}."
     next_command = _next(ranking, width, request.root, again)
     output.end(sentence, {"record": path}, record, next_command)
 
@@ -223,7 +227,7 @@ def _contenders(request: RankRequest, output: Output) -> tuple[list[Contender], 
             raise ConfigError("launcher", launcher, allowed)
         if not request.dry_run:
             check_storage_password(settings)
-        check_seeds(settings, "--settle, seeds", ROUNDS[0])
+        check_seeds(settings, "--settle, seeds", ROUNDS.seeds[0])
         every.append(settings)
     width = _width(every, request.width)
     for settings in every:

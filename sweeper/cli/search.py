@@ -11,14 +11,13 @@ from pathlib import Path
 from typing import Any
 
 from sweeper.cli.cost import run_time, say_command, say_losses, tell_cost
-from sweeper.cli.next import Invocation, first_transfer
-from sweeper.cli.output import DONE, FAILED, Output, diverged, failures
-from sweeper.cli.shared import changed_code, check_model, open_experiment, progress, write_page
-from sweeper.cli.verb import FIRST
+from sweeper.cli.shared import check_model, progress, write_page
 from sweeper.command.metrics import PRINTED
 from sweeper.command.runner import reports_no_loss, unknown_to_script
+from sweeper.config.command_line import FIRST
 from sweeper.config.compose import Tree, read_tree, to_yaml
 from sweeper.config.settings import Experiment, Settings, resolve
+from sweeper.config.studies import Invocation
 from sweeper.errors import BadInput, ConfigError
 from sweeper.files import write_json, write_summed
 from sweeper.launch.executor import Scheduled
@@ -26,13 +25,16 @@ from sweeper.launch.folder import check_owner
 from sweeper.records import to_json
 from sweeper.report import console as show
 from sweeper.report.answer import Verbatim
-from sweeper.report.cost import Cost, flops_of, keep_flops
+from sweeper.report.next import again, first_transfer
+from sweeper.report.output import DONE, FAILED, Output, diverged, failures
 from sweeper.search.strategy import Conclusion
+from sweeper.study.cost import Cost, flops_of, keep_flops
 from sweeper.study.lock import StudyLock
 from sweeper.study.optuna_copy import check_storage, redact
 from sweeper.study.setup import check_setup, provenance, trials_of, write_setup
 from sweeper.study.study import Study, check_not_saved
 from sweeper.study.trust import remember
+from sweeper.sweep.experiment import changed_code, open_experiment
 from sweeper.sweep.replay import replay_search
 from sweeper.sweep.sweep import Submitted, Sweep
 from sweeper.table import counted
@@ -111,7 +113,7 @@ def search(
                         "finished": len(study),
                         "submitted": submitted.trials,
                     },
-                    invocation.again("search", settings, why="to collect them, and go on"),
+                    again(invocation, "search", settings, why="to collect them, and go on"),
                 )
                 return DONE
             notes = [*study.notices, *failures(study.results(), settings.identity)]
@@ -135,12 +137,12 @@ def search(
     if math.isfinite(conclusion.objective):
         next_command = first_transfer(settings.folder, settings.base.width, invocation.config_dir)
     elif all(result.status == "failed" for result in study.results()):
-        next_command = invocation.again("search", settings, why="to try them again")
+        next_command = again(invocation, "search", settings, why="to try them again")
     else:
         eta, key = settings.space["eta"], "parameterization.space.eta"
         # Every run diverged: the same range of eta, 2^-4 times as high.
         lower = [f"{key}.{end}={getattr(eta, end) - 4:g}" for end in ("low", "high", "default")]
-        next_command = invocation.again("search", settings, *lower, why="to search lower eta")
+        next_command = again(invocation, "search", settings, *lower, why="to search lower eta")
     record = _search_record(settings, conclusion, finished=True)
     output.end(show.conclusion_text(conclusion), places, record, next_command)
     return DONE if math.isfinite(conclusion.objective) else FAILED
@@ -326,6 +328,6 @@ def _dry_run(settings: Settings, invocation: Invocation, output: Output, *, new_
     left = max(0, planned - finished)
     answer = f"{left} of {planned} trials are to be trained; nothing was written."
     flags = ["--new-setup"] * new_setup
-    next_command = invocation.again("search", settings, *flags, why="to train them")
+    next_command = again(invocation, "search", settings, *flags, why="to train them")
     output.end(answer, {}, record, next_command)
     return DONE

@@ -2,63 +2,18 @@
 
 from __future__ import annotations
 
-import shlex
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
 
-from sweeper.cli.next import Invocation, NextCommand
-from sweeper.cli.output import Output
-from sweeper.cli.studies import split_root
-from sweeper.config.command_line import root_flag
-from sweeper.config.compose import Tree, parse_overrides
-from sweeper.config.settings import Experiment, Settings, check_model_size, resolve
-from sweeper.errors import BadInput, ConfigError
-from sweeper.report.cost import TrialSeconds, at_once
-from sweeper.report.documents import Searched, read_document
+from sweeper.config.settings import Experiment, Settings
 from sweeper.report.live import LivePage
+from sweeper.report.next import report_of
+from sweeper.report.output import Output
 from sweeper.report.progress import SweepProgress
-from sweeper.stats.ladder import Size
+from sweeper.study.cost import at_once
 from sweeper.study.setup import command_line
-from sweeper.study.study import Study
-from sweeper.sweep.replay import at_fixed_ratio
-from sweeper.trial import Log2Hps, Result, Trial, defaults
-
-CPU_RATE, GPU_RATE = 4e10, 2e13
-"""FLOPs a second of small models, beside what their steps take anyhow: a guess that serves until a
-second size has trained."""
-
-
-def resolve_study(tree: Tree, invocation: Invocation) -> Settings:
-    """Check the settings of a study; BadInput names its file where no override is to blame.
-
-    And the search that writes the file anew: an older version's keys may be gone.
-    """
-    try:
-        return resolve(tree)
-    except ConfigError as error:
-        root, others = split_root(invocation.overrides)
-        named = [str(override.key_or_group) for override in parse_overrides(others)]
-        if any(error.key == key or error.key.startswith((f"{key}.", f"{key}[")) for key in named):
-            raise
-        folder = root / str(invocation.study)
-        record = read_document(folder / "search.json", Searched.read, [])
-        command = NextCommand.recorded(record.command, "to write it anew") if record else None
-        anew = f"; `{command}` writes it anew" if command and command.verb == "search" else ""
-        raise BadInput(f"{folder / 'config.yaml'}: {error}{anew}") from error
-
-
-def open_experiment(settings: Settings, cache: Path | None = None) -> Experiment:
-    """Prepare the corpus; BadInput when it cannot serve the training."""
-    try:
-        corpus = settings.source.prepare(cache or settings.cache)
-    except BadInput as error:
-        raise BadInput(f"data: {error}") from error
-    train = settings.raw["train"]
-    corpus.check(train["batch_size"], train["seq_len"])
-    precision = settings.runner.precision(settings.launcher)
-    return at_fixed_ratio(Experiment(settings=settings, corpus=corpus, precision=precision))
+from sweeper.sweep.experiment import trial_seconds
+from sweeper.trial import Result, defaults
 
 
 def check_model(experiment: Experiment, output: Output) -> None:
@@ -69,71 +24,6 @@ def check_model(experiment: Experiment, output: Output) -> None:
     settings.runner.validate(trial, experiment.corpus, settings.launcher)
     for sentence in settings.notes:
         output.tell(f"Note: {sentence}")
-
-
-def changed_code(experiment: Experiment, study: Study) -> list[str]:
-    """The user's own files and modules that are others than those of the study's last trial."""
-    results = study.results()
-    if not results:
-        return []
-    # A file that only one of the two has belongs to another command or model: it has not changed.
-    now, then = experiment.settings.identity, results[-1].trial.spec.runner
-    changed = []
-    for kind in ("code", "modules"):
-        old, new = then.get(kind) or {}, now.get(kind) or {}
-        changed += [name for name in old if name in new and old[name] != new[name]]
-    return changed
-
-
-def check_target(settings: Settings, size: Size) -> None:
-    """Refuse a target that the model cannot have, by the name of the option that gave it."""
-    try:
-        check_model_size(settings, size)
-        check_taken(settings, {"width": size.width, "depth": size.depth})
-    except ConfigError as error:
-        flag = {"model.width": "--to-width", "model.depth": "--to-depth"}.get(error.key)
-        raise ConfigError(flag, error.value, error.allowed) if flag else error from error
-    for name in ("width", "depth"):
-        asked, base = getattr(size, name), getattr(settings.base, name)
-        if asked < base:
-            raise ConfigError(
-                f"--to-{name}",
-                asked,
-                f"at least the base's {name}, {base}, since small models are tuned and large ones "
-                f"trained. Search with model.{name}={asked} or less; a {name} below the base's may "
-                f"be on the ladder, transfer.{name}s=[{asked},{base}]",
-            )
-
-
-def check_taken(settings: Settings, sizes: Mapping[str, int]) -> None:
-    """ConfigError for a size that differs from the base's and that the command does not take."""
-    base = settings.ladder_base
-    for name, size in sizes.items():
-        if size != getattr(base, name) and not settings.runner.takes(name):
-            raise ConfigError(
-                "runner.command",
-                " ".join(settings.raw["runner"]["command"]),
-                f"a command that takes {{{name}}}: it is to differ from the base's, "
-                f"{getattr(base, name)}",
-            )
-
-
-def short_run(
-    experiment: Experiment,
-    size: Size,
-    log2_hps: Log2Hps,
-    seed: int,
-    measurement: str,
-    **changed: Any,
-) -> Trial:
-    """A run that measures, in full precision, its training `changed`: no trial of the study."""
-    spec = experiment.spec(size)
-    train = replace(spec.train, **changed)
-    if train.precision != "float64":
-        # bfloat16 keeps 8 bits: its rounding is as large as what a few steps change.
-        train = replace(train, precision="float32")
-    trial = experiment.trial(size, log2_hps, seed, "check")
-    return replace(trial, spec=replace(spec, train=train), measurement=measurement)
 
 
 def progress(
@@ -158,16 +48,11 @@ def progress(
         planned=planned,
         seconds=trial_seconds(settings, same),
         at_once=at_once(same),
-        page=LivePage(where, output.tell, _report_of(where)) if folder is None else None,
+        page=LivePage(where, output.tell, report_of(where)) if folder is None else None,
         bar=output.bar,
         heard=heard,
         command=command_line(),
     )
-
-
-def _report_of(folder: Path) -> str:
-    """The command that writes the page of the study in `folder`."""
-    return shlex.join(["sweeper", "report", folder.name, *root_flag(folder.parent)])
 
 
 def write_page(folder: Path, output: Output) -> dict[str, Path]:
@@ -185,19 +70,5 @@ def write_page(folder: Path, output: Output) -> dict[str, Path]:
         path, why = Path(error.filename or page), error.strerror or str(error)
     except Exception as error:
         path, why = page, " ".join(f"{type(error).__name__}: {error}".split())
-    output.notes([f"{path.name} was not written ({why}): `{_report_of(folder)}` writes it"])
+    output.notes([f"{path.name} was not written ({why}): `{report_of(folder)}` writes it"])
     return {"study": folder} if path == page else {"report": page}
-
-
-def work_of(settings: Settings) -> Callable[[Trial], float]:
-    """A trial's FLOPs; trials weigh the same where nobody knows them."""
-    return lambda trial: settings.runner.flops(trial.spec) or 1.0
-
-
-def trial_seconds(settings: Settings, known: Iterable[Result]) -> TrialSeconds:
-    """How long a run takes, by those of `known` that this very runner has made."""
-    same = (result for result in known if result.trial.spec.runner == settings.identity)
-    if settings.raw["runner"].get("command"):
-        return TrialSeconds(work_of(settings), same)
-    on_gpu = settings.runner.precision(settings.launcher) == "bfloat16"
-    return TrialSeconds(work_of(settings), same, GPU_RATE if on_gpu else CPU_RATE)

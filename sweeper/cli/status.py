@@ -11,8 +11,6 @@ from typing import Any
 
 from rich.cells import cell_len
 
-from sweeper.cli.next import NextCommand, next_of, stopped_at
-from sweeper.cli.output import DONE, Output, failures
 from sweeper.command.process import end_marked
 from sweeper.errors import BadInput, SweeperError
 from sweeper.launch.folder import cancel_jobs, job_states
@@ -20,10 +18,12 @@ from sweeper.registry import studies
 from sweeper.report.answer import Sentence
 from sweeper.report.documents import Documents, Searched, read_document
 from sweeper.report.ladder import ladder_table
-from sweeper.report.progress import Snapshot
+from sweeper.report.next import NextCommand, next_of, stopped_at
+from sweeper.report.output import DONE, Output, failures
 from sweeper.study.lock import Holder, live_holder, request_cancel
 from sweeper.study.setup import trials_of
 from sweeper.study.study import Study, find_study, is_saved
+from sweeper.sweep.progress import Snapshot
 from sweeper.table import Column, Table, counted, duration
 
 STARTS_WITHIN = 20.0

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import tempfile
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
@@ -12,15 +11,7 @@ from sweeper import schedule
 from sweeper.check.judge import CoordinateCheck, sentence
 from sweeper.cli.coordinates import quick_check
 from sweeper.cli.cost import show_ladder_cost
-from sweeper.cli.next import Invocation, NextCommand, after_plan
-from sweeper.cli.output import DONE, NOT_VALIDATED, Output
-from sweeper.cli.shared import (
-    changed_code,
-    check_target,
-    open_experiment,
-    resolve_study,
-    write_page,
-)
+from sweeper.cli.shared import write_page
 from sweeper.cli.validate import (
     Settle,
     Validated,
@@ -40,9 +31,10 @@ from sweeper.cli.validate import (
 )
 from sweeper.config.compose import Tree
 from sweeper.config.settings import Experiment, Settings
+from sweeper.config.studies import Invocation
 from sweeper.decide.transfer import Verdict
 from sweeper.decide.trend import MIN_TREND_SIZES
-from sweeper.errors import BadInput, ConfigError, SweeperError
+from sweeper.errors import ConfigError
 from sweeper.files import private_folder, write_json
 from sweeper.launch.executor import Scheduled
 from sweeper.laws.law import NoLaw
@@ -51,14 +43,18 @@ from sweeper.records import to_json
 from sweeper.report import console as show
 from sweeper.report.answer import Sentence
 from sweeper.report.console import size_text
-from sweeper.report.cost import at_target, keep_flops
 from sweeper.report.documents import Validation, read_document
+from sweeper.report.next import NextCommand, after_plan
+from sweeper.report.output import DONE, NOT_VALIDATED, Output
 from sweeper.search.strategy import Conclusion
 from sweeper.stats.ladder import JOINT_AXIS, LADDER_AXES, LadderSize, Size, extent
+from sweeper.study.cost import at_target, keep_flops
 from sweeper.study.logs.log import notice_of
 from sweeper.study.setup import provenance
 from sweeper.study.study import Study
-from sweeper.sweep.replay import after_law, apply_law, replay_search
+from sweeper.sweep.experiment import check_target, open_experiment, resolve_study
+from sweeper.sweep.optimum import optimum as study_optimum
+from sweeper.sweep.replay import after_law, apply_law
 from sweeper.sweep.sweep import Submitted
 from sweeper.table import short
 from sweeper.trial import Log2Hps, defaults, in_use, plain
@@ -415,27 +411,10 @@ def planned_optimum(experiment: Experiment, study: Study, output: Output) -> Log
 
 def optimum(experiment: Experiment, study: Study, output: Output) -> Conclusion:
     """The study's conclusion; BadInput when it has no trial of this configuration."""
-    settings = experiment.settings
-    # From the results, not from search.json: they alone are the record, whatever happened to the
-    # file.
-    history, missing = replay_search(experiment, study.get)
-    if not history.results:
-        changed = changed_code(experiment, study)
-        code = f" ({', '.join(changed)} changed since)" if changed else ""
-        raise BadInput(
-            f"the study {settings.name!r} has no finished trial of this configuration{code}: "
-            f"run `sweeper search --study {settings.name}` with the same overrides"
-            f"{' and --new-setup' if changed else ''} first"
-        )
+    found = study_optimum(experiment, study)
     output.notes(study.notices)
-    if missing:
+    if found.unfinished:
         output.say(
-            f"Note: the search is not finished; this is its best of {len(history.results)} trials."
+            f"Note: the search is not finished; this is its best of {found.unfinished} trials."
         )
-    conclusion = settings.search.conclude(settings.space, history)
-    if not math.isfinite(conclusion.objective):
-        raise SweeperError(
-            f"every trial of {settings.name!r} diverged or failed: there is no optimum. Search "
-            "anew, with lower values of parameterization.space.eta where they diverged"
-        )
-    return conclusion
+    return found.conclusion

@@ -10,10 +10,9 @@ from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
-from sweeper.cli.output import Output, failures
-from sweeper.cli.shared import check_taken, progress, trial_seconds
+from sweeper.cli.shared import progress
 from sweeper.config.settings import Experiment, Settings, check_seeds
-from sweeper.decide.settle import AT_FIRST, CONFIDENCE, SEEDS, Judged, Settling
+from sweeper.decide.settle import AT_FIRST, SEEDS, Judged, Settling
 from sweeper.decide.target import Prior, prior_for
 from sweeper.decide.transfer import Verdict, judge_ladder, missed_optimum
 from sweeper.decide.trend import (
@@ -30,11 +29,14 @@ from sweeper.files import write_json
 from sweeper.laws.law import Law, NoLaw
 from sweeper.report import console as show
 from sweeper.report.documents import Beginning, Validation, read_document
+from sweeper.report.output import Output, failures
 from sweeper.stats.curve import CurveFit, fit_curves
 from sweeper.stats.ladder import JOINT_AXIS, LADDER_AXES, LadderSize, Size, SizeCurve
+from sweeper.stats.rounds import CONFIDENCE
 from sweeper.study.lock import StudyLock
 from sweeper.study.setup import LADDER_PHASE, provenance, trials_of
 from sweeper.study.study import Study
+from sweeper.sweep.experiment import check_taken, trial_seconds
 from sweeper.sweep.replay import (
     Lookup,
     SettledLadder,
@@ -77,7 +79,7 @@ def target_size(
         unit = token_unit(experiment)
         step = f"{taken} x {length} tokens" if length > 1 else f"{taken} {unit}"
         raise ConfigError(
-            Keyword("to_batch") if tokens is None else "--to-tokens",
+            Keyword("to_batch" if tokens is None else "to_tokens"),
             taken if tokens is None else int(asked),
             f"{int(asked):,} {unit} are less than one step of {step}",
         )

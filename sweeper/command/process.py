@@ -23,7 +23,7 @@ from sweeper.launch.machine import without_our_spin
 
 MARK = "SWEEPER_DIR"
 """A variable in the environment of every process of a trial: its folder."""
-PASSED_ON = (
+USUAL = (
     # The user and the shell.
     *("PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "LC_*", "TZ", "TERM"),
     *("TMPDIR", "HOSTNAME", "XDG_*", "SSL_CERT_*"),
@@ -34,26 +34,23 @@ PASSED_ON = (
     *("OMP_*", "MKL_*", "GOMP_*", "KMP_*", "TRITON_*", "PYTORCH_*", "XLA_*"),
     # The cluster.
     *("SLURM_*", "SRUN_*", "MASTER_ADDR", "MASTER_PORT"),
-    # Trainers' caches and trackers, name by name: HF_TOKEN and WANDB_API_KEY are secrets.
-    *("HF_HOME", "HF_DATASETS_*", "HF_HUB_OFFLINE", "TRANSFORMERS_*", "TOKENIZERS_*"),
-    *("WANDB_MODE", "WANDB_DIR", "WANDB_PROJECT"),
 )
-"""Variables that a command sees without being asked for, by pattern."""
-SECRETS = ("SLURM_JWT",)
-"""Of these, the ones that it sees only where `runner.env` names them."""
+"""Variables without which few commands run, by pattern: they are left where others are not."""
 MOST_FORKS = 10_000
 """So often is looked for processes that were started while others were ended."""
 
 
-def environment(patterns: Sequence[str], added: Mapping[str, str]) -> dict[str, str]:
-    """What the command sees: the usual variables, what matches `patterns`, and what is `added`."""
-    usual, asked = _pattern(PASSED_ON), _pattern(tuple(patterns))
-    names = [
-        name
-        for name in os.environ
-        if asked.match(name) or (usual.match(name) and name not in SECRETS)
-    ]
-    return {**without_our_spin({name: os.environ[name] for name in names}), **added}
+def environment(patterns: Sequence[str] | None, added: Mapping[str, str]) -> dict[str, str]:
+    """What the command sees: this environment and what is `added`.
+
+    With `patterns` only the usual variables of this environment, and those that match.
+    """
+    # What sweeper or submitit has put there is not the user's.
+    ours = without_our_spin({k: v for k, v in os.environ.items() if not k.startswith("SUBMITIT_")})
+    if patterns is not None:
+        seen = _pattern((*USUAL, *patterns))
+        ours = {name: value for name, value in ours.items() if seen.match(name)}
+    return {**ours, **added}
 
 
 @cache

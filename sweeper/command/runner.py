@@ -60,7 +60,8 @@ class Command:
     `heldout` say where losses come from: null for the report file. `uses` names what the script
     takes from trial.json by itself. A run is resumed with the words `resume` where its folder has
     a file that matches `resume_if`. `code` are patterns of the files that count as the code (null:
-    the script); `env` patterns of variables that it sees beside the usual ones. `launch` is plain
+    the script). It has the environment of this process, or with `env` only the usual variables and
+    those that match its patterns. `launch` is plain
     or torchrun (`torchrun`: further options of its own), on `nodes` with `tasks` processes each
     (null: `gpus`, or one).
 
@@ -79,7 +80,7 @@ class Command:
     resume: tuple[str, ...] = ()
     code: tuple[str, ...] | None = None
     cwd: str | None = None
-    env: tuple[str, ...] = ()
+    env: tuple[str, ...] | None = None
     launch: Launch = "plain"
     torchrun: tuple[str, ...] = ()
     nodes: AtLeastOne = 1
@@ -109,7 +110,8 @@ class Command:
             pattern = Path(self.resume_if)
             if not self.resume_if or pattern.is_absolute() or ".." in pattern.parts:
                 raise ConfigError("resume_if", self.resume_if, "a pattern within a trial's folder")
-        if bad := next((name for name in self.env if not re.fullmatch(r"[\w*?\[\]]+", name)), None):
+        patterns = self.env or ()
+        if bad := next((name for name in patterns if not re.fullmatch(r"[\w*?\[\]]+", name)), None):
             allowed = "names of variables or patterns of names: set a value where you call sweeper"
             raise ConfigError("env", bad.partition("=")[0], allowed)
         # Parsed now, so that a bad brace is refused with the configuration.
@@ -253,6 +255,20 @@ class Command:
         gpus = self.gpus or 0
         return {"nodes": self.nodes, "gpus": gpus, "tasks": self.tasks or max(1, gpus)}
 
+    def machine(self) -> Machine:
+        """GPUs in groups of as many as a trial wants, and the threads of a process."""
+        wanted = self.gpus or 0
+        visible = list(visible_gpus("cuda")) if wanted else []
+        starts = range(0, len(visible) - wanted + 1, wanted) if wanted else ()
+        groups = [visible[start : start + wanted] for start in starts]
+        return Machine(
+            gpus=tuple(",".join(group) for group in groups), threads=len(os.sched_getaffinity(0))
+        )
+
+    def sharing(self, launcher: Launcher) -> str:
+        """How its trials share this machine, for the user; empty where nothing is chosen."""
+        return launcher.sharing(self.machine())
+
     def parameters(self, spec: TrialSpec) -> None:
         """Not known."""
         return
@@ -296,14 +312,8 @@ class CommandRunner:
         self.there = replace(settings, cwd=str(settings.folder))
 
     def machine(self) -> Machine:
-        """GPUs in groups of as many as a trial wants, and the threads of a process."""
-        wanted = self.settings.gpus or 0
-        visible = list(visible_gpus("cuda")) if wanted else []
-        starts = range(0, len(visible) - wanted + 1, wanted) if wanted else ()
-        groups = [visible[start : start + wanted] for start in starts]
-        return Machine(
-            gpus=tuple(",".join(group) for group in groups), threads=len(os.sched_getaffinity(0))
-        )
+        """Of the settings."""
+        return self.settings.machine()
 
     def batches(self, trials: Sequence[Trial], executor: Executor) -> list[Batch]:
         """One trial a job, and one of every size first.

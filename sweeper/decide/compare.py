@@ -5,12 +5,16 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import permutations
 
 import numpy as np
 
-from sweeper.stats.curve import DRAWS, UNKNOWN, CurveFit, Estimate, fit_curves, mean_estimate
+from sweeper.stats.curve import DRAWS, CurveFit, fit_curves
+from sweeper.stats.estimate import UNKNOWN, ZERO, Estimate, mean_estimate
 from sweeper.stats.ladder import SizeCurve
 from sweeper.stats.noise import Array
+from sweeper.stats.paired import by_losses, paired_difference
+from sweeper.stats.rounds import all_pairs
 from sweeper.stats.shapes import FIT_RADIUS, SAME_ETA
 
 # The loss as a function of the width: what a doubling gains, and a power law with a floor.
@@ -121,6 +125,8 @@ def _fit_law(widths: Array, rows: Array) -> tuple[Array, Array, Array]:
 
 OCTAVES = (-2.0, -1.5, -1.0, -0.5, 0.5, 1.0, 1.5, 2.0)
 """Distances from the optimum, in log2 eta, at which the robustness is told."""
+ERROR = 0.05
+"""Of a ranking: the chance that any of its pairs is told apart wrongly (Bonferroni)."""
 MAX_SEED_FACTOR = 16
 """No advice asks for this many times the seeds."""
 
@@ -352,46 +358,30 @@ def retuned_losses(fit: CurveFit) -> Array:
 
 
 def rank(losses: Mapping[str, Array]) -> tuple[Standing, ...]:
-    """Places by the mean of `losses` [seeds] by study; see `Standing`.
+    """Places by the `losses` [seeds] of every study; see `Standing`.
 
-    A study is above another when the interval of their difference lies below 0.
+    A study is above another when the interval of their difference lies below 0. In order, who
+    diverged less comes first, then who has the lower mean.
     """
-    pairs = max(1, len(losses) * (len(losses) - 1) // 2)
-    order = sorted(losses, key=lambda name: _sortable(losses[name]))
-    standings = []
-    for name in order:
-        gaps = {
-            other: difference(losses[name], losses[other], 0.05 / pairs)
-            for other in losses
-            if other != name
-        }
-        above = sum(gap.low > 0 for gap in gaps.values())
-        below = sum(gap.high < 0 for gap in gaps.values())
-        gap = gaps.get(order[0], Estimate(value=0.0, low=0.0, high=0.0))
-        loss = mean_estimate(losses[name])
-        places = {"first": 1 + above, "last": len(losses) - below}
-        standings.append(Standing(name=name, loss=loss, gap=gap, **places))
-    return tuple(standings)
-
-
-def _sortable(losses: Array) -> float:
-    """The mean; what was not measured comes last."""
-    mean = float(losses.mean())
-    return math.inf if math.isnan(mean) else mean
-
-
-def difference(losses: Array, others: Array, alpha: float) -> Estimate:
-    """`losses` less `others` [seeds], seed by seed, with an interval of level 1 - `alpha`.
-
-    Runs that diverge lose to such as do not; between two that diverge nothing is told.
-    """
-    wild, other_wild = (bool(np.isinf(one).any()) for one in (losses, others))
-    if np.isnan(losses).any() or np.isnan(others).any() or (wild and other_wild):
-        return UNKNOWN
-    if wild or other_wild:
-        end = math.inf if wild else -math.inf
-        return Estimate(value=end, low=end, high=end)
-    return mean_estimate(losses - others, alpha)
+    error = ERROR / max(1, all_pairs(len(losses)))
+    gaps = {
+        (a, b): paired_difference(losses[a], losses[b], error) for a, b in permutations(losses, 2)
+    }
+    above = {a: sum(gaps[a, b].low > 0 for b in losses if a != b) for a in losses}
+    below = {a: sum(gaps[a, b].high < 0 for b in losses if a != b) for a in losses}
+    order = sorted(losses, key=lambda name: by_losses(losses[name]))
+    # Who is better for sure leads, though a run of it diverged.
+    order.insert(0, order.pop(next((i for i, name in enumerate(order) if not above[name]), 0)))
+    return tuple(
+        Standing(
+            name=name,
+            first=1 + above[name],
+            last=len(losses) - below[name],
+            loss=mean_estimate(losses[name]),
+            gap=gaps.get((name, order[0]), ZERO),
+        )
+        for name in order
+    )
 
 
 def seeds_needed(standings: Sequence[Standing], seeds: int) -> int | None:
@@ -401,14 +391,16 @@ def seeds_needed(standings: Sequence[Standing], seeds: int) -> int | None:
     """
     leader, *others = standings
     needed = []
-    for one in others:
-        if one.gap.low > 0 or not math.isfinite(one.gap.value) or leader.last == 1:
+    for standing in others:
+        gap = standing.gap
+        if gap.low > 0 or not math.isfinite(gap.value) or leader.last == 1:
             continue
-        half = one.gap.high - one.gap.value
+        # Beside a run that diverged one end is open, and the other one is Student's.
+        half = min(gap.high - gap.value, gap.value - gap.low)
         if math.isinf(half):
             needed.append(max(4, seeds + 1))
-        elif half >= MAX_SEED_FACTOR**0.5 * one.gap.value:
+        elif half >= MAX_SEED_FACTOR**0.5 * gap.value:
             return None
         else:
-            needed.append(max(seeds + 1, math.ceil(seeds * (half / one.gap.value) ** 2)))
+            needed.append(max(seeds + 1, math.ceil(seeds * (half / gap.value) ** 2)))
     return max(needed, default=None)

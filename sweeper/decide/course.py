@@ -20,7 +20,7 @@ from sweeper.errors import BadInput, ConfigError, Keyword
 from sweeper.files import RECORD_ERRORS, parse_json
 from sweeper.records import from_json
 from sweeper.schedule import OWN
-from sweeper.stats.curve import Estimate
+from sweeper.stats.estimate import Estimate
 
 EARLY, ON, ABOVE, BELOW = "not enough yet", "on the band", "above", "below"
 SPIKE, SPIKES, DIVERGED, UNKNOWN = "spike", "spikes", "diverged", "cannot say"

@@ -15,7 +15,7 @@ from sweeper.registry import TARGET, plugin_target, with_names
 from sweeper.scaling.abc import MUP, exponents, shift
 from sweeper.scaling.relative import Change
 from sweeper.scaling.spec import Role, Update
-from sweeper.stats.curve import Estimate
+from sweeper.stats.estimate import Estimate
 from sweeper.stats.ladder import LadderRule, Size, SizeCurve
 from sweeper.trial import Log2Hps
 

@@ -15,8 +15,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from sweeper.runs.loss_runs import Design, Rungs, Runs
-from sweeper.search.fresh import quantile
-from sweeper.stats.curve import Estimate
+from sweeper.stats.estimate import Estimate, quantile
 from sweeper.stats.power_law import (
     COMPUTE,
     ROBUST,

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 import re
-import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from itertools import pairwise
@@ -22,6 +21,7 @@ from sweeper.decide.transfer import NO_SEEDS, SAME_SEEDS, Answer, Verdict, judge
 from sweeper.decide.trend import Trend, judge_joint_target, judge_target
 from sweeper.errors import BadInput, ConfigError, Keyword
 from sweeper.records import to_json
+from sweeper.runs.condition import shown_value, where_equal
 from sweeper.runs.grid import (
     AXES,
     DecayCell,
@@ -37,8 +37,9 @@ from sweeper.runs.grid import (
     step_of,
     whole_numbers,
 )
-from sweeper.runs.source import Array, Source, alike, shown_value, unit_of
-from sweeper.stats.curve import UNKNOWN, CurveFit, Estimate, fit_curves
+from sweeper.runs.source import Array, Source, unit_of
+from sweeper.stats.curve import CurveFit, fit_curves
+from sweeper.stats.estimate import UNKNOWN, Estimate
 from sweeper.stats.ladder import JOINT_AXIS, LadderRule, LadderSize, SizeCurve, describe_size
 from sweeper.table import counted
 
@@ -868,7 +869,9 @@ def _one_kind(source: Source, roles: Mapping[str, str], question: Question, axis
             continue
         kinds = [shown_value(one) for one in values.drop_duplicates().iloc[:3]]
         raise BadInput(
-            f"the optima differ in {column} ({', '.join(kinds)}) beside {_said(axis)}: "
-            f"{alike({column: values.dropna().iloc[0]})} takes those alike, "
-            f"--ignore {shlex.quote(column)} says that it does not matter"
+            f"the optima differ in {column} ({', '.join(kinds)}) beside {_said(axis)}: ",
+            where_equal({column: values.dropna().iloc[0]}),
+            " takes those alike, ",
+            Keyword("ignore", column),
+            " says that it does not matter",
         )

@@ -43,7 +43,7 @@ from sweeper.runs.loss_runs import (
     units_of,
 )
 from sweeper.runs.source import Source
-from sweeper.stats.curve import Estimate
+from sweeper.stats.estimate import Estimate
 from sweeper.stats.power_law import FORMS, TOKENS, Array, Form
 from sweeper.table import counted
 

@@ -12,7 +12,7 @@ from sweeper.decide.forecast import share_above
 from sweeper.decide.loss import Prediction
 from sweeper.errors import BadInput
 from sweeper.files import append, make_folder, private_folder, write_json
-from sweeper.stats.curve import Estimate
+from sweeper.stats.estimate import Estimate
 
 HEAD = (
     "| date | prediction | parameters | tokens | predicted (95 %) | measured | "

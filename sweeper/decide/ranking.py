@@ -1,38 +1,33 @@
 """Which of several configurations has the least loss, with as few seeds as decide it.
 
 All are trained with the same seeds, round by round, and compared seed by seed: what a seed does to
-all of them cancels. Who is worse than another one for sure drops out. It ends with one left, or
-where those that are left are alike. What is asked for follows from the losses so far alone.
-
-Looking several times gives chance several tries, so every look has an error of its own: see
-`LEVEL`.
+all of them cancels (`stats/paired.py`, which says what runs that diverge tell). Who is worse than
+another one for sure drops out. It ends with one left, or where those that are left are alike. What
+is asked for follows from the losses so far alone.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from itertools import permutations
 from statistics import NormalDist
 from typing import Literal
 
 import numpy as np
 
-from sweeper.decide.settle import CHANCE
 from sweeper.errors import ConfigError, Keyword
-from sweeper.search.fresh import quantile
-from sweeper.search.line import FLAT
-from sweeper.stats.curve import UNKNOWN, Estimate
-from sweeper.stats.noise import Array
+from sweeper.stats.estimate import ZERO, Array, Estimate, quantile
+from sweeper.stats.line import FLAT
+from sweeper.stats.paired import Pairs, by_losses, divergence_error, paired_difference, sign_error
+from sweeper.stats.rounds import HOPELESS, Foretold, Rounds, all_pairs
 
-ROUNDS = (3, 5, 8, 12, 18, 27, 40, 60, 90)
-"""Seeds of each after every round; one more round takes all that the budget has left."""
-LEVEL = 0.0005
-"""The error of one look at one pair, to both sides.
+ROUNDS = Rounds((3, 5, 8, 12, 18, 27, 40, 60, 90), error=0.0005)
+"""Seeds of each after every round; one more round takes all that the budget has left.
 
-Ten looks at equal configurations with normal losses then rank them in 0.4 % of cases; the rest of
-1 % is for losses that are skewed (`scripts/bench/ranking.py`)."""
+Ten looks of this error at equal configurations with normal losses rank them in 0.4 % of cases; the
+rest of 1 % is for losses that are skewed (`scripts/bench/ranking.py`)."""
 DEFAULT_SEEDS = 40
 """Seeds of each that the budget allows where nothing else is said."""
 PROMISING = 5
@@ -58,12 +53,23 @@ class Place:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Outcome:
-    """How it ended, in a word and a sentence; `needed` runs would likely have decided it."""
+class RankingOutcome:
+    """How a ranking ended, and the numbers behind it; `needed` runs would likely have decided it.
+
+    `left` are those that were in it until the end; `diverged` counts their runs that did, where it
+    ended open, and `least` is how many seeds with which one alone diverges would decide it.
+    `failed` are configurations of which a run failed, for which nothing stands.
+    """
 
     ended: Ended
-    sentence: str
+    runs: int
+    looks: int
+    budget: int
+    left: tuple[str, ...]
     needed: int | None = None
+    failed: tuple[str, ...] = ()
+    diverged: Mapping[str, tuple[int, int]] = field(default_factory=dict)
+    least: int = 0
 
 
 class Ranking:
@@ -87,17 +93,17 @@ class Ranking:
         self.left, self._loss = list(names), loss
         self._affordable, self._slots = affordable, slots
         self.budget = budget or DEFAULT_SEEDS * len(names)
-        if (least := ROUNDS[0] * len(names)) > self.budget:
+        begins = ROUNDS.seeds[0]
+        if (least := begins * len(names)) > self.budget:
             raise ConfigError(
-                Keyword("budget"), self.budget, f"at least {least}: {ROUNDS[0]} seeds each"
+                Keyword("budget"), self.budget, f"at least {least}: {begins} seeds each"
             )
-        pairs = len(names) * (len(names) - 1) // 2
-        self._level = LEVEL / pairs
+        self._error = ROUNDS.error_among(all_pairs(len(names)))
         self.looks = 0
         self.seeds = dict.fromkeys(names, 0)
         self.places: list[Place] = []
-        self.outcome: Outcome | None = None
-        self._add(ROUNDS[0])
+        self.outcome: RankingOutcome | None = None
+        self._add(begins)
 
     @property
     def runs(self) -> int:
@@ -134,17 +140,18 @@ class Ranking:
         """Compare, and end or begin the next round."""
         self.looks += 1
         losses = {name: self._losses(name) for name in self.seeds}
-        if failed := [name for name, found in losses.items() if np.isnan(found).any()]:
-            sentence = f"Not decided: runs of {' and '.join(failed)} failed, and none stands for it"
-            self.outcome = Outcome(ended="stuck", sentence=sentence)
+        if failed := [name for name, known in losses.items() if np.isnan(known).any()]:
+            self._end("stuck", failed=tuple(failed))
             return
-        # By the runs that diverged, then by the mean of the others: so they are compared, too.
-        order = sorted(self.left, key=lambda name: _by_losses(losses[name]))
+        order = sorted(self.left, key=lambda name: by_losses(losses[name]))
         gaps = {
-            (a, b): difference(losses[a], losses[b], self._level) for a, b in permutations(order, 2)
+            (a, b): paired_difference(losses[a], losses[b], self._error, skewed=True)
+            for a, b in permutations(order, 2)
         }
         out = {a for (a, _), gap in gaps.items() if gap.low > 0}
-        first = next(name for name in order if name not in out)
+        # Who is better for sure leads, though a run of it diverged.
+        order.insert(0, order.pop(next(i for i, name in enumerate(order) if name not in out)))
+        first = order[0]
         last = {place.name: place for place in self.places}
         self.places = [
             Place(
@@ -154,7 +161,7 @@ class Ranking:
                 else math.inf,
                 seeds=len(losses[name]),
                 diverged=int(np.isinf(losses[name]).sum()),
-                gap=gaps[name, first] if name != first else Estimate(value=0.0, low=0.0, high=0.0),
+                gap=gaps[name, first] if name != first else ZERO,
                 out=name in out,
             )
             for name in order
@@ -166,162 +173,101 @@ class Ranking:
         """What follows from the gaps of those that are left above the first of them."""
         leader, now = self.places[0], self.seeds[self.left[0]]
         if math.isinf(leader.loss):
-            self.outcome = Outcome(ended="stuck", sentence="Not decided: all runs diverged")
+            self._end("stuck")
             return
-        spent = f"{self.runs} runs, looked at {self.looks} time{'s' * (self.looks != 1)}"
         if not gaps:
-            sentence = f"Decided with {spent}"
-            self.outcome = Outcome(ended="decided", sentence=sentence)
+            self._end("decided")
             return
         flat = FLAT * abs(leader.loss)
         if all(-flat < gap.low and gap.high < flat for gap in gaps):
-            sentence = f"Settled with {spent}: {' and '.join(self.left)} differ by less than "
-            sentence += f"{100 * FLAT:g} % of the loss for sure"
-            self.outcome = Outcome(ended="alike", sentence=sentence)
+            self._end("alike")
             return
         if self._affordable is not None:
             self.budget = min(self.budget, self._affordable())
         most = now + max(0, self.budget - self.runs) // len(self.left)
-        with np.errstate(invalid="ignore"):  # NaN where both diverged
-            pairs = [losses[name] - losses[self.left[0]] for name in self.left[1:]]
-        needed, why = self._needed(pairs, flat), self._why_open(losses)
+        pairs = [Pairs.of(losses[name], losses[self.left[0]]) for name in self.left[1:]]
         if most <= now:
-            sentence = f"Not decided with {spent}: the budget of {self.budget} runs is spent"
-            sentence += why + self._advice(needed)
-            self.outcome = Outcome(ended="budget", sentence=sentence, needed=needed)
-        elif now >= PROMISING and self._chance(pairs, flat, most) < CHANCE:
-            sentence = f"Not decided with {spent}, and the budget of {self.budget} runs would "
-            sentence += f"hardly do{why}{self._advice(needed)}"
-            self.outcome = Outcome(ended="hopeless", sentence=sentence, needed=needed)
+            self._end_open("budget", losses, self._needed(pairs, flat))
+        elif now >= PROMISING and self._chance(pairs, flat, most) < HOPELESS:
+            self._end_open("hopeless", losses, self._needed(pairs, flat))
         else:
-            later = [seeds for seeds in ROUNDS if seeds > now]
-            self._add(later[0] if later else most)
+            self._add(ROUNDS.after(now) or most)
 
-    def _why_open(self, losses: dict[str, Array]) -> str:
-        """Why it stays open where runs diverged; "" where none did."""
+    def _end_open(self, ended: Ended, losses: Mapping[str, Array], needed: int | None) -> None:
+        """End undecided, with what would decide it."""
         counts = {name: int(np.isinf(losses[name]).sum()) for name in self.left}
-        wild = [
-            f"{name} diverged with {count} of {len(losses[name])} seeds"
-            for name, count in counts.items()
-            if count
-        ]
-        if not wild:
-            return ""
-        return (
-            f"; {', '.join(wild)}, and then only seeds with which one alone diverges tell: "
-            f"{self._lone()} of them at least"
+        least = next(n for n in range(1, 99) if divergence_error(n, 0, n) <= self._error)
+        diverged = {name: (count, len(losses[name])) for name, count in counts.items() if count}
+        self._end(ended, needed=needed, diverged=diverged, least=least)
+
+    def _end(
+        self,
+        ended: Ended,
+        *,
+        needed: int | None = None,
+        failed: tuple[str, ...] = (),
+        diverged: Mapping[str, tuple[int, int]] | None = None,
+        least: int = 0,
+    ) -> None:
+        self.outcome = RankingOutcome(
+            ended=ended,
+            runs=self.runs,
+            looks=self.looks,
+            budget=self.budget,
+            left=tuple(self.left),
+            needed=needed,
+            failed=failed,
+            diverged=diverged or {},
+            least=least,
         )
 
-    def _lone(self) -> int:
-        """Seeds with which one of two alone diverges that a sign test takes."""
-        return math.ceil(1 - math.log2(self._level))
-
-    def _advice(self, needed: int | None) -> str:
-        """What would decide it."""
-        if needed is None:
-            return ""
-        return f"; about {needed} would, if the losses stay as they are now"
-
-    def _chance(self, pairs: Sequence[Array], flat: float, seeds: int) -> float:
-        """That all pairs are decided with so many seeds, by their differences so far.
-
-        The mean of all of them lies around that of the first ones with the variance that goes.
-        """
-        chance, quantile_then = 1.0, quantile(seeds - 1, 1 - self._level / 2)
+    def _chance(self, pairs: Sequence[Pairs], flat: float, seeds: int) -> float:
+        """That all pairs are decided with so many seeds, by their differences so far."""
+        chance, quantile_then = 1.0, quantile(seeds - 1, 1 - self._error / 2)
         for pair in pairs:
-            count = len(pair)
-            if not np.isfinite(pair).all():
-                # No test ends it unless enough pairs are left in which one alone diverges.
-                lone = np.isinf(pair).sum() + seeds - count
-                chance *= 2 * 0.5**lone <= self._level
+            more = seeds - pair.count
+            # Were each further seed to be one that the same one alone diverges with.
+            lost, won = (n + more * bool(n) for n in (pair.lost, pair.won))
+            if (lost or won) and divergence_error(lost, won, seeds) <= self._error:
                 continue
-            mean, spread = float(pair.mean()), float(pair.std(ddof=1)) + 1e-300
-            half = quantile_then * spread / math.sqrt(seeds)
-            moves = spread * math.sqrt(1 / count - 1 / seeds)
-            apart = _above((half - mean) / moves) + _above((half + mean) / moves)
-            room = max(0.0, flat - half)
-            alike = _above((-room - mean) / moves) - _above((room - mean) / moves)
-            chance = min(chance, apart + alike)
+            values = pair.differences
+            if len(values) < 2:
+                return 0.0
+            then = len(values) + more
+            spread = float(values.std(ddof=1)) + 1e-300
+            half = quantile_then * spread / math.sqrt(then)
+            mean = Foretold.of_mean(float(values.mean()), spread, len(values), then, half)
+            # A lost pair keeps a configuration from being the better one, and two from being alike,
+            # but for signs that outvote it.
+            ways = []
+            if not pair.won or _outvoted(pair.won, seeds, self._error):
+                ways.append(mean.above(0.0))
+            if not pair.lost or _outvoted(pair.lost, seeds, self._error):
+                ways.append(mean.below(0.0))
+            if not (pair.lost or pair.won):
+                ways.append(mean.within(flat))
+            chance = min(chance, sum(ways))
         return chance
 
-    def _needed(self, pairs: Sequence[Array], flat: float) -> int | None:
+    def _needed(self, pairs: Sequence[Pairs], flat: float) -> int | None:
         """Runs in all with which the pairs are told apart, or alike, if all stays as it is."""
-        z = -NormalDist().inv_cdf(self._level / 2)
+        z = -NormalDist().inv_cdf(self._error / 2)
         seeds = self.seeds[self.left[0]] + 1
         for pair in pairs:
-            if not np.isfinite(pair).all():
-                one, other = int((pair == np.inf).sum()), int((pair == -np.inf).sum())
-                if min(one, other) or not max(one, other):
+            if pair.lost or pair.won:
+                if (needed := pair.needed_by_divergence(self._error)) is None:
                     return None
-                seeds = max(seeds, math.ceil(self._lone() * len(pair) / max(one, other)))
+                seeds = max(seeds, needed)
                 continue
-            mean = abs(float(pair.mean()))
+            values = pair.differences
+            mean = abs(float(values.mean())) if len(values) > 1 else 0.0
             far = max(mean, flat - mean)
-            if far <= 0:
+            if far <= 0 or len(values) < 2:
                 return None
-            seeds = max(seeds, math.ceil((z * float(pair.std(ddof=1)) / far) ** 2) + 2)
+            seeds = max(seeds, math.ceil((z * float(values.std(ddof=1)) / far) ** 2) + 2)
         return self.runs + (seeds - self.seeds[self.left[0]]) * len(self.left)
 
-    def progress(self) -> str:
-        """The last look in a line: what leads, by how much, and who is still in it."""
-        parts = [f"{self.places[0].name} leads"]
-        for place in self.places[1:]:
-            known = math.isfinite(place.gap.low) and math.isfinite(place.gap.high)
-            above = f"{place.gap.value:.4f} [{place.gap.low:.4f}, {place.gap.high:.4f}] above"
-            parts.append(f"{place.name} {above if known else 'not known'}{', out' * place.out}")
-        return f"{sum(place.seeds for place in self.places)} runs; {'; '.join(parts)}"
 
-
-def difference(losses: Array, others: Array, level: float) -> Estimate:
-    """`losses` less `others` [seeds], seed by seed, with an interval of error `level`.
-
-    Student's interval, made longer where Hall's is: differences of losses are skewed where one of
-    the two has the wilder runs, and Student's is then too short on that side (Hall, J. R. Stat.
-    Soc. B 54, 1992: g(t) = t + a (1 + 2 t^2) + 4/3 a^2 t^3, a = skewness / (6 sqrt n)).
-
-    Where runs diverged the sign test tells, by the seeds with which one of the two alone did.
-    """
-    wild, other_wild = np.isinf(losses), np.isinf(others)
-    if wild.any() or other_wild.any():
-        worse, better = int((wild & ~other_wild).sum()), int((other_wild & ~wild).sum())
-        if _sign_test(worse, better) > level:
-            return UNKNOWN
-        end = math.inf if worse > better else -math.inf
-        return Estimate(value=end, low=end, high=end)
-    pairs = losses - others
-    count, mean = len(pairs), float(pairs.mean())
-    if count < 2:
-        return UNKNOWN
-    error = float(pairs.std(ddof=1)) / math.sqrt(count)
-    t = quantile(count - 1, 1 - level / 2)
-    if error == 0:
-        return Estimate(value=mean, low=mean, high=mean)
-    skewness = float((((pairs - mean) / pairs.std()) ** 3).mean())
-    a = skewness / (6 * math.sqrt(count))
-
-    def inverse(value: float) -> float:
-        # g(t) - a = ((1 + 2 a t)^3 - 1) / (6 a)
-        if abs(a) < 1e-9:
-            return value
-        return (float(np.cbrt(1 + 6 * a * (value - a))) - 1) / (2 * a)
-
-    low = mean - error * max(t, inverse(t))
-    high = mean + error * max(t, -inverse(-t))
-    return Estimate(value=mean, low=low, high=high)
-
-
-def _by_losses(losses: Array) -> tuple[int, float]:
-    finite = losses[np.isfinite(losses)]
-    return len(losses) - len(finite), float(finite.mean()) if len(finite) else math.inf
-
-
-def _sign_test(one: int, other: int) -> float:
-    """The chance of so unlike counts, or unliker ones, of a fair coin's sides."""
-    count, few = one + other, min(one, other)
-    ways = sum(math.comb(count, k) for k in range(few + 1))
-    return min(1.0, math.ldexp(ways, 1 - count))
-
-
-def _above(z: float) -> float:
-    """Of a standard normal, the chance to lie above."""
-    return math.erfc(z / math.sqrt(2)) / 2
+def _outvoted(lost: int, seeds: int, error: float) -> bool:
+    """Whether so many lost pairs of so many seeds leave room for a sign test the other way."""
+    return sign_error(lost, seeds - lost) <= error

@@ -4,8 +4,8 @@ A ladder begins with few points and seeds, at its ends first. Then come rounds: 
 curves are judged, and the next one gets the runs that are expected to tell most. All is a function
 of the losses so far, so that a ladder goes on after a kill as if nothing had been.
 
-Looking several times gives chance several tries. So the intervals of every look have a higher level
-than those of a single one (Pocock, Biometrika 64, 1977): see `CONFIDENCE`.
+Looking several times gives chance several tries: what each look may be wrong by is in
+`stats/rounds.py`.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ import numpy as np
 from sweeper.decide.transfer import Verdict, information_needed
 from sweeper.decide.trend import MORE_SEEDS, TELLS
 from sweeper.errors import ConfigError, Keyword
-from sweeper.search.strategy import Point
-from sweeper.stats.curve import NOISE_RADIUS, CurveFit, Estimate, Evidence
+from sweeper.stats.curve import NOISE_RADIUS, CurveFit, Evidence
+from sweeper.stats.estimate import Estimate
 from sweeper.stats.ladder import (
     JOINT_AXIS,
     LADDER_AXES,
@@ -34,19 +34,11 @@ from sweeper.stats.ladder import (
     SizeCurve,
     describe_size,
 )
-from sweeper.trial import Log2Hps
+from sweeper.stats.rounds import CONFIDENCE, HOPELESS, LOOKS, Foretold, Z
+from sweeper.trial import Log2Hps, Point
 
-LOOKS = 6
-"""A ladder is judged so many times at most."""
-CONFIDENCE = 0.97
-"""Of the intervals at each look: six of them miss a threshold from one side with 5 % at most.
-
-Pocock's constant for six looks and 10 % to both sides is 2.164, a level of 0.9695. How often an
-answer is wrong then is measured (`scripts/bench/verdict.py --settle`)."""
 AT_FIRST = 0.95
 """Of those at a first look that rests on runs that were there: they judge as any ladder does."""
-Z = 2.17
-"""Half of such an interval, in standard deviations of a normal."""
 COARSE = 1.0
 """Spacing of the first points, in log2: no finer grid holds or fails more ladders a run."""
 SEEDS = 2
@@ -57,8 +49,6 @@ GOAL = 0.8
 """Of the threshold's distance, squared, that a round aims for: values move, too."""
 NEARLY = 4.0
 """A size that would fail with this many times the information goes before all others."""
-CHANCE = 0.1
-"""Where all that is left of the budget settles a ladder with less than this chance, it ends."""
 FINEST = 0.5
 """Points are put between others down to this spacing, in log2, then come seeds."""
 EDGE = 4
@@ -510,7 +500,7 @@ class Settling:
         if new or begun or spent:
             grids = dict(allocation.grids)
             allocation.spend(left - spent)
-            if not (new or begun) and allocation.chance() < CHANCE:
+            if not (new or begun) and allocation.chance() < HOPELESS:
                 self.ending = self._ended("hopeless", allocation.even_runs - self.runs, todo)
                 return
             self.looks[-1] = replace(self.looks[-1], left=planned + spent)
@@ -649,10 +639,9 @@ class Doubt:
         for estimate, limit in self.limits:
             half = (estimate.high - estimate.low) / 2
             moves = half / Z * math.sqrt(max(1 - share, 0.0)) + 1e-12
-            left = half * math.sqrt(share)
-            inside = _below((limit - left - abs(estimate.value)) / moves)
-            holds = min(holds, inside if left < limit else 0.0)
-            fails = max(fails, 1 - _below((limit + left - abs(estimate.value)) / moves))
+            then = Foretold(abs(estimate.value), moves, half * math.sqrt(share))
+            holds = min(holds, then.below(limit) if then.half < limit else 0.0)
+            fails = max(fails, then.above(limit))
         return holds, fails
 
 
@@ -784,11 +773,6 @@ def _extent(size: LadderSize, axis: str, base: LadderSize) -> float:
     return (size.width**2 * size.depth * size.batch_size * size.steps) / (
         base.width**2 * base.depth * base.batch_size * base.steps
     )
-
-
-def _below(z: float) -> float:
-    """The normal distribution function."""
-    return (1 + math.erf(z / math.sqrt(2))) / 2
 
 
 def _mean(losses: Sequence[float]) -> float:

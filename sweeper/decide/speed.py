@@ -12,7 +12,7 @@ import numpy as np
 from sweeper.decide.compare import Ladder, losses_at
 from sweeper.decide.forecast import LossLaw, fit_law, speed_up
 from sweeper.runs.loss_runs import Runs
-from sweeper.stats.curve import Estimate
+from sweeper.stats.estimate import Estimate
 
 WIDTHS = 3
 """With fewer, a law of the loss over the width has more parameters than it has sizes."""

@@ -15,7 +15,7 @@ from typing import Literal
 
 import numpy as np
 
-from sweeper.stats.curve import Estimate
+from sweeper.stats.estimate import Estimate
 from sweeper.stats.noise import Array
 
 SCATTERS = {0.0: 0.4, 0.05: 0.3, 0.1: 0.2, 0.2: 0.1}

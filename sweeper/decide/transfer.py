@@ -15,15 +15,8 @@ from typing import Any, Literal
 import numpy as np
 
 from sweeper.records import WRITTEN_IF_SET
-from sweeper.stats.curve import (
-    BIAS,
-    UNKNOWN,
-    UNKNOWN_BASIN,
-    Basin,
-    CurveFit,
-    Estimate,
-    fit_curves,
-)
+from sweeper.stats.curve import BIAS, UNKNOWN_BASIN, Basin, CurveFit, fit_curves
+from sweeper.stats.estimate import UNKNOWN, Estimate
 from sweeper.stats.ladder import LadderRule, LadderSize, SizeCurve, describe_size
 
 

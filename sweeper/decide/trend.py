@@ -19,7 +19,8 @@ from sweeper.decide.transfer import Answer, TargetAnswer, Verdict, worst
 from sweeper.laws.fit import DIRECTIONS, PUBLISHED, Direction
 from sweeper.laws.law import Scale
 from sweeper.records import to_json
-from sweeper.stats.curve import BIAS, CurveFit, Estimate, fit_curves
+from sweeper.stats.curve import BIAS, CurveFit, fit_curves
+from sweeper.stats.estimate import Estimate
 from sweeper.stats.ladder import JOINT_AXIS, LADDER_AXES, LadderRule, LadderSize, SizeCurve
 from sweeper.stats.noise import Array, fit_plane
 

@@ -145,6 +145,10 @@ class Launcher(Protocol):
         """How many jobs run on this machine at the same time, a GPU each where there are any."""
         ...
 
+    def sharing(self, machine: Machine) -> str:
+        """How commands share this machine, for the user; empty where nothing is chosen."""
+        ...
+
     def executor(self, context: Context) -> Executor:
         """An executor for one sweep."""
         ...

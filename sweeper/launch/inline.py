@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
 from sweeper.errors import BrokenDeviceError, SweeperError
-from sweeper.launch.executor import Context, Event, Executor, Finished, Left
+from sweeper.launch.executor import Context, Event, Executor, Finished, Left, Machine
 from sweeper.launch.job import UNCONTROLLED, Control, Job, Leave, Task
 from sweeper.trial import Trial
 
@@ -27,6 +27,10 @@ class Inline:
     def at_once(self, gpus: Sequence[str]) -> int:
         """1: jobs run one after the other."""
         return 1
+
+    def sharing(self, machine: Machine) -> str:
+        """Nothing is shared."""
+        return ""
 
     def executor(self, context: Context) -> Executor:
         """One that runs a job when it is polled."""

@@ -33,9 +33,9 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from sweeper.errors import BadInput, SweeperError
 from sweeper.files import owners_folder
-from sweeper.launch.executor import Context, Event, Executor, Finished, Left, Lost
+from sweeper.launch.executor import Context, Event, Executor, Finished, Left, Lost, Machine
 from sweeper.launch.job import Job, JobFailure, Task, outcome_of, trials_of, write_job
-from sweeper.launch.machine import WorkerSlot, cores, worker_slots
+from sweeper.launch.machine import THREADS, WorkerSlot, cores, users_threads, worker_slots
 from sweeper.launch.parameters import Parameters
 from sweeper.launch.worker import GRACE, Message, WorkerJob
 from sweeper.records import Bounds, check_bounds, to_json
@@ -310,10 +310,7 @@ class Pool:
         before = {name: os.environ.get(name) for name in (*ours, "CUDA_VISIBLE_DEVICES")}
         executor = submitit.AutoExecutor(folder=self._submitted, cluster="local")
         executor.update_parameters(**self.parameters)
-        with (
-            _ctrl_c_held_back(),
-            submitit.helpers.environment_variables(OMP_NUM_THREADS=slot.threads, **ours),
-        ):
+        with _ctrl_c_held_back(), submitit.helpers.environment_variables(**ours):
             job = executor.submit(
                 WorkerJob(address, log, self.preload, paths, {**before, **slot.env})
             )
@@ -433,6 +430,21 @@ class Local:
         if self.workers == "auto":  # on a CPU one, whatever will be measured
             return max(1, len(gpus))
         return min(self.workers, len(gpus) or cores())
+
+    def sharing(self, machine: Machine) -> str:
+        """The number of workers and of their threads, and who chose them."""
+        workers = self.at_once(machine.gpus)
+        count = f"{workers} trial{'s' * (workers != 1)} at a time"
+        if self.workers == "auto" and machine.gpus:
+            count += ", one a GPU"
+        elif self.workers == "auto":
+            count += (
+                ": how many commands this processor is worth is not measured, launcher.workers=N "
+                "runs N at a time"
+            )
+        threads = worker_slots(machine, workers)[0].threads
+        whose = "as you have set it" if users_threads() else "which a value of yours replaces"
+        return f"{count}; each with {THREADS}={threads}, {whose}"
 
     def executor(self, context: Context) -> Executor:
         """One that starts workers when there is something to do."""

@@ -35,7 +35,7 @@ def visible_gpus(device: str) -> tuple[str, ...]:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class WorkerSlot:
-    """What one worker has of the machine: threads, and the environment that pins its device."""
+    """What one worker has of the machine: threads, and the environment that says so."""
 
     threads: int
     env: Mapping[str, str] = field(default_factory=dict)
@@ -80,10 +80,23 @@ def worker_slots(machine: Machine, workers: int) -> list[WorkerSlot]:
     """Slots of so many workers: each pinned to a GPU where there are any, threads shared out."""
     # More threads than cores cost more than they bring: OpenMP's wait for each other at every loop.
     threads = max(1, min(machine.threads, cores() // workers))
+    env = {THREADS: str(threads)}
+    if (own := users_threads()) is not None:
+        threads, env = own, {}
     if not machine.gpus:
-        return [WorkerSlot(threads=threads) for _ in range(workers)]
+        return [WorkerSlot(threads=threads, env=env) for _ in range(workers)]
     names = [machine.gpus[index % len(machine.gpus)] for index in range(workers)]
-    return [WorkerSlot(threads=threads, env={"CUDA_VISIBLE_DEVICES": name}) for name in names]
+    return [WorkerSlot(threads=threads, env=env | {"CUDA_VISIBLE_DEVICES": n}) for n in names]
+
+
+THREADS = "OMP_NUM_THREADS"
+
+
+def users_threads() -> int | None:
+    """The number of threads that the user has set for a process; None where they set none."""
+    # OpenMP takes a list, a number for each level of nesting.
+    first = os.environ.get(THREADS, "").partition(",")[0].strip()
+    return int(first) if first.isdecimal() and int(first) > 0 else None
 
 
 # How long torch's threads spin, waiting for their next work, before they sleep.

@@ -27,7 +27,16 @@ from submitit.core.utils import DelayedSubmission, FailedJobError, FailedSubmiss
 from sweeper.errors import ConfigError, SweeperError, suggest
 from sweeper.files import check_open, try_json, write_json
 from sweeper.launch import slurm_jobs, slurm_queue
-from sweeper.launch.executor import Context, Event, Executor, Finished, JobState, Lost, Stage
+from sweeper.launch.executor import (
+    Context,
+    Event,
+    Executor,
+    Finished,
+    JobState,
+    Lost,
+    Machine,
+    Stage,
+)
 from sweeper.launch.job import Job, JobFailure, Resources, Task, outcome_of, trials_of, write_job
 from sweeper.launch.parameters import Parameters
 from sweeper.launch.slurm_jobs import (
@@ -157,6 +166,10 @@ class Slurm:
     def at_once(self, gpus: Sequence[str]) -> int:
         """None of this machine's."""
         return 1
+
+    def sharing(self, machine: Machine) -> str:
+        """The cluster shares its machines out."""
+        return ""
 
     def executor(self, context: Context) -> Executor:
         """One that takes over the jobs of earlier drivers; ConfigError as `check`."""

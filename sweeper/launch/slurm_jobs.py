@@ -50,6 +50,7 @@ from sweeper.files import (
 )
 from sweeper.launch.code import changed_modules, module_digests
 from sweeper.launch.job import Control, Leave, Resources, outcome_of, run_job
+from sweeper.launch.machine import THREADS, users_threads
 from sweeper.launch.slurm_queue import Entry
 from sweeper.launch.worker import Controls, Work, serve
 from sweeper.records import Bounds, from_json
@@ -357,8 +358,9 @@ class Run:
         return True
 
     def _train(self, controls: Controls) -> None:
-        if cpus := os.environ.get("SLURM_CPUS_PER_TASK"):
-            os.environ["OMP_NUM_THREADS"] = cpus  # read when torch is imported, by the task
+        cpus = os.environ.get("SLURM_CPUS_PER_TASK")
+        if cpus and users_threads() is None:
+            os.environ[THREADS] = cpus  # read when torch is imported, by the task
         if outcome_of(self.submission.job_dir) is not None:
             return  # another copy was faster
         if names := self.submission.changed_code():

@@ -20,12 +20,12 @@ from sweeper.decide.ranking import Ranking
 from sweeper.decide.speed import SpeedUp
 from sweeper.files import private_folder, write_atomically
 from sweeper.report.answer import Drawing, Item, Report, Section, Sentence
-from sweeper.report.cost import Cost, cost_table
 from sweeper.report.documents import Validation
 from sweeper.report.drawing import BESIDE, DASHED, DOTTED, FAINT, MARKERS, STYLE, save
 from sweeper.report.figures import AXIS, Panel, ladders_figure
 from sweeper.report.page import page
-from sweeper.stats.curve import UNKNOWN, Estimate
+from sweeper.stats.estimate import UNKNOWN, Estimate
+from sweeper.study.cost import Cost, cost_table
 from sweeper.table import Cell, Column, Table, answer, number, within
 
 SHOWN_OCTAVES = (-2.0, -1.0, 1.0, 2.0)

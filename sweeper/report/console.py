@@ -14,11 +14,10 @@ from sweeper.plan.explain import Explained
 from sweeper.plan.factors import is_edit
 from sweeper.plan.plan import PlannedParameter, TransferPlan, value_text
 from sweeper.report.answer import Item, Sentence
-from sweeper.report.cost import Cost, cost_table
 from sweeper.scaling.spec import layer_of, with_layer
 from sweeper.search.fresh import final_accuracy
 from sweeper.search.strategy import Conclusion, LineResult, PairGrid
-from sweeper.stats.curve import UNKNOWN, Estimate
+from sweeper.stats.estimate import UNKNOWN, Estimate
 from sweeper.stats.ladder import (
     JOINT_AXIS,
     UNSCALED_AXES,
@@ -27,6 +26,7 @@ from sweeper.stats.ladder import (
     extent,
     label_size,
 )
+from sweeper.study.cost import Cost, cost_table
 from sweeper.table import (
     Cell,
     Change,

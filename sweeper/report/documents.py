@@ -20,10 +20,10 @@ from sweeper.decide.trend import Exponent, Trend
 from sweeper.files import RECORD_ERRORS, note_damage, read_json
 from sweeper.plan.plan import TransferPlan
 from sweeper.records import WRITTEN_IF_SET, Build, from_json
-from sweeper.report.cost import flops_in, flops_of
 from sweeper.search.strategy import Conclusion
-from sweeper.stats.curve import Estimate
+from sweeper.stats.estimate import Estimate
 from sweeper.stats.ladder import JOINT_AXIS, LADDER_AXES, LadderSize, Size, SizeCurve
+from sweeper.study.cost import flops_in, flops_of
 from sweeper.study.setup import Trials, trials_of
 from sweeper.study.study import Study
 from sweeper.trial import Axis, Choice, PluginSpec, Space, TrialSpec

@@ -38,7 +38,7 @@ from sweeper.stats.power_law import Array
 from sweeper.table import Cell, Column, Table
 
 if TYPE_CHECKING:
-    from sweeper.stats.curve import Estimate
+    from sweeper.stats.estimate import Estimate
 
 SICK = "#b2342b"
 RELOAD = 30.0

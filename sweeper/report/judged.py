@@ -46,7 +46,7 @@ from sweeper.report.runs import is_study, study_source
 from sweeper.runs.grid import Reading
 from sweeper.runs.source import Source, unit_of
 from sweeper.runs.trackers import Objective
-from sweeper.stats.curve import Estimate
+from sweeper.stats.estimate import Estimate
 from sweeper.stats.ladder import JOINT_AXIS, LadderSize, describe_size, extent, label_size
 from sweeper.table import Cell, Column, Table, counted
 

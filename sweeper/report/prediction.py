@@ -32,7 +32,7 @@ from sweeper.report.drawing import (
 from sweeper.report.page import page
 from sweeper.runs.loss_runs import Rungs, Runs
 from sweeper.runs.source import unit_of
-from sweeper.stats.curve import Estimate
+from sweeper.stats.estimate import Estimate
 from sweeper.table import Cell, Column, Table, answer, counted, duration
 
 BACK_TEST = "Tried backwards"

@@ -41,7 +41,6 @@ from sweeper.report.console import (
     verdict_sentences,
     verdict_table,
 )
-from sweeper.report.cost import NO_SIZES, NOT_KNOWN, cost_table, saving, times
 from sweeper.report.documents import Documents, Searched, TargetDocuments, Validation, read_document
 from sweeper.report.drawing import save
 from sweeper.report.figures import (
@@ -56,7 +55,6 @@ from sweeper.report.figures import (
 )
 from sweeper.report.ladder import ladder_table
 from sweeper.report.page import page
-from sweeper.report.progress import Snapshot
 from sweeper.report.trials import (
     Importance,
     hidden_note,
@@ -68,7 +66,7 @@ from sweeper.report.trials import (
 )
 from sweeper.search.fresh import final_accuracy
 from sweeper.search.strategy import Conclusion
-from sweeper.stats.curve import UNKNOWN
+from sweeper.stats.estimate import UNKNOWN
 from sweeper.stats.ladder import (
     LADDER_AXES,
     LadderSize,
@@ -77,7 +75,9 @@ from sweeper.stats.ladder import (
     SizeCurve,
     extent,
 )
+from sweeper.study.cost import NO_SIZES, NOT_KNOWN, cost_table, saving, times
 from sweeper.study.lock import live_holder
+from sweeper.sweep.progress import Snapshot
 from sweeper.table import Cell, Column, Table, answer, answer_first, duration
 from sweeper.trial import Status
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 import re
-import shlex
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
@@ -16,10 +15,11 @@ from typing import Any
 
 import numpy as np
 
-from sweeper.command.metrics import STEP_NAMES
+from sweeper.command.reading import STEP_NAMES
 from sweeper.errors import BadInput, ConfigError, Keyword, MissingValue
 from sweeper.records import as_number
-from sweeper.runs.source import Array, Source, alike, plain_name, shown_value
+from sweeper.runs.condition import shown_value, where_equal
+from sweeper.runs.source import Array, Source, plain_name
 from sweeper.runs.trackers import Objective, by_run
 from sweeper.stats.ladder import JOINT_AXIS, KnownNoise, LadderSize, SizeCurve
 from sweeper.table import counted
@@ -178,7 +178,7 @@ class Reading:
         for name in ("diverged", "noise"):
             value = getattr(self, name)
             if value is not None and not (math.isfinite(value) and value > 0):
-                raise ConfigError(f"--{name}", value, "a positive number of nats")
+                raise ConfigError(Keyword(name), value, "a positive number of nats")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -310,8 +310,12 @@ def log2_of(source: Source, column: str) -> tuple[Array, str, bool]:
         raise ConfigError(
             Keyword("columns"),
             f"eta={column}",
-            f"learning rates in one unit: {known[at + 1]:g} stands beside {known[at]:g}, and "
-            "nothing between; --where takes the rows of one",
+            (
+                f"learning rates in one unit: {known[at + 1]:g} stands beside {known[at]:g}, and "
+                "nothing between; ",
+                Keyword("where", ...),
+                " takes the rows of one",
+            ),
         )
     logs: Array = np.log2(values).round(12)
     return logs, "", True
@@ -523,25 +527,29 @@ def _check_alike(
         shown = ", ".join(map(shown_value, kinds.iloc[:3])) + (", ..." if len(kinds) > 3 else "")
         named.append(f"{column} ({shown}{f', with the {_said(axis)}' if with_size else ''})")
     more = f" and {len(varied) - 4} columns more" if len(varied) > 4 else ""
-    ignore = ",".join(column for column, _, _ in varied)
-    along = [c for c, _, same in varied if same and c in columns.values()]
-    joint = f", or --axis size to judge {' and '.join(along)} along" if along else ""
+    remedies: list[str | Keyword] = [
+        Keyword("ignore", ",".join(column for column, _, _ in varied)),
+        " says that it does not matter",
+    ]
+    if (filtered := _alike_enough(frame, [c for c, _, _ in varied], place, log2)) is not None:
+        remedies += [", ", filtered, " takes those alike"]
+    if along := [c for c, _, same in varied if same and c in columns.values()]:
+        remedies += [", or ", Keyword("axis", "size"), f" to judge {' and '.join(along)} along"]
     if "seed" not in columns:
         pairs = pandas.DataFrame({"size": place, "eta": log2})
         for column, values, _ in varied:
             if values.dtype.kind in "iu" and not pairs.assign(seed=values).duplicated().any():
-                joint += f", --columns {shlex.quote(f'seed={column}')} where it is the seed"
+                remedies += [", ", Keyword("columns", f"seed={column}"), " where it is the seed"]
                 break
     raise BadInput(
         f"the runs differ in {' and in '.join(named)}{more} beside {_said(axis)}, learning rate "
-        "and seed, and a verdict on them all would judge that too: "
-        f"--ignore {shlex.quote(ignore)} says that it does not matter"
-        f"{_alike_enough(frame, [column for column, _, _ in varied], place, log2)}{joint}"
+        "and seed, and a verdict on them all would judge that too: ",
+        *remedies,
     )
 
 
-def _alike_enough(frame: Any, columns: Sequence[str], place: Any, log2: Array) -> str:
-    """The filter that takes most runs alike in `columns`; empty where they would be no ladder."""
+def _alike_enough(frame: Any, columns: Sequence[str], place: Any, log2: Array) -> Keyword | None:
+    """The filter that takes most runs alike in `columns`; None where they would be no ladder."""
     import pandas
 
     codes = pandas.DataFrame({c: pandas.factorize(frame[c])[0] for c in columns}, index=frame.index)
@@ -550,9 +558,9 @@ def _alike_enough(frame: Any, columns: Sequence[str], place: Any, log2: Array) -
     taken = pandas.DataFrame({"size": np.asarray(place)[most], "eta": log2[most]})
     rates = taken.groupby("size")["eta"].nunique()
     if (rates >= LADDER_RATES).sum() < LADDER_SIZES:
-        return ""
+        return None
     first = frame.iloc[int(np.flatnonzero(most)[0])]
-    return f", {alike({column: first[column] for column in columns})} takes those alike"
+    return where_equal({column: first[column] for column in columns})
 
 
 def is_kept(column: str, values: Any) -> bool:
@@ -743,8 +751,11 @@ def _seeds(
                 raise BadInput(
                     f"{source.row(places[0])} and {source.row(places[1])} have one size, learning "
                     f"rate and seed ({same}) and different "
-                    "losses: name the column that tells them apart with --where, or leave the seed "
-                    "out with --columns 'seed=' if they are repeats"
+                    "losses: name the column that tells them apart with ",
+                    Keyword("where", ...),
+                    ", or leave the seed out with ",
+                    Keyword("columns", "seed="),
+                    " if they are repeats",
                 )
             table = table.drop_duplicates(key)
     else:
@@ -842,7 +853,9 @@ def _curves(
         if len(etas) > MOST_VALUES:
             raise BadInput(
                 f"{name_size(size, axis)} has {len(etas)} learning rates: more than {MOST_VALUES} "
-                "are no grid; --columns 'eta=COLUMN' names the peak one of a run"
+                "are no grid; ",
+                Keyword("columns", "eta=COLUMN"),
+                " names the peak one of a run",
             )
         # A verdict pairs runs by seed, so that it takes a table without holes: [eta, seed].
         runs = np.full((len(etas), int(rows["seed"].max()) + 1), math.nan)
@@ -1038,7 +1051,9 @@ def _decay_cells(
     here = [c for c in cells if c.size == base and (c.decay in shared or len(sizes) == 1)]
     if not here:
         raise BadInput(
-            "the sizes have no weight decay in common: --where 'weight_decay == ...' takes one each"
+            "the sizes have no weight decay in common: ",
+            Keyword("where", "weight_decay == ..."),
+            " takes one each",
         )
     best = min(here, key=lambda cell: cell.loss)
     if len(sizes) > 1:

@@ -14,14 +14,9 @@ from tempfile import mkdtemp
 from typing import NamedTuple
 from weakref import finalize
 
-from sweeper.command.metrics import (
-    Reading,
-    Source,
-    check_source,
-    contents,
-    make_source,
-    online_wandb,
-)
+from sweeper.command.metrics import check_source, contents, make_source
+from sweeper.command.metrics.wandb import online_wandb
+from sweeper.command.reading import Reading, Source
 from sweeper.errors import BadInput, ConfigError, Keyword
 
 LOGS = ("*.log", "*.out", "*.txt")
@@ -61,27 +56,27 @@ class RunLog:
 
     def __post_init__(self) -> None:
         """Open it."""
-        self._sources = self._open("--metric", self.metric)
+        self._sources = self._open(Keyword("metric"), self.metric)
         if self.lr:
             # A pattern names what it finds `loss`, whatever that is; here it may say lr too.
             spec = self.lr.replace("(?P<lr>", "(?P<loss>")
-            self._lr_sources = self._open("--lr", spec)
+            self._lr_sources = self._open(Keyword("lr"), spec)
 
-    def _open(self, flag: str, spec: str) -> list[Source]:
+    def _open(self, key: Keyword, spec: str) -> list[Source]:
         if online := ONLINE.fullmatch(spec):
-            return [online_wandb(flag, *online.groups())]
-        check_source(flag, spec)
+            return [online_wandb(key, *online.groups())]
+        check_source(key, spec)
         kind, colon, rest = spec.partition(":")
         if colon and kind in ("tensorboard", "wandb"):
             return [make_source(spec, self._folder(), self.place)]
         if colon and kind in ("jsonl", "csv"):
-            name, _, key = rest.rpartition(":")
-            logs = [self._plain(flag, log) for log in rotated(self._folder() / name)]
-            return [make_source(f"{kind}:{log.name}:{key}", log.parent, log) for log in logs]
-        logs = [self._plain(flag, log) for log in rotated(self._log())]
+            name, _, series = rest.rpartition(":")
+            logs = [self._plain(key, log) for log in rotated(self._folder() / name)]
+            return [make_source(f"{kind}:{log.name}:{series}", log.parent, log) for log in logs]
+        logs = [self._plain(key, log) for log in rotated(self._log())]
         return [make_source(spec, log.parent, log) for log in logs]
 
-    def _plain(self, flag: str, log: Path) -> Path:
+    def _plain(self, key: Keyword, log: Path) -> Path:
         """A log that was packed, unpacked aside: it grows no more."""
         if log.suffix != PACKED or not log.is_file():
             return log
@@ -93,7 +88,7 @@ class RunLog:
             with gzip.open(log) as packed, plain.open("wb") as file:
                 shutil.copyfileobj(packed, file)
         except (OSError, EOFError, zlib.error) as error:
-            raise ConfigError(flag, str(log), f"a log that gzip can unpack ({error})") from error
+            raise ConfigError(key, str(log), f"a log that gzip can unpack ({error})") from error
         return plain
 
     def _folder(self) -> Path:
@@ -154,11 +149,12 @@ class RunLog:
         if self._found:
             return
         folder = self.place if self.place.is_dir() else self.place.parent
-        advice = "name the run's folder with --run, and the file below it in --metric"
+        advice = "name the folder that the run writes to, and the file below that"
         there = "" if ONLINE.fullmatch(self.metric) else contents(self.metric, folder, advice)
         raise BadInput(
-            f"no loss was found in {self.place} by --metric {self.metric!r}"
-            + (f"; {there}" if there else "; does it match a line of the log?")
+            f"no loss was found in {self.place} by ",
+            Keyword("metric", self.metric),
+            f"; {there}" if there else "; does it match a line of the log?",
         )
 
 

@@ -9,7 +9,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from sweeper.errors import BadInput, ConfigError, Keyword, MissingValue
+from sweeper.errors import SHELL, BadInput, ConfigError, Keyword, MissingValue
+from sweeper.runs.condition import quoted_name, where_equal
 from sweeper.runs.source import Source, unit_of
 from sweeper.stats.power_law import ADDITIVE, COMPUTE, COUPLED, SIZE, TOKENS, Array, Form
 
@@ -194,7 +195,7 @@ class Design:
             raise BadInput(
                 f"all runs saw {runs.tokens[0]:.4g} {runs.unit}: nothing tells what {tokens:.4g} "
                 "do. Predict at these, or add runs of two other horizons"
-                + " (--to-tokens counts steps here, as the command takes no {batch_size})"
+                + " (tokens are steps here, as the command takes no {batch_size})"
                 * (runs.unit == "steps")
             )
         if self.forms == (TOKENS,) and abs(math.log(params / runs.params[0])) > ON_A_LINE:
@@ -349,7 +350,8 @@ def _positive(source: Source, column: str, role: str) -> Array:
         said = "is missing" if math.isnan(value) else f"is {value:g}"
         raise BadInput(
             f"the {role} of {source.row(place)}{others} {said}; it must be a positive number. "
-            f"Leave such rows out: --where '`{column}` > 0 and `{column}` < 1e30'"
+            "Leave such rows out: ",
+            Keyword("where", f"0 < {quoted_name(column)} < 1e30"),
         )
     return values
 
@@ -392,8 +394,10 @@ def _check_compute(source: Source, share: Array) -> None:
     more = f", and {int(wrong.sum()) - 1} more rows" if wrong.sum() > 1 else ""
     raise BadInput(
         f"the compute of {source.row(place)}{more} is {share[place]:.3g} times 6 x params x "
-        "tokens: one of the three columns means something else. Name two of them by --columns, "
-        "and leave the third out as in --columns 'flops='"
+        "tokens: one of the three columns means something else. Name two of them by ",
+        Keyword("columns", ...),
+        ", and leave the third out as in ",
+        Keyword("columns", "flops="),
     )
 
 
@@ -422,7 +426,7 @@ def mixed_runs(source: Source) -> list[str]:
         if name.endswith(TELLING) and 1 < len(values) <= MOST_KINDS:
             notes.append(
                 f"the column {column!r} has {', '.join(values)}: a law is one of runs that ended "
-                f"alike, as by --where '`{column}` == \"{values[0]}\"'"
+                f"alike, as by {SHELL.keyword(where_equal({str(column): values[0]}))}"
             )
     return notes
 
@@ -447,7 +451,8 @@ def _check_twins(source: Source, columns: Mapping[str, str], values: Mapping[str
             raise BadInput(
                 f"{source.row(seen[key])} and {source.row(place)} are equal: a run that is "
                 "written twice counts double. Delete one, or name the column that tells them "
-                "apart, as in --columns 'seed=COLUMN'"
+                "apart, as in ",
+                Keyword("columns", "seed=COLUMN"),
             )
         seen[key] = place
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 import hashlib
 import math
 import re
-import shlex
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
@@ -21,6 +20,7 @@ from zipfile import BadZipFile
 import numpy as np
 
 from sweeper.errors import BadInput, ConfigError, Keyword, first_line, suggest
+from sweeper.runs.condition import columns_text, rows_where
 from sweeper.runs.trackers import (
     Objective,
     chart_frame,
@@ -97,7 +97,8 @@ class Source:
             frame, read = chart_frame(frame, wanted)
             notes += read
         elif wanted.series:
-            allowed = "nothing with a table: --columns 'loss=COLUMN' names its loss"
+            named = Keyword("columns", "loss=COLUMN")
+            allowed = ("nothing with a table: ", named, " names its loss")
             raise ConfigError(Keyword("series"), wanted.series, allowed)
         return cls(frame, text, digest.hexdigest(), notes=tuple(notes))._only(where)
 
@@ -137,45 +138,12 @@ class Source:
             raise BadInput(f"{self.name or 'the table'} has no rows")
         if not where:
             return self
-        kept = self.frame[self.condition(where)]
+        kept = self.frame[rows_where(self.frame, where)]
         if kept.empty:
             raise ConfigError(
                 Keyword("where"), where, f"a condition that some of {len(self.frame)} rows meet"
             )
         return replace(self, frame=kept, where=where)
-
-    def condition(self, where: str) -> pandas.Series:
-        """The rows that meet a filter; ConfigError for one that is no condition."""
-        try:
-            # numexpr and python read the same language; python is always there.
-            met = self.frame.eval(where, engine="python")
-        except Exception as error:  # pandas raises nearly anything for an odd expression
-            bare = re.search(r"name '(\w+)' is not defined", str(error))
-            if bare and (quoted := self._quoted(where, bare[1])):
-                raise ConfigError(Keyword("where"), where, f"texts in quotes: {quoted}") from error
-            raise ConfigError(
-                Keyword("where"),
-                where,
-                f"a condition on {self._columns()}, such as 'loss < 4' ({first_line(error)})",
-            ) from error
-        # Numbers would take the rows of these numbers.
-        if str(getattr(met, "dtype", "")) != "bool" or met.shape != self.frame.shape[:1]:
-            raise ConfigError(
-                Keyword("where"), where, f"a condition on {self._columns()}, such as 'loss < 4'"
-            )
-        return met
-
-    def _quoted(self, where: str, name: str) -> str:
-        """The filter with the text `name` of a column in quotes; empty where none has that text."""
-        sides = re.findall(rf"(\w+|`[^`]+`)\s*[!=]=\s*{name}\b", where)
-        held = [column for side in sides if (column := side.strip("`")) in self.frame]
-        if not held or not any((self.frame[column].astype(str) == name).any() for column in held):
-            return ""
-        spaced = re.sub(rf"\s*([!=]=)\s*{name}\b", rf' \1 "{name}"', where)
-        return f"--where {shlex.quote(spaced)}"
-
-    def _columns(self) -> str:
-        return ", ".join(str(column) for column in self.frame.columns)
 
     def columns(self, given: str, roles: Mapping[str, Sequence[str]]) -> dict[str, str]:
         """Which column is what: as `given` ("params=N,loss=val"), else by the names in `roles`."""
@@ -198,7 +166,9 @@ class Source:
             if column not in self.frame.columns:
                 hint = suggest(column, [str(name) for name in self.frame.columns])
                 raise ConfigError(
-                    Keyword("columns"), pair, f"{role}=COLUMN with one of {self._columns()}; {hint}"
+                    Keyword("columns"),
+                    pair,
+                    f"{role}=COLUMN with one of {columns_text(self.frame)}; {hint}",
                 )
             found[role] = column
         free = {plain_name(column): str(column) for column in self.frame.columns}
@@ -245,25 +215,6 @@ class Source:
 def plain_name(name: object) -> str:
     """A column's name without what spelling varies in: nEmbd, n_embd and N-EMBD are one."""
     return re.sub(r"[^a-z0-9]+", "", str(name).lower())
-
-
-def shown_value(value: object) -> str:
-    """A cell as one short line."""
-    return " ".join(str(value).split())[:60]
-
-
-def alike(values: Mapping[str, object]) -> str:
-    """The `--where` that takes the rows with these values of columns, quoted for a shell."""
-    conditions = []
-    for column, value in values.items():
-        name = column if column.isidentifier() else f"`{column}`"
-        if value is None or value != value:
-            conditions.append(f"{name}.isna()")
-            continue
-        plain = isinstance(value, str) and not re.search(r'["\\\n\r]', value)
-        literal = f'"{value}"' if plain else repr(value) if isinstance(value, str) else f"{value}"
-        conditions.append(f"{name} == {literal}")
-    return f"--where {shlex.quote(' and '.join(conditions))}"
 
 
 def kind_of(path: Path) -> str:

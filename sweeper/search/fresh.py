@@ -10,19 +10,10 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from functools import cache
 from statistics import mean, stdev
 
-from sweeper.search.strategy import (
-    FRESH_SEEDS,
-    Around,
-    Conclusion,
-    History,
-    Phase,
-    Point,
-    missing_points,
-)
-from sweeper.trial import Result, Space
+from sweeper.search.strategy import FRESH_SEEDS, Around, Conclusion, History, Phase, missing_points
+from sweeper.trial import Point, Result, Space
 
 FINAL = "final"
 """The phase of the fresh seeds."""
@@ -118,27 +109,3 @@ def _lost(lost: int, seeds: int) -> Sequence[str]:
         f"{lost} of {seeds} fresh seeds of the best configuration diverged or failed: it stands "
         f"near an edge, and {rest}",
     )
-
-
-@cache
-def quantile(freedom: int, probability: float) -> float:
-    """Student's quantile at a `probability` above 1/2, by bisection of the exact distribution."""
-    low, high = 0.0, 1.0
-    while _cumulative(high, freedom) < probability:
-        high *= 2
-    for _ in range(80):
-        middle = (low + high) / 2
-        low, high = (low, middle) if _cumulative(middle, freedom) > probability else (middle, high)
-    return high
-
-
-def _cumulative(t: float, freedom: int) -> float:
-    """Student's distribution function at `t` >= 0 (Abramowitz and Stegun, 26.7.3 and 26.7.4)."""
-    angle = math.atan(t / math.sqrt(freedom))
-    odd = freedom % 2
-    term, total = (math.cos(angle), 0.0) if odd else (1.0, 0.0)
-    for k in range(1 + odd, freedom, 2):
-        total += term
-        term *= math.cos(angle) ** 2 * k / (k + 1)
-    inside = math.sin(angle) * total
-    return 0.5 + ((angle + inside) / math.pi if odd else inside / 2)

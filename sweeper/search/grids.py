@@ -10,16 +10,7 @@ from typing import Annotated, Literal
 
 from sweeper.errors import ConfigError
 from sweeper.records import Bounds, check_bounds
-from sweeper.search.line import (
-    SPACING,
-    LineRule,
-    LineState,
-    line_notes,
-    line_objective,
-    line_optimum,
-    line_result,
-    replay_line,
-)
+from sweeper.search.line import line_notes, line_objective, line_result
 from sweeper.search.prune import PrunerKind
 from sweeper.search.strategy import (
     FRESH_SEEDS,
@@ -29,17 +20,16 @@ from sweeper.search.strategy import (
     LineResult,
     PairGrid,
     Phase,
-    Point,
     Until,
     best_mean_curve,
     best_result,
     chosen_axes,
-    hps_key,
     missing_points,
     phase_ends,
     pruned_notes,
 )
-from sweeper.trial import ONE_OR_MORE, Axis, Log2Hps, Space, defaults
+from sweeper.stats.line import SPACING, LineRule, LineState, line_optimum, replay_line
+from sweeper.trial import ONE_OR_MORE, Axis, Log2Hps, Point, Space, defaults, hps_key
 
 # How strongly two hyperparameters are coupled: the u-muP paper's transfer error of their grid.
 

@@ -8,18 +8,11 @@ from dataclasses import dataclass, field, replace
 from statistics import mean, stdev
 from typing import Annotated, ClassVar, Literal
 
+import numpy as np
+
 from sweeper.errors import ConfigError
 from sweeper.records import Bounds, check_bounds
-from sweeper.search.fresh import quantile
-from sweeper.search.line import (
-    LineRule,
-    LineState,
-    line_notes,
-    line_objective,
-    line_optimum,
-    line_result,
-    replay_line,
-)
+from sweeper.search.line import line_notes, line_objective, line_result
 from sweeper.search.prune import PrunerKind
 from sweeper.search.strategy import (
     FRESH_SEEDS,
@@ -29,17 +22,17 @@ from sweeper.search.strategy import (
     History,
     LineResult,
     Phase,
-    Point,
     Retune,
     Until,
     chosen_axes,
-    hps_key,
     independent_curve,
     missing_points,
     phase_ends,
     pruned_notes,
 )
-from sweeper.trial import ONE_OR_MORE, Axis, Log2Hps, Space, defaults
+from sweeper.stats.line import LineRule, LineState, line_optimum, replay_line
+from sweeper.stats.paired import paired_difference
+from sweeper.trial import ONE_OR_MORE, Axis, Log2Hps, Point, Space, defaults, hps_key
 
 FRESH_SEED = 1000
 """The first seed that compares: on trials that were selected by it, a comparison is biased."""
@@ -321,13 +314,12 @@ class IndependentSearch:
         ]
         if state.missing or len(pairs) < self.retune_seeds:
             return replace(retune, gain=math.nan)
-        gain, error = _paired(pairs)
-        # Student's: with five pairs the noise of their differences is itself hardly known. Where
-        # one diverged alone there is no error, and no doubt: an infinite gain bounds itself.
-        half = 0.0 if math.isinf(gain) else quantile(len(pairs) - 1, 0.975) * error
-        if math.isnan(gain):  # both diverged
+        before, after = (np.array(losses) for losses in zip(*pairs, strict=True))
+        # Student's: with five pairs the noise of their differences is itself hardly known.
+        gain = paired_difference(before, after, 0.05)
+        if math.isnan(gain.value):  # no pair told anything: both diverged with every seed
             return replace(retune, gain=-math.inf, low=-math.inf, seeds=len(pairs))
-        return replace(retune, gain=gain, low=gain - half, high=gain + half, seeds=len(pairs))
+        return replace(retune, gain=gain.value, low=gain.low, high=gain.high, seeds=len(pairs))
 
 
 def _retuned(line: LineState, before: float) -> float:

@@ -30,15 +30,13 @@ from sweeper.search.strategy import (
     FreshSeedCount,
     History,
     Phase,
-    Point,
     Until,
     best_result,
     chosen_axes,
-    hps_key,
     pruned_notes,
     running_best,
 )
-from sweeper.trial import ONE_OR_MORE, Axis, Log2Hps, Result, Space, defaults
+from sweeper.trial import ONE_OR_MORE, Axis, Log2Hps, Point, Result, Space, defaults, hps_key
 
 # Where Optuna keeps its copy of a study: a journal file, or a database of the user's.
 # Both hold one Optuna study and take trials that have ended. The journal is the default: in a

@@ -10,7 +10,6 @@ from math import prod
 from typing import Annotated
 
 from sweeper.records import Bounded
-from sweeper.search.line import SPACING
 from sweeper.search.prune import PrunerKind
 from sweeper.search.strategy import (
     FRESH_SEEDS,
@@ -18,7 +17,6 @@ from sweeper.search.strategy import (
     FreshSeedCount,
     History,
     Phase,
-    Point,
     Until,
     best_result,
     chosen_axes,
@@ -26,7 +24,8 @@ from sweeper.search.strategy import (
     missing_points,
     pruned_notes,
 )
-from sweeper.trial import ONE_OR_MORE, Log2Hps, Space, defaults
+from sweeper.stats.line import SPACING
+from sweeper.trial import ONE_OR_MORE, Log2Hps, Point, Space, defaults
 
 
 @dataclass(frozen=True, kw_only=True)

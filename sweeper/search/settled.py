@@ -2,29 +2,23 @@
 
 A strategy chooses by few seeds, often by one. So when it has ended, its best configuration and
 those that nearly tie with it race: all are trained with the same new seeds, round by round, and who
-is worse than the leader for sure drops out. It is settled with one left, or where those that are
-left differ by nothing that matters.
+is worse than the leader for sure drops out (`stats/paired.py`). It is settled with one left, or
+where those that are left differ by nothing that matters.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from statistics import mean, stdev
+from statistics import mean
 
-from sweeper.search.fresh import quantile
-from sweeper.search.line import FLAT
-from sweeper.search.strategy import (
-    Around,
-    Conclusion,
-    History,
-    Phase,
-    Point,
-    hps_key,
-    missing_points,
-)
-from sweeper.trial import Log2Hps, Space
+import numpy as np
+
+from sweeper.search.strategy import Around, Conclusion, History, Phase, missing_points
+from sweeper.stats.line import FLAT
+from sweeper.stats.paired import by_losses, paired_difference
+from sweeper.stats.rounds import Rounds
+from sweeper.trial import Log2Hps, Point, Space, hps_key
 
 SETTLE = "settle"
 """The phase of the race."""
@@ -32,10 +26,8 @@ SETTLE_SEED = 2 * 10**6
 """Its first seed: no strategy's, and none of the fresh ones."""
 RACERS = 5
 """So many of the best configurations race."""
-ROUNDS = (3, 5, 8, 12)
-"""Seeds of every one that is left, after each round."""
-ALPHA = 0.05
-"""The chance that the best one ever drops out, over all rounds and pairs (Bonferroni)."""
+ROUNDS = Rounds.sharing(0.05, (3, 5, 8, 12))
+"""Seeds of each that is left, after every round; the best one ever drops out with 5 % at most."""
 
 
 @dataclass(frozen=True)
@@ -53,7 +45,7 @@ class Settled(Around):
 
     def plan(self, space: Space) -> list[Phase]:
         """The strategy's phases, and the race's first round."""
-        return [*self.strategy.plan(space), Phase(name=SETTLE, trials=RACERS * ROUNDS[0])]
+        return [*self.strategy.plan(space), Phase(name=SETTLE, trials=RACERS * ROUNDS.seeds[0])]
 
     def propose(self, space: Space, history: History) -> list[Point]:
         """What the strategy asks for; once that is nothing, the race's next round."""
@@ -88,31 +80,31 @@ class Settled(Around):
         left = _best(self.strategy.conclude(space, seen).best_log2, seen)
         if len(left) < 2:
             return Race(tuple(left), (), "nothing is near the best configuration")
-        names = [name for name in left[0] if len({one[name] for one in left}) > 1]
-        level = 1 - ALPHA / (2 * len(ROUNDS) * (len(left) - 1))
-        for count in ROUNDS:
+        names = [name for name in left[0] if len({hps[name] for hps in left}) > 1]
+        error = ROUNDS.error_among(len(left) - 1)
+        for count in ROUNDS.seeds:
             seeds = range(SETTLE_SEED, SETTLE_SEED + count)
             if missing := missing_points(left, seeds, SETTLE, history):
                 return Race(tuple(left), tuple(missing), "")
-            losses = {hps_key(one): _losses(one, history, count) for one in left}
-            left.sort(key=lambda one: mean(losses[hps_key(one)]))
+            losses = {hps_key(hps): np.array(_losses(hps, history, count)) for hps in left}
+            left.sort(key=lambda hps: by_losses(losses[hps_key(hps)]))
             leader = losses[hps_key(left[0])]
-            if math.isinf(mean(leader)):
+            if not np.isfinite(leader).all():
                 return Race((), (), "")
-            gaps = [_gap(losses[hps_key(one)], leader, level) for one in left[1:]]
-            ties = [gap for gap in gaps if gap[0] <= 0]
-            left = [left[0], *(one for one, gap in zip(left[1:], gaps, strict=True) if gap[0] <= 0)]
+            gaps = [paired_difference(losses[hps_key(hps)], leader, error) for hps in left[1:]]
+            ties = [gap for gap in gaps if gap.low <= 0]
+            left = [left[0], *(hps for hps, gap in zip(left[1:], gaps, strict=True) if gap in ties)]
             if not ties:
                 return Race(tuple(left), (), f"the best of {RACERS} is settled with {count} seeds")
-            if max(high for _, high in ties) <= FLAT * abs(mean(leader)):
-                told = f"{len(left)} configurations differ by less than {100 * FLAT:g} % for sure"
-                return Race(tuple(left), (), f"{told}, with {count} seeds each: settled")
+            if max(gap.high for gap in ties) <= FLAT * abs(float(leader.mean())):
+                alike = f"{len(left)} configurations differ by less than {100 * FLAT:g} % for sure"
+                return Race(tuple(left), (), f"{alike}, with {count} seeds each: settled")
         values = ", ".join(
-            f"{name} 2^{min(one[name] for one in left):g} to 2^{max(one[name] for one in left):g}"
+            f"{name} 2^{min(hps[name] for hps in left):g} to 2^{max(hps[name] for hps in left):g}"
             for name in names
         )
-        told = f"{len(left)} configurations are still alike after {ROUNDS[-1]} seeds each"
-        return Race(tuple(left), (), f"{told} ({values}): the best mean of them is taken")
+        alike = f"{len(left)} configurations are still alike after {ROUNDS.seeds[-1]} seeds each"
+        return Race(tuple(left), (), f"{alike} ({values}): the best mean of them is taken")
 
 
 def _best(best: Log2Hps, seen: History) -> list[Log2Hps]:
@@ -130,19 +122,10 @@ def _best(best: Log2Hps, seen: History) -> list[Log2Hps]:
     return [best, *others[: RACERS - 1]]
 
 
-def _losses(hps: Log2Hps, history: History, count: int = ROUNDS[-1]) -> list[float]:
+def _losses(hps: Log2Hps, history: History, count: int = ROUNDS.seeds[-1]) -> list[float]:
     """Those of the race's first `count` seeds, as far as they are known."""
     values = [history.value(hps, SETTLE_SEED + seed) for seed in range(count)]
     return [value for value in values if value is not None]
-
-
-def _gap(losses: Sequence[float], leader: Sequence[float], level: float) -> tuple[float, float]:
-    """Bounds on how much higher the mean is, by Student's interval of the pairs' differences."""
-    pairs = [a - b for a, b in zip(losses, leader, strict=True)]
-    if not all(map(math.isfinite, pairs)):
-        return math.inf, math.inf
-    half = quantile(len(pairs) - 1, level) * stdev(pairs) / math.sqrt(len(pairs))
-    return mean(pairs) - half, mean(pairs) + half
 
 
 def _without_race(history: History) -> History:

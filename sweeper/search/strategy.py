@@ -15,7 +15,7 @@ import numpy as np
 from sweeper.errors import ConfigError, suggest
 from sweeper.records import Bounds
 from sweeper.search.prune import PrunerKind
-from sweeper.trial import Choice, Log2Hps, Result, Space
+from sweeper.trial import Choice, Log2Hps, Point, Result, Space, hps_key
 
 FRESH_SEEDS = 3
 """Runs of the final configuration that nothing was chosen by: they give the loss that is told."""
@@ -23,26 +23,6 @@ FreshSeedCount = Annotated[int, Bounds(least=0, most=100)]
 """`search.fresh_seeds`, of every strategy; see `fresh.py`."""
 Until = Literal["planned", "settled"]
 """`search.until`, of every strategy; see `settled.py`."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Point:
-    """A configuration to train with a seed, and the phase that asks for it."""
-
-    log2_hps: Log2Hps
-    seed: int
-    phase: str
-
-    @property
-    def id(self) -> tuple[tuple[tuple[str, float], ...], int]:
-        """Its configuration and seed; equal for equal points."""
-        return hps_key(self.log2_hps), self.seed
-
-
-def hps_key(hps: Log2Hps) -> tuple[tuple[str, float], ...]:
-    """A configuration as a hashable value; log2 values equal to 1e-9 are one."""
-    # + 0.0 turns -0.0 into 0.0.
-    return tuple(sorted((name, round(float(value), 9) + 0.0) for name, value in hps.items()))
 
 
 class History:
@@ -153,6 +133,9 @@ class PairGrid:
 class Combination:
     """The combined optimum against the best single configuration, paired over fresh seeds.
 
+    One of the two is kept, so the means choose: who diverged alone is not taken, whether or not
+    that shows for sure.
+
     `difference` is the mean of combined minus single in nats (negative: combining helped),
     infinite when only one of the two ever diverged and NaN when both did; `error` is its
     standard error, NaN for a single seed.
@@ -196,7 +179,8 @@ class Retune:
     pairs of fresh runs that neither was chosen by. `gain` is what it saves in nats, their mean
     difference, with Student's 95 % interval from `low` to `high`: the new value is taken only
     where that excludes zero. NaN and unbounded while pairs are missing, 0 where the line's best
-    is the value before. Infinite where a run of one of the two alone diverged.
+    is the value before. A seed with which one of the two alone diverged is a pair that it lost
+    (`stats/paired.py`): an end of the interval may be infinite, or all of it.
     """
 
     line: LineResult
@@ -223,7 +207,9 @@ class Retune:
                 "fresh seeds have not compared yet"
             )
         if math.isinf(self.gain):
-            gain = f"2^{before if self.gain > 0 else best:g} diverged or failed with a fresh seed"
+            gain = f"2^{before if self.gain > 0 else best:g} diverged or failed with fresh seeds"
+        elif math.isinf(self.low) or math.isinf(self.high):
+            gain = f"{self.gain:+.4f} nats over fresh seeds with which neither diverged or failed"
         else:
             interval = f"95 % interval {self.low:+.4f} to {self.high:+.4f}"
             gain = f"{self.gain:+.4f} nats over {self.seeds} fresh seeds, {interval}"

@@ -8,9 +8,9 @@ from dataclasses import astuple, dataclass, field, replace
 
 import numpy as np
 
-from sweeper.search.fresh import quantile
+from sweeper.stats.estimate import UNKNOWN, Array, Estimate
 from sweeper.stats.ladder import LadderSize, SizeCurve
-from sweeper.stats.noise import Array, Noise, model_weights
+from sweeper.stats.noise import Noise, model_weights
 from sweeper.stats.shapes import (
     MIN_POINTS,
     SAME_ETA,
@@ -41,30 +41,6 @@ SLOPE_REACH = 0.25
 
 BASIN_TOLERANCE = 0.01
 """A learning rate is in the basin when its loss exceeds the least by at most this fraction."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Estimate:
-    """A value with a 95 % interval."""
-
-    value: float
-    low: float
-    high: float
-
-    @classmethod
-    def from_draws(cls, value: float, draws: Array, confidence: float = 0.95) -> Estimate:
-        """`value` with the interval of equal tails of its bootstrap draws."""
-        tail = round(50 * (1 - confidence), 9)
-        # "nearest" takes a draw itself: interpolating would mix in draws that are infinite.
-        low, high = np.percentile(draws, [tail, 100 - tail], method="nearest")
-        return cls(value=value, low=min(float(low), value), high=max(float(high), value))
-
-    def without_interval(self, low: float = -math.inf) -> Estimate:
-        """The value with an interval from `low` to +inf, for a noise that is unknown."""
-        return Estimate(value=self.value, low=low, high=math.inf)
-
-
-UNKNOWN = Estimate(value=math.nan, low=-math.inf, high=math.inf)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -394,18 +370,3 @@ def _basin_end(
         last_eta[stays], last_root[stays] = eta, root[stays]
     nearest[inside] = last_eta[inside]
     return nearest, farthest
-
-
-# The mean of a few seeds with Student's interval, at any level of confidence.
-
-
-def mean_estimate(values: Array, alpha: float = 0.05) -> Estimate:
-    """The mean of `values` [seeds] with Student's interval of level 1 - `alpha`.
-
-    Unbounded for one seed, and where a value is not finite: +inf is a run that diverged.
-    """
-    count, mean = len(values), float(values.mean())
-    if count < 2 or not math.isfinite(mean):
-        return Estimate(value=mean, low=-math.inf, high=math.inf)
-    half = quantile(count - 1, 1 - alpha / 2) * float(values.std(ddof=1)) / math.sqrt(count)
-    return Estimate(value=mean, low=mean - half, high=mean + half)

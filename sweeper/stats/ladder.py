@@ -16,9 +16,8 @@ from sweeper.records import (
     Positive,
     check_bounds,
 )
-from sweeper.search.line import SPACING, LineRule, LineState, points_from, replay_line
-from sweeper.search.strategy import Point
-from sweeper.trial import LOG2_OR_NULL, ONE_OR_MORE, Axis, Log2Hps
+from sweeper.stats.line import SPACING, LineRule, LineState, points_from, replay_line
+from sweeper.trial import LOG2_OR_NULL, ONE_OR_MORE, Axis, Log2Hps, Point
 
 LossLookup = Callable[[Point], float | None]
 """The loss of a run at one size, None while it is not known."""

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import platform
-import shlex
 import shutil
 import subprocess
-import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import cache
@@ -19,7 +19,6 @@ from sweeper import __version__
 from sweeper.errors import BadInput, ConfigError
 from sweeper.files import RECORD_ERRORS, private_folder, sync_folder, try_json, write_json
 from sweeper.records import from_json, to_json
-from sweeper.study.optuna_copy import redact_word
 from sweeper.study.study import Study
 from sweeper.trial import Result, TrialSpec
 
@@ -243,9 +242,22 @@ def provenance() -> dict[str, Any]:
     }
 
 
+_ASKED: ContextVar[str] = ContextVar("asked", default="")
+
+
+@contextmanager
+def asked(line: str) -> Iterator[None]:
+    """What is recorded in here was asked for by this command line."""
+    token = _ASKED.set(line)
+    try:
+        yield
+    finally:
+        _ASKED.reset(token)
+
+
 def command_line() -> str:
-    """What was typed, as a shell takes it, without passwords."""
-    return shlex.join(["sweeper", *map(redact_word, sys.argv[1:])])
+    """The command that a shell takes to ask for the same again, without passwords."""
+    return _ASKED.get()
 
 
 def _version(name: str) -> str:

@@ -20,9 +20,9 @@ from sweeper.decide.settle import Judged, Run, Settling, grids_of
 from sweeper.errors import ConfigError
 from sweeper.laws.law import AppliedLaw, Factors, NoLaw, OutsideLaw, Scale, ask, decay_notes
 from sweeper.search.replay import SearchReplay
-from sweeper.search.strategy import History, Point
+from sweeper.search.strategy import History
 from sweeper.stats.ladder import LadderPoint, LadderSize, LadderSoFar, Size, SizeCurve
-from sweeper.trial import Log2Hps, Result, Space, Trial, plain
+from sweeper.trial import Log2Hps, Point, Result, Space, Trial, plain
 
 # What the study's law makes of its hyperparameters at a size: the one place where it is asked.
 

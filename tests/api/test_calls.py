@@ -22,11 +22,11 @@ from rich.console import Console
 import sweeper
 from sweeper.api.bar import Kept, NotebookBar
 from sweeper.api.calls import DryRun
-from sweeper.cli.next import next_of
 from sweeper.decide.loss import NoLaw
 from sweeper.errors import BadInput, SweeperError
 from sweeper.launch.code import edited_modules, main_code, user_modules
 from sweeper.records import import_target
+from sweeper.report.next import next_of
 from sweeper.study.study import Study
 from tests.cli.driver import call, make_workplace
 from tests.refusals import raises_config_error

@@ -12,17 +12,16 @@ import pytest
 from torch import nn
 
 from sweeper.api import words
-from sweeper.api.words import call_of, dotted, python_line, words_of
-from sweeper.cli.next import NextCommand
+from sweeper.api.words import dotted, python_line, settings_words
 from sweeper.config.compose import compose_tree
-from sweeper.errors import python_text
+from sweeper.report.next import NextCommand
 from tests.refusals import raises_config_error
 from tests.toy_models import Residual
 
 
 def tree(**settings: Any) -> dict[str, Any]:
     """The configuration that keyword arguments of a search compose."""
-    return compose_tree(words_of("search", settings, None))
+    return compose_tree(settings_words("search", settings, None))
 
 
 def test_keywords_are_keys_groups_and_sections() -> None:
@@ -47,7 +46,7 @@ def test_keywords_are_keys_groups_and_sections() -> None:
 
 
 def test_a_transfer_s_own_keys_need_no_section() -> None:
-    words = words_of("transfer", {"widths": [16, 32], "steps": (10, 20), "seeds": 3}, None)
+    words = settings_words("transfer", {"widths": [16, 32], "steps": (10, 20), "seeds": 3}, None)
     assert words == ["transfer.widths=[16,32]", "transfer.steps=[10,20]", "transfer.seeds=3"]
 
 
@@ -122,7 +121,7 @@ def test_a_command_is_a_call_that_gives_the_same_words() -> None:
         "/x",
         True,
     )
-    assert words_of("transfer", settings, None) == arguments[3:]
+    assert settings_words("transfer", settings, None) == arguments[3:]
     shell = NextCommand.of("export", "--to", "pytorch", study="a", why="")
     assert python_line(shell) == str(shell)
 
@@ -133,29 +132,6 @@ def test_a_search_again_names_the_notebook_s_class() -> None:
     assert line == (
         "sweeper.search(study='nb', model={'name': Net, 'width': 16}, "
         "search={'name': 'lr', 'axes': ['eta']})"
-    )
-
-
-def test_a_command_in_a_sentence_is_a_call_and_keeps_its_quotes() -> None:
-    line = "`sweeper search --study plain model._target_=net.Net 'transfer.widths=[16,32]'`"
-    assert python_text(f"{line} writes it anew", call_of) == (
-        "`sweeper.search(study='plain', model='net.Net', transfer={'widths': [16, 32]})` "
-        "writes it anew"
-    )
-    # Of other verbs, and where nobody translates, a shell takes it as it stands.
-    for line in ("`sweeper check --study nb --scales`", "`sweeper report nb --csv a.csv`"):
-        assert python_text(f"type {line} first", call_of) == f"type {line} first"
-    assert python_text("run `sweeper search --study ik` with --new-setup") == (
-        "run `sweeper search --study ik` with new_setup=True"
-    )
-
-
-def test_a_sentence_about_options_is_one_about_arguments() -> None:
-    assert python_text("--ignore wall_s,started says that it does not matter") == (
-        "ignore='wall_s,started' says that it does not matter"
-    )
-    assert python_text('name them: model.branches=["blocks.*"]') == (
-        'name them: model={"name": ..., "branches": ["blocks.*"]}'
     )
 
 

@@ -22,7 +22,7 @@ from sweeper.data.corpus import TokenCorpus
 from sweeper.engine.measure import ModuleMeasurement, measure_modules
 from sweeper.records import to_json
 from sweeper.scaling.spec import LOGITS, Role
-from sweeper.stats.curve import Estimate
+from sweeper.stats.estimate import Estimate
 from sweeper.stats.ladder import Size
 from sweeper.trial import Trial
 from tests.engine.tiny_trials import ETA, PARAMETERIZATIONS, check_tree, corpus

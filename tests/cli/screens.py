@@ -13,9 +13,9 @@ from rich.console import Console
 from rich.text import Text
 
 from sweeper import files
-from sweeper.cli import output
-from sweeper.cli.next import NextCommand
-from sweeper.cli.output import Output
+from sweeper.report import output
+from sweeper.report.next import NextCommand
+from sweeper.report.output import Output
 from sweeper.table import Table
 
 WIDTHS = (80, 100)

@@ -41,7 +41,7 @@ class TestHelp:
             "import sys\nfrom sweeper.cli.app import app\n"
             "try: app(['--help'])\nexcept SystemExit: pass\n"
             "heavy = 'torch optuna wandb hydra omegaconf numpy matplotlib jinja2 sqlite3 yaml'\n"
-            "heavy += ' rich pydantic sweeper.records sweeper.registry sweeper.files'\n"
+            "heavy += ' rich pydantic sweeper.registry sweeper.files'\n"
             "print([name for name in heavy.split() if name in sys.modules], file=sys.stderr)"
         )
         done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)

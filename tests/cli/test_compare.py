@@ -14,7 +14,7 @@ from sweeper.cli.compare import differences
 from sweeper.decide.speed import SpeedUp
 from sweeper.files import read_json, write_json
 from sweeper.report.documents import Documents
-from sweeper.stats.curve import Estimate
+from sweeper.stats.estimate import Estimate
 from sweeper.study.setup import read_setup, trials_of, write_setup
 from sweeper.study.study import Study
 from sweeper.trial import Log2Hps, Result, TrialSpec

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from sweeper.cli import cost
-from sweeper.cli.next import Invocation
+from sweeper.config.studies import Invocation
 from sweeper.engine.runner import Engine
 from tests.cli.driver import TINY, Run
 

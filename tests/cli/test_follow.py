@@ -118,7 +118,7 @@ def test_a_log_that_is_not_there_is_looked_for_by_the_flags_of_follow(
     folder: Path, sweeper: Run
 ) -> None:
     answer = follow(sweeper, "--once")
-    assert answer.code == 2 and "--run" in answer.err and "{dir}" not in answer.err
+    assert answer.code == 2 and "is not there" in answer.err and "{dir}" not in answer.err
 
 
 def test_a_study_s_prediction_has_the_band_of_its_curves(study: Path, sweeper: Run) -> None:

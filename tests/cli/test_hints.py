@@ -17,9 +17,9 @@ from unittest.mock import patch
 import pytest
 
 from sweeper.cli import search as search_module
-from sweeper.cli.next import next_of, validated_by
 from sweeper.cli.verb import stopped_to_go_on
 from sweeper.files import read_json, write_json
+from sweeper.report.next import next_of, validated_by
 from tests.cli.driver import LONG, TINY, Answer, Run
 from tests.cli.test_compare import ranked
 from tests.runs.grids import runs

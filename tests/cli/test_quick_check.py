@@ -19,7 +19,7 @@ from sweeper.check.judge import (
 )
 from sweeper.cli import coordinates
 from sweeper.cli.validate import Validated
-from sweeper.stats.curve import Estimate
+from sweeper.stats.estimate import Estimate
 from tests.cli.driver import TINY, Run, make_workplace, measured, run_in
 from tests.golden import Golden
 

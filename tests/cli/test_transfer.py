@@ -11,15 +11,15 @@ from pathlib import Path
 import pytest
 
 from sweeper.cli import validate
-from sweeper.cli.studies import split_root
 from sweeper.config.settings import Experiment
+from sweeper.config.studies import split_root
 from sweeper.decide.transfer import TargetAnswer, Verdict
 from sweeper.decide.trend import Trend
 from sweeper.engine.prepare import prepare
 from sweeper.files import read_json
 from sweeper.records import from_json, to_json
 from sweeper.report.documents import Validation, read_document
-from sweeper.stats.curve import Estimate
+from sweeper.stats.estimate import Estimate
 from sweeper.study.lock import StudyLock
 from sweeper.study.study import Study
 from sweeper.trial import Log2Hps, Result

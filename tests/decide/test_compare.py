@@ -12,14 +12,15 @@ from sweeper.decide.compare import (
     Ladder,
     Standing,
     compare,
-    difference,
     losses_at,
     rank,
     retuned_losses,
     seeds_needed,
 )
-from sweeper.stats.curve import UNKNOWN, Estimate, fit_curve
+from sweeper.stats.curve import fit_curve
+from sweeper.stats.estimate import UNKNOWN, Estimate
 from sweeper.stats.ladder import SizeCurve
+from sweeper.stats.paired import paired_difference
 from tests.stats.curves import BASE, table
 
 OFFSETS = (0.0, 0.02, -0.02)
@@ -114,14 +115,17 @@ def test_a_curve_without_a_finite_point_is_refused() -> None:
 
 def test_differences_are_seed_by_seed() -> None:
     losses, others = np.array([3.0, 3.5, 4.0]), np.array([2.9, 3.4, 3.9])
-    found = difference(losses, others, 0.05)
+    found = paired_difference(losses, others, 0.05)
     assert (found.low, found.value, found.high) == pytest.approx((0.1, 0.1, 0.1))
 
 
 def test_what_diverges_loses_and_two_that_diverge_are_not_told_apart() -> None:
-    fine, wild, worse = (np.array(v) for v in ([3.0, 3.1], [2.0, math.inf], [math.inf] * 2))
-    places = {one.name: (one.first, one.last) for one in rank({"a": wild, "b": fine, "c": worse})}
-    assert places == {"b": (1, 1), "a": (2, 3), "c": (2, 3)}
+    fine = np.array([3.0 + 1e-3 * seed for seed in range(6)])
+    wild, worse = fine - 0.02, np.full(6, math.inf)
+    wild[0] = math.inf
+    standings = rank({"a": wild, "c": worse, "b": fine})
+    places = [(standing.name, standing.first, standing.last) for standing in standings]
+    assert places == [("b", 1, 2), ("a", 1, 2), ("c", 3, 3)]
 
 
 def test_what_was_not_measured_has_any_place() -> None:

@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 from scipy import optimize, stats
 
-from sweeper.decide.ranking import LEVEL, ROUNDS, Ranking, difference
+from sweeper.decide.ranking import ROUNDS, Ranking
 from sweeper.errors import ConfigError
+from sweeper.stats.paired import paired_difference
 
 Loss = Callable[[str, int], float | None]
 
@@ -38,7 +39,7 @@ def ending(ranking: Ranking) -> str:
 def test_unlike_studies_are_told_apart_with_few_runs_and_who_is_worse_drops_out() -> None:
     two = ranked(losses(0.2))
     assert ending(two) == "decided" and [place.name for place in two.places] == ["a", "b"]
-    assert two.runs <= 2 * ROUNDS[2] and two.places[1].gap.low > 0
+    assert two.runs <= 2 * ROUNDS.seeds[2] and two.places[1].gap.low > 0
     three = ranked(losses(0.02), "cba")
     assert ending(three) == "decided" and [place.name for place in three.places] == ["a", "b", "c"]
     assert three.seeds["c"] < three.seeds["b"] == three.seeds["a"]
@@ -46,7 +47,7 @@ def test_unlike_studies_are_told_apart_with_few_runs_and_who_is_worse_drops_out(
 
 def test_it_ends_where_all_are_alike_and_where_no_budget_would_do() -> None:
     alike = ranked(losses(0.0, noise=1e-4))
-    assert ending(alike) == "alike" and alike.runs <= 2 * ROUNDS[1]
+    assert ending(alike) == "alike" and alike.runs <= 2 * ROUNDS.seeds[1]
     open_end = ranked(losses(0.004, noise=0.1))
     assert ending(open_end) == "hopeless" and open_end.runs < open_end.budget
     assert open_end.outcome and (open_end.outcome.needed or 0) > open_end.budget
@@ -84,17 +85,17 @@ def test_runs_that_diverge_lose_by_a_sign_test_and_not_by_one_run() -> None:
 
     always = ranked(wild(1.0))
     assert ending(always) == "decided" and always.places[0].name == "a"
-    # 2 / 2^n <= LEVEL takes 12 of them.
-    assert always.seeds["b"] == ROUNDS[3] >= 1 - math.log2(LEVEL)
+    # 2 / 4^n <= 0.0005 takes 6 of them.
+    assert always.seeds["b"] == ROUNDS.seeds[2] >= math.log(2 / ROUNDS.error, 4)
     seldom = ranked(wild(0.05))
     assert ending(seldom) in ("hopeless", "budget") and (count := seldom.places[1].diverged) > 0
     assert seldom.outcome and seldom.outcome.needed
     seeds = seldom.seeds["b"]
-    assert f"; b diverged with {count} of {seeds} seeds, and then only" in seldom.outcome.sentence
-    # So many seeds of each, at the share that diverged so far, give the 12 that it takes.
+    assert seldom.outcome.diverged == {"b": (count, seeds)} and seldom.outcome.least == 6
+    # So many seeds of each, at the share that diverged so far, give the sign test its 12.
     assert seldom.outcome.needed == pytest.approx(2 * 12 * seeds / count, abs=2)
     both = ranked(lambda name, seed: math.inf)
-    assert ending(both) == "stuck" and both.runs == 2 * ROUNDS[0]
+    assert ending(both) == "stuck" and both.runs == 2 * ROUNDS.seeds[0]
     assert ending(ranked(lambda name, seed: math.nan)) == "stuck"
 
 
@@ -105,7 +106,7 @@ def test_rounds_fill_all_workers_and_hours_bound_them() -> None:
     assert timed.budget == 10 and timed.runs <= 10
     with pytest.raises(ConfigError) as caught:
         Ranking("ab", losses(0.0), budget=5)
-    assert caught.value.key == "--budget"
+    assert caught.value.key == "budget"
 
 
 def test_the_interval_is_students_or_halls_whichever_is_longer() -> None:
@@ -115,7 +116,7 @@ def test_the_interval_is_students_or_halls_whichever_is_longer() -> None:
         generator.exponential(size=9),
         generator.normal(size=3),
     ):
-        found = difference(pairs, np.zeros(len(pairs)), 0.01)
+        found = paired_difference(pairs, np.zeros(len(pairs)), 0.01, skewed=True)
         error = pairs.std(ddof=1) / len(pairs) ** 0.5
         student = stats.t(len(pairs) - 1).interval(0.99)
         a = stats.skew(pairs) / 6 / len(pairs) ** 0.5

@@ -10,23 +10,14 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from sweeper.decide.settle import (
-    AT_FIRST,
-    CONFIDENCE,
-    LOOKS,
-    Grid,
-    Judged,
-    Run,
-    Settling,
-    default_budget,
-    grids_of,
-)
+from sweeper.decide.settle import AT_FIRST, Grid, Judged, Run, Settling, default_budget, grids_of
 from sweeper.decide.transfer import TargetAnswer, judge_ladder
 from sweeper.decide.trend import TELLS
 from sweeper.errors import ConfigError
 from sweeper.report.ladder import ladder_table
 from sweeper.stats.curve import fit_curves
 from sweeper.stats.ladder import LadderRule, LadderSize, SizeCurve
+from sweeper.stats.rounds import CONFIDENCE, LOOKS
 from tests.stats.curves import BASE
 
 SIZES = [replace(BASE, width=width) for width in (32, 64, 128, 256)]
@@ -116,7 +107,7 @@ def test_a_budget_is_kept_and_so_is_the_number_of_looks() -> None:
         assert len(ladder.looks) <= LOOKS and ladder.ending is not None
     with pytest.raises(ConfigError) as caught:
         settling(loss, budget=19)
-    assert (caught.value.key, caught.value.value) == ("--budget", 19)
+    assert (caught.value.key, caught.value.value) == ("budget", 19)
 
 
 def test_a_budget_of_time_ends_it_by_what_runs_took() -> None:

@@ -10,7 +10,7 @@ import pytest
 from sweeper.decide.compare import Ladder
 from sweeper.decide.speed import REACH, SpeedUp, speed_ups
 from sweeper.records import to_json
-from sweeper.stats.curve import Estimate
+from sweeper.stats.estimate import Estimate
 from sweeper.stats.ladder import LadderSize, SizeCurve
 
 WIDTHS = (32, 64, 128, 256)

@@ -12,7 +12,7 @@ import pytest
 from sweeper.decide.transfer import Verdict, advise, judge_ladder
 from sweeper.records import to_json
 from sweeper.stats import curve as module
-from sweeper.stats.curve import Estimate
+from sweeper.stats.estimate import Estimate
 from sweeper.stats.ladder import LadderRule, LadderSize, SizeCurve
 from tests.golden import Golden
 from tests.stats.curves import BASE, LARGE, Valley, table

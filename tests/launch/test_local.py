@@ -25,7 +25,7 @@ from sweeper.launch import machine
 from sweeper.launch.executor import Context, Machine
 from sweeper.launch.job import Job, Outcome, failed, run_job, write_job
 from sweeper.launch.local import Local, Pool, fate_of
-from sweeper.launch.machine import WorkerSlot, visible_gpus, worker_slots
+from sweeper.launch.machine import THREADS, WorkerSlot, visible_gpus, worker_slots
 from sweeper.launch.worker import GRACE
 from sweeper.trial import Trial
 from tests.golden import Golden
@@ -344,6 +344,8 @@ def test_every_worker_is_pinned_to_a_gpu_of_its_own(
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     monkeypatch.setattr(machine, "cores", lambda: 6)
 
+    monkeypatch.delenv(THREADS, raising=False)
+
     def slots(device: str, workers: int) -> list[WorkerSlot]:
         return worker_slots(Machine(gpus=visible_gpus(device), threads=8), workers)
 
@@ -381,9 +383,24 @@ def test_every_worker_is_pinned_to_a_gpu_of_its_own(
 def test_threads_are_shared_out(
     monkeypatch: pytest.MonkeyPatch, cores: int, workers: int, each: int
 ) -> None:
+    monkeypatch.delenv(THREADS, raising=False)
     monkeypatch.setattr(machine, "cores", lambda: cores)
     slots = worker_slots(Machine(threads=16), workers)
-    assert [(slot.threads, slot.env) for slot in slots] == [(each, {})] * workers
+    assert [(slot.threads, slot.env) for slot in slots] == [(each, {THREADS: str(each)})] * workers
+
+
+@pytest.mark.parametrize("own", ["1", "6,2"])
+def test_the_user_s_threads_are_kept_and_the_choice_of_workers_is_told(
+    monkeypatch: pytest.MonkeyPatch, own: str
+) -> None:
+    monkeypatch.setenv(THREADS, own)
+    [slot] = worker_slots(Machine(threads=16), 1)
+    assert (slot.threads, slot.env) == (int(own[0]), {})
+    told = Local().sharing(Machine(threads=16))
+    assert told.startswith("1 trial at a time: ") and "launcher.workers=N" in told
+    assert told.endswith(f"{THREADS}={own[0]}, as you have set it")
+    told = Local().sharing(Machine(gpus=("0", "1")))
+    assert told.startswith("2 trials at a time, one a GPU; ")
 
 
 def test_a_control_group_s_quota_counts(tmp_path: Path) -> None:

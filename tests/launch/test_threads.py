@@ -67,9 +67,9 @@ def test_the_user_s_word_counts(name: str) -> None:
 
 def test_a_user_s_command_sees_the_user_s_alone() -> None:
     set_spin()
-    assert SPIN in os.environ and SPIN not in environment((), {})
+    assert SPIN in os.environ and SPIN not in environment(None, {})
     os.environ[SPIN] = "5000"
-    assert environment((), {})[SPIN] == "5000"
+    assert environment(None, {})[SPIN] == "5000"
 
 
 def test_a_machine_that_does_not_tell(monkeypatch: pytest.MonkeyPatch) -> None:

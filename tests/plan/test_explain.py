@@ -12,11 +12,11 @@ from rich.console import Console
 
 from sweeper.classifier.classify import specs_between
 from sweeper.cli.explain import explain
-from sweeper.cli.next import Invocation
-from sweeper.cli.output import Output
 from sweeper.config.compose import compose_tree
+from sweeper.config.studies import Invocation
 from sweeper.plan.explain import Explained, tied_readouts
 from sweeper.report import console as show
+from sweeper.report.output import Output
 from sweeper.report.terminal import Terminal
 from sweeper.scaling.spec import ScaledOp
 from tests.golden import Golden

@@ -11,13 +11,14 @@ from sweeper.plan.plan import PlannedParameter, TransferPlan, own_plan
 from sweeper.records import to_json
 from sweeper.report import console as show
 from sweeper.report.answer import Item
-from sweeper.report.cost import Cost
 from sweeper.report.terminal import Terminal
 from sweeper.scaling.prescription import Prescription
 from sweeper.scaling.spec import Role
 from sweeper.search.strategy import Conclusion, LineResult
-from sweeper.stats.curve import UNKNOWN, Basin, Estimate
+from sweeper.stats.curve import Basin
+from sweeper.stats.estimate import UNKNOWN, Estimate
 from sweeper.stats.ladder import LadderSize, Size
+from sweeper.study.cost import Cost
 from sweeper.table import number, power, short
 from sweeper.trial import Axis
 from tests.golden import Golden

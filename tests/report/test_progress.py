@@ -15,8 +15,8 @@ import pytest
 from rich.console import Console
 
 from sweeper.report import progress
-from sweeper.report.cost import TrialSeconds
 from sweeper.report.progress import SweepProgress
+from sweeper.study.cost import TrialSeconds
 from sweeper.table import duration
 from sweeper.trial import Result, Trial
 from tests.specs import spec_of

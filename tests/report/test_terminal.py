@@ -13,17 +13,17 @@ from rich.console import Console
 
 from sweeper.check.judge import CheckRule
 from sweeper.check.rules import rule_table
-from sweeper.cli.next import NextCommand
-from sweeper.cli.output import EXPLAINED, Output
 from sweeper.decide.diagnosis import Diagnosis
 from sweeper.plan.explain import Explained
 from sweeper.plan.plan import TransferPlan
 from sweeper.records import from_json, to_json
 from sweeper.report import checks, console
 from sweeper.report.answer import Commands, Item, Sentence
-from sweeper.report.cost import Cost
+from sweeper.report.next import NextCommand
+from sweeper.report.output import EXPLAINED, Output
 from sweeper.report.terminal import MOST_NOTES, MOST_ROWS
-from sweeper.stats.curve import Estimate
+from sweeper.stats.estimate import Estimate
+from sweeper.study.cost import Cost
 from sweeper.table import Column, Table
 from tests.report import diagnosis_samples, samples, test_checks
 

@@ -10,7 +10,7 @@ import numpy as np
 import pandas  # type: ignore[import-untyped]
 import pytest
 
-from sweeper.errors import BadInput
+from sweeper.errors import SHELL, BadInput
 from sweeper.runs.grid import Grid, Reading, grid_of, rectangle, roles_of
 from sweeper.runs.source import Source
 from tests.refusals import raises_config_error
@@ -45,7 +45,7 @@ def test_rates_that_are_logarithms_are_known_by_name_or_sign() -> None:
 def test_rates_of_two_units_are_refused(extra: float) -> None:
     frame = runs(etas=(-11.0, -10.5, -10.0))
     frame.loc[len(frame)] = [128, extra, 0, 3.1]
-    with raises_config_error("--columns", "eta=lr"):
+    with raises_config_error("columns", "eta=lr"):
         read(frame)
 
 
@@ -54,15 +54,15 @@ def test_what_differs_beside_size_rate_and_seed_is_named() -> None:
     with pytest.raises(BadInput, match=r"batch_size \(32, 64, 128, \.\.\., with the width\)"):
         read(frame, axis="width")
     frame.loc[::2, "optimizer"] = "muon"
-    with pytest.raises(BadInput, match="--ignore batch_size,optimizer says") as caught:
+    with pytest.raises(BadInput, match="ignore='batch_size,optimizer' says") as caught:
         read(frame, axis="width")
-    assert "--where" not in str(caught.value)  # one width would be left
-    with pytest.raises(BadInput, match=r'--ignore optimizer .*--where .optimizer == "muon"'):
+    assert "where=" not in str(caught.value)  # one width would be left
+    with pytest.raises(BadInput, match=r"ignore='optimizer' .*where='optimizer == \"muon\"'"):
         read(frame.drop(columns="batch_size"))
     grid = read(frame, axis="width", ignore=("batch_size", "optimizer"))
     assert len(grid.curves) == 4
     assert read(frame.drop(columns="optimizer"), axis="size").axis == "size"
-    with raises_config_error("--ignore", "optimiser"):
+    with raises_config_error("ignore", "optimiser"):
         read(frame, ignore=("optimiser",))
 
 
@@ -115,15 +115,15 @@ def test_a_remark_that_few_runs_have_is_no_setting() -> None:
     frame.loc[3, "Comment"] = "blew up at step 900"
     assert read(frame.drop(columns="variant")).columns["seed"] == "rng"
     frame.loc[5, "variant"] = "new"
-    with pytest.raises(BadInput, match=r"--where 'variant\.isna\(\)' takes those alike"):
+    with pytest.raises(BadInput, match="where='variant == None' takes those alike"):
         read(frame)
     text = frame.drop(columns="Comment")
-    assert len(Source.of_frame(text, "variant.isna()").frame) == len(frame) - 1
+    assert len(Source.of_frame(text, "variant == None").frame) == len(frame) - 1
 
 
 def test_a_column_that_may_be_the_seed_is_asked_about() -> None:
     frame = runs().rename(columns={"seed": "draw"})
-    with pytest.raises(BadInput, match="--columns seed=draw where it is the seed"):
+    with pytest.raises(BadInput, match="columns='seed=draw' where it is the seed"):
         read(frame)
     assert read(frame, "seed=draw").seeds == 3
 
@@ -164,7 +164,7 @@ def test_logarithms_to_an_unknown_base_are_asked_for() -> None:
     frame = runs()
     log10 = np.log10(frame.lr)
     for values in (log10, np.log(frame.lr), log10.round(1), -frame.lr):
-        with raises_config_error("--columns", "eta=lr"):
+        with raises_config_error("columns", "eta=lr"):
             read(frame.assign(lr=values))
     natural = frame.assign(lr=np.log(frame.lr)).rename(columns={"lr": "ln_lr"})
     assert sorted(read(natural, "eta=ln_lr").curves[0].losses) == pytest.approx([*ETAS])
@@ -176,7 +176,7 @@ def test_advice_for_a_shell_is_quoted_for_it() -> None:
         frame.loc[::3, "optimizer"] = "adam"
         with pytest.raises(BadInput) as caught:
             read(frame)
-        said = str(caught.value)
+        said = caught.value.spelled(SHELL)
         assert "\n" not in said
         filtered = shlex.split(said[said.index("--where") :].split(" takes")[0])[1]
         assert {*Source.of_frame(frame, filtered).frame.optimizer} == {text}
@@ -235,7 +235,7 @@ def test_repeated_cells_show_the_noise_where_others_have_one_run() -> None:
 def test_a_given_noise_takes_the_place_of_the_seeds() -> None:
     grid = read(runs(seeds=1), noise=0.01)
     assert all(c.noise is not None and c.noise.deviation == 0.01 for c in grid.curves)
-    with raises_config_error("--noise", -1.0):
+    with raises_config_error("noise", -1.0):
         Reading(noise=-1.0)
 
 
@@ -277,13 +277,13 @@ def test_a_cell_that_is_no_number_of_its_kind_is_refused(column: str, value: obj
 
 
 def test_a_table_without_a_column_that_it_takes_names_those_there_are() -> None:
-    with raises_config_error("--columns", None):
+    with raises_config_error("columns", None):
         read(runs().rename(columns={"val_loss": "score"}))
-    with raises_config_error("--columns", "loss=scor"):
+    with raises_config_error("columns", "loss=scor"):
         read(runs(), "loss=scor")
-    with raises_config_error("--axis", "depth"):
+    with raises_config_error("axis", "depth"):
         read(runs(), axis="depth")
-    with raises_config_error("--base", "64"):
+    with raises_config_error("base", "64"):
         read(runs(), base=64)
 
 
@@ -313,7 +313,7 @@ def test_a_setting_whose_name_is_like_a_measurement_s_is_a_setting() -> None:
 def test_a_rate_by_another_name_is_found_where_it_is_the_only_one() -> None:
     frame = runs().rename(columns={"lr": "matrix_lr"}).assign(min_lr=1e-5)
     assert read(frame).columns["eta"] == "matrix_lr"
-    with raises_config_error("--columns", None):
+    with raises_config_error("columns", None):
         read(frame.assign(embed_lr=frame.matrix_lr))
 
 

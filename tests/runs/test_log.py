@@ -77,7 +77,7 @@ def test_one_log_in_a_folder_is_found_and_of_several_none(tmp_path: Path) -> Non
     (tmp_path / "other.out").write_text("")
     with pytest.raises(ConfigError) as caught:
         read(PATTERN, tmp_path)
-    assert caught.value.key == "--run"
+    assert caught.value.key == "run"
 
 
 def test_training_and_evaluation_losses_are_told_apart(tmp_path: Path) -> None:
@@ -88,7 +88,7 @@ def test_training_and_evaluation_losses_are_told_apart(tmp_path: Path) -> None:
     path.write_text("\n".join(f"step {s} train loss 3\nstep {s} val loss 4" for s in range(5)))
     with pytest.raises(ConfigError) as caught:
         read(PATTERN, path)
-    assert caught.value.key == "--metric"
+    assert caught.value.key == "metric"
     assert "val" in caught.value.allowed
 
 
@@ -103,14 +103,14 @@ def test_a_learning_rate_comes_beside_its_loss(tmp_path: Path) -> None:
 def test_a_source_that_is_none_is_refused(tmp_path: Path, metric: str) -> None:
     with pytest.raises(ConfigError) as caught:
         RunLog(metric=metric, place=tmp_path)
-    assert caught.value.key == "--metric"
+    assert caught.value.key == "metric"
 
 
 def test_losses_without_steps_are_refused(tmp_path: Path) -> None:
     (tmp_path / "run.log").write_text("loss 3\n")
     with pytest.raises(ConfigError) as caught:
         read(r"loss (?P<loss>\S+)", tmp_path)
-    assert caught.value.key == "--metric"
+    assert caught.value.key == "metric"
 
 
 def test_a_log_without_a_loss_says_what_there_is(tmp_path: Path) -> None:

@@ -14,11 +14,11 @@ from omegaconf import OmegaConf
 
 from sweeper.config.compose import compose_tree
 from sweeper.laws.law import NoLaw
-from sweeper.search.line import LineRule, LineState, replay_line
-from sweeper.search.strategy import History, Point, Strategy
+from sweeper.search.strategy import History, Strategy
 from sweeper.stats.ladder import LadderRule, LadderSize, Size
+from sweeper.stats.line import LineRule, LineState, replay_line
 from sweeper.sweep.replay import replay_search
-from sweeper.trial import Axis, Log2Hps, Result, Space, Trial, TrialSpec, digest
+from sweeper.trial import Axis, Log2Hps, Point, Result, Space, Trial, TrialSpec, digest
 from tests.specs import spec_of
 
 CONF = Path(__file__).parents[2] / "conf"

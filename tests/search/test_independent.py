@@ -8,9 +8,9 @@ import pytest
 
 from sweeper.errors import ConfigError
 from sweeper.search.independent import FRESH_SEED, IndependentSearch
-from sweeper.search.line import LineRule
-from sweeper.search.strategy import History, Point, best_mean_curve, independent_curve
-from sweeper.trial import Axis, Log2Hps, defaults
+from sweeper.search.strategy import History, best_mean_curve, independent_curve
+from sweeper.stats.line import LineRule
+from sweeper.trial import Axis, Log2Hps, Point, defaults
 from tests.golden import Golden
 from tests.search.fakes import basin, batches, cliff, point_result, run_search, space_of
 

@@ -9,17 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sweeper.errors import ConfigError
-from sweeper.search.line import (
-    MIN_SPACING,
-    LineRule,
-    line_notes,
-    line_objective,
-    line_optimum,
-    line_result,
-    replay_line,
-)
-from sweeper.search.strategy import History, hps_key
-from sweeper.trial import Axis, Result, Status, Trial
+from sweeper.search.line import line_notes, line_objective, line_result
+from sweeper.search.strategy import History
+from sweeper.stats.line import MIN_SPACING, LineRule, line_optimum, replay_line
+from sweeper.trial import Axis, Result, Status, Trial, hps_key
 from tests.golden import Golden
 from tests.search.fakes import lay
 from tests.specs import spec_of

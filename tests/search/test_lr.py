@@ -5,8 +5,9 @@ import math
 import pytest
 
 from sweeper.errors import ConfigError
-from sweeper.search.line import LearningRateLine, LineRule
+from sweeper.search.line import LearningRateLine
 from sweeper.search.strategy import History
+from sweeper.stats.line import LineRule
 from sweeper.trial import Axis
 from tests.search.fakes import basin, cliff, point_result, run_search, space_of
 

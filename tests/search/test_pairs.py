@@ -10,8 +10,8 @@ import yaml
 from sweeper.errors import ConfigError
 from sweeper.registry import build_plugin
 from sweeper.search.grids import Pairs
-from sweeper.search.line import LineRule
 from sweeper.search.strategy import Conclusion
+from sweeper.stats.line import LineRule
 from sweeper.trial import Axis, Log2Hps, Space
 from tests.golden import Golden
 from tests.search.fakes import run_search

@@ -12,14 +12,12 @@ from sweeper.errors import ConfigError
 from sweeper.search.strategy import (
     Combination,
     History,
-    Point,
     best_result,
     chosen_axes,
     expected_best,
-    hps_key,
     running_best,
 )
-from sweeper.trial import Axis
+from sweeper.trial import Axis, Point, hps_key
 from tests.golden import Golden
 from tests.search.fakes import point_result
 

@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from sweeper.search.strategy import Point
 from sweeper.stats.ladder import LadderRule, LadderSize, SizeCurve
+from sweeper.trial import Point
 
 BASE = LadderSize(width=32, depth=2, batch_size=8, steps=100)
 LARGE = replace(BASE, width=256)

@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 
 from sweeper.errors import ConfigError
 from sweeper.records import to_json
-from sweeper.search.strategy import Point
 from sweeper.stats.ladder import (
     LadderRule,
     LadderSize,
@@ -19,6 +18,7 @@ from sweeper.stats.ladder import (
     describe_size,
     label_size,
 )
+from sweeper.trial import Point
 from tests.refusals import raises_config_error
 from tests.stats.curves import Valley
 

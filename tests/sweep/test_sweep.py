@@ -15,12 +15,13 @@ from sweeper.errors import SweeperError
 from sweeper.launch.executor import Context, Event, Finished, Machine
 from sweeper.launch.job import Control, Job, Outcome
 from sweeper.search.independent import IndependentSearch
-from sweeper.search.line import LearningRateLine, LineRule
-from sweeper.search.strategy import Conclusion, History, Point
+from sweeper.search.line import LearningRateLine
+from sweeper.search.strategy import Conclusion, History
 from sweeper.stats.ladder import LadderRule, LadderSize, Size
+from sweeper.stats.line import LineRule
 from sweeper.sweep.replay import replay_ladder, replay_search
 from sweeper.sweep.sweep import Sweep
-from sweeper.trial import Axis, Result, Space, Trial
+from sweeper.trial import Axis, Point, Result, Space, Trial
 from tests.engine import tiny_trials
 from tests.golden import Golden
 from tests.search.fakes import Experiment, Objective, basin, result

@@ -7,8 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from sweeper.search.fresh import quantile
-from sweeper.stats.curve import mean_estimate
+from sweeper.stats.estimate import mean_estimate, quantile
 
 TABLE = [
     (1, 0.975, 12.7062),

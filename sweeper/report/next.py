@@ -13,15 +13,16 @@ import yaml  # type: ignore[import-untyped]
 
 from sweeper.check.judge import MEASURED, CheckRecord
 from sweeper.config.command_line import root_flag, split_user_command, without_root
+from sweeper.config.studies import Invocation
 from sweeper.decide.transfer import Verdict
 from sweeper.launch.code import MAIN
 from sweeper.plan.plan import TransferPlan
 from sweeper.report.documents import Searched, Validation, read_document, takes
-from sweeper.report.progress import Snapshot
 from sweeper.stats.ladder import DEFAULT_WIDTHS, LADDER_AXES
 from sweeper.study.lock import live_holder
 from sweeper.study.optuna_copy import redact_word
 from sweeper.study.setup import read_setup
+from sweeper.sweep.progress import Snapshot
 
 if TYPE_CHECKING:
     from sweeper.config.settings import Settings
@@ -140,47 +141,36 @@ class NextCommand:
         return replace(self, arguments=(*kept, *overrides, "--study", name), why=why)
 
 
-@dataclass(frozen=True, kw_only=True)
-class Invocation:
-    """How a verb's configuration was given, for commands that go on with the same one.
+def again(
+    invocation: Invocation,
+    verb: str,
+    settings: Settings,
+    *changes: str,
+    without: Sequence[str] = (),
+    why: str,
+) -> NextCommand:
+    """`verb` for the invocation's configuration with `changes`, and no override of keys `without`.
 
-    `study`: it is that of a study that exists, under whose optimum the verb works.
+    A search's user command goes back behind `--`, and no password is shown.
     """
-
-    overrides: Sequence[str] = ()
-    config_dir: Path | None = None
-    study: str | None = None
-
-    def again(
-        self,
-        verb: str,
-        settings: Settings,
-        *changes: str,
-        without: Sequence[str] = (),
-        why: str,
-    ) -> NextCommand:
-        """`verb` for the same configuration with `changes`, and no override of keys `without`.
-
-        A search's user command goes back behind `--`, and no password is shown.
-        """
-        # A change takes the place of an override of its key; an option, without "=", is merely
-        # added.
-        keys = (*(change.partition("=")[0] for change in changes if "=" in change), *without)
-        dropped = tuple(f"{key}=" for key in keys)
-        kept = [word for word in self.overrides if not word.startswith(dropped)]
-        overrides, user_command = kept, list[str]()
-        if verb == "search":
-            overrides, user_command = split_user_command(kept, settings.raw["runner"])
-        command = NextCommand.of(
-            verb,
-            *overrides,
-            *changes,
-            study=self.study,
-            root=settings.root,
-            config_dir=self.config_dir,
-            why=why,
-        )
-        return replace(command, user_command=tuple(user_command))
+    # A change takes the place of an override of its key; an option, without "=", is merely
+    # added.
+    keys = (*(change.partition("=")[0] for change in changes if "=" in change), *without)
+    dropped = tuple(f"{key}=" for key in keys)
+    kept = [word for word in invocation.overrides if not word.startswith(dropped)]
+    overrides, user_command = kept, list[str]()
+    if verb == "search":
+        overrides, user_command = split_user_command(kept, settings.raw["runner"])
+    command = NextCommand.of(
+        verb,
+        *overrides,
+        *changes,
+        study=invocation.study,
+        root=settings.root,
+        config_dir=invocation.config_dir,
+        why=why,
+    )
+    return replace(command, user_command=tuple(user_command))
 
 
 # What a study has recorded decides what comes next: the search, the newest plan, its verdict.
@@ -451,3 +441,8 @@ def _config(folder: Path) -> str:
 
 def _written(value: float) -> str:
     return f"{value:.0f}" if value == round(value) else f"{value:g}"
+
+
+def report_of(folder: Path) -> str:
+    """The command that writes the page of the study in `folder`."""
+    return shlex.join(["sweeper", "report", folder.name, *root_flag(folder.parent)])

@@ -3,15 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
-from sweeper.cli.next import Invocation
 from sweeper.config.command_line import DEFAULT_ROOT
 from sweeper.config.compose import Tree, compose_tree, override_value, parse_overrides, read_tree
 from sweeper.errors import BadInput, ConfigError
 from sweeper.registry import OVERLAYS, classes_in, classes_of_configs, name_classes
 from sweeper.study.study import check_folder, check_not_saved, find_study, read_root
 from sweeper.study.trust import code_of, remember, remembered
+
+
+@dataclass(frozen=True, kw_only=True)
+class Invocation:
+    """How a verb's configuration was given, for commands that go on with the same one.
+
+    `study`: it is that of a study that exists, under whose optimum the verb works.
+    """
+
+    overrides: Sequence[str] = ()
+    config_dir: Path | None = None
+    study: str | None = None
 
 
 def split_root(overrides: Sequence[str]) -> tuple[Path, list[str]]:

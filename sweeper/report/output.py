@@ -15,16 +15,16 @@ from typing import TYPE_CHECKING, Any
 from rich.cells import cell_len
 from rich.console import Console
 
-from sweeper.cli.warned import WARNED
 from sweeper.files import take_damaged, try_json, write_atomically, write_json
 from sweeper.records import to_json
 from sweeper.report.answer import Commands, Item, Sentence, Verbatim
 from sweeper.report.terminal import Terminal, fits
+from sweeper.report.warned import WARNED
 from sweeper.trial import Result
 
 if TYPE_CHECKING:
-    from sweeper.cli.next import NextCommand
-    from sweeper.report.progress import ProgressBar
+    from sweeper.report.next import NextCommand
+    from sweeper.sweep.progress import ProgressBar
 
 DONE, FAILED, NOT_VALIDATED = 0, 1, 3
 """Exit codes beside 2 (bad input) and 130 (interrupted)."""
@@ -146,7 +146,7 @@ class Output:
 
     def tell_speed(self, results: Iterable[Result], since: float) -> None:
         """Throughput by size of what was trained since then, to watchers: no two runs are alike."""
-        from sweeper.report.cost import speeds
+        from sweeper.study.cost import speeds
 
         # How much a command computes is not known.
         recent = (r for r in results if r.finished_at >= since)

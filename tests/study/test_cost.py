@@ -13,7 +13,8 @@ import pytest
 from sweeper.engine.prepare import prepare
 from sweeper.files import read_json, write_json
 from sweeper.plan.plan import own_plan
-from sweeper.report.cost import (
+from sweeper.stats.ladder import Size
+from sweeper.study.cost import (
     FLOPS_FILE,
     TrialSeconds,
     at_once,
@@ -26,7 +27,6 @@ from sweeper.report.cost import (
     spent,
     times,
 )
-from sweeper.stats.ladder import Size
 from sweeper.study.setup import Trials
 from sweeper.trial import Log2Hps, PluginSpec, Result, Trial, TrialSpec
 from tests.engine import tiny_trials

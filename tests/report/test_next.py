@@ -18,10 +18,11 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 from sweeper.check.judge import MEASURED
-from sweeper.cli.next import DEFAULT_LADDER, Invocation, NextCommand, first_transfer, next_of
-from sweeper.cli.output import Output
 from sweeper.config.command_line import with_user_command
 from sweeper.config.compose import compose_tree, to_yaml
+from sweeper.config.studies import Invocation
+from sweeper.report.next import DEFAULT_LADDER, NextCommand, again, first_transfer, next_of
+from sweeper.report.output import Output
 from sweeper.study.lock import StudyLock
 from sweeper.study.setup import write_setup
 from tests.command_lines import parse
@@ -342,8 +343,10 @@ def test_the_same_configuration_goes_on_with_changes_and_without_a_password() ->
     overrides = ["model.width=32", "transfer.check=true", "study.storage=mysql://me:secret@host/x"]
     invocation = Invocation(overrides=overrides)
     known: Any = SimpleNamespace(root=Path("runs"), raw={"runner": {}})
-    again = invocation.again("check", known, "model.width=64", without=["transfer.check"], why="")
-    storage, width = again.arguments
+    command = again(
+        invocation, "check", known, "model.width=64", without=["transfer.check"], why=""
+    )
+    storage, width = command.arguments
     assert storage.startswith("study.storage=") and "secret" not in storage
     assert width == "model.width=64"
 
@@ -359,7 +362,7 @@ def test_a_users_command_goes_back_behind_the_dashes() -> None:
     words = ["search", "model.width=8", "--", "python", "train.py", "--lr={eta}"]
     overrides = with_user_command(words)[1:]
     known: Any = SimpleNamespace(root=Path("runs"), raw=compose_tree(overrides))
-    command = Invocation(overrides=overrides).again("search", known, "study=b", why="")
+    command = again(Invocation(overrides=overrides), "search", known, "study=b", why="")
     assert str(command) == ("sweeper search model.width=8 study=b -- python train.py '--lr={eta}'")
 
 

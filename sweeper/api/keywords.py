@@ -1,0 +1,100 @@
+"""A verb's keyword arguments: made of its Request, and checked by it."""
+
+from __future__ import annotations
+
+import inspect
+import typing
+from collections.abc import Callable, Mapping
+from numbers import Integral, Real
+from os import PathLike, fspath
+from pathlib import Path
+from typing import Any, TypeVar
+
+from sweeper.api.words import settings_words
+from sweeper.errors import ConfigError, Keyword, spelled, suggest
+from sweeper.records import call_checked
+from sweeper.verbs.requests import Option, Request, options_of
+
+F = TypeVar("F", bound=Callable[..., Any])
+WORDS = "overrides"
+"""The field that holds a configuration's settings: in Python they are keywords of their own."""
+
+
+def keywords_of(request: type[Request]) -> Callable[[F], F]:
+    """A decorator: the function takes the request's keywords beside its own.
+
+    What its docstring says is followed by what each keyword means.
+    """
+
+    def decorated(function: F) -> F:
+        own = list(inspect.signature(function).parameters.values())
+        named = {each.name for each in own}
+        given = [
+            _parameter(option, inspect.Parameter.KEYWORD_ONLY)
+            for name, option in options_of(request).items()
+            if name not in named and name not in (WORDS, "names", "name")
+        ]
+        ahead = [p for p in own if p.kind is not inspect.Parameter.VAR_KEYWORD]
+        behind = [p for p in own if p.kind is inspect.Parameter.VAR_KEYWORD]
+        settings = behind if WORDS in options_of(request) else []
+        made: Any = function
+        made.__signature__ = inspect.Signature([*ahead, *given, *settings])
+        meanings = [
+            f"{name}: {spelled(option.flag.help)}"
+            for name, option in options_of(request).items()
+            if name not in named and name not in (WORDS, "names", "name")
+        ]
+        made.__doc__ = "\n\n".join([inspect.getdoc(function) or "", "\n".join(meanings)])
+        return function
+
+    return decorated
+
+
+def request_of(request: type[Request], keywords: Mapping[str, Any], verb: str = "") -> Any:
+    """The request that keywords stand for; ConfigError names the one that is refused.
+
+    Keywords that are none of the request's are settings, as `verb` has them.
+    """
+    options = options_of(request)
+    own = {
+        name: _plain(options[name], value) for name, value in keywords.items() if name in options
+    }
+    others = {name: value for name, value in keywords.items() if name not in options}
+    if others and WORDS not in options:
+        name, value = next(iter(others.items()))
+        raise ConfigError(
+            Keyword(name), value, f"no keyword has this name; {suggest(name, options)}"
+        )
+    if WORDS in options:
+        config_dir = own.get("config_dir")
+        words = [*own.get(WORDS, ()), *settings_words(verb or request.verb, others, config_dir)]
+        own[WORDS] = tuple(words)
+    for name, value in own.items():
+        if value is None and not options[name].required:
+            own[name] = options[name].default
+    try:
+        return call_checked(request, own, {})
+    except ConfigError as error:
+        name = error.key.partition("[")[0]
+        raise error.renamed(Keyword(name)) if name in options else error from None
+
+
+def _plain(option: Option, value: Any) -> Any:
+    """A value as records know it: numbers of other libraries, places, lists."""
+    kinds = {option.type, *typing.get_args(option.type)}
+    if Path in kinds and isinstance(value, str | PathLike):
+        return Path(fspath(value))
+    if isinstance(value, bool):
+        return value
+    if isinstance(value, Integral):
+        return int(value)
+    if isinstance(value, Real):
+        return float(value)
+    if option.repeats and isinstance(value, list):
+        return tuple(value)
+    return value
+
+
+def _parameter(option: Option, kind: Any) -> inspect.Parameter:
+    default = inspect.Parameter.empty if option.required else option.default
+    return inspect.Parameter(option.name, kind, default=default, annotation=option.type)

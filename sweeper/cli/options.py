@@ -1,0 +1,112 @@
+"""A request's fields as the options of a command line, and what was typed as a request."""
+
+from __future__ import annotations
+
+import inspect
+import types
+import typing
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from sweeper.config.command_line import DEFAULT_ROOT
+from sweeper.errors import SHELL, ConfigError, Keyword, flag, spelled
+from sweeper.records import call_checked
+from sweeper.verbs.requests import Option, Request, options_of
+
+JSON = Annotated[
+    bool, typer.Option("--json", help="Print one JSON document on stdout; all else on stderr.")
+]
+VERBOSE = Annotated[
+    bool,
+    typer.Option(
+        "--verbose", help="Print all: every table, row and note, and what each column means."
+    ),
+]
+SHOWN: Mapping[str, Any] = {"json": JSON, "verbose": VERBOSE}
+"""How an answer is shown: the command line's own options, which no verb knows."""
+
+
+def command_of(request: type[Request], run: Callable[..., None]) -> Callable[..., None]:
+    """A function as Typer reads it: an option a field of the `request`; it calls `run`.
+
+    `run` gets the request, and `json` and `verbose`.
+    """
+
+    def command(**typed: Any) -> None:
+        shown = {name: typed.pop(name) for name in SHOWN}
+        run(lambda: request_of(request, typed), **shown)
+
+    options = options_of(request)
+    parameters = [_parameter(each) for each in options.values()]
+    parameters += [
+        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=False, annotation=hint)
+        for name, hint in SHOWN.items()
+    ]
+    made: Any = command
+    made.__name__ = request.verb
+    made.__doc__ = inspect.getdoc(request)
+    made.__signature__ = inspect.Signature(parameters)
+    made.__annotations__ = {each.name: each.annotation for each in parameters}
+    return command
+
+
+def request_of(request: type[Request], typed: Mapping[str, Any]) -> Any:
+    """The request that was typed; ConfigError by the option's name for a value that it refuses."""
+    options = options_of(request)
+    values = {
+        name: tuple(value or ()) if options[name].repeats else value
+        for name, value in typed.items()
+    }
+    try:
+        return call_checked(request, values, {})
+    except ConfigError as error:
+        name = error.key.partition("[")[0]
+        raise error.renamed(Keyword(name)) if name in options else error from error
+
+
+def _parameter(option: Option) -> inspect.Parameter:
+    """What Typer makes an option, or an argument, of."""
+    kind: Any = _typed(option)
+    help_text = spelled(option.flag.help, SHELL)
+    common: dict[str, Any] = {"help": help_text}
+    if option.flag.metavar:
+        common["metavar"] = option.flag.metavar
+    if option.flag.completes == "study":
+        common["autocompletion"] = _studies
+    bounds = option.bounds
+    if bounds is not None and kind in (int, int | None) and bounds.least > -1e18:
+        common["min"] = int(bounds.least)
+    if option.flag.positional:
+        made = typer.Argument(**common, show_default=False)
+    else:
+        made = typer.Option(flag(option.name), **common)
+    default = inspect.Parameter.empty if option.required else option.default
+    if option.repeats and not option.required:
+        default = None
+    return inspect.Parameter(
+        option.name,
+        inspect.Parameter.KEYWORD_ONLY,
+        default=default,
+        annotation=Annotated[kind, made],
+    )
+
+
+def _typed(option: Option) -> Any:
+    """The type of what is typed for an option: texts where Python takes more."""
+    if option.repeats:
+        return list[str] if option.required else list[str] | None
+    if option.type is Any:
+        return str | None
+    members = set(typing.get_args(option.type)) if isinstance(option.type, types.UnionType) else ()
+    if str in members and types.NoneType not in members:
+        return str
+    return option.type
+
+
+def _studies(context: typer.Context, incomplete: str) -> list[str]:
+    root = Path(context.params.get("root") or DEFAULT_ROOT)
+    names = sorted(path.parent.name for path in root.glob("*/config.yaml"))
+    return [name for name in names if name.startswith(incomplete)]

@@ -1,0 +1,188 @@
+"""Whether one configuration is better than another: their losses compared seed by seed.
+
+Runs of one seed share their draws of weights and batches, and what a seed does to both cancels in
+their difference. The mean of these differences has Student's interval; see `skewed` for more.
+
+**A run that diverged** has no loss, so a pair with one has no difference. What it says is this, in
+`compare`, in `compare --settle`, and in the last runs of a search alike:
+
+- Both diverged: the pair says nothing of which is better, and is left out.
+- One diverged: that configuration lost the pair, and nobody knows by how much: a sign without a
+  size. A mean would need the size. Taken as infinite, one run in a thousand would decide against
+  any gain; left out, a configuration that half of its runs do not survive would win by the others.
+
+From that follow three rules. Where a configuration diverges more often than the other one, beyond
+chance, it is worse by no finite number (`divergence_error`). Until then the differences of the
+other pairs give the interval; but the end that would say that a configuration is better in spite of
+its divergence stays infinite until the signs of all pairs, those with it among them, say so too
+(`sign_error`): at 95 % eight won pairs beside a lost one, where six without it would do. And the
+other end stays as it is: a lost pair more never makes a configuration better.
+
+So with one of eight seeds diverged and the others 0.02 nats better for sure nothing is decided;
+with one of nine the gain is.
+
+A point of a ladder's curve is not compared in pairs: there the run that diverged closes the point
+for a plan, and as nobody knows how far below it training would have failed, the interval of the
+optimum reaches up to it (`stats/curve.py`): a sign without a size as well.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from sweeper.stats.estimate import (
+    UNKNOWN,
+    Array,
+    Estimate,
+    binomial_from,
+    mean_estimate,
+    quantile,
+)
+
+LONE = 1 / 4
+"""The most often that one of two alike configurations diverges alone: p (1 - p) at p = 1/2."""
+MOST_NEEDED = 64
+"""No number of pairs beyond so many times the present one is foretold."""
+
+
+@dataclass(frozen=True, eq=False)
+class Pairs:
+    """What the pairs of two configurations say of the first one.
+
+    `differences` are its losses less the other's, where both trained; with so many seeds it alone
+    diverged, `lost`, or the other alone, `won`, or `both` did.
+    """
+
+    differences: Array
+    lost: int
+    won: int
+    both: int
+
+    @classmethod
+    def of(cls, losses: Array, others: Array) -> Pairs:
+        """The pairs of `losses` and `others` [seeds], in which +inf is a run that diverged."""
+        wild, other_wild = np.isinf(losses), np.isinf(others)
+        trained = ~(wild | other_wild)
+        return cls(
+            losses[trained] - others[trained],
+            lost=int((wild & ~other_wild).sum()),
+            won=int((other_wild & ~wild).sum()),
+            both=int((wild & other_wild).sum()),
+        )
+
+    @property
+    def count(self) -> int:
+        """How many pairs there are, those that say nothing among them."""
+        return len(self.differences) + self.lost + self.won + self.both
+
+    def by_divergence(self, alpha: float) -> float:
+        """+inf where the first diverges more often for sure, -inf where the other does, else 0."""
+        if divergence_error(self.lost, self.won, self.count) > alpha:
+            return 0.0
+        return math.inf if self.lost > self.won else -math.inf
+
+    def difference(self, alpha: float, *, skewed: bool = False) -> Estimate:
+        """How much higher the first one's loss is, with an interval of level 1 - `alpha`."""
+        if end := self.by_divergence(alpha):
+            return Estimate(value=end, low=end, high=end)
+        if not len(self.differences):
+            # All pairs that say anything were lost, or won, and too few of them.
+            sign = (self.lost > 0) - (self.won > 0)
+            return (
+                UNKNOWN
+                if not sign
+                else Estimate(value=sign * math.inf, low=-math.inf, high=math.inf)
+            )
+        mean = (
+            skewed_estimate(self.differences, alpha)
+            if skewed
+            else mean_estimate(self.differences, alpha)
+        )
+        worse = int((self.differences > 0).sum()) + self.lost
+        better = int((self.differences < 0).sum()) + self.won
+        sure = sign_error(worse, better) <= alpha
+        return Estimate(
+            value=mean.value,
+            low=mean.low if not self.won or (sure and worse > better) else -math.inf,
+            high=mean.high if not self.lost or (sure and better > worse) else math.inf,
+        )
+
+    def needed_by_divergence(self, alpha: float) -> int | None:
+        """Pairs with which divergences decide it if all stays as it is; None where none do."""
+        if self.lost == self.won:
+            return None
+        for count in range(self.count, MOST_NEEDED * self.count):
+            lost, won = (math.floor(n * count / self.count + 1e-9) for n in (self.lost, self.won))
+            if divergence_error(lost, won, count) <= alpha:
+                return count
+        return None
+
+
+def paired_difference(
+    losses: Array, others: Array, alpha: float, *, skewed: bool = False
+) -> Estimate:
+    """`losses` less `others` [seeds], seed by seed, with an interval of level 1 - `alpha`.
+
+    NaN is a run that failed, which is no divergence and says nothing: then nothing is known.
+    `skewed`: with an interval that allows for it, as a level far out in the tails needs.
+    """
+    if np.isnan(losses).any() or np.isnan(others).any():
+        return UNKNOWN
+    return Pairs.of(losses, others).difference(alpha, skewed=skewed)
+
+
+def skewed_estimate(values: Array, alpha: float) -> Estimate:
+    """The mean of `values` with Student's interval, made longer where Hall's is.
+
+    Differences of losses are skewed where one of the two has the wilder runs, and Student's
+    interval is then too short on that side (Hall, J. R. Stat. Soc. B 54, 1992:
+    g(t) = t + a (1 + 2 t^2) + 4/3 a^2 t^3, a = skewness / (6 sqrt n)). At 95 % that hardly shows;
+    far out in the tails, where a sequential design looks, it does.
+    """
+    student = mean_estimate(values, alpha)
+    count = len(values)
+    error = float(values.std(ddof=1)) / math.sqrt(count) if count > 1 else 0.0
+    if error == 0:
+        return student
+    t = quantile(count - 1, 1 - alpha / 2)
+    skewness = float((((values - student.value) / values.std()) ** 3).mean())
+    a = skewness / (6 * math.sqrt(count))
+
+    def inverse(value: float) -> float:
+        # g(t) - a = ((1 + 2 a t)^3 - 1) / (6 a)
+        if abs(a) < 1e-9:
+            return value
+        return (float(np.cbrt(1 + 6 * a * (value - a))) - 1) / (2 * a)
+
+    low = student.value - error * max(t, inverse(t))
+    high = student.value + error * max(t, -inverse(-t))
+    return Estimate(value=student.value, low=low, high=high)
+
+
+def sign_error(side: int, other: int) -> float:
+    """The chance of so unlike counts, or unliker ones, of a fair coin's two sides."""
+    count, few = side + other, min(side, other)
+    ways = sum(math.comb(count, k) for k in range(few + 1))
+    return min(1.0, math.ldexp(ways, 1 - count))
+
+
+def divergence_error(lost: int, won: int, count: int) -> float:
+    """The chance that one of two alike configurations diverges alone so much more often.
+
+    Of the seeds with which one alone diverged each is a toss of a fair coin. Where it is always the
+    same one, its number among all `count` seeds tells as well, since it is at most `LONE` of them
+    in the mean: three of three would be six tosses alike.
+    """
+    by_sign = sign_error(lost, won)
+    if min(lost, won):
+        return by_sign
+    return min(by_sign, 2 * binomial_from(max(lost, won), count, LONE))
+
+
+def by_losses(losses: Array) -> tuple[int, float]:
+    """What configurations are ordered by: runs that diverged, then the mean of the others."""
+    finite = losses[np.isfinite(losses)]
+    return len(losses) - len(finite), float(finite.mean()) if len(finite) else math.inf

@@ -1,0 +1,94 @@
+"""A sequential design: looks at more and more runs, and what each may be wrong by.
+
+Looking several times gives chance several tries. So each look has an error of its own, smaller than
+that of the whole design, and it is spent in one of two ways. Where all looks are at one thing, and
+few, it is Pocock's (Biometrika 64, 1977): looks share most of their runs, so that six looks of 3 %
+err in 5 % to one side. Where many pairs are compared, it is Bonferroni's: the error divided by the
+looks and pairs, whatever they share.
+
+Whether to go on is asked of what is seen so far. A mean of more runs lies around that of the first
+ones, with the variance that goes (Spiegelhalter, Freedman and Blackburn, 1986): `Foretold`. A
+design that is hardly going to decide with all that its budget has ends at once.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from sweeper.stats.estimate import normal_above
+
+LOOKS = 6
+"""A ladder is judged so many times at most."""
+CONFIDENCE = 0.97
+"""Of the intervals at each of these looks: six of them miss a threshold from one side with 5 % at
+most.
+
+Pocock's constant for six looks and 10 % to both sides is 2.164, a level of 0.9695. How often an
+answer is wrong then is measured (`scripts/bench/verdict.py --settle`)."""
+Z = 2.17
+"""Half of such an interval, in standard deviations of a normal."""
+HOPELESS = 0.1
+"""A design ends where all that is left of its budget decides it with less than this chance."""
+
+
+@dataclass(frozen=True)
+class Rounds:
+    """Seeds of each configuration after every round, and the error of one look at one pair."""
+
+    seeds: tuple[int, ...]
+    error: float
+
+    @classmethod
+    def sharing(cls, error: float, seeds: tuple[int, ...]) -> Rounds:
+        """Rounds that together err by `error` (Bonferroni)."""
+        return cls(seeds, error / len(seeds))
+
+    def error_among(self, pairs: int) -> float:
+        """The error of a look at each of so many pairs (Bonferroni)."""
+        return self.error / max(1, pairs)
+
+    def after(self, seeds: int) -> int | None:
+        """The seeds of the next round; None where there is none."""
+        return next((count for count in self.seeds if count > seeds), None)
+
+
+def all_pairs(configurations: int) -> int:
+    """How many pairs so many configurations make."""
+    return configurations * (configurations - 1) // 2
+
+
+@dataclass(frozen=True)
+class Foretold:
+    """A mean as it will be seen with more runs: its interval reaches `half` to both sides.
+
+    It will lie around the present `value`, normally, with the standard deviation `moves`.
+    """
+
+    value: float
+    moves: float
+    half: float
+
+    @classmethod
+    def of_mean(cls, value: float, spread: float, now: int, then: int, half: float) -> Foretold:
+        """A mean of `now` values with this `spread`, once there are `then` of them.
+
+        The mean of all has the variance s^2 / then, and shares that with the mean of the first
+        ones, whose variance is s^2 / now: what moves is the difference of the two.
+        """
+        return cls(value, spread * math.sqrt(1 / now - 1 / then), half)
+
+    def above(self, limit: float) -> float:
+        """The chance that the whole interval lies above `limit`."""
+        return normal_above((limit + self.half - self.value) / self.moves)
+
+    def below(self, limit: float) -> float:
+        """The chance that the whole interval lies below `limit`."""
+        return normal_above((self.half + self.value - limit) / self.moves)
+
+    def within(self, limit: float) -> float:
+        """The chance that the whole interval lies between -`limit` and `limit`."""
+        room = max(0.0, limit - self.half)
+        return normal_above((-room - self.value) / self.moves) - normal_above(
+            (room - self.value) / self.moves
+        )

@@ -1,0 +1,31 @@
+"""What a verb gives back: decisions with codes and numbers, records, and where they lie."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import IntEnum
+from pathlib import Path
+
+from sweeper.errors import Text
+
+
+class Outcome(IntEnum):
+    """How a verb ended; its number is the exit code of the command line."""
+
+    DONE = 0
+    FAILED = 1
+    NOT_VALIDATED = 3
+
+
+@dataclass(frozen=True, kw_only=True)
+class Answer:
+    """The base of what all verbs answer.
+
+    `places` are files by what they are, the first the one to open; `notes` what whoever asked
+    should know besides.
+    """
+
+    outcome: Outcome = Outcome.DONE
+    places: Mapping[str, Path] = field(default_factory=dict)
+    notes: tuple[Text, ...] = ()

@@ -1,0 +1,174 @@
+"""Paired differences: what pairs say where one or both runs diverged, by properties."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sweeper.stats.estimate import UNKNOWN, Array, Estimate, mean_estimate
+from sweeper.stats.paired import Pairs, by_losses, divergence_error, paired_difference, sign_error
+
+INF = math.inf
+LOSSES = st.one_of(st.floats(2.0, 4.0).map(lambda loss: round(loss, 3)), st.just(INF))
+PAIRS = st.lists(st.tuples(LOSSES, LOSSES), min_size=1, max_size=24)
+ERRORS = st.sampled_from([0.05, 0.05 / 3, 0.0005])
+KINDS = st.booleans()
+"""Whether the interval allows for skewness."""
+
+
+def difference(pairs: list[tuple[float, float]], alpha: float, skewed: bool = False) -> Estimate:
+    losses, others = np.array(pairs, dtype=float).reshape(-1, 2).T
+    return paired_difference(losses, others, alpha, skewed=skewed)
+
+
+def side(found: Estimate) -> int:
+    """1 where the first configuration is worse for sure, -1 where it is better, else 0."""
+    return (found.low > 0) - (found.high < 0)
+
+
+def same(one: Estimate, other: Estimate) -> None:
+    for name in ("value", "low", "high"):
+        left, right = getattr(one, name), getattr(other, name)
+        assert left == right or left == pytest.approx(right, abs=1e-9, nan_ok=True), name
+
+
+@given(PAIRS, ERRORS, KINDS, st.randoms())
+def test_the_order_of_pairs_tells_nothing(
+    pairs: list[tuple[float, float]], alpha: float, skewed: bool, random: object
+) -> None:
+    shuffled = pairs.copy()
+    random.shuffle(shuffled)  # type: ignore[attr-defined]
+    same(difference(pairs, alpha, skewed), difference(shuffled, alpha, skewed))
+
+
+@given(PAIRS, ERRORS, KINDS)
+def test_swapped_configurations_mirror_the_answer(
+    pairs: list[tuple[float, float]], alpha: float, skewed: bool
+) -> None:
+    found, swapped = (difference(p, alpha, skewed) for p in (pairs, [(b, a) for a, b in pairs]))
+    same(found, Estimate(value=-swapped.value, low=-swapped.high, high=-swapped.low))
+
+
+@given(PAIRS, ERRORS, KINDS, st.floats(2.0, 4.0))
+def test_one_more_pair_that_it_lost_by_diverging_never_helps_a_configuration(
+    pairs: list[tuple[float, float]], alpha: float, skewed: bool, loss: float
+) -> None:
+    before = difference(pairs, alpha, skewed)
+    assert side(difference([*pairs, (INF, loss)], alpha, skewed)) >= side(before)
+
+
+@given(PAIRS, ERRORS, KINDS, st.floats(0.0, 9.0))
+def test_one_more_pair_that_it_lost_never_makes_it_the_better_one(
+    pairs: list[tuple[float, float]], alpha: float, skewed: bool, gap: float
+) -> None:
+    if side(difference(pairs, alpha, skewed)) >= 0:
+        assert side(difference([*pairs, (3.0 + gap, 3.0)], alpha, skewed)) >= 0
+
+
+@given(PAIRS, ERRORS)
+def test_a_pair_that_diverged_on_both_sides_never_makes_an_answer_surer(
+    pairs: list[tuple[float, float]], alpha: float
+) -> None:
+    before, after = (difference(p, alpha) for p in (pairs, [*pairs, (INF, INF)]))
+    assert side(after) in (side(before), 0)
+    if not any(map(math.isinf, (loss for pair in pairs for loss in pair))):
+        same(before, after)
+
+
+@given(st.lists(st.tuples(*[st.floats(2.0, 4.0)] * 2), min_size=2, max_size=12), ERRORS)
+def test_without_divergence_it_is_students_interval_of_the_mean(
+    pairs: list[tuple[float, float]], alpha: float
+) -> None:
+    values: Array = np.array([a - b for a, b in pairs])
+    same(difference(pairs, alpha), mean_estimate(values, alpha))
+    wide = difference(pairs, alpha, skewed=True)
+    assert wide.low <= mean_estimate(values, alpha).low + 1e-12
+    assert wide.high >= mean_estimate(values, alpha).high - 1e-12
+
+
+@given(PAIRS, ERRORS, st.floats(0.01, 100.0))
+def test_the_unit_of_the_losses_tells_nothing(
+    pairs: list[tuple[float, float]], alpha: float, unit: float
+) -> None:
+    found = difference(pairs, alpha)
+    scaled = difference([(a * unit, b * unit) for a, b in pairs], alpha)
+    for name in ("value", "low", "high"):
+        expected = getattr(found, name) * unit
+        assert getattr(scaled, name) == pytest.approx(expected, abs=1e-6 * unit, nan_ok=True)
+
+
+def gained(seeds: int, diverged: int = 0, gap: float = -0.02) -> list[tuple[float, float]]:
+    """A configuration that gains about 0.02 nats with each seed but those that it diverged with."""
+    trained = [(3.0 + gap + 1e-4 * (seed % 3), 3.0) for seed in range(seeds - diverged)]
+    return trained + [(INF, 3.0)] * diverged
+
+
+@pytest.mark.parametrize(
+    ("pairs", "alpha", "answer"),
+    [
+        (gained(8), 0.05, -1),
+        (gained(8, 1), 0.05, 0),  # as likely as not to come of a coin: 9 / 256 to one side
+        (gained(9, 1), 0.05, -1),  # 10 / 512 is less than 2.5 %
+        (gained(16, 1), 0.0005, 0),
+        (gained(17, 1), 0.0005, -1),
+        (gained(8, 1, gap=0.02), 0.05, 1),  # it loses the others for sure, and diverges
+        ([(INF, 3.0)] * 2, 0.05, 0),
+        ([(INF, 3.0)] * 3, 0.05, 1),  # 2 / 4^3
+        (gained(8, 6), 0.05, 1),
+        (gained(8, 5), 0.05, 0),
+        ([(INF, 3.0)] * 5, 0.0005, 0),
+        ([(INF, 3.0)] * 6, 0.0005, 1),
+        ([(INF, INF)] * 9, 0.05, 0),
+        ([(INF, INF)] * 9 + gained(8), 0.05, -1),
+    ],
+)
+def test_how_many_seeds_an_answer_takes(
+    pairs: list[tuple[float, float]], alpha: float, answer: int
+) -> None:
+    assert side(difference(pairs, alpha)) == answer
+
+
+def test_a_pair_lost_by_diverging_has_no_size() -> None:
+    found = difference(gained(8, 1), 0.05)
+    assert found.value == pytest.approx(-0.02, abs=1e-3)
+    assert -0.03 < found.low < -0.019 and found.high == INF
+    worse = difference([(INF, 3.0)] * 8, 0.05)
+    assert worse == Estimate(value=INF, low=INF, high=INF)
+    assert difference([(INF, 3.0)], 0.05) == Estimate(value=INF, low=-INF, high=INF)
+
+
+def test_of_runs_that_failed_nothing_is_known() -> None:
+    assert difference([(math.nan, 3.0), (2.0, 3.0)], 0.05) == UNKNOWN
+
+
+def test_chances_are_those_of_coins() -> None:
+    assert sign_error(0, 6) == 2 / 64 and sign_error(3, 3) == 1 and sign_error(1, 8) == 20 / 512
+    assert divergence_error(3, 0, 3) == pytest.approx(2 / 64)
+    assert divergence_error(1, 8, 9) == sign_error(1, 8)
+
+
+def test_equal_configurations_that_diverge_are_seldom_told_apart() -> None:
+    generator, wrong = np.random.default_rng(0), 0
+    for _ in range(1000):
+        losses = generator.normal(3, 0.1, (2, 8))
+        losses[generator.random((2, 8)) < 0.3] = INF
+        wrong += side(paired_difference(*losses, 0.05)) != 0
+    assert wrong <= 70, "5 % of 1000, and what chance adds"
+
+
+def test_pairs_that_would_decide_are_those_that_do() -> None:
+    pairs = Pairs.of(np.array([INF, INF, 3.0, 3.0]), np.array([3.0] * 4))
+    assert pairs.by_divergence(0.0005) == 0.0
+    needed = pairs.needed_by_divergence(0.0005)
+    assert needed is not None and needed == 24  # 12 lost pairs, as half of them are
+    assert divergence_error(needed // 2, 0, needed) <= 0.0005
+    assert Pairs.of(np.array([3.0]), np.array([2.0])).needed_by_divergence(0.05) is None
+
+
+def test_configurations_are_ordered_by_divergence_then_by_the_others() -> None:
+    losses = {"a": [2.0, INF], "b": [3.0, 3.1], "c": [INF, INF]}
+    assert sorted(losses, key=lambda name: by_losses(np.array(losses[name]))) == ["b", "a", "c"]
