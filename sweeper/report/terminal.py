@@ -21,7 +21,7 @@ from sweeper.report.answer import (
     Sentence,
     Verbatim,
 )
-from sweeper.table import STYLES, Table, counted, paragraph
+from sweeper.table import STYLES, Table, counted, paragraph, printable
 
 MOST_ROWS, MOST_NOTES = 8, 3
 """Of a table: so many rows, and notes on them, leave room for all else on 25 lines."""
@@ -75,10 +75,10 @@ class Terminal:
         elif isinstance(item, Progress):
             paragraph(self.console, item.text)
         elif isinstance(item, Verbatim):
-            self.console.print(Text(item.text), soft_wrap=True)
+            self.console.print(Text(printable(item.text)), soft_wrap=True)
         elif isinstance(item, Commands):
             text = _copied(item.title, item.commands, self.console)
-            self.console.print(Text(text), soft_wrap=True)
+            self.console.print(Text(printable(text)), soft_wrap=True)
             if item.note:
                 paragraph(self.console, item.note)
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from sweeper.files import write_json
-from sweeper.report import live
+from sweeper.report import live, study_page
 from sweeper.report.live import LivePage, is_live, keep_written
 from sweeper.report.study_page import write_report
 from sweeper.stats.ladder import LadderPoint, LadderSize, LadderSoFar
