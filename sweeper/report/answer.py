@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
 from typing import TYPE_CHECKING
 
-from sweeper.errors import Text
+from sweeper.errors import SHELL, Text, as_text, spelled
 from sweeper.table import TONES, Table, Tone
 
 if TYPE_CHECKING:
@@ -35,6 +35,9 @@ class Sentence:
     code: str = ""
     listed: bool = False
     detail: bool = False
+
+    def __str__(self) -> str:
+        return spelled(as_text(self.text), SHELL)
 
     @property
     def tone(self) -> Tone:

@@ -18,14 +18,15 @@ from sweeper.decide import speed
 from sweeper.decide.compare import Candidate, Comparison, Standing
 from sweeper.decide.ranking import Ranking
 from sweeper.decide.speed import SpeedUp
+from sweeper.decide.validation import Validation
 from sweeper.files import private_folder, write_atomically
 from sweeper.report.answer import Drawing, Item, Report, Section, Sentence
-from sweeper.report.documents import Validation
 from sweeper.report.drawing import BESIDE, DASHED, DOTTED, FAINT, MARKERS, STYLE, save
 from sweeper.report.figures import AXIS, Panel, ladders_figure
 from sweeper.report.page import page
 from sweeper.stats.estimate import UNKNOWN, Estimate
 from sweeper.study.cost import Cost, cost_table
+from sweeper.study.folder import StudyFolder
 from sweeper.table import Cell, Column, Table, answer, number, within
 
 SHOWN_OCTAVES = (-2.0, -1.0, 1.0, 2.0)
@@ -401,7 +402,7 @@ def _finish_losses(ax: Axes, comparison: Comparison) -> None:
         room = 0.06 * (high - low)
         top = min(ax.get_ylim()[1], high + REACH * (high - low))
         ax.set_ylim(low - room, max(top, high + room))
-    ax.set(xlabel="width", ylabel="training loss (nats)")
+    ax.set(xlabel="width", ylabel="loss (nats)")
     ax.set_title("Solid: transferred η. Dashed: re-tuned. Dotted: law")
 
 
@@ -442,7 +443,7 @@ def write_several(
     others need for the first one's loss.
     """
     private_folder(folder)
-    path, comparison = folder / "report.html", several.comparison
+    path, comparison = StudyFolder(folder).report, several.comparison
     drawn = {"ladders": ladders_figure(several.panels)}
     if comparison is not None:
         drawn["comparison"] = comparison_figure(comparison)
@@ -487,7 +488,7 @@ def several_report(
 
 
 LADDERS = (
-    "Training loss against the learning rate, one panel a study and one line a width, on one loss "
+    "Loss against the learning rate, one panel a study and one line a width, on one loss "
     "scale and with as many octaves in each panel. The stars are the optima, the line through them "
     "is their way over the width: upright where the learning rate transfers. The dashed line is "
     "the transferred one."

@@ -9,13 +9,14 @@ from pathlib import Path
 from urllib.parse import quote
 
 from sweeper.decide.transfer import WORST_FIRST
+from sweeper.decide.validation import Validation
 from sweeper.files import write_atomically
-from sweeper.registry import studies
 from sweeper.report.answer import Item, Report, Section, Sentence
-from sweeper.report.documents import Searched, Validation, read_document
 from sweeper.report.page import page
 from sweeper.report.study_page import Running
+from sweeper.study.folder import StudyFolder, read_document, studies
 from sweeper.study.lock import check_contents, live_holder
+from sweeper.study.searched import Searched
 from sweeper.study.study import is_saved
 from sweeper.table import Cell, Column, Table, Value, answer
 
@@ -47,7 +48,7 @@ def _row(folder: Path) -> tuple[float, list[Value]]:
     changed = _changed(folder)
     when = time.strftime("%Y-%m-%d %H:%M", time.localtime(changed))
     link = f"{quote(folder.name)}/report.html"
-    name = Cell(folder.name, folder.name, link=link * (folder / "report.html").is_file())
+    name = Cell(folder.name, folder.name, link=link * StudyFolder(folder).report.is_file())
     try:
         return changed, [name, *_standing(folder), when]
     except Exception as error:  # the other studies are listed all the same
@@ -57,7 +58,7 @@ def _row(folder: Path) -> tuple[float, list[Value]]:
 def _standing(folder: Path) -> list[Value]:
     """How far a study is, its best loss, and the worst answer of what was validated."""
     check_contents(folder)
-    searched = read_document(folder / "search.json", Searched.read, [])
+    searched = read_document(StudyFolder(folder).search, Searched.read, [])
     state = "finished" if searched and searched.finished else "not finished"
     if is_saved(folder):
         state = "of a table"
@@ -66,7 +67,7 @@ def _standing(folder: Path) -> list[Value]:
     elif (left := Running.stopped(folder)) is not None:
         state = f"stopped: {left.sentence}"
     answers = set[str]()
-    for path in folder.glob("transfer/*/validation.json"):
+    for path in StudyFolder(folder).validations():
         record = read_document(path, Validation, [])
         for verdict in record.axes if record else ():
             answers |= {verdict.answer, *([verdict.target.answer] if verdict.target else [])}
@@ -77,9 +78,8 @@ def _standing(folder: Path) -> list[Value]:
 
 def _changed(folder: Path) -> float:
     """When anything was last written that a study's page is made from."""
-    times = [0.0]
-    for pattern in ("config.yaml", "results/*.jsonl", "*.json", "transfer/*/*.json"):
-        for path in folder.glob(pattern):
-            with suppress(OSError):
-                times.append(path.stat().st_mtime)
+    times, files = [0.0], StudyFolder(folder)
+    for path in (files.config, *files.sources()):
+        with suppress(OSError):
+            times.append(path.stat().st_mtime)
     return max(times)

@@ -15,15 +15,17 @@ from uuid import uuid4
 
 from rich.console import Console
 
+from sweeper.decide.documents import Documents
 from sweeper.decide.transfer import Verdict
+from sweeper.decide.validation import Validation
 from sweeper.errors import PYTHON
 from sweeper.plan.plan import TransferPlan, rules_text
 from sweeper.report.answer import Item, KeyNumbers, Report, Section, Sentence
 from sweeper.report.console import plan_table
-from sweeper.report.documents import Documents, Validation
 from sweeper.report.page import STYLES, fragment
 from sweeper.report.study_page import answer_of, cards, headline, verdict_items
 from sweeper.report.terminal import Terminal
+from sweeper.study.folder import StudyFolder, TargetFolder
 
 _PAGE, _DRAWINGS = uuid4().hex[:6], count()
 """Ids hold for a whole notebook, cells of an earlier kernel included."""
@@ -68,7 +70,7 @@ def study_report(
     """A study: the answer, the numbers that a reader looks for first, what comes next."""
     head, code = _headline(documents)
     validations = [target.validation for target in documents.targets[-1:] if target.validation]
-    page = folder / "report.html"
+    page = StudyFolder(folder).report
     ended = [f"{number} {status}" for status, number in documents.counts.items()]
     trained = f"{sum(documents.counts.values())} trials"
     trained += f" ({', '.join(ended)})" if ended else ""
@@ -78,7 +80,7 @@ def study_report(
         sections=[
             Section(title, [Sentence(trained)], is_answer=True, code=code),
             Section("", [KeyNumbers(cards(documents))]),
-            *(verdict_section(v, record) for record in validations for v in record.axes),
+            *(verdict_section(v, each) for each in validations for v in each.axes),
             _end(
                 [*documents.notices, *notes],
                 following,
@@ -150,6 +152,6 @@ def transfer_report(
             ),
             *(verdict_section(*each) for each in validated),
             Section("", items),
-            _end(notes, following, f"Plan: {folder / 'plan.json'}"),
+            _end(notes, following, f"Plan: {TargetFolder(folder).plan}"),
         ],
     )

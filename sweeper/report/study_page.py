@@ -15,7 +15,10 @@ from matplotlib.figure import Figure
 
 from sweeper.check.judge import sentence
 from sweeper.decide.diagnosis import Diagnosis
+from sweeper.decide.documents import Documents, TargetDocuments
+from sweeper.decide.saving import NO_SIZES, saving, times
 from sweeper.decide.transfer import Verdict
+from sweeper.decide.validation import Validation
 from sweeper.files import private_folder, write_atomically
 from sweeper.plan.plan import TransferPlan
 from sweeper.report.answer import (
@@ -41,7 +44,6 @@ from sweeper.report.console import (
     verdict_sentences,
     verdict_table,
 )
-from sweeper.report.documents import Documents, Searched, TargetDocuments, Validation, read_document
 from sweeper.report.drawing import save
 from sweeper.report.figures import (
     best_loss_figure,
@@ -75,8 +77,10 @@ from sweeper.stats.ladder import (
     SizeCurve,
     extent,
 )
-from sweeper.study.cost import NO_SIZES, NOT_KNOWN, cost_table, saving, times
+from sweeper.study.cost import NOT_KNOWN, cost_table
+from sweeper.study.folder import StudyFolder, read_document
 from sweeper.study.lock import live_holder
+from sweeper.study.searched import Searched
 from sweeper.sweep.progress import Snapshot
 from sweeper.table import Cell, Column, Table, answer, answer_first, duration
 from sweeper.trial import Status
@@ -106,7 +110,7 @@ def write_report(
     study any more, whatever its lock says. OSError when it cannot be
     written; an older report is then untouched.
     """
-    path = folder / "report.html"
+    path = StudyFolder(folder).report
     documents = documents or Documents.read(folder)
     found = _search_figures(documents)
     running = Running.read(folder, live) if live else Running.stopped(folder, is_left=is_left)
@@ -134,7 +138,7 @@ class Running:
     @classmethod
     def read(cls, folder: Path, every: float) -> Running:
         """The progress in the study's `folder`."""
-        return cls(every=every, progress=read_document(folder / "progress.json", Snapshot, []))
+        return cls(every=every, progress=read_document(StudyFolder(folder).progress, Snapshot, []))
 
     @classmethod
     def stopped(cls, folder: Path, *, is_left: bool = False) -> Running | None:
@@ -239,7 +243,8 @@ def study_report(
         about = f"{rules}, searched with {strategy}{f' at {base}' if base else ''}. {about}"
     damaged = ", ".join(documents.damaged)
     lost = f"Damaged, and not shown: {damaged}. The commands that wrote them write them anew."
-    targets = [_Target.of(target, deep=documents.deep) for target in documents.targets]
+    loss = documents.conclusion.loss_name if documents.conclusion else "Loss"
+    targets = [_Target.of(target, loss, deep=documents.deep) for target in documents.targets]
     sections = [
         *([_running(running)] if running else []),
         _answer(documents, targets),
@@ -326,7 +331,7 @@ def _best(documents: Documents) -> Section:
     loss = "none: every run diverged or failed"
     if math.isfinite(conclusion.objective):
         loss = f"{conclusion.objective:.4f} nats"
-    text = f"Training loss of this configuration: {loss}, {conclusion.basis}."
+    text = f"{conclusion.loss_name} of this configuration: {loss}, {conclusion.basis}."
     table = replace(best_table(conclusion, searched.space), title="")
     return Section(title, [Sentence(text), table])
 
@@ -403,7 +408,7 @@ PAIRS = (
     "columns in one row, the two do not depend on each other. The transfer error is the mean loss "
     "in nats by taking the optimum of another row or column."
 )
-LINES = "One line search a panel: the training loss against one hyperparameter, the others fixed."
+LINES = "One line search a panel: the loss against one hyperparameter, the others fixed."
 STEPS = (
     "The training loss over the steps, each point the mean of a stretch of the run. Best, median "
     "and worst are single runs of the search that reached the end, by the loss of their last "
@@ -521,19 +526,21 @@ class _Target:
 
     label: str
     documents: TargetDocuments
+    loss: str
+    """What the losses are called."""
 
     @classmethod
-    def of(cls, target: TargetDocuments, *, deep: bool) -> _Target:
+    def of(cls, target: TargetDocuments, loss: str, *, deep: bool) -> _Target:
         """The target by its size; where it has no plan, by its folder."""
         if (plan := target.plan) is None:
-            return cls(target.name, target)
+            return cls(target.name, target, loss)
         label = size_text(plan.target, deep=deep)
         if plan.law is not None:
             before, after = plan.law.base, plan.law.target
             # Only a law moves batch and steps: where it has, they are part of the target's name.
             if (before.batch, before.steps) != (after.batch, after.steps):
                 label += f", {after.steps:,} steps of {after.batch:,}"
-        return cls(label, target)
+        return cls(label, target, loss)
 
     def _verdicts(self) -> Iterator[tuple[Verdict, Validation, str]]:
         """Each verdict with what it is over, such as "weight_decay over width"."""
@@ -563,7 +570,7 @@ class _Target:
             trend = validation.trend if verdict.axis == "width" else None
             plan = self.documents.plan
             corrected = bool(plan and plan.source.get("correction"))
-            items = verdict_items(verdict, validation)
+            items = verdict_items(verdict, validation, self.loss)
             items += [Sentence(trend_text(trend, applied=corrected))] if trend else []
             yield Section(title, items)
 
@@ -618,8 +625,8 @@ def _parameters(plan: TransferPlan) -> list[Item]:
     return items
 
 
-def verdict_items(verdict: Verdict, validation: Validation) -> list[Item]:
-    """A verdict: its sentences, the table of its sizes, the curves."""
+def verdict_items(verdict: Verdict, validation: Validation, loss: str = "Loss") -> list[Item]:
+    """A verdict: its sentences, the table of its sizes, the curves of what is called `loss`."""
     items: list[Item] = [*verdict_sentences(verdict, validation.hyperparameter)]
     if verdict.law:
         items.append(Sentence(f"Planned by {verdict.law}."))
@@ -632,7 +639,7 @@ def verdict_items(verdict: Verdict, validation: Validation) -> list[Item]:
         of_eta = validation.hyperparameter == "eta"
         what = "learning rate" if of_eta else validation.hyperparameter
         caption = (
-            f"Training loss against the {what}, one curve a size. Curves are means over the seeds "
+            f"{loss} against the {what}, one curve a size. Curves are means over the seeds "
             "and bands their range. The dashed line is the transferred one"
             f"{', at the base' if verdict.law else ''}."
         )
@@ -681,7 +688,7 @@ def cards(documents: Documents) -> list[KeyNumber]:
         add(name, f"{2**chosen:.4g}", f"log2 {chosen:g}; no interval before --validate")
     if conclusion is not None and math.isfinite(conclusion.objective):
         note = f"of the best configuration, {conclusion.basis}"
-        add("Training loss", f"{conclusion.objective:.4f} nats", note)
+        add(conclusion.loss_name, f"{conclusion.objective:.4f} nats", note)
     if (accuracy := final_accuracy(documents.trials.searched)) is not None:
         note = f"on held-out samples, mean of {accuracy[1]} fresh seeds"
         add("Top-1 accuracy", f"{accuracy[0]:.1%}", note)

@@ -5,12 +5,14 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from sweeper.config.settings import Experiment
+from sweeper.config.settings import Experiment, Settings
+from sweeper.decide.validation import newest_validation
 from sweeper.errors import BadInput, Call, Keyword, SweeperError
 from sweeper.search.strategy import Conclusion
 from sweeper.study.study import Study
 from sweeper.sweep.experiment import changed_code
 from sweeper.sweep.replay import replay_search
+from sweeper.trial import Log2Hps, named
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,3 +45,13 @@ def optimum(experiment: Experiment, study: Study) -> Optimum:
             "anew, with lower values of parameterization.space.eta where they diverged"
         )
     return Optimum(conclusion=conclusion, unfinished=len(history.results) if missing else 0)
+
+
+def planned_before(settings: Settings, best: Log2Hps) -> Log2Hps:
+    """The hyperparameters that the study's latest verdict on the optimum `best` planned with."""
+    if settings.transfer.eta is not None:
+        return best
+    # The newest: each verdict on this optimum was judged, and planned, with an eta of its own.
+    log2_hps = named(settings.space, best)
+    kept = newest_validation(settings.folder, lambda each: each.log2_hps == log2_hps)
+    return Log2Hps({**best, "eta": kept.planned_log2}) if kept else best

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from sweeper.decide.documents import Documents
 from sweeper.report import study_page as pages
-from sweeper.report.documents import Documents
 from sweeper.report.page import facts
 from sweeper.report.study_page import write_report
 from tests.layout import without_drawing, without_layout

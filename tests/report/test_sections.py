@@ -14,10 +14,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from sweeper.check.judge import CoordinateCheck
+from sweeper.decide.documents import Documents
 from sweeper.engine.measurements import OperandScale
 from sweeper.records import from_json, to_json
 from sweeper.report.answer import KeyNumber
-from sweeper.report.documents import Documents
 from sweeper.report.study_page import cards
 from tests.golden import Golden
 from tests.layout import without_drawing, without_layout
