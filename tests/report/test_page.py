@@ -147,6 +147,7 @@ def test_the_verdict_comes_first(full):
         "Plan for width 1024, depth 2",
         "What it cost, and what it saved",
         "Provenance",
+        "To reproduce",
     ]
 
 
@@ -166,7 +167,6 @@ def test_where_numbers_come_from_is_text_and_no_json():
         "data": {"name": "own", "classes": 256, "held": {"out": 0.1}, "none": None},
         "betas": [0.9, 0.95],
         "exact": True,
-        "command": "x",
     }
     assert facts(record) == {
         "eta from": "the study",
