@@ -81,9 +81,11 @@ def check_section(check: CoordinateCheck, record: CheckRecord) -> Section:
         f"{check.axis}: level where the parameterization is right. Of modules that differ in their "
         "layer alone the worst is drawn."
     )
+    table = coordinate_table(check, rule.threshold)
     items: list[Item] = [
         Sentence(f"{sentence(check, rule)} {runs}.", code=check.answer),
-        coordinate_table(check, rule.threshold),
+        Sentence(f"{table.title}."),
+        replace(table, title=""),
         Drawing(partial(coordinate_figure, check), caption=caption),
     ]
     return Section(f"Coordinate check over {check.axis}", items)
