@@ -31,7 +31,7 @@ from sweeper.runs.trackers import (
     unpacked,
     unpivoted,
 )
-from sweeper.study.optuna_copy import redact
+from sweeper.search.optuna.url import redact
 
 if TYPE_CHECKING:
     import pandas  # type: ignore[import-untyped]

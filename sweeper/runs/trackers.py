@@ -402,7 +402,8 @@ def storage_frame(url: str, objective: Objective) -> tuple[pandas.DataFrame, lis
     """
     import pandas
 
-    from sweeper.study.optuna_copy import read_storage, redact
+    from sweeper.search.optuna.storage import read_storage
+    from sweeper.search.optuna.url import redact
 
     shown = redact(url)
     with read_storage(url) as (names, load):
