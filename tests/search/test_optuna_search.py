@@ -11,7 +11,7 @@ import pytest
 from sweeper import registry
 from sweeper.config.compose import compose_tree
 from sweeper.errors import ConfigError
-from sweeper.search import optuna as module
+from sweeper.search.optuna import sampling as module
 from sweeper.search.optuna.sampling import TPE, OptunaSearch
 from sweeper.search.strategy import History, Strategy
 from sweeper.trial import Axis, Space
