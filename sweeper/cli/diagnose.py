@@ -130,7 +130,7 @@ def diagnose(
     if diagnosed.results:
         output.show(show.ablation_table(diagnosed))
     keep_flops(settings.folder, {result.trial.spec for result in study.results()})
-    from sweeper.report.page import write_report  # it brings matplotlib
+    from sweeper.report.study_page import write_report  # it brings matplotlib
 
     report, record = write_report(settings.folder), folder / f"diagnosis-{axis}.json"
     places = {"report": report, "diagnosis": record}

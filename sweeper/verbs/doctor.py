@@ -22,8 +22,8 @@ from sweeper.errors import BadInput, Call, Keyword, SweeperError, first_line
 from sweeper.launch.executor import Scheduled
 from sweeper.records import import_target
 from sweeper.registry import groups, plugins
+from sweeper.search.optuna.storage import check_storage
 from sweeper.study.lock import StudyLock
-from sweeper.study.optuna_copy import check_storage
 from sweeper.study.study import Study, read_root
 from sweeper.sweep.progress import Watcher
 from sweeper.verbs.answer import Answer, Outcome
