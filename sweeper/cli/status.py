@@ -195,7 +195,7 @@ def report(name: str | None, root: Path, output: Output, csv: Path | None = None
 
     folder = root / find_study(name, root)
     if csv is not None:
-        from sweeper.report.runs import write_runs
+        from sweeper.runs.study import write_runs
 
         count = write_runs(folder, csv)
         output.say(f"{counted(count, 'run')} of its validation: {csv}")
