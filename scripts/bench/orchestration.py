@@ -165,14 +165,16 @@ def run_own(side: Side, trials: int, folder: Path, profiled: bool) -> dict[str, 
     """
     from common import age
 
-    from sweeper.cli.search import run_search
     from sweeper.config.compose import compose_tree
     from sweeper.config.settings import resolve
+    from sweeper.errors import SHELL
     from sweeper.report.output import Output
+    from sweeper.report.present import OutputWatcher
     from sweeper.report.progress import SweepProgress
     from sweeper.study.lock import StudyLock
     from sweeper.study.study import Study
     from sweeper.sweep.experiment import open_experiment
+    from sweeper.sweep.search import run_search
 
     (folder / "text.txt").write_text("All happy families are alike. " * 3000)
     words = [word.format(folder=folder) for word in side.words]
@@ -203,7 +205,8 @@ def run_own(side: Side, trials: int, folder: Path, profiled: bool) -> dict[str, 
     ):
         cold, start = age(), time.perf_counter()
         with profile if profiled else nullcontext():
-            run_search(bench, study, Output(people=quiet, watchers=quiet), wait=True)
+            watcher = OutputWatcher(Output(people=quiet, watchers=quiet), SHELL)
+            run_search(bench, study, watcher, wait=True)
         seconds = time.perf_counter() - start
         results = study.results()
     errors = [result.error for result in results if result.error] + study.notices

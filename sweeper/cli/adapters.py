@@ -18,28 +18,6 @@ if TYPE_CHECKING:
     from sweeper.report.output import Output
 
 K = Keyword
-UNTRAINED = ("study", "root=", "launcher", "logger", "runner.device=", "runner.batched_trials=")
-"""How the words begin that say nothing of what a search trains."""
-
-
-def search(request: requests.SearchRequest, output: Output) -> int:
-    from sweeper.config.studies import tree_of
-
-    given = list(request.overrides)
-    if all(word.startswith(UNTRAINED) for word in given):
-        given = [f"experiment={FIRST}", *given]
-    named = with_place(given, request.study, _text(request.root))
-    tree, invocation = tree_of(None, named, request.config_dir)  # a misspelt key needs no torch
-    from sweeper.cli.search import search as work
-
-    return work(
-        tree,
-        invocation,
-        output,
-        dry_run=request.dry_run,
-        detach=request.detach,
-        new_setup=request.new_setup,
-    )
 
 
 def transfer(request: requests.TransferRequest, output: Output) -> int:

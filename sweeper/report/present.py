@@ -21,6 +21,7 @@ from sweeper.verbs.answer import Answer
 from sweeper.verbs.requests import Request
 
 PRESENTERS: dict[str, str] = {
+    "search": "sweeper.report.searched",
     "cancel": "sweeper.report.standing",
     "status": "sweeper.report.standing",
     "doctor": "sweeper.report.machine",

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from sweeper.cli import cost
 from sweeper.config.studies import Invocation
 from sweeper.engine.runner import Engine
+from sweeper.sweep import search as cost
 from tests.cli.driver import TINY, Run
 
 Timed = Callable[[float], list[int]]
@@ -38,8 +38,8 @@ def test_a_long_search_says_so_first_with_a_smaller_command(
     answer = sweeper("search", *TINY, "train.steps=40", "--root", "my runs", "--study", "a")
     told = answer.err.splitlines()
     assert told[0] == "This search trains 3 trials: about 33 h 20 min here."
-    assert told[2].startswith("To try it first, in about 6 h 6 min: sweeper search --study a-try ")
-    words = shlex.split(told[2].partition(": ")[2])[1:]
+    assert told[2].startswith("To try it first, in about 6 h 6 min: `sweeper search --study a-try ")
+    words = shlex.split(told[2].partition(": ")[2].strip("`"))[1:]
     assert words[-4:] == ["search=lr", "train.steps=2", "--root", "my runs"]
     assert sweeper(*words).code == 0, "it can be pasted"
     assert (workplace / "my runs/a-try/search.json").is_file()

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from sweeper.cli import search
+from sweeper.sweep import search
 from sweeper.config.command_line import with_user_command
 from sweeper.schedule import OWN
 from sweeper.search.fresh import FINAL_SEED
@@ -370,13 +370,13 @@ def test_losses_are_shown_as_soon_as_the_first_run_has_ended(
     sweeper: Run, workplace: Path, script: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seen: list[int] = []
-    told = search.say_losses
+    told = search.tell_losses
 
-    def say(settings: Any, output: Any, results: Any) -> Any:
+    def tell(settings: Any, watcher: Any, results: Any) -> Any:
         seen.append(len(Study.read(settings.folder).results()))
-        return told(settings, output, results)
+        return told(settings, watcher, results)
 
-    monkeypatch.setattr(search, "say_losses", say)
+    monkeypatch.setattr(search, "tell_losses", tell)
     answer = sweeper(*searched())
     # Of a line of several points the first, whose result may still be on its way to the disk.
     assert answer.code == 0 and len(seen) == 1 and seen[0] <= 1

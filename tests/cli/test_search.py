@@ -17,10 +17,12 @@ from optuna.storages import JournalStorage
 from optuna.storages.journal import JournalFileBackend
 
 from sweeper.decide.documents import Documents
+from sweeper.config.settings import Settings
 from sweeper.engine import jobs
 from sweeper.engine.batched import BatchedTrials
 from sweeper.files import read_json
 from sweeper.study.lock import StudyLock
+from sweeper.sweep.search import InJobs
 from sweeper.study.study import Study
 from sweeper.trial import FORMAT
 from tests.cli.driver import (
@@ -335,7 +337,7 @@ class TestTrouble:
             answer = sweeper("search", *TINY, "study=a")
         assert answer.code == 1 and answer.err.splitlines()[-1].startswith("Error: cannot record")
         with monkeypatch.context() as patch:
-            patch.setattr("sweeper.cli.search.write_summed", full)
+            patch.setattr("sweeper.sweep.search.write_summed", full)
             assert_refused(sweeper("search", *TINY, "study=a"), golden, code=1)
         assert sweeper("search", *TINY, "study=a").code == 0
 
@@ -378,7 +380,7 @@ def test_a_storages_password_is_never_written(
     word = "study.storage='mysql://me:s3cret@host/d'"
     monkeypatch.setattr("sys.argv", ["sweeper", "search", *TINY, word])
     monkeypatch.setattr("sweeper.study.study.OptunaCopy", Mock())
-    monkeypatch.setattr("sweeper.cli.search.check_storage", Mock())
+    monkeypatch.setattr("sweeper.sweep.search.check_storage", Mock())
     answer = sweeper("search", *TINY, "study=a", word, "--json")
     assert answer.code == 0 and "s3cret" not in answer.out + answer.err
     assert "mysql://me:***@host/d" in yaml_of(study)
@@ -458,11 +460,11 @@ def test_a_search_of_which_nothing_is_said_is_short(
 ) -> None:
     seen: list[tuple[str, int]] = []
 
-    def search(tree: dict[str, Any], *_: Any, **__: Any) -> int:
-        seen.append((tree["search"]["_target_"].rpartition(".")[2], tree["train"]["steps"]))
-        return 0
+    def search(settings: Settings, *_: Any, **__: Any) -> InJobs:
+        seen.append((type(settings.search).__name__, settings.raw["train"]["steps"]))
+        return InJobs(submitted=0, finished=0, notices=())
 
-    monkeypatch.setattr("sweeper.cli.search.search", search)
+    monkeypatch.setattr("sweeper.sweep.search.search_study", search)
     for words in ([], ["study=a", "launcher=local"], ["search=independent"], ["size=paper"]):
         sweeper("search", *words)
     assert seen == [

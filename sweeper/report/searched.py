@@ -1,0 +1,121 @@
+"""What a search found, or would cost, as people and programs read it."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from sweeper.records import to_json
+from sweeper.report import console
+from sweeper.report.answer import Item, Verbatim
+from sweeper.report.costs import trial_command
+from sweeper.report.drawing import save
+from sweeper.report.figures import pairs_figure
+from sweeper.report.next import NextCommand, again, first_transfer
+from sweeper.report.present import Shown
+from sweeper.report.sentences import diverged, failures
+from sweeper.report.study_page import written_page
+from sweeper.sweep.search import Found, InJobs, SearchCost
+from sweeper.table import counted
+from sweeper.verbs.search import SearchAnswer
+
+
+def shown(answer: SearchAnswer, *, verbose: bool = False) -> Shown:
+    """The best configuration, how many trials are in jobs, or what a search would take."""
+    result = answer.result
+    if isinstance(result, Found):
+        return _found(answer, result)
+    return _in_jobs(answer, result) if isinstance(result, InJobs) else _cost(answer, result)
+
+
+def _found(answer: SearchAnswer, found: Found) -> Shown:
+    settings, conclusion = answer.settings, found.conclusion
+    pairs = {}
+    if conclusion.pairs:
+        drawn, _ = save(pairs_figure(conclusion.pairs), settings.folder / "pairs")
+        pairs = {"pairs": drawn}
+    places, unwritten = written_page(settings.folder)
+    notes = [
+        *found.notices[: found.moved],
+        *unwritten,
+        *found.notices[found.moved :],
+        *failures(found.results, settings.identity),
+        *diverged(found.searched),
+        *console.clip_note(found.searched),
+        *console.accuracy_note(found.searched),
+    ]
+    return Shown(
+        items=console.conclusion(conclusion, settings.space),
+        notes=notes,
+        answer=console.conclusion_text(conclusion),
+        places={**places, **pairs},
+        document=found.record,
+        next=[_after(answer, found)],
+        folder=settings.folder,
+    )
+
+
+def _after(answer: SearchAnswer, found: Found) -> NextCommand:
+    settings, invocation = answer.settings, answer.invocation
+    if math.isfinite(found.conclusion.objective):
+        return first_transfer(settings.folder, settings.base.width, invocation.config_dir)
+    if all(result.status == "failed" for result in found.results):
+        return again(invocation, "search", settings, why="to try them again")
+    eta, key = settings.space["eta"], "parameterization.space.eta"
+    # Every run diverged: the same range of eta, 2^-4 times as high.
+    lower = [f"{key}.{end}={getattr(eta, end) - 4:g}" for end in ("low", "high", "default")]
+    return again(invocation, "search", settings, *lower, why="to search lower eta")
+
+
+def _in_jobs(answer: SearchAnswer, queued: InJobs) -> Shown:
+    settings, why = answer.settings, "to collect them, and go on"
+    return Shown(
+        notes=queued.notices,
+        answer=f"{queued.submitted} trials are in jobs now, {queued.finished} are finished.",
+        places={"study": settings.folder},
+        document={
+            "study": settings.name,
+            "finished": queued.finished,
+            "submitted": queued.submitted,
+        },
+        next=[again(answer.invocation, "search", settings, why=why)],
+        folder=settings.folder,
+    )
+
+
+def _cost(answer: SearchAnswer, cost: SearchCost) -> Shown:
+    settings, finished = answer.settings, cost.finished
+    facts = (
+        f"{'' if cost.parameters is None else f'{cost.parameters:,} parameters a trial, '}"
+        f"{cost.steps} steps. Points that phases share are trained once; a line that ends at "
+        f"its optimum is extended. Time: {'measured' if cost.is_timed else 'not known'} "
+        f"here, {counted(cost.per_job, 'trial')} a job."
+        f"{f' Of these trials, {finished} are finished already.' if finished else ''}"
+    )
+    title = "This search would run"
+    items: list[Item] = [*console.dry_run(title, "phase", cost.phases, "trials", facts)]
+    document: dict[str, Any] = {
+        "study": settings.name,
+        "phases": [{"phase": name, **to_json(phase)} for name, phase in cost.phases],
+        "finished": finished,
+        "batched_trials": cost.per_job,
+    }
+    if cost.command:
+        items += trial_command(settings, cost.command, at="at the defaults")
+        document["command"] = cost.command
+        document["losses"] = [
+            {"key": each.key, "values": each.count, "facts": each.facts(), "doubts": each.doubts()}
+            for each in cost.losses
+        ]
+    if cost.script:
+        document["script"] = cost.script
+        script = f"The batch script of the first {cost.jobs} jobs:\n{cost.script}"
+        items.append(Verbatim(script, title="The batch script", detail=True))
+    flags = ["--new-setup"] * answer.request.new_setup
+    next_command = again(answer.invocation, "search", settings, *flags, why="to train them")
+    return Shown(
+        items=items,
+        answer=f"{cost.left} of {cost.planned} trials are to be trained; nothing was written.",
+        document=document,
+        next=[next_command],
+    )

@@ -1,0 +1,446 @@
+"""A search at the base size: what it lacks is trained and concluded; or what it would cost."""
+
+from __future__ import annotations
+
+import math
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from sweeper.command.evidence import Evidence, evidence_of
+from sweeper.config.command_line import DEFAULT_ROOT, without_root
+from sweeper.config.compose import compose_tree
+from sweeper.config.settings import checked_plugin
+from sweeper.errors import Call, Keyword
+from sweeper.launch.inline import Inline
+from sweeper.search.optuna.url import redact_word
+from sweeper.search.strategy import Strategy
+from sweeper.command.runner import Command
+from sweeper.sweep.experiment import check_model, progress_of, tell_speed
+from sweeper.sweep.progress import Watcher
+from sweeper.table import duration
+from sweeper.command.metrics import PRINTED
+from sweeper.command.runner import reports_no_loss, unknown_to_script
+from sweeper.config.compose import Tree, read_tree, to_yaml
+from sweeper.config.settings import Experiment, Settings, resolve
+from sweeper.config.studies import Invocation
+from sweeper.errors import BadInput, ConfigError
+from sweeper.files import write_json, write_summed
+from sweeper.launch.executor import Scheduled
+from sweeper.launch.folder import check_owner
+from sweeper.records import to_json
+from sweeper.search.optuna.storage import check_storage
+from sweeper.search.optuna.url import redact
+from sweeper.search.strategy import Conclusion
+from sweeper.study.cost import Cost, flops_of, keep_flops
+from sweeper.study.folder import StudyFolder
+from sweeper.study.lock import StudyLock
+from sweeper.study.setup import check_setup, provenance, trials_of, write_setup
+from sweeper.study.study import Study, check_not_saved
+from sweeper.study.trust import remember
+from sweeper.sweep.experiment import changed_code, open_experiment, run_time
+from sweeper.sweep.neighbours import without_result
+from sweeper.sweep.replay import replay_search
+from sweeper.sweep.sweep import Submitted, Sweep
+from sweeper.trial import FORMAT, Result, defaults, in_use, named
+
+SEARCHED = ("parameterization", "model", "optimizer", "search", "data", "train", "fp8")
+"""The groups that a search's conclusion depends on."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Found:
+    """What a search found, and what became of its trials; `record` is what `search.json` holds.
+
+    The first notices, as many as `moved`, are on findings of other setups.
+    """
+
+    conclusion: Conclusion
+    record: Mapping[str, Any]
+    results: Sequence[Result]
+    searched: Sequence[Result]
+    notices: Sequence[str]
+    moved: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class InJobs:
+    """Nobody waits for so many trials that are in jobs."""
+
+    submitted: int
+    finished: int
+    notices: Sequence[str]
+
+
+@dataclass(frozen=True, kw_only=True)
+class SearchCost:
+    """What a search would run: trials by phase, so many of them are `finished`.
+
+    `seconds` and `flops` are of one trial, NaN where not known. A user's `command` is that of the
+    first trial, and `losses` are those of a run that is there; `script` is that of `jobs` on a
+    cluster.
+    """
+
+    phases: Sequence[tuple[str, Cost]]
+    finished: int
+    per_job: int
+    parameters: int | None
+    steps: int
+    command: Sequence[str] | None
+    losses: Sequence[Evidence] = ()
+    jobs: int = 0
+    script: str = ""
+
+    @property
+    def left(self) -> int:
+        """Trials that are to be trained."""
+        return max(0, self.planned - self.finished)
+
+    @property
+    def planned(self) -> int:
+        """Trials of all phases."""
+        return sum(cost.trials for _, cost in self.phases)
+
+    @property
+    def is_timed(self) -> bool:
+        """Whether the time of a trial is known."""
+        return not any(math.isnan(cost.seconds) for _, cost in self.phases)
+
+
+def check_place(settings: Settings, *, detach: bool) -> None:
+    """Refuse what cannot be searched there, before any data are read."""
+    if isinstance(settings.launcher, Scheduled):
+        settings.launcher.check(settings.folder.absolute())
+    elif detach:
+        name = settings.plugin_spec("launcher").name
+        queue = (Keyword("detach"), " needs one with a queue: launcher=slurm")
+        raise ConfigError("launcher", name, queue)
+    check_not_saved(settings.folder)
+
+
+def search_study(
+    settings: Settings, invocation: Invocation, watcher: Watcher, *, detach: bool, new_setup: bool
+) -> Found | InJobs:
+    """Search at the base size; continue whatever the study already holds.
+
+    With `detach`, collect what jobs have finished, submit what can be named, and return.
+    """
+    experiment, start = open_experiment(settings), time.time()
+    if not new_setup:
+        check_setup(settings.folder, experiment.spec(settings.base))
+    check_model(experiment, watcher)
+    _tell_of_command(settings, invocation, watcher)
+    tell_cost(experiment, invocation, watcher)
+    if settings.storage is not None:
+        check_storage(settings.storage)
+    check_owner(settings.folder)
+    # Up to here nothing of the study is written: what can be refused is refused above.
+    with StudyLock(settings.folder) as lock:
+        if lock.previous is not None:
+            watcher.tell(f"The last driver of this study ({lock.previous}) was killed; going on.")
+        # The lock first: to open a study mends its files, which only its one driver may.
+        with Study.open(settings.folder, settings.storage) as study:
+            _withdraw_other_conclusion(settings, study)
+            if changed := changed_code(experiment, study):
+                unused = "earlier trials are of other code, and not used"
+                watcher.tell(f"Note: {', '.join(changed)} changed: {unused}")
+            # The study keeps its configuration under its own name, and no password.
+            storage = None if settings.storage is None else redact(settings.storage)
+            kept = {**settings.raw, "study": {"name": settings.name, "storage": storage}}
+            config = StudyFolder(settings.folder).config
+            write_summed(config, to_yaml(kept))
+            # As later commands will read it: trust is a digest of these very values.
+            remember(settings.folder, read_tree(config, ()))
+            moved = write_setup(settings.folder, experiment.spec(settings.base))
+            try:
+                conclusion = run_search(experiment, study, watcher, wait=not detach)
+            except Submitted as queued:
+                notices = [*moved, *study.notices]
+                return InJobs(submitted=queued.trials, finished=len(study), notices=notices)
+            tell_speed(watcher, study.results(), since=start)
+        # Now, while the study's classes are imported: reports later import none.
+        keep_flops(settings.folder, {result.trial.spec for result in study.results()})
+    return Found(
+        conclusion=conclusion,
+        record=search_record(settings, conclusion, finished=True),
+        results=study.results(),
+        searched=trials_of(study).searched,
+        notices=[*moved, *study.notices],
+        moved=len(moved),
+    )
+
+
+def search_cost(
+    settings: Settings, invocation: Invocation, watcher: Watcher, *, new_setup: bool
+) -> SearchCost:
+    """What a search would run; the corpus goes to a folder that is removed again."""
+    with tempfile.TemporaryDirectory() as temporary:
+        experiment = open_experiment(settings, Path(temporary))
+        spec, phases = experiment.spec(settings.base), settings.search.plan(settings.space)
+        if not new_setup:
+            check_setup(settings.folder, spec)
+        check_model(experiment, watcher)
+        _tell_of_command(settings, invocation, watcher)
+        known = Study.read(settings.folder).results() if settings.folder.is_dir() else []
+        per_job, seconds = run_time(experiment, settings.base, known)
+        trial = experiment.trial(settings.base, defaults(settings.space), 0, "dry run")
+        finished = 0
+        if settings.folder.is_dir():  # failed trials are tried again
+            history, _ = replay_search(experiment, Study.read(settings.folder).get)
+            finished = sum(result.status != "failed" for result in history.results)
+    # Of the first phase alone: how many jobs follow depends on its results.
+    scheduler, jobs = settings.launcher, -(-phases[0].trials // per_job)
+    command = settings.runner.argv(trial, StudyFolder(settings.folder.absolute()).trials / "KEY")
+    script = ""
+    if isinstance(scheduler, Scheduled):
+        script = scheduler.script(settings.folder.absolute(), jobs)
+    return SearchCost(
+        phases=[
+            (phase.name, Cost(trials=n, flops=n * flops_of(spec), seconds=n * seconds))
+            for phase in phases
+            for n in [phase.trials]
+        ],
+        finished=finished,
+        per_job=per_job,
+        parameters=settings.runner.parameters(spec),
+        steps=spec.train.steps,
+        command=command,
+        losses=tell_losses(settings, watcher, known) if command else (),
+        jobs=jobs if script else 0,
+        script=script,
+    )
+
+
+def _withdraw_other_conclusion(settings: Settings, study: Study) -> None:
+    """Take back the conclusion of an earlier search of other settings, which would be this one's.
+
+    To be called before the study's configuration is written anew: it still is the earlier one's.
+    """
+    earlier: Tree = {}
+    with suppress(BadInput):  # there is none, or it cannot be read
+        earlier = read_tree(StudyFolder(settings.folder).config, ())
+    others = []
+    for group in SEARCHED if earlier else ():
+        old, new = earlier.get(group) or {}, settings.raw.get(group) or {}
+        keys = sorted(key for key in old.keys() | new.keys() if old.get(key) != new.get(key))
+        others += [f"{group}.{key}" for key in keys]
+    if others:
+        StudyFolder(settings.folder).search.unlink(missing_ok=True)
+        # None in the place of what Optuna's copy shows of the study as a whole.
+        study.describe(dict.fromkeys(("best", "loss", "loss_error", "loss_of")))
+        study.notices.append(
+            f"the study was searched with other values of {', '.join(others)} before: "
+            "those trials are kept, and count where they are the same"
+        )
+
+
+def _tell_of_command(settings: Settings, invocation: Invocation, watcher: Watcher) -> None:
+    """Say before the search what its end would be too late for: adding a seed is a new search."""
+    if options := unknown_to_script(settings.raw):
+        watcher.tell(
+            f"Note: all words of the command go to it, and its script does not mention "
+            f"{', '.join(options)}: words for sweeper stand before the command"
+        )
+    if reports_no_loss(settings.raw):
+        watcher.tell(
+            f"Note: no metric= is given, and the script does not mention SWEEPER_REPORT: {PRINTED}"
+        )
+    typed = {word.partition("=")[0] for word in invocation.overrides}
+    for name in settings.not_taken:
+        if f"train.{name}" in typed:
+            watcher.tell(
+                f"Note: the command takes no {{{name}}}: train.{name} tells sweeper what the runs "
+                f"have, and changes nothing in them. Where the script takes one, add "
+                f"--{name}={{{name}}}"
+            )
+    if not settings.runner.takes("seed"):
+        watcher.tell(
+            "Note: the command takes no {seed}: ",
+            Call("transfer", Keyword("validate")),
+            " cannot judge a transfer, since several seeds tell noise from a shift. Where the script takes one, "
+            "add --seed={seed}"
+        )
+
+
+def run_search(experiment: Experiment, study: Study, watcher: Watcher, *, wait: bool) -> Conclusion:
+    """Train what the study lacks, `search.json` written after every batch.
+
+    Without `wait`, Submitted is raised once jobs are in a queue.
+    """
+    settings = experiment.settings
+    planned = sum(phase.trials for phase in settings.search.plan(settings.space))
+    path = StudyFolder(settings.folder).search
+
+    known = study.results()
+
+    def tells(result: Result) -> bool:
+        """Whether a run of this command got as far as its losses say something."""
+        return result.trial.spec.runner == settings.identity and result.status != "failed"
+
+    are_losses_said = any(map(tells, known))
+
+    def heard(result: Result) -> None:
+        nonlocal are_losses_said
+        # Once, and early: a pattern that reads no losses is seen while little is trained.
+        if not are_losses_said and tells(result):
+            are_losses_said = True
+            tell_losses(settings, watcher, [result])
+
+    def after_batch(conclusion: Conclusion, finished: bool) -> None:
+        write_json(path, search_record(settings, conclusion, finished=finished))
+
+    with progress_of(settings, watcher, "search", planned, known=known, heard=heard) as monitor:
+        conclusion = Sweep(experiment, study, monitor, wait=wait).search(after_batch)
+    study.describe(_shown_by_optuna(conclusion, settings))
+    return conclusion
+
+
+def _shown_by_optuna(conclusion: Conclusion, settings: Settings) -> dict[str, Any]:
+    """What Optuna's copy shows of the whole study, and makes its best trial of."""
+    return {
+        "best": in_use(settings.space, conclusion.best_log2),
+        "loss": to_json(conclusion.objective),
+        "loss_error": to_json(conclusion.error),
+        "loss_of": conclusion.basis,
+    }
+
+
+def search_record(settings: Settings, conclusion: Conclusion, *, finished: bool) -> dict[str, Any]:
+    """The content of `search.json`."""
+    record, space = asdict(conclusion), settings.space
+    record["best_log2"] = named(space, conclusion.best_log2)
+    if (combined := conclusion.combination) is not None:
+        record["combination"] |= {
+            "combined_log2": named(space, combined.combined_log2),
+            "single_log2": named(space, combined.single_log2),
+            "finding": combined.summary,
+        }
+    if (retune := conclusion.retune) is not None:
+        record["retune"]["finding"] = retune.summary
+        del record["retune"]["line"]["choices"]
+    # Axes of choices alone have some: elsewhere the empty list says nothing.
+    for line in record["lines"]:
+        if not line["choices"]:
+            del line["choices"]
+    axes: dict[str, dict[str, Any]] = {
+        name: {"choices": list(axis.choices), "default": axis.choices[round(axis.default)]}
+        if axis.choices
+        else {"low": axis.low, "high": axis.high, "default": axis.default}
+        for name, axis in space.items()
+    }
+    return {
+        "format": FORMAT,
+        "study": settings.name,
+        "parameterization": settings.plugin_spec("parameterization").name,
+        "search": settings.plugin_spec("search").name,
+        "finished": finished,
+        "base": asdict(settings.base),
+        "space_log2": axes,
+        "best": in_use(space, conclusion.best_log2),
+        **record,
+        "provenance": provenance(),
+    }
+
+
+# What a search says before it begins, and of its first run.
+
+FAST_FLOPS = 2e10
+"""FLOPs a second that few processors reach on small models: what is short even so is not timed."""
+LONG = 600.0
+"""Seconds from which on the cost is said."""
+
+
+# A search says how long it takes, before it begins, where that is long.
+
+
+def tell_cost(experiment: Experiment, invocation: Invocation, watcher: Watcher) -> None:
+    """Say how long a new search takes on this processor, and a smaller one to try first.
+
+    Of a command is said how its trials share this machine. Nothing is said of a short one, of one
+    that goes on, or where time cannot be measured here: on a GPU that jobs may share, on a cluster,
+    and of commands.
+    """
+    settings = experiment.settings
+    runner = settings.runner
+    if isinstance(runner, Command) and (how := runner.sharing(settings.launcher)):
+        watcher.tell(f"On this machine: {how}.")
+    flops = settings.runner.flops(experiment.spec(settings.base))
+    trials = _planned(settings.search, settings)
+    # A user command's FLOPs are a mere proportion, and it knows no parameters: that tells it here.
+    known = flops is not None and settings.runner.parameters(experiment.spec(settings.base))
+    # float32 is what auto stands for on a processor; on a GPU it is bfloat16.
+    if not flops or not known or experiment.precision != "float32":
+        return
+    if any(path.stat().st_size for path in settings.folder.glob("results/*.jsonl")):
+        return
+    if trials * flops / FAST_FLOPS < LONG:
+        return
+    _, seconds = run_time(experiment, settings.base)
+    if not math.isfinite(seconds) or trials * seconds < LONG:
+        return
+    watcher.tell(f"This search trains {trials} trials: about {duration(trials * seconds)} here.")
+    local = "launcher=local, " * isinstance(settings.launcher, Inline)
+    watcher.tell(
+        f"More cores, {local}a GPU or launcher=slurm shorten it; stop it whenever you like."
+    )
+    # One of the learning rate alone by shorter runs, at most as long.
+    replaced = ("search=", "search.", "train.steps=", "study")
+    kept = [word for word in invocation.overrides if not word.startswith(replaced)]
+    kept.append("search=lr")
+    try:
+        search = checked_plugin(compose_tree(kept, invocation.config_dir)["search"], Strategy)
+    except BadInput:  # an experiment of the user's that sets keys of another search
+        return
+    # From here on `search` and `trials` are those of the smaller search.
+    trials, all_steps = _planned(search, settings), settings.raw["train"]["steps"]
+    # As many steps as make it last LONG, in tens, but no less than a twentieth of the run's.
+    share = min(1.0, LONG / (trials * seconds))
+    steps = max(all_steps // 20, 10 * round(all_steps * share / 10), 1)
+    smaller = Call(
+        "search",
+        # A study's name has at most 100 letters.
+        Keyword("study", f"{settings.name[:90]}-try"),
+        *map(redact_word, without_root(kept)),
+        f"train.steps={steps}",
+        *[Keyword("root", settings.root)] * (str(settings.root) != DEFAULT_ROOT),
+        *[Keyword("config_dir", invocation.config_dir)] * (invocation.config_dir is not None),
+    )
+    there = duration(trials * seconds * steps / all_steps)
+    watcher.tell(f"To try it first, in about {there}: ", smaller)
+
+
+def _planned(search: Strategy, settings: Settings) -> int:
+    return sum(phase.trials for phase in search.plan(settings.space))
+
+
+def tell_losses(
+    settings: Settings, watcher: Watcher, results: Sequence[Result]
+) -> list[Evidence]:
+    """Say where the losses of a study's first run were read, and what speaks against them.
+
+    Where none of its `results` is of this command, the last run that left a log tells what a new
+    pattern would read.
+    """
+    runner, trials = settings.raw["runner"], settings.folder / "trials"
+    if not runner.get("command"):
+        return []
+    # A run that diverged or failed ends anywhere: a complete one tells more.
+    ours = [r for r in results if r.trial.spec.runner == settings.identity and r.status != "failed"]
+    ours.sort(key=lambda r: r.status != "complete")
+    logs = [path for r in ours if (path := trials / r.key / "log.txt").is_file()]
+    complete = [trials / r.key / "log.txt" for r in reversed(results) if r.status == "complete"]
+    others = sorted(trials.glob("*/log.txt"), key=lambda path: -path.stat().st_mtime_ns)
+    known = [path for path in complete if path.is_file()]
+    first = next(iter([*logs, *known, *others]), None)
+    if first is None:
+        return []
+    read = evidence_of(first.parent, metric=runner["metric"], heldout=runner["heldout"])
+    which, facts = "the first run" if logs else "an earlier run", "; ".join(e.facts() for e in read)
+    watcher.tell(f"Losses of {which} ({first}): {facts}.")
+    for doubt in (doubt for evidence in read for doubt in evidence.doubts()):
+        watcher.tell(f"Note: {doubt}")
+    return read

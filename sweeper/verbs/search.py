@@ -1,0 +1,70 @@
+"""Search the best hyperparameters at the base size."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from sweeper.config.command_line import FIRST, with_place
+from sweeper.config.studies import Invocation, tree_of
+from sweeper.errors import Call, Keyword
+from sweeper.sweep.progress import Watcher
+from sweeper.verbs.answer import Answer, Outcome
+from sweeper.verbs.requests import SearchRequest
+
+if TYPE_CHECKING:
+    from sweeper.config.settings import Settings
+    from sweeper.sweep.search import Found, InJobs, SearchCost
+
+UNTRAINED = ("study", "root=", "launcher", "logger", "runner.device=", "runner.batched_trials=")
+"""How the words begin that say nothing of what a search trains."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SearchAnswer(Answer):
+    """What was found, what is in jobs, or what would run; and how that was asked for."""
+
+    request: SearchRequest
+    settings: Settings
+    invocation: Invocation
+    result: Found | InJobs | SearchCost
+
+
+def search(request: SearchRequest, watcher: Watcher) -> SearchAnswer:
+    """Train what the study lacks, or with `dry_run` say what that would take."""
+    overrides = list(request.overrides)
+    if all(word.startswith(UNTRAINED) for word in overrides):
+        overrides = [f"experiment={FIRST}", *overrides]
+    asked_root = None if request.root is None else str(request.root)
+    placed = with_place(overrides, request.study, asked_root)
+    # A misspelt setting is refused before torch loads.
+    tree, invocation = tree_of(None, placed, request.config_dir)
+    from sweeper.config.settings import resolve
+    from sweeper.sweep.search import Found, check_place, search_cost, search_study
+
+    settings = resolve(tree)
+    if f"experiment={FIRST}" in invocation.overrides:
+        watcher.tell(
+            "This searches the learning rate alone, by short runs (experiment=first). The u-muP "
+            "paper's search is ",
+            Call("search", "search=independent"),
+            ", at its size and with its ladders ",
+            Call("search", "size=paper"),
+            ": hours, and days without a GPU. ",
+            Keyword("dry_run"),
+            " says how long.",
+        )
+    check_place(settings, detach=request.detach)
+    new_setup, outcome = request.new_setup, Outcome.DONE
+    result: Found | InJobs | SearchCost
+    if request.dry_run:
+        result = search_cost(settings, invocation, watcher, new_setup=new_setup)
+    else:
+        detach = request.detach
+        result = search_study(settings, invocation, watcher, detach=detach, new_setup=new_setup)
+    if isinstance(result, Found) and not math.isfinite(result.conclusion.objective):
+        outcome = Outcome.FAILED
+    return SearchAnswer(
+        outcome=outcome, request=request, settings=settings, invocation=invocation, result=result
+    )
