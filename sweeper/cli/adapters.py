@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from sweeper.config.command_line import DEFAULT_ROOT, FIRST, of_study, place_of, with_place
+from sweeper.config.command_line import DEFAULT_ROOT, of_study, place_of, with_place
 from sweeper.errors import BadInput, ConfigError, Keyword
 from sweeper.verbs import requests
 from sweeper.verbs.requests import columns_text

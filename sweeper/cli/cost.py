@@ -8,27 +8,21 @@ from dataclasses import replace
 from typing import Any
 
 from sweeper.cli.validate import finished
-from sweeper.command.evidence import evidence_of
 from sweeper.command.metrics import describe_source
 from sweeper.command.runner import Command
-from sweeper.config.compose import compose_tree
-from sweeper.config.settings import Experiment, Settings, checked_plugin
-from sweeper.config.studies import Invocation
+from sweeper.config.settings import Experiment, Settings
 from sweeper.decide.settle import SEEDS
-from sweeper.errors import BadInput
-from sweeper.launch.inline import Inline
 from sweeper.records import to_json
 from sweeper.report import console as show
 from sweeper.report.next import NextCommand
 from sweeper.report.output import Output
-from sweeper.search.strategy import Strategy
 from sweeper.stats.ladder import JOINT_AXIS, Size, describe_size
 from sweeper.study.cost import Cost, flops_of
 from sweeper.study.study import Study
 from sweeper.sweep.experiment import run_time, shared_steps
 from sweeper.sweep.replay import SettledLadder, replay_ladder
-from sweeper.table import duration
-from sweeper.trial import Log2Hps, Result, Trial, defaults
+from sweeper.trial import Log2Hps, Trial, defaults
+
 
 def say_command(settings: Settings, trial: Trial, output: Output, *, at: str) -> list[str] | None:
     """The words of a user's command for `trial`, said with where its losses are looked for."""

@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
+from sweeper.command.metrics import describe_source
+from sweeper.command.runner import Command
+from sweeper.config.settings import Settings
 from sweeper.records import to_json
 from sweeper.report import console
-from sweeper.report.answer import Item, Verbatim
-from sweeper.report.costs import trial_command
+from sweeper.report.answer import Commands, Item, Sentence, Verbatim
 from sweeper.report.drawing import save
 from sweeper.report.figures import pairs_figure
-from sweeper.report.next import NextCommand, again, first_transfer
+from sweeper.report.next import NextCommand, again, first_transfer, report_of
 from sweeper.report.present import Shown
 from sweeper.report.sentences import diverged, failures
-from sweeper.report.study_page import written_page
+from sweeper.report.study_page import write_report
+from sweeper.study.folder import StudyFolder
 from sweeper.sweep.search import Found, InJobs, SearchCost
 from sweeper.table import counted
 from sweeper.verbs.search import SearchAnswer
@@ -119,3 +124,33 @@ def _cost(answer: SearchAnswer, cost: SearchCost) -> Shown:
         document=document,
         next=[next_command],
     )
+
+
+def trial_command(settings: Settings, command: Sequence[str], *, at: str) -> list[Item]:
+    """A user's command for a trial, where its losses are looked for, how trials share a machine."""
+    losses = describe_source(settings.raw["runner"].get("metric"))
+    items: list[Item] = [
+        Commands(f"The command of a trial, {at}:", [command]),
+        Sentence(f"Its losses: {losses}."),
+    ]
+    runner = settings.runner
+    if isinstance(runner, Command) and (how := runner.sharing(settings.launcher)):
+        items.append(Sentence(f"On this machine: {how}."))
+    return items
+
+
+def written_page(folder: Path) -> tuple[dict[str, Path], list[str]]:
+    """Write the study's page: where it lies, and notes where it cannot be written.
+
+    That costs nothing else: the results are recorded, and a verb's answer is still to come.
+    """
+    path = StudyFolder(folder).report
+    try:
+        return {"report": write_report(folder)}, []
+    except OSError as error:
+        # Its figures are written after it.
+        failed, why = Path(error.filename or path), error.strerror or str(error)
+    except Exception as error:
+        failed, why = path, " ".join(f"{type(error).__name__}: {error}".split())
+    note = f"{failed.name} was not written ({why}): `{report_of(folder)}` writes it"
+    return {"study": folder} if failed == path else {"report": path}, [note]

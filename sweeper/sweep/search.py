@@ -12,40 +12,32 @@ from pathlib import Path
 from typing import Any
 
 from sweeper.command.evidence import Evidence, evidence_of
-from sweeper.config.command_line import DEFAULT_ROOT, without_root
-from sweeper.config.compose import compose_tree
-from sweeper.config.settings import checked_plugin
-from sweeper.errors import Call, Keyword
-from sweeper.launch.inline import Inline
-from sweeper.search.optuna.url import redact_word
-from sweeper.search.strategy import Strategy
-from sweeper.command.runner import Command
-from sweeper.sweep.experiment import check_model, progress_of, tell_speed
-from sweeper.sweep.progress import Watcher
-from sweeper.table import duration
 from sweeper.command.metrics import PRINTED
-from sweeper.command.runner import reports_no_loss, unknown_to_script
-from sweeper.config.compose import Tree, read_tree, to_yaml
-from sweeper.config.settings import Experiment, Settings, resolve
+from sweeper.command.runner import Command, reports_no_loss, unknown_to_script
+from sweeper.config.command_line import DEFAULT_ROOT, without_root
+from sweeper.config.compose import Tree, compose_tree, read_tree, to_yaml
+from sweeper.config.settings import Experiment, Settings, checked_plugin
 from sweeper.config.studies import Invocation
-from sweeper.errors import BadInput, ConfigError
+from sweeper.errors import BadInput, Call, ConfigError, Keyword
 from sweeper.files import write_json, write_summed
 from sweeper.launch.executor import Scheduled
 from sweeper.launch.folder import check_owner
+from sweeper.launch.inline import Inline
 from sweeper.records import to_json
 from sweeper.search.optuna.storage import check_storage
-from sweeper.search.optuna.url import redact
-from sweeper.search.strategy import Conclusion
-from sweeper.study.cost import Cost, flops_of, keep_flops
+from sweeper.search.optuna.url import redact, redact_word
+from sweeper.search.strategy import Conclusion, Strategy
+from sweeper.study.cost import Cost, flops_of, keep_flops, speeds
 from sweeper.study.folder import StudyFolder
 from sweeper.study.lock import StudyLock
 from sweeper.study.setup import check_setup, provenance, trials_of, write_setup
 from sweeper.study.study import Study, check_not_saved
 from sweeper.study.trust import remember
-from sweeper.sweep.experiment import changed_code, open_experiment, run_time
-from sweeper.sweep.neighbours import without_result
+from sweeper.sweep.experiment import changed_code, open_experiment, progress_of, run_time
+from sweeper.sweep.progress import Watcher
 from sweeper.sweep.replay import replay_search
 from sweeper.sweep.sweep import Submitted, Sweep
+from sweeper.table import duration
 from sweeper.trial import FORMAT, Result, defaults, in_use, named
 
 SEARCHED = ("parameterization", "model", "optimizer", "search", "data", "train", "fp8")
@@ -215,6 +207,23 @@ def search_cost(
     )
 
 
+def check_model(experiment: Experiment, watcher: Watcher) -> None:
+    """Train one step of the base model; say which rules the ladder's models cannot follow."""
+    settings = experiment.settings
+    trial = experiment.trial(settings.base, defaults(settings.space), 0, "check")
+    settings.runner.validate(trial, experiment.corpus, settings.launcher)
+    for note in settings.notes:
+        watcher.tell(f"Note: {note}")
+
+
+def tell_speed(watcher: Watcher, results: Sequence[Result], since: float) -> None:
+    """Throughput by size of what was trained since then: no two runs are alike."""
+    # How much a command computes is not known.
+    recent = (r for r in results if r.finished_at >= since)
+    for speed in speeds(r for r in recent if r.trial.spec.runner.get("name") == "engine"):
+        watcher.tell(f"Speed at {speed}")
+
+
 def _withdraw_other_conclusion(settings: Settings, study: Study) -> None:
     """Take back the conclusion of an earlier search of other settings, which would be this one's.
 
@@ -262,7 +271,7 @@ def _tell_of_command(settings: Settings, invocation: Invocation, watcher: Watche
             "Note: the command takes no {seed}: ",
             Call("transfer", Keyword("validate")),
             " cannot judge a transfer, since several seeds tell noise from a shift. Where the script takes one, "
-            "add --seed={seed}"
+            "add --seed={seed}",
         )
 
 
@@ -417,9 +426,7 @@ def _planned(search: Strategy, settings: Settings) -> int:
     return sum(phase.trials for phase in search.plan(settings.space))
 
 
-def tell_losses(
-    settings: Settings, watcher: Watcher, results: Sequence[Result]
-) -> list[Evidence]:
+def tell_losses(settings: Settings, watcher: Watcher, results: Sequence[Result]) -> list[Evidence]:
     """Say where the losses of a study's first run were read, and what speaks against them.
 
     Where none of its `results` is of this command, the last run that left a log tells what a new

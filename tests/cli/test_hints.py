@@ -16,10 +16,10 @@ from unittest.mock import patch
 
 import pytest
 
-from sweeper.sweep import search as search_module
 from sweeper.cli.verb import stopped_to_go_on
 from sweeper.files import read_json, write_json
 from sweeper.report.next import next_of, validated_by
+from sweeper.sweep import search as search_module
 from tests.cli.driver import LONG, TINY, Answer, Run
 from tests.cli.test_compare import ranked
 from tests.runs.grids import runs

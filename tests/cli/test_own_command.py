@@ -15,11 +15,11 @@ from typing import Any
 
 import pytest
 
-from sweeper.sweep import search
 from sweeper.config.command_line import with_user_command
 from sweeper.schedule import OWN
 from sweeper.search.fresh import FINAL_SEED
 from sweeper.study.study import Study
+from sweeper.sweep import search
 from tests.cli.driver import Answer, Run, assert_refused, measured, results, spawn, tree
 from tests.command.commands import METRIC, SCRIPT
 from tests.golden import Golden

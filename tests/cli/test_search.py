@@ -16,14 +16,14 @@ import yaml
 from optuna.storages import JournalStorage
 from optuna.storages.journal import JournalFileBackend
 
-from sweeper.decide.documents import Documents
 from sweeper.config.settings import Settings
+from sweeper.decide.documents import Documents
 from sweeper.engine import jobs
 from sweeper.engine.batched import BatchedTrials
 from sweeper.files import read_json
 from sweeper.study.lock import StudyLock
-from sweeper.sweep.search import InJobs
 from sweeper.study.study import Study
+from sweeper.sweep.search import InJobs
 from sweeper.trial import FORMAT
 from tests.cli.driver import (
     LONG,
