@@ -270,8 +270,8 @@ def _tell_of_command(settings: Settings, invocation: Invocation, watcher: Watche
         watcher.tell(
             "Note: the command takes no {seed}: ",
             Call("transfer", Keyword("validate")),
-            " cannot judge a transfer, since several seeds tell noise from a shift. Where the script takes one, "
-            "add --seed={seed}",
+            " cannot judge a transfer, since several seeds tell noise from a shift. Where the "
+            "script takes one, add --seed={seed}",
         )
 
 
