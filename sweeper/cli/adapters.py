@@ -5,11 +5,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from sweeper.config.command_line import DEFAULT_ROOT, FIRST, of_study, place_of, with_place
 from sweeper.errors import BadInput, ConfigError, Keyword
 from sweeper.verbs import requests
+from sweeper.verbs.requests import columns_text
 
 if TYPE_CHECKING:
     from sweeper.config.compose import Tree
@@ -118,30 +119,11 @@ def check(request: requests.CheckRequest, output: Output) -> int:
     return work(tree, asked_for, invocation, output)
 
 
-def status(request: requests.StatusRequest, output: Output) -> int:
-    from sweeper.cli.status import status as work
-
-    place = place_of(request.name, request.study, _text(request.root))
-    return work(*place, output, watch=request.watch)
-
-
 def report(request: requests.ReportRequest, output: Output) -> int:
     from sweeper.cli.compare import named_studies, report_several
     from sweeper.cli.status import report as work
 
     names, place = named_studies(list(request.name), _text(request.root))
-    if request.port is not None and not request.serve:
-        raise BadInput(K("port", ...), " is of ", K("serve"))
-    if request.serve and (request.csv or request.picture or len(names) > 1):
-        raise BadInput(
-            *(K("serve"), " shows all studies, and takes no ", K("csv", ...), ", "),
-            *(K("picture", ...), " or further names"),
-        )
-    if request.serve:
-        from sweeper.cli.status import serve_reports
-
-        name = request.study or next(iter(names), None)
-        return serve_reports(name, place, request.port, output)
     if len(names) > 1 and request.csv is not None:
         raise BadInput(K("csv", ...), " is of one study: name one")
     if len(names) > 1 and request.study is None:
@@ -228,85 +210,6 @@ def predict(request: requests.PredictRequest, output: Output) -> int:
     placed = with_place([], None, _text(request.root))
     tree, invocation = tree_of(name, placed, request.config_dir, trust=request.trust)
     return predict_study(tree, asked, question, invocation, output, out, where=request.where)
-
-
-def follow(request: requests.FollowRequest, output: Output) -> int:
-    from sweeper.cli.follow import Request, follow_run
-
-    asked_for = Request(
-        prediction=request.prediction,
-        metric=request.metric,
-        run=request.run,
-        lr=request.lr,
-        steps=request.steps,
-        alarm=request.alarm,
-        spike_steps=request.spike_steps,
-        every=request.every,
-        measured=request.measured,
-        out=request.out,
-        ledger=request.ledger,
-    )
-    return follow_run(asked_for, output, once=request.once)
-
-
-def judge(request: requests.JudgeRequest, output: Output) -> int:
-    from sweeper.cli.judge import JudgeRequest
-    from sweeper.cli.judge import judge as work
-    from sweeper.decide.judged import Question
-    from sweeper.runs.grid import GridOptions
-    from sweeper.runs.roles import ALIASES
-    from sweeper.runs.series import Objective
-
-    ignore = request.ignore
-    listed = ignore.split(",") if isinstance(ignore, str) else ignore
-    question = Question(
-        reading=GridOptions(
-            axis=ALIASES.get(request.axis or "", request.axis),
-            noise=request.noise,
-            diverged=request.diverged,
-            base=request.base,
-        ),
-        to=request.to_width,
-        eta=request.eta,
-        grid_step=request.grid_step,
-        max_shift=request.max_shift,
-        max_loss_gap=request.max_loss_gap,
-    )
-    asked_for = JudgeRequest(
-        place=request.source,
-        study=request.study,
-        columns=columns_text(request.columns),
-        where=request.where,
-        ignore=tuple(filter(None, (name.strip() for name in listed))),
-        objective=Objective(
-            series=request.series, window=request.window, study=request.study or ""
-        ),
-        question=question,
-        save=request.save,
-        strict=request.strict,
-        out=request.out,
-        root=_root(request.root),
-    )
-    return work(asked_for, output)
-
-
-def cancel(request: requests.CancelRequest, output: Output) -> int:
-    from sweeper.cli.status import cancel as work
-
-    return work(*place_of(request.name, request.study, _text(request.root)), output)
-
-
-def doctor(request: requests.DoctorRequest, output: Output) -> int:
-    from sweeper.cli.doctor import doctor as work
-
-    return work(_text(request.root), request.storage, output)
-
-
-def columns_text(columns: Any) -> str:
-    """Roles and columns as a text, `width=n_embd,loss=val_loss`."""
-    if isinstance(columns, str):
-        return columns
-    return ",".join(f"{role}={column}" for role, column in columns.items())
 
 
 def _text(root: Path | None) -> str | None:

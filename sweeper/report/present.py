@@ -21,8 +21,13 @@ from sweeper.verbs.answer import Answer
 from sweeper.verbs.requests import Request
 
 PRESENTERS: dict[str, str] = {
+    "cancel": "sweeper.report.standing",
+    "status": "sweeper.report.standing",
+    "doctor": "sweeper.report.machine",
+    "follow": "sweeper.report.follow",
     "explain": "sweeper.report.explanation",
     "export": "sweeper.report.exported",
+    "judge": "sweeper.report.judged",
 }
 """By verb, the module whose `shown` makes sections of its answer."""
 
@@ -31,11 +36,13 @@ PRESENTERS: dict[str, str] = {
 class Shown:
     """An answer for readers: its items in order, and how the verb ends.
 
-    `answer` is the last sentence, `places` are files by what they are, `document` is what --json
+    `before` are remarks to whoever watched, as which columns were read as what. `answer` is the
+    last sentence, `places` are files by what they are, `document` is what --json
     prints, `next` what to ask next. `folder` keeps which tables its reader knows how to read.
     """
 
     answer: str | Text
+    before: Sequence[str] = ()
     items: Sequence[Item] = ()
     notes: Sequence[str | Text] = ()
     places: Mapping[str, object] = field(default_factory=dict)
@@ -44,22 +51,32 @@ class Shown:
     folder: Path | None = None
 
 
-@dataclass(frozen=True)
+@dataclass
 class OutputWatcher:
-    """A verb's watcher that writes to an output: a terminal's, or a notebook's."""
+    """A watcher of a `verb` that writes to an output: a terminal's, or a notebook's."""
 
     output: Output
     spelling: Spelling
-    render: Callable[[Answer], None] | None = None
+    verb: str = ""
+    has_looked: bool = False
+
+    @property
+    def is_live(self) -> bool:
+        """Whether people look at a terminal."""
+        return self.output.people.is_terminal
 
     def tell(self, *text: str | Keyword | Call) -> None:
         """A remark, while the work goes on."""
         self.output.tell(spelled(text, self.spelling))
 
-    def look(self, answer: Answer) -> None:
-        """An answer that will be followed by others, as of a run that goes on."""
-        if self.render is not None:
-            self.render(answer)
+    def look(self, answer: Answer, *, news: bool = True) -> None:
+        """Draw a live view over, or print what is new."""
+        looked: Callable[..., Sequence[Item]] = import_module(PRESENTERS[self.verb]).looked
+        items, self.has_looked = looked(answer, live=self.is_live), True
+        self.output.people.clear()
+        if news or self.is_live:
+            self.output.show(*(_spelt(item, self.spelling) for item in items))
+            self.output.flush()
 
     def progress(
         self,
@@ -88,6 +105,22 @@ class OutputWatcher:
         )
 
 
+class Silent:
+    """A watcher for work that is over at once: nobody is told of it."""
+
+    is_live = False
+
+    def tell(self, *text: str | Keyword | Call) -> None:
+        """Say nothing."""
+
+    def look(self, answer: Answer, *, news: bool = True) -> None:
+        """Show nothing."""
+
+    def progress(self, *_: Any, **settings: Any) -> SweepProgress:
+        """Nothing that trains is watched in silence."""
+        raise NotImplementedError
+
+
 def perform(request: Request, watcher: Watcher) -> Answer:
     """Do what is asked; the heavy modules of its verb are imported now."""
     verb: Callable[[Request, Watcher], Answer] = getattr(
@@ -106,6 +139,8 @@ def show(shown: Shown, output: Output, spelling: Spelling) -> None:
     """Put an answer on an output, and end it."""
     if shown.folder is not None:
         output.within(shown.folder)
+    for remark in shown.before:
+        output.tell(remark)
     output.show(*(_spelt(item, spelling) for item in shown.items))
     output.notes([spelled(as_text(note), spelling) for note in shown.notes])
     answer = spelled(as_text(shown.answer), spelling)
@@ -120,6 +155,9 @@ def _spelt(item: Item, spelling: Spelling) -> Item:
 
 def ask(request: Request, output: Output, spelling: Spelling) -> tuple[int, Answer]:
     """Ask, work, and show: the exit code, and the answer."""
-    answer = perform(request, OutputWatcher(output, spelling))
+    watcher = OutputWatcher(output, spelling, request.verb)
+    answer = perform(request, watcher)
+    if watcher.has_looked:
+        output.people.clear()
     show(present(request.verb, answer, verbose=output.verbose), output, spelling)
     return int(answer.outcome), answer
