@@ -18,7 +18,7 @@ import re
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -347,7 +347,10 @@ def _rows_of_sheet(frame: pandas.DataFrame) -> tuple[pandas.DataFrame, list[str]
     kept = frame[~(empty | remark)].copy()
     for column in kept.columns:
         values = kept[column]
-        # An empty row made floats of whole numbers.
+        # A remark made texts of numbers, an empty row floats of whole ones.
+        if values.dtype.kind not in "iufbM":
+            with suppress(ValueError):
+                values = kept[column] = values.map(float).astype(float)
         if values.dtype.kind == "f" and len(values) and _are_whole(values):
             kept[column] = values.astype(np.int64)
     kinds = [f"{counted(int(empty.sum()), 'empty row')}"] * bool(empty.any())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from random import Random
 
 import numpy as np
 import pandas  # type: ignore[import-untyped]
@@ -50,7 +51,7 @@ def assert_alike(one: Grid, other: Grid) -> None:
 @settings(deadline=None, max_examples=40)
 @given(tables(), st.randoms(use_true_random=False))
 def test_the_order_of_rows_and_columns_says_nothing(
-    frame: pandas.DataFrame, random: object
+    frame: pandas.DataFrame, random: Random
 ) -> None:
     if not np.isfinite(frame.loss).any():
         return
