@@ -11,7 +11,6 @@ Looking several times gives chance several tries: what each look may be wrong by
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
@@ -19,20 +18,18 @@ from typing import Literal
 
 import numpy as np
 
-from sweeper.decide.transfer import Verdict, information_needed
-from sweeper.decide.trend import MORE_SEEDS, TELLS
+from sweeper.decide.transfer import Advice, Verdict, information_needed
+from sweeper.decide.trend import MORE_SEEDS
 from sweeper.errors import ConfigError, Keyword
 from sweeper.stats.curve import NOISE_RADIUS, CurveFit, Evidence
 from sweeper.stats.estimate import Estimate
 from sweeper.stats.ladder import (
     JOINT_AXIS,
-    LADDER_AXES,
     LadderPoint,
     LadderRule,
     LadderSize,
     LadderSoFar,
     SizeCurve,
-    describe_size,
 )
 from sweeper.stats.rounds import CONFIDENCE, HOPELESS, LOOKS, Foretold, Z
 from sweeper.trial import Log2Hps, Point
@@ -117,7 +114,7 @@ def first_points(rule: LadderRule) -> int:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Judged:
+class JudgedLadder:
     """What a look says of one ladder: its verdict, and the fits that it rests on."""
 
     verdict: Verdict
@@ -134,6 +131,10 @@ class Judged:
         )
 
 
+Judge = Callable[[Mapping[str, Sequence[SizeCurve]]], Sequence[JudgedLadder]]
+"""What judges the curves measured so far, by axis."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Look:
     """A look: its verdicts, the runs so far, and those that are likely left: the next round's.
@@ -141,21 +142,34 @@ class Look:
     Most ladders end with it: what they need is foretold by values that are off, and move.
     """
 
-    judged: Sequence[Judged]
+    judged: Sequence[JudgedLadder]
     runs: int
     left: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)
 class Ending:
-    """Why a ladder is trained no further, in a word and in words.
+    """Why a ladder is trained no further, with its numbers.
 
-    `needed` runs of the whole ladder would likely settle it; 0 where nothing tells.
+    Of its `runs` so many were `there` before. `left` more would likely settle it, of which the
+    `budget` has room for some; 0 where nothing tells. `timed`: hours are what is spent. `advice`
+    is what no run of this ladder gives, and `narrows` that it would but narrow the answer.
     """
 
     ended: Ended
-    sentence: str
-    needed: int = 0
+    runs: int
+    there: int
+    looks: int
+    budget: int
+    timed: bool = False
+    left: int = 0
+    advice: Advice = field(default_factory=Advice)
+    narrows: bool = False
+
+    @property
+    def needed(self) -> int:
+        """Runs of the whole ladder that would likely settle it; 0 where nothing tells."""
+        return self.runs + self.left if self.left > 0 else 0
 
 
 def default_budget(rule: LadderRule, base: LadderSize) -> int:
@@ -181,7 +195,7 @@ class Settling:
         ladders: Mapping[str, Sequence[LadderSize]],
         base: LadderSize,
         loss: Loss,
-        judge: Callable[[Mapping[str, Sequence[SizeCurve]]], Sequence[Judged]],
+        judge: Judge,
         *,
         budget: int | None = None,
         affordable: Callable[[Sequence[Run]], int] | None = None,
@@ -189,7 +203,8 @@ class Settling:
         middle: Callable[[LadderSize], float] = lambda size: 0.0,
         planned: Callable[[LadderSize], float] = lambda size: 0.0,
         given: Mapping[LadderSize, Grid] | None = None,
-        judge_given: Callable[[Mapping[str, Sequence[SizeCurve]]], Sequence[Judged]] | None = None,
+        judge_given: Callable[[Mapping[str, Sequence[SizeCurve]]], Sequence[JudgedLadder]]
+        | None = None,
     ) -> None:
         """Nothing is asked of `loss` yet. ConfigError for a budget that is too small to begin."""
         self.rule, self.base = rule, base
@@ -274,11 +289,6 @@ class Settling:
     def likely(self) -> int:
         """Runs that the ladder has when it ends, as far as the last look could tell."""
         return self.runs if self.ending else self.looks[-1].runs + self.looks[-1].left
-
-    @property
-    def sentence(self) -> str:
-        """How it ended; empty before."""
-        return self.ending.sentence if self.ending else ""
 
     @property
     def begun(self) -> int:
@@ -409,7 +419,7 @@ class Settling:
         waiting = ends or waiting
         # What failed, and a base whose own optimum is missed, no further run mends.
         mend = [
-            one.verdict.todo
+            one.verdict.advice
             for one in judged
             for size in one.verdict.sizes
             if size.is_base and size.answer == "cannot say yet" and not size.at_end
@@ -418,45 +428,37 @@ class Settling:
         if all(one.settled for one in judged) and not waiting:
             self.ending = self._ended("settled")
         elif mend or any(self._curve(size).failed for size in self.grids):
-            self.ending = self._ended("stuck", todo=next(iter(mend), judged[0].verdict.todo))
+            advice = next(iter(mend), judged[0].verdict.advice)
+            self.ending = self._ended("stuck", advice=advice)
         elif len(self.looks) >= LOOKS or self.runs + len(waiting) * self.begun > self.budget:
             self.ending = self._ended("budget")
         else:
             self.started += waiting
             self._plan([one for one in judged if not (one.settled or ends)], len(waiting))
 
-    def _ended(self, ended: Ended, left: int = 0, todo: str = "") -> Ending:
-        """The ending, in words."""
-        looks = len(self.looks)
-        there = self.there
-        were = "all" if there == self.runs else f"{there}"
-        were = f", {were} of which were there" * bool(there)
-        spent = f"{self.runs} runs{were}, looked at {looks} time{'s' * (looks != 1)}"
-        limit = f"the budget of {self.budget} runs, or of {LOOKS} looks, is spent"
-        if self._timed and looks < LOOKS:
-            limit = f"the hours are spent, which have room for about {self.budget} such runs"
-        words = {
-            "settled": f"Settled with {spent}",
-            "budget": f"Not settled with {spent}: {limit}",
-            "hopeless": f"Not settled with {spent}, and "
-            + (
-                f"no affordable number would do: about {left} more are needed, and the budget has "
-                f"{max(0, self.budget - self.runs)}"
-                if left > 0
-                else "no number of these runs would likely do"
-            ),
-            "stuck": f"Not settled with {spent}, and no more of these runs would do",
-        }[ended]
-        sentence = f"{words}{f': {todo}' * bool(todo)}"
-        return Ending(ended=ended, sentence=sentence, needed=self.runs + left if left > 0 else 0)
+    def _ended(
+        self, ended: Ended, left: int = 0, advice: Advice | None = None, *, narrows: bool = False
+    ) -> Ending:
+        return Ending(
+            ended=ended,
+            runs=self.runs,
+            there=self.there,
+            looks=len(self.looks),
+            budget=self.budget,
+            timed=self._timed,
+            left=left,
+            advice=advice or Advice(),
+            narrows=narrows,
+        )
 
-    def _plan(self, judged: Sequence[Judged], begun: int) -> None:
+    def _plan(self, judged: Sequence[JudgedLadder], begun: int) -> None:
         """Grids of the next round, in which `begun` sizes begin."""
-        new, doubts, todo, short = dict[LadderSize, Grid](), list[Doubt](), "", 0
+        new, doubts, short = dict[LadderSize, Grid](), list[Doubt](), 0
+        advice, narrows = Advice(), False
         evidence = dict[LadderSize, tuple[CurveFit, Evidence]]()
         for one in judged:
             verdict, base_fit = one.verdict, one.fits.get(self.base)
-            todo = todo or verdict.todo
+            advice = advice if advice.code else verdict.advice
             of_axis = list[Doubt]()
             for size in verdict.sizes:
                 fit = one.fits.get(size.size)
@@ -482,7 +484,8 @@ class Settling:
             doubts += [min(failing, key=lambda d: d.factor)] if failing else of_axis
             if verdict.answer == "holds":
                 more = self._for_target(one)
-                todo = more.todo or (verdict.target.todo if verdict.target else "")
+                of_target = verdict.target.advice if verdict.target else Advice()
+                advice, narrows = more.advice if more.advice.code else of_target, more.narrows
                 short = max(short, more.needed)
                 begun += more.begun
                 new |= more.longer
@@ -501,7 +504,8 @@ class Settling:
             grids = dict(allocation.grids)
             allocation.spend(left - spent)
             if not (new or begun) and allocation.chance() < HOPELESS:
-                self.ending = self._ended("hopeless", allocation.even_runs - self.runs, todo)
+                short = allocation.even_runs - self.runs
+                self.ending = self._ended("hopeless", short, advice, narrows=narrows)
                 return
             self.looks[-1] = replace(self.looks[-1], left=planned + spent)
             self.grids = {size: grid for size, grid in grids.items() if size in self.grids}
@@ -509,7 +513,7 @@ class Settling:
             ended: Ended = "budget" if doubts else "hopeless" if short else "stuck"
             if doubts:
                 short = allocation.even_runs - self.runs
-            self.ending = self._ended(ended, short, todo)
+            self.ending = self._ended(ended, short, advice, narrows=narrows)
 
     def _further(self, fit: CurveFit, base_fit: CurveFit) -> list[float]:
         """Points that must come before seeds: beyond an end, or where the base's optimum lies."""
@@ -541,7 +545,7 @@ class Settling:
                 beyond.append((a + b) / 2)
         return [one for one in beyond if one not in fit.curve.losses]
 
-    def _for_target(self, one: Judged) -> ForTarget:
+    def _for_target(self, one: JudgedLadder) -> ForTarget:
         """What may settle the target of a ladder that holds, as its verdict advises.
 
         Larger sizes, on which it rests most; else points further out on the largest; else all
@@ -550,33 +554,30 @@ class Settling:
         axis, target = one.verdict.axis, one.verdict.target
         if target is None or axis == JOINT_AXIS or target.answer != "cannot say yet":
             return ForTarget()
-        sizes, asked = self.ladders[axis], " ".join(target.settle)
+        sizes, advice = self.ladders[axis], target.advice
         if any(size not in self.grids for size in sizes):
             return ForTarget()  # the sizes between come first
         far = max(sizes, key=lambda size: int(getattr(size, axis)))
-        if "transfer.span=" in asked:
+        if advice.code == "longer_curves":
             grid, step = self.grids[far], self._coarse
             further = grid.with_etas([grid.etas[0] - step, grid.etas[-1] + step])
             if self.runs + (needed := further.runs - grid.runs) > self.budget:
                 return ForTarget(needed=needed)
             return ForTarget(longer={far: further})
-        tells = TELLS in target.todo
+        tells = advice.tells
         # The advice looks at so many times the runs of now, and early the budget has far more.
-        if "transfer.correct=" in asked or not (tells or 2 * MORE_SEEDS * self.runs <= self.budget):
-            narrower = f"transfer.{LADDER_AXES[axis]}=" in asked and not tells
-            less = ", and not tell; longer runs, which have less noise, may" * narrower
-            return ForTarget(todo=f"{target.todo}{less}")
+        if advice.code == "correct" or not (tells or 2 * MORE_SEEDS * self.runs <= self.budget):
+            return ForTarget(advice=advice, narrows=advice.code == "narrower")
         last, wider = int(getattr(far, axis)), list[LadderSize]()
-        found = re.search(rf"transfer\.{LADDER_AXES[axis]}=\[([\d,]+)\]", asked)
-        if found and tells:
-            while 2 * last <= max(map(int, found[1].split(","))):
+        if advice.ladder and tells:
+            while 2 * last <= max(advice.ladder):
                 last *= 2
                 wider.append(replace(self.base, **{axis: last}))
-        seeds = "transfer.seeds=" in asked or not tells
+        seeds = advice.code == "more_seeds" or not tells
         needed = self.runs + len(wider) * self.begun
         needed *= MORE_SEEDS if seeds else 1
         if needed > self.budget:
-            return ForTarget(needed=needed - self.runs, todo=target.todo)
+            return ForTarget(needed=needed - self.runs, advice=advice)
         # One size a look, while there are looks enough: the answer may come before the last.
         begun = wider[: math.ceil(len(wider) / max(1, LOOKS - len(self.looks) - seeds))]
         self.ladders[axis] += begun
@@ -584,37 +585,21 @@ class Settling:
         doubts = [Doubt(size, float(MORE_SEEDS), False, ()) for size in sizes]
         return ForTarget(begun=len(begun), doubts=doubts if seeds and not begun else [])
 
-    def progress(self) -> str:
-        """The last look in a line: every size's answer, runs so far, likely runs left."""
-        look = self.looks[-1]
-        parts = [
-            f"{describe_size(size.size, one.verdict.axis)}: {size.answer}"
-            for one in look.judged
-            for size in one.verdict.sizes
-            if not size.is_base or size.answer != "base"
-        ]
-        parts += [
-            f"at the target: {one.verdict.target.answer}"
-            for one in look.judged
-            if one.verdict.target is not None
-        ]
-        left = f", about {look.left} more likely" if look.left else ""
-        return f"{look.runs} runs{left}; {', '.join(parts)}"
-
 
 @dataclass(frozen=True, kw_only=True)
 class ForTarget:
     """What an open target asks for: so many sizes `begun`, points, and optima in doubt.
 
-    `todo` says what would tell where none of this does; `needed` are the runs that it takes, where
-    they are more than the budget has.
+    `advice` is what would tell where none of this does, or with `narrows` but narrow it; `needed`
+    are the runs that it takes, where they are more than the budget has.
     """
 
     begun: int = 0
     longer: Mapping[LadderSize, Grid] = field(default_factory=dict)
     doubts: Sequence[Doubt] = ()
     needed: int = 0
-    todo: str = ""
+    advice: Advice = field(default_factory=Advice)
+    narrows: bool = False
 
 
 @dataclass(frozen=True)

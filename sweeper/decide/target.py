@@ -26,6 +26,8 @@ BACK_TEST = 0.99
 """Of the prediction's interval that must hold the widest optimum: one ladder in a hundred fails."""
 
 Shape = Literal["level", "saturating", "power"]
+Belief = Literal["theory", "no_theory"]
+"""Whether half of a prior is that optima stay or converge, as theory says."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,9 +56,9 @@ class Form:
 
 @dataclass(frozen=True, kw_only=True)
 class Prior:
-    """Forms of drift with weights that add up to 1; `sentence` names them to the user."""
+    """Forms of drift with weights that add up to 1; `name` is what is believed by them."""
 
-    sentence: str
+    name: Belief
     forms: tuple[Form, ...]
 
 
@@ -65,10 +67,7 @@ WRONG = 0.5
 
 A power of the width that is missing or too much is 1/2 or 1."""
 THEORY = Prior(
-    sentence=(
-        "half that something is wrong and eta drifts by about ±0.5 a doubling, half as theory "
-        "says: it stays, converges as 1/width, or drifts by ±0.05"
-    ),
+    name="theory",
     forms=(
         Form(name="no drift", shape="level", weight=0.15),
         Form(name="fades as 1/width", shape="saturating", weight=0.2, deviation=0.5),
@@ -77,10 +76,7 @@ THEORY = Prior(
     ),
 )
 NO_THEORY = Prior(
-    sentence=(
-        "nine in ten that eta drifts by about ±0.5 a doubling, one in ten that it stays or "
-        "converges"
-    ),
+    name="no_theory",
     forms=(
         Form(name="no drift", shape="level", weight=0.05),
         Form(name="fades as 1/size", shape="saturating", weight=0.05, deviation=0.5),
