@@ -195,6 +195,7 @@ class Table:
 
     `legend` are paragraphs, `remarks` the lines of a list below it. `brief` says in two lines what
     the columns are that a narrow terminal shows; `key` names it among what a reader has been told.
+    A `detail` is shown under --verbose alone, and folded on a page.
     """
 
     title: str
@@ -203,6 +204,7 @@ class Table:
     remarks: Sequence[str] = ()
     brief: str = ""
     key: str = ""
+    detail: bool = False
     rows: list[Row] = field(default_factory=list)
     section_ends: set[int] = field(default_factory=set)
 

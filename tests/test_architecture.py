@@ -37,11 +37,11 @@ AT_THE_ROOT = {
     *("table", "trial"),
 }
 ONLY = {
-    "typer": {"cli.app", "cli.commands", "cli.verb"},
+    "typer": {"cli.app", "cli.commands", "cli.options", "cli.verb"},
     "hydra": {"config.compose"},
     "omegaconf": {"config.compose"},
     "submitit": {"launch.local", "launch.slurm"},
-    "wandb": {"study.logs.wandb", "command.metrics", "runs.trackers"},
+    "wandb": {"study.logs.wandb", "command.metrics.wandb", "runs.trackers"},
     "optuna": {
         "study.optuna_copy",
         "search.optuna",

@@ -165,10 +165,10 @@ def run_own(side: Side, trials: int, folder: Path, profiled: bool) -> dict[str, 
     """
     from common import age
 
-    from sweeper.cli.output import Output
     from sweeper.cli.search import run_search
     from sweeper.config.compose import compose_tree
     from sweeper.config.settings import resolve
+    from sweeper.report.output import Output
     from sweeper.report.progress import SweepProgress
     from sweeper.study.lock import StudyLock
     from sweeper.study.study import Study

@@ -45,10 +45,10 @@ TRIVIAL = (
 
 def search(folder: Path, jobs: int, poll: float) -> dict[str, Any]:
     """The search through the loop itself; when each result was made, and when it was recorded."""
-    from sweeper.cli.output import Output
     from sweeper.cli.shared import progress
     from sweeper.config.compose import compose_tree
     from sweeper.config.settings import resolve
+    from sweeper.report.output import Output
     from sweeper.study.lock import StudyLock
     from sweeper.study.study import Study
     from sweeper.sweep.experiment import open_experiment

@@ -13,8 +13,8 @@ from typing import Any
 from rich.console import Console
 
 from sweeper.api.words import in_notebook, python_line
-from sweeper.cli.output import Output
 from sweeper.report.next import NextCommand
+from sweeper.report.output import Output
 
 NOTE = "Note: "
 COLUMNS = 100

@@ -16,14 +16,15 @@ from sweeper.api.keywords import keywords_of, request_of
 from sweeper.api.shown import Compared, Study, Transfer, nearby
 from sweeper.api.words import dotted, settings_words
 from sweeper.cli import adapters
-from sweeper.cli.output import FAILED, NOT_VALIDATED
 from sweeper.config.command_line import DEFAULT_ROOT, with_user_command
 from sweeper.decide.loss import NoLaw, Prediction
-from sweeper.errors import SHELL, Call, ConfigError, Keyword, SweeperError
+from sweeper.errors import PYTHON, SHELL, Call, ConfigError, Keyword, SweeperError
 from sweeper.files import read_json, take_damaged
 from sweeper.launch.code import edited_modules
 from sweeper.records import from_json
 from sweeper.registry import only_named
+from sweeper.report.output import FAILED, NOT_VALIDATED
+from sweeper.report.present import PRESENTERS, ask
 from sweeper.report.runs import is_study
 from sweeper.study.setup import asked
 from sweeper.study.study import find_study
@@ -176,7 +177,10 @@ def _run(request: Request, command: Sequence[str] = ()) -> tuple[int, Kept]:
     line = SHELL.call(Call(call.verb, *call.arguments, command=tuple(map(str, command))))
     take_damaged()  # of an earlier call in this process
     with _TURNS, whole_imports(), only_named(), asked(line):
-        code = getattr(adapters, request.verb)(request, output)
+        if request.verb in PRESENTERS:
+            code, _ = ask(request, output, PYTHON)
+        else:
+            code = getattr(adapters, request.verb)(request, output)
         output.flush()
     output.close()
     return int(code), output

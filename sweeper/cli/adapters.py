@@ -6,20 +6,18 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sweeper.config.command_line import DEFAULT_ROOT, of_study, place_of, with_place
+from sweeper.config.command_line import DEFAULT_ROOT, FIRST, of_study, place_of, with_place
 from sweeper.errors import BadInput, ConfigError, Keyword
 from sweeper.verbs import requests
 
 if TYPE_CHECKING:
-    from sweeper.cli.output import Output
     from sweeper.config.compose import Tree
     from sweeper.config.studies import Invocation
+    from sweeper.report.output import Output
 
 K = Keyword
 UNTRAINED = ("study", "root=", "launcher", "logger", "runner.device=", "runner.batched_trials=")
 """How the words begin that say nothing of what a search trains."""
-FIRST = "first"
-"""The experiment of a search of which nothing is said."""
 
 
 def search(request: requests.SearchRequest, output: Output) -> int:

@@ -24,10 +24,10 @@ from sweeper.cli.verb import (
     show_version,
     stopped_to_go_on,
 )
-from sweeper.cli.warned import keep_warnings
 from sweeper.config.command_line import with_user_command
-from sweeper.errors import BadInput
+from sweeper.errors import SHELL, BadInput
 from sweeper.launch.machine import collect_rarely, set_spin
+from sweeper.report.warned import keep_warnings
 from sweeper.verbs.requests import REQUESTS, Request
 
 app = typer.Typer(
@@ -78,8 +78,12 @@ def _declare(request: type[Request]) -> None:
     def perform(made: Callable[[], Any], *, json: bool, verbose: bool) -> None:
         def work() -> int:
             asked = made()
+            output = output_of(json, verbose)
+            present = import_module("sweeper.report.present")
+            if verb in present.PRESENTERS:
+                return int(present.ask(asked, output, SHELL)[0])
             adapter = getattr(import_module("sweeper.cli.adapters"), verb)
-            return int(adapter(asked, output_of(json, verbose)))
+            return int(adapter(asked, output))
 
         run(work, stopped=_stopped(verb))
 

@@ -20,7 +20,6 @@ from sweeper.cli.coordinates import (
     measured,
     run_check,
 )
-from sweeper.cli.output import DONE, NOT_VALIDATED, Output
 from sweeper.cli.shared import check_model
 from sweeper.cli.transfer import planned_optimum
 from sweeper.config.compose import Tree
@@ -34,8 +33,8 @@ from sweeper.registry import TARGET
 from sweeper.report import checks as show
 from sweeper.report.drawing import save
 from sweeper.report.next import NextCommand, again, next_of
+from sweeper.report.output import DONE, NOT_VALIDATED, Output
 from sweeper.report.page import write_report
-from sweeper.report.screen import Spare, table_parts
 from sweeper.stats.ladder import MODEL_AXES, Size
 from sweeper.study.setup import provenance
 from sweeper.study.study import Study
@@ -105,7 +104,7 @@ def check(tree: Tree, request: CheckRequest, invocation: Invocation, output: Out
         rows = rule_table()
         document["rules"] = [to_json(row) for row in rows]
         write_json(_make_folder(settings, request) / "rules.json", document["rules"])
-        output.show(*table_parts(show.rules_table(rows)))
+        output.show(show.rules_table(rows))
     if request.scales or request.coordinates:
         experiment = open_experiment(settings)
         check_model(experiment, output)
@@ -162,7 +161,7 @@ def _report_scales(
     if not operands:
         raise BadInput("no matrix product was seen: the model has no Linear and no Attention")
     write_json(folder / "scales.json", record)
-    output.show(*table_parts(show.scale_table(operands), Spare.ROWS))
+    output.show(show.scale_table(operands))
     save(show.scale_figure(operands), folder / "scales")
     return record
 

@@ -8,7 +8,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
-from sweeper.cli.output import DONE, Output
 from sweeper.config.command_line import DEFAULT_ROOT
 from sweeper.decide.compare import Comparison, Ladder, compare, seeds_needed
 from sweeper.decide.speed import speed_ups
@@ -21,7 +20,7 @@ from sweeper.report.documents import Validation, read_document
 from sweeper.report.drawing import save
 from sweeper.report.figures import write_picture
 from sweeper.report.next import NextCommand, validated_by
-from sweeper.report.screen import Spare, table_parts
+from sweeper.report.output import DONE, Output
 from sweeper.stats.ladder import LadderRule, LadderSize, Size
 from sweeper.study.cost import Cost, flops_in, spent
 from sweeper.study.setup import LADDER_PHASE, trials_of
@@ -107,10 +106,9 @@ def compare_studies(
     output.notes([f"compared anyway: {note}" for note in ranked.notes])
     output.within(folder)
     places, *others = show.tables(comparison, kinds, costs)
-    output.show(*table_parts(places, Spare.ROWS))
+    output.show(places)
     for table in [show.speed_table(faster)] * bool(faster) + others:
-        name = table.title.partition(":")[0].lower()
-        output.show(*table_parts(table, Spare.EXTRA, notes=Spare.ASIDE, name=name))
+        output.show(replace(table, detail=True))
     sentences = show.findings(comparison)
     document = {**record, "found": sentences, "figure": str(picture)}
     output.end(" ".join(sentences), {"figure": picture}, document, *next_commands)

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 from sweeper.check.judge import CheckRecord, CoordinateCheck, check_coordinates, sentence
-from sweeper.cli.output import Output
 from sweeper.cli.shared import progress
 from sweeper.config.settings import Experiment, check_model_size
 from sweeper.config.studies import Invocation
@@ -19,9 +18,10 @@ from sweeper.engine.prepare import prepare
 from sweeper.errors import BadInput, SweeperError
 from sweeper.files import private_folder, write_json
 from sweeper.records import from_json
+from sweeper.report.answer import Sentence
 from sweeper.report.documents import read_document
 from sweeper.report.next import again
-from sweeper.report.screen import Part, Spare
+from sweeper.report.output import Output
 from sweeper.scaling.spec import LOGITS
 from sweeper.stats.ladder import LADDER_AXES, MODEL_AXES, Size
 from sweeper.sweep.experiment import short_run
@@ -200,9 +200,9 @@ def quick_check(
     except SweeperError as error:
         output.notes([f"the coordinate check was not run: {error}; {command} runs it"])
         return None
-    output.show(Part(content=sentence(check, settings.check)))
+    output.show(Sentence(sentence(check, settings.check)))
     words = shlex.split(str(command))
-    output.command("All modules:", words, Spare.NOTE, name="the command for all modules")
+    output.command("All modules:", words, detail=True)
     return check
 
 

@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from sweeper.cli.output import Output
 from sweeper.cli.validate import finished
 from sweeper.command.evidence import evidence_of
 from sweeper.command.metrics import describe_source
@@ -21,7 +20,7 @@ from sweeper.launch.inline import Inline
 from sweeper.records import to_json
 from sweeper.report import console as show
 from sweeper.report.next import NextCommand
-from sweeper.report.screen import Spare
+from sweeper.report.output import Output
 from sweeper.search.strategy import Strategy
 from sweeper.stats.ladder import JOINT_AXIS, Size, describe_size
 from sweeper.study.cost import Cost, at_once, flops_of
@@ -123,11 +122,11 @@ def say_command(settings: Settings, trial: Trial, output: Output, *, at: str) ->
     command = settings.runner.argv(trial, settings.folder.absolute() / "trials" / "KEY")
     if command is not None:
         name = "the command of a trial"
-        output.command(f"{name.capitalize()}, {at}:", command, Spare.NEWS, name=name)
+        output.command(f"{name.capitalize()}, {at}:", command)
         losses = describe_source(settings.raw["runner"].get("metric"))
-        output.say(f"Its losses: {losses}.", Spare.NEWS, "where its losses are looked for")
+        output.say(f"Its losses: {losses}.")
         if how := sharing(settings):
-            output.say(how, Spare.NEWS, "how its trials share this machine")
+            output.say(how)
     return command
 
 

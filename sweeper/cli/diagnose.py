@@ -13,7 +13,6 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from sweeper.cli.cost import run_time
-from sweeper.cli.output import DONE, Output, failures
 from sweeper.cli.shared import progress
 from sweeper.cli.transfer import check_storage_password, optimum
 from sweeper.cli.validate import finished
@@ -43,8 +42,8 @@ from sweeper.records import to_json
 from sweeper.report import console as show
 from sweeper.report.documents import Searched, read_document
 from sweeper.report.next import NextCommand, next_of, validated_by
+from sweeper.report.output import DONE, Output, failures
 from sweeper.report.progress import SweepProgress
-from sweeper.report.screen import Spare, table_parts
 from sweeper.stats.ladder import LadderSize, Size, SizeCurve
 from sweeper.study.cost import NOTHING, Cost, flops_of, keep_flops
 from sweeper.study.lock import StudyLock, cancel_requested
@@ -128,7 +127,7 @@ def diagnose(
         output.tell_speed(study.results(), since=start)
     write_json(folder / f"diagnosis-{axis}.json", to_json(diagnosed))
     if diagnosed.results:
-        output.show(*table_parts(show.ablation_table(diagnosed), Spare.ROWS))
+        output.show(show.ablation_table(diagnosed))
     keep_flops(settings.folder, {result.trial.spec for result in study.results()})
     from sweeper.report.page import write_report  # it brings matplotlib
 

@@ -19,14 +19,13 @@ from typing import ClassVar
 from packaging.requirements import Requirement
 
 from sweeper import __version__
-from sweeper.cli.output import DONE, Output
 from sweeper.config.command_line import DEFAULT_ROOT
 from sweeper.errors import BadInput, SweeperError, first_line
 from sweeper.launch.executor import Scheduled
 from sweeper.records import import_target
 from sweeper.registry import groups, plugins
 from sweeper.report.next import NextCommand
-from sweeper.report.screen import Spare, table_parts
+from sweeper.report.output import DONE, Output
 from sweeper.study.lock import StudyLock
 from sweeper.study.optuna_copy import check_storage
 from sweeper.study.study import Study, read_root
@@ -79,7 +78,7 @@ def doctor(root: str | None, storage: str | None, output: Output) -> int:
         what, weight = finding.what if is_short else "see below", 1.0 * (not finding.here)
         row = (finding.state, finding.name, what, finding.use)
         table.add(*row, note=note, subject=finding.name, weight=weight + finding.needed)
-    output.show(*table_parts(table, Spare.ROWS, notes=Spare.NEWS))
+    output.show(table)
     missing = [finding.name for finding in findings if finding.needed and not finding.here]
     able = not missing
     answer = "A search can run here." if able else f"No search can run: {', '.join(missing)}."

@@ -6,7 +6,6 @@ import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from sweeper.cli.output import DONE, Output
 from sweeper.config.compose import Tree
 from sweeper.config.settings import Settings, placeholder_data, resolve
 from sweeper.config.studies import Invocation
@@ -18,8 +17,9 @@ from sweeper.plan.explain import tied_readouts
 from sweeper.plan.plan import make_plan
 from sweeper.records import to_json
 from sweeper.report import console as show
+from sweeper.report.answer import Sentence
 from sweeper.report.next import again
-from sweeper.report.screen import A_NOTE, Part, Spare, table_parts
+from sweeper.report.output import DONE, Output
 from sweeper.stats.ladder import Size
 from sweeper.study.study import Study
 from sweeper.sweep.experiment import check_target, open_experiment
@@ -50,7 +50,7 @@ def explain_published(path: Path, overrides: Sequence[str], output: Output) -> i
     sizes = f"width {shape.width}, {shape.depth} layers, heads of {shape.head_size}"
     output.say(f"{path}: {model.family}, {sizes}")
     for line in model.lines():
-        output.show(Part(content=f"- {line}"))
+        output.show(Sentence(line, listed=True))
     names = {"published": "published", "ours": "ours", "lr": "lr / eta", "eps": "eps / eps"}
     table = Table(
         f"muP from width {model.base_width}, depth {model.base_depth}, every constant 1",
@@ -58,13 +58,13 @@ def explain_published(path: Path, overrides: Sequence[str], output: Output) -> i
     )
     for row in model.ours:
         table.add(row["what"], *(row.get(name) for name in names))
-    output.show(*table_parts(table))
+    output.show(table)
     legend = (
         "Numbers of parameters are standard deviations of initial values, published as one "
         "initializer_range. The configuration does not say learning rates and eps by parameter, "
         "nor weight decay: a plan of ours does."
     )
-    output.show(Part(content=legend, spare=Spare.LEGEND, name="what the file does not say"))
+    output.show(Sentence(legend, detail=True))
     output.end(f"It stands for {model.parameterization}.", {}, to_json(model))
     return DONE
 
@@ -102,7 +102,7 @@ def explain(
     output.show(*show.explanation(plan, rows, verbose=output.verbose))
     tied = tied_readouts(prepared.specs, prepared.scaled_ops, plan.operations)
     for line in tied:
-        output.show(Part(content=f"- {line}", spare=Spare.NEWS, name=A_NOTE))
+        output.show(Sentence(line, listed=True))
     parameterization = settings.plugin_spec("parameterization").name
     document = {
         "parameterization": plan.parameterization,

@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from sweeper.cli.output import DONE, NOT_VALIDATED, Output
 from sweeper.config.compose import override_value, parse_overrides
 from sweeper.config.studies import split_root
 from sweeper.errors import BadInput, ConfigError, Keyword
@@ -15,8 +14,9 @@ from sweeper.export.compare import NAMES, Lack, header, is_export, lacking
 from sweeper.export.exporter import Exporter, build_exporter, for_trainer, own_lines
 from sweeper.files import make_folder, write_atomically
 from sweeper.plan.plan import TransferPlan
+from sweeper.report.answer import Sentence
 from sweeper.report.next import NextCommand
-from sweeper.report.screen import Part, Spare
+from sweeper.report.output import DONE, NOT_VALIDATED, Output
 from sweeper.schedule import OWN
 from sweeper.study.study import find_study
 
@@ -67,11 +67,11 @@ def export(request: ExportRequest, arguments: Sequence[str], output: Output) -> 
         said = (
             "The schedule is left to you: the study's command takes none, so it is the script's own"
         )
-        output.show(Part(content=said, spare=Spare.NOTE, name="the schedule"))
+        output.show(Sentence(said, detail=True))
     if not exporter.has_own_factors(plan):
         for line in own_lines(plan):
             said = f"The study's model multiplies by itself, and yours must too: {line}"
-            output.show(Part(content=said, spare=Spare.NEWS, name="what it leaves to you"))
+            output.show(Sentence(said))
     rests = f"; what it cannot express was accepted ({len(accepted)})" if accepted else ""
     if missing:
         names = ", ".join(lack.name for lack in missing)
@@ -174,17 +174,17 @@ def _show_lacks(
     """Show what the trainer cannot express, and what to do about it."""
     for lack in accepted:
         said = f"Accepted, though {exporter.trainer} cannot express it: {lack}"
-        output.show(Part(content=said, spare=Spare.NOTE, name="what was accepted"))
+        output.show(Sentence(said, detail=True))
     if not missing:
         return
     output.say(f"{exporter.trainer} cannot express all of this plan. It leaves to you:")
     for lack in missing:
         edit = f"\n  The edit: {lack.edit()}" if lack.edit() else ""
         said = f"- {lack}{edit}"
-        output.show(Part(content=said, spare=Spare.NEWS, name="what it leaves to you"))
+        output.show(Sentence(said))
     output.show(
-        Part(
-            content="Once that is done, or where you mean to train without, say so: "
+        Sentence(
+            "Once that is done, or where you mean to train without, say so: "
             f"{_accepts(missing)}. The header of the export lists it."
         )
     )

@@ -7,13 +7,13 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from sweeper.cli.output import DONE, NOT_VALIDATED, Output
 from sweeper.decide.course import UNKNOWN, Seen, Watch, read_prediction
 from sweeper.decide.outcome import ledger_line, outcome_of, write_outcome
 from sweeper.errors import BadInput, ConfigError, Keyword
 from sweeper.records import to_json
+from sweeper.report.answer import Sentence
 from sweeper.report.follow import follow_table, hint_lines, said_of, write_follow
-from sweeper.report.screen import A_NOTE, Part, Spare, table_parts
+from sweeper.report.output import DONE, NOT_VALIDATED, Output
 from sweeper.runs.log import RunLog
 from sweeper.schedule import OWN
 
@@ -102,18 +102,18 @@ def _report(request: Request, watch: Watch, seen: Seen, output: Output) -> int:
     elif request.measured is not None:
         raise ConfigError(Keyword("measured"), request.measured, "given when the run has ended")
     output.within(folder)
-    output.show(*table_parts(follow_table(seen)))
+    output.show(follow_table(seen))
     places = write_follow(watch, folder, live=not seen.ended)
     for event in seen.events[-10:]:
         said = f"Steps {event.step:,} to {event.until:,}: {event.kind}, {event.text}"
-        output.show(Part(content=said, spare=Spare.NEWS, name="an event"))
+        output.show(Sentence(said))
     for line in hint_lines(seen):
-        output.show(Part(content=line, spare=Spare.NEWS, name=A_NOTE))
+        output.show(Sentence(line))
     output.notes(notes(watch, request))
     if outcome is not None:
         ledger = request.ledger or request.prediction.parent.parent / "predictions.md"
         places |= write_outcome(prediction, outcome, folder, ledger)
-        output.say(ledger_line(prediction, outcome), Spare.ASIDE, "the ledger's line")
+        output.say(ledger_line(prediction, outcome), detail=True)
     document = {**to_json(seen), "outcome": to_json(outcome)}
     output.end(said_of(seen), places, document)
     return NOT_VALIDATED if seen.off else DONE

@@ -6,13 +6,13 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from sweeper.cli.output import DONE, NOT_VALIDATED, Output
 from sweeper.decide.judged import Judged, Question, judge_place, judge_source
 from sweeper.errors import BadInput
+from sweeper.report.answer import Sentence
 from sweeper.report.next import NextCommand, next_of, validated_by
+from sweeper.report.output import DONE, NOT_VALIDATED, Output
 from sweeper.report.runs import is_study, study_source
 from sweeper.report.saved import save_study, saved_folder
-from sweeper.report.screen import Part, Spare, table_parts
 from sweeper.runs.source import Source
 from sweeper.study.setup import command_line
 from sweeper.study.study import find_study
@@ -76,10 +76,10 @@ def judge(request: JudgeRequest, output: Output) -> int:
     output.tell(f"{counted(judged.runs, 'run')} of {judged.source}: {read}")
     output.within(out)
     for table in tables(judged):
-        output.show(*table_parts(table, Spare.ROWS, notes=Spare.NEWS))
+        output.show(table)
     places = write_judged(judged, out)
     for line in end_lines(judged):
-        output.say(line, Spare.NEWS)
+        output.say(line)
     # The number that was asked for: never left out for want of room.
     for line in trend_lines(judged, whole=output.verbose):
         output.say(line)
@@ -100,7 +100,7 @@ def judge(request: JudgeRequest, output: Output) -> int:
         )
     *first, last = [*answers(judged), *rate_lines(judged)]
     for line in first:
-        output.show(Part(content=line))
+        output.show(Sentence(line))
     output.end(last, places, judged.record, next_command)
     return NOT_VALIDATED if request.strict and judged.answer != "holds" else DONE
 

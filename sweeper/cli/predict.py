@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from sweeper.cli.output import DONE, Output
 from sweeper.decide.loss import (
     Prediction,
     Proposed,
@@ -26,6 +25,7 @@ from sweeper.decide.loss import (
 )
 from sweeper.errors import BadInput, ConfigError, Keyword
 from sweeper.records import to_json
+from sweeper.report.output import DONE, Output
 from sweeper.runs.loss_runs import (
     ROLES,
     Design,
@@ -312,10 +312,10 @@ def predict_ladder(
     dry_run: bool,
 ) -> int:
     """Train what a law needs and the study lacks, sizes x steps at the planned eta; predict."""
-    from sweeper.cli.output import failures
     from sweeper.cli.shared import progress
     from sweeper.cli.transfer import check_storage_password, planned_optimum
     from sweeper.report.next import NextCommand
+    from sweeper.report.output import failures
     from sweeper.stats.ladder import Size
     from sweeper.study.lock import StudyLock
     from sweeper.study.study import Study
@@ -692,6 +692,7 @@ def _report(
     left_out: Runs | None = None,
     again: NextCommand | None = None,
 ) -> int:
+    from sweeper.report.answer import Sentence
     from sweeper.report.prediction import (
         BACK_TEST,
         answer_text,
@@ -700,7 +701,6 @@ def _report(
         tables,
         write_prediction,
     )
-    from sweeper.report.screen import Part, Spare, table_parts
 
     rungs = Rungs.of(runs, Design.of(runs))
     prediction = prediction.dated(folder)
@@ -710,15 +710,15 @@ def _report(
     output.within(folder)
     for table in tables(prediction):
         decides = table.title == BACK_TEST
-        output.show(*table_parts(table, Spare.ROWS if decides else Spare.EXTRA))
+        output.show(replace(table, detail=not decides))
     for line in reasons_text(prediction):
-        output.show(Part(content=line))
+        output.show(Sentence(line))
     if band := band_text(prediction):
-        output.show(Part(content=band, spare=Spare.NOTE, name="how well the curves agree"))
+        output.show(Sentence(band, detail=True))
     output.notes(prediction.notes)
     if strays := prediction.inputs.strays:
         output.notes([f"far off the law, and counted less: {', '.join(strays)}"])
-    output.say(f"SHA-256 of prediction.json: {prediction.sha256}", Spare.EXTRA, "its SHA-256")
+    output.say(f"SHA-256 of prediction.json: {prediction.sha256}", detail=True)
     # What --json prints is the file's content with its digest, which the file cannot hold itself.
     document = {**json.loads(prediction.text()), "sha256": prediction.sha256}
     output.end(answer_text(prediction), places, document, again)

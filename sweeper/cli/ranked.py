@@ -9,7 +9,6 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
 from sweeper.cli.compare import comparison_folder, differences, not_comparable
-from sweeper.cli.output import DONE, Output, failures
 from sweeper.cli.shared import progress
 from sweeper.cli.transfer import check_storage_password, planned_optimum
 from sweeper.cli.validate import Settle
@@ -22,7 +21,7 @@ from sweeper.launch.executor import Scheduled
 from sweeper.records import to_json
 from sweeper.report import comparison as show
 from sweeper.report.next import NextCommand
-from sweeper.report.screen import Spare, table_parts
+from sweeper.report.output import DONE, Output, failures
 from sweeper.report.sentences import ranking_end, ranking_progress
 from sweeper.stats.ladder import LadderSize
 from sweeper.study.lock import StudyLock
@@ -187,7 +186,7 @@ def _conclude(
         kinds = {
             c.name: c.experiment.settings.plugin_spec("parameterization").name for c in contenders
         }
-        output.show(*table_parts(show.ranking_table(ranking, kinds, width), Spare.ROWS))
+        output.show(show.ranking_table(ranking, kinds, width))
     record = {
         "width": width,
         "first_seed": contenders[0].first_seed,

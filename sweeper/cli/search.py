@@ -10,12 +10,11 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from sweeper.cli.adapters import FIRST
 from sweeper.cli.cost import run_time, say_command, say_losses, tell_cost
-from sweeper.cli.output import DONE, FAILED, Output, diverged, failures
 from sweeper.cli.shared import check_model, progress, write_page
 from sweeper.command.metrics import PRINTED
 from sweeper.command.runner import reports_no_loss, unknown_to_script
+from sweeper.config.command_line import FIRST
 from sweeper.config.compose import Tree, read_tree, to_yaml
 from sweeper.config.settings import Experiment, Settings, resolve
 from sweeper.config.studies import Invocation
@@ -25,8 +24,9 @@ from sweeper.launch.executor import Scheduled
 from sweeper.launch.folder import check_owner
 from sweeper.records import to_json
 from sweeper.report import console as show
+from sweeper.report.answer import Verbatim
 from sweeper.report.next import again, first_transfer
-from sweeper.report.screen import Part, Spare
+from sweeper.report.output import DONE, FAILED, Output, diverged, failures
 from sweeper.search.strategy import Conclusion
 from sweeper.study.cost import Cost, flops_of, keep_flops
 from sweeper.study.lock import StudyLock
@@ -323,8 +323,7 @@ def _dry_run(settings: Settings, invocation: Invocation, output: Output, *, new_
         jobs = -(-phases[0].trials // per_job)
         record["script"] = settings.launcher.script(settings.folder.absolute(), jobs)
         script = f"The batch script of the first {jobs} jobs:\n{record['script']}"
-        name = "the batch script"
-        output.show(Part(content=script, spare=Spare.EXTRA, name=name, whole=True))
+        output.show(Verbatim(script, title="The batch script", detail=True))
     planned = sum(phase.trials for phase in phases)
     left = max(0, planned - finished)
     answer = f"{left} of {planned} trials are to be trained; nothing was written."

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from sweeper.cli.output import Output
-from sweeper.config.command_line import root_flag
 from sweeper.config.settings import Experiment, Settings
 from sweeper.report.live import LivePage
+from sweeper.report.next import report_of
+from sweeper.report.output import Output
 from sweeper.report.progress import SweepProgress
 from sweeper.study.cost import at_once
 from sweeper.study.setup import command_line
@@ -49,16 +48,11 @@ def progress(
         planned=planned,
         seconds=trial_seconds(settings, same),
         at_once=at_once(same),
-        page=LivePage(where, output.tell, _report_of(where)) if folder is None else None,
+        page=LivePage(where, output.tell, report_of(where)) if folder is None else None,
         bar=output.bar,
         heard=heard,
         command=command_line(),
     )
-
-
-def _report_of(folder: Path) -> str:
-    """The command that writes the page of the study in `folder`."""
-    return shlex.join(["sweeper", "report", folder.name, *root_flag(folder.parent)])
 
 
 def write_page(folder: Path, output: Output) -> dict[str, Path]:
@@ -76,5 +70,5 @@ def write_page(folder: Path, output: Output) -> dict[str, Path]:
         path, why = Path(error.filename or page), error.strerror or str(error)
     except Exception as error:
         path, why = page, " ".join(f"{type(error).__name__}: {error}".split())
-    output.notes([f"{path.name} was not written ({why}): `{_report_of(folder)}` writes it"])
+    output.notes([f"{path.name} was not written ({why}): `{report_of(folder)}` writes it"])
     return {"study": folder} if path == page else {"report": page}

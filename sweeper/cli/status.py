@@ -12,15 +12,15 @@ from typing import Any
 
 from rich.cells import cell_len
 
-from sweeper.cli.output import DONE, Output, failures
 from sweeper.command.process import end_marked
 from sweeper.errors import BadInput, SweeperError
 from sweeper.launch.folder import cancel_jobs, job_states
 from sweeper.registry import studies
+from sweeper.report.answer import Sentence
 from sweeper.report.documents import Documents, Searched, read_document
 from sweeper.report.ladder import ladder_table
 from sweeper.report.next import NextCommand, next_of, stopped_at
-from sweeper.report.screen import Part, Spare, table_parts
+from sweeper.report.output import DONE, Output, failures
 from sweeper.study.lock import Holder, live_holder, request_cancel
 from sweeper.study.setup import trials_of
 from sweeper.study.study import Study, find_study, is_saved
@@ -91,7 +91,7 @@ def _show(study: str, state: dict[str, Any], output: Output) -> None:
     counts = ", ".join(f"{count} {status}" for status, count in state["trials"].items())
     output.say(f"Study {study}: {counts or 'no trials yet'}")
     if phases := ", ".join(f"{phase} {count}" for phase, count in state["phases"].items()):
-        output.show(Part(content=f"Trials by phase: {phases}"))
+        output.show(Sentence(f"Trials by phase: {phases}"))
     if state["other_setups"]:
         output.say(f"  of other setups: {state['other_setups']} trials, which count no more")
     if state["diagnosed"]:
@@ -105,7 +105,7 @@ def _show(study: str, state: dict[str, Any], output: Output) -> None:
     show_jobs(state, output)
     progress = state["progress"]
     if progress is not None and progress.ladder is not None and progress.ladder.points:
-        output.show(*table_parts(ladder_table(progress.ladder), Spare.ROWS))
+        output.show(ladder_table(progress.ladder))
 
 
 def _standing(folder: Path, state: dict[str, Any], *, goes_on: bool) -> str:
@@ -270,7 +270,7 @@ def show_jobs(state: dict[str, Any], output: Output) -> None:
     for job in state["jobs"]:
         done = job.fraction if job.stage == "running" else None
         table.add(job.id, job.state, job.node, job.since, job.trials, done)
-    output.show(*table_parts(table, Spare.ROWS))
+    output.show(table)
 
 
 def cancel(name: str | None, root: Path, output: Output) -> int:

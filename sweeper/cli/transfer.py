@@ -12,7 +12,6 @@ from sweeper import schedule
 from sweeper.check.judge import CoordinateCheck, sentence
 from sweeper.cli.coordinates import quick_check
 from sweeper.cli.cost import show_ladder_cost
-from sweeper.cli.output import DONE, NOT_VALIDATED, Output
 from sweeper.cli.shared import write_page
 from sweeper.cli.validate import (
     Settle,
@@ -43,10 +42,11 @@ from sweeper.laws.law import NoLaw
 from sweeper.plan.plan import TransferPlan, make_plan, own_plan
 from sweeper.records import to_json
 from sweeper.report import console as show
+from sweeper.report.answer import Sentence
 from sweeper.report.console import size_text
 from sweeper.report.documents import Validation, read_document
 from sweeper.report.next import NextCommand, after_plan
-from sweeper.report.screen import A_NOTE, Part, Spare
+from sweeper.report.output import DONE, NOT_VALIDATED, Output
 from sweeper.search.strategy import Conclusion
 from sweeper.stats.ladder import JOINT_AXIS, LADDER_AXES, LadderSize, Size, extent
 from sweeper.study.cost import at_target, keep_flops
@@ -141,14 +141,13 @@ def transfer(tree: Tree, request: TransferRequest, invocation: Invocation, outpu
     kept = read_document(folder / validation_name(settings.transfer.hyperparameter), Validation, [])
     write_json(folder / "plan.json", to_json(plan))
     # Beside a verdict the plan is no news: the last lines say its eta, and its file all else.
-    spare = Spare.EXTRA if verdicts else Spare.ROWS
-    output.show(*show.plan(plan, deep=settings.runner.takes("depth"), spare=spare))
+    output.show(*show.plan(plan, deep=settings.runner.takes("depth"), detail=bool(verdicts)))
     if trend is not None:
         applied = plan.source["correction"] is not None
         brief = show.trend_brief(trend, applied=applied)
         whole = show.trend_text(trend, applied=applied)
         said = whole if output.verbose else brief
-        output.show(Part(content=said, spare=Spare.NEWS, name=A_NOTE))
+        output.show(Sentence(said))
     if settings.transfer.correct and trend is None:
         output.say(
             "No correction: fewer than two widths have an optimum; add widths to transfer.widths."
@@ -186,11 +185,9 @@ def transfer(tree: Tree, request: TransferRequest, invocation: Invocation, outpu
     next_command = after_plan(settings.folder, folder, plan, again, kept)
     target_command = plan.source.get("target_command")
     if target_command and not (next_command and not next_command.verb):
-        # Where a verdict is open or fails, another command comes first.
-        spare = Spare.NEWS if verdicts else Spare.MUST
         doubt = _doubt(verdicts or (kept.axes if kept else ()))
         note = f"Its eta is in doubt: {doubt}." if doubt else ""
-        output.command("The target's command:", target_command, spare, note)
+        output.command("The target's command:", target_command, note)
     places["plan"] = folder / "plan.json"
     if verdicts:
         curves = curves_name(settings.transfer.hyperparameter, verdicts[0].axis)

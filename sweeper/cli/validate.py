@@ -10,7 +10,6 @@ from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
-from sweeper.cli.output import Output, failures
 from sweeper.cli.shared import progress
 from sweeper.config.settings import Experiment, Settings, check_seeds
 from sweeper.decide.settle import AT_FIRST, SEEDS, Judged, Settling
@@ -30,6 +29,7 @@ from sweeper.files import write_json
 from sweeper.laws.law import Law, NoLaw
 from sweeper.report import console as show
 from sweeper.report.documents import Beginning, Validation, read_document
+from sweeper.report.output import Output, failures
 from sweeper.stats.curve import CurveFit, fit_curves
 from sweeper.stats.ladder import JOINT_AXIS, LADDER_AXES, LadderSize, Size, SizeCurve
 from sweeper.stats.rounds import CONFIDENCE

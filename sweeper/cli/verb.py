@@ -16,7 +16,7 @@ from sweeper import __version__
 from sweeper.errors import SHELL, BadInput, SweeperError
 
 if TYPE_CHECKING:
-    from sweeper.cli.output import Output
+    from sweeper.report.output import Output
 
 
 INTERRUPTED = 130
@@ -130,7 +130,7 @@ def output_of(json: bool, verbose: bool = False) -> Output:
     """The consoles that a verb prints to, and whether it prints JSON, or all that it has to say."""
     from rich.console import Console
 
-    from sweeper.cli.output import Output
+    from sweeper.report.output import Output
 
     def console(stream: TextIO, *, stderr: bool) -> Console:
         # For a pipe or a file rich would assume 80 columns, and tables would lack some of theirs.

@@ -13,7 +13,11 @@ from itertools import pairwise
 from pathlib import Path
 from statistics import median
 
-from sweeper.command.metrics import Lines, Reading, Rows, make_source
+from sweeper.command.lines import Lines
+from sweeper.command.metrics import make_source
+from sweeper.command.metrics.jsonl import Rows
+from sweeper.command.reading import Reading
+from sweeper.files import try_json
 
 RECENT = 32
 """So many values before the last say how far it may lie from them."""
@@ -30,8 +34,8 @@ class Evidence:
     """The values of one run under `key`, metric or heldout: how many, from where to where.
 
     `repeated` counts values of the same step as the one before, `returns` those of an earlier step,
-    `changes` those that differ from the one before. `kinds` are the words before a
-    value, how many have them, and one of their lines.
+    as there are after each of the run's `resumes`; `changes` those that differ from the one before.
+    `kinds` are the words before a value, how many have them, and one of their readings.
     """
 
     key: str
@@ -40,8 +44,9 @@ class Evidence:
     last: Reading | None = None
     repeated: int = 0
     returns: int = 0
+    resumes: int = 0
     changes: int = 0
-    kinds: dict[str, tuple[int, str]] = field(default_factory=dict)
+    kinds: dict[str, tuple[int, Reading]] = field(default_factory=dict)
     _recent: deque[float] = field(default_factory=lambda: deque(maxlen=RECENT))
 
     def add(self, reading: Reading) -> None:
@@ -57,8 +62,8 @@ class Evidence:
         # "step 10 loss" and "eval loss" are two kinds: a pattern that matches both mixes two
         # losses.
         if reading.words in self.kinds or len(self.kinds) < MOST_KINDS:
-            count, line = self.kinds.get(reading.words, (0, reading.line))
-            self.kinds[reading.words] = (count + 1, line)
+            count, example = self.kinds.get(reading.words, (0, reading))
+            self.kinds[reading.words] = (count + 1, example)
 
     def facts(self) -> str:
         """What was read, in a sentence."""
@@ -68,7 +73,7 @@ class Evidence:
         steps = "without steps" if first.step is None else f"from step {first.step} to {last.step}"
         counted = f"{self.count} value{'s' * (self.count != 1)}"
         return f"{counted} of {self.key}, {steps}: " + " to ".join(
-            f"{reading.loss:.6g}{f' in {_quoted(reading.line)}' if reading.line else ''}"
+            f"{reading.loss:.6g}{f' in {_quoted(reading)}' if reading.line else ''}"
             for reading in ((first, last) if self.count > 1 else (first,))
         )
 
@@ -76,7 +81,7 @@ class Evidence:
         """What speaks against these values being the losses of the run's steps."""
         sentences = []
         if len(self.kinds) > 1:
-            lines = [f"{count} as in {_quoted(line)}" for count, line in self.kinds.values()]
+            lines = [f"{count} as in {_quoted(example)}" for count, example in self.kinds.values()]
             sentences.append(
                 f"{self.key} matches {len(self.kinds)} kinds of lines"
                 f"{' or more' * (len(self.kinds) == MOST_KINDS)}, {', '.join(lines[:3])}: "
@@ -87,9 +92,10 @@ class Evidence:
                 f"{self.repeated} of {self.count} values of {self.key} have the step of the value "
                 "before, which they replace: several lines or processes report one step"
             )
-        if self.returns:
+        # A run that goes on from a checkpoint tells the steps behind it again.
+        if (returns := self.returns - self.resumes) > 0:
             sentences.append(
-                f"the step of {self.key} goes back {self.returns} time{'s' * (self.returns != 1)}: "
+                f"the step of {self.key} goes back {returns} time{'s' * (returns != 1)}: "
                 "what was read of the steps from there on counts no more. Does it count anew in "
                 "each epoch?"
             )
@@ -127,19 +133,26 @@ class Evidence:
 def evidence_of(folder: Path, *, metric: str | None, heldout: str | None) -> list[Evidence]:
     """What `metric` and `heldout` read in a trial's folder; its log may be of another pattern."""
     evidences = []
+    resumes = try_json(folder / "result.json").get("resumes")
     for key, spec, name in (("metric", metric, "loss"), ("heldout", heldout, "heldout")):
         if spec is None and key == "heldout":
             continue
         # Without a pattern the script reports by itself, into metrics.jsonl.
         source = make_source(spec, folder, folder / "log.txt") if spec else None
         report = Rows(Lines(folder / "metrics.jsonl"), name)
-        evidence = Evidence(key=key)
+        evidence = Evidence(key=key, resumes=resumes if isinstance(resumes, int) else 0)
         for reading in (source or report).read(ended=True):
             evidence.add(reading)
         evidences.append(evidence)
     return evidences
 
 
-def _quoted(line: str) -> str:
-    text = line.strip()
-    return repr(text if len(text) <= QUOTED else f"{text[:QUOTED]}...")
+def _quoted(reading: Reading) -> str:
+    """The line, or of a long one what stands around its loss."""
+    line = reading.line.strip()
+    if len(line) <= QUOTED:
+        return repr(line)
+    at = reading.at - (len(reading.line) - len(reading.line.lstrip()))
+    first = max(0, min(at - QUOTED // 2, len(line) - QUOTED))
+    last = first + QUOTED
+    return repr(f"{'...' * (first > 0)}{line[first:last]}{'...' * (last < len(line))}")

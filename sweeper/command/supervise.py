@@ -21,23 +21,17 @@ import time
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from sweeper.command.in_script import FILE, STEPS
-from sweeper.command.metrics import (
-    CHUNK,
-    PRINTED,
-    Lines,
-    Rows,
-    Series,
-    Source,
-    contents,
-    last_text,
-    make_source,
-)
+from sweeper.command.lines import CHUNK, Lines, last_text
+from sweeper.command.metrics import PRINTED, REPORTED, contents, make_source
+from sweeper.command.metrics.jsonl import Rows
 from sweeper.command.process import MARK, Group, end_marked, environment
+from sweeper.command.reading import Reading, Source
+from sweeper.command.series import Series
 from sweeper.errors import SweeperError
-from sweeper.files import private_folder, read_json, write_json
+from sweeper.files import private_folder, read_json, try_json, write_json
 from sweeper.launch.job import Control, JobFailure, Leave, Outcome
 from sweeper.search.prune import Pruner
 from sweeper.trial import Result, Status, Trial, curve, judged
@@ -85,6 +79,7 @@ class Supervisor:
         self.log, self.watched = self.folder / "log.txt", self.folder / "watched.json"
         self.losses, self.heldout = Series(), Series()
         self.sources: list[tuple[Source, Series]] = []
+        self.resumes = 0
         self._rungs_passed: set[int] = set()
 
     def run(self) -> Outcome:
@@ -125,7 +120,13 @@ class Supervisor:
         pattern, report = self.command.resume_if, self.folder / "metrics.jsonl"
         resumed = pattern is not None and any(self.folder.glob(pattern))
         # A resumed run goes on with what is written: it is read anew from the beginning.
-        if not resumed:
+        ended = self.folder / "result.json"
+        before = try_json(ended).get("resumes")
+        self.resumes = (before if isinstance(before, int) else 0) + 1 if resumed else 0
+        if resumed:  # on record, should this process be killed
+            write_json(ended, {"status": "running", "resumes": self.resumes})
+        else:
+            ended.unlink(missing_ok=True)
             for path in (report, self.log):
                 path.unlink(missing_ok=True)
         self.losses, self.heldout = Series(), Series()
@@ -223,6 +224,8 @@ class Supervisor:
             most = f"{self.command.output:g} MB"
             reason = f"it printed more than {most} and was ended; runner.output sets the limit"
             return self._failure(reason, code)
+        if seen := self._diverged(status, code):
+            return self._outcome_diverged(seen, code, seconds)
         if status == "failed":
             return self._failure(
                 f"it ended with {f'exit code {code}' if code >= 0 else f'signal {-code}'}", code
@@ -239,12 +242,56 @@ class Supervisor:
         if status == "complete" and not self.losses.reaches(self.train.steps, self.train.window()):
             last = self.losses.last_step()
             reason = f"it ended at step {last} of {self.train.steps}, as if it had done them all"
+            if (returns := self.losses.returns - self.resumes) > 0:
+                reason = (
+                    f"the step of its losses goes back {returns} times and is {last} of "
+                    f"{self.train.steps} at the end: does it count anew in each epoch? metric= "
+                    "must find the step of the whole run, or no step at all"
+                )
             return self._failure(reason, code)
         if status == "complete" and self.train.objective == "heldout" and not len(self.heldout):
             there = contents(self.command.heldout or "", self.folder)
             reason = "it reported no held-out loss, which is the objective"
             return self._failure(f"{reason}; {there}" if there else reason, code)
         return Outcome(results=(self._result(status, code, seconds),))
+
+    def _diverged(self, status: str, code: int) -> str:
+        """What shows that a run that ended by itself has diverged; empty where nothing does.
+
+        Some trainers leave a loss out that is NaN, others raise: neither says NaN where losses are
+        read.
+        """
+        if not len(self.losses) or self.trial.measurement or status not in ("complete", "failed"):
+            return ""
+        last, beyond = self.losses.last_step(), self.sources[-1][0].beyond()
+        place = "its losses end" if self.losses.counted else f"its losses end at step {last}"
+        reached = self.losses.reaches(self.train.steps, self.train.window())
+        if beyond.went_on(reached=reached):
+            to = "" if beyond.step is None else f" to step {beyond.step}"
+            return f"{place}, and what it writes goes on{to} without one: {beyond.line[:200]!r}"
+        if status == "complete" or code < 0:  # a signal is the machine's word, not the script's
+            return ""
+        if self.losses.grew():
+            least, end = min(self.losses.losses), self.losses.losses[-1]
+            return f"its losses grew, from {least:.6g} to {end:.6g}, before exit code {code}"
+        raised = error_lines(last_text(self.log))
+        if line := next((line for line in raised if NOT_FINITE.search(line)), ""):
+            return (
+                f"{place} in exit code {code}, and its error tells of one that is no number: "
+                + (repr(line.strip()[:200]))
+            )
+        return ""
+
+    def _outcome_diverged(self, seen: str, code: int, seconds: float) -> Outcome:
+        """As of a run whose next loss is NaN, with what was seen instead."""
+        step = None if self.losses.counted else self.losses.last_step() + 1
+        self.losses.add([Reading(step, math.nan)])
+        result = replace(self._result("diverged", code, seconds, why=seen), error=seen)
+        notice = (
+            "a run whose losses stop while it goes on, or that raises after they grew or were NaN, "
+            f"counts as diverged:\n{seen}"
+        )
+        return Outcome(results=(result,), notices=(notice,))
 
     def _measured(self, code: int, seconds: float) -> Outcome:
         """What the script's own `sweeper.watch` wrote."""
@@ -256,12 +303,17 @@ class Supervisor:
         result = self._new_result("complete", math.nan, seconds, steps=self.train.steps)
         return Outcome(results=(replace(result, measurements=measurements),))
 
-    def _result(self, status: str, code: int, seconds: float) -> Result:
+    def _result(self, status: str, code: int, seconds: float, why: str = "") -> Result:
         losses = self.losses.dense(self.train.steps, whole=status == "complete")
         heldout = self.heldout.losses[-1] if len(self.heldout) else None
         judgement, objective, heldout_loss = judged(losses, heldout, status, self.train)
-        record = {"status": judgement, "objective": objective, "heldout": heldout_loss}
+        record: dict[str, Any] = {
+            "status": judgement,
+            "objective": objective,
+            "heldout": heldout_loss,
+        }
         record |= {"steps": len(losses), "seconds": seconds, "exit_code": code}
+        record |= {"resumes": self.resumes, **({"why": why} if why else {})}
         write_json(self.folder / "result.json", record)
         result = self._new_result(judgement, objective, seconds, steps=len(losses))
         return replace(result, heldout=heldout_loss, curve=tuple(curve(losses)))
@@ -286,7 +338,7 @@ class Supervisor:
             if not self.log.is_file():
                 there = "log.txt is gone: the command must leave it in {dir}"
             return f"none matched metric={metric}" + (f"; {there}" if there else "")
-        wanted = 'none is in SWEEPER_REPORT, where lines {"step": 1, "loss": 2.3} are expected'
+        wanted = f"none is in SWEEPER_REPORT, where lines {REPORTED} are expected"
         there = f"and no metric= is given: {PRINTED}"
         if (self.folder / "metrics.jsonl").is_file():
             there = contents("jsonl:metrics.jsonl:loss", self.folder)
@@ -296,7 +348,7 @@ class Supervisor:
         """The reason with the log's last lines; nothing is run again for it."""
         lines = last_lines(last_text(self.log), failed=code != 0)
         details = "\n".join([*(line[:300] for line in lines), f"(all of it: {self.log})"])
-        record = {"status": "failed", "error": reason, "exit_code": code}
+        record = {"status": "failed", "error": reason, "exit_code": code, "resumes": self.resumes}
         write_json(self.folder / "result.json", record)
         return Outcome(failure=JobFailure(reason=reason, details=details, retry=False))
 
@@ -312,6 +364,12 @@ ERROR_LINES = 3
 _RANK = re.compile(r"\[\w+\]: ?")
 _BEGIN = "Traceback (most recent call last):"
 _UNTRACED = re.compile(r"(Syntax|Indentation|Tab)Error: ")
+NOT_FINITE = re.compile(
+    r"(?<![a-z0-9])(nan|inf|infinity|is_?nan|is_?inf|is_?finite|non-?finite|not finite|diverged?|"
+    r"diverges|diverging|divergence|exploded)(?![a-z0-9])|OverflowError",
+    re.IGNORECASE,
+)
+"""What an error says of a loss that is no number; in the source line of an assertion, too."""
 _OF_LAUNCHERS = re.compile(r"torch\.distributed\.elastic\.\S*Error\b")
 
 
@@ -325,6 +383,14 @@ def last_lines(lines: Sequence[str], *, failed: bool) -> list[str]:
     if at is None or at >= len(lines) - LINES:
         return tail
     return [*lines[at : at + ERROR_LINES], "...", *tail[ERROR_LINES + 1 :]]
+
+
+def error_lines(lines: Sequence[str]) -> list[str]:
+    """The last error of Python's with the frame that raised it, else the last lines."""
+    at = _last_error(lines)
+    if at is None:
+        return list(lines[-ERROR_LINES:])
+    return [*lines[at : at + ERROR_LINES], *lines[max(0, at - ERROR_LINES) : at]]
 
 
 def _last_error(lines: Sequence[str]) -> int | None:

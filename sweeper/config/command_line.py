@@ -107,6 +107,8 @@ def quoted(text: str) -> str:
 # How a command line names a study and the folder of all studies: --study, --root, or overrides.
 
 
+FIRST = "first"
+"""The experiment of a search of which nothing is said."""
 DEFAULT_ROOT = "runs"
 """The folder of all studies where the command line names none."""
 _PLAIN = re.compile(r"(?!(?:null|true|false|nan|inf)$)[A-Za-z_./][A-Za-z0-9_./-]*", re.IGNORECASE)

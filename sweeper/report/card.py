@@ -24,6 +24,7 @@ from sweeper.report.documents import Documents, Validation
 from sweeper.report.drawing import svg
 from sweeper.report.figures import learning_rate_figure
 from sweeper.report.page import answer_of, cards, fragment, headline
+from sweeper.report.terminal import Terminal
 from sweeper.stats.ladder import extent
 from sweeper.table import TONES, answer_first
 
@@ -107,8 +108,7 @@ def verdict_text(verdict: Verdict, validation: Validation) -> str:
     # In a notebook rich would show what is captured, beside the card.
     console = Console(file=StringIO(), width=120, color_system=None, force_jupyter=False)
     with console.capture() as captured:
-        for part in show.verdicts([verdict], validation.hyperparameter):
-            part.print(console)
+        Terminal(console).print(show.verdicts([verdict], validation.hyperparameter))
     lines = map(str.rstrip, captured.get().splitlines())
     return "\n".join(line for line in lines if line)
 

@@ -16,8 +16,8 @@ from matplotlib.ticker import MaxNLocator
 from sweeper.check.judge import CHECK_ANSWERS, CheckRule, CoordinateCheck, ModuleCheck
 from sweeper.check.rules import MAX_SPREAD, RuleRow
 from sweeper.engine.measurements import RANGES, OperandScale
+from sweeper.report.answer import Item, Sentence
 from sweeper.report.drawing import DASHED, DOTTED, FAINT, INK, LINE_COLOR, STYLE, WIDTH, new_figure
-from sweeper.report.screen import A_NOTE, Part, Spare, table_parts
 from sweeper.scaling.spec import layer_of, with_layer
 from sweeper.table import Cell, Column, Table, answer, short
 
@@ -44,23 +44,20 @@ def collapsed(named: Iterable[tuple[str, T]]) -> dict[str, list[T]]:
     return collapsed_values
 
 
-def coordinates(checks: Sequence[CoordinateCheck], rule: CheckRule) -> list[Part]:
+def coordinates(checks: Sequence[CoordinateCheck], rule: CheckRule) -> list[Item]:
     """The slopes where an answer rests on them; of several axes those of the worst answer first."""
-    parts = list[Part]()
+    items = list[Item]()
     worst = max(checks, key=lambda check: CHECK_ANSWERS.index(check.answer))
     for check in checks:
         table = coordinate_table(check, rule.threshold)
-        spare = Spare.ROWS if check is worst else Spare.EXTRA
-        name = f"slopes over {check.axis}"
-        parts += table_parts(table, spare, notes=Spare.NEWS, name=name)
+        items.append(replace(table, detail=check is not worst))
         reasons: dict[str, list[str]] = {}
         for name, members in collapsed((m.name, m) for m in check.modules).items():
             if (member := _worst(members)).answer != "pass":
                 reasons.setdefault(f"{member.answer}, {member.worst.reason}", []).append(name)
         for reason, names in reasons.items():
-            text = f"- {reason}: {', '.join(names)}"
-            parts.append(Part(content=text, spare=Spare.NOTE, name=A_NOTE))
-    return parts
+            items.append(Sentence(f"{reason}: {', '.join(names)}", listed=True, detail=True))
+    return items
 
 
 def coordinate_table(check: CoordinateCheck, threshold: float) -> Table:

@@ -13,7 +13,7 @@ from sweeper.decide.trend import Trend
 from sweeper.plan.explain import Explained
 from sweeper.plan.factors import is_edit
 from sweeper.plan.plan import PlannedParameter, TransferPlan, value_text
-from sweeper.report.screen import A_NOTE, Part, Spare, table_parts
+from sweeper.report.answer import Item, Sentence
 from sweeper.scaling.spec import layer_of, with_layer
 from sweeper.search.fresh import final_accuracy
 from sweeper.search.strategy import Conclusion, LineResult, PairGrid
@@ -103,27 +103,25 @@ def grouped(parameters: Sequence[PlannedParameter]) -> list[tuple[str, PlannedPa
 
 def dry_run(
     title: str, name: str, rows: Sequence[tuple[str, Cost]], runs: str, facts: str
-) -> list[Part]:
+) -> list[Item]:
     """What a command would run, by `name`, and the `facts` to be said of it."""
     costs = [((label,), cost) for label, cost in rows]
     table = cost_table(title, [name], costs, runs=runs, total=True)
     # The sum of all stays.
     table.rows[-1] = replace(table.rows[-1], weight=1.0)
-    said = Part(content=facts, spare=Spare.NOTE, name=A_NOTE)
-    return [*table_parts(table, Spare.ROWS), said]
+    return [table, Sentence(facts)]
 
 
-def conclusion(conclusion: Conclusion, space: Space) -> list[Part]:
+def conclusion(conclusion: Conclusion, space: Space) -> list[Item]:
     """What a search found: the best configuration, the pairs, the notes; the lines aside."""
-    parts = list[Part]()
+    items = list[Item]()
     if conclusion.pairs:
-        parts += table_parts(pairs_table(conclusion.pairs), Spare.ROWS)
+        items.append(pairs_table(conclusion.pairs))
     if math.isfinite(conclusion.objective):
-        parts += table_parts(best_table(conclusion, space), Spare.ROWS)
+        items.append(best_table(conclusion, space))
     if conclusion.lines:
-        parts += table_parts(lines_table(conclusion), Spare.ASIDE, name="the lines")
-    said = (Part(content=f"- {note}", spare=Spare.NOTE, name=A_NOTE) for note in conclusion.notes)
-    return [*parts, *said]
+        items.append(replace(lines_table(conclusion), detail=True))
+    return [*items, *(Sentence(note, listed=True, detail=True) for note in conclusion.notes)]
 
 
 def conclusion_text(conclusion: Conclusion) -> str:
@@ -232,36 +230,32 @@ def best_table(conclusion: Conclusion, space: Space) -> Table:
 # The plan.
 
 
-def plan(plan: TransferPlan, *, deep: bool = True, spare: Spare = Spare.ROWS) -> list[Part]:
+def plan(plan: TransferPlan, *, deep: bool = True, detail: bool = False) -> list[Item]:
     """Every parameter of the target; layers that are alike share a row.
 
-    Not `deep`: a user command takes no depth. `spare` is that of the table.
+    Not `deep`: a user command takes no depth. The table is a `detail` beside a verdict.
     """
-    parts = list[Part]()
+    items = list[Item]()
     if plan.parameters:
-        parts += table_parts(plan_table(plan), spare, name="the plan's parameters")
+        items.append(replace(plan_table(plan), detail=detail))
     else:
         target, base = (size_text(size, deep=deep) for size in (plan.target, plan.base))
         table = Table(
             f"For {target} (tuned at {base}) the command gets:",
             [Column("hyperparameter", left=True), Column("value")],
+            detail=detail,
         )
         for name, value in plan.hps.items():
             table.add(name, Cell(value, value_text(value)))
-        parts += table_parts(table, spare, name="the hyperparameters")
-    of_law = plan.law.lines() if plan.law else ()
-    parts += [Part(content=line, spare=Spare.NEWS, name="the law") for line in of_law]
+        items.append(table)
+    items += map(Sentence, plan.law.lines() if plan.law else ())
     if plan.parameters and plan.needs:
         count = len(plan.needs)
         things = f"{count} thing{'s are' if count > 1 else ' is'}"
         brief = f"In your own training code {things} left to the model: plan.needs lists them."
-        parts.append(Part(content=brief, spare=Spare.LEGEND, key="needs", name="the model's part"))
-        at_length = [
-            "In your own training code, TransferPlan.load leaves to the model:",
-            *(f"- {n}" for n in plan.needs),
-        ]
-        parts += [Part(content=n, spare=Spare.ASIDE, name="the model's part") for n in at_length]
-    return parts
+        items.append(Sentence(brief))
+        items += [Sentence(need, listed=True, detail=True) for need in plan.needs]
+    return items
 
 
 GAMMA_LEGEND = (
@@ -317,7 +311,7 @@ def _start(parameter: PlannedParameter) -> str:
     return parameter.init if parameter.init != "normal" else ""
 
 
-def explanation(plan: TransferPlan, rows: Sequence[Explained], *, verbose: bool) -> list[Part]:
+def explanation(plan: TransferPlan, rows: Sequence[Explained], *, verbose: bool) -> list[Item]:
     """Every parameter with its exponents and the target's numbers; `verbose`: the base's above."""
     columns = [Column("parameter", left=True)]
     columns += [Column("fan in/out", importance=0)] * verbose
@@ -350,17 +344,15 @@ def explanation(plan: TransferPlan, rows: Sequence[Explained], *, verbose: bool)
     table.legend = [
         "With m the growth of the width: multiplier m^-a, init std m^-b, learning rate m^-c."
     ] + [GAMMA_LEGEND] * has_gammas
-    parts = table_parts(table, Spare.ROWS)
-    needed = "what a plain model needs"
-    texts = {need: f"- a plain model needs: {need}" for need in plan.needs}
+    items: list[Item] = [table]
     # Lines of code that only the model's author can write come before what else is to be told.
-    parts += [Part(content=texts[n], spare=Spare.NEWS, name=needed) for n in texts if is_edit(n)]
+    for need in sorted(plan.needs, key=lambda need: not is_edit(need)):
+        text = f"a plain model needs: {need}"
+        items.append(Sentence(text, listed=True, detail=not is_edit(need)))
     for (role, why), alike_names in reasons.items():
         of = f" ({', '.join(alike_names)})" if verbose else ""
-        said = f"- {role}{of}: {why}"
-        parts.append(Part(content=said, spare=Spare.NEWS, name=A_NOTE))
-    rest = [need for need in texts if not is_edit(need)]
-    return [*parts, *(Part(content=texts[n], spare=Spare.ASIDE, name=needed) for n in rest)]
+        items.append(Sentence(f"{role}{of}: {why}", listed=True))
+    return items
 
 
 # What validation and diagnosis found.
@@ -368,7 +360,7 @@ def explanation(plan: TransferPlan, rows: Sequence[Explained], *, verbose: bool)
 
 def verdicts(
     results: Sequence[Verdict], hyperparameter: str = "eta", settled: str = ""
-) -> list[Part]:
+) -> list[Item]:
     """All axes: a table of their sizes, whose curves are over `hyperparameter`, and the answers.
 
     `settled` says with how many runs they were settled, and with that what would tell more.
@@ -376,9 +368,9 @@ def verdicts(
     table = verdict_table(results[0], hyperparameter)
     if len(results) > 1:
         table = _joint_table(results, hyperparameter)
-    parts = table_parts(table, Spare.ROWS, notes=Spare.NEWS)
+    items: list[Item] = [table]
     notes = dict.fromkeys(result.note for result in results if result.note)
-    parts += [Part(content=f"- Note: {n}.", spare=Spare.NEWS, name=A_NOTE) for n in notes]
+    items += [Sentence(f"Note: {note}.", listed=True) for note in notes]
     for result in results:
         axis = result.axis.replace("_", " ")
         # "holds" and "fails" are verbs of the sentence; this answer is none.
@@ -391,22 +383,13 @@ def verdicts(
         if (target := result.target) is not None:
             answers.append((target.answer, f"{target.sentence}.", target.todo))
         for judged, sentence, todo in answers:
-            style = {"holds": "bold green", "fails": "bold red"}.get(judged, "bold yellow")
             # What is settled has said what would tell.
             todo = "" if not todo or todo in settled else f" To settle it, {todo}."
             # The verb's last lines repeat the answers, and not what would settle them.
-            spare = Spare.MUST if todo else Spare.NEWS
-            parts.append(
-                Part(
-                    content=f"{sentence}{todo}",
-                    style=style,
-                    spare=spare,
-                    name="the answers at length",
-                )
-            )
+            items.append(Sentence(f"{sentence}{todo}", code=judged, detail=not todo))
     if settled:
-        parts.append(Part(content=f"{settled}."))
-    return parts
+        items.append(Sentence(f"{settled}."))
+    return items
 
 
 def _joint_table(results: Sequence[Verdict], hyperparameter: str) -> Table:

@@ -441,3 +441,8 @@ def _config(folder: Path) -> str:
 
 def _written(value: float) -> str:
     return f"{value:.0f}" if value == round(value) else f"{value:g}"
+
+
+def report_of(folder: Path) -> str:
+    """The command that writes the page of the study in `folder`."""
+    return shlex.join(["sweeper", "report", folder.name, *root_flag(folder.parent)])

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Self
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn
@@ -80,7 +80,7 @@ class SweepProgress:
         )
         self._task = self._bar.add_task(job, total=1.0, facts="")
 
-    def __enter__(self) -> SweepProgress:
+    def __enter__(self) -> Self:
         self._bar.start()
         return self
 

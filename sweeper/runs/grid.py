@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from sweeper.command.metrics import STEP_NAMES
+from sweeper.command.reading import STEP_NAMES
 from sweeper.errors import BadInput, ConfigError, Keyword, MissingValue
 from sweeper.records import as_number
 from sweeper.runs.condition import shown_value, where_equal

@@ -14,14 +14,9 @@ from tempfile import mkdtemp
 from typing import NamedTuple
 from weakref import finalize
 
-from sweeper.command.metrics import (
-    Reading,
-    Source,
-    check_source,
-    contents,
-    make_source,
-    online_wandb,
-)
+from sweeper.command.metrics import check_source, contents, make_source
+from sweeper.command.metrics.wandb import online_wandb
+from sweeper.command.reading import Reading, Source
 from sweeper.errors import BadInput, ConfigError, Keyword
 
 LOGS = ("*.log", "*.out", "*.txt")

@@ -18,21 +18,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from sweeper.command.metrics import (
-    Files,
-    Reading,
-    Series,
-    as_number,
-    as_step,
-    check_source,
-    history_keys,
-    hparams,
-    make_source,
-    tags,
-    tensorboard,
-    wandb,
-    wandb_facts,
-)
+from sweeper.command.files import Files
+from sweeper.command.metrics import check_source, make_source, tensorboard, wandb
+from sweeper.command.reading import Reading, as_number, as_step
+from sweeper.command.series import Series
 from sweeper.errors import BadInput, ConfigError, Keyword, first_line, suggest
 from sweeper.table import counted
 
@@ -282,18 +271,18 @@ def _tensorboard_frame(
     by_run: dict[Path, list[Path]] = {}
     for path in paths:
         by_run.setdefault(path.parent, []).append(path)
-    named = asked or choose((t for p in paths[:8] for t in tags(p)), asked, str(folder))
+    named = asked or choose((t for p in paths[:8] for t in tensorboard.tags(p)), asked, str(folder))
     series: dict[Path, Series] = {}
     for run in by_run:
         series[run] = Series()
-        series[run].add(Files(run, "*tfevents*", tensorboard(named)).read())
+        series[run].add(Files(run, "*tfevents*", tensorboard.scalars(named)).read())
     if not any(map(len, series.values())):
-        choose((t for p in paths for t in tags(p)), asked, str(folder))
+        choose((t for p in paths for t in tensorboard.tags(p)), asked, str(folder))
     # SummaryWriter.add_hparams writes into a folder of its own below its run's; Keras writes them
     # above the folders of a run's series.
     settings: dict[Path, dict[str, Any]] = {}
     for run, files in by_run.items():
-        said = {key: value for path in files for key, value in hparams(path).items()}
+        said = {key: value for path in files for key, value in tensorboard.hparams(path).items()}
         above = next((p for p in run.parents if p in series and len(series[p])), run)
         place = run if len(series[run]) or above == run else above
         settings[place] = settings.get(place, {}) | flat(said)
@@ -317,17 +306,19 @@ def _wandb_frame(
     folder: Path, paths: Sequence[Path], asked: str, objective: Objective
 ) -> tuple[pandas.DataFrame, list[str]]:
     table, lacking = Table(), list[str]()
-    named = asked or choose((k for p in paths[:8] for k in history_keys(p)), asked, str(folder))
+    named = asked or choose(
+        (k for p in paths[:8] for k in wandb.history_keys(p)), asked, str(folder)
+    )
     for path in paths:
-        name, config, state = wandb_facts(path)
+        name, config, state = wandb.facts(path)
         series = Series()
-        series.add(Files(path.parent, path.name, wandb(named)).read())
+        series.add(Files(path.parent, path.name, wandb.values(named)).read())
         if not len(series):
             lacking.append(name)
             continue
         table.add(name, {**named_values(name), **flat(config), "state": state}, objective, series)
     if not table.rows:
-        choose((k for p in paths for k in history_keys(p)), asked, str(folder))
+        choose((k for p in paths for k in wandb.history_keys(p)), asked, str(folder))
     frame = table.frame(lacking, named, str(folder))
     return frame, [objective.sentence(named), *table.notes]
 

@@ -7,7 +7,7 @@ from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol, Self
+from typing import Any, Protocol, Self
 
 from sweeper.errors import Call, Keyword
 from sweeper.launch.executor import JobState
@@ -191,6 +191,9 @@ class Watcher(Protocol):
 
     def tell(self, *text: str | Keyword | Call) -> None:
         """A remark, while the work goes on."""
+
+    def look(self, answer: Any) -> None:
+        """An answer that others will follow, as of a run that goes on."""
 
     def progress(
         self,

@@ -280,8 +280,10 @@ class Sweep:
             self._failures = self._failures + 1 if reason == self._last_failure else 1
             self._last_failure = reason
             if reason and self._failures >= limit:  # more of them would fail of it, too
+                settable = "failures" in self.experiment.settings.raw["runner"]
+                key = " (runner.failures sets how many)" * settable
                 raise SweeperError(
-                    f"{limit} trials in a row failed of the same, and the rest is not tried: "
+                    f"{limit} trials in a row failed of the same, and the rest is not tried{key}: "
                     f"{result.error}"
                 )
 
@@ -311,6 +313,7 @@ class Sweep:
             self._note(sentence)
 
     def _note(self, sentence: str) -> None:
-        """Keep a sentence for the user, once."""
-        if sentence not in self.study.notices:
+        """Keep a sentence for the user, once: its first line counts, as examples differ."""
+        first = sentence.partition(":\n")[0]
+        if all(notice.partition(":\n")[0] != first for notice in self.study.notices):
             self.study.notices.append(sentence)

@@ -13,13 +13,14 @@ from rich.console import Console
 from rich.text import Text
 
 from sweeper import files
-from sweeper.cli import output
-from sweeper.cli.output import Output
+from sweeper.report import output
 from sweeper.report.next import NextCommand
-from sweeper.report.screen import LINES, Screen
+from sweeper.report.output import Output
 from sweeper.table import Table
 
 WIDTHS = (80, 100)
+LINES = 40
+"""No end is longer, however much a verb has found; most have room on a screen of 25 lines."""
 
 
 def terminal(width: int) -> Console:
@@ -76,12 +77,14 @@ def counted_ends(found: list[str], seen: dict[int, str]) -> Iterator[None]:
         damaged.update(files.take_damaged())
         for width in WIDTHS if not self.verbose else ():
             shown = Output(people=terminal(width))
-            screen = shown._screen = Screen(shown.people, told=set(self._screen.told))
-            screen.parts = list(self._screen.parts)
-            for part in screen.parts:
-                table = part.content
-                if isinstance(table, Table) and _breaks(table, width):
-                    found.append(f"at {width} columns: a table of two lines a row:\n{table}")
+            shown._terminal.explained |= self._terminal.explained
+            shown.show(*self._items)
+            tables = [item for item in self._items if isinstance(item, Table) and not item.detail]
+            found.extend(
+                f"at {width} columns: a table of two lines a row:\n{table}"
+                for table in tables
+                if _breaks(table, width)
+            )
             real(shown, answer, places, {}, *next_commands)
             seen[width] = text_of(shown.people)
             why = faults(seen[width], width)

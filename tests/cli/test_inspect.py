@@ -11,10 +11,10 @@ import pytest
 from rich.console import Console
 
 from sweeper.cli import status
-from sweeper.cli.output import Output
 from sweeper.errors import BadInput
 from sweeper.files import write_json
 from sweeper.records import to_json
+from sweeper.report.output import Output
 from sweeper.study.lock import StudyLock
 from sweeper.study.study import Study
 from sweeper.trial import FORMAT

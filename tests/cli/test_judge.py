@@ -13,8 +13,8 @@ import pandas  # type: ignore[import-untyped]
 import pytest
 
 import sweeper as package
-from sweeper.report.screen import LINES
 from tests.cli.driver import Run, assert_refused
+from tests.cli.screens import LINES
 from tests.runs.grids import ETAS, WIDTHS, runs
 
 MEGATRON = """parameterization,width,optimal_lr

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from sweeper.cli.output import WARNINGS, Output, diverged, failures
-from sweeper.cli.warned import WARNED, keep_warnings
+from sweeper.report.output import WARNINGS, Output, diverged, failures
+from sweeper.report.warned import WARNED, keep_warnings
 from tests.study.test_setup import BASE, result
 
 

@@ -41,6 +41,11 @@ def main() -> None:
             row = {"step": step, "loss": 99 if not once.exists() and step == 9 else loss}
             with (args.dir / "own.jsonl").open("a") as file:
                 file.write(f"{json.dumps(row)}\n")
+        if args.how == "growing":
+            loss = 4 + step**2 / 10
+        if args.how == "leaves_out" and step > args.steps // 2:
+            print(f"step {step}: 5 ms", flush=True)
+            continue
         print(f"step {step}: loss {'nan' if distance > 2.5 and step > 4 else loss}", flush=True)
         state.write_text(str(step + 1))
         time.sleep(0.1 if args.how == "slow" else 0)
@@ -56,8 +61,13 @@ def behave(args: argparse.Namespace, step: int) -> None:
     if step != args.steps // 2 or not args.how:
         return
     match args.how:
-        case "raise":
+        case "raise" | "growing":
             raise RuntimeError("out of luck")
+        case "assert":
+            loss = math.inf
+            assert math.isfinite(loss)
+        case "found_nan":
+            raise RuntimeError("Rank 0, iteration 11: found NaN in local forward loss calculation")
         case "exit0":
             sys.exit(0)
         case "chatty":

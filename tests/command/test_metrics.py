@@ -7,27 +7,29 @@ import json
 import math
 import signal
 import tracemalloc
+from collections.abc import Iterator
 from pathlib import Path
 
-import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
+from sweeper.command.lines import Lines
 from sweeper.command.metrics import (
-    Lines,
-    Reading,
-    Series,
-    Source,
     check_source,
     contents,
+    describe_source,
+    forms,
+    kind_class,
+    kinds,
     make_source,
+    metric_of,
 )
+from sweeper.command.reading import Source
 from sweeper.errors import ConfigError, SweeperError
 from tests.command.commands import command, run
 from tests.golden import Golden
 from tests.study.wandb_files import read_whole
 
+ROOT = Path(__file__).parents[2]
 LINE = r"step (?P<step>\d+): loss (?P<loss>\S+)"
 
 
@@ -116,7 +118,7 @@ def test_a_table_with_a_quote_that_never_ends(tmp_path: Path) -> None:
 def test_a_pattern_that_backtracks_without_end_is_told(
     tmp_path: Path, golden: Golden, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("sweeper.command.metrics.SEARCH_SECONDS", 0.3)
+    monkeypatch.setattr("sweeper.command.metrics.pattern.SEARCH_SECONDS", 0.3)
     log = tmp_path / "log"
     log.write_text("a" * 60 + "!\n")
     with pytest.raises(SweeperError, match="repetition") as caught:
@@ -174,9 +176,132 @@ def test_an_offline_run_of_wandb(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert read(source, ended=True) == []
 
 
+# Every kind, by a line of the documentation.
+
+
+def documented() -> list[tuple[str, str]]:
+    """What docs/your-trainer.md says that a kind reads, and the kind."""
+    text = (ROOT / "docs/your-trainer.md").read_text()
+    lines = text.partition("```text\n")[2].partition("```")[0].splitlines()
+    return [(spec.removeprefix("metric="), line) for spec, line in batched(lines)]
+
+
+def batched(lines: list[str]) -> Iterator[tuple[str, str]]:
+    return zip(lines[::2], lines[1::2], strict=True)
+
+
+@pytest.mark.parametrize(("spec", "line"), documented())
+def test_a_documented_line_is_read(tmp_path: Path, spec: str, line: str) -> None:
+    source = metric_of("metric", spec).open(tmp_path, tmp_path / "log.txt")
+    assert read(source) == []
+    file, _, text = line.partition(": ")
+    if file.startswith("{dir}/"):
+        path = tmp_path / file.removeprefix("{dir}/")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text.replace(" / ", "\n"))
+    else:
+        (tmp_path / "log.txt").write_text(f"\x1b[32mbegin\x1b[0m\n{line}\r\nstep 11: bye\n")
+    assert read(source, ended=True) == [(10, 3.732)]
+    assert read(source, ended=True) == []
+    assert "{dir}" in describe_source(spec) or "its output" in describe_source(spec)
+
+
+def test_every_kind_is_documented() -> None:
+    text = (ROOT / "docs/your-trainer.md").read_text()
+    for kind in kinds():
+        form = kind_class(kind).form
+        assert form in forms()
+        assert kind == "pattern" or f"`{kind}" in text, kind
+
+
+def test_a_document_that_is_rewritten_is_read_from_where_it_was_left(tmp_path: Path) -> None:
+    def write(name: str, rows: list[dict[str, float]]) -> None:
+        path = tmp_path / name / "trainer_state.json"
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(json.dumps({"log_history": rows}))
+
+    rows = [{"loss": 5.0 - step, "step": step} for step in range(1, 4)]
+    write("checkpoint-1", rows[:1])
+    fresh = make_source("trainer_state", tmp_path, tmp_path / "log", fresh=True)
+    source = make_source("trainer_state", tmp_path, tmp_path / "log")
+    assert read(source) == [(1, 4.0)] and read(fresh) == []
+    write("checkpoint-2", rows[:2])
+    assert read(source) == [(2, 3.0)] and len(read(fresh)) == 2
+    (tmp_path / "trainer_state.json").write_text('{"log_history": [{"lo')
+    assert read(source) == []
+    write(".", [*rows, {"train_loss": 4.0, "step": 3}])
+    assert read(source) == [(3, 2.0)]
+
+
+def test_a_run_of_lightning_s_that_went_on_in_another_version(tmp_path: Path) -> None:
+    for version, steps in ((0, range(3)), (10, range(4, 6)), (2, range(2, 5))):
+        path = tmp_path / f"lightning_logs/version_{version}/metrics.csv"
+        path.parent.mkdir(parents=True)
+        rows = "".join(f"{step},{9 - step},\n{step},,1e-3\n" for step in steps)
+        path.write_text(f"step,train_loss,lr-AdamW\n{rows}")
+    source = make_source("lightning:train_loss", tmp_path, tmp_path / "log")
+    assert [step for step, _ in read(source, ended=True)] == [0, 1, 2, 2, 3, 4, 4, 5]
+    said = contents("lightning:loss", tmp_path)
+    assert said.endswith("has no loss; columns: lr-AdamW, step, train_loss")
+
+
+@pytest.mark.parametrize(
+    ("spec", "line"),
+    [
+        (r"'loss': '?(?P<loss>[^,'}]+)", "{'loss': 0.0, 'grad_norm': nan, 'epoch': 1.0}"),
+        ("jsonl:m.jsonl:loss", '{"step": 1, "loss": 0, "grad_norm": NaN}'),
+    ],
+)
+def test_a_loss_of_0_beside_no_gradient_is_none(tmp_path: Path, spec: str, line: str) -> None:
+    for there, is_nan in ((line, True), (line.replace("nan", "0.3").replace("NaN", "2"), False)):
+        for name in ("m.jsonl", "log"):
+            (tmp_path / name).write_text(f"{there}\n")
+        [(_, loss)] = read(make_source(spec, tmp_path, tmp_path / "log"))
+        assert math.isnan(loss) is is_nan and (is_nan or loss == 0)
+
+
+# A source sees a run that goes on without a loss.
+
+SEVEN = [f"step {n}: loss {4 - n / 10}, 5 ms" for n in range(7)]
+
+
+@pytest.mark.parametrize(
+    ("spec", "lines", "more", "went_on"),
+    [
+        # The loss is left out, or is no number that the pattern takes.
+        (LINE, SEVEN, ["step 7: 5 ms", "step 8: 5 ms", "step 9: 5 ms"], True),
+        (r"step (?P<step>\d+): loss (?P<loss>[\d.]+)", SEVEN, ["step 7: loss nan, 5 ms"], True),
+        (r"loss (?P<loss>[\d.]+)", SEVEN, ["step 7: loss nan, 5 ms"], True),
+        # What is printed at the end of a run that stops early.
+        (LINE, SEVEN, ["done: loss of 3.4", "saved at step 7", "step 6: saved"], False),
+        (LINE, SEVEN, [], False),
+        ("jsonl:log:loss", [f'{{"step": {n}, "loss": 2, "lr": 1}}' for n in range(9)],
+         ['{"step": 9, "loss": null, "lr": 1}'], True),
+        ("jsonl:log:loss", [f'{{"step": {n}, "loss": 2, "lr": 1}}' for n in range(9)],
+         ['{"step": 8, "val": 2.0, "lr": 1}', '{"event": "end"}'], False),
+        # A held-out loss is rarer than rows are.
+        ("jsonl:log:val", [json.dumps({"step": n, "lr": 1} | ({"val": 2} if n % 5 == 0 else {}))
+         for n in range(21)], [f'{{"step": {n}, "lr": 1}}' for n in range(21, 25)], False),
+        ("csv:log:loss", ["step,loss,lr", *(f"{n},2.5,1" for n in range(9))], ["9,,1"], True),
+        ("csv:log:loss", ["step,loss,val", *(f"{n},2.5," for n in range(9))], ["8,,3"], False),
+    ],
+)  # fmt: skip
+def test_a_run_that_goes_on_without_a_loss(
+    tmp_path: Path, spec: str, lines: list[str], more: list[str], went_on: bool
+) -> None:
+    (tmp_path / "log").write_text("\n".join([*lines, *more]) + "\n")
+    source = make_source(spec, tmp_path, tmp_path / "log")
+    assert read(source, ended=True)
+    assert source.beyond().went_on(reached=False) is went_on
+
+
 @pytest.mark.parametrize(
     "spec",
     [
+        "(?P<loss>.*)",
+        "tqdm:a=b",
+        "megatron:test",
+        "lightning",
         "loss (",
         r"loss (\S+)",
         r"loss (?P<los>\S+)",
@@ -247,56 +372,3 @@ def test_a_run_without_a_loss_says_what_is_there(tmp_path: Path, golden: Golden)
     golden.says(str(outcome.failure))
     outcome, _ = run(command(metric=None), tmp_path)
     golden.says(str(outcome.failure))
-
-
-# Losses by step: gaps, restarts, and runs that tell no steps.
-
-
-def series(*readings: tuple[int | None, float]) -> Series:
-    made = Series()
-    made.add(Reading(step, loss) for step, loss in readings)
-    return made
-
-
-def test_a_loss_stands_for_the_steps_since_the_last_one() -> None:
-    made = series((0, 4.0), (2, 3.0), (5, 2.0))
-    assert list(made.dense(8, whole=False)) == [4, 3, 3, 2, 2, 2]
-    assert list(made.dense(8, whole=True)) == [4, 3, 3, 2, 2, 2, 2, 2]
-
-
-def test_a_step_that_is_told_again_begins_the_run_anew_from_there() -> None:
-    made = series((0, 4.0), (1, 3.0), (2, 9.0), (1, 2.5), (2, 2.0))
-    assert (list(made.steps), list(made.losses)) == ([0, 1, 2], [4.0, 2.5, 2.0])
-
-
-def test_counted_losses_are_spread_over_the_whole_run() -> None:
-    made = series((None, 3.0), (None, 2.0))
-    assert list(made.dense(4, whole=True)) == [3, 3, 2, 2]
-    assert made.reaches(4, 1)
-
-
-def test_a_run_that_ends_early_is_seen() -> None:
-    logged = [(step, 1.0) for step in range(0, 50, 10)]
-    assert series(*logged).reaches(50, 5)
-    assert not series(*logged).reaches(100, 5)
-    assert not series().reaches(10, 1)
-
-
-def test_steps_beyond_the_last_are_the_last() -> None:
-    assert list(series((1, 3.0), (400, 2.0)).dense(4, whole=True)) == [3, 3, 2, 2]
-
-
-@given(
-    st.lists(st.tuples(st.integers(0, 200), st.floats(0, 10)), min_size=1, max_size=40),
-    st.integers(1, 150),
-    st.booleans(),
-)
-def test_a_dense_run_has_losses_that_were_told_and_never_too_many(
-    readings: list[tuple[int, float]], steps: int, whole: bool
-) -> None:
-    made = series(*readings)
-    assert list(made.steps) == sorted(set(made.steps))
-    losses = made.dense(steps, whole=whole)
-    assert 1 <= len(losses) <= steps
-    assert not whole or len(losses) == steps
-    assert np.isin(losses, made.losses).all()

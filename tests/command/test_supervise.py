@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from sweeper.command.metrics import CHUNK
+from sweeper.command.lines import CHUNK
 from sweeper.command.process import end_marked
 from sweeper.command.supervise import FILES, LINES, last_lines, make_folder
 from sweeper.errors import ConfigError, SweeperError
@@ -238,6 +238,24 @@ def test_a_pruner_ends_it_at_a_rung(tmp_path: Path) -> None:
     pruner = Pruner.from_trials(others, kind="median", steps=20, warmup=2, window=2)
     result = only(run(settings, tmp_path, eta=-5, pruner=pruner)[0])
     assert result.status == "pruned" and result.steps < 15 and math.isfinite(result.objective)
+
+
+@pytest.mark.parametrize(
+    ("how", "seen"),
+    [
+        ("leaves_out", "end at step 10, and what it writes goes on to step 19 without one"),
+        ("growing", "its losses grew, from 4 to 12.1, before exit code 1"),
+        ("assert", "assert math.isfinite(loss)"),
+        ("found_nan", "found NaN in local forward loss"),
+    ],
+)
+def test_a_run_that_shows_that_it_diverged(tmp_path: Path, how: str, seen: str) -> None:
+    outcome, folder = run(command(how), tmp_path)
+    [result] = outcome.results
+    assert (result.status, result.objective) == ("diverged", math.inf) and seen in result.error
+    record = json.loads((folder / "result.json").read_text())
+    assert record["status"] == "diverged" and seen in record["why"]
+    assert seen in outcome.notices[0]
 
 
 def test_the_environment_is_the_user_s_and_can_be_narrowed(

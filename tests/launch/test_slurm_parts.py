@@ -16,7 +16,6 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from sweeper.cli.output import Output
 from sweeper.cli.status import jobs_state, show_jobs
 from sweeper.engine.batched import BatchedTrials
 from sweeper.engine.jobs import modules_of
@@ -29,6 +28,7 @@ from sweeper.launch.job import Outcome, Resources, outcome_of
 from sweeper.launch.slurm import SETTLING, Slurm
 from sweeper.launch.slurm_jobs import Raised, SlurmFailure, Submission, attempts, failure_of
 from sweeper.records import to_json
+from sweeper.report.output import Output
 from sweeper.trial import Trial
 from tests.engine.tiny_trials import corpus, tree
 from tests.golden import Golden

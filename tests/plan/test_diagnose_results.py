@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from sweeper.cli.output import Output
 from sweeper.decide.diagnosis import (
     MAX_SEVERITY,
     Ablation,
@@ -24,6 +23,7 @@ from sweeper.decide.diagnosis import (
 )
 from sweeper.decide.transfer import SizeVerdict, judge_ladder
 from sweeper.records import to_json
+from sweeper.report.output import Output
 from sweeper.stats.estimate import Estimate
 from sweeper.stats.ladder import LadderRule
 from tests.engine.tiny_trials import corpus

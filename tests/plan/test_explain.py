@@ -12,12 +12,12 @@ from rich.console import Console
 
 from sweeper.classifier.classify import specs_between
 from sweeper.cli.explain import explain
-from sweeper.cli.output import Output
 from sweeper.config.compose import compose_tree
 from sweeper.config.studies import Invocation
 from sweeper.plan.explain import Explained, tied_readouts
 from sweeper.report import console as show
-from sweeper.report.screen import Screen
+from sweeper.report.output import Output
+from sweeper.report.terminal import Terminal
 from sweeper.scaling.spec import ScaledOp
 from tests.golden import Golden
 from tests.plan.test_planning import decoder_plan
@@ -136,9 +136,8 @@ def test_kept_frozen_and_given_roles_are_shown() -> None:
     why = "role given, traced as embedding: looked up"
     rows = [Explained(parameter=p, a=0, b=0, c=0, why=why) for p in plan.parameters]
     paper = Console(record=True, width=160, file=StringIO())
-    screen = Screen(paper, verbose=True)
-    screen.add(*show.explanation(plan, rows, verbose=True), *show.plan(plan))
-    screen.print()
+    shown = [*show.explanation(plan, rows, verbose=True), *show.plan(plan)]
+    Terminal(paper, verbose=True).print(shown)
     lines = paper.export_text().splitlines()
     assert sum(line.split()[:1] == ["scale"] and "kept" in line for line in lines) == 2
     first, second = (f"h.{layer}.norm.weight" for layer in (0, 1))

@@ -11,8 +11,9 @@ from sweeper.check.rules import rule_table
 from sweeper.engine.measure import ModuleMeasurement
 from sweeper.engine.measurements import OperandScale, OutOfRange
 from sweeper.report import checks as show
+from sweeper.report.answer import Item
 from sweeper.report.drawing import save
-from sweeper.report.screen import Part, Screen, table_parts
+from sweeper.report.terminal import Terminal
 from sweeper.scaling.spec import Role
 from sweeper.stats.ladder import Size
 from tests.golden import Golden
@@ -46,12 +47,11 @@ def sample() -> CoordinateCheck:
     return check_coordinates("width", runs, RULE, {Role.EMBEDDING: -0.5})
 
 
-def printed(parts: Sequence[Part]) -> str:
+def printed(items: Sequence[Item]) -> str:
     """All that there is to say, as under --verbose."""
-    screen = Screen(Console(file=StringIO(), width=140), verbose=True)
-    screen.add(*parts)
-    with screen.console.capture() as capture:
-        screen.print()
+    console = Console(file=StringIO(), width=140)
+    with console.capture() as capture:
+        Terminal(console, verbose=True).print(items)
     return capture.get()
 
 
@@ -82,11 +82,11 @@ def test_names_are_collapsed_whatever_their_order() -> None:
 
 
 def test_scales_and_rules_are_shown(golden: Golden) -> None:
-    text = printed(table_parts(show.scale_table(SCALES)))
+    text = printed([show.scale_table(SCALES)])
     (row,) = (line.split() for line in text.splitlines() if "layers.0-1.up  gradient" in line)
     assert row[2:5] == ["1", "8", "25.00"]
     golden.says(text)
-    rules = printed(table_parts(show.rules_table(rule_table([(16, 16), (16, 64)]))))
+    rules = printed([show.rules_table(rule_table([(16, 16), (16, 64)]))])
     golden.says(rules)
 
 

@@ -10,7 +10,8 @@ from sweeper.decide.transfer import SizeVerdict, TargetAnswer, Verdict
 from sweeper.plan.plan import PlannedParameter, TransferPlan, own_plan
 from sweeper.records import to_json
 from sweeper.report import console as show
-from sweeper.report.screen import Part, Screen
+from sweeper.report.answer import Item
+from sweeper.report.terminal import Terminal
 from sweeper.scaling.prescription import Prescription
 from sweeper.scaling.spec import Role
 from sweeper.search.strategy import Conclusion, LineResult
@@ -73,11 +74,9 @@ def read(paper: Console) -> str:
     return paper.file.getvalue()
 
 
-def put(paper: Console, parts: Sequence[Part]) -> None:
+def put(paper: Console, items: Sequence[Item]) -> None:
     """All that there is to say, as under --verbose."""
-    screen = Screen(paper, verbose=True)
-    screen.add(*parts)
-    screen.print()
+    Terminal(paper, verbose=True).print(items)
 
 
 def rows(paper: Console) -> list[list[str]]:

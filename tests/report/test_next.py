@@ -18,11 +18,11 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 from sweeper.check.judge import MEASURED
-from sweeper.cli.output import Output
 from sweeper.config.command_line import with_user_command
 from sweeper.config.compose import compose_tree, to_yaml
 from sweeper.config.studies import Invocation
 from sweeper.report.next import DEFAULT_LADDER, NextCommand, again, first_transfer, next_of
+from sweeper.report.output import Output
 from sweeper.study.lock import StudyLock
 from sweeper.study.setup import write_setup
 from tests.command_lines import parse

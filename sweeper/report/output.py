@@ -15,10 +15,11 @@ from typing import TYPE_CHECKING, Any
 from rich.cells import cell_len
 from rich.console import Console
 
-from sweeper.cli.warned import WARNED
 from sweeper.files import take_damaged, try_json, write_atomically, write_json
 from sweeper.records import to_json
-from sweeper.report.screen import A_NOTE, Part, Screen, Spare, fits
+from sweeper.report.answer import Commands, Item, Sentence, Verbatim
+from sweeper.report.terminal import Terminal, fits
+from sweeper.report.warned import WARNED
 from sweeper.trial import Result
 
 if TYPE_CHECKING:
@@ -53,9 +54,10 @@ class Output:
     bar: ProgressBar | None = None
     _notes: list[str] = field(default_factory=list, init=False)
     _folder: Path | None = field(default=None, init=False)
+    _items: list[Item] = field(default_factory=list, init=False)
 
     def __post_init__(self) -> None:
-        self._screen = Screen(self.people, verbose=self.verbose)
+        self._terminal = Terminal(self.people, verbose=self.verbose)
 
     def within(self, folder: Path) -> None:
         """What columns mean is told once in this folder, which is the verb's to write to.
@@ -66,34 +68,35 @@ class Output:
             return
         self._folder = folder
         told = try_json(folder / EXPLAINED).get("told", ())
-        self._screen.told |= {key for key in told if isinstance(key, str)}
+        self._terminal.explained |= {key for key in told if isinstance(key, str)}
 
     def document(self, value: object) -> None:
         """Print the verb's one JSON document, under `--json`."""
         if self.json:
             print(json.dumps(to_json(value), indent=2))
 
-    def show(self, *parts: Part) -> None:
-        """Put tables and paragraphs on the verb's screen, which is printed at its end."""
-        self._screen.add(*parts)
+    def show(self, *items: Item) -> None:
+        """Put tables and sentences on the verb's screen, which is printed at its end."""
+        self._items += items
 
-    def say(self, text: str, spare: Spare = Spare.MUST, name: str = A_NOTE) -> None:
+    def say(self, text: str, *, detail: bool = False) -> None:
         """A sentence for people."""
-        self.show(Part(content=text, spare=spare, name=name))
+        self.show(Sentence(text, detail=detail))
 
     def tell(self, text: str) -> None:
         """A sentence for watchers, on stderr."""
         self.watchers.print(text, highlight=False, markup=False, soft_wrap=True)
 
-    def flush(self, end: Sequence[Part] = ()) -> None:
-        """Print what was to be shown so far, as far as one screen has room, and the `end`."""
-        screen, folder = self._screen, self._folder
-        before = len(screen.told)
-        screen.print(end)
-        if folder is not None and folder.is_dir() and len(screen.told) > before:
+    def flush(self, end: Sequence[Item] = ()) -> None:
+        """Print what was to be shown so far, and the `end` of the verb."""
+        explained, folder = self._terminal.explained, self._folder
+        before, items, self._items = len(explained), self._items, []
+        self._terminal.print(items)
+        self._terminal.print(end)
+        if folder is not None and folder.is_dir() and len(explained) > before:
             # Told once more where it cannot be kept.
             with suppress(OSError):
-                write_json(folder / EXPLAINED, {"told": sorted(screen.told)})
+                write_json(folder / EXPLAINED, {"told": sorted(explained)})
         if folder is not None and folder.is_dir() and WARNED:
             with suppress(OSError):
                 write_atomically(folder / WARNINGS, "\n".join([*WARNED, ""]))
@@ -116,16 +119,16 @@ class Output:
         damaged = {str(path): why for path, why in take_damaged().items()}
         notes_text = "\n".join(self._notes)
         self.notes([f"{path}: {why}" for path, why in damaged.items() if path not in notes_text])
-        end = [Part(content=answer)]
+        end: list[Item] = [Sentence(answer)]
         if places:
             where = [f"{what}: {path}" for what, path in places.items()]
             line = "; ".join(where)
             lines = [line] if fits(line, self.people) else _packed(where, self.people.width)
-            end += [Part(content=f"{text[:1].upper()}{text[1:]}", whole=True) for text in lines]
+            end += [Verbatim(f"{text[:1].upper()}{text[1:]}") for text in lines]
         commands = [command for command in next_commands if command is not None]
         if commands:
             words = [shlex.split(str(command)) for command in commands]
-            end.append(Part(content=f"Next, {commands[0].why}:", commands=words))
+            end.append(Commands(f"Next, {commands[0].why}:", words))
         self.flush(end)
         self.document(
             {
@@ -136,19 +139,10 @@ class Output:
         )
 
     def command(
-        self,
-        title: str,
-        words: Sequence[str],
-        spare: Spare = Spare.MUST,
-        note: str = "",
-        name: str = "",
+        self, title: str, words: Sequence[str], note: str = "", *, detail: bool = False
     ) -> None:
-        """A command to copy, behind its title, and a `note` on it in a line of its own.
-
-        Where it is left out it is called by its `name`, else by its title.
-        """
-        name = name or title.rstrip(":").lower()
-        self.show(Part(content=title, spare=spare, name=name, commands=[words], note=note))
+        """A command to copy, behind its title, and a `note` on it in a line of its own."""
+        self.show(Commands(title, [words], note=note, detail=detail))
 
     def tell_speed(self, results: Iterable[Result], since: float) -> None:
         """Throughput by size of what was trained since then, to watchers: no two runs are alike."""
@@ -163,7 +157,7 @@ class Output:
         """What a study has to tell."""
         self._notes.extend(notices)
         for notice in notices:
-            self.show(Part(content=f"Note: {notice}", spare=Spare.NEWS, name=A_NOTE))
+            self.show(Sentence(f"Note: {notice}"))
 
 
 def _packed(items: Sequence[str], width: int) -> list[str]:

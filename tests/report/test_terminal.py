@@ -13,14 +13,15 @@ from rich.console import Console
 
 from sweeper.check.judge import CheckRule
 from sweeper.check.rules import rule_table
-from sweeper.cli.output import EXPLAINED, Output
 from sweeper.decide.diagnosis import Diagnosis
 from sweeper.plan.explain import Explained
 from sweeper.plan.plan import TransferPlan
 from sweeper.records import from_json, to_json
 from sweeper.report import checks, console
+from sweeper.report.answer import Commands, Item, Sentence
 from sweeper.report.next import NextCommand
-from sweeper.report.screen import LINES, Part, Spare, table_parts
+from sweeper.report.output import EXPLAINED, Output
+from sweeper.report.terminal import MOST_NOTES, MOST_ROWS
 from sweeper.stats.estimate import Estimate
 from sweeper.study.cost import Cost
 from sweeper.table import Column, Table
@@ -42,13 +43,13 @@ def plan() -> TransferPlan:
     return from_json(TransferPlan, to_json(samples.plan()))
 
 
-def searched() -> list[Part]:
+def searched() -> list[Item]:
     notes = tuple(f"alpha_{i}: the optimum lay at the end, and the grid grew" for i in range(12))
     found = samples.searched(samples.search(notes=notes))
     return console.conclusion(found.conclusion, found.space)
 
 
-def judged(answer: str, *, axes: int = 1) -> list[Part]:
+def judged(answer: str, *, axes: int = 1) -> list[Item]:
     record = samples.validation(answer, depth=axes > 1)
     verdicts = [
         replace(verdict, limits="a shift of at most 1 in log2 and a loss gap of at most 1 %")
@@ -57,30 +58,30 @@ def judged(answer: str, *, axes: int = 1) -> list[Part]:
     # As many again under other names of axes, as of batches and steps.
     more = [replace(verdicts[-1], axis=axis) for axis in ("batch_size", "steps")[: axes - 2]]
     told = [replace(verdict, note="wider is worse " * 6, todo=TODO) for verdict in verdicts]
-    command = Part(content="The target's command:\n  python train.py --lr=0.1", spare=Spare.NEWS)
+    command = Commands("The target's command:", [["python", "train.py", "--lr=0.1"]])
     return [
         *console.verdicts([*told, *more]),
-        *console.plan(plan(), spare=Spare.EXTRA),
+        *console.plan(plan(), detail=True),
         command,
     ]
 
 
-def by_law() -> list[Part]:
+def by_law() -> list[Item]:
     (verdict,) = samples.validated(samples.validation()).axes
     return console.verdicts([replace(verdict, law="eta as steps^-0.3")])
 
 
-def diverged() -> list[Part]:
+def diverged() -> list[Item]:
     return console.verdicts(samples.validated(samples.diverged_validation()).axes)
 
 
-def explained() -> list[Part]:
+def explained() -> list[Item]:
     planned = plan()
     rows = [Explained(parameter=p, a=0, b=0.5, c=1, why="sums") for p in planned.parameters]
     return console.explanation(planned, rows, verbose=False)
 
 
-def checked(count: int = 1) -> list[Part]:
+def checked(count: int = 1) -> list[Item]:
     found = test_checks.sample()
     long = [
         replace(m, name=f"model.blocks.transformer.{m.name}_{i}")
@@ -91,17 +92,17 @@ def checked(count: int = 1) -> list[Part]:
     return checks.coordinates(many, CheckRule())
 
 
-def diagnosed() -> list[Part]:
+def diagnosed() -> list[Item]:
     found = from_json(Diagnosis, to_json(diagnosis_samples.diagnosis()))
-    return table_parts(console.ablation_table(found), Spare.ROWS)
+    return [console.ablation_table(found)]
 
 
-def dry() -> list[Part]:
+def dry() -> list[Item]:
     costs = [(f"phase {i}", Cost(trials=9, flops=1e12, seconds=60.0)) for i in range(30)]
     return console.dry_run("This would run", "phase", costs, "trials", "A fact of it. " * 20)
 
 
-ENDINGS: dict[str, Callable[[], Sequence[Part]]] = {
+ENDINGS: dict[str, Callable[[], Sequence[Item]]] = {
     "search": searched,
     "holds": lambda: judged("holds"),
     "fails": lambda: judged("fails"),
@@ -114,15 +115,19 @@ ENDINGS: dict[str, Callable[[], Sequence[Part]]] = {
     "explain": explained,
     "check": checked,
     "check, two axes": lambda: checked(2),
-    "scales": lambda: table_parts(checks.scale_table(test_checks.SCALES), Spare.ROWS),
-    "rules": lambda: table_parts(checks.rules_table(rule_table())),
+    "scales": lambda: [checks.scale_table(test_checks.SCALES)],
+    "rules": lambda: [checks.rules_table(rule_table())],
     "diagnose": diagnosed,
     "dry run": dry,
 }
 
 
+LONGEST = 35
+"""Most endings have the 25 lines of a screen; these have much to tell."""
+
+
 def shown(
-    parts: Sequence[Part], width: int, *, verbose: bool = False, folder: Path | None = None
+    items: Sequence[Item], width: int, *, verbose: bool = False, folder: Path | None = None
 ) -> list[str]:
     """The lines of a terminal, each without its trailing blanks."""
     text = io.StringIO()
@@ -130,7 +135,7 @@ def shown(
     output = Output(people=paper, verbose=verbose)
     if folder is not None:
         output.within(folder)
-    output.show(*parts)
+    output.show(*items)
     output.notes(["a note of the study"])
     output.end("An answer that is a sentence of some length, as they are.", PLACES, {}, NEXT)
     return [line.rstrip() for line in text.getvalue().splitlines()]
@@ -138,14 +143,14 @@ def shown(
 
 @pytest.mark.parametrize("width", [80, 100])
 @pytest.mark.parametrize("name", ENDINGS)
-def test_a_verb_ends_with_one_screen(name: str, width: int) -> None:
-    parts = ENDINGS[name]()
-    lines = shown(parts, width)
-    assert len(lines) <= LINES
+def test_a_verb_ends_with_about_one_screen(name: str, width: int) -> None:
+    items = ENDINGS[name]()
+    lines = shown(items, width)
+    assert len(lines) <= LONGEST
     # The regular expression is one word, which nothing may break.
     assert not [line for line in lines if len(line) > width]
     assert "An answer that is" in lines[-6] + lines[-7] + lines[-8]
-    table = next(part.content for part in parts if isinstance(part.content, Table))
+    table = next(item for item in items if isinstance(item, Table))
     needed = {column.name for column in table.columns[1:] if column.importance is None}
     at, head = next((i, line) for i, line in enumerate(lines) if all(n in line for n in needed))
     rows = lines[at + 2 : lines.index("", at)]
@@ -177,11 +182,8 @@ def test_what_decides_stands_before_what_does_not() -> None:
 def test_all_is_said_under_verbose() -> None:
     lines = " ".join(shown(judged("fails"), 200, verbose=True))
     assert "Regret: the loss from training" in lines and "Not shown" not in lines
-    assert all(
-        part.content in " ".join(shown(searched(), 200, verbose=True))
-        for part in searched()
-        if isinstance(part.content, str)
-    )
+    verbose = " ".join(shown(searched(), 200, verbose=True))
+    assert all(item.text in verbose for item in searched() if isinstance(item, Sentence))
 
 
 def test_what_columns_mean_is_told_once_in_a_study(tmp_path: Path) -> None:
@@ -203,8 +205,8 @@ def test_a_command_that_is_broken_is_still_one_command() -> None:
 
 def test_the_optimum_of_the_base_stands_once() -> None:
     width, depth = samples.validated(samples.validation(depth=True)).axes
-    parts = console.verdicts([width, depth])
-    (table,) = (part.content for part in parts if isinstance(part.content, Table))
+    items = console.verdicts([width, depth])
+    (table,) = (item for item in items if isinstance(item, Table))
     assert [row.values[0] for row in table.rows].count("base") == 1
 
 
@@ -214,25 +216,20 @@ def test_names_that_are_too_long_stand_above_their_numbers() -> None:
     names = [f"a.very.long.name.of.a.module.{i}" for i in range(3)]
     for name in names:
         table.add(name, near, "holds")
-    lines = shown(table_parts(table), 30)
+    lines = shown([table], 30)
     for name in names:
         assert lines[lines.index(f" {name}") + 1].split() == ["1", "±0.5", "holds"]
 
 
-def test_a_table_is_laid_out_once_however_many_notes_it_has(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_of_a_long_table_the_rows_of_most_weight_are_shown() -> None:
     table = Table("many", [Column("row", left=True), Column("loss")])
     for row in range(60):
-        table.add(f"row {row}", float(row), note=f"note {row}")
-    asked, height = list[Part](), Part.height
-
-    def counted(part: Part, console: Console) -> int:
-        asked.append(part)
-        return height(part, console)
-
-    monkeypatch.setattr(Part, "height", counted)
-    assert len(shown(table_parts(table, Spare.ROWS), 80)) <= LINES
-    tables = [part for part in asked if isinstance(part.content, Table)]
-    # No cut of it twice, and few cuts: a screen has no more rows than lines.
-    assert len(tables) == len(set(tables)) <= LINES
+        table.add(f"row {row}", float(row), note=f"note {row}", weight=row)
+    lines = shown([table], 80)
+    assert [line.split()[1] for line in lines if line.startswith(" row 5")] == [
+        str(row) for row in range(60 - MOST_ROWS, 60)
+    ]
+    assert sum(line.startswith("- row 5") for line in lines) == MOST_NOTES
+    left_out = f"Not shown: {60 - MOST_ROWS} rows, {MOST_ROWS - MOST_NOTES} notes (--verbose)."
+    assert left_out in lines
+    assert "row 3" in " ".join(shown([table], 80, verbose=True))

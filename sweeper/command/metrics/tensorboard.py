@@ -1,0 +1,92 @@
+"""A tag in TensorBoard's event files."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, ClassVar
+
+from sweeper.command.files import Files
+from sweeper.command.reading import IN_FOLDER, Metric, Reading, Source, present_below
+from sweeper.errors import ConfigError, Keyword
+
+FILES = "**/*tfevents*"
+
+
+@dataclass(frozen=True)
+class TensorBoard(Metric):
+    """The scalars of `tag` in event files below the run's folder."""
+
+    tag: str
+
+    form: ClassVar[str] = "tensorboard:TAG"
+
+    @classmethod
+    def parse(cls, key: str | Keyword, rest: str) -> TensorBoard:
+        """TAG."""
+        if not rest:
+            raise ConfigError(key, rest, cls.form)
+        if find_spec("tensorboard") is None:
+            allowed = "a source that can be read: pip install 'sweeper[tensorboard]'"
+            raise ConfigError(key, rest, allowed)
+        return cls(rest)
+
+    def describe(self) -> str:
+        """The tag."""
+        return f"{self.tag} in an event file below the trial's folder, {{dir}}"
+
+    def open(self, folder: Path, log: Path, *, fresh: bool = False) -> Source:
+        """Every file, the older one first."""
+        others = frozenset(folder.glob(FILES) if fresh else ())
+        return Files(folder, FILES, scalars(self.tag), others=others)
+
+    def contents(self, folder: Path, advice: str = IN_FOLDER) -> str:
+        """The tags of the files."""
+        return present_below(folder, FILES, "event file", "tags", tags, self.tag)
+
+
+def scalars(tag: str) -> Callable[[Path], Callable[[], Iterator[Reading]]]:
+    """Scalars of a tag in TensorBoard's event files."""
+
+    def scan(path: Path) -> Callable[[], Iterator[Reading]]:
+        from tensorboard.backend.event_processing.event_file_loader import EventFileLoader
+
+        loader = EventFileLoader(str(path))
+
+        def readings() -> Iterator[Reading]:
+            for event in loader.Load():
+                for value in event.summary.value:
+                    # A tensor, since the loader turns the simple values of older writers into
+                    # tensors.
+                    if value.tag == tag and value.HasField("tensor") and value.tensor.float_val:
+                        yield Reading(event.step, float(value.tensor.float_val[0]))
+
+        return readings
+
+    return scan
+
+
+def hparams(path: Path) -> dict[str, Any]:
+    """Hyperparameters in an event file, as the HParams plugin of TensorBoard keeps them."""
+    from tensorboard.backend.event_processing.event_file_loader import EventFileLoader
+    from tensorboard.plugins.hparams.plugin_data_pb2 import HParamsPluginData
+
+    found: dict[str, Any] = {}
+    for event in EventFileLoader(str(path)).Load():
+        for value in event.summary.value:
+            if value.tag == "_hparams_/session_start_info":
+                data = HParamsPluginData.FromString(value.metadata.plugin_data.content)
+                for name, one in data.session_start_info.hparams.items():
+                    found[name] = getattr(one, one.WhichOneof("kind") or "null_value")
+    return found
+
+
+def tags(path: Path) -> list[str]:
+    """Tags of an event file, one a value."""
+    from tensorboard.backend.event_processing.event_file_loader import EventFileLoader
+
+    return [
+        value.tag for event in EventFileLoader(str(path)).Load() for value in event.summary.value
+    ]

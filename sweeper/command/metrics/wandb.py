@@ -1,0 +1,189 @@
+"""A key in the history of a run of W&B: offline, or on its server."""
+
+from __future__ import annotations
+
+import json
+import struct
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, ClassVar
+
+from sweeper.command.files import Files
+from sweeper.command.reading import (
+    IN_FOLDER,
+    Metric,
+    Reading,
+    RowReader,
+    Source,
+    as_number,
+    present_below,
+)
+from sweeper.errors import ConfigError, Keyword
+
+FILES = "**/*.wandb"
+
+
+@dataclass(frozen=True)
+class Wandb(Metric):
+    """The values of `name` in an offline run below the run's folder."""
+
+    name: str
+
+    form: ClassVar[str] = "wandb:KEY"
+
+    @classmethod
+    def parse(cls, key: str | Keyword, rest: str) -> Wandb:
+        """KEY."""
+        if not rest:
+            raise ConfigError(key, rest, cls.form)
+        if find_spec("wandb") is None:
+            allowed = "a source that can be read: pip install 'sweeper[wandb]'"
+            raise ConfigError(key, rest, allowed)
+        return cls(rest)
+
+    def describe(self) -> str:
+        """The key."""
+        return f"{self.name} in an offline run below the trial's folder, {{dir}}"
+
+    def open(self, folder: Path, log: Path, *, fresh: bool = False) -> Source:
+        """Every file, the older one first; W&B writes them in a process of its own."""
+        others = frozenset(folder.glob(FILES) if fresh else ())
+        return Files(folder, FILES, values(self.name), is_whole, others)
+
+    def contents(self, folder: Path, advice: str = IN_FOLDER) -> str:
+        """The keys of the history."""
+        return present_below(folder, FILES, "offline run", "keys", history_keys, self.name)
+
+
+def values(key: str) -> Callable[[Path], Callable[[], Iterator[Reading]]]:
+    """Values of a key in the history of an offline run of W&B."""
+
+    def scan(path: Path) -> Callable[[], Iterator[Reading]]:
+        seen = 0
+
+        def readings() -> Iterator[Reading]:
+            nonlocal seen
+            rows = [row for row in history(path) if as_number(row.get(key)) is not None]
+            # The file is read anew each time: its records cannot be taken up in their middle.
+            new, seen = rows[seen:], len(rows)
+            reader = RowReader(key)
+            yield from (reading for row in new if (reading := reader.reading(row)) is not None)
+
+        return readings
+
+    return scan
+
+
+def online_wandb(key: str | Keyword, run: str, name: str) -> Source:
+    """Values of `name` in the history of a run on a server of W&B, "entity/project/run".
+
+    ConfigError for a run that the server does not show; `key` is the flag that names it.
+    """
+    if find_spec("wandb") is None:
+        allowed = "a source that can be read: pip install 'sweeper[wandb]'"
+        raise ConfigError(key, f"wandb:{run}:{name}", allowed)
+    return Online(key, run, name)
+
+
+@dataclass
+class Online(Source):
+    """See `online_wandb`; each look asks for the steps behind the last."""
+
+    flag: str | Keyword
+    run: str
+    key: str
+    _next: int = 0
+
+    def read(self, *, ended: bool = False) -> Iterator[Reading]:
+        """Rows that have the key."""
+        import wandb
+
+        rows = RowReader(self.key)
+        try:
+            history = (
+                wandb.Api()
+                .run(self.run)
+                .scan_history(keys=["_step", self.key], min_step=self._next)
+            )
+            for row in history:
+                self._next = max(self._next, int(row["_step"]) + 1)
+                if (reading := rows.reading(row)) is not None:
+                    yield reading
+        except (wandb.errors.Error, ValueError) as error:
+            allowed = f"a run that W&B shows you ({error})"
+            raise ConfigError(self.flag, f"wandb:{self.run}:{self.key}", allowed) from error
+
+
+# W&B has no function that reads its offline runs. They are logs as LevelDB writes them: blocks of
+# 32 KiB, in each of them records with a checksum, a length and a kind that says whether it is whole
+# or a part; a record is a protobuf message.
+
+
+BLOCK, HEADER = 32768, 7
+WHOLE, FIRST, LAST = 1, 2, 4
+
+
+def history(path: Path) -> Iterator[dict[str, Any]]:
+    """Rows of the run's history so far, values by key; its step as `_step`."""
+    for record in _parsed(path):
+        if record.WhichOneof("record_type") == "history":
+            items = record.history.item
+            row = {".".join(i.nested_key) or i.key: json.loads(i.value_json) for i in items}
+            yield {"_step": record.history.step.num, **row}
+
+
+def is_whole(path: Path) -> bool:
+    """Whether the run has ended in its file: W&B's own process writes it a moment later."""
+    return any(record.WhichOneof("record_type") == "exit" for record in _parsed(path))
+
+
+def facts(path: Path) -> tuple[str, dict[str, Any], str]:
+    """The run's name, its configuration by key, and whether it is finished, crashed or running."""
+    name, config, state = path.stem, dict[str, Any](), "running"
+    for record in _parsed(path):
+        kind = record.WhichOneof("record_type")
+        if kind == "exit":
+            state = "crashed" if record.exit.exit_code else "finished"
+        elif kind in ("run", "config"):
+            if kind == "run":
+                name = record.run.display_name or record.run.run_id or name
+            changes = record.run.config if kind == "run" else record.config
+            for item in changes.update:
+                config[".".join(item.nested_key) or item.key] = json.loads(item.value_json)
+            for item in changes.remove:
+                config.pop(".".join(item.nested_key) or item.key, None)
+    config.pop("_wandb", None)
+    return name, config, state
+
+
+def _parsed(path: Path) -> Iterator[Any]:
+    from wandb.proto.wandb_internal_pb2 import Record  # type: ignore[attr-defined]
+
+    return map(Record.FromString, _records(path.read_bytes()))
+
+
+def _records(data: bytes) -> Iterator[bytes]:
+    """Whole records; a last one that is still being written is left out."""
+    # The file begins with W&B's own seven bytes, ":W&B", a magic number and a version. Checksums
+    # are not compared: what is still being written is known by its length.
+    place, parts = HEADER, b""
+    while place + HEADER <= len(data):
+        # A rest of a block that holds no header is padding.
+        if BLOCK - place % BLOCK < HEADER:
+            place += BLOCK - place % BLOCK
+            continue
+        _, length, kind = struct.unpack("<IHB", data[place : place + HEADER])
+        payload = data[place + HEADER : place + HEADER + length]
+        if kind == 0 or len(payload) < length:
+            return
+        place += HEADER + length
+        parts = payload if kind in (WHOLE, FIRST) else parts + payload
+        if kind in (WHOLE, LAST):
+            yield parts
+
+
+def history_keys(path: Path) -> list[str]:
+    """Keys of a run's history, one a value; W&B's own, which begin with a line below, left out."""
+    return [key for row in history(path) for key in row if not key.startswith("_")]

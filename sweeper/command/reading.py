@@ -1,0 +1,203 @@
+"""What the kinds of `metric=` have in common: the protocol of a kind, its source, its readings."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, ClassVar, NamedTuple, Protocol
+
+from sweeper.errors import Keyword
+
+LAST_STEP = 2**62
+"""No run has so many steps: a larger number is none."""
+STEP_NAMES = ("step", "_step", "iteration", "iter", "global_step")
+IN_FOLDER = "the command must write it to its own folder, {dir}"
+MOST = 20
+"""Names that a sentence lists."""
+LEAST_LATER = 3
+"""Steps behind the last loss before other lines than those of the loss count as a sign."""
+_WORD = re.compile(r"[^\W\d][\w/-]*")
+_NO_GRADIENT = re.compile(r"grad(ient)?[ _-]?norm['\"]?\s*[:=]\s*['\"]?-?nan\b", re.I)
+
+
+class Reading(NamedTuple):
+    """A step, None where the source tells none, the loss there, and the text that says so.
+
+    `at` is where the loss stands in the line.
+    """
+
+    step: int | None
+    loss: float
+    line: str = ""
+    at: int = 0
+
+    @property
+    def words(self) -> str:
+        """The last two words before the loss: two kinds of lines differ in them."""
+        before = self.line[max(0, self.at - 100) : self.at]
+        return " ".join(re.sub(r"\d+", "#", word) for word in words_of(before)[-2:])
+
+
+@dataclass
+class Beyond:
+    """What a source shows behind its last loss: a run that goes on without one has diverged.
+
+    `alike` are the lines or rows that are like those of the loss but have none, `later` those that
+    name a later step; `step` is the last one that they name, `line` one of them. Between two losses
+    there were at most `usual` such lines.
+    """
+
+    alike: int = 0
+    later: int = 0
+    step: int | None = None
+    line: str = ""
+    usual: tuple[int, int] = (0, 0)
+
+    def loss(self) -> None:
+        """A loss was read: what lay before it was no end."""
+        self.usual = (max(self.usual[0], self.alike), max(self.usual[1], self.later))
+        self.alike = self.later = 0
+        self.step, self.line = None, ""
+
+    def without(self, line: str, step: int | None, *, alike: bool) -> None:
+        """Take a line without a loss; its `step` is later than the last loss's."""
+        if step is not None and (self.step is None or step > self.step):
+            self.step, self.later = step, self.later + 1
+        self.alike += alike
+        if alike or not self.line:
+            self.line = line.strip()
+
+    def went_on(self, *, reached: bool) -> bool:
+        """Whether the run went on without a loss; `reached`: its last one is near its end."""
+        # A script that has trained to its end, or stopped early, may still print a line or two.
+        alike = self.alike > self.usual[0] and self.alike >= (LEAST_LATER if reached else 1)
+        return alike or (not reached and self.later > self.usual[1] and self.later >= LEAST_LATER)
+
+
+class Source(Protocol):
+    """Where losses come from; it is read again and again, each time from where it was left."""
+
+    def read(self, *, ended: bool = False) -> Iterable[Reading]:
+        """What is new since the last look; once more, for all that is left, when it `ended`."""
+        ...
+
+    def beyond(self) -> Beyond:
+        """What was seen behind the last loss; nothing where the source cannot tell."""
+        return Beyond()
+
+
+class Metric(Protocol):
+    """A kind of `metric=`: a class in a file of its own below `metrics/`, which has its name.
+
+    `form` is how it is written, such as `csv:FILE:COLUMN`: the file's name and, behind a colon,
+    what `parse` takes.
+    """
+
+    form: ClassVar[str]
+
+    @classmethod
+    def parse(cls, key: str | Keyword, rest: str) -> Metric:
+        """Of what stands behind the colon; ConfigError, for `key`, where it cannot be read."""
+        ...
+
+    def describe(self) -> str:
+        """Where losses are read, in words."""
+        ...
+
+    def open(self, folder: Path, log: Path, *, fresh: bool = False) -> Source:
+        """Its source in a run's `folder`, whose output goes to `log`.
+
+        Of a `fresh` run what the files hold already is an earlier run's.
+        """
+        ...
+
+    def contents(self, folder: Path, advice: str = IN_FOLDER) -> str:
+        """What is there where no loss was found; `advice` is for a file that is not there."""
+        ...
+
+
+@dataclass
+class RowReader:
+    """Readings of rows, which are mappings: those that have a number under `key`."""
+
+    key: str
+    beyond: Beyond = field(default_factory=Beyond)
+    _last: int | None = None
+    _keys: frozenset[str] = frozenset()
+
+    def reading(self, record: Mapping[str, Any], line: str = "") -> Reading | None:
+        """The row's reading; None for one without a loss."""
+        filled = frozenset(k for k, value in record.items() if value is not None and value != "")
+        step = as_step(next((record[name] for name in STEP_NAMES if name in record), None))
+        loss = as_number(record.get(self.key))
+        if loss is None:
+            later = step is None or self._last is None or step > self._last
+            if self._keys and later:
+                alike = self._keys <= filled and bool(self._keys - {*STEP_NAMES})
+                self.beyond.without(line or str(dict(record)), step, alike=alike)
+            return None
+        others = filled - {self.key}
+        # A row that now and then has more, such as a held-out loss, is like one that has less.
+        self._keys = others & self._keys or others
+        self._last = step
+        self.beyond.loss()
+        return Reading(step, loss if loss else zero_or_nan(line), line)
+
+
+def words_of(text: str) -> list[str]:
+    """The words of a text, without its numbers."""
+    return _WORD.findall(text)
+
+
+def zero_or_nan(line: str) -> float:
+    """A loss of exactly 0: NaN where the line says that the gradient is none.
+
+    transformers' Trainer puts 0 in the place of losses that are not finite.
+    """
+    return math.nan if _NO_GRADIENT.search(line) else 0.0
+
+
+def as_number(value: object) -> float | None:
+    """`value` as a loss: a number, or a text that reads as one (nan and inf too); else None."""
+    if isinstance(value, bool) or not isinstance(value, int | float | str):
+        return None
+    try:
+        # What stands around a number in a log: `loss=2.3,`, `{'loss': 2.3}`.
+        return float(value.strip(" \t,;'\"()[]{}") if isinstance(value, str) else value)
+    except (ValueError, OverflowError):
+        return None
+
+
+def as_step(value: object) -> int | None:
+    """`value` as a step, such as 10, 1,000 or 10/100; None for what is none."""
+    if isinstance(value, str):
+        value = value.partition("/")[0].replace(",", "")
+    step = as_number(value)
+    return int(step) if step is not None and 0 <= step < LAST_STEP else None
+
+
+def present(where: str, what: str, names: Iterable[str], wanted: str) -> str:
+    """What a source has in the place of `wanted`, in a sentence."""
+    names = list(names)
+    if wanted in names:
+        return f"{where} has {wanted}, but no number under it"
+    listed = ", ".join([*names[:MOST], *(["..."] if len(names) > MOST else [])])
+    return f"{where} has no {wanted}; {what}: {listed or 'none'}"
+
+
+def present_below(
+    folder: Path,
+    pattern: str,
+    file: str,
+    what: str,
+    names: Callable[[Path], Iterable[str]],
+    wanted: str,
+) -> str:
+    """As `present`, of all files of a kind below a folder."""
+    paths = sorted(folder.glob(pattern))
+    if not paths:
+        return f"there is no {file} below the trial's own folder, {{dir}}"
+    return present(f"the {file}", what, sorted({n for path in paths for n in names(path)}), wanted)

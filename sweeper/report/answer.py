@@ -1,0 +1,91 @@
+"""What a verb answers, in one shape: sections of tables, drawings, facts, sentences and commands.
+
+Terminal, page and notebook are renderings of it, each in a file of its own. An item says one thing
+of room alone: what is a `detail` stands under --verbose on a terminal, and folded on a page.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass
+from typing import TYPE_CHECKING
+
+from sweeper.table import TONES, Table, Tone
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+
+@dataclass(frozen=True)
+class Sentence:
+    """A sentence, or an entry of a list where `listed`; its `code` is the decision that it tells.
+
+    Codes such as "holds" and "fails" give it a colour, and on a page a mark.
+    """
+
+    text: str
+    _: KW_ONLY
+    code: str = ""
+    listed: bool = False
+    detail: bool = False
+
+    @property
+    def tone(self) -> Tone:
+        """The colour of its code: that of an open answer for all that is not decided."""
+        return TONES.get(self.code, "open") if self.code else ""
+
+
+@dataclass(frozen=True)
+class Verbatim:
+    """Text that is copied as it stands, such as a script: no line of it is broken."""
+
+    text: str
+    _: KW_ONLY
+    title: str = ""
+    detail: bool = False
+
+
+@dataclass(frozen=True)
+class Commands:
+    """Commands to type one after the other, each as its words, behind a `title`."""
+
+    title: str
+    commands: Sequence[Sequence[str]]
+    _: KW_ONLY
+    note: str = ""
+    detail: bool = False
+
+
+@dataclass(frozen=True)
+class Facts:
+    """Values by their names, such as where a plan's numbers come from; empty ones are left out."""
+
+    values: Mapping[str, object]
+    _: KW_ONLY
+    title: str = ""
+    detail: bool = False
+
+
+@dataclass(frozen=True)
+class Drawing:
+    """A figure with what there is to say of it; `wide` ones are scrolled on a narrow page.
+
+    It is drawn where it is shown: a terminal never does.
+    """
+
+    figure: Callable[[], Figure]
+    _: KW_ONLY
+    caption: str = ""
+    wide: bool = False
+    detail: bool = False
+
+
+Item = Table | Sentence | Verbatim | Commands | Facts | Drawing
+
+
+@dataclass(frozen=True)
+class Section:
+    """Items under a title, in the order in which they are read."""
+
+    title: str
+    items: Sequence[Item]

@@ -1,0 +1,116 @@
+"""What a verb answered, made ready for a reader: how both mouths ask, wait and show."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+from sweeper.errors import Call, Keyword, Spelling, Text, as_text, spelled
+from sweeper.report.answer import Item
+from sweeper.report.live import LivePage
+from sweeper.report.next import NextCommand, report_of
+from sweeper.report.output import Output
+from sweeper.report.progress import SweepProgress
+from sweeper.study.cost import TrialSeconds
+from sweeper.sweep.progress import Watcher
+from sweeper.trial import Result
+from sweeper.verbs.answer import Answer
+from sweeper.verbs.requests import Request
+
+PRESENTERS: dict[str, str] = {}
+"""By verb, the module whose `shown` makes sections of its answer."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Shown:
+    """An answer for readers: its items in order, and how the verb ends.
+
+    `answer` is the last sentence, `places` are files by what they are, `document` is what --json
+    prints, `next` what to ask next. `folder` keeps which tables its reader knows how to read.
+    """
+
+    answer: str | Text
+    items: Sequence[Item] = ()
+    notes: Sequence[str | Text] = ()
+    places: Mapping[str, object] = field(default_factory=dict)
+    document: Mapping[str, Any] = field(default_factory=dict)
+    next: Sequence[NextCommand | None] = ()
+    folder: Path | None = None
+
+
+@dataclass(frozen=True)
+class OutputWatcher:
+    """A verb's watcher that writes to an output: a terminal's, or a notebook's."""
+
+    output: Output
+    spelling: Spelling
+    render: Callable[[Answer], None] | None = None
+
+    def tell(self, *text: str | Keyword | Call) -> None:
+        """A remark, while the work goes on."""
+        self.output.tell(spelled(text, self.spelling))
+
+    def look(self, answer: Answer) -> None:
+        """An answer that will be followed by others, as of a run that goes on."""
+        if self.render is not None:
+            self.render(answer)
+
+    def progress(
+        self,
+        folder: Path,
+        job: str,
+        *,
+        planned: int,
+        seconds: TrialSeconds,
+        at_once: float = 1.0,
+        page: bool = False,
+        heard: Callable[[Result], None] | None = None,
+        command: str = "",
+    ) -> SweepProgress:
+        """A bar on a terminal or in a notebook, lines elsewhere; with `page` the study's page."""
+        return SweepProgress(
+            folder,
+            self.output.watchers,
+            job,
+            planned=planned,
+            seconds=seconds,
+            at_once=at_once,
+            page=LivePage(folder, self.output.tell, report_of(folder)) if page else None,
+            bar=self.output.bar,
+            heard=heard,
+            command=command,
+        )
+
+
+def perform(request: Request, watcher: Watcher) -> Answer:
+    """Do what is asked; the heavy modules of its verb are imported now."""
+    verb: Callable[[Request, Watcher], Answer] = getattr(
+        import_module(f"sweeper.verbs.{request.verb}"), request.verb
+    )
+    return verb(request, watcher)
+
+
+def present(verb: str, answer: Answer, *, verbose: bool = False) -> Shown:
+    """The answer of a verb in sections; its pages and figures are written now."""
+    shown: Callable[..., Shown] = import_module(PRESENTERS[verb]).shown
+    return shown(answer, verbose=verbose)
+
+
+def show(shown: Shown, output: Output, spelling: Spelling) -> None:
+    """Put an answer on an output, and end it."""
+    if shown.folder is not None:
+        output.within(shown.folder)
+    output.show(*shown.items)
+    output.notes([spelled(as_text(note), spelling) for note in shown.notes])
+    answer = spelled(as_text(shown.answer), spelling)
+    output.end(answer, shown.places, shown.document, *shown.next)
+
+
+def ask(request: Request, output: Output, spelling: Spelling) -> tuple[int, Answer]:
+    """Ask, work, and show: the exit code, and the answer."""
+    answer = perform(request, OutputWatcher(output, spelling))
+    show(present(request.verb, answer, verbose=output.verbose), output, spelling)
+    return int(answer.outcome), answer

@@ -1,0 +1,135 @@
+"""An answer on a terminal: what is shown in its order, and a line that names what is left out."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from rich.cells import cell_len
+from rich.console import Console
+from rich.text import Text
+
+from sweeper.report.answer import Commands, Drawing, Facts, Item, Sentence, Verbatim
+from sweeper.table import STYLES, Table, counted, paragraph
+
+MOST_ROWS, MOST_NOTES = 8, 3
+"""Of a table: so many rows, and notes on them, leave room for all else on 25 lines."""
+
+
+@dataclass
+class Terminal:
+    """A console, and whether all is shown on it: else a part of long tables, and no detail.
+
+    `explained` are the tables, by their keys, of which a reader knows what the columns mean.
+    """
+
+    console: Console
+    verbose: bool = False
+    explained: set[str] = field(default_factory=set)
+
+    def print(self, items: Sequence[Item]) -> None:
+        """Print the items, and what of them is left out."""
+        hidden, rows, notes = list[str](), 0, 0
+        for item in items:
+            if isinstance(item, Drawing):
+                continue
+            if item.detail and not self.verbose:
+                title = "" if isinstance(item, Sentence) else _brief(item.title)
+                hidden += [title] * bool(title)
+                notes += not title
+            elif isinstance(item, Table):
+                shown = self._table(item)
+                rows += shown.rows
+                notes += shown.notes
+                hidden += shown.columns
+            else:
+                self._item(item)
+        counts = [counted(n, what) for n, what in ((rows, "row"), (notes, "note")) if n]
+        if hidden := [*counts, *hidden]:
+            names = ", ".join(dict.fromkeys(hidden))
+            paragraph(self.console, f"Not shown: {names} (--verbose).", "dim")
+
+    def _item(self, item: Sentence | Verbatim | Commands | Facts) -> None:
+        if isinstance(item, Sentence):
+            style = f"bold {STYLES[item.tone]}" if item.tone else ""
+            paragraph(self.console, f"{'- ' * item.listed}{item.text}", style)
+        elif isinstance(item, Facts):
+            for name, value in item.values.items():
+                paragraph(self.console, f"{name}: {value}")
+        elif isinstance(item, Verbatim):
+            self.console.print(Text(item.text), soft_wrap=True)
+        else:
+            text = _copied(item.title, item.commands, self.console)
+            self.console.print(Text(text), soft_wrap=True)
+            if item.note:
+                paragraph(self.console, item.note)
+
+    def _table(self, table: Table) -> _LeftOut:
+        """Print a table and what explains it."""
+        shown = table
+        if len(table.rows) > MOST_ROWS and not self.verbose:
+            shown = table.heaviest(MOST_ROWS)
+        self.console.print(shown, crop=False)
+        for line in self._legend(table):
+            paragraph(self.console, line)
+        # Of a row that is left out nothing is said.
+        rows = [f"{row.subject or row.values[0]}: {row.note}" for row in shown.rows if row.note]
+        notes = [*rows, *table.remarks]
+        near = notes if self.verbose else rows[:MOST_NOTES]
+        for line in near:
+            paragraph(self.console, f"- {line}")
+        return _LeftOut(
+            rows=len(table.rows) - len(shown.rows),
+            notes=len(notes) - len(near),
+            columns=[] if self.verbose else [c.name for c in table.dropped(self.console.width)],
+        )
+
+    def _legend(self, table: Table) -> Sequence[str]:
+        """What the columns mean: at length under --verbose, briefly to who was not told before."""
+        if self.verbose and table.legend:
+            return table.legend
+        key = table.key or table.title
+        if not table.brief or (key in self.explained and not self.verbose):
+            return []
+        self.explained.add(key)
+        return [table.brief]
+
+
+@dataclass(frozen=True, kw_only=True)
+class _LeftOut:
+    """How much of a table is not shown, and which columns."""
+
+    rows: int
+    notes: int
+    columns: Sequence[str]
+
+
+def _brief(title: str) -> str:
+    """A title within a sentence: without what a colon or a bracket adds to it."""
+    name = title.partition(":")[0].partition(" (")[0]
+    return f"{name[:1].lower()}{name[1:]}"
+
+
+def _copied(title: str, commands: Sequence[Sequence[str]], console: Console) -> str:
+    """Commands behind their title, in lines that a shell takes as one where one is too long."""
+    line = f"{title} {' && '.join(map(shlex.join, commands))}".strip()
+    if fits(line, console):
+        return line
+    lines, room = [title] * bool(title), console.width - len("   \\")
+    for count, words in enumerate(commands, 1):
+        line = ""
+        for word in map(shlex.quote, words):
+            if line and cell_len(f"{line} {word}") > room:
+                lines.append(f"  {line} \\")
+                line = f"  {word}"
+            else:
+                line = f"{line} {word}" if line else word
+        # A shell goes on behind "&&" by itself.
+        lines.append(f"  {line}{' &&' * (count < len(commands))}")
+    return "\n".join(lines)
+
+
+def fits(line: str, console: Console) -> bool:
+    """Whether a line is to be in one piece: it has room, or goes to a file."""
+    return not console.is_terminal or cell_len(line) <= console.width
