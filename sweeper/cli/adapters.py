@@ -66,10 +66,10 @@ def transfer(request: requests.TransferRequest, output: Output) -> int:
     tree, invocation = _of_study(request)
     if request.predict:
         from sweeper.cli.predict import StudyTarget, predict_ladder
-        from sweeper.decide.loss import Question
+        from sweeper.decide.loss import LossQuestion
 
         asked = StudyTarget(width=request.to_width, depth=request.to_depth)
-        question = Question(tokens=request.to_tokens)
+        question = LossQuestion(tokens=request.to_tokens)
         return predict_ladder(tree, asked, question, invocation, output, dry_run=request.dry_run)
     from sweeper.cli.transfer import TransferRequest
     from sweeper.cli.transfer import transfer as work
@@ -228,9 +228,9 @@ def compare(request: requests.CompareRequest, output: Output) -> int:
 
 def predict(request: requests.PredictRequest, output: Output) -> int:
     from sweeper.cli.predict import StudyTarget, predict_saved, predict_study, predict_table
-    from sweeper.decide.loss import Question
+    from sweeper.decide.loss import LossQuestion
 
-    question = Question(
+    question = LossQuestion(
         params=request.to_params,
         tokens=request.to_tokens,
         flops=request.flops,
@@ -287,13 +287,13 @@ def follow(request: requests.FollowRequest, output: Output) -> int:
 def judge(request: requests.JudgeRequest, output: Output) -> int:
     from sweeper.cli.judge import JudgeRequest
     from sweeper.cli.judge import judge as work
-    from sweeper.decide.judged import Question
+    from sweeper.decide.question import TableQuestion
     from sweeper.runs.grid import ALIASES, Reading
     from sweeper.runs.trackers import Objective
 
     ignore = request.ignore
     listed = ignore.split(",") if isinstance(ignore, str) else ignore
-    question = Question(
+    question = TableQuestion(
         reading=Reading(
             axis=ALIASES.get(request.axis or "", request.axis),
             ignore=tuple(filter(None, (name.strip() for name in listed))),

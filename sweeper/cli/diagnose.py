@@ -44,6 +44,7 @@ from sweeper.report.documents import Searched, read_document
 from sweeper.report.next import NextCommand, next_of, validated_by
 from sweeper.report.output import DONE, Output, failures
 from sweeper.report.progress import SweepProgress
+from sweeper.report.sentences_transfer import worded
 from sweeper.stats.ladder import LadderSize, Size, SizeCurve
 from sweeper.study.cost import NOTHING, Cost, flops_of, keep_flops
 from sweeper.study.lock import StudyLock, cancel_requested
@@ -272,7 +273,9 @@ class TwoSizes:
         known = [replace(curve, size=self.on_ladder(curve.size)) for curve in curves]
         base = settings.ladder_base
         fixed = settings.not_taken
-        return judge_ladder(self.axis, known, self.best_log2["eta"], base, rule, fixed=fixed)
+        return worded(
+            judge_ladder(self.axis, known, self.best_log2["eta"], base, rule, fixed=fixed)
+        )
 
     def on_ladder(self, size: Size) -> LadderSize:
         """The size as the ladder of the study has it, also where an ablation trains another."""

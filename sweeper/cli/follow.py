@@ -55,8 +55,8 @@ def _look(watch: Watch, log: RunLog, *, ended: bool) -> Seen:
     """Take what is new; BadInput for what cannot be followed."""
     for point in log.read(ended=ended):
         watch.update(point.step, point.loss, point.lr)
-        if watch.error:
-            raise BadInput(watch.error)
+        if watch.fault:
+            raise BadInput(*watch.fault)
     seen = watch.look()
     watch.seen = watch.finish() if seen.ended else seen  # what the page is drawn of
     return watch.seen

@@ -6,13 +6,16 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from sweeper.decide.judged import Judged, Question, judge_place, judge_source
+from sweeper.decide.judged import judge_place, judge_source
+from sweeper.decide.question import TableQuestion
+from sweeper.decide.table_verdict import TableVerdict
 from sweeper.errors import BadInput
 from sweeper.report.answer import Sentence
 from sweeper.report.next import NextCommand, next_of, validated_by
 from sweeper.report.output import DONE, NOT_VALIDATED, Output
 from sweeper.report.runs import is_study, study_source
 from sweeper.report.saved import save_study, saved_folder
+from sweeper.report.sentences_judged import worded_judged
 from sweeper.runs.source import Source
 from sweeper.study.setup import command_line
 from sweeper.study.study import find_study
@@ -30,7 +33,7 @@ class JudgeRequest:
     study: str | None
     columns: str
     where: str
-    question: Question
+    question: TableQuestion
     save: str | None
     strict: bool
     out: Path | None
@@ -70,6 +73,7 @@ def judge(request: JudgeRequest, output: Output) -> int:
         judged = judge_place(place, request.columns, request.where, request.question, command)
         name = re.sub(r"[^\w.-]+", "-", Path(judged.source).stem).strip("-.") or "runs"
         out = request.out or request.root / "judged" / name
+    judged = worded_judged(judged)
     if kept is not None:
         save_study(judged, kept)
     read = ", ".join(f"{role} is {column!r}" for role, column in judged.columns.items())
@@ -105,7 +109,7 @@ def judge(request: JudgeRequest, output: Output) -> int:
     return NOT_VALIDATED if request.strict and judged.answer != "holds" else DONE
 
 
-def _next(judged: Judged, root: Path) -> NextCommand | None:
+def _next(judged: TableVerdict, root: Path) -> NextCommand | None:
     """The command that trains what would settle it, where the table is of a study of ours."""
     if not (judged.study and judged.overrides):
         return None

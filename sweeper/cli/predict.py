@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from sweeper.decide.loss import (
+    LossQuestion,
     Prediction,
     Proposed,
-    Question,
     SizeChoice,
     TooFewRuns,
     predict_runs,
@@ -55,7 +55,7 @@ def predict_table(
     path: Path,
     columns: str,
     where: str,
-    question: Question,
+    question: LossQuestion,
     output: Output,
     out: Path | None,
     root: Path,
@@ -110,7 +110,7 @@ class StudyTarget:
 def predict_study(
     tree: Tree,
     target: StudyTarget,
-    question: Question,
+    question: LossQuestion,
     invocation: Invocation,
     output: Output,
     out: Path | None,
@@ -137,7 +137,7 @@ def predict_study(
     return _predict_runs(study, scales, size, target, question, output, out, following=following)
 
 
-def _check_units(scales: _Scales, question: Question) -> None:
+def _check_units(scales: _Scales, question: LossQuestion) -> None:
     """ConfigError for a question in FLOPs about a command whose batch or sequence nobody knows."""
     for flag in ("flops", "flops_per_second"):
         if getattr(question, flag) is not None and scales.unit == "steps":
@@ -150,7 +150,7 @@ def _next_of(
     size: Size,
     settle: Sequence[Proposed],
     horizons: Sequence[int],
-    question: Question,
+    question: LossQuestion,
     invocation: Invocation,
 ) -> NextCommand | None:
     """What trains the runs that would tell, or plans the run; None where a law would be needed."""
@@ -186,7 +186,7 @@ def _next_of(
 
 
 def predict_saved(
-    folder: Path, target: StudyTarget, question: Question, output: Output, out: Path | None
+    folder: Path, target: StudyTarget, question: LossQuestion, output: Output, out: Path | None
 ) -> int:
     """As `predict_study`, of a study that `sweeper judge` made of a table's runs."""
     from sweeper.stats.ladder import LadderSize, Size
@@ -227,7 +227,7 @@ def _predict_runs(
     scales: _Scales,
     size: Size,
     target: StudyTarget,
-    question: Question,
+    question: LossQuestion,
     output: Output,
     out: Path | None,
     notes: Sequence[str] = (),
@@ -305,7 +305,7 @@ def _predict_runs(
 def predict_ladder(
     tree: Tree,
     target: StudyTarget,
-    question: Question,
+    question: LossQuestion,
     invocation: Invocation,
     output: Output,
     *,

@@ -133,7 +133,7 @@ MAX_SEED_FACTOR = 16
 
 @dataclass(frozen=True, kw_only=True)
 class Ladder:
-    """A study's curves over width, ascending, as `transfer --validate` measured them.
+    """A study's curves over width, ascending, as a validated transfer measured them.
 
     `transferred` is the log2 eta that was transferred, a law's factor (`planned_log2`) not in it.
     `flops` are those of one run, by width.

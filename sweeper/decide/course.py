@@ -16,7 +16,7 @@ import numpy as np
 from sweeper.decide.band import Band
 from sweeper.decide.loss import Prediction
 from sweeper.decide.sequential import Finding, Sequence
-from sweeper.errors import BadInput, ConfigError, Keyword
+from sweeper.errors import BadInput, Call, ConfigError, Keyword, Text, spelled
 from sweeper.files import RECORD_ERRORS, parse_json
 from sweeper.records import from_json
 from sweeper.schedule import OWN
@@ -99,9 +99,9 @@ def read_prediction(path: str | PathLike[str]) -> Prediction:
         record = parse_json(Path(path).read_bytes())
         prediction = from_json(Prediction, record)
     except OSError as error:
-        raise BadInput(f"{path}: {error.strerror}: `sweeper predict` writes it") from error
+        raise BadInput(f"{path}: {error.strerror}: ", Call("predict"), " writes it") from error
     except RECORD_ERRORS as error:
-        raise BadInput(f"{path} is no prediction of `sweeper predict`: {error}") from error
+        raise BadInput(f"{path} is no prediction of ", Call("predict"), f": {error}") from error
     check_followed(prediction, str(path))
     return prediction
 
@@ -109,7 +109,9 @@ def read_prediction(path: str | PathLike[str]) -> Prediction:
 def check_followed(prediction: Prediction, name: str = "the prediction") -> Band:
     """Its band; BadInput where it has none."""
     if prediction.prediction is None:
-        raise BadInput(f"{name} says nothing of a run: give `sweeper predict` its size and tokens")
+        raise BadInput(
+            f"{name} says nothing of a run: give ", Call("predict"), " its size and tokens"
+        )
     if prediction.band is None:
         why = prediction.no_band or "it was made from a table, which has no training curves"
         raise BadInput(f"{name} has no band to follow: {why}")
@@ -125,7 +127,7 @@ def follow(
 ) -> Watch:
     """A watch over a run of a training loop: `watch.update(step, loss)` after every step.
 
-    `prediction` is `prediction.json` of `sweeper predict --study`, or what it holds. `steps` of the
+    `prediction` is the `prediction.json` of a study, or what it holds. `steps` of the
     run, by default the prediction's tokens at the ladder's batch. `alarm`: the chance that a run
     which is on course is ever said to be off. A spike returns within `spike_steps`, by default a
     hundredth of the run. BadInput and ConfigError for what cannot be followed.
@@ -226,7 +228,7 @@ class Watch:
         self.stretches: list[_Stretch] = []
         self.events: list[Event] = []
         self.forecasts: list[tuple[int, Estimate]] = []
-        self.error = ""
+        self.fault: Text = ()
         """Why nothing can be said of what was given: for a command, bad input."""
         self.missing = 0
         """Updates that gave None for the loss, or no number."""
@@ -258,13 +260,21 @@ class Watch:
         try:
             self._take(at, value, rate)
         except Exception as error:  # a run of weeks must not end by its watch
-            self.error = f"the watch failed ({type(error).__name__}: {error})"
-            self.seen = replace(self.seen, state=UNKNOWN)
+            self._refuse(f"the watch failed ({type(error).__name__}: {error})")
         return self.seen
+
+    @property
+    def error(self) -> str:
+        """Why nothing can be said of what was given; empty while something can."""
+        return spelled(self.fault)
+
+    def _refuse(self, *fault: str | Keyword) -> None:
+        self.fault = fault
+        self.seen = replace(self.seen, state=UNKNOWN)
 
     def finish(self) -> Seen:
         """The run is over, or there is no more of it to read: its last stretch is counted too."""
-        if self.stretches and not self.error:
+        if self.stretches and not self.fault:
             last = self.stretches[-1]
             begin, end = self._edges(last.index)
             if self.at[-1] >= begin + (end - begin) / 2:
@@ -275,18 +285,18 @@ class Watch:
     # Readings.
 
     def _take(self, step: int, loss: float, lr: float | None) -> None:
-        if self.error:
+        if self.fault:
             return
         if step < 0 or step > self.steps * (1 + 1 / len(self.band)):
-            self.error = (
-                f"it reports step {step:,} of {self.steps:,}: give the steps of the run with "
-                "--steps, and let its log count steps"
+            self._refuse(
+                f"it reports step {step:,} of {self.steps:,}: give the steps of the run with ",
+                Keyword("steps", ...),
+                ", and let its log count steps",
             )
-            self.seen = replace(self.seen, state=UNKNOWN)
             return
         if self.at and step < self.at[-1]:
             self._resume(step)
-            if self.error:
+            if self.fault:
                 return
         if lr is not None:
             self._check_lr(step, lr)
@@ -374,12 +384,11 @@ class Watch:
         self._square += rate * (own**2 - self._square)
         self._own_before = own
         if self._pairs >= SMOOTH_READINGS and self._product > SMOOTHED * self._square:
-            self.error = (
+            self._refuse(
                 "its losses look smoothed (each is mostly the one before it): a running mean lags "
                 "behind the band and hides the noise. Log the loss of each step, or plain means of "
                 "several"
             )
-            self.seen = replace(self.seen, state=UNKNOWN)
 
     def _most_squared(self) -> float:
         running = self._running
@@ -425,11 +434,11 @@ class Watch:
         last = self.at[-1]
         self._back += 1
         if self._back > BACK_JUMPS and self._back > BACK_SHARE * len(self.at):
-            self.error = (
+            self._refuse(
                 f"steps go back {self._back} times among {len(self.at):,} readings: two runs, or "
-                "several ranks, write into it. Name one, as in --metric 'rank0.*loss (?P<loss>...)'"
+                "several ranks, write into it. Name one, as in ",
+                Keyword("metric", "rank0.*loss (?P<loss>...)"),
             )
-            self.seen = replace(self.seen, state=UNKNOWN)
             return
         kept = bisect_left(self.at, step)
         what = "begun anew" if kept == 0 else "resumed"
@@ -468,13 +477,14 @@ class Watch:
         found = lr / self._lr_peak
         self._lr_off = self._lr_off + 1 if abs(found - expected) > LR_OFF else 0
         if self._lr_off >= LR_READINGS:
-            self.error = (
+            self._refuse(
                 f"its learning rate at step {step:,} of {self.steps:,} is {found:.2f} of its peak, "
                 f"the ladder's was {expected:.2f} there ({self.band.schedule}, warm-up "
                 f"{self.band.warmup:.0%}): ".replace("%", " %")
-                + "runs of another schedule have another band. Are --steps right?"
+                + "runs of another schedule have another band. Are ",
+                Keyword("steps", ...),
+                " right?",
             )
-            self.seen = replace(self.seen, state=UNKNOWN)
 
     def _event(self, kind: str, step: int, until: int, text: str) -> None:
         self.events.append(Event(kind=kind, step=step, until=until, text=text))
@@ -596,7 +606,7 @@ class Watch:
             state, since = SPIKES, self._spiky
         if (begin := self._diverged()) is not None:
             state, since = DIVERGED, begin
-        if self.error:
+        if self.fault:
             state, since = UNKNOWN, None
         gap = 0.0
         if sequence.seen:

@@ -236,7 +236,7 @@ class Prediction:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Question:
+class LossQuestion:
     """What is asked: a target, a budget, or neither: the law alone.
 
     `threshold`: Huber's on log L, None by the residuals. `form`: the one to take, None: averaged.
@@ -253,12 +253,12 @@ class Question:
 
     def __post_init__(self) -> None:
         """ConfigError for a number that is none."""
-        for name, flag in FLAGS.items():
+        for name, keyword in POSITIVE.items():
             value = getattr(self, name)
             if value is not None and not (math.isfinite(value) and value > 0):
-                raise ConfigError(flag, value, "a positive number")
+                raise ConfigError(Keyword(keyword), value, "a positive number")
             if value is not None and name != "threshold" and not 1 <= value <= LARGEST:
-                raise ConfigError(flag, value, f"a number from 1 to {LARGEST:g}")
+                raise ConfigError(Keyword(keyword), value, f"a number from 1 to {LARGEST:g}")
         if self.seed < 0:
             raise ConfigError(Keyword("seed"), self.seed, "a whole number from 0 on")
         if not 100 <= self.draws <= 100_000:
@@ -269,13 +269,14 @@ class Question:
 
 LARGEST = 1e40
 """Of parameters, tokens and FLOPs that are asked about."""
-FLAGS = {
-    "params": "--to-params",
-    "tokens": "--to-tokens",
-    "flops": "--flops",
-    "flops_per_second": "--flops-per-second",
-    "threshold": "--huber",
+POSITIVE = {
+    "params": "to_params",
+    "tokens": "to_tokens",
+    "flops": "flops",
+    "flops_per_second": "flops_per_second",
+    "threshold": "huber",
 }
+"""Fields that are numbers above 0, and the keywords that give them."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -317,7 +318,7 @@ def _beyond(runs: Runs, design: Design) -> tuple[Proposed, ...]:
 
 def predict_runs(
     runs: Runs,
-    question: Question,
+    question: LossQuestion,
     *,
     source: str = "",
     sha256: str = "",
@@ -404,7 +405,7 @@ def predict_runs(
 
 
 def _tested(
-    runs: Runs, rungs: Rungs, question: Question, forms: tuple[Form, ...]
+    runs: Runs, rungs: Rungs, question: LossQuestion, forms: tuple[Form, ...]
 ) -> list[BackTest]:
     """The law tried backwards: without the farthest rung, and without the two farthest."""
     tests = [
@@ -441,14 +442,14 @@ def predict(
     draws: int = DRAWS,
     seed: int = 0,
 ) -> Prediction | NoLaw:
-    """What `sweeper predict --from` says of a table: a DataFrame, or columns by name.
+    """What a table says of a loss to come: a DataFrame, or columns by name.
 
-    One row a finished run; see `sweeper predict --help` for the arguments. Of too few runs it
+    One row a finished run; the arguments are those of the verb `predict`. Of too few runs it
     cannot say yet, as there: the `answer` of both. BadInput as there.
     """
     source = Source.of_frame(frame, where)
     named = source.columns(columns, ROLES)
-    question = Question(
+    question = LossQuestion(
         params=to_params,
         tokens=to_tokens,
         flops=flops,
@@ -472,7 +473,7 @@ def predict(
         return few.answer
 
 
-def _forms(design: Design, question: Question) -> tuple[Form, ...]:
+def _forms(design: Design, question: LossQuestion) -> tuple[Form, ...]:
     if question.form is None:
         return design.forms
     if FORMS[question.form] not in design.forms:
@@ -483,7 +484,7 @@ def _forms(design: Design, question: Question) -> tuple[Form, ...]:
     return (FORMS[question.form],)
 
 
-def _target(law: LossLaw, question: Question) -> Target | None:
+def _target(law: LossLaw, question: LossQuestion) -> Target | None:
     """What is missing is what the runs leave no choice of; ConfigError where they do."""
     params, tokens = question.params, question.tokens
     if params is None and tokens is None:
@@ -497,23 +498,23 @@ def _target(law: LossLaw, question: Question) -> Target | None:
             level, slope = design.line
             params = math.exp((math.log(tokens) - level) / slope)
         else:
-            raise ConfigError(Keyword("to_params"), None, "the size of the run, beside --to-tokens")
+            beside = ("the size of the run, beside ", Keyword("to_tokens", ...))
+            raise ConfigError(Keyword("to_params"), None, beside)
     elif tokens is None:
         if kind == "size":
             tokens = float(runs.tokens[0])
         elif design.line:
             tokens = design.tokens_on_line(params)
         else:
-            raise ConfigError(
-                Keyword("to_tokens"), None, "the tokens of the run, beside --to-params"
-            )
+            beside = ("the tokens of the run, beside ", Keyword("to_params", ...))
+            raise ConfigError(Keyword("to_tokens"), None, beside)
     assert params is not None and tokens is not None
     design.check_target(runs, params, tokens)
     flops = params * tokens * runs.flops_per_product
     return Target(params=params, tokens=tokens, flops=flops, beyond=flops / float(runs.flops.max()))
 
 
-def _optimum(law: LossLaw, question: Question) -> Optimum | None:
+def _optimum(law: LossLaw, question: LossQuestion) -> Optimum | None:
     if question.flops is None:
         return None
     try:

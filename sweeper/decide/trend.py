@@ -382,15 +382,6 @@ class Exponent:
     measured: Estimate
     published: tuple[PublishedExponent, ...]
 
-    def __str__(self) -> str:
-        """For people, in a line."""
-        found = self.measured
-        text = f"{self.direction}: {found.value:+.2f} [{found.low:+.2f}, {found.high:+.2f}]"
-        for words, side in (("inside: ", True), ("outside: ", False)):
-            laws = [f"{p.law} {p.exponent:+.2f}" for p in self.published if p.inside is side]
-            text += f"; {words}{', '.join(laws)}" if laws else ""
-        return text
-
 
 @dataclass(frozen=True, kw_only=True)
 class FittedExponents:

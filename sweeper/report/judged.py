@@ -12,14 +12,9 @@ from markupsafe import Markup
 from matplotlib import rc_context
 from matplotlib.figure import Figure
 
-from sweeper.decide.judged import (
-    Judged,
-    Question,
-    judge_place,
-    judge_source,
-    listed,
-    value_text,
-)
+from sweeper.decide.judged import judge_place, judge_source
+from sweeper.decide.question import TableQuestion
+from sweeper.decide.table_verdict import TableVerdict
 from sweeper.decide.transfer import Verdict
 from sweeper.files import private_folder, write_atomically, write_json
 from sweeper.report.console import trend_brief, trend_text, verdict_table
@@ -42,6 +37,7 @@ from sweeper.report.drawing import (
 from sweeper.report.figures import learning_rate_figure
 from sweeper.report.page import rendered
 from sweeper.report.runs import is_study, study_source
+from sweeper.report.sentences_judged import listed, value_text, worded_judged
 from sweeper.runs.grid import Reading
 from sweeper.runs.source import Source, unit_of
 from sweeper.runs.trackers import Objective
@@ -53,17 +49,17 @@ SHOWN_RUNS = 24
 """Rows of the table of runs that would tell; the rest is counted."""
 
 
-def headline(judged: Judged) -> list[str]:
+def headline(judged: TableVerdict) -> list[str]:
     """The answer in sentences, with the learning rates that were asked for at its end."""
     return [*answers(judged), *end_lines(judged), *rate_lines(judged)]
 
 
-def end_lines(judged: Judged) -> list[str]:
+def end_lines(judged: TableVerdict) -> list[str]:
     """Which curves do not bracket their optimum."""
     return [f"{_capital(line)}." for line in judged.ends]
 
 
-def answers(judged: Judged) -> list[str]:
+def answers(judged: TableVerdict) -> list[str]:
     """The ladder's answer and the target's, or what is said where there is none."""
     lines = []
     if (verdict := judged.verdict) is not None:
@@ -84,7 +80,7 @@ def answers(judged: Judged) -> list[str]:
     return lines + [f"{_capital(line)}." for line in judged.sentences]
 
 
-def rate_lines(judged: Judged) -> list[str]:
+def rate_lines(judged: TableVerdict) -> list[str]:
     """The learning rates that were asked for, in plain numbers: the judged one, and the target's.
 
     Plain where the table has logarithms, too: this is what goes into a config.
@@ -103,7 +99,7 @@ def rate_lines(judged: Judged) -> list[str]:
     return [f"{said}."]
 
 
-def trend_lines(judged: Judged, *, whole: bool = False) -> list[str]:
+def trend_lines(judged: TableVerdict, *, whole: bool = False) -> list[str]:
     """The drift of the optima in a sentence, or at length; none where nothing shows it."""
     if judged.trend is None or judged.axis == JOINT_AXIS:
         return []
@@ -120,7 +116,7 @@ def _capital(text: str) -> str:
     return f"{text[0].upper()}{text[1:]}"
 
 
-def tables(judged: Judged) -> list[Table]:
+def tables(judged: TableVerdict) -> list[Table]:
     """The verdict's sizes or the optima, and the runs that would tell more."""
     shown = []
     if judged.verdict is not None:
@@ -133,7 +129,7 @@ def tables(judged: Judged) -> list[Table]:
     return shown
 
 
-def optima_table(judged: Judged) -> Table:
+def optima_table(judged: TableVerdict) -> Table:
     """A row a size: the best learning rate and, where it was varied, weight decay."""
     decays = any(math.isfinite(optimum.decay.value) for optimum in judged.optima)
     table = Table(
@@ -178,7 +174,7 @@ def _range(estimate: Estimate, *, plain: bool) -> Cell:
     return Cell(value, f"{value} ({low} to {high})" if low != high else value)
 
 
-def runs_table(judged: Judged) -> Table:
+def runs_table(judged: TableVerdict) -> Table:
     """The cells that would settle an open answer."""
     total = sum(proposed.runs * len(proposed.etas) for proposed in judged.next_runs)
     table = Table(
@@ -203,13 +199,13 @@ def runs_table(judged: Judged) -> Table:
     return table
 
 
-def loss_label(judged: Judged) -> str:
+def loss_label(judged: TableVerdict) -> str:
     """The losses' axis: which column they are, since a table has several, and in which unit."""
     column = judged.columns.get("loss", "loss")
     return f"{column} ({unit_of(column)})"
 
 
-def figures(judged: Judged) -> dict[str, Figure]:
+def figures(judged: TableVerdict) -> dict[str, Figure]:
     """The pictures by their names: the curves, those of every decay, the optima alone."""
     pictures = {}
     if judged.cells:
@@ -229,7 +225,7 @@ def figures(judged: Judged) -> dict[str, Figure]:
 
 
 @rc_context(STYLE)
-def _grid_figure(judged: Judged) -> Figure:
+def _grid_figure(judged: TableVerdict) -> Figure:
     """A panel a size: loss against the learning rate, a curve a weight decay."""
     sizes = sorted({cell.size for cell in judged.cells})
     figure, panels = new_panels(len(sizes), 3.0, edge=0.5)
@@ -262,7 +258,7 @@ def _grid_figure(judged: Judged) -> Figure:
 
 
 @rc_context(STYLE)
-def _optima_figure(judged: Judged) -> Figure:
+def _optima_figure(judged: TableVerdict) -> Figure:
     """The optima over the size, with what the grid's step leaves open."""
     figure, (ax,) = new_panels(1, 3.2)
     x = [
@@ -281,7 +277,7 @@ def _optima_figure(judged: Judged) -> Figure:
     return figure
 
 
-def page_html(judged: Judged) -> str:
+def page_html(judged: TableVerdict) -> str:
     """The page, which needs no network."""
     drawings = [Markup(svg(figure, f"f{i}")) for i, figure in enumerate(figures(judged).values())]
     return rendered(
@@ -296,7 +292,7 @@ def page_html(judged: Judged) -> str:
     )
 
 
-def write_judged(judged: Judged, folder: Path) -> dict[str, Path]:
+def write_judged(judged: TableVerdict, folder: Path) -> dict[str, Path]:
     """Write `judge.json`, the figures as PNG and SVG, and `judge.html` into `folder`."""
     private_folder(folder)
     write_atomically(folder / "judge.html", page_html(judged))
@@ -308,7 +304,7 @@ def write_judged(judged: Judged, folder: Path) -> dict[str, Path]:
     return places
 
 
-def _inputs(judged: Judged) -> Mapping[str, Any]:
+def _inputs(judged: TableVerdict) -> Mapping[str, Any]:
     low, high = ("", "")
     if math.isfinite(judged.transferred_log2_eta):
         low = value_text(judged.transferred_log2_eta, plain=judged.plain)
@@ -329,7 +325,7 @@ def _inputs(judged: Judged) -> Mapping[str, Any]:
 class Drawn:
     """A verdict on a table as a notebook shows it; `judged` has all of it, `record` as JSON."""
 
-    judged: Judged
+    judged: TableVerdict
 
     @property
     def answer(self) -> str:
@@ -414,7 +410,7 @@ def judge(
         base=base,
         objective=Objective(series=series, window=window, study=study),
     )
-    question = Question(
+    question = TableQuestion(
         reading=reading,
         to=to_width,
         eta=transferred,
@@ -425,7 +421,8 @@ def judge(
     text = ",".join(filter(None, (columns, *roles)))
     # A text is a place, never a table's content.
     if not isinstance(frame, str | Path):
-        return Drawn(judge_source(Source.of_frame(frame, where), text, question))
+        return Drawn(worded_judged(judge_source(Source.of_frame(frame, where), text, question)))
     if (folder := Path(frame)).is_dir() and is_study(folder):
-        return Drawn(judge_source(study_source(folder, where, axis), text, question))
-    return Drawn(judge_place(frame, text, where, question))
+        source = study_source(folder, where, axis)
+        return Drawn(worded_judged(judge_source(source, text, question)))
+    return Drawn(worded_judged(judge_place(frame, text, where, question)))

@@ -43,6 +43,7 @@ from sweeper.report.figures import (
     steps_figure,
 )
 from sweeper.report.ladder import ladder_table
+from sweeper.report.sentences_transfer import exponent_text
 from sweeper.report.trials import (
     Importance,
     hidden_note,
@@ -459,7 +460,7 @@ def _transfer(target: TargetDocuments, drawn: Draw, *, deep: bool) -> dict[str, 
                 }
             )
     exponents = target.validation.exponents if target.validation else ()
-    shown: dict[str, Any] = {"axes": axes, "exponents": list(map(str, exponents))}
+    shown: dict[str, Any] = {"axes": axes, "exponents": list(map(exponent_text, exponents))}
     if plan is None:
         return shown | {"label": label}
     label = size_text(plan.target, deep=deep)

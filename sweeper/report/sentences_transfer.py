@@ -289,7 +289,9 @@ def worded_trend(trend: Trend) -> Trend:
 def exponent_text(exponent: Exponent) -> str:
     """A measured exponent beside those that laws print, in a line."""
     measured = exponent.measured
-    text = f"{exponent.direction}: {measured.value:+.2f} [{measured.low:+.2f}, {measured.high:+.2f}]"
+    text = (
+        f"{exponent.direction}: {measured.value:+.2f} [{measured.low:+.2f}, {measured.high:+.2f}]"
+    )
     for heading, side in (("inside: ", True), ("outside: ", False)):
         laws = [f"{p.law} {p.exponent:+.2f}" for p in exponent.published if p.inside is side]
         text += f"; {heading}{', '.join(laws)}" if laws else ""
@@ -326,7 +328,9 @@ def ladder_end(ending: Ending | None) -> str:
         case "stuck":
             words = f"Not settled with {spent}, and no more of these runs would do"
     todo = advice_text(ending.advice)
-    todo += ", and not tell; longer runs, which have less noise, may" * (ending.narrows and bool(todo))
+    todo += ", and not tell; longer runs, which have less noise, may" * (
+        ending.narrows and bool(todo)
+    )
     return f"{words}: {todo}" if todo else words
 
 

@@ -4,7 +4,7 @@ Runs of one seed share their draws of weights and batches, and what a seed does 
 their difference. The mean of these differences has Student's interval; see `skewed` for more.
 
 **A run that diverged** has no loss, so a pair with one has no difference. What it says is this, in
-`compare`, in `compare --settle`, and in the last runs of a search alike:
+`compare`, where `settle` adds seeds to it, and in the last runs of a search alike:
 
 - Both diverged: the pair says nothing of which is better, and is left out.
 - One diverged: that configuration lost the pair, and nobody knows by how much: a sign without a
