@@ -12,7 +12,6 @@ from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from sweeper.cli.cost import run_time
 from sweeper.cli.shared import progress
 from sweeper.cli.transfer import check_storage_password, optimum
 from sweeper.cli.validate import finished
@@ -43,13 +42,13 @@ from sweeper.report import console as show
 from sweeper.report.documents import Searched, read_document
 from sweeper.report.next import NextCommand, next_of, validated_by
 from sweeper.report.output import DONE, Output, failures
-from sweeper.report.progress import SweepProgress
 from sweeper.report.sentences_transfer import worded
 from sweeper.stats.ladder import LadderSize, Size, SizeCurve
 from sweeper.study.cost import NOTHING, Cost, flops_of, keep_flops
 from sweeper.study.lock import StudyLock, cancel_requested
 from sweeper.study.study import Study, find_study
-from sweeper.sweep.experiment import open_experiment, resolve_study, short_run
+from sweeper.sweep.experiment import open_experiment, resolve_study, run_time, short_run
+from sweeper.sweep.progress import Progress
 from sweeper.sweep.replay import Missing, replay_ladder
 from sweeper.sweep.sweep import Sweep, measure_trials
 from sweeper.trial import Log2Hps, PluginSpec, plain
@@ -370,7 +369,7 @@ class AblationTrainer:
 
     pair: TwoSizes
     study: Study
-    monitor: SweepProgress
+    monitor: Progress
 
     def diagnose(self, only: Sequence[str], output: Output) -> Diagnosis:
         """Judge the transfer; if it fails, every ablation that applies."""

@@ -384,11 +384,12 @@ def _show_rungs(
     output: Output,
 ) -> int:
     """Say what of the ladders is missing, and what that costs: `--dry-run`."""
-    from sweeper.cli.cost import branches_text, run_time, shared_steps
+    from sweeper.cli.cost import branches_text
     from sweeper.engine.branches import trunk_key
     from sweeper.report import console as show
     from sweeper.stats.ladder import LadderSize
     from sweeper.study.cost import Cost, flops_of
+    from sweeper.sweep.experiment import run_time, shared_steps
 
     settings = experiment.settings
     missing = [t for t in trials if (r := study.get(t.key)) is None or r.status == "failed"]

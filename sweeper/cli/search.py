@@ -10,7 +10,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from sweeper.cli.cost import run_time, say_command, say_losses, tell_cost
+from sweeper.cli.cost import say_command, say_losses, tell_cost
 from sweeper.cli.shared import check_model, progress, write_page
 from sweeper.command.metrics import PRINTED
 from sweeper.command.runner import reports_no_loss, unknown_to_script
@@ -34,7 +34,7 @@ from sweeper.study.optuna_copy import check_storage, redact
 from sweeper.study.setup import check_setup, provenance, trials_of, write_setup
 from sweeper.study.study import Study, check_not_saved
 from sweeper.study.trust import remember
-from sweeper.sweep.experiment import changed_code, open_experiment
+from sweeper.sweep.experiment import changed_code, open_experiment, run_time
 from sweeper.sweep.replay import replay_search
 from sweeper.sweep.sweep import Submitted, Sweep
 from sweeper.table import counted

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import tempfile
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
@@ -23,7 +22,6 @@ from sweeper.cli.validate import (
     finished,
     fit_measured,
     measured_trend,
-    planned_before,
     remove_stale_verdicts,
     settling_of,
     target_size,
@@ -35,7 +33,7 @@ from sweeper.config.settings import Experiment, Settings
 from sweeper.config.studies import Invocation
 from sweeper.decide.transfer import Verdict
 from sweeper.decide.trend import MIN_TREND_SIZES
-from sweeper.errors import BadInput, ConfigError, SweeperError
+from sweeper.errors import ConfigError
 from sweeper.files import private_folder, write_json
 from sweeper.launch.executor import Scheduled
 from sweeper.laws.law import NoLaw
@@ -53,8 +51,10 @@ from sweeper.study.cost import at_target, keep_flops
 from sweeper.study.logs.log import notice_of
 from sweeper.study.setup import provenance
 from sweeper.study.study import Study
-from sweeper.sweep.experiment import changed_code, check_target, open_experiment, resolve_study
-from sweeper.sweep.replay import after_law, apply_law, replay_search
+from sweeper.sweep.experiment import check_target, open_experiment, resolve_study
+from sweeper.sweep.optimum import optimum as study_optimum
+from sweeper.sweep.optimum import planned_before
+from sweeper.sweep.replay import after_law, apply_law
 from sweeper.sweep.sweep import Submitted
 from sweeper.table import short
 from sweeper.trial import Log2Hps, defaults, in_use, plain
@@ -411,27 +411,10 @@ def planned_optimum(experiment: Experiment, study: Study, output: Output) -> Log
 
 def optimum(experiment: Experiment, study: Study, output: Output) -> Conclusion:
     """The study's conclusion; BadInput when it has no trial of this configuration."""
-    settings = experiment.settings
-    # From the results, not from search.json: they alone are the record, whatever happened to the
-    # file.
-    history, missing = replay_search(experiment, study.get)
-    if not history.results:
-        changed = changed_code(experiment, study)
-        code = f" ({', '.join(changed)} changed since)" if changed else ""
-        raise BadInput(
-            f"the study {settings.name!r} has no finished trial of this configuration{code}: "
-            f"run `sweeper search --study {settings.name}` with the same overrides"
-            f"{' and --new-setup' if changed else ''} first"
-        )
+    found = study_optimum(experiment, study)
     output.notes(study.notices)
-    if missing:
+    if found.unfinished:
         output.say(
-            f"Note: the search is not finished; this is its best of {len(history.results)} trials."
+            f"Note: the search is not finished; this is its best of {found.unfinished} trials."
         )
-    conclusion = settings.search.conclude(settings.space, history)
-    if not math.isfinite(conclusion.objective):
-        raise SweeperError(
-            f"every trial of {settings.name!r} diverged or failed: there is no optimum. Search "
-            "anew, with lower values of parameterization.space.eta where they diverged"
-        )
-    return conclusion
+    return found.conclusion

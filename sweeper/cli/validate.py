@@ -601,19 +601,6 @@ def _planned(
     return Log2Hps({**best, "eta": missed.optimum_log2}), note
 
 
-def planned_before(settings: Settings, best: Log2Hps) -> Log2Hps:
-    """The hyperparameters that the study's latest verdict on the optimum `best` planned with."""
-    if settings.transfer.eta is not None:
-        return best
-    paths = (settings.folder / "transfer").glob("*/validation.json")
-    # Newest first: each verdict on this optimum was judged, and planned, with an eta of its own.
-    for path in sorted(paths, key=lambda path: path.stat().st_mtime_ns, reverse=True):
-        validation = read_document(path, Validation, [])
-        if validation and validation.log2_hps == named(settings.space, best):
-            return Log2Hps({**best, "eta": validation.planned_log2})
-    return best
-
-
 def remove_stale_verdicts(settings: Settings, best: Log2Hps, folder: Path) -> list[str]:
     """Remove verdicts in a target's `folder` on other hyperparameters or another law than a plan's.
 
