@@ -23,9 +23,9 @@ from sweeper.decide.diagnosis import (
     CAUSE_FRACTION,
     Ablation,
     AblationResult,
-    AttentionScale,
     Diagnosis,
     FailedTransfer,
+    HeadScale,
     applicable_ablations,
     distance_to_divergence,
     has_eps,
@@ -334,7 +334,7 @@ class TwoSizes:
         settings, base, large = self.experiment.settings, self.experiment.settings.base, self.large
         hps, rows = plain(self.best_log2), list[Explained]()
         parameters: Sequence[PlannedParameter] = ()
-        heads: list[AttentionScale] = []
+        heads: list[HeadScale] = []
         if not settings.scaled_by_user:  # of a command that scales by itself nothing more is known
             prepared = self.experiment.prepared(large)
             plan = make_plan(prepared, base, large, hps, {})
@@ -346,7 +346,7 @@ class TwoSizes:
                 # One stands for all that the model has.
                 for op in [op for op in model.scaled_ops if op.kind == "attention"][:1]:
                     logit = model.parameterization.scale_op(op, hps)["logit"]
-                    heads.append(AttentionScale(head_size=op.geometry["head_size"], logit=logit))
+                    heads.append(HeadScale(head_size=op.geometry["head_size"], logit=logit))
         return FailedTransfer(
             tree=settings.raw,
             best_log2=self.best_log2,

@@ -198,7 +198,7 @@ class Candidate:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Comparison:
+class StudyComparison:
     """Studies at `flops` of one training run: places by the transferred loss, and the re-tuned.
 
     `seeds` are those that all studies have. Not `flops_known`: they are merely in proportion.
@@ -212,7 +212,7 @@ class Comparison:
     flops_known: bool = True
 
 
-def compare(ladders: Sequence[Ladder]) -> Comparison:
+def compare(ladders: Sequence[Ladder]) -> StudyComparison:
     """Rank the studies at the largest compute that all of them reach.
 
     Between two widths of a ladder a seed's loss is interpolated over log FLOPs. ValueError where
@@ -230,7 +230,7 @@ def compare(ladders: Sequence[Ladder]) -> Comparison:
             [(one, one.retuned) for one in measured],
         )
     ]
-    return Comparison(
+    return StudyComparison(
         flops=flops,
         seeds=seeds,
         candidates=tuple(one.candidate(flops) for one in measured),

@@ -15,7 +15,7 @@ import numpy as np
 
 from sweeper.decide.band import Band
 from sweeper.decide.loss import Prediction
-from sweeper.decide.sequential import Finding, Sequence
+from sweeper.decide.sequential import ChangeFinding, Sequence
 from sweeper.errors import BadInput, Call, ConfigError, Keyword, Text, spelled
 from sweeper.files import RECORD_ERRORS, parse_json
 from sweeper.records import from_json
@@ -664,7 +664,7 @@ class Watch:
         gap = self.band.gap if self.band.gap_deviation else 0.0
         return float(np.mean(losses) * math.exp(gap)) if losses else None
 
-    def _hints(self, state: str, finding: Finding | None) -> tuple[Hint, ...]:
+    def _hints(self, state: str, finding: ChangeFinding | None) -> tuple[Hint, ...]:
         if state == DIVERGED:
             text = "the learning rate is too high for this size, or numerics overflow"
             return (Hint(name="diverged", share=1.0, text=text),)

@@ -21,7 +21,7 @@ from sweeper.stats.power_law import (
     ROBUST,
     Array,
     Fits,
-    Form,
+    LawForm,
     fit,
     refit,
     residuals,
@@ -242,7 +242,7 @@ def fit_law(
     threshold: float | None = None,
     draws: int = DRAWS,
     seed: int = 0,
-    forms: Sequence[Form] = (),
+    forms: Sequence[LawForm] = (),
 ) -> LossLaw:
     """The law of `runs`; ValueError where there are fewer (N, D) than it has parameters.
 
@@ -358,7 +358,7 @@ def _noise(
 
 
 @dataclass(frozen=True, kw_only=True)
-class BackTest:
+class LossBackTest:
     """The law without the farthest rungs, held against them.
 
     `left_out` names them. Of their mean log loss: `predicted` with its interval, `measured`, both
@@ -396,8 +396,8 @@ def back_test(
     threshold: float | None = None,
     draws: int = DRAWS,
     seed: int = 0,
-    forms: Sequence[Form] = (),
-) -> BackTest | None:
+    forms: Sequence[LawForm] = (),
+) -> LossBackTest | None:
     """Without the `leave` farthest rungs; None where what is left is too little for a law."""
     out = rungs.index >= len(rungs) - leave
     near, far = runs.only(~out), runs.only(out)
@@ -426,7 +426,7 @@ def back_test(
     floor = law.floor().value
     predicted, real = math.exp(middle), math.exp(mean)
     there = float(law.mean_loss(np.array([params]), np.array([tokens]))[0])
-    return BackTest(
+    return LossBackTest(
         left_out=rungs.names[len(rungs) - leave :],
         predicted=_estimate(np.exp(means), predicted),
         measured=real,
@@ -449,7 +449,7 @@ LEAST_ABOVE = 0.005
 
 
 def with_drift(
-    law: LossLaw, rungs: Rungs, *, threshold: float | None = None, forms: Sequence[Form] = ()
+    law: LossLaw, rungs: Rungs, *, threshold: float | None = None, forms: Sequence[LawForm] = ()
 ) -> LossLaw:
     """The law with the drift that it shows on its own rungs.
 
@@ -530,7 +530,7 @@ class Valley:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Optimum:
+class BudgetOptimum:
     """The best size and tokens for `flops`, by the law."""
 
     flops: float
@@ -540,7 +540,7 @@ class Optimum:
     valley: tuple[Valley, ...]
 
 
-def optimum(law: LossLaw, flops: float) -> Optimum:
+def optimum(law: LossLaw, flops: float) -> BudgetOptimum:
     """Minimize L(N, C / (k N)) over N, k FLOPs a parameter and token, of every draw.
 
     ValueError where sizes and tokens were not varied apart, or the best is at no finite size.
@@ -586,7 +586,7 @@ def optimum(law: LossLaw, flops: float) -> Optimum:
                 compute=law.compute_for(size, product / size, loss),
             )
         )
-    return Optimum(
+    return BudgetOptimum(
         flops=flops,
         params=_estimate(params, size),
         tokens=_estimate(product / params, product / size),

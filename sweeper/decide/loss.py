@@ -18,9 +18,9 @@ import sweeper
 from sweeper.decide.band import Band
 from sweeper.decide.forecast import (
     DRAWS,
-    BackTest,
+    BudgetOptimum,
+    LossBackTest,
     LossLaw,
-    Optimum,
     back_test,
     fit_law,
     optimum,
@@ -44,7 +44,7 @@ from sweeper.runs.loss_runs import (
 )
 from sweeper.runs.source import Source
 from sweeper.stats.estimate import Estimate
-from sweeper.stats.power_law import FORMS, TOKENS, Array, Form
+from sweeper.stats.power_law import FORMS, TOKENS, Array, LawForm
 from sweeper.table import counted
 
 PREDICTED, UNDECIDED = "predicted", "cannot say yet"
@@ -128,7 +128,7 @@ class Loss:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Point:
+class LawPoint:
     """The law at a compute, the best split of it where size and tokens were varied apart."""
 
     params: float
@@ -174,13 +174,13 @@ class Prediction:
     noise: float
     misfit: float
     drift: float
-    back_test: tuple[BackTest, ...]
+    back_test: tuple[LossBackTest, ...]
     target: Target | None = None
     prediction: Loss | None = None
-    optimum: Optimum | None = None
+    optimum: BudgetOptimum | None = None
     choice: SizeChoice | None = None
     hours: float | None = None
-    curve: tuple[Point, ...] = ()
+    curve: tuple[LawPoint, ...] = ()
     notes: tuple[str, ...] = ()
     settle: tuple[Proposed, ...] = ()
     settle_flops: float = 0.0
@@ -280,7 +280,7 @@ POSITIVE = {
 
 
 @dataclass(frozen=True, kw_only=True)
-class NoLaw:
+class NoLossLaw:
     """The answer where runs allow no law yet: cannot say yet. `settle` are runs that would help."""
 
     reasons: tuple[str, ...]
@@ -296,7 +296,7 @@ class TooFewRuns(BadInput):
 
     def __init__(self, reason: str, settle: tuple[Proposed, ...] = ()) -> None:
         """Keep the reason, and the runs."""
-        self.answer = NoLaw(reasons=(reason,), settle=settle)
+        self.answer = NoLossLaw(reasons=(reason,), settle=settle)
         super().__init__(reason)
 
 
@@ -405,8 +405,8 @@ def predict_runs(
 
 
 def _tested(
-    runs: Runs, rungs: Rungs, question: LossQuestion, forms: tuple[Form, ...]
-) -> list[BackTest]:
+    runs: Runs, rungs: Rungs, question: LossQuestion, forms: tuple[LawForm, ...]
+) -> list[LossBackTest]:
     """The law tried backwards: without the farthest rung, and without the two farthest."""
     tests = [
         back_test(
@@ -441,7 +441,7 @@ def predict(
     form: str | None = None,
     draws: int = DRAWS,
     seed: int = 0,
-) -> Prediction | NoLaw:
+) -> Prediction | NoLossLaw:
     """What a table says of a loss to come: a DataFrame, or columns by name.
 
     One row a finished run; the arguments are those of the verb `predict`. Of too few runs it
@@ -473,7 +473,7 @@ def predict(
         return few.answer
 
 
-def _forms(design: Design, question: LossQuestion) -> tuple[Form, ...]:
+def _forms(design: Design, question: LossQuestion) -> tuple[LawForm, ...]:
     if question.form is None:
         return design.forms
     if FORMS[question.form] not in design.forms:
@@ -514,7 +514,7 @@ def _target(law: LossLaw, question: LossQuestion) -> Target | None:
     return Target(params=params, tokens=tokens, flops=flops, beyond=flops / float(runs.flops.max()))
 
 
-def _optimum(law: LossLaw, question: LossQuestion) -> Optimum | None:
+def _optimum(law: LossLaw, question: LossQuestion) -> BudgetOptimum | None:
     if question.flops is None:
         return None
     try:
@@ -523,7 +523,7 @@ def _optimum(law: LossLaw, question: LossQuestion) -> Optimum | None:
         raise ConfigError(Keyword("flops"), question.flops, f"left out: {error}") from error
 
 
-def _as_target(law: LossLaw, best: Optimum) -> Target:
+def _as_target(law: LossLaw, best: BudgetOptimum) -> Target:
     return Target(
         params=best.params.value,
         tokens=best.tokens.value,
@@ -532,7 +532,7 @@ def _as_target(law: LossLaw, best: Optimum) -> Target:
     )
 
 
-def _values(law: LossLaw) -> list[tuple[Form, LawValues]]:
+def _values(law: LossLaw) -> list[tuple[LawForm, LawValues]]:
     return [
         (
             member.best.form,
@@ -550,10 +550,10 @@ def _values(law: LossLaw) -> list[tuple[Form, LawValues]]:
 def _reasons(
     law: LossLaw,
     rungs: Rungs,
-    tests: Sequence[BackTest],
+    tests: Sequence[LossBackTest],
     loss: Estimate | None,
     target: Target | None,
-    best: Optimum | None,
+    best: BudgetOptimum | None,
 ) -> list[str]:
     """Why nothing can be said yet; none where the prediction stands."""
     reasons = []
@@ -632,7 +632,7 @@ MOST_PROPOSED = 5
 CURVE = 60
 
 
-def _curve(law: LossLaw, aim: Target | None) -> tuple[Point, ...]:
+def _curve(law: LossLaw, aim: Target | None) -> tuple[LawPoint, ...]:
     """The law over compute from the smallest run to the target, or to four times the largest.
 
     Where size and tokens were varied apart, at the best split of each budget, as far as it has one.
@@ -650,7 +650,7 @@ def _curve(law: LossLaw, aim: Target | None) -> tuple[Point, ...]:
     logs = law.log_losses(sizes, horizons)
     ends = np.exp(np.percentile(logs, [2.5, 50, 97.5], axis=0))
     return tuple(
-        Point(
+        LawPoint(
             params=float(n),
             tokens=float(d),
             flops=float(c),

@@ -22,7 +22,7 @@ HEAD = (
 
 
 @dataclass(frozen=True, kw_only=True)
-class Outcome:
+class RunOutcome:
     """The end of a run beside its prediction, whose digest is `prediction`.
 
     `nats` is measured less predicted, `reducible` that as a share of what lay above the floor
@@ -45,7 +45,9 @@ class Outcome:
     time: str
 
 
-def outcome_of(prediction: Prediction, sha256: str, seen: Seen, measured: float | None) -> Outcome:
+def outcome_of(
+    prediction: Prediction, sha256: str, seen: Seen, measured: float | None
+) -> RunOutcome:
     """Of a run that has ended; `measured` in place of the training loss of its end.
 
     BadInput for a prediction of a held-out loss without `measured`.
@@ -64,7 +66,7 @@ def outcome_of(prediction: Prediction, sha256: str, seen: Seen, measured: float 
     said = seen.predicted
     deviation = (math.log(said.high) - math.log(said.low)) / (2 * 1.96)
     floor = (prediction.floor or prediction.law.E).value
-    return Outcome(
+    return RunOutcome(
         prediction=sha256,
         predicted=said,
         measured=real,
@@ -80,7 +82,7 @@ def outcome_of(prediction: Prediction, sha256: str, seen: Seen, measured: float 
     )
 
 
-def ledger_line(prediction: Prediction, outcome: Outcome) -> str:
+def ledger_line(prediction: Prediction, outcome: RunOutcome) -> str:
     """A row of the ledger."""
     aim = prediction.target
     said = outcome.predicted
@@ -106,7 +108,7 @@ def _horizon(prediction: Prediction, tokens: float) -> str:
 
 
 def write_outcome(
-    prediction: Prediction, outcome: Outcome, folder: Path, ledger: Path
+    prediction: Prediction, outcome: RunOutcome, folder: Path, ledger: Path
 ) -> dict[str, Path]:
     """Write `outcome.json` into `folder`, and the ledger's line, unless it has one of this run."""
     private_folder(folder)

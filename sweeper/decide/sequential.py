@@ -35,7 +35,7 @@ RISE, DRIFT_LENGTH = 0.03, 0.25
 """Shares of the run: how fast a loss follows a learning rate; how long a drift goes on growing."""
 
 
-class Finding(NamedTuple):
+class ChangeFinding(NamedTuple):
     """The likeliest change: its form, the stretch of its begin, its size at present in log loss.
 
     `shares`: of each form, given that there is a change.
@@ -168,7 +168,7 @@ class Sequence:
         most = float(logs.max())
         return most + math.log(float(np.exp(logs - most).sum())) + self.prior
 
-    def finding(self) -> Finding:
+    def finding(self) -> ChangeFinding:
         """The likeliest change among those that can be seen."""
         logs, (_, products, squares, _) = self._logs, self.sums[self.seen]
         begun = (squares > 0)[None]
@@ -183,7 +183,7 @@ class Sequence:
         size = g * products[best] / (1 + g * squares[best])
         now = int(self.at[self.seen - 1])
         by_form = by_change.reshape(len(FORMS), tested).sum(1)
-        return Finding(
+        return ChangeFinding(
             form=FORMS[best // tested],
             since=self.first + best % tested,
             size=float(size * self.shapes[now, best]),

@@ -21,7 +21,7 @@ import numpy as np
 from sweeper.decide.transfer import Advice, Verdict, information_needed
 from sweeper.decide.trend import MORE_SEEDS
 from sweeper.errors import ConfigError, Keyword
-from sweeper.stats.curve import NOISE_RADIUS, CurveFit, Evidence
+from sweeper.stats.curve import NOISE_RADIUS, CurveEvidence, CurveFit
 from sweeper.stats.estimate import Estimate
 from sweeper.stats.ladder import (
     JOINT_AXIS,
@@ -61,7 +61,7 @@ Loss = Callable[[LadderSize, float, int], float | None]
 
 
 @dataclass(frozen=True)
-class Grid:
+class SizeGrid:
     """What is trained of one size: every one of `etas` (log2) with so many seeds."""
 
     etas: tuple[float, ...]
@@ -72,12 +72,12 @@ class Grid:
         """How many."""
         return len(self.etas) * self.seeds
 
-    def with_etas(self, etas: Sequence[float]) -> Grid:
+    def with_etas(self, etas: Sequence[float]) -> SizeGrid:
         """With more values of eta."""
-        return Grid(tuple(sorted({*self.etas, *etas})), self.seeds)
+        return SizeGrid(tuple(sorted({*self.etas, *etas})), self.seeds)
 
 
-def grids_of(runs: Iterable[Run], rule: LadderRule) -> dict[LadderSize, Grid]:
+def grids_of(runs: Iterable[Run], rule: LadderRule) -> dict[LadderSize, SizeGrid]:
     """The curves that `runs` make: of every size the most runs with as many seeds at each point.
 
     A size with fewer points or seeds than a line begins with has none.
@@ -85,7 +85,7 @@ def grids_of(runs: Iterable[Run], rule: LadderRule) -> dict[LadderSize, Grid]:
     seeds = dict[LadderSize, dict[float, set[int]]]()
     for size, eta, seed in runs:
         seeds.setdefault(size, {}).setdefault(eta, set()).add(seed)
-    grids = dict[LadderSize, Grid]()
+    grids = dict[LadderSize, SizeGrid]()
     for size, found in seeds.items():
         # A curve's seeds are the first ones.
         whole = {
@@ -93,7 +93,7 @@ def grids_of(runs: Iterable[Run], rule: LadderRule) -> dict[LadderSize, Grid]:
             for eta, have in found.items()
         }
         possible = [
-            Grid(tuple(sorted(eta for eta, count in whole.items() if count >= least)), least)
+            SizeGrid(tuple(sorted(eta for eta, count in whole.items() if count >= least)), least)
             for least in {*whole.values()}
             if least >= SEEDS
         ]
@@ -202,7 +202,7 @@ class Settling:
         slots: int = 1,
         middle: Callable[[LadderSize], float] = lambda size: 0.0,
         planned: Callable[[LadderSize], float] = lambda size: 0.0,
-        given: Mapping[LadderSize, Grid] | None = None,
+        given: Mapping[LadderSize, SizeGrid] | None = None,
         judge_given: Callable[[Mapping[str, Sequence[SizeCurve]]], Sequence[JudgedLadder]]
         | None = None,
     ) -> None:
@@ -226,7 +226,7 @@ class Settling:
             raise ConfigError(Keyword("budget"), self.budget, allowed)
         on_ladder = {size for sizes in self.ladders.values() for size in sizes}
         self.given = {size: grid for size, grid in (given or {}).items() if size in on_ladder}
-        self.grids: dict[LadderSize, Grid] = dict(self.given)
+        self.grids: dict[LadderSize, SizeGrid] = dict(self.given)
         # A ladder is the base and another size: where each has them, nothing need be trained to
         # look at it.
         self._judge_given = judge_given or judge
@@ -263,7 +263,7 @@ class Settling:
         for size in self.started:
             # A line that is not whole is as long as was asked so far.
             line = {eta for one, eta, _ in self.asked if one == size}
-            grid = self.grids.get(size, Grid(tuple(sorted(line)), SEEDS))
+            grid = self.grids.get(size, SizeGrid(tuple(sorted(line)), SEEDS))
             for eta in grid.etas:
                 losses = (self._known(size, eta, seed) for seed in range(grid.seeds))
                 known = tuple(loss for loss in losses if loss is not None)
@@ -344,7 +344,7 @@ class Settling:
             etas, runs = self._beside_an_edge(size, sorted(state.losses))
             if runs:
                 return runs
-            self.grids[size] = Grid(tuple(etas), SEEDS)
+            self.grids[size] = SizeGrid(tuple(etas), SEEDS)
         grid = self.grids[size]
         runs = [(size, value, seed) for value in grid.etas for seed in range(grid.seeds)]
         return [run for run in runs if self._loss(*run) is None]
@@ -453,9 +453,9 @@ class Settling:
 
     def _plan(self, judged: Sequence[JudgedLadder], begun: int) -> None:
         """Grids of the next round, in which `begun` sizes begin."""
-        new, doubts, short = dict[LadderSize, Grid](), list[Doubt](), 0
+        new, doubts, short = dict[LadderSize, SizeGrid](), list[Doubt](), 0
         advice, narrows = Advice(), False
-        evidence = dict[LadderSize, tuple[CurveFit, Evidence]]()
+        evidence = dict[LadderSize, tuple[CurveFit, CurveEvidence]]()
         for one in judged:
             verdict, base_fit = one.verdict, one.fits.get(self.base)
             advice = advice if advice.code else verdict.advice
@@ -595,7 +595,7 @@ class ForTarget:
     """
 
     begun: int = 0
-    longer: Mapping[LadderSize, Grid] = field(default_factory=dict)
+    longer: Mapping[LadderSize, SizeGrid] = field(default_factory=dict)
     doubts: Sequence[Doubt] = ()
     needed: int = 0
     advice: Advice = field(default_factory=Advice)
@@ -634,23 +634,23 @@ class Allocation:
     """Runs given one move at a time to where they shrink the open shifts' variances most.
 
     The variance of a shift is that of its size's optimum and the base's. Each is measured now (its
-    draws), and goes as that of the curve's slope at the optimum (`Evidence.slope_error`). A move
-    is one more seed at all points of a size, or points halfway between the lowest and its
+    draws), and goes as that of the curve's slope at the optimum (`slope_error`). A move is one more
+    seed at all points of a size, or points halfway between the lowest and its
     neighbours. What counts is by how much a variance exceeds the one that would settle, per run.
     """
 
     def __init__(
         self,
         base: LadderSize,
-        grids: Mapping[LadderSize, Grid],
+        grids: Mapping[LadderSize, SizeGrid],
         doubts: Sequence[Doubt],
-        evidence: Mapping[LadderSize, tuple[CurveFit, Evidence]],
+        evidence: Mapping[LadderSize, tuple[CurveFit, CurveEvidence]],
         rule: LadderRule,
     ) -> None:
         """`evidence` has the base and every size in doubt."""
         self.base, self.grids, self.doubts, self.rule = base, dict(grids), doubts, rule
         self._evidence, self.spent = evidence, 0
-        self._known = dict[tuple[LadderSize, Grid], float]()
+        self._known = dict[tuple[LadderSize, SizeGrid], float]()
         self._now = {size: self._variance(size, self._measured(size)) for size in evidence}
         self._scale = dict[LadderSize, float]()
         for size, (fit, _) in evidence.items():
@@ -660,11 +660,11 @@ class Allocation:
         measured = {size: self._scale[size] * self._now[size] for size in evidence}
         self._start = {d.size: measured[d.size] + measured[base] for d in doubts}
 
-    def _measured(self, size: LadderSize) -> Grid:
+    def _measured(self, size: LadderSize) -> SizeGrid:
         curve = self._evidence[size][0].curve
-        return Grid(tuple(sorted(curve.losses)), min(map(len, curve.losses.values())))
+        return SizeGrid(tuple(sorted(curve.losses)), min(map(len, curve.losses.values())))
 
-    def _variance(self, size: LadderSize, grid: Grid) -> float:
+    def _variance(self, size: LadderSize, grid: SizeGrid) -> float:
         if (size, grid) not in self._known:
             fit, evidence = self._evidence[size]
             finite = [
@@ -674,14 +674,14 @@ class Allocation:
             self._known[size, grid] = error**2
         return self._known[size, grid]
 
-    def _sum(self, size: LadderSize, changed: Mapping[LadderSize, Grid]) -> float:
+    def _sum(self, size: LadderSize, changed: Mapping[LadderSize, SizeGrid]) -> float:
         """The variance of a size's shift, with some grids changed."""
         return sum(
             self._scale[one] * self._variance(one, changed.get(one, self.grids[one]))
             for one in (size, self.base)
         )
 
-    def _excess(self, changed: Mapping[LadderSize, Grid]) -> list[float]:
+    def _excess(self, changed: Mapping[LadderSize, SizeGrid]) -> list[float]:
         """Of every doubt its variance, in those that would settle it."""
         return [
             d.factor * self._sum(d.size, changed) / max(self._start[d.size], 1e-300)
@@ -718,7 +718,7 @@ class Allocation:
         spent = 0
         while self.doubts and (self.worst > GOAL or spent < least):
             now = sum(max(one, GOAL) for one in self._excess({}))
-            best: tuple[float, int, LadderSize, Grid | None] = (0.0, 0, self.base, None)
+            best: tuple[float, int, LadderSize, SizeGrid | None] = (0.0, 0, self.base, None)
             for size in self._evidence:
                 for grid in self._moves(size):
                     cost = grid.runs - self.grids[size].runs
@@ -736,14 +736,14 @@ class Allocation:
         self.spent += spent
         return spent
 
-    def _moves(self, size: LadderSize) -> list[Grid]:
+    def _moves(self, size: LadderSize) -> list[SizeGrid]:
         """Points between others near the optimum, and once they are dense, a seed more.
 
         As many runs say as much of a smooth curve at points between as at the old ones, and more
         of one that is not.
         """
         grid, at = self.grids[size], self._evidence[size][0].optimum.value
-        finest, moves = min(FINEST, self.rule.step), list[Grid]()
+        finest, moves = min(FINEST, self.rule.step), list[SizeGrid]()
         for reach in (1.0, NOISE_RADIUS):
             near = [eta for eta in grid.etas if abs(eta - at) <= reach + finest]
             halves = [(a + b) / 2 for a, b in pairwise(near) if b - a > finest + 1e-9]

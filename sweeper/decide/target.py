@@ -31,7 +31,7 @@ Belief = Literal["theory", "no_theory"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Form:
+class DriftForm:
     """A form of drift: `coefficient` ~ N(0, `deviation`^2) times `shape`'s regressor.
 
     level: 0. saturating: 1 - n0 / n, with n0 the smallest size: the coefficient is the whole drift
@@ -59,7 +59,7 @@ class Prior:
     """Forms of drift with weights that add up to 1; `name` is what is believed by them."""
 
     name: Belief
-    forms: tuple[Form, ...]
+    forms: tuple[DriftForm, ...]
 
 
 WRONG = 0.5
@@ -69,18 +69,18 @@ A power of the width that is missing or too much is 1/2 or 1."""
 THEORY = Prior(
     name="theory",
     forms=(
-        Form(name="no drift", shape="level", weight=0.15),
-        Form(name="fades as 1/width", shape="saturating", weight=0.2, deviation=0.5),
-        Form(name="small power law", shape="power", weight=0.15, deviation=0.05),
-        Form(name="power law", shape="power", weight=0.5, deviation=WRONG),
+        DriftForm(name="no drift", shape="level", weight=0.15),
+        DriftForm(name="fades as 1/width", shape="saturating", weight=0.2, deviation=0.5),
+        DriftForm(name="small power law", shape="power", weight=0.15, deviation=0.05),
+        DriftForm(name="power law", shape="power", weight=0.5, deviation=WRONG),
     ),
 )
 NO_THEORY = Prior(
     name="no_theory",
     forms=(
-        Form(name="no drift", shape="level", weight=0.05),
-        Form(name="fades as 1/size", shape="saturating", weight=0.05, deviation=0.5),
-        Form(name="power law", shape="power", weight=0.9, deviation=WRONG),
+        DriftForm(name="no drift", shape="level", weight=0.05),
+        DriftForm(name="fades as 1/size", shape="saturating", weight=0.05, deviation=0.5),
+        DriftForm(name="power law", shape="power", weight=0.9, deviation=WRONG),
     ),
 )
 CONVERGING = frozenset({"mup", "umup", "completep", "mean_field", "spectral", "spectral_mup"})
@@ -97,7 +97,7 @@ def prior_for(axis: str, parameterization: str, theory: bool | None) -> Prior:
 
 
 @dataclass(frozen=True, eq=False)
-class Prediction:
+class OptimumPrediction:
     """The optimum at a size as a mixture of normals [component]: one a form and scatter."""
 
     means: Array
@@ -145,15 +145,15 @@ class Prediction:
         drawn: Array = self.means[chosen] + self.deviations[chosen] * generator.normal(size=count)
         return generator.permutation(drawn)
 
-    def measured_with(self, deviation: float) -> Prediction:
+    def measured_with(self, deviation: float) -> OptimumPrediction:
         """What a measurement of it shows, whose error has the standard `deviation`."""
         total = np.hypot(self.deviations, deviation)
-        return Prediction(self.means, total, self.weights, self.forms)
+        return OptimumPrediction(self.means, total, self.weights, self.forms)
 
 
 def predict(
     sizes: Sequence[float], optima: Array, deviations: Array, at: float, prior: Prior
-) -> Prediction:
+) -> OptimumPrediction:
     """The optimum at the size `at` from `optima` [sizes], whose errors have `deviations` [sizes].
 
     A component says: optimum = level + coefficient * regressor + scatter. All three are normal, so
@@ -179,11 +179,13 @@ def predict(
             logs.append(likelihood + math.log(form.weight * share))
             names.append(form.name)
     weights = np.exp(np.array(logs) - max(logs))
-    return Prediction(np.array(means), np.array(spreads), weights / weights.sum(), tuple(names))
+    return OptimumPrediction(
+        np.array(means), np.array(spreads), weights / weights.sum(), tuple(names)
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
-class BackTest:
+class OptimumBackTest:
     """The widest size predicted from the others: what `measured` shows there, and the interval."""
 
     size: int
@@ -194,14 +196,14 @@ class BackTest:
 
 def back_test(
     sizes: Sequence[int], optima: Array, deviations: Array, prior: Prior
-) -> BackTest | None:
+) -> OptimumBackTest | None:
     """The last of `sizes` [ascending] by the others; None where fewer than two are left."""
     if len(sizes) < 3:
         return None
     predicted = predict(sizes[:-1], optima[:-1], deviations[:-1], sizes[-1], prior)
     shown = predicted.measured_with(float(deviations[-1]))
     within = shown.estimate(BACK_TEST)
-    return BackTest(
+    return OptimumBackTest(
         size=sizes[-1],
         predicted=shown.estimate(),
         measured=float(optima[-1]),

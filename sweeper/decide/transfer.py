@@ -14,7 +14,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from sweeper.decide.target import BackTest
+from sweeper.decide.target import OptimumBackTest
 from sweeper.records import NOT_WRITTEN, WRITTEN_IF_SET
 from sweeper.stats.curve import BIAS, UNKNOWN_BASIN, Basin, CurveFit, fit_curves
 from sweeper.stats.estimate import UNKNOWN, ZERO, Estimate
@@ -179,7 +179,7 @@ class TargetAnswer:
     code: TargetReason = field(default="", compare=False, metadata=NOT_WRITTEN)
     times: float = field(default=1.0, compare=False, metadata=NOT_WRITTEN)
     wider: bool = field(default=True, compare=False, metadata=NOT_WRITTEN)
-    missed: BackTest | None = field(default=None, compare=False, metadata=NOT_WRITTEN)
+    missed: OptimumBackTest | None = field(default=None, compare=False, metadata=NOT_WRITTEN)
     advice: Advice = field(default_factory=Advice, compare=False, metadata=NOT_WRITTEN)
 
 

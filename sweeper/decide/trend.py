@@ -14,7 +14,14 @@ from typing import Any
 
 import numpy as np
 
-from sweeper.decide.target import BackTest, Belief, Prediction, Prior, back_test, predict
+from sweeper.decide.target import (
+    Belief,
+    OptimumBackTest,
+    OptimumPrediction,
+    Prior,
+    back_test,
+    predict,
+)
 from sweeper.decide.transfer import (
     Advice,
     AdviceCode,
@@ -67,7 +74,7 @@ class Trend:
     reason: str = ""
     prior: str = ""
     forms: Mapping[str, float]
-    back_test: BackTest | None
+    back_test: OptimumBackTest | None
     belief: Belief | None = field(default=None, compare=False, metadata=NOT_WRITTEN)
 
 
@@ -299,7 +306,7 @@ def judge_joint_target(verdict: Verdict, target: LadderSize) -> TargetAnswer:
 
 def _judged(
     optima: Optima,
-    prediction: Prediction,
+    prediction: OptimumPrediction,
     planned: float,
     rule: LadderRule,
     allowed: float,

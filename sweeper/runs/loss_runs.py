@@ -12,7 +12,7 @@ import numpy as np
 from sweeper.errors import SHELL, BadInput, ConfigError, Keyword, MissingValue
 from sweeper.runs.condition import quoted_name, where_equal
 from sweeper.runs.source import Source, unit_of
-from sweeper.stats.power_law import ADDITIVE, COMPUTE, COUPLED, SIZE, TOKENS, Array, Form
+from sweeper.stats.power_law import ADDITIVE, COMPUTE, COUPLED, SIZE, TOKENS, Array, LawForm
 
 FLOPS_PER_PARAMETER_AND_TOKEN = 6.0
 """Forward and backward multiply-adds of a dense model (Kaplan et al., arXiv:2001.08361, 2.1)."""
@@ -152,7 +152,7 @@ class Design:
     `line`: N and D were varied together, log D = line[0] + line[1] log N: a law along it alone.
     """
 
-    forms: tuple[Form, ...]
+    forms: tuple[LawForm, ...]
     varied: str
     line: tuple[float, float] | None = None
 

@@ -82,7 +82,7 @@ class CurveFit:
     safe_optimum_draws: Array
     free_optimum_draws: Array
     parabolas: Parabolas
-    evidence: Evidence = field(repr=False, compare=False)
+    evidence: CurveEvidence = field(repr=False, compare=False)
 
     def loss_gap(
         self, eta: float, draws: Array | None = None, confidence: float = 0.95
@@ -120,7 +120,7 @@ class CurveFit:
 
 
 @dataclass(frozen=True, eq=False)
-class Evidence:
+class CurveEvidence:
     """What an interval of a curve's optimum rests on, to foretell what more runs would make of it.
 
     `weights` are the probabilities of the noise's `MODELS`, `forms` those of the ladder's shapes.
@@ -289,7 +289,7 @@ def _fit(
         safe_optimum_draws=safe[1:],
         free_optimum_draws=free[1:],
         parabolas=parabolas,
-        evidence=Evidence(measured, weights, forms),
+        evidence=CurveEvidence(measured, weights, forms),
     )
     if fit.noise_unknown:
         optimum, loss = fit.optimum.without_interval(), fit.loss.without_interval()

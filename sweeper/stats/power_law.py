@@ -43,7 +43,7 @@ ITERATIONS = 400
 
 
 @dataclass(frozen=True)
-class Form:
+class LawForm:
     """A form of the law.
 
     `terms` are amplitude and exponent of each term above the floor, and the powers of N and D in
@@ -73,11 +73,15 @@ class Form:
         return np.array([term[2:] for term in self.terms], float)
 
 
-ADDITIVE = Form("additive", "E + A/N^alpha + B/D^beta", (("A", "alpha", 1, 0), ("B", "beta", 0, 1)))
-COUPLED = Form("coupled", "E + ((A/N^alpha)^p + (B/D^beta)^p)^(1/p)", ADDITIVE.terms, coupled=True)
-SIZE = Form("size", "E + A/N^alpha", (("A", "alpha", 1, 0),))
-TOKENS = Form("tokens", "E + B/D^beta", (("B", "beta", 0, 1),))
-COMPUTE = Form("compute", "E + A/(N D)^gamma", (("A", "gamma", 1, 1),))
+ADDITIVE = LawForm(
+    "additive", "E + A/N^alpha + B/D^beta", (("A", "alpha", 1, 0), ("B", "beta", 0, 1))
+)
+COUPLED = LawForm(
+    "coupled", "E + ((A/N^alpha)^p + (B/D^beta)^p)^(1/p)", ADDITIVE.terms, coupled=True
+)
+SIZE = LawForm("size", "E + A/N^alpha", (("A", "alpha", 1, 0),))
+TOKENS = LawForm("tokens", "E + B/D^beta", (("B", "beta", 0, 1),))
+COMPUTE = LawForm("compute", "E + A/(N D)^gamma", (("A", "gamma", 1, 1),))
 """Along a line of N and D varied together: the compute is N D but for a constant."""
 FORMS = {form.name: form for form in (ADDITIVE, COUPLED, SIZE, TOKENS, COMPUTE)}
 
@@ -91,7 +95,7 @@ class Fits:
     sums of Huber's loss of the residuals of log L.
     """
 
-    form: Form
+    form: LawForm
     values: Array
     objectives: Array
     centre: tuple[float, float]
@@ -110,7 +114,7 @@ class Fits:
 
 
 def fit(
-    form: Form, params: Array, tokens: Array, loss: Array, *, threshold: float | None = None
+    form: LawForm, params: Array, tokens: Array, loss: Array, *, threshold: float | None = None
 ) -> Fits:
     """The best fit of `form` to runs (N, D, L), all [runs]: one weighting.
 
@@ -171,7 +175,7 @@ def _logs(params: Array, tokens: Array, centre: tuple[float, float]) -> Array:
 class _Losses:
     """The law at points, for many parameters: `total` and `log` of it [weightings, points]."""
 
-    def __init__(self, form: Form, values: Array, logs: Array) -> None:
+    def __init__(self, form: LawForm, values: Array, logs: Array) -> None:
         """`values` [weightings, parameters]; `logs` [2, points]."""
         self.form, count = form, form.amplitudes
         self.exponents = np.exp(values[:, count : count + len(form.terms)])
@@ -202,7 +206,7 @@ class _Losses:
         return np.concatenate(rows, 1)
 
 
-def _starts(form: Form, logs: Array, loss: Array) -> Array:
+def _starts(form: LawForm, logs: Array, loss: Array) -> Array:
     """Parameters [starts, parameters]: the best exponents of the grid, amplitudes by least squares.
 
     Residuals are relative, (predicted - L) / L, which is that of log L to first order.
@@ -221,7 +225,7 @@ def _starts(form: Form, logs: Array, loss: Array) -> Array:
     return _awake(form, starts)
 
 
-def _awake(form: Form, values: Array) -> Array:
+def _awake(form: LawForm, values: Array) -> Array:
     """Starts in which no amplitude is below a thousandth of the largest.
 
     The slope along a log amplitude is proportional to the amplitude: one that has reached 0 would
@@ -259,7 +263,7 @@ def _nonnegative(columns: Array, target: Array) -> tuple[Array, Array]:
 
 
 def _refine(
-    form: Form, start: Array, logs: Array, target: Array, weights: Array, threshold: float
+    form: LawForm, start: Array, logs: Array, target: Array, weights: Array, threshold: float
 ) -> tuple[Array, Array]:
     """Minimize sum w huber(log L(N, D) - log L) over all parameters from `start` [weightings, .].
 
@@ -300,7 +304,7 @@ def _refine(
     return found, reached
 
 
-def _bounds(form: Form, index: int) -> tuple[float, float]:
+def _bounds(form: LawForm, index: int) -> tuple[float, float]:
     if index < form.amplitudes:
         return BOUNDS["amplitude"]
     kind = "exponent" if index < form.amplitudes + len(form.terms) else "coupling"

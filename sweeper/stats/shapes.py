@@ -255,7 +255,7 @@ class Points:
 
 
 @dataclass(frozen=True)
-class Shape:
+class CurveShape:
     """What the curves of a ladder share: c with the spread of a curve's own, k, and a misfit."""
 
     curvature: float
@@ -265,7 +265,7 @@ class Shape:
     misfit: Misfit = MISFITS[0]
 
     @classmethod
-    def of(cls, ladder: Sequence[Points], misfit: Misfit = MISFITS[0]) -> Shape:
+    def of(cls, ladder: Sequence[Points], misfit: Misfit = MISFITS[0]) -> CurveShape:
         """Given all curves of a ladder: the means, weighted by what each curve tells."""
         found = [one for points in ladder if math.isfinite((one := points.curvature)[1])]
         if not found:
@@ -287,7 +287,7 @@ class Smoother:
     """The best linear estimate of a curve from its `points`, given its ladder's `shape`."""
 
     points: Points
-    shape: Shape
+    shape: CurveShape
 
     @cached_property
     def curvature(self) -> float:
@@ -424,7 +424,7 @@ class Kinked:
     """What one curve says of every ratio, skew and vertex, given a misfit."""
 
     points: Points
-    shape: Shape
+    shape: CurveShape
 
     @cached_property
     def white(self) -> Array:
@@ -507,14 +507,14 @@ class Forms:
     curve whose lowest point is at no end.
     """
 
-    shapes: tuple[Shape, ...]
+    shapes: tuple[CurveShape, ...]
     curves: Mapping[LadderSize, tuple[Kinked, ...]]
     weights: Array
 
     @classmethod
     def of(cls, ladder: Mapping[LadderSize, Points]) -> Forms:
         """Of the curves that are measured at these points."""
-        shapes = tuple(Shape.of(list(ladder.values()), misfit) for misfit in MISFITS)
+        shapes = tuple(CurveShape.of(list(ladder.values()), misfit) for misfit in MISFITS)
         curves = {
             size: tuple(Kinked(points, shape) for shape in shapes)
             for size, points in ladder.items()

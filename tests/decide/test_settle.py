@@ -12,10 +12,10 @@ import pytest
 
 from sweeper.decide.settle import (
     AT_FIRST,
-    Grid,
     JudgedLadder,
     Run,
     Settling,
+    SizeGrid,
     default_budget,
     grids_of,
 )
@@ -226,7 +226,7 @@ def test_from_runs_that_were_there_it_goes_on_alike_after_a_kill(seeds: int, of:
 def test_a_curve_of_what_was_there_has_as_many_seeds_at_each_point() -> None:
     known = there(losses(), SIZES[:1], seeds=6)
     known |= {(BASE, eta, seed): 3.0 for eta in (-0.5, 0.5) for seed in (0, 1)}
-    assert grids_of(known, RULE) == {BASE: Grid((-2.0, -1.0, 0.0, 1.0, 2.0), 6)}
+    assert grids_of(known, RULE) == {BASE: SizeGrid((-2.0, -1.0, 0.0, 1.0, 2.0), 6)}
     known |= {(BASE, eta / 2, seed): 3.0 for eta in range(-8, 9) for seed in (0, 1)}
     assert grids_of(known, RULE)[BASE].seeds == 2  # 34 runs at 2 seeds, 30 at 6
     one_seed = {run: 3.0 for run in known if run[2] == 0}
