@@ -118,21 +118,21 @@ def compare(ladders: Sequence[Ladder]) -> StudyComparison:
     the ranges of compute have nothing in common, or a curve has no finite point.
     """
     measured = [_Measured.of(ladder) for ladder in ladders]
-    seeds = min(one.transferred.shape[1] for one in measured)
-    flops = min(float(one.flops[-1]) for one in measured)
-    if flops < max(float(one.flops[0]) for one in measured) * (1 - 1e-9):
+    seeds = min(ladder.transferred.shape[1] for ladder in measured)
+    flops = min(float(ladder.flops[-1]) for ladder in measured)
+    if flops < max(float(ladder.flops[0]) for ladder in measured) * (1 - 1e-9):
         raise ValueError("no width of one study costs as much as one of the others")
     standings = [
-        rank({one.name: one.at(flops, losses)[:seeds] for one, losses in pairs})
+        rank({ladder.name: ladder.at(flops, losses)[:seeds] for ladder, losses in pairs})
         for pairs in (
-            [(one, one.transferred) for one in measured],
-            [(one, one.retuned) for one in measured],
+            [(ladder, ladder.transferred) for ladder in measured],
+            [(ladder, ladder.retuned) for ladder in measured],
         )
     ]
     return StudyComparison(
         flops=flops,
         seeds=seeds,
-        candidates=tuple(one.candidate(flops) for one in measured),
+        candidates=tuple(ladder.candidate(flops) for ladder in measured),
         by_transferred=standings[0],
         by_retuned=standings[1],
     )

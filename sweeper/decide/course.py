@@ -132,8 +132,8 @@ def follow(
     which is on course is ever said to be off. A spike returns within `spike_steps`, by default a
     hundredth of the run. BadInput and ConfigError for what cannot be followed.
     """
-    known = prediction if isinstance(prediction, Prediction) else read_prediction(prediction)
-    return Watch(known, steps=steps, alarm=alarm, spike_steps=spike_steps)
+    followed = prediction if isinstance(prediction, Prediction) else read_prediction(prediction)
+    return Watch(followed, steps=steps, alarm=alarm, spike_steps=spike_steps)
 
 
 def _is_real(value: object) -> bool:
@@ -215,11 +215,11 @@ class Watch:
         self.spike_steps = spike_steps or max(10, self.steps // len(self.band))
         self.drift_at = math.log(1 / (alarm * (1 - SPIKE_SHARE)))
         self.spikes_at = math.log(1 / (alarm * SPIKE_SHARE))
-        said = prediction.prediction
-        assert said is not None
-        self.predicted = Estimate(value=said.loss, low=said.low, high=said.high)
-        deviation = max((math.log(said.high) - math.log(said.low)) / (2 * 1.96), 1e-6)
-        self.level = math.log(said.loss), deviation
+        predicted = prediction.prediction
+        assert predicted is not None
+        self.predicted = Estimate(value=predicted.loss, low=predicted.low, high=predicted.high)
+        deviation = max((math.log(predicted.high) - math.log(predicted.low)) / (2 * 1.96), 1e-6)
+        self.level = math.log(predicted.loss), deviation
         self.sequence = Sequence(self.band, self.level)
         self._middles = (np.arange(len(self.band)) + 0.5) / len(self.band) * self.steps
         # The ladder's own log was as rare: its readings stand for the stretches behind them.
@@ -399,7 +399,7 @@ class Watch:
         running = self._running
         sigma = math.sqrt(running.variance)
         off = log - running.level
-        known = running.count >= FIRST_READINGS
+        is_known = running.count >= FIRST_READINGS
         if running.spike is not None:
             running.top = max(running.top, log)
             if off < max(BACK_SIGMAS * sigma, LEAST_SPIKE / 2):
@@ -415,7 +415,7 @@ class Watch:
                 return
             else:
                 return
-        elif known and off > max(SPIKE_SIGMAS * sigma, LEAST_SPIKE):
+        elif is_known and off > max(SPIKE_SIGMAS * sigma, LEAST_SPIKE):
             running.spike, running.top = step, log
             self.stretches[-1].spikes += 1
             return
@@ -424,7 +424,7 @@ class Watch:
             running.level = log
             return
         rate = max(LEVEL_RATE, 1 / running.count)
-        bounded = min(max(off, -3 * sigma), 3 * sigma) if known else off
+        bounded = min(max(off, -3 * sigma), 3 * sigma) if is_known else off
         running.level += rate * bounded
         rate = max(NOISE_RATE, 1 / running.count)
         running.variance += rate * (bounded**2 - running.variance)
@@ -457,7 +457,7 @@ class Watch:
             del self.at[:], self.losses[:]
             self._running = _Level()
             self.sequence.cut(0)
-        self.forecasts = [known for known in self.forecasts if known[0] < step]
+        self.forecasts = [forecast for forecast in self.forecasts if forecast[0] < step]
         self._not_numbers = 0
         if self._spiky is not None and self._spiky >= step:
             self._spiky = None
@@ -474,11 +474,12 @@ class Watch:
             return
         places = (np.arange(len(self.band)) + 0.5) / len(self.band)
         expected = float(np.interp(share, places, self.band.lr))
-        found = lr / self._lr_peak
-        self._lr_off = self._lr_off + 1 if abs(found - expected) > LR_OFF else 0
+        of_peak = lr / self._lr_peak
+        self._lr_off = self._lr_off + 1 if abs(of_peak - expected) > LR_OFF else 0
         if self._lr_off >= LR_READINGS:
             self._refuse(
-                f"its learning rate at step {step:,} of {self.steps:,} is {found:.2f} of its peak, "
+                f"its learning rate at step {step:,} of {self.steps:,} is {of_peak:.2f} of its "
+                "peak, "
                 f"the ladder's was {expected:.2f} there ({self.band.schedule}, warm-up "
                 f"{self.band.warmup:.0%}): ".replace("%", " %")
                 + "runs of another schedule have another band. Are ",
@@ -499,11 +500,11 @@ class Watch:
     def _close(self, stretch: _Stretch) -> None:
         """Test a stretch that is over."""
         sequence = self.sequence
-        known = sequence.at[: sequence.seen]
+        closed = sequence.at[: sequence.seen]
         if (
             not stretch.count
             or stretch.index < sequence.first
-            or (len(known) and known[-1] >= stretch.index)
+            or (len(closed) and closed[-1] >= stretch.index)
         ):
             return
         log = self._log_of(stretch)
@@ -614,10 +615,13 @@ class Watch:
             closed = next(s for s in reversed(self.stretches) if s.index == last)
             gap = math.exp(self._log_of(closed) - float(sequence.mean[last])) - 1
         end = self._end() if ended else None
-        known = forecast if end is None else Estimate(value=end, low=end, high=end)
+        end_estimate = forecast if end is None else Estimate(value=end, low=end, high=end)
         compute = Estimate(value=0.0, low=0.0, high=0.0)
         if state != DIVERGED:
-            worths = (worth(self.prediction, x) for x in (known.value, known.high, known.low))
+            worths = (
+                worth(self.prediction, x)
+                for x in (end_estimate.value, end_estimate.high, end_estimate.low)
+            )
             compute = Estimate(**dict(zip(("value", "low", "high"), worths, strict=True)))
         return Seen(
             state=state,
@@ -727,9 +731,9 @@ TEXTS = {
 def worth(prediction: Prediction, loss: float) -> float:
     """The share of the target's compute at which the law reaches `loss`; nan where it has none."""
     points = [(p.loss.value, p.flops) for p in prediction.curve if p.loss.value > 0]
-    said, aim = prediction.prediction, prediction.target
+    predicted, aim = prediction.prediction, prediction.target
     flops = aim.flops if aim else prediction.optimum.flops if prediction.optimum else None
-    if said is None or flops is None or len(points) < 2 or loss <= 0:
+    if predicted is None or flops is None or len(points) < 2 or loss <= 0:
         return math.nan
     # Falling losses over log compute; beyond its ends a law goes on as a line in both logs.
     losses = np.minimum.accumulate(np.log([p[0] for p in points]))
@@ -747,4 +751,4 @@ def worth(prediction: Prediction, loss: float) -> float:
             return float(y[-1] + (place - x[-1]) * (y[-1] - y[-2]) / (x[-1] - x[-2]))
         return float(np.interp(place, x, y))
 
-    return math.exp(min(max(at(loss) - at(said.loss), -50.0), 50.0))
+    return math.exp(min(max(at(loss) - at(predicted.loss), -50.0), 50.0))

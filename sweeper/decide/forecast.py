@@ -181,9 +181,9 @@ class LossLaw:
         for member in self.members:
             drawn = self._drawn(member)["E"]
             parts.append(drawn[: max(1, round(member.weight * len(drawn)))])
-        found = _estimate(np.concatenate(parts))
+        floor = _estimate(np.concatenate(parts))
         fitted = float(self.likeliest.best.natural()["E"][0])
-        return replace(found, low=min(found.low, fitted), high=max(found.high, fitted))
+        return replace(floor, low=min(floor.low, fitted), high=max(floor.high, fitted))
 
     def parameters(self, member: Member) -> dict[str, Estimate]:
         """Of a form, by name."""
@@ -263,16 +263,16 @@ def fit_law(
     fits = [fit(form, runs.params, runs.tokens, runs.loss, threshold=threshold) for form in allowed]
     # Forms differ in parameters: their likelihoods are compared by BIC. The scale is that of the
     # residuals under the likeliest, so that runs far off count as Huber's loss has them.
-    found = [residuals(best, runs.params, runs.tokens, runs.loss)[0] for best in fits]
-    scales = [spread(off, len(form.parameters)) for off, form in zip(found, allowed, strict=True)]
+    offs = [residuals(best, runs.params, runs.tokens, runs.loss)[0] for best in fits]
+    scales = [spread(off, len(form.parameters)) for off, form in zip(offs, allowed, strict=True)]
     scale = max(min(scales), 1e-6)
     scores = [
         float(_huber(off / scale, ROBUST).sum()) + 0.5 * len(form.parameters) * math.log(count)
-        for off, form in zip(found, allowed, strict=True)
+        for off, form in zip(offs, allowed, strict=True)
     ]
     weights = np.exp(min(scores) - np.array(scores))
     likeliest = int(np.argmin(scores))
-    off = found[likeliest]
+    off = offs[likeliest]
     noise, misfit = _noise(off, cells, scale)
     if len(runs) > count and count - len(allowed[likeliest].parameters) < FEW_FREE:
         misfit = max(misfit, noise / math.sqrt(len(runs) / count))
@@ -329,9 +329,9 @@ def _redrawn(
     count = int(trainings.max()) + 1
     off += noise * random.standard_normal((draws, count))[:, trainings]
     if count < len(runs):
-        found = residuals(best, runs.params, runs.tokens, runs.loss)[0]
-        means = np.bincount(trainings, found) / np.bincount(trainings)
-        squares = float(((found - means[trainings]) ** 2).sum()) / max(len(runs) - count - 2, 1)
+        own_offs = residuals(best, runs.params, runs.tokens, runs.loss)[0]
+        means = np.bincount(trainings, own_offs) / np.bincount(trainings)
+        squares = float(((own_offs - means[trainings]) ** 2).sum()) / max(len(runs) - count - 2, 1)
         own = math.sqrt(max(squares - misfit**2, 0.0))
         off += own * random.standard_normal((draws, len(runs)))
     losses = best.loss(runs.params, runs.tokens) * np.exp(off)
@@ -459,7 +459,7 @@ def with_drift(
     is 0: their mean, weighed by that, counts where it is positive.
     """
     usable = right(law)
-    found, weights = [], []
+    variances, weights = [], []
     first = max(3, len(rungs) - ROLLOUTS)
     for kept in range(first, len(rungs)):
         near = law.runs.only(rungs.index < kept)
@@ -480,9 +480,9 @@ def with_drift(
             miss = float(np.log(far.loss).mean() - np.median(means))
             variance = float(np.var(means)) + short.misfit**2
             variance += short.noise**2 / len(np.unique(far.trainings))
-            found.append((miss**2 - variance) / distance**2)
+            variances.append((miss**2 - variance) / distance**2)
             weights.append((distance**2 / variance) ** 2)
-    drift = math.sqrt(max(float(np.average(found, weights=weights)), 0.0)) if found else 0.0
+    drift = math.sqrt(max(float(np.average(variances, weights=weights)), 0.0)) if variances else 0.0
     return replace(law, drift=drift)
 
 

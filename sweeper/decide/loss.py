@@ -614,7 +614,7 @@ def _next_rung(law: LossLaw, rungs: Rungs) -> tuple[Proposed, ...]:
     )
     if len(here) > MOST_PROPOSED:
         here = here[np.linspace(0, len(here) - 1, MOST_PROPOSED).round().astype(int)]
-    found = []
+    proposed = []
     for params, tokens in here:
         if rungs.kind == "size" and law.design.line is None:
             size, horizon = params * ratio, tokens
@@ -623,8 +623,8 @@ def _next_rung(law: LossLaw, rungs: Rungs) -> tuple[Proposed, ...]:
         else:
             (size,), (horizon,) = law.scaled(params, tokens, np.array([ratio]))
         flops = size * horizon * runs.flops_per_product
-        found.append(Proposed(params=float(size), tokens=float(horizon), flops=float(flops)))
-    return tuple(found)
+        proposed.append(Proposed(params=float(size), tokens=float(horizon), flops=float(flops)))
+    return tuple(proposed)
 
 
 MOST_PROPOSED = 5
@@ -667,5 +667,5 @@ def _frontier(law: LossLaw, budgets: Array) -> tuple[Array, Array]:
         product = budget / law.runs.flops_per_product
         grid = np.exp(0.5 * math.log(product) + np.linspace(-6, 6, 121))
         sizes.append(float(grid[law.best_loss(grid, product / grid).argmin()]))
-    found = np.array(sizes)
-    return found, budgets / law.runs.flops_per_product / found
+    best_sizes = np.array(sizes)
+    return best_sizes, budgets / law.runs.flops_per_product / best_sizes

@@ -62,11 +62,11 @@ def _beyond(curve: SizeCurve, side: int, count: int = 2) -> tuple[float, ...]:
 def next_of_one_size(grid: Grid, sides: Mapping[LadderSize, int]) -> tuple[NextRuns, ...]:
     """Beyond the end of the one curve, and curves of two sizes more."""
     (curve,) = grid.curves
-    seeds, found = max(2, grid.seeds), []
+    seeds, proposed = max(2, grid.seeds), []
     etas = tuple(sorted(curve.losses))
     if curve.size in sides:
         beyond = _beyond(curve, sides[curve.size])
-        found.append(
+        proposed.append(
             NextRuns(
                 size=_key(curve.size, grid.axis),
                 etas=beyond,
@@ -77,13 +77,13 @@ def next_of_one_size(grid: Grid, sides: Mapping[LadderSize, int]) -> tuple[NextR
         etas = tuple(sorted((*_near(curve), *beyond)))
     if grid.seeds < 2 and not grid.noise:
         code: NextReason = "one_seed"
-        found.append(
+        proposed.append(
             NextRuns(size=_key(curve.size, grid.axis), etas=_near(curve), runs=1, code=code)
         )
     for times in (2, 4):
         size = {key: times * value for key, value in _key(curve.size, grid.axis).items()}
-        found.append(NextRuns(size=size, etas=etas, runs=seeds, code="sizes"))
-    return tuple(found)
+        proposed.append(NextRuns(size=size, etas=etas, runs=seeds, code="sizes"))
+    return tuple(proposed)
 
 
 def next_runs_of(
@@ -100,7 +100,7 @@ def next_runs_of(
     # Where the noise is known one run a cell does, as in the table.
     axis, seeds = grid.axis, rule.seeds if grid.noise else max(2, rule.seeds)
     curves = {curve.size: curve for curve in grid.curves}
-    found = [
+    proposed = [
         NextRuns(
             size=_key(size, axis),
             etas=_beyond(curves[size], side),
@@ -110,12 +110,12 @@ def next_runs_of(
         for size, side in sides.items()
     ]
     unknown = [size for size, fit in fits.items() if fit is not None and fit.noise_unknown]
-    found += [
+    proposed += [
         NextRuns(size=_key(size, axis), etas=_near(curves[size]), runs=1, code="no_noise")
         for size in unknown
     ]
-    if found:
-        return tuple(found)
+    if proposed:
+        return tuple(proposed)
     advice = verdict.advice
     if needed := advice.needed if advice.seeds is not None else {}:
         return tuple(
@@ -131,13 +131,13 @@ def next_runs_of(
     widest = curves[max(curves, key=lambda size: (getattr(size, axis, 0), size))]
     for asked in (advice, verdict.target.advice if verdict.target else Advice()):
         more = [size for size in asked.ladder if size not in {getattr(s, axis) for s in curves}]
-        found += [
+        proposed += [
             NextRuns(size={axis: size}, etas=_near(widest, 2.0), runs=seeds, code="longer_ladder")
             for size in more
         ]
         if "seeds" in asked.settings:
             extra = max(1, int(asked.settings["seeds"]) - rule.seeds)
-            found += [
+            proposed += [
                 NextRuns(size=_key(s, axis), etas=_near(c, 2.0), runs=extra, code="errors")
                 for s, c in curves.items()
             ]
@@ -145,15 +145,15 @@ def next_runs_of(
             for size, curve in curves.items():
                 etas = _near(curve)
                 between = tuple((a + b) / 2 for a, b in pairwise(etas))
-                found.append(
+                proposed.append(
                     NextRuns(size=_key(size, axis), etas=between, runs=seeds, code="finer")
                 )
         if asked.settings.keys() & {"span", "extend"}:
-            found += [
+            proposed += [
                 NextRuns(
                     size=_key(s, axis), etas=_beyond(c, side), runs=seeds, code="longer_curves"
                 )
                 for s, c in curves.items()
                 for side in (-1, 1)
             ]
-    return tuple(found)
+    return tuple(proposed)

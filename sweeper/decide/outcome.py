@@ -63,18 +63,18 @@ def outcome_of(
     real = seen.end if measured is None else measured
     if real is None or not math.isfinite(real) or real <= 0:
         raise ConfigError(Keyword("measured"), real, "the loss at the end of the run, above 0")
-    said = seen.predicted
-    deviation = (math.log(said.high) - math.log(said.low)) / (2 * 1.96)
+    predicted = seen.predicted
+    deviation = (math.log(predicted.high) - math.log(predicted.low)) / (2 * 1.96)
     floor = (prediction.floor or prediction.law.E).value
     return RunOutcome(
         prediction=sha256,
-        predicted=said,
+        predicted=predicted,
         measured=real,
-        nats=real - said.value,
-        reducible=share_above(real - said.value, said.value, floor),
+        nats=real - predicted.value,
+        reducible=share_above(real - predicted.value, predicted.value, floor),
         compute=worth(prediction, real),
-        z=(math.log(real) - math.log(said.value)) / max(deviation, 1e-12),
-        hit=said.low <= real <= said.high,
+        z=(math.log(real) - math.log(predicted.value)) / max(deviation, 1e-12),
+        hit=predicted.low <= real <= predicted.high,
         state=seen.state,
         since=seen.since,
         steps=seen.steps,
@@ -85,13 +85,13 @@ def outcome_of(
 def ledger_line(prediction: Prediction, outcome: RunOutcome) -> str:
     """A row of the ledger."""
     aim = prediction.target
-    said = outcome.predicted
+    predicted = outcome.predicted
     cells = [
         outcome.time[:10],
         outcome.prediction[:12],
         f"{aim.params:.3g}" if aim else "-",
         _horizon(prediction, aim.tokens) if aim else "-",
-        f"{said.value:.4f} ({said.low:.4f} to {said.high:.4f})",
+        f"{predicted.value:.4f} ({predicted.low:.4f} to {predicted.high:.4f})",
         f"{outcome.measured:.4f}",
         f"{outcome.nats:+.4f}",
         "-" if outcome.reducible is None else f"{100 * outcome.reducible:+.1f} %",
@@ -114,9 +114,9 @@ def write_outcome(
     private_folder(folder)
     write_json(folder / "outcome.json", outcome)
     line = ledger_line(prediction, outcome)
-    known = ledger.read_text() if ledger.exists() else ""
+    written = ledger.read_text() if ledger.exists() else ""
     # The date aside: to look at the end of a run twice makes no second outcome.
-    if line.split("|", 2)[2] not in known:
+    if line.split("|", 2)[2] not in written:
         make_folder(ledger.parent)
-        append(ledger, f"{'' if known else HEAD}{line}\n".encode())
+        append(ledger, f"{'' if written else HEAD}{line}\n".encode())
     return {"outcome": folder / "outcome.json", "ledger": ledger}

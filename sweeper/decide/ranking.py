@@ -139,14 +139,14 @@ class Ranking:
             self.seeds[name] = now + min(room, max(seeds, filled) - now)
 
     def _losses(self, name: str) -> Array:
-        found = [self._loss(name, seed) for seed in range(self.seeds[name])]
-        return np.array([math.nan if loss is None else loss for loss in found])
+        losses = [self._loss(name, seed) for seed in range(self.seeds[name])]
+        return np.array([math.nan if loss is None else loss for loss in losses])
 
     def _look(self) -> None:
         """Compare, and end or begin the next round."""
         self.looks += 1
         losses = {name: self._losses(name) for name in self.seeds}
-        if failed := [name for name, known in losses.items() if np.isnan(known).any()]:
+        if failed := [name for name, of_seeds in losses.items() if np.isnan(of_seeds).any()]:
             self._end("stuck", failed=tuple(failed))
             return
         order = sorted(self.left, key=lambda name: by_losses(losses[name]))

@@ -193,11 +193,11 @@ class Sequence:
     def forecast(self) -> Forecast:
         """Of the log end, given all that was seen; averaged over there being a change or none."""
         k = self.seen
-        _, innovated, told, known = self.squares[k].tolist()
+        _, innovated, shift, explained = self.squares[k].tolist()
         # The scale of innovations is known by the ladder and by the run so far.
         scale = (self.freedom + innovated) / (self.freedom + k)
-        mean = self.end_mean + told
-        variance = max(self.end_variance - known, 1e-12) * max(scale, 1.0)
+        mean = self.end_mean + shift
+        variance = max(self.end_variance - explained, 1e-12) * max(scale, 1.0)
         if not k:
             return Forecast(mean, math.sqrt(variance))
         logs, (_, products, squares, of_ends) = self._logs, self.sums[k]

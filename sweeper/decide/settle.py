@@ -262,12 +262,12 @@ class Settling:
         points = []
         for size in self.started:
             # A line that is not whole is as long as was asked so far.
-            line = {eta for one, eta, _ in self.asked if one == size}
+            line = {eta for begun, eta, _ in self.asked if begun == size}
             grid = self.grids.get(size, SizeGrid(tuple(sorted(line)), SEEDS))
             for eta in grid.etas:
                 losses = (self._known(size, eta, seed) for seed in range(grid.seeds))
-                known = tuple(loss for loss in losses if loss is not None)
-                points.append(LadderPoint(size=size, value=eta, runs=grid.seeds, losses=known))
+                finished = tuple(loss for loss in losses if loss is not None)
+                points.append(LadderPoint(size=size, value=eta, runs=grid.seeds, losses=finished))
         later = {size for sizes in self.ladders.values() for size in sizes} - {*self.started}
         return LadderSoFar(
             hyperparameter=self.rule.hyperparameter,
@@ -333,9 +333,9 @@ class Settling:
             middle = Log2Hps({name: self._middle(size)})
 
             def loss(point: Point) -> float | None:
-                found = self._loss(size, point.log2_hps[name], point.seed)
+                measured = self._loss(size, point.log2_hps[name], point.seed)
                 # A line goes on past a failed run as past one that diverged.
-                return math.inf if found is not None and math.isnan(found) else found
+                return math.inf if measured is not None and math.isnan(measured) else measured
 
             state = rule.line(middle, loss)
             if state.missing:
@@ -357,12 +357,14 @@ class Settling:
         """
         while True:
             room = len(etas) < self.begun // SEEDS + self._spare
-            found = {eta: [self._loss(size, eta, seed) for seed in range(SEEDS)] for eta in etas}
-            means = {
-                eta: sum(math.inf if one is None or math.isnan(one) else one for one in losses)
-                for eta, losses in found.items()
+            losses_at = {
+                eta: [self._loss(size, eta, seed) for seed in range(SEEDS)] for eta in etas
             }
-            if lacking := [e for e, losses in found.items() if None in losses]:
+            means = {
+                eta: sum(math.inf if loss is None or math.isnan(loss) else loss for loss in losses)
+                for eta, losses in losses_at.items()
+            }
+            if lacking := [e for e, losses in losses_at.items() if None in losses]:
                 runs = [(size, eta, seed) for eta in lacking for seed in range(SEEDS)]
                 return etas, [run for run in runs if self._loss(*run) is None]
             lowest = min(etas, key=means.__getitem__)
@@ -382,11 +384,11 @@ class Settling:
         grid, failed = self.grids[size], 0
         losses = dict[float, tuple[float, ...]]()
         for eta in grid.etas:
-            found = [self._loss(size, eta, seed) for seed in range(grid.seeds)]
-            known = tuple(one for one in found if one is not None)
-            failed += sum(map(math.isnan, known))
-            if not any(map(math.isnan, known)):
-                losses[eta] = known
+            measured = [self._loss(size, eta, seed) for seed in range(grid.seeds)]
+            finished = tuple(loss for loss in measured if loss is not None)
+            failed += sum(map(math.isnan, finished))
+            if not any(map(math.isnan, finished)):
+                losses[eta] = finished
         planned = self._planned(size)
         return SizeCurve(size=size, losses=losses, failed=failed, planned_log2=planned)
 
@@ -409,9 +411,9 @@ class Settling:
         self.looks.append(Look(judged=judged, runs=self.runs))
         waiting = [
             size
-            for one in judged
-            if one.verdict.answer != "fails"
-            for size in self.ladders[one.verdict.axis]
+            for ladder in judged
+            if ladder.verdict.answer != "fails"
+            for size in self.ladders[ladder.verdict.axis]
             if size not in self.started
         ]
         # Of a ladder whose end is not there yet all else waits for it.
@@ -419,13 +421,13 @@ class Settling:
         waiting = ends or waiting
         # What failed, and a base whose own optimum is missed, no further run mends.
         mend = [
-            one.verdict.advice
-            for one in judged
-            for size in one.verdict.sizes
+            ladder.verdict.advice
+            for ladder in judged
+            for size in ladder.verdict.sizes
             if size.is_base and size.answer == "cannot say yet" and not size.at_end
-            if (fit := one.fits.get(size.size)) is None or not fit.noise_unknown
+            if (fit := ladder.fits.get(size.size)) is None or not fit.noise_unknown
         ]
-        if all(one.settled for one in judged) and not waiting:
+        if all(ladder.settled for ladder in judged) and not waiting:
             self.ending = self._ended("settled")
         elif mend or any(self._curve(size).failed for size in self.grids):
             advice = next(iter(mend), judged[0].verdict.advice)
@@ -434,7 +436,7 @@ class Settling:
             self.ending = self._ended("budget")
         else:
             self.started += waiting
-            self._plan([one for one in judged if not (one.settled or ends)], len(waiting))
+            self._plan([ladder for ladder in judged if not (ladder.settled or ends)], len(waiting))
 
     def _ended(
         self, ended: Ended, left: int = 0, advice: Advice | None = None, *, narrows: bool = False
@@ -456,12 +458,12 @@ class Settling:
         new, doubts, short = dict[LadderSize, SizeGrid](), list[Doubt](), 0
         advice, narrows = Advice(), False
         evidence = dict[LadderSize, tuple[CurveFit, CurveEvidence]]()
-        for one in judged:
-            verdict, base_fit = one.verdict, one.fits.get(self.base)
+        for ladder in judged:
+            verdict, base_fit = ladder.verdict, ladder.fits.get(self.base)
             advice = advice if advice.code else verdict.advice
             of_axis = list[Doubt]()
             for size in verdict.sizes:
-                fit = one.fits.get(size.size)
+                fit = ladder.fits.get(size.size)
                 if size.answer != "cannot say yet" or fit is None or base_fit is None:
                     continue
                 if (fit.same_seeds or size.is_base) and not fit.at_end:
@@ -469,7 +471,7 @@ class Settling:
                 further = self._further(fit, base_fit)
                 if further:
                     grid = new.get(size.size, self.grids[size.size]).with_etas(further)
-                    added = sum(one.runs - self.grids[s].runs for s, one in new.items())
+                    added = sum(grown.runs - self.grids[s].runs for s, grown in new.items())
                     if self.runs + added + grid.runs - self.grids[size.size].runs <= self.budget:
                         new[size.size] = grid
                 elif not (fit.noise_unknown or base_fit.noise_unknown):
@@ -483,14 +485,14 @@ class Settling:
             failing = [d for d in of_axis if d.beyond and d.factor <= NEARLY]
             doubts += [min(failing, key=lambda d: d.factor)] if failing else of_axis
             if verdict.answer == "holds":
-                more = self._for_target(one)
+                more = self._for_target(ladder)
                 of_target = verdict.target.advice if verdict.target else Advice()
                 advice, narrows = more.advice if more.advice.code else of_target, more.narrows
                 short = max(short, more.needed)
                 begun += more.begun
                 new |= more.longer
                 # Of a size whose runs are not back yet nothing is known that seeds would firm up.
-                fits = {d.size: fit for d in more.doubts if (fit := one.fits.get(d.size))}
+                fits = {d.size: fit for d in more.doubts if (fit := ladder.fits.get(d.size))}
                 doubts += [doubt for doubt in more.doubts if doubt.size in fits]
                 evidence |= {size: (fit, fit.evidence) for size, fit in fits.items()}
         planned = sum(grid.runs - self.grids[size].runs for size, grid in new.items())
@@ -525,7 +527,7 @@ class Settling:
         if fit.at_end:
             side = 1 if lowest == etas[-1] else -1
             points = [lowest + side * step * n for n in (1, 2)]
-            return [one for one in points if abs(one - middle) <= reach + 1e-9]
+            return [eta for eta in points if abs(eta - middle) <= reach + 1e-9]
         planned = fit.curve.planned_log2 - base_fit.curve.planned_log2
         wanted = base_fit.optimum.value + planned
         if math.isfinite(fit.loss_gap(wanted, base_fit.safe_optimum_draws + planned).high):
@@ -543,15 +545,15 @@ class Settling:
         for a, b in pairwise(etas):
             if (a in finite) != (b in finite) and b - a > self.rule.step / 2 + 1e-9:
                 beyond.append((a + b) / 2)
-        return [one for one in beyond if one not in fit.curve.losses]
+        return [eta for eta in beyond if eta not in fit.curve.losses]
 
-    def _for_target(self, one: JudgedLadder) -> ForTarget:
+    def _for_target(self, ladder: JudgedLadder) -> ForTarget:
         """What may settle the target of a ladder that holds, as its verdict advises.
 
         Larger sizes, on which it rests most; else points further out on the largest; else all
         optima with half the errors. Nothing where that is not expected to tell.
         """
-        axis, target = one.verdict.axis, one.verdict.target
+        axis, target = ladder.verdict.axis, ladder.verdict.target
         if target is None or axis == JOINT_AXIS or target.answer != "cannot say yet":
             return ForTarget()
         sizes, advice = self.ladders[axis], target.advice
@@ -677,8 +679,8 @@ class Allocation:
     def _sum(self, size: LadderSize, changed: Mapping[LadderSize, SizeGrid]) -> float:
         """The variance of a size's shift, with some grids changed."""
         return sum(
-            self._scale[one] * self._variance(one, changed.get(one, self.grids[one]))
-            for one in (size, self.base)
+            self._scale[each] * self._variance(each, changed.get(each, self.grids[each]))
+            for each in (size, self.base)
         )
 
     def _excess(self, changed: Mapping[LadderSize, SizeGrid]) -> list[float]:
@@ -693,10 +695,10 @@ class Allocation:
         shares = [
             self._sum(d.size, {}) / max(self._start[d.size], 1e-300) / times for d in self.doubts
         ]
-        told = [d.chances(share) for d, share in zip(self.doubts, shares, strict=True)]
-        if not told:
+        chances = [d.chances(share) for d, share in zip(self.doubts, shares, strict=True)]
+        if not chances:
             return 1.0
-        return max(max(fails for _, fails in told), min(holds for holds, _ in told))
+        return max(max(fails for _, fails in chances), min(holds for holds, _ in chances))
 
     @property
     def even_runs(self) -> int:
@@ -717,14 +719,14 @@ class Allocation:
         """
         spent = 0
         while self.doubts and (self.worst > GOAL or spent < least):
-            now = sum(max(one, GOAL) for one in self._excess({}))
+            now = sum(max(excess, GOAL) for excess in self._excess({}))
             best: tuple[float, int, LadderSize, SizeGrid | None] = (0.0, 0, self.base, None)
             for size in self._evidence:
                 for grid in self._moves(size):
                     cost = grid.runs - self.grids[size].runs
                     if spent + cost > room:
                         continue
-                    then = sum(max(one, GOAL) for one in self._excess({size: grid}))
+                    then = sum(max(excess, GOAL) for excess in self._excess({size: grid}))
                     gain = (now - then) / cost
                     if gain > best[0]:
                         best = (gain, cost, size, grid)

@@ -108,5 +108,5 @@ class TableVerdict:
     @property
     def record(self) -> dict[str, Any]:
         """Plain JSON, in the form of a study's validation where it says the same."""
-        found: dict[str, Any] = to_json(self)
-        return found
+        record: dict[str, Any] = to_json(self)
+        return record

@@ -112,15 +112,15 @@ class OptimumPrediction:
 
     def probabilities(self) -> Mapping[str, float]:
         """Of every form, summed over its scatters."""
-        found = dict.fromkeys(self.forms, 0.0)
+        shares = dict.fromkeys(self.forms, 0.0)
         for name, weight in zip(self.forms, self.weights, strict=True):
-            found[name] += float(weight)
-        return found
+            shares[name] += float(weight)
+        return shares
 
     def cumulative(self, value: float) -> float:
         """The probability that the optimum lies below `value`."""
         z = (value - self.means) / (self.deviations * math.sqrt(2))
-        return float(self.weights @ [(1 + math.erf(one)) / 2 for one in z])
+        return float(self.weights @ [(1 + math.erf(score)) / 2 for score in z])
 
     def quantile(self, probability: float) -> float:
         """By bisection."""
@@ -161,13 +161,15 @@ def predict(
     one given them is N(k' S^-1 m, d^2 x_t^2 + LEVEL + scatter^2 - k' S^-1 k) with the covariances
     k = d^2 x x_t + LEVEL. The component's weight is its prior times the likelihood of the optima.
     """
-    known = np.array(sizes, dtype=np.float64)
+    measured_sizes = np.array(sizes, dtype=np.float64)
     centre = float(np.average(optima, weights=deviations**-2.0))
     m = optima - centre
     means, spreads, logs, names = [], [], [], []
     for form in prior.forms:
-        x = form.deviation * form.regressor(known, known.min())
-        there = form.deviation * float(form.regressor(np.array([float(at)]), known.min())[0])
+        x = form.deviation * form.regressor(measured_sizes, measured_sizes.min())
+        there = form.deviation * float(
+            form.regressor(np.array([float(at)]), measured_sizes.min())[0]
+        )
         for scatter, share in SCATTERS.items():
             covariance = np.diag(deviations**2 + scatter**2) + np.outer(x, x) + LEVEL
             root = np.linalg.cholesky(covariance)

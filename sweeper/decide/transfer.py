@@ -283,8 +283,8 @@ def judge_ladder(
 
 def worst(answers: Iterable[SizeAnswer]) -> Answer:
     """The worst of some sizes' answers; they hold where nothing speaks against one."""
-    found = set(answers)
-    return next((answer for answer in WORST_FIRST if answer in found), "holds")
+    given_answers = set(answers)
+    return next((answer for answer in WORST_FIRST if answer in given_answers), "holds")
 
 
 def _missing(base: SizeVerdict, missed: MissedOptimum) -> SizeVerdict:

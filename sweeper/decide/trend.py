@@ -411,29 +411,29 @@ class FittedExponents:
         if not np.allclose(self.measured @ way, way, atol=1e-6 * float(np.abs(way).max())):
             return None
         change = way @ self.draws[1:]
-        found = Estimate.from_draws(float(change[0]), change[1:])
-        return found.value, found.low, found.high
+        estimate = Estimate.from_draws(float(change[0]), change[1:])
+        return estimate.value, estimate.low, estimate.high
 
     def exponents(self) -> list[Exponent]:
         """Every direction that was measured, beside what laws print for it."""
-        told = []
+        exponents = []
         for name, direction in DIRECTIONS.items():
-            if (found := self.log2_eta(direction)) is None:
+            if (change := self.log2_eta(direction)) is None:
                 continue
-            measured = Estimate(value=found[0], low=found[1], high=found[2])
-            printed = [(one, one.along(direction)) for one in PUBLISHED]
+            measured = Estimate(value=change[0], low=change[1], high=change[2])
+            printed = [(law, law.along(direction)) for law in PUBLISHED]
             published = tuple(
                 PublishedExponent(
-                    law=one.name,
-                    source=one.source,
+                    law=law.name,
+                    source=law.source,
                     exponent=value,
                     inside=measured.low <= value <= measured.high,
                 )
-                for one, value in printed
+                for law, value in printed
                 if value is not None
             )
-            told.append(Exponent(direction=name, measured=measured, published=published))
-        return told
+            exponents.append(Exponent(direction=name, measured=measured, published=published))
+        return exponents
 
     def to_json(self) -> dict[str, Any]:
         """Plain JSON: what is told, not the draws."""
@@ -442,7 +442,7 @@ class FittedExponents:
                 "sizes": self.sizes,
                 "batches": self.batches,
                 "tokens": self.tokens,
-                "exponents": [asdict(one) for one in self.exponents()],
+                "exponents": [asdict(exponent) for exponent in self.exponents()],
             }
         )
         return record

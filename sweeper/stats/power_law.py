@@ -300,13 +300,13 @@ def _refine(
     """
     low, high = np.array([_bounds(form, index) for index in range(start.shape[1])]).T
     high[0] = min(high[0], float(np.min(target)))  # a floor above the lowest loss is none
-    found = np.clip(start, low, high)
-    reached = _objective(_Losses(form, found, logs).log - target, weights, threshold)
+    reached_at = np.clip(start, low, high)
+    reached = _objective(_Losses(form, reached_at, logs).log - target, weights, threshold)
     damping = np.full(len(start), 1e-3)
     moving = np.arange(len(start))  # the weightings that have not converged
     for _ in range(ITERATIONS):
         aims = target[moving] if target.ndim == 2 else target
-        losses = _Losses(form, found[moving], logs)
+        losses = _Losses(form, reached_at[moving], logs)
         off, jacobian = losses.log - aims, losses.jacobian()
         huber = weights[moving] * np.minimum(1.0, threshold / np.maximum(np.abs(off), 1e-300))
         gradient = (jacobian @ (huber * off)[..., None])[..., 0]
@@ -317,18 +317,18 @@ def _refine(
         damped = damping[moving, None] * (diagonal + 1e-9 * diagonal.max(1, keepdims=True) + 1e-300)
         system = curvature + damped[:, :, None] * np.eye(len(low))
         step = np.linalg.solve(system, gradient[..., None])[..., 0]
-        proposed = np.clip(found[moving] - np.clip(step, -2.0, 2.0), low, high)
+        proposed = np.clip(reached_at[moving] - np.clip(step, -2.0, 2.0), low, high)
         new = _objective(_Losses(form, proposed, logs).log - aims, weights[moving], threshold)
         # Each weighting goes at its own pace: a step that makes it worse is not taken, and damped.
         gain = reached[moving] - new
         better = gain >= 0
-        found[moving[better]], reached[moving[better]] = proposed[better], new[better]
+        reached_at[moving[better]], reached[moving[better]] = proposed[better], new[better]
         damping[moving] = np.clip(damping[moving] * np.where(better, 0.25, 6.0), 1e-12, 1e12)
         done = np.where(better, gain <= 1e-9 * new + 1e-300, damping[moving] > 1e6)
         moving = moving[~done]
         if not len(moving):
             break
-    return found, reached
+    return reached_at, reached
 
 
 def _bounds(form: LawForm, index: int) -> tuple[float, float]:

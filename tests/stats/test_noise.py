@@ -161,11 +161,11 @@ def test_a_known_noise_rises_no_more_than_the_losses_show() -> None:
     x, random = np.arange(-3.0, 5.0), np.random.default_rng(0)
     valley = 0.02 * x**2
     even = [known(valley + 0.006 * random.normal(size=8), 0.006) for _ in range(4)]
-    assert rises_of(model_weights(even, known=True))[-1] < 0.01
+    assert rises_of(model_weights(even, levels_known=True))[-1] < 0.01
     spread = 0.006 * 2.0 ** (1.5 * np.clip(x, 0, 4))
     rising = [known(valley + spread * random.normal(size=8), 0.006) for _ in range(4)]
-    assert rises_of(model_weights(rising, known=True))[-1] == pytest.approx(0.25)
+    assert rises_of(model_weights(rising, levels_known=True))[-1] == pytest.approx(0.25)
     shaped = [known(valley + 0.002 * x**4, 0.006)] * 4
-    assert rises_of(model_weights(shaped, known=True)) == pytest.approx(np.full(4, 0.25))
+    assert rises_of(model_weights(shaped, levels_known=True)) == pytest.approx(np.full(4, 0.25))
     few = Noise.known(0.006, 10**6, x[:3], valley[:3], 1)
-    assert rises_of(model_weights([few], known=True)) == pytest.approx(np.full(4, 0.25))
+    assert rises_of(model_weights([few], levels_known=True)) == pytest.approx(np.full(4, 0.25))
