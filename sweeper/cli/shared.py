@@ -10,6 +10,7 @@ from sweeper.errors import SHELL
 from sweeper.report.next import report_of
 from sweeper.report.output import Output
 from sweeper.report.present import OutputWatcher
+from sweeper.study.folder import StudyFolder
 from sweeper.sweep.experiment import progress_of
 from sweeper.sweep.progress import Progress
 from sweeper.trial import Result, defaults
@@ -49,7 +50,7 @@ def write_page(folder: Path, output: Output) -> dict[str, Path]:
     """
     from sweeper.report.page import write_report
 
-    page = folder / "report.html"
+    page = StudyFolder(folder).report
     try:
         return {"report": write_report(folder)}
     except OSError as error:

@@ -8,7 +8,6 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -21,40 +20,26 @@ from sweeper.decide.table_verdict import UNDECIDED, Edge, TableVerdict
 from sweeper.decide.target import prior_for
 from sweeper.decide.transfer import judge_ladder
 from sweeper.decide.trend import judge_joint_target, judge_target
-from sweeper.runs.grid import Grid, grid_of, per_run, read_table, step_of
-from sweeper.runs.source import Source, unit_of
+from sweeper.errors import as_text
+from sweeper.runs.cells import step_of
+from sweeper.runs.grid import Grid, grid_of
+from sweeper.runs.run import Runs, unit_of
 from sweeper.stats.curve import CurveFit, fit_curves
 from sweeper.stats.ladder import JOINT_AXIS, LadderRule, LadderSize
 
 
-def judge_place(
-    place: str | Path, columns: str, where: str, question: TableQuestion, command: str = ""
-) -> TableVerdict:
-    """The verdict on the runs of a file, a folder, a project or a storage; BadInput as below."""
-    return _judge(*read_table(place, columns, where, question.reading), question, command)
-
-
-def judge_source(
-    source: Source, columns: str, question: TableQuestion, command: str = ""
-) -> TableVerdict:
-    """The verdict on a table; BadInput where its runs cannot be compared."""
-    return _judge(*per_run(source, columns, question.reading), question, command)
-
-
-def _judge(
-    source: Source, roles: dict[str, str], question: TableQuestion, command: str
-) -> TableVerdict:
+def judge_runs(runs: Runs, question: TableQuestion, command: str = "") -> TableVerdict:
+    """The verdict on runs with the columns of a ladder; BadInput where they cannot be compared."""
     facts: dict[str, Any] = {
-        "source": source.name,
-        "sha256": source.sha256,
-        "where": source.where,
-        "columns": roles,
+        "source": runs.name,
+        "sha256": runs.sha256,
+        "where": runs.where,
+        "columns": runs.columns,
         "command": command,
     }
-    if "optimum" in roles and "loss" not in roles:
-        return replace(judge_optima(source, roles, question), **facts)
-    grid = grid_of(source, roles, question.reading)
-    return replace(judge_grid(grid, question), **facts)
+    if "optimum" in runs.columns and "loss" not in runs.columns:
+        return replace(judge_optima(runs, runs.columns, question), **facts)
+    return replace(judge_grid(grid_of(runs, question.reading), question), **facts)
 
 
 def judge_grid(grid: Grid, question: TableQuestion) -> TableVerdict:
@@ -77,7 +62,7 @@ def judge_grid(grid: Grid, question: TableQuestion) -> TableVerdict:
         "movements": moved,
         "edges": edges,
         "edge_columns": tuple(edge for size in sizes for edge in edge_columns(grid, size)),
-        "notes": grid.notes,
+        "remarks": tuple(as_text(note) for note in grid.notes),
         "bits": "" if unit_of(column) == "nats" else column,
         "rounded": grid.rounded,
         "ours": ours,

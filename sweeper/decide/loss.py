@@ -14,7 +14,6 @@ from typing import Any
 
 import numpy as np
 
-import sweeper
 from sweeper.decide.band import Band
 from sweeper.decide.forecast import (
     DRAWS,
@@ -28,24 +27,23 @@ from sweeper.decide.forecast import (
     strays,
     with_drift,
 )
-from sweeper.errors import BadInput, ConfigError, Keyword
+from sweeper.errors import SHELL, BadInput, ConfigError, Keyword, as_text, spelled
 from sweeper.files import private_folder, write_atomically
 from sweeper.records import to_json
 from sweeper.runs.loss_runs import (
-    ROLES,
     Design,
+    LossRuns,
     Rungs,
-    Runs,
     distinct,
-    mixed_runs,
-    odd_ratio,
-    runs_of,
-    units_of,
+    law_notes,
+    law_runs,
+    loss_runs_of,
 )
-from sweeper.runs.source import Source
+from sweeper.runs.read import read
 from sweeper.stats.estimate import Estimate
 from sweeper.stats.power_law import FORMS, TOKENS, Array, LawForm
 from sweeper.table import counted
+from sweeper.version import __version__
 
 PREDICTED, UNDECIDED = "predicted", "cannot say yet"
 RUNGS = 3
@@ -300,7 +298,7 @@ class TooFewRuns(BadInput):
         super().__init__(reason)
 
 
-def _beyond(runs: Runs, design: Design) -> tuple[Proposed, ...]:
+def _beyond(runs: LossRuns, design: Design) -> tuple[Proposed, ...]:
     """The next rung of runs along a line, as far from the last as the others are apart."""
     if len(design.forms) > 1:
         return ()
@@ -317,7 +315,7 @@ def _beyond(runs: Runs, design: Design) -> tuple[Proposed, ...]:
 
 
 def predict_runs(
-    runs: Runs,
+    runs: LossRuns,
     question: LossQuestion,
     *,
     source: str = "",
@@ -405,7 +403,7 @@ def predict_runs(
 
 
 def _tested(
-    runs: Runs, rungs: Rungs, question: LossQuestion, forms: tuple[LawForm, ...]
+    runs: LossRuns, rungs: Rungs, question: LossQuestion, forms: tuple[LawForm, ...]
 ) -> list[LossBackTest]:
     """The law tried backwards: without the farthest rung, and without the two farthest."""
     tests = [
@@ -425,7 +423,7 @@ def _tested(
 
 def _versions() -> dict[str, str]:
     numpy, python = np.__version__, platform.python_version()
-    return {"sweeper": sweeper.__version__, "numpy": numpy, "python": python}
+    return {"sweeper": __version__, "numpy": numpy, "python": python}
 
 
 def predict(
@@ -447,8 +445,7 @@ def predict(
     One row a finished run; the arguments are those of the verb `predict`. Of too few runs it
     cannot say yet, as there: the `answer` of both. BadInput as there.
     """
-    source = Source.of_frame(frame, where)
-    named = source.columns(columns, ROLES)
+    table = law_runs(read(frame, columns=columns, where=where))
     question = LossQuestion(
         params=to_params,
         tokens=to_tokens,
@@ -459,15 +456,16 @@ def predict(
         draws=draws,
         seed=seed,
     )
-    runs = runs_of(source, named)
+    runs = loss_runs_of(table)
     try:
         return predict_runs(
             runs,
             question,
-            sha256=source.sha256,
+            source=table.name,
+            sha256=table.sha256,
             where=where,
-            columns=named,
-            notes=[*odd_ratio(runs), *mixed_runs(source), *units_of(source, named)],
+            columns=table.columns,
+            notes=[spelled(as_text(note), SHELL) for note in law_notes(table, runs)],
         )
     except TooFewRuns as few:
         return few.answer
@@ -588,7 +586,7 @@ def _reasons(
     return reasons
 
 
-def _far(runs: Runs, aim: Target | None) -> list[str]:
+def _far(runs: LossRuns, aim: Target | None) -> list[str]:
     """What no interval holds: that the law goes on as far as it is asked to."""
     if aim is None:
         return []

@@ -10,7 +10,8 @@ from typing import Literal
 import numpy as np
 
 from sweeper.records import NOT_WRITTEN
-from sweeper.runs.grid import DecayCell, Grid
+from sweeper.runs.cells import DecayCell
+from sweeper.runs.grid import Grid
 from sweeper.stats.estimate import UNKNOWN, Array, Estimate
 from sweeper.stats.ladder import JOINT_AXIS, LadderSize
 

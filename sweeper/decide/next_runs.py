@@ -11,7 +11,9 @@ import numpy as np
 
 from sweeper.decide.transfer import Advice, Verdict
 from sweeper.records import NOT_WRITTEN
-from sweeper.runs.grid import AXES, Grid, step_of
+from sweeper.runs.cells import step_of
+from sweeper.runs.grid import Grid
+from sweeper.runs.roles import AXES
 from sweeper.stats.curve import CurveFit
 from sweeper.stats.ladder import JOINT_AXIS, LadderRule, LadderSize, SizeCurve
 

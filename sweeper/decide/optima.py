@@ -15,22 +15,25 @@ from sweeper.decide.question import TableQuestion
 from sweeper.decide.table_verdict import UNDECIDED, OptimaFinding, TableVerdict
 from sweeper.decide.target import predict, prior_for
 from sweeper.decide.transfer import Answer
-from sweeper.errors import BadInput, ConfigError, Keyword
+from sweeper.errors import BadInput, ConfigError, Keyword, as_text
 from sweeper.runs.condition import shown_value, where_equal
-from sweeper.runs.grid import AXES, is_kept, is_one_number, log2_of, whole_numbers
-from sweeper.runs.source import Source
+from sweeper.runs.rates import log2_of
+from sweeper.runs.roles import AXES
+from sweeper.runs.run import Runs
+from sweeper.runs.settings import is_kept, is_one_number
+from sweeper.runs.sizes import whole_numbers
 from sweeper.stats.estimate import UNKNOWN, Array, Estimate
 from sweeper.stats.ladder import LadderSize
 
 
-def judge_optima(source: Source, roles: Mapping[str, str], question: TableQuestion) -> TableVerdict:
+def judge_optima(source: Runs, roles: Mapping[str, str], question: TableQuestion) -> TableVerdict:
     """By the trend of the optima: each known to half of the grid's step, its noise unknown."""
     import pandas  # type: ignore[import-untyped]
 
     axis = _axis_of_optima(source, roles, question)
     log2, note, plain = log2_of(source, roles["optimum"])
     _one_kind(source, roles, question, axis)
-    sizes = whole_numbers(source, axis, roles[axis])
+    sizes = whole_numbers(source, axis)
     grouped = pandas.DataFrame({"size": sizes, "optimum": log2}).groupby("size")["optimum"]
     x, values = grouped.mean().index.to_numpy(), grouped.mean().to_numpy()
     step = _step_of_optima(log2, question)
@@ -51,7 +54,7 @@ def judge_optima(source: Source, roles: Mapping[str, str], question: TableQuesti
             )
             for size, value in zip(x, map(float, values), strict=True)
         ),
-        "notes": (note,) if note else (),
+        "remarks": (as_text(note),) if note else (),
         "runs": len(log2),
         "plain": plain,
     }
@@ -122,12 +125,10 @@ def _failing(
     return (worst, shifts[worst], least[worst]) if least[worst] > max_shift else None
 
 
-def _axis_of_optima(source: Source, roles: Mapping[str, str], question: TableQuestion) -> str:
+def _axis_of_optima(source: Runs, roles: Mapping[str, str], question: TableQuestion) -> str:
     """The asked size, or the first that differs."""
     there = [role for role in AXES if role in roles]
-    varied = (
-        role for role in there if len(np.unique(whole_numbers(source, role, roles[role]))) > 1
-    )
+    varied = (role for role in there if len(np.unique(whole_numbers(source, role))) > 1)
     axis = question.reading.axis or next(varied, there[0])
     if axis not in roles:
         raise ConfigError(Keyword("axis"), axis, f"a size that the table has: {', '.join(roles)}")
@@ -162,7 +163,7 @@ def _predicted_optimum(
     question: TableQuestion,
     axis: str,
     roles: Mapping[str, str],
-    source: Source,
+    source: Runs,
 ) -> Estimate:
     """Log2 of the optimum at the target, by the trend of the others."""
     assert question.to is not None
@@ -172,9 +173,9 @@ def _predicted_optimum(
     return predict([float(size) for size in sizes], values, errors, question.to, prior).estimate()
 
 
-def _one_kind(source: Source, roles: Mapping[str, str], question: TableQuestion, axis: str) -> None:
+def _one_kind(source: Runs, roles: Mapping[str, str], question: TableQuestion, axis: str) -> None:
     """BadInput where optima of several settings stand in one table."""
-    used = {roles[axis], roles["optimum"], roles.get("seed"), *question.reading.ignore}
+    used = {roles[axis], roles["optimum"], roles.get("seed"), *source.ignore}
     for column in source.frame.columns:
         values = source.frame[column]
         if column in used or values.nunique(dropna=False) < 2 or is_kept(str(column), values):

@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass, field
 
 from sweeper.errors import ConfigError, Keyword
-from sweeper.runs.grid import Reading
+from sweeper.runs.grid import GridOptions
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -18,7 +18,7 @@ class TableQuestion:
     optima converge, None: by the column of that name.
     """
 
-    reading: Reading = field(default_factory=Reading)
+    reading: GridOptions = field(default_factory=GridOptions)
     to: int | None = None
     eta: float | None = None
     grid_step: float | None = None

@@ -11,8 +11,9 @@ from sweeper.decide.movement import EdgeColumns, Movement, SizeOptimum
 from sweeper.decide.next_runs import NextRuns
 from sweeper.decide.transfer import Answer, Verdict
 from sweeper.decide.trend import Trend
+from sweeper.errors import Text
 from sweeper.records import NOT_WRITTEN, to_json
-from sweeper.runs.grid import DecayCell
+from sweeper.runs.cells import DecayCell
 from sweeper.stats.estimate import Estimate
 from sweeper.stats.ladder import LadderSize, SizeCurve
 
@@ -56,12 +57,13 @@ class TableVerdict:
     `finding` says what it rests on, `edges` and `edge_columns` where an optimum is not bracketed,
     `of_optima` what a table of optima alone says. `ours`: the runs are of a study of ours, whose
     settings mean something to the user. `rounded` is the step that losses are rounded to, `bits`
-    the column that is in bits per byte. A record has `sentences` and `ends` in words instead.
-    `notes` are what made the curves unlike a
-    ladder's, `next_runs` what would tell more. `curves` are what was judged. `bound` is set where
-    the transferred value is the base's best and the base's optimum lies "at or above" or "at or
-    below" it. `predicted` is log2 of the best learning rate at the target `to`, where it is asked
-    about and the optima tell it.
+    the column that is in bits per byte, `remarks` what made the curves unlike a ladder's. A record
+    has `sentences`, `ends` and `notes` in words instead.
+
+    `curves` are what was judged, `next_runs` would tell more. `bound` is set where the transferred
+    value is the base's best and the base's optimum lies "at or above" or "at or below" it.
+    `predicted` is log2 of the best learning rate at the target `to`, where it is asked about and
+    the optima tell it.
     """
 
     answer: Answer
@@ -98,6 +100,7 @@ class TableVerdict:
     of_optima: OptimaFinding | None = field(default=None, compare=False, metadata=NOT_WRITTEN)
     ours: bool = field(default=False, compare=False, metadata=NOT_WRITTEN)
     rounded: float = field(default=0.0, compare=False, metadata=NOT_WRITTEN)
+    remarks: tuple[Text, ...] = field(default=(), compare=False, metadata=NOT_WRITTEN)
     bits: str = field(default="", compare=False, metadata=NOT_WRITTEN)
 
     @property

@@ -12,13 +12,13 @@ from markupsafe import Markup
 from matplotlib import rc_context
 from matplotlib.figure import Figure
 
-from sweeper.decide.judged import judge_place, judge_source
+from sweeper.decide.judged import judge_runs
 from sweeper.decide.question import TableQuestion
 from sweeper.decide.table_verdict import TableVerdict
 from sweeper.decide.transfer import Verdict
+from sweeper.decide.validation import Validation
 from sweeper.files import private_folder, write_atomically, write_json
 from sweeper.report.console import trend_brief, trend_text, verdict_table
-from sweeper.report.documents import Validation
 from sweeper.report.drawing import (
     DASHED,
     INK,
@@ -36,11 +36,11 @@ from sweeper.report.drawing import (
 )
 from sweeper.report.figures import learning_rate_figure
 from sweeper.report.page import rendered
-from sweeper.report.runs import is_study, study_source
 from sweeper.report.sentences_judged import listed, value_text, worded_judged
-from sweeper.runs.grid import Reading
-from sweeper.runs.source import Source, unit_of
-from sweeper.runs.trackers import Objective
+from sweeper.runs.grid import GridOptions, ladder_runs
+from sweeper.runs.read import read
+from sweeper.runs.run import unit_of
+from sweeper.runs.series import Objective
 from sweeper.stats.estimate import Estimate
 from sweeper.stats.ladder import JOINT_AXIS, LadderSize, describe_size, extent, label_size
 from sweeper.table import Cell, Column, Table, counted
@@ -402,14 +402,8 @@ def judge(
     named = {"width": width, "eta": eta, "loss": loss, "seed": seed}
     roles = [f"{role}={column}" for role, column in named.items() if column is not None]
     ignored = tuple(ignore.split(",")) if isinstance(ignore, str) else tuple(ignore)
-    reading = Reading(
-        axis=axis,
-        ignore=tuple(filter(None, ignored)),
-        noise=noise,
-        diverged=diverged,
-        base=base,
-        objective=Objective(series=series, window=window, study=study),
-    )
+    reading = GridOptions(axis=axis, noise=noise, diverged=diverged, base=base)
+    objective = Objective(series=series, window=window, study=study)
     question = TableQuestion(
         reading=reading,
         to=to_width,
@@ -420,9 +414,12 @@ def judge(
     )
     text = ",".join(filter(None, (columns, *roles)))
     # A text is a place, never a table's content.
-    if not isinstance(frame, str | Path):
-        return Drawn(worded_judged(judge_source(Source.of_frame(frame, where), text, question)))
-    if (folder := Path(frame)).is_dir() and is_study(folder):
-        source = study_source(folder, where, axis)
-        return Drawn(worded_judged(judge_source(source, text, question)))
-    return Drawn(worded_judged(judge_place(frame, text, where, question)))
+    runs = read(
+        frame,
+        columns=text,
+        where=where,
+        ignore=tuple(filter(None, ignored)),
+        objective=objective,
+        axis=axis,
+    )
+    return Drawn(worded_judged(judge_runs(ladder_runs(runs, objective), question)))

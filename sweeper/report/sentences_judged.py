@@ -11,6 +11,7 @@ from sweeper.decide.movement import EdgeColumns, Movement
 from sweeper.decide.next_runs import NextReason, NextRuns
 from sweeper.decide.table_verdict import UNDECIDED, OptimaFinding, TableVerdict
 from sweeper.decide.transfer import SizeVerdict, TargetAnswer, Verdict
+from sweeper.errors import SHELL, spelled
 from sweeper.report.sentences_transfer import (
     advice_parts,
     hopeless_text,
@@ -19,7 +20,7 @@ from sweeper.report.sentences_transfer import (
     worded,
     worded_trend,
 )
-from sweeper.runs.grid import name_size
+from sweeper.runs.sizes import name_size
 from sweeper.stats.estimate import Estimate
 from sweeper.table import counted
 
@@ -62,7 +63,11 @@ def worded_judged(judged: TableVerdict) -> TableVerdict:
         trend=judged.trend and worded_trend(judged.trend),
         sentences=tuple(_sentences(judged)),
         ends=tuple(_ends(judged)),
-        notes=(*judged.notes, *(bits if judged.bits else ()), *_step_notes(judged.of_optima)),
+        notes=(
+            *(spelled(remark, SHELL) for remark in judged.remarks),
+            *(bits if judged.bits else ()),
+            *_step_notes(judged.of_optima),
+        ),
     )
 
 

@@ -6,8 +6,8 @@ import math
 from dataclasses import dataclass
 
 from sweeper.config.settings import Experiment, Settings
+from sweeper.decide.validation import newest_validation
 from sweeper.errors import BadInput, Call, Keyword, SweeperError
-from sweeper.report.documents import Validation, read_document
 from sweeper.search.strategy import Conclusion
 from sweeper.study.study import Study
 from sweeper.sweep.experiment import changed_code
@@ -51,10 +51,7 @@ def planned_before(settings: Settings, best: Log2Hps) -> Log2Hps:
     """The hyperparameters that the study's latest verdict on the optimum `best` planned with."""
     if settings.transfer.eta is not None:
         return best
-    paths = (settings.folder / "transfer").glob("*/validation.json")
-    # Newest first: each verdict on this optimum was judged, and planned, with an eta of its own.
-    for path in sorted(paths, key=lambda path: path.stat().st_mtime_ns, reverse=True):
-        validation = read_document(path, Validation, [])
-        if validation and validation.log2_hps == named(settings.space, best):
-            return Log2Hps({**best, "eta": validation.planned_log2})
-    return best
+    # The newest: each verdict on this optimum was judged, and planned, with an eta of its own.
+    log2_hps = named(settings.space, best)
+    kept = newest_validation(settings.folder, lambda each: each.log2_hps == log2_hps)
+    return Log2Hps({**best, "eta": kept.planned_log2}) if kept else best
