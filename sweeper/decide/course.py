@@ -228,7 +228,7 @@ class Watch:
         self.stretches: list[_Stretch] = []
         self.events: list[Event] = []
         self.forecasts: list[tuple[int, Estimate]] = []
-        self.fault: Text = ()
+        self.trouble: Text = ()
         """Why nothing can be said of what was given: for a command, bad input."""
         self.missing = 0
         """Updates that gave None for the loss, or no number."""
@@ -263,18 +263,9 @@ class Watch:
             self._refuse(f"the watch failed ({type(error).__name__}: {error})")
         return self.seen
 
-    @property
-    def error(self) -> str:
-        """Why nothing can be said of what was given; empty while something can."""
-        return spelled(self.fault)
-
-    def _refuse(self, *fault: str | Keyword) -> None:
-        self.fault = fault
-        self.seen = replace(self.seen, state=UNKNOWN)
-
     def finish(self) -> Seen:
         """The run is over, or there is no more of it to read: its last stretch is counted too."""
-        if self.stretches and not self.fault:
+        if self.stretches and not self.trouble:
             last = self.stretches[-1]
             begin, end = self._edges(last.index)
             if self.at[-1] >= begin + (end - begin) / 2:
@@ -282,10 +273,18 @@ class Watch:
             self.seen = self.look()
         return self.seen
 
+    @property
+    def error(self) -> str:
+        """Why nothing can be said of what was given; empty where something can."""
+        return spelled(self.trouble)
+
+    def _refuse(self, *why: str | Keyword) -> None:
+        self.trouble, self.seen = why, replace(self.seen, state=UNKNOWN)
+
     # Readings.
 
     def _take(self, step: int, loss: float, lr: float | None) -> None:
-        if self.fault:
+        if self.trouble:
             return
         if step < 0 or step > self.steps * (1 + 1 / len(self.band)):
             self._refuse(
@@ -296,7 +295,7 @@ class Watch:
             return
         if self.at and step < self.at[-1]:
             self._resume(step)
-            if self.fault:
+            if self.trouble:
                 return
         if lr is not None:
             self._check_lr(step, lr)
@@ -607,7 +606,7 @@ class Watch:
             state, since = SPIKES, self._spiky
         if (begin := self._diverged()) is not None:
             state, since = DIVERGED, begin
-        if self.fault:
+        if self.trouble:
             state, since = UNKNOWN, None
         gap = 0.0
         if sequence.seen:

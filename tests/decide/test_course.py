@@ -13,7 +13,7 @@ import pytest
 
 import sweeper
 from sweeper.decide.course import Seen, Watch, read_prediction, worth
-from sweeper.errors import BadInput, ConfigError, Keyword
+from sweeper.errors import BadInput, ConfigError
 from sweeper.stats.power_law import Array
 from tests.decide.made import NOISE, STEPS, TARGET, TRAIN, middle, prediction, run
 
@@ -207,7 +207,7 @@ def test_another_schedule_is_refused() -> None:
 def test_a_step_beyond_the_run_is_refused_and_the_loop_goes_on() -> None:
     watch = Watch(prediction())
     watch.update(3 * STEPS, 2.0)
-    assert Keyword("steps", ...) in watch.fault
+    assert "with steps" in watch.error
     assert watch.update(1, 2.0).state == "cannot say"
 
 
