@@ -40,7 +40,8 @@ from sweeper.plan.plan import PlannedParameter, make_plan
 from sweeper.records import to_json
 from sweeper.report import console as show
 from sweeper.report.next import NextCommand, next_of, validated_by
-from sweeper.report.output import DONE, Output, failures
+from sweeper.report.output import DONE, Output
+from sweeper.report.sentences import failures
 from sweeper.stats.ladder import LadderSize, Size, SizeCurve
 from sweeper.study.cost import NOTHING, Cost, flops_of, keep_flops
 from sweeper.study.folder import StudyFolder

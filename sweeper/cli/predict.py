@@ -327,7 +327,7 @@ def predict_ladder(
     from sweeper.cli.shared import progress
     from sweeper.cli.transfer import check_storage_password, planned_optimum
     from sweeper.report.next import NextCommand
-    from sweeper.report.output import failures
+    from sweeper.report.sentences import failures
     from sweeper.stats.ladder import Size
     from sweeper.study.lock import StudyLock
     from sweeper.study.study import Study
