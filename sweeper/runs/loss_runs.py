@@ -13,7 +13,7 @@ from sweeper.errors import BadInput, Keyword, Text
 from sweeper.runs.condition import quoted_name, shown_value, where_equal
 from sweeper.runs.roles import LAW_ROLES, missing_columns
 from sweeper.runs.run import SCALE_NAMES, Runs
-from sweeper.stats.power_law import ADDITIVE, COMPUTE, COUPLED, SIZE, TOKENS, Array, Form
+from sweeper.stats.power_law import ADDITIVE, COMPUTE, COUPLED, SIZE, TOKENS, Array, LawForm
 from sweeper.table import counted
 
 FLOPS_PER_PARAMETER_AND_TOKEN = 6.0
@@ -107,7 +107,7 @@ class Design:
     `line`: N and D were varied together, log D = line[0] + line[1] log N: a law along it alone.
     """
 
-    forms: tuple[Form, ...]
+    forms: tuple[LawForm, ...]
     varied: str
     line: tuple[float, float] | None = None
 
