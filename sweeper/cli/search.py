@@ -26,7 +26,8 @@ from sweeper.records import to_json
 from sweeper.report import console as show
 from sweeper.report.answer import Verbatim
 from sweeper.report.next import again, first_transfer
-from sweeper.report.output import DONE, FAILED, Output, diverged, failures
+from sweeper.report.output import DONE, FAILED, Output
+from sweeper.report.sentences import diverged, failures
 from sweeper.search.optuna.storage import check_storage
 from sweeper.search.optuna.url import redact
 from sweeper.search.strategy import Conclusion
