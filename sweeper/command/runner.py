@@ -32,7 +32,7 @@ from sweeper.command.template import (
     values_of,
 )
 from sweeper.data.corpus import Corpus
-from sweeper.errors import Call, ConfigError, SweeperError, key_prefix, suggest
+from sweeper.errors import Call, ConfigError, SweeperError, flag, key_prefix, suggest
 from sweeper.files import private_folder, write_json
 from sweeper.launch.code import changed_files, command_files, file_digests, missing_script
 from sweeper.launch.executor import Executor, Launcher, Machine
@@ -204,8 +204,8 @@ class Command:
             raise ConfigError(
                 "command",
                 " ".join(self.command),
-                "a command that takes the plan, {plan}; or runner.uses=[plan], "
-                "where the script reads SWEEPER_PLAN",
+                f"a command that takes the plan, such as {flag('plan')}={{plan}}; or "
+                "runner.uses=[plan], where the script reads SWEEPER_PLAN",
             )
         # Each by a placeholder, or all at once: by {trial}, the file that has them, or uses=["*"].
         lacking = [name for name in hyperparameters if not {name, "trial", "*"} & takes]
@@ -214,7 +214,7 @@ class Command:
             raise ConfigError(
                 "command",
                 " ".join(self.command),
-                f"a command that takes {name}, {{{name}}}; or "
+                f"a command that takes {name}, such as --{name}={{{name}}}; or "
                 f"runner.uses=[{name}], where the script reads it from trial.json",
             )
 
