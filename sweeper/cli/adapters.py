@@ -145,19 +145,6 @@ def export(request: requests.ExportRequest, output: Output) -> int:
     return work(asked_for, arguments, output)
 
 
-def check(request: requests.CheckRequest, output: Output) -> int:
-    from sweeper.cli.check import CheckRequest
-    from sweeper.cli.check import check as work
-    from sweeper.config.studies import tree_of
-
-    placed = with_place(request.overrides, None, _text(request.root))
-    tree, invocation = tree_of(request.study, placed, request.config_dir, trust=request.trust)
-    asked_for = CheckRequest(
-        scales=request.scales, rules=request.rules, strict=request.strict, folder=request.folder
-    )
-    return work(tree, asked_for, invocation, output)
-
-
 def status(request: requests.StatusRequest, output: Output) -> int:
     from sweeper.cli.status import status as work
 

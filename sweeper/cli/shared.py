@@ -10,19 +10,15 @@ from sweeper.errors import SHELL
 from sweeper.report.next import report_of
 from sweeper.report.output import Output
 from sweeper.report.present import OutputWatcher
+from sweeper.sweep.experiment import check_model as seen_to_train
 from sweeper.sweep.experiment import progress_of
 from sweeper.sweep.progress import Progress
-from sweeper.trial import Result, defaults
+from sweeper.trial import Result
 
 
 def check_model(experiment: Experiment, output: Output) -> None:
     """Train one step of the base model; say which rules the ladder's models cannot follow."""
-    settings = experiment.settings
-    hps = defaults(settings.space)
-    trial = experiment.trial(settings.base, hps, 0, "check")
-    settings.runner.validate(trial, experiment.corpus, settings.launcher)
-    for sentence in settings.notes:
-        output.tell(f"Note: {sentence}")
+    seen_to_train(experiment, OutputWatcher(output, SHELL))
 
 
 def progress(

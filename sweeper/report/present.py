@@ -20,7 +20,9 @@ from sweeper.trial import Result
 from sweeper.verbs.answer import Answer
 from sweeper.verbs.requests import Request
 
-PRESENTERS: dict[str, str] = {}
+PRESENTERS: dict[str, str] = {
+    "check": "sweeper.report.checked",
+}
 """By verb, the module whose `shown` makes sections of its answer."""
 
 

@@ -59,3 +59,10 @@ def _diverged(outcome: RankingOutcome) -> str:
 
 def _would_decide(needed: int | None) -> str:
     return "" if needed is None else f"; about {needed} would, if the losses stay as they are now"
+
+
+def unfinished_notes(trials: int) -> list[str]:
+    """A note that a search goes on, of which an answer takes what its `trials` so far say."""
+    if not trials:
+        return []
+    return [f"the search is not finished; this is its best of {trials} trials."]

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from sweeper.check.judge import (
-    CheckAnswer,
+    CheckCode,
     CheckRule,
     CoordinateCheck,
     ModuleCheck,
@@ -143,7 +143,7 @@ def test_strict_needs_the_check_too(
     assert sweeper(*words, "--strict").code == 3
 
 
-def slope(answer: CheckAnswer, quantity: str, value: float, reason: str) -> Slope:
+def slope(answer: CheckCode, quantity: str, value: float, reason: str) -> Slope:
     return Slope(
         quantity=quantity,  # type: ignore[arg-type]
         step=4,
@@ -158,7 +158,7 @@ def slope(answer: CheckAnswer, quantity: str, value: float, reason: str) -> Slop
 
 def checked(
     *modules: ModuleCheck,
-    answer: CheckAnswer,
+    answer: CheckCode,
     origins: tuple[str, ...],
     sizes: tuple[int, ...] = (16, 32, 64),
 ) -> str:
