@@ -20,8 +20,9 @@ from sweeper.classifier.compare import (
     Untraced,
     depths,
     described,
-    widths,
+    of_the_task,
 )
+from sweeper.classifier.compare import widths as widths_of
 from sweeper.classifier.numbers import Factor, width_dependent
 from sweeper.classifier.roles import UNUSED, LayerMatching
 from sweeper.classifier.trace import Inputs, Known, ModelTrace, Sizes, Tracer
@@ -94,8 +95,9 @@ def compare(
     if base.keys() != target.keys():
         raise BadInput(f"base and target must name the same sizes: {[*base]} and {[*target]}")
     depth = next(iter(depths(base, target)), None)
+    base = {**base, **of_the_task(base, target)}
     if wider is None:
-        names = widths(base, target)
+        names = widths_of(base, target)
         if not names:
             raise BadInput(
                 f"none of the sizes {[*base]} is a width, a whole number: name one, or give wider="
@@ -127,11 +129,15 @@ def classify(
     other: Sizes,
     inputs: Inputs = None,
     roles: Mapping[str, Role | str] | None = None,
+    *,
+    widths: Sequence[str] = (),
 ) -> dict[str, ParamSpec]:
     """Every parameter of `build(**other)`, beside its counterpart in `build(**base)`, by name.
 
     `base` and `other` are keyword arguments of `build`, such as {"width": 64} and
-    {"width": 128}; those named depth or layers may differ too, all others are widths. `inputs`
+    {"width": 128}; those named depth or layers may differ too. Of several others the names say
+    which are widths, and which are sizes of the task, such as classes; `widths` names them where
+    they do not. `inputs`
     is what the model is called with: a tensor, a tuple, a dict of named arguments, or a
     function of the sizes that returns one of them; models that say so themselves need none
     (`example_inputs()`, `seq_len`, or a configuration of transformers). `roles` decides where
@@ -145,6 +151,7 @@ def classify(
     if base.keys() != other.keys():
         raise BadInput(f"base and other must name the same sizes: {[*base]} and {[*other]}")
     deep = [name for name in base if DEPTH_NAME.search(name) and base[name] != other[name]]
+    base = {**base, **of_the_task(base, other, widths)}
     wide = [name for name in base if name not in deep and base[name] != other[name]]
     if not wide:
         raise BadInput("base and other must differ in a width: roles are read off its growth")

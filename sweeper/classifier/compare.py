@@ -125,15 +125,60 @@ def differing_dims(name: str, base: ModelTrace, other: ModelTrace) -> tuple[int,
 
 WIDTH_NAME = re.compile(r"width|emb|hidden|model|dim|channels")
 """Found in the usual names of a width, and not in that of the number of heads."""
+WITH_WIDTH = re.compile(
+    rf"{WIDTH_NAME.pattern}|heads?|(^|_)kv(_|$)|inner|intermediate|ffn?|mlp|filters|planes|units"
+)
+"""Found in the names of sizes that grow with a width."""
+_WIDE_END = r"(dim|width|hidden|channels|embd?)(_size)?$"
+OF_TASK = re.compile(
+    r"image|img|pixel|resol|(^|_)(in|out|input|output)(_|$)|"
+    rf"^(?!.*{_WIDE_END}).*(class|vocab|label|token|seq|len|ctx|context|block_size|position|expert|"
+    r"patch|kernel|window|bins|batch)"
+)
+"""Found in the names of sizes of the task, which change no role: words, classes, places."""
 
 
-def widths(base: Sizes, target: Sizes) -> list[str]:
+def widths(base: Sizes, target: Sizes, named: Sequence[str] = ()) -> list[str]:
     """Names of the sizes that are widths: whole numbers that are no depth.
 
     First comes the one that stands for all: called width, or else one that differs, or else one of
-    a usual name.
+    a usual name. Those that the user `named` are all of them, in that order. Else a size that grows
+    beside the width is one by its name; BadInput for one whose name does not say.
     """
-    return _ranked(base, target, "width", deep=False)
+    ranked = _ranked(base, target, "width", deep=False)
+    if named:
+        if unknown := [name for name in named if name not in ranked]:
+            allowed = f"names of sizes that are whole numbers and no depth: {', '.join(ranked)}"
+            raise ConfigError("widths", unknown[0], allowed)
+        return [*named]
+    ranked = [name for name in ranked if not OF_TASK.search(name)]
+    grown = [name for name in ranked if base[name] != target[name]]
+    for name in grown[1:] if len(grown) > 1 else ():
+        if not WITH_WIDTH.search(name):
+            raise BadInput(
+                f"{name} differs beside {grown[0]}, {base[name]} and {target[name]}, and its name "
+                "does not say whether it is a width, whose growth tells roles, or a size of the "
+                f"task, as classes are: give widths=[{grown[0]!r}, {name!r}] or "
+                f"widths=[{grown[0]!r}]. A depth has depth, layer or blocks in its name"
+            )
+    return ranked
+
+
+def of_the_task(base: Sizes, target: Sizes, named: Sequence[str] = ()) -> dict[str, Any]:
+    """The sizes that differ and are neither widths nor depths, as they are at the target.
+
+    Roles are told with these in base and target alike: a head of ten times the classes is a head.
+    """
+    wide = widths(base, target, named)
+    differing = (name for name in base if base[name] != target[name])
+    return {
+        name: target[name]
+        for name in differing
+        if not DEPTH_NAME.search(name)
+        and name not in wide
+        # A list, as of channels by stage, is a width unless its name or the user says otherwise.
+        and (is_whole(base[name]) or (name not in named and OF_TASK.search(name)))
+    }
 
 
 def depths(base: Sizes, target: Sizes) -> list[str]:

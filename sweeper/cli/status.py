@@ -98,9 +98,9 @@ def _show(study: str, state: dict[str, Any], output: Output) -> None:
         output.say(f"  of the diagnosis: {state['diagnosed']} trials, each with one thing changed")
     if math.isfinite(state["objective"]):
         loss = f"{state['objective']:.4f} nats ({state['basis']})"
-        output.say(f"Training loss of the best configuration: {loss}")
+        output.say(f"{state['loss_name']} of the best configuration: {loss}")
     elif math.isfinite(state["best"]):
-        output.say(f"Least training loss of one trial: {state['best']:.4f} nats")
+        output.say(f"Least loss of one trial: {state['best']:.4f} nats")
     output.notes(state["notes"])
     show_jobs(state, output)
     progress = state["progress"]
@@ -169,6 +169,7 @@ def study_state(folder: Path) -> dict[str, Any]:
         "seeds": searched.conclusion.seeds if searched else None,
         "fresh_seeds": searched.conclusion.fresh_seeds if searched else None,
         "basis": searched.conclusion.basis if searched else "",
+        "loss_name": searched.conclusion.loss_name if searched else "",
         "notes": [*notes, *failures(results, runner)],
         "driver": None if driver is None else str(driver),
         "progress": progress,

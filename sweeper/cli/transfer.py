@@ -22,7 +22,6 @@ from sweeper.cli.validate import (
     finished,
     fit_measured,
     measured_trend,
-    planned_before,
     remove_stale_verdicts,
     settling_of,
     target_size,
@@ -54,6 +53,7 @@ from sweeper.study.setup import provenance
 from sweeper.study.study import Study
 from sweeper.sweep.experiment import check_target, open_experiment, resolve_study
 from sweeper.sweep.optimum import optimum as study_optimum
+from sweeper.sweep.optimum import planned_before
 from sweeper.sweep.replay import after_law, apply_law
 from sweeper.sweep.sweep import Submitted
 from sweeper.table import short

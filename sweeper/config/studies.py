@@ -35,13 +35,14 @@ class Invocation:
         dropped = tuple(f"{key}=" for key in keys)
         return [*(word for word in self.overrides if not word.startswith(dropped)), *changes]
 
-    def call(
-        self, verb: str, root: Path, *changes: str, without: Sequence[str] = ()
-    ) -> Call:
+    def call(self, verb: str, root: Path, *changes: str, without: Sequence[str] = ()) -> Call:
         """A call of `verb` for the configuration with `changes`; no password is shown."""
         words = without_root([redact_word(word) for word in self.changed(changes, without)])
         named: list[Keyword | str] = [Keyword("study", self.study)] if self.study else []
-        folders = {"root": root if str(root) != DEFAULT_ROOT else None, "config_dir": self.config_dir}
+        folders = {
+            "root": root if str(root) != DEFAULT_ROOT else None,
+            "config_dir": self.config_dir,
+        }
         where = [Keyword(name, folder) for name, folder in folders.items() if folder is not None]
         return Call(verb, *named, *words, *where)
 

@@ -14,6 +14,7 @@ from textwrap import wrap
 from sweeper.export.exporter import (
     Exporter,
     by_atan2,
+    has_muon,
     head_of,
     in_gauge,
     is_head,
@@ -29,7 +30,7 @@ from sweeper.export.exporter import (
 )
 from sweeper.plan.factors import PlannedFactor
 from sweeper.plan.plan import TransferPlan, hps_text, named_sizes, value_text
-from sweeper.scaling.spec import NUMBER
+from sweeper.scaling.spec import NUMBER, Update
 
 NAMES: Mapping[str, str] = {
     "optimizer": "another optimizer than the plan's",
@@ -149,6 +150,13 @@ def _of_optimizer(plan: TransferPlan, exporter: Exporter) -> Iterator[Difference
         yield Difference("optimizer", f"{name} by atan2", None, None)
     elif known is not None and name not in known:
         yield Difference("optimizer", f"{name}; it has {', '.join(known)}", None, None)
+    elif has_muon(plan) and not exporter.two_optimizers:
+        yield Difference("optimizer", "muon for matrices, beside AdamW for all else", None, None)
+    elif has_muon(plan):
+        for parameter in trained(plan):
+            if parameter.update == Update.ORTHOGONAL and len(parameter.shape) > 2:
+                what = f"muon of {len(parameter.shape)} dimensions, where torch's takes two: "
+                yield Difference("optimizer", what + parameter.name, None, None)
     elif name == "sgd" and exporter.plain_sgd:
         # torch's SGD adds the decay to the gradient, whatever its settings.
         if optimizer_choices(plan).get("nesterov"):

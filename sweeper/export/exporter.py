@@ -68,6 +68,7 @@ class Exporter:
     Another trainer overrides what differs. `trainer` is its name for people, `optimizers` its names
     for ours (None: any optimizer of torch). `freezes`: whether the files can keep a
     parameter from being trained. `ties`: whether its models have no head beside the embedding.
+    `two_optimizers`: whether Muon and AdamW can share the parameters.
     `plain_sgd`: whether SGD is torch's, whose decay goes through the
     momentum, and without Nesterov's step. The fields of a subclass are its options.
     """
@@ -78,6 +79,7 @@ class Exporter:
     optimizers: ClassVar[Mapping[str, str] | None] = None
     freezes: ClassVar[bool] = True
     ties: ClassVar[bool] = False
+    two_optimizers: ClassVar[bool] = False
     plain_sgd: ClassVar[bool] = False
     own_model: ClassVar[bool] = False
     """Whether it trains the study's own model, whose code multiplies as it did."""
@@ -278,11 +280,7 @@ def value_of(plan: TransferPlan, kind: str, factor: str, otherwise: float = 1.0)
 @once_a_plan
 def optimizer_settings(plan: TransferPlan) -> dict[str, float | bool]:
     """The optimizer's settings beside those of the groups, such as betas, as they are used."""
-    if plan.optimizer is None:
-        return {}
-    # A user command's hyperparameters may be texts: those are no factors on betas.
-    values = {name: value for name, value in plan.hps.items() if isinstance(value, float)}
-    return {name: float(value) for name, value in _optimizer(plan).settings(values).items()}
+    return dict(plan.optimizer_settings())
 
 
 @once_a_plan
@@ -300,6 +298,11 @@ def _optimizer(plan: TransferPlan) -> Any:
     # Built anew from its record, as the plan has no more than its name and arguments.
     config = with_targets("optimizer", {TARGET: plan.optimizer.name, **plan.optimizer.arguments})
     return build_plugin(config)
+
+
+def has_muon(plan: TransferPlan) -> bool:
+    """Whether Muon updates the plan's hidden matrices, and AdamW all else."""
+    return optimizer_name(plan) == "muon"
 
 
 def optimizer_name(plan: TransferPlan) -> str:

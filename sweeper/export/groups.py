@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from math import prod
 from typing import ClassVar
@@ -17,6 +17,7 @@ from sweeper.export.exporter import (
     Exporter,
     Setting,
     as_planned,
+    has_muon,
     once_a_plan,
     optimizer_choices,
     optimizer_name,
@@ -24,8 +25,9 @@ from sweeper.export.exporter import (
     render,
     trained,
 )
+from sweeper.plan.muon import CONVENTIONS, factor_of
 from sweeper.plan.plan import PlannedParameter, TransferPlan
-from sweeper.scaling.spec import NUMBER
+from sweeper.scaling.spec import NUMBER, Update
 
 ODD = re.compile(r"[\s\"'\\*?\[\]]")
 """What a name must not have: patterns stand between spaces and quotes, and some are a shell's."""
@@ -37,7 +39,8 @@ class Row:
 
     `mean` and `std` are of the normal distribution of initial values, None where a parameter keeps
     its model's own. `weight_decay` is the share that a step removes; what is `frozen` is not
-    trained. `role` is the parameters' own.
+    trained. `role` is the parameters' own. `more` is for Muon's implementation in torch, by which
+    the rate is over its factor of the shape.
     """
 
     patterns: tuple[str, ...]
@@ -49,6 +52,7 @@ class Row:
     eps: float
     weight_decay: float
     frozen: bool
+    more: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def decay_over_lr(self) -> float:
@@ -60,17 +64,23 @@ class Row:
         if self.frozen:
             return "None"
         arguments = f"lr={self.lr!r}, weight_decay={self.decay_over_lr!r}"
+        arguments += "".join(f", {name}={value!r}" for name, value in self.more.items())
         return f"dict({arguments}, eps={self.eps!r})" if eps else f"dict({arguments})"
 
     @property
     def note(self) -> str:
         """The row for people."""
         count = len(self.names)
-        return f"{self.role}, {count} parameter{'s' * (count > 1)}"
+        update = f", {self.more['update']} updates" if self.more else ""
+        return f"{self.role}, {count} parameter{'s' * (count > 1)}{update}"
 
 
-def rows(plan: TransferPlan, settings: dict[str, Setting] | None = None) -> list[Row]:
+def rows(
+    plan: TransferPlan, settings: dict[str, Setting] | None = None, *, muon: bool = False
+) -> list[Row]:
     """All parameters in rows; `settings` by name replace the plan's with multipliers absorbed.
+
+    With `muon` the matrices that it updates have the rates of torch's implementation.
 
     BadInput for a name that no pattern can say.
     """
@@ -82,8 +92,14 @@ def rows(plan: TransferPlan, settings: dict[str, Setting] | None = None) -> list
     all_names = [parameter.name for parameter in plan.parameters]
     alike: dict[tuple[object, ...], list[PlannedParameter]] = {}
     by_name = settings if settings is not None else {p.name: as_planned(p) for p in plan.parameters}
+    torch_muon = CONVENTIONS["torch"]
+    factors = {
+        p.name: factor_of(torch_muon.factor, p.shape) if p.update == Update.ORTHOGONAL else 1.0
+        for p in (plan.parameters if muon and has_muon(plan) else ())
+    }
     for parameter in plan.parameters:
-        key = (parameter.role, parameter.init, parameter.frozen, by_name[parameter.name])
+        kind = (parameter.role, parameter.init, parameter.frozen, parameter.update)
+        key = (*kind, factors.get(parameter.name), by_name[parameter.name])
         alike.setdefault(key, []).append(parameter)
     grouped = []
     for parameters in alike.values():
@@ -96,11 +112,14 @@ def rows(plan: TransferPlan, settings: dict[str, Setting] | None = None) -> list
             # What the forward pass multiplies by must not be in the initial values too.
             mean=None if kept else first.absorbed().init_mean / setting.forward,
             std=None if kept else setting.init_std,
-            lr=setting.lr,
+            lr=setting.lr / factors.get(first.name, 1.0),
             eps=setting.eps or 0.0,
             weight_decay=setting.weight_decay,
             frozen=first.frozen,
         )
+        if factors:
+            more = torch_muon.matrices if first.update == Update.ORTHOGONAL else {}
+            row = replace(row, more={"update": str(first.update), **more})
         grouped.append(row)
     return grouped
 
@@ -279,6 +298,7 @@ class Pytorch(Exporter):
     """`init_(model)` and `param_groups(model)`, bit for bit those of the plan."""
 
     trainer: ClassVar[str] = "PyTorch"
+    two_optimizers: ClassVar[bool] = True
     own_model: ClassVar[bool] = True
     # By LambdaLR: eta_min of CosineAnnealingLR is absolute, and groups have rates of their own.
     schedules: ClassVar[Mapping[str, str]] = {
@@ -294,8 +314,32 @@ class Pytorch(Exporter):
 
     def files(self, plan: TransferPlan, header: str) -> dict[str, str]:
         """`plan_pytorch.py`."""
-        text = render("pytorch.py", plan, header, rows=rows(plan), optimizer=torch_call(plan))
+        text = render(
+            "pytorch.py",
+            plan,
+            header,
+            rows=rows(plan, muon=True),
+            optimizer=MUON_CALL if has_muon(plan) else torch_call(plan),
+            muon=torch_muon(plan),
+        )
         return {"plan_pytorch.py": text}
+
+
+MUON_CALL = "optimizers(model)  # Muon and AdamW: step both, one factor on all groups' rates"
+
+
+def torch_muon(plan: TransferPlan) -> str:
+    """Arguments of `torch.optim.Muon` as Python; "" of a plan for another optimizer."""
+    if not has_muon(plan):
+        return ""
+    choices = optimizer_choices(plan)
+    values = {
+        "momentum": optimizer_settings(plan)["momentum"],
+        "nesterov": choices.get("nesterov", False),
+        "ns_steps": choices["steps"],
+        "ns_coefficients": tuple(choices["coefficients"]),
+    }
+    return ", ".join(f"{name}={value!r}" for name, value in values.items())
 
 
 def torch_call(plan: TransferPlan) -> str:

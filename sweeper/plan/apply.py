@@ -6,7 +6,7 @@ served; nothing is ever kept on a tensor.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from math import isclose, isfinite
@@ -17,8 +17,9 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
-from sweeper.errors import BadInput
+from sweeper.errors import BadInput, ConfigError
 from sweeper.models.initial_values import normal, padding_rows
+from sweeper.plan.muon import CONVENTIONS, FACTORS, Performed, factor_of, performed
 from sweeper.scaling.prescription import AbsorbedParam
 from sweeper.scaling.spec import Update, matching, with_layer
 
@@ -141,38 +142,64 @@ def param_groups(
     lr_scale: float,
     differs: Sequence[str] = (),
     betas: tuple[float, float] | None = None,
+    muon: str = "",
+    own: Mapping[str, float] | None = None,
 ) -> list[dict[str, Any]]:
-    """Parameters of equal settings as one group; see `TransferPlan.param_groups`."""
+    """Parameters of equal settings as one group; see `TransferPlan.param_groups`.
+
+    `muon` names one of `CONVENTIONS` where the plan's matrices are Muon's, whose settings are its
+    `own`.
+    """
     if not lr_scale > 0:
         raise BadInput(f"lr_scale={lr_scale!r} is refused: a positive number")
+    if muon and muon not in CONVENTIONS:
+        raise ConfigError("muon", muon, f"one of {', '.join(CONVENTIONS)}")
     matched = match_parameters(settings, model, differs)
     parameters = {setting.name: parameter for setting, parameter in matched}
     groups = []
-    for name, members in grouped_settings([setting for setting, _ in matched]):
-        lr = members[0].lr * lr_scale
-        groups.append(
-            {
-                "params": [parameters[setting.name] for setting in members],
-                "name": name,
-                "lr": lr,
-                "initial_lr": lr,
-                "eps": members[0].eps,
-                # torch removes lr * weight_decay of a weight; the plan says what is removed.
-                "weight_decay": members[0].weight_decay / lr,
-                **({} if betas is None else {"betas": betas}),
-            }
-        )
+    for name, members in grouped_settings([setting for setting, _ in matched], muon):
+        orthogonal = members[0].update is Update.ORTHOGONAL
+        lr = _rate(members[0], muon) * lr_scale
+        group: dict[str, Any] = {
+            "params": [parameters[setting.name] for setting in members],
+            "name": name,
+            "update": str(members[0].update),
+            "lr": lr,
+            "initial_lr": lr,
+            "eps": members[0].eps,
+            # torch removes lr * weight_decay of a weight; the plan says what is removed.
+            "weight_decay": members[0].weight_decay / lr,
+            **({} if betas is None or orthogonal else {"betas": betas}),
+        }
+        if muon:
+            settings_of = own or {}
+            group["muon"] = muon
+            if orthogonal:
+                group["momentum"] = settings_of.get("momentum", 0.95)
+            else:
+                adam = settings_of.get("beta1", 0.9), settings_of.get("beta2", 0.999)
+                group.setdefault("betas", adam)
+            group = CONVENTIONS[muon].group(group, orthogonal=orthogonal)
+        groups.append(group)
     return groups
 
 
+def _rate(setting: AbsorbedParam, muon: str) -> float:
+    """The learning rate before the factor that the implementation of Muon has of the shape."""
+    if not muon or setting.update is not Update.ORTHOGONAL:
+        return setting.lr
+    return setting.lr / factor_of(CONVENTIONS[muon].factor, setting.shape)
+
+
 def grouped_settings(
-    settings: Iterable[AbsorbedParam],
+    settings: Iterable[AbsorbedParam], muon: str = ""
 ) -> list[tuple[str, list[AbsorbedParam]]]:
     """What is trained, by equal settings; a group's name is for people: `*` for layers' numbers."""
-    groups: dict[tuple[float, float, float], list[AbsorbedParam]] = {}
+    groups: dict[tuple[str | float, ...], list[AbsorbedParam]] = {}
     for setting in settings:
         if not setting.frozen:
-            key = (setting.lr, setting.eps, setting.weight_decay)
+            rate = _rate(setting, muon)
+            key = (setting.update, rate, setting.eps, setting.weight_decay)
             groups.setdefault(key, []).append(setting)
     named = []
     for members in groups.values():
@@ -202,6 +229,10 @@ COUPLED = (
 )
 """Optimizers that add their decay to the gradient, unless their group says otherwise."""
 SIGN_LIKE = (torch.optim.Adam, torch.optim.AdamW, torch.optim.NAdam, torch.optim.RAdam)
+SPLIT = (
+    'give the groups whose "update" is "orthogonal" to Muon and all others to AdamW, and check '
+    "both: plan.check([muon, adamw], model)"
+)
 RATE_ADVICE = (
     "Write the schedule as a factor that all groups share: "
     '`for group in optimizer.param_groups: group["lr"] = lr_factor * group["initial_lr"]`, '
@@ -210,18 +241,49 @@ RATE_ADVICE = (
 
 
 @dataclass(frozen=True)
+class Held:
+    """One of the groups of an optimizer, and what the optimizer does with it; None: not known."""
+
+    optimizer: Optimizer
+    settings: Mapping[str, Any]
+    does: Performed | None
+
+    @property
+    def name(self) -> str:
+        """The optimizer's class, for people."""
+        return type(self.optimizer).__name__
+
+
+@dataclass(frozen=True)
 class Pair:
     """Settings that one of the optimizer's groups should have; `label` names them for people."""
 
     label: str
     planned: AbsorbedParam
-    group: Mapping[str, Any]
+    held: Held
+
+    @property
+    def group(self) -> Mapping[str, Any]:
+        """The group's settings."""
+        return self.held.settings
+
+    @property
+    def factor(self) -> float:
+        """What the optimizer multiplies the group's rate by for a matrix of this shape."""
+        does = self.held.does
+        if does is None or not does.orthogonal or self.planned.update is not Update.ORTHOGONAL:
+            return 1.0
+        return factor_of(does.factor, self.planned.shape) if does.factor else 1.0
+
+    @property
+    def lr(self) -> float:
+        """The planned rate, before that factor."""
+        return self.planned.lr / self.factor
 
 
 def check(
     settings: Sequence[AbsorbedParam],
-    updates: Collection[Update],
-    optimizer: Optimizer,
+    optimizers: Sequence[Optimizer],
     model: nn.Module | None,
     betas: tuple[float, float] | None = None,
 ) -> None:
@@ -230,25 +292,33 @@ def check(
     `betas` are those that a law planned, if one changed them.
     """
     problems: list[str] = []
-    groups = optimizer.param_groups
+    groups = [
+        Held(optimizer, group, performed(optimizer, group))
+        for optimizer in optimizers
+        for group in optimizer.param_groups
+    ]
     if model is None:
         pairs = _pairs_by_name(settings, groups, problems)
     else:
         pairs = _pairs_by_parameter(settings, groups, model, problems)
-    name = type(optimizer).__name__
-    # A rate of Adam's bounds a step whatever the gradient; SGD's multiplies it. The same number
-    # means two things, and their powers of the width differ.
-    if isinstance(optimizer, torch.optim.SGD) and set(updates) - {Update.GRADIENT}:
-        problems.append(
-            f"its rates are for updates of another kind than {name}'s, which go as the gradient: "
-            "make the plan with optimizer=sgd"
-        )
-    if isinstance(optimizer, SIGN_LIKE) and Update.GRADIENT in updates:
-        problems.append(
-            f"its rates are for SGD, and {name}'s updates do not follow the gradient's size: make "
-            "the plan with optimizer=adamw"
-        )
-    problems += _rate_problems(pairs)
+    updates = {setting.update for setting in settings if not setting.frozen}
+    for optimizer in optimizers:
+        name = type(optimizer).__name__
+        # A rate of Adam's bounds a step whatever the gradient; SGD's multiplies it. The same number
+        # means two things, and their powers of the width differ.
+        if isinstance(optimizer, torch.optim.SGD) and updates - {Update.GRADIENT}:
+            problems.append(
+                f"its rates are for updates of another kind than {name}'s, which go as the "
+                "gradient: make the plan with optimizer=sgd"
+            )
+        if isinstance(optimizer, SIGN_LIKE) and Update.GRADIENT in updates:
+            problems.append(
+                f"its rates are for SGD, and {name}'s updates do not follow the gradient's size: "
+                "make the plan with optimizer=adamw"
+            )
+    strange = [*_update_problems(pairs)]
+    # A rate of another kind of step tells nothing more.
+    problems += strange or _rate_problems(pairs)
 
     def differing(numbers: Iterable[tuple[Pair, float, float]], tolerance: float) -> str:
         """A line for each planned number that differs, of (pair, actual, planned)."""
@@ -267,17 +337,19 @@ def check(
         problems.append(f"eps is not the plan's: {wrong}; {advice}")
     if betas is not None:
         for pair in pairs:
+            if pair.planned.update is Update.ORTHOGONAL:
+                continue
             actual = pair.group.get("betas")
             if actual is None or not np.allclose(actual, betas, rtol=EXACT_TOLERANCE, atol=0):
                 line = f"{_short(pair.label)} has {actual}, planned {betas}"
                 law = "betas are not those of the plan's law"
                 problems.append(f"{law}: {line}; param_groups gives them")
                 break
-    if coupled := next((pair for pair in pairs if _is_coupled(optimizer, pair.group)), None):
+    if coupled := next((p for p in pairs if _is_coupled(p.held.optimizer, p.group)), None):
         problems.append(
-            f"{name} adds the weight decay of {_short(coupled.label)} to the gradient (L2), where "
-            "the plan's is decoupled: take torch.optim.AdamW, or SGD without momentum, or a plan "
-            "without decay (optimizer={'name': ..., 'weight_decay': 0})"
+            f"{coupled.held.name} adds the weight decay of {_short(coupled.label)} to the gradient "
+            "(L2), where the plan's is decoupled: take torch.optim.AdamW, or SGD without momentum, "
+            "or a plan without decay (optimizer={'name': ..., 'weight_decay': 0})"
         )
     elif wrong := differing(_decays(pairs), RATE_TOLERANCE):
         advice = "it is the plan's decay over the group's peak rate, as param_groups gives it"
@@ -287,14 +359,16 @@ def check(
 
 
 def _pairs_by_name(
-    settings: Sequence[AbsorbedParam], groups: Sequence[Mapping[str, Any]], problems: list[str]
+    settings: Sequence[AbsorbedParam], groups: Sequence[Held], problems: list[str]
 ) -> list[Pair]:
     """Groups beside the settings whose names they have."""
     waiting: dict[frozenset[str], list[list[AbsorbedParam]]] = {}
-    for name, members in grouped_settings(settings):
+    muon = next((muon for held in groups if (muon := held.settings.get("muon"))), "")
+    for name, members in grouped_settings(settings, muon):
         waiting.setdefault(frozenset(name.split(", ")), []).append(members)
     pairs, strange = [], []
-    for index, group in enumerate(groups):
+    for index, held in enumerate(groups):
+        group = held.settings
         name = str(group.get("name", ""))
         candidates = waiting.get(frozenset(name.split(", ")), [])
         if not candidates:
@@ -302,7 +376,7 @@ def _pairs_by_name(
             continue
         # Groups of one name (layers that only differ in their numbers) come in the plan's order.
         members = candidates.pop(0)
-        pairs.append(Pair(name, members[0], group))
+        pairs.append(Pair(name, members[0], held))
         if len(group["params"]) != len(members):
             problems.append(
                 f"group {_short(name)} has {len(group['params'])} parameters, the plan "
@@ -322,15 +396,15 @@ def _pairs_by_name(
 
 def _pairs_by_parameter(
     settings: Sequence[AbsorbedParam],
-    groups: Sequence[Mapping[str, Any]],
+    groups: Sequence[Held],
     model: nn.Module,
     problems: list[str],
 ) -> list[Pair]:
     """Every parameter's settings beside the group that it is in."""
-    holders: dict[int, list[Mapping[str, Any]]] = {}
-    for group in groups:
-        for parameter in group["params"]:
-            holders.setdefault(id(parameter), []).append(group)
+    holders: dict[int, list[Held]] = {}
+    for held in groups:
+        for parameter in held.settings["params"]:
+            holders.setdefault(id(parameter), []).append(held)
     pairs, lost, twice, frozen = [], [], [], []
     for setting, parameter in match_parameters(settings, model, differs=("*",)):
         own_groups = holders.pop(id(parameter), [])
@@ -339,13 +413,15 @@ def _pairs_by_parameter(
             continue
         lost += [setting.name] * (not own_groups)
         twice += [setting.name] * (len(own_groups) > 1)
-        pairs += [Pair(setting.name, setting, group) for group in own_groups]
+        pairs += [Pair(setting.name, setting, held) for held in own_groups]
     kinds = {
         "these parameters of the model are in no group": lost,
         "these parameters are in groups more than once": twice,
         "these parameters are frozen in the plan, and in a group": frozen,
     }
     problems += [f"{problem}: {_listed(names)}" for problem, names in kinds.items() if names]
+    if lost and any(setting.update is Update.ORTHOGONAL for setting in settings):
+        problems.append(SPLIT)
     # What is left was claimed by no parameter of the model.
     if holders:
         problems.append(
@@ -355,26 +431,56 @@ def _pairs_by_parameter(
     return pairs
 
 
+def _update_problems(pairs: Sequence[Pair]) -> Iterator[str]:
+    """Muon's matrices must get orthogonal steps of a factor that is known, and nothing else."""
+    wrong: dict[tuple[str, bool], list[str]] = {}
+    strange: dict[str, list[str]] = {}
+    for pair in pairs:
+        does, asked = pair.held.does, pair.planned.update is Update.ORTHOGONAL
+        if does is not None and does.orthogonal != asked:
+            wrong.setdefault((pair.held.name, asked), []).append(_short(pair.label))
+        elif does is not None and asked and not does.factor:
+            strange.setdefault(pair.held.name, []).append(_short(pair.label))
+    for (name, asked), labels in wrong.items():
+        kinds = ("entry by entry", "orthogonal matrices")
+        is_, planned = kinds if asked else kinds[::-1]
+        yield f"{name}'s updates are {is_}, the plan's {planned}: {_listed(labels)}; {SPLIT}"
+    for name, labels in strange.items():
+        yield (
+            f"{name} multiplies its orthogonal updates by none of {', '.join(FACTORS)}, so that no "
+            f"rate of the plan's is known to be right: {_listed(labels)}"
+        )
+
+
 def _rate_problems(pairs: Sequence[Pair]) -> list[str]:
     """Rates must be the plan's, times one factor."""
     if not pairs:
         return []
     rates = [float(pair.group["lr"]) for pair in pairs]
-    factors = [rate / pair.planned.lr for rate, pair in zip(rates, pairs, strict=True)]
+    factors = [rate / pair.lr for rate, pair in zip(rates, pairs, strict=True)]
     spread = max(factors) - min(factors)
     if all(map(isfinite, factors)) and spread <= RATE_TOLERANCE * max(map(abs, factors)):
         return []
     shown: dict[float, str] = {}
     for rate, pair in zip(rates, pairs, strict=True):
-        line = f"{_short(pair.label)} has {rate:.3g}, planned {pair.planned.lr:.3g}"
-        shown.setdefault(pair.planned.lr, line)
+        line = f"{_short(pair.label)} has {rate:.3g}, planned {pair.lr:.3g}"
+        shown.setdefault(pair.lr, line)
     same = "one rate stands in all groups" if len(set(rates)) == 1 else "they differ"
     what = "the groups' learning rates are not the plan's times one factor"
-    return [f"{what}; {same}: {_listed([*shown.values()])}. {RATE_ADVICE}"]
+    advice = RATE_ADVICE
+    # Were they right for steps without a factor, or with another's, the factor is what is wrong.
+    own = {p.held.does.factor for p in pairs if p.factor != 1 and p.held.does is not None}
+    if own:
+        advice = (
+            f"Orthogonal updates are multiplied by {', '.join(sorted(own))} here: make the groups "
+            f"for it, plan.param_groups(model, muon=...), one of {', '.join(CONVENTIONS)}. {advice}"
+        )
+    return [f"{what}; {same}: {_listed([*shown.values()])}. {advice}"]
 
 
 def _decays(pairs: Sequence[Pair]) -> Iterator[tuple[Pair, float, float]]:
     """The decay that each group has, and the one by which a step at the peak removes the plan's."""
+    # Decay goes by the group's own rate, before any factor of Muon's.
     # lr is what a schedule has made of the peak by now; weight_decay belongs to the peak. What
     # groups without `initial_lr` were multiplied by is read off the first decay: solve
     # weight_decay = planned decay / (planned lr * factor) for the factor. The others must agree.
@@ -382,10 +488,10 @@ def _decays(pairs: Sequence[Pair]) -> Iterator[tuple[Pair, float, float]]:
     for pair in pairs:
         decay = float(pair.group.get("weight_decay", 0.0))
         if decay and pair.planned.weight_decay:
-            factor = pair.planned.weight_decay / (decay * pair.planned.lr)
+            factor = pair.planned.weight_decay / (decay * pair.lr)
             break
     for pair in pairs:
-        peak = float(pair.group.get("initial_lr", pair.planned.lr * factor))
+        peak = float(pair.group.get("initial_lr", pair.lr * factor))
         planned = pair.planned.weight_decay / peak if peak else 0.0
         yield pair, float(pair.group.get("weight_decay", 0.0)), planned
 

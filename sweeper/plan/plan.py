@@ -18,6 +18,7 @@ from sweeper.files import read_json, write_json
 from sweeper.laws.law import AppliedLaw
 from sweeper.plan.factors import PlannedFactor, ask, needs, planned_factors
 from sweeper.records import WRITTEN_IF_SET, Build, from_json
+from sweeper.registry import TARGET, build_plugin, with_targets
 from sweeper.scaling.gamma import gamma
 from sweeper.scaling.prescription import (
     SETTING_FACTORS,
@@ -44,6 +45,8 @@ if TYPE_CHECKING:
 
 
 COLUMNS = ("parameters", "role", "init std", "lr", "eps", "decay")
+UPDATE = "update"
+"""A column more, where an optimizer updates some parameters in another way than the rest."""
 NAMES_WIDTH, NAMES_LINES = 48, 2
 """Of the column of names: characters of a line, and lines of a row."""
 MAX_LINES = 38
@@ -71,7 +74,10 @@ def _plan_parts(plan: TransferPlan) -> tuple[list[str], Table, list[str]]:
         for line in plan.law.lines():
             indent = "  " if line.startswith("- ") else ""
             lines += wrap(line, LAW_WIDTH, subsequent_indent=indent, break_on_hyphens=False)
-    table = Table("", [Column(name, left=name in ("parameters", "role")) for name in COLUMNS])
+    several = len({p.update for p in plan.parameters if not p.frozen}) > 1
+    columns = [*COLUMNS[:2], *[UPDATE] * several, *COLUMNS[2:]]
+    left = ("parameters", "role", UPDATE)
+    table = Table("", [Column(name, left=name in left) for name in columns])
     room, alike = MAX_LINES, _alike(plan.parameters)
     for first, names, count in alike:
         settings, name_lines = first.absorbed(), _name_lines(names, count)
@@ -81,7 +87,8 @@ def _plan_parts(plan: TransferPlan) -> tuple[list[str], Table, list[str]]:
         init = first.init if first.init != "normal" else settings.init_std
         numbers: list[Value] = [init, settings.lr, settings.eps, settings.weight_decay]
         cells = ["frozen", "-", "-", "-"] if first.frozen else numbers
-        table.add("\n".join(name_lines), first.role, *cells)
+        update = ["-" if first.frozen else first.update] * several
+        table.add("\n".join(name_lines), first.role, *update, *cells)
     after = []
     if hidden := len(alike) - len(table.rows):
         after.append(f"... and {hidden} rows more: plan.absorbed() has every parameter")
@@ -136,7 +143,8 @@ def _alike(
     for parameter in parameters:
         settings = parameter.absorbed()
         numbers = (settings.init_mean, settings.init_std, settings.lr, settings.eps)
-        key = (parameter.role, parameter.init, parameter.frozen, *numbers, settings.weight_decay)
+        kind = (parameter.role, parameter.update, parameter.init, parameter.frozen)
+        key = (*kind, *numbers, settings.weight_decay)
         rows.setdefault(key, []).append(parameter)
     return [
         (
@@ -321,24 +329,56 @@ class TransferPlan:
         return model
 
     def param_groups(
-        self, model: nn.Module, *, lr_scale: float = 1.0, differs: Sequence[str] = ()
+        self,
+        model: nn.Module,
+        *,
+        lr_scale: float = 1.0,
+        differs: Sequence[str] = (),
+        muon: str = "torch",
     ) -> list[dict[str, Any]]:
         """Groups for `torch.optim.AdamW(plan.param_groups(model))` or any torch optimizer.
 
-        A group has `params`, a `name` for people, and `lr` (times `lr_scale`), `eps` and
-        `weight_decay`, and `betas` where a law changed them; parameters of equal settings share
-        one, and frozen ones are in none. `initial_lr` repeats `lr` for schedules: torch's multiply
-        it, and so can a loop of one's own. The plan's decay is independent of the learning rate:
-        the share of a weight that a step removes. torch's decoupled decay removes lr x
-        weight_decay, so the group's `weight_decay` is decay / lr, and `lr_scale` leaves the decay
-        alone. A scheduler scales both, as here; it keeps all ratios. L2 decay (torch.optim.Adam, or
-        SGD with momentum) is something else; see `needs`. After `fully_shard`, call this anew: it
-        replaces parameters.
+        A group has `params`, a `name` for people, the kind of its `update`, `lr` (times
+        `lr_scale`), `eps` and `weight_decay`, and `betas` where a law changed them; parameters of
+        equal settings share one, and frozen ones are in none. `initial_lr` repeats `lr` for
+        schedules: torch's multiply it, and so can a loop of one's own. The plan's decay is
+        independent of the learning rate: the share of a weight that a step removes. torch's
+        decoupled decay removes lr x weight_decay, so the group's `weight_decay` is decay / lr, and
+        `lr_scale` leaves the decay alone. A scheduler scales both, as here; it keeps all ratios. L2
+        decay (torch.optim.Adam, or SGD with momentum) is something else; see `needs`. After
+        `fully_shard`, call this anew: it replaces parameters.
+
+        Of a plan with `optimizer=muon` groups whose `update` is "orthogonal" are for Muon, all
+        others for AdamW. `muon` names the implementation, whose factor of a matrix's shape its
+        rates are divided by: "torch" (torch.optim.Muon), "keller_jordan" (MuonWithAuxAdam),
+        "moonlight", "dion", or "plain", whose steps have singular values of 1.
         BadInput and `differs` as in `init_`.
         """
         from sweeper.plan import apply
 
-        return apply.param_groups(self.absorbed(), model, lr_scale, differs, self.betas)
+        is_muon = self.optimizer is not None and self.optimizer.name == "muon"
+        return apply.param_groups(
+            self.absorbed(),
+            model,
+            lr_scale,
+            differs,
+            self.betas,
+            muon if is_muon else "",
+            self.optimizer_settings() if is_muon else {},
+        )
+
+    def optimizer_settings(self) -> dict[str, float]:
+        """The optimizer's settings beside those of groups, such as betas, as they are used."""
+        if self.optimizer is None:
+            return {}
+        # Built anew from its record, as the plan has no more than its name and arguments.
+        config = with_targets(
+            "optimizer", {TARGET: self.optimizer.name, **self.optimizer.arguments}
+        )
+        built: Optimizer = build_plugin(config)
+        # A user command's hyperparameters may be texts: those are no factors on betas.
+        values = {name: value for name, value in self.hps.items() if isinstance(value, float)}
+        return {n: float(value) for n, value in built.settings(PlainHps(values)).items()}
 
     @property
     def betas(self) -> tuple[float, float] | None:
@@ -348,8 +388,14 @@ class TransferPlan:
         beta1, beta2 = (self.law.betas[name] for name in ("beta1", "beta2"))
         return beta1, beta2
 
-    def check(self, optimizer: TorchOptimizer, model: nn.Module | None = None) -> None:
+    def check(
+        self,
+        optimizer: TorchOptimizer | Sequence[TorchOptimizer],
+        model: nn.Module | None = None,
+    ) -> None:
         """Make sure that `optimizer` trains by the plan, now: before training or at any step.
+
+        Where several share the parameters, as Muon and AdamW do, give all of them.
 
         BadInput says what does not agree and what to write instead: learning rates that are not
         the plan's times one common factor (a schedule's, or `lr_scale`), another eps, another
@@ -360,10 +406,8 @@ class TransferPlan:
         """
         from sweeper.plan import apply
 
-        updates = {
-            Update(parameter.update) for parameter in self.parameters if not parameter.frozen
-        }
-        apply.check(self.absorbed(), updates, optimizer, model, self.betas)
+        optimizers = [*optimizer] if isinstance(optimizer, Sequence) else [optimizer]
+        apply.check(self.absorbed(), optimizers, model, self.betas)
 
     def __str__(self) -> str:
         """A table of what is trained alike, and the `needs`, in less than 60 lines."""

@@ -8,14 +8,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, is_dataclass, replace
+from dataclasses import asdict, dataclass, field, is_dataclass, replace
 from math import prod
 from numbers import Integral, Real
 from typing import Any
 
 import yaml  # type: ignore[import-untyped]
 
-from sweeper.classifier.compare import depths, is_whole, widths
+from sweeper.classifier.compare import depths, is_whole, of_the_task
+from sweeper.classifier.compare import widths as widths_of
 from sweeper.classifier.trace import Tracer
 from sweeper.engine.architecture import read_model
 from sweeper.engine.optimizers.optimizer import Optimizer
@@ -48,16 +49,18 @@ Sizes = Mapping[str, Any]
 class SizePair:
     """A model's sizes at base and target; `width` and `depth` name the one that stands for each.
 
-    `depth` is None where no size is a depth.
+    `depth` is None where no size is a depth. `task` are the sizes of the task, at the target, with
+    which models of all widths are built.
     """
 
     base: Sizes
     target: Sizes
     width: str
     depth: str | None
+    task: Sizes = field(default_factory=dict)
 
     @classmethod
-    def of(cls, base: Sizes, target: Sizes) -> SizePair:
+    def of(cls, base: Sizes, target: Sizes, named: Sequence[str] = ()) -> SizePair:
         """Choose the sizes that stand for all; ConfigError or BadInput for what cannot be one."""
         if base.keys() != target.keys():
             raise BadInput(f"base and target must name the same sizes: {[*base]} and {[*target]}")
@@ -65,12 +68,13 @@ class SizePair:
             for name, value in sizes.items():
                 if is_whole(value) and value < 1:
                     raise ConfigError(f"{which}[{name!r}]", value, "a size of at least 1")
-        width = next(iter(widths(base, target)), None)
+        width = next(iter(widths_of(base, target, named)), None)
         if width is None:
             allowed = "sizes with a width that is a whole number, such as {'width': 64}"
             raise ConfigError("base", dict(base), allowed)
         depth = next(iter(depths(base, target)), None)
-        pair = cls(base=base, target=target, width=width, depth=depth)
+        task = of_the_task(base, target, named)
+        pair = cls(base=base, target=target, width=width, depth=depth, task=task)
         others = [name for name in pair._changed() if name != width]
         # The first width stands for all: where it stays and others grow, m would be 1.
         if base[width] == target[width] and others:
@@ -90,7 +94,7 @@ class SizePair:
         Other sizes than the base's and the target's are wider or deeper ones, to compare with:
         what grows towards the target is doubled, and depths are one more.
         """
-        sizes = dict(self.base)
+        sizes = {**self.base, **self.task}
         for name, value in self.base.items():
             asked, main = (depth, self.depth) if DEPTH_NAME.search(name) else (width, self.width)
             if main is None or asked == self.base[main]:
@@ -105,7 +109,7 @@ class SizePair:
 
     def _changed(self) -> list[str]:
         """The widths that differ."""
-        names = (name for name in self.base if not DEPTH_NAME.search(name))
+        names = (n for n in self.base if not DEPTH_NAME.search(n) and n not in self.task)
         return [name for name in names if self.base[name] != self.target[name]]
 
 
@@ -139,6 +143,7 @@ def plan_for(
     keep_init: Iterable[str] = (),
     frozen: Iterable[str] = (),
     branches: Iterable[str] = (),
+    widths: Iterable[str] = (),
     law: Named | Law = "none",
     base_run: Mapping[str, int] | None = None,
     target_run: Mapping[str, int] | None = None,
@@ -146,7 +151,9 @@ def plan_for(
     """What `build(**target)` is trained with, given hyperparameters tuned at `build(**base)`.
 
     `base`, `target`, `inputs` and `roles` are those of `classify`; base and target may be equally
-    wide. `parameterization` is a name, such as "mup", a mapping with options, such as
+    wide. Sizes of the task that differ, such as classes, words and places, change no role: their
+    names say what they are, or `widths` names the sizes that are widths, the first of which stands
+    for all. `parameterization` is a name, such as "mup", a mapping with options, such as
     {"name": "mup", "depth": "completep"}, or an object; `optimizer` likewise. `hps` are plain
     values, not logarithms: those that are left out take the default of the parameterization's
     space. Parameters that match a pattern of `keep_init` keep the values that the model's own code
@@ -170,7 +177,7 @@ def plan_for(
     ):
         if not isinstance(given, Mapping):
             raise ConfigError(key, given, f"a mapping, such as {example}")
-    sizes = SizePair.of(base, target)
+    sizes = SizePair.of(base, target, _patterns("widths", widths))
     rules = _rules(parameterization, _without_decay(optimizer))
     plain = _hyperparameters(rules, hps)
     small, large = sizes.size(base), sizes.size(target)
@@ -211,6 +218,11 @@ def plan_for(
     )
     with key_prefix("parameterization"):
         model = replace(model, specs=named_by_user(model.specs, rules.parameterization))
+    if sizes.task:
+        # Roles were told at the target's words or classes; the base itself has its own.
+        shapes = Tracer(build=build).shapes(base).shapes
+        specs = (replace(s, base_shape=shapes.get(s.name, s.base_shape)) for s in model.specs)
+        model = replace(model, specs=tuple(specs))
     trained = [spec for spec in model.specs if not spec.frozen]
     name = rules.parameterization_spec.name
     check_update(name, rules.parameterization, rules.optimizer, trained)

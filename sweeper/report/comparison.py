@@ -401,7 +401,7 @@ def _finish_losses(ax: Axes, comparison: Comparison) -> None:
         room = 0.06 * (high - low)
         top = min(ax.get_ylim()[1], high + REACH * (high - low))
         ax.set_ylim(low - room, max(top, high + room))
-    ax.set(xlabel="width", ylabel="training loss (nats)")
+    ax.set(xlabel="width", ylabel="loss (nats)")
     ax.set_title("Solid: transferred η. Dashed: re-tuned. Dotted: law")
 
 

@@ -128,7 +128,7 @@ def conclusion_text(conclusion: Conclusion) -> str:
     """What a search found, in a sentence."""
     if not math.isfinite(conclusion.objective):
         return f"All {conclusion.runs} trials diverged or failed."
-    loss = f"Training loss {number(conclusion.objective)} nats ({conclusion.basis})"
+    loss = f"{conclusion.loss_name} {number(conclusion.objective)} nats ({conclusion.basis})"
     return f"{loss} after {conclusion.runs} trials." if conclusion.fresh_seeds else f"{loss}."
 
 

@@ -61,7 +61,7 @@ MARKERS = "osDPXhdp"
 """One a size, so that curves can be told apart without colour; triangles mean off the scale."""
 PALE, DEEP = 0.76, 0.0
 """Places in viridis of the smallest and the largest size: green, not too pale, to dark violet."""
-LOSS_LABEL = "training loss (nats)"
+LOSS_LABEL = "loss (nats)"
 TICK_STEPS = [1, 2, 2.5, 5, 10]
 DASHED, DOTTED = (0, (4, 3)), (0, (1, 2))
 STAR: dict[str, Any] = {"marker": "*", "markersize": 8, "markeredgecolor": INK}

@@ -547,7 +547,7 @@ def cards(documents: Documents) -> list[dict[str, str]]:
         add(name, f"{2**chosen:.4g}", f"log2 {chosen:g}; no interval before --validate")
     if conclusion is not None and math.isfinite(conclusion.objective):
         note = f"of the best configuration, {conclusion.basis}"
-        add("Training loss", f"{conclusion.objective:.4f} nats", note)
+        add(conclusion.loss_name, f"{conclusion.objective:.4f} nats", note)
     if (accuracy := final_accuracy(documents.trials.searched)) is not None:
         note = f"on held-out samples, mean of {accuracy[1]} fresh seeds"
         add("Top-1 accuracy", f"{accuracy[0]:.1%}", note)

@@ -113,8 +113,8 @@ class AbsorbedParam:
     """What a parameter is trained with in a forward pass that has no multiplier.
 
     Values are drawn from N(`init_mean`, `init_std`^2), unless `init` is "kept": then they stay as
-    the model's own code sets them. `lr`, `eps` and `weight_decay` are as in `Prescription`. What
-    is `frozen` is neither drawn nor trained.
+    the model's own code sets them. `lr`, `eps` and `weight_decay` are as in `Prescription`, for
+    steps of the kind `update`. What is `frozen` is neither drawn nor trained.
     """
 
     name: str
@@ -126,6 +126,7 @@ class AbsorbedParam:
     weight_decay: float
     init: str = "normal"
     frozen: bool = False
+    update: Update = Update.SIGN
 
 
 def absorb_multiplier(
@@ -150,6 +151,7 @@ def absorb_multiplier(
         eps=prescription.eps * eps,
         weight_decay=prescription.weight_decay,
         init=init,
+        update=update,
     )
 
 

@@ -13,7 +13,7 @@ from typing import Annotated, Literal, Protocol
 import numpy as np
 
 from sweeper.errors import ConfigError, suggest
-from sweeper.records import Bounds
+from sweeper.records import WRITTEN_IF_SET, Bounds
 from sweeper.search.prune import PrunerKind
 from sweeper.trial import Choice, Log2Hps, Point, Result, Space, hps_key
 
@@ -229,9 +229,9 @@ class Conclusion:
     all trials. `runs` counts all trials so far.
 
     `objective` is the mean over `seeds` runs of the best configuration, with its standard `error`
-    (NaN for one seed). With `fresh_seeds` nothing was chosen by those runs. With none the
-    configuration was chosen by them, as `selected_objective` always is: the least of many noisy
-    losses, which is biased low.
+    (NaN for one seed), of the loss on `heldout` data if that is set. With `fresh_seeds` nothing was
+    chosen by those runs. With none the configuration was chosen by them, as `selected_objective`
+    always is: the least of many noisy losses, which is biased low.
 
     `best_loss_curve` gives the best loss against trials spent: (trials, loss), for a random search
     the expectation over the order of its trials, else in the order of its phases. A configuration
@@ -254,6 +254,12 @@ class Conclusion:
     pairs: tuple[PairGrid, ...] = ()
     retune: Retune | None = None
     not_searched: tuple[str, ...] = ()
+    heldout: bool = field(default=False, metadata=WRITTEN_IF_SET)
+
+    @property
+    def loss_name(self) -> str:
+        """What the objective is, in words."""
+        return "Held-out loss" if self.heldout else "Training loss"
 
     @property
     def basis(self) -> str:

@@ -42,8 +42,8 @@ from sweeper.sweep.experiment import (
     tell_speed,
     trial_seconds,
 )
-from sweeper.sweep.progress import Watcher
 from sweeper.sweep.optimum import finished
+from sweeper.sweep.progress import Watcher
 from sweeper.sweep.replay import (
     Lookup,
     SettledLadder,

@@ -180,7 +180,8 @@ class Sweep:
     def _conclusion(self, history: History) -> Conclusion:
         settings = self.experiment.settings
         conclusion = settings.search.conclude(settings.space, history)
-        return replace(conclusion, not_searched=history.unmoved())
+        heldout = settings.raw["train"].get("objective") == "heldout"
+        return replace(conclusion, not_searched=history.unmoved(), heldout=heldout)
 
     def ladder(self, best_log2: Log2Hps, sizes: Sequence[Size]) -> list[SizeCurve]:
         """Train the curves of all `sizes` to their end; nothing is pruned."""

@@ -8,6 +8,7 @@ import shutil
 from pathlib import Path
 
 import pytest
+from sweeper.cli.validate import Validated
 
 from sweeper.check.judge import (
     CheckCode,
@@ -18,7 +19,6 @@ from sweeper.check.judge import (
     sentence,
 )
 from sweeper.cli import coordinates
-from sweeper.cli.validate import Validated
 from sweeper.stats.estimate import Estimate
 from tests.cli.driver import TINY, Run, make_workplace, measured, run_in
 from tests.golden import Golden

@@ -2,8 +2,16 @@
 
 from __future__ import annotations
 
+import pytest
+import torch
+from torch import Tensor, nn
+
+import sweeper
+from sweeper.errors import BadInput
 from sweeper.plan.plan_for import SizePair
+from sweeper.scaling.spec import Role
 from sweeper.stats.ladder import Size
+from tests.refusals import raises_config_error
 
 HEADS = SizePair.of(
     {"vocab": 50, "n_head": 4, "n_embd": 64, "n_layer": 2},
@@ -40,3 +48,75 @@ def test_wider_models_double_all_that_grows_and_deeper_ones_have_a_layer_more() 
     assert pair.at(128, 2) == wider
     assert pair.at(64, 3) == {**pair.base, "n_layer": 3}
     assert pair.at(192, 8) == pair.target
+
+
+# Sizes of the task. Derived: a role is which side of a weight grows *with the width*. A head from
+# 64 to 256 features is a readout, whatever number of classes it has at either size: what the plan
+# says must be what it says where base and target have the target's classes.
+
+
+class Net(nn.Module):
+    """Features, a hidden layer, places that are added, and a head."""
+
+    def __init__(self, hidden: int, classes: int, seq_len: int = 4, n_head: int = 2) -> None:
+        super().__init__()
+        self.seq_len, self.heads = seq_len, n_head
+        self.words, self.places = nn.Embedding(classes, hidden), nn.Embedding(seq_len, hidden)
+        self.mid, self.head = nn.Linear(hidden, hidden), nn.Linear(hidden, classes)
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = self.words(x) + self.places.weight
+        out: Tensor = self.head(self.mid(h))
+        return out
+
+
+BASE = {"hidden": 8, "classes": 10, "seq_len": 4, "n_head": 2}
+
+
+def planned(base: dict[str, int], target: dict[str, int], **more: object) -> sweeper.TransferPlan:
+    return sweeper.plan_for(Net, base, target, "mup", {"eta": 2.0**-7}, **more)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("first", [True, False])
+def test_a_size_of_the_task_changes_no_role(first: bool) -> None:
+    target = {"hidden": 32, "classes": 100, "seq_len": 16, "n_head": 8}
+    base = BASE if first else dict(reversed(BASE.items()))
+    plan, same = planned(base, target), planned({**target, "hidden": 8, "n_head": 2}, target)
+    roles = {p.name: p.role for p in plan.parameters}
+    assert roles["head.weight"] == Role.READOUT and roles["mid.weight"] == Role.HIDDEN
+    assert roles["words.weight"] == roles["places.weight"] == Role.EMBEDDING
+    assert plan.absorbed() == same.absorbed()
+    assert plan.base == Size(width=8, depth=1) and plan.target == Size(width=32, depth=1)
+    # What the base is itself is told as it is.
+    shapes = {p.name: p.base_shape for p in plan.parameters}
+    assert shapes["head.weight"] == (10, 8) and shapes["places.weight"] == (4, 8)
+    specs = sweeper.classify(Net, base, target)
+    assert {name: spec.role for name, spec in specs.items()} == roles
+
+
+def test_the_task_alone_may_differ() -> None:
+    """Nothing grows with the width: all is at the target as it is at the base."""
+    plan = planned(BASE, {**BASE, "classes": 100})
+    assert all(p.target == p.base for p in plan.parameters)
+    assert {p.name: p.role for p in plan.parameters}["head.weight"] == Role.READOUT
+
+
+def test_a_size_that_its_name_does_not_tell() -> None:
+    def build(hidden: int, answers: int) -> Net:
+        return Net(hidden, answers)
+
+    base, target = {"hidden": 8, "answers": 10}, {"hidden": 32, "answers": 40}
+    with pytest.raises(BadInput, match=r"answers differs beside hidden.*widths=\['hidden'\]"):
+        sweeper.plan_for(build, base, target, "mup", {"eta": 0.1})
+    roles = {
+        tuple(widths): sweeper.plan_for(build, base, target, "mup", {"eta": 0.1}, widths=widths)
+        for widths in (["hidden"], ["hidden", "answers"])
+    }
+    told = {
+        w: {p.name: p.role for p in plan.parameters}["head.weight"] for w, plan in roles.items()
+    }
+    assert told == {("hidden",): Role.READOUT, ("hidden", "answers"): Role.HIDDEN}
+    with raises_config_error("widths", "width"):
+        sweeper.plan_for(build, base, target, "mup", {"eta": 0.1}, widths=["width"])
+    with pytest.raises(BadInput, match="answers differs"):
+        sweeper.classify(build, base, target, torch.zeros(2, 4, dtype=torch.long))

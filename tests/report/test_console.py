@@ -136,6 +136,8 @@ class TestConclusion:
         assert show.conclusion_text(FOUND) == found
         fresh = "Training loss 2.2500 nats (mean of 3 fresh seeds, standard error 0.0200) after 17"
         assert show.conclusion_text(replace(FOUND, fresh_seeds=3, error=0.02)) == f"{fresh} trials."
+        heldout = show.conclusion_text(replace(FOUND, heldout=True))
+        assert heldout == found.replace("Training", "Held-out")
         golden.says(read(paper))
 
     def test_choices_are_words(self, paper: Console) -> None:

@@ -1,0 +1,160 @@
+"""Muon outside of here: its implementations multiply a step by different functions of the shape.
+
+A plan's learning rate is that of a step with singular values of 1. Torch's Muon, Keller Jordan's,
+Moonlight's and Dion's each have a factor of rows and columns before it, so that one rate means four
+things. Groups are made for one of them (`CONVENTIONS`), and what an optimizer really does with a
+group is measured, by one step of its own on two small matrices (`performed`).
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from math import hypot, log
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from sweeper.scaling.spectral import RULES
+
+Factor = Callable[[int, int], float]
+"""Of a step's learning rate, in rows and columns of a matrix."""
+FACTORS: Mapping[str, Factor] = {
+    "1": lambda rows, columns: 1.0,
+    "sqrt(max(1, rows / columns))": lambda r, c: RULES["root_ratio_floored"](c, r),
+    "0.2 sqrt(max(rows, columns))": lambda r, c: RULES["root_max"](c, r),
+    "sqrt(rows / columns)": lambda r, c: RULES["root_ratio"](c, r),
+}
+"""All factors that implementations have, by their formula."""
+
+
+@dataclass(frozen=True)
+class Convention:
+    """An implementation: its factor, and what it asks of the groups of Muon and of all others.
+
+    `names` are its words for some of a plan's settings, and `takes` all that such a group may hold,
+    where it refuses others.
+    """
+
+    factor: str
+    matrices: Mapping[str, Any] = field(default_factory=dict)
+    others: Mapping[str, Any] = field(default_factory=dict)
+    names: Mapping[str, str] = field(default_factory=dict)
+    takes: tuple[tuple[str, ...], tuple[str, ...]] = ((), ())
+
+    def group(self, group: Mapping[str, Any], *, orthogonal: bool) -> dict[str, Any]:
+        """A plan's group as the implementation takes it."""
+        takes = self.takes[0 if orthogonal else 1]
+        own = {name: value for name, value in group.items() if not takes or name in takes}
+        also = {new: group[old] for old, new in self.names.items() if old in group}
+        return own | also | dict(self.matrices if orthogonal else self.others)
+
+
+FLOORED, ROOT_MAX = "sqrt(max(1, rows / columns))", "0.2 sqrt(max(rows, columns))"
+_COMMON = ("params", "lr", "weight_decay")
+CONVENTIONS: Mapping[str, Convention] = {
+    "torch": Convention(FLOORED, {"adjust_lr_fn": "original"}),
+    "keller_jordan": Convention(
+        FLOORED,
+        {"use_muon": True},
+        {"use_muon": False},
+        takes=((*_COMMON, "momentum"), (*_COMMON, "betas", "eps")),
+    ),
+    "moonlight": Convention(ROOT_MAX, {"adjust_lr_fn": "match_rms_adamw"}),
+    "dion": Convention(
+        "sqrt(rows / columns)",
+        {"algorithm": "muon", "adjust_lr": "spectral_norm"},
+        {"algorithm": "adamw"},
+        {"eps": "epsilon", "momentum": "mu"},
+    ),
+    "plain": Convention("1"),
+}
+"""`torch.optim.Muon` has Keller Jordan's factor, and Moonlight's as an option."""
+
+
+def factor_of(formula: str, shape: Sequence[int]) -> float:
+    """The factor of a parameter; a stack of matrices counts as its last two dimensions."""
+    rows, columns = shape[-2:] if len(shape) > 1 else (1, 1)
+    return FACTORS[formula](rows, columns)
+
+
+# What an optimizer does with one of its groups, by one step of its own on small matrices.
+
+PROBES = ((64, 16), (16, 64))
+"""Tall and wide: every two of `FACTORS` differ by a quarter on one of them."""
+SPREAD = 0.05
+"""The least singular value of a probe's gradient, the largest being 1."""
+FLAT = 0.4
+"""Newton-Schulz leaves singular values within 0.7 and 1.2: their ratio is above this."""
+FAR = 0.3
+"""A factor this far from all that are known, as a logarithm, is another."""
+PROBE_LR = 1e-3
+
+
+@dataclass(frozen=True)
+class Performed:
+    """Whether a step is orthogonal, and which of `FACTORS` it has; "" for another factor."""
+
+    orthogonal: bool
+    factor: str = "1"
+
+
+def performed(optimizer: Optimizer, group: Mapping[str, Any]) -> Performed | None:
+    """What `optimizer` does with matrices in `group`; None where it does not step on its own."""
+    # A foreign one may talk to other processes, which do not step now.
+    alone = not (torch.distributed.is_available() and torch.distributed.is_initialized())
+    if not (alone or type(optimizer).__module__.startswith("torch.")):
+        return None
+    try:
+        scales = [_singular_values(_step(optimizer, group, *shape)) for shape in PROBES]
+    except Exception:  # a class of anybody's: it may want processes, a device, a closure
+        return None
+    if any(not s.isfinite().all() or s.max() == 0 for s in scales):
+        return None
+    if any(s.min() < FLAT * s.max() for s in scales):
+        return Performed(orthogonal=False)
+    logs = [log(float(s.mean())) for s in scales]
+    away = {
+        formula: hypot(*(a - log(f(*shape)) for a, shape in zip(logs, PROBES, strict=True)))
+        for formula, f in FACTORS.items()
+    }
+    nearest = min(away, key=lambda formula: away[formula])
+    return Performed(orthogonal=True, factor=nearest if away[nearest] < FAR else "")
+
+
+def _singular_values(step: Tensor) -> Tensor:
+    values: Tensor = torch.linalg.svdvals(step.double())
+    return values
+
+
+def _step(optimizer: Optimizer, group: Mapping[str, Any], rows: int, columns: int) -> Tensor:
+    """The first step of a matrix in `group`, over its learning rate.
+
+    On an optimizer of the same class and attributes, whose state and parameters are its own: one
+    that is built anew may want arguments that nobody here knows.
+    """
+    generator = torch.Generator().manual_seed(0)
+    drawn = torch.randn(2, max(rows, columns), min(rows, columns), generator=generator)
+    left, right = torch.linalg.qr(drawn[0])[0], torch.linalg.qr(drawn[1])[0][: drawn.shape[2]]
+    values = torch.logspace(0, log(SPREAD) / log(10), drawn.shape[2])
+    gradient = left * values @ torch.linalg.qr(right)[0]
+    tried = nn.Parameter(torch.ones(rows, columns))
+    tried.grad = (gradient if rows >= columns else gradient.T).contiguous()
+    probe: Any = object.__new__(type(optimizer))
+    probe.__dict__.update(optimizer.__dict__)
+    # A schedule's own `step` and people's hooks count the steps of the real one.
+    for name in [n for n in vars(probe) if n == "step" or n.endswith("_hooks")]:
+        value = probe.__dict__.pop(name)
+        if name != "step":
+            probe.__dict__[name] = type(value)()
+    known = optimizer.state.get(group["params"][0], {})
+    # Some say in a parameter's state who updates it.
+    flags = {key: value for key, value in known.items() if isinstance(value, bool | str)}
+    probe.state = defaultdict(dict, {tried: flags})
+    no_decay = {key: 0.0 for key in ("weight_decay", "wd") if key in group}
+    probe.param_groups = [{**group, **no_decay, "params": [tried], "lr": PROBE_LR}]
+    type(optimizer).step(probe)
+    return (torch.ones(rows, columns) - tried.detach()) / PROBE_LR

@@ -1,0 +1,228 @@
+"""Plans for Muon: its matrices stand apart from what AdamW trains, in anybody's implementation.
+
+Derived: a plan's rate is that of a step with singular values of 1. An implementation that
+multiplies its step by f(rows, columns) takes that step at a rate of lr / f. Formulas are those of
+the sources: torch's `_adjust_lr`, KellerJordan/Muon `muon_update`, Moonlight's
+`adjust_lr_for_muon`, microsoft/dion `adjust_lr_spectral_norm`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.optim.lr_scheduler import LambdaLR
+
+import sweeper
+from sweeper.errors import BadInput, ConfigError
+from sweeper.export.compare import lacking
+from sweeper.export.groups import OlmoCore, Pytorch
+from sweeper.export.hf import Hf
+from sweeper.plan.muon import performed
+from sweeper.plan.plan import TransferPlan
+
+
+class Net(nn.Module):
+    """Matrices of three shapes for Muon, and all else for AdamW, a convolution among it."""
+
+    def __init__(self, d: int) -> None:
+        super().__init__()
+        self.embed = nn.Embedding(11, d)
+        self.up, self.down = nn.Linear(d, 4 * d), nn.Linear(4 * d, d, bias=False)
+        self.mix = nn.Conv1d(d, d, 3, padding=1, groups=d)
+        self.head = nn.Linear(d, 11, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = self.embed(x)
+        h = h + self.mix(h.mT).mT
+        out: Tensor = self.head(h + self.down(torch.relu(self.up(h))))
+        return out
+
+
+def planned(parameterization: str = "mup", **optimizer: Any) -> TransferPlan:
+    return sweeper.plan_for(
+        Net,
+        {"d": 8},
+        {"d": 16},
+        parameterization,
+        {"eta": 2.0**-7},
+        optimizer={"name": "muon", "weight_decay": 0.01, **optimizer},
+        inputs=torch.zeros(2, 5, dtype=torch.long),
+    )
+
+
+def floored(rows: int, columns: int) -> float:
+    return max(1.0, rows / columns) ** 0.5
+
+
+def rms(rows: int, columns: int) -> float:
+    return 0.2 * math.sqrt(max(rows, columns))
+
+
+def spectral(rows: int, columns: int) -> float:
+    return math.sqrt(rows / columns)
+
+
+SCALES: dict[str, Callable[[int, int], float]] = {
+    "torch": floored,
+    "keller_jordan": floored,
+    "moonlight": rms,
+    "dion": spectral,
+    "plain": lambda rows, columns: 1.0,
+}
+
+
+class Orthogonal(torch.optim.Optimizer):
+    """Muon by an exact decomposition, in the words of the implementation `kind`."""
+
+    def __init__(self, groups: Any, kind: str) -> None:
+        super().__init__(groups, {"lr": 1.0, "weight_decay": 0.0})
+        self.scale = SCALES[kind]
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]
+        for group in self.param_groups:
+            for p in group["params"]:
+                u, _, v = torch.linalg.svd(p.grad, full_matrices=False)
+                p.mul_(1 - group["lr"] * group["weight_decay"])
+                p.add_(u @ v, alpha=-group["lr"] * self.scale(*p.shape))
+
+
+MATRICES = ["down.weight", "up.weight"]
+
+
+def split(plan: TransferPlan, model: nn.Module, muon: str) -> tuple[list[Any], list[Any]]:
+    """The groups for Muon and for AdamW, told by what the implementation asks of them."""
+    groups = plan.param_groups(model, muon=muon)
+    asked = {"keller_jordan": ("use_muon", True), "dion": ("algorithm", "muon")}
+    key, value = asked.get(muon, ("update", "orthogonal"))
+    return [g for g in groups if g[key] == value], [g for g in groups if g[key] != value]
+
+
+@pytest.mark.parametrize("muon", SCALES)
+@pytest.mark.parametrize("parameterization", ["mup", "spectral_mup"])
+def test_every_implementation_takes_the_plan_s_step(parameterization: str, muon: str) -> None:
+    """A matrix moves by singular values of the plan's rate, and decays by the plan's share."""
+    plan, model = planned(parameterization), Net(16).double()
+    matrices, others = split(plan, model, muon)
+    optimizer = Orthogonal(matrices, muon)
+    plan.check([optimizer, torch.optim.AdamW(others)], model)
+    names = {id(p): name for name, p in model.named_parameters()}
+    assert sorted(names[id(p)] for group in matrices for p in group["params"]) == MATRICES
+    rates = {setting.name: setting.lr for setting in plan.absorbed()}
+    for parameter in model.parameters():
+        parameter.grad = torch.randn_like(parameter)
+    before = {name: p.detach().clone() for name, p in model.named_parameters()}
+    optimizer.step()
+    for name in MATRICES:
+        moved = before[name] * (1 - 0.01) - model.get_parameter(name).detach()
+        values = torch.linalg.svdvals(moved)
+        assert torch.allclose(values, torch.full_like(values, rates[name]), rtol=1e-9)
+
+
+def test_torch_s_own_muon_and_its_options() -> None:
+    plan, model = planned(), Net(16)
+    for muon, option in (("torch", None), ("moonlight", "match_rms_adamw")):
+        matrices, others = split(plan, model, muon)
+        optimizers = [torch.optim.Muon(matrices), torch.optim.AdamW(others)]
+        plan.check(optimizers, model)
+        plan.check(optimizers)
+        # An option for all groups does not reach those that say their own.
+        plan.check([torch.optim.Muon(matrices, adjust_lr_fn=option), optimizers[1]], model)
+        schedules = [LambdaLR(each, lambda step: 0.5) for each in optimizers]
+        assert schedules
+        plan.check(optimizers, model)
+
+
+@pytest.mark.parametrize(
+    ("made_for", "used"),
+    [(a, b) for a in SCALES for b in SCALES if SCALES[a] is not SCALES[b]],
+)
+def test_another_implementation_than_the_groups_are_for(made_for: str, used: str) -> None:
+    plan, model = planned(), Net(16)
+    matrices, others = split(plan, model, made_for)
+    with pytest.raises(BadInput, match="not the plan's times one factor"):
+        plan.check([Orthogonal(matrices, used), torch.optim.AdamW(others)], model)
+
+
+def test_one_optimizer_for_all() -> None:
+    plan, model = planned(), Net(16)
+    everything = torch.optim.AdamW(plan.param_groups(model))
+    for given in (None, model):
+        with pytest.raises(BadInput, match=r"AdamW's updates are entry by entry, the plan's orth"):
+            plan.check(everything, given)
+    matrices, others = split(plan, model, "torch")
+    with pytest.raises(BadInput, match=r"in no group: .*plan\.check\(\[muon, adamw\], model\)"):
+        plan.check(torch.optim.Muon(matrices), model)
+    # A matrix of AdamW's given to Muon: the head of the mamba in which all was one group.
+    taken = next(g for g in others if model.head.weight in set(g["params"]))
+    with pytest.raises(BadInput, match="Muon's updates are orthogonal matrices, the plan's entry"):
+        plan.check(
+            [
+                torch.optim.Muon([*matrices, {**taken, "params": [model.head.weight]}]),
+                torch.optim.AdamW(
+                    [
+                        {**g, "params": [p for p in g["params"] if p is not model.head.weight]}
+                        for g in others
+                    ]
+                ),
+            ],
+            model,
+        )
+
+
+def test_what_a_step_is_is_measured() -> None:
+    model = Net(8)
+    kinds = (torch.optim.AdamW, torch.optim.SGD, torch.optim.Adafactor, torch.optim.RMSprop)
+    for kind in kinds:
+        optimizer = kind(model.parameters(), lr=0.1)
+        assert performed(optimizer, optimizer.param_groups[0]) is not None
+        assert not performed(optimizer, optimizer.param_groups[0]).orthogonal  # type: ignore[union-attr]
+
+    class Odd(Orthogonal):
+        def step(self, closure: Any = None) -> None:  # type: ignore[override]
+            raise RuntimeError("it wants a closure")
+
+    optimizer = Odd([model.up.weight], "plain")
+    assert performed(optimizer, optimizer.param_groups[0]) is None
+    optimizer.scale = lambda rows, columns: 7.0
+    known = Orthogonal([model.up.weight], "plain")
+    known.scale = lambda rows, columns: 7.0
+    result = performed(known, known.param_groups[0])
+    assert result is not None and result.orthogonal and not result.factor
+    # A step tried on other matrices leaves no trace.
+    assert not known.state and known.param_groups[0]["params"] == [model.up.weight]
+
+
+def test_an_unknown_implementation() -> None:
+    with pytest.raises(ConfigError, match="one of torch, keller_jordan, moonlight, dion, plain"):
+        planned().param_groups(Net(16), muon="muon")
+
+
+def test_the_text_names_the_update() -> None:
+    text = str(planned())
+    head = next(line for line in text.splitlines() if line.startswith("parameters"))
+    assert head.split()[:3] == ["parameters", "role", "update"]
+    row = next(line for line in text.splitlines() if "down.weight" in line)
+    assert row.split()[-6:-4] == ["hidden", "orthogonal"]
+    adamw = sweeper.plan_for(
+        Net, {"d": 8}, {"d": 16}, "mup", {"eta": 0.1}, inputs=torch.zeros(2, 5, dtype=torch.long)
+    )
+    assert "update" not in str(adamw).splitlines()[3]
+
+
+def test_an_export_says_it() -> None:
+    plan, model = planned(momentum=0.9, nesterov=False), Net(16)
+    assert lacking(plan, Pytorch()) == ()
+    for exporter in (Hf(family="granite"), OlmoCore()):
+        assert "optimizer" in [lack.name for lack in lacking(plan, exporter)]
+    space: dict[str, Any] = {}
+    exec(Pytorch().files(plan, "A plan")["plan_pytorch.py"], space)
+    muon, adamw = space["optimizers"](model)
+    plan.check([muon, adamw], model)
+    assert muon.defaults["momentum"] == 0.9 and not muon.defaults["nesterov"]
+    assert adamw.defaults["betas"] == (0.9, 0.999)
