@@ -9,6 +9,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from sweeper.errors import BadInput, ConfigError, SweeperError
+from sweeper.version import __version__
 
 if TYPE_CHECKING:
     from sweeper.api.calls import compare, open_study, search, transfer
@@ -23,7 +24,6 @@ if TYPE_CHECKING:
     from sweeper.report.judged import judge
     from sweeper.scaling.spec import ParamScale, ParamSpec, Role, ScaledOp, Update
 
-__version__ = "0.1.0"
 __all__ = [
     "BadInput",
     "Compared",

@@ -25,7 +25,7 @@ from sweeper.records import from_json
 from sweeper.registry import only_named
 from sweeper.report.output import FAILED, NOT_VALIDATED
 from sweeper.report.present import PRESENTERS, ask
-from sweeper.report.runs import is_study
+from sweeper.study.folder import is_study
 from sweeper.study.setup import asked
 from sweeper.study.study import find_study
 from sweeper.verbs.requests import (

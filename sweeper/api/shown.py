@@ -14,7 +14,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sweeper.api.words import python_line
+from sweeper.decide.documents import Documents
 from sweeper.decide.transfer import Verdict
+from sweeper.decide.validation import Validation
 from sweeper.errors import BadInput
 from sweeper.plan.plan import TransferPlan
 from sweeper.report.card import (
@@ -26,11 +28,11 @@ from sweeper.report.card import (
     verdict_text,
 )
 from sweeper.report.console import verdict_table
-from sweeper.report.documents import Documents, Validation
 from sweeper.report.drawing import pyplot_figures
 from sweeper.report.next import next_of
 from sweeper.report.runs import trials_table
 from sweeper.study import study as record
+from sweeper.study.folder import TargetFolder
 from sweeper.table import data_frame
 from sweeper.trial import Choice, in_use
 
@@ -290,7 +292,7 @@ class Transfer:
     @classmethod
     def read(cls, folder: Path, notes: Sequence[str] = ()) -> Transfer:
         """What lies in a target's `folder`, as `sweeper transfer` left it."""
-        plan, path = TransferPlan.load(folder), folder / "validation.json"
+        plan, path = TransferPlan.load(folder), TargetFolder(folder).validation
         target = next(
             (t for t in Documents.read(folder.parents[1]).targets if t.name == folder.name), None
         )

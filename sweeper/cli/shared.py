@@ -10,6 +10,7 @@ from sweeper.errors import SHELL
 from sweeper.report.next import report_of
 from sweeper.report.output import Output
 from sweeper.report.present import OutputWatcher
+from sweeper.study.folder import StudyFolder
 from sweeper.sweep.experiment import check_model as seen_to_train
 from sweeper.sweep.experiment import progress_of
 from sweeper.sweep.progress import Progress
@@ -45,7 +46,7 @@ def write_page(folder: Path, output: Output) -> dict[str, Path]:
     """
     from sweeper.report.page import write_report
 
-    page = folder / "report.html"
+    page = StudyFolder(folder).report
     try:
         return {"report": write_report(folder)}
     except OSError as error:

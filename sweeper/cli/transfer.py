@@ -26,13 +26,14 @@ from sweeper.cli.validate import (
     settling_of,
     target_size,
     validate,
-    validation_name,
 )
 from sweeper.config.compose import Tree
 from sweeper.config.settings import Experiment, Settings
 from sweeper.config.studies import Invocation
+from sweeper.decide.saving import at_target
 from sweeper.decide.transfer import Verdict
 from sweeper.decide.trend import MIN_TREND_SIZES
+from sweeper.decide.validation import Validation
 from sweeper.errors import ConfigError
 from sweeper.files import private_folder, write_json
 from sweeper.launch.executor import Scheduled
@@ -42,12 +43,12 @@ from sweeper.records import to_json
 from sweeper.report import console as show
 from sweeper.report.answer import Sentence
 from sweeper.report.console import size_text
-from sweeper.report.documents import Validation, read_document
 from sweeper.report.next import NextCommand, after_plan
 from sweeper.report.output import DONE, NOT_VALIDATED, Output
 from sweeper.search.strategy import Conclusion
 from sweeper.stats.ladder import JOINT_AXIS, LADDER_AXES, LadderSize, Size, extent
-from sweeper.study.cost import at_target, keep_flops
+from sweeper.study.cost import keep_flops
+from sweeper.study.folder import StudyFolder, TargetFolder, read_document
 from sweeper.study.logs.log import notice_of
 from sweeper.study.setup import provenance
 from sweeper.study.study import Study
@@ -136,10 +137,11 @@ def transfer(tree: Tree, request: TransferRequest, invocation: Invocation, outpu
         for line in exponent_lines(ladders.exponents):
             output.say(line)
     private_folder(folder)
+    files = TargetFolder(folder)
     # Before the plan is written: a page must never show it beside a verdict on another.
     output.notes(remove_stale_verdicts(settings, best, folder))
-    kept = read_document(folder / validation_name(settings.transfer.hyperparameter), Validation, [])
-    write_json(folder / "plan.json", to_json(plan))
+    kept = read_document(files.validation_of(settings.transfer.hyperparameter), Validation, [])
+    write_json(files.plan, to_json(plan))
     # Beside a verdict the plan is no news: the last lines say its eta, and its file all else.
     output.show(*show.plan(plan, deep=settings.runner.takes("depth"), detail=bool(verdicts)))
     if trend is not None:
@@ -188,7 +190,7 @@ def transfer(tree: Tree, request: TransferRequest, invocation: Invocation, outpu
         doubt = _doubt(verdicts or (kept.axes if kept else ()))
         note = f"Its eta is in doubt: {doubt}." if doubt else ""
         output.command("The target's command:", target_command, note)
-    places["plan"] = folder / "plan.json"
+    places["plan"] = files.plan
     if verdicts:
         curves = curves_name(settings.transfer.hyperparameter, verdicts[0].axis)
         places["curves"] = folder / f"{curves}.png"
@@ -212,7 +214,7 @@ def _folder(settings: Settings, size: Size) -> Path:
         base.steps,
     ):
         name += f"-b{size.batch_size}-s{size.steps}"
-    return settings.folder / "transfer" / name
+    return StudyFolder(settings.folder).target(name).path
 
 
 def _opened(

@@ -1,4 +1,4 @@
-"""The runs behind a coordinate check: of ladders, and of the small widths that a plan is checked at."""
+"""The runs behind a coordinate check: of whole ladders, and of a plan's small widths."""
 
 from __future__ import annotations
 

@@ -13,9 +13,10 @@ from sweeper.config.compose import Tree, parse_overrides
 from sweeper.config.settings import Experiment, Settings, check_model_size, resolve
 from sweeper.config.studies import Invocation, split_root
 from sweeper.errors import BadInput, ConfigError, Keyword
-from sweeper.files import try_json
 from sweeper.stats.ladder import Size
 from sweeper.study.cost import TrialSeconds, at_once, speeds
+from sweeper.study.folder import StudyFolder
+from sweeper.study.searched import read_searched
 from sweeper.study.setup import command_line
 from sweeper.study.study import Study
 from sweeper.sweep.progress import Progress, Watcher
@@ -42,9 +43,10 @@ def resolve_study(tree: Tree, invocation: Invocation) -> Settings:
         if any(error.key == key or error.key.startswith((f"{key}.", f"{key}[")) for key in named):
             raise
         folder = root / str(invocation.study)
-        command = str(try_json(folder / "search.json").get("command", ""))
+        searched = read_searched(folder, [])
+        command = str(searched.command) if searched else ""
         anew = f"; `{command}` writes it anew" if command.split()[1:2] == ["search"] else ""
-        raise BadInput(str(folder / "config.yaml"), ": ", *error.args, anew) from error
+        raise BadInput(str(StudyFolder(folder).config), ": ", *error.args, anew) from error
 
 
 def open_experiment(settings: Settings, cache: Path | None = None) -> Experiment:
