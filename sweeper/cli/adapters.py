@@ -11,8 +11,6 @@ from sweeper.errors import BadInput, ConfigError, Keyword
 from sweeper.verbs import requests
 
 if TYPE_CHECKING:
-    from sweeper.config.compose import Tree
-    from sweeper.config.studies import Invocation
     from sweeper.report.output import Output
 
 K = Keyword
@@ -41,53 +39,19 @@ def search(request: requests.SearchRequest, output: Output) -> int:
 
 
 def transfer(request: requests.TransferRequest, output: Output) -> int:
-    if request.strict and not request.validate:
-        raise BadInput(K("strict"), " judges the verdict of ", K("validate"), ": give both")
-    if request.dry_run and not request.validate and not request.predict:
-        raise BadInput(
-            *(K("dry_run"), " shows what ", K("validate"), " or ", K("predict")),
-            " would train: give one",
-        )
-    if request.settle and not request.validate:
-        raise BadInput(K("settle"), " trains the ladders of ", K("validate"), ": give both")
-    if (request.budget is not None or request.hours is not None) and not request.settle:
-        bound = "budget" if request.budget is not None else "hours"
-        raise BadInput(
-            *(K(bound, ...), " bounds what ", K("settle"), " trains: give "),
-            *(K("validate"), " ", K("settle"), ", too"),
-        )
-    if request.detach and (not request.validate or request.dry_run):
-        raise BadInput(K("detach"), " leaves the runs of ", K("validate"), " in a queue: give both")
-    if request.predict and (request.validate or request.to_batch is not None):
-        other = K("validate") if request.validate else K("to_batch", ...)
-        raise BadInput(
-            *(K("predict"), " trains its own ladder, at the base's batch: leave ", other, " out")
-        )
-    tree, invocation = _of_study(request)
-    if request.predict:
-        from sweeper.cli.predict import StudyTarget, predict_ladder
-        from sweeper.decide.loss import Question
+    """Its `predict` alone; a plan is made by the verb."""
+    from sweeper.config.studies import study_tree
+    from sweeper.verbs.transfer import check_asked
 
-        asked = StudyTarget(width=request.to_width, depth=request.to_depth)
-        question = Question(tokens=request.to_tokens)
-        return predict_ladder(tree, asked, question, invocation, output, dry_run=request.dry_run)
-    from sweeper.cli.transfer import TransferRequest
-    from sweeper.cli.transfer import transfer as work
-    from sweeper.cli.validate import Settle
+    check_asked(request)
+    name, others = of_study(request.overrides, request.study, _text(request.root))
+    tree, invocation = study_tree(name, others, request.config_dir, trust=request.trust)
+    from sweeper.cli.predict import StudyTarget, predict_ladder
+    from sweeper.decide.loss import Question
 
-    settle = Settle(budget=request.budget, hours=request.hours) if request.settle else None
-    asked_for = TransferRequest(
-        width=request.to_width,
-        depth=request.to_depth,
-        tokens=request.to_tokens,
-        batch=request.to_batch,
-        validate=request.validate,
-        settle=settle,
-        strict=request.strict,
-        dry_run=request.dry_run,
-        detach=request.detach,
-    )
-    return work(tree, asked_for, invocation, output)
+    asked = StudyTarget(width=request.to_width, depth=request.to_depth)
+    question = Question(tokens=request.to_tokens)
+    return predict_ladder(tree, asked, question, invocation, output, dry_run=request.dry_run)
 
 
 def diagnose(request: requests.DiagnoseRequest, output: Output) -> int:
@@ -152,7 +116,7 @@ def compare(request: requests.CompareRequest, output: Output) -> int:
     studies, place = named_studies(list(request.names), _text(request.root))
     if request.settle:
         from sweeper.cli.ranked import RankRequest, rank_studies
-        from sweeper.cli.validate import Settle
+        from sweeper.sweep.ladders import Settle
 
         asked_for = RankRequest(
             names=[name for name in studies if "=" not in name],
@@ -295,11 +259,3 @@ def _text(root: Path | None) -> str | None:
 
 def _root(root: Path | None) -> Path:
     return Path(DEFAULT_ROOT if root is None else root).expanduser()
-
-
-def _of_study(request: requests.TransferRequest) -> tuple[Tree, Invocation]:
-    """A study's configuration with the overrides; a misspelt one is refused before torch loads."""
-    from sweeper.config.studies import study_tree
-
-    name, others = of_study(request.overrides, request.study, _text(request.root))
-    return study_tree(name, others, request.config_dir, trust=request.trust)

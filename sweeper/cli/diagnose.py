@@ -12,9 +12,7 @@ from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from sweeper.cli.shared import progress
-from sweeper.cli.transfer import check_storage_password, optimum
-from sweeper.cli.validate import finished
+from sweeper.cli.shared import optimum, progress
 from sweeper.config.compose import Tree
 from sweeper.config.settings import Experiment, Settings, resolve
 from sweeper.config.studies import Invocation, split_root
@@ -48,6 +46,7 @@ from sweeper.study.lock import StudyLock, cancel_requested
 from sweeper.study.searched import read_searched
 from sweeper.study.study import Study, find_study
 from sweeper.sweep.experiment import open_experiment, resolve_study, run_time, short_run
+from sweeper.sweep.optimum import check_storage_password, finished
 from sweeper.sweep.progress import Progress
 from sweeper.sweep.replay import Missing, replay_ladder
 from sweeper.sweep.sweep import Sweep, measure_trials

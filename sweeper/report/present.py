@@ -22,6 +22,7 @@ from sweeper.verbs.requests import Request
 
 PRESENTERS: dict[str, str] = {
     "check": "sweeper.report.checked",
+    "transfer": "sweeper.report.transferred",
     "explain": "sweeper.report.explanation",
     "export": "sweeper.report.exported",
 }

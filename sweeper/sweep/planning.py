@@ -54,7 +54,7 @@ class Spans:
 
 @dataclass(frozen=True, kw_only=True)
 class Target:
-    """A whole target: its size with batch and steps where these are its own, the study's optimum."""
+    """A target: its size, with batch and steps where these are its own, and the study's optimum."""
 
     size: Size
     study: Study
@@ -196,9 +196,7 @@ class Unvalidated:
     base: int
 
 
-def unvalidated(
-    settings: Settings, target: Size, verdicts: Sequence[Verdict]
-) -> list[Unvalidated]:
+def unvalidated(settings: Settings, target: Size, verdicts: Sequence[Verdict]) -> list[Unvalidated]:
     """The axes of which the verdicts say nothing, though the target is another there."""
     ladders, axes = settings.ladders(), []
     judged = [verdict.axis for verdict in verdicts]

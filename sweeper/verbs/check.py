@@ -142,7 +142,7 @@ def _ladders(settings: Settings) -> dict[str, list[Size]]:
     """The sizes to check along every axis; BadInput without any."""
     climbed = settings.ladders()
     # Not over batch and steps: the check's runs have a batch and steps of their own.
-    ladders = {
+    ladders: dict[str, list[Size]] = {
         axis: [size.model_size for size in climbed[axis]]
         for axis in ("width", "depth", *MODEL_AXES)
         if axis in climbed

@@ -16,6 +16,7 @@ from sweeper.export.exporter import Exporter, build_exporter, for_trainer, own_l
 from sweeper.files import make_folder, write_atomically
 from sweeper.plan.plan import TransferPlan
 from sweeper.schedule import OWN
+from sweeper.study.folder import StudyFolder
 from sweeper.study.study import find_study
 from sweeper.sweep.progress import Watcher
 from sweeper.verbs.answer import Answer, Outcome
@@ -157,7 +158,7 @@ def _plan_of_study(request: ExportRequest, name: str | None, root: Path) -> Path
     # By width and depth, and batch and steps where the name of a target's folder has them.
     plans: dict[tuple[int, ...], Path] = {}
     described = {}
-    for path in (root / study / "transfer").glob("w*-d*/plan.json"):
+    for path in sorted(StudyFolder(root / study).plans()):
         match = re.fullmatch(r"w(\d+)-d(\d+)(?:-b(\d+)-s(\d+))?", path.parent.name)
         size = tuple(int(part) for part in match.groups() if part) if match else (0, 0)
         trained = f", {size[3]} steps of {size[2]}" if len(size) > 2 else ""

@@ -73,7 +73,7 @@ class QueuedAnswer(TargetAnswer, SubmittedAnswer):
 
 def transfer(request: TransferRequest, watcher: Watcher) -> Answer:
     """The plan for the target from the study's optimum and, if asked, its validation."""
-    _check_asked(request)
+    check_asked(request)
     root = None if request.root is None else str(request.root)
     name, others = of_study(request.overrides, request.study, root)
     # A misspelt setting is refused before torch loads.
@@ -127,7 +127,7 @@ def transfer(request: TransferRequest, watcher: Watcher) -> Answer:
     return _planned(request, target, ladders, folder, invocation, watcher)
 
 
-def _check_asked(request: TransferRequest) -> None:
+def check_asked(request: TransferRequest) -> None:
     """BadInput for keywords that do not go together."""
     if request.strict and not request.validate:
         raise BadInput(K("strict"), " judges the verdict of ", K("validate"), ": give both")
@@ -202,14 +202,19 @@ def _planned(
     watcher: Watcher,
 ) -> TransferAnswer:
     """Write the plan, and look at the rules behind it."""
+    from sweeper.decide.saving import at_target
     from sweeper.decide.validation import Validation
-    from sweeper.study.cost import at_target, keep_flops
+    from sweeper.study.cost import keep_flops
     from sweeper.study.logs.log import notice_of
     from sweeper.sweep.coordinates import quick_check
     from sweeper.sweep.ladders import remove_stale_verdicts
     from sweeper.sweep.planning import plan_target, unvalidated
 
-    experiment, settings, files = ladders.experiment, ladders.experiment.settings, TargetFolder(folder)
+    experiment, settings, files = (
+        ladders.experiment,
+        ladders.experiment.settings,
+        TargetFolder(folder),
+    )
     plan = plan_target(target, ladders, folder)
     private_folder(folder)
     # Before the plan is written: a page must never show it beside a verdict on another.
