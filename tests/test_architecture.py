@@ -15,7 +15,7 @@ ROOT = Path(__file__).parent.parent
 structure = load_script("structure.py")
 AT_THE_ROOT = {
     *("__init__", "__main__", "errors", "files", "records", "registry", "samplers", "schedule"),
-    *("table", "trial", "version"),
+    *("face", "table", "trial", "version"),
 }
 ONLY = {
     "typer": {"cli.app", "cli.commands", "cli.options", "cli.verb"},

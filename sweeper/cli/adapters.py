@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -139,6 +140,7 @@ def compare(request: requests.CompareRequest, output: Output) -> int:
 def predict(request: requests.PredictRequest, output: Output) -> int:
     from sweeper.cli.predict import StudyTarget, predict_saved, predict_study, predict_table
     from sweeper.decide.loss import Question
+    from sweeper.runs.read import study_folder
 
     question = Question(
         params=request.to_params,
@@ -151,8 +153,12 @@ def predict(request: requests.PredictRequest, output: Output) -> int:
         seed=request.seed,
     )
     place, out = _root(request.root), request.out
+    if (folder := study_folder(request.source, place)) is not None:
+        if folder.parent.resolve() != place.resolve():
+            raise ConfigError(K("root"), str(place), f"{folder.parent}, where {folder.name} lies")
+        request = replace(request, source=None, study=folder.name)
     # A keyword that is meant for the other kind of source would else be passed over in silence.
-    of_table, of_study = ("columns", "where", "to_params"), ("study", "to_width", "to_depth")
+    of_table, of_study = ("columns", "to_params"), ("study", "to_width", "to_depth")
     for name in of_study if request.source is not None else of_table:
         if value := getattr(request, name):
             of = "a study" if request.source is not None else "a table"
@@ -169,10 +175,10 @@ def predict(request: requests.PredictRequest, output: Output) -> int:
     name = find_study(request.study, place)
     asked = StudyTarget(width=request.to_width, depth=request.to_depth)
     if is_saved(place / name):
-        return predict_saved(place / name, asked, question, output, out)
+        return predict_saved(place / name, asked, question, output, out, where=request.where)
     placed = with_place([], None, _text(request.root))
     tree, invocation = tree_of(name, placed, request.config_dir, trust=request.trust)
-    return predict_study(tree, asked, question, invocation, output, out)
+    return predict_study(tree, asked, question, invocation, output, out, where=request.where)
 
 
 def follow(request: requests.FollowRequest, output: Output) -> int:
@@ -198,21 +204,18 @@ def judge(request: requests.JudgeRequest, output: Output) -> int:
     from sweeper.cli.judge import JudgeRequest
     from sweeper.cli.judge import judge as work
     from sweeper.decide.judged import Question
-    from sweeper.runs.grid import ALIASES, Reading
-    from sweeper.runs.trackers import Objective
+    from sweeper.runs.grid import GridOptions
+    from sweeper.runs.roles import ALIASES
+    from sweeper.runs.series import Objective
 
     ignore = request.ignore
     listed = ignore.split(",") if isinstance(ignore, str) else ignore
     question = Question(
-        reading=Reading(
+        reading=GridOptions(
             axis=ALIASES.get(request.axis or "", request.axis),
-            ignore=tuple(filter(None, (name.strip() for name in listed))),
             noise=request.noise,
             diverged=request.diverged,
             base=request.base,
-            objective=Objective(
-                series=request.series, window=request.window, study=request.study or ""
-            ),
         ),
         to=request.to_width,
         eta=request.eta,
@@ -225,6 +228,10 @@ def judge(request: requests.JudgeRequest, output: Output) -> int:
         study=request.study,
         columns=columns_text(request.columns),
         where=request.where,
+        ignore=tuple(filter(None, (name.strip() for name in listed))),
+        objective=Objective(
+            series=request.series, window=request.window, study=request.study or ""
+        ),
         question=question,
         save=request.save,
         strict=request.strict,

@@ -6,15 +6,16 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from sweeper.decide.judged import Judged, Question, judge_place, judge_source
+from sweeper.decide.judged import Judged, Question, judge_runs
 from sweeper.errors import BadInput
 from sweeper.report.answer import Sentence
 from sweeper.report.next import NextCommand, next_of, validated_by
 from sweeper.report.output import DONE, NOT_VALIDATED, Output
-from sweeper.report.runs import study_source
 from sweeper.report.saved import save_study, saved_folder
-from sweeper.runs.source import Source
-from sweeper.study.folder import StudyFolder, is_study
+from sweeper.runs.grid import ladder_runs
+from sweeper.runs.read import read, study_folder
+from sweeper.runs.series import Objective
+from sweeper.study.folder import StudyFolder
 from sweeper.study.setup import command_line
 from sweeper.study.study import find_study
 from sweeper.table import counted
@@ -31,6 +32,8 @@ class JudgeRequest:
     study: str | None
     columns: str
     where: str
+    ignore: tuple[str, ...]
+    objective: Objective
     question: Question
     save: str | None
     strict: bool
@@ -59,22 +62,25 @@ def judge(request: JudgeRequest, output: Output) -> int:
     command = command_line()
     if place is None:
         place = str(request.root / find_study(request.study, request.root))
-    if place == "-":
-        source = Source.piped(request.where)
-        judged = judge_source(source, request.columns, request.question, command)
-        out = request.out or request.root / "judged" / "stdin"
-    elif is_study(folder := Path(place)):
-        source = study_source(folder, request.where, request.question.reading.axis)
-        judged = judge_source(source, request.columns, request.question, command)
+    runs = read(
+        place,
+        columns=request.columns,
+        where=request.where,
+        ignore=request.ignore,
+        root=request.root,
+        objective=request.objective,
+        axis=request.question.reading.axis,
+    )
+    judged = judge_runs(ladder_runs(runs, request.objective), request.question, command)
+    if (folder := study_folder(place, request.root)) is not None:
         out = request.out or StudyFolder(folder).judged
     else:
-        judged = judge_place(place, request.columns, request.where, request.question, command)
         name = re.sub(r"[^\w.-]+", "-", Path(judged.source).stem).strip("-.") or "runs"
         out = request.out or request.root / "judged" / name
     if kept is not None:
         save_study(judged, kept)
-    read = ", ".join(f"{role} is {column!r}" for role, column in judged.columns.items())
-    output.tell(f"{counted(judged.runs, 'run')} of {judged.source}: {read}")
+    roles = ", ".join(f"{role} is {column!r}" for role, column in judged.columns.items())
+    output.tell(f"{counted(judged.runs, 'run')} of {judged.source}: {roles}")
     output.within(out)
     for table in tables(judged):
         output.show(table)

@@ -15,8 +15,7 @@ from matplotlib.figure import Figure
 from sweeper.decide.judged import (
     Judged,
     Question,
-    judge_place,
-    judge_source,
+    judge_runs,
     listed,
     value_text,
 )
@@ -41,13 +40,12 @@ from sweeper.report.drawing import (
 )
 from sweeper.report.figures import learning_rate_figure
 from sweeper.report.page import rendered
-from sweeper.report.runs import study_source
-from sweeper.runs.grid import Reading
-from sweeper.runs.source import Source, unit_of
-from sweeper.runs.trackers import Objective
+from sweeper.runs.grid import GridOptions, ladder_runs
+from sweeper.runs.read import read
+from sweeper.runs.run import unit_of
+from sweeper.runs.series import Objective
 from sweeper.stats.estimate import Estimate
 from sweeper.stats.ladder import JOINT_AXIS, LadderSize, describe_size, extent, label_size
-from sweeper.study.folder import is_study
 from sweeper.table import Cell, Column, Table, counted
 
 SHOWN_RUNS = 24
@@ -407,14 +405,8 @@ def judge(
     named = {"width": width, "eta": eta, "loss": loss, "seed": seed}
     roles = [f"{role}={column}" for role, column in named.items() if column is not None]
     ignored = tuple(ignore.split(",")) if isinstance(ignore, str) else tuple(ignore)
-    reading = Reading(
-        axis=axis,
-        ignore=tuple(filter(None, ignored)),
-        noise=noise,
-        diverged=diverged,
-        base=base,
-        objective=Objective(series=series, window=window, study=study),
-    )
+    reading = GridOptions(axis=axis, noise=noise, diverged=diverged, base=base)
+    objective = Objective(series=series, window=window, study=study)
     question = Question(
         reading=reading,
         to=to_width,
@@ -425,8 +417,12 @@ def judge(
     )
     text = ",".join(filter(None, (columns, *roles)))
     # A text is a place, never a table's content.
-    if not isinstance(frame, str | Path):
-        return Drawn(judge_source(Source.of_frame(frame, where), text, question))
-    if (folder := Path(frame)).is_dir() and is_study(folder):
-        return Drawn(judge_source(study_source(folder, where, axis), text, question))
-    return Drawn(judge_place(frame, text, where, question))
+    runs = read(
+        frame,
+        columns=text,
+        where=where,
+        ignore=tuple(filter(None, ignored)),
+        objective=objective,
+        axis=axis,
+    )
+    return Drawn(judge_runs(ladder_runs(runs, objective), question))

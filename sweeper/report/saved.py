@@ -18,7 +18,7 @@ from sweeper.errors import BadInput, ConfigError, Keyword
 from sweeper.files import private_folder, write_json, write_summed
 from sweeper.records import to_json
 from sweeper.report.page import write_report
-from sweeper.runs.grid import TokenSize
+from sweeper.runs.sizes import TokenSize
 from sweeper.stats.ladder import LadderSize, SizeCurve
 from sweeper.study.folder import StudyFolder
 from sweeper.study.lock import StudyLock
