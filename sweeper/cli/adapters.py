@@ -55,20 +55,6 @@ def transfer(request: requests.TransferRequest, output: Output) -> int:
     return predict_ladder(tree, asked, question, invocation, output, dry_run=request.dry_run)
 
 
-def diagnose(request: requests.DiagnoseRequest, output: Output) -> int:
-    if request.over not in ("width", "depth"):
-        raise ConfigError(K("over"), request.over, "width or depth")
-    name, others = of_study(request.overrides, request.study, _text(request.root))
-    from sweeper.cli.diagnose import diagnose as work
-    from sweeper.cli.diagnose import judged_ladder
-    from sweeper.config.studies import study_tree
-
-    ladder = judged_ladder(name, others, request.over, output)
-    tree, invocation = study_tree(name, [*others, *ladder], request.config_dir, trust=request.trust)
-    only = list(request.only)
-    return work(tree, request.over, only, invocation, output, dry_run=request.dry_run)
-
-
 def status(request: requests.StatusRequest, output: Output) -> int:
     from sweeper.cli.status import status as work
 

@@ -23,6 +23,7 @@ from sweeper.verbs.requests import Request
 PRESENTERS: dict[str, str] = {
     "check": "sweeper.report.checked",
     "transfer": "sweeper.report.transferred",
+    "diagnose": "sweeper.report.diagnosis",
     "explain": "sweeper.report.explanation",
     "export": "sweeper.report.exported",
 }

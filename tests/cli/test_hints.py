@@ -102,7 +102,7 @@ def test_after_a_search_all_of_whose_runs_diverged(study: Path, sweeper: Run) ->
         (["search", *LONG, "study=b", "--json"], "sweeper.cli.search.run_search"),
         ([*VALIDATED, "--strict"], "sweeper.sweep.ladders.validate"),
         (["transfer", "--to-width=32", "--predict", *LADDER], "sweeper.sweep.sweep.Sweep.runs"),
-        (["diagnose", "--study", "a", *LADDER], "sweeper.cli.diagnose.AblationTrainer.diagnose"),
+        (["diagnose", "--study", "a", *LADDER], "sweeper.verbs.diagnose.AblationTrainer.diagnose"),
     ],
     ids=["search", "transfer", "predict", "diagnose"],
 )
@@ -126,7 +126,7 @@ def test_after_ctrl_c_the_command_to_go_on_is_printed(
     [
         (["search", *LONG, "study=b", "--json"], "sweeper.cli.search.Sweep.search", "search"),
         ([*VALIDATED], "sweeper.sweep.ladders.Sweep.ladder", "validate"),
-        (["diagnose", "--study", "a", *LADDER], "sweeper.cli.diagnose.Sweep.ladder", "diagnose"),
+        (["diagnose", "--study", "a", *LADDER], "sweeper.verbs.diagnose.Sweep.ladder", "diagnose"),
     ],
     ids=["search", "transfer", "diagnose"],
 )
