@@ -224,7 +224,7 @@ def _run(request: Request, command: Sequence[str] = ()) -> tuple[int, Kept]:
     line = SHELL.call(Call(call.verb, *call.arguments, command=tuple(map(str, command))))
     take_damaged()  # of an earlier call in this process
     with _TURNS, whole_imports(), only_named(), asked(line):
-        if request.verb in PRESENTERS:
+        if request.verb in PRESENTERS and not getattr(request, "predict", False):
             code, _ = ask(request, output, PYTHON)
         else:
             code = getattr(adapters, request.verb)(request, output)

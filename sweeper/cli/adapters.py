@@ -13,8 +13,6 @@ from sweeper.verbs import requests
 from sweeper.verbs.requests import columns_text
 
 if TYPE_CHECKING:
-    from sweeper.config.compose import Tree
-    from sweeper.config.studies import Invocation
     from sweeper.report.output import Output
 
 K = Keyword
@@ -43,80 +41,19 @@ def search(request: requests.SearchRequest, output: Output) -> int:
 
 
 def transfer(request: requests.TransferRequest, output: Output) -> int:
-    if request.strict and not request.validate:
-        raise BadInput(K("strict"), " judges the verdict of ", K("validate"), ": give both")
-    if request.dry_run and not request.validate and not request.predict:
-        raise BadInput(
-            *(K("dry_run"), " shows what ", K("validate"), " or ", K("predict")),
-            " would train: give one",
-        )
-    if request.settle and not request.validate:
-        raise BadInput(K("settle"), " trains the ladders of ", K("validate"), ": give both")
-    if (request.budget is not None or request.hours is not None) and not request.settle:
-        bound = "budget" if request.budget is not None else "hours"
-        raise BadInput(
-            *(K(bound, ...), " bounds what ", K("settle"), " trains: give "),
-            *(K("validate"), " ", K("settle"), ", too"),
-        )
-    if request.detach and (not request.validate or request.dry_run):
-        raise BadInput(K("detach"), " leaves the runs of ", K("validate"), " in a queue: give both")
-    if request.predict and (request.validate or request.to_batch is not None):
-        other = K("validate") if request.validate else K("to_batch", ...)
-        raise BadInput(
-            *(K("predict"), " trains its own ladder, at the base's batch: leave ", other, " out")
-        )
-    tree, invocation = _of_study(request)
-    if request.predict:
-        from sweeper.cli.predict import StudyTarget, predict_ladder
-        from sweeper.decide.loss import Question
-
-        asked = StudyTarget(width=request.to_width, depth=request.to_depth)
-        question = Question(tokens=request.to_tokens)
-        return predict_ladder(tree, asked, question, invocation, output, dry_run=request.dry_run)
-    from sweeper.cli.transfer import TransferRequest
-    from sweeper.cli.transfer import transfer as work
-    from sweeper.cli.validate import Settle
-
-    settle = Settle(budget=request.budget, hours=request.hours) if request.settle else None
-    asked_for = TransferRequest(
-        width=request.to_width,
-        depth=request.to_depth,
-        tokens=request.to_tokens,
-        batch=request.to_batch,
-        validate=request.validate,
-        settle=settle,
-        strict=request.strict,
-        dry_run=request.dry_run,
-        detach=request.detach,
-    )
-    return work(tree, asked_for, invocation, output)
-
-
-def diagnose(request: requests.DiagnoseRequest, output: Output) -> int:
-    if request.over not in ("width", "depth"):
-        raise ConfigError(K("over"), request.over, "width or depth")
-    name, others = of_study(request.overrides, request.study, _text(request.root))
-    from sweeper.cli.diagnose import diagnose as work
-    from sweeper.cli.diagnose import judged_ladder
+    """Its `predict` alone; a plan is made by the verb."""
     from sweeper.config.studies import study_tree
+    from sweeper.verbs.transfer import check_asked
 
-    ladder = judged_ladder(name, others, request.over, output)
-    tree, invocation = study_tree(name, [*others, *ladder], request.config_dir, trust=request.trust)
-    only = list(request.only)
-    return work(tree, request.over, only, invocation, output, dry_run=request.dry_run)
+    check_asked(request)
+    name, others = of_study(request.overrides, request.study, _text(request.root))
+    tree, invocation = study_tree(name, others, request.config_dir, trust=request.trust)
+    from sweeper.cli.predict import StudyTarget, predict_ladder
+    from sweeper.decide.loss import Question
 
-
-def check(request: requests.CheckRequest, output: Output) -> int:
-    from sweeper.cli.check import CheckRequest
-    from sweeper.cli.check import check as work
-    from sweeper.config.studies import tree_of
-
-    placed = with_place(request.overrides, None, _text(request.root))
-    tree, invocation = tree_of(request.study, placed, request.config_dir, trust=request.trust)
-    asked_for = CheckRequest(
-        scales=request.scales, rules=request.rules, strict=request.strict, folder=request.folder
-    )
-    return work(tree, asked_for, invocation, output)
+    asked = StudyTarget(width=request.to_width, depth=request.to_depth)
+    question = Question(tokens=request.to_tokens)
+    return predict_ladder(tree, asked, question, invocation, output, dry_run=request.dry_run)
 
 
 def status(request: requests.StatusRequest, output: Output) -> int:
@@ -167,7 +104,7 @@ def compare(request: requests.CompareRequest, output: Output) -> int:
     studies, place = named_studies(list(request.names), _text(request.root))
     if request.settle:
         from sweeper.cli.ranked import RankRequest, rank_studies
-        from sweeper.cli.validate import Settle
+        from sweeper.sweep.ladders import Settle
 
         asked_for = RankRequest(
             names=[name for name in studies if "=" not in name],
@@ -268,11 +205,3 @@ def _text(root: Path | None) -> str | None:
 
 def _root(root: Path | None) -> Path:
     return Path(DEFAULT_ROOT if root is None else root).expanduser()
-
-
-def _of_study(request: requests.TransferRequest) -> tuple[Tree, Invocation]:
-    """A study's configuration with the overrides; a misspelt one is refused before torch loads."""
-    from sweeper.config.studies import study_tree
-
-    name, others = of_study(request.overrides, request.study, _text(request.root))
-    return study_tree(name, others, request.config_dir, trust=request.trust)

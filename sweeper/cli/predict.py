@@ -324,14 +324,14 @@ def predict_ladder(
     dry_run: bool,
 ) -> int:
     """Train what a law needs and the study lacks, sizes x steps at the planned eta; predict."""
-    from sweeper.cli.shared import progress
-    from sweeper.cli.transfer import check_storage_password, planned_optimum
+    from sweeper.cli.shared import planned_optimum, progress
     from sweeper.report.next import NextCommand
     from sweeper.report.output import failures
     from sweeper.stats.ladder import Size
     from sweeper.study.lock import StudyLock
     from sweeper.study.study import Study
     from sweeper.sweep.experiment import check_target, open_experiment, resolve_study
+    from sweeper.sweep.optimum import check_storage_password
     from sweeper.sweep.sweep import Sweep
 
     settings = resolve_study(tree, invocation)
@@ -396,9 +396,9 @@ def _show_rungs(
     output: Output,
 ) -> int:
     """Say what of the ladders is missing, and what that costs: `--dry-run`."""
-    from sweeper.cli.cost import branches_text
     from sweeper.engine.branches import trunk_key
     from sweeper.report import console as show
+    from sweeper.report.costs import branches_text
     from sweeper.stats.ladder import LadderSize
     from sweeper.study.cost import Cost, flops_of
     from sweeper.sweep.experiment import run_time, shared_steps
@@ -430,7 +430,7 @@ def _show_rungs(
     facts = (
         f"Each size at {', '.join(map(str, horizons))} steps and the planned eta, "
         f"{settings.transfer.seeds} seed{'s' * (settings.transfer.seeds != 1)} each."
-    ) + branches_text(missing, branches)
+    ) + branches_text(sum(trial.spec.train.steps for trial in missing), branches)
     command = settings.raw["runner"].get("command")
     if missing and len(horizons) > 1 and not command and not any(map(trunk_key, missing)):
         facts += " In a study with train.schedule=wsd shorter runs would branch off the longest."

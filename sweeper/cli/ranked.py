@@ -9,9 +9,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
 from sweeper.cli.compare import comparison_folder, differences, not_comparable
-from sweeper.cli.shared import progress
-from sweeper.cli.transfer import check_storage_password, planned_optimum
-from sweeper.cli.validate import Settle
+from sweeper.cli.shared import planned_optimum, progress
 from sweeper.config.settings import Experiment, Settings, check_model_size, check_seeds
 from sweeper.config.studies import study_tree
 from sweeper.decide.ranking import ROUNDS, Ranking
@@ -28,6 +26,8 @@ from sweeper.study.lock import StudyLock
 from sweeper.study.setup import LADDER_PHASE, provenance
 from sweeper.study.study import Study, find_study
 from sweeper.sweep.experiment import check_taken, open_experiment, resolve_study
+from sweeper.sweep.ladders import Settle
+from sweeper.sweep.optimum import check_storage_password
 from sweeper.sweep.replay import planned_log2
 from sweeper.sweep.sweep import Submitted, Sweep
 from sweeper.trial import Log2Hps, Result, Trial

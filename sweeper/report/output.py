@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import re
 import shlex
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -165,19 +163,11 @@ def _packed(items: Sequence[str], width: int) -> list[str]:
 
 
 def failures(results: Iterable[Result], runner: Mapping[str, Any]) -> list[str]:
-    """Why trials of this `runner` failed, a sentence for each reason.
+    """Why trials of this `runner` failed, a sentence for each reason."""
+    from sweeper.report.sentences import failure_notes
+    from sweeper.sweep.experiment import failures_of
 
-    Those of another command, or of other code, are never tried again.
-    """
-    tried = [r.error for r in results if r.status == "failed" and r.trial.spec.runner == runner]
-    # Digests and numbers in an error are each trial's own: errors that differ in them alone are of
-    # one kind, and the last one stands for all.
-    kinds = [re.sub(r"[0-9a-f]{8,}|[\d.]+(e-?\d+)?", "#", error) for error in tried]
-    last = dict(zip(kinds, tried, strict=True))
-    return [
-        f"{count} trial{'s' * (count > 1)} failed and will be tried again next time: {last[kind]}"
-        for kind, count in Counter(kinds).most_common()
-    ]
+    return failure_notes(failures_of(results, runner))
 
 
 def diverged(results: Iterable[Result]) -> list[str]:

@@ -21,6 +21,9 @@ from sweeper.verbs.answer import Answer
 from sweeper.verbs.requests import Request
 
 PRESENTERS: dict[str, str] = {
+    "check": "sweeper.report.checked",
+    "transfer": "sweeper.report.transferred",
+    "diagnose": "sweeper.report.diagnosis",
     "explain": "sweeper.report.explanation",
     "export": "sweeper.report.exported",
     "judge": "sweeper.report.judged",

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 
 from sweeper.decide.ranking import Ranking, RankingOutcome
 from sweeper.stats.line import FLAT
+from sweeper.sweep.experiment import Failure
 
 
 def ranking_progress(ranking: Ranking) -> str:
@@ -59,3 +61,19 @@ def _diverged(outcome: RankingOutcome) -> str:
 
 def _would_decide(needed: int | None) -> str:
     return "" if needed is None else f"; about {needed} would, if the losses stay as they are now"
+
+
+def failure_notes(failures: Iterable[Failure]) -> list[str]:
+    """Why trials failed, a sentence for each reason."""
+    return [
+        f"{each.count} trial{'s' * (each.count > 1)} failed and will be tried again next time: "
+        f"{each.error}"
+        for each in failures
+    ]
+
+
+def unfinished_notes(trials: int) -> list[str]:
+    """A note that a search goes on, of which an answer takes what its `trials` so far say."""
+    if not trials:
+        return []
+    return [f"the search is not finished; this is its best of {trials} trials."]

@@ -13,7 +13,6 @@ from sweeper.errors import Call, Keyword
 from sweeper.launch.executor import JobState
 from sweeper.stats.ladder import LadderSoFar
 from sweeper.study.cost import TrialSeconds, trained
-from sweeper.sweep.sweep import ProgressListener
 from sweeper.trial import Result, Trial, TrialSpec
 
 # How long work will still take: what a trial takes, by its size, and how many run at once.
@@ -170,6 +169,30 @@ class Snapshot:
     def where(self) -> str:
         """The job, and its phase where that says more."""
         return self.job if self.phase in ("", self.job) else f"{self.job}: {self.phase}"
+
+
+class ProgressListener(Protocol):
+    """Is told of a sweep's work in the order in which it happens."""
+
+    def watch(self, states: Callable[[], list[JobState]]) -> None:
+        """Jobs can be asked for from here on."""
+        ...
+
+    def watch_ladder(self, so_far: Callable[[], LadderSoFar]) -> None:
+        """The ladder that is trained can be asked for from here on."""
+        ...
+
+    def proposed(self, finished: int, missing: Sequence[Trial]) -> None:
+        """The loop is about to train `missing`; `finished` trials of this job are done already."""
+        ...
+
+    def advanced(self, batch: Sequence[Trial], before: float, fraction: float) -> None:
+        """The job of a batch has come from the fraction `before` of its work to this one."""
+        ...
+
+    def finished(self, result: Result) -> None:
+        """A trial was trained and recorded."""
+        ...
 
 
 class Progress(ProgressListener, Protocol):

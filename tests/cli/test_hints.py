@@ -100,9 +100,9 @@ def test_after_a_search_all_of_whose_runs_diverged(study: Path, sweeper: Run) ->
     ("words", "of"),
     [
         (["search", *LONG, "study=b", "--json"], "sweeper.cli.search.run_search"),
-        ([*VALIDATED, "--strict"], "sweeper.cli.transfer.validate"),
+        ([*VALIDATED, "--strict"], "sweeper.sweep.ladders.validate"),
         (["transfer", "--to-width=32", "--predict", *LADDER], "sweeper.sweep.sweep.Sweep.runs"),
-        (["diagnose", "--study", "a", *LADDER], "sweeper.cli.diagnose.AblationTrainer.diagnose"),
+        (["diagnose", "--study", "a", *LADDER], "sweeper.verbs.diagnose.AblationTrainer.diagnose"),
     ],
     ids=["search", "transfer", "predict", "diagnose"],
 )
@@ -125,8 +125,8 @@ def test_after_ctrl_c_the_command_to_go_on_is_printed(
     ("words", "of", "where"),
     [
         (["search", *LONG, "study=b", "--json"], "sweeper.cli.search.Sweep.search", "search"),
-        ([*VALIDATED], "sweeper.cli.validate.Sweep.ladder", "validate"),
-        (["diagnose", "--study", "a", *LADDER], "sweeper.cli.diagnose.Sweep.ladder", "diagnose"),
+        ([*VALIDATED], "sweeper.sweep.ladders.Sweep.ladder", "validate"),
+        (["diagnose", "--study", "a", *LADDER], "sweeper.verbs.diagnose.Sweep.ladder", "diagnose"),
     ],
     ids=["search", "transfer", "diagnose"],
 )
@@ -148,7 +148,7 @@ def test_status_gives_the_command_that_goes_on_with_what_was_stopped(
 
 def test_a_check_that_was_stopped_begins_anew(study: Path, sweeper: Run) -> None:
     """It trains too, and keeps nothing of what it has not finished."""
-    with patch("sweeper.cli.check.measured", side_effect=KeyboardInterrupt):
+    with patch("sweeper.verbs.check.measured", side_effect=KeyboardInterrupt):
         stopped = sweeper("check", "--study", "a", "--scales")
     assert stopped.code == 130
     hint = "Next, to begin anew: sweeper check --study a --scales"

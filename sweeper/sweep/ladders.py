@@ -1,4 +1,4 @@
-"""The measurement behind `sweeper transfer --validate`: ladders, verdicts, the trend over width."""
+"""Ladders trained and judged: curves by size, verdicts, the trend over width, a law's own fit."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
-from sweeper.cli.shared import progress
 from sweeper.config.settings import Experiment, Settings, check_seeds
 from sweeper.decide.settle import AT_FIRST, SEEDS, Judged, Settling
 from sweeper.decide.target import Prior, prior_for
@@ -28,8 +27,6 @@ from sweeper.decide.validation import Beginning, Validation
 from sweeper.errors import BadInput, ConfigError, Keyword, key_prefix
 from sweeper.files import write_json
 from sweeper.laws.law import Law, NoLaw
-from sweeper.report import console as show
-from sweeper.report.output import Output, failures
 from sweeper.stats.curve import CurveFit, fit_curves
 from sweeper.stats.ladder import JOINT_AXIS, LADDER_AXES, LadderSize, Size, SizeCurve
 from sweeper.stats.rounds import CONFIDENCE
@@ -37,7 +34,16 @@ from sweeper.study.folder import TargetFolder, read_document
 from sweeper.study.lock import StudyLock
 from sweeper.study.setup import LADDER_PHASE, provenance, trials_of
 from sweeper.study.study import Study
-from sweeper.sweep.experiment import check_taken, trial_seconds
+from sweeper.sweep.experiment import (
+    Failure,
+    check_taken,
+    failures_of,
+    progress_of,
+    tell_speed,
+    trial_seconds,
+)
+from sweeper.sweep.optimum import finished
+from sweeper.sweep.progress import Watcher
 from sweeper.sweep.replay import (
     Lookup,
     SettledLadder,
@@ -53,7 +59,7 @@ from sweeper.sweep.replay import (
 from sweeper.sweep.sweep import Sweep
 from sweeper.trial import Log2Hps, PluginSpec, Result, defaults, named
 
-# What `sweeper transfer` does about a law: the target's batch and tokens, and a law's own fit.
+# What a transfer does about a law: the target's batch and tokens, and a law's own fit.
 
 
 MAX_TOKENS = 10**18
@@ -162,31 +168,17 @@ def fit_measured(
         raise BadInput(
             f"law=fit needs the curves of {MIN_SIZES} sizes or more that differ in steps or batch, "
             f"each with its optimum inside, and this study has {len(curves)} measured ones for "
-            "these settings: add --validate with transfer.steps=[...] or transfer.batches=[...], "
-            "or repeat the transfer.* settings that they were measured with"
+            "these settings: add ",
+            Keyword("validate"),
+            " with transfer.steps=[...] or transfer.batches=[...], "
+            "or repeat the transfer.* settings that they were measured with",
         )
     return fitted, exponents
-
-
-def finished(study: Study) -> Lookup:
-    """Finds results that are measurements: what was stopped early or failed is none."""
-
-    def lookup(key: str) -> Result | None:
-        result = study.get(key)
-        return result if result and result.status in ("complete", "diverged") else None
-
-    return lookup
 
 
 def law_spec(settings: Settings) -> PluginSpec | None:
     """Which law verdicts are judged by; None without one."""
     return None if isinstance(settings.law, NoLaw) else settings.plugin_spec("law")
-
-
-def exponent_lines(exponents: FittedExponents) -> Sequence[str]:
-    """The fit for people, and which printed exponents lie inside."""
-    head = f"Law fitted over {exponents.sizes} sizes, eta as a power (95 % intervals):"
-    return [head, *(f"- {exponent}" for exponent in exponents.exponents())]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -222,11 +214,11 @@ def settling_of(
     `folder` is the target's. ConfigError where the hours have no room for what they begin with.
     """
     settings = experiment.settings
-    name = settings.transfer.hyperparameter
-    earlier = read_document(TargetFolder(folder).validation_of(name), Validation, [])
+    name, files = settings.transfer.hyperparameter, TargetFolder(folder)
+    earlier = read_document(files.validation_of(name), Validation, [])
     first = LadderJudge(experiment, best, target, earlier, AT_FIRST)
     judge = replace(first, confidence=CONFIDENCE)
-    begun_with = read_document(TargetFolder(folder).settling_of(name), Beginning, [])
+    begun_with = read_document(files.settling_of(name), Beginning, [])
     ladder = settle_ladder(
         experiment,
         best,
@@ -272,8 +264,9 @@ def check_ladders(experiment: Experiment, settle: Settle | None = None) -> None:
     ladders = settings.ladders()
     if not ladders:
         raise BadInput(
-            "--validate has no ladder to train: give transfer.widths, depths, batches, steps "
-            "or sizes at least one value that is not the base's"
+            Keyword("validate"),
+            " has no ladder to train: give transfer.widths, depths, batches, steps "
+            "or sizes at least one value that is not the base's",
         )
     if settle is not None:
         begun(settings, settle)
@@ -288,7 +281,7 @@ def check_ladders(experiment: Experiment, settle: Settle | None = None) -> None:
             try:
                 experiment.corpus.check(size.batch_size, settings.raw["train"]["seq_len"])
             except BadInput as error:
-                raise BadInput(f"transfer.{key}: {error}") from error
+                raise BadInput(f"transfer.{key}: ", *error.args) from error
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -297,15 +290,34 @@ class Validated:
 
     `experiment` has that law where it could be fitted. `planned` are the hyperparameters to plan
     with (log2): the search's, but for an eta that the base's own curve shows to be wrong there.
-    `settled` says with how many runs the ladders were settled, or why they were not.
     """
 
     experiment: Experiment
     planned: Log2Hps
-    verdicts: list[Verdict]
-    trend: Trend | None
+    verdicts: Sequence[Verdict] = ()
+    trend: Trend | None = None
     exponents: FittedExponents | None = None
-    settled: str = ""
+    trained: Trained | None = None
+
+    @property
+    def settled(self) -> str:
+        """With how many runs the ladders were settled, or why they were not."""
+        return self.trained.record.settled if self.trained else ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Trained:
+    """What was trained to judge ladders: the `record` of curves and verdicts, and all `runs`.
+
+    `kept` are the runs of this record and of the earlier one, where that stays as it rests on more.
+    `notices` are what the study and damaged records have to tell.
+    """
+
+    record: Validation
+    runs: Sequence[Result]
+    failures: Sequence[Failure]
+    notices: Sequence[str] = ()
+    kept: tuple[int, int] | None = None
 
 
 def validate(
@@ -313,7 +325,7 @@ def validate(
     best: Log2Hps,
     target: Size,
     folder: Path,
-    output: Output,
+    watcher: Watcher,
     settle: Settle | None = None,
     *,
     wait: bool = True,
@@ -326,16 +338,15 @@ def validate(
     ladders: Mapping[str, Sequence[LadderSize]] = settings.ladders()
     files = TargetFolder(folder)
     path = files.validation_of(rule.hyperparameter)
-    damaged: list[str] = []
-    earlier = read_document(path, Validation, damaged)
-    output.notes(damaged)
+    notices: list[str] = []
+    earlier = read_document(path, Validation, notices)
     # The base is on every ladder, and trained once.
     sizes = sorted({size for ladder in ladders.values() for size in ladder})
     ladder_judge = LadderJudge(experiment, best, target, earlier, AT_FIRST)
     with StudyLock(settings.folder), Study.open(settings.folder, settings.storage) as study:
         planned = len(sizes) * rule.points_per_line() * rule.seeds
-        known = study.results()
-        with progress(settings, output, "validate", 0 if settle else planned, known=known) as bar:
+        planned, known = 0 if settle else planned, study.results()
+        with progress_of(settings, watcher, "validate", planned, known=known) as bar:
             sweep = Sweep(experiment, study, bar, wait=wait)
             if settle is None:
                 curves = {c.size: c for c in sweep.ladder(best, sizes)}
@@ -350,10 +361,10 @@ def validate(
                 sweep.settle(settling, lambda: bar.told(settling.progress(), settling.likely))
                 by_axis = settling.by_axis()
                 ladder_judge = replace(ladder_judge, confidence=settling.confidence)
-        output.notes([*study.notices, *failures(study.results(), settings.identity)])
+        notices += study.notices
+        failures = failures_of(study.results(), settings.identity)
         ladder_runs = [r for r in trials_of(study).current if r.trial.phase == LADDER_PHASE]
-        output.notes(show.clip_note(ladder_runs))
-        output.tell_speed(study.results(), since=start)
+        tell_speed(watcher, study.results(), since=start)
     judged = ladder_judge.judged(by_axis)
     exponents, verdicts = judged.exponents, judged.verdicts
     record = Validation(
@@ -369,27 +380,14 @@ def validate(
         needed=settling.ending.needed if settle and settling.ending else 0,
         command=provenance()["command"],
     )
-    planned_hps = judged.planned
+    planned_hps, kept = judged.planned, None
     if settle is not None and earlier is not None and _rests_on_less(record, earlier):
-        note = (
-            f"the verdict that was there stays: it rests on {_runs(earlier)} runs, and these "
-            f"{_runs(record)} are among them"
-        )
-        output.notes([note])
+        kept = (_runs(record), _runs(earlier))
         # With its plan, and what it says of trend and law.
         record = replace(earlier, settled=record.settled, needed=record.needed)
         verdicts = [one for axis in ladders if (one := earlier.over(axis)) is not None]
         planned_hps = Log2Hps({**best, rule.hyperparameter: earlier.planned_log2})
     write_json(path, _with_earlier(record, earlier))
-    # matplotlib takes as long to load as a small trial to train: not before something is drawn.
-    from sweeper.report.drawing import save
-    from sweeper.report.figures import learning_rate_figure
-
-    for verdict in verdicts:
-        save(learning_rate_figure(record, verdict), folder / f"{_curves(path)}-{verdict.axis}")
-    output.show(*show.verdicts(verdicts, rule.hyperparameter, record.settled))
-    for line in exponent_lines(exponents) if exponents else ():
-        output.say(line)
     return Validated(
         experiment=judged.experiment,
         planned=planned_hps,
@@ -397,7 +395,9 @@ def validate(
         # `transfer.correct` moves eta, and nothing else.
         trend=record.trend if rule.hyperparameter == "eta" else None,
         exponents=exponents,
-        settled=record.settled,
+        trained=Trained(
+            record=record, runs=ladder_runs, failures=failures, notices=notices, kept=kept
+        ),
     )
 
 
@@ -539,16 +539,6 @@ def _prior(settings: Settings, axis: str) -> Prior:
     return prior_for(axis if eta else "", parameterization, settings.transfer.theory)
 
 
-def _curves(record: Path) -> str:
-    """What a verdict's pictures are called, but for the axis."""
-    return record.stem.replace("validation", "curves", 1)
-
-
-def curves_name(hyperparameter: str, axis: str) -> str:
-    """What the picture of the verdict over an axis is called."""
-    return f"{_curves(TargetFolder(Path()).validation_of(hyperparameter))}-{axis}"
-
-
 def _planned(
     settings: Settings,
     ladders: Mapping[str, Sequence[SizeCurve]],
@@ -582,25 +572,37 @@ def _planned(
     return Log2Hps({**best, "eta": missed.optimum_log2}), note
 
 
-def remove_stale_verdicts(settings: Settings, best: Log2Hps, folder: Path) -> list[str]:
+@dataclass(frozen=True, kw_only=True)
+class StaleVerdict:
+    """A verdict that was removed, as it was `of_law` another than a plan's, or other numbers."""
+
+    name: str
+    of_law: bool
+
+
+def remove_stale_verdicts(settings: Settings, best: Log2Hps, folder: Path) -> list[StaleVerdict]:
     """Remove verdicts in a target's `folder` on other hyperparameters or another law than a plan's.
 
     A page must not show a plan beside a verdict on another. The verdicts' trials stay in the study,
-    so validating the other plan again trains nothing. Returns a sentence for each one removed.
+    so validating the other plan again trains nothing.
     """
     log2_hps, law = named(settings.space, best), law_spec(settings)
-    sentences = []
+    removed = []
     for path in TargetFolder(folder).validations:
         judged = read_document(path, Validation, [])
         if judged is None or (judged.log2_hps == log2_hps and judged.law == law):
             continue
         for axis in (*LADDER_AXES, JOINT_AXIS):
             for suffix in ("png", "svg"):
-                (folder / f"{_curves(path)}-{axis}.{suffix}").unlink(missing_ok=True)
+                (folder / f"{curves_stem(path)}-{axis}.{suffix}").unlink(missing_ok=True)
         path.unlink(missing_ok=True)
-        other = "another law" if judged.log2_hps == log2_hps else "other hyperparameters"
-        sentences.append(f"{path.name} judged {other} and was removed; --validate judges these")
-    return sentences
+        removed.append(StaleVerdict(name=path.name, of_law=judged.log2_hps == log2_hps))
+    return removed
+
+
+def curves_stem(record: Path) -> str:
+    """What the pictures of a verdict's `record` are called, but for the axis."""
+    return record.stem.replace("validation", "curves", 1)
 
 
 def measured_trend(
