@@ -28,11 +28,13 @@ from sweeper.study.folder import is_study
 from sweeper.study.setup import asked
 from sweeper.study.study import find_study
 from sweeper.verbs.judge import JudgeAnswer
+from sweeper.verbs.predict import PredictAnswer, TablePrediction
 from sweeper.verbs.requests import (
     CompareRequest,
     ExplainRequest,
     ExportRequest,
     JudgeRequest,
+    PredictRequest,
     Request,
     SearchRequest,
     StatusRequest,
@@ -171,6 +173,27 @@ def judge(source: Any = None, **keywords: Any) -> Judgement:
     return found
 
 
+@keywords_of(PredictRequest)
+def predict(source: Any = None, **keywords: Any) -> Prediction | NoLaw:
+    """What `sweeper predict` says of a table, or of a study: the loss of a larger run.
+
+    `source` is a DataFrame, columns by name, a study, or a place as on the command line, a row a
+    finished run. Of too few runs it cannot say yet, as there: the `answer` of both. Nothing is
+    written but with `out`.
+    """
+    request = request_of(PredictRequest, {**keywords, "source": _source(source)})
+    with _TURNS, whole_imports(), only_named():
+        answer = perform(request, Silent())
+        if request.out is not None:
+            present("predict", answer)
+    assert isinstance(answer, PredictAnswer | TablePrediction)
+    found = answer.predicted if isinstance(answer, PredictAnswer) else answer
+    if found.prediction is not None:
+        return found.prediction
+    assert found.too_few is not None
+    return found.too_few.answer
+
+
 @keywords_of(ExportRequest)
 def export(to: str, *, study: Study | Place | None = None, **keywords: Any) -> Answer:
     """Write a study's plan as files of another trainer, as `sweeper export` does.
@@ -224,7 +247,7 @@ def _run(request: Request, command: Sequence[str] = ()) -> tuple[int, Kept]:
     line = SHELL.call(Call(call.verb, *call.arguments, command=tuple(map(str, command))))
     take_damaged()  # of an earlier call in this process
     with _TURNS, whole_imports(), only_named(), asked(line):
-        if request.verb in PRESENTERS and not getattr(request, "predict", False):
+        if request.verb in PRESENTERS:
             code, _ = ask(request, output, PYTHON)
         else:
             code = getattr(adapters, request.verb)(request, output)

@@ -3,14 +3,12 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from sweeper.config.command_line import DEFAULT_ROOT, FIRST, of_study, place_of, with_place
-from sweeper.errors import BadInput, ConfigError, Keyword
+from sweeper.config.command_line import DEFAULT_ROOT, FIRST, place_of, with_place
+from sweeper.errors import BadInput, Keyword
 from sweeper.verbs import requests
-from sweeper.verbs.requests import columns_text
 
 if TYPE_CHECKING:
     from sweeper.report.output import Output
@@ -38,22 +36,6 @@ def search(request: requests.SearchRequest, output: Output) -> int:
         detach=request.detach,
         new_setup=request.new_setup,
     )
-
-
-def transfer(request: requests.TransferRequest, output: Output) -> int:
-    """Its `predict` alone; a plan is made by the verb."""
-    from sweeper.config.studies import study_tree
-    from sweeper.verbs.transfer import check_asked
-
-    check_asked(request)
-    name, others = of_study(request.overrides, request.study, _text(request.root))
-    tree, invocation = study_tree(name, others, request.config_dir, trust=request.trust)
-    from sweeper.cli.predict import StudyTarget, predict_ladder
-    from sweeper.decide.loss import Question
-
-    asked = StudyTarget(width=request.to_width, depth=request.to_depth)
-    question = Question(tokens=request.to_tokens)
-    return predict_ladder(tree, asked, question, invocation, output, dry_run=request.dry_run)
 
 
 def status(request: requests.StatusRequest, output: Output) -> int:
@@ -122,50 +104,6 @@ def compare(request: requests.CompareRequest, output: Output) -> int:
     return compare_studies(
         studies, place, output, anyway=request.anyway, out=request.out, to_width=request.to_width
     )
-
-
-def predict(request: requests.PredictRequest, output: Output) -> int:
-    from sweeper.cli.predict import StudyTarget, predict_saved, predict_study, predict_table
-    from sweeper.decide.loss import Question
-    from sweeper.runs.read import study_folder
-
-    question = Question(
-        params=request.to_params,
-        tokens=request.to_tokens,
-        flops=request.flops,
-        flops_per_second=request.flops_per_second,
-        threshold=request.huber,
-        form=request.form,
-        draws=request.draws,
-        seed=request.seed,
-    )
-    place, out = _root(request.root), request.out
-    if (folder := study_folder(request.source, place)) is not None:
-        if folder.parent.resolve() != place.resolve():
-            raise ConfigError(K("root"), str(place), f"{folder.parent}, where {folder.name} lies")
-        request = replace(request, source=None, study=folder.name)
-    # A keyword that is meant for the other kind of source would else be passed over in silence.
-    of_table, of_study = ("columns", "to_params"), ("study", "to_width", "to_depth")
-    for name in of_study if request.source is not None else of_table:
-        if value := getattr(request, name):
-            of = "a study" if request.source is not None else "a table"
-            raise ConfigError(K(name), value, f"given with the runs of {of} alone")
-    if out is not None and out.exists() and not out.is_dir():
-        raise ConfigError(K("out"), str(out), "a folder, or nothing yet")
-    if request.source is not None:
-        columns = columns_text(request.columns)
-        table = Path(request.source)
-        return predict_table(table, columns, request.where, question, output, out, place)
-    from sweeper.config.studies import tree_of
-    from sweeper.study.study import find_study, is_saved
-
-    name = find_study(request.study, place)
-    asked = StudyTarget(width=request.to_width, depth=request.to_depth)
-    if is_saved(place / name):
-        return predict_saved(place / name, asked, question, output, out, where=request.where)
-    placed = with_place([], None, _text(request.root))
-    tree, invocation = tree_of(name, placed, request.config_dir, trust=request.trust)
-    return predict_study(tree, asked, question, invocation, output, out, where=request.where)
 
 
 def follow(request: requests.FollowRequest, output: Output) -> int:

@@ -22,6 +22,7 @@ from sweeper.verbs.requests import Request
 
 PRESENTERS: dict[str, str] = {
     "check": "sweeper.report.checked",
+    "predict": "sweeper.report.prediction",
     "transfer": "sweeper.report.transferred",
     "diagnose": "sweeper.report.diagnosis",
     "explain": "sweeper.report.explanation",

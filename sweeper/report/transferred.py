@@ -15,11 +15,12 @@ from sweeper.errors import SHELL, Keyword, Text
 from sweeper.records import to_json
 from sweeper.report import console
 from sweeper.report.answer import Commands, Item, Sentence
-from sweeper.report.costs import ladder_answer, ladder_document, ladder_items
+from sweeper.report.costs import branches_text, ladder_answer, ladder_document, ladder_items
 from sweeper.report.drawing import save
 from sweeper.report.figures import learning_rate_figure
 from sweeper.report.next import NextCommand, after_plan
 from sweeper.report.page import written_page
+from sweeper.report.prediction import horizons_command, predicted_shown
 from sweeper.report.present import Shown
 from sweeper.report.sentences import failure_notes, unfinished_notes
 from sweeper.stats.ladder import LADDER_AXES
@@ -29,6 +30,7 @@ from sweeper.sweep.ladders import StaleVerdict, Trained, curves_stem
 from sweeper.sweep.planning import Spans, Unvalidated
 from sweeper.table import short
 from sweeper.verbs.transfer import (
+    HorizonsAnswer,
     LadderCostAnswer,
     QueuedAnswer,
     TargetAnswer,
@@ -36,8 +38,10 @@ from sweeper.verbs.transfer import (
 )
 
 
-def shown(answer: TargetAnswer, *, verbose: bool = False) -> Shown:
+def shown(answer: TargetAnswer | HorizonsAnswer, *, verbose: bool = False) -> Shown:
     """The plan and the verdicts, or what the ladders would train, or have in a queue."""
+    if isinstance(answer, HorizonsAnswer):
+        return _horizons(answer)
     settings = answer.settings
     again = _command_again(answer)
     items = _spans_items(answer.target.spans, settings)
@@ -254,3 +258,39 @@ def _validated_text(verdicts: Sequence[Verdict], kept: Validation | None) -> str
     )
     before = "" if verdicts else ", as validated before,"
     return f"the transfer{before} {answers}" if judged else "the transfer is not validated"
+
+
+def _horizons(answer: HorizonsAnswer) -> Shown:
+    """The target's loss as sizes and horizons predict it, or what of them is to be trained."""
+    notes: list[str | Text] = [*answer.notes, *unfinished_notes(answer.unfinished)]
+    if answer.predicted is not None:
+        made = predicted_shown(answer.predicted, answer.question, answer.invocation)
+        return replace(made, notes=[*notes, *failure_notes(answer.failed), *made.notes])
+    costs, settings, tokens = answer.costs, answer.settings, answer.question.tokens
+    assert costs is not None
+    facts = (
+        f"Each size at {', '.join(map(str, costs.horizons))} steps and the planned eta, "
+        f"{costs.seeds} seed{'s' * (costs.seeds != 1)} each."
+    ) + branches_text(sum(trial.spec.train.steps for trial in costs.missing), costs.branches)
+    if costs.could_branch:
+        facts += " In a study with train.schedule=wsd shorter runs would branch off the longest."
+    rows = [*costs.sizes.items()]
+    words = [f"--to-tokens={tokens:.0f}"] if tokens else []
+    words += ["--predict", *answer.invocation.overrides]
+    size = answer.target.size(settings.base)
+    return Shown(
+        items=console.dry_run("This would train", "size", rows, "runs", facts),
+        notes=notes,
+        answer=f"{len(costs.missing)} of {len(costs.trials)} runs are to be trained; nothing was "
+        "written.",
+        document={
+            "study": settings.name,
+            "branches": {"runs": len(costs.branches), "steps": sum(costs.branches.values())},
+            "sizes": [
+                {"size": name, "runs": cost.trials, "flops": cost.flops, "seconds": cost.seconds}
+                for name, cost in rows
+            ],
+        },
+        next=[horizons_command(settings, answer.invocation, size, *words, why="to train them")],
+        folder=settings.folder,
+    )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -21,9 +21,13 @@ from sweeper.verbs.requests import TransferRequest
 
 if TYPE_CHECKING:
     from sweeper.config.settings import Experiment, Settings
+    from sweeper.decide.loss import Question
     from sweeper.decide.validation import Validation
     from sweeper.plan.plan import TransferPlan
     from sweeper.sweep.coordinates import QuickCheck
+    from sweeper.sweep.experiment import Failure
+    from sweeper.sweep.horizons import Predicted, RungCosts
+    from sweeper.sweep.horizons import Target as HorizonTarget
     from sweeper.sweep.ladder_cost import LadderCost
     from sweeper.sweep.ladders import StaleVerdict, Validated
     from sweeper.sweep.planning import Asked, Target, Unvalidated
@@ -71,6 +75,25 @@ class QueuedAnswer(TargetAnswer, SubmittedAnswer):
     """Ladders whose runs are in a queue."""
 
 
+@dataclass(frozen=True, kw_only=True)
+class HorizonsAnswer(Answer):
+    """The target's loss as sizes and horizons predict it, or what these would train.
+
+    `unfinished` is the number of the search's trials where it goes on, `failed` are reasons of
+    trials that failed.
+    """
+
+    request: TransferRequest
+    settings: Settings
+    invocation: Invocation
+    target: HorizonTarget
+    question: Question
+    unfinished: int
+    costs: RungCosts | None = None
+    predicted: Predicted | None = None
+    failed: Sequence[Failure] = ()
+
+
 def transfer(request: TransferRequest, watcher: Watcher) -> Answer:
     """The plan for the target from the study's optimum and, if asked, its validation."""
     check_asked(request)
@@ -88,6 +111,8 @@ def transfer(request: TransferRequest, watcher: Watcher) -> Answer:
     settings = resolve_study(tree, invocation)
     size = Size(width=request.to_width, depth=request.to_depth or settings.base.depth)
     check_target(settings, size)
+    if request.predict:
+        return _predicted(request, settings, invocation, watcher)
     if request.validate or request.dry_run:
         settings = settings.up_to(size.width)
     if request.detach and not isinstance(settings.launcher, Scheduled):
@@ -125,6 +150,48 @@ def transfer(request: TransferRequest, watcher: Watcher) -> Answer:
     else:
         ladders = as_measured(experiment, target)
     return _planned(request, target, ladders, folder, invocation, watcher)
+
+
+def _predicted(
+    request: TransferRequest, settings: Settings, invocation: Invocation, watcher: Watcher
+) -> HorizonsAnswer:
+    """Train what a law needs and the study lacks, sizes x steps at the planned eta; predict."""
+    from sweeper.decide.loss import Question
+    from sweeper.study.lock import StudyLock
+    from sweeper.study.study import Study
+    from sweeper.sweep.experiment import failures_of, open_experiment, progress_of
+    from sweeper.sweep.horizons import Target as HorizonTarget
+    from sweeper.sweep.horizons import predict_trained, rung_costs, rungs
+    from sweeper.sweep.optimum import check_storage_password, optimum, planned_before
+    from sweeper.sweep.sweep import Sweep
+
+    target = HorizonTarget(width=request.to_width, depth=request.to_depth)
+    question = Question(tokens=request.to_tokens)
+    with tempfile.TemporaryDirectory() as temporary:
+        experiment = open_experiment(settings, Path(temporary) if request.dry_run else None)
+        study = Study.read(settings.folder)
+        found = optimum(experiment, study)
+        trials = rungs(experiment, planned_before(settings, found.conclusion.best_log2))
+        answer = HorizonsAnswer(
+            notes=tuple((notice,) for notice in study.notices),
+            request=request,
+            settings=settings,
+            invocation=invocation,
+            target=target,
+            question=question,
+            unfinished=found.unfinished,
+        )
+        if request.dry_run:
+            return replace(answer, costs=rung_costs(experiment, study, trials))
+    check_storage_password(settings)
+    with StudyLock(settings.folder), Study.open(settings.folder, settings.storage) as opened:
+        known = opened.results()
+        with progress_of(settings, watcher, "predict", len(trials), known=known) as progress:
+            Sweep(experiment, opened, progress).runs(trials)
+        failed = failures_of(opened.results(), settings.identity)
+        notes = (*answer.notes, *((notice,) for notice in opened.notices))
+    predicted = predict_trained(experiment, target, question)
+    return replace(answer, predicted=predicted, failed=failed, notes=notes)
 
 
 def check_asked(request: TransferRequest) -> None:
