@@ -5,11 +5,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from sweeper.config.command_line import DEFAULT_ROOT, FIRST, of_study, place_of, with_place
 from sweeper.errors import BadInput, ConfigError, Keyword
 from sweeper.verbs import requests
+from sweeper.verbs.requests import columns_text
 
 if TYPE_CHECKING:
     from sweeper.report.output import Output
@@ -186,47 +187,6 @@ def follow(request: requests.FollowRequest, output: Output) -> int:
     return follow_run(asked_for, output, once=request.once)
 
 
-def judge(request: requests.JudgeRequest, output: Output) -> int:
-    from sweeper.cli.judge import JudgeRequest
-    from sweeper.cli.judge import judge as work
-    from sweeper.decide.judged import Question
-    from sweeper.runs.grid import GridOptions
-    from sweeper.runs.roles import ALIASES
-    from sweeper.runs.series import Objective
-
-    ignore = request.ignore
-    listed = ignore.split(",") if isinstance(ignore, str) else ignore
-    question = Question(
-        reading=GridOptions(
-            axis=ALIASES.get(request.axis or "", request.axis),
-            noise=request.noise,
-            diverged=request.diverged,
-            base=request.base,
-        ),
-        to=request.to_width,
-        eta=request.eta,
-        grid_step=request.grid_step,
-        max_shift=request.max_shift,
-        max_loss_gap=request.max_loss_gap,
-    )
-    asked_for = JudgeRequest(
-        place=request.source,
-        study=request.study,
-        columns=columns_text(request.columns),
-        where=request.where,
-        ignore=tuple(filter(None, (name.strip() for name in listed))),
-        objective=Objective(
-            series=request.series, window=request.window, study=request.study or ""
-        ),
-        question=question,
-        save=request.save,
-        strict=request.strict,
-        out=request.out,
-        root=_root(request.root),
-    )
-    return work(asked_for, output)
-
-
 def cancel(request: requests.CancelRequest, output: Output) -> int:
     from sweeper.cli.status import cancel as work
 
@@ -237,13 +197,6 @@ def doctor(request: requests.DoctorRequest, output: Output) -> int:
     from sweeper.cli.doctor import doctor as work
 
     return work(_text(request.root), request.storage, output)
-
-
-def columns_text(columns: Any) -> str:
-    """Roles and columns as a text, `width=n_embd,loss=val_loss`."""
-    if isinstance(columns, str):
-        return columns
-    return ",".join(f"{role}={column}" for role, column in columns.items())
 
 
 def _text(root: Path | None) -> str | None:
