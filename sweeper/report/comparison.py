@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -19,7 +18,6 @@ from sweeper.decide import speed
 from sweeper.decide.compare import Candidate, Comparison, Standing
 from sweeper.decide.ranking import Ranking
 from sweeper.decide.speed import SpeedUp
-from sweeper.decide.validation import Validation
 from sweeper.files import private_folder, write_atomically
 from sweeper.report.drawing import BESIDE, DASHED, DOTTED, FAINT, MARKERS, STYLE, save, svg
 from sweeper.report.figures import AXIS, Panel, ladders_figure
@@ -27,6 +25,7 @@ from sweeper.report.page import rendered
 from sweeper.stats.estimate import UNKNOWN, Estimate
 from sweeper.study.cost import Cost, cost_table
 from sweeper.study.folder import StudyFolder
+from sweeper.sweep.compared import Compared
 from sweeper.table import Cell, Column, Table, answer, number, within
 
 SHOWN_OCTAVES = (-2.0, -1.0, 1.0, 2.0)
@@ -409,33 +408,13 @@ def _finish_losses(ax: Axes, comparison: Comparison) -> None:
 # The page of several studies: their curves side by side, and how they rank.
 
 
-@dataclass(frozen=True, kw_only=True)
-class Several:
-    """Studies that were compared; `comparison` is None where `notes` say why there is none.
-
-    By study: its validation, its parameterization, and what tuning and validation took.
-    """
-
-    validations: Mapping[str, Validation]
-    parameterizations: Mapping[str, str]
-    costs: Mapping[str, tuple[Cost, Cost]]
-    comparison: Comparison | None
-    notes: Sequence[str]
-
-    @property
-    def panels(self) -> list[Panel]:
-        """A panel a study."""
-        return [Panel(title=name, validation=each) for name, each in self.validations.items()]
-
-    @property
-    def verdicts(self) -> dict[str, str]:
-        """The answer over the width, by study."""
-        verdicts = {name: each.over(AXIS) for name, each in self.validations.items()}
-        return {name: each.answer if each else "no verdict yet" for name, each in verdicts.items()}
+def panels(compared: Compared) -> list[Panel]:
+    """A panel a study."""
+    return [Panel(title=name, validation=each) for name, each in compared.validations.items()]
 
 
 def write_several(
-    several: Several, pages: Mapping[str, str], folder: Path, faster: Sequence[SpeedUp] = ()
+    several: Compared, pages: Mapping[str, str], folder: Path, faster: Sequence[SpeedUp] = ()
 ) -> Path:
     """Write `report.html` into `folder`, and the figures beside it as PNG and SVG.
 
@@ -445,7 +424,7 @@ def write_several(
     private_folder(folder)
     path, comparison = StudyFolder(folder).report, several.comparison
     # `svg` first: `save` takes the marks with tooltips, which only a page shows, out of the figure.
-    figure = ladders_figure(several.panels)
+    figure = ladders_figure(panels(several))
     drawings = {"ladders": svg(figure, "f1")}
     save(figure, folder / "ladders")
     compared_tables = []
@@ -467,7 +446,7 @@ def write_several(
     return path
 
 
-def _transfer_table(several: Several, pages: Mapping[str, str]) -> Table:
+def _transfer_table(several: Compared, pages: Mapping[str, str]) -> Table:
     """A row a study: its verdict, the ends of its ladder, and what the widest size shows."""
     table = Table(
         "",
