@@ -69,18 +69,6 @@ def report(request: requests.ReportRequest, output: Output) -> int:
     from sweeper.sweep.compared import named_studies
 
     names, place = named_studies(list(request.name), _text(request.root))
-    if request.port is not None and not request.serve:
-        raise BadInput(K("port", ...), " is of ", K("serve"))
-    if request.serve and (request.csv or request.picture or len(names) > 1):
-        raise BadInput(
-            *(K("serve"), " shows all studies, and takes no ", K("csv", ...), ", "),
-            *(K("picture", ...), " or further names"),
-        )
-    if request.serve:
-        from sweeper.cli.status import serve_reports
-
-        name = request.study or next(iter(names), None)
-        return serve_reports(name, place, request.port, output)
     if len(names) > 1 and request.csv is not None:
         raise BadInput(K("csv", ...), " is of one study: name one")
     if len(names) > 1 and request.study is None:

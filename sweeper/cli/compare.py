@@ -12,6 +12,7 @@ from sweeper.report import comparison as show
 from sweeper.report.compared import after_comparison
 from sweeper.report.comparison import panels, write_several
 from sweeper.report.figures import write_picture
+from sweeper.report.index import write_index
 from sweeper.report.next import NextCommand
 from sweeper.report.output import DONE, Output
 from sweeper.study.folder import StudyFolder
@@ -34,7 +35,7 @@ def report_several(names: Sequence[str], root: Path, picture: Path | None, outpu
         ladders = {entry.ladder.name: entry.ladder for entry in ranked.entries}
         faster = speed_ups([ladders[rank.name] for rank in ranked.comparison.by_transferred])
     page = write_several(ranked, pages, folder, faster)
-    places = {"report": page}
+    places = {"report": page, "all studies": write_index(root)}
     if picture is not None:
         places["picture"], places["picture for dark pages"] = write_picture(panels(ranked), picture)
     answers = ", ".join(f"{name} {answer}" for name, answer in ranked.verdicts.items())

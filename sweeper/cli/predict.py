@@ -244,7 +244,7 @@ def _predict_runs(
     *,
     where: str = "",
 ) -> int:
-    from sweeper.report.page import write_report
+    from sweeper.report.study_page import write_report
     from sweeper.study.lock import live_holder
 
     trained, others, of_another_setup = final_runs(study, where)

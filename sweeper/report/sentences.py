@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
 from sweeper.decide.ranking import Ranking, RankingOutcome
 from sweeper.stats.line import FLAT
-from sweeper.sweep.experiment import Failure
+
+if TYPE_CHECKING:
+    from sweeper.sweep.experiment import Failure
 
 
 def sentence_of(decision: object) -> str:

@@ -68,7 +68,7 @@ class CompareAnswer(Answer):
 
 @dataclass(frozen=True, kw_only=True)
 class RankAnswer(Answer):
-    """Studies of `names` as they are ranked by runs at `width`, with settings changed by `overrides`.
+    """Studies ranked by runs at `width`, their settings changed by `overrides`.
 
     `known` is how many of the first round's runs are there. `unfinished` has the number of trials
     of each study whose search is not at its end.
