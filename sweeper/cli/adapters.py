@@ -46,22 +46,11 @@ def status(request: requests.StatusRequest, output: Output) -> int:
 
 
 def report(request: requests.ReportRequest, output: Output) -> int:
-    from sweeper.cli.compare import named_studies, report_several
+    from sweeper.cli.compare import report_several
     from sweeper.cli.status import report as work
+    from sweeper.sweep.compared import named_studies
 
     names, place = named_studies(list(request.name), _text(request.root))
-    if request.port is not None and not request.serve:
-        raise BadInput(K("port", ...), " is of ", K("serve"))
-    if request.serve and (request.csv or request.picture or len(names) > 1):
-        raise BadInput(
-            *(K("serve"), " shows all studies, and takes no ", K("csv", ...), ", "),
-            *(K("picture", ...), " or further names"),
-        )
-    if request.serve:
-        from sweeper.cli.status import serve_reports
-
-        name = request.study or next(iter(names), None)
-        return serve_reports(name, place, request.port, output)
     if len(names) > 1 and request.csv is not None:
         raise BadInput(K("csv", ...), " is of one study: name one")
     if len(names) > 1 and request.study is None:
@@ -69,41 +58,6 @@ def report(request: requests.ReportRequest, output: Output) -> int:
     if request.picture is not None:
         raise BadInput(K("picture", ...), " is of several studies: name them")
     return work(*place_of(request.name, request.study, _text(request.root)), output, request.csv)
-
-
-def compare(request: requests.CompareRequest, output: Output) -> int:
-    from sweeper.cli.compare import compare_studies, named_studies
-
-    bounds = ("at_width", "budget", "hours", "detach", "dry_run")
-    needless = [name for name in bounds if getattr(request, name)]
-    if not request.settle and needless:
-        raise BadInput(K(needless[0], ...), " is of what ", K("settle"), " trains: give both")
-    if request.settle and request.to_width is not None:
-        raise BadInput(
-            *(K("to_width", ...), " looks beyond curves, and ", K("settle")),
-            " trains none: give one",
-        )
-    studies, place = named_studies(list(request.names), _text(request.root))
-    if request.settle:
-        from sweeper.cli.ranked import RankRequest, rank_studies
-        from sweeper.sweep.ladders import Settle
-
-        asked_for = RankRequest(
-            names=[name for name in studies if "=" not in name],
-            overrides=[name for name in studies if "=" in name],
-            root=place,
-            settle=Settle(budget=request.budget, hours=request.hours),
-            width=request.at_width,
-            anyway=request.anyway,
-            out=request.out,
-            trust=request.trust,
-            detach=request.detach,
-            dry_run=request.dry_run,
-        )
-        return rank_studies(asked_for, output)
-    return compare_studies(
-        studies, place, output, anyway=request.anyway, out=request.out, to_width=request.to_width
-    )
 
 
 def follow(request: requests.FollowRequest, output: Output) -> int:

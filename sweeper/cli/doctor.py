@@ -25,8 +25,8 @@ from sweeper.records import import_target
 from sweeper.registry import groups, plugins
 from sweeper.report.next import NextCommand
 from sweeper.report.output import DONE, Output
+from sweeper.search.optuna.storage import check_storage
 from sweeper.study.lock import StudyLock
-from sweeper.study.optuna_copy import check_storage
 from sweeper.study.study import Study, read_root
 from sweeper.table import Column, Table
 from sweeper.version import __version__

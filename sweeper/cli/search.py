@@ -27,11 +27,12 @@ from sweeper.report import console as show
 from sweeper.report.answer import Verbatim
 from sweeper.report.next import again, first_transfer
 from sweeper.report.output import DONE, FAILED, Output, diverged, failures
+from sweeper.search.optuna.storage import check_storage
+from sweeper.search.optuna.url import redact
 from sweeper.search.strategy import Conclusion
 from sweeper.study.cost import Cost, flops_of, keep_flops
 from sweeper.study.folder import StudyFolder
 from sweeper.study.lock import StudyLock
-from sweeper.study.optuna_copy import check_storage, redact
 from sweeper.study.setup import check_setup, provenance, trials_of, write_setup
 from sweeper.study.study import Study, check_not_saved
 from sweeper.study.trust import remember

@@ -47,7 +47,7 @@ def write_page(folder: Path, output: Output) -> dict[str, Path]:
 
     It costs nothing else: the results are recorded, and the verb's answer is still to come.
     """
-    from sweeper.report.page import written_page
+    from sweeper.report.study_page import written_page
 
     places, notes = written_page(folder)
     output.notes(notes)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import sys
 import time
 from collections import Counter
 from collections.abc import Sequence
@@ -191,7 +190,7 @@ def report(name: str | None, root: Path, output: Output, csv: Path | None = None
     """Write the study's page anew; with `csv`, the runs of its latest validation too."""
     # matplotlib and Jinja2 are for the page alone.
     from sweeper.report.live import EVERY, is_live
-    from sweeper.report.page import headline, write_report
+    from sweeper.report.study_page import headline, write_report
 
     folder = root / find_study(name, root)
     if csv is not None:
@@ -208,29 +207,6 @@ def report(name: str | None, root: Path, output: Output, csv: Path | None = None
     document |= {"csv": str(csv)} if csv is not None else {}
     headlined = f"Study {folder.name}: {headline(documents)}."
     output.end(headlined, {"report": path}, document, next_of(folder))
-    return DONE
-
-
-def serve_reports(study: str | None, root: Path, port: int | None, output: Output) -> int:
-    """Serve the pages of all studies in `root` until Ctrl-C, that of a `study` named first."""
-    from sweeper.report.serve import PORT, serve
-
-    if study is not None:
-        find_study(study, root)
-    elif not root.is_dir():
-        raise BadInput(f"there is no folder {root}: --root DIR names that of the studies")
-
-    def tell(address: str) -> None:
-        output.say(f"Studies of {root}: {address} (on this machine alone; Ctrl-C ends it)")
-        # Now, since there is no end at which to say it.
-        output.flush()
-        output.document({"address": address, "root": str(root)})
-        sys.stdout.flush()
-
-    try:
-        serve(root, PORT if port is None else port, study, tell)
-    except KeyboardInterrupt:
-        output.tell("Stopped serving.")
     return DONE
 
 

@@ -10,8 +10,8 @@ from sweeper.config.command_line import DEFAULT_ROOT, without_root
 from sweeper.config.compose import Tree, compose_tree, override_value, parse_overrides, read_tree
 from sweeper.errors import BadInput, Call, ConfigError, Keyword
 from sweeper.registry import OVERLAYS, classes_in, classes_of_configs, name_classes
+from sweeper.search.optuna.url import redact_word
 from sweeper.study.folder import StudyFolder
-from sweeper.study.optuna_copy import redact_word
 from sweeper.study.study import check_folder, check_not_saved, find_study, read_root
 from sweeper.study.trust import code_of, remember, remembered
 

@@ -18,9 +18,9 @@ from sweeper.report import checks as show
 from sweeper.report.answer import Item
 from sweeper.report.drawing import save
 from sweeper.report.next import NextCommand, again, next_of
-from sweeper.report.page import write_report
 from sweeper.report.present import Shown
 from sweeper.report.sentences import unfinished_notes
+from sweeper.report.study_page import write_report
 from sweeper.stats.ladder import Size
 from sweeper.study.folder import StudyFolder, configs
 from sweeper.verbs.check import CheckAnswer

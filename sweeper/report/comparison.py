@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from markupsafe import Markup
 from matplotlib import colormaps, rc_context
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -19,14 +17,16 @@ from sweeper.decide import speed
 from sweeper.decide.compare import Candidate, Comparison, Standing
 from sweeper.decide.ranking import Ranking
 from sweeper.decide.speed import SpeedUp
-from sweeper.decide.validation import Validation
+from sweeper.errors import Text, as_text
 from sweeper.files import private_folder, write_atomically
-from sweeper.report.drawing import BESIDE, DASHED, DOTTED, FAINT, MARKERS, STYLE, save, svg
+from sweeper.report.answer import Drawing, Item, Report, Section, Sentence
+from sweeper.report.drawing import BESIDE, DASHED, DOTTED, FAINT, MARKERS, STYLE, save
 from sweeper.report.figures import AXIS, Panel, ladders_figure
-from sweeper.report.page import rendered
+from sweeper.report.page import page
 from sweeper.stats.estimate import UNKNOWN, Estimate
 from sweeper.study.cost import Cost, cost_table
 from sweeper.study.folder import StudyFolder
+from sweeper.sweep.compared import Compared
 from sweeper.table import Cell, Column, Table, answer, number, within
 
 SHOWN_OCTAVES = (-2.0, -1.0, 1.0, 2.0)
@@ -409,33 +409,13 @@ def _finish_losses(ax: Axes, comparison: Comparison) -> None:
 # The page of several studies: their curves side by side, and how they rank.
 
 
-@dataclass(frozen=True, kw_only=True)
-class Several:
-    """Studies that were compared; `comparison` is None where `notes` say why there is none.
-
-    By study: its validation, its parameterization, and what tuning and validation took.
-    """
-
-    validations: Mapping[str, Validation]
-    parameterizations: Mapping[str, str]
-    costs: Mapping[str, tuple[Cost, Cost]]
-    comparison: Comparison | None
-    notes: Sequence[str]
-
-    @property
-    def panels(self) -> list[Panel]:
-        """A panel a study."""
-        return [Panel(title=name, validation=each) for name, each in self.validations.items()]
-
-    @property
-    def verdicts(self) -> dict[str, str]:
-        """The answer over the width, by study."""
-        verdicts = {name: each.over(AXIS) for name, each in self.validations.items()}
-        return {name: each.answer if each else "no verdict yet" for name, each in verdicts.items()}
+def panels(compared: Compared) -> list[Panel]:
+    """A panel a study."""
+    return [Panel(title=name, validation=each) for name, each in compared.validations.items()]
 
 
 def write_several(
-    several: Several, pages: Mapping[str, str], folder: Path, faster: Sequence[SpeedUp] = ()
+    several: Compared, pages: Mapping[str, str], folder: Path, faster: Sequence[SpeedUp] = ()
 ) -> Path:
     """Write `report.html` into `folder`, and the figures beside it as PNG and SVG.
 
@@ -444,30 +424,59 @@ def write_several(
     """
     private_folder(folder)
     path, comparison = StudyFolder(folder).report, several.comparison
-    # `svg` first: `save` takes the marks with tooltips, which only a page shows, out of the figure.
-    figure = ladders_figure(several.panels)
-    drawings = {"ladders": svg(figure, "f1")}
-    save(figure, folder / "ladders")
-    compared_tables = []
+    drawn = {"ladders": ladders_figure(panels(several))}
     if comparison is not None:
-        compared = comparison_figure(comparison)
-        drawings["comparison"] = svg(compared, "f2")
-        save(compared, folder / "comparison")
-        places, *others = tables(comparison, several.parameterizations, several.costs)
-        compared_tables = [places, *[speed_table(faster)] * bool(faster), *others]
-    page = rendered(
-        "several.html.j2",
-        several=several,
-        transfer=_transfer_table(several, pages),
-        sentences=findings(comparison) if comparison else [],
-        tables=compared_tables,
-        drawings={name: Markup(text) for name, text in drawings.items()},
-    )
-    write_atomically(path, page)
+        drawn["comparison"] = comparison_figure(comparison)
+    # Before `save`, which takes the marks that a page alone shows out of the figures.
+    write_atomically(path, page(several_report(several, pages, drawn, faster)))
+    for name, figure in drawn.items():
+        save(figure, folder / name)
     return path
 
 
-def _transfer_table(several: Several, pages: Mapping[str, str]) -> Table:
+def several_report(
+    several: Compared,
+    pages: Mapping[str, str],
+    drawn: Mapping[str, Figure],
+    faster: Sequence[SpeedUp],
+) -> Report:
+    """What was found, the ladders beside each other, and which study is worth its compute."""
+    comparison, count = several.comparison, len(several.validations)
+    lines = findings(comparison) if comparison else []
+    notes: list[str | Text] = [(*as_text(note), ".") for note in several.notes]
+    told = [Sentence(line, listed=True) for line in [*lines, *notes]]
+    head = "What was found" if lines else "Not ranked"
+    ladders = Drawing(lambda: drawn["ladders"], caption=LADDERS, wide=True)
+    over_width: list[Item] = [_transfer_table(several, pages), ladders]
+    sections = [
+        Section(head, told, is_answer=True),
+        Section("Does the learning rate transfer over width?", over_width),
+    ]
+    if comparison is not None:
+        caption = (
+            "Left: the loss over the width, with 95 % intervals. Right: what a learning rate "
+            "beside the best one costs."
+        )
+        places, *others = tables(comparison, several.parameterizations, several.costs)
+        shown = [places, *[speed_table(faster)] * bool(faster), *others]
+        drawing = Drawing(lambda: drawn["comparison"], caption=caption, wide=True)
+        sections.append(Section("Which is worth it?", [drawing, *shown]))
+    return Report(
+        title=", ".join(several.validations),
+        about=f"{count} studies beside each other. A report of sweeper.",
+        sections=sections,
+    )
+
+
+LADDERS = (
+    "Loss against the learning rate, one panel a study and one line a width, on one loss "
+    "scale and with as many octaves in each panel. The stars are the optima, the line through them "
+    "is their way over the width: upright where the learning rate transfers. The dashed line is "
+    "the transferred one."
+)
+
+
+def _transfer_table(several: Compared, pages: Mapping[str, str]) -> Table:
     """A row a study: its verdict, the ends of its ladder, and what the widest size shows."""
     table = Table(
         "",

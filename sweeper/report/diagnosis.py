@@ -11,9 +11,9 @@ from sweeper.errors import Text
 from sweeper.records import to_json
 from sweeper.report import console
 from sweeper.report.next import NextCommand, next_of
-from sweeper.report.page import write_report
 from sweeper.report.present import Shown
 from sweeper.report.sentences import failure_notes, unfinished_notes
+from sweeper.report.study_page import write_report
 from sweeper.study.searched import read_searched
 from sweeper.verbs.diagnose import DiagnosisAnswer, DiagnosisCostAnswer
 

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from markupsafe import Markup
 from matplotlib import rc_context
 from matplotlib.figure import Figure
 
@@ -15,7 +14,6 @@ from sweeper.decide.course import (
     ABOVE,
     BELOW,
     DIVERGED,
-    EARLY,
     GAP_INTERVALS,
     ON,
     SPIKE,
@@ -24,6 +22,7 @@ from sweeper.decide.course import (
     Watch,
 )
 from sweeper.files import private_folder, write_atomically
+from sweeper.report.answer import Drawing, Facts, Report, Section, Sentence
 from sweeper.report.drawing import (
     DASHED,
     FAINT,
@@ -33,9 +32,8 @@ from sweeper.report.drawing import (
     STYLE,
     legend_below,
     save,
-    svg,
 )
-from sweeper.report.page import rendered
+from sweeper.report.page import page
 from sweeper.stats.power_law import Array
 from sweeper.table import Cell, Column, Table
 
@@ -112,9 +110,9 @@ def _percent(share: float) -> str:
     return f"{100 * abs(share):.1f} % {'above' if share > 0 else 'below'} its middle"
 
 
-def tone_of(seen: Seen) -> str:
-    """The colour of the answer."""
-    return "bad" if seen.off else "good" if seen.state == ON else "open"
+def code_of(seen: Seen) -> str:
+    """Where the run is, as the answer to whether it holds its course."""
+    return "fails" if seen.off else "holds" if seen.state == ON else seen.state
 
 
 def follow_table(seen: Seen) -> Table:
@@ -226,32 +224,50 @@ def events_table(seen: Seen) -> Table:
     return table
 
 
+def follow_report(watch: Watch, figure: Figure, *, live: bool) -> Report:
+    """Where the run is, in its band and by its events, and what that rests on."""
+    seen, band = watch.seen, watch.band
+    about = f"Step {seen.step:,} of {seen.steps:,}."
+    caption = (
+        "Above: means over hundredths of the run. The band is where 95 % of runs lie that are on "
+        "course: the ladder's curves, divided by their ends, times the predicted end. Below: the "
+        "forecast of the end as the run went on, in the interval that was predicted before it "
+        "began. The warm-up is shaded; it is not tested."
+        f"{' Ticks at the upper edge: spikes.' * bool(seen.events)}"
+    )
+    apart = f"{band.collapse.sizes:.2%} apart by size, {band.collapse.seeds:.2%} by seed"
+    facts = {
+        "prediction": f"SHA-256 {watch.prediction.sha256}",
+        "the ladder": f"{band.runs} runs of {band.sizes} sizes; normalized curves lie "
+        f"{apart.replace('%', ' %')}",
+        "schedule": band.schedule,
+        "chance of a false alarm": f"at most {math.exp(-watch.drift_at) / 0.7:.2g} a run",
+    }
+    hints = [Sentence(line, listed=True) for line in hint_lines(seen)]
+    drawing = Drawing(lambda: figure, caption=caption)
+    return Report(
+        title="Is the run on course?",
+        about=f"{about}{f' This page loads itself anew every {RELOAD:g} seconds.' * live}",
+        sections=[
+            Section(
+                seen.state.capitalize(),
+                [Sentence(said_of(seen)), *hints],
+                is_answer=True,
+                code=code_of(seen),
+            ),
+            Section("The run in its band", [drawing, follow_table(seen)]),
+            *[Section("Events", [events_table(seen)])] * bool(seen.events),
+            Section("What it rests on", [Facts(facts)]),
+        ],
+    )
+
+
 def write_follow(watch: Watch, folder: Path, *, live: bool) -> dict[str, Path]:
     """Write `follow.html`, which loads itself anew while the run is `live`, and the picture."""
     private_folder(folder)
-    seen, band = watch.seen, watch.band
     figure = follow_figure(watch)
-    page = rendered(
-        "follow.html.j2",
-        seen=seen,
-        answer=said_of(seen),
-        tone=tone_of(seen),
-        early=seen.state == EARLY,
-        hints=hint_lines(seen),
-        table=follow_table(seen),
-        events=events_table(seen) if seen.events else None,
-        drawing=Markup(svg(figure, "f1")),
-        live=RELOAD * live,
-        facts={
-            "prediction": f"SHA-256 {watch.prediction.sha256}",
-            "the ladder": f"{band.runs} runs of {band.sizes} sizes; normalized curves lie "
-            f"{band.collapse.sizes:.2%} apart by size, {band.collapse.seeds:.2%} by seed".replace(
-                "%", " %"
-            ),
-            "schedule": band.schedule,
-            "chance of a false alarm": f"at most {math.exp(-watch.drift_at) / 0.7:.2g} a run",
-        },
-    )
+    # Before `save`, which takes the marks that a page alone shows out of the figure.
+    text = page(follow_report(watch, figure, live=live), live=RELOAD * live)
     picture, _ = save(figure, folder / "follow")
-    write_atomically(folder / "follow.html", page)
+    write_atomically(folder / "follow.html", text)
     return {"page": folder / "follow.html", "figure": picture}

@@ -18,10 +18,10 @@ from sweeper.decide.transfer import Verdict
 from sweeper.decide.validation import Validation, newest_validation
 from sweeper.launch.code import MAIN
 from sweeper.plan.plan import TransferPlan
+from sweeper.search.optuna.url import redact_word
 from sweeper.stats.ladder import DEFAULT_WIDTHS, LADDER_AXES
 from sweeper.study.folder import StudyFolder, TargetFolder, newest_first, read_document
 from sweeper.study.lock import live_holder
-from sweeper.study.optuna_copy import redact_word
 from sweeper.study.searched import config_text, read_searched, takes
 from sweeper.study.setup import read_setup
 from sweeper.sweep.progress import Snapshot

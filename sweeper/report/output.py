@@ -19,6 +19,7 @@ from sweeper.report.answer import Commands, Item, Sentence, Verbatim
 from sweeper.report.terminal import Terminal, fits
 from sweeper.report.warned import WARNED
 from sweeper.study.folder import StudyFolder
+from sweeper.table import printable
 from sweeper.trial import Result
 
 if TYPE_CHECKING:
@@ -76,7 +77,7 @@ class Output:
 
     def tell(self, text: str) -> None:
         """A sentence for watchers, on stderr."""
-        self.watchers.print(text, highlight=False, markup=False, soft_wrap=True)
+        self.watchers.print(printable(text), highlight=False, markup=False, soft_wrap=True)
 
     def flush(self, end: Sequence[Item] = ()) -> None:
         """Print what was to be shown so far, and the `end` of the verb."""

@@ -14,6 +14,7 @@ from sweeper.report.live import LivePage
 from sweeper.report.next import NextCommand, report_of
 from sweeper.report.output import Output
 from sweeper.report.progress import SweepProgress
+from sweeper.report.sentences import sentence_of
 from sweeper.study.cost import TrialSeconds
 from sweeper.sweep.progress import Watcher
 from sweeper.trial import Result
@@ -21,6 +22,7 @@ from sweeper.verbs.answer import Answer
 from sweeper.verbs.requests import Request
 
 PRESENTERS: dict[str, str] = {
+    "compare": "sweeper.report.compared",
     "check": "sweeper.report.checked",
     "predict": "sweeper.report.prediction",
     "transfer": "sweeper.report.transferred",
@@ -63,6 +65,10 @@ class OutputWatcher:
         """A remark, while the work goes on."""
         self.output.tell(spelled(text, self.spelling))
 
+    def sentence(self, decision: object) -> str:
+        """A decision for people, as records keep it beside its code."""
+        return sentence_of(decision)
+
     def look(self, answer: Answer) -> None:
         """An answer that will be followed by others, as of a run that goes on."""
         if self.render is not None:
@@ -100,6 +106,10 @@ class Silent:
 
     def tell(self, *text: str | Keyword | Call) -> None:
         """Say nothing."""
+
+    def sentence(self, decision: object) -> str:
+        """A decision for people, as records keep it beside its code."""
+        return sentence_of(decision)
 
     def look(self, answer: Answer) -> None:
         """Show nothing."""

@@ -4,10 +4,22 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
 from sweeper.decide.ranking import Ranking, RankingOutcome
 from sweeper.stats.line import FLAT
-from sweeper.sweep.experiment import Failure
+
+if TYPE_CHECKING:
+    from sweeper.sweep.experiment import Failure
+
+
+def sentence_of(decision: object) -> str:
+    """What a record says of a decision; of a ranking that goes on, where it stands."""
+    if isinstance(decision, Ranking):
+        return ranking_progress(decision)
+    if isinstance(decision, RankingOutcome):
+        return ranking_end(decision)
+    raise TypeError(f"no sentence is known for {type(decision).__name__}")
 
 
 def ranking_progress(ranking: Ranking) -> str:

@@ -19,10 +19,10 @@ from sweeper.report.costs import branches_text, ladder_answer, ladder_document, 
 from sweeper.report.drawing import save
 from sweeper.report.figures import learning_rate_figure
 from sweeper.report.next import NextCommand, after_plan
-from sweeper.report.page import written_page
 from sweeper.report.prediction import horizons_command, predicted_shown
 from sweeper.report.present import Shown
 from sweeper.report.sentences import failure_notes, unfinished_notes
+from sweeper.report.study_page import written_page
 from sweeper.stats.ladder import LADDER_AXES
 from sweeper.study.folder import TargetFolder
 from sweeper.sweep.coordinates import QuickCheck

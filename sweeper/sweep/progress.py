@@ -215,6 +215,9 @@ class Watcher(Protocol):
     def tell(self, *text: str | Keyword | Call) -> None:
         """A remark, while the work goes on."""
 
+    def sentence(self, decision: object) -> str:
+        """A decision for people, as records keep it beside its code."""
+
     def look(self, answer: Any) -> None:
         """An answer that others will follow, as of a run that goes on."""
 

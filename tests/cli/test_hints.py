@@ -236,7 +236,7 @@ def test_more_seeds_after_a_comparison_keep_the_ladder(ranked: Path, sweeper: Ru
         typed = [word.replace("a", name) if word == "a" else word for word in VALIDATED]
         typed += ["--settle", "--budget", "30"]
         write_json(path, read_json(path) | {"command": shlex.join(["sweeper", *typed])})
-    with patch("sweeper.cli.compare.seeds_needed", lambda *_: 9):
+    with patch("sweeper.report.compared.seeds_needed", lambda *_: 9):
         from sweeper.decide import compare as ranking
 
         real = ranking.compare
@@ -248,7 +248,7 @@ def test_more_seeds_after_a_comparison_keep_the_ladder(ranked: Path, sweeper: Ru
             ranks = tuple(replace(r, first=1, last=2) for r in found.by_transferred)
             return replace(found, by_transferred=ranks)
 
-        with patch("sweeper.cli.compare.compare", tied):
+        with patch("sweeper.sweep.compared.compare", tied):
             answer = sweeper("compare", "a", "b")
     assert answer.next.count("transfer.widths=[16,32]") == 2
     assert answer.next.count("transfer.seeds=9") == 2 and "30" not in answer.next

@@ -252,7 +252,7 @@ class TestReport:
         def full(*_: object) -> None:
             raise OSError(28, "No space left on device")
 
-        monkeypatch.setattr("sweeper.report.page.write_atomically", full)
+        monkeypatch.setattr("sweeper.report.study_page.write_atomically", full)
         assert_refused(sweeper("report"), golden, code=1)
 
 
