@@ -38,13 +38,6 @@ def search(request: requests.SearchRequest, output: Output) -> int:
     )
 
 
-def status(request: requests.StatusRequest, output: Output) -> int:
-    from sweeper.cli.status import status as work
-
-    place = place_of(request.name, request.study, _text(request.root))
-    return work(*place, output, watch=request.watch)
-
-
 def report(request: requests.ReportRequest, output: Output) -> int:
     from sweeper.cli.compare import report_several
     from sweeper.cli.status import report as work
@@ -58,37 +51,6 @@ def report(request: requests.ReportRequest, output: Output) -> int:
     if request.picture is not None:
         raise BadInput(K("picture", ...), " is of several studies: name them")
     return work(*place_of(request.name, request.study, _text(request.root)), output, request.csv)
-
-
-def follow(request: requests.FollowRequest, output: Output) -> int:
-    from sweeper.cli.follow import Request, follow_run
-
-    asked_for = Request(
-        prediction=request.prediction,
-        metric=request.metric,
-        run=request.run,
-        lr=request.lr,
-        steps=request.steps,
-        alarm=request.alarm,
-        spike_steps=request.spike_steps,
-        every=request.every,
-        measured=request.measured,
-        out=request.out,
-        ledger=request.ledger,
-    )
-    return follow_run(asked_for, output, once=request.once)
-
-
-def cancel(request: requests.CancelRequest, output: Output) -> int:
-    from sweeper.cli.status import cancel as work
-
-    return work(*place_of(request.name, request.study, _text(request.root)), output)
-
-
-def doctor(request: requests.DoctorRequest, output: Output) -> int:
-    from sweeper.cli.doctor import doctor as work
-
-    return work(_text(request.root), request.storage, output)
 
 
 def _text(root: Path | None) -> str | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,8 +22,11 @@ from sweeper.decide.course import (
     Seen,
     Watch,
 )
+from sweeper.decide.outcome import ledger_line
+from sweeper.errors import Keyword, Text
 from sweeper.files import private_folder, write_atomically
-from sweeper.report.answer import Drawing, Facts, Report, Section, Sentence
+from sweeper.records import to_json
+from sweeper.report.answer import Drawing, Facts, Item, Report, Section, Sentence
 from sweeper.report.drawing import (
     DASHED,
     FAINT,
@@ -34,8 +38,11 @@ from sweeper.report.drawing import (
     save,
 )
 from sweeper.report.page import page
+from sweeper.report.present import Shown
+from sweeper.schedule import OWN
 from sweeper.stats.power_law import Array
 from sweeper.table import Cell, Column, Table
+from sweeper.verbs.follow import FollowAnswer
 
 if TYPE_CHECKING:
     from sweeper.stats.estimate import Estimate
@@ -47,6 +54,59 @@ LAST = 20
 """Events on the page."""
 MOST_DOTS = 40
 """Readings up to which each is a dot."""
+
+
+def shown(answer: FollowAnswer, *, verbose: bool = False) -> Shown:
+    """Where the run stands, what usually causes that, and its page."""
+    seen, watch = answer.seen, answer.watch
+    items: list[Item] = [follow_table(seen)]
+    items += [
+        Sentence(f"Steps {each.step:,} to {each.until:,}: {each.kind}, {each.text}")
+        for each in seen.events[-10:]
+    ]
+    items += [Sentence(line) for line in hint_lines(seen)]
+    if answer.miss is not None:
+        items.append(Sentence(ledger_line(watch.prediction, answer.miss), detail=True))
+    return Shown(
+        items=items,
+        notes=_unchecked(watch, reads_rate=answer.reads_rate),
+        answer=said_of(seen),
+        places=write_follow(watch, answer.folder, live=not seen.ended) | dict(answer.places),
+        document={**to_json(seen), "outcome": to_json(answer.miss)},
+        folder=answer.folder,
+    )
+
+
+def looked(answer: FollowAnswer, *, live: bool) -> Sequence[Item]:
+    """What a live view shows, its page written anew; lines have the answer alone."""
+    seen = answer.seen
+    write_follow(answer.watch, answer.folder, live=not seen.ended)
+    said = Sentence(said_of(seen))
+    return [follow_table(seen), said, *map(Sentence, hint_lines(seen))] if live else [said]
+
+
+def _unchecked(watch: Watch, *, reads_rate: bool) -> list[Text]:
+    """What an answer rests on that was not checked."""
+    notes, source = list[Text](), Keyword("lr", "SOURCE")
+    if watch.band.schedule == OWN:
+        known = (
+            "the ladder's schedule is its script's own, and not known: the run's is taken to be "
+            f"the same over its {watch.steps:,} steps"
+        )
+        notes.append((known, "; ", source, " cannot check it") if reads_rate else (known,))
+    elif not reads_rate:
+        taken = (
+            f"the run's schedule is taken to be the ladder's, {watch.band.schedule} over "
+            f"{watch.steps:,} steps; "
+        )
+        notes.append((taken, source, " checks it"))
+    if not watch.band.collapse.good:
+        wide = "the ladder's curves do not quite fall on one another: the band is as wide as that"
+        notes.append((wide,))
+    if watch.prediction.reasons:
+        reason = watch.prediction.reasons[0]
+        notes.append((f"the prediction itself cannot say yet: {reason}",))
+    return notes
 
 
 def said_of(seen: Seen) -> str:

@@ -161,21 +161,3 @@ def _packed(items: Sequence[str], width: int) -> list[str]:
         else:
             lines.append(item)
     return lines
-
-
-def failures(results: Iterable[Result], runner: Mapping[str, Any]) -> list[str]:
-    """Why trials of this `runner` failed, a sentence for each reason."""
-    from sweeper.report.sentences import failure_notes
-    from sweeper.sweep.experiment import failures_of
-
-    return failure_notes(failures_of(results, runner))
-
-
-def diverged(results: Iterable[Result]) -> list[str]:
-    """How many trials diverged, and the lowest eta of these: there a line has no point."""
-    runs = [result for result in results if result.status == "diverged"]
-    if not runs:
-        return []
-    etas = [run.trial.log2_hps["eta"] for run in runs if "eta" in run.trial.log2_hps]
-    where = f", the lowest at eta 2^{min(etas):g}" if etas else ""
-    return [f"{len(runs)} trial{'s' * (len(runs) > 1)} diverged{where}; such a loss is infinite"]

@@ -27,6 +27,10 @@ PRESENTERS: dict[str, str] = {
     "predict": "sweeper.report.prediction",
     "transfer": "sweeper.report.transferred",
     "diagnose": "sweeper.report.diagnosis",
+    "cancel": "sweeper.report.standing",
+    "status": "sweeper.report.standing",
+    "doctor": "sweeper.report.machine",
+    "follow": "sweeper.report.follow",
     "explain": "sweeper.report.explanation",
     "export": "sweeper.report.exported",
     "judge": "sweeper.report.judged",
@@ -53,13 +57,19 @@ class Shown:
     folder: Path | None = None
 
 
-@dataclass(frozen=True)
+@dataclass
 class OutputWatcher:
-    """A verb's watcher that writes to an output: a terminal's, or a notebook's."""
+    """A watcher of a `verb` that writes to an output: a terminal's, or a notebook's."""
 
     output: Output
     spelling: Spelling
-    render: Callable[[Answer], None] | None = None
+    verb: str = ""
+    has_looked: bool = False
+
+    @property
+    def is_live(self) -> bool:
+        """Whether people look at a terminal."""
+        return self.output.people.is_terminal
 
     def tell(self, *text: str | Keyword | Call) -> None:
         """A remark, while the work goes on."""
@@ -69,10 +79,14 @@ class OutputWatcher:
         """A decision for people, as records keep it beside its code."""
         return sentence_of(decision)
 
-    def look(self, answer: Answer) -> None:
-        """An answer that will be followed by others, as of a run that goes on."""
-        if self.render is not None:
-            self.render(answer)
+    def look(self, answer: Answer, *, news: bool = True) -> None:
+        """Draw a live view over, or print what is new."""
+        looked: Callable[..., Sequence[Item]] = import_module(PRESENTERS[self.verb]).looked
+        items, self.has_looked = looked(answer, live=self.is_live), True
+        self.output.people.clear()
+        if news or self.is_live:
+            self.output.show(*(_spelt(item, self.spelling) for item in items))
+            self.output.flush()
 
     def progress(
         self,
@@ -104,6 +118,8 @@ class OutputWatcher:
 class Silent:
     """A watcher for work that is over at once: nobody is told of it."""
 
+    is_live = False
+
     def tell(self, *text: str | Keyword | Call) -> None:
         """Say nothing."""
 
@@ -111,7 +127,7 @@ class Silent:
         """A decision for people, as records keep it beside its code."""
         return sentence_of(decision)
 
-    def look(self, answer: Answer) -> None:
+    def look(self, answer: Answer, *, news: bool = True) -> None:
         """Show nothing."""
 
     def progress(self, *_: Any, **settings: Any) -> SweepProgress:
@@ -153,6 +169,9 @@ def _spelt(item: Item, spelling: Spelling) -> Item:
 
 def ask(request: Request, output: Output, spelling: Spelling) -> tuple[int, Answer]:
     """Ask, work, and show: the exit code, and the answer."""
-    answer = perform(request, OutputWatcher(output, spelling))
+    watcher = OutputWatcher(output, spelling, request.verb)
+    answer = perform(request, watcher)
+    if watcher.has_looked:
+        output.people.clear()
     show(present(request.verb, answer, verbose=output.verbose), output, spelling)
     return int(answer.outcome), answer

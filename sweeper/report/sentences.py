@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from sweeper.decide.ranking import Ranking, RankingOutcome
 from sweeper.stats.line import FLAT
+from sweeper.trial import Result
 
 if TYPE_CHECKING:
     from sweeper.sweep.experiment import Failure
@@ -89,3 +90,16 @@ def unfinished_notes(trials: int) -> list[str]:
     if not trials:
         return []
     return [f"the search is not finished; this is its best of {trials} trials."]
+
+
+# What became of trials.
+
+
+def diverged(results: Iterable[Result]) -> list[str]:
+    """How many trials diverged, and the lowest eta of these: there a line has no point."""
+    runs = [result for result in results if result.status == "diverged"]
+    if not runs:
+        return []
+    etas = [run.trial.log2_hps["eta"] for run in runs if "eta" in run.trial.log2_hps]
+    where = f", the lowest at eta 2^{min(etas):g}" if etas else ""
+    return [f"{len(runs)} trial{'s' * (len(runs) > 1)} diverged{where}; such a loss is infinite"]
