@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from sweeper.decide.compare import Comparison, seeds_needed
+from sweeper.decide.compare import StudyComparison, seeds_needed
 from sweeper.decide.ranking import Ranking
 from sweeper.errors import SHELL, Text, as_text
 from sweeper.report import comparison as show
@@ -46,7 +46,7 @@ def shown(answer: CompareAnswer | RankAnswer, *, verbose: bool = False) -> Shown
     )
 
 
-def after_comparison(comparison: Comparison, entries: Sequence[Entry]) -> list[NextCommand]:
+def after_comparison(comparison: StudyComparison, entries: Sequence[Entry]) -> list[NextCommand]:
     """The best study's plan; with none told apart, seeds that would tell; empty where none do.
 
     None for studies that were saved from tables: nothing in them can be continued.

@@ -13,6 +13,7 @@ from sweeper.decide.settle import SEEDS
 from sweeper.records import to_json
 from sweeper.report import console
 from sweeper.report.answer import Commands, Item, Sentence
+from sweeper.report.sentences_transfer import ladder_end, ladder_progress
 from sweeper.stats.ladder import JOINT_AXIS, describe_size
 from sweeper.sweep.ladder_cost import LadderCost, SizeCost
 from sweeper.sweep.replay import SettledLadder
@@ -121,10 +122,12 @@ def settled_text(ladder: SettledLadder, missing: int) -> str:
         )
     if missing:
         return (
-            f"With --settle the runs that are there are looked at: {ladder.progress()}. It goes on "
-            f"until it is settled, {most}."
+            f"With --settle the runs that are there are looked at: {ladder_progress(ladder)}. "
+            f"It goes on until it is settled, {most}."
         )
-    return f"With --settle nothing is trained: {ladder.progress()}. {ladder.sentence}."
+    return (
+        f"With --settle nothing is trained: {ladder_progress(ladder)}. {ladder_end(ladder.ending)}."
+    )
 
 
 def branches_text(total: int, branches: Mapping[str, int]) -> str:

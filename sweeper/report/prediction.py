@@ -15,13 +15,13 @@ from matplotlib.figure import Figure
 
 from sweeper.config.settings import Settings
 from sweeper.config.studies import Invocation
-from sweeper.decide.forecast import BackTest, Optimum
+from sweeper.decide.forecast import BudgetOptimum, LossBackTest
 from sweeper.decide.loss import (
     PREDICTED,
     LawValues,
+    LossQuestion,
     Prediction,
     Proposed,
-    Question,
     TooFewRuns,
 )
 from sweeper.files import private_folder, write_atomically
@@ -165,7 +165,7 @@ def law_table(prediction: Prediction) -> Table:
     return table
 
 
-def back_test_table(tests: Sequence[BackTest], unit: str) -> Table:
+def back_test_table(tests: Sequence[LossBackTest], unit: str) -> Table:
     """What the law said of rungs that it had not seen, beside what was measured."""
     table = Table(
         BACK_TEST,
@@ -182,7 +182,7 @@ def back_test_table(tests: Sequence[BackTest], unit: str) -> Table:
         legend=[
             "The mean loss of the farthest rungs, by the law of the nearer ones. Off: measured "
             "less predicted. Compute: how many times a run's compute would have given, by the "
-            "law, what was measured. LossRuns within: how many lie in their own 95 % interval."
+            "law, what was measured. Runs within: how many lie in their own 95 % interval."
         ],
         brief="By the law of the nearer rungs. Off: measured less predicted. Compute: how many "
         "times a run's would have given that.",
@@ -201,7 +201,7 @@ def back_test_table(tests: Sequence[BackTest], unit: str) -> Table:
     return table
 
 
-def valley_table(best: Optimum, unit: str, horizon: str = "tokens") -> Table:
+def valley_table(best: BudgetOptimum, unit: str, horizon: str = "tokens") -> Table:
     """What a budget gives at other sizes."""
     table = Table(
         f"Other sizes at {best.flops:.3g} FLOPs",
@@ -473,7 +473,9 @@ def shown(answer: PredictAnswer | TablePrediction, *, verbose: bool = False) -> 
     return _written(answer.prediction, runs, answer.folder, before)
 
 
-def predicted_shown(found: Predicted, question: Question, invocation: Invocation | None) -> Shown:
+def predicted_shown(
+    found: Predicted, question: LossQuestion, invocation: Invocation | None
+) -> Shown:
     """What a study's runs predict; its page links the prediction's."""
     scales, study = found.scales, found.study
     runs, before = found.runs, [_counted_text(found)]
@@ -564,7 +566,7 @@ def _written(
 def _following(
     found: Predicted,
     settle: Sequence[Proposed],
-    question: Question,
+    question: LossQuestion,
     invocation: Invocation | None,
 ) -> NextCommand | None:
     """What trains the runs that would tell, or plans the run; None where a law would be needed."""

@@ -14,7 +14,7 @@ from sweeper.report.live import LivePage
 from sweeper.report.next import NextCommand, report_of
 from sweeper.report.output import Output
 from sweeper.report.progress import SweepProgress
-from sweeper.report.sentences import sentence_of
+from sweeper.report.wording import Wording
 from sweeper.study.cost import TrialSeconds
 from sweeper.sweep.progress import Watcher
 from sweeper.trial import Result
@@ -58,7 +58,7 @@ class Shown:
 
 
 @dataclass
-class OutputWatcher:
+class OutputWatcher(Wording):
     """A watcher of a `verb` that writes to an output: a terminal's, or a notebook's."""
 
     output: Output
@@ -74,10 +74,6 @@ class OutputWatcher:
     def tell(self, *text: str | Keyword | Call) -> None:
         """A remark, while the work goes on."""
         self.output.tell(spelled(text, self.spelling))
-
-    def sentence(self, decision: object) -> str:
-        """A decision for people, as records keep it beside its code."""
-        return sentence_of(decision)
 
     def look(self, answer: Answer, *, news: bool = True) -> None:
         """Draw a live view over, or print what is new."""
@@ -115,17 +111,13 @@ class OutputWatcher:
         )
 
 
-class Silent:
+class Silent(Wording):
     """A watcher for work that is over at once: nobody is told of it."""
 
     is_live = False
 
     def tell(self, *text: str | Keyword | Call) -> None:
         """Say nothing."""
-
-    def sentence(self, decision: object) -> str:
-        """A decision for people, as records keep it beside its code."""
-        return sentence_of(decision)
 
     def look(self, answer: Answer, *, news: bool = True) -> None:
         """Show nothing."""

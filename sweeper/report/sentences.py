@@ -14,15 +14,6 @@ if TYPE_CHECKING:
     from sweeper.sweep.experiment import Failure
 
 
-def sentence_of(decision: object) -> str:
-    """What a record says of a decision; of a ranking that goes on, where it stands."""
-    if isinstance(decision, Ranking):
-        return ranking_progress(decision)
-    if isinstance(decision, RankingOutcome):
-        return ranking_end(decision)
-    raise TypeError(f"no sentence is known for {type(decision).__name__}")
-
-
 def ranking_progress(ranking: Ranking) -> str:
     """The last look in a line: what leads, by how much, and who is still in it."""
     parts = [f"{ranking.places[0].name} leads"]

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from sweeper.config.command_line import DEFAULT_ROOT
 from sweeper.config.compose import read_tree
-from sweeper.decide.compare import Comparison, Ladder, compare
+from sweeper.decide.compare import Ladder, StudyComparison, compare
 from sweeper.decide.validation import Validation, newest_validation
 from sweeper.errors import BadInput, Call, ConfigError, Keyword, Text, key_prefix
 from sweeper.records import as_number, call_checked
@@ -42,7 +42,7 @@ class Compared:
     """Studies that were compared; `comparison` is None where `notes` say why there is none."""
 
     entries: Sequence[Entry]
-    comparison: Comparison | None
+    comparison: StudyComparison | None
     notes: Sequence[str | Text]
 
     @property

@@ -13,7 +13,7 @@ import yaml  # type: ignore[import-untyped]
 
 from sweeper.config.settings import Experiment
 from sweeper.decide.band import LEAST_POINTS, Course, Curves, fit_band
-from sweeper.decide.loss import Prediction, Question, TooFewRuns, predict_runs
+from sweeper.decide.loss import LossQuestion, Prediction, TooFewRuns, predict_runs
 from sweeper.engine.branches import trunk_key
 from sweeper.errors import BadInput, ConfigError, Keyword, Text
 from sweeper.runs.loss_runs import LossRuns
@@ -74,7 +74,7 @@ class Target:
 def predict_trained(
     experiment: Experiment,
     target: Target,
-    question: Question,
+    question: LossQuestion,
     out: Path | None = None,
     *,
     where: str = "",
@@ -91,7 +91,12 @@ def predict_trained(
 
 
 def predict_saved(
-    folder: Path, target: Target, question: Question, out: Path | None = None, *, where: str = ""
+    folder: Path,
+    target: Target,
+    question: LossQuestion,
+    out: Path | None = None,
+    *,
+    where: str = "",
 ) -> Predicted:
     """As `predict_trained`, of a study that was made of a table's runs."""
     if (spec := read_setup(folder)) is None:
@@ -112,7 +117,7 @@ def _predict(
     scales: Scales,
     size: Size,
     target: Target,
-    question: Question,
+    question: LossQuestion,
     out: Path | None,
     notes: Sequence[Text] = (),
     *,

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from sweeper.config.settings import Experiment, Settings, check_seeds
-from sweeper.decide.settle import AT_FIRST, SEEDS, Judged, Settling
+from sweeper.decide.settle import AT_FIRST, SEEDS, JudgedLadder, Settling
 from sweeper.decide.target import Prior, prior_for
 from sweeper.decide.transfer import Verdict, judge_ladder, missed_optimum
 from sweeper.decide.trend import (
@@ -43,7 +43,7 @@ from sweeper.sweep.experiment import (
     trial_seconds,
 )
 from sweeper.sweep.optimum import finished
-from sweeper.sweep.progress import Watcher
+from sweeper.sweep.progress import Watcher, Words
 from sweeper.sweep.replay import (
     Lookup,
     SettledLadder,
@@ -208,6 +208,7 @@ def settling_of(
     folder: Path,
     settle: Settle,
     lookup: Lookup,
+    words: Words,
 ) -> tuple[SettledLadder, LadderJudge]:
     """The ladders as they stand, for training and for a dry run, and what judges them.
 
@@ -216,7 +217,7 @@ def settling_of(
     settings = experiment.settings
     name, files = settings.transfer.hyperparameter, TargetFolder(folder)
     earlier = read_document(files.validation_of(name), Validation, [])
-    first = LadderJudge(experiment, best, target, earlier, AT_FIRST)
+    first = LadderJudge(experiment, best, target, earlier, AT_FIRST, words)
     judge = replace(first, confidence=CONFIDENCE)
     begun_with = read_document(files.settling_of(name), Beginning, [])
     ladder = settle_ladder(
@@ -342,7 +343,7 @@ def validate(
     earlier = read_document(path, Validation, notices)
     # The base is on every ladder, and trained once.
     sizes = sorted({size for ladder in ladders.values() for size in ladder})
-    ladder_judge = LadderJudge(experiment, best, target, earlier, AT_FIRST)
+    ladder_judge = LadderJudge(experiment, best, target, earlier, AT_FIRST, watcher)
     with StudyLock(settings.folder), Study.open(settings.folder, settings.storage) as study:
         planned = len(sizes) * rule.points_per_line() * rule.seeds
         planned, known = 0 if settle else planned, study.results()
@@ -353,12 +354,14 @@ def validate(
                 by_axis = {axis: [curves[size] for size in one] for axis, one in ladders.items()}
             else:
                 settling, ladder_judge = settling_of(
-                    experiment, study, best, target, folder, settle, sweep.lookup
+                    experiment, study, best, target, folder, settle, sweep.lookup, watcher
                 )
                 # Before any is trained: a command that goes on begins with the same.
                 beginning = Beginning(keys=tuple(settling.began_with))
                 write_json(files.settling_of(rule.hyperparameter), beginning)
-                sweep.settle(settling, lambda: bar.told(settling.progress(), settling.likely))
+                sweep.settle(
+                    settling, lambda: bar.told(watcher.sentence(settling), settling.likely)
+                )
                 by_axis = settling.by_axis()
                 ladder_judge = replace(ladder_judge, confidence=settling.confidence)
         notices += study.notices
@@ -376,7 +379,7 @@ def validate(
         curves=judged.every,
         law=law_spec(settings),
         exponents=tuple(exponents.exponents()) if exponents else (),
-        settled="" if settle is None else settling.sentence,
+        settled="" if settle is None else watcher.sentence(settling.ending),
         needed=settling.ending.needed if settle and settling.ending else 0,
         command=provenance()["command"],
     )
@@ -432,12 +435,14 @@ class LadderJudge:
     target: Size
     earlier: Validation | None
     confidence: float
+    words: Words
 
-    def looks(self, by_axis: Mapping[str, Sequence[SizeCurve]]) -> list[Judged]:
+    def looks(self, by_axis: Mapping[str, Sequence[SizeCurve]]) -> list[JudgedLadder]:
         """What ladders that are not whole yet say."""
         judged = self.judged(by_axis)
         return [
-            Judged(verdict=verdict, fits=judged.fits[verdict.axis]) for verdict in judged.verdicts
+            JudgedLadder(verdict=verdict, fits=judged.fits[verdict.axis])
+            for verdict in judged.verdicts
         ]
 
     def judged(self, by_axis: Mapping[str, Sequence[SizeCurve]]) -> JudgedLadders:
@@ -454,7 +459,7 @@ class LadderJudge:
                 there = planned_log2(experiment, size, best)[name]
                 every[size] = replace(curve, planned_log2=there - best[name])
         curves = {axis: [every[one.size] for one in of_axis] for axis, of_axis in by_axis.items()}
-        hps, note = _planned(settings, curves, best, self.earlier)
+        hps, note = _planned(settings, curves, best, self.earlier, self.words)
         centre = hps[name]
         # What the target does not name is the base's.
         sizes_named = {key: value for key, value in asdict(self.target).items() if value}
@@ -478,12 +483,13 @@ class LadderJudge:
                 verdict = replace(verdict, target=judge_joint_target(verdict, whole))
             else:
                 size, prior = getattr(whole, axis), _prior(settings, axis)
-                answer, trends[axis] = judge_target(verdict, fits[axis], centre, size, rule, prior)
+                answer, trend = judge_target(verdict, fits[axis], centre, size, rule, prior)
+                trends[axis] = trend and self.words.worded(trend)
                 # A target of the base's own size asks for no extrapolation; the trend is shown all
                 # the same.
                 if size != getattr(base, axis):
                     verdict = replace(verdict, target=answer)
-            verdicts.append(verdict.with_note(note))
+            verdicts.append(self.words.worded(verdict).with_note(note))
         return JudgedLadders(
             experiment=experiment,
             planned=hps,
@@ -544,6 +550,7 @@ def _planned(
     ladders: Mapping[str, Sequence[SizeCurve]],
     best: Log2Hps,
     earlier: Validation | None,
+    words: Words,
 ) -> tuple[Log2Hps, str]:
     """The hyperparameters to plan with, and a note where they are not those of the search.
 
@@ -566,9 +573,10 @@ def _planned(
         kept = earlier.planned_log2
         again = fit_curves(curves, kept)[settings.ladder_base]
         if others and missed_optimum(again, kept, rule) is None:
-            note = f"{missed.sentence}; the plan keeps 2^{kept:.2f} of the ladders before: {cause}"
+            keeps = f"the plan keeps 2^{kept:.2f} of the ladders before: {cause}"
+            note = f"{words.sentence(missed)}; {keeps}"
             return Log2Hps({**best, "eta": kept}), note
-    note = f"{missed.sentence}, with which the plan is made: {cause}"
+    note = f"{words.sentence(missed)}, with which the plan is made: {cause}"
     return Log2Hps({**best, "eta": missed.optimum_log2}), note
 
 
@@ -606,7 +614,7 @@ def curves_stem(record: Path) -> str:
 
 
 def measured_trend(
-    experiment: Experiment, study: Study, best: Log2Hps, planned: Log2Hps, target: int
+    experiment: Experiment, study: Study, best: Log2Hps, planned: Log2Hps, target: int, words: Words
 ) -> Trend | None:
     """The trend over width when the study has measured its whole ladder already, else None."""
     settings = experiment.settings
@@ -615,4 +623,5 @@ def measured_trend(
     sizes: Sequence[LadderSize] = settings.ladders().get("width", ())
     curves, _, missing = replay_ladder(experiment, best, sizes, finished(study))
     prior = _prior(settings, "width")
-    return None if missing else fit_trend("width", curves, planned["eta"], target, prior)
+    trend = None if missing else fit_trend("width", curves, planned["eta"], target, prior)
+    return trend and words.worded(trend)

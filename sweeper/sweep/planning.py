@@ -29,6 +29,7 @@ from sweeper.sweep.ladders import (
     target_size,
 )
 from sweeper.sweep.optimum import Optimum, optimum, planned_before
+from sweeper.sweep.progress import Words
 from sweeper.sweep.replay import after_law, apply_law
 from sweeper.trial import Log2Hps, defaults, in_use, plain
 
@@ -106,7 +107,7 @@ def target_folder(settings: Settings, size: Size) -> Path:
     return StudyFolder(settings.folder).target(name).path
 
 
-def as_measured(experiment: Experiment, target: Target) -> Validated:
+def as_measured(experiment: Experiment, target: Target, words: Words) -> Validated:
     """What the ladders say that the study holds already: no verdict.
 
     ConfigError where `transfer.correct` asks for a trend that they do not show.
@@ -114,7 +115,7 @@ def as_measured(experiment: Experiment, target: Target) -> Validated:
     settings, study, best = experiment.settings, target.study, target.best
     experiment, exponents = fit_measured(experiment, study, best)
     planned = planned_before(settings, best)
-    trend = measured_trend(experiment, study, best, planned, target.size.width)
+    trend = measured_trend(experiment, study, best, planned, target.size.width, words)
     if settings.transfer.correct and trend is None:
         raise ConfigError(
             "transfer.correct",

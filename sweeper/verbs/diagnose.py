@@ -19,9 +19,9 @@ from sweeper.decide.diagnosis import (
     ABLATIONS,
     Ablation,
     AblationResult,
-    AttentionScale,
     Diagnosis,
     FailedTransfer,
+    HeadScale,
     applicable_ablations,
     distance_to_divergence,
     has_eps,
@@ -51,7 +51,7 @@ from sweeper.sweep.experiment import (
     tell_speed,
 )
 from sweeper.sweep.optimum import check_storage_password, finished, optimum
-from sweeper.sweep.progress import Progress, Watcher
+from sweeper.sweep.progress import Progress, Watcher, Words
 from sweeper.sweep.replay import Missing, replay_ladder
 from sweeper.sweep.sweep import Sweep, measure_trials
 from sweeper.trial import Log2Hps, PluginSpec, plain
@@ -112,7 +112,9 @@ def diagnose(request: DiagnoseRequest, watcher: Watcher) -> Answer:
         if settings.transfer.eta is not None:
             # As `transfer` does: what is diagnosed is the transfer of this very eta.
             best = Log2Hps({**best, "eta": settings.transfer.eta})
-        pair = TwoSizes(experiment=experiment, best_log2=best, axis=axis, large=large)
+        pair = TwoSizes(
+            experiment=experiment, best_log2=best, axis=axis, large=large, words=watcher
+        )
         return pair, found.unfinished
 
     if request.dry_run:
@@ -238,6 +240,7 @@ class TwoSizes:
     best_log2: Log2Hps
     axis: str
     large: Size
+    words: Words
 
     def judge(self, curves: Sequence[SizeCurve]) -> Verdict:
         """Whether eta transfers between them, by their curves."""
@@ -247,7 +250,9 @@ class TwoSizes:
         known = [replace(curve, size=self.on_ladder(curve.size)) for curve in curves]
         base = settings.ladder_base
         fixed = settings.not_taken
-        return judge_ladder(self.axis, known, self.best_log2["eta"], base, rule, fixed=fixed)
+        return self.words.worded(
+            judge_ladder(self.axis, known, self.best_log2["eta"], base, rule, fixed=fixed)
+        )
 
     def on_ladder(self, size: Size) -> LadderSize:
         """The size as the ladder of the study has it, also where an ablation trains another."""
@@ -307,7 +312,7 @@ class TwoSizes:
         settings, base, large = self.experiment.settings, self.experiment.settings.base, self.large
         hps, rows = plain(self.best_log2), list[Explained]()
         parameters: Sequence[PlannedParameter] = ()
-        heads: list[AttentionScale] = []
+        heads: list[HeadScale] = []
         if not settings.scaled_by_user:  # of a command that scales by itself nothing more is known
             prepared = self.experiment.prepared(large)
             plan = make_plan(prepared, base, large, hps, {})
@@ -319,7 +324,7 @@ class TwoSizes:
                 # One stands for all that the model has.
                 for op in [op for op in model.scaled_ops if op.kind == "attention"][:1]:
                     logit = model.parameterization.scale_op(op, hps)["logit"]
-                    heads.append(AttentionScale(head_size=op.geometry["head_size"], logit=logit))
+                    heads.append(HeadScale(head_size=op.geometry["head_size"], logit=logit))
         return FailedTransfer(
             tree=settings.raw,
             best_log2=self.best_log2,

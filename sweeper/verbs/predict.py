@@ -7,7 +7,7 @@ from pathlib import Path
 
 from sweeper.config.command_line import DEFAULT_ROOT, with_place
 from sweeper.config.studies import Invocation, tree_of
-from sweeper.decide.loss import Prediction, Question, TooFewRuns, predict_runs
+from sweeper.decide.loss import LossQuestion, Prediction, TooFewRuns, predict_runs
 from sweeper.errors import SHELL, ConfigError, Keyword, as_text, spelled
 from sweeper.runs.loss_runs import LossRuns, law_notes, law_runs, loss_runs_of
 from sweeper.runs.read import read, study_folder
@@ -25,7 +25,7 @@ from sweeper.verbs.requests import PredictRequest, columns_text
 class PredictAnswer(Answer):
     """The prediction of a study's runs; `invocation` is how its configuration was given."""
 
-    question: Question
+    question: LossQuestion
     predicted: Predicted
     invocation: Invocation | None = None
 
@@ -44,7 +44,7 @@ class TablePrediction(Answer):
 def predict(request: PredictRequest, watcher: Watcher) -> PredictAnswer | TablePrediction:
     """Fit the law of a source's runs, or of a study's, and carry it on to the run to come."""
     root = Path(DEFAULT_ROOT if request.root is None else request.root).expanduser()
-    question = Question(
+    question = LossQuestion(
         params=request.to_params,
         tokens=request.to_tokens,
         flops=request.flops,
@@ -91,7 +91,7 @@ def _check_meant(request: PredictRequest, *, of_table: bool) -> None:
 
 
 def _of_table(
-    source: object, request: PredictRequest, question: Question, root: Path
+    source: object, request: PredictRequest, question: LossQuestion, root: Path
 ) -> TablePrediction:
     columns = columns_text(request.columns)
     table = law_runs(read(source, columns=columns, where=request.where, root=root))

@@ -15,13 +15,13 @@ from sweeper.files import private_folder, write_json
 from sweeper.records import to_json
 from sweeper.stats.ladder import Size
 from sweeper.study.folder import TargetFolder, read_document
-from sweeper.sweep.progress import Watcher
+from sweeper.sweep.progress import Watcher, Words
 from sweeper.verbs.answer import Answer, Outcome, SubmittedAnswer
 from sweeper.verbs.requests import TransferRequest
 
 if TYPE_CHECKING:
     from sweeper.config.settings import Experiment, Settings
-    from sweeper.decide.loss import Question
+    from sweeper.decide.loss import LossQuestion
     from sweeper.decide.validation import Validation
     from sweeper.plan.plan import TransferPlan
     from sweeper.sweep.coordinates import QuickCheck
@@ -87,7 +87,7 @@ class HorizonsAnswer(Answer):
     settings: Settings
     invocation: Invocation
     target: HorizonTarget
-    question: Question
+    question: LossQuestion
     unfinished: int
     costs: RungCosts | None = None
     predicted: Predicted | None = None
@@ -122,7 +122,7 @@ def transfer(request: TransferRequest, watcher: Watcher) -> Answer:
     if request.dry_run:
         with tempfile.TemporaryDirectory() as temporary:
             experiment = open_experiment(settings, Path(temporary))
-            return _cost(request, experiment, size, invocation)
+            return _cost(request, experiment, size, invocation, watcher)
     if request.validate:
         check_storage_password(settings)
     experiment = open_experiment(settings)
@@ -148,7 +148,7 @@ def transfer(request: TransferRequest, watcher: Watcher) -> Answer:
                 finished=len(type(target.study).read(settings.folder).results()),
             )
     else:
-        ladders = as_measured(experiment, target)
+        ladders = as_measured(experiment, target, watcher)
     return _planned(request, target, ladders, folder, invocation, watcher)
 
 
@@ -156,7 +156,7 @@ def _predicted(
     request: TransferRequest, settings: Settings, invocation: Invocation, watcher: Watcher
 ) -> HorizonsAnswer:
     """Train what a law needs and the study lacks, sizes x steps at the planned eta; predict."""
-    from sweeper.decide.loss import Question
+    from sweeper.decide.loss import LossQuestion
     from sweeper.study.lock import StudyLock
     from sweeper.study.study import Study
     from sweeper.sweep.experiment import failures_of, open_experiment, progress_of
@@ -166,7 +166,7 @@ def _predicted(
     from sweeper.sweep.sweep import Sweep
 
     target = HorizonTarget(width=request.to_width, depth=request.to_depth)
-    question = Question(tokens=request.to_tokens)
+    question = LossQuestion(tokens=request.to_tokens)
     with tempfile.TemporaryDirectory() as temporary:
         experiment = open_experiment(settings, Path(temporary) if request.dry_run else None)
         study = Study.read(settings.folder)
@@ -235,7 +235,11 @@ def _asked(request: TransferRequest) -> Asked:
 
 
 def _cost(
-    request: TransferRequest, experiment: Experiment, size: Size, invocation: Invocation
+    request: TransferRequest,
+    experiment: Experiment,
+    size: Size,
+    invocation: Invocation,
+    words: Words,
 ) -> LadderCostAnswer:
     """What the ladders would train."""
     from sweeper.sweep.ladder_cost import ladder_cost
@@ -248,7 +252,7 @@ def _cost(
     if asked.settle is not None:
         folder, lookup = target_folder(settings, target.size), finished(target.study)
         settling, _ = settling_of(
-            experiment, target.study, target.best, target.size, folder, asked.settle, lookup
+            experiment, target.study, target.best, target.size, folder, asked.settle, lookup, words
         )
     return LadderCostAnswer(
         notes=tuple((notice,) for notice in target.study.notices),
