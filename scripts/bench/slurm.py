@@ -45,13 +45,14 @@ TRIVIAL = (
 
 def search(folder: Path, jobs: int, poll: float) -> dict[str, Any]:
     """The search through the loop itself; when each result was made, and when it was recorded."""
-    from sweeper.cli.shared import progress
     from sweeper.config.compose import compose_tree
     from sweeper.config.settings import resolve
+    from sweeper.errors import SHELL
     from sweeper.report.output import Output
+    from sweeper.report.present import OutputWatcher
     from sweeper.study.lock import StudyLock
     from sweeper.study.study import Study
-    from sweeper.sweep.experiment import open_experiment
+    from sweeper.sweep.experiment import open_experiment, progress_of
     from sweeper.sweep.sweep import Sweep
 
     (folder / "text.txt").write_text("All happy families are alike. " * 300)
@@ -69,7 +70,8 @@ def search(folder: Path, jobs: int, poll: float) -> dict[str, Any]:
 
         study.record = recorded  # type: ignore[method-assign]
         cpu, start = time.process_time(), time.perf_counter()
-        with progress(settings, Output(people=quiet, watchers=quiet), "search", jobs) as monitor:
+        watcher = OutputWatcher(Output(people=quiet, watchers=quiet), SHELL)
+        with progress_of(settings, watcher, "search", jobs) as monitor:
             Sweep(bench, study, monitor).search(lambda conclusion, finished: None)
         seconds, cpu = time.perf_counter() - start, time.process_time() - cpu
         late = sorted(known[result.key] - result.finished_at for result in study.results())

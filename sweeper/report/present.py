@@ -14,6 +14,7 @@ from sweeper.report.live import LivePage
 from sweeper.report.next import NextCommand, report_of
 from sweeper.report.output import Output
 from sweeper.report.progress import SweepProgress
+from sweeper.report.wording import Wording
 from sweeper.study.cost import TrialSeconds
 from sweeper.sweep.progress import Watcher
 from sweeper.trial import Result
@@ -22,6 +23,11 @@ from sweeper.verbs.requests import Request
 
 PRESENTERS: dict[str, str] = {
     "search": "sweeper.report.searched",
+    "compare": "sweeper.report.compared",
+    "check": "sweeper.report.checked",
+    "predict": "sweeper.report.prediction",
+    "transfer": "sweeper.report.transferred",
+    "diagnose": "sweeper.report.diagnosis",
     "cancel": "sweeper.report.standing",
     "status": "sweeper.report.standing",
     "doctor": "sweeper.report.machine",
@@ -53,7 +59,7 @@ class Shown:
 
 
 @dataclass
-class OutputWatcher:
+class OutputWatcher(Wording):
     """A watcher of a `verb` that writes to an output: a terminal's, or a notebook's."""
 
     output: Output
@@ -106,7 +112,7 @@ class OutputWatcher:
         )
 
 
-class Silent:
+class Silent(Wording):
     """A watcher for work that is over at once: nobody is told of it."""
 
     is_live = False

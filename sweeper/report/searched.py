@@ -3,25 +3,22 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
-from sweeper.command.metrics import describe_source
-from sweeper.command.runner import Command
-from sweeper.config.settings import Settings
 from sweeper.records import to_json
 from sweeper.report import console
-from sweeper.report.answer import Commands, Item, Sentence, Verbatim
+from sweeper.report.answer import Item, Verbatim
+from sweeper.report.costs import trial_command
 from sweeper.report.drawing import save
 from sweeper.report.figures import pairs_figure
-from sweeper.report.next import NextCommand, again, first_transfer, report_of
+from sweeper.report.next import NextCommand, again, first_transfer
 from sweeper.report.present import Shown
-from sweeper.report.sentences import diverged, failures
-from sweeper.report.study_page import write_report
-from sweeper.study.folder import StudyFolder
+from sweeper.report.sentences import diverged, failure_notes
+from sweeper.report.study_page import written_page
+from sweeper.sweep.experiment import failures_of
 from sweeper.sweep.search import Found, InJobs, SearchCost
 from sweeper.table import counted
+from sweeper.trial import Result
 from sweeper.verbs.search import SearchAnswer
 
 
@@ -44,15 +41,17 @@ def _found(answer: SearchAnswer, found: Found) -> Shown:
         *found.notices[: found.moved],
         *unwritten,
         *found.notices[found.moved :],
-        *failures(found.results, settings.identity),
+        *failure_notes(failures_of(found.results, settings.identity)),
         *diverged(found.searched),
         *console.clip_note(found.searched),
         *console.accuracy_note(found.searched),
+        *map(_lacking_note, found.lacking),
     ]
+    unfinished = " Not finished: a neighbour of the best has no result." * bool(found.lacking)
     return Shown(
         items=console.conclusion(conclusion, settings.space),
         notes=notes,
-        answer=console.conclusion_text(conclusion),
+        answer=f"{console.conclusion_text(conclusion)}{unfinished}",
         places={**places, **pairs},
         document=found.record,
         next=[_after(answer, found)],
@@ -60,8 +59,17 @@ def _found(answer: SearchAnswer, found: Found) -> Shown:
     )
 
 
+def _lacking_note(lacking: tuple[str, Result]) -> str:
+    name, neighbour = lacking
+    value = neighbour.trial.values[name]
+    there = f"{name} {value:.4g}" if isinstance(value, float) else f"{name} {value}"
+    return f"the search is not finished: {there}, beside the best, has no result, and may be better"
+
+
 def _after(answer: SearchAnswer, found: Found) -> NextCommand:
     settings, invocation = answer.settings, answer.invocation
+    if found.lacking:
+        return again(invocation, "search", settings, why="to train what has no result")
     if math.isfinite(found.conclusion.objective):
         return first_transfer(settings.folder, settings.base.width, invocation.config_dir)
     if all(result.status == "failed" for result in found.results):
@@ -124,33 +132,3 @@ def _cost(answer: SearchAnswer, cost: SearchCost) -> Shown:
         document=document,
         next=[next_command],
     )
-
-
-def trial_command(settings: Settings, command: Sequence[str], *, at: str) -> list[Item]:
-    """A user's command for a trial, where its losses are looked for, how trials share a machine."""
-    losses = describe_source(settings.raw["runner"].get("metric"))
-    items: list[Item] = [
-        Commands(f"The command of a trial, {at}:", [command]),
-        Sentence(f"Its losses: {losses}."),
-    ]
-    runner = settings.runner
-    if isinstance(runner, Command) and (how := runner.sharing(settings.launcher)):
-        items.append(Sentence(f"On this machine: {how}."))
-    return items
-
-
-def written_page(folder: Path) -> tuple[dict[str, Path], list[str]]:
-    """Write the study's page: where it lies, and notes where it cannot be written.
-
-    That costs nothing else: the results are recorded, and a verb's answer is still to come.
-    """
-    path = StudyFolder(folder).report
-    try:
-        return {"report": write_report(folder)}, []
-    except OSError as error:
-        # Its figures are written after it.
-        failed, why = Path(error.filename or path), error.strerror or str(error)
-    except Exception as error:
-        failed, why = path, " ".join(f"{type(error).__name__}: {error}".split())
-    note = f"{failed.name} was not written ({why}): `{report_of(folder)}` writes it"
-    return {"study": folder} if failed == path else {"report": path}, [note]

@@ -27,13 +27,21 @@ from sweeper.records import to_json
 from sweeper.search.optuna.storage import check_storage
 from sweeper.search.optuna.url import redact, redact_word
 from sweeper.search.strategy import Conclusion, Strategy
-from sweeper.study.cost import Cost, flops_of, keep_flops, speeds
+from sweeper.study.cost import Cost, flops_of, keep_flops
 from sweeper.study.folder import StudyFolder
 from sweeper.study.lock import StudyLock
 from sweeper.study.setup import check_setup, provenance, trials_of, write_setup
 from sweeper.study.study import Study, check_not_saved
 from sweeper.study.trust import remember
-from sweeper.sweep.experiment import changed_code, open_experiment, progress_of, run_time
+from sweeper.sweep.experiment import (
+    changed_code,
+    check_model,
+    open_experiment,
+    progress_of,
+    run_time,
+    tell_speed,
+)
+from sweeper.sweep.neighbours import without_result
 from sweeper.sweep.progress import Watcher
 from sweeper.sweep.replay import replay_search
 from sweeper.sweep.sweep import Submitted, Sweep
@@ -48,13 +56,16 @@ SEARCHED = ("parameterization", "model", "optimizer", "search", "data", "train",
 class Found:
     """What a search found, and what became of its trials; `record` is what `search.json` holds.
 
-    The first notices, as many as `moved`, are on findings of other setups.
+    `lacking` are neighbours of the best without a result, by the hyperparameter in which they
+    differ: it is not finished then. The first notices, as many as `moved`, are on findings of other
+    setups.
     """
 
     conclusion: Conclusion
     record: Mapping[str, Any]
     results: Sequence[Result]
     searched: Sequence[Result]
+    lacking: Sequence[tuple[str, Result]]
     notices: Sequence[str]
     moved: int
 
@@ -154,13 +165,20 @@ def search_study(
                 notices = [*moved, *study.notices]
                 return InJobs(submitted=queued.trials, finished=len(study), notices=notices)
             tell_speed(watcher, study.results(), since=start)
+        searched = trials_of(study).searched
+        found = math.isfinite(conclusion.objective)
+        lacking = without_result(searched if found else (), conclusion.best_log2)
+        record = search_record(settings, conclusion, finished=not lacking)
+        if lacking:
+            write_json(StudyFolder(settings.folder).search, record)
         # Now, while the study's classes are imported: reports later import none.
         keep_flops(settings.folder, {result.trial.spec for result in study.results()})
     return Found(
         conclusion=conclusion,
-        record=search_record(settings, conclusion, finished=True),
+        record=record,
         results=study.results(),
-        searched=trials_of(study).searched,
+        searched=searched,
+        lacking=lacking,
         notices=[*moved, *study.notices],
         moved=len(moved),
     )
@@ -205,23 +223,6 @@ def search_cost(
         jobs=jobs if script else 0,
         script=script,
     )
-
-
-def check_model(experiment: Experiment, watcher: Watcher) -> None:
-    """Train one step of the base model; say which rules the ladder's models cannot follow."""
-    settings = experiment.settings
-    trial = experiment.trial(settings.base, defaults(settings.space), 0, "check")
-    settings.runner.validate(trial, experiment.corpus, settings.launcher)
-    for note in settings.notes:
-        watcher.tell(f"Note: {note}")
-
-
-def tell_speed(watcher: Watcher, results: Sequence[Result], since: float) -> None:
-    """Throughput by size of what was trained since then: no two runs are alike."""
-    # How much a command computes is not known.
-    recent = (r for r in results if r.finished_at >= since)
-    for speed in speeds(r for r in recent if r.trial.spec.runner.get("name") == "engine"):
-        watcher.tell(f"Speed at {speed}")
 
 
 def _withdraw_other_conclusion(settings: Settings, study: Study) -> None:

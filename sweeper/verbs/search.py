@@ -63,8 +63,9 @@ def search(request: SearchRequest, watcher: Watcher) -> SearchAnswer:
     else:
         detach = request.detach
         result = search_study(settings, invocation, watcher, detach=detach, new_setup=new_setup)
-    if isinstance(result, Found) and not math.isfinite(result.conclusion.objective):
-        outcome = Outcome.FAILED
+    if isinstance(result, Found):
+        is_found = math.isfinite(result.conclusion.objective) and not result.lacking
+        outcome = Outcome.DONE if is_found else Outcome.FAILED
     return SearchAnswer(
         outcome=outcome, request=request, settings=settings, invocation=invocation, result=result
     )
