@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import shlex
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,7 +20,6 @@ from sweeper.report.terminal import Terminal, fits
 from sweeper.report.warned import WARNED
 from sweeper.study.folder import StudyFolder
 from sweeper.table import printable
-from sweeper.trial import Result
 
 if TYPE_CHECKING:
     from sweeper.report.next import NextCommand
@@ -135,15 +134,6 @@ class Output:
     ) -> None:
         """A command to copy, behind its title, and a `note` on it in a line of its own."""
         self.show(Commands(title, [words], note=note, detail=detail))
-
-    def tell_speed(self, results: Iterable[Result], since: float) -> None:
-        """Throughput by size of what was trained since then, to watchers: no two runs are alike."""
-        from sweeper.study.cost import speeds
-
-        # How much a command computes is not known.
-        recent = (r for r in results if r.finished_at >= since)
-        for speed in speeds(r for r in recent if r.trial.spec.runner.get("name") == "engine"):
-            self.tell(f"Speed at {speed}")
 
     def notes(self, notices: Sequence[str]) -> None:
         """What a study has to tell."""

@@ -13,9 +13,10 @@ import pytest
 from rich.console import Console
 
 from sweeper.report.output import Output
-from sweeper.report.sentences import diverged, failures
+from sweeper.report.sentences import diverged, failure_notes
 from sweeper.report.warned import WARNED, keep_warnings
 from sweeper.study.folder import StudyFolder
+from sweeper.sweep.experiment import failures_of
 from tests.study.test_setup import BASE, result
 
 
@@ -43,10 +44,10 @@ def test_failures_that_differ_in_numbers_and_folders_alone_are_told_once() -> No
         replace(result(BASE, eta=eta), status="failed", objective=math.nan, error=error)
         for eta, error in zip((-4.0, -5.0, -6.0), errors, strict=True)
     ]
-    first, second = failures(failed, BASE.runner)
+    first, second = failure_notes(failures_of(failed, BASE.runner))
     assert first.startswith("2 trials failed and will be tried again next time: it ended with exit")
     assert "lr 1e-05" in first and second.startswith("1 trial failed") and "9 s" in second
-    assert failures(failed, {"name": "another"}) == []
+    assert failures_of(failed, {"name": "another"}) == []
 
 
 def test_warnings_of_libraries_go_to_the_studys_folder(
