@@ -463,12 +463,14 @@ def several_report(
     """What was found, the ladders beside each other, and which study is worth its compute."""
     comparison, count = several.comparison, len(several.validations)
     lines = findings(comparison) if comparison else []
-    told = [Sentence(line, listed=True) for line in [*lines, *(f"{n}." for n in several.notes)]]
+    sentences = [
+        Sentence(line, listed=True) for line in [*lines, *(f"{n}." for n in several.notes)]
+    ]
     head = "What was found" if lines else "Not ranked"
     ladders = Drawing(lambda: drawn["ladders"], caption=LADDERS, wide=True)
     over_width: list[Item] = [_transfer_table(several, pages), ladders]
     sections = [
-        Section(head, told, is_answer=True),
+        Section(head, sentences, is_answer=True),
         Section("Does the learning rate transfer over width?", over_width),
     ]
     if comparison is not None:
