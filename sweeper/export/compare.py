@@ -39,6 +39,8 @@ NAMES: Mapping[str, str] = {
     "embedding_lr": "the learning rate of embeddings",
     "hidden_lr": "the learning rate of hidden matrices",
     "readout_lr": "the learning rate of the head",
+    "down_lr": "the learning rate of projections down, within the body",
+    "up_lr": "the learning rate of projections up, within the body",
     "vector_lr": "the learning rate of gains and biases",
     "fixed_lr": "the learning rate of parameters that do not grow",
     "eps": "the optimizer's eps of each parameter",
@@ -186,6 +188,9 @@ def _of_parameters(plan: TransferPlan, exporter: Exporter) -> Iterator[Differenc
             pairs.append(("eps", wanted.eps, setting.eps))
         if wanted.init == "normal":
             pairs.append(("init", wanted.init_std, setting.init_std))
+        if wanted.init == "norm":
+            what = f"{parameter.name} starts as the norm of {parameter.norm_of}"
+            yield Difference("init", what, None, None)
         differences = [
             Difference(name, f"{role} parameters", asked, got)
             for name, asked, got in pairs

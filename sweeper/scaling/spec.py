@@ -29,10 +29,20 @@ class Role(StrEnum):
     """Input and output grow."""
     READOUT = "readout"
     """Only its input grows: the head."""
+    DOWN = "down"
+    """Only its input grows, within the body: an adapter's first matrix, a bottleneck's."""
+    UP = "up"
+    """Only its output grows, within the body: an adapter's second matrix, a depthwise kernel."""
     VECTOR = "vector"
     """One dimension, applied element by element: a norm's gain, a bias."""
     FIXED = "fixed"
     """Nothing grows."""
+
+
+SUMMED = (Role.HIDDEN, Role.READOUT, Role.DOWN)
+"""Roles that sum over an input that grows."""
+BODY = (Role.HIDDEN, Role.DOWN, Role.UP)
+"""Matrices between a network's ends: what is said of its input or of its logits is not theirs."""
 
 
 class Update(StrEnum):
@@ -67,9 +77,12 @@ class ParamSpec:
     residual: bool = False
     depth: int = 1
     base_depth: int = 1
-    # "normal" (times the parameterization's std), "ones", "zeros", or "kept": as the model's own
-    # code sets the values.
+    # "normal" (times the parameterization's std), "ones", "zeros", "kept": as the model's own code
+    # sets the values, or "norm": of the weight `norm_of`, which the model divides by its norm.
     init: str = "normal"
+    norm_of: str = ""
+    # Why the weight that the model multiplies is not the one that is drawn; "" if it is.
+    reparameterized: str = ""
     # The model's width, and the dimensions of `shape` that grow with width and depth.
     width: int = 1
     base_width: int = 1
@@ -113,7 +126,7 @@ class ParamSpec:
         first), and the fan-out of all groups for embeddings and vectors: the width that a
         depthwise convolution adds to is its number of channels. 1 when nothing grows.
         """
-        if self.role in (Role.HIDDEN, Role.READOUT):
+        if self.role in SUMMED:
             return self.fan_in / self.base_fan_in
         return self.fan_out * self.groups / (self.base_fan_out * self.base_groups)
 
@@ -295,7 +308,7 @@ def standard_std(spec: ParamSpec, fan_in: int) -> float:
 
     These are the standard rows (a, b) = (0, 0), (0, 1/2), (0, 1/2) of Everett et al., Table 1.
     """
-    summed = spec.projection or spec.role in (Role.HIDDEN, Role.READOUT)
+    summed = spec.projection or spec.role in SUMMED
     return 1.0 / sqrt(fan_in) if summed else 1.0
 
 
