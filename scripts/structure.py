@@ -13,17 +13,21 @@ import argparse
 import ast
 import io
 import os
+import re
 import statistics
 import sys
 import tempfile
 import tokenize
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from types import FrameType
 
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "sweeper"
+PACKAGES = {path.name for path in PACKAGE.iterdir() if path.is_dir()}
 TINY = [
     *("data=text", "data.path=a.txt", "model.width=16", "model.depth=1", "model.head_size=8"),
     *("train.steps=4", "train.batch_size=2", "train.seq_len=16", "train.heldout_batches=1"),
@@ -38,70 +42,248 @@ TINY = [
 LADDER = ["transfer", "--study", "a", "--to-width", "32", "--validate", "transfer.widths=[16,32]"]
 
 
-def functions(tree: ast.Module) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:
-    """Functions and methods, those within functions too."""
-    for node in ast.walk(tree):
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-            yield node
+ROOMS = [
+    *("version", "errors", "face", "records", "registry", "schedule", "trial", "files", "stats"),
+    *("scaling", "search", "samplers", "data", "launch", "laws", "models", "classifier", "engine"),
+    *("table", "study", "plan", "check", "command", "runs", "decide"),
+    *("config", "sweep"),
+    *("export", "verbs", "report", "cli", "api", "__init__", "__main__"),
+]
+"""From the bottom up: a module imports from its own room, or from one before it."""
+STUDY_FILES = ("config.yaml", "plan.json", "validation.json", "search.json")
+"""Files of a study, each of which one file alone may spell."""
+VERBS = (
+    *("search", "transfer", "judge", "compare", "predict", "follow", "check", "explain"),
+    *("diagnose", "export", "status", "report", "doctor", "cancel"),
+)
+Imports = Mapping[str, set[str]]
+"""The modules that each module imports, by their dotted names within the package."""
 
 
-def comment_lines(text: str) -> tuple[int, int]:
-    """Lines that hold a comment, and those that hold nothing else; docstrings are none."""
-    tokens = tokenize.generate_tokens(io.StringIO(text).readline)
-    comments = [token for token in tokens if token.type == tokenize.COMMENT]
-    alone = sum(not token.line[: token.start[1]].strip() for token in comments)
-    return len(comments), alone
+@dataclass(frozen=True)
+class Source:
+    """A file of the package."""
+
+    name: str
+    text: str
+    tree: ast.Module
+
+    @property
+    def room(self) -> str:
+        """Its folder, or its own name where it lies at the root."""
+        return self.name.split(".")[0]
+
+    @property
+    def lines(self) -> int:
+        """How many it has."""
+        return self.text.count("\n")
+
+    @cached_property
+    def comments(self) -> list[tokenize.TokenInfo]:
+        """Its comments; docstrings are none."""
+        tokens = tokenize.generate_tokens(io.StringIO(self.text).readline)
+        return [token for token in tokens if token.type == tokenize.COMMENT]
+
+    @property
+    def remarks(self) -> int:
+        """Lines that hold a comment and nothing else."""
+        return sum(not token.line[: token.start[1]].strip() for token in self.comments)
+
+    def functions(self) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:
+        """Functions and methods, those within functions too."""
+        for node in ast.walk(self.tree):
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                yield node
+
+    def classes(self) -> Iterator[ast.ClassDef]:
+        """Classes, those within functions too."""
+        yield from (node for node in ast.walk(self.tree) if isinstance(node, ast.ClassDef))
+
+    def strings(self) -> Iterator[str]:
+        """Texts of the program, those within f-strings too; docstrings are none."""
+        documents = {
+            id(statement.value)
+            for node in ast.walk(self.tree)
+            if isinstance(body := getattr(node, "body", None), list)
+            for statement in body
+            if isinstance(statement, ast.Expr)
+        }
+        for node in ast.walk(self.tree):
+            if isinstance(node, ast.Constant) and id(node) not in documents:
+                yield from [node.value] if isinstance(node.value, str) else []
+
+    def imports(self) -> Iterator[str]:
+        """What it imports, anywhere in it but for type checking alone, as it is written."""
+        skipped = {
+            child
+            for node in ast.walk(self.tree)
+            if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"
+            for child in ast.walk(node)
+        }
+        for node in ast.walk(self.tree):
+            if isinstance(node, ast.Import) and node not in skipped:
+                yield from (alias.name for alias in node.names)
+            elif isinstance(node, ast.ImportFrom) and node.module and node not in skipped:
+                assert node.level == 0, f"{self.name}: relative import"
+                yield from (f"{node.module}.{alias.name}" for alias in node.names)
 
 
-def is_record(node: ast.AST) -> bool:
-    """Whether a class is a dataclass by its decorator."""
-    return isinstance(node, ast.ClassDef) and any(
-        "dataclass" in ast.unparse(decorator) for decorator in node.decorator_list
+def sources() -> dict[str, Source]:
+    """All files of the package by their dotted names within it, its own `__init__` by that."""
+    found = {}
+    for path in sorted(PACKAGE.rglob("*.py")):
+        parts = path.relative_to(PACKAGE).with_suffix("").parts
+        name, text = ".".join(parts).removesuffix(".__init__"), path.read_text()
+        found[name] = Source(name, text, ast.parse(text))
+    return found
+
+
+def imports_within(files: Mapping[str, Source]) -> Imports:
+    """Which modules of the package each imports; the package's face is `__init__`."""
+
+    def module(written: str) -> str:
+        name = written.removeprefix("sweeper").removeprefix(".")
+        while name and name not in files:
+            name = name.rpartition(".")[0]
+        return name or "__init__"
+
+    return {
+        name: {module(each) for each in file.imports() if each.split(".")[0] == "sweeper"}
+        for name, file in files.items()
+    }
+
+
+def arrows_up(imports: Imports) -> list[str]:
+    """Imports of a module that lies in a room above."""
+    rank = {room: place for place, room in enumerate(ROOMS)}
+    return [
+        f"{name} imports {target}, which lies above it"
+        for name, targets in imports.items()
+        for target in sorted(targets)
+        if rank[target.split(".")[0]] > rank[name.split(".")[0]]
+    ]
+
+
+def circles(imports: Imports) -> list[str]:
+    """What imports itself by way of others, and whatever lies between."""
+    graph = {name: {*targets} - {name} for name, targets in imports.items()}
+    while True:
+        imported = set[str]().union(*graph.values())
+        kept = {n for n, targets in graph.items() if targets & graph.keys() and n in imported}
+        if len(kept) == len(graph):
+            return sorted(graph)
+        graph = {name: graph[name] & kept for name in kept}
+
+
+def between_rooms(imports: Imports) -> Imports:
+    """Which rooms each room imports from."""
+    rooms: dict[str, set[str]] = {}
+    for name, targets in imports.items():
+        found = {target.split(".")[0] for target in targets}
+        rooms.setdefault(name.split(".")[0], set()).update(found)
+    return rooms
+
+
+def argv_uses(files: Mapping[str, Source]) -> list[str]:
+    """Files outside the command line's that use `sys.argv`, in code that they hand on too."""
+    return [
+        name
+        for name, file in files.items()
+        if file.room != "cli"
+        and (
+            any(ast.unparse(node) == "sys.argv" for node in _attributes(file.tree))
+            or any("sys.argv" in text for text in file.strings())
+        )
+    ]
+
+
+def _attributes(tree: ast.Module) -> Iterator[ast.Attribute]:
+    yield from (node for node in ast.walk(tree) if isinstance(node, ast.Attribute))
+
+
+def spelling(name: str, files: Mapping[str, Source]) -> list[str]:
+    """The files that spell a file's name, alone or behind folders."""
+    ends = re.compile(rf"(?:^|/){re.escape(name)}$")
+    return [file for file, s in files.items() if any(map(ends.search, s.strings()))]
+
+
+def commands_below_report(files: Mapping[str, Source]) -> Counter[str]:
+    """Texts that name a flag or a command, by the room below `report/` in which they stand."""
+    below = ROOMS[: ROOMS.index("report")]
+    pattern = re.compile(rf"(?<![\w-])--[a-z]|\bsweeper (?:{'|'.join(VERBS)})\b")
+    return Counter(
+        file.room
+        for file in files.values()
+        if file.room in below
+        for text in file.strings()
+        if pattern.search(text)
     )
+
+
+def repeated(names: Iterable[str], least: int) -> list[str]:
+    """Names that stand so many times or more."""
+    counts = Counter(names)
+    return sorted(f"{name} {count}x" for name, count in counts.items() if count >= least)
+
+
+def share(part: int, whole: int) -> str:
+    """In percent."""
+    return f"{100 * part / whole:.1f} %" if whole else "-"
 
 
 def measure() -> None:
     """Print what the source says, and lines by room."""
-    texts = {path: path.read_text() for path in sorted(PACKAGE.rglob("*.py"))}
-    trees = {path: ast.parse(text) for path, text in texts.items()}
-    lines = {path: text.count("\n") for path, text in texts.items()}
+    files = sources()
+    lines = {name: file.lines for name, file in files.items()}
     lengths = sorted(
         (node.end_lineno or 0) - node.lineno + 1
-        for tree in trees.values()
-        for node in functions(tree)
+        for file in files.values()
+        for node in file.functions()
     )
-    records = sum(is_record(node) for tree in trees.values() for node in ast.walk(tree))
-    imports = sum(
-        (node.end_lineno or 0) - node.lineno + 1
-        for tree in trees.values()
-        for node in ast.walk(tree)
-        if isinstance(node, ast.Import | ast.ImportFrom)
-    )
-    comments = {path: comment_lines(text) for path, text in texts.items()}
     total = sum(lines.values())
-    roots = [path.name for path in texts if path.parent == PACKAGE]
-    print(f"{len(texts)} files, {total} lines, {len(roots)} modules at the root")
-    small = sum(count < 80 for path, count in lines.items() if path.name != "__init__.py")
+    print(f"{len(files)} files, {total} lines")
+    small = sum(count < 80 for count in lines.values())
     print(f"median file {statistics.median(lines.values()):g} lines, {small} under 80")
     ninety = lengths[len(lengths) * 9 // 10]
     median = statistics.median(lengths)
     print(f"{len(lengths)} functions: p50 {median:g}, p90 {ninety}, longest {lengths[-1]} lines")
-    print(f"{records} dataclasses, {imports} lines of imports")
-    commented, alone = (sum(counts) for counts in zip(*comments.values(), strict=True))
-    by_themselves = f"{alone} by themselves, {100 * alone / total:.1f} %"
-    print(f"comments on {commented} lines, {100 * commented / total:.1f} %; {by_themselves}")
-    rooms: Counter[str] = Counter()
-    counts: Counter[str] = Counter()
-    remarks: Counter[str] = Counter()
-    for path, count in lines.items():
-        parts = path.relative_to(PACKAGE).parts
-        room = parts[0] if len(parts) > 1 else "(root)"
-        rooms[room] += count
-        counts[room] += 1
-        remarks[room] += comments[path][1]
-    for room, count in sorted(rooms.items()):
-        share = f"{100 * remarks[room] / count:.1f} % comments"
-        print(f"  {room:<12}{counts[room]:>4} files {count:>6} lines, {share}")
+    commented = sum(len(file.comments) for file in files.values())
+    alone = sum(file.remarks for file in files.values())
+    print(
+        f"comments on {commented} lines, {share(commented, total)}; "
+        f"{alone} by themselves, {share(alone, total)}"
+    )
+    rooms: dict[str, list[Source]] = {}
+    for name, file in files.items():
+        rooms.setdefault(file.room if "." in name or name in PACKAGES else "(root)", []).append(
+            file
+        )
+    for room, members in sorted(rooms.items()):
+        count = sum(file.lines for file in members)
+        remarks = share(sum(len(file.comments) for file in members), count)
+        print(f"  {room:<12}{len(members):>4} files {count:>6} lines, {remarks} comments")
+    rules(files)
+
+
+def rules(files: Mapping[str, Source]) -> None:
+    """Print what breaks the house's rules, or comes near."""
+
+    def tell(what: str, items: Iterable[str]) -> None:
+        found = list(items)
+        print(f"{what}: {len(found)}{': ' * bool(found)}{', '.join(found)}")
+
+    imports = imports_within(files)
+    tell("arrows up", arrows_up(imports))
+    tell("modules in circles", circles(imports))
+    tell("rooms in circles", circles(between_rooms(imports)))
+    tell("sys.argv outside cli/", argv_uses(files))
+    named = commands_below_report(files)
+    print(f"texts below report/ with a flag or a command: {named.total()} {dict(named)}")
+    for name in STUDY_FILES:
+        tell(f"files that spell {name}", spelling(name, files))
+    classes = (node.name for file in files.values() for node in file.classes())
+    tell("class names twice", repeated((n for n in classes if not n.startswith("_")), 2))
+    tell("file names thrice", repeated((name.split(".")[-1] for name in files), 3))
 
 
 class Passed:

@@ -9,10 +9,19 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from sweeper.errors import BadInput, ConfigError, SweeperError
+from sweeper.version import __version__
 
 if TYPE_CHECKING:
-    from sweeper.api.calls import compare, open_study, search, transfer
-    from sweeper.api.shown import Compared, Study, Transfer
+    from sweeper.api.calls import (
+        compare,
+        explain,
+        export,
+        open_study,
+        search,
+        status,
+        transfer,
+    )
+    from sweeper.api.shown import Answer, Compared, Study, Transfer
     from sweeper.classifier.classify import classify
     from sweeper.command.in_script import CurrentTrial, current_trial
     from sweeper.command.watch import watch
@@ -23,8 +32,8 @@ if TYPE_CHECKING:
     from sweeper.report.judged import judge
     from sweeper.scaling.spec import ParamScale, ParamSpec, Role, ScaledOp, Update
 
-__version__ = "0.1.0"
 __all__ = [
+    "Answer",
     "BadInput",
     "Compared",
     "ConfigError",
@@ -42,16 +51,20 @@ __all__ = [
     "classify",
     "compare",
     "current_trial",
+    "explain",
+    "export",
     "follow",
     "judge",
     "open_study",
     "plan_for",
     "predict",
     "search",
+    "status",
     "transfer",
     "watch",
 ]
 _MODULES = {
+    "Answer": "sweeper.api.shown",
     "Compared": "sweeper.api.shown",
     "CurrentTrial": "sweeper.command.in_script",
     "Study": "sweeper.api.shown",
@@ -60,11 +73,13 @@ _MODULES = {
     "classify": "sweeper.classifier.classify",
     "compare": "sweeper.api.calls",
     "current_trial": "sweeper.command.in_script",
+    "explain": "sweeper.api.calls",
     "follow": "sweeper.decide.course",
     "judge": "sweeper.report.judged",
     "open_study": "sweeper.api.calls",
     "plan_for": "sweeper.plan.plan_for",
     "predict": "sweeper.decide.loss",
+    "status": "sweeper.api.calls",
     "transfer": "sweeper.api.calls",
     "watch": "sweeper.command.watch",
     **dict.fromkeys(
@@ -76,8 +91,8 @@ _MODULES = {
 
 def __getattr__(name: str) -> Any:
     """Import what is asked for, once."""
-    if name == "search":  # the package is the function: see there
-        return import_module("sweeper.search")
+    if name in ("search", "export"):  # the package is the function: see face.py
+        return import_module(f"sweeper.{name}")
     if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from sweeper.api.interrupt import whole_imports

@@ -31,7 +31,7 @@ def conf_folder() -> Path:
     """The folder `conf/`: inside an installed package, beside it in a checkout."""
     package = Path(__file__).resolve().parent
     for folder in (package / "conf", package.parent / "conf"):
-        if (folder / "config.yaml").is_file():
+        if (folder / "parameterization").is_dir():
             return folder
     raise BadInput(f"the configs are missing: neither {package / 'conf'} nor beside {package}")
 
@@ -52,11 +52,6 @@ def groups(config_dir: Path | None = None) -> dict[str, list[str]]:
             if root != config_dir or path.parent.name in options:
                 options.setdefault(path.parent.name, set()).add(path.stem)
     return {group: sorted(names) for group, names in sorted(options.items())}
-
-
-def studies(root: Path) -> list[str]:
-    """Names of all studies in `root`: a study has a `config.yaml`."""
-    return sorted(path.parent.name for path in root.glob("[!.]*/config.yaml"))
 
 
 @cache

@@ -4,37 +4,18 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator
 from pathlib import Path
 
 import yaml
 
 from tests.golden import messages
+from tests.scripts import load_script
 
 ROOT = Path(__file__).parent.parent
-PACKAGE = ROOT / "sweeper"
-ROOMS = [
-    *("errors", "records", "registry", "schedule", "trial", "files"),
-    *(
-        "stats",
-        "scaling",
-        "search",
-        "samplers",
-        "data",
-        "launch",
-        "laws",
-        "models",
-        "classifier",
-        "engine",
-    ),
-    *("table", "plan", "check", "command", "study", "runs", "decide"),
-    *("config", "sweep"),
-    *("export", "verbs", "report", "cli", "api", "__main__"),
-]
-"""From the bottom up: a module imports from its own room, or from one before it."""
+structure = load_script("structure.py")
 AT_THE_ROOT = {
     *("__init__", "__main__", "errors", "files", "records", "registry", "samplers", "schedule"),
-    *("table", "trial"),
+    *("face", "table", "trial", "version"),
 }
 ONLY = {
     "typer": {"cli.app", "cli.commands", "cli.options", "cli.verb"},
@@ -62,65 +43,37 @@ TORCH = (
 """Who may know torch: all else must start fast; which GPUs a machine has only torch can say."""
 
 
-def modules() -> dict[str, Path]:
-    """All files of the package by their dotted names within it."""
-    found = {}
-    for path in PACKAGE.rglob("*.py"):
-        parts = path.relative_to(PACKAGE).with_suffix("").parts
-        found[".".join(parts).removesuffix(".__init__")] = path
-    return found
-
-
-MODULES = modules()
-
-
-def imports(path: Path) -> Iterator[str]:
-    """Every module that a file imports, anywhere in it but for type checking alone."""
-    tree = ast.parse(path.read_text())
-    skipped = {
-        child
-        for node in ast.walk(tree)
-        if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"
-        for child in ast.walk(node)
-    }
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Import) and node not in skipped:
-            yield from (alias.name for alias in node.names)
-        elif isinstance(node, ast.ImportFrom) and node.module and node not in skipped:
-            assert node.level == 0, f"{path}: relative import"
-            inside = [f"{node.module}.{alias.name}" for alias in node.names]
-            named = [name for name in inside if name.removeprefix("sweeper.") in MODULES]
-            yield from named or [node.module]
+FILES = structure.sources()
+IMPORTS = structure.imports_within(FILES)
 
 
 def test_imports_point_downwards_and_libraries_stay_in_their_rooms() -> None:
-    rank = {room: place for place, room in enumerate(ROOMS)}
-    wrong = []
-    for name, path in MODULES.items():
-        room = name.split(".")[0]
-        for target in imports(path) if name != "__init__" else ():
-            library, _, inside = target.partition(".")
-            other = inside.split(".")[0]
-            if library == "sweeper" and other and other != room and rank[other] > rank[room]:
-                wrong.append(f"{name} imports {target}, which lies above it")
+    wrong = structure.arrows_up(IMPORTS)
+    for name, file in FILES.items():
+        for target in file.imports():
+            library = target.split(".")[0]
             if name not in ONLY.get(library, {name}):
                 wrong.append(f"{name} imports {library}, which only {ONLY[library]} may")
-            if library == "matplotlib" and room != "report":
+            if library == "matplotlib" and file.room != "report":
                 wrong.append(f"{name} imports matplotlib, which only report/ may")
             if library == "torch" and not name.startswith(TORCH):
                 wrong.append(f"{name} imports torch")
     assert not wrong, "\n".join(wrong)
 
 
-def test_no_module_lies_loose_at_the_root_and_no_two_import_each_other() -> None:
-    assert {path.stem for path in PACKAGE.glob("*.py")} <= AT_THE_ROOT
-    graph = {
-        name: {t.removeprefix("sweeper.") for t in imports(path) if t.startswith("sweeper.")}
-        for name, path in MODULES.items()
-    }
-    while leaves := [name for name, targets in graph.items() if not targets & graph.keys()]:
-        graph = {name: targets for name, targets in graph.items() if name not in leaves}
-    assert not graph, f"these import each other: {sorted(graph)}"
+def test_no_module_lies_loose_at_the_root_and_nothing_imports_itself_by_way_of_others() -> None:
+    assert {path.stem for path in structure.PACKAGE.glob("*.py")} <= AT_THE_ROOT
+    assert not structure.circles(IMPORTS)
+    assert not structure.circles(structure.between_rooms(IMPORTS))
+
+
+def test_the_command_line_is_read_in_one_room() -> None:
+    assert not structure.argv_uses(FILES)
+
+
+def test_one_file_spells_a_study_s_files() -> None:
+    for name in structure.STUDY_FILES:
+        assert structure.spelling(name, FILES) == ["study.folder"], name
 
 
 def test_plugins_of_a_kind_do_not_know_each_other() -> None:
@@ -131,7 +84,7 @@ def test_plugins_of_a_kind_do_not_know_each_other() -> None:
             groups.setdefault(path.parent.name, set()).add(str(target))
     for group, classes in groups.items():
         for module in {target.rpartition(".")[0] for target in classes}:
-            tree = ast.parse(MODULES[module.removeprefix("sweeper.")].read_text())
+            tree = FILES[module.removeprefix("sweeper.")].tree
             taken = {
                 f"{node.module}.{alias.name}"
                 for node in ast.walk(tree)

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from sweeper import __version__
+from sweeper.version import __version__
 
 ROOT = Path(__file__).parents[1]
 
@@ -45,7 +45,7 @@ def test_the_citation_names_this_version() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())
     assert citation["version"] == __version__
     assert citation["license"] == project["project"]["license"]
-    assert project["tool"]["hatch"]["version"]["path"] == "sweeper/__init__.py"
+    assert project["tool"]["hatch"]["version"]["path"] == "sweeper/version.py"
 
 
 def test_badges_say_what_the_project_file_says() -> None:

@@ -62,8 +62,3 @@ def test_it_finds_its_configs_from_any_folder(installed: Installed, wheel: Path)
     done = installed("-m", "sweeper", "search", *TINY, "study=a", "--json")
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["runs"] == 3
-
-
-def test_completion_works_without_the_checkout(installed: Installed) -> None:
-    script = "from sweeper.config.completion import complete_override as c; print(c('model.wid'))"
-    assert "model.width=64" in installed("-c", script).stdout

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from html import escape
+from dataclasses import replace
 from os import PathLike, fspath
 from pathlib import Path
 from threading import RLock
@@ -13,7 +12,7 @@ from typing import Any
 from sweeper.api.bar import Kept
 from sweeper.api.interrupt import whole_imports
 from sweeper.api.keywords import keywords_of, request_of
-from sweeper.api.shown import Compared, Study, Transfer, nearby
+from sweeper.api.shown import Answer, Compared, Study, Transfer, nearby
 from sweeper.api.words import dotted, settings_words
 from sweeper.cli import adapters
 from sweeper.config.command_line import DEFAULT_ROOT, with_user_command
@@ -25,13 +24,16 @@ from sweeper.records import from_json
 from sweeper.registry import only_named
 from sweeper.report.output import FAILED, NOT_VALIDATED
 from sweeper.report.present import PRESENTERS, ask
-from sweeper.report.runs import is_study
+from sweeper.study.folder import is_study
 from sweeper.study.setup import asked
 from sweeper.study.study import find_study
 from sweeper.verbs.requests import (
     CompareRequest,
+    ExplainRequest,
+    ExportRequest,
     Request,
     SearchRequest,
+    StatusRequest,
     TransferRequest,
     options_of,
 )
@@ -42,24 +44,10 @@ _TURNS = RLock()
 """Calls of several threads take turns: a process has one model of a specification in training."""
 
 
-@dataclass(frozen=True, repr=False)
-class DryRun:
-    """What a call would run, or left in a queue: `text` for people, `record` as --json has it."""
-
-    text: str
-    record: Mapping[str, Any]
-
-    def __repr__(self) -> str:
-        return self.text.strip()
-
-    def _repr_html_(self) -> str:
-        return f'<pre style="font-family:monospace">{escape(self.text.strip())}</pre>'
-
-
 @keywords_of(SearchRequest)
 def search(
     model: Model | None = None, *, command: Sequence[str] = (), **settings: Any
-) -> Study | DryRun:
+) -> Study | Answer:
     """Search the best hyperparameters at the base size, as `sweeper search` does; the study.
 
     `model` is a class or a function that builds one, of a module or of a notebook's cell, the name
@@ -86,10 +74,11 @@ def search(
     _check_loaded(model)
     code, output = _run(request, command)
     if request.dry_run or request.detach:
-        return DryRun(output.text, output.record)
+        return Answer.of(output)
     if code == FAILED:
         raise SweeperError(". ".join([*output.answers, *output.kept_notes]))
     found = Study.read(Path(request.root or DEFAULT_ROOT) / output.record["study"])
+    found.take(output)
     found.notices += [note for note in output.kept_notes if note not in found.notices]
     return found
 
@@ -97,7 +86,7 @@ def search(
 @keywords_of(TransferRequest)
 def transfer(
     study: Study | Place | None, to_width: int, **settings: Any
-) -> Transfer | Prediction | NoLaw | DryRun:
+) -> Transfer | Prediction | NoLaw | Answer:
     """Carry a study's optimum over to a larger model, as `sweeper transfer` does; plan and verdict.
 
     `study` is one that `search` or `open_study` gave, which then knows the verdict; its name or its
@@ -124,14 +113,16 @@ def transfer(
     if request.predict and "answer" in output.record:
         return from_json(NoLaw, output.record)
     if "plan" not in output.places:
-        return DryRun(output.text, output.record)
+        return Answer.of(output)
     if code == NOT_VALIDATED:
         raise SweeperError(". ".join(output.answers))
-    return Transfer.read(output.places["plan"].parent, output.kept_notes)
+    done = Transfer.read(output.places["plan"].parent)
+    done.take(output)
+    return done
 
 
 @keywords_of(CompareRequest)
-def compare(*studies: Study | Place, **settings: Any) -> Compared | DryRun:
+def compare(*studies: Study | Place, **settings: Any) -> Compared | Answer:
     """Rank studies at equal compute, as `sweeper compare` does: is a parameterization worth it?
 
     Of two validated studies or more, of one root. With `settle` seeds are trained at each study's
@@ -153,9 +144,44 @@ def compare(*studies: Study | Place, **settings: Any) -> Compared | DryRun:
     own["names"] = [*(folder.name for folder in folders), *words]
     _, output = _run(request_of(CompareRequest, own))
     if not output.places:
-        return DryRun(output.text, output.record)
-    picture = output.places.get("figure")
-    return Compared(text=output.text, record=output.record, picture=picture)
+        return Answer.of(output)
+    found = Compared()
+    found.take(output)
+    return found
+
+
+@keywords_of(ExportRequest)
+def export(to: str, *, study: Study | Place | None = None, **keywords: Any) -> Answer:
+    """Write a study's plan as files of another trainer, as `sweeper export` does.
+
+    The trainer's own options are a list of texts, `options=["family=granite"]`. With `strict` what
+    is left to you and not in `accept` is a SweeperError, and nothing is written.
+    """
+    root = keywords.pop("root", None)
+    if keywords.get("plan") is None:
+        folder = _folder(study, root)
+        keywords |= {"study": folder.name, "root": folder.parent}
+    code, output = _run(request_of(ExportRequest, {**keywords, "to": to}))
+    if code == NOT_VALIDATED:
+        raise SweeperError(output.text)
+    return Answer.of(output)
+
+
+@keywords_of(StatusRequest)
+def status(study: Study | Place | None = None, **keywords: Any) -> Answer:
+    """Where a study stands, as `sweeper status` says it: trials, losses, jobs, what comes next."""
+    folder = _folder(study, keywords.pop("root", None))
+    place = {"study": folder.name, "root": folder.parent}
+    return Answer.of(_run(request_of(StatusRequest, {**keywords, **place}))[1])
+
+
+@keywords_of(ExplainRequest)
+def explain(to_width: int | None = None, **settings: Any) -> Answer:
+    """What every parameter of a model is prescribed at a width, as `sweeper explain` says it.
+
+    `settings` are the configuration's, as in `search`; of a `study` they are its own.
+    """
+    return Answer.of(_run(request_of(ExplainRequest, {**settings, "to_width": to_width}))[1])
 
 
 def open_study(study: Place | None = None, root: Place | None = None) -> Study:

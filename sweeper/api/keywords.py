@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import typing
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from numbers import Integral, Real
 from os import PathLike, fspath
 from pathlib import Path
@@ -65,18 +66,18 @@ def request_of(request: type[Request], keywords: Mapping[str, Any], verb: str = 
         raise ConfigError(
             Keyword(name), value, f"no keyword has this name; {suggest(name, options)}"
         )
-    if WORDS in options:
-        config_dir = own.get("config_dir")
-        words = [*own.get(WORDS, ()), *settings_words(verb or request.verb, others, config_dir)]
-        own[WORDS] = tuple(words)
     for name, value in own.items():
         if value is None and not options[name].required:
             own[name] = options[name].default
     try:
-        return call_checked(request, own, {})
+        made = call_checked(request, own, {})
     except ConfigError as error:
         name = error.key.partition("[")[0]
         raise error.renamed(Keyword(name)) if name in options else error from None
+    if WORDS in options:
+        words = settings_words(verb or request.verb, others, own.get("config_dir"))
+        made = replace(made, overrides=(*made.overrides, *words))
+    return made
 
 
 def _plain(option: Option, value: Any) -> Any:

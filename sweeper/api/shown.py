@@ -11,10 +11,14 @@ from dataclasses import dataclass
 from functools import cached_property
 from html import escape
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
+from sweeper.api.bar import Kept
 from sweeper.api.words import python_line
+from sweeper.decide.documents import Documents
 from sweeper.decide.transfer import Verdict
+from sweeper.decide.validation import Validation
 from sweeper.errors import BadInput
 from sweeper.plan.plan import TransferPlan
 from sweeper.report.card import (
@@ -26,11 +30,11 @@ from sweeper.report.card import (
     verdict_text,
 )
 from sweeper.report.console import verdict_table
-from sweeper.report.documents import Documents, Validation
 from sweeper.report.drawing import pyplot_figures
 from sweeper.report.next import next_of
 from sweeper.report.runs import trials_table
 from sweeper.study import study as record
+from sweeper.study.folder import TargetFolder
 from sweeper.table import data_frame
 from sweeper.trial import Choice, in_use
 
@@ -48,7 +52,43 @@ def _drawn(draw: Callable[[], Figure]) -> list[Axes]:
     return [ax for ax in figure.axes if ax.get_label() != "<colorbar>"]
 
 
-class Study(record.Study):
+class Answer:
+    """What a verb answered, whichever it was.
+
+    `text` is what people read, `document` what `--json` prints, `places` the files that were
+    written by what they are, `notes` what else should be known. A notebook shows it as it is.
+    """
+
+    text: str = ""
+    document: Mapping[str, Any] = MappingProxyType({})
+    notes: Sequence[str] = ()
+    places: Mapping[str, Path] = MappingProxyType({})
+
+    @classmethod
+    def of(cls, output: Kept) -> Answer:
+        """What was kept of a verb's words."""
+        made = cls()
+        made.take(output)
+        return made
+
+    def take(self, output: Kept) -> None:
+        """Keep a verb's words."""
+        self.text, self.document = output.text, output.record
+        self.notes, self.places = tuple(output.kept_notes), output.places
+
+    @property
+    def answer(self) -> str:
+        """The decision where there is one, such as "holds"; else the last sentence."""
+        return str(self.document.get("answer") or self.text.strip().rpartition("\n")[2])
+
+    def __repr__(self) -> str:
+        return self.text.strip()
+
+    def _repr_html_(self) -> str:
+        return f'<pre style="font-family:monospace">{escape(self.text.strip())}</pre>'
+
+
+class Study(Answer, record.Study):
     """A study as it was when it was opened: its results, what they say, and its plots.
 
     A notebook shows it as the report's first lines. `notices` are what its user should know.
@@ -235,23 +275,20 @@ def _verdicts(validation: Validation | None) -> list[LadderVerdict]:
     return [LadderVerdict(verdict, validation) for verdict in axes if validation]
 
 
-@dataclass(frozen=True, kw_only=True, repr=False)
-class Compared:
-    """Studies that were ranked: the command's `text`, its `record` as --json has it, its picture.
+class Compared(Answer):
+    """Studies that were ranked; a notebook shows text and picture."""
 
-    A notebook shows text and picture.
-    """
-
-    text: str
-    record: Mapping[str, Any]
-    picture: Path | None = None
+    @property
+    def picture(self) -> Path | None:
+        """The file of the figure, where one was drawn."""
+        return self.places.get("figure")
 
     def to_dataframe(self) -> pandas.DataFrame:
         """A row a place, the best first: by the transferred loss, with settle by what it found.
 
         BadInput where pandas is not installed.
         """
-        places = self.record.get("by_transferred") or self.record.get("places") or []
+        places = self.document.get("by_transferred") or self.document.get("places") or []
         # A mean with its interval is three columns: loss, loss low, loss high.
         return data_frame(
             [
@@ -266,9 +303,6 @@ class Compared:
             ]
         )
 
-    def __repr__(self) -> str:
-        return self.text.strip()
-
     def _repr_html_(self) -> str:
         drawn = self.picture.with_suffix(".svg") if self.picture else None
         svg = drawn.read_text() if drawn and drawn.is_file() else ""
@@ -278,19 +312,19 @@ class Compared:
         return f'<pre style="font-family:monospace">{escape(self.text.strip())}</pre>{shown}'
 
 
-@dataclass(frozen=True, kw_only=True, repr=False)
-class Transfer:
+@dataclass(kw_only=True, repr=False, eq=False)
+class Transfer(Answer):
     """A plan for a target, and what was validated of it; `folder` has both as files."""
 
     folder: Path
     plan: TransferPlan
     verdicts: tuple[LadderVerdict, ...] = ()
-    notes: tuple[str, ...] = ()
+    notes: Sequence[str] = ()
 
     @classmethod
     def read(cls, folder: Path, notes: Sequence[str] = ()) -> Transfer:
         """What lies in a target's `folder`, as `sweeper transfer` left it."""
-        plan, path = TransferPlan.load(folder), folder / "validation.json"
+        plan, path = TransferPlan.load(folder), TargetFolder(folder).validation
         target = next(
             (t for t in Documents.read(folder.parents[1]).targets if t.name == folder.name), None
         )

@@ -42,11 +42,12 @@ MEANT = {"lr": _ETA, "learning_rate": _ETA, "eta": _ETA}
 def settings_words(verb: str, settings: Mapping[str, Any], config_dir: Path | None) -> list[str]:
     """The overrides that keyword arguments stand for; ConfigError for a value that is none."""
     known = {*groups(config_dir), *SECTIONS, *OVERLAYS}
-    sections = {
+    kinds: dict[str, dict[str, str]] = {
         "search": dict.fromkeys(SIZES, "model")
         | {field.name: "train" for field in fields(TrainSettings)},
         "transfer": {field.name: "transfer" for field in fields(LadderRule)},
-    }[verb]
+    }
+    sections = kinds["transfer" if verb == "transfer" else "search"]
     words: list[str] = []
     for name, value in settings.items():
         if name in known:

@@ -104,47 +104,6 @@ def diagnose(request: requests.DiagnoseRequest, output: Output) -> int:
     return work(tree, request.over, only, invocation, output, dry_run=request.dry_run)
 
 
-def explain(request: requests.ExplainRequest, output: Output) -> int:
-    if (request.to_width is None) == (request.published is None):
-        raise BadInput("give one of ", K("to_width", ...), " and ", K("published", ...))
-    for name in ("to_depth", "study", "root", "config_dir"):
-        if request.published is not None and getattr(request, name) is not None:
-            raise BadInput(
-                *(K(name, ...), " does not go with ", K("published", ...)),
-                ": a published model has its own",
-            )
-    if request.to_width is None:
-        from sweeper.cli.explain import explain_published
-
-        assert request.published is not None
-        return explain_published(request.published, request.overrides, output)
-    from sweeper.config.studies import tree_of
-
-    placed = with_place(request.overrides, None, _text(request.root))
-    tree, invocation = tree_of(request.study, placed, request.config_dir, trust=request.trust)
-    from sweeper.cli.explain import explain as work
-
-    return work(tree, request.to_width, request.to_depth, invocation, output)
-
-
-def export(request: requests.ExportRequest, output: Output) -> int:
-    from sweeper.cli.export import ExportRequest
-    from sweeper.cli.export import export as work
-
-    name, arguments = of_study(request.options, request.study, _text(request.root))
-    asked_for = ExportRequest(
-        to=request.to,
-        study=name,
-        plan=request.plan,
-        width=request.to_width,
-        depth=request.to_depth,
-        out=request.out,
-        accept=request.accept,
-        strict=request.strict,
-    )
-    return work(asked_for, arguments, output)
-
-
 def check(request: requests.CheckRequest, output: Output) -> int:
     from sweeper.cli.check import CheckRequest
     from sweeper.cli.check import check as work

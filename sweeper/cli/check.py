@@ -13,7 +13,6 @@ import yaml  # type: ignore[import-untyped]
 from sweeper.check.judge import CoordinateCheck, sentence
 from sweeper.check.rules import rule_table
 from sweeper.cli.coordinates import (
-    RECORD,
     check_batch,
     check_record,
     known_check,
@@ -36,6 +35,7 @@ from sweeper.report.next import NextCommand, again, next_of
 from sweeper.report.output import DONE, NOT_VALIDATED, Output
 from sweeper.report.page import write_report
 from sweeper.stats.ladder import MODEL_AXES, Size
+from sweeper.study.folder import StudyFolder, configs
 from sweeper.study.setup import provenance
 from sweeper.study.study import Study
 from sweeper.sweep.experiment import open_experiment, short_run
@@ -121,7 +121,7 @@ def check(tree: Tree, request: CheckRequest, invocation: Invocation, output: Out
             document["scales"] = _report_scales(experiment, log2_hps, folder, output)
         else:
             # The check that came with a plan, where it was over these very widths.
-            known = known_check(experiment, log2_hps, (RECORD,))
+            known = known_check(experiment, log2_hps, [StudyFolder(settings.folder).plans_check])
             widths = [size.width for size in ladders.get("width", ())]
             if known and ladders.keys() == {"width"} and widths == list(known.sizes):
                 checks = [known]
@@ -134,10 +134,11 @@ def check(tree: Tree, request: CheckRequest, invocation: Invocation, output: Out
             for axis in checks:
                 picture, _ = save(show.coordinate_figure(axis), folder / f"coordinates-{axis.axis}")
                 pictures.setdefault("curves", picture)
-        if request.folder is None and (settings.folder / "config.yaml").is_file():
+        if request.folder is None and StudyFolder(settings.folder).config.is_file():
             places["report"] = write_report(settings.folder)
     places |= {
-        name: (request.folder or settings.folder / "check") / f"{name}.json" for name in document
+        name: (request.folder or StudyFolder(settings.folder).check) / f"{name}.json"
+        for name in document
     }
     places |= pictures
     answer = " ".join(sentence(axis, settings.check) for axis in checks)
@@ -168,7 +169,7 @@ def _report_scales(
 
 def _make_folder(settings: Settings, request: CheckRequest) -> Path:
     """The folder to write to, made before anything is trained; BadInput when it cannot be."""
-    folder = request.folder or settings.folder / "check"
+    folder = request.folder or StudyFolder(settings.folder).check
     try:
         if request.folder is None:
             private_folder(settings.folder)
@@ -209,7 +210,7 @@ def _after_check(
 def _study_of_command(settings: Settings) -> Path | None:
     """The newest study beside this one that trains its model by a command; None without."""
     found = []
-    for path in settings.root.glob("*/config.yaml"):
+    for path in configs(settings.root):
         try:
             kept = yaml.safe_load(path.read_text(encoding="utf-8"))
             same = kept["model"][TARGET] == settings.plugin_spec("model").name

@@ -11,18 +11,19 @@ from pathlib import Path
 from sweeper.config.command_line import DEFAULT_ROOT
 from sweeper.decide.compare import Comparison, Ladder, compare, seeds_needed
 from sweeper.decide.speed import speed_ups
+from sweeper.decide.validation import Validation, newest_validation
 from sweeper.errors import BadInput, ConfigError, Keyword, key_prefix
 from sweeper.files import private_folder, write_json
 from sweeper.records import as_number, call_checked, to_json
 from sweeper.report import comparison as show
 from sweeper.report.comparison import Several, write_several
-from sweeper.report.documents import Validation, read_document
 from sweeper.report.drawing import save
 from sweeper.report.figures import write_picture
 from sweeper.report.next import NextCommand, validated_by
 from sweeper.report.output import DONE, Output
 from sweeper.stats.ladder import LadderRule, LadderSize, Size
 from sweeper.study.cost import Cost, flops_in, spent
+from sweeper.study.folder import StudyFolder
 from sweeper.study.setup import LADDER_PHASE, trials_of
 from sweeper.study.study import Study, check_folder, check_not_saved, find_study, is_saved
 from sweeper.trial import TrialSpec, digest
@@ -162,16 +163,10 @@ def compared(names: Sequence[str], root: Path, *, anyway: bool) -> Compared:
 
 def _validation(folder: Path) -> Validation | None:
     """The study's newest record of curves of eta over width; BadInput where it is damaged."""
-    paths, damaged = folder.glob("transfer/*/validation.json"), list[str]()
-    for path in sorted(paths, key=lambda path: path.stat().st_mtime_ns, reverse=True):
-        validation = read_document(path, Validation, damaged)
-        # Not passed over: an older record may be of other hyperparameters, and would be compared
-        # unseen.
-        if damaged:
-            raise BadInput(f"{damaged[0]}: `{_validate(folder)}`")
-        if validation and validation.hyperparameter == "eta" and validation.over("width"):
-            return validation
-    return None
+    try:
+        return newest_validation(folder, lambda each: each.over("width") is not None, strict=True)
+    except BadInput as error:
+        raise BadInput(f"{error}: `{_validate(folder)}`") from error
 
 
 def _entry(folder: Path, validation: Validation) -> Entry:
@@ -298,7 +293,7 @@ def _validate(folder: Path, *overrides: str) -> NextCommand:
     check_not_saved(folder)
     from sweeper.config.compose import read_tree  # it brings Hydra
 
-    path = folder / "config.yaml"
+    path = StudyFolder(folder).config
     # Plain values: to name a command, no class that the study's configuration names is imported.
     tree = read_tree(path, ())
     try:
@@ -341,7 +336,7 @@ def report_several(names: Sequence[str], root: Path, picture: Path | None, outpu
         raise ConfigError(Keyword("picture"), str(picture), allowed)
     ranked = compared(names, root, anyway=False)
     folder = comparison_folder(names, root)
-    paths = {name: root / name / "report.html" for name in names}
+    paths = {name: StudyFolder(root / name).report for name in names}
     pages = {n: os.path.relpath(path, folder) for n, path in paths.items() if path.is_file()}
     faster = []
     if ranked.comparison is not None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import shlex
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,11 +19,11 @@ from sweeper.errors import BadInput, SweeperError
 from sweeper.files import private_folder, write_json
 from sweeper.records import from_json
 from sweeper.report.answer import Sentence
-from sweeper.report.documents import read_document
 from sweeper.report.next import again
 from sweeper.report.output import Output
 from sweeper.scaling.spec import LOGITS
 from sweeper.stats.ladder import LADDER_AXES, MODEL_AXES, Size
+from sweeper.study.folder import StudyFolder, read_document
 from sweeper.sweep.experiment import short_run
 from sweeper.sweep.sweep import measure_trials
 from sweeper.trial import Log2Hps, Trial, named
@@ -117,7 +117,7 @@ def measured(
         with progress(experiment.settings, output, "check", len(trials), folder) as listener:
             results = measure_trials(experiment, folder, trials, listener, output.tell)
     finally:
-        (folder / "progress.json").unlink(missing_ok=True)
+        StudyFolder(folder).progress.unlink(missing_ok=True)
     return {key: result.measurements for key, result in results.items()}
 
 
@@ -150,8 +150,6 @@ MAX_SECONDS = 300.0
 """What would take longer is left to `sweeper check`."""
 LAUNCHERS = ("inline", "local")
 """Launchers that start jobs at once; others may let them wait in a queue."""
-RECORD = "transfer.json"
-"""What a plan's check found, beside `check.json` of `sweeper check`."""
 
 
 def quick_check(
@@ -162,14 +160,14 @@ def quick_check(
     None, and a note, where it cannot be run or would take minutes. A command for the
     configuration of the `invocation` shows all modules.
     """
-    settings = experiment.settings
+    settings, files = experiment.settings, StudyFolder(experiment.settings.folder)
     if settings.check.eta is not None:
         log2_hps = Log2Hps({**log2_hps, "eta": settings.check.eta})
     ladders = settings.ladders()
     base, others = settings.base, ladders.keys() & {"depth", *MODEL_AXES}
     widths = [size.width for size in ladders.get("width", ())] or [base.width, 2 * base.width]
     widths = widths[:SIZES]
-    check = known_check(experiment, log2_hps, ("check.json", RECORD))
+    check = known_check(experiment, log2_hps, files.checks())
     # The command that shows all modules of this check, and checks nothing else.
     known_eta = settings.transfer.eta if settings.check.eta is None else None
     changes = [] if known_eta is None else [f"check.eta={known_eta:g}"]
@@ -186,7 +184,7 @@ def quick_check(
             for size in sizes:
                 check_model_size(settings, size)
             trials = check_trials(experiment, log2_hps, sizes)
-            folder = settings.folder / "check"
+            folder = files.check
             private_folder(folder)
             # One run of the largest size is timed, and all are taken to be as long: a bound.
             start = time.perf_counter()
@@ -196,7 +194,7 @@ def quick_check(
                 raise SweeperError(f"it might take {seconds / 60:.0f} minutes")
             (check,) = run_check(experiment, log2_hps, {"width": sizes}, folder, output)
             record = check_record(experiment, log2_hps, [check], str(command))
-            write_json(folder / RECORD, record)
+            write_json(files.plans_check, record)
     except SweeperError as error:
         output.notes([f"the coordinate check was not run: {error}; {command} runs it"])
         return None
@@ -207,13 +205,13 @@ def quick_check(
 
 
 def known_check(
-    experiment: Experiment, log2_hps: Log2Hps, names: Sequence[str]
+    experiment: Experiment, log2_hps: Log2Hps, paths: Iterable[Path]
 ) -> CoordinateCheck | None:
     """The check over the width that an earlier command made of this configuration, if any."""
-    asked, folder = check_record(experiment, log2_hps), experiment.settings.folder / "check"
-    for name in names:
+    asked = check_record(experiment, log2_hps)
+    for path in paths:
         # What cannot be read is measured again.
-        record = read_document(folder / name, CheckRecord, [])
+        record = read_document(path, CheckRecord, [])
         if record is not None and asked.of_the_same(record):
             for check in record.axes:
                 if check.axis == "width":

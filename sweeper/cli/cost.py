@@ -23,9 +23,9 @@ from sweeper.report.next import NextCommand
 from sweeper.report.output import Output
 from sweeper.search.strategy import Strategy
 from sweeper.stats.ladder import JOINT_AXIS, Size, describe_size
-from sweeper.study.cost import Cost, at_once, flops_of
+from sweeper.study.cost import Cost, flops_of
 from sweeper.study.study import Study
-from sweeper.sweep.experiment import trial_seconds
+from sweeper.sweep.experiment import run_time, shared_steps
 from sweeper.sweep.replay import SettledLadder, replay_ladder
 from sweeper.table import duration
 from sweeper.trial import Log2Hps, Result, Trial, defaults
@@ -34,8 +34,6 @@ FAST_FLOPS = 2e10
 """FLOPs a second that few processors reach on small models: what is short even so is not timed."""
 LONG = 600.0
 """Seconds from which on the cost is said."""
-MOST_BATCHED = 16
-"""Trials that are timed together."""
 
 
 # A search says how long it takes, before it begins, where that is long.
@@ -98,23 +96,6 @@ def tell_cost(experiment: Experiment, invocation: Invocation, output: Output) ->
 
 def _planned(search: Strategy, settings: Settings) -> int:
     return sum(phase.trials for phase in search.plan(settings.space))
-
-
-def run_time(experiment: Experiment, size: Size, known: Sequence[Result] = ()) -> tuple[int, float]:
-    """Trials to a job, and seconds to be counted for one of this size.
-
-    A run takes as long as those of its size did among `known`, as many at a time, else as its
-    steps do that are measured here. Of a command's other sizes the known ones tell; NaN where
-    nothing does.
-    """
-    settings, hps = experiment.settings, defaults(experiment.settings.space)
-    trials = [experiment.trial(size, hps, seed, "cost") for seed in range(MOST_BATCHED)]
-    per_job, seconds = settings.runner.estimate(trials, experiment.corpus, settings.launcher)
-    same = [result for result in known if result.trial.spec.runner == settings.identity]
-    taken = trial_seconds(settings, same)
-    if settings.raw["runner"].get("command") or taken.has(trials[0]):
-        return per_job, taken.of(trials[0]) / at_once(same)
-    return per_job, seconds * trials[0].spec.train.steps
 
 
 def say_command(settings: Settings, trial: Trial, output: Output, *, at: str) -> list[str] | None:
@@ -307,15 +288,6 @@ def _settled_cost(ladder: SettledLadder, missing: int) -> dict[str, Any]:
     else:
         sentence = f"With --settle nothing is trained: {ladder.progress()}. {ladder.sentence}."
     return {"sentence": sentence, "runs": missing, "most": ladder.budget}
-
-
-def shared_steps(settings: Settings, missing: Sequence[Trial]) -> dict[str, int]:
-    """Steps by a trial's key that it takes from a longer one's run: none of a user's command."""
-    if settings.raw["runner"].get("command"):
-        return {}
-    from sweeper.engine.branches import shared
-
-    return shared(missing)
 
 
 def branches_text(missing: Sequence[Trial], branches: Mapping[str, int]) -> str:

@@ -12,7 +12,6 @@ from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from sweeper.cli.cost import run_time
 from sweeper.cli.shared import progress
 from sweeper.cli.transfer import check_storage_password, optimum
 from sweeper.cli.validate import finished
@@ -40,15 +39,16 @@ from sweeper.plan.explain import Explained, explain
 from sweeper.plan.plan import PlannedParameter, make_plan
 from sweeper.records import to_json
 from sweeper.report import console as show
-from sweeper.report.documents import Searched, read_document
 from sweeper.report.next import NextCommand, next_of, validated_by
 from sweeper.report.output import DONE, Output, failures
-from sweeper.report.progress import SweepProgress
 from sweeper.stats.ladder import LadderSize, Size, SizeCurve
 from sweeper.study.cost import NOTHING, Cost, flops_of, keep_flops
+from sweeper.study.folder import StudyFolder
 from sweeper.study.lock import StudyLock, cancel_requested
+from sweeper.study.searched import read_searched
 from sweeper.study.study import Study, find_study
-from sweeper.sweep.experiment import open_experiment, resolve_study, short_run
+from sweeper.sweep.experiment import open_experiment, resolve_study, run_time, short_run
+from sweeper.sweep.progress import Progress
 from sweeper.sweep.replay import Missing, replay_ladder
 from sweeper.sweep.sweep import Sweep, measure_trials
 from sweeper.trial import Log2Hps, PluginSpec, plain
@@ -113,7 +113,7 @@ def diagnose(
         with TemporaryDirectory() as temporary:
             return _show_cost(pair_of(Path(temporary)), only, invocation, output)
     check_storage_password(settings)
-    pair, folder = pair_of(), settings.folder / "transfer"
+    pair, folder = pair_of(), StudyFolder(settings.folder).transfer
     private_folder(folder)  # before hours of work, not after
     output.within(settings.folder)
     start = time.time()
@@ -214,7 +214,7 @@ def _after_diagnosis(
     if diagnosed.answer != "fails":
         return next_of(settings.folder)
     why = "to search without the likeliest cause"
-    record = read_document(settings.folder / "search.json", Searched.read, [])
+    record = read_searched(settings.folder, [])
     searched = NextCommand.recorded(record.command, why) if record else None
     best = diagnosed.results[0] if diagnosed.results else None
     rules = NextCommand.of(
@@ -367,7 +367,7 @@ class AblationTrainer:
 
     pair: TwoSizes
     study: Study
-    monitor: SweepProgress
+    monitor: Progress
 
     def diagnose(self, only: Sequence[str], output: Output) -> Diagnosis:
         """Judge the transfer; if it fails, every ablation that applies."""
@@ -440,7 +440,7 @@ class AblationTrainer:
             for size in sizes
         ]
         output.tell(f"Second moments at {' and '.join(map(str, sizes))}: {steps} steps")
-        folder = self.study.folder / "transfer"
+        folder = StudyFolder(self.study.folder).transfer
         cancelled = partial(cancel_requested, self.study.folder)
         results = measure_trials(
             self.pair.experiment, folder, trials, self.monitor, output.tell, cancelled

@@ -18,7 +18,6 @@ from typing import ClassVar
 
 from packaging.requirements import Requirement
 
-from sweeper import __version__
 from sweeper.config.command_line import DEFAULT_ROOT
 from sweeper.errors import BadInput, SweeperError, first_line
 from sweeper.launch.executor import Scheduled
@@ -30,6 +29,7 @@ from sweeper.study.lock import StudyLock
 from sweeper.study.optuna_copy import check_storage
 from sweeper.study.study import Study, read_root
 from sweeper.table import Column, Table
+from sweeper.version import __version__
 
 MOST_LETTERS = 47
 """Of a finding, beside the others in a terminal of 80 columns."""

@@ -11,9 +11,10 @@ from sweeper.errors import BadInput
 from sweeper.report.answer import Sentence
 from sweeper.report.next import NextCommand, next_of, validated_by
 from sweeper.report.output import DONE, NOT_VALIDATED, Output
-from sweeper.report.runs import is_study, study_source
+from sweeper.report.runs import study_source
 from sweeper.report.saved import save_study, saved_folder
 from sweeper.runs.source import Source
+from sweeper.study.folder import StudyFolder, is_study
 from sweeper.study.setup import command_line
 from sweeper.study.study import find_study
 from sweeper.table import counted
@@ -65,7 +66,7 @@ def judge(request: JudgeRequest, output: Output) -> int:
     elif is_study(folder := Path(place)):
         source = study_source(folder, request.where, request.question.reading.axis)
         judged = judge_source(source, request.columns, request.question, command)
-        out = request.out or folder / "judged"
+        out = request.out or StudyFolder(folder).judged
     else:
         judged = judge_place(place, request.columns, request.where, request.question, command)
         name = re.sub(r"[^\w.-]+", "-", Path(judged.source).stem).strip("-.") or "runs"

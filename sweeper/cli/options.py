@@ -107,6 +107,7 @@ def _typed(option: Option) -> Any:
 
 
 def _studies(context: typer.Context, incomplete: str) -> list[str]:
+    from sweeper.study.folder import studies
+
     root = Path(context.params.get("root") or DEFAULT_ROOT)
-    names = sorted(path.parent.name for path in root.glob("*/config.yaml"))
-    return [name for name in names if name.startswith(incomplete)]
+    return [name for name in studies(root) if name.startswith(incomplete)]

@@ -38,6 +38,8 @@ from sweeper.runs.loss_runs import (
 )
 from sweeper.runs.source import Source
 from sweeper.schedule import OWN, PLACEHOLDERS, name_of
+from sweeper.study.folder import StudyFolder, TargetFolder
+from sweeper.study.searched import config_text
 from sweeper.study.setup import command_line
 from sweeper.table import counted
 
@@ -218,7 +220,7 @@ def _saved_axis(folder: Path) -> str:
 
     from sweeper.study.study import SAVED
 
-    kept = yaml.safe_load((folder / "config.yaml").read_text())
+    kept = yaml.safe_load(config_text(folder))
     return str(kept.get(SAVED, {}).get("axis", ""))
 
 
@@ -291,10 +293,10 @@ def _predict_runs(
     for why, count in left_out.items():
         output.tell(f"Left out: {counted(count, 'run')}, {why}")
     shown = [r for of_reason in others.values() for r in of_reason if _ended(r)]
-    folder = out or study.folder / "transfer" / name
+    folder = out or StudyFolder(study.folder).target(name).path
     drawn = _as_runs(shown, scales) if shown else None
     again = after(prediction.settle)
-    if not prediction.settle and (folder / "plan.json").is_file():
+    if not prediction.settle and TargetFolder(folder).plan.is_file():
         again = None
     code = _report(prediction, runs, folder, output, left_out=drawn, again=again)
     if folder.resolve().is_relative_to(study.folder.resolve()):
@@ -384,11 +386,12 @@ def _show_rungs(
     output: Output,
 ) -> int:
     """Say what of the ladders is missing, and what that costs: `--dry-run`."""
-    from sweeper.cli.cost import branches_text, run_time, shared_steps
+    from sweeper.cli.cost import branches_text
     from sweeper.engine.branches import trunk_key
     from sweeper.report import console as show
     from sweeper.stats.ladder import LadderSize
     from sweeper.study.cost import Cost, flops_of
+    from sweeper.sweep.experiment import run_time, shared_steps
 
     settings = experiment.settings
     missing = [t for t in trials if (r := study.get(t.key)) is None or r.status == "failed"]
@@ -508,7 +511,7 @@ def _with_band(
 ) -> Prediction:
     """With the band of the run that is asked about, by the training curves of all `trained`."""
     from sweeper.decide.band import LEAST_POINTS, Course, Curves, fit_band
-    from sweeper.report.documents import takes
+    from sweeper.study.searched import takes
     from sweeper.study.setup import trials_of
 
     best, aim = prediction.optimum, prediction.target
@@ -525,7 +528,7 @@ def _with_band(
     trained = [result for result, kept in zip(trained, long, strict=True) if kept]
     longest = max(trained, key=lambda result: result.steps).trial.train
     # A command that takes no schedule has one of its own.
-    config = (study.folder / "config.yaml").read_text(encoding="utf-8", errors="replace")
+    config = config_text(study.folder)
     known = any(takes(config, name) for name in PLACEHOLDERS)
     cells = [(round(n), round(d)) for n, d in zip(runs.params, runs.tokens, strict=True)]
     cell = np.unique(cells, axis=0, return_inverse=True)[1].reshape(-1).astype(np.int64)

@@ -10,7 +10,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from sweeper.cli.cost import run_time, say_command, say_losses, tell_cost
+from sweeper.cli.cost import say_command, say_losses, tell_cost
 from sweeper.cli.shared import check_model, progress, write_page
 from sweeper.command.metrics import PRINTED
 from sweeper.command.runner import reports_no_loss, unknown_to_script
@@ -29,12 +29,13 @@ from sweeper.report.next import again, first_transfer
 from sweeper.report.output import DONE, FAILED, Output, diverged, failures
 from sweeper.search.strategy import Conclusion
 from sweeper.study.cost import Cost, flops_of, keep_flops
+from sweeper.study.folder import StudyFolder
 from sweeper.study.lock import StudyLock
 from sweeper.study.optuna_copy import check_storage, redact
 from sweeper.study.setup import check_setup, provenance, trials_of, write_setup
 from sweeper.study.study import Study, check_not_saved
 from sweeper.study.trust import remember
-from sweeper.sweep.experiment import changed_code, open_experiment
+from sweeper.sweep.experiment import changed_code, open_experiment, run_time
 from sweeper.sweep.replay import replay_search
 from sweeper.sweep.sweep import Submitted, Sweep
 from sweeper.table import counted
@@ -97,9 +98,10 @@ def search(
             # The study keeps its configuration under its own name, and no password.
             storage = None if settings.storage is None else redact(settings.storage)
             kept = {**settings.raw, "study": {"name": settings.name, "storage": storage}}
-            write_summed(settings.folder / "config.yaml", to_yaml(kept))
+            config = StudyFolder(settings.folder).config
+            write_summed(config, to_yaml(kept))
             # As later commands will read it: trust is a digest of these very values.
-            remember(settings.folder, read_tree(settings.folder / "config.yaml", ()))
+            remember(settings.folder, read_tree(config, ()))
             output.notes(write_setup(settings.folder, experiment.spec(settings.base)))
             try:
                 conclusion = run_search(experiment, study, output, wait=not detach)
@@ -155,14 +157,14 @@ def _withdraw_other_conclusion(settings: Settings, study: Study) -> None:
     """
     earlier: Tree = {}
     with suppress(BadInput):  # there is none, or it cannot be read
-        earlier = read_tree(settings.folder / "config.yaml", ())
+        earlier = read_tree(StudyFolder(settings.folder).config, ())
     others = []
     for group in SEARCHED if earlier else ():
         old, new = earlier.get(group) or {}, settings.raw.get(group) or {}
         keys = sorted(key for key in old.keys() | new.keys() if old.get(key) != new.get(key))
         others += [f"{group}.{key}" for key in keys]
     if others:
-        (settings.folder / "search.json").unlink(missing_ok=True)
+        StudyFolder(settings.folder).search.unlink(missing_ok=True)
         # None in the place of what Optuna's copy shows of the study as a whole.
         study.describe(dict.fromkeys(("best", "loss", "loss_error", "loss_of")))
         study.notices.append(
@@ -205,7 +207,7 @@ def run_search(experiment: Experiment, study: Study, output: Output, *, wait: bo
     """
     settings = experiment.settings
     planned = sum(phase.trials for phase in settings.search.plan(settings.space))
-    path = settings.folder / "search.json"
+    path = StudyFolder(settings.folder).search
 
     known = study.results()
 

@@ -6,13 +6,13 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from sweeper.config.settings import Experiment, Settings
-from sweeper.report.live import LivePage
+from sweeper.errors import SHELL
 from sweeper.report.next import report_of
 from sweeper.report.output import Output
-from sweeper.report.progress import SweepProgress
-from sweeper.study.cost import at_once
-from sweeper.study.setup import command_line
-from sweeper.sweep.experiment import trial_seconds
+from sweeper.report.present import OutputWatcher
+from sweeper.study.folder import StudyFolder
+from sweeper.sweep.experiment import progress_of
+from sweeper.sweep.progress import Progress
 from sweeper.trial import Result, defaults
 
 
@@ -34,25 +34,13 @@ def progress(
     folder: Path | None = None,
     known: Sequence[Result] = (),
     heard: Callable[[Result], None] | None = None,
-) -> SweepProgress:
+) -> Progress:
     """A listener that writes to `folder` (None: the study's), and learns from runs of `known`.
 
     Each result is told to `heard`.
     """
-    same = [result for result in known if result.trial.spec.runner == settings.identity]
-    where = folder or settings.folder
-    return SweepProgress(
-        where,
-        output.watchers,
-        job,
-        planned=planned,
-        seconds=trial_seconds(settings, same),
-        at_once=at_once(same),
-        page=LivePage(where, output.tell, report_of(where)) if folder is None else None,
-        bar=output.bar,
-        heard=heard,
-        command=command_line(),
-    )
+    watcher = OutputWatcher(output, SHELL)
+    return progress_of(settings, watcher, job, planned, folder, known, heard)
 
 
 def write_page(folder: Path, output: Output) -> dict[str, Path]:
@@ -62,7 +50,7 @@ def write_page(folder: Path, output: Output) -> dict[str, Path]:
     """
     from sweeper.report.page import write_report
 
-    page = folder / "report.html"
+    page = StudyFolder(folder).report
     try:
         return {"report": write_report(folder)}
     except OSError as error:

@@ -13,15 +13,16 @@ from typing import Any
 from rich.cells import cell_len
 
 from sweeper.command.process import end_marked
+from sweeper.decide.documents import Documents
 from sweeper.errors import BadInput, SweeperError
 from sweeper.launch.folder import cancel_jobs, job_states
-from sweeper.registry import studies
 from sweeper.report.answer import Sentence
-from sweeper.report.documents import Documents, Searched, read_document
 from sweeper.report.ladder import ladder_table
 from sweeper.report.next import NextCommand, next_of, stopped_at
 from sweeper.report.output import DONE, Output, failures
+from sweeper.study.folder import StudyFolder, read_document, studies
 from sweeper.study.lock import Holder, live_holder, request_cancel
+from sweeper.study.searched import read_searched
 from sweeper.study.setup import trials_of
 from sweeper.study.study import Study, find_study, is_saved
 from sweeper.sweep.progress import Snapshot
@@ -65,7 +66,7 @@ def status(name: str | None, root: Path, output: Output, *, watch: bool = False)
     others = [other for other in studies(root) if other != study]
     if others and name is None:
         output.say(_others(others, None if output.verbose else output.people.width))
-    page = root / study / "report.html"
+    page = StudyFolder(root / study).report
     places = {"report": page} if page.is_file() else {"study": root / study}
     output.end(end, places, {"study": study, **state}, next_command)
     return DONE
@@ -148,13 +149,14 @@ def study_state(folder: Path) -> dict[str, Any]:
     notes = [*study.notices]
     progress = driver_progress(folder, driver, notes)
     losses = [result.objective for result in trials.searched]
-    searched = read_document(folder / "search.json", Searched.read, notes)
+    searched = read_searched(folder, notes)
     runs = searched.conclusion.runs if searched else 0
     # While a driver runs its record may be ahead of the files that were just read.
     if driver is None and runs > len(trials.searched):
         notes.append(
-            f"search.json is drawn from {runs} trials, and the results hold {len(trials.searched)} "
-            "of them: others were lost, or are of another setup. `sweeper search` trains them again"
+            f"{StudyFolder(folder).search.name} is drawn from {runs} trials, and the results hold "
+            f"{len(trials.searched)} of them: others were lost, or are of another "
+            "setup. `sweeper search` trains them again"
         )
     runner = results[-1].trial.spec.runner if results else {}
     return {
@@ -193,7 +195,7 @@ def report(name: str | None, root: Path, output: Output, csv: Path | None = None
         output.say(f"{counted(count, 'run')} of its validation: {csv}")
     documents = Documents.read(folder)
     # A page that its driver keeps writing goes on renewing itself.
-    runs = is_live(folder / "report.html") and live_holder(folder) is not None
+    runs = is_live(StudyFolder(folder).report) and live_holder(folder) is not None
     path = write_report(folder, documents, live=EVERY if runs else 0.0)
     output.notes(documents.notices)
     document = {"study": folder.name, "report": str(path)}
@@ -231,7 +233,7 @@ def driver_progress(folder: Path, driver: Holder | None, notes: list[str]) -> Sn
 
     What an earlier driver left is not this one's progress.
     """
-    path = folder / "progress.json"
+    path = StudyFolder(folder).progress
     if driver is None:
         return None
     progress = read_document(path, Snapshot, notes)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import tempfile
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
@@ -23,19 +22,19 @@ from sweeper.cli.validate import (
     finished,
     fit_measured,
     measured_trend,
-    planned_before,
     remove_stale_verdicts,
     settling_of,
     target_size,
     validate,
-    validation_name,
 )
 from sweeper.config.compose import Tree
 from sweeper.config.settings import Experiment, Settings
 from sweeper.config.studies import Invocation
+from sweeper.decide.saving import at_target
 from sweeper.decide.transfer import Verdict
 from sweeper.decide.trend import MIN_TREND_SIZES
-from sweeper.errors import BadInput, ConfigError, SweeperError
+from sweeper.decide.validation import Validation
+from sweeper.errors import ConfigError
 from sweeper.files import private_folder, write_json
 from sweeper.launch.executor import Scheduled
 from sweeper.laws.law import NoLaw
@@ -44,17 +43,19 @@ from sweeper.records import to_json
 from sweeper.report import console as show
 from sweeper.report.answer import Sentence
 from sweeper.report.console import size_text
-from sweeper.report.documents import Validation, read_document
 from sweeper.report.next import NextCommand, after_plan
 from sweeper.report.output import DONE, NOT_VALIDATED, Output
 from sweeper.search.strategy import Conclusion
 from sweeper.stats.ladder import JOINT_AXIS, LADDER_AXES, LadderSize, Size, extent
-from sweeper.study.cost import at_target, keep_flops
+from sweeper.study.cost import keep_flops
+from sweeper.study.folder import StudyFolder, TargetFolder, read_document
 from sweeper.study.logs.log import notice_of
 from sweeper.study.setup import provenance
 from sweeper.study.study import Study
-from sweeper.sweep.experiment import changed_code, check_target, open_experiment, resolve_study
-from sweeper.sweep.replay import after_law, apply_law, replay_search
+from sweeper.sweep.experiment import check_target, open_experiment, resolve_study
+from sweeper.sweep.optimum import optimum as study_optimum
+from sweeper.sweep.optimum import planned_before
+from sweeper.sweep.replay import after_law, apply_law
 from sweeper.sweep.sweep import Submitted
 from sweeper.table import short
 from sweeper.trial import Log2Hps, defaults, in_use, plain
@@ -136,10 +137,11 @@ def transfer(tree: Tree, request: TransferRequest, invocation: Invocation, outpu
         for line in exponent_lines(ladders.exponents):
             output.say(line)
     private_folder(folder)
+    files = TargetFolder(folder)
     # Before the plan is written: a page must never show it beside a verdict on another.
     output.notes(remove_stale_verdicts(settings, best, folder))
-    kept = read_document(folder / validation_name(settings.transfer.hyperparameter), Validation, [])
-    write_json(folder / "plan.json", to_json(plan))
+    kept = read_document(files.validation_of(settings.transfer.hyperparameter), Validation, [])
+    write_json(files.plan, to_json(plan))
     # Beside a verdict the plan is no news: the last lines say its eta, and its file all else.
     output.show(*show.plan(plan, deep=settings.runner.takes("depth"), detail=bool(verdicts)))
     if trend is not None:
@@ -188,7 +190,7 @@ def transfer(tree: Tree, request: TransferRequest, invocation: Invocation, outpu
         doubt = _doubt(verdicts or (kept.axes if kept else ()))
         note = f"Its eta is in doubt: {doubt}." if doubt else ""
         output.command("The target's command:", target_command, note)
-    places["plan"] = folder / "plan.json"
+    places["plan"] = files.plan
     if verdicts:
         curves = curves_name(settings.transfer.hyperparameter, verdicts[0].axis)
         places["curves"] = folder / f"{curves}.png"
@@ -212,7 +214,7 @@ def _folder(settings: Settings, size: Size) -> Path:
         base.steps,
     ):
         name += f"-b{size.batch_size}-s{size.steps}"
-    return settings.folder / "transfer" / name
+    return StudyFolder(settings.folder).target(name).path
 
 
 def _opened(
@@ -411,27 +413,10 @@ def planned_optimum(experiment: Experiment, study: Study, output: Output) -> Log
 
 def optimum(experiment: Experiment, study: Study, output: Output) -> Conclusion:
     """The study's conclusion; BadInput when it has no trial of this configuration."""
-    settings = experiment.settings
-    # From the results, not from search.json: they alone are the record, whatever happened to the
-    # file.
-    history, missing = replay_search(experiment, study.get)
-    if not history.results:
-        changed = changed_code(experiment, study)
-        code = f" ({', '.join(changed)} changed since)" if changed else ""
-        raise BadInput(
-            f"the study {settings.name!r} has no finished trial of this configuration{code}: "
-            f"run `sweeper search --study {settings.name}` with the same overrides"
-            f"{' and --new-setup' if changed else ''} first"
-        )
+    found = study_optimum(experiment, study)
     output.notes(study.notices)
-    if missing:
+    if found.unfinished:
         output.say(
-            f"Note: the search is not finished; this is its best of {len(history.results)} trials."
+            f"Note: the search is not finished; this is its best of {found.unfinished} trials."
         )
-    conclusion = settings.search.conclude(settings.space, history)
-    if not math.isfinite(conclusion.objective):
-        raise SweeperError(
-            f"every trial of {settings.name!r} diverged or failed: there is no optimum. Search "
-            "anew, with lower values of parameterization.space.eta where they diverged"
-        )
-    return conclusion
+    return found.conclusion

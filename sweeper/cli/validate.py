@@ -24,15 +24,16 @@ from sweeper.decide.trend import (
     judge_joint_target,
     judge_target,
 )
+from sweeper.decide.validation import Beginning, Validation
 from sweeper.errors import BadInput, ConfigError, Keyword, key_prefix
 from sweeper.files import write_json
 from sweeper.laws.law import Law, NoLaw
 from sweeper.report import console as show
-from sweeper.report.documents import Beginning, Validation, read_document
 from sweeper.report.output import Output, failures
 from sweeper.stats.curve import CurveFit, fit_curves
 from sweeper.stats.ladder import JOINT_AXIS, LADDER_AXES, LadderSize, Size, SizeCurve
 from sweeper.stats.rounds import CONFIDENCE
+from sweeper.study.folder import TargetFolder, read_document
 from sweeper.study.lock import StudyLock
 from sweeper.study.setup import LADDER_PHASE, provenance, trials_of
 from sweeper.study.study import Study
@@ -222,10 +223,10 @@ def settling_of(
     """
     settings = experiment.settings
     name = settings.transfer.hyperparameter
-    earlier = read_document(folder / validation_name(name), Validation, [])
+    earlier = read_document(TargetFolder(folder).validation_of(name), Validation, [])
     first = LadderJudge(experiment, best, target, earlier, AT_FIRST)
     judge = replace(first, confidence=CONFIDENCE)
-    begun_with = read_document(folder / settling_name(name), Beginning, [])
+    begun_with = read_document(TargetFolder(folder).settling_of(name), Beginning, [])
     ladder = settle_ladder(
         experiment,
         best,
@@ -323,7 +324,8 @@ def validate(
     """
     settings, rule, start = experiment.settings, experiment.settings.transfer, time.time()
     ladders: Mapping[str, Sequence[LadderSize]] = settings.ladders()
-    path = folder / validation_name(rule.hyperparameter)
+    files = TargetFolder(folder)
+    path = files.validation_of(rule.hyperparameter)
     damaged: list[str] = []
     earlier = read_document(path, Validation, damaged)
     output.notes(damaged)
@@ -344,7 +346,7 @@ def validate(
                 )
                 # Before any is trained: a command that goes on begins with the same.
                 beginning = Beginning(keys=tuple(settling.began_with))
-                write_json(folder / settling_name(rule.hyperparameter), beginning)
+                write_json(files.settling_of(rule.hyperparameter), beginning)
                 sweep.settle(settling, lambda: bar.told(settling.progress(), settling.likely))
                 by_axis = settling.by_axis()
                 ladder_judge = replace(ladder_judge, confidence=settling.confidence)
@@ -537,16 +539,6 @@ def _prior(settings: Settings, axis: str) -> Prior:
     return prior_for(axis if eta else "", parameterization, settings.transfer.theory)
 
 
-def validation_name(hyperparameter: str) -> str:
-    """The file of a verdict on the curves of a hyperparameter."""
-    return f"validation{'' if hyperparameter == 'eta' else f'-{hyperparameter}'}.json"
-
-
-def settling_name(hyperparameter: str) -> str:
-    """The file of the runs with which a ladder began that was trained until it was settled."""
-    return validation_name(hyperparameter).replace("validation", "settling", 1)
-
-
 def _curves(record: Path) -> str:
     """What a verdict's pictures are called, but for the axis."""
     return record.stem.replace("validation", "curves", 1)
@@ -554,7 +546,7 @@ def _curves(record: Path) -> str:
 
 def curves_name(hyperparameter: str, axis: str) -> str:
     """What the picture of the verdict over an axis is called."""
-    return f"{_curves(Path(validation_name(hyperparameter)))}-{axis}"
+    return f"{_curves(TargetFolder(Path()).validation_of(hyperparameter))}-{axis}"
 
 
 def _planned(
@@ -590,19 +582,6 @@ def _planned(
     return Log2Hps({**best, "eta": missed.optimum_log2}), note
 
 
-def planned_before(settings: Settings, best: Log2Hps) -> Log2Hps:
-    """The hyperparameters that the study's latest verdict on the optimum `best` planned with."""
-    if settings.transfer.eta is not None:
-        return best
-    paths = (settings.folder / "transfer").glob("*/validation.json")
-    # Newest first: each verdict on this optimum was judged, and planned, with an eta of its own.
-    for path in sorted(paths, key=lambda path: path.stat().st_mtime_ns, reverse=True):
-        validation = read_document(path, Validation, [])
-        if validation and validation.log2_hps == named(settings.space, best):
-            return Log2Hps({**best, "eta": validation.planned_log2})
-    return best
-
-
 def remove_stale_verdicts(settings: Settings, best: Log2Hps, folder: Path) -> list[str]:
     """Remove verdicts in a target's `folder` on other hyperparameters or another law than a plan's.
 
@@ -611,7 +590,7 @@ def remove_stale_verdicts(settings: Settings, best: Log2Hps, folder: Path) -> li
     """
     log2_hps, law = named(settings.space, best), law_spec(settings)
     sentences = []
-    for path in sorted(folder.glob("validation*.json")):
+    for path in TargetFolder(folder).validations:
         judged = read_document(path, Validation, [])
         if judged is None or (judged.log2_hps == log2_hps and judged.law == law):
             continue

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 import typer
 
-from sweeper import __version__
 from sweeper.errors import SHELL, BadInput, SweeperError
+from sweeper.version import __version__
 
 if TYPE_CHECKING:
     from sweeper.report.output import Output

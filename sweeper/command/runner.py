@@ -42,6 +42,7 @@ from sweeper.launch.runner import Batch
 from sweeper.records import AT_LEAST_ONE, AtLeastOne, Bounds, check_bounds, to_json
 from sweeper.search.prune import Pruner
 from sweeper.stats.ladder import Size
+from sweeper.study.folder import PLAN
 from sweeper.trial import Trial, TrialSpec
 
 if TYPE_CHECKING:
@@ -350,7 +351,7 @@ class CommandRunner:
         # Without a sum: it is for the script, which may be written in anything.
         write_json(folder / "trial.json", record, summed=False)
         if trial.spec.parameterization.name != "own":
-            write_json(folder / "plan.json", to_json(plan_of_trial(trial)))
+            write_json(folder / PLAN, to_json(plan_of_trial(trial)))
         task = RunCommand(
             trials=(trial,),
             command=self.there,

@@ -34,6 +34,7 @@ from sweeper.errors import SweeperError
 from sweeper.files import private_folder, read_json, try_json, write_json
 from sweeper.launch.job import Control, JobFailure, Leave, Outcome
 from sweeper.search.prune import Pruner
+from sweeper.study.folder import PLAN
 from sweeper.trial import Result, Status, Trial, curve, judged
 
 if TYPE_CHECKING:
@@ -41,7 +42,7 @@ if TYPE_CHECKING:
 
 TICK = 0.2
 """Seconds between two looks at a running command; its end is seen at once."""
-FILES = ("trial.json", "plan.json", "metrics.jsonl", "log.txt", "result.json")
+FILES = ("trial.json", PLAN, "metrics.jsonl", "log.txt", "result.json")
 """Those of a trial's folder that are not the script's own."""
 # 128 + its number is how a shell reports a signal, minus its number how Popen does.
 PREEMPTED = (75, 130, 143, -2, -15)
@@ -143,7 +144,7 @@ class Supervisor:
         variables = {
             MARK: str(self.folder),
             "SWEEPER_TRIAL": str(self.folder / "trial.json"),
-            "SWEEPER_PLAN": str(self.folder / "plan.json"),
+            "SWEEPER_PLAN": str(self.folder / PLAN),
             "SWEEPER_REPORT": str(report),
             # A loss in a buffer would be seen late, and by a kill never: nothing could be pruned by
             # it.

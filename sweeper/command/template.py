@@ -26,6 +26,7 @@ import yaml  # type: ignore[import-untyped]
 from sweeper import schedule
 from sweeper.errors import ConfigError, SweeperError, suggest
 from sweeper.files import write_atomically
+from sweeper.study.folder import PLAN
 from sweeper.trial import Trial
 
 Value = int | float | str
@@ -344,7 +345,7 @@ def values_of(trial: Trial, folder: Path, settings: Mapping[str, int | str]) -> 
         "seed": trial.seed,
         "dir": str(folder),
         "trial": str(folder / "trial.json"),
-        "plan": str(folder / "plan.json"),
+        "plan": str(folder / PLAN),
         "port": port_of(trial.key),
         "base": {"width": trial.spec.base_width, "depth": trial.spec.base_depth},
         **settings,

@@ -10,6 +10,7 @@ from sweeper.config.command_line import DEFAULT_ROOT
 from sweeper.config.compose import Tree, compose_tree, override_value, parse_overrides, read_tree
 from sweeper.errors import BadInput, ConfigError
 from sweeper.registry import OVERLAYS, classes_in, classes_of_configs, name_classes
+from sweeper.study.folder import StudyFolder
 from sweeper.study.study import check_folder, check_not_saved, find_study, read_root
 from sweeper.study.trust import code_of, remember, remembered
 
@@ -61,7 +62,7 @@ def study_tree(
             )
     check_folder(root / study)
     check_not_saved(root / study)
-    path = root / study / "config.yaml"
+    path = StudyFolder(root / study).config
     tree = read_tree(path, others, config_dir) | {"root": str(root)}
     _check_code(path, tree, others, config_dir, trust=trust)
     if isinstance(tree.get("study"), dict):

@@ -14,7 +14,6 @@ from typing import Any
 
 import numpy as np
 
-import sweeper
 from sweeper.decide.band import Band
 from sweeper.decide.forecast import (
     DRAWS,
@@ -46,6 +45,7 @@ from sweeper.runs.source import Source
 from sweeper.stats.estimate import Estimate
 from sweeper.stats.power_law import FORMS, TOKENS, Array, Form
 from sweeper.table import counted
+from sweeper.version import __version__
 
 PREDICTED, UNDECIDED = "predicted", "cannot say yet"
 RUNGS = 3
@@ -424,7 +424,7 @@ def _tested(
 
 def _versions() -> dict[str, str]:
     numpy, python = np.__version__, platform.python_version()
-    return {"sweeper": sweeper.__version__, "numpy": numpy, "python": python}
+    return {"sweeper": __version__, "numpy": numpy, "python": python}
 
 
 def predict(

@@ -29,7 +29,6 @@ from pathlib import Path
 from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
-import sweeper
 from sweeper.errors import ConfigError
 
 PACKAGES = {"site-packages", "dist-packages"}
@@ -239,7 +238,7 @@ def module_digests(modules: Iterable[str]) -> dict[str, str]:
 @cache
 def package_digest() -> str:
     """Digest of all of sweeper's Python files, as they were when first asked for."""
-    folder, digest = Path(sweeper.__file__).parent, hashlib.sha256()
+    folder, digest = Path(__file__).parents[1], hashlib.sha256()
     for path in sorted(folder.rglob("*.py")):
         digest.update(f"{path.relative_to(folder)}\0{file_digest(path)}\0".encode())
     return digest.hexdigest()

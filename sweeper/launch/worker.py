@@ -47,10 +47,9 @@ BEAT = 0.5
 """Seconds between two signs of life of a worker at work."""
 
 BOOT = (
-    "import json, signal, sys; signal.signal(signal.SIGINT, signal.SIG_IGN); "
+    "import signal, sys; signal.signal(signal.SIGINT, signal.SIG_IGN); "
     "signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGINT]); "
-    "sys.path[:] = json.loads(sys.argv[3]); from sweeper.launch.worker import main; "
-    "main(int(sys.argv[1]), sys.argv[2])"
+    "sys.path[:] = {paths!a}; from sweeper.launch.worker import main; main({link}, {preload!a})"
 )
 """The program of a worker: a terminal's Ctrl-C is the driver's, modules are found as it does."""
 
@@ -248,9 +247,9 @@ class WorkerJob:
         pipe = Connection(os.dup(link.fileno()))
         env = {k: v for k, v in os.environ.items() if not k.startswith("SUBMITIT_")} | self.env
         with link, self.log.open("ab") as output:
-            arguments = [str(link.fileno()), self.preload, json.dumps(self.paths)]
+            boot = BOOT.format(link=link.fileno(), preload=self.preload, paths=self.paths)
             self._process = subprocess.Popen(
-                [sys.executable, "-c", BOOT, *arguments],
+                [sys.executable, "-c", boot],
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,

@@ -29,6 +29,7 @@ from sweeper.scaling.prescription import (
 )
 from sweeper.scaling.spec import NUMBER, Parameterization, ParamSpec, Update
 from sweeper.stats.ladder import Size
+from sweeper.study.folder import PLAN, StudyFolder, TargetFolder
 from sweeper.table import Column, Table, Value
 from sweeper.trial import Choice, PlainHps, PluginSpec, log2
 from sweeper.trial import plain as as_used
@@ -430,21 +431,22 @@ class TransferPlan:
 def _file(path: str | Path) -> Path:
     """The file of a plan, itself or in its folder."""
     file = Path(path).expanduser()
-    return file / "plan.json" if file.is_dir() else file
+    return TargetFolder(file).plan if file.is_dir() else file
 
 
 def _plan_of_study(folder: Path) -> Path:
     """The one plan of the study in `folder`; BadInput where there is none, or a choice."""
-    found = sorted(folder.glob("transfer/*/plan.json"))
+    study = StudyFolder(folder)
+    found = sorted(study.plans())
     if len(found) == 1:
         return found[0]
     if found:
         each = ", ".join(str(path.parent) for path in found)
         raise BadInput(f"the study in {folder} has {len(found)} plans, name one: {each}")
-    if (folder / "config.yaml").is_file():
+    if study.config.is_file():
         makes = f"sweeper transfer --study {folder.name} --to-width N"
         raise BadInput(f"the study in {folder} has no plan yet: `{makes}` makes one")
-    raise BadInput(f"{folder} has no plan.json, and is no study that has a plan")
+    raise BadInput(f"{folder} has no {PLAN}, and is no study that has a plan")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
 from typing import TYPE_CHECKING
 
+from sweeper.errors import SHELL, Text, as_text, spelled
 from sweeper.table import TONES, Table, Tone
 
 if TYPE_CHECKING:
@@ -20,14 +21,18 @@ if TYPE_CHECKING:
 class Sentence:
     """A sentence, or an entry of a list where `listed`; its `code` is the decision that it tells.
 
+    Its `text` may hold keywords and calls, which a shell's spelling stands for unless it is spelt.
     Codes such as "holds" and "fails" give it a colour, and on a page a mark.
     """
 
-    text: str
+    text: str | Text
     _: KW_ONLY
     code: str = ""
     listed: bool = False
     detail: bool = False
+
+    def __str__(self) -> str:
+        return spelled(as_text(self.text), SHELL)
 
     @property
     def tone(self) -> Tone:

@@ -17,15 +17,17 @@ from uuid import uuid4
 from markupsafe import Markup
 from rich.console import Console
 
+from sweeper.decide.documents import Documents
 from sweeper.decide.transfer import Verdict
+from sweeper.decide.validation import Validation
 from sweeper.plan.plan import TransferPlan, rules_text
 from sweeper.report import console as show
-from sweeper.report.documents import Documents, Validation
 from sweeper.report.drawing import svg
 from sweeper.report.figures import learning_rate_figure
 from sweeper.report.page import answer_of, cards, fragment, headline
 from sweeper.report.terminal import Terminal
 from sweeper.stats.ladder import extent
+from sweeper.study.folder import StudyFolder, TargetFolder
 from sweeper.table import TONES, answer_first
 
 _PAGE, _DRAWINGS = uuid4().hex[:6], count()
@@ -63,7 +65,7 @@ def study_card(
         verdicts=verdicts,
         notes=[*documents.notices, *notes],
         next=following,
-        folder=f"Report: {folder / 'report.html'}",
+        folder=f"Report: {StudyFolder(folder).report}",
     )
 
 
@@ -74,7 +76,8 @@ def study_text(
     numbers = [f"{c['name']}: {c['value']} ({c['note']})" for c in cards(documents)]
     notes = [f"Note: {note}" for note in (*documents.notices, *notes)]
     head = f"Study {folder.name}: {_headline(documents)[0]}; {_trained(documents)}"
-    place = [f"Report: {folder / 'report.html'}"] * (folder / "report.html").is_file()
+    report = StudyFolder(folder).report
+    place = [f"Report: {report}"] * report.is_file()
     after = [str(following)] if following else []
     return "\n".join([head, *numbers, *notes, *place, *after])
 
@@ -155,5 +158,5 @@ def transfer_card(
         needs=plan.needs,
         notes=notes,
         next=following,
-        folder=f"Plan: {folder / 'plan.json'}",
+        folder=f"Plan: {TargetFolder(folder).plan}",
     )

@@ -19,13 +19,14 @@ from sweeper.decide import speed
 from sweeper.decide.compare import Candidate, Comparison, Standing
 from sweeper.decide.ranking import Ranking
 from sweeper.decide.speed import SpeedUp
+from sweeper.decide.validation import Validation
 from sweeper.files import private_folder, write_atomically
-from sweeper.report.documents import Validation
 from sweeper.report.drawing import BESIDE, DASHED, DOTTED, FAINT, MARKERS, STYLE, save, svg
 from sweeper.report.figures import AXIS, Panel, ladders_figure
 from sweeper.report.page import rendered
 from sweeper.stats.estimate import UNKNOWN, Estimate
 from sweeper.study.cost import Cost, cost_table
+from sweeper.study.folder import StudyFolder
 from sweeper.table import Cell, Column, Table, answer, number, within
 
 SHOWN_OCTAVES = (-2.0, -1.0, 1.0, 2.0)
@@ -442,7 +443,7 @@ def write_several(
     others need for the first one's loss.
     """
     private_folder(folder)
-    path, comparison = folder / "report.html", several.comparison
+    path, comparison = StudyFolder(folder).report, several.comparison
     # `svg` first: `save` takes the marks with tooltips, which only a page shows, out of the figure.
     figure = ladders_figure(several.panels)
     drawings = {"ladders": svg(figure, "f1")}

@@ -23,8 +23,8 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from sweeper.decide.transfer import Verdict
+from sweeper.decide.validation import Validation
 from sweeper.files import write_atomically
-from sweeper.report.documents import Validation
 from sweeper.report.drawing import (
     BESIDE,
     DASHED,

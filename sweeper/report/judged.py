@@ -21,9 +21,9 @@ from sweeper.decide.judged import (
     value_text,
 )
 from sweeper.decide.transfer import Verdict
+from sweeper.decide.validation import Validation
 from sweeper.files import private_folder, write_atomically, write_json
 from sweeper.report.console import trend_brief, trend_text, verdict_table
-from sweeper.report.documents import Validation
 from sweeper.report.drawing import (
     DASHED,
     INK,
@@ -41,12 +41,13 @@ from sweeper.report.drawing import (
 )
 from sweeper.report.figures import learning_rate_figure
 from sweeper.report.page import rendered
-from sweeper.report.runs import is_study, study_source
+from sweeper.report.runs import study_source
 from sweeper.runs.grid import Reading
 from sweeper.runs.source import Source, unit_of
 from sweeper.runs.trackers import Objective
 from sweeper.stats.estimate import Estimate
 from sweeper.stats.ladder import JOINT_AXIS, LadderSize, describe_size, extent, label_size
+from sweeper.study.folder import is_study
 from sweeper.table import Cell, Column, Table, counted
 
 SHOWN_RUNS = 24

@@ -17,6 +17,8 @@ from collections.abc import Callable
 from pathlib import Path
 from threading import Thread
 
+from sweeper.study.folder import StudyFolder
+
 START_AFTER = 3.0
 """Seconds after the first result until the first page: what ends sooner is written at its end."""
 EVERY = 4.0
@@ -30,13 +32,10 @@ PATIENCE = 600.0
 STOP = b"s"
 LIVE_MARK, LEFT_MARK = b"data-live=", b"data-left="
 """Of a page that is written anew, and of one that cannot be written any more; of one length."""
-_PACKAGES = str(Path(__file__).parents[2])
 _START = (
-    "import sys; sys.argv[2] in sys.path or sys.path.insert(0, sys.argv[2]); "
-    "from pathlib import Path; from sweeper.report.live import main; main(Path(sys.argv[1]))"
+    "import sys; {packages!a} in sys.path or sys.path.insert(0, {packages!a}); "
+    "from pathlib import Path; from sweeper.report.live import main; main(Path({folder!a}))"
 )
-"""The process finds this very package, and nothing in the folder worked in: a user's statistics.py
-there is no module of Python's."""
 ENABLED = True
 """Tests, whose searches are many and short, write the last page alone."""
 
@@ -79,7 +78,7 @@ class LivePage:
         environment = os.environ | {"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
         try:
             self._process = subprocess.Popen(
-                [sys.executable, "-P", "-c", _START, str(self._folder.absolute()), _PACKAGES],
+                program(self._folder),
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.DEVNULL,
@@ -111,6 +110,17 @@ class LivePage:
         )
 
 
+def program(folder: Path) -> list[str]:
+    """The command of the process that writes the page of the study in `folder`.
+
+    It finds this very package, and nothing in the folder worked in: a user's statistics.py there
+    is no module of Python's.
+    """
+    packages = str(Path(__file__).parents[2])
+    start = _START.format(packages=packages, folder=str(folder.absolute()))
+    return [sys.executable, "-P", "-c", start]
+
+
 def keep_written(folder: Path, wait: Callable[[float], str]) -> None:
     """Write the page of the study in `folder` anew as it changes, until `wait` names an end.
 
@@ -128,9 +138,9 @@ def keep_written(folder: Path, wait: Callable[[float], str]) -> None:
         state = wait(every)
     stopped = state == "stop"
     end = time.monotonic() + PATIENCE
-    while state == "stop" and is_live(folder / "report.html") and time.monotonic() < end:
+    while state == "stop" and is_live(StudyFolder(folder).report) and time.monotonic() < end:
         state = wait(0.5) or "stop"
-    if not stopped or is_live(folder / "report.html"):
+    if not stopped or is_live(StudyFolder(folder).report):
         _write(folder, 0.0)
 
 
@@ -188,7 +198,7 @@ def main(folder: Path) -> None:
     try:
         keep_written(folder, _wait)
     except Exception as error:  # whatever it is, the driver goes on without a page
-        mark_left(folder / "report.html")
+        mark_left(StudyFolder(folder).report)
         text = " ".join(f"{type(error).__name__}: {error}".split())
         with contextlib.suppress(OSError):
             os.write(1, f"{text[:300]}\n".encode())

@@ -15,12 +15,14 @@ from sweeper.check.judge import MEASURED, CheckRecord
 from sweeper.config.command_line import root_flag, split_user_command, without_root
 from sweeper.config.studies import Invocation
 from sweeper.decide.transfer import Verdict
+from sweeper.decide.validation import Validation, newest_validation
 from sweeper.launch.code import MAIN
 from sweeper.plan.plan import TransferPlan
-from sweeper.report.documents import Searched, Validation, read_document, takes
 from sweeper.stats.ladder import DEFAULT_WIDTHS, LADDER_AXES
+from sweeper.study.folder import StudyFolder, TargetFolder, newest_first, read_document
 from sweeper.study.lock import live_holder
 from sweeper.study.optuna_copy import redact_word
+from sweeper.study.searched import config_text, read_searched, takes
 from sweeper.study.setup import read_setup
 from sweeper.sweep.progress import Snapshot
 
@@ -191,10 +193,7 @@ def next_of(
 
 def _of_a_cell(folder: Path) -> bool:
     """Whether the study's model was defined in a notebook, where alone it can be found."""
-    try:
-        return f"_target_: {MAIN}." in (folder / "config.yaml").read_text(encoding="utf-8")
-    except (OSError, ValueError):
-        return False
+    return f"_target_: {MAIN}." in config_text(folder)
 
 
 def _following(folder: Path, notes: list[str]) -> NextCommand | None:
@@ -206,25 +205,25 @@ def _following(folder: Path, notes: list[str]) -> NextCommand | None:
     stopped = stopped_at(folder, notes)
     if stopped is not None and (command := _going_on(stopped)):
         return command
-    searched = read_document(folder / "search.json", Searched.read, notes)
+    searched = read_searched(folder, notes)
     if searched is None:
         return None
     if not searched.finished:
         return NextCommand.recorded(searched.command, "to go on with the search")
     if not math.isfinite(searched.conclusion.objective):
         return None
-    for path in sorted(folder.glob("transfer/*/plan.json"), key=_age):
+    for path in StudyFolder(folder).plans():
         plan = read_document(path, TransferPlan, notes)
         if plan is not None:
             command = NextCommand.recorded(plan.source.get("command"), "to plan it again")
-            validation = read_document(path.parent / "validation.json", Validation, notes)
+            validation = read_document(TargetFolder(path.parent).validation, Validation, notes)
             return after_plan(folder, path.parent, plan, command, validation)
     return first_transfer(folder, searched.base.width if searched.base else 1)
 
 
 def stopped_at(folder: Path, notes: list[str]) -> Snapshot | None:
     """How far the study's last work came, where it was stopped; `notes` gets what is damaged."""
-    path = folder / "progress.json"
+    path = StudyFolder(folder).progress
     if not path.is_file() or live_holder(folder) is not None:
         return None
     progress = read_document(path, Snapshot, notes)
@@ -235,20 +234,11 @@ def _going_on(stopped: Snapshot) -> NextCommand | None:
     return NextCommand.recorded(stopped.command, "to go on with what was stopped")
 
 
-def _age(path: Path) -> int:
-    return -path.stat().st_mtime_ns
-
-
 def validated_by(folder: Path, axis: str = "") -> NextCommand | None:
     """The command of the study's newest verdict on eta, over `axis` where one is named."""
-    for path in sorted(folder.glob("transfer/*/validation.json"), key=_age):
-        kept = read_document(path, Validation, [])
-        if kept is None or kept.hyperparameter != "eta":
-            continue
-        if not axis or any(verdict.axis == axis for verdict in kept.axes):
-            command = NextCommand.recorded(kept.command, "to validate the transfer")
-            return command if command and command.verb == "transfer" else None
-    return None
+    newest = newest_validation(folder, lambda each: not axis or each.over(axis) is not None)
+    command = NextCommand.recorded(newest.command, "to validate the transfer") if newest else None
+    return command if command and command.verb == "transfer" else None
 
 
 def first_transfer(folder: Path, width: int, config_dir: Path | None = None) -> NextCommand:
@@ -274,10 +264,8 @@ def first_transfer(folder: Path, width: int, config_dir: Path | None = None) -> 
 def failed_check(folder: Path) -> NextCommand | None:
     """The command that shows where the newest coordinate check of the study's setup failed."""
     setup = read_setup(folder)
-    for path in sorted(folder.glob("check/*.json"), key=_age):
-        record = None
-        if path.name in ("check.json", "transfer.json"):
-            record = read_document(path, CheckRecord, [])
+    for path in StudyFolder(folder).checks():
+        record = read_document(path, CheckRecord, [])
         if record and setup and (record.spec, record.measured) == (setup.digest, MEASURED):
             failed = any(check.answer == "fail" for check in record.axes)
             why = "to see where the coordinate check fails"
@@ -291,7 +279,7 @@ def _cheap_ladders(folder: Path, width: int, target: int) -> list[str]:
     None where the study's own configuration says anything of ladders.
     """
     try:
-        tree = yaml.safe_load(_config(folder))
+        tree = yaml.safe_load(config_text(folder))
         transfer, head_size = tree["transfer"], int(tree["model"].get("head_size") or 1)
     except (yaml.YAMLError, KeyError, TypeError, AttributeError, ValueError):
         transfer, head_size = {}, 1
@@ -345,10 +333,10 @@ def after_plan(
         command = trained or command.with_arguments("--validate", why=command.why)
     failing = [verdict.axis for verdict in verdicts if verdict.answer == "fails"]
     for axis in ("width", "depth") if validation.hyperparameter == "eta" else ():
-        diagnosis, judged = folder / f"transfer/diagnosis-{axis}.json", place / "validation.json"
+        diagnosis, judged = StudyFolder(folder).diagnosis(axis), TargetFolder(place).validation
         # A verdict that was judged since then has not been diagnosed.
-        old = diagnosis.exists() and judged.exists() and _age(diagnosis) > _age(judged)
-        if axis in failing and (old or not diagnosis.exists()):
+        newest = next(iter(newest_first(filter(Path.exists, (diagnosis, judged)))), None)
+        if axis in failing and (newest != diagnosis or not diagnosis.exists()):
             why = f"to find out why it fails over {axis}"
             return NextCommand.of(
                 "diagnose", "--over", axis, study=folder.name, root=folder.parent, why=why
@@ -416,8 +404,8 @@ def _settling(
     steps = asked.pop("train.steps", None)
     # A study's steps are part of its trials: longer ones are another study's.
     # A command without {steps} trains as long as it does, whatever the study is told.
-    if steps and takes(_config(folder), "steps"):
-        searched = read_document(folder / "search.json", Searched.read, [])
+    if steps and takes(config_text(folder), "steps"):
+        searched = read_searched(folder, [])
         command_before = NextCommand.recorded(searched.command, why) if searched else None
         if command_before and command_before.verb == "search":
             name = f"{folder.name[:80]}-{_written(steps)}-steps"
@@ -432,11 +420,6 @@ def _settling(
     ]
     changes = [f"{key}={_written(value)}" for key, value in asked.items()]
     return command.with_arguments(*changes, *settled, why=why)
-
-
-def _config(folder: Path) -> str:
-    path = folder / "config.yaml"
-    return path.read_text(encoding="utf-8", errors="replace") if path.is_file() else ""
 
 
 def _written(value: float) -> str:

@@ -20,6 +20,7 @@ from sweeper.records import to_json
 from sweeper.report.answer import Commands, Item, Sentence, Verbatim
 from sweeper.report.terminal import Terminal, fits
 from sweeper.report.warned import WARNED
+from sweeper.study.folder import StudyFolder
 from sweeper.trial import Result
 
 if TYPE_CHECKING:
@@ -28,14 +29,6 @@ if TYPE_CHECKING:
 
 DONE, FAILED, NOT_VALIDATED = 0, 1, 3
 """Exit codes beside 2 (bad input) and 130 (interrupted)."""
-
-
-EXPLAINED = "explained.json"
-"""In a study's folder: what its reader has been told, and need not be told again."""
-
-
-WARNINGS = "warnings.txt"
-"""In a study's folder: what libraries warned of while its latest command ran."""
 
 
 @dataclass
@@ -67,7 +60,7 @@ class Output:
         if self._folder is not None:
             return
         self._folder = folder
-        told = try_json(folder / EXPLAINED).get("told", ())
+        told = try_json(StudyFolder(folder).explained).get("told", ())
         self._terminal.explained |= {key for key in told if isinstance(key, str)}
 
     def document(self, value: object) -> None:
@@ -96,10 +89,10 @@ class Output:
         if folder is not None and folder.is_dir() and len(explained) > before:
             # Told once more where it cannot be kept.
             with suppress(OSError):
-                write_json(folder / EXPLAINED, {"told": sorted(explained)})
+                write_json(StudyFolder(folder).explained, {"told": sorted(explained)})
         if folder is not None and folder.is_dir() and WARNED:
             with suppress(OSError):
-                write_atomically(folder / WARNINGS, "\n".join([*WARNED, ""]))
+                write_atomically(StudyFolder(folder).warnings, "\n".join([*WARNED, ""]))
 
     def end(
         self,

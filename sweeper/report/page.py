@@ -19,7 +19,10 @@ from markupsafe import Markup
 from matplotlib.figure import Figure
 
 from sweeper.check.judge import sentence
+from sweeper.decide.documents import Documents, TargetDocuments
+from sweeper.decide.saving import NO_SIZES, saving, times
 from sweeper.decide.transfer import Verdict
+from sweeper.decide.validation import Validation
 from sweeper.files import private_folder, write_atomically
 from sweeper.report.console import (
     ablation_table,
@@ -30,7 +33,6 @@ from sweeper.report.console import (
     trend_text,
     verdict_table,
 )
-from sweeper.report.documents import Documents, TargetDocuments, Validation, read_document
 from sweeper.report.drawing import save, svg
 from sweeper.report.figures import (
     best_loss_figure,
@@ -63,7 +65,8 @@ from sweeper.stats.ladder import (
     SizeCurve,
     extent,
 )
-from sweeper.study.cost import NO_SIZES, NOT_KNOWN, cost_table, saving, times
+from sweeper.study.cost import NOT_KNOWN, cost_table
+from sweeper.study.folder import StudyFolder, read_document
 from sweeper.study.lock import live_holder
 from sweeper.sweep.progress import Snapshot
 from sweeper.table import Cell, Column, Table, answer, answer_first, duration
@@ -166,7 +169,7 @@ def write_report(
     study any more, whatever its lock says. OSError when it cannot be
     written; an older report is then untouched.
     """
-    path = folder / "report.html"
+    path = StudyFolder(folder).report
     documents = documents or Documents.read(folder)
     found = _search_figures(documents)
     running = Running.read(folder, live) if live else Running.stopped(folder, is_left=is_left)
@@ -194,7 +197,7 @@ class Running:
     @classmethod
     def read(cls, folder: Path, every: float) -> Running:
         """The progress in the study's `folder`."""
-        return cls(every=every, progress=read_document(folder / "progress.json", Snapshot, []))
+        return cls(every=every, progress=read_document(StudyFolder(folder).progress, Snapshot, []))
 
     @classmethod
     def stopped(cls, folder: Path, *, is_left: bool = False) -> Running | None:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 from sweeper.errors import Call, Keyword, Spelling, Text, as_text, spelled
-from sweeper.report.answer import Item
+from sweeper.report.answer import Item, Sentence
 from sweeper.report.live import LivePage
 from sweeper.report.next import NextCommand, report_of
 from sweeper.report.output import Output
@@ -20,7 +20,10 @@ from sweeper.trial import Result
 from sweeper.verbs.answer import Answer
 from sweeper.verbs.requests import Request
 
-PRESENTERS: dict[str, str] = {}
+PRESENTERS: dict[str, str] = {
+    "explain": "sweeper.report.explanation",
+    "export": "sweeper.report.exported",
+}
 """By verb, the module whose `shown` makes sections of its answer."""
 
 
@@ -103,10 +106,16 @@ def show(shown: Shown, output: Output, spelling: Spelling) -> None:
     """Put an answer on an output, and end it."""
     if shown.folder is not None:
         output.within(shown.folder)
-    output.show(*shown.items)
+    output.show(*(_spelt(item, spelling) for item in shown.items))
     output.notes([spelled(as_text(note), spelling) for note in shown.notes])
     answer = spelled(as_text(shown.answer), spelling)
     output.end(answer, shown.places, shown.document, *shown.next)
+
+
+def _spelt(item: Item, spelling: Spelling) -> Item:
+    if isinstance(item, Sentence):
+        return replace(item, text=spelled(as_text(item.text), spelling))
+    return item
 
 
 def ask(request: Request, output: Output, spelling: Spelling) -> tuple[int, Answer]:

@@ -16,6 +16,7 @@ from sweeper.files import write_json
 from sweeper.launch.executor import JobState
 from sweeper.stats.ladder import LadderSoFar
 from sweeper.study.cost import TrialSeconds
+from sweeper.study.folder import StudyFolder
 from sweeper.study.setup import LADDER_PHASE
 from sweeper.sweep.progress import ProgressBar, Snapshot, TimeLeft
 from sweeper.table import duration
@@ -60,7 +61,7 @@ class SweepProgress:
     ) -> None:
         """Nothing is shown before the first trials are proposed. A `bar` takes the lines' place."""
         self._page, self._notebook_bar, self._heard = page, bar, heard
-        self.path, self.console = folder / "progress.json", console
+        self.path, self.console = StudyFolder(folder).progress, console
         self._states: Callable[[], list[JobState]] = list  # none, until `watch`
         self._ladder: Callable[[], LadderSoFar] | None = None
         self.planned, self.start = planned, time.monotonic()

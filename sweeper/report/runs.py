@@ -11,12 +11,13 @@ from typing import Any
 
 import yaml  # type: ignore[import-untyped]
 
+from sweeper.decide.validation import Validation, newest_validation
 from sweeper.errors import BadInput
-from sweeper.files import read_json, try_json, write_atomically
-from sweeper.records import from_json
-from sweeper.report.documents import READ_ERRORS, Validation
+from sweeper.files import try_json, write_atomically
 from sweeper.runs.source import Source
 from sweeper.stats.ladder import LADDER_AXES, LadderSize, Size
+from sweeper.study.folder import StudyFolder
+from sweeper.study.searched import config_text
 from sweeper.study.setup import trials_of
 from sweeper.study.study import Study
 from sweeper.trial import Result
@@ -30,7 +31,7 @@ def write_runs(folder: Path, path: Path) -> int:
 
     BadInput where nothing was validated.
     """
-    validation = latest_validation(folder)
+    validation = newest_validation(folder, strict=True)
     if validation is None or not validation.curves:
         raise BadInput(
             f"{folder.name} has no validation whose runs could be written: "
@@ -45,22 +46,6 @@ def write_runs(folder: Path, path: Path) -> int:
     return len(rows)
 
 
-def latest_validation(folder: Path) -> Validation | None:
-    """That of eta in the study's `folder`; BadInput where it cannot be read."""
-    records = sorted(
-        (folder / "transfer").glob("*/validation.json"), key=lambda file: file.stat().st_mtime_ns
-    )
-    try:
-        return from_json(Validation, read_json(records[-1])) if records else None
-    except (OSError, *READ_ERRORS) as error:
-        raise BadInput(f"{records[-1]} cannot be read ({error}): validate again") from error
-
-
-def is_study(folder: Path) -> bool:
-    """Whether a folder is that of a study of ours."""
-    return (folder / "config.yaml").is_file() and (folder / "results").is_dir()
-
-
 def study_source(folder: Path, where: str = "", axis: str | None = None) -> Source:
     """The runs of a study of ours for `judge`: those of its latest validation, else all trials.
 
@@ -68,7 +53,7 @@ def study_source(folder: Path, where: str = "", axis: str | None = None) -> Sour
     took as given: the base, the transferred value, the parameterization, `transfer.*`. Of several
     ladders that over `axis`, or the first.
     """
-    validation = latest_validation(folder)
+    validation = newest_validation(folder, strict=True)
     if validation is not None and validation.curves:
         ladders = [verdict.axis for verdict in validation.axes]
         said = "runs of the study's latest validation"
@@ -132,12 +117,12 @@ def runs_of(validation: Validation, settings: Mapping[str, Any]) -> list[dict[st
 def _settings(folder: Path) -> dict[str, Any]:
     """The study's name, parameterization and thresholds; what is not legible is left out."""
     settings: dict[str, Any] = {"study": folder.name}
-    search = try_json(folder / "search.json")
+    search = try_json(StudyFolder(folder).search)
     if kind := search.get("parameterization"):
         settings["parameterization"] = kind.get("name") if isinstance(kind, dict) else str(kind)
     try:
-        rule = yaml.safe_load((folder / "config.yaml").read_text(encoding="utf-8"))["transfer"]
-    except (OSError, yaml.YAMLError, KeyError, TypeError):
+        rule = yaml.safe_load(config_text(folder))["transfer"]
+    except (yaml.YAMLError, KeyError, TypeError):
         return settings
     return settings | {
         f"transfer.{key}": float(rule[key])

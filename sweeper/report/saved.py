@@ -13,13 +13,14 @@ import yaml  # type: ignore[import-untyped]
 
 from sweeper.decide.judged import Judged
 from sweeper.decide.transfer import Verdict
+from sweeper.decide.validation import Validation
 from sweeper.errors import BadInput, ConfigError, Keyword
 from sweeper.files import private_folder, write_json, write_summed
 from sweeper.records import to_json
-from sweeper.report.documents import Validation
 from sweeper.report.page import write_report
 from sweeper.runs.grid import TokenSize
 from sweeper.stats.ladder import LadderSize, SizeCurve
+from sweeper.study.folder import StudyFolder
 from sweeper.study.lock import StudyLock
 from sweeper.study.setup import LADDER_PHASE, provenance, write_setup
 from sweeper.study.study import SAVED, Study, check_study_name
@@ -74,12 +75,13 @@ def save_study(judged: Judged, folder: Path) -> None:
         study.record(list(_results(curves, specs)))
         write_setup(folder, specs[base])
         widest = max(curve.size.width for curve in curves)
-        target = folder / "transfer" / f"w{widest}"
-        private_folder(folder / "transfer")
-        private_folder(target)
-        write_json(target / "validation.json", to_json(record))
+        files = StudyFolder(folder)
+        target = files.target(f"w{widest}")
+        private_folder(files.transfer)
+        private_folder(target.path)
+        write_json(target.validation, to_json(record))
         # Last: a folder without it is no study yet.
-        write_summed(folder / "config.yaml", yaml.safe_dump(config, sort_keys=False))
+        write_summed(files.config, yaml.safe_dump(config, sort_keys=False))
     write_report(folder)
 
 

@@ -20,12 +20,12 @@ from threading import Lock
 from typing import Any
 from urllib.parse import quote, unquote, urlsplit
 
+from sweeper.decide.documents import Documents
 from sweeper.errors import BadInput, ConfigError, Keyword, SweeperError
 from sweeper.files import is_text, parse_json, take_damaged
-from sweeper.registry import studies
-from sweeper.report.documents import READ_ERRORS, Documents
 from sweeper.report.live import is_live
 from sweeper.report.page import Running, render, rendered
+from sweeper.study.folder import READ_ERRORS, StudyFolder, studies
 from sweeper.study.lock import check_contents, live_holder
 from sweeper.study.study import is_saved
 from sweeper.table import Cell, Column, Table, answer
@@ -77,7 +77,7 @@ class Pages:
 
     def _report(self, folder: Path) -> Found:
         """The page of a study: its file, or drawn here where there is none or it is older."""
-        page, changed = folder / "report.html", _changed(folder)
+        page, changed = StudyFolder(folder).report, _changed(folder)
         holder = live_holder(folder)
         # A live page is written by its driver, which may take some seconds; without a driver
         # nobody was left to write that it has ended.
@@ -163,10 +163,10 @@ def _said(error: Exception) -> str:
 def _summary(folder: Path) -> Summary:
     """From the small records alone: a root may hold many studies, with many results."""
     check_contents(folder)
-    searched = _record(folder / "search.json")
+    searched = _record(StudyFolder(folder).search)
     best = _number(searched.get("objective"))
     answers = set()
-    for path in folder.glob("transfer/*/validation.json"):
+    for path in StudyFolder(folder).validations():
         for verdict in _record(path).get("axes") or ():
             if isinstance(verdict, dict):
                 target = verdict.get("target")
@@ -179,7 +179,7 @@ def _summary(folder: Path) -> Summary:
         state = f"running: {Running.read(folder, LIST_EVERY).sentence}"
     elif (left := Running.stopped(folder)) is not None:
         state = f"stopped: {left.sentence}"
-    changed = max(_changed(folder), _time(folder / "config.yaml"))
+    changed = max(_changed(folder), _time(StudyFolder(folder).config))
     return Summary(
         name=folder.name,
         state=state,
@@ -210,9 +210,7 @@ def _number(value: object) -> float:
 
 def _changed(folder: Path) -> float:
     """When anything was last written that a study's page is made from."""
-    patterns = ["results/*.jsonl", "search.json", "transfer/*/*.json", "transfer/*.json"]
-    patterns.append("check/*.json")
-    return max((_time(path) for pattern in patterns for path in folder.glob(pattern)), default=0.0)
+    return max(map(_time, StudyFolder(folder).sources()), default=0.0)
 
 
 def _time(path: Path) -> float:

@@ -53,7 +53,7 @@ class Terminal:
     def _item(self, item: Sentence | Verbatim | Commands | Facts) -> None:
         if isinstance(item, Sentence):
             style = f"bold {STYLES[item.tone]}" if item.tone else ""
-            paragraph(self.console, f"{'- ' * item.listed}{item.text}", style)
+            paragraph(self.console, f"{'- ' * item.listed}{item}", style)
         elif isinstance(item, Facts):
             for name, value in item.values.items():
                 paragraph(self.console, f"{name}: {value}")

@@ -51,9 +51,7 @@ LOSSES = (
 )
 """Series that are usually the loss, held-out ones first."""
 CONFIGS = (
-    ".hydra/config.yaml",
-    "files/config.yaml",
-    "config.yaml",
+    *(f"{place}.yaml" for place in (".hydra/config", "files/config", "config")),
     "config.json",
     "args.yaml",
     "args.json",

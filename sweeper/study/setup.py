@@ -15,19 +15,14 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from sweeper import __version__
 from sweeper.errors import BadInput, ConfigError
 from sweeper.files import RECORD_ERRORS, private_folder, sync_folder, try_json, write_json
 from sweeper.records import from_json, to_json
+from sweeper.study.folder import StudyFolder
 from sweeper.study.study import Study
 from sweeper.trial import Result, TrialSpec
+from sweeper.version import __version__
 
-FILE = "setup.json"
-"""In the study's folder: the specification of its current search's trials."""
-FINDINGS = ("transfer", "check")
-"""Folders of what was found out of one setup: plans, verdicts, diagnoses, coordinate checks."""
-ASIDE = "setups"
-"""In the study's folder: the findings of other setups, in a folder each."""
 LADDER_PHASE = "validate"
 """The phase of trials that judge a transfer; some of them differ from the study on purpose."""
 _LONGEST = 40
@@ -55,7 +50,7 @@ class Trials:
 def read_setup(folder: Path) -> TrialSpec | None:
     """What the study in `folder` was last told to train; None where nothing legible says it."""
     try:
-        return from_json(TrialSpec, try_json(folder / FILE))
+        return from_json(TrialSpec, try_json(StudyFolder(folder).setup))
     except RECORD_ERRORS:
         return None
 
@@ -67,17 +62,18 @@ def write_setup(folder: Path, spec: TrialSpec) -> list[str]:
     for what holds of this one. What was found out of this one earlier comes back. The setup is
     written in between: a driver that is killed goes on from there.
     """
-    aside, notes = folder / ASIDE, []
+    study, notes = StudyFolder(folder), list[str]()
+    aside = study.set_aside
     old = read_setup(folder) or _last_searched(Study.read(folder, curves=False).results())
     changed = changes(old, spec) if old is not None else {}
     # An order that a kill at any line leaves mendable: the conclusion goes first, since it would be
     # taken for the new setup's; findings move next; the new setup is named once they are away.
     if changed:  # its conclusion is drawn anew from its trials, should it come back
-        (folder / "search.json").unlink(missing_ok=True)
+        study.search.unlink(missing_ok=True)
     if old is not None and changed and _move(folder, place := aside / _name(old), over=True):
         what = "; ".join(_sentence(key, *values) for key, values in [*changed.items()][:3])
         notes.append(f"plans and verdicts of the setup before ({what}) are now in {place}")
-    write_json(folder / FILE, to_json(spec))
+    write_json(study.setup, to_json(spec))
     if (place := aside / _name(spec)).is_dir() and _move(place, folder, over=False):
         notes.append("plans and verdicts that this setup had before are back in place")
     return notes
@@ -93,8 +89,9 @@ def _move(source: Path, target: Path, *, over: bool) -> bool:
 
     Both have some only after a driver was killed: those in the study's folder are the newer ones.
     """
-    taken = [name for name in FINDINGS if (target / name).is_dir()]
-    moved = [name for name in FINDINGS if (source / name).is_dir() and (over or name not in taken)]
+    names = StudyFolder.FINDINGS
+    taken = [name for name in names if (target / name).is_dir()]
+    moved = [name for name in names if (source / name).is_dir() and (over or name not in taken)]
     for name in moved:
         private_folder(target)
         if name in taken:
@@ -137,7 +134,7 @@ def trials_of(study: Study) -> Trials:
 def check_setup(folder: Path, spec: TrialSpec) -> None:
     """BadInput where the study in `folder` has trials, and others than a search of `spec` makes."""
     kept = read_setup(folder)
-    if kept == spec or not (folder / "results").is_dir():
+    if kept == spec or not StudyFolder(folder).results.is_dir():
         return
     # What failed is tried again anyhow: to mend a command is no other study.
     study = Study.read(folder, curves=False)

@@ -34,9 +34,10 @@ from sweeper.files import (
     write_json,
 )
 from sweeper.records import from_json, to_json
-from sweeper.registry import studies
+from sweeper.study.folder import StudyFolder, studies
 from sweeper.study.lock import check_contents, check_held, live_holder
 from sweeper.study.optuna_copy import Bounds, OptunaCopy, by_finish_time
+from sweeper.study.searched import config_text
 from sweeper.trial import FORMAT, OLDEST_FORMAT, OtherFormat, Result, Trial, TrialSpec
 
 SAVED = "saved"
@@ -280,7 +281,7 @@ class Study:
 def check_folder(folder: Path) -> None:
     """BadInput for a study that another version of sweeper wrote, or with what is no file of it."""
     check_contents(folder)
-    path = folder / "config.yaml"
+    path = StudyFolder(folder).config
     try:
         data = path.read_bytes()
     except OSError:
@@ -302,11 +303,7 @@ def check_folder(folder: Path) -> None:
 
 def is_saved(folder: Path) -> bool:
     """Whether the study in `folder` was saved by `sweeper judge`."""
-    try:
-        text = (folder / "config.yaml").read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        return False
-    return _SAVED_RE.search(text) is not None
+    return _SAVED_RE.search(config_text(folder)) is not None
 
 
 def check_not_saved(folder: Path) -> None:
@@ -355,7 +352,7 @@ def latest_study(root: Path) -> str | None:
     changes = []
     for name in studies(root):
         with suppress(FileNotFoundError):
-            times = [(root / name / "config.yaml").stat().st_mtime_ns]
+            times = [StudyFolder(root / name).config.stat().st_mtime_ns]
             for path in (root / name).glob("results/*.jsonl"):
                 with suppress(FileNotFoundError):
                     times.append(path.stat().st_mtime_ns)

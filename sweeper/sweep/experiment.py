@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,16 +11,21 @@ from sweeper.config.compose import Tree, parse_overrides
 from sweeper.config.settings import Experiment, Settings, check_model_size, resolve
 from sweeper.config.studies import Invocation, split_root
 from sweeper.errors import BadInput, ConfigError, Keyword
-from sweeper.files import try_json
 from sweeper.stats.ladder import Size
-from sweeper.study.cost import TrialSeconds
+from sweeper.study.cost import TrialSeconds, at_once
+from sweeper.study.folder import StudyFolder
+from sweeper.study.searched import read_searched
+from sweeper.study.setup import command_line
 from sweeper.study.study import Study
+from sweeper.sweep.progress import Progress, Watcher
 from sweeper.sweep.replay import at_fixed_ratio
-from sweeper.trial import Log2Hps, Result, Trial
+from sweeper.trial import Log2Hps, Result, Trial, defaults
 
 CPU_RATE, GPU_RATE = 4e10, 2e13
 """FLOPs a second of small models, beside what their steps take anyhow: a guess that serves until a
 second size has trained."""
+MOST_BATCHED = 16
+"""Trials that are timed together."""
 
 
 def resolve_study(tree: Tree, invocation: Invocation) -> Settings:
@@ -36,9 +41,10 @@ def resolve_study(tree: Tree, invocation: Invocation) -> Settings:
         if any(error.key == key or error.key.startswith((f"{key}.", f"{key}[")) for key in named):
             raise
         folder = root / str(invocation.study)
-        command = str(try_json(folder / "search.json").get("command", ""))
+        searched = read_searched(folder, [])
+        command = str(searched.command) if searched else ""
         anew = f"; `{command}` writes it anew" if command.split()[1:2] == ["search"] else ""
-        raise BadInput(str(folder / "config.yaml"), ": ", *error.args, anew) from error
+        raise BadInput(str(StudyFolder(folder).config), ": ", *error.args, anew) from error
 
 
 def open_experiment(settings: Settings, cache: Path | None = None) -> Experiment:
@@ -130,3 +136,55 @@ def trial_seconds(settings: Settings, known: Iterable[Result]) -> TrialSeconds:
         return TrialSeconds(work_of(settings), same)
     on_gpu = settings.runner.precision(settings.launcher) == "bfloat16"
     return TrialSeconds(work_of(settings), same, GPU_RATE if on_gpu else CPU_RATE)
+
+
+def run_time(experiment: Experiment, size: Size, known: Sequence[Result] = ()) -> tuple[int, float]:
+    """Trials to a job, and seconds to be counted for one of this size.
+
+    A run takes as long as those of its size did among `known`, as many at a time, else as its
+    steps do that are measured here. Of a command's other sizes the known ones tell; NaN where
+    nothing does.
+    """
+    settings, hps = experiment.settings, defaults(experiment.settings.space)
+    trials = [experiment.trial(size, hps, seed, "cost") for seed in range(MOST_BATCHED)]
+    per_job, seconds = settings.runner.estimate(trials, experiment.corpus, settings.launcher)
+    same = [result for result in known if result.trial.spec.runner == settings.identity]
+    taken = trial_seconds(settings, same)
+    if settings.raw["runner"].get("command") or taken.has(trials[0]):
+        return per_job, taken.of(trials[0]) / at_once(same)
+    return per_job, seconds * trials[0].spec.train.steps
+
+
+def shared_steps(settings: Settings, missing: Sequence[Trial]) -> dict[str, int]:
+    """Steps by a trial's key that it takes from a longer one's run: none of a user's command."""
+    if settings.raw["runner"].get("command"):
+        return {}
+    from sweeper.engine.branches import shared
+
+    return shared(missing)
+
+
+def progress_of(
+    settings: Settings,
+    watcher: Watcher,
+    job: str,
+    planned: int,
+    folder: Path | None = None,
+    known: Sequence[Result] = (),
+    heard: Callable[[Result], None] | None = None,
+) -> Progress:
+    """What shows a job to the `watcher`, and learns from runs of `known` how long others take.
+
+    It writes to `folder`; without one to the study's, and the study's page as results come.
+    """
+    same = [result for result in known if result.trial.spec.runner == settings.identity]
+    return watcher.progress(
+        folder or settings.folder,
+        job,
+        planned=planned,
+        seconds=trial_seconds(settings, same),
+        at_once=at_once(same),
+        page=folder is None,
+        heard=heard,
+        command=command_line(),
+    )

@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from sweeper.cli.compare import differences
+from sweeper.decide.documents import Documents
 from sweeper.decide.speed import SpeedUp
 from sweeper.files import read_json, write_json
-from sweeper.report.documents import Documents
 from sweeper.stats.estimate import Estimate
 from sweeper.study.setup import read_setup, trials_of, write_setup
 from sweeper.study.study import Study

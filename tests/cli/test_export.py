@@ -1,4 +1,4 @@
-"""`sweeper export`, and `sweeper explain --from`."""
+"""`sweeper export`, and `sweeper explain --published`."""
 
 from __future__ import annotations
 
@@ -49,12 +49,12 @@ def test_what_cannot_be_expressed_exits_with_3_and_writes_nothing(
 ) -> None:
     before = sorted(tmp_path.rglob("*"))
     answer = sweeper("export", "--to", "megatron", "--strict")
-    assert answer.code == 3 and answer.out == ""
-    golden.says(measured(answer.err))
-    names = [line.split(",")[0][2:] for line in answer.err.splitlines() if line.startswith("- ")]
+    assert answer.code == 3 and answer.err == ""
+    golden.says(measured(answer.out))
+    names = [line.split(",")[0][2:] for line in answer.out.splitlines() if line.startswith("- ")]
     assert names and set(names) <= NAMES.keys()
     for name in names:
-        assert f"--accept {name}" in answer.err
+        assert f"--accept {name}" in answer.out
     assert sorted(tmp_path.rglob("*")) == before
     # All but one are not enough.
     accepts = [word for name in names[1:] for word in ("--accept", name)]
@@ -81,7 +81,7 @@ def test_out_and_plan_choose_the_places(planned: Path, sweeper: Run, tmp_path: P
     plan = shutil.copy(planned / "plan.json", tmp_path / "mine.json")
     words = ["export", "--to", "pytorch", "--plan", str(plan), "--out", "there"]
     refused = sweeper(*words, "--strict")
-    accepts = [w for n in NAMES if f"--accept {n}" in refused.err for w in ("--accept", n)]
+    accepts = [w for n in NAMES if f"--accept {n}" in refused.out for w in ("--accept", n)]
     assert not Path("there").exists()
     assert sweeper(*words, *accepts).code == 0
     assert [path.name for path in (tmp_path / "there").iterdir()] == ["plan_pytorch.py"]
@@ -169,10 +169,10 @@ def test_the_plan_says_what_its_model_was(planned: Path) -> None:
 
 def test_explain_from_a_published_config(sweeper: Run, workplace: Path, golden: Golden) -> None:
     (workplace / "config.json").write_text(json.dumps(GRANITE_8B))
-    answer = sweeper("explain", "--from", "config.json")
+    answer = sweeper("explain", "--published", "config.json")
     assert answer.code == 0
     golden.says(answer.out)
-    answer = sweeper("explain", "--from", ".", "--json")
+    answer = sweeper("explain", "--published", ".", "--json")
     assert answer.code == 0 and answer.document["base_width"] == 256
 
 

@@ -133,14 +133,14 @@ diagnose train.warmup=0.3
 diagnose transfer.hyperparameter=alpha_attn
 diagnose --root empty
 explain
-explain --to-width 64 --from x
-explain --from absent.json
-explain --from text.txt
-explain --from array.json
-explain --from empty.json
-explain --from x --to-depth 4
-explain --from x --config-dir conf
-explain --from x model.width=8
+explain --to-width 64 --published x
+explain --published absent.json
+explain --published text.txt
+explain --published array.json
+explain --published empty.json
+explain --published x --to-depth 4
+explain --published x --config-dir conf
+explain --published x model.width=8
 explain --to-width 100 --study a
 explain --to-width 8000000000000000000
 explain --to-width 64 --to-depth 1000000

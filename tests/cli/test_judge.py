@@ -406,7 +406,7 @@ def test_a_table_whose_columns_nobody_knows_is_told_what_to_name(
     tmp_path: Path, sweeper: Run
 ) -> None:
     (tmp_path / "runs.csv").write_text("a,b\n1,2\n2,3\n")
-    for verb in (["judge"], ["predict", "--to-params", "1e9", "--from"]):
+    for verb in (["judge"], ["predict", "--to-params", "1e9"]):
         answer = sweeper(*verb, str(tmp_path / "runs.csv"))
         assert answer.code == 2 and "=COLUMN" in answer.err
         assert "--columns: it needs a value" in answer.err and "=''" not in answer.err

@@ -12,8 +12,9 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from sweeper.report.output import WARNINGS, Output, diverged, failures
+from sweeper.report.output import Output, diverged, failures
 from sweeper.report.warned import WARNED, keep_warnings
+from sweeper.study.folder import StudyFolder
 from tests.study.test_setup import BASE, result
 
 
@@ -62,5 +63,5 @@ def test_warnings_of_libraries_go_to_the_studys_folder(
     output = Output(people=Console(file=StringIO()))
     output.within(tmp_path)
     output.flush()
-    assert len((tmp_path / WARNINGS).read_text().splitlines()) == 3
+    assert len(StudyFolder(tmp_path).warnings.read_text().splitlines()) == 3
     WARNED.clear()

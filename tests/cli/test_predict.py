@@ -244,7 +244,7 @@ def three_rungs(path: Path, head: str, size: float = 1.0, horizon: float = 1.0) 
 
 def test_three_rungs_at_one_ratio_cannot_say_yet(tmp_path: Path, sweeper: Run) -> None:
     path = three_rungs(tmp_path / "three.csv", "params,tokens,loss")
-    words = ["predict", "--from", str(path), "--to-params", "1e9", "--to-tokens", "2e10"]
+    words = ["predict", str(path), "--to-params", "1e9", "--to-tokens", "2e10"]
     answer = sweeper(*words)
     assert answer.code == 0, answer.err
     assert "Cannot say yet: 3 runs of 3 different sizes" in answer.out
@@ -259,7 +259,7 @@ def test_columns_say_their_units_by_their_names(tmp_path: Path, sweeper: Run, he
     path = three_rungs(tmp_path / "three.csv", head, 1e6, 1e9)
     path.write_text(path.read_text() + f"\n{270},{5.4},{1.7 + 400 / 2.7e8**0.34 + 1.5}")
     words = ["--to-params", "1e9", "--to-tokens", "2e10", "--draws", "100"]
-    answer = sweeper("predict", "--from", str(path), *words)
+    answer = sweeper("predict", str(path), *words)
     assert answer.code == 0, answer.err
     said = " ".join(answer.out.split())
     assert "is in millions, as its name says" in said and "is in billions" in said
@@ -268,7 +268,7 @@ def test_columns_say_their_units_by_their_names(tmp_path: Path, sweeper: Run, he
 
 
 def test_what_lies_where_a_folder_is_asked_for_stays(table: Path, sweeper: Run) -> None:
-    answer = sweeper("predict", "--from", str(table), "--out", str(table))
+    answer = sweeper("predict", str(table), "--out", str(table))
     assert answer.code == 2
     assert "--out=" in answer.err
 

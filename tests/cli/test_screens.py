@@ -149,4 +149,4 @@ def test_a_run_that_is_followed(workplace: Path, ends: Run, screen: Screens) -> 
 
 def test_a_published_model(workplace: Path, ends: Run) -> None:
     write_json(workplace / "config.json", GRANITE_8B)
-    ends("explain", "--from", "config.json")
+    ends("explain", "--published", "config.json")

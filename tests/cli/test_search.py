@@ -16,10 +16,10 @@ import yaml
 from optuna.storages import JournalStorage
 from optuna.storages.journal import JournalFileBackend
 
+from sweeper.decide.documents import Documents
 from sweeper.engine import jobs
 from sweeper.engine.batched import BatchedTrials
 from sweeper.files import read_json
-from sweeper.report.documents import Documents
 from sweeper.study.lock import StudyLock
 from sweeper.study.study import Study
 from sweeper.trial import FORMAT

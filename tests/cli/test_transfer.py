@@ -15,11 +15,12 @@ from sweeper.config.settings import Experiment
 from sweeper.config.studies import split_root
 from sweeper.decide.transfer import TargetAnswer, Verdict
 from sweeper.decide.trend import Trend
+from sweeper.decide.validation import Validation
 from sweeper.engine.prepare import prepare
 from sweeper.files import read_json
 from sweeper.records import from_json, to_json
-from sweeper.report.documents import Validation, read_document
 from sweeper.stats.estimate import Estimate
+from sweeper.study.folder import read_document
 from sweeper.study.lock import StudyLock
 from sweeper.study.study import Study
 from sweeper.trial import Log2Hps, Result

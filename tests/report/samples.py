@@ -8,8 +8,9 @@ import random
 from pathlib import Path
 from typing import Any
 
+from sweeper.decide.validation import Validation
 from sweeper.records import from_json, to_json
-from sweeper.report.documents import Searched, Validation
+from sweeper.study.searched import Searched
 from sweeper.trial import Result, Trial
 from tests.specs import spec_of
 

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 from matplotlib.figure import Figure
 
-from sweeper.report.documents import Documents
+from sweeper.decide.documents import Documents
 from sweeper.report.drawing import save, set_scale, svg
 from sweeper.report.figures import (
     DARK,

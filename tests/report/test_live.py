@@ -190,7 +190,7 @@ def test_files_of_the_folder_worked_in_are_no_modules(
     (tmp_path / "statistics.py").write_text("raise RuntimeError('mine')")
     monkeypatch.chdir(tmp_path)
     started = subprocess.run(
-        [sys.executable, "-P", "-c", live._START, str(folder), live._PACKAGES],
+        live.program(folder),
         input=b"",
         capture_output=True,
         timeout=120,

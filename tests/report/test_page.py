@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from sweeper.decide.documents import Documents
 from sweeper.report import page as pages
-from sweeper.report.documents import Documents
 from sweeper.report.page import facts, write_report
 from tests.layout import without_drawing, without_layout
 from tests.report import samples

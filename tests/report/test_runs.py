@@ -11,9 +11,9 @@ import pytest
 
 import sweeper
 from sweeper.decide.transfer import judge_ladder
+from sweeper.decide.validation import Validation
 from sweeper.errors import BadInput
 from sweeper.records import to_json
-from sweeper.report.documents import Validation
 from sweeper.report.runs import runs_of, write_runs
 from sweeper.stats.ladder import LadderRule
 from tests.stats.curves import BASE, Valley

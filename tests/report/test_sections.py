@@ -14,9 +14,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from sweeper.check.judge import CoordinateCheck
+from sweeper.decide.documents import Documents
 from sweeper.engine.measurements import OperandScale
 from sweeper.records import from_json, to_json
-from sweeper.report.documents import Documents
 from sweeper.report.page import cards
 from tests.golden import Golden
 from tests.layout import without_drawing, without_layout

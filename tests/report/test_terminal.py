@@ -20,10 +20,11 @@ from sweeper.records import from_json, to_json
 from sweeper.report import checks, console
 from sweeper.report.answer import Commands, Item, Sentence
 from sweeper.report.next import NextCommand
-from sweeper.report.output import EXPLAINED, Output
+from sweeper.report.output import Output
 from sweeper.report.terminal import MOST_NOTES, MOST_ROWS
 from sweeper.stats.estimate import Estimate
 from sweeper.study.cost import Cost
+from sweeper.study.folder import StudyFolder
 from sweeper.table import Column, Table
 from tests.report import diagnosis_samples, samples, test_checks
 
@@ -190,7 +191,7 @@ def test_what_columns_mean_is_told_once_in_a_study(tmp_path: Path) -> None:
     first, second = (" ".join(shown(by_law(), 80, folder=tmp_path)) for _ in range(2))
     assert "± or a range" not in first and "Optimum, shift: log2 eta" in first
     assert "Optimum, shift: log2 eta" not in second
-    assert json.loads((tmp_path / EXPLAINED).read_text())["told"]
+    assert json.loads(StudyFolder(tmp_path).explained.read_text())["told"]
     other = samples.validated(samples.validation()).axes[0]
     changed = console.verdicts([replace(other, limits="a shift of at most 60 in log2")])
     assert "at most 60" in " ".join(shown(changed, 80, folder=tmp_path)), "a limit is news"

@@ -10,23 +10,22 @@ from typing import Any
 
 import pytest
 
+from sweeper.decide.saving import saving, times
 from sweeper.engine.prepare import prepare
 from sweeper.files import read_json, write_json
 from sweeper.plan.plan import own_plan
 from sweeper.stats.ladder import Size
 from sweeper.study.cost import (
-    FLOPS_FILE,
     TrialSeconds,
     at_once,
     cost_table,
     flops_in,
     flops_of,
     keep_flops,
-    saving,
     speeds,
     spent,
-    times,
 )
+from sweeper.study.folder import StudyFolder
 from sweeper.study.setup import Trials
 from sweeper.trial import Log2Hps, PluginSpec, Result, Trial, TrialSpec
 from tests.engine import tiny_trials
@@ -191,9 +190,9 @@ def test_flops_that_a_driver_counted_are_read_where_no_class_is_imported(tmp_pat
     spec = tiny_trials.trial().spec
     gone = replace(spec, model=PluginSpec(name="gone.Net"))
     assert math.isnan(flops_in(tmp_path)(gone))
-    write_json(tmp_path / FLOPS_FILE, {gone.digest: 5.0})
+    write_json(StudyFolder(tmp_path).flops, {gone.digest: 5.0})
     keep_flops(tmp_path, [spec, replace(spec, model=PluginSpec(name="lost.Net"))])
-    kept = read_json(tmp_path / FLOPS_FILE)
+    kept = read_json(StudyFolder(tmp_path).flops)
     assert kept == {gone.digest: 5.0, spec.digest: flops_of(spec)}
     assert flops_in(tmp_path)(gone) == 5.0
 

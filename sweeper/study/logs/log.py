@@ -13,6 +13,7 @@ from typing import Protocol
 
 from sweeper.files import append, private_folder, read_json
 from sweeper.records import to_json
+from sweeper.study.folder import TargetFolder
 from sweeper.trial import Result, digest
 
 # What logs share: what they have taken already, and what they make of a study's records.
@@ -79,7 +80,7 @@ def axis_verdicts(target: Path) -> dict[str, str]:
     """The verdict of every axis that was validated in the folder `target`; empty when none."""
     verdicts: dict[str, str] = {}
     with suppress(OSError, ValueError, KeyError, TypeError, AttributeError):
-        for axis in read_json(target / "validation.json").get("axes") or ():
+        for axis in read_json(TargetFolder(target).validation).get("axes") or ():
             verdicts[str(axis["axis"])] = str(axis["answer"])
     return verdicts
 
@@ -90,7 +91,7 @@ def plan_line(target: Path) -> str:
     OSError or ValueError when there is no plan that can be read.
     """
     # Without it each repetition of a command would be another plan, and another run in the log.
-    numbers = dict(read_json(target / "plan.json"))
+    numbers = dict(read_json(TargetFolder(target).plan))
     numbers.pop("source", None)  # when and by which command it was made
     return f"plan {target.name} {digest([numbers, axis_verdicts(target)])}"
 
@@ -114,10 +115,7 @@ class Logger(Protocol):
         ...
 
     def plan(self, folder: Path, target: Path) -> str | None:
-        """Take the plan in the folder `target` of that study, and its validation if there is one.
-
-        They are the files `plan.json` and `validation.json`.
-        """
+        """Take the plan in the `TargetFolder` of that study, and its verdict if there is one."""
         ...
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sweeper.errors import ConfigError
+from sweeper.study.folder import TargetFolder
 from sweeper.study.logs.log import (
     Ledgers,
     axis_verdicts,
@@ -71,9 +72,10 @@ class TensorBoard:
         place = home / "plan" / target.name
         shutil.rmtree(place, ignore_errors=True)
         texts = {f"transfer over {axis}": answer for axis, answer in axis_verdicts(target).items()}
-        rows = (target / "plan.json").read_text().splitlines()
+        plan = TargetFolder(target).plan
+        rows = plan.read_text().splitlines()
         texts["plan"] = "\n".join(f"    {row}" for row in rows)  # as code, to Markdown
-        _write(place, (target / "plan.json").stat().st_mtime, {}, [], texts)
+        _write(place, plan.stat().st_mtime, {}, [], texts)
         ledger.add(line)
 
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from sweeper.errors import ConfigError
 from sweeper.files import read_json
 from sweeper.records import to_json
+from sweeper.study.folder import TargetFolder
 from sweeper.study.logs.log import (
     Ledger,
     Ledgers,
@@ -115,7 +116,7 @@ class WandB:
             return None
         import wandb
 
-        plan_document = read_json(target / "plan.json")
+        plan_document = read_json(TargetFolder(target).plan)
         verdict = axis_verdicts(target)
         name = f"{folder.absolute().name}-{target.name}"
 

@@ -1,0 +1,102 @@
+"""What a transfer keeps of its ladders: curves of one hyperparameter, and the verdict on them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from sweeper.decide.transfer import Verdict
+from sweeper.decide.trend import Exponent, Trend
+from sweeper.errors import BadInput
+from sweeper.records import WRITTEN_IF_SET, Build
+from sweeper.stats.ladder import JOINT_AXIS, LADDER_AXES, LadderSize, SizeCurve
+from sweeper.study.folder import StudyFolder, read_document
+from sweeper.trial import Choice, PluginSpec
+
+
+@dataclass(frozen=True, kw_only=True)
+class Beginning:
+    """`settling.json`: the keys of the runs that were there when a ladder began to be settled.
+
+    What is trained follows from which they were; after a kill the study holds more.
+    """
+
+    keys: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Validation:
+    """`validation.json`, or `validation-NAME.json`: the curves of one hyperparameter, judged.
+
+    `log2_hps` is the search's optimum, choices by their values. `planned_log2` is log2 of what the
+    plan has of the hyperparameter at the base: the optimum's, but for an eta that the base's own
+    curve shows to be wrong. `law` is the law that it was judged by, `exponents` what one that was
+    fitted to the ladders says, `settled` how ladders ended that were trained until they were
+    settled, `needed` how many runs would likely do where these did not, and `command` what trained
+    them.
+    """
+
+    hyperparameter: str = "eta"
+    log2_hps: Mapping[str, Choice] = field(default_factory=dict)
+    planned_log2: float
+    axes: tuple[Verdict, ...] = ()
+    trend: Trend | None = None
+    curves: tuple[SizeCurve, ...] = ()
+    law: PluginSpec | None = None
+    exponents: tuple[Exponent, ...] = ()
+    settled: str = field(default="", metadata=WRITTEN_IF_SET)
+    needed: int = field(default=0, metadata=WRITTEN_IF_SET)
+    command: str = ""
+
+    @classmethod
+    def read_json(cls, record: Mapping[str, Any], build: Build) -> Validation:
+        """ValueError where the value that was planned is no number."""
+        validation: Validation = build(record)
+        if not math.isfinite(validation.planned_log2):
+            raise ValueError(f"no {validation.hyperparameter} is named that was judged")
+        return validation
+
+    def over(self, axis: str) -> Verdict | None:
+        """The verdict over an axis."""
+        return next((verdict for verdict in self.axes if verdict.axis == axis), None)
+
+    def ladder(self, axis: str) -> list[SizeCurve]:
+        """The curves along `axis`, ascending: all else of their size is as in its verdict.
+
+        Ladders over several axes share one list of curves, and the base's curve is in each.
+        """
+        verdict = self.over(axis)
+        sizes = [size.size for size in verdict.sizes] if verdict else []
+        if axis == JOINT_AXIS:
+            curves = {curve.size: curve for curve in self.curves}
+            return [curves[size] for size in sizes if size in curves]
+
+        def others(size: LadderSize) -> tuple[int, ...]:
+            return tuple(getattr(size, key) for key in LADDER_AXES if key != axis)
+
+        # Without a verdict the base is not known: it is what most curves have beside the axis.
+        shared = [others(size) for size in sizes or [curve.size for curve in self.curves]]
+        fixed = max(shared, key=shared.count, default=None)
+        curves_along = (curve for curve in self.curves if others(curve.size) == fixed)
+        return sorted(curves_along, key=lambda curve: int(getattr(curve.size, axis)))
+
+
+def newest_validation(
+    folder: Path, fits: Callable[[Validation], bool] = lambda _: True, *, strict: bool = False
+) -> Validation | None:
+    """The newest verdict on eta of the study in `folder` that `fits`; None without one.
+
+    One that cannot be read is passed over; if `strict`, BadInput: an older one may be of other
+    hyperparameters, and would be taken for it unseen.
+    """
+    damaged = list[str]()
+    for path in StudyFolder(folder).validations():
+        validation = read_document(path, Validation, damaged)
+        if damaged and strict:
+            raise BadInput(damaged[0])
+        if validation is not None and fits(validation):
+            return validation
+    return None

@@ -1,0 +1,86 @@
+"""What an export wrote, and what it leaves to whoever trains with it, as people read it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from sweeper.errors import Keyword, Text
+from sweeper.export.compare import Lack
+from sweeper.report.answer import Item, Sentence
+from sweeper.report.present import Shown
+from sweeper.verbs.export import ExportAnswer
+
+
+def shown(answer: ExportAnswer, *, verbose: bool = False) -> Shown:
+    """Files, what was accepted, what is missing, and the edits that it takes."""
+    document = _document(answer)
+    if answer.refused:
+        lines = [f"{answer.trainer} cannot express this plan, and nothing was written:"]
+        lines += [f"- {lack}" for lack in answer.missing]
+        advice = ("Where you do it yourself, or mean to train without, say so by adding ",)
+        return Shown(
+            items=[*map(Sentence, lines)],
+            answer=(*advice, *_accepts(answer.missing), ": the header of the export lists it"),
+            document=document,
+        )
+    written = ", ".join(map(str, answer.files))
+    return Shown(
+        items=_items(answer),
+        answer=f"Exported the plan for {answer.plan.target} to {answer.trainer}{_rests(answer)}.",
+        places={"export": written},
+        document=document,
+    )
+
+
+def _items(answer: ExportAnswer) -> list[Item]:
+    items: list[Item] = [
+        Sentence(f"Accepted, though {answer.trainer} cannot express it: {lack}", detail=True)
+        for lack in answer.accepted
+    ]
+    if answer.missing:
+        items.append(
+            Sentence(f"{answer.trainer} cannot express all of this plan. It leaves to you:")
+        )
+        for lack in answer.missing:
+            edit = f"\n  The edit: {lack.edit()}" if lack.edit() else ""
+            items.append(Sentence(f"- {lack}{edit}"))
+        head = "Once that is done, or where you mean to train without, say so: "
+        text = (head, *_accepts(answer.missing), ". The header of the export lists it.")
+        items.append(Sentence(text))
+    if answer.own_schedule:
+        own = "the study's command takes none, so it is the script's own"
+        items.append(Sentence(f"The schedule is left to you: {own}", detail=True))
+    by_itself = "The study's model multiplies by itself, and yours must too"
+    return [*items, *(Sentence(f"{by_itself}: {line}") for line in answer.own_factors)]
+
+
+def _rests(answer: ExportAnswer) -> str:
+    accepted, missing = answer.accepted, answer.missing
+    text = f"; what it cannot express was accepted ({len(accepted)})" if accepted else ""
+    if missing:
+        names = ", ".join(lack.name for lack in missing)
+        text += f"; the plan is not whole without {names}, which it leaves to you"
+    return text
+
+
+def _accepts(missing: Sequence[Lack]) -> Text:
+    parts = [part for lack in missing for part in (" ", Keyword("accept", lack.name))]
+    return tuple(parts[1:])
+
+
+def _document(answer: ExportAnswer) -> dict[str, object]:
+    accepted = {lack.name for lack in answer.accepted}
+    return {
+        "to": answer.to,
+        "study": answer.plan.source.get("study"),
+        "files": list(answer.files),
+        "cannot_express": [
+            {
+                "name": lack.name,
+                "accepted": lack.name in accepted,
+                "differences": lack.differences,
+                "edit": lack.edit(),
+            }
+            for lack in answer.lacks
+        ],
+    }

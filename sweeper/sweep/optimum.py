@@ -1,0 +1,57 @@
+"""What a study's search found, as a transfer, a check or an explanation starts from it."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from sweeper.config.settings import Experiment, Settings
+from sweeper.decide.validation import newest_validation
+from sweeper.errors import BadInput, Call, Keyword, SweeperError
+from sweeper.search.strategy import Conclusion
+from sweeper.study.study import Study
+from sweeper.sweep.experiment import changed_code
+from sweeper.sweep.replay import replay_search
+from sweeper.trial import Log2Hps, named
+
+
+@dataclass(frozen=True, kw_only=True)
+class Optimum:
+    """A search's conclusion; `unfinished` is the number of its trials so far where more follow."""
+
+    conclusion: Conclusion
+    unfinished: int = 0
+
+
+def optimum(experiment: Experiment, study: Study) -> Optimum:
+    """The study's conclusion; BadInput when it has no trial of this configuration."""
+    settings = experiment.settings
+    # From the results, not from search.json: they alone are the record, whatever happened to the
+    # file.
+    history, missing = replay_search(experiment, study.get)
+    if not history.results:
+        changed = changed_code(experiment, study)
+        code = f" ({', '.join(changed)} changed since)" if changed else ""
+        anew = [Keyword("new_setup")] if changed else []
+        raise BadInput(
+            f"the study {settings.name!r} has no finished trial of this configuration{code}: run ",
+            Call("search", Keyword("study", settings.name), *anew),
+            " with the same overrides first",
+        )
+    conclusion = settings.search.conclude(settings.space, history)
+    if not math.isfinite(conclusion.objective):
+        raise SweeperError(
+            f"every trial of {settings.name!r} diverged or failed: there is no optimum. Search "
+            "anew, with lower values of parameterization.space.eta where they diverged"
+        )
+    return Optimum(conclusion=conclusion, unfinished=len(history.results) if missing else 0)
+
+
+def planned_before(settings: Settings, best: Log2Hps) -> Log2Hps:
+    """The hyperparameters that the study's latest verdict on the optimum `best` planned with."""
+    if settings.transfer.eta is not None:
+        return best
+    # The newest: each verdict on this optimum was judged, and planned, with an eta of its own.
+    log2_hps = named(settings.space, best)
+    kept = newest_validation(settings.folder, lambda each: each.log2_hps == log2_hps)
+    return Log2Hps({**best, "eta": kept.planned_log2}) if kept else best

@@ -1,0 +1,136 @@
+"""What every parameter of a model is prescribed at a size, and what published multipliers mean."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from sweeper.config.command_line import with_place
+from sweeper.config.settings import Settings, placeholder_data, resolve
+from sweeper.config.studies import Invocation, tree_of
+from sweeper.engine.prepare import PreparedSpec, prepare
+from sweeper.errors import BadInput, ConfigError, Keyword
+from sweeper.export.families import Published
+from sweeper.plan.explain import Explained, tied_readouts
+from sweeper.plan.explain import explain as prescriptions
+from sweeper.plan.plan import TransferPlan, make_plan
+from sweeper.stats.ladder import Size
+from sweeper.study.study import Study
+from sweeper.sweep.experiment import check_target, open_experiment
+from sweeper.sweep.optimum import Optimum, optimum, planned_before
+from sweeper.sweep.progress import Watcher
+from sweeper.trial import PlainHps, defaults, plain
+from sweeper.verbs.answer import Answer
+from sweeper.verbs.requests import ExplainRequest
+
+
+@dataclass(frozen=True, kw_only=True)
+class PublishedAnswer(Answer):
+    """What the multipliers of a published model at `path` stand for."""
+
+    path: Path
+    model: Published
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExplainAnswer(Answer):
+    """The prescription for every parameter; of a study at its `optimum`, else at the defaults.
+
+    `tied` are sentences on readouts that share their weights, `measures` tells whether a
+    coordinate check could follow.
+    """
+
+    plan: TransferPlan
+    rows: Sequence[Explained]
+    hps: PlainHps
+    parameterization: str
+    tied: Sequence[str]
+    settings: Settings
+    invocation: Invocation
+    measures: bool
+    study_notices: Sequence[str] = ()
+    optimum: Optimum | None = None
+
+
+def explain(request: ExplainRequest, watcher: Watcher) -> Answer:
+    """The prescription at `to_width`, or what a `published` configuration stands for."""
+    if (request.to_width is None) == (request.published is None):
+        raise BadInput("give one of ", Keyword("to_width", ...), " and ", Keyword("published", ...))
+    if request.published is not None:
+        for name in ("to_depth", "study", "root", "config_dir"):
+            if getattr(request, name) is not None:
+                raise BadInput(
+                    *(Keyword(name, ...), " does not go with ", Keyword("published", ...)),
+                    ": a published model has its own",
+                )
+        return _published(request.published, request.overrides)
+    asked_root = None if request.root is None else str(request.root)
+    placed = with_place(request.overrides, None, asked_root)
+    tree, invocation = tree_of(request.study, placed, request.config_dir, trust=request.trust)
+    return _explained(request, resolve(tree), invocation)
+
+
+def _published(path: Path, overrides: Sequence[str]) -> PublishedAnswer:
+    """Parameterization and base of a config.json; BadInput where `path` leads to none."""
+    if overrides:
+        raise BadInput(
+            Keyword("published", ...),
+            f" reads one file, and takes no settings: {' '.join(overrides)}",
+        )
+    file = path / "config.json" if path.is_dir() else path
+    try:
+        fields = json.loads(file.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise BadInput(f"{file} cannot be read: {error.strerror or error}") from error
+    except ValueError as error:
+        raise BadInput(f"{file} is no JSON: {error}") from error
+    if not isinstance(fields, Mapping):
+        raise BadInput(f"{file} is no configuration: a JSON object is expected")
+    return PublishedAnswer(path=path, model=Published.of(fields))
+
+
+def _explained(
+    request: ExplainRequest, settings: Settings, invocation: Invocation
+) -> ExplainAnswer:
+    if settings.scaled_by_user:
+        raise ConfigError(
+            "parameterization", "own", "a parameterization that says something of parameters"
+        )
+    assert request.to_width is not None
+    base = settings.base
+    target = Size(width=request.to_width, depth=request.to_depth or base.depth)
+    check_target(settings, target)
+    hps, study, found = plain(defaults(settings.space)), "", None
+    notices: Sequence[str] = ()
+    if invocation.study is not None:
+        record = Study.read(settings.folder)
+        found = optimum(open_experiment(settings), record)
+        hps = plain(planned_before(settings, found.conclusion.best_log2))
+        study, notices = settings.name, record.notices
+    # Classified from the configuration alone: neither data nor a study is needed to explain.
+    prepared = _prepared(settings, target)
+    source = f"the study {study}" if study else "defaults of the parameterization"
+    plan = make_plan(prepared, base, target, hps, {"hyperparameters": source})
+    # Exponents need two widths, and the target may be as wide as the base. At its depth, so that
+    # parameters have its names.
+    narrow = _prepared(settings, Size(width=base.width, depth=target.depth))
+    wide = _prepared(settings, Size(width=4 * base.width, depth=target.depth))
+    return ExplainAnswer(
+        plan=plan,
+        rows=prescriptions(plan, narrow, wide, hps),
+        hps=hps,
+        parameterization=settings.plugin_spec("parameterization").name,
+        tied=tied_readouts(prepared.specs, prepared.scaled_ops, plan.operations),
+        settings=settings,
+        invocation=invocation,
+        # Of a command that does not watch its model the check measures nothing.
+        measures=settings.runner.measures("coordinates"),
+        study_notices=notices,
+        optimum=found,
+    )
+
+
+def _prepared(settings: Settings, size: Size) -> PreparedSpec:
+    return prepare(settings.spec(placeholder_data(settings), "float32", size))
