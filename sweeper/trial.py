@@ -111,6 +111,10 @@ class TrainSettings:
         return known.decay_start(self.span) if known else self.span.warmup
 
 
+UNSTACKED = {"llama", "vit", "mlp", "encoder_decoder"}
+"""Models none of whose parameters is a stack of matrices."""
+
+
 def numerics_beside(
     runner: Mapping[str, Any], plugins: Iterable[str], tree: Mapping[str, Any]
 ) -> dict[str, int]:
@@ -123,6 +127,8 @@ def numerics_beside(
       but a norm that clips all gradients together sees it.
     - inputs: those of `vit` and `mlp` but for u-muP's. Their input projection was divided by the
       root of its fan-in twice, in its init std and in its forward pass.
+    - stacks: those of matrices by Muon, Shampoo or SOAP in models that may stack some: a stack was
+      one matrix.
     """
     if runner.get("name") != "engine":
         return {}
@@ -130,6 +136,8 @@ def numerics_beside(
     unit = any("umup" in name for name in names)
     clipped = tree["train"].get("clip") is not None and tree["model"].get("norm_gain")
     found = {"norm_gains": 2} if unit and clipped else {}
+    if {"muon", "shampoo", "soap"}.intersection(names) and not UNSTACKED.intersection(names):
+        found["stacks"] = 2
     return found | ({"inputs": 2} if not unit and {"vit", "mlp"}.intersection(names) else {})
 
 

@@ -449,6 +449,7 @@ class SizeComparison:
             known = self._fans(name, base_name, decision, width_dims)
             if norm_of:
                 decision, known = self._gain_role(name, norm_of, decision, known)
+            known |= self._without_stack(name, base_name, decision, width_dims, known)
         except Undecided as error:
             # Collected: one refusal names all parameters, and the user gives all roles at once.
             self.problems.append(f"{name} {list(self.target.shapes[name])}: {error}")
@@ -471,10 +472,56 @@ class SizeComparison:
             lookup=kind is UseKind.LOOKUP and decision.role is not Role.VECTOR,
             tied=self.target.tied.get(name, ()),
             frozen=name in self.target.frozen,
+            matrix=self._matrix(name, base_name, decision, width_dims),
             norm_of=norm_of,
             reparameterized=self._reparameterized(base_name, decision),
             note="; ".join(filter(None, (decision.note, *self._cautions(base_name, decision)))),
         )
+
+    def _matrix(
+        self, name: str, base_name: str, decision: RoleDecision, width_dims: tuple[int, ...]
+    ) -> tuple[int, int]:
+        """How a hidden parameter is made of matrices, and the rows of one; see `ParamSpec`.
+
+        Of three dimensions those that count what is neither summed over nor the output's last one,
+        and that do not grow, count matrices: experts, or a fixed number of heads. What grows is
+        part of the one matrix, [heads x size, width]. A convolution's is [first, all others].
+        """
+        shape, signature = self.target.shapes[name], decision.signature
+        if decision.role is not Role.HIDDEN or len(shape) < 3 or signature is None:
+            return 1, 0
+        use = _use(self.base, base_name, signature)
+        if use.op == "convolution":
+            return 1, 0
+        outs = [dim for dim in range(len(shape)) if dim not in use.in_extents]
+        stacked = [dim for dim in outs[:-1] if dim not in width_dims]
+        stacked += [dim for dim in outs[-1:] if dim in use.group_extents]
+        rest = [dim for dim in range(len(shape)) if dim not in stacked]
+        sides = [dim in use.in_extents for dim in rest]
+        turns = [i for i in range(1, len(rest)) if sides[i] != sides[i - 1]]
+        if stacked not in ([], [0]) or len(turns) != 1:
+            return 0, 0
+        return prod(shape[dim] for dim in stacked), prod(shape[dim] for dim in rest[: turns[0]])
+
+    def _without_stack(
+        self,
+        name: str,
+        base_name: str,
+        decision: RoleDecision,
+        width_dims: tuple[int, ...],
+        known: Mapping[str, int],
+    ) -> dict[str, int]:
+        """The fan-outs of one matrix of a stack, where an input feeds all of them."""
+        stack, _ = self._matrix(name, base_name, decision, width_dims)
+        if stack < 2 or decision.signature is None:
+            return {}
+        if 0 not in _use(self.base, base_name, decision.signature).out_extents:
+            return {}
+        there = self.base.shapes[base_name][0]
+        return {
+            "fan_out": known["fan_out"] // stack,
+            "base_fan_out": known["base_fan_out"] // there,
+        }
 
     def _reparameterized(self, base_name: str, decision: RoleDecision) -> str:
         """Why a weight's start is not that of what the model multiplies; "" where it is."""

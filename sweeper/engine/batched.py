@@ -470,6 +470,7 @@ class InitialTensors:
             eps=stacked("eps"),
             weight_decay=stacked("weight_decay"),
             parts=[self.prepared.architecture.parts.get(spec.name, 1) for spec in specs],
+            matrices=[spec.matrix for spec in specs],
             settings={
                 name: self._on_device([row[name] for row in settings], torch.float64)
                 for name in settings[0]

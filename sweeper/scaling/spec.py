@@ -102,6 +102,10 @@ class ParamSpec:
     # blocks of a block-diagonal matrix. The fans are those of one of them.
     groups: int = 1
     base_groups: int = 1
+    # As optimizers of matrices see it: how many matrices are stacked along the first dimension
+    # (experts), and the rows of one (0: the first dimension). No stack at all, 0, where its
+    # dimensions do not make matrices: another optimizer trains it.
+    matrix: tuple[int, int] = (1, 0)
     frozen: bool = False
     # Of an expert's second matrix: its inner width over that of an uncut expert (1 / granularity),
     # of which `base_fan_in` is; 1 of all else.
