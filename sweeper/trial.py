@@ -112,7 +112,7 @@ class TrainSettings:
 
 
 UNSTACKED = {"llama", "vit", "mlp", "encoder_decoder"}
-"""Models none of whose parameters is a stack of matrices."""
+"""Models none of whose parameters is a stack of matrices, nor a projection within the body."""
 
 
 def numerics_beside(
@@ -129,6 +129,8 @@ def numerics_beside(
       root of its fan-in twice, in its init std and in its forward pass.
     - stacks: those of matrices by Muon, Shampoo or SOAP in models that may stack some: a stack was
       one matrix.
+    - body: those of models that may have projections within the body, which had the rules of the
+      network's ends, or weights of a norm, whose gains kept the model's own start.
     """
     if runner.get("name") != "engine":
         return {}
@@ -138,6 +140,8 @@ def numerics_beside(
     found = {"norm_gains": 2} if unit and clipped else {}
     if {"muon", "shampoo", "soap"}.intersection(names) and not UNSTACKED.intersection(names):
         found["stacks"] = 2
+    if not {*UNSTACKED, "moe"}.intersection(names):
+        found["body"] = 2
     return found | ({"inputs": 2} if not unit and {"vit", "mlp"}.intersection(names) else {})
 
 
