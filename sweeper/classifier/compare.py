@@ -128,7 +128,8 @@ def differing_dims(name: str, base: ModelTrace, other: ModelTrace) -> tuple[int,
 WIDTH_NAME = re.compile(r"width|emb|hidden|model|dim|channels")
 """Found in the usual names of a width, and not in that of the number of heads."""
 WITH_WIDTH = re.compile(
-    rf"{WIDTH_NAME.pattern}|heads?|(^|_)kv(_|$)|inner|intermediate|ffn?|mlp|filters|planes|units"
+    rf"{WIDTH_NAME.pattern}|heads?|inner|intermediate|mlp|filters|planes|units|"
+    r"(^|_)(kv|d?ffn?)(_|$)"
 )
 """Found in the names of sizes that grow with a width."""
 _WIDE_END = r"(dim|width|hidden|channels|embd?)(_size)?$"

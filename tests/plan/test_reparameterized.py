@@ -10,6 +10,8 @@ vector. W / sigma(W) is the same whatever W is drawn as: no start can be prescri
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -19,9 +21,13 @@ from torch import Tensor, nn
 from torch.nn.utils import parametrizations
 
 import sweeper
+from sweeper.engine.batched import BatchedRun, BatchedTrials
 from sweeper.engine.measure import is_measured
 from sweeper.errors import BadInput
 from sweeper.plan.plan import TransferPlan
+from tests.engine.tiny_trials import corpus, tree, trial
+from tests.plan.helpers import plan
+from tests.specs import spec_of
 
 Wrap = Callable[[Any], Any]
 
@@ -184,3 +190,35 @@ def test_a_norm_by_hand_and_one_that_is_kept() -> None:
 def test_a_parametrization_s_modules_have_no_rows() -> None:
     assert is_measured("out.parametrizations.weight.original1", ["out"])
     assert not is_measured("out.weight.original1", ["out"])
+
+
+class Tokens(nn.Module):
+    """A model of a configuration: two weight norms between a table and a readout."""
+
+    def __init__(self, width: int, depth: int, classes: int, seq_len: int) -> None:
+        super().__init__()
+        self.seq_len, self.depth = seq_len, depth
+        self.table = nn.Embedding(classes, width)
+        self.mid = parametrizations.weight_norm(nn.Linear(width, width))
+        self.head = parametrizations.weight_norm(nn.Linear(width, classes))
+
+    def forward(self, x: Tensor, y: Tensor) -> Tensor:
+        logits = self.head(torch.relu(self.mid(self.table(x))))
+        return F.cross_entropy(logits.flatten(0, 1), y.flatten())
+
+
+def test_a_trial_starts_as_its_plan_says(tmp_path: Path) -> None:
+    made = tree("mup")
+    size = {"width": 32, "depth": 1}
+    made["model"] = {"_target_": "tests.plan.test_reparameterized.Tokens", **size}
+    made["base"] = {"width": 8, "depth": 1}
+    made_trial = replace(trial("mup"), spec=spec_of(made))
+    run = BatchedRun(BatchedTrials(trials=(made_trial,), corpus=corpus(tmp_path)))
+    model = Tokens(**size, classes=made["data"]["classes"], seq_len=8).double()
+    start = plan("mup", made).init_(model, seed=made_trial.seed).state_dict()
+    assert "head.parametrizations.weight.original0" in run.params
+    for name, value in run.params.items():
+        assert torch.allclose(value[0].detach(), start[name])
+    before = run.params["head.parametrizations.weight.original0"].detach().clone()
+    run.step()
+    assert not torch.equal(before, run.params["head.parametrizations.weight.original0"])
