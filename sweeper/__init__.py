@@ -16,6 +16,7 @@ if TYPE_CHECKING:
         compare,
         explain,
         export,
+        judge,
         open_study,
         search,
         status,
@@ -29,7 +30,6 @@ if TYPE_CHECKING:
     from sweeper.decide.loss import predict
     from sweeper.plan.plan import TransferPlan
     from sweeper.plan.plan_for import plan_for
-    from sweeper.report.judged import judge
     from sweeper.scaling.spec import ParamScale, ParamSpec, Role, ScaledOp, Update
 
 __all__ = [
@@ -75,7 +75,7 @@ _MODULES = {
     "current_trial": "sweeper.command.in_script",
     "explain": "sweeper.api.calls",
     "follow": "sweeper.decide.course",
-    "judge": "sweeper.report.judged",
+    "judge": "sweeper.api.calls",
     "open_study": "sweeper.api.calls",
     "plan_for": "sweeper.plan.plan_for",
     "predict": "sweeper.decide.loss",

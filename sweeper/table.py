@@ -79,7 +79,9 @@ def counted(count: int, noun: str) -> str:
 
 
 def duration(seconds: float) -> str:
-    """Seconds as people say them: 40 s, 3 min 20 s, 2 h 5 min, 3 d 4 h."""
+    """Seconds as people say them: 40 s, 3 min 20 s, 2 h 5 min, 3 d 4 h; "not known" of NaN."""
+    if not math.isfinite(seconds):
+        return "not known"
     whole = round(seconds)
     if whole < 60:
         return f"{whole} s"

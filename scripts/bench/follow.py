@@ -27,7 +27,7 @@ from sweeper.decide.course import Seen, Watch
 from sweeper.decide.loss import Prediction, Question, predict_runs
 from sweeper.models.llama import Llama
 from sweeper.plan.plan_for import plan_for
-from sweeper.runs.loss_runs import Runs
+from sweeper.runs.loss_runs import LossRuns
 from sweeper.stats.power_law import Array
 from sweeper.trial import TrainSettings, curve
 
@@ -185,7 +185,7 @@ def predicted(out: Path) -> Prediction:
     ends = np.array([each[-SETTINGS.window() :].mean() for each in losses])
     cell = np.array([WIDTHS.index(width) for width, _ in runs])
     names = [f"{width}-{seed}" for width, seed in runs]
-    table = Runs(params, tokens, ends, 6 * params * tokens, cell, names)
+    table = LossRuns(params, tokens, ends, 6 * params * tokens, cell, names)
     aim = parameters(TARGET)
     prediction = predict_runs(table, Question(params=aim, tokens=tokens[0], draws=400))
     pairs = [
@@ -298,7 +298,7 @@ def made_up(count: int) -> list[Followed]:
         cell = np.arange(len(sizes) - 1).repeat(LADDER_SEEDS)
         params, tokens = np.exp(sizes[cell]), np.full(len(cell), 1e7)
         ends, names = np.array(ends[:-1]), [""] * len(cell)
-        table = Runs(params, tokens, ends, 6 * params * tokens, cell, names)
+        table = LossRuns(params, tokens, ends, 6 * params * tokens, cell, names)
         aim = Question(params=math.exp(sizes[-1]), tokens=1e7, draws=200, seed=number)
         curves, lengths = [curve(row) for row in rows[:-1]], [STEPS] * len(cell)
         known = Curves(np.log(params), np.log(tokens), cell, curves, lengths, ends)

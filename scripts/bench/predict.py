@@ -20,7 +20,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from sweeper.decide.loss import PREDICTED, Question, predict_runs
-from sweeper.runs.loss_runs import Runs
+from sweeper.runs.loss_runs import LossRuns
 from sweeper.stats.power_law import Array
 
 E, A, B, ALPHA, BETA = 1.69, 406.4, 410.7, 0.34, 0.28
@@ -158,7 +158,7 @@ def play(kind: Kind, count: int) -> dict[str, float]:
         cluster = (
             np.searchsorted(np.unique(params), params) if kind.branches else np.arange(len(off))
         )
-        runs = Runs(params, tokens, loss, flops, cluster, [""] * len(loss))
+        runs = LossRuns(params, tokens, loss, flops, cluster, [""] * len(loss))
         budget, along = 10 * float(flops.max()), kind.name.startswith("ladder")
         best = optimal_size(budget, kind.p)
         size = math.sqrt(budget / 6 / RATIO) if along else best

@@ -12,7 +12,7 @@ from typing import Any
 from sweeper.api.bar import Kept
 from sweeper.api.interrupt import whole_imports
 from sweeper.api.keywords import keywords_of, request_of
-from sweeper.api.shown import Answer, Compared, Study, Transfer, nearby
+from sweeper.api.shown import Answer, Compared, Judgement, Study, Transfer, nearby
 from sweeper.api.words import dotted, settings_words
 from sweeper.cli import adapters
 from sweeper.config.command_line import DEFAULT_ROOT, with_user_command
@@ -23,14 +23,16 @@ from sweeper.launch.code import edited_modules
 from sweeper.records import from_json
 from sweeper.registry import only_named
 from sweeper.report.output import FAILED, NOT_VALIDATED
-from sweeper.report.present import PRESENTERS, ask
+from sweeper.report.present import PRESENTERS, Silent, ask, perform, present
 from sweeper.study.folder import is_study
 from sweeper.study.setup import asked
 from sweeper.study.study import find_study
+from sweeper.verbs.judge import JudgeAnswer
 from sweeper.verbs.requests import (
     CompareRequest,
     ExplainRequest,
     ExportRequest,
+    JudgeRequest,
     Request,
     SearchRequest,
     StatusRequest,
@@ -150,6 +152,25 @@ def compare(*studies: Study | Place, **settings: Any) -> Compared | Answer:
     return found
 
 
+@keywords_of(JudgeRequest)
+def judge(source: Any = None, **keywords: Any) -> Judgement:
+    """What `sweeper judge` says of runs: does their best learning rate stay? Trains nothing.
+
+    `source` is a DataFrame, columns by name, a study, or a place as on the command line, a row a
+    run. `columns` name them by role, as a text or a mapping: `{"width": "n_embd", "eta": "lr"}`.
+    Nothing is written but with `out` or `save`; BadInput says what is missing.
+    """
+    request = request_of(JudgeRequest, {**keywords, "source": _source(source)})
+    with _TURNS, whole_imports():
+        answer = perform(request, Silent())
+        assert isinstance(answer, JudgeAnswer)
+        found = Judgement(answer.judged)
+        if request.out is not None or request.save is not None:
+            written = present("judge", answer).places
+            found.places = {name: Path(str(place)) for name, place in written.items()}
+    return found
+
+
 @keywords_of(ExportRequest)
 def export(to: str, *, study: Study | Place | None = None, **keywords: Any) -> Answer:
     """Write a study's plan as files of another trainer, as `sweeper export` does.
@@ -210,6 +231,13 @@ def _run(request: Request, command: Sequence[str] = ()) -> tuple[int, Kept]:
         output.flush()
     output.close()
     return int(code), output
+
+
+def _source(source: Any) -> Any:
+    """Runs as a request has them: a study by its folder."""
+    if isinstance(source, Study):
+        return str(nearby(source.folder))
+    return fspath(source) if isinstance(source, PathLike) else source
 
 
 def _folder(study: Study | Place | None, root: Place | None) -> Path:

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from sweeper.api.bar import Kept
 from sweeper.api.words import python_line
 from sweeper.decide.documents import Documents
+from sweeper.decide.judged import Judged
 from sweeper.decide.transfer import Verdict
 from sweeper.decide.validation import Validation
 from sweeper.errors import BadInput
@@ -30,9 +31,11 @@ from sweeper.report.card import (
     verdict_text,
 )
 from sweeper.report.console import verdict_table
-from sweeper.report.drawing import pyplot_figures
+from sweeper.report.drawing import pyplot_figures, svg
+from sweeper.report.judged import figures, headline, trend_lines, write_judged
+from sweeper.report.judged import tables as judged_tables
 from sweeper.report.next import next_of
-from sweeper.report.runs import trials_table
+from sweeper.runs.study import trials_table
 from sweeper.study import study as record
 from sweeper.study.folder import TargetFolder
 from sweeper.table import data_frame
@@ -368,3 +371,39 @@ class Transfer(Answer):
         return transfer_card(
             self.plan, self.answer, verdicts, nearby(self.folder), self.notes, after
         )
+
+
+class Judgement(Answer):
+    """A verdict on runs, with its curves; `judged` has all of it. Nothing was written."""
+
+    def __init__(self, judged: Judged) -> None:
+        """Show what was `judged`."""
+        self.judged = judged
+        self.document = judged.record
+        self.notes = tuple(judged.notes)
+        lines = [*headline(judged), *trend_lines(judged)]
+        self.text = "\n".join([*lines, *(f"Note: {note}." for note in judged.notes)])
+
+    @property
+    def answer(self) -> str:
+        """holds, fails or cannot say yet."""
+        return self.judged.answer
+
+    def to_dataframe(self) -> pandas.DataFrame:
+        """The sizes, or the optima, a row each; BadInput without any."""
+        tables = judged_tables(self.judged)
+        if not tables:
+            raise BadInput("nothing was judged")
+        return tables[0].to_frame()
+
+    def plot(self) -> list[Axes]:
+        """The curves, a panel each."""
+        return _drawn(lambda: next(iter(figures(self.judged).values())))
+
+    def save(self, folder: str | Path) -> dict[str, Path]:
+        """Write the page, the verdict and the figures there; their places."""
+        return write_judged(self.judged, Path(folder))
+
+    def _repr_html_(self) -> str:
+        text = "".join(f"<p>{escape(line)}</p>" for line in self.text.split("\n"))
+        return text + "".join(svg(figure, "judged") for figure in figures(self.judged).values())

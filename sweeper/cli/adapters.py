@@ -3,12 +3,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from sweeper.config.command_line import DEFAULT_ROOT, FIRST, of_study, place_of, with_place
 from sweeper.errors import BadInput, ConfigError, Keyword
 from sweeper.verbs import requests
+from sweeper.verbs.requests import columns_text
 
 if TYPE_CHECKING:
     from sweeper.config.compose import Tree
@@ -188,6 +190,7 @@ def compare(request: requests.CompareRequest, output: Output) -> int:
 def predict(request: requests.PredictRequest, output: Output) -> int:
     from sweeper.cli.predict import StudyTarget, predict_saved, predict_study, predict_table
     from sweeper.decide.loss import Question
+    from sweeper.runs.read import study_folder
 
     question = Question(
         params=request.to_params,
@@ -200,8 +203,12 @@ def predict(request: requests.PredictRequest, output: Output) -> int:
         seed=request.seed,
     )
     place, out = _root(request.root), request.out
+    if (folder := study_folder(request.source, place)) is not None:
+        if folder.parent.resolve() != place.resolve():
+            raise ConfigError(K("root"), str(place), f"{folder.parent}, where {folder.name} lies")
+        request = replace(request, source=None, study=folder.name)
     # A keyword that is meant for the other kind of source would else be passed over in silence.
-    of_table, of_study = ("columns", "where", "to_params"), ("study", "to_width", "to_depth")
+    of_table, of_study = ("columns", "to_params"), ("study", "to_width", "to_depth")
     for name in of_study if request.source is not None else of_table:
         if value := getattr(request, name):
             of = "a study" if request.source is not None else "a table"
@@ -218,10 +225,10 @@ def predict(request: requests.PredictRequest, output: Output) -> int:
     name = find_study(request.study, place)
     asked = StudyTarget(width=request.to_width, depth=request.to_depth)
     if is_saved(place / name):
-        return predict_saved(place / name, asked, question, output, out)
+        return predict_saved(place / name, asked, question, output, out, where=request.where)
     placed = with_place([], None, _text(request.root))
     tree, invocation = tree_of(name, placed, request.config_dir, trust=request.trust)
-    return predict_study(tree, asked, question, invocation, output, out)
+    return predict_study(tree, asked, question, invocation, output, out, where=request.where)
 
 
 def follow(request: requests.FollowRequest, output: Output) -> int:
@@ -243,46 +250,6 @@ def follow(request: requests.FollowRequest, output: Output) -> int:
     return follow_run(asked_for, output, once=request.once)
 
 
-def judge(request: requests.JudgeRequest, output: Output) -> int:
-    from sweeper.cli.judge import JudgeRequest
-    from sweeper.cli.judge import judge as work
-    from sweeper.decide.judged import Question
-    from sweeper.runs.grid import ALIASES, Reading
-    from sweeper.runs.trackers import Objective
-
-    ignore = request.ignore
-    listed = ignore.split(",") if isinstance(ignore, str) else ignore
-    question = Question(
-        reading=Reading(
-            axis=ALIASES.get(request.axis or "", request.axis),
-            ignore=tuple(filter(None, (name.strip() for name in listed))),
-            noise=request.noise,
-            diverged=request.diverged,
-            base=request.base,
-            objective=Objective(
-                series=request.series, window=request.window, study=request.study or ""
-            ),
-        ),
-        to=request.to_width,
-        eta=request.eta,
-        grid_step=request.grid_step,
-        max_shift=request.max_shift,
-        max_loss_gap=request.max_loss_gap,
-    )
-    asked_for = JudgeRequest(
-        place=request.source,
-        study=request.study,
-        columns=columns_text(request.columns),
-        where=request.where,
-        question=question,
-        save=request.save,
-        strict=request.strict,
-        out=request.out,
-        root=_root(request.root),
-    )
-    return work(asked_for, output)
-
-
 def cancel(request: requests.CancelRequest, output: Output) -> int:
     from sweeper.cli.status import cancel as work
 
@@ -293,13 +260,6 @@ def doctor(request: requests.DoctorRequest, output: Output) -> int:
     from sweeper.cli.doctor import doctor as work
 
     return work(_text(request.root), request.storage, output)
-
-
-def columns_text(columns: Any) -> str:
-    """Roles and columns as a text, `width=n_embd,loss=val_loss`."""
-    if isinstance(columns, str):
-        return columns
-    return ",".join(f"{role}={column}" for role, column in columns.items())
 
 
 def _text(root: Path | None) -> str | None:

@@ -6,7 +6,6 @@ import hashlib
 import json
 import math
 import tempfile
-from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -23,20 +22,19 @@ from sweeper.decide.loss import (
     TooFewRuns,
     predict_runs,
 )
-from sweeper.errors import BadInput, ConfigError, Keyword
+from sweeper.errors import SHELL, BadInput, ConfigError, Keyword, as_text, spelled
 from sweeper.records import to_json
 from sweeper.report.output import DONE, Output
 from sweeper.runs.loss_runs import (
-    ROLES,
     Design,
+    LossRuns,
     Rungs,
-    Runs,
-    mixed_runs,
-    odd_ratio,
-    runs_of,
-    units_of,
+    law_notes,
+    law_runs,
+    loss_runs_of,
 )
-from sweeper.runs.source import Source
+from sweeper.runs.read import read
+from sweeper.runs.study import final_runs
 from sweeper.schedule import OWN, PLACEHOLDERS, name_of
 from sweeper.study.folder import StudyFolder, TargetFolder
 from sweeper.study.searched import config_text
@@ -63,20 +61,19 @@ def predict_table(
     root: Path,
 ) -> int:
     """Fit the law of a table's runs, show and write the prediction. Trains nothing."""
-    source = Source.piped(where) if str(path) == "-" else Source.read(path, where)
-    named = source.columns(columns, ROLES)
-    runs = runs_of(source, named)
-    read = ", ".join(f"{role} is {column!r}" for role, column in named.items())
-    output.tell(f"{counted(len(runs), 'run')} of {source.name}: {read}")
+    table = law_runs(read(path, columns=columns, where=where, root=root))
+    runs = loss_runs_of(table)
+    roles = ", ".join(f"{role} is {column!r}" for role, column in table.columns.items())
+    output.tell(f"{counted(len(runs), 'run')} of {table.name}: {roles}")
     try:
         prediction = predict_runs(
             runs,
             question,
-            source=source.name,
-            sha256=source.sha256,
+            source=table.name,
+            sha256=table.sha256,
             where=where,
-            columns=named,
-            notes=[*odd_ratio(runs), *mixed_runs(source), *units_of(source, named)],
+            columns=table.columns,
+            notes=[spelled(as_text(note), SHELL) for note in law_notes(table, runs)],
             command=command_line(),
         )
     except TooFewRuns as few:
@@ -116,6 +113,8 @@ def predict_study(
     invocation: Invocation,
     output: Output,
     out: Path | None,
+    *,
+    where: str = "",
 ) -> int:
     """Fit the law of what a study has trained, each size at its best eta. Trains nothing."""
     from sweeper.stats.ladder import Size
@@ -136,7 +135,9 @@ def predict_study(
     def following(settle: Sequence[Proposed], horizons: Sequence[int]) -> NextCommand | None:
         return _next_of(scales, size, settle, horizons, question, invocation)
 
-    return _predict_runs(study, scales, size, target, question, output, out, following=following)
+    return _predict_runs(
+        study, scales, size, target, question, output, out, following=following, where=where
+    )
 
 
 def _check_units(scales: _Scales, question: Question) -> None:
@@ -188,7 +189,13 @@ def _next_of(
 
 
 def predict_saved(
-    folder: Path, target: StudyTarget, question: Question, output: Output, out: Path | None
+    folder: Path,
+    target: StudyTarget,
+    question: Question,
+    output: Output,
+    out: Path | None,
+    *,
+    where: str = "",
 ) -> int:
     """As `predict_study`, of a study that `sweeper judge` made of a table's runs."""
     from sweeper.stats.ladder import LadderSize, Size
@@ -205,7 +212,7 @@ def predict_saved(
     # A table of tokens was saved as steps of one token each: there they are known.
     of_tokens = _saved_axis(folder) == "tokens"
     notes = [] if of_tokens else [OF_EXAMPLES]
-    return _predict_runs(study, scales, size, target, question, output, out, notes)
+    return _predict_runs(study, scales, size, target, question, output, out, notes, where=where)
 
 
 OF_EXAMPLES = (
@@ -234,11 +241,13 @@ def _predict_runs(
     out: Path | None,
     notes: Sequence[str] = (),
     following: Callable[[Sequence[Proposed], Sequence[int]], NextCommand | None] | None = None,
+    *,
+    where: str = "",
 ) -> int:
     from sweeper.report.page import write_report
     from sweeper.study.lock import live_holder
 
-    trained, others, of_another_setup = final_runs(study)
+    trained, others, of_another_setup = final_runs(study, where)
     left_out = {why: len(results) for why, results in others.items()}
     if of_another_setup:
         left_out["of another setup"] = of_another_setup
@@ -270,6 +279,7 @@ def _predict_runs(
             flops_known=scales.flops_known,
             source=str(study.folder),
             sha256=digest,
+            where=where,
             left_out=[(counted(count, "run"), why) for why, count in left_out.items()],
             command=command_line(),
             choose=lambda params, tokens: scales.choice(params, tokens, size.depth),
@@ -439,75 +449,8 @@ def _show_rungs(
     return DONE
 
 
-def final_runs(study: Study) -> tuple[list[Result], dict[str, list[Result]], int]:
-    """The runs that a law of final losses takes: finished, each size and horizon at its best.
-
-    Of every (width, depth, steps) the hyperparameters with the lowest mean loss among those with
-    most seeds. Where other sizes' optima are bracketed by points on either side, one that is not
-    says nothing of its size: a ladder may be half trained. Beside them those that are left out, by
-    the reason, and how many are of another setup.
-    """
-    from sweeper.study.setup import trials_of
-
-    of_setup = trials_of(study)
-    left_out: dict[str, list[Result]] = {}
-    batches = Counter(r.trial.spec.train.batch_size for r in of_setup.searched)
-    usual = batches.most_common(1)[0][0] if batches else None
-    cells: dict[tuple[int, int, int], dict[str, list[Result]]] = {}
-    tried: dict[tuple[int, int, int], list[Result]] = {}
-    for result in of_setup.current:
-        spec = result.trial.spec
-        if result.status == "diverged":
-            # It bounds a curve, though no law can be fitted to it.
-            tried.setdefault((spec.width, spec.depth, spec.train.steps), []).append(result)
-        if result.status != "complete" or result.steps < spec.train.steps:
-            left_out.setdefault("not finished, or diverged", []).append(result)
-        elif usual is not None and spec.train.batch_size != usual:
-            left_out.setdefault(f"with another batch than {usual}", []).append(result)
-        else:
-            cell = cells.setdefault((spec.width, spec.depth, spec.train.steps), {})
-            point = json.dumps([dict(result.trial.log2_hps), dict(result.trial.choices)])
-            cell.setdefault(point, []).append(result)
-            tried.setdefault((spec.width, spec.depth, spec.train.steps), []).append(result)
-    bests: dict[tuple[int, int, int], list[Result]] = {}
-    for size, points in cells.items():
-        seeds = max(map(len, points.values()))
-        full = [runs for runs in points.values() if len(runs) == seeds]
-        best = min(full, key=lambda runs: sum(r.objective for r in runs) / len(runs))
-        bests[size] = best
-        others = [run for runs in points.values() if runs is not best for run in runs]
-        if others:
-            left_out.setdefault("off the optimum of their size", []).extend(others)
-    kept = []
-    sides = {size: _sides(best[0].trial, tried[size]) for size, best in bests.items()}
-    bracketed = any(all(of) for of in sides.values())
-    for size, best in bests.items():
-        if bracketed and any(sides[size]) and not all(sides[size]):
-            width, depth, steps = size
-            why = (
-                f"as the best eta of width {width}, depth {depth}, {steps:,} steps lies at the end "
-                "of those trained"
-            )
-            left_out.setdefault(why, []).extend(best)
-        else:
-            kept += best
-    return kept, left_out, of_setup.others
-
-
-def _sides(best: Trial, tried: Sequence[Result]) -> tuple[bool, bool]:
-    """Whether smaller and whether larger etas than the best were tried, all else being equal."""
-
-    def of(trial: Trial) -> tuple[float, dict[str, float], dict[str, object]]:
-        rest = dict(trial.log2_hps)
-        return rest.pop("eta", 0.0), rest, dict(trial.choices)
-
-    eta, *others = of(best)
-    etas = [other for other, *rest in (of(result.trial) for result in tried) if rest == others]
-    return any(other < eta for other in etas), any(other > eta for other in etas)
-
-
 def _with_band(
-    prediction: Prediction, study: Study, trained: Sequence[Result], runs: Runs, scales: _Scales
+    prediction: Prediction, study: Study, trained: Sequence[Result], runs: LossRuns, scales: _Scales
 ) -> Prediction:
     """With the band of the run that is asked about, by the training curves of all `trained`."""
     from sweeper.decide.band import LEAST_POINTS, Course, Curves, fit_band
@@ -532,7 +475,7 @@ def _with_band(
     known = any(takes(config, name) for name in PLACEHOLDERS)
     cells = [(round(n), round(d)) for n, d in zip(runs.params, runs.tokens, strict=True)]
     cell = np.unique(cells, axis=0, return_inverse=True)[1].reshape(-1).astype(np.int64)
-    # Runs that differ from those in eta alone show what an eta that is off does to a curve.
+    # LossRuns that differ from those in eta alone show what an eta that is off does to a curve.
     pairs, octaves = [], set[float]()
     for result in trials_of(study).current:
         if result.status != "complete" or "eta" not in result.trial.log2_hps:
@@ -649,7 +592,7 @@ class _Scales:
         return SizeChoice(width=width, depth=depth, steps=steps)
 
 
-def _as_runs(trained: Sequence[Result], scales: _Scales) -> Runs:
+def _as_runs(trained: Sequence[Result], scales: _Scales) -> LossRuns:
     from sweeper.engine.branches import trunk_key
     from sweeper.stats.ladder import LadderSize
 
@@ -676,7 +619,7 @@ def _as_runs(trained: Sequence[Result], scales: _Scales) -> Runs:
         raise BadInput("a law of losses needs positive ones: the study's objective is no such loss")
     cells = [t or f"{n}\0{d}" for n, d, t in zip(params, tokens, trunks, strict=True)]
     cluster = np.unique(cells, return_inverse=True)[1].reshape(-1).astype(np.int64)
-    found = Runs(np.array(params), np.array(tokens), losses, np.array(flops), cluster, labels)
+    found = LossRuns(np.array(params), np.array(tokens), losses, np.array(flops), cluster, labels)
     return replace(found, unit=scales.unit)
 
 
@@ -688,11 +631,11 @@ def _ended(result: Result) -> bool:
 
 def _report(
     prediction: Prediction,
-    runs: Runs,
+    runs: LossRuns,
     folder: Path,
     output: Output,
     *,
-    left_out: Runs | None = None,
+    left_out: LossRuns | None = None,
     again: NextCommand | None = None,
 ) -> int:
     from sweeper.report.answer import Sentence

@@ -119,6 +119,12 @@ def _standing(folder: Path, state: dict[str, Any], *, goes_on: bool) -> str:
         return f"Running ({driver}): {progress.where()}: {_count(progress)}{left}"
     if is_saved(folder):
         return "Saved from a table's runs by `sweeper judge`: nothing in it can be continued."
+    jobs = state["job_trials"]
+    if in_jobs := {stage: jobs[stage] for stage in ("running", "queued") if stage in jobs}:
+        counts = ", ".join(f"{count} {stage}" for stage, count in in_jobs.items())
+        return (
+            f"No driver is running; trials go on in jobs: {counts}. The same command collects them."
+        )
     if (stopped := state["stopped"]) and goes_on:
         return f"No driver is running; {stopped.where()} was stopped at {_count(stopped)}."
     again = "not finished: run the same `sweeper search` command again to go on"
@@ -189,7 +195,7 @@ def report(name: str | None, root: Path, output: Output, csv: Path | None = None
 
     folder = root / find_study(name, root)
     if csv is not None:
-        from sweeper.report.runs import write_runs
+        from sweeper.runs.study import write_runs
 
         count = write_runs(folder, csv)
         output.say(f"{counted(count, 'run')} of its validation: {csv}")
@@ -274,6 +280,8 @@ def show_jobs(state: dict[str, Any], output: Output) -> None:
         done = job.fraction if job.stage == "running" else None
         table.add(job.id, job.state, job.node, job.since, job.trials, done)
     output.show(table)
+    for error, count in Counter(job.error for job in state["jobs"] if job.error).items():
+        output.say(f"{count} failed: {error}")
 
 
 def cancel(name: str | None, root: Path, output: Output) -> int:
@@ -293,7 +301,8 @@ def cancel(name: str | None, root: Path, output: Output) -> int:
     if driver is not None:
         output.say(f"Its driver ({driver}) ends by itself.")
         next_command = NextCommand.of("status", study=study, root=root, why="to see it end")
-    elif left := end_marked(f"{folder.absolute() / 'trials'}/"):
+    # What ends with its job on this machine was left by nobody.
+    elif not on_cluster and (left := end_marked(f"{folder.absolute() / 'trials'}/")):
         output.say(f"{left} processes that a killed driver's commands had left were ended.")
     cancelled = f"Study {study}: {count} {'job was' if count == 1 else 'jobs were'} cancelled."
     document = {"study": study, "cancelled": count}

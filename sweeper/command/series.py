@@ -58,6 +58,10 @@ class Series:
         """The last step that was reported; -1 before the first."""
         return self.steps[-1] if self.steps else -1
 
+    def first_step(self) -> int:
+        """The first step that was reported; -1 before it."""
+        return self.steps[0] if self.steps else -1
+
     def finite(self) -> bool:
         """Whether every loss is a finite number."""
         return not self._not_finite

@@ -99,7 +99,7 @@ class Supervisor:
         make_folder(self.folder)
         if self.log.exists():  # what a supervisor that was killed could not end
             end_marked(str(self.folder))
-        standstills, furthest = 0, -1
+        standstills, furthest, before = 0, -1, -1
         while True:
             status, code = self._attempt()
             if status != "preempted":
@@ -108,11 +108,14 @@ class Supervisor:
                 raise Leave
             reached = self.losses.last_step()
             # A preempted run goes on from its checkpoint as often as it likes, as long as it comes
-            # further.
-            standstills = 0 if reached > furthest else standstills + 1
-            furthest = max(furthest, reached)
-            if standstills == MAX_STANDSTILLS:
-                reason = f"it was preempted {standstills} times without coming further"
+            # further: from where it was. One that begins anew may come further by chance alone.
+            anew = not self.resumes and self.losses.first_step() <= before / 2
+            standstills = 0 if reached > furthest and not anew else standstills + 1
+            furthest, before = max(furthest, reached), reached
+            if standstills == MAX_STANDSTILLS or (anew and standstills == MAX_STANDSTILLS - 1):
+                starts = MAX_STANDSTILLS if anew else standstills
+                reason = f"it was preempted {starts} times without coming further"
+                reason += ": runner.resume_if names what it can go on from" * anew
                 return self._failure(reason, code)
             self.control.notify(f"a command was preempted (exit code {code}) and is run again")
 
@@ -167,7 +170,7 @@ class Supervisor:
     def _watch(self, group: Group) -> tuple[str, int]:
         """Read losses until the command ends or must be ended."""
         grace, hang = self.command.grace, self.command.hang
-        quiet_since, size_before = time.monotonic(), -1
+        quiet_since, size_before, told = time.monotonic(), -1, False
         while True:
             code = group.wait(TICK)
             if self._printed() > (self.command.output or math.inf) * 1e6:
@@ -175,6 +178,10 @@ class Supervisor:
             for source, series in self.sources:
                 series.add(source.read(ended=code is not None))
             if (last := self.losses.last_step()) >= 0:
+                if not told:  # where it began: a script may go on from a checkpoint by itself
+                    first = last if self.resumes else self.losses.first_step()
+                    self.control.progress(min(1.0, first / self.train.steps))
+                told = True
                 self.control.progress(min(1.0, (last + 1) / self.train.steps))
             if not self.losses.finite():
                 return "diverged", group.end(grace) if code is None else code

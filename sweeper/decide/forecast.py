@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from sweeper.runs.loss_runs import Design, Rungs, Runs
+from sweeper.runs.loss_runs import Design, LossRuns, Rungs
 from sweeper.stats.estimate import Estimate, quantile
 from sweeper.stats.power_law import (
     COMPUTE,
@@ -74,7 +74,7 @@ class Bend:
 
     @classmethod
     def drawn(
-        cls, best: Fits, runs: Runs, random: np.random.Generator, draws: int, threshold: float
+        cls, best: Fits, runs: LossRuns, random: np.random.Generator, draws: int, threshold: float
     ) -> Bend | None:
         """Of the fit's own floor and exponent; None for forms that hold of every law."""
         if best.form is not COMPUTE:
@@ -131,7 +131,7 @@ class LossLaw:
     own farther rungs: what its parameters' doubt does not explain.
     """
 
-    runs: Runs
+    runs: LossRuns
     design: Design
     members: tuple[Member, ...]
     noise: float
@@ -237,7 +237,7 @@ class LossLaw:
 
 
 def fit_law(
-    runs: Runs,
+    runs: LossRuns,
     *,
     threshold: float | None = None,
     draws: int = DRAWS,
@@ -303,7 +303,7 @@ def fit_law(
 
 
 def _resampled(
-    best: Fits, runs: Runs, random: np.random.Generator, draws: int, threshold: float
+    best: Fits, runs: LossRuns, random: np.random.Generator, draws: int, threshold: float
 ) -> Fits:
     """The bootstrap of clusters: each drawn as often as chance has it."""
     names, cluster = np.unique(runs.cluster, return_inverse=True)
@@ -314,7 +314,7 @@ def _resampled(
 
 def _redrawn(
     best: Fits,
-    runs: Runs,
+    runs: LossRuns,
     random: np.random.Generator,
     draws: int,
     threshold: float,
@@ -389,7 +389,7 @@ class BackTest:
 
 
 def back_test(
-    runs: Runs,
+    runs: LossRuns,
     rungs: Rungs,
     leave: int,
     *,

@@ -11,7 +11,6 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from itertools import pairwise
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -19,25 +18,16 @@ import numpy as np
 from sweeper.decide.target import predict, prior_for
 from sweeper.decide.transfer import NO_SEEDS, SAME_SEEDS, Answer, Verdict, judge_ladder
 from sweeper.decide.trend import Trend, judge_joint_target, judge_target
-from sweeper.errors import BadInput, ConfigError, Keyword
+from sweeper.errors import SHELL, BadInput, ConfigError, Keyword, as_text, spelled
 from sweeper.records import to_json
+from sweeper.runs.cells import DecayCell, step_of
 from sweeper.runs.condition import shown_value, where_equal
-from sweeper.runs.grid import (
-    AXES,
-    DecayCell,
-    Grid,
-    Reading,
-    grid_of,
-    is_kept,
-    is_one_number,
-    log2_of,
-    name_size,
-    per_run,
-    read_table,
-    step_of,
-    whole_numbers,
-)
-from sweeper.runs.source import Array, Source, unit_of
+from sweeper.runs.grid import Grid, GridOptions, grid_of
+from sweeper.runs.rates import log2_of
+from sweeper.runs.roles import AXES
+from sweeper.runs.run import Array, Runs, unit_of
+from sweeper.runs.settings import is_kept, is_one_number
+from sweeper.runs.sizes import name_size, whole_numbers
 from sweeper.stats.curve import CurveFit, fit_curves
 from sweeper.stats.estimate import UNKNOWN, Estimate
 from sweeper.stats.ladder import JOINT_AXIS, LadderRule, LadderSize, SizeCurve, describe_size
@@ -57,7 +47,7 @@ class Question:
     optima converge, None: by the column of that name.
     """
 
-    reading: Reading = field(default_factory=Reading)
+    reading: GridOptions = field(default_factory=GridOptions)
     to: int | None = None
     eta: float | None = None
     grid_step: float | None = None
@@ -170,30 +160,18 @@ class Judged:
         return found
 
 
-def judge_place(
-    place: str | Path, columns: str, where: str, question: Question, command: str = ""
-) -> Judged:
-    """The verdict on the runs of a file, a folder, a project or a storage; BadInput as below."""
-    return _judge(*read_table(place, columns, where, question.reading), question, command)
-
-
-def judge_source(source: Source, columns: str, question: Question, command: str = "") -> Judged:
-    """The verdict on a table; BadInput where its runs cannot be compared."""
-    return _judge(*per_run(source, columns, question.reading), question, command)
-
-
-def _judge(source: Source, roles: dict[str, str], question: Question, command: str) -> Judged:
+def judge_runs(runs: Runs, question: Question, command: str = "") -> Judged:
+    """The verdict on runs with the columns of a ladder; BadInput where they cannot be compared."""
     facts: dict[str, Any] = {
-        "source": source.name,
-        "sha256": source.sha256,
-        "where": source.where,
-        "columns": roles,
+        "source": runs.name,
+        "sha256": runs.sha256,
+        "where": runs.where,
+        "columns": runs.columns,
         "command": command,
     }
-    if "optimum" in roles and "loss" not in roles:
-        return replace(_judge_optima(source, roles, question), **facts)
-    grid = grid_of(source, roles, question.reading)
-    return replace(judge_grid(grid, question), **facts)
+    if "optimum" in runs.columns and "loss" not in runs.columns:
+        return replace(_judge_optima(runs, runs.columns, question), **facts)
+    return replace(judge_grid(grid_of(runs, question.reading), question), **facts)
 
 
 def judge_grid(grid: Grid, question: Question) -> Judged:
@@ -212,7 +190,10 @@ def judge_grid(grid: Grid, question: Question) -> Judged:
         "optima": optima,
         "movements": movements,
         "ends": ends,
-        "notes": (*grid.notes, *_unit(grid.columns.get("loss", ""))),
+        "notes": (
+            *(spelled(as_text(note), SHELL) for note in grid.notes),
+            *_unit(grid.columns.get("loss", "")),
+        ),
         "noise": grid.noise,
         "runs": grid.runs,
         "plain": grid.plain,
@@ -675,14 +656,14 @@ def _plain_advice(verdict: Verdict, grid: Grid, next_runs: Sequence[NextRuns]) -
 # A table of optima alone.
 
 
-def _judge_optima(source: Source, roles: Mapping[str, str], question: Question) -> Judged:
+def _judge_optima(source: Runs, roles: Mapping[str, str], question: Question) -> Judged:
     """By the trend of the optima: each known to half of the grid's step, its noise unknown."""
     import pandas  # type: ignore[import-untyped]
 
     axis = _axis_of_optima(source, roles, question)
     log2, said, plain = log2_of(source, roles["optimum"])
     _one_kind(source, roles, question, axis)
-    sizes = whole_numbers(source, axis, roles[axis])
+    sizes = whole_numbers(source, axis)
     grouped = pandas.DataFrame({"size": sizes, "optimum": log2}).groupby("size")["optimum"]
     x, values = grouped.mean().index.to_numpy(), grouped.mean().to_numpy()
     notes = [said] if said else []
@@ -745,12 +726,10 @@ def _judge_optima(source: Source, roles: Mapping[str, str], question: Question) 
     )
 
 
-def _axis_of_optima(source: Source, roles: Mapping[str, str], question: Question) -> str:
+def _axis_of_optima(source: Runs, roles: Mapping[str, str], question: Question) -> str:
     """The asked size, or the first that differs."""
     there = [role for role in AXES if role in roles]
-    varied = (
-        role for role in there if len(np.unique(whole_numbers(source, role, roles[role]))) > 1
-    )
+    varied = (role for role in there if len(np.unique(whole_numbers(source, role))) > 1)
     axis = question.reading.axis or next(varied, there[0])
     if axis not in roles:
         raise ConfigError(Keyword("axis"), axis, f"a size that the table has: {', '.join(roles)}")
@@ -835,7 +814,7 @@ def _predicted_optimum(
     question: Question,
     axis: str,
     roles: Mapping[str, str],
-    source: Source,
+    source: Runs,
 ) -> Estimate:
     """Log2 of the optimum at the target, by the trend of the others."""
     assert question.to is not None
@@ -858,9 +837,9 @@ def _optima_target(
     )
 
 
-def _one_kind(source: Source, roles: Mapping[str, str], question: Question, axis: str) -> None:
+def _one_kind(source: Runs, roles: Mapping[str, str], question: Question, axis: str) -> None:
     """BadInput where optima of several settings stand in one table."""
-    used = {roles[axis], roles["optimum"], roles.get("seed"), *question.reading.ignore}
+    used = {roles[axis], roles["optimum"], roles.get("seed"), *source.ignore}
     for column in source.frame.columns:
         values = source.frame[column]
         if column in used or values.nunique(dropna=False) < 2 or is_kept(str(column), values):

@@ -27,21 +27,19 @@ from sweeper.decide.forecast import (
     strays,
     with_drift,
 )
-from sweeper.errors import BadInput, ConfigError, Keyword
+from sweeper.errors import SHELL, BadInput, ConfigError, Keyword, as_text, spelled
 from sweeper.files import private_folder, write_atomically
 from sweeper.records import to_json
 from sweeper.runs.loss_runs import (
-    ROLES,
     Design,
+    LossRuns,
     Rungs,
-    Runs,
     distinct,
-    mixed_runs,
-    odd_ratio,
-    runs_of,
-    units_of,
+    law_notes,
+    law_runs,
+    loss_runs_of,
 )
-from sweeper.runs.source import Source
+from sweeper.runs.read import read
 from sweeper.stats.estimate import Estimate
 from sweeper.stats.power_law import FORMS, TOKENS, Array, Form
 from sweeper.table import counted
@@ -299,7 +297,7 @@ class TooFewRuns(BadInput):
         super().__init__(reason)
 
 
-def _beyond(runs: Runs, design: Design) -> tuple[Proposed, ...]:
+def _beyond(runs: LossRuns, design: Design) -> tuple[Proposed, ...]:
     """The next rung of runs along a line, as far from the last as the others are apart."""
     if len(design.forms) > 1:
         return ()
@@ -316,7 +314,7 @@ def _beyond(runs: Runs, design: Design) -> tuple[Proposed, ...]:
 
 
 def predict_runs(
-    runs: Runs,
+    runs: LossRuns,
     question: Question,
     *,
     source: str = "",
@@ -404,7 +402,7 @@ def predict_runs(
 
 
 def _tested(
-    runs: Runs, rungs: Rungs, question: Question, forms: tuple[Form, ...]
+    runs: LossRuns, rungs: Rungs, question: Question, forms: tuple[Form, ...]
 ) -> list[BackTest]:
     """The law tried backwards: without the farthest rung, and without the two farthest."""
     tests = [
@@ -446,8 +444,7 @@ def predict(
     One row a finished run; see `sweeper predict --help` for the arguments. Of too few runs it
     cannot say yet, as there: the `answer` of both. BadInput as there.
     """
-    source = Source.of_frame(frame, where)
-    named = source.columns(columns, ROLES)
+    table = law_runs(read(frame, columns=columns, where=where))
     question = Question(
         params=to_params,
         tokens=to_tokens,
@@ -458,15 +455,16 @@ def predict(
         draws=draws,
         seed=seed,
     )
-    runs = runs_of(source, named)
+    runs = loss_runs_of(table)
     try:
         return predict_runs(
             runs,
             question,
-            sha256=source.sha256,
+            source=table.name,
+            sha256=table.sha256,
             where=where,
-            columns=named,
-            notes=[*odd_ratio(runs), *mixed_runs(source), *units_of(source, named)],
+            columns=table.columns,
+            notes=[spelled(as_text(note), SHELL) for note in law_notes(table, runs)],
         )
     except TooFewRuns as few:
         return few.answer
@@ -587,7 +585,7 @@ def _reasons(
     return reasons
 
 
-def _far(runs: Runs, aim: Target | None) -> list[str]:
+def _far(runs: LossRuns, aim: Target | None) -> list[str]:
     """What no interval holds: that the law goes on as far as it is asked to."""
     if aim is None:
         return []

@@ -11,7 +11,7 @@ import numpy as np
 
 from sweeper.decide.compare import Ladder, losses_at
 from sweeper.decide.forecast import LossLaw, fit_law, speed_up
-from sweeper.runs.loss_runs import Runs
+from sweeper.runs.loss_runs import LossRuns
 from sweeper.stats.estimate import Estimate
 
 WIDTHS = 3
@@ -106,7 +106,7 @@ def _law(ladder: Ladder) -> LossLaw | None:
     if len(set(flops)) < WIDTHS:
         return None
     cluster = np.arange(len(flops), dtype=np.int64)
-    runs = Runs(sizes, np.ones(len(flops)), np.array(losses), sizes, cluster, [""] * len(flops))
+    runs = LossRuns(sizes, np.ones(len(flops)), np.array(losses), sizes, cluster, [""] * len(flops))
     try:
         return fit_law(runs, draws=400)
     except ValueError:

@@ -12,7 +12,7 @@ from sweeper.decide.transfer import Verdict
 from sweeper.decide.trend import Exponent, Trend
 from sweeper.errors import BadInput
 from sweeper.records import WRITTEN_IF_SET, Build
-from sweeper.stats.ladder import JOINT_AXIS, LADDER_AXES, LadderSize, SizeCurve
+from sweeper.stats.ladder import SizeCurve, curves_along
 from sweeper.study.folder import StudyFolder, read_document
 from sweeper.trial import Choice, PluginSpec
 
@@ -70,18 +70,7 @@ class Validation:
         """
         verdict = self.over(axis)
         sizes = [size.size for size in verdict.sizes] if verdict else []
-        if axis == JOINT_AXIS:
-            curves = {curve.size: curve for curve in self.curves}
-            return [curves[size] for size in sizes if size in curves]
-
-        def others(size: LadderSize) -> tuple[int, ...]:
-            return tuple(getattr(size, key) for key in LADDER_AXES if key != axis)
-
-        # Without a verdict the base is not known: it is what most curves have beside the axis.
-        shared = [others(size) for size in sizes or [curve.size for curve in self.curves]]
-        fixed = max(shared, key=shared.count, default=None)
-        curves_along = (curve for curve in self.curves if others(curve.size) == fixed)
-        return sorted(curves_along, key=lambda curve: int(getattr(curve.size, axis)))
+        return curves_along(axis, self.curves, sizes)
 
 
 def newest_validation(

@@ -14,6 +14,9 @@ from typing import Any, Literal, Protocol, runtime_checkable
 from sweeper.launch.job import Job, JobFailure, Outcome, Task
 from sweeper.trial import Trial
 
+MAX_FALSE_STARTS = 3
+"""So many jobs or workers in a row that end before they begin are no accident."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Machine:
@@ -102,6 +105,13 @@ class Executor(Protocol):
         """Whether every job that was submitted would go on without this process."""
         ...
 
+    def elsewhere(self, job: str, failure: JobFailure) -> bool:
+        """Whether a job that finished with this failure is to run once more on another machine.
+
+        Its machine may be to blame, and there is another: the next `submit` of the job goes there.
+        """
+        ...
+
     def forget(self, job: str, *, keep_log: bool = False) -> None:
         """Remove a job's files: its results are recorded, or it goes on in parts."""
         ...
@@ -154,7 +164,7 @@ class Launcher(Protocol):
         ...
 
 
-Stage = Literal["queued", "running", "finished", "ended"]
+Stage = Literal["queued", "running", "finished", "failed", "ended"]
 """What becomes of a job's trials; "ended" is a job that is gone and left no result."""
 
 
@@ -162,7 +172,8 @@ Stage = Literal["queued", "running", "finished", "ended"]
 class JobState:
     """One job as `sweeper status` shows it.
 
-    `state` is what its scheduler calls it, `fraction` of its trials' work is done.
+    `state` is what its scheduler calls it, `fraction` of its trials' work is done, and `error` is
+    why it failed.
     """
 
     id: str
@@ -172,6 +183,7 @@ class JobState:
     since: str
     trials: int
     fraction: float
+    error: str = ""
 
 
 @runtime_checkable

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 
 from sweeper.errors import BrokenDeviceError, SweeperError
 from sweeper.launch.executor import Context, Event, Executor, Finished, Left, Machine
-from sweeper.launch.job import UNCONTROLLED, Control, Job, Leave, Task
+from sweeper.launch.job import UNCONTROLLED, Control, Job, JobFailure, Leave, Task
 from sweeper.trial import Trial
 
 LOOK_EVERY = 1.0
@@ -87,6 +87,10 @@ class InlineExecutor:
 
     def settled(self) -> bool:
         """No job outlives this process."""
+        return False
+
+    def elsewhere(self, job: str, failure: JobFailure) -> bool:
+        """There is no other machine."""
         return False
 
     def forget(self, job: str, *, keep_log: bool = False) -> None:

@@ -33,7 +33,16 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from sweeper.errors import BadInput, SweeperError
 from sweeper.files import owners_folder
-from sweeper.launch.executor import Context, Event, Executor, Finished, Left, Lost, Machine
+from sweeper.launch.executor import (
+    MAX_FALSE_STARTS,
+    Context,
+    Event,
+    Executor,
+    Finished,
+    Left,
+    Lost,
+    Machine,
+)
 from sweeper.launch.job import Job, JobFailure, Task, outcome_of, trials_of, write_job
 from sweeper.launch.machine import THREADS, WorkerSlot, cores, users_threads, worker_slots
 from sweeper.launch.parameters import Parameters
@@ -61,8 +70,6 @@ A_YEAR = 60 * 24 * 365
 """Minutes that a worker lives at most where nobody sets fewer; submitit knows no unlimited job."""
 SUBMITTED = "submitted-"
 """How the folders begin in which submitit keeps what it runs."""
-MAX_FALSE_STARTS = 3
-"""So many workers in a row that end before they are ready are no accident."""
 
 
 @dataclass(eq=False, kw_only=True)
@@ -528,6 +535,10 @@ class LocalExecutor:
 
     def settled(self) -> bool:
         """Workers end with this process."""
+        return False
+
+    def elsewhere(self, job: str, failure: JobFailure) -> bool:
+        """There is no other machine."""
         return False
 
     def forget(self, job: str, *, keep_log: bool = False) -> None:

@@ -12,6 +12,7 @@ import os
 import re
 import shlex
 import shutil
+import subprocess
 import sys
 import time
 from collections.abc import Collection, Mapping, Sequence
@@ -28,27 +29,33 @@ from sweeper.errors import ConfigError, SweeperError, suggest
 from sweeper.files import check_open, try_json, write_json
 from sweeper.launch import slurm_jobs, slurm_queue
 from sweeper.launch.executor import (
+    MAX_FALSE_STARTS,
     Context,
     Event,
     Executor,
     Finished,
     JobState,
+    Left,
     Lost,
     Machine,
     Stage,
 )
 from sweeper.launch.job import Job, JobFailure, Resources, Task, outcome_of, trials_of, write_job
+from sweeper.launch.lacking import lack_of
 from sweeper.launch.parameters import Parameters
 from sweeper.launch.slurm_jobs import (
     Array,
+    SlurmFailure,
     Started,
     Submission,
+    Unfit,
     arrays,
     attempts,
     failure_of,
     prefix,
     record_array,
     submissions,
+    unfit_nodes,
 )
 from sweeper.launch.slurm_queue import (
     WAITING,
@@ -57,6 +64,7 @@ from sweeper.launch.slurm_queue import (
     ask,
     first_lines,
     largest_array,
+    nodes,
     outside_a_job,
     partitions,
 )
@@ -263,7 +271,7 @@ class Slurm:
 
     def submit(self, array: Array) -> str:
         """Send an array; Slurm's number of it. SchedulerError with Slurm's words."""
-        executor = self._executor(array.folder, array.name, array.resources)
+        executor = self._executor(array.folder, array.name, array.resources, array.avoid)
         folders = [str(member.folder) for member in array.members]
         try:
             with outside_a_job(), redirect_stderr(StringIO()):
@@ -287,7 +295,9 @@ class Slurm:
                 delayed.dump(aside)
                 os.replace(aside, path)
 
-    def _executor(self, folder: Path, name: str, resources: Resources = DEFAULT) -> Submitter:
+    def _executor(
+        self, folder: Path, name: str, resources: Resources = DEFAULT, avoid: Sequence[str] = ()
+    ) -> Submitter:
         """The executor of submitit with all of this in its parameters; it writes below `folder`."""
         ask("sbatch", "--version")
         python = shlex.join(self.python or (sys.executable,))
@@ -304,6 +314,8 @@ class Slurm:
             "gpus_per_node": gpus if gpus and self.gres is None else None,
         }
         others = self.submitit.slurm()
+        if avoid:
+            others["exclude"] = ",".join(filter(None, (others.get("exclude"), *avoid)))
         executor.update_parameters(
             job_name=name,
             time=resources.time or self.time,
@@ -311,7 +323,7 @@ class Slurm:
             ntasks_per_node=resources.tasks,
             cpus_per_task=cpus,
             array_parallelism=self.array_parallelism,
-            setup=list(self.setup),
+            setup=checked_setup(self.setup),
             # submitit's own default is one that clusters which check them refuse.
             wckey=others.pop("wckey", None),
             # Since 22.05 srun does not take this from sbatch.
@@ -326,6 +338,29 @@ class Slurm:
             **others,
         )
         return executor
+
+
+def checked_setup(lines: Sequence[str]) -> list[str]:
+    """Lines of shell, and behind each command that is whole one that ends the job where it failed.
+
+    A job would run on without what it needs, and fail of something else, or be another.
+    """
+    checked, command = list[str](), list[str]()
+    for line in lines:
+        command.append(line)
+        checked.append(line)
+        whole = subprocess.run(
+            ["bash", "-n"], input="\n".join(command), capture_output=True, text=True, check=False
+        )
+        # A loop may take several lines, a text too: bash warns of one that has no end.
+        if whole.returncode == 0 and not whole.stderr and not line.endswith("\\"):
+            said = shlex.quote(f"sweeper: launcher.setup failed: {' '.join(command)}")
+            checked.append(
+                f'code=$?; if [ $code -ne 0 ]; then echo {said} "(exit code $code)" >&2; '
+                "exit $code; fi"
+            )
+            command = []
+    return checked
 
 
 def _check_word(key: str, value: str | None) -> None:
@@ -410,8 +445,13 @@ def _state(job: SubmittedJob, entry: Entry | None, *, numbered: bool) -> JobStat
         arriving = time.time() - job.array.at < SETTLING
         state, stage = ("being submitted", "queued") if arriving else ("never submitted", "ended")
         name = job.id[:8]
-    if any(job.job_dir.glob("result-*.json")):
+    error = ""
+    for path in sorted(job.job_dir.glob("result-*.json")):
         state = stage = "finished"
+        # A result of an exception, or of a script that ended with an error, is one too.
+        failure = try_json(path).get("failure")
+        if isinstance(failure, dict):
+            state, stage, error = "failed", "failed", str(failure.get("reason"))
     return JobState(
         id=name,
         state=state,
@@ -420,6 +460,7 @@ def _state(job: SubmittedJob, entry: Entry | None, *, numbered: bool) -> JobStat
         since=entry.since if entry else (started.at if started else ""),
         trials=len(trials) if isinstance(trials, list) else 0,
         fraction=member.fraction,
+        error=error,
     )
 
 
@@ -451,6 +492,9 @@ class SlurmExecutor:
         # Jobs to an array: halved where Slurm would take fewer, doubled while it takes them.
         self._chunk, self._largest_array = math.inf, 0
         self._pause, self._not_before = 0.0, 0.0
+        # Jobs in a row that never began, the nodes on which they did not, and who lacked what.
+        self._false_starts, self._unfit = 0, set[str]()
+        self._lacking: dict[str, set[str]] = {}
         for array in arrays(self.study):
             self._adopt(array)
 
@@ -483,8 +527,39 @@ class SlurmExecutor:
         return events
 
     def settled(self) -> bool:
-        """Whether all is submitted, and known to be."""
-        return not (self.to_submit or self.unconfirmed)
+        """Whether all is submitted, known to be, and not out of the queue without a result."""
+        missing = any(job.missing is not None for job in self.submitted)
+        return not (self.to_submit or self.unconfirmed or missing)
+
+    def elsewhere(self, job: str, failure: JobFailure) -> bool:
+        """Once, where the node lacks something that no job has missed on another node."""
+        for submitted in [other for other in self.submitted if other.id == job]:
+            started = submitted.member.last(Started)
+            if started and self._avoids(submitted, started.node, str(failure)):
+                self.submitted.remove(submitted)
+                return True
+        return False
+
+    def _avoids(self, job: SubmittedJob, node: str, said: str) -> bool:
+        """Have the job avoid a node that lacks something; False where that would not help it."""
+        if (lack := lack_of(said)) is None or not node:
+            return False
+        self._lacking.setdefault(lack.what, set()).add(node)
+        alone = self._lacking[lack.what] == {node}
+        if unfit_nodes(job.job_dir) or not (alone and self._others({node})):
+            return False
+        write_json(job.member.folder / "unfit.json", Unfit(node=node))
+        for result in job.job_dir.glob("result-*.json"):
+            result.unlink()
+        self.context.notify(f"a job is run once more, on another node than {node}:\n{lack}")
+        return True
+
+    def _others(self, tried: set[str]) -> set[str]:
+        """The nodes on which a job may run, but for those that were tried."""
+        try:
+            return nodes(self.launcher.partition) - tried
+        except SchedulerError:
+            return set()
 
     def forget(self, job: str, *, keep_log: bool = False) -> None:
         """Remove the job's folder, and its array's once that has no other job."""
@@ -572,11 +647,16 @@ class SlurmExecutor:
             except SchedulerError as error:
                 self._leave_alone(error)
                 return
-            # One batch script asks for the same resources for all.
-            resources = next(iter(self.to_submit.values()))
-            alike = [job_dir for job_dir, other in self.to_submit.items() if other == resources]
+            # One batch script asks for the same resources, and the same nodes, for all.
+            first, resources = next(iter(self.to_submit.items()))
+            avoid = self._avoided(first)
+            alike = [
+                job_dir
+                for job_dir, other in self.to_submit.items()
+                if other == resources and self._avoided(job_dir) == avoid
+            ]
             job_dirs = alike[: int(min(self._largest_array, self._chunk))]
-            array = record_array(self.study, job_dirs, resources)
+            array = record_array(self.study, job_dirs, resources, avoid)
             try:
                 array.accept(self.launcher.submit(array))
             except SchedulerError as error:
@@ -597,6 +677,9 @@ class SlurmExecutor:
                 del self.to_submit[job.job_dir]
                 job.seen = True
                 self.submitted.append(job)
+
+    def _avoided(self, job_dir: Path) -> tuple[str, ...]:
+        return tuple(sorted(self._unfit | unfit_nodes(job_dir)))
 
     def _leave_alone(self, error: SchedulerError) -> None:
         """Do not send for a while, longer each time."""
@@ -626,6 +709,7 @@ class SlurmExecutor:
                 job.seen, job.missing = True, None
                 self._note_progress(job, entry)
             elif (outcome := outcome_of(job.job_dir)) is not None:
+                self._false_starts = 0
                 events.append(Finished(job=job.id, outcome=outcome))
             elif entries is not None and not (entry and entry.active):
                 events += self._give_up(job, entry)
@@ -658,6 +742,11 @@ class SlurmExecutor:
         with suppress(SchedulerError):  # or a late requeue makes two of it
             slurm_queue.cancel([job.array.task_id(job.index)])
         self.submitted.remove(job)
+        if not failure.began:
+            self._never_began(job, failure)
+            return [Left(job=job.id)]
+        if self._avoids(job, failure.node, failure.cause.replace(" | ", "\n")):
+            return [Left(job=job.id)]
         # Somebody who ends one job by hand (scancel) wants it neither again nor halved.
         by_hand = failure.cancelled and job.seen
         return [
@@ -671,3 +760,20 @@ class SlurmExecutor:
                 ),
             )
         ]
+
+    def _never_began(self, job: SubmittedJob, failure: SlurmFailure) -> None:
+        """Note that a job never began; SweeperError once it is no accident of a single node's."""
+        self._false_starts += 1
+        tried = (unfit_nodes(job.job_dir) | {failure.node}) - {""}
+        self._unfit |= tried
+        others = self._others(self._unfit) if failure.node else set[str]()
+        many = self._false_starts >= MAX_FALSE_STARTS
+        if others and len(tried) < 2:
+            write_json(job.member.folder / "unfit.json", Unfit(node=failure.node))
+        else:  # there is none to go to
+            self._unfit.clear()
+            for submission in submissions(job.job_dir):
+                (submission.folder / "unfit.json").unlink(missing_ok=True)
+        if len(tried) > 1 or (many and not others):
+            raise SweeperError(f"jobs do not start: {failure}")
+        self.context.notify(f"a job did not start, and is sent again:\n{failure}")

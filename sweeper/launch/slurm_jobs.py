@@ -50,6 +50,7 @@ from sweeper.files import (
 )
 from sweeper.launch.code import changed_modules, module_digests
 from sweeper.launch.job import Control, Leave, Resources, outcome_of, run_job
+from sweeper.launch.lacking import lack_of
 from sweeper.launch.machine import THREADS, users_threads
 from sweeper.launch.slurm_queue import Entry
 from sweeper.launch.worker import Controls, Work, serve
@@ -73,6 +74,11 @@ BEFORE_THE_END = (signal.SIGURG, signal.SIGUSR2)
 Slurm sends it to every process of the job. SIGUSR2, which some people and clusters send, ends all
 that do not handle it, a user's training command among them; SIGURG does nothing to them.
 """
+ADVICE = (
+    "it comes no further by running again: raise launcher.time (runner.time, of a command), or let "
+    "the command go on from a checkpoint (runner.resume_if)"
+)
+"""What helps a job whose time is up again and again."""
 NOISE = ("submitit INFO", "submitit WARNING", "slurmstepd: ", "srun: ")
 """Lines that say nothing of the cause, where there are others."""
 
@@ -96,9 +102,10 @@ Share = Annotated[float, Bounds(least=0, most=1)]
 
 @dataclass(frozen=True, kw_only=True)
 class Progress:
-    """`progress.json`: the fraction of the job that is done."""
+    """`progress.json`: the fraction of the job that is done, and that with which it `began`."""
 
     fraction: Share
+    began: Share | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -120,12 +127,17 @@ class Started(Note):
 
 @dataclass(frozen=True, kw_only=True)
 class SavedAndLeft(Note):
-    """It saved itself on a signal; `requeue` tells that it put itself back into the queue."""
+    """It saved itself on a signal; `requeue` tells that it put itself back into the queue.
+
+    `began` is the fraction that was done when it began; `still` that more runs would not help.
+    """
 
     file: ClassVar[str] = "left"
     signal: str = ""
     fraction: Share = 0.0
+    began: Share | None = None
     requeue: bool = True
+    still: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -135,6 +147,13 @@ class Raised(Note):
     file: ClassVar[str] = "error"
     error: str = ""
     retry: bool = True
+
+
+@dataclass(frozen=True, kw_only=True)
+class Unfit:
+    """`unfit.json`, by the driver: the node that the submission failed on, and is to avoid."""
+
+    node: str
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -180,6 +199,12 @@ class Submission:
         progress = recorded(Progress, self.folder / "progress.json")
         return progress.fraction if progress else 0.0
 
+    @property
+    def began(self) -> float | None:
+        """The fraction that was done when its last run began; None where that is not known."""
+        progress = recorded(Progress, self.folder / "progress.json")
+        return progress.began if progress else None
+
     def runs(self) -> int:
         """How often Slurm ran it, as far as it came to tell."""
         names = (path.name for path in self.folder.glob("started-*.json"))
@@ -200,6 +225,12 @@ class Submission:
         return self.job_dir.is_dir() and self.number == len(submissions(self.job_dir)) - 1
 
 
+def unfit_nodes(job_dir: Path) -> set[str]:
+    """The nodes that the job is to avoid."""
+    notes = [recorded(Unfit, each.folder / "unfit.json") for each in submissions(job_dir)]
+    return {note.node for note in notes if note}
+
+
 def submissions(job_dir: Path) -> list[Submission]:
     """All submissions of the job in `job_dir`, in order."""
     folders = [path for path in job_dir.glob("submission-*") if path.is_dir()]
@@ -212,7 +243,8 @@ def submissions(job_dir: Path) -> list[Submission]:
 class Array:
     """Submissions that are sent to Slurm together; `at` is when, in seconds since the epoch.
 
-    `resources` are those of every job; they are not kept, since the batch script has them.
+    `resources` are those of every job, which is to `avoid` some nodes; neither is kept, since the
+    batch script has them.
     """
 
     folder: Path
@@ -220,6 +252,7 @@ class Array:
     members: tuple[Submission, ...]
     at: float
     resources: Resources = field(default=Resources(), compare=False)
+    avoid: tuple[str, ...] = field(default=(), compare=False)
 
     @property
     def id(self) -> str | None:
@@ -258,7 +291,9 @@ def prefix(study: Path) -> str:
     return f"sweeper-{study.name}-{try_json(record)['id']}-"
 
 
-def record_array(study: Path, job_dirs: Sequence[Path], resources: Resources) -> Array:
+def record_array(
+    study: Path, job_dirs: Sequence[Path], resources: Resources, avoid: tuple[str, ...] = ()
+) -> Array:
     """Note, before it is done, that the jobs in `job_dirs` are submitted with today's code."""
     name, members = f"{prefix(study)}{(token := uuid4().hex[:12])}", []
     for job_dir in job_dirs:
@@ -270,7 +305,12 @@ def record_array(study: Path, job_dirs: Sequence[Path], resources: Resources) ->
     folder = study / "slurm" / token
     private_folder(folder)
     array = Array(
-        folder=folder, name=name, members=tuple(members), at=time.time(), resources=resources
+        folder=folder,
+        name=name,
+        members=tuple(members),
+        at=time.time(),
+        resources=resources,
+        avoid=avoid,
     )
     places = tuple(f"{member.job_dir.name}/{member.folder.name}" for member in members)
     write_json(folder / "array.json", ArrayRecord(name=name, members=places, at=array.at))
@@ -322,6 +362,7 @@ class Run:
         self.restart = int(os.environ.get("SLURM_RESTART_COUNT") or 0)
         self.attempt = MAX_RESTARTS * submission.number + min(self.restart, MAX_RESTARTS - 1)
         self.fraction, self._looked, self._begun = 0.0, time.monotonic(), False
+        self.began: float | None = None
         for number in (*BEFORE_THE_END, signal.SIGTERM):
             signal.signal(number, lambda number, _: self.signals.append(number))
 
@@ -331,7 +372,8 @@ class Run:
             return None
         self._begun = True
         job = os.environ.get("SLURM_JOB_ID", "")
-        self._note(Started(node=socket.gethostname(), job=job))
+        node = os.environ.get("SLURMD_NODENAME") or socket.gethostname()
+        self._note(Started(node=node, job=job))
         return self._train
 
     def control(self, notify: Callable[[str], None]) -> Control:
@@ -372,6 +414,7 @@ class Run:
         run_job(self.submission.job_dir, self.attempt, controls)
 
     def _progress(self, fraction: float) -> None:
+        self.began = fraction if self.began is None else self.began
         self.fraction = fraction
         if time.monotonic() - self._looked < PROGRESS_EVERY:
             return
@@ -382,7 +425,8 @@ class Run:
 
     def _write_progress(self) -> None:
         with suppress(OSError):
-            write_json(self.submission.folder / "progress.json", Progress(fraction=self.fraction))
+            progress = Progress(fraction=self.fraction, began=self.began)
+            write_json(self.submission.folder / "progress.json", progress)
 
     def _is_superseded(self) -> bool:
         """Whether the job was submitted again, or Slurm runs this submission again."""
@@ -392,9 +436,14 @@ class Run:
         """Back into the queue, when that was asked for: SIGTERM alone may be a cancellation."""
         self._write_progress()
         number = self.signals[0]
-        requeue = number in BEFORE_THE_END and not self._stands_still()
+        still = self._stands_still()
+        requeue = number in BEFORE_THE_END and not still
         left = SavedAndLeft(
-            signal=signal.Signals(number).name, fraction=self.fraction, requeue=requeue
+            signal=signal.Signals(number).name,
+            fraction=self.fraction,
+            began=self.began,
+            requeue=requeue,
+            still=still,
         )
         # Noted first: Slurm may end this process as soon as it has taken the request.
         self._note(left)
@@ -411,12 +460,14 @@ class Run:
             self._note(replace(left, requeue=False))
 
     def _stands_still(self) -> bool:
-        """Whether the last runs were ended where this one is: more of them would go on for ever."""
-        # The runs before this one; where there were fewer, a file is missing and `all` is false.
-        before = range(self.restart - 1, self.restart - MAX_STANDSTILLS, -1)
+        """Whether so many runs in a row came no further that more would go on for ever."""
         folder = self.submission.folder
-        lefts = [recorded(SavedAndLeft, folder / f"left-{number}.json") for number in before]
-        return all(left and self.fraction - left.fraction < 0.001 for left in lefts)
+        runs = [(earlier.began, earlier.fraction) for earlier in earlier_runs(self.submission)]
+        for number in range(self.restart):
+            left = recorded(SavedAndLeft, folder / f"left-{number}.json")
+            runs = [*runs, (left.began, left.fraction)] if left else []
+        # The first of them came somewhere, and is none of those that came no further.
+        return without_progress([*runs, (self.began, self.fraction)])[0] >= MAX_STANDSTILLS - 1
 
     def _note(self, note: Note) -> None:
         note = replace(note, at=time.strftime("%Y-%m-%dT%H:%M:%S"))
@@ -431,7 +482,7 @@ class SlurmFailure:
     """The end of a job that left no result.
 
     It is `certain` when the job will not come back by itself. `cancelled` tells that somebody
-    ended it; see `launch.job.JobFailure` for the rest.
+    ended it, `began` that it came as far as to say so; see `launch.job.JobFailure` for the rest.
     """
 
     id: str
@@ -442,6 +493,7 @@ class SlurmFailure:
     cancelled: bool
     blames_trials: bool
     retry: bool
+    began: bool = True
 
     def __str__(self) -> str:
         """As the user reads it."""
@@ -453,23 +505,33 @@ def failure_of(array: Array, index: int, entry: Entry | None) -> SlurmFailure:
     """What is known of the end of a member of `array`; `entry` is the queue's last word on it."""
     member = array.members[index]
     started, left, error = member.last(Started), member.last(SavedAndLeft), member.last(Raised)
-    state = "vanished from the queue" if entry is None else entry.state
+    state, words = "vanished from the queue" if entry is None else entry.state, ""
     if error:
         cause = error.error
     elif left:
         cause = f"{left.signal} told it to leave, at {100 * left.fraction:.0f} % of its work"
+        cause += f", and {ADVICE}" if left.still else ""
     else:
-        cause = _last_lines(array, index) or "it left no word"
+        words = _last_lines(array, index)
+        lack = lack_of(words.replace(" | ", "\n")) if started is None else None
+        cause = f"{lack}: {words}" if lack else words or "it left no word"
+        if state == "TIMEOUT":
+            cause = f"its time was up ({cause}): {ADVICE}"
+    # Slurm says that it failed, and its log why: nothing of it will come back.
+    never_began = state == "FAILED" and started is None and bool(words)
     return SlurmFailure(
         id=array.task_id(index),
         state=state,
         node=(started.node if started else "") or (entry.node if entry else ""),
         cause=cause,
-        certain=error is not None or (left is not None and not left.requeue),
+        certain=never_began or error is not None or (left is not None and not left.requeue),
         cancelled=state == "CANCELLED",
         # It died while it trained, and did not say of what.
         blames_trials=started is not None and error is None and left is None,
-        retry=(error is None or error.retry) and state != "OUT_OF_MEMORY",
+        retry=(error is None or error.retry)
+        and state != "OUT_OF_MEMORY"
+        and not (left and left.still),
+        began=not never_began,
     )
 
 
@@ -491,10 +553,27 @@ def _last_lines(array: Array, index: int) -> str:
 
 def attempts(job_dir: Path) -> int:
     """How often running the job in `job_dir` ended without coming further than before."""
-    # Each submission was one try; one that came further than all before it begins the count anew.
-    best, count = 0.0, 0
-    for submission in submissions(job_dir):
-        fraction = submission.fraction
-        count = 0 if fraction > best + MIN_PROGRESS else count + 1
-        best = max(best, fraction)
-    return count
+    count, anew = without_progress([(each.began, each.fraction) for each in submissions(job_dir)])
+    # That the first run came somewhere was no progress, as is known since the next began anew.
+    return count + anew
+
+
+def without_progress(runs: Sequence[tuple[float | None, float]]) -> tuple[int, bool]:
+    """How many runs in a row, up to the last, came no further; whether one of them began anew.
+
+    A run is the fraction that was done when it began, None where that is not known, and when it
+    ended. One that began anew comes no further, wherever it ends: it has no checkpoint.
+    """
+    best = before = 0.0
+    count, some_anew = 0, False
+    for began, fraction in runs:
+        anew = began is not None and began < before / 2
+        further = fraction > best + MIN_PROGRESS and not anew
+        count, some_anew = (0, False) if further else (count + 1, some_anew or anew)
+        best, before = max(best, fraction), fraction
+    return count, some_anew
+
+
+def earlier_runs(submission: Submission) -> list[Submission]:
+    """The submissions of the same job before this one."""
+    return [each for each in submissions(submission.job_dir) if each.number < submission.number]

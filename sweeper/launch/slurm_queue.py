@@ -174,6 +174,23 @@ def partitions() -> dict[str, Partition]:
     return by_name
 
 
+USABLE = ("alloc", "comp", "idle", "mix", "plan", "plnd", "resv")
+"""How the states of nodes begin on which jobs run, or soon will."""
+
+
+def nodes(partition: str | None) -> set[str]:
+    """The nodes of a partition (None: the default one) on which jobs run."""
+    found = set()
+    for line in ask("sinfo", "--noheader", "--Node", "--format=%N|%P|%t").splitlines():
+        name, of, state = line.split("|")
+        is_wanted = (
+            of.endswith("*") if partition is None else of.rstrip("*") in partition.split(",")
+        )
+        if is_wanted and state.startswith(USABLE):
+            found.add(name)
+    return found
+
+
 def minutes(text: str) -> float | None:
     """Slurm's time `days-hours:minutes:seconds` in minutes; None for one that has no end."""
     # Days and hours may lack: "1-00:00:00", "4:00:00", "30:00"; other words are "infinite", "n/a".
@@ -184,19 +201,27 @@ def minutes(text: str) -> float | None:
     return 1440 * days + 60 * hours + whole + seconds / 60
 
 
+SIZES = re.compile(
+    r"SLURM_(MEM|N?TASKS|NPROCS|NNODES|NODE|JOB|CPUS?_|GPUS?_?|TRES|STEP|ARRAY|DISTRIBUTION|CORE|"
+    r"THREADS|EXACT|EXCLUSIVE|OVERLAP|GRES|RESV)"
+)
+"""Variables that srun takes for sizes of the job that it is in."""
+
+
 @contextmanager
 def outside_a_job() -> Iterator[None]:
     """Hide from what is submitted here that this process may itself be in a job.
 
-    A job inherits its submitter's environment, and srun would take the outer job's sizes.
+    A job inherits its submitter's environment, and srun would take the outer job's sizes; those
+    that a shell still has from one that ended, such as SLURM_MEM_PER_CPU, too.
     """
     inside = "SLURM_JOB_ID" in os.environ
+    ours = ("SLURM_", "SLURMD_", "SRUN_", "SUBMITIT_")
     hidden = {
         name: os.environ.pop(name)
         for name in list(os.environ)
-        if inside and name.startswith(("SLURM_", "SLURMD_", "SRUN_", "SUBMITIT_"))
-        and name != "SLURM_CONF"
-    }  # fmt: skip
+        if (inside and name.startswith(ours) and name != "SLURM_CONF") or SIZES.match(name)
+    }
     try:
         yield
     finally:

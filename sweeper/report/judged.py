@@ -1,10 +1,10 @@
-"""What people see of a verdict on a table of runs: tables, curves, the page; and `judge` itself."""
+"""What people see of a verdict on a table of runs: tables, curves, the page."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -12,17 +12,11 @@ from markupsafe import Markup
 from matplotlib import rc_context
 from matplotlib.figure import Figure
 
-from sweeper.decide.judged import (
-    Judged,
-    Question,
-    judge_place,
-    judge_source,
-    listed,
-    value_text,
-)
+from sweeper.decide.judged import Judged, listed, value_text
 from sweeper.decide.transfer import Verdict
 from sweeper.decide.validation import Validation
 from sweeper.files import private_folder, write_atomically, write_json
+from sweeper.report.answer import Sentence
 from sweeper.report.console import trend_brief, trend_text, verdict_table
 from sweeper.report.drawing import (
     DASHED,
@@ -40,15 +34,14 @@ from sweeper.report.drawing import (
     svg,
 )
 from sweeper.report.figures import learning_rate_figure
-from sweeper.report.page import rendered
-from sweeper.report.runs import study_source
-from sweeper.runs.grid import Reading
-from sweeper.runs.source import Source, unit_of
-from sweeper.runs.trackers import Objective
+from sweeper.report.next import NextCommand, next_of, validated_by
+from sweeper.report.page import rendered, write_report
+from sweeper.report.present import Shown
+from sweeper.runs.run import unit_of
 from sweeper.stats.estimate import Estimate
 from sweeper.stats.ladder import JOINT_AXIS, LadderSize, describe_size, extent, label_size
-from sweeper.study.folder import is_study
 from sweeper.table import Cell, Column, Table, counted
+from sweeper.verbs.judge import JudgeAnswer
 
 SHOWN_RUNS = 24
 """Rows of the table of runs that would tell; the rest is counted."""
@@ -326,107 +319,66 @@ def _inputs(judged: Judged) -> Mapping[str, Any]:
     }
 
 
-@dataclass(frozen=True, eq=False)
-class Drawn:
-    """A verdict on a table as a notebook shows it; `judged` has all of it, `record` as JSON."""
-
-    judged: Judged
-
-    @property
-    def answer(self) -> str:
-        """holds, fails or cannot say yet."""
-        return self.judged.answer
-
-    @property
-    def record(self) -> dict[str, Any]:
-        """What `sweeper judge --json` prints."""
-        return self.judged.record
-
-    @property
-    def table(self) -> Any:
-        """The sizes, or the optima, as a pandas DataFrame; ValueError without any."""
-        shown = tables(self.judged)
-        if not shown:
-            raise ValueError("nothing was judged")
-        return shown[0].to_frame()
-
-    def figure(self) -> Figure:
-        """The curves."""
-        return next(iter(figures(self.judged).values()))
-
-    def save(self, folder: str | Path) -> dict[str, Path]:
-        """Write the page, the verdict and the figures there; their places."""
-        return write_judged(self.judged, Path(folder))
-
-    def __str__(self) -> str:
-        """The answer, the drift of the optima, and what was said of the table."""
-        return "\n".join(self._lines)
-
-    __repr__ = __str__
-
-    @property
-    def _lines(self) -> list[str]:
-        notes = (f"Note: {note}." for note in self.judged.notes)
-        return [*headline(self.judged), *trend_lines(self.judged), *notes]
-
-    def _repr_html_(self) -> str:
-        from html import escape
-
-        text = "".join(f"<p>{escape(line)}</p>" for line in self._lines)
-        return text + "".join(svg(figure, "judged") for figure in figures(self.judged).values())
-
-
-def judge(
-    frame: Any,
-    *,
-    width: str | None = None,
-    eta: str | None = None,
-    loss: str | None = None,
-    seed: str | None = None,
-    columns: str = "",
-    where: str = "",
-    axis: str | None = None,
-    ignore: str | tuple[str, ...] = (),
-    to_width: int | None = None,
-    base: float | None = None,
-    transferred: float | None = None,
-    noise: float | None = None,
-    diverged: float | None = None,
-    grid_step: float | None = None,
-    series: str = "",
-    window: float = 0.1,
-    study: str = "",
-    max_shift: float = 1.0,
-    max_loss_gap: float = 0.01,
-) -> Drawn:
-    """What `sweeper judge` says of runs: a DataFrame, columns by name, or a place that it reads.
-
-    One row a run. `width`, `eta`, `loss` and `seed` name columns, as `columns` does for all roles;
-    see `sweeper judge --help` for the rest. BadInput as there.
-    """
-    named = {"width": width, "eta": eta, "loss": loss, "seed": seed}
-    roles = [f"{role}={column}" for role, column in named.items() if column is not None]
-    ignored = tuple(ignore.split(",")) if isinstance(ignore, str) else tuple(ignore)
-    reading = Reading(
-        axis=axis,
-        ignore=tuple(filter(None, ignored)),
-        noise=noise,
-        diverged=diverged,
-        base=base,
-        objective=Objective(series=series, window=window, study=study),
+def shown(answer: JudgeAnswer, *, verbose: bool = False) -> Shown:
+    """Curves, what is open at their ends, the prediction, the verdict; pages are written."""
+    judged, kept = answer.judged, answer.kept
+    # The number that was asked for: never left out for want of room.
+    lines = [*end_lines(judged), *trend_lines(judged, whole=verbose)]
+    *first, last = [*answers(judged), *rate_lines(judged)]
+    notes = [*judged.notes]
+    if judged.verdict is not None and judged.verdict.note:
+        notes.append(judged.verdict.note)
+    places = write_judged(judged, answer.folder)
+    next_command = _next(judged, answer.root)
+    if kept is not None:
+        write_report(kept)
+        places["study"] = kept
+        notes.append(
+            f"the study {kept.name} holds these runs, and not what trained them: report, "
+            "compare, predict and judge take it, and nothing in it can be continued"
+        )
+        next_command = NextCommand.of(
+            "report", study=kept.name, root=answer.root, why="to see it as a study"
+        )
+    return Shown(
+        before=(reading_text(judged),),
+        items=[*tables(judged), *map(Sentence, (*lines, *first))],
+        notes=notes,
+        answer=last,
+        places=places,
+        document=judged.record,
+        next=(next_command,),
+        folder=answer.folder,
     )
-    question = Question(
-        reading=reading,
-        to=to_width,
-        eta=transferred,
-        grid_step=grid_step,
-        max_shift=max_shift,
-        max_loss_gap=max_loss_gap,
+
+
+def reading_text(judged: Judged) -> str:
+    """Which runs were read, and which column was taken for what."""
+    roles = ", ".join(f"{role} is {column!r}" for role, column in judged.columns.items())
+    return f"{counted(judged.runs, 'run')} of {judged.source}: {roles}"
+
+
+def _next(judged: Judged, root: Path) -> NextCommand | None:
+    """The command that trains what would settle it, where the table is of a study of ours."""
+    if not (judged.study and judged.overrides):
+        return None
+    # Longer runs are another study's: a search comes first.
+    if any(word.startswith("train.") for word in judged.overrides):
+        return next_of(root / judged.study)
+    target, ladder = judged.verdict.target if judged.verdict else None, list[str]()
+    width = target.size if target else max(int(curve.size.width) for curve in judged.curves)
+    command = validated_by(root / judged.study)
+    if command is not None:
+        changed = {word.partition("=")[0] for word in judged.overrides}
+        ladder = [w for w in command.of_ladders if w.lstrip("+").partition("=")[0] not in changed]
+    return NextCommand.of(
+        "transfer",
+        "--to-width",
+        str(width),
+        "--validate",
+        *ladder,
+        *judged.overrides,
+        study=judged.study,
+        root=root,
+        why="to settle it",
     )
-    text = ",".join(filter(None, (columns, *roles)))
-    # A text is a place, never a table's content.
-    if not isinstance(frame, str | Path):
-        return Drawn(judge_source(Source.of_frame(frame, where), text, question))
-    if (folder := Path(frame)).is_dir() and is_study(folder):
-        return Drawn(judge_source(study_source(folder, where, axis), text, question))
-    return Drawn(judge_place(frame, text, where, question))

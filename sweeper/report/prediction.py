@@ -31,8 +31,8 @@ from sweeper.report.drawing import (
     svg,
 )
 from sweeper.report.page import rendered
-from sweeper.runs.loss_runs import Rungs, Runs
-from sweeper.runs.source import unit_of
+from sweeper.runs.loss_runs import LossRuns, Rungs
+from sweeper.runs.run import unit_of
 from sweeper.stats.estimate import Estimate
 from sweeper.table import Cell, Column, Table, answer, counted, duration
 
@@ -164,7 +164,7 @@ def back_test_table(tests: Sequence[BackTest], unit: str) -> Table:
         legend=[
             "The mean loss of the farthest rungs, by the law of the nearer ones. Off: measured "
             "less predicted. Compute: how many times a run's compute would have given, by the "
-            "law, what was measured. Runs within: how many lie in their own 95 % interval."
+            "law, what was measured. LossRuns within: how many lie in their own 95 % interval."
         ],
         brief="By the law of the nearer rungs. Off: measured less predicted. Compute: how many "
         "times a run's would have given that.",
@@ -213,7 +213,7 @@ def valley_table(best: Optimum, unit: str, horizon: str = "tokens") -> Table:
 
 @rc_context(STYLE)
 def prediction_figure(
-    prediction: Prediction, runs: Runs, rungs: Rungs, left_out: Runs | None = None
+    prediction: Prediction, runs: LossRuns, rungs: Rungs, left_out: LossRuns | None = None
 ) -> Figure:
     """Left: loss over compute, the law with its band, runs, target. Right: isoFLOP curves."""
     valleys = prediction.law.A is not None and prediction.law.B is not None
@@ -228,7 +228,11 @@ def prediction_figure(
 
 
 def write_prediction(
-    prediction: Prediction, runs: Runs, rungs: Rungs, folder: Path, left_out: Runs | None = None
+    prediction: Prediction,
+    runs: LossRuns,
+    rungs: Rungs,
+    folder: Path,
+    left_out: LossRuns | None = None,
 ) -> dict[str, Path]:
     """Write `prediction.json`, the figure as PNG and SVG, and `prediction.html` into `folder`.
 
@@ -292,7 +296,7 @@ def _beyond(times: float) -> str:
 
 
 def _draw_law(
-    ax: Axes, prediction: Prediction, runs: Runs, rungs: Rungs, left_out: Runs | None
+    ax: Axes, prediction: Prediction, runs: LossRuns, rungs: Rungs, left_out: LossRuns | None
 ) -> None:
     x = [point.flops for point in prediction.curve]
     low, high = ([getattr(p.loss, end) for p in prediction.curve] for end in ("low", "high"))
@@ -330,7 +334,7 @@ def _draw_law(
     ax.set(xscale="log", xlabel=f"compute ({what})", ylabel="loss")
 
 
-def _draw_valleys(ax: Axes, prediction: Prediction, runs: Runs, rungs: Rungs) -> None:
+def _draw_valleys(ax: Axes, prediction: Prediction, runs: LossRuns, rungs: Rungs) -> None:
     """Loss over size: the runs, and by the law a curve a budget, dashed that of the run to come."""
     _draw_runs(ax, runs.params, runs, rungs)
     of_budget = rungs.kind == "budget"
@@ -387,7 +391,7 @@ def _middle(values: np.ndarray[Any, Any]) -> float:
     return float(np.exp(np.log(values).mean()))
 
 
-def _draw_runs(ax: Axes, across: np.ndarray[Any, Any], runs: Runs, rungs: Rungs) -> None:
+def _draw_runs(ax: Axes, across: np.ndarray[Any, Any], runs: LossRuns, rungs: Rungs) -> None:
     for index, name in enumerate(rungs.names):
         color, marker = look_of(index, len(rungs))
         of = np.flatnonzero(rungs.index == index)

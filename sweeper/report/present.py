@@ -23,6 +23,7 @@ from sweeper.verbs.requests import Request
 PRESENTERS: dict[str, str] = {
     "explain": "sweeper.report.explanation",
     "export": "sweeper.report.exported",
+    "judge": "sweeper.report.judged",
 }
 """By verb, the module whose `shown` makes sections of its answer."""
 
@@ -31,11 +32,13 @@ PRESENTERS: dict[str, str] = {
 class Shown:
     """An answer for readers: its items in order, and how the verb ends.
 
-    `answer` is the last sentence, `places` are files by what they are, `document` is what --json
+    `before` are remarks to whoever watched, as which columns were read as what. `answer` is the
+    last sentence, `places` are files by what they are, `document` is what --json
     prints, `next` what to ask next. `folder` keeps which tables its reader knows how to read.
     """
 
     answer: str | Text
+    before: Sequence[str] = ()
     items: Sequence[Item] = ()
     notes: Sequence[str | Text] = ()
     places: Mapping[str, object] = field(default_factory=dict)
@@ -88,6 +91,20 @@ class OutputWatcher:
         )
 
 
+class Silent:
+    """A watcher for work that is over at once: nobody is told of it."""
+
+    def tell(self, *text: str | Keyword | Call) -> None:
+        """Say nothing."""
+
+    def look(self, answer: Answer) -> None:
+        """Show nothing."""
+
+    def progress(self, *_: Any, **settings: Any) -> SweepProgress:
+        """Nothing that trains is watched in silence."""
+        raise NotImplementedError
+
+
 def perform(request: Request, watcher: Watcher) -> Answer:
     """Do what is asked; the heavy modules of its verb are imported now."""
     verb: Callable[[Request, Watcher], Answer] = getattr(
@@ -106,6 +123,8 @@ def show(shown: Shown, output: Output, spelling: Spelling) -> None:
     """Put an answer on an output, and end it."""
     if shown.folder is not None:
         output.within(shown.folder)
+    for remark in shown.before:
+        output.tell(remark)
     output.show(*(_spelt(item, spelling) for item in shown.items))
     output.notes([spelled(as_text(note), spelling) for note in shown.notes])
     answer = spelled(as_text(shown.answer), spelling)

@@ -12,13 +12,14 @@ import keyword
 import math
 import re
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import reduce
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from sweeper.errors import ConfigError, Keyword, Text, suggest
+from sweeper.runs.numbers import number_of
 
 if TYPE_CHECKING:
     import pandas  # type: ignore[import-untyped]
@@ -67,6 +68,15 @@ def where_equal(values: Mapping[str, object]) -> Keyword:
     return Keyword(
         "where", " and ".join(f"{quoted_name(c)} == {_literal(v)}" for c, v in values.items())
     )
+
+
+def where_none_of(values: Mapping[str, Sequence[object]]) -> Keyword:
+    """The filter that takes the rows with none of these values of columns."""
+    conditions = [
+        f"{quoted_name(column)} not in [{', '.join(map(_literal, cells))}]"
+        for column, cells in values.items()
+    ]
+    return Keyword("where", " and ".join(conditions))
 
 
 def quoted_name(column: str) -> str:
@@ -210,7 +220,7 @@ class _Reader:
             raise self._refused(f"{name} holds numbers, and {value!r} is a text")
         if not isinstance(value, str) and not numeric:
             # A column of texts with numbers in it, as YAML writes 1e-3.
-            cells = np.array([_number(cell) for cell in column])
+            cells = np.array([_number(cell) for cell in column], float)
             if not np.isfinite(cells).any() and kind not in (ast.Eq, ast.NotEq):
                 raise self._refused(f"{name} holds texts, and {value} is a number")
         try:
@@ -285,11 +295,8 @@ def _plain(met: Any) -> Mask:
 
 
 def _number(value: object) -> float:
-    """What a cell or its text is as a number; NaN for one that is none."""
-    try:
-        return float(value)  # type: ignore[arg-type]
-    except (TypeError, ValueError, OverflowError):
-        return math.nan
+    number, _ = number_of(int(value) if isinstance(value, bool) else value)
+    return math.nan if number is None else number
 
 
 def _as_float(number: float) -> float:

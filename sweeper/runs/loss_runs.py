@@ -9,10 +9,12 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from sweeper.errors import SHELL, BadInput, ConfigError, Keyword, MissingValue
-from sweeper.runs.condition import quoted_name, where_equal
-from sweeper.runs.source import Source, unit_of
+from sweeper.errors import BadInput, Keyword, Text
+from sweeper.runs.condition import quoted_name, shown_value, where_equal
+from sweeper.runs.roles import LAW_ROLES, missing_columns
+from sweeper.runs.run import SCALE_NAMES, Runs
 from sweeper.stats.power_law import ADDITIVE, COMPUTE, COUPLED, SIZE, TOKENS, Array, Form
+from sweeper.table import counted
 
 FLOPS_PER_PARAMETER_AND_TOKEN = 6.0
 """Forward and backward multiply-adds of a dense model (Kaplan et al., arXiv:2001.08361, 2.1)."""
@@ -26,69 +28,22 @@ BIN = math.log(3.0)
 """The width of a bin, in log compute, where runs have no rungs of their own."""
 
 
-SCALES = {"k": 1e3, "m": 1e6, "b": 1e9, "t": 1e12}
-WORDS = {1e3: "thousands", 1e6: "millions", 1e9: "billions", 1e12: "trillions"}
-SCALE = re.compile(
-    r"[^a-z0-9](?:(k|m|b|t)|(thousand|million|billion|trillion)s?)[^a-z0-9]*$", re.IGNORECASE
-)
-"""The end of a column's name that says in what it counts: params_M, tokens (billions)."""
-IN_ONES = 1e6
-"""Counts from here on are in ones, whatever the column is called."""
-
-
-def _scaled(names: Sequence[str]) -> tuple[str, ...]:
-    return tuple(f"{name}_{end}" for end in (*SCALES, *WORDS.values()) for name in names)
-
-
-SIZES = (
-    "params",
-    "parameters",
-    "n_params",
-    "num_params",
-    "model_size",
-    "non_embedding_params",
-)
-HORIZONS = ("tokens", "n_tokens", "train_tokens", "training_tokens", "num_tokens")
-ROLES: Mapping[str, tuple[str, ...]] = {
-    "params": (*SIZES, *_scaled(SIZES), "n"),
-    "tokens": (*HORIZONS, *_scaled(HORIZONS), "d"),
-    "flops": (
-        "flops",
-        "flop",
-        "training_flop",
-        "training_flops",
-        "train_flops",
-        "budget",
-        "compute",
-        "c",
-    ),
-    "loss": (
-        "loss",
-        "val_loss",
-        "eval_loss",
-        "final_loss",
-        "validation_loss",
-        "eval/loss",
-        "val/loss",
-        "val_bpb",
-        "bpb",
-    ),
-    "run": ("run", "run_id", "run_name", "run id", "name"),
-    "seed": ("seed", "random_seed"),
-}
-"""What a column can be to a law, and its usual names, the likeliest first."""
 APART = 2.0
 """The factor by which the compute of a row may differ from 6 N D: attention, embeddings, units."""
 STRANGE = 1e-3, 1e6
 """Tokens per parameter below and above which a column must be in other units."""
 UNUSUAL = 0.1, 1e4
 """Tokens per parameter below and above which the middle run is asked about."""
+COUNT_ROLES = ("params", "tokens", "flops")
+"""Roles of which two make the third."""
+HUGE = 1e30
+"""Losses, parameters and tokens from here on are what an overflow left behind."""
 FEWEST = 1000
 """Parameters or tokens below which all are in other units, whatever their ratio is."""
 
 
 @dataclass(frozen=True, eq=False)
-class Runs:
+class LossRuns:
     """Finished runs: `params` N, `tokens` D, `loss` L, all [runs], positive and finite.
 
     `flops` are those of each run, counted where somebody counted them, else 6 N D. Runs of one
@@ -108,7 +63,7 @@ class Runs:
         """How many."""
         return len(self.loss)
 
-    def only(self, kept: np.ndarray[tuple[int], np.dtype[np.bool_]]) -> Runs:
+    def only(self, kept: np.ndarray[tuple[int], np.dtype[np.bool_]]) -> LossRuns:
         """Those where `kept` is true."""
         labels = [label for label, keep in zip(self.labels, kept, strict=True) if keep]
         params, tokens, loss = self.params[kept], self.tokens[kept], self.loss[kept]
@@ -157,7 +112,7 @@ class Design:
     line: tuple[float, float] | None = None
 
     @classmethod
-    def of(cls, runs: Runs) -> Design:
+    def of(cls, runs: LossRuns) -> Design:
         """BadInput where nothing was varied."""
         params, tokens = np.log(runs.params), np.log(runs.tokens)
         sizes, horizons = np.ptp(params) > SAME, np.ptp(tokens) > SAME
@@ -189,7 +144,7 @@ class Design:
         assert self.line is not None
         return math.exp(self.line[0] + self.line[1] * math.log(params))
 
-    def check_target(self, runs: Runs, params: float, tokens: float) -> None:
+    def check_target(self, runs: LossRuns, params: float, tokens: float) -> None:
         """BadInput for a target at which the law says nothing."""
         if self.forms == (SIZE,) and abs(math.log(tokens / runs.tokens[0])) > ON_A_LINE:
             raise BadInput(
@@ -227,7 +182,7 @@ class Rungs:
         return len(self.names)
 
     @classmethod
-    def of(cls, runs: Runs, design: Design) -> Rungs:
+    def of(cls, runs: LossRuns, design: Design) -> Rungs:
         """By budget where runs share budgets, else by size, by horizon, or by bins of compute."""
         budgets = _groups(np.log(runs.flops), 0.1)
         sizes = _groups(np.log(runs.params), SAME)
@@ -278,20 +233,36 @@ def _groups(logs: Array, gap: float) -> np.ndarray[tuple[int], np.dtype[np.int64
 # Runs of a table.
 
 
-def runs_of(source: Source, columns: Mapping[str, str]) -> Runs:
-    """The runs of a table; BadInput for what would be fitted wrongly, row and value named."""
-    if "loss" not in columns:
-        raise _missing(source, "loss", "the loss at the end of each run")
-    known = [role for role in ("params", "tokens", "flops") if role in columns]
-    if len(known) < 2:
-        raise _missing(
-            source,
-            next(role for role in ("params", "tokens", "flops") if role not in known),
-            "two of params, tokens and flops, the third by C = 6ND",
-        )
-    values = {role: _positive(source, columns[role], role) for role in (*known, "loss")}
+def law_runs(runs: Runs) -> Runs:
+    """The runs with the columns of a law; BadInput where a column is missing, or holds no numbers.
+
+    A run whose loss was left empty was not made, and is left out.
+    """
+    runs = runs.with_roles(LAW_ROLES)
+    counts = [role for role in COUNT_ROLES if role in runs.columns]
+    lacking = {} if "loss" in runs.columns else {"loss": "the loss at the end of each run"}
+    if len(counts) < 2:
+        role = next(role for role in COUNT_ROLES if role not in counts)
+        lacking[role] = "two of params, tokens and flops, the third by C = 6ND"
+    if lacking:
+        raise missing_columns(runs.frame, runs.columns.values(), lacking)
+    runs.check_numbers([runs.columns[role] for role in (*counts, "loss")])
+    empty = runs.left_empty(runs.columns["loss"])
+    if not empty.any():
+        return runs
+    if empty.all():
+        raise BadInput("no run of the table has a loss")
+    note = f"left out: {counted(int(empty.sum()), 'run')} whose loss is empty, which were not made"
+    return replace(runs, frame=runs.frame[~empty], notes=(*runs.notes, note))
+
+
+def loss_runs_of(runs: Runs) -> LossRuns:
+    """The points that a law is fitted to; BadInput for what would be fitted wrongly, row named."""
+    columns = runs.columns
+    counts = [role for role in COUNT_ROLES if role in columns]
+    values = {role: _positive(runs, columns[role], role) for role in (*counts, "loss")}
     for role in {"params", "tokens"} & {*values}:
-        values[role] = values[role] * scale_of(columns[role], values[role])
+        values[role] = values[role] * runs.scale(role)
     product = FLOPS_PER_PARAMETER_AND_TOKEN
     if "tokens" not in values:
         values["tokens"] = values["flops"] / (product * values["params"])
@@ -300,63 +271,58 @@ def runs_of(source: Source, columns: Mapping[str, str]) -> Runs:
     params, tokens = values["params"], values["tokens"]
     if np.ptp(np.log(values["loss"])) < 1e-9:
         raise BadInput(f"all losses are {values['loss'][0]:g}: is {columns['loss']!r} the loss?")
-    _check_units(source, columns, params, tokens)
+    _check_units(runs, params, tokens)
     flops = values.get("flops", product * params * tokens)
-    if len(known) == 3:
-        _check_compute(source, flops / (product * params * tokens))
-    _check_twins(source, columns, values)
-    labels = [
-        str(source.frame[columns["run"]].iloc[i]) if "run" in columns else source.row(i)
-        for i in range(len(source.frame))
+    if len(counts) == 3:
+        _check_compute(runs, flops / (product * params * tokens))
+    _check_twins(runs, values)
+    names = runs.frame[columns["run"]].astype(str) if "run" in columns else None
+    labels = [runs.row(place) if names is None else names.iloc[place] for place in range(len(runs))]
+    cluster = _clusters(runs, params, tokens)
+    return LossRuns(params, tokens, values["loss"], flops, cluster, labels)
+
+
+def law_notes(runs: Runs, points: LossRuns) -> list[str | Text]:
+    """What is said of how a table's runs were read, and of what is unusual in them."""
+    return [
+        *runs.notes,
+        *odd_ratio(points),
+        *mixed_runs(runs),
+        *_units(runs),
+        *runs.number_notes(),
     ]
-    cluster = _clusters(source, columns, params, tokens)
-    return Runs(params, tokens, values["loss"], flops, cluster, labels)
 
 
-def scale_of(column: str, values: Array) -> float:
-    """In what a column of parameters or tokens counts, by the end of its name: 1 for ones."""
-    found = SCALE.search(column)
-    if found is None or values.max() >= IN_ONES:
-        return 1.0
-    return SCALES[(found[1] or found[2])[0].lower()]
-
-
-def units_of(source: Source, columns: Mapping[str, str]) -> list[str]:
+def _units(runs: Runs) -> list[str]:
     """What names of columns say of their units, where those are none that go without saying."""
-    notes = []
-    for role in ("params", "tokens"):
-        scale = scale_of(columns[role], source.numbers(columns[role])) if role in columns else 1.0
-        if scale != 1:
-            notes.append(f"{columns[role]!r} is in {WORDS[scale]}, as its name says")
-    if unit_of(columns["loss"]) != "nats":
-        notes.append(f"{columns['loss']!r} is in bits per byte: so are the floor and the losses")
+    notes = [
+        f"{runs.columns[role]!r} is in {SCALE_NAMES[scale]}, as its name says"
+        for role in ("params", "tokens")
+        if role in runs.columns and (scale := runs.scale(role)) != 1
+    ]
+    if runs.unit != "nats":
+        loss = runs.columns["loss"]
+        notes.append(f"{loss!r} is in bits per byte: so are the floor and the losses")
     return notes
 
 
-def _missing(source: Source, role: str, what: str) -> ConfigError:
-    columns = ", ".join(str(column) for column in source.frame.columns)
-    return MissingValue(
-        Keyword("columns"), f", {role}=COLUMN ({what}) with one of the columns {columns}"
-    )
-
-
-def _positive(source: Source, column: str, role: str) -> Array:
-    values = source.numbers(column)
-    wrong = ~(np.isfinite(values) & (values > 0))
+def _positive(runs: Runs, column: str, role: str) -> Array:
+    values = runs.numbers(column)
+    wrong = ~((values > 0) & (values < HUGE))
     if wrong.any():
         place = int(np.flatnonzero(wrong)[0])
         value, more = values[place], int(wrong.sum()) - 1
         others = f", and {more} more rows" if more else ""
-        said = "is missing" if math.isnan(value) else f"is {value:g}"
+        what = "is missing" if math.isnan(value) else f"is {value:g}"
         raise BadInput(
-            f"the {role} of {source.row(place)}{others} {said}; it must be a positive number. "
+            f"the {role} of {runs.row(place)}{others} {what}; it must be a positive number. "
             "Leave such rows out: ",
             Keyword("where", f"0 < {quoted_name(column)} < 1e30"),
         )
     return values
 
 
-def _check_units(source: Source, columns: Mapping[str, str], params: Array, tokens: Array) -> None:
+def _check_units(runs: Runs, params: Array, tokens: Array) -> None:
     """Tokens in billions beside parameters in ones, in the whole column or in some rows."""
     ratio = tokens / params
     low, high = STRANGE
@@ -367,8 +333,7 @@ def _check_units(source: Source, columns: Mapping[str, str], params: Array, toke
     which = (
         "all rows"
         if wrong.all()
-        else f"{source.row(place)}"
-        + (f" and {int(wrong.sum()) - 1} more" if wrong.sum() > 1 else "")
+        else f"{runs.row(place)}" + (f" and {int(wrong.sum()) - 1} more" if wrong.sum() > 1 else "")
     )
     raise BadInput(
         f"{which}: {tokens[place]:.4g} tokens for {params[place]:.4g} parameters are "
@@ -377,7 +342,7 @@ def _check_units(source: Source, columns: Mapping[str, str], params: Array, toke
     )
 
 
-def _check_compute(source: Source, share: Array) -> None:
+def _check_compute(runs: Runs, share: Array) -> None:
     wrong = (share > APART) | (share < 1 / APART)
     if not wrong.any():
         return
@@ -393,7 +358,7 @@ def _check_compute(source: Source, share: Array) -> None:
     place = int(np.flatnonzero(wrong)[0])
     more = f", and {int(wrong.sum()) - 1} more rows" if wrong.sum() > 1 else ""
     raise BadInput(
-        f"the compute of {source.row(place)}{more} is {share[place]:.3g} times 6 x params x "
+        f"the compute of {runs.row(place)}{more} is {share[place]:.3g} times 6 x params x "
         "tokens: one of the three columns means something else. Name two of them by ",
         Keyword("columns", ...),
         ", and leave the third out as in ",
@@ -401,12 +366,12 @@ def _check_compute(source: Source, share: Array) -> None:
     )
 
 
-def odd_ratio(runs: Runs) -> list[str]:
+def odd_ratio(points: LossRuns) -> list[str]:
     """What is said of tokens per parameter that few train with; nothing where they are usual.
 
     Tokens in thousands of runs with 20 a parameter are 0.02: possible, and so no error.
     """
-    ratio = float(np.exp(np.median(np.log(runs.tokens / runs.params))))
+    ratio = float(np.exp(np.median(np.log(points.tokens / points.params))))
     low, high = UNUSUAL
     if low <= ratio <= high:
         return []
@@ -417,16 +382,22 @@ def odd_ratio(runs: Runs) -> list[str]:
     ]
 
 
-def mixed_runs(source: Source) -> list[str]:
+def mixed_runs(runs: Runs) -> list[Text]:
     """What is said of a column that tells runs apart whose losses follow no common law."""
-    notes = []
-    for column in source.frame.columns:
-        name = re.sub(r"[^a-z]+", "", str(column).lower())
-        values = source.frame[column].dropna().astype(str).unique()
-        if name.endswith(TELLING) and 1 < len(values) <= MOST_KINDS:
+    notes: list[Text] = []
+    for column in map(str, runs.frame.columns):
+        name = re.sub(r"[^a-z]+", "", column.lower())
+        if not name.endswith(TELLING) or column in runs.ignore:
+            continue
+        values = runs.frame[column].dropna().astype(str).unique()
+        if 1 < len(values) <= MOST_KINDS:
+            first = runs.frame[column].dropna().iloc[0]
             notes.append(
-                f"the column {column!r} has {', '.join(values)}: a law is one of runs that ended "
-                f"alike, as by {SHELL.keyword(where_equal({str(column): values[0]}))}"
+                (
+                    f"the column {column!r} has {', '.join(map(shown_value, values))}: a law is "
+                    "one of runs that ended alike, as by ",
+                    where_equal({column: first}),
+                )
             )
     return notes
 
@@ -437,19 +408,19 @@ MOST_KINDS = 6
 """Values of such a column; of more it tells something else."""
 
 
-def _check_twins(source: Source, columns: Mapping[str, str], values: Mapping[str, Array]) -> None:
+def _check_twins(runs: Runs, values: Mapping[str, Array]) -> None:
     """Rows that are equal in all that is read: one run, written twice, would count double."""
     keys = [np.asarray(values[role]) for role in ("params", "tokens", "loss")]
     names = [
-        source.frame[columns[role]].astype(str).to_numpy()
+        runs.frame[runs.columns[role]].astype(str).to_numpy()
         for role in ("run", "seed")
-        if role in columns
+        if role in runs.columns
     ]
     seen: dict[tuple[object, ...], int] = {}
     for place, key in enumerate(zip(*keys, *names, strict=True)):
         if key in seen:
             raise BadInput(
-                f"{source.row(seen[key])} and {source.row(place)} are equal: a run that is "
+                f"{runs.row(seen[key])} and {runs.row(place)} are equal: a run that is "
                 "written twice counts double. Delete one, or name the column that tells them "
                 "apart, as in ",
                 Keyword("columns", "seed=COLUMN"),
@@ -458,12 +429,13 @@ def _check_twins(source: Source, columns: Mapping[str, str], values: Mapping[str
 
 
 def _clusters(
-    source: Source, columns: Mapping[str, str], params: Array, tokens: Array
+    runs: Runs, params: Array, tokens: Array
 ) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
     """Runs of one name are points of one training; else each row is its own, cells together."""
-    if "run" in columns:
-        names = source.frame[columns["run"]].astype(str).to_numpy()
-        seeds = source.frame[columns["seed"]].astype(str).to_numpy() if "seed" in columns else names
+    if "run" in runs.columns:
+        names = runs.frame[runs.columns["run"]].astype(str).to_numpy()
+        seed = runs.columns.get("seed", runs.columns["run"])
+        seeds = runs.frame[seed].astype(str).to_numpy()
         keys = np.array([f"{a}\0{b}" for a, b in zip(names, seeds, strict=True)])
     else:
         keys = np.array([f"{n:.6g}\0{d:.6g}" for n, d in zip(params, tokens, strict=True)])

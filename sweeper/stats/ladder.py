@@ -338,3 +338,24 @@ class SizeCurve:
     failed: int = 0
     planned_log2: float = 0.0
     noise: KnownNoise | None = None
+
+
+def curves_along(
+    axis: str, curves: Sequence[SizeCurve], sizes: Sequence[LadderSize]
+) -> list[SizeCurve]:
+    """The curves of a ladder along `axis`, ascending: all else of a size is as in `sizes`.
+
+    Ladders over several axes share one list of curves, and the base's curve is in each.
+    """
+    if axis == JOINT_AXIS:
+        by_size = {curve.size: curve for curve in curves}
+        return [by_size[size] for size in sizes if size in by_size]
+
+    def others(size: LadderSize) -> tuple[int, ...]:
+        return tuple(getattr(size, key) for key in LADDER_AXES if key != axis)
+
+    # Without a verdict the base is not known: it is what most curves have beside the axis.
+    shared = [others(size) for size in sizes or [curve.size for curve in curves]]
+    fixed = max(shared, key=shared.count, default=None)
+    along = (curve for curve in curves if others(curve.size) == fixed)
+    return sorted(along, key=lambda curve: int(getattr(curve.size, axis)))

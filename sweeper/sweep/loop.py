@@ -25,8 +25,11 @@ be to blame: one bad trial among many is found in log2 steps, and the others fin
 trial is not halved: that trial fails, with the reason. So does every trial of a job that failed of
 something which neither time nor its trials can change, such as a request that the cluster refuses.
 
+Before its trials are blamed, what failed of something that its node may lack runs once on another.
+
 A job of an earlier driver (`recovered`) is claimed once the strategy wants a trial of it. Its
-failures are not recorded: the user may have mended their cause. These trials go into new jobs.
+failures are not recorded: the user may have mended their cause. These trials go into new jobs. Only
+a driver that does not wait records them: its jobs are always an earlier one's.
 """
 
 from __future__ import annotations
@@ -111,15 +114,16 @@ class Loop:
             while True:
                 if self.cancelled():
                     raise SweeperError("the study was cancelled; run the same command to go on")
-                self._fill(ask)
+                claimed = self._claim(ask)
+                if not claimed:  # else what they left is looked at before more is sent
+                    self._fill(ask)
                 if not (self.live or self._ready or self._needs_trials):
                     return
-                events = self.executor.poll(wait=self.wait)
-                for event in events:
-                    self._handle(event)
+                events = self.executor.poll(wait=self.wait and not claimed)
+                self._handle_all(events)
                 # Nobody waits, nothing came of this look, and all that can be named is in the
                 # scheduler's hands.
-                if not (events or self.wait) and self.executor.settled():
+                if not (events or self.wait or claimed) and self.executor.settled():
                     return
         finally:
             self.executor.close()
@@ -150,6 +154,23 @@ class Loop:
             for job, live in self.live.items()
         ]
 
+    def _claim(self, ask: Ask) -> bool:
+        """Claim jobs of earlier drivers of which a trial is wanted; whether there were any.
+
+        Before others are submitted: a trial that runs somewhere must not go into a second job, and
+        where all that was submitted has failed nothing more is to be sent.
+        """
+        if not (self.executor.recovered and self._needs_trials):
+            return False
+        keys, claimed = {trial.key for trial in ask()}, False
+        for job, batch in list(self.executor.recovered.items()):
+            if keys & {trial.key for trial in batch}:
+                self.executor.claim(job)
+                self.live[job] = LiveJob(batch, recovered=True)
+                self._assigned |= {trial.key for trial in batch}
+                claimed = True
+        return claimed
+
     def _fill(self, ask: Ask) -> None:
         """Submit jobs while there is room for them.
 
@@ -169,16 +190,7 @@ class Loop:
             self._submit(self._ready.popleft())
 
     def _batches(self, wanted: Sequence[Trial]) -> list[Batch]:
-        """Batches of what is wanted and in no job; what earlier drivers left is claimed first."""
-        keys = {trial.key for trial in wanted}
-        # Before the others: a trial that runs somewhere already must not go into a second job.
-        for job, batch in list(self.executor.recovered.items()):
-            if keys & {trial.key for trial in batch}:
-                self.executor.claim(job)
-                self.live[job] = LiveJob(batch, recovered=True)
-                self._assigned |= {trial.key for trial in batch}
-                # The rest of the batch runs already: the strategy may name what lies ahead.
-                self._needs_trials = True
+        """Batches of what is wanted and in no job."""
         fresh = [trial for trial in wanted if trial.key not in self._assigned]
         self._assigned |= {trial.key for trial in fresh}
         return self.runner.batches(fresh, self.executor) if fresh else []
@@ -187,6 +199,17 @@ class Loop:
         job = self.runner.job(batch, self.pruner(batch[0]))
         self.live[job.id] = LiveJob(batch)
         self.executor.submit(job)
+
+    def _handle_all(self, events: Sequence[Event]) -> None:
+        """All of them are recorded, also where one of them ends the sweep."""
+        errors = list[SweeperError]()
+        for event in events:
+            try:
+                self._handle(event)
+            except SweeperError as error:
+                errors.append(error)
+        if errors:
+            raise errors[0]
 
     def _handle(self, event: Event) -> None:
         match event:
@@ -201,8 +224,10 @@ class Loop:
 
     def _finished(self, job: str, outcome: Outcome) -> None:
         live = self.live[job]
-        # Failures of an earlier driver's job are left out, and so tried again.
-        results = [r for r in outcome.results if not (live.recovered and r.status == "failed")]
+        # Failures of an earlier driver's job are left out, and so tried again; but where nobody
+        # waits every driver is a later one than its jobs': they would be tried again for ever.
+        anew = live.recovered and self.wait
+        results = [r for r in outcome.results if not (anew and r.status == "failed")]
         done = {result.key for result in results}
         rest = tuple(trial for trial in live.batch if trial.key not in done)
         if not rest:
@@ -210,7 +235,7 @@ class Loop:
             # and the rest of their work would be counted a second time.
             self.progress(job, 1.0)
         self._record(results)
-        if live.recovered:
+        if live.recovered and (self.wait or not rest):
             # What its results do not settle is wanted again, and is asked for as any other trial.
             if rest:
                 self.progress(job, 0.0)
@@ -232,6 +257,8 @@ class Loop:
         # `attempts` counts from the last progress: a job that comes further each time goes on.
         if failure.retry and failure.attempts <= self.launcher.retries:
             self.notify(f"a job is run again: {failure.reason}")
+            self._again(job)
+        elif not failure.retry and self.executor.elsewhere(job, failure):
             self._again(job)
         elif failure.blames_trials and len(rest) > 1:
             if failure.retry:

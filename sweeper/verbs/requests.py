@@ -791,3 +791,10 @@ def _options_of(request: Any) -> Mapping[str, Option]:
             default=field.default,
         )
     return found
+
+
+def columns_text(columns: Any) -> str:
+    """Roles and columns as a text, `width=n_embd,loss=val_loss`."""
+    if isinstance(columns, str):
+        return columns
+    return ",".join(f"{role}={column}" for role, column in columns.items())

@@ -82,7 +82,7 @@ def test_the_learning_rate_that_was_asked_for_is_said(tmp_path: Path, sweeper: R
     assert "Trend over 4 widths" in told and "is predicted to be 0.00" in told
     stays = package.judge(runs(), to_width=4096)
     assert "octaves from the transferred learning rate, which costs" in str(stays)
-    assert "the plan's eta" not in str(stays.record)
+    assert "the plan's eta" not in str(stays.document)
     # Without a target there is one number; of logarithms it is plain, too; at an end it is a bound.
     logs = runs().assign(log2_lr=lambda table: np.log2(table.lr)).drop(columns="lr")
     assert "The transferred learning rate: 0.0078" in str(package.judge(logs))
@@ -135,7 +135,7 @@ def test_only_widths_that_fail_are_said_to_fail_and_pictures_name_the_loss() -> 
     assert "The transfer over width fails at width 512 and 1024, of widths 128 to 1024" in str(
         judged
     )
-    assert judged.figure().axes[0].get_ylabel() == "val_loss (nats)"
+    assert judged.plot()[0].get_ylabel() == "val_loss (nats)"
 
 
 def test_a_text_without_quotes_in_a_filter_is_shown_with_them() -> None:
@@ -281,10 +281,12 @@ def test_other_files_are_read_or_refused(table: Path, tmp_path: Path, sweeper: R
 
 
 def test_a_verdict_in_a_notebook_draws_itself(table: Path, tmp_path: Path) -> None:
-    judged = package.judge(table, width="n_embd", eta="lr", loss="val_loss", to_width=4096)
+    judged = package.judge(
+        table, columns={"width": "n_embd", "eta": "lr", "loss": "val_loss"}, to_width=4096
+    )
     assert judged.answer == "holds" and "<svg" in judged._repr_html_()
-    assert [*judged.table["width"]] == [str(width) for width in WIDTHS]
-    assert judged.record["axes"][0]["target"]["size"] == 4096
+    assert [*judged.to_dataframe()["width"]] == [str(width) for width in WIDTHS]
+    assert judged.document["axes"][0]["target"]["size"] == 4096
     assert judged.save(tmp_path / "saved")["page"].is_file()
 
 

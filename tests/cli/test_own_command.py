@@ -347,7 +347,7 @@ def test_a_run_that_failed_is_no_first_run(sweeper: Run, workplace: Path, script
 def test_a_pattern_that_never_ends_stops_the_search(
     sweeper: Run, workplace: Path, script: Path, golden: Golden, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("sweeper.command.metrics.SEARCH_SECONDS", 0.3)
+    monkeypatch.setattr("sweeper.command.metrics.pattern.SEARCH_SECONDS", 0.3)
     script.write_text(
         script.read_text().replace("    main()\n", "    print('a' * 99)\n    main()\n")
     )

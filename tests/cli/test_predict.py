@@ -209,7 +209,7 @@ def table(tmp_path: Path) -> Path:
 
 
 def test_a_table_predicts_and_says_what_it_took_the_columns_for(table: Path, sweeper: Run) -> None:
-    words = ("--from", str(table), "--columns", "loss=final loss", "--to-params", "1.2e9")
+    words = (str(table), "--columns", "loss=final loss", "--to-params", "1.2e9")
     answer = sweeper("predict", *words, "--to-tokens", "1.6e10", "--draws", "200")
     assert answer.code == 0, answer.err
     assert "params is 'n_params'" in answer.err
@@ -227,7 +227,7 @@ def test_a_table_comes_by_a_pipe(
 ) -> None:
     text = table.read_bytes()
     monkeypatch.setattr("sys.stdin", SimpleNamespace(buffer=BytesIO(text)))
-    words = ("--from", "-", "--columns", "loss=final loss", "--draws", "100", "--json")
+    words = ("-", "--columns", "loss=final loss", "--draws", "100", "--json")
     document = sweeper("predict", *words).document
     assert document["inputs"]["source"] == "stdin"
     assert document["inputs"]["sha256"] == hashlib.sha256(text).hexdigest()
@@ -277,11 +277,11 @@ def test_what_lies_where_a_folder_is_asked_for_stays(table: Path, sweeper: Run) 
     ("words", "key"),
     [
         (["--to-params", "1e9"], "--to-params"),
-        (["--from", "TABLE", "--to-width", "64"], "--to-width"),
-        (["--from", "TABLE", "--to-params", "-1"], "--to-params"),
-        (["--from", "TABLE", "--to-params", "1e9"], "--to-tokens"),
-        (["--from", "TABLE", "--columns", "loss=nothing"], "--columns"),
-        (["--from", "TABLE", "--form", "size"], "--form"),
+        (["TABLE", "--to-width", "64"], "--to-width"),
+        (["TABLE", "--to-params", "-1"], "--to-params"),
+        (["TABLE", "--to-params", "1e9"], "--to-tokens"),
+        (["TABLE", "--columns", "loss=nothing"], "--columns"),
+        (["TABLE", "--form", "size"], "--form"),
     ],
 )
 def test_a_question_that_cannot_be_asked_is_refused_and_writes_nothing(

@@ -11,11 +11,11 @@ import pytest
 
 import sweeper
 from sweeper.decide.forecast import LossLaw, fit_law, speed_up
-from sweeper.runs.loss_runs import Runs
+from sweeper.runs.loss_runs import LossRuns
 from sweeper.stats.power_law import ADDITIVE, Array
 
 
-def measured(scale: float, noise: float = 0.002, seed: int = 0) -> Runs:
+def measured(scale: float, noise: float = 0.002, seed: int = 0) -> LossRuns:
     """Runs of a law in which every run does as well as one of `scale` times its compute."""
     random = np.random.default_rng(seed)
     n, d = np.meshgrid(2e7 * 2.5 ** np.arange(5), 5e8 * 2.0 ** np.arange(5))
@@ -24,7 +24,7 @@ def measured(scale: float, noise: float = 0.002, seed: int = 0) -> Runs:
     loss = 1.69 + 406.4 / (root * params) ** 0.34 + 410.7 / (root * tokens) ** 0.28
     loss *= np.exp(noise * random.standard_normal(len(loss)))
     flops = 6 * params * tokens
-    return Runs(params, tokens, loss, flops, np.arange(len(loss)), [""] * len(loss))
+    return LossRuns(params, tokens, loss, flops, np.arange(len(loss)), [""] * len(loss))
 
 
 def law_of(scale: float, seed: int = 0) -> LossLaw:
@@ -94,7 +94,7 @@ def test_the_compute_of_a_miss_is_that_of_its_law() -> None:
     params = 1e8 * 4.0 ** np.arange(6)
     flops = 120 * params**2
     loss = 1.6 + 0.652 * (flops / flops[-1]) ** -0.0941
-    runs = Runs(params, 20 * params, loss, flops, np.arange(6), [""] * 6)
+    runs = LossRuns(params, 20 * params, loss, flops, np.arange(6), [""] * 6)
     law = fit_law(runs, draws=100)
     found = law.compute_for(params[-1], 20 * params[-1], 1.6 + 0.634)
     assert found == pytest.approx(1.35, abs=0.01)

@@ -18,8 +18,8 @@ import sweeper
 from sweeper.decide.forecast import share_above
 from sweeper.decide.loss import PREDICTED, UNDECIDED, Prediction, predict
 from sweeper.errors import BadInput, ConfigError
-from sweeper.runs.loss_runs import ROLES, Design, Rungs, runs_of
-from sweeper.runs.source import Source
+from sweeper.runs.loss_runs import Design, Rungs, law_runs, loss_runs_of
+from sweeper.runs.read import read
 
 ROOT = Path(__file__).parents[2]
 SHARED = Path(os.environ.get("SWEEPER_TABLES", ROOT / "../shared/data/scaling"))
@@ -158,20 +158,17 @@ def test_a_stray_run_is_named_and_pulls_little() -> None:
 
 @pytest.mark.skipif(not SHARED.is_dir(), reason="needs the published table")
 def test_budgets_up_to_9e19_predict_those_beyond() -> None:
-    source = Source.read(SHARED / "marin_comma_isoflops.csv", "budget <= 9e19")
-    far = runs_of(beyond := Source.read(source_path(), "budget > 9e19"), beyond.columns("", ROLES))
-    near = runs_of(source, source.columns("", ROLES))
+    path = SHARED / "marin_comma_isoflops.csv"
+    table = law_runs(read(path, where="budget <= 9e19"))
+    far = loss_runs_of(law_runs(read(path, where="budget > 9e19")))
+    near = loss_runs_of(table)
     assert len(Rungs.of(near, Design.of(near))) == 5
     inside = 0
     for n, d, loss in zip(far.params[::3], far.tokens[::3], far.loss[::3], strict=True):
-        made = predicted(source.frame, to_params=float(n), to_tokens=float(d)).prediction
+        made = predicted(table.frame, to_params=float(n), to_tokens=float(d)).prediction
         assert made is not None
         inside += made.low <= loss <= made.high
     assert 0.8 <= inside / len(far.loss[::3]) <= 1
-
-
-def source_path() -> Path:
-    return SHARED / "marin_comma_isoflops.csv"
 
 
 @pytest.mark.parametrize(("sizes", "tried"), [(3, 0), (4, 1), (6, 2)])

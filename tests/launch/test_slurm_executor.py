@@ -8,11 +8,12 @@ from pathlib import Path
 
 import pytest
 
+from sweeper.errors import SweeperError
 from sweeper.files import write_json
 from sweeper.launch import slurm as module
 from sweeper.launch import slurm_queue
 from sweeper.launch.executor import Context, JobState
-from sweeper.launch.job import Outcome, trials_of
+from sweeper.launch.job import JobFailure, Outcome, trials_of
 from sweeper.launch.slurm import Slurm, SlurmExecutor
 from sweeper.launch.slurm_jobs import Array, Submission
 from sweeper.records import to_json
@@ -34,8 +35,15 @@ class Queue:
         patch.setattr(slurm_queue, "queue", self._entries)
         patch.setattr(slurm_queue, "cancel", self.cancelled.extend)
         patch.setattr(module, "largest_array", lambda: 100)
+        self.nodes = {"node1"}
+        patch.setattr(module, "nodes", lambda partition: set(self.nodes))
         patch.setattr(module.time, "sleep", self._sleep)
         patch.setattr(module.time, "monotonic", lambda: float(self.now))
+
+    def node_of(self, name: str) -> str:
+        """The first node that the job's array does not avoid."""
+        [array] = [array for array in self.arrays if array.name == name.split()[0]]
+        return next(node for node in ("node1", "node2") if node not in array.avoid)
 
     def _sleep(self, seconds: float) -> None:
         self.now += 1
@@ -54,7 +62,7 @@ class Queue:
         if self.away:
             raise slurm_queue.SchedulerError("squeue: Unable to contact slurm controller")
         lines = [
-            f"{name.split()[0]}|1_{name.split()[1]}|{state}|node1|T1|T0|None"
+            f"{name.split()[0]}|1_{name.split()[1]}|{state}|{self.node_of(name)}|T1|T0|None"
             for name, state in self.states.items()
             if state is not None
         ]
@@ -174,3 +182,64 @@ def test_results_are_collected_while_slurm_is_away(
     assert sorted(sweep.objectives()) == [1.0, 2.0] and len(queue.arrays) == 1
     (notice,) = set(sweep.notices)
     golden.says(notice)
+
+
+# Nodes that lack what a job needs.
+
+
+def fail_at_once(queue: Queue, bad: set[str], started: bool = False) -> None:
+    """What runs on a bad node says what it lacks there; all else finishes."""
+    for number, array in enumerate(queue.arrays):
+        for index, member in enumerate(array.members):
+            node = queue.node_of(array.name)
+            if queue.states[f"{array.name} {index}"] != "RUNNING":
+                continue
+            if started:
+                write_json(member.folder / "started-0.json", {"node": node})
+            if node not in bad:
+                leave(member, 0, 1.0)
+            elif started:
+                failure = JobFailure(reason="it raised", details="No module named a", retry=False)
+                write_json(member.job_dir / f"result-{1000 * member.number}.json",
+                           to_json(Outcome(failure=failure)))  # fmt: skip
+            else:
+                log = array.folder / f"{array.task_id(index)}_0_log.err"
+                log.write_text("python: No module named submitit\n")
+            queue.set("COMPLETED" if started or node not in bad else "FAILED", number, index)
+
+
+@pytest.mark.parametrize("nodes", [{"node1"}, {"node1", "node2"}])
+def test_jobs_that_never_begin_end_the_sweep_in_the_node_s_words(
+    nodes: set[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, golden: Golden
+) -> None:
+    queue = Queue(monkeypatch, lambda queue, now: fail_at_once(queue, nodes))
+    queue.nodes = nodes
+    with pytest.raises(
+        SweeperError, match=r"jobs do not start.*No module named submitit"
+    ) as caught:
+        drive(tmp_path, queue)
+    assert queue.now < GRACE and "launcher.python" in str(caught.value)
+    assert len(queue.arrays) == (3 if len(nodes) == 1 else 2)
+
+
+@pytest.mark.parametrize("started", [False, True])
+def test_what_one_node_lacks_runs_on_another(
+    started: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    queue = Queue(monkeypatch, lambda queue, now: fail_at_once(queue, {"node1"}, started))
+    queue.nodes = {"node1", "node2"}
+    sweep = drive(tmp_path, queue, trials=4)
+    assert sweep.objectives() == [1.0] * 4 and {array.avoid for array in queue.arrays[1:]} == {
+        ("node1",)
+    }
+
+
+def test_what_all_nodes_lack_fails_where_it_began(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A module that a script imports: once more on the other node, and then its trial fails."""
+    both = {"node1", "node2"}
+    queue = Queue(monkeypatch, lambda queue, now: fail_at_once(queue, both, started=True))
+    queue.nodes = both
+    sweep = drive(tmp_path, queue)
+    assert "No module named a" in sweep.errors()[0] and len(queue.arrays) == 2

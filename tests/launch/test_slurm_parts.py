@@ -25,7 +25,8 @@ from sweeper.launch import slurm_jobs, slurm_queue
 from sweeper.launch.code import changed_modules, module_digests, user_modules
 from sweeper.launch.executor import Scheduled
 from sweeper.launch.job import Outcome, Resources, outcome_of
-from sweeper.launch.slurm import SETTLING, Slurm
+from sweeper.launch.lacking import lack_of
+from sweeper.launch.slurm import SETTLING, Slurm, checked_setup
 from sweeper.launch.slurm_jobs import Raised, SlurmFailure, Submission, attempts, failure_of
 from sweeper.records import to_json
 from sweeper.report.output import Output
@@ -147,6 +148,13 @@ def test_inside_a_job_nothing_of_it_is_handed_on(monkeypatch: pytest.MonkeyPatch
     with slurm_queue.outside_a_job():
         assert [name for name in os.environ if name.startswith("SLURM_")] == ["SLURM_CONF"]
     assert os.environ["SLURM_JOB_ID"] == os.environ["SLURM_CPUS_PER_TASK"] == "7"
+    # A shell may still have sizes of a job that ended: srun would take them for this one's.
+    monkeypatch.delenv("SLURM_JOB_ID")
+    monkeypatch.setenv("SLURM_MEM_PER_CPU", "100")
+    monkeypatch.setenv("SLURM_TIME_FORMAT", "standard")
+    with slurm_queue.outside_a_job():
+        left = sorted(name for name in os.environ if name.startswith("SLURM_"))
+    assert left == ["SLURM_CONF", "SLURM_TIME_FORMAT"]
 
 
 def planned(study: Path, names: list[str]) -> slurm_jobs.Array:
@@ -244,6 +252,83 @@ def test_a_job_that_comes_no_further_is_not_put_back_for_ever(
     assert run._stands_still() is still
 
 
+# A command without a checkpoint begins anew each time, and is cut now here and now there.
+
+
+@pytest.mark.parametrize(
+    ("runs", "count"),
+    [([(0.01, 0.22)], 0), ([(0.01, 0.22), (0.01, 0.26)], 2),
+     ([(0.01, 0.22), (0.01, 0.26), (0.01, 0.25)], 3), ([(0.01, 0.22), (0.2, 0.4)], 0)],
+)  # fmt: skip
+def test_a_run_that_began_anew_came_no_further(
+    runs: list[tuple[float, float]], count: int, tmp_path: Path
+) -> None:
+    for number, (began, fraction) in enumerate(runs):
+        folder = tmp_path / f"submission-{number}"
+        folder.mkdir()
+        progress = {"fraction": fraction, "began": began}
+        (folder / "progress.json").write_text(json.dumps(progress))
+    assert attempts(tmp_path) == count
+
+
+@pytest.mark.usefixtures("signals")
+@pytest.mark.parametrize(("began", "still"), [(0.01, True), (0.2, False)])
+def test_one_that_begins_anew_is_started_three_times(
+    began: float, still: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SLURM_RESTART_COUNT", "2")
+    folder = tmp_path / "submission-0"
+    folder.mkdir()
+    for number, share in enumerate((0.22, 0.26)):
+        left = {"fraction": share, "began": began if number else 0.0}
+        (folder / f"left-{number}.json").write_text(json.dumps(left))
+    run = slurm_jobs.Run(Submission(folder=folder))
+    run.began, run.fraction = began, 0.31
+    assert run._stands_still() is still
+
+
+# What a node lacks.
+
+
+@pytest.mark.parametrize(
+    ("said", "what"),
+    [
+        ("a\n/usr/bin/python3: No module named submitit\nb", "module"),
+        ("slurmstepd: error: execve(): /opt/python: No such file or directory", "interpreter"),
+        ("bash: line 3: module: command not found", "interpreter"),
+        ("RuntimeError: Found no NVIDIA driver on your system.", "driver"),
+        ("OSError: [Errno 28] No space left on device: 'x'", "disk"),
+        ("FileNotFoundError: [Errno 2] No such file or directory: '/data/a'", "file"),
+        ("sweeper: launcher.setup failed: false (exit code 1)", "launcher.setup"),
+        ("ValueError: out of luck", None),
+    ],
+)
+def test_what_a_node_lacks_is_told(said: str, what: str | None) -> None:
+    lack = lack_of(said)
+    assert (lack is None) == (what is None)
+    assert what is None or (what in str(lack) and "(" in str(lack))
+
+
+@pytest.mark.parametrize(
+    ("lines", "code", "said"),
+    [
+        (("export A=1", "true"), 0, ""),
+        (("for i in 1 2; do", "  false", "done || true", "true"), 0, ""),
+        (("if false; then", "  :", "else", "  :", "fi"), 0, ""),
+        (("cat <<END >/dev/null", "if then", "END", "echo \\", "a"), 0, ""),
+        (("true", "module_load nope", "true"), 127, "failed: module_load nope (exit code 127)"),
+        (("f() {", "  return 3", "}", "f"), 3, "failed: f (exit code 3)"),
+    ],
+)
+def test_a_line_of_setup_that_fails_ends_the_job(
+    lines: tuple[str, ...], code: int, said: str
+) -> None:
+    script = "\n".join([*checked_setup(lines), "echo ran"])
+    done = subprocess.run(["bash"], input=script, capture_output=True, text=True, check=False)
+    assert done.returncode == code and said in done.stderr
+    assert ("ran" in done.stdout) is (code == 0)
+
+
 def dead(study: Path, records: dict[str, dict[str, Any]], state: str | None) -> SlurmFailure:
     array = planned(study, ["a"])
     array.accept("5")
@@ -264,7 +349,10 @@ RAISED = {"error": "E: x", "retry": True}
 @pytest.mark.parametrize(
     ("records", "state", "said", "certain", "by_training", "retry"),
     [
-        ({}, "FAILED", "job 5 on node1 ended without a result (FAILED): a", False, False, True),
+        ({}, "FAILED", "job 5 on node1 ended without a result (FAILED): a", True, False, True),
+        (STARTED, "TIMEOUT", "raise launcher.time (runner.time", False, True, True),
+        (STARTED | {"left": {"fraction": 0.3, "requeue": False, "still": True}}, "FAILED",
+         "runner.resume_if", True, False, False),
         (STARTED, "NODE_FAIL", "on node2", False, True, True),
         (STARTED, None, "vanished", False, True, True),
         (STARTED, "OUT_OF_MEMORY", "OUT_OF_MEMORY", False, True, False),
@@ -334,6 +422,10 @@ def test_jobs_that_are_gone_are_told(commands: Path, tmp_path: Path, golden: Gol
     array.accept("5")
     row = f"{array.name}|5_0|RUNNING|node1|T1|T0|None"
     stand_in(commands, "squeue", f"echo '{row}'")
+    failed = {"failure": {"reason": "it ended with exit code 1"}}
+    (tmp_path / "jobs/b/result-0.json").write_text(json.dumps(failed))
+    [told] = [s for s in Slurm.states(tmp_path) if s.stage == "failed"]
+    assert (told.id, told.error) == ("5_1", "it ended with exit code 1")
     (tmp_path / "jobs/b/result-0.json").write_text("{}")
     found = [(s.id, s.state, s.trials) for s in Slurm.states(tmp_path)]
     assert found == [("5_0", "running", 2), ("5_1", "finished", 2), ("5_2", "vanished", 2)]

@@ -11,17 +11,20 @@ import pandas  # type: ignore[import-untyped]
 import pytest
 
 from sweeper.errors import SHELL, BadInput
-from sweeper.runs.grid import Grid, Reading, grid_of, rectangle, roles_of
-from sweeper.runs.source import Source
+from sweeper.runs.cells import rectangle
+from sweeper.runs.grid import Grid, GridOptions, grid_of, ladder_runs
+from sweeper.runs.read import read as read_runs
 from tests.refusals import raises_config_error
 from tests.runs.grids import ETAS, WIDTHS, runs
 
 RANDOM = np.random.default_rng(0)
 
 
-def read(frame: pandas.DataFrame, columns: str = "", **reading: Any) -> Grid:
-    source = Source.of_frame(frame)
-    return grid_of(source, roles_of(source, columns), Reading(**reading))
+def read(
+    frame: pandas.DataFrame, columns: str = "", ignore: tuple[str, ...] = (), **options: Any
+) -> Grid:
+    runs = ladder_runs(read_runs(frame, columns=columns, ignore=ignore))
+    return grid_of(runs, GridOptions(**options))
 
 
 def test_columns_are_found_and_plain_rates_are_logarithms() -> None:
@@ -118,7 +121,7 @@ def test_a_remark_that_few_runs_have_is_no_setting() -> None:
     with pytest.raises(BadInput, match="where='variant == None' takes those alike"):
         read(frame)
     text = frame.drop(columns="Comment")
-    assert len(Source.of_frame(text, "variant == None").frame) == len(frame) - 1
+    assert len(read_runs(text, where="variant == None").frame) == len(frame) - 1
 
 
 def test_a_column_that_may_be_the_seed_is_asked_about() -> None:
@@ -179,7 +182,7 @@ def test_advice_for_a_shell_is_quoted_for_it() -> None:
         said = caught.value.spelled(SHELL)
         assert "\n" not in said
         filtered = shlex.split(said[said.index("--where") :].split(" takes")[0])[1]
-        assert {*Source.of_frame(frame, filtered).frame.optimizer} == {text}
+        assert {*read_runs(frame, where=filtered).frame.optimizer} == {text}
 
 
 def test_runs_that_did_not_end_are_left_out() -> None:
@@ -236,7 +239,7 @@ def test_a_given_noise_takes_the_place_of_the_seeds() -> None:
     grid = read(runs(seeds=1), noise=0.01)
     assert all(c.noise is not None and c.noise.deviation == 0.01 for c in grid.curves)
     with raises_config_error("noise", -1.0):
-        Reading(noise=-1.0)
+        GridOptions(noise=-1.0)
 
 
 def test_many_runs_a_cell_are_averaged_in_groups() -> None:

@@ -13,8 +13,8 @@ import pytest
 
 import sweeper as package
 from sweeper.errors import BadInput
-from sweeper.runs.source import Source
-from sweeper.runs.trackers import Objective, named_values
+from sweeper.runs.read import read
+from sweeper.runs.series import Objective, named_values
 from tests.refusals import raises_config_error
 from tests.runs.grids import runs
 
@@ -70,10 +70,8 @@ def test_a_folder_of_tensorboard_runs_by_their_names(tmp_path: Path) -> None:
     assert judged.answer == table.answer == "holds"
     assert optima(judged) == pytest.approx(optima(table), abs=1e-4)
     assert "mean of its series 'val/loss' over the last 10%" in str(judged)
-    last = Source.read(tmp_path, "", Objective(series="val/loss", window=0))
-    assert [*last.frame["loss"]] == pytest.approx(
-        [*Source.read(tmp_path).frame["loss"] - 0.25], abs=1e-5
-    )
+    last = read(tmp_path, objective=Objective(series="val/loss", window=0))
+    assert [*last.frame["loss"]] == pytest.approx([*read(tmp_path).frame["loss"] - 0.25], abs=1e-5)
     with raises_config_error("series", "valid/loss"):
         package.judge(tmp_path, series="valid/loss")
 
@@ -91,7 +89,7 @@ def test_hyperparameters_of_tensorboard_s_plugin_and_of_files_beside_a_run(tmp_p
     (tmp_path / "b" / ".hydra" / "config.yaml").write_text("model: {n_embd: 128}\nlr: 1e-3\n")
     written(tmp_path / "c" / "version_0", row)
     (tmp_path / "c" / "args.json").write_text(json.dumps({"n_embd": 256, "lr": "3e-4"}))
-    frame = Source.read(tmp_path).frame.set_index("run")
+    frame = read(tmp_path).frame.set_index("run")
     assert frame.loc["a", "n_embd"] == 64 and frame.loc["a", "optimizer"] == "adam"
     assert frame.loc["b", "model.n_embd"] == 128 and frame.loc["b", "lr"] == 0.001
     assert frame.loc["c/version_0", "n_embd"] == 256 and frame.loc["c/version_0", "lr"] == 3e-4
@@ -111,7 +109,7 @@ def test_a_folder_of_offline_runs_of_wandb(tmp_path: Path, monkeypatch: pytest.M
                 run.config.update({"lr": 0.5}, allow_val_change=True)
     for path in tmp_path.glob("**/*.wandb"):
         read_whole(path)  # W&B's own process writes it a moment later
-    frame = Source.read(tmp_path).frame.sort_values("lr")
+    frame = read(tmp_path).frame.sort_values("lr")
     assert [*frame["model.n_embd"]] == [128, 128] and [*frame["state"]] == ["finished"] * 2
     assert frame["lr"].iloc[1] == 0.5
     assert frame["loss"].iloc[0] == pytest.approx(SMALL.val_loss.iloc[0])
@@ -154,7 +152,7 @@ def test_a_project_of_wandb_by_its_api(monkeypatch: pytest.MonkeyPatch) -> None:
     assert judged.answer == "holds" and judged.judged.runs == len(SMALL) - 1
     assert "1 run did not end (crashed)" in str(judged)
     assert optima(judged) == pytest.approx(optima(package.judge(SMALL.iloc[:-1])), abs=1e-9)
-    last = Source.read("wandb:team/grid", "", Objective(window=0)).frame
+    last = read("wandb:team/grid", objective=Objective(window=0)).frame
     assert last["loss"].iloc[0] == pytest.approx(SMALL.val_loss.iloc[0] - 0.25)
     for path in ("wandb:team/absent", "wandb:team/empty"):
         with pytest.raises(BadInput, match=path.removeprefix("wandb:")):

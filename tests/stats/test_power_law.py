@@ -135,11 +135,11 @@ def test_units_change_amplitudes_alone() -> None:
 @pytest.mark.skipif(not SHARED.is_dir(), reason="needs the published table")
 def test_the_chinchilla_table_gives_what_was_published() -> None:
     """Besiroglu et al. (arXiv:2404.10102): without the five highest losses, threshold 1e-3."""
-    from sweeper.runs.loss_runs import ROLES, runs_of
-    from sweeper.runs.source import Source
+    from sweeper.runs.loss_runs import law_runs, loss_runs_of
+    from sweeper.runs.read import read
 
-    source = Source.read(SHARED / "chinchilla_epoch.csv")
-    runs = runs_of(source, source.columns("params=Model Size,flops=Training FLOP", ROLES))
+    columns = "params=Model Size,flops=Training FLOP"
+    runs = loss_runs_of(law_runs(read(SHARED / "chinchilla_epoch.csv", columns=columns)))
     runs = runs.only(runs.loss < np.sort(runs.loss)[-5])
     found = fit(ADDITIVE, runs.params, runs.tokens, runs.loss, threshold=1e-3)
     assert found.objectives[0] <= 0.001018275
@@ -160,11 +160,10 @@ def test_the_chinchilla_table_gives_what_was_published() -> None:
 def test_the_scalefit_table_agrees_with_what_was_published_of_all_its_points() -> None:
     """Published of 217 points, by another loss; the table has the 124 of them below 1e21 FLOPs."""
     from sweeper.decide.forecast import fit_law
-    from sweeper.runs.loss_runs import ROLES, runs_of
-    from sweeper.runs.source import Source
+    from sweeper.runs.loss_runs import law_runs, loss_runs_of
+    from sweeper.runs.read import read
 
-    source = Source.read(SHARED / "chinchilla_scalefit_isoflops.csv")
-    runs = runs_of(source, source.columns("", ROLES))
+    runs = loss_runs_of(law_runs(read(SHARED / "chinchilla_scalefit_isoflops.csv")))
     law = fit_law(runs, draws=400, forms=[ADDITIVE])
     values = law.parameters(law.members[0])
     published = {"E": 1.9051, "alpha": 0.3511, "beta": 0.4587}

@@ -49,7 +49,7 @@ class Pretended:
         self.claimed: list[str] = []
         self.submitted: list[tuple[int, ...]] = []
         self.forgotten: list[tuple[str, bool]] = []
-        self.closed = False
+        self.closed = self.others = False
         self.retries = 0
 
     def machine(self) -> Machine:
@@ -87,6 +87,12 @@ class Pretended:
 
     def settled(self) -> bool:
         return True
+
+    def elsewhere(self, job: str, failure: JobFailure) -> bool:
+        if self.others:
+            self.jobs.clear()
+        self.others, others = False, self.others
+        return others and not failure.retry
 
     def forget(self, job: Any, *, keep_log: bool = False) -> None:
         if isinstance(job, str):
@@ -289,6 +295,52 @@ def test_progress_is_counted_once_whatever_becomes_of_a_job() -> None:
     driven = Driven(Pretended(fate))
     driven.run()
     assert driven.work == pytest.approx(4)
+
+
+def test_a_failure_of_one_machine_s_is_no_trial_s() -> None:
+    """Once more elsewhere, whole; what fails there too is halved."""
+
+    def fate(job: Job, times: int) -> Event:
+        if times > 1:
+            return finished(job)
+        failure = JobFailure(reason="No module named torch", retry=False)
+        return Finished(job=job.id, outcome=Outcome(failure=failure))
+
+    place = Pretended(fate, 4)
+    place.others = True
+    driven = Driven(place)
+    assert set(driven.run().values()) == {"complete"} and len(place.submitted) == 2
+
+
+@pytest.mark.parametrize("wait", [True, False])
+def test_failures_of_recovered_jobs_are_recorded_where_nobody_waits(wait: bool) -> None:
+    """There they would be submitted again for ever; nothing is sent before they are looked at."""
+
+    def fate(job: Job, times: int) -> Event:
+        failure = JobFailure(reason="it raises", retry=False)
+        return Finished(job=job.id, outcome=Outcome(failure=failure))
+
+    place = Pretended(fate, 1)
+    driven = Driven(place, trials=1, wait=wait)
+    place.left = (driven.trials[0],)
+    place.recovered[job_of(place.left).id] = place.left
+    assert driven.run() == {0: "failed"}
+    assert len(place.submitted) == (1 if wait else 0)
+
+
+def test_all_that_has_happened_is_recorded_before_an_error_ends_the_sweep() -> None:
+    place = Pretended(lambda job, times: finished(job), 4)
+    driven = Driven(place)
+    seen = list[str]()
+
+    def handle(event: Event) -> None:
+        seen.append(event.job)
+        raise SweeperError(event.job)
+
+    driven.loop._handle = handle  # type: ignore[method-assign]
+    with pytest.raises(SweeperError, match="a"):
+        driven.loop._handle_all([Left(job="a"), Left(job="b")])
+    assert seen == ["a", "b"]
 
 
 @settings(max_examples=200)

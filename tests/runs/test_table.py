@@ -8,14 +8,14 @@ from pathlib import Path
 import pytest
 
 from sweeper.errors import BadInput, ConfigError
-from sweeper.runs.loss_runs import ROLES, runs_of
-from sweeper.runs.source import Source
+from sweeper.runs.loss_runs import law_runs, loss_runs_of
+from sweeper.runs.read import read
 from tests.decide.test_loss import predicted, surface
 
 
 def test_columns_are_found_by_name_or_told() -> None:
     frame = surface().rename(columns={"params": "n_params", "loss": "eval/loss"})
-    assert Source.of_frame(frame).columns("", ROLES) == {
+    assert law_runs(read(frame)).columns == {
         "params": "n_params",
         "tokens": "tokens",
         "loss": "eval/loss",
@@ -50,8 +50,7 @@ def test_tables_are_read_from_every_kind_of_file(tmp_path: Path, suffix: str) ->
             frame.to_csv(path, index=False, sep="\t")
         case _:
             frame.to_json(path, orient="records", lines=suffix == ".jsonl")
-    source = Source.read(path)
-    assert len(runs_of(source, source.columns("", ROLES))) == 32
+    assert len(loss_runs_of(law_runs(read(path)))) == 32
 
 
 @pytest.mark.parametrize(
@@ -61,7 +60,7 @@ def test_a_file_that_is_no_table_is_refused(tmp_path: Path, name: str, text: str
     if text is not None:
         (tmp_path / name).write_text(text)
     with pytest.raises(BadInput):
-        Source.read(tmp_path / name)
+        read(tmp_path / name)
 
 
 @pytest.mark.parametrize(
@@ -78,15 +77,15 @@ def test_what_would_be_misread_is_refused(
     lines = surface().to_csv(index=False).splitlines()
     path.write_text("\n".join(change(lines)) + "\n")
     with pytest.raises(BadInput):
-        Source.read(path)
+        read(path)
 
 
 def test_spreadsheets_with_semicolons_and_decimal_commas_are_read(tmp_path: Path) -> None:
     path, frame = tmp_path / "runs.csv", surface()
     frame.to_csv(path, index=False, sep=";")
-    assert "semicolons" in Source.read(path).notes[0]
+    assert "semicolons" in read(path).notes[0]
     frame.to_csv(path, index=False, sep=";", decimal=",")
-    source = Source.read(path)
+    source = read(path)
     assert "decimal commas" in source.notes[1]
     assert [*source.numbers("loss")] == [*frame["loss"]]
 
@@ -94,7 +93,8 @@ def test_spreadsheets_with_semicolons_and_decimal_commas_are_read(tmp_path: Path
 def test_a_columns_name_may_have_commas_and_equals_signs() -> None:
     for name in ("N, total", "a=b", "N;'x'", "größe"):
         frame = surface().rename(columns={"params": name})
-        assert Source.of_frame(frame).columns(f"params={name},loss=loss", ROLES)["params"] == name
+        runs = law_runs(read(frame, columns=f"params={name},loss=loss"))
+        assert runs.columns["params"] == name
 
 
 def test_truth_values_equal_losses_and_columns_twice_are_refused() -> None:

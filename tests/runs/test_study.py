@@ -14,7 +14,7 @@ from sweeper.decide.transfer import judge_ladder
 from sweeper.decide.validation import Validation
 from sweeper.errors import BadInput
 from sweeper.records import to_json
-from sweeper.report.runs import runs_of, write_runs
+from sweeper.runs.study import ValidatedRuns, write_runs
 from sweeper.stats.ladder import LadderRule
 from tests.stats.curves import BASE, Valley
 
@@ -31,7 +31,7 @@ def test_written_and_judged_again_a_verdict_is_the_same(tmp_path: Path) -> None:
     validation = Validation(planned_log2=0.3, axes=(verdict,), curves=tuple(curves))
     settings = {"study": "mine", "parameterization": "mup"}
     settings |= {"transfer.max_shift": rule.max_shift, "transfer.step": rule.step}
-    rows = runs_of(validation, settings)
+    rows = ValidatedRuns.of(to_json(validation)).rows(settings)
     assert any(np.isinf(row["loss"]) for row in rows)
     with (tmp_path / "runs.csv").open("w") as file:
         writer = csv.DictWriter(file, list(rows[0]))

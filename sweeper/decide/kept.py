@@ -17,8 +17,7 @@ from sweeper.decide.validation import Validation
 from sweeper.errors import BadInput, ConfigError, Keyword
 from sweeper.files import private_folder, write_json, write_summed
 from sweeper.records import to_json
-from sweeper.report.page import write_report
-from sweeper.runs.grid import TokenSize
+from sweeper.runs.sizes import TokenSize
 from sweeper.stats.ladder import LadderSize, SizeCurve
 from sweeper.study.folder import StudyFolder
 from sweeper.study.lock import StudyLock
@@ -35,7 +34,7 @@ def saved_folder(root: Path, name: str) -> Path:
     try:
         check_study_name(name)
     except ConfigError as error:
-        raise ConfigError(Keyword("save"), name, error.allowed) from error
+        raise error.renamed(Keyword("save")) from error
     if (root / name).exists():
         raise ConfigError(
             Keyword("save"), name, f"a name that is not taken: there is {root / name}"
@@ -50,8 +49,8 @@ def save_study(judged: Judged, folder: Path) -> None:
     """
     if not judged.curves:
         raise BadInput(
-            "--save keeps runs, and this is a table of optima alone: a table with the losses can "
-            "be saved"
+            Keyword("save", ...),
+            " keeps runs, and this is a table of optima alone: one with the losses can be saved",
         )
     curves = tuple(replace(curve, size=_steps_size(curve.size)) for curve in judged.curves)
     base = next(
@@ -82,7 +81,6 @@ def save_study(judged: Judged, folder: Path) -> None:
         write_json(target.validation, to_json(record))
         # Last: a folder without it is no study yet.
         write_summed(files.config, yaml.safe_dump(config, sort_keys=False))
-    write_report(folder)
 
 
 def _steps_size(size: LadderSize) -> LadderSize:

@@ -1,0 +1,94 @@
+"""The one way to read finished runs, whoever made them: all verbs take the same sources."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from sweeper.errors import ConfigError, Keyword, suggest
+from sweeper.runs.condition import columns_text
+from sweeper.runs.optuna import storage_frame
+from sweeper.runs.roles import asked_columns
+from sweeper.runs.run import Runs
+from sweeper.runs.series import Objective
+from sweeper.runs.study import study_runs
+from sweeper.runs.table import file_runs, frame_runs, piped_runs
+from sweeper.runs.trackers import folder_frame, project_frame
+from sweeper.study.folder import is_study
+from sweeper.study.optuna_copy import redact
+
+if TYPE_CHECKING:
+    import pandas  # type: ignore[import-untyped]
+
+JOURNALS = (".journal", ".log")
+"""Ends of journals of Optuna."""
+
+
+def read(
+    source: Any,
+    *,
+    columns: str = "",
+    where: str = "",
+    ignore: Sequence[str] = (),
+    root: Path | None = None,
+    objective: Objective | None = None,
+    axis: str | None = None,
+) -> Runs:
+    """The finished runs of a source; BadInput for what is none, or cannot be read.
+
+    A source is a table's file, "-" for a table that comes by a pipe, a folder of runs of
+    TensorBoard or W&B, "wandb:ENTITY/PROJECT", a storage of Optuna by its URL or its journal, a
+    study's folder or its name in `root`, a DataFrame, or columns by name.
+
+    `columns` name columns by role, `where` is a condition on rows, and runs may differ in the
+    columns of `ignore`. `objective`: what of a series is a run's loss. Of a study with several
+    validated ladders that over `axis` is read.
+    """
+    runs = _read(source, root, objective or Objective(), axis).only(where)
+    names = [str(column) for column in runs.frame.columns]
+    for name in ignore:
+        if name not in names:
+            allowed = f"columns of the table: {columns_text(runs.frame)}; {suggest(name, names)}"
+            raise ConfigError(Keyword("ignore"), name, allowed[:2000])
+    return replace(runs, asked=asked_columns(runs.frame, columns), ignore=tuple(ignore))
+
+
+def study_folder(source: Any, root: Path | None) -> Path | None:
+    """The folder of the study that a source names, by its path or its name in `root`."""
+    if not isinstance(source, str | Path) or str(source) in ("", "-", ".", ".."):
+        return None
+    if "://" in (text := str(source)) or text.startswith("wandb:"):
+        return None
+    path = Path(source)
+    if is_study(path):
+        return path
+    if root is None or path.exists() or len(path.parts) != 1:
+        return None
+    return root / path if is_study(root / path) else None
+
+
+def _read(source: Any, root: Path | None, objective: Objective, axis: str | None) -> Runs:
+    if not isinstance(source, str | Path):
+        return frame_runs(source)
+    text, path = str(source), Path(source)
+    if text == "-":
+        return piped_runs(objective)
+    if (folder := study_folder(source, root)) is not None:
+        return study_runs(folder, axis)
+    if text.startswith("wandb:"):
+        return _tracked(text, project_frame(text.removeprefix("wandb:"), objective))
+    if "://" in text or (path.suffix in JOURNALS and path.is_file()):
+        return _tracked(redact(text), storage_frame(text, objective))
+    if path.is_dir():
+        return _tracked(text, folder_frame(path, objective))
+    return file_runs(path, objective)
+
+
+def _tracked(name: str, tracked: tuple[pandas.DataFrame, list[str]]) -> Runs:
+    """Runs that a tracker has; the digest is that of their table."""
+    frame, notes = tracked
+    digest = hashlib.sha256(frame.to_csv(index=False).encode("utf-8", "replace")).hexdigest()
+    return Runs(frame, name, digest, notes=tuple(notes))

@@ -1,0 +1,181 @@
+"""Finished runs, wherever they were made: one table with a row a run."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from sweeper.errors import BadInput, ConfigError, Keyword, Text
+from sweeper.runs.condition import Mask, rows_where, shown_value, where_none_of
+from sweeper.runs.numbers import number_of
+from sweeper.runs.roles import LADDER_ROLES, LAW_ROLES, columns_by_role
+
+if TYPE_CHECKING:
+    import pandas  # type: ignore[import-untyped]
+
+Array = np.ndarray[tuple[int, ...], np.dtype[np.float64]]
+
+SCALES = {"k": 1e3, "m": 1e6, "b": 1e9, "t": 1e12}
+SCALE_NAMES = {1e3: "thousands", 1e6: "millions", 1e9: "billions", 1e12: "trillions"}
+_SCALE = re.compile(
+    r"[^a-z0-9](?:(k|m|b|t)|(thousand|million|billion|trillion)s?)[^a-z0-9]*$", re.IGNORECASE
+)
+"""The end of a column's name that says in what it counts: params_M, tokens (billions)."""
+NUMBER_ROLES = ({*LADDER_ROLES} | {*LAW_ROLES}) - {
+    *("seed", "status", "run", "parameterization", "base"),
+}
+"""Roles whose columns hold numbers."""
+MOST_FAULTS, MOST_LEFT_OUT = 5, 12
+"""Faulty cells that a message names, and texts that a proposed condition leaves out."""
+IN_ONES = 1e6
+"""Counts from here on are in ones, whatever the column is called."""
+
+
+@dataclass(frozen=True, eq=False)
+class Runs:
+    """Finished runs, a row of `frame` each, and where they came from.
+
+    `columns` say which column is what, by role; `asked` are those that the user named, an empty
+    one for a role that no column has. Runs may differ in the columns of `ignore`. `name` is the
+    place, `sha256` the digest of what was read there, `where` the condition that all rows meet, and
+    `notes` say how it was read. `blank` tells which cells of a column were left empty, where that
+    is another thing than NaN.
+    """
+
+    frame: pandas.DataFrame
+    name: str = ""
+    sha256: str = ""
+    columns: Mapping[str, str] = field(default_factory=dict)
+    asked: Mapping[str, str] = field(default_factory=dict)
+    where: str = ""
+    ignore: tuple[str, ...] = ()
+    notes: tuple[str | Text, ...] = ()
+    blank: Callable[[str], Mask] | None = None
+
+    def __len__(self) -> int:
+        """How many."""
+        return len(self.frame)
+
+    def only(self, where: str) -> Runs:
+        """Those that meet a condition; ConfigError where none does, BadInput of no runs at all."""
+        if self.frame.empty:
+            raise BadInput(f"{self.name or 'the table'} has no rows")
+        if not where:
+            return self
+        kept = self.frame[rows_where(self.frame, where)]
+        if kept.empty:
+            allowed = f"a condition that some of {len(self.frame)} rows meet"
+            raise ConfigError(Keyword("where"), where, allowed)
+        return replace(self, frame=kept, where=where)
+
+    def with_roles(self, roles: Mapping[str, Sequence[str]]) -> Runs:
+        """With the columns of these roles: those that were asked for, else by their usual names."""
+        return replace(self, columns=columns_by_role(self.frame, self.asked, roles))
+
+    def numbers(self, column: str) -> Array:
+        """A column's numbers [rows]; BadInput names the first that is none. Empty cells are NaN."""
+        numbers, bad, _ = self._parsed(column)
+        if bad.any():
+            place = int(np.flatnonzero(bad)[0])
+            raise BadInput(
+                f"{self.row(place)} has {self.frame[column].iloc[place]!r} in the column "
+                f"{column!r}, which is no number"
+            )
+        return numbers
+
+    def check_numbers(self, columns: Sequence[str]) -> None:
+        """BadInput that names all cells of `columns` that are no numbers, and what leaves them out.
+
+        A single one is named by `numbers`, at the place where it is needed.
+        """
+        faults, values = list[str](), dict[str, list[object]]()
+        for column in dict.fromkeys(columns):
+            bad = self._parsed(column)[1]
+            cells = self.frame[column][bad].drop_duplicates()
+            values |= {column: [*cells]} if len(cells) else {}
+            rows = [self.row(int(place)) for place in np.flatnonzero(bad)[:MOST_FAULTS]]
+            more = f" and {int(bad.sum()) - MOST_FAULTS} more" if bad.sum() > MOST_FAULTS else ""
+            if rows:
+                shown = ", ".join(repr(shown_value(cell)) for cell in cells[:MOST_FAULTS])
+                faults.append(f"{column!r} has {shown} ({', '.join(rows)}{more})")
+        if len(faults) + sum(map(len, values.values())) < 3:
+            return
+        parts: list[str | Keyword] = [f"cells that are no numbers: {'; '.join(faults)}"]
+        if sum(map(len, values.values())) <= MOST_LEFT_OUT:
+            parts += ["; ", where_none_of(values), " leaves them out"]
+        raise BadInput(*parts)
+
+    def _parsed(self, column: str) -> tuple[Array, Mask, dict[str, None]]:
+        """A column's numbers, which of its cells are none, and how the others are spelt."""
+        import pandas
+
+        values = self.frame[column]
+        whole = np.zeros(len(values), bool)
+        if values.dtype.kind in "iuf":
+            return np.asarray(values.to_numpy(dtype=float, na_value=math.nan)), whole, {}
+        if values.dtype == bool:
+            values = values.astype(object).map(str)
+        plain = pandas.to_numeric(values, errors="coerce").to_numpy(dtype=float, na_value=math.nan)
+        numbers, bad, spellings = np.array(plain), whole, dict[str, None]()
+        for place in np.flatnonzero(np.isnan(plain) & values.notna().to_numpy()):
+            number, spelling = number_of(values.iloc[place])
+            bad[place] = number is None
+            numbers[place] = math.nan if number is None else number
+            if spelling:
+                spellings[spelling] = None
+        return numbers, bad, spellings
+
+    def number_notes(self) -> list[str]:
+        """What is said of numbers that are spelt otherwise than plainly, column by column."""
+        notes = []
+        for role, column in self.columns.items():
+            if role in NUMBER_ROLES and (spellings := self._parsed(column)[2]):
+                notes.append(f"{column!r} has numbers {' and '.join(spellings)}")
+        return notes
+
+    def left_empty(self, column: str) -> Mask:
+        """Of every row whether its cell was left empty, where the place tells that from NaN."""
+        if self.blank is None:
+            return np.zeros(len(self), bool)
+        return np.asarray(self.blank(column)[self.frame.index.to_numpy()], bool)
+
+    def row(self, place: int) -> str:
+        """A row as people find it: by its run, or the first below the header is row 1."""
+        if self.name and "last_step" in self.frame and "run" in self.frame:
+            return f"the run {self.frame['run'].iloc[place]!r} of {self.name}"
+        return f"row {int(self.frame.index[place]) + 1}{f' of {self.name}' if self.name else ''}"
+
+    def only_value(self, role: str) -> Any:
+        """What all runs have in the column of a role; None where they differ, or without one."""
+        if role not in self.columns:
+            return None
+        values = self.frame[self.columns[role]].drop_duplicates()
+        return values.iloc[0] if len(values) == 1 else None
+
+    @property
+    def unit(self) -> str:
+        """The unit of the losses."""
+        return unit_of(self.columns.get("loss", ""))
+
+    def scale(self, role: str) -> float:
+        """In what the column of parameters or tokens counts: 1 for ones."""
+        return scale_of(self.columns[role], self.numbers(self.columns[role]))
+
+
+def unit_of(column: str) -> str:
+    """The unit of a column's losses, by its name: bits per byte where it says so, else nats."""
+    parts = re.findall(r"[a-z]+", column.lower())
+    return "bits/byte" if {"bpb", "bits"} & {*parts} else "nats"
+
+
+def scale_of(column: str, values: Array) -> float:
+    """In what a column of parameters or tokens counts, by the end of its name: 1 for ones."""
+    match = _SCALE.search(column)
+    if match is None or values.max() >= IN_ONES:
+        return 1.0
+    return SCALES[(match[1] or match[2])[0].lower()]

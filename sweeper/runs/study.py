@@ -1,0 +1,257 @@
+"""What a study of ours trained, as runs: those of its latest validation, else its trials.
+
+From the runs of a validation the same verdict follows.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from io import StringIO
+from pathlib import Path
+from typing import Any
+
+import yaml  # type: ignore[import-untyped]
+
+from sweeper.errors import BadInput, Call, Keyword
+from sweeper.files import read_json, try_json, write_atomically
+from sweeper.records import from_json
+from sweeper.runs.run import Runs
+from sweeper.runs.table import frame_runs
+from sweeper.stats.ladder import LADDER_AXES, LadderSize, Size, SizeCurve, curves_along
+from sweeper.study.folder import READ_ERRORS, StudyFolder
+from sweeper.study.searched import config_text
+from sweeper.study.setup import trials_of
+from sweeper.study.study import Study
+from sweeper.trial import Result, Trial
+
+RULE = ("seeds", "step", "span", "extend", "max_shift", "max_loss_gap", "correct")
+"""Settings of `transfer` that a verdict and its advice rest on."""
+
+
+@dataclass(frozen=True)
+class ValidatedRuns:
+    """The curves of a validation of eta, and the sizes of its ladders by axis, the base's marked.
+
+    `planned_log2` is log2 of the eta that was transferred.
+    """
+
+    planned_log2: float
+    curves: tuple[SizeCurve, ...]
+    ladders: Mapping[str, tuple[LadderSize, ...]]
+    bases: frozenset[LadderSize]
+
+    @classmethod
+    def latest(cls, folder: Path) -> ValidatedRuns | None:
+        """That of the study in `folder`; None without one, BadInput where it cannot be read."""
+        path = next(iter(StudyFolder(folder).validations()), None)
+        if path is None:
+            return None
+        try:
+            return cls.of(read_json(path))
+        except (OSError, *READ_ERRORS) as error:
+            raise BadInput(f"{path} cannot be read ({error}): validate again") from error
+
+    @classmethod
+    def of(cls, record: Mapping[str, Any]) -> ValidatedRuns:
+        """Of a validation's record, of which the verdicts themselves are passed over."""
+        sizes = {
+            ladder["axis"]: [
+                (from_json(LadderSize, size["size"]), bool(size.get("is_base")))
+                for size in ladder["sizes"]
+            ]
+            for ladder in record.get("axes", ())
+        }
+        return cls(
+            planned_log2=float(record["planned_log2"]),
+            curves=from_json(tuple[SizeCurve, ...], record.get("curves", [])),
+            ladders={axis: tuple(size for size, _ in pairs) for axis, pairs in sizes.items()},
+            bases=frozenset(size for pairs in sizes.values() for size, base in pairs if base),
+        )
+
+    def along(self, axis: str) -> ValidatedRuns:
+        """Its ladder along an axis alone, ascending: all else of a size is as in its verdict."""
+        curves = curves_along(axis, self.curves, self.ladders.get(axis, ()))
+        return replace(self, curves=tuple(curves))
+
+    def rows(self, settings: Mapping[str, Any]) -> list[dict[str, Any]]:
+        """A row a run, each with the study's `settings`."""
+        rows = []
+        for curve in self.curves:
+            # 0 is an axis that the model does not have, such as experts.
+            sizes = {key: size for key in LADDER_AXES if (size := getattr(curve.size, key))}
+            for value, losses in sorted(curve.losses.items()):
+                # Seeds by their place: a point's losses are kept in the order of its seeds.
+                for seed, loss in enumerate(losses):
+                    rows.append(
+                        {
+                            **sizes,
+                            "base": curve.size in self.bases,
+                            "transferred_log2_eta": self.planned_log2,
+                            "planned_log2": curve.planned_log2,
+                            "log2_eta": value,
+                            "eta": 2.0**value,
+                            "seed": seed,
+                            "loss": loss,
+                            **settings,
+                        }
+                    )
+        return rows
+
+
+def write_runs(folder: Path, path: Path) -> int:
+    """Write the runs of the latest validation of eta in the study's `folder`; how many.
+
+    BadInput where nothing was validated.
+    """
+    validated = ValidatedRuns.latest(folder)
+    if validated is None or not validated.curves:
+        makes = Call(
+            "transfer", Keyword("study", folder.name), Keyword("to_width", "N"), Keyword("validate")
+        )
+        raise BadInput(
+            f"{folder.name} has no validation whose runs could be written: ", makes, " makes one"
+        )
+    rows = validated.rows(_settings(folder))
+    text = StringIO()
+    writer = csv.DictWriter(text, list(rows[0]), lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    write_atomically(path, text.getvalue())
+    return len(rows)
+
+
+def study_runs(folder: Path, axis: str | None = None) -> Runs:
+    """The runs of a study of ours: those of its latest validation, else all trials.
+
+    Columns are sizes, log2 eta, seed, loss, and what the verdict took as given: the base, the
+    transferred value, the parameterization, `transfer.*`. Of several ladders that over `axis`, or
+    the first.
+    """
+    validated = ValidatedRuns.latest(folder)
+    if validated is not None and validated.curves:
+        note: list[str | Keyword] = ["runs of the study's latest validation"]
+        ladders = [*validated.ladders]
+        if len(ladders) > 1 and (axis or ladders[0]) in ladders:
+            axis = axis or ladders[0]
+            validated = validated.along(axis)
+            note.append(f", of its ladder over {axis} (")
+            for other in ladders:
+                note += [Keyword("axis", other), ", "] if other != axis else []
+            note[-1:] = [": another)"]
+        rows = validated.rows(_settings(folder))
+    else:
+        rows = trials_table(trials_of(Study.read(folder)).current)
+        note = ["trials of the study, which was not validated"]
+        if not rows:
+            raise BadInput(f"the study in {folder} has no trials yet")
+    return replace(frame_runs(rows, str(folder)), notes=(tuple(note),))
+
+
+def trials_table(results: Sequence[Result]) -> list[dict[str, Any]]:
+    """A row a trial: its sizes, log2 eta, what else was searched (as it is used), seed, loss."""
+    rows = []
+    for result in results:
+        trial, spec = result.trial, result.trial.spec
+        size = LadderSize.of(
+            Size(width=spec.width, depth=spec.depth), spec.model.arguments, asdict(spec.train)
+        )
+        others = {key: value for key, value in trial.values.items() if key != "eta"}
+        eta = {"log2_eta": trial.log2_hps["eta"]} if "eta" in trial.log2_hps else {}
+        sizes = {key: value for key in LADDER_AXES if (value := getattr(size, key))}
+        outcome = {"seed": trial.seed, "loss": result.objective, "status": result.status}
+        rows.append({**sizes, **eta, **others, **outcome})
+    return rows
+
+
+def results_where(results: Sequence[Result], where: str) -> list[Result]:
+    """The results whose rows of `trials_table` meet a condition; ConfigError where none does."""
+    runs = frame_runs(trials_table(results)).only(where)
+    return [results[place] for place in runs.frame.index]
+
+
+def final_runs(study: Study, where: str = "") -> tuple[list[Result], dict[str, list[Result]], int]:
+    """The runs that a law of final losses takes: finished, each size and horizon at its best.
+
+    Of every (width, depth, steps) the hyperparameters with the lowest mean loss among those with
+    most seeds. Where other sizes' optima are bracketed by points on either side, one that is not
+    says nothing of its size: a ladder may be half trained. Beside them those that are left out, by
+    the reason, and how many are of another setup. `where` is a condition on what a row of
+    `trials_table` has.
+    """
+    of_setup = trials_of(study)
+    left_out: dict[str, list[Result]] = {}
+    batches = Counter(r.trial.spec.train.batch_size for r in of_setup.searched)
+    usual = batches.most_common(1)[0][0] if batches else None
+    cells: dict[tuple[int, int, int], dict[str, list[Result]]] = {}
+    tried: dict[tuple[int, int, int], list[Result]] = {}
+    current = results_where(of_setup.current, where) if where else of_setup.current
+    for result in current:
+        spec = result.trial.spec
+        if result.status == "diverged":
+            # It bounds a curve, though no law can be fitted to it.
+            tried.setdefault((spec.width, spec.depth, spec.train.steps), []).append(result)
+        if result.status != "complete" or result.steps < spec.train.steps:
+            left_out.setdefault("not finished, or diverged", []).append(result)
+        elif usual is not None and spec.train.batch_size != usual:
+            left_out.setdefault(f"with another batch than {usual}", []).append(result)
+        else:
+            cell = cells.setdefault((spec.width, spec.depth, spec.train.steps), {})
+            point = json.dumps([dict(result.trial.log2_hps), dict(result.trial.choices)])
+            cell.setdefault(point, []).append(result)
+            tried.setdefault((spec.width, spec.depth, spec.train.steps), []).append(result)
+    bests: dict[tuple[int, int, int], list[Result]] = {}
+    for size, points in cells.items():
+        seeds = max(map(len, points.values()))
+        full = [runs for runs in points.values() if len(runs) == seeds]
+        best = min(full, key=lambda runs: sum(r.objective for r in runs) / len(runs))
+        bests[size] = best
+        others = [run for runs in points.values() if runs is not best for run in runs]
+        if others:
+            left_out.setdefault("off the optimum of their size", []).extend(others)
+    kept = []
+    sides = {size: _sides(best[0].trial, tried[size]) for size, best in bests.items()}
+    bracketed = any(all(of) for of in sides.values())
+    for size, best in bests.items():
+        if bracketed and any(sides[size]) and not all(sides[size]):
+            width, depth, steps = size
+            why = (
+                f"as the best eta of width {width}, depth {depth}, {steps:,} steps lies at the end "
+                "of those trained"
+            )
+            left_out.setdefault(why, []).extend(best)
+        else:
+            kept += best
+    return kept, left_out, of_setup.others
+
+
+def _sides(best: Trial, tried: Sequence[Result]) -> tuple[bool, bool]:
+    """Whether smaller and whether larger etas than the best were tried, all else being equal."""
+
+    def of(trial: Trial) -> tuple[float, dict[str, float], dict[str, object]]:
+        rest = dict(trial.log2_hps)
+        return rest.pop("eta", 0.0), rest, dict(trial.choices)
+
+    eta, *others = of(best)
+    etas = [other for other, *rest in (of(result.trial) for result in tried) if rest == others]
+    return any(other < eta for other in etas), any(other > eta for other in etas)
+
+
+def _settings(folder: Path) -> dict[str, Any]:
+    """The study's name, parameterization and thresholds; what is not legible is left out."""
+    settings: dict[str, Any] = {"study": folder.name}
+    search = try_json(StudyFolder(folder).search)
+    if kind := search.get("parameterization"):
+        settings["parameterization"] = kind.get("name") if isinstance(kind, dict) else str(kind)
+    try:
+        rule = yaml.safe_load(config_text(folder))["transfer"]
+    except (yaml.YAMLError, KeyError, TypeError):
+        return settings
+    return settings | {
+        f"transfer.{key}": float(rule[key])
+        for key in RULE
+        if isinstance(rule.get(key), int | float)
+    }

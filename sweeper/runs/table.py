@@ -1,0 +1,457 @@
+"""Tables of runs that others made: files of every usual kind, what a pipe brings, DataFrames.
+
+pandas reads them whole. What it would misread without a word is refused here, and so is what would
+take all memory: a table of runs has at most `LARGEST` bytes and `MOST_COLUMNS` columns.
+"""
+
+from __future__ import annotations
+
+import ast
+import bz2
+import gzip
+import hashlib
+import io
+import json
+import lzma
+import math
+import re
+import sys
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from sweeper.command.reading import Reading, as_number, as_step
+from sweeper.command.series import Series
+from sweeper.errors import BadInput, ConfigError, Keyword, first_line
+from sweeper.runs.condition import Mask
+from sweeper.runs.run import Runs
+from sweeper.runs.series import (
+    NUMBER,
+    Objective,
+    RunRows,
+    choose,
+    flat,
+    named_values,
+    plain_value,
+)
+from sweeper.table import counted
+
+if TYPE_CHECKING:
+    import pandas  # type: ignore[import-untyped]
+
+READERS = {
+    ".csv": "CSV",
+    ".tsv": "TSV",
+    ".jsonl": "JSON lines",
+    ".ndjson": "JSON lines",
+    ".json": "JSON",
+    ".parquet": "Parquet",
+    ".xlsx": "Excel",
+}
+UNPACKED: Mapping[str, Callable[..., Any]] = {
+    ".gz": gzip.open,
+    ".bz2": bz2.open,
+    ".xz": lzma.open,
+}
+"""How compressed files are opened, which pandas reads as they are."""
+LARGEST = 1 << 30
+"""Bytes of a table, unpacked: some twenty million runs."""
+MOST_COLUMNS = 10_000
+LONGEST_HEAD = 1 << 23
+"""Characters of a table's first line, within which its columns are named."""
+SNIFFED = 50
+"""Rows from which is read how numbers are written."""
+
+
+def file_runs(path: Path, objective: Objective) -> Runs:
+    """The runs of a file; BadInput for one that is no table or cannot be read."""
+    kind = kind_of(path)
+    digest = hashlib.sha256()
+    with _readable(path, kind):
+        with path.open("rb") as file:
+            while block := file.read(1 << 20):
+                digest.update(block)
+        _check_size(path)
+        frame, notes, blank = _read(path, kind)
+        _check_columns(frame)
+        frame, of_sheet = _rows_of_sheet(frame)
+    frame, across = unpivoted(unpacked(frame))
+    notes += of_sheet + across
+    if is_chart([str(column) for column in frame.columns]):
+        frame, of_chart = chart_frame(frame, objective)
+        notes += of_chart
+    elif objective.series:
+        named = Keyword("columns", "loss=COLUMN")
+        allowed = ("nothing with a table: ", named, " names its loss")
+        raise ConfigError(Keyword("series"), objective.series, allowed)
+    return Runs(
+        frame,
+        str(path),
+        digest.hexdigest(),
+        notes=tuple(notes),
+        blank=None if across else blank,
+    )
+
+
+def piped_runs(objective: Objective) -> Runs:
+    """What comes by a pipe, as CSV."""
+    with tempfile.TemporaryDirectory() as temporary:
+        path = Path(temporary) / "stdin.csv"
+        with path.open("wb") as file:
+            while block := sys.stdin.buffer.read(1 << 20):
+                file.write(block)
+                if file.tell() > LARGEST:
+                    raise BadInput(f"stdin brings {_too_large()}")
+        runs = file_runs(path, objective)
+        # Which cells are empty is read again when it is asked about, and the file is gone then.
+        return replace(runs, name="stdin", blank=None)
+
+
+def frame_runs(frame: Any, name: str = "") -> Runs:
+    """The runs of a DataFrame, or of columns by name; BadInput for what makes none."""
+    import pandas
+
+    if isinstance(frame, pandas.DataFrame):
+        table = frame
+    else:
+        try:
+            table = pandas.DataFrame(frame)
+        except Exception as error:  # pandas raises nearly anything for what is no table
+            raise BadInput(
+                "runs are a DataFrame, columns by name, rows as dictionaries, or a place as a "
+                f"text: {type(frame).__name__} is none ({first_line(error)[:200]})"
+            ) from None
+    if table.columns.nlevels > 1:
+        raise BadInput("the table's columns have several levels: give each column one name")
+    if table.columns.has_duplicates:
+        raise BadInput(f"the column {table.columns[table.columns.duplicated()][0]!r} is twice")
+    if not isinstance(table.index, pandas.RangeIndex) and {*table.index.names} != {None}:
+        # What was grouped has its sizes in the index.
+        fresh = [n for n in table.index.names if n is not None and n not in table.columns]
+        table = table.reset_index(level=fresh) if fresh else table
+    if not all(isinstance(column, str) for column in table.columns):
+        table = table.rename(columns=str)
+    digest = hashlib.sha256(table.to_csv(index=False).encode("utf-8", "replace")).hexdigest()
+    _check_columns(table)
+    table, across = unpivoted(unpacked(table.reset_index(drop=True)))
+    return Runs(table, name, digest, notes=tuple(across))
+
+
+def kind_of(path: Path) -> str:
+    """What a file holds by its name; BadInput where it is no table, or not there."""
+    suffixes = [end.lower() for end in path.suffixes if end.lower() not in UNPACKED]
+    kind = READERS.get(suffixes[-1]) if suffixes else None
+    if not path.exists():
+        raise BadInput(f"{path}: there is no such file, no such folder, and no such study")
+    if kind is None or not path.is_file():
+        raise BadInput(f"{path}: a table of runs ends in one of {', '.join(READERS)}")
+    return kind
+
+
+def _too_large() -> str:
+    return (
+        f"more than {LARGEST / 1e9:.1f} GB, and a table of runs is read whole: take the columns "
+        "and rows that matter out of it first"
+    )
+
+
+def _check_size(path: Path) -> None:
+    """BadInput for a table that would take all memory, which a small compressed file may be."""
+    size = path.stat().st_size
+    if unpack := UNPACKED.get(path.suffix.lower()):
+        size = 0
+        with unpack(path, "rb") as file:
+            while block := file.read(1 << 22):
+                size += len(block)
+                if size > LARGEST:
+                    break
+    if size > LARGEST:
+        raise BadInput(f"{path} holds {_too_large()}")
+
+
+def _check_columns(frame: pandas.DataFrame) -> None:
+    if len(frame.columns) > MOST_COLUMNS:
+        raise BadInput(
+            f"the table has {len(frame.columns):,} columns, and one of runs at most "
+            f"{MOST_COLUMNS:,}: give those that say what a run was and its loss"
+        )
+
+
+@contextmanager
+def _readable(path: Path, kind: str) -> Iterator[None]:
+    """BadInput in place of what a reader raises, which is nearly anything for a broken file."""
+    try:
+        yield
+    except BadInput:
+        raise
+    except ImportError as error:
+        lacking = error.name or first_line(error)
+        raise BadInput(
+            f"{path}: {kind} needs another package, {lacking}: install it, or save the table as CSV"
+        ) from error
+    except Exception as error:
+        reason = (str(error).splitlines() or [type(error).__name__])[0][:200]
+        raise BadInput(f"{path} cannot be read as {kind}: {reason}") from error
+
+
+def _read(
+    path: Path, kind: str
+) -> tuple[pandas.DataFrame, list[str], Callable[[str], Mask] | None]:
+    """A table, what is to be said of it, and what tells its empty cells from NaN."""
+    import pandas
+
+    match kind:
+        case "CSV" | "TSV":
+            how = Separated.of(path, "," if kind == "CSV" else "\t")
+            return how.read(), how.notes, how.blank
+        case "JSON lines":
+            return pandas.read_json(path, lines=True, precise_float=True), [], None
+        case "JSON":
+            return pandas.read_json(path, precise_float=True), [], None
+        case "Parquet":
+            return pandas.read_parquet(path), [], None
+        case _:
+            return pandas.read_excel(path), [], None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Separated:
+    """How a file of separated values is read: `options` for pandas, and what is said of them."""
+
+    path: Path
+    options: dict[str, Any]
+    notes: list[str]
+
+    @classmethod
+    def of(cls, path: Path, usual: str) -> Separated:
+        """By its first rows; ValueError for what pandas would misread without a word.
+
+        Spreadsheets of many countries write semicolons between columns, and commas in numbers.
+        """
+        import pandas
+
+        head, comments = _head(path, usual)
+
+        def read(separator: str, rows: int) -> pandas.DataFrame:
+            return pandas.read_csv(
+                io.StringIO(head),
+                sep=separator,
+                skipinitialspace=True,
+                header=None,
+                nrows=rows,
+                dtype=str,
+            )
+
+        separator, notes = usual, list[str]()
+        names = read(usual, 1).iloc[0].dropna()
+        if len(names) == 1 and (other := re.search(r"[;\t,]", names.iloc[0])):
+            separator = other[0]
+            names = read(separator, 1).iloc[0].dropna()
+            shown = {"\t": "tabs", ";": "semicolons", ",": "commas"}[separator]
+            notes.append(f"its columns are separated by {shown}")
+        if names.duplicated().any():
+            raise ValueError(f"the column {names[names.duplicated()].iloc[0]!r} is there twice")
+        if len(names) > MOST_COLUMNS:
+            _check_columns(pandas.DataFrame(columns=[*names]))
+        if comments:
+            notes.append(f"{counted(comments, 'line')} before its header {_is(comments)} a comment")
+        options: dict[str, Any] = {"sep": separator, "skipinitialspace": separator != "\t"}
+        if comments:
+            options["skiprows"] = comments
+        lines = head.splitlines()[: SNIFFED + 1]
+        first = read(separator, SNIFFED).iloc[1:] if len(lines) > 1 else pandas.DataFrame()
+        cells = [str(cell).strip() for cell in first.to_numpy().ravel() if isinstance(cell, str)]
+        if separator != "," and any(
+            re.fullmatch(r"[-+]?\d+,\d+(?:[eE][-+]?\d+)?", c) for c in cells
+        ):
+            options["decimal"] = ","
+            notes.append("its numbers have decimal commas")
+        # Rows with more cells than the header would become an index without a word.
+        frame = pandas.read_csv(path, **options, nrows=SNIFFED)
+        if not isinstance(frame.index, pandas.RangeIndex):
+            raise ValueError("its rows have more cells than its header")
+        return cls(path=path, options=options, notes=notes)
+
+    def read(self) -> pandas.DataFrame:
+        """The table, to the last digit, as what was written is to give the same verdict."""
+        import pandas
+
+        # Later versions of pandas do so by themselves, and warn where they are asked to.
+        version = tuple(map(int, pandas.__version__.split(".")[:2]))
+        exact = {} if version >= (3, 1) else {"float_precision": "round_trip"}
+        return pandas.read_csv(self.path, **self.options, **exact)
+
+    def blank(self, column: str) -> Mask:
+        """Of every row whether its cell in a column is empty; NaN is written there by name."""
+        import pandas
+
+        texts = pandas.read_csv(
+            self.path, **self.options, usecols=[column], dtype=str, keep_default_na=False
+        )[column]
+        return np.asarray(texts.str.strip() == "")
+
+
+def _is(count: int) -> str:
+    return "is" if count == 1 else "are each"
+
+
+def _head(path: Path, separator: str) -> tuple[str, int]:
+    """The first lines of a table from its header on, and how many comments stand before it.
+
+    ValueError for a first line without an end. A line that begins with "#" is no comment where it
+    names as many columns as the numbers below it are.
+    """
+    with UNPACKED.get(path.suffix.lower(), open)(path, "rb") as file:
+        lines: list[str] = []
+        left = LONGEST_HEAD
+        while left > 0 and len(lines) <= 4 * SNIFFED and (line := file.readline(left)):
+            left -= len(line)
+            lines.append(line.decode("utf-8-sig" if not lines else "utf-8", "replace"))
+        if len(lines) == 1 and left <= 0:
+            raise ValueError(f"its first line has more than {LONGEST_HEAD:,} characters")
+    comments = 0
+    while comments < len(lines) - 1 and lines[comments].lstrip().startswith("#"):
+        below = lines[comments + 1]
+        cells = below.split(separator)
+        numeric = any(re.fullmatch(rf"\s*{NUMBER}\s*", cell) for cell in cells)
+        if numeric and len(cells) == len(lines[comments].split(separator)):
+            break
+        comments += 1
+    return "".join(lines[comments:]), comments
+
+
+def _rows_of_sheet(frame: pandas.DataFrame) -> tuple[pandas.DataFrame, list[str]]:
+    """Without rows that are empty, and without those that are a remark between runs."""
+    if not len(frame.columns) or not len(frame):
+        return frame, []
+    empty = frame.isna().all(axis=1).to_numpy()
+    first = frame.iloc[:, 0]
+    remark = np.zeros(len(frame), bool)
+    if first.dtype.kind not in "iufbM":
+        sparse = frame.notna().sum(axis=1).to_numpy() <= max(1, len(frame.columns) // 2)
+        remark = first.astype(str).str.lstrip().str.startswith("#").to_numpy() & sparse
+    if not (empty | remark).any():
+        return frame, []
+    kept = frame[~(empty | remark)].copy()
+    for column in kept.columns:
+        values = kept[column]
+        # An empty row made floats of whole numbers.
+        if values.dtype.kind == "f" and len(values) and _are_whole(values):
+            kept[column] = values.astype(np.int64)
+    kinds = [f"{counted(int(empty.sum()), 'empty row')}"] * bool(empty.any())
+    kinds += [f"{counted(int(remark.sum()), 'remark')}"] * bool(remark.any())
+    return kept, [f"passed over: {' and '.join(kinds)} between the runs"]
+
+
+def _are_whole(values: pandas.Series) -> bool:
+    finite = bool(np.isfinite(values).all())
+    return finite and bool((values == np.round(values)).all() and values.abs().max() < 2**53)
+
+
+# Tables that are not yet a row a run.
+
+
+def unpacked(frame: pandas.DataFrame) -> pandas.DataFrame:
+    """With columns of settings in the place of those whose cells hold them as JSON.
+
+    As W&B's own example writes a project's runs: columns `config` and `summary`, each a mapping.
+    """
+    import pandas
+
+    for column in list(frame.columns):
+        values = frame[column]
+        if values.dtype.kind in "iufbM" or not len(present := values.dropna()):
+            continue
+        first = present.iloc[0]
+        if isinstance(first, list):  # no cell that could be compared
+            frame = frame.assign(**{str(column): values.map(plain_value)})
+        if not isinstance(first, dict) and not str(first).lstrip().startswith("{"):
+            continue
+        cells = [_mapping(value) for value in values]
+        if any(cell is None for cell in cells):
+            continue
+        parts = pandas.DataFrame([flat(cell or {}) for cell in cells], index=frame.index)
+        parts = parts[[name for name in parts.columns if not str(name).startswith("_wandb")]]
+        taken = {*frame.columns} - {column}
+        parts = parts.rename(columns={n: f"{column}.{n}" for n in parts.columns if n in taken})
+        frame = pandas.concat([frame.drop(columns=column), parts], axis=1)
+    return frame
+
+
+def _mapping(value: object) -> dict[str, Any] | None:
+    """A cell as a mapping, an empty one of an empty cell; None for one that is none."""
+    if isinstance(value, dict):
+        return value
+    if not isinstance(value, str) or not value.strip():
+        return {}
+    for read in (json.loads, ast.literal_eval):
+        try:
+            found = read(value)
+        except (ValueError, SyntaxError, RecursionError, MemoryError):
+            continue
+        return found if isinstance(found, dict) else None
+    return None
+
+
+def unpivoted(frame: pandas.DataFrame) -> tuple[pandas.DataFrame, list[str]]:
+    """A row a run of a spreadsheet that has a column a learning rate, or a column a width.
+
+    Empty cells are runs that there are not.
+    """
+    heads = [c for c in frame.columns if re.fullmatch(NUMBER, str(c).strip())]
+    kept = [c for c in frame.columns if c not in heads]
+    if len(heads) < 3 or not 1 <= len(kept) <= 4:
+        return frame, []
+    rates = [
+        c for c in kept if re.search(r"(?i)(^|[^a-z])(log2_?)?(lr|eta|learning.?rate)", str(c))
+    ]
+    across = "width" if rates else "lr"
+    if across == "width" and not all(float(head).is_integer() for head in heads):
+        return frame, []
+    long = frame.melt(id_vars=kept, value_vars=heads, var_name=across, value_name="loss")
+    long[across] = long[across].astype(str).map(plain_value)
+    long = long[long["loss"].notna()].reset_index(drop=True)
+    what = "a width" if rates else "a learning rate"
+    return long, [f"its columns {heads[0]} to {heads[-1]} are taken for losses, each of {what}"]
+
+
+_CHART = re.compile(r"(?P<run>.+) - (?P<key>.+?)(?P<end>__MIN|__MAX)?")
+"""A column of a chart that W&B exported: its run and the key."""
+
+
+def is_chart(columns: Sequence[str]) -> bool:
+    """Whether columns are those of a chart of W&B: Step, then a run's series each."""
+    charted = [name for name in columns if _CHART.fullmatch(name)]
+    return len(charted) > 1 and len(columns) - len(charted) <= 1
+
+
+def chart_frame(
+    frame: pandas.DataFrame, objective: Objective
+) -> tuple[pandas.DataFrame, list[str]]:
+    """A row a run of a chart that W&B exported, hyperparameters by the names of the runs."""
+    found = {str(column): _CHART.fullmatch(str(column)) for column in frame.columns}
+    keys = {m["key"] for m in found.values() if m and not m["key"].startswith("_")}
+    named = choose(keys, objective.series, "this chart")
+    axis = next((column for column, match in found.items() if match is None), None)
+    steps = range(len(frame)) if axis is None else frame[axis]
+    table, lacking = RunRows(), list[str]()
+    for column, match in found.items():
+        if match is None or match["end"] or match["key"] != named:
+            continue
+        pairs = zip(steps, frame[column], strict=True)
+        series = Series()
+        series.add(
+            Reading(as_step(step), float(loss))
+            for step, loss in pairs
+            if as_number(loss) is not None and not (isinstance(loss, float) and math.isnan(loss))
+        )
+        if not len(series):
+            lacking.append(match["run"])
+            continue
+        table.add(match["run"], named_values(match["run"]), objective, series)
+    return table.frame(lacking, named, "this chart"), [objective.sentence(named), *table.notes]

@@ -1,0 +1,90 @@
+"""Does the learning rate of runs transfer? A verdict on what there is; nothing is trained."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+from sweeper.config.command_line import DEFAULT_ROOT
+from sweeper.decide.judged import Judged, Question, judge_runs
+from sweeper.decide.kept import save_study, saved_folder
+from sweeper.errors import BadInput, Keyword
+from sweeper.runs.grid import GridOptions, ladder_runs
+from sweeper.runs.read import read, study_folder
+from sweeper.runs.roles import ALIASES
+from sweeper.runs.series import Objective
+from sweeper.study.folder import StudyFolder
+from sweeper.study.setup import command_line
+from sweeper.study.study import find_study
+from sweeper.sweep.progress import Watcher
+from sweeper.verbs.answer import Answer, Outcome
+from sweeper.verbs.requests import JudgeRequest, columns_text
+
+
+@dataclass(frozen=True, kw_only=True)
+class JudgeAnswer(Answer):
+    """A verdict on runs, the folder that it belongs into, and the study that keeps them, if any."""
+
+    judged: Judged
+    folder: Path
+    root: Path
+    kept: Path | None = None
+
+
+def judge(request: JudgeRequest, watcher: Watcher) -> JudgeAnswer:
+    """Read the runs and judge them; with `save`, keep them as a study."""
+    root = Path(DEFAULT_ROOT if request.root is None else request.root).expanduser()
+    source = request.source
+    if source is None and request.study is None:
+        raise BadInput(
+            "judge takes runs: a table, a folder of runs, wandb:ENTITY/PROJECT, an Optuna "
+            "storage's URL, or ",
+            Keyword("study", ...),
+            " with a study of yours",
+        )
+    kept = saved_folder(root, request.save) if request.save is not None else None
+    if source is None:
+        source = str(root / find_study(request.study, root))
+    axis = ALIASES.get(request.axis or "", request.axis)
+    ignore = request.ignore.split(",") if isinstance(request.ignore, str) else request.ignore
+    objective = Objective(series=request.series, window=request.window, study=request.study or "")
+    question = Question(
+        reading=GridOptions(
+            axis=axis, noise=request.noise, diverged=request.diverged, base=request.base
+        ),
+        to=request.to_width,
+        eta=request.eta,
+        grid_step=request.grid_step,
+        max_shift=request.max_shift,
+        max_loss_gap=request.max_loss_gap,
+    )
+    runs = read(
+        source,
+        columns=columns_text(request.columns),
+        where=request.where,
+        ignore=tuple(filter(None, (name.strip() for name in ignore))),
+        root=root,
+        objective=objective,
+        axis=axis,
+    )
+    judged = judge_runs(ladder_runs(runs, objective), question, command_line())
+    if kept is not None:
+        save_study(judged, kept)
+    return JudgeAnswer(
+        outcome=Outcome.NOT_VALIDATED
+        if request.strict and judged.answer != "holds"
+        else Outcome.DONE,
+        judged=judged,
+        folder=request.out or _folder(source, judged, root),
+        root=root,
+        kept=kept,
+    )
+
+
+def _folder(source: object, judged: Judged, root: Path) -> Path:
+    """Where a verdict on a source lies: in its study, or beside all studies."""
+    if (study := study_folder(source, root)) is not None:
+        return StudyFolder(study).judged
+    name = re.sub(r"[^\w.-]+", "-", Path(judged.source).stem).strip("-.") or "runs"
+    return root / "judged" / name
