@@ -29,7 +29,6 @@ from sweeper.scaling.abc import (
 )
 from sweeper.scaling.gamma import constants_of, groups_of
 from sweeper.scaling.spec import (
-    BODY,
     LAYER_GAMMAS,
     SUMMED,
     BaseParameterization,
@@ -367,7 +366,9 @@ class Adjusted:
         scale = self.inner.scale(spec, hps, update)
         if spec.role is Role.FIXED:
             return scale
-        change: Change = self.hidden if spec.role in BODY else getattr(self, spec.role)
+        # Projections of the body: down as hidden weights; up, which no power of m says anything of.
+        within = {Role.DOWN: self.hidden, Role.UP: Change()}
+        change: Change = within.get(spec.role) or getattr(self, spec.role)
         m = spec.width_ratio
         return replace(scale, init_std=scale.init_std * m**-change.b, lr=scale.lr * m**-change.c)
 

@@ -41,8 +41,6 @@ class Role(StrEnum):
 
 SUMMED = (Role.HIDDEN, Role.READOUT, Role.DOWN)
 """Roles that sum over an input that grows."""
-BODY = (Role.HIDDEN, Role.DOWN, Role.UP)
-"""Matrices between a network's ends: what is said of its input or of its logits is not theirs."""
 
 
 class Update(StrEnum):
