@@ -43,6 +43,7 @@ from sweeper.search.grids import Grid2D as Grid2DStrategy
 from sweeper.search.grids import Pairs as PairsStrategy
 from sweeper.search.independent import IndependentSearch
 from sweeper.search.line import LearningRateLine
+from sweeper.search.optuna.mapping import LUCKY, is_same, plain_range
 from sweeper.search.random_grid import RandomGrid as RandomGridStrategy
 from sweeper.search.replay import SearchReplay
 from sweeper.search.settled import Settled
@@ -194,12 +195,12 @@ class StrategySampler(optuna.samplers.BaseSampler):
                 values[theirs] = trial.suggest_categorical(theirs, axis.choices)
                 continue
             here = axis.default if point is None else point.log2_hps[name]
-            low, high = 2.0 ** min(axis.low, here), 2.0 ** max(axis.high, here)
+            ends = plain_range(axis.low, axis.high, 2.0**here)
             if theirs in self._integers:
-                ends = max(1, math.floor(low)), math.ceil(high)
-                values[theirs] = trial.suggest_int(theirs, *ends, log=True)
+                low, high = max(1, math.floor(ends.low)), math.ceil(ends.high)
+                values[theirs] = trial.suggest_int(theirs, low, high, log=True)
             else:
-                values[theirs] = trial.suggest_float(theirs, low, high, log=True)
+                values[theirs] = trial.suggest_float(theirs, ends.low, ends.high, log=True)
         return values
 
     def seed(self, trial: BaseTrial) -> int:
@@ -259,13 +260,13 @@ class StrategySampler(optuna.samplers.BaseSampler):
             if not trial.state.is_finished():
                 continue
             if trial.params and all(
-                name in trial.params and _equal(trial.params[name], value)
+                name in trial.params and is_same(trial.params[name], value)
                 for name, value in answer.params.items()
             ):
                 alike = trial
             if trial.state == TrialState.COMPLETE and sign * trial.values[0] <= sign * answer.value:
                 trial.state = TrialState.PRUNED
-                trial.set_user_attr("shown_as_pruned", "its value is not worse than the answer's")
+                trial.set_user_attr("shown_as_pruned", LUCKY)
             copy.add_trial(trial)
         if alike is not None and math.isfinite(answer.value):
             params = {name: alike.params[name] for name in answer.params}
@@ -402,7 +403,7 @@ class StrategySampler(optuna.samplers.BaseSampler):
         axis = self._space[name]
         value: Any = axis.choices[round(place)] if axis.choices else 2.0**place
         if isinstance(distribution, CategoricalDistribution):
-            equal = (choice for choice in distribution.choices if _equal(choice, value))
+            equal = (choice for choice in distribution.choices if is_same(choice, value))
             return next(equal, value)
         if isinstance(value, str):
             return value
@@ -416,7 +417,7 @@ class StrategySampler(optuna.samplers.BaseSampler):
                 value = distribution.low + steps * distribution.step
             # 2^log2(x) may differ from x in the last digit, and lie outside of a range by that.
             for end in (distribution.low, distribution.high):
-                value = end if _equal(value, end) else value
+                value = end if is_same(value, end) else value
         return value
 
     def apart(self, run: _Run, point: Point) -> str:
@@ -429,7 +430,7 @@ class StrategySampler(optuna.samplers.BaseSampler):
         for name, place in point.log2_hps.items():
             if (theirs := self._theirs(name)) in run.params:
                 expected = self.value(name, place, run.distributions[theirs])
-                if not _equal(expected, run.params[theirs]):
+                if not is_same(expected, run.params[theirs]):
                     return theirs
         return ""
 
@@ -688,18 +689,9 @@ UNTRAINED = TrialSpec(
 """Of trials of which nothing else is known."""
 
 
-def _equal(a: Any, b: Any) -> bool:
-    """Whether two values are one, numbers to 1e-9; true is no number."""
-    if isinstance(a, bool) or isinstance(b, bool):
-        return a is b
-    if isinstance(a, int | float) and isinstance(b, int | float):
-        return math.isclose(a, b, rel_tol=1e-9)
-    return bool(a == b)
-
-
 def _contains(distribution: BaseDistribution, value: Any) -> bool:
     if isinstance(distribution, CategoricalDistribution):
-        return any(_equal(choice, value) for choice in distribution.choices)
+        return any(is_same(choice, value) for choice in distribution.choices)
     if isinstance(distribution, FloatDistribution | IntDistribution):
         return not isinstance(value, str) and distribution.low <= value <= distribution.high
     return True

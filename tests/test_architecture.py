@@ -17,19 +17,14 @@ AT_THE_ROOT = {
     *("__init__", "__main__", "errors", "files", "records", "registry", "samplers", "schedule"),
     *("face", "table", "trial", "version"),
 }
+OPTUNA = ("copy", "importance", "mapping", "sampling", "storage")
 ONLY = {
     "typer": {"cli.app", "cli.commands", "cli.options", "cli.verb"},
     "hydra": {"config.compose"},
     "omegaconf": {"config.compose"},
     "submitit": {"launch.local", "launch.slurm"},
     "wandb": {"study.logs.wandb", "command.metrics.wandb", "runs.trackers"},
-    "optuna": {
-        "study.optuna_copy",
-        "search.optuna",
-        "search.random_grid",
-        "samplers",
-        "report.trials",
-    },
+    "optuna": {*(f"search.optuna.{name}" for name in OPTUNA), "search.random_grid", "samplers"},
     "jinja2": {"export.exporter", "report.page"},
     "IPython": {"api.bar"},
     "tokenizers": {"data.text"},

@@ -19,6 +19,7 @@ from sweeper.report import comparison as show
 from sweeper.report.comparison import Several, write_several
 from sweeper.report.drawing import save
 from sweeper.report.figures import write_picture
+from sweeper.report.index import write_index
 from sweeper.report.next import NextCommand, validated_by
 from sweeper.report.output import DONE, Output
 from sweeper.stats.ladder import LadderRule, LadderSize, Size
@@ -343,7 +344,7 @@ def report_several(names: Sequence[str], root: Path, picture: Path | None, outpu
         ladders = {entry.ladder.name: entry.ladder for entry in ranked.entries}
         faster = speed_ups([ladders[rank.name] for rank in ranked.comparison.by_transferred])
     page = write_several(ranked, pages, folder, faster)
-    places = {"report": page}
+    places = {"report": page, "all studies": write_index(root)}
     if picture is not None:
         places["picture"], places["picture for dark pages"] = write_picture(ranked.panels, picture)
     answers = ", ".join(f"{name} {answer}" for name, answer in ranked.verdicts.items())

@@ -40,7 +40,8 @@ from sweeper.plan.plan import PlannedParameter, make_plan
 from sweeper.records import to_json
 from sweeper.report import console as show
 from sweeper.report.next import NextCommand, next_of, validated_by
-from sweeper.report.output import DONE, Output, failures
+from sweeper.report.output import DONE, Output
+from sweeper.report.sentences import failures
 from sweeper.stats.ladder import LadderSize, Size, SizeCurve
 from sweeper.study.cost import NOTHING, Cost, flops_of, keep_flops
 from sweeper.study.folder import StudyFolder
@@ -129,7 +130,7 @@ def diagnose(
     if diagnosed.results:
         output.show(show.ablation_table(diagnosed))
     keep_flops(settings.folder, {result.trial.spec for result in study.results()})
-    from sweeper.report.page import write_report  # it brings matplotlib
+    from sweeper.report.study_page import write_report  # it brings matplotlib
 
     report, record = write_report(settings.folder), folder / f"diagnosis-{axis}.json"
     places = {"report": report, "diagnosis": record}

@@ -244,7 +244,7 @@ def _predict_runs(
     *,
     where: str = "",
 ) -> int:
-    from sweeper.report.page import write_report
+    from sweeper.report.study_page import write_report
     from sweeper.study.lock import live_holder
 
     trained, others, of_another_setup = final_runs(study, where)
@@ -327,7 +327,7 @@ def predict_ladder(
     from sweeper.cli.shared import progress
     from sweeper.cli.transfer import check_storage_password, planned_optimum
     from sweeper.report.next import NextCommand
-    from sweeper.report.output import failures
+    from sweeper.report.sentences import failures
     from sweeper.stats.ladder import Size
     from sweeper.study.lock import StudyLock
     from sweeper.study.study import Study

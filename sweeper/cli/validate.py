@@ -29,7 +29,8 @@ from sweeper.errors import BadInput, ConfigError, Keyword, key_prefix
 from sweeper.files import write_json
 from sweeper.laws.law import Law, NoLaw
 from sweeper.report import console as show
-from sweeper.report.output import Output, failures
+from sweeper.report.output import Output
+from sweeper.report.sentences import failures
 from sweeper.stats.curve import CurveFit, fit_curves
 from sweeper.stats.ladder import JOINT_AXIS, LADDER_AXES, LadderSize, Size, SizeCurve
 from sweeper.stats.rounds import CONFIDENCE

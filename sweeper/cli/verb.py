@@ -58,7 +58,7 @@ def _without_password(line: str) -> str:
     """A line that may quote the URL of a storage, without its password."""
     if "://" not in line:
         return line
-    from sweeper.study.optuna_copy import redact
+    from sweeper.search.optuna.url import redact
 
     # Only an "@" outside of the URLs tells that a password goes on behind a space.
     if "@" in _URL.sub("", line):
@@ -68,7 +68,7 @@ def _without_password(line: str) -> str:
 
 def typed() -> list[str]:
     """The words that were typed, without passwords."""
-    from sweeper.study.optuna_copy import redact_word
+    from sweeper.search.optuna.url import redact_word
 
     return list(map(redact_word, sys.argv[1:]))
 

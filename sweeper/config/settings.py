@@ -41,6 +41,7 @@ from sweeper.registry import (
 from sweeper.scaling.gamma import GAMMAS, check_names, group_gammas, groups_of
 from sweeper.scaling.spec import RULE_KEYS, Parameterization, with_layer
 from sweeper.search.fresh import FreshSeeds
+from sweeper.search.optuna.url import redact
 from sweeper.search.settled import Settled
 from sweeper.search.strategy import FRESH_SEEDS, Strategy, chosen_axes
 from sweeper.stats.ladder import (
@@ -53,7 +54,6 @@ from sweeper.stats.ladder import (
     label_size,
 )
 from sweeper.study.logs.log import Logger
-from sweeper.study.optuna_copy import redact
 from sweeper.study.study import check_study_name, read_root
 from sweeper.trial import (
     Axis,

@@ -16,7 +16,7 @@ import numpy as np
 from sweeper.decide.band import Band
 from sweeper.decide.loss import Prediction
 from sweeper.decide.sequential import Finding, Sequence
-from sweeper.errors import BadInput, ConfigError, Keyword
+from sweeper.errors import BadInput, Call, ConfigError, Keyword, Text, spelled
 from sweeper.files import RECORD_ERRORS, parse_json
 from sweeper.records import from_json
 from sweeper.schedule import OWN
@@ -99,9 +99,9 @@ def read_prediction(path: str | PathLike[str]) -> Prediction:
         record = parse_json(Path(path).read_bytes())
         prediction = from_json(Prediction, record)
     except OSError as error:
-        raise BadInput(f"{path}: {error.strerror}: `sweeper predict` writes it") from error
+        raise BadInput(f"{path}: {error.strerror}: ", Call("predict"), " writes it") from error
     except RECORD_ERRORS as error:
-        raise BadInput(f"{path} is no prediction of `sweeper predict`: {error}") from error
+        raise BadInput(f"{path} is no prediction of ", Call("predict"), f": {error}") from error
     check_followed(prediction, str(path))
     return prediction
 
@@ -226,7 +226,7 @@ class Watch:
         self.stretches: list[_Stretch] = []
         self.events: list[Event] = []
         self.forecasts: list[tuple[int, Estimate]] = []
-        self.error = ""
+        self.trouble: Text = ()
         """Why nothing can be said of what was given: for a command, bad input."""
         self.missing = 0
         """Updates that gave None for the loss, or no number."""
@@ -258,8 +258,7 @@ class Watch:
         try:
             self._take(at, value, rate)
         except Exception as error:  # a run of weeks must not end by its watch
-            self.error = f"the watch failed ({type(error).__name__}: {error})"
-            self.seen = replace(self.seen, state=UNKNOWN)
+            self._refuse(f"the watch failed ({type(error).__name__}: {error})")
         return self.seen
 
     def finish(self) -> Seen:
@@ -272,17 +271,25 @@ class Watch:
             self.seen = self.look()
         return self.seen
 
+    @property
+    def error(self) -> str:
+        """Why nothing can be said of what was given; empty where something can."""
+        return spelled(self.trouble)
+
+    def _refuse(self, *why: str | Keyword) -> None:
+        self.trouble, self.seen = why, replace(self.seen, state=UNKNOWN)
+
     # Readings.
 
     def _take(self, step: int, loss: float, lr: float | None) -> None:
         if self.error:
             return
         if step < 0 or step > self.steps * (1 + 1 / len(self.band)):
-            self.error = (
-                f"it reports step {step:,} of {self.steps:,}: give the steps of the run with "
-                "--steps, and let its log count steps"
+            self._refuse(
+                f"it reports step {step:,} of {self.steps:,}: give the steps of the run with ",
+                Keyword("steps", ...),
+                ", and let its log count steps",
             )
-            self.seen = replace(self.seen, state=UNKNOWN)
             return
         if self.at and step < self.at[-1]:
             self._resume(step)
@@ -374,12 +381,11 @@ class Watch:
         self._square += rate * (own**2 - self._square)
         self._own_before = own
         if self._pairs >= SMOOTH_READINGS and self._product > SMOOTHED * self._square:
-            self.error = (
+            self._refuse(
                 "its losses look smoothed (each is mostly the one before it): a running mean lags "
                 "behind the band and hides the noise. Log the loss of each step, or plain means of "
                 "several"
             )
-            self.seen = replace(self.seen, state=UNKNOWN)
 
     def _most_squared(self) -> float:
         running = self._running
@@ -425,11 +431,11 @@ class Watch:
         last = self.at[-1]
         self._back += 1
         if self._back > BACK_JUMPS and self._back > BACK_SHARE * len(self.at):
-            self.error = (
+            self._refuse(
                 f"steps go back {self._back} times among {len(self.at):,} readings: two runs, or "
-                "several ranks, write into it. Name one, as in --metric 'rank0.*loss (?P<loss>...)'"
+                "several ranks, write into it. Name one, as in ",
+                Keyword("metric", "rank0.*loss (?P<loss>...)"),
             )
-            self.seen = replace(self.seen, state=UNKNOWN)
             return
         kept = bisect_left(self.at, step)
         what = "begun anew" if kept == 0 else "resumed"
@@ -468,13 +474,14 @@ class Watch:
         found = lr / self._lr_peak
         self._lr_off = self._lr_off + 1 if abs(found - expected) > LR_OFF else 0
         if self._lr_off >= LR_READINGS:
-            self.error = (
+            self._refuse(
                 f"its learning rate at step {step:,} of {self.steps:,} is {found:.2f} of its peak, "
                 f"the ladder's was {expected:.2f} there ({self.band.schedule}, warm-up "
                 f"{self.band.warmup:.0%}): ".replace("%", " %")
-                + "runs of another schedule have another band. Are --steps right?"
+                + "runs of another schedule have another band. Are ",
+                Keyword("steps", ...),
+                " right?",
             )
-            self.seen = replace(self.seen, state=UNKNOWN)
 
     def _event(self, kind: str, step: int, until: int, text: str) -> None:
         self.events.append(Event(kind=kind, step=step, until=until, text=text))

@@ -10,7 +10,7 @@ from pathlib import Path
 from sweeper.decide.course import Seen, worth
 from sweeper.decide.forecast import share_above
 from sweeper.decide.loss import Prediction
-from sweeper.errors import BadInput
+from sweeper.errors import BadInput, ConfigError, Keyword
 from sweeper.files import append, make_folder, private_folder, write_json
 from sweeper.stats.estimate import Estimate
 
@@ -55,11 +55,12 @@ def outcome_of(prediction: Prediction, sha256: str, seen: Seen, measured: float 
     if measured is None and band.gap_deviation > 0:
         raise BadInput(
             "the prediction is of a held-out loss, which the training losses do not tell: give "
-            "what was measured with --measured"
+            "what was measured with ",
+            Keyword("measured", ...),
         )
     real = seen.end if measured is None else measured
     if real is None or not math.isfinite(real) or real <= 0:
-        raise BadInput(f"--measured {real}: the loss at the end of the run, above 0")
+        raise ConfigError(Keyword("measured"), real, "the loss at the end of the run, above 0")
     said = seen.predicted
     deviation = (math.log(said.high) - math.log(said.low)) / (2 * 1.96)
     floor = (prediction.floor or prediction.law.E).value

@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from markupsafe import Markup
 from matplotlib import rc_context
 from matplotlib.figure import Figure
 
@@ -16,7 +16,7 @@ from sweeper.decide.judged import Judged, listed, value_text
 from sweeper.decide.transfer import Verdict
 from sweeper.decide.validation import Validation
 from sweeper.files import private_folder, write_atomically, write_json
-from sweeper.report.answer import Sentence
+from sweeper.report.answer import Drawing, Facts, Item, Report, Section, Sentence
 from sweeper.report.console import trend_brief, trend_text, verdict_table
 from sweeper.report.drawing import (
     DASHED,
@@ -31,12 +31,12 @@ from sweeper.report.drawing import (
     new_panels,
     save,
     set_scale,
-    svg,
 )
 from sweeper.report.figures import learning_rate_figure
 from sweeper.report.next import NextCommand, next_of, validated_by
-from sweeper.report.page import rendered, write_report
+from sweeper.report.page import page
 from sweeper.report.present import Shown
+from sweeper.report.study_page import write_report
 from sweeper.runs.run import unit_of
 from sweeper.stats.estimate import Estimate
 from sweeper.stats.ladder import JOINT_AXIS, LadderSize, describe_size, extent, label_size
@@ -275,28 +275,54 @@ def _optima_figure(judged: Judged) -> Figure:
     return figure
 
 
-def page_html(judged: Judged) -> str:
-    """The page, which needs no network."""
-    drawings = [Markup(svg(figure, f"f{i}")) for i, figure in enumerate(figures(judged).values())]
-    return rendered(
-        "judge.html.j2",
-        judged=judged,
-        tone={"holds": "good", "fails": "bad"}.get(judged.answer, "open"),
-        lines=headline(judged),
-        tables=tables(judged),
-        drawings=drawings,
-        trend=" ".join(trend_lines(judged, whole=True)),
-        inputs=_inputs(judged),
+def judged_report(judged: Judged, drawn: Mapping[str, Figure]) -> Report:
+    """The verdict, what was measured and drawn, and what it rests on."""
+    source = f" of {judged.source}" if judged.source else ""
+    about = f"A verdict of sweeper on {judged.runs} runs{source}. Nothing was trained."
+    heads = {"holds": "It holds", "fails": "It fails"}
+    items: list[Item] = [Drawing(partial(_kept, figure)) for figure in drawn.values()]
+    if judged.curves:
+        text = (
+            "Loss against the learning rate. Curves are means over the runs of a cell, bands "
+            "their range. The dashed line is the transferred learning rate."
+        )
+        items.append(Sentence(text))
+    items += tables(judged)
+    if judged.verdict is not None and judged.verdict.note:
+        items.append(Sentence(f"Note: {judged.verdict.note}."))
+    items += map(Sentence, trend_lines(judged, whole=True))
+    notes = [Sentence(f"{note}.", listed=True) for note in judged.notes]
+    unlike = "What makes these curves unlike a ladder's"
+    return Report(
+        title="Does the learning rate transfer?",
+        about=about,
+        sections=[
+            Section(
+                heads.get(judged.answer, "Cannot say yet"),
+                [Sentence(line, listed=True) for line in headline(judged)],
+                is_answer=True,
+                code=judged.answer,
+            ),
+            Section("What was measured", items),
+            *[Section(unlike, notes)] * bool(notes),
+            Section("What it rests on", [Facts(_inputs(judged))]),
+        ],
     )
+
+
+def _kept(figure: Figure) -> Figure:
+    return figure
 
 
 def write_judged(judged: Judged, folder: Path) -> dict[str, Path]:
     """Write `judge.json`, the figures as PNG and SVG, and `judge.html` into `folder`."""
     private_folder(folder)
-    write_atomically(folder / "judge.html", page_html(judged))
+    drawn = figures(judged)
+    # Before `save`, which takes the marks that a page alone shows out of the figures.
+    write_atomically(folder / "judge.html", page(judged_report(judged, drawn)))
     write_json(folder / "judge.json", judged.record)
     places = {"page": folder / "judge.html", "verdict": folder / "judge.json"}
-    for name, figure in figures(judged).items():
+    for name, figure in drawn.items():
         picture, _ = save(figure, folder / name)
         places.setdefault("figure", picture)
     return places

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import random
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -334,46 +333,19 @@ def _cost_of_two(line: LineResult) -> float:
 
 
 def _by_anova(results: Sequence[Result]) -> Importance:
-    import optuna
-    from optuna.importance import PedAnovaImportanceEvaluator, get_param_importances
+    # It brings Optuna, which no other figure needs.
+    from sweeper.search.optuna.importance import importances
 
-    from sweeper.search.optuna import quiet
-
-    with quiet():
-        axes = searched_axes(results)
-        distributions: dict[str, Any] = {
-            axis.name: optuna.distributions.CategoricalDistribution(list(map(str, axis.choices)))
-            if axis.choices
-            else optuna.distributions.FloatDistribution(min(axis.values), max(axis.values))
-            for axis in axes
-        }
-        # Only ranks count: what diverged is no better than the worst.
-        worst = max(r.objective for r in results if math.isfinite(r.objective))
-        trials = [
-            optuna.create_trial(
-                params={
-                    axis.name: axis.text(axis.values[i]) if axis.choices else axis.values[i]
-                    for axis in axes
-                },
-                distributions=distributions,
-                value=min(result.objective, worst),
-            )
-            for i, result in enumerate(results)
-        ]
-
-        def shares(drawn: Sequence[Any]) -> dict[str, float]:
-            study = optuna.create_study()
-            study.add_trials(drawn)
-            return get_param_importances(study, evaluator=PedAnovaImportanceEvaluator())
-
-        found, chance = shares(trials), random.Random(0)
-        # Adding trials to a study is what takes time: fewer draws of many.
-        draws = max(4, min(DRAWS, 2000 // len(trials)))
-        again = [shares(chance.choices(trials, k=len(trials))) for _ in range(draws)]
-    ends = {name: [one.get(name, 0.0) for one in again] for name in found}
+    axes = searched_axes(results)
+    # Adding trials to a study is what takes time: fewer draws of many.
+    draws = max(4, min(DRAWS, 2000 // len(results)))
     diverged = sum(math.isinf(result.objective) for result in results)
     return Importance(
-        values={name: (share, min(ends[name]), max(ends[name])) for name, share in found.items()},
+        values=importances(
+            {a.name: [*map(a.text, a.values)] if a.choices else a.values for a in axes},
+            [result.objective for result in results],
+            draws,
+        ),
         unit="share of the importance",
         basis=f"Optuna's PED-ANOVA over {len(results)} trials"
         f"{f', {diverged} diverged ones among the worst' if diverged else ''}: how far the values "

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 
 from sweeper.errors import BadInput, ConfigError, Keyword
 from sweeper.runs.series import Objective, flat, name_without_values, named_values
-from sweeper.study.optuna_copy import read_storage, redact
+from sweeper.search.optuna.storage import read_storage
+from sweeper.search.optuna.url import redact
 
 if TYPE_CHECKING:
     import pandas  # type: ignore[import-untyped]

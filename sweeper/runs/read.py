@@ -17,8 +17,8 @@ from sweeper.runs.series import Objective
 from sweeper.runs.study import study_runs
 from sweeper.runs.table import file_runs, frame_runs, piped_runs
 from sweeper.runs.trackers import folder_frame, project_frame
+from sweeper.search.optuna.url import redact
 from sweeper.study.folder import is_study
-from sweeper.study.optuna_copy import redact
 
 if TYPE_CHECKING:
     import pandas  # type: ignore[import-untyped]

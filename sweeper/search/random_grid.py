@@ -106,7 +106,7 @@ def _drawn(seed: int, sizes: tuple[int, ...], count: int) -> tuple[tuple[int, ..
     from optuna.distributions import IntDistribution
     from optuna.samplers import BaseSampler, GridSampler, RandomSampler
 
-    from sweeper.search.optuna import quiet
+    from sweeper.search.optuna.mapping import quiet
 
     ranges = {str(i): IntDistribution(0, size - 1) for i, size in enumerate(sizes)}
     seed %= 2**32

@@ -34,9 +34,9 @@ from sweeper.files import (
     write_json,
 )
 from sweeper.records import from_json, to_json
+from sweeper.search.optuna.copy import Bounds, OptunaCopy, by_finish_time
 from sweeper.study.folder import StudyFolder, studies
 from sweeper.study.lock import check_contents, check_held, live_holder
-from sweeper.study.optuna_copy import Bounds, OptunaCopy, by_finish_time
 from sweeper.study.searched import config_text
 from sweeper.trial import FORMAT, OLDEST_FORMAT, OtherFormat, Result, Trial, TrialSpec
 

@@ -17,7 +17,7 @@ from typing import Any
 
 from sweeper.files import private_folder, write_json
 from sweeper.registry import classes_in, is_shipped
-from sweeper.study.optuna_copy import redact
+from sweeper.search.optuna.url import redact
 from sweeper.trial import digest
 
 _SHELL = ("setup", "python", "sbatch", "submitit")

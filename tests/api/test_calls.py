@@ -177,7 +177,7 @@ def test_it_is_shown_as_text_and_as_a_card(made: Path) -> None:
     assert "Study nb" in text and "Next, " in text and "sweeper.transfer('nb'" in text
     assert "<svg" in card and "Training loss" in card
     done = sweeper.Transfer.read(study.folder / "transfer/w64-d1")
-    assert "Plan for width 64" in repr(done) and "curves over width" in repr(done.verdicts[0])
+    assert "Plan for width 64" in repr(done) and "over width" in repr(done.verdicts[0])
     assert done.answer in repr(done) and "<table" in done._repr_html_()
     assert "<svg" in done.verdicts[0]._repr_html_() and done.study.name == "nb"
     # One page holds many cells: no two drawings share an id.

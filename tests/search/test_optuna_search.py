@@ -11,8 +11,8 @@ import pytest
 from sweeper import registry
 from sweeper.config.compose import compose_tree
 from sweeper.errors import ConfigError
-from sweeper.search import optuna as module
-from sweeper.search.optuna import TPE, OptunaSearch
+from sweeper.search.optuna import sampling as module
+from sweeper.search.optuna.sampling import TPE, OptunaSearch
 from sweeper.search.strategy import History, Strategy
 from sweeper.trial import Axis, Space
 from tests.search.fakes import basin, cliff, resume, run_search

@@ -15,7 +15,7 @@ from optuna.storages import InMemoryStorage, JournalStorage
 from optuna.storages.journal import JournalFileBackend, JournalFileOpenLock
 from optuna.trial import FrozenTrial, TrialState
 
-from sweeper.search.optuna import DatabaseStudy, JournalStudy, OptunaStudy
+from sweeper.search.optuna.storage import DatabaseStudy, JournalStudy, OptunaStudy
 
 RANGE = optuna.distributions.FloatDistribution(2.0**-8, 2.0**8, log=True)
 DONE = optuna.trial.create_trial(value=1.0, params={"a": 1.0}, distributions={"a": RANGE})

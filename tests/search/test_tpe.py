@@ -7,7 +7,7 @@ import optuna
 import pytest
 
 from sweeper.errors import ConfigError
-from sweeper.search.optuna import TPE
+from sweeper.search.optuna.sampling import TPE
 from sweeper.search.strategy import History
 from sweeper.trial import Axis
 from tests.search.fakes import basin, cliff, point_result, run_search

@@ -19,7 +19,7 @@ from optuna.storages.journal import JournalFileBackend
 from optuna.trial import TrialState
 
 from sweeper.errors import BadInput
-from sweeper.study import optuna_copy as module
+from sweeper.search.optuna import copy as module
 from sweeper.study.study import Study
 from sweeper.trial import Log2Hps
 from tests.golden import Golden

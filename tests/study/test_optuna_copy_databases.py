@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sweeper.errors import BadInput
-from sweeper.study.optuna_copy import redact, scrub
+from sweeper.search.optuna.url import redact, scrub
 from sweeper.study.study import Study
 from tests.golden import Golden
 from tests.study.study_files import filed, in_database, make, mirrored, rubbish

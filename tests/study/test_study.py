@@ -15,7 +15,7 @@ import pytest
 
 from sweeper.errors import BadInput, ConfigError, SweeperError
 from sweeper.records import to_json
-from sweeper.study import optuna_copy as module
+from sweeper.search.optuna import copy as module
 from sweeper.study.lock import StudyLock, cancel_requested
 from sweeper.study.study import Study, check_study_name, find_study, latest_study
 from sweeper.trial import FORMAT, Trial

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from sweeper.errors import SweeperError
-from sweeper.study import optuna_copy as module
+from sweeper.search.optuna import copy as module
 from sweeper.study.study import Study
 from tests.study.study_files import filed, files, make, mirrored, refuse
 

@@ -1,143 +1,35 @@
-"""Optuna's copy of a study's results, and how its URL is shown without its password."""
+"""Optuna's copy of a study's results."""
 
 from __future__ import annotations
 
 import json
 import math
-import re
 import time
-import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from urllib.parse import unquote, unquote_plus
 
 from sweeper.errors import BadInput
 from sweeper.files import RECORD_ERRORS
 from sweeper.records import to_json
 from sweeper.search.fresh import FINAL, FINAL_SEED
+from sweeper.search.optuna.url import redact, scrub
 from sweeper.trial import Result
 
 if TYPE_CHECKING:
-    import optuna
     from optuna.distributions import BaseDistribution
     from optuna.trial import FrozenTrial
 
-    from sweeper.search.optuna import OptunaStudy
+    from sweeper.search.optuna.storage import OptunaStudy
 
 Bounds = Mapping[str, tuple[float, float]]
 """The searched range of each hyperparameter, as base-2 logarithms."""
 
 RETRY_SECONDS = 60.0
 """Seconds before an Optuna storage that failed is tried again."""
-
-LUCKY = "its loss is not above the search's answer, a mean over fresh seeds: not the best trial"
-"""Why a run that was trained to its end is shown as pruned."""
-
-_QUERY_RE = re.compile(r"(?<=[?&])([^=&]*)=([^&]*)")
-_SECRET_RE = re.compile("pass|pwd|secret|token|odbc_connect", re.IGNORECASE)
-_ACCOUNT_RE = re.compile(r"([^:]*:)(.*)@", re.DOTALL)
-_DRIVER_PACKAGES = {
-    "psycopg": "psycopg[binary]",
-    "psycopg2": "psycopg2-binary",
-    "MySQLdb": "mysqlclient",
-    "pymysql": "pymysql",
-}
-
-
-def redact(url: str) -> str:
-    """`url` with its passwords replaced by `***`; where they cannot be told apart, with more."""
-    head, mark, body = url.partition("://") if "://" in url else ("", "", url)
-    clean = _QUERY_RE.sub(
-        lambda m: f"{m[1]}=***" if _SECRET_RE.search(unquote(m[1])) else m[0], body
-    )
-    if head.startswith("sqlite"):
-        return head + mark + clean
-    # The query's pattern took a part of the account: which part is the password is in doubt.
-    if _ACCOUNT_RE.match(body) and not _ACCOUNT_RE.match(clean):
-        return f"{head}{mark}***"
-    return head + mark + _ACCOUNT_RE.sub(r"\1***@", clean)
-
-
-def redact_word(word: str) -> str:
-    r"""A word of a command line without the password of a URL in it; others are as they were.
-
-    A pattern such as `(\d+): loss (\S+) @` looks like an account to `redact`.
-    """
-    return redact(word) if "://" in word or "storage" in word.partition("=")[0] else word
-
-
-def scrub(text: str, url: str) -> str:
-    """`text` without the passwords of `url`, in whatever spelling."""
-    secrets = [value for name, value in _QUERY_RE.findall(url) if _SECRET_RE.search(unquote(name))]
-    account = _ACCOUNT_RE.match(url.partition("://")[2] or url)
-    if account and not url.startswith("sqlite"):
-        secrets += [account[2], *account[2].split("@")]
-    spellings = {form for each in secrets for form in (each, unquote(each), unquote_plus(each))}
-    for secret in sorted(spellings - {""}, key=len, reverse=True):
-        text = text.replace(secret, "***")
-    return text
-
-
-def check_storage(url: str) -> None:
-    """BadInput, without the password, unless the storage at `url` can be used now."""
-    from sweeper.search.optuna import connect, disconnect
-
-    why = ""
-    try:
-        with _quiet():
-            disconnect(connect(url))
-    except Exception as error:
-        why = scrub(_reason(error), url)
-    # No exception is being handled here: its text could bring the password into the chain.
-    if why:
-        raise BadInput(_unusable_storage(url, why))
-
-
-@contextmanager
-def read_storage(url: str) -> Iterator[tuple[list[str], Callable[[str], optuna.Study]]]:
-    """The studies in a storage that others wrote, by name, and what loads one; nothing is written.
-
-    `url` is that of a database, or the path of a journal. BadInput, without the password, for a
-    storage that cannot be read.
-    """
-    import optuna
-    from optuna.storages import JournalStorage, RDBStorage
-    from optuna.storages.journal import JournalFileBackend
-
-    from sweeper.search.optuna import disconnect
-
-    storage: Any = None
-    why = ""
-    try:
-        with _quiet():
-            if "://" not in url:
-                storage = JournalStorage(JournalFileBackend(url))
-            else:
-                # SQLite makes a file where there is none.
-                file = url.partition(":///")[2].partition("?")[0]
-                if url.startswith("sqlite") and not Path(file).is_file():
-                    raise FileNotFoundError(f"there is no file {file}")
-                escaped = url.replace("{", "{{").replace("}", "}}")
-                storage = RDBStorage(escaped, skip_table_creation=True)
-            names = optuna.get_all_study_names(storage)
-    except Exception as error:
-        why = scrub(_reason(error), url)
-    if why:  # no exception is being handled here: its text could bring the password into the chain
-        raise BadInput(_unusable_storage(url, why))
-    try:
-        with _quiet():
-            yield names, lambda name: optuna.load_study(study_name=name, storage=storage)
-    finally:
-        if isinstance(storage, RDBStorage):
-            disconnect(storage)
-
-
-def _unusable_storage(url: str, why: str) -> str:
-    return f"the storage {redact(url)} cannot be used: {why}"
 
 
 class OptunaCopy:
@@ -179,7 +71,9 @@ class OptunaCopy:
         why = self._try(self._synchronize)
         # No exception is being handled here: its text could bring the password into the chain.
         if why and self._url is not None:
-            raise BadInput(_unusable_storage(self._url, why))
+            from sweeper.search.optuna.storage import unusable
+
+            raise BadInput(unusable(self._url, why))
 
     def add(self, results: Sequence[Result], bounds: Bounds) -> None:
         """Add `results`, or after a failure, some time later, all that are missing."""
@@ -214,12 +108,15 @@ class OptunaCopy:
 
     def _try(self, work: Callable[[], None]) -> str:
         """Do `work` with Optuna kept quiet; an error closes the copy and its reason is returned."""
+        from sweeper.search.optuna.mapping import quiet
+        from sweeper.search.optuna.storage import reason_of
+
         try:
-            with _quiet():
+            with quiet():
                 work()
             return ""
         except Exception as error:
-            why = scrub(_reason(error), self._url or "")
+            why = scrub(reason_of(error), self._url or "")
         with suppress(Exception):
             self.close()
         self._retry_at = time.monotonic() + RETRY_SECONDS
@@ -234,7 +131,7 @@ class OptunaCopy:
 
     def _synchronize(self) -> None:
         """Open the copy, and make it hold the results and nothing else."""
-        from sweeper.search.optuna import DatabaseStudy, JournalStudy
+        from sweeper.search.optuna.storage import DatabaseStudy, JournalStudy
 
         name, url = self._folder.name, self._url
         study = DatabaseStudy(url, name) if url else JournalStudy(self._journal, name)
@@ -245,16 +142,18 @@ class OptunaCopy:
 
     def _match(self, study: OptunaStudy) -> None:
         """Make the open copy hold the results, the answer and nothing else."""
+        from sweeper.search.optuna.storage import cause_of, reason_of
+
         damaged, url = False, self._url
         try:
             trials = study.trials()
         except Exception as error:
             # A database is not ours to mend; a new file helps neither a full disk nor memory.
-            if url or isinstance(_cause(error), OSError | ImportError | MemoryError):
+            if url or isinstance(cause_of(error), OSError | ImportError | MemoryError):
                 raise
             trials, damaged = [], True
             self._notices.append(
-                f"Optuna's copy of the results, {self._journal}, was damaged ({_reason(error)}): "
+                f"Optuna's copy of the results, {self._journal}, was damaged ({reason_of(error)}): "
                 "it was made again from the results; none is lost"
             )
         if url and not all("key" in trial.user_attrs for trial in trials):
@@ -281,12 +180,14 @@ class OptunaCopy:
         """`results` as Optuna's trials; one that cannot be shown is left out, with a notice."""
         import optuna
 
+        from sweeper.search.optuna import mapping
+
         trials, states = [], optuna.trial.TrialState
         for result in results:
             state = _state(result, self._answer)
             attributes = _attributes(result)
             if state != _state(result, None):
-                attributes["shown_as_pruned"] = LUCKY
+                attributes["shown_as_pruned"] = mapping.LUCKY
             stopped = state == "PRUNED" and math.isfinite(result.objective)
             params = dict(result.trial.hps)
             try:
@@ -309,7 +210,7 @@ class OptunaCopy:
 
     def _range(self, name: str, value: float) -> BaseDistribution:
         """The range that Optuna shows for a hyperparameter, wide enough for `value`."""
-        import optuna
+        from sweeper.search.optuna.mapping import plain_range
 
         if not math.isfinite(value):
             raise ValueError(f"{name} is not finite")
@@ -319,10 +220,7 @@ class OptunaCopy:
             values = (r.trial.log2_hps.get(name, math.nan) for r in self._results.values())
             finite = [value for value in values if abs(value) < 1000] or [math.log2(value)]
             self._bounds[name] = min(finite), max(finite)
-        low, high = self._bounds[name]
-        return optuna.distributions.FloatDistribution(
-            min(2.0**low, value), max(2.0**high, value), log=True
-        )
+        return plain_range(*self._bounds[name], value)
 
 
 def _attributes(result: Result) -> dict[str, Any]:
@@ -428,44 +326,9 @@ def _answer(attributes: Mapping[str, Any], results: Mapping[str, Result]) -> _An
 
 
 def _alike(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
-    """Whether two points are one."""
-    return one.keys() == other.keys() and all(
-        math.isclose(value, other[name], rel_tol=1e-9)
-        if isinstance(value, float) and isinstance(other[name], float)
-        else value == other[name]
-        for name, value in one.items()
-    )
+    from sweeper.search.optuna.mapping import is_same
 
-
-def _cause(error: BaseException) -> BaseException:
-    """The first cause of an error: SQLAlchemy and Optuna wrap the database's message."""
-    while error.__cause__:
-        error = error.__cause__
-    return error
-
-
-def _reason(error: Exception) -> str:
-    """One line that says what went wrong."""
-    cause = _cause(error)
-    if isinstance(cause, ModuleNotFoundError) and cause.name:
-        package = _DRIVER_PACKAGES.get(cause.name, cause.name)
-        return f"the driver of its database is not installed; run: pip install {package!r}"
-    return next(iter(str(cause).splitlines()), "") or type(cause).__name__
-
-
-@contextmanager
-def _quiet() -> Iterator[None]:
-    """Keep Optuna's log and its warnings of experimental features from the terminal."""
-    import optuna
-
-    level = optuna.logging.get_verbosity()
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
-        optuna.logging.set_verbosity(optuna.logging.ERROR)
-        try:
-            yield
-        finally:
-            optuna.logging.set_verbosity(level)
+    return one.keys() == other.keys() and all(is_same(one[name], other[name]) for name in one)
 
 
 def by_finish_time(results: Mapping[str, Result]) -> list[Result]:
