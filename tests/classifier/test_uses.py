@@ -251,7 +251,7 @@ CASES: dict[str, tuple[Any, Any, Any, dict[str, Expected]]] = {
         lambda m, x: torch.einsum("bsi,hio->bhso", x, m.w),
         lambda w: {"w": (4, w, w // 4)},
         None,
-        {"w": ("hidden", 32, 4 * 8, (1, 2))},
+        {"w": ("hidden", 32, 8, (1, 2))},
     ),
     "einsum, two dimensions summed": (
         lambda m, x: torch.einsum("bshd,hdo->bso", x.unflatten(-1, (-1, 4)), m.w),
