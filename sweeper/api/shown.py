@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from sweeper.api.bar import Kept
 from sweeper.api.words import python_line
 from sweeper.decide.documents import Documents
-from sweeper.decide.judged import Judged
+from sweeper.decide.table_verdict import TableVerdict
 from sweeper.decide.transfer import Verdict
 from sweeper.decide.validation import Validation
 from sweeper.errors import BadInput
@@ -36,6 +36,7 @@ from sweeper.report.notebook import (
     transfer_report,
     verdict_report,
 )
+from sweeper.report.sentences_judged import worded_judged
 from sweeper.runs.study import trials_table
 from sweeper.study import study as record
 from sweeper.study.folder import TargetFolder
@@ -375,9 +376,9 @@ class Transfer(Answer):
 class Judgement(Answer):
     """A verdict on runs, with its curves; `judged` has all of it. Nothing was written."""
 
-    def __init__(self, judged: Judged) -> None:
+    def __init__(self, judged: TableVerdict) -> None:
         """Show what was `judged`."""
-        self.judged = judged
+        self.judged = judged = worded_judged(judged)
         self.document = judged.record
         self.notes = tuple(judged.notes)
         lines = [*headline(judged), *trend_lines(judged)]

@@ -68,10 +68,10 @@ def transfer(request: requests.TransferRequest, output: Output) -> int:
     tree, invocation = _of_study(request)
     if request.predict:
         from sweeper.cli.predict import StudyTarget, predict_ladder
-        from sweeper.decide.loss import Question
+        from sweeper.decide.loss import LossQuestion
 
         asked = StudyTarget(width=request.to_width, depth=request.to_depth)
-        question = Question(tokens=request.to_tokens)
+        question = LossQuestion(tokens=request.to_tokens)
         return predict_ladder(tree, asked, question, invocation, output, dry_run=request.dry_run)
     from sweeper.cli.transfer import TransferRequest
     from sweeper.cli.transfer import transfer as work
@@ -170,10 +170,10 @@ def compare(request: requests.CompareRequest, output: Output) -> int:
 
 def predict(request: requests.PredictRequest, output: Output) -> int:
     from sweeper.cli.predict import StudyTarget, predict_saved, predict_study, predict_table
-    from sweeper.decide.loss import Question
+    from sweeper.decide.loss import LossQuestion
     from sweeper.runs.read import study_folder
 
-    question = Question(
+    question = LossQuestion(
         params=request.to_params,
         tokens=request.to_tokens,
         flops=request.flops,

@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from sweeper.config.command_line import DEFAULT_ROOT
-from sweeper.decide.compare import Comparison, Ladder, compare, seeds_needed
+from sweeper.decide.compare import Ladder, StudyComparison, compare, seeds_needed
 from sweeper.decide.speed import speed_ups
 from sweeper.decide.validation import Validation, newest_validation
 from sweeper.errors import BadInput, ConfigError, Keyword, key_prefix
@@ -249,7 +249,7 @@ def not_comparable(notes: Sequence[str]) -> str:
     return unlike + "`sweeper compare --anyway` compares them all the same"
 
 
-def after_comparison(comparison: Comparison, entries: Sequence[Entry]) -> list[NextCommand]:
+def after_comparison(comparison: StudyComparison, entries: Sequence[Entry]) -> list[NextCommand]:
     """The best study's plan; with none told apart, seeds that would tell; empty where none do.
 
     None for studies that were saved from tables: nothing in them can be continued.

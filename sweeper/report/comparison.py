@@ -15,7 +15,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from sweeper.decide import speed
-from sweeper.decide.compare import Candidate, Comparison, Standing
+from sweeper.decide.compare import Candidate, Standing, StudyComparison
 from sweeper.decide.ranking import Ranking
 from sweeper.decide.speed import SpeedUp
 from sweeper.decide.validation import Validation
@@ -36,7 +36,7 @@ REACH = 1.0
 
 
 def tables(
-    comparison: Comparison,
+    comparison: StudyComparison,
     parameterizations: Mapping[str, str],
     costs: Mapping[str, tuple[Cost, Cost]],
 ) -> list[Table]:
@@ -55,7 +55,7 @@ def tables(
 STUDY = Column("study", left=True)
 
 
-def _places(comparison: Comparison, parameterizations: Mapping[str, str]) -> Table:
+def _places(comparison: StudyComparison, parameterizations: Mapping[str, str]) -> Table:
     table = Table(
         f"Ranked at {_compute(comparison)} of one run, {comparison.seeds} seeds",
         [
@@ -94,13 +94,13 @@ def _places(comparison: Comparison, parameterizations: Mapping[str, str]) -> Tab
     return table
 
 
-def _compute(comparison: Comparison) -> str:
+def _compute(comparison: StudyComparison) -> str:
     if comparison.flops_known:
         return f"{comparison.flops:.2e} FLOPs"
     return f"{comparison.flops:.2e} width² x depth x tokens"
 
 
-def _widths(comparison: Comparison) -> Table:
+def _widths(comparison: StudyComparison) -> Table:
     table = Table(
         "Loss over width",
         [
@@ -150,7 +150,7 @@ def law_text(candidate: Candidate) -> str:
     )
 
 
-def _robustness(comparison: Comparison) -> Table:
+def _robustness(comparison: StudyComparison) -> Table:
     columns = [STUDY, Column("width")]
     for octaves in SHOWN_OCTAVES:
         outer = 0 if abs(octaves) > 1 else None
@@ -167,7 +167,7 @@ def _robustness(comparison: Comparison) -> Table:
     return table
 
 
-def _costs(comparison: Comparison, costs: Mapping[str, tuple[Cost, Cost]]) -> Table:
+def _costs(comparison: StudyComparison, costs: Mapping[str, tuple[Cost, Cost]]) -> Table:
     rows = []
     for name, (tuning, validation) in costs.items():
         share = f"{tuning.flops / comparison.flops:.1%}"
@@ -228,7 +228,7 @@ def bounded(estimate: Estimate) -> Cell:
     return Cell(estimate, f"≥{estimate.value:.4f}") if is_bound else within_or_diverged(estimate)
 
 
-def findings(comparison: Comparison) -> list[str]:
+def findings(comparison: StudyComparison) -> list[str]:
     """What was found, in sentences."""
     lines = []
     for start, standings in (
@@ -314,7 +314,7 @@ def _gap_text(gap: Estimate) -> str:
 
 
 @rc_context(STYLE)
-def comparison_figure(comparison: Comparison) -> Figure:
+def comparison_figure(comparison: StudyComparison) -> Figure:
     """Left: loss over width, transferred and re-tuned. Right: nats lost around the best eta."""
     figure = Figure(figsize=(9.0, 3.8), layout="constrained")
     losses, robust = figure.subplots(1, 2, width_ratios=(1.15, 1))
@@ -381,7 +381,7 @@ def _side(length: float) -> float:
     return length if math.isfinite(length) else 0.0
 
 
-def _finish_losses(ax: Axes, comparison: Comparison) -> None:
+def _finish_losses(ax: Axes, comparison: StudyComparison) -> None:
     """Scale and name the axes.
 
     The loss axis shows all re-tuned losses, and the transferred ones as far as they are near: one
@@ -419,7 +419,7 @@ class Several:
     validations: Mapping[str, Validation]
     parameterizations: Mapping[str, str]
     costs: Mapping[str, tuple[Cost, Cost]]
-    comparison: Comparison | None
+    comparison: StudyComparison | None
     notes: Sequence[str]
 
     @property

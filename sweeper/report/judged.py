@@ -12,7 +12,8 @@ from typing import Any
 from matplotlib import rc_context
 from matplotlib.figure import Figure
 
-from sweeper.decide.judged import Judged, listed, value_text
+from sweeper.decide.kept import save_study
+from sweeper.decide.table_verdict import TableVerdict
 from sweeper.decide.transfer import Verdict
 from sweeper.decide.validation import Validation
 from sweeper.files import private_folder, write_atomically, write_json
@@ -36,6 +37,7 @@ from sweeper.report.figures import learning_rate_figure
 from sweeper.report.next import NextCommand, next_of, validated_by
 from sweeper.report.page import page
 from sweeper.report.present import Shown
+from sweeper.report.sentences_judged import listed, value_text, worded_judged
 from sweeper.report.study_page import write_report
 from sweeper.runs.run import unit_of
 from sweeper.stats.estimate import Estimate
@@ -47,17 +49,17 @@ SHOWN_RUNS = 24
 """Rows of the table of runs that would tell; the rest is counted."""
 
 
-def headline(judged: Judged) -> list[str]:
+def headline(judged: TableVerdict) -> list[str]:
     """The answer in sentences, with the learning rates that were asked for at its end."""
     return [*answers(judged), *end_lines(judged), *rate_lines(judged)]
 
 
-def end_lines(judged: Judged) -> list[str]:
+def end_lines(judged: TableVerdict) -> list[str]:
     """Which curves do not bracket their optimum."""
     return [f"{_capital(line)}." for line in judged.ends]
 
 
-def answers(judged: Judged) -> list[str]:
+def answers(judged: TableVerdict) -> list[str]:
     """The ladder's answer and the target's, or what is said where there is none."""
     lines = []
     if (verdict := judged.verdict) is not None:
@@ -78,7 +80,7 @@ def answers(judged: Judged) -> list[str]:
     return lines + [f"{_capital(line)}." for line in judged.sentences]
 
 
-def rate_lines(judged: Judged) -> list[str]:
+def rate_lines(judged: TableVerdict) -> list[str]:
     """The learning rates that were asked for, in plain numbers: the judged one, and the target's.
 
     Plain where the table has logarithms, too: this is what goes into a config.
@@ -97,7 +99,7 @@ def rate_lines(judged: Judged) -> list[str]:
     return [f"{said}."]
 
 
-def trend_lines(judged: Judged, *, whole: bool = False) -> list[str]:
+def trend_lines(judged: TableVerdict, *, whole: bool = False) -> list[str]:
     """The drift of the optima in a sentence, or at length; none where nothing shows it."""
     if judged.trend is None or judged.axis == JOINT_AXIS:
         return []
@@ -114,7 +116,7 @@ def _capital(text: str) -> str:
     return f"{text[0].upper()}{text[1:]}"
 
 
-def tables(judged: Judged) -> list[Table]:
+def tables(judged: TableVerdict) -> list[Table]:
     """The verdict's sizes or the optima, and the runs that would tell more."""
     shown = []
     if judged.verdict is not None:
@@ -127,7 +129,7 @@ def tables(judged: Judged) -> list[Table]:
     return shown
 
 
-def optima_table(judged: Judged) -> Table:
+def optima_table(judged: TableVerdict) -> Table:
     """A row a size: the best learning rate and, where it was varied, weight decay."""
     decays = any(math.isfinite(optimum.decay.value) for optimum in judged.optima)
     table = Table(
@@ -172,7 +174,7 @@ def _range(estimate: Estimate, *, plain: bool) -> Cell:
     return Cell(value, f"{value} ({low} to {high})" if low != high else value)
 
 
-def runs_table(judged: Judged) -> Table:
+def runs_table(judged: TableVerdict) -> Table:
     """The cells that would settle an open answer."""
     total = sum(proposed.runs * len(proposed.etas) for proposed in judged.next_runs)
     table = Table(
@@ -197,13 +199,13 @@ def runs_table(judged: Judged) -> Table:
     return table
 
 
-def loss_label(judged: Judged) -> str:
+def loss_label(judged: TableVerdict) -> str:
     """The losses' axis: which column they are, since a table has several, and in which unit."""
     column = judged.columns.get("loss", "loss")
     return f"{column} ({unit_of(column)})"
 
 
-def figures(judged: Judged) -> dict[str, Figure]:
+def figures(judged: TableVerdict) -> dict[str, Figure]:
     """The pictures by their names: the curves, those of every decay, the optima alone."""
     pictures = {}
     if judged.cells:
@@ -223,7 +225,7 @@ def figures(judged: Judged) -> dict[str, Figure]:
 
 
 @rc_context(STYLE)
-def _grid_figure(judged: Judged) -> Figure:
+def _grid_figure(judged: TableVerdict) -> Figure:
     """A panel a size: loss against the learning rate, a curve a weight decay."""
     sizes = sorted({cell.size for cell in judged.cells})
     figure, panels = new_panels(len(sizes), 3.0, edge=0.5)
@@ -256,7 +258,7 @@ def _grid_figure(judged: Judged) -> Figure:
 
 
 @rc_context(STYLE)
-def _optima_figure(judged: Judged) -> Figure:
+def _optima_figure(judged: TableVerdict) -> Figure:
     """The optima over the size, with what the grid's step leaves open."""
     figure, (ax,) = new_panels(1, 3.2)
     x = [
@@ -275,7 +277,7 @@ def _optima_figure(judged: Judged) -> Figure:
     return figure
 
 
-def judged_report(judged: Judged, drawn: Mapping[str, Figure]) -> Report:
+def judged_report(judged: TableVerdict, drawn: Mapping[str, Figure]) -> Report:
     """The verdict, what was measured and drawn, and what it rests on."""
     source = f" of {judged.source}" if judged.source else ""
     about = f"A verdict of sweeper on {judged.runs} runs{source}. Nothing was trained."
@@ -314,7 +316,7 @@ def _kept(figure: Figure) -> Figure:
     return figure
 
 
-def write_judged(judged: Judged, folder: Path) -> dict[str, Path]:
+def write_judged(judged: TableVerdict, folder: Path) -> dict[str, Path]:
     """Write `judge.json`, the figures as PNG and SVG, and `judge.html` into `folder`."""
     private_folder(folder)
     drawn = figures(judged)
@@ -328,7 +330,7 @@ def write_judged(judged: Judged, folder: Path) -> dict[str, Path]:
     return places
 
 
-def _inputs(judged: Judged) -> Mapping[str, Any]:
+def _inputs(judged: TableVerdict) -> Mapping[str, Any]:
     low, high = ("", "")
     if math.isfinite(judged.transferred_log2_eta):
         low = value_text(judged.transferred_log2_eta, plain=judged.plain)
@@ -347,7 +349,7 @@ def _inputs(judged: Judged) -> Mapping[str, Any]:
 
 def shown(answer: JudgeAnswer, *, verbose: bool = False) -> Shown:
     """Curves, what is open at their ends, the prediction, the verdict; pages are written."""
-    judged, kept = answer.judged, answer.kept
+    judged, kept = worded_judged(answer.judged), answer.kept
     # The number that was asked for: never left out for want of room.
     lines = [*end_lines(judged), *trend_lines(judged, whole=verbose)]
     *first, last = [*answers(judged), *rate_lines(judged)]
@@ -357,6 +359,7 @@ def shown(answer: JudgeAnswer, *, verbose: bool = False) -> Shown:
     places = write_judged(judged, answer.folder)
     next_command = _next(judged, answer.root)
     if kept is not None:
+        save_study(judged, kept)
         write_report(kept)
         places["study"] = kept
         notes.append(
@@ -378,13 +381,13 @@ def shown(answer: JudgeAnswer, *, verbose: bool = False) -> Shown:
     )
 
 
-def reading_text(judged: Judged) -> str:
+def reading_text(judged: TableVerdict) -> str:
     """Which runs were read, and which column was taken for what."""
     roles = ", ".join(f"{role} is {column!r}" for role, column in judged.columns.items())
     return f"{counted(judged.runs, 'run')} of {judged.source}: {roles}"
 
 
-def _next(judged: Judged, root: Path) -> NextCommand | None:
+def _next(judged: TableVerdict, root: Path) -> NextCommand | None:
     """The command that trains what would settle it, where the table is of a study of ours."""
     if not (judged.study and judged.overrides):
         return None

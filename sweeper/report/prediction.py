@@ -11,7 +11,7 @@ from matplotlib import rc_context
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from sweeper.decide.forecast import BackTest, Optimum
+from sweeper.decide.forecast import BudgetOptimum, LossBackTest
 from sweeper.decide.loss import PREDICTED, LawValues, Prediction, Proposed
 from sweeper.files import private_folder, write_atomically
 from sweeper.report.answer import Drawing, Facts, Report, Section, Sentence
@@ -146,7 +146,7 @@ def law_table(prediction: Prediction) -> Table:
     return table
 
 
-def back_test_table(tests: Sequence[BackTest], unit: str) -> Table:
+def back_test_table(tests: Sequence[LossBackTest], unit: str) -> Table:
     """What the law said of rungs that it had not seen, beside what was measured."""
     table = Table(
         BACK_TEST,
@@ -163,7 +163,7 @@ def back_test_table(tests: Sequence[BackTest], unit: str) -> Table:
         legend=[
             "The mean loss of the farthest rungs, by the law of the nearer ones. Off: measured "
             "less predicted. Compute: how many times a run's compute would have given, by the "
-            "law, what was measured. LossRuns within: how many lie in their own 95 % interval."
+            "law, what was measured. Runs within: how many lie in their own 95 % interval."
         ],
         brief="By the law of the nearer rungs. Off: measured less predicted. Compute: how many "
         "times a run's would have given that.",
@@ -182,7 +182,7 @@ def back_test_table(tests: Sequence[BackTest], unit: str) -> Table:
     return table
 
 
-def valley_table(best: Optimum, unit: str, horizon: str = "tokens") -> Table:
+def valley_table(best: BudgetOptimum, unit: str, horizon: str = "tokens") -> Table:
     """What a budget gives at other sizes."""
     table = Table(
         f"Other sizes at {best.flops:.3g} FLOPs",

@@ -57,6 +57,7 @@ from sweeper.report.figures import (
 )
 from sweeper.report.ladder import ladder_table
 from sweeper.report.page import page
+from sweeper.report.sentences_transfer import exponent_text
 from sweeper.report.trials import (
     Importance,
     hidden_note,
@@ -589,7 +590,7 @@ class _Target:
         if self.documents.validation and (exponents := self.documents.validation.exponents):
             text = "The law fitted to the ladders, η as a power, with 95 % intervals:"
             items.append(Sentence(text))
-            items += [Sentence(str(exponent), listed=True) for exponent in exponents]
+            items += [Sentence(exponent_text(exponent), listed=True) for exponent in exponents]
         if plan.parameters:
             items += _parameters(plan)
         if not items:

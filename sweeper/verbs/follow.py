@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from sweeper.decide.course import UNKNOWN, Seen, Watch, read_prediction
-from sweeper.decide.outcome import Outcome as RunOutcome
+from sweeper.decide.outcome import RunOutcome as RunOutcome
 from sweeper.decide.outcome import outcome_of, write_outcome
 from sweeper.errors import BadInput, ConfigError, Keyword
 from sweeper.runs.log import RunLog
