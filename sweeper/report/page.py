@@ -18,7 +18,6 @@ from markupsafe import Markup
 from sweeper.errors import SHELL, Spelling, as_text, spelled
 from sweeper.report.answer import Item, Report, Sentence
 from sweeper.report.drawing import svg
-from sweeper.table import Table
 
 STYLES = Path(__file__).parent / "templates"
 
@@ -48,12 +47,6 @@ def fragment(report: Report, name: str, spelling: Spelling) -> Markup:
     """The sections of a report as a piece of a page; ids of its drawings begin with `name`."""
     pieces: Any = _template().make_module(_spelled_and_drawn(name, spelling))
     return Markup(pieces.sections(report))
-
-
-def table_html(shown: Table) -> str:
-    """A table as a piece of a page, with its legend and remarks."""
-    pieces: Any = _template().make_module(_spelled_and_drawn("t", SHELL))
-    return str(pieces.table(shown))
 
 
 def _spelled_and_drawn(name: str, spelling: Spelling) -> dict[str, Callable[..., str]]:

@@ -241,8 +241,7 @@ def law_runs(runs: Runs) -> Runs:
     runs = runs.with_roles(LAW_ROLES)
     counts = [role for role in COUNT_ROLES if role in runs.columns]
     lacking = {} if "loss" in runs.columns else {"loss": "the loss at the end of each run"}
-    if len(counts) < 2:
-        role = next(role for role in COUNT_ROLES if role not in counts)
+    for role in [role for role in COUNT_ROLES if role not in counts][: 2 - len(counts)]:
         lacking[role] = "two of params, tokens and flops, the third by C = 6ND"
     if lacking:
         raise missing_columns(runs.frame, runs.columns.values(), lacking)
