@@ -38,7 +38,7 @@ from sweeper.search.optuna.copy import Bounds, OptunaCopy, by_finish_time
 from sweeper.study.folder import StudyFolder, studies
 from sweeper.study.lock import check_contents, check_held, live_holder
 from sweeper.study.searched import config_text
-from sweeper.trial import FORMAT, OLDEST_FORMAT, OtherFormat, Result, Trial, TrialSpec
+from sweeper.trial import FORMAT, OtherFormat, Result, Trial, TrialSpec
 
 SAVED = "saved"
 """The key of config.yaml that says that a study was made of runs that others had trained."""
@@ -48,7 +48,6 @@ _NAME_RE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,99}")
 _FORMAT_RE = re.compile(r"^format: (\d+)$", re.MULTILINE)
 _SUM_RE = re.compile(rb', "sum": "([0-9a-f]{16})"\}\s*\Z')
 _SAVED_RE = re.compile(r"^saved:$", re.MULTILINE)
-_SETTINGS_RE = re.compile(r"^parameterization:", re.MULTILINE)
 
 
 class Study:
@@ -295,8 +294,6 @@ def check_folder(folder: Path) -> None:
     folder, line = folder.absolute(), _FORMAT_RE.search(text)
     if line and int(line[1]) != FORMAT:
         raise _other_version(folder, int(line[1]))
-    if not line and _SETTINGS_RE.search(text):
-        raise _other_version(folder, OLDEST_FORMAT)
     if not line:
         note_damage(path, ValueError("it holds no settings"))
 
