@@ -28,7 +28,7 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from sweeper.config.command_line import literal_metric, missing_dashes
-from sweeper.errors import BadInput, ConfigError, key_prefix, suggest
+from sweeper.errors import BadInput, ConfigError, Keyword, key_prefix, suggest
 from sweeper.files import check_summed
 from sweeper.records import arguments
 from sweeper.registry import (
@@ -300,8 +300,8 @@ def _compose(
         try:
             tree = cast(Tree, OmegaConf.to_container(_hydra_compose(choices, config_dir)))
         except _CONFIG_ERRORS:
-            where = f"--config-dir {config_dir}: " if config_dir else ""
-            raise BadInput(f"{where}{_message(error)}") from error
+            where = (Keyword("config_dir", str(config_dir)), ": ") if config_dir else ()
+            raise BadInput(*where, _message(error)) from error
         raise _key_error(tree, parsed, names, error) from error
 
 

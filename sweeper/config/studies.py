@@ -8,7 +8,7 @@ from pathlib import Path
 
 from sweeper.config.command_line import DEFAULT_ROOT
 from sweeper.config.compose import Tree, compose_tree, override_value, parse_overrides, read_tree
-from sweeper.errors import BadInput, ConfigError
+from sweeper.errors import BadInput, ConfigError, Keyword
 from sweeper.registry import OVERLAYS, classes_in, classes_of_configs, name_classes
 from sweeper.study.folder import StudyFolder
 from sweeper.study.study import check_folder, check_not_saved, find_study, read_root
@@ -57,8 +57,11 @@ def study_tree(
             raise ConfigError(
                 key,
                 override.get_value_element_as_str(),
-                f"it cannot be changed for the study {study!r}: search anew with it, or choose "
-                "another study with --study",
+                (
+                    f"it cannot be changed for the study {study!r}: search anew with it, or choose "
+                    "another study with ",
+                    Keyword("study", ...),
+                ),
             )
     check_folder(root / study)
     check_not_saved(root / study)
@@ -95,8 +98,9 @@ def _check_code(
     elif not remembered(path.parent, kept):
         raise BadInput(
             f"the study in {path.parent} would {'; '.join(code.values())}. Its config.yaml names "
-            "that, and this command does not: add --trust if it is yours, or you have read it and "
-            "allow it"
+            "that, and this command does not: add ",
+            Keyword("trust"),
+            " if it is yours, or you have read it and allow it",
         )
     # From here on the registry may build these; nothing above has imported one.
     name_classes(classes_in(tree))

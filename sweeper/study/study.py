@@ -17,7 +17,7 @@ from os.path import expanduser
 from pathlib import Path
 from typing import Any, Self
 
-from sweeper.errors import BadInput, ConfigError, SweeperError, suggest
+from sweeper.errors import BadInput, Call, ConfigError, SweeperError, suggest
 from sweeper.files import (
     RECORD_ERRORS,
     append,
@@ -307,9 +307,12 @@ def check_not_saved(folder: Path) -> None:
     """BadInput for a study that holds runs, and not what trained them."""
     if is_saved(folder):
         raise BadInput(
-            f"the study in {folder} was saved by `sweeper judge`: it holds runs of others, and not "
-            "what trained them, so that nothing in it can be continued or planned. report, "
-            "compare, predict, judge and status take it; `sweeper search` begins a study of yours"
+            f"the study in {folder} was saved by ",
+            Call("judge"),
+            ": it holds runs of others, and not what trained them, so that nothing in it can be "
+            "continued or planned. report, compare, predict, judge and status take it; ",
+            Call("search"),
+            " begins a study of yours",
         )
 
 
@@ -367,7 +370,7 @@ def find_study(name: str | None, root: Path) -> str:
         whose = ", ".join(f"{path} is the user {owner_of(path)}'s" for path in closed)
         raise BadInput(f"{whose}, and closed to others")
     if last is None:
-        raise BadInput(f"there is no study in {root} yet: run `sweeper search` first")
+        raise BadInput(f"there is no study in {root} yet: run ", Call("search"), " first")
     if name is not None:
         raise BadInput(f"there is no study {name!r} in {root}; {suggest(name, names)}")
     return last
