@@ -33,6 +33,8 @@ Build = Callable[[Mapping[str, Any]], Any]
 UNKNOWN_KEY = "there is no such key"
 WRITTEN_IF_SET: Mapping[str, Any] = types.MappingProxyType({"written_if_set": True})
 """`field(metadata=WRITTEN_IF_SET)`: JSON names the field only where it is not its default."""
+NOT_WRITTEN: Mapping[str, Any] = types.MappingProxyType({"not_written": True})
+"""`field(metadata=NOT_WRITTEN, compare=False)`: JSON lacks the field, which has a default."""
 NAMES_CLASS: Mapping[str, Any] = types.MappingProxyType({"names_class": True})
 """`field(metadata=NAMES_CLASS)`: the value may be of any class, which JSON names as configs do."""
 _NOT_FINITE = {text: float(text) for text in ("inf", "-inf", "nan")}
@@ -94,6 +96,8 @@ def to_json(value: Any) -> Any:
     shown = {name: to_json(getattr(value, name)) for name in getattr(value, "JSON_SHOWS", ())}
     for field in dataclasses.fields(value):
         item = getattr(value, field.name)
+        if field.metadata.get("not_written"):
+            continue
         if not field.metadata.get("written_if_set") or item != _default(field):
             shown[field.name] = to_json(item)
         if field.metadata.get("names_class"):
@@ -337,6 +341,9 @@ def _takes(target: Callable[..., Any], file: bool) -> _Takes:
         n: p.kind for n, p in parameters.items() if p.kind in (p.VAR_KEYWORD, p.VAR_POSITIONAL)
     }
     names = [name for name in parameters if name not in variadic]
+    if file and dataclasses.is_dataclass(target):
+        unwritten = {f.name for f in dataclasses.fields(target) if f.metadata.get("not_written")}
+        names = [name for name in names if name not in unwritten]
     for name, hint in _hints(target).items():
         if name in names and _hashable(hint):
             readers[name] = _reader(hint, file)

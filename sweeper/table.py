@@ -249,7 +249,7 @@ class Table:
         """
         dropped = self.dropped(options.max_width)
         if self.title:
-            yield Text(self.title, style="bold", overflow="ignore", no_wrap=True)
+            yield Text(printable(self.title), style="bold", overflow="ignore", no_wrap=True)
         shown = self._rich(dropped)
         above = list[Text]()
         if _width(shown) > options.max_width and len(self.columns) > 1:
@@ -271,7 +271,7 @@ class Table:
         kept = [index for index, column in enumerate(self.columns) if column not in dropped]
         for column in (self.columns[index] for index in kept):
             justify: Literal["left", "right"] = "left" if column.left else "right"
-            table.add_column(Text(column.name), justify=justify, no_wrap=True)
+            table.add_column(Text(printable(column.name)), justify=justify, no_wrap=True)
         for count, row in enumerate(self.rows, 1):
             cells = [_terminal_text(row.values[index], self.columns[index]) for index in kept]
             table.add_row(*cells, end_section=count in self.section_ends)
@@ -357,9 +357,18 @@ def data_frame(records: Sequence[Mapping[str, Any]]) -> pandas.DataFrame:
     return pandas.DataFrame(list(records))
 
 
+_CONTROLS = dict.fromkeys([*range(32), *range(127, 160)], "\ufffd")
+_CONTROLS |= {ord("\n"): "\n", ord("\t"): "\t"}
+
+
+def printable(text: str) -> str:
+    """A text without characters that command a terminal: names in records may hold any."""
+    return text.translate(_CONTROLS)
+
+
 def paragraph(console: Console, text: str, style: str = "") -> None:
     """A line for people: wrapped between words on a terminal, in one piece elsewhere."""
-    console.print(Text(text, style=style), soft_wrap=not console.is_terminal)
+    console.print(Text(printable(text), style=style), soft_wrap=not console.is_terminal)
 
 
 def _width(table: RichTable) -> int:
@@ -395,10 +404,10 @@ def _text(value: Value, form: str) -> str:
 
 
 def _terminal_text(value: Value, column: Column) -> Text:
-    text = Text(_text(value, column.form))
+    text = Text(printable(_text(value, column.form)))
     if isinstance(value, Cell):
         text.stylize(STYLES[value.tone])
-        text.append(f": {value.detail}" if value.detail else "")
+        text.append(printable(f": {value.detail}") if value.detail else "")
     return text
 
 

@@ -14,8 +14,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from rich.console import Console
 
+from sweeper.errors import SHELL
 from sweeper.records import to_json
-from sweeper.report.page import table_html
+from sweeper.report.answer import Report, Section
+from sweeper.report.page import fragment
 from sweeper.stats.estimate import UNKNOWN, Estimate
 from sweeper.table import Cell, Change, Column, Table, answer, interval, within
 from tests.golden import Golden
@@ -120,7 +122,7 @@ def test_on_a_terminal() -> None:
 
 
 def test_on_the_page(golden: Golden) -> None:
-    shown = table_html(mixed())
+    shown = fragment(Report(title="", sections=[Section("", [mixed()])]), "t", SHELL)
     text = " ".join(re.sub("<[^>]*>", " ", shown).split())
     golden.says(text)
     golden.says(shown)

@@ -24,7 +24,7 @@ from torch.nn.functional import cross_entropy
 
 from sweeper.decide.band import Course, Curves, fit_band
 from sweeper.decide.course import Seen, Watch
-from sweeper.decide.loss import Prediction, Question, predict_runs
+from sweeper.decide.loss import LossQuestion, Prediction, predict_runs
 from sweeper.models.llama import Llama
 from sweeper.plan.plan_for import plan_for
 from sweeper.runs.loss_runs import LossRuns
@@ -187,7 +187,7 @@ def predicted(out: Path) -> Prediction:
     names = [f"{width}-{seed}" for width, seed in runs]
     table = LossRuns(params, tokens, ends, 6 * params * tokens, cell, names)
     aim = parameters(TARGET)
-    prediction = predict_runs(table, Question(params=aim, tokens=tokens[0], draws=400))
+    prediction = predict_runs(table, LossQuestion(params=aim, tokens=tokens[0], draws=400))
     pairs = [
         (curve(np.load(path).astype(float)), curve(losses[names.index(f"{BASE}-{seed}")]), octaves)
         for seed, octaves in product(range(2), (-1.0, 1.0))
@@ -299,7 +299,7 @@ def made_up(count: int) -> list[Followed]:
         params, tokens = np.exp(sizes[cell]), np.full(len(cell), 1e7)
         ends, names = np.array(ends[:-1]), [""] * len(cell)
         table = LossRuns(params, tokens, ends, 6 * params * tokens, cell, names)
-        aim = Question(params=math.exp(sizes[-1]), tokens=1e7, draws=200, seed=number)
+        aim = LossQuestion(params=math.exp(sizes[-1]), tokens=1e7, draws=200, seed=number)
         curves, lengths = [curve(row) for row in rows[:-1]], [STEPS] * len(cell)
         known = Curves(np.log(params), np.log(tokens), cell, curves, lengths, ends)
         lr = SETTINGS.lr_factors(range(STEPS))

@@ -19,7 +19,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from sweeper.decide.loss import PREDICTED, Question, predict_runs
+from sweeper.decide.loss import PREDICTED, LossQuestion, predict_runs
 from sweeper.runs.loss_runs import LossRuns
 from sweeper.stats.power_law import Array
 
@@ -163,7 +163,7 @@ def play(kind: Kind, count: int) -> dict[str, float]:
         best = optimal_size(budget, kind.p)
         size = math.sqrt(budget / 6 / RATIO) if along else best
         horizon = budget / 6 / size
-        asked = Question(
+        asked = LossQuestion(
             params=size, tokens=horizon, flops=None if along else budget, draws=300, seed=index
         )
         made = predict_runs(runs, asked)

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from sweeper.decide.settle import AT_FIRST, Judged, Settling, grids_of
+from sweeper.decide.settle import AT_FIRST, JudgedLadder, Settling, grids_of
 from sweeper.decide.target import THEORY
 from sweeper.decide.transfer import SizeVerdict, Verdict, judge_ladder
 from sweeper.decide.trend import Trend, fit_trend
@@ -393,7 +393,7 @@ def settle(
 
     def judge(
         ladders: Mapping[str, Sequence[SizeCurve]], confidence: float = CONFIDENCE
-    ) -> list[Judged]:
+    ) -> list[JudgedLadder]:
         curves = ladders["width"]
         fits = fit_curves(curves, 0.0)
         base = fits[sizes[0]]
@@ -403,7 +403,7 @@ def settle(
         verdict = judge_ladder(
             "width", curves, planned, sizes[0], rule, confidence=confidence, fits=fits
         )
-        return [Judged(verdict=verdict, fits=fits)]
+        return [JudgedLadder(verdict=verdict, fits=fits)]
 
     there = []
     for size, one in runs.items() if after else ():

@@ -16,7 +16,7 @@ from sweeper.api.shown import Answer, Compared, Judgement, Study, Transfer, near
 from sweeper.api.words import dotted, settings_words
 from sweeper.cli import adapters
 from sweeper.config.command_line import DEFAULT_ROOT, with_user_command
-from sweeper.decide.loss import NoLaw, Prediction
+from sweeper.decide.loss import NoLossLaw, Prediction
 from sweeper.errors import PYTHON, SHELL, Call, ConfigError, Keyword, SweeperError
 from sweeper.files import read_json, take_damaged
 from sweeper.launch.code import edited_modules
@@ -88,7 +88,7 @@ def search(
 @keywords_of(TransferRequest)
 def transfer(
     study: Study | Place | None, to_width: int, **settings: Any
-) -> Transfer | Prediction | NoLaw | Answer:
+) -> Transfer | Prediction | NoLossLaw | Answer:
     """Carry a study's optimum over to a larger model, as `sweeper transfer` does; plan and verdict.
 
     `study` is one that `search` or `open_study` gave, which then knows the verdict; its name or its
@@ -113,7 +113,7 @@ def transfer(
     if request.predict and "prediction" in output.places:
         return from_json(Prediction, read_json(output.places["prediction"]))
     if request.predict and "answer" in output.record:
-        return from_json(NoLaw, output.record)
+        return from_json(NoLossLaw, output.record)
     if "plan" not in output.places:
         return Answer.of(output)
     if code == NOT_VALIDATED:

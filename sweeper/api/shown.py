@@ -17,24 +17,26 @@ from typing import TYPE_CHECKING, Any
 from sweeper.api.bar import Kept
 from sweeper.api.words import python_line
 from sweeper.decide.documents import Documents
-from sweeper.decide.judged import Judged
+from sweeper.decide.table_verdict import TableVerdict
 from sweeper.decide.transfer import Verdict
 from sweeper.decide.validation import Validation
 from sweeper.errors import BadInput
 from sweeper.plan.plan import TransferPlan
-from sweeper.report.card import (
-    NextCall,
-    study_card,
-    study_text,
-    transfer_card,
-    verdict_card,
-    verdict_text,
-)
+from sweeper.report.answer import Report
 from sweeper.report.console import verdict_table
-from sweeper.report.drawing import pyplot_figures, svg
-from sweeper.report.judged import figures, headline, trend_lines, write_judged
+from sweeper.report.drawing import pyplot_figures
+from sweeper.report.judged import figures, headline, judged_report, trend_lines, write_judged
 from sweeper.report.judged import tables as judged_tables
 from sweeper.report.next import next_of
+from sweeper.report.notebook import (
+    NextCall,
+    html,
+    study_report,
+    text,
+    transfer_report,
+    verdict_report,
+)
+from sweeper.report.sentences_judged import worded_judged
 from sweeper.runs.study import trials_table
 from sweeper.study import study as record
 from sweeper.study.folder import TargetFolder
@@ -213,15 +215,16 @@ class Study(Answer, record.Study):
     def _nothing(self, needed: str) -> BadInput:
         return BadInput(f"the study {self.name!r} has nothing to draw: this plot needs {needed}")
 
+    @property
+    def _report(self) -> Report:
+        after = _next_call(self.folder)
+        return study_report(self.documents, nearby(self.folder), self.notices, after)
+
     def __repr__(self) -> str:
-        return study_text(
-            self.documents, nearby(self.folder), self.notices, _next_call(self.folder)
-        )
+        return text(self._report)
 
     def _repr_html_(self) -> str:
-        return study_card(
-            self.documents, nearby(self.folder), self.notices, _next_call(self.folder)
-        )
+        return html(self._report)
 
 
 def nearby(folder: Path) -> Path:
@@ -267,10 +270,10 @@ class LadderVerdict:
         return _drawn(lambda: learning_rate_figure(self.validation, self.verdict))[0]
 
     def __repr__(self) -> str:
-        return verdict_text(self.verdict, self.validation)
+        return text(verdict_report(self.verdict, self.validation))
 
     def _repr_html_(self) -> str:
-        return verdict_card(self.verdict, self.validation)
+        return html(verdict_report(self.verdict, self.validation))
 
 
 def _verdicts(validation: Validation | None) -> list[LadderVerdict]:
@@ -357,28 +360,25 @@ class Transfer(Answer):
                 return verdict.plot()
         raise BadInput(f"no ladder over {axis} was validated: sweeper.transfer(validate=True)")
 
+    @property
+    def _report(self) -> Report:
+        verdicts = [(each.verdict, each.validation) for each in self.verdicts]
+        after, folder = _next_call(self.folder.parents[1]), nearby(self.folder)
+        return transfer_report(self.plan, self.answer, verdicts, folder, self.notes, after)
+
     def __repr__(self) -> str:
-        eta = self.plan.hps.get("eta")
-        at = f" at eta {eta:.4g}" if isinstance(eta, float) else ""
-        head = f"Plan for {self.plan.target}{at}: {self.answer}"
-        verdicts = [verdict_text(v.verdict, v.validation) for v in self.verdicts]
-        notes, after = [f"Note: {note}" for note in self.notes], _next_call(self.folder.parents[1])
-        return "\n".join([head, *verdicts, *notes, *([str(after)] if after else [])])
+        return text(self._report)
 
     def _repr_html_(self) -> str:
-        verdicts = [(each.verdict, each.validation) for each in self.verdicts]
-        after = _next_call(self.folder.parents[1])
-        return transfer_card(
-            self.plan, self.answer, verdicts, nearby(self.folder), self.notes, after
-        )
+        return html(self._report)
 
 
 class Judgement(Answer):
     """A verdict on runs, with its curves; `judged` has all of it. Nothing was written."""
 
-    def __init__(self, judged: Judged) -> None:
+    def __init__(self, judged: TableVerdict) -> None:
         """Show what was `judged`."""
-        self.judged = judged
+        self.judged = judged = worded_judged(judged)
         self.document = judged.record
         self.notes = tuple(judged.notes)
         lines = [*headline(judged), *trend_lines(judged)]
@@ -405,5 +405,4 @@ class Judgement(Answer):
         return write_judged(self.judged, Path(folder))
 
     def _repr_html_(self) -> str:
-        text = "".join(f"<p>{escape(line)}</p>" for line in self.text.split("\n"))
-        return text + "".join(svg(figure, "judged") for figure in figures(self.judged).values())
+        return html(judged_report(self.judged, figures(self.judged)))

@@ -68,10 +68,10 @@ def transfer(request: requests.TransferRequest, output: Output) -> int:
     tree, invocation = _of_study(request)
     if request.predict:
         from sweeper.cli.predict import StudyTarget, predict_ladder
-        from sweeper.decide.loss import Question
+        from sweeper.decide.loss import LossQuestion
 
         asked = StudyTarget(width=request.to_width, depth=request.to_depth)
-        question = Question(tokens=request.to_tokens)
+        question = LossQuestion(tokens=request.to_tokens)
         return predict_ladder(tree, asked, question, invocation, output, dry_run=request.dry_run)
     from sweeper.cli.transfer import TransferRequest
     from sweeper.cli.transfer import transfer as work
@@ -119,30 +119,11 @@ def check(request: requests.CheckRequest, output: Output) -> int:
     return work(tree, asked_for, invocation, output)
 
 
-def status(request: requests.StatusRequest, output: Output) -> int:
-    from sweeper.cli.status import status as work
-
-    place = place_of(request.name, request.study, _text(request.root))
-    return work(*place, output, watch=request.watch)
-
-
 def report(request: requests.ReportRequest, output: Output) -> int:
     from sweeper.cli.compare import named_studies, report_several
     from sweeper.cli.status import report as work
 
     names, place = named_studies(list(request.name), _text(request.root))
-    if request.port is not None and not request.serve:
-        raise BadInput(K("port", ...), " is of ", K("serve"))
-    if request.serve and (request.csv or request.picture or len(names) > 1):
-        raise BadInput(
-            *(K("serve"), " shows all studies, and takes no ", K("csv", ...), ", "),
-            *(K("picture", ...), " or further names"),
-        )
-    if request.serve:
-        from sweeper.cli.status import serve_reports
-
-        name = request.study or next(iter(names), None)
-        return serve_reports(name, place, request.port, output)
     if len(names) > 1 and request.csv is not None:
         raise BadInput(K("csv", ...), " is of one study: name one")
     if len(names) > 1 and request.study is None:
@@ -189,10 +170,10 @@ def compare(request: requests.CompareRequest, output: Output) -> int:
 
 def predict(request: requests.PredictRequest, output: Output) -> int:
     from sweeper.cli.predict import StudyTarget, predict_saved, predict_study, predict_table
-    from sweeper.decide.loss import Question
+    from sweeper.decide.loss import LossQuestion
     from sweeper.runs.read import study_folder
 
-    question = Question(
+    question = LossQuestion(
         params=request.to_params,
         tokens=request.to_tokens,
         flops=request.flops,
@@ -229,37 +210,6 @@ def predict(request: requests.PredictRequest, output: Output) -> int:
     placed = with_place([], None, _text(request.root))
     tree, invocation = tree_of(name, placed, request.config_dir, trust=request.trust)
     return predict_study(tree, asked, question, invocation, output, out, where=request.where)
-
-
-def follow(request: requests.FollowRequest, output: Output) -> int:
-    from sweeper.cli.follow import Request, follow_run
-
-    asked_for = Request(
-        prediction=request.prediction,
-        metric=request.metric,
-        run=request.run,
-        lr=request.lr,
-        steps=request.steps,
-        alarm=request.alarm,
-        spike_steps=request.spike_steps,
-        every=request.every,
-        measured=request.measured,
-        out=request.out,
-        ledger=request.ledger,
-    )
-    return follow_run(asked_for, output, once=request.once)
-
-
-def cancel(request: requests.CancelRequest, output: Output) -> int:
-    from sweeper.cli.status import cancel as work
-
-    return work(*place_of(request.name, request.study, _text(request.root)), output)
-
-
-def doctor(request: requests.DoctorRequest, output: Output) -> int:
-    from sweeper.cli.doctor import doctor as work
-
-    return work(_text(request.root), request.storage, output)
 
 
 def _text(root: Path | None) -> str | None:

@@ -33,7 +33,7 @@ from sweeper.report import checks as show
 from sweeper.report.drawing import save
 from sweeper.report.next import NextCommand, again, next_of
 from sweeper.report.output import DONE, NOT_VALIDATED, Output
-from sweeper.report.page import write_report
+from sweeper.report.study_page import write_report
 from sweeper.stats.ladder import MODEL_AXES, Size
 from sweeper.study.folder import StudyFolder, configs
 from sweeper.study.setup import provenance

@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from sweeper.config.command_line import DEFAULT_ROOT
-from sweeper.decide.compare import Comparison, Ladder, compare, seeds_needed
+from sweeper.decide.compare import Ladder, StudyComparison, compare, seeds_needed
 from sweeper.decide.speed import speed_ups
 from sweeper.decide.validation import Validation, newest_validation
 from sweeper.errors import BadInput, ConfigError, Keyword, key_prefix
@@ -19,6 +19,7 @@ from sweeper.report import comparison as show
 from sweeper.report.comparison import Several, write_several
 from sweeper.report.drawing import save
 from sweeper.report.figures import write_picture
+from sweeper.report.index import write_index
 from sweeper.report.next import NextCommand, validated_by
 from sweeper.report.output import DONE, Output
 from sweeper.stats.ladder import LadderRule, LadderSize, Size
@@ -248,7 +249,7 @@ def not_comparable(notes: Sequence[str]) -> str:
     return unlike + "`sweeper compare --anyway` compares them all the same"
 
 
-def after_comparison(comparison: Comparison, entries: Sequence[Entry]) -> list[NextCommand]:
+def after_comparison(comparison: StudyComparison, entries: Sequence[Entry]) -> list[NextCommand]:
     """The best study's plan; with none told apart, seeds that would tell; empty where none do.
 
     None for studies that were saved from tables: nothing in them can be continued.
@@ -343,7 +344,7 @@ def report_several(names: Sequence[str], root: Path, picture: Path | None, outpu
         ladders = {entry.ladder.name: entry.ladder for entry in ranked.entries}
         faster = speed_ups([ladders[rank.name] for rank in ranked.comparison.by_transferred])
     page = write_several(ranked, pages, folder, faster)
-    places = {"report": page}
+    places = {"report": page, "all studies": write_index(root)}
     if picture is not None:
         places["picture"], places["picture for dark pages"] = write_picture(ranked.panels, picture)
     answers = ", ".join(f"{name} {answer}" for name, answer in ranked.verdicts.items())

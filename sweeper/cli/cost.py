@@ -21,6 +21,7 @@ from sweeper.records import to_json
 from sweeper.report import console as show
 from sweeper.report.next import NextCommand
 from sweeper.report.output import Output
+from sweeper.report.sentences_transfer import ladder_end, ladder_progress
 from sweeper.search.strategy import Strategy
 from sweeper.stats.ladder import JOINT_AXIS, Size, describe_size
 from sweeper.study.cost import Cost, flops_of
@@ -282,11 +283,12 @@ def _settled_cost(ladder: SettledLadder, missing: int) -> dict[str, Any]:
         )
     elif missing:
         sentence = (
-            f"With --settle the runs that are there are looked at: {ladder.progress()}. It goes on "
-            f"until it is settled, {most}."
+            f"With --settle the runs that are there are looked at: {ladder_progress(ladder)}. "
+            f"It goes on until it is settled, {most}."
         )
     else:
-        sentence = f"With --settle nothing is trained: {ladder.progress()}. {ladder.sentence}."
+        looked = f"{ladder_progress(ladder)}. {ladder_end(ladder.ending)}"
+        sentence = f"With --settle nothing is trained: {looked}."
     return {"sentence": sentence, "runs": missing, "most": ladder.budget}
 
 

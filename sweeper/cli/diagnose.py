@@ -23,9 +23,9 @@ from sweeper.decide.diagnosis import (
     CAUSE_FRACTION,
     Ablation,
     AblationResult,
-    AttentionScale,
     Diagnosis,
     FailedTransfer,
+    HeadScale,
     applicable_ablations,
     distance_to_divergence,
     has_eps,
@@ -40,7 +40,9 @@ from sweeper.plan.plan import PlannedParameter, make_plan
 from sweeper.records import to_json
 from sweeper.report import console as show
 from sweeper.report.next import NextCommand, next_of, validated_by
-from sweeper.report.output import DONE, Output, failures
+from sweeper.report.output import DONE, Output
+from sweeper.report.sentences import failures
+from sweeper.report.sentences_transfer import worded
 from sweeper.stats.ladder import LadderSize, Size, SizeCurve
 from sweeper.study.cost import NOTHING, Cost, flops_of, keep_flops
 from sweeper.study.folder import StudyFolder
@@ -129,7 +131,7 @@ def diagnose(
     if diagnosed.results:
         output.show(show.ablation_table(diagnosed))
     keep_flops(settings.folder, {result.trial.spec for result in study.results()})
-    from sweeper.report.page import write_report  # it brings matplotlib
+    from sweeper.report.study_page import write_report  # it brings matplotlib
 
     report, record = write_report(settings.folder), folder / f"diagnosis-{axis}.json"
     places = {"report": report, "diagnosis": record}
@@ -272,7 +274,9 @@ class TwoSizes:
         known = [replace(curve, size=self.on_ladder(curve.size)) for curve in curves]
         base = settings.ladder_base
         fixed = settings.not_taken
-        return judge_ladder(self.axis, known, self.best_log2["eta"], base, rule, fixed=fixed)
+        return worded(
+            judge_ladder(self.axis, known, self.best_log2["eta"], base, rule, fixed=fixed)
+        )
 
     def on_ladder(self, size: Size) -> LadderSize:
         """The size as the ladder of the study has it, also where an ablation trains another."""
@@ -332,7 +336,7 @@ class TwoSizes:
         settings, base, large = self.experiment.settings, self.experiment.settings.base, self.large
         hps, rows = plain(self.best_log2), list[Explained]()
         parameters: Sequence[PlannedParameter] = ()
-        heads: list[AttentionScale] = []
+        heads: list[HeadScale] = []
         if not settings.scaled_by_user:  # of a command that scales by itself nothing more is known
             prepared = self.experiment.prepared(large)
             plan = make_plan(prepared, base, large, hps, {})
@@ -344,7 +348,7 @@ class TwoSizes:
                 # One stands for all that the model has.
                 for op in [op for op in model.scaled_ops if op.kind == "attention"][:1]:
                     logit = model.parameterization.scale_op(op, hps)["logit"]
-                    heads.append(AttentionScale(head_size=op.geometry["head_size"], logit=logit))
+                    heads.append(HeadScale(head_size=op.geometry["head_size"], logit=logit))
         return FailedTransfer(
             tree=settings.raw,
             best_log2=self.best_log2,

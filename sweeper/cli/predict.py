@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from sweeper.decide.loss import (
+    LossQuestion,
     Prediction,
     Proposed,
-    Question,
     SizeChoice,
     TooFewRuns,
     predict_runs,
@@ -55,7 +55,7 @@ def predict_table(
     path: Path,
     columns: str,
     where: str,
-    question: Question,
+    question: LossQuestion,
     output: Output,
     out: Path | None,
     root: Path,
@@ -109,7 +109,7 @@ class StudyTarget:
 def predict_study(
     tree: Tree,
     target: StudyTarget,
-    question: Question,
+    question: LossQuestion,
     invocation: Invocation,
     output: Output,
     out: Path | None,
@@ -140,7 +140,7 @@ def predict_study(
     )
 
 
-def _check_units(scales: _Scales, question: Question) -> None:
+def _check_units(scales: _Scales, question: LossQuestion) -> None:
     """ConfigError for a question in FLOPs about a command whose batch or sequence nobody knows."""
     for flag in ("flops", "flops_per_second"):
         if getattr(question, flag) is not None and scales.unit == "steps":
@@ -153,7 +153,7 @@ def _next_of(
     size: Size,
     settle: Sequence[Proposed],
     horizons: Sequence[int],
-    question: Question,
+    question: LossQuestion,
     invocation: Invocation,
 ) -> NextCommand | None:
     """What trains the runs that would tell, or plans the run; None where a law would be needed."""
@@ -191,7 +191,7 @@ def _next_of(
 def predict_saved(
     folder: Path,
     target: StudyTarget,
-    question: Question,
+    question: LossQuestion,
     output: Output,
     out: Path | None,
     *,
@@ -236,7 +236,7 @@ def _predict_runs(
     scales: _Scales,
     size: Size,
     target: StudyTarget,
-    question: Question,
+    question: LossQuestion,
     output: Output,
     out: Path | None,
     notes: Sequence[str] = (),
@@ -244,7 +244,7 @@ def _predict_runs(
     *,
     where: str = "",
 ) -> int:
-    from sweeper.report.page import write_report
+    from sweeper.report.study_page import write_report
     from sweeper.study.lock import live_holder
 
     trained, others, of_another_setup = final_runs(study, where)
@@ -317,7 +317,7 @@ def _predict_runs(
 def predict_ladder(
     tree: Tree,
     target: StudyTarget,
-    question: Question,
+    question: LossQuestion,
     invocation: Invocation,
     output: Output,
     *,
@@ -327,7 +327,7 @@ def predict_ladder(
     from sweeper.cli.shared import progress
     from sweeper.cli.transfer import check_storage_password, planned_optimum
     from sweeper.report.next import NextCommand
-    from sweeper.report.output import failures
+    from sweeper.report.sentences import failures
     from sweeper.stats.ladder import Size
     from sweeper.study.lock import StudyLock
     from sweeper.study.study import Study

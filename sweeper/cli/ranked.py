@@ -21,8 +21,8 @@ from sweeper.launch.executor import Scheduled
 from sweeper.records import to_json
 from sweeper.report import comparison as show
 from sweeper.report.next import NextCommand
-from sweeper.report.output import DONE, Output, failures
-from sweeper.report.sentences import ranking_end, ranking_progress
+from sweeper.report.output import DONE, Output
+from sweeper.report.sentences import failures, ranking_end, ranking_progress
 from sweeper.stats.ladder import LadderSize
 from sweeper.study.lock import StudyLock
 from sweeper.study.setup import LADDER_PHASE, provenance

@@ -26,7 +26,8 @@ from sweeper.records import to_json
 from sweeper.report import console as show
 from sweeper.report.answer import Verbatim
 from sweeper.report.next import again, first_transfer
-from sweeper.report.output import DONE, FAILED, Output, diverged, failures
+from sweeper.report.output import DONE, FAILED, Output
+from sweeper.report.sentences import diverged, failures
 from sweeper.search.optuna.storage import check_storage
 from sweeper.search.optuna.url import redact
 from sweeper.search.strategy import Conclusion
@@ -37,6 +38,7 @@ from sweeper.study.setup import check_setup, provenance, trials_of, write_setup
 from sweeper.study.study import Study, check_not_saved
 from sweeper.study.trust import remember
 from sweeper.sweep.experiment import changed_code, open_experiment, run_time
+from sweeper.sweep.neighbours import without_result
 from sweeper.sweep.replay import replay_search
 from sweeper.sweep.sweep import Submitted, Sweep
 from sweeper.table import counted
@@ -123,6 +125,16 @@ def search(
             notes += diverged(trials_of(study).searched)
             notes += show.clip_note(trials_of(study).searched)
             notes += show.accuracy_note(trials_of(study).searched)
+            found = math.isfinite(conclusion.objective)
+            searched = trials_of(study).searched if found else ()
+            lacking = without_result(searched, conclusion.best_log2)
+            for name, each in lacking:
+                value = each.trial.values[name]
+                there = f"{name} {value:.4g}" if isinstance(value, float) else f"{name} {value}"
+                notes.append(
+                    f"the search is not finished: {there}, beside the best, has no result, and may "
+                    "be better"
+                )
             output.tell_speed(study.results(), since=start)
         if conclusion.pairs:
             # matplotlib, which no trial waits for.
@@ -137,7 +149,9 @@ def search(
     output.notes(notes)
     if conclusion.pairs:
         places["pairs"] = settings.folder / "pairs.png"
-    if math.isfinite(conclusion.objective):
+    if lacking:
+        next_command = again(invocation, "search", settings, why="to train what has no result")
+    elif found:
         next_command = first_transfer(settings.folder, settings.base.width, invocation.config_dir)
     elif all(result.status == "failed" for result in study.results()):
         next_command = again(invocation, "search", settings, why="to try them again")
@@ -146,9 +160,13 @@ def search(
         # Every run diverged: the same range of eta, 2^-4 times as high.
         lower = [f"{key}.{end}={getattr(eta, end) - 4:g}" for end in ("low", "high", "default")]
         next_command = again(invocation, "search", settings, *lower, why="to search lower eta")
-    record = _search_record(settings, conclusion, finished=True)
-    output.end(show.conclusion_text(conclusion), places, record, next_command)
-    return DONE if math.isfinite(conclusion.objective) else FAILED
+    record = _search_record(settings, conclusion, finished=not lacking)
+    text = show.conclusion_text(conclusion)
+    if lacking:
+        write_json(StudyFolder(settings.folder).search, record)
+        text += " Not finished: a neighbour of the best has no result."
+    output.end(text, places, record, next_command)
+    return DONE if found and not lacking else FAILED
 
 
 def _withdraw_other_conclusion(settings: Settings, study: Study) -> None:

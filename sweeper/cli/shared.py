@@ -48,7 +48,7 @@ def write_page(folder: Path, output: Output) -> dict[str, Path]:
 
     It costs nothing else: the results are recorded, and the verb's answer is still to come.
     """
-    from sweeper.report.page import write_report
+    from sweeper.report.study_page import write_report
 
     page = StudyFolder(folder).report
     try:

@@ -12,7 +12,7 @@ from typing import Any
 
 from sweeper.cli.shared import progress
 from sweeper.config.settings import Experiment, Settings, check_seeds
-from sweeper.decide.settle import AT_FIRST, SEEDS, Judged, Settling
+from sweeper.decide.settle import AT_FIRST, SEEDS, JudgedLadder, Settling
 from sweeper.decide.target import Prior, prior_for
 from sweeper.decide.transfer import Verdict, judge_ladder, missed_optimum
 from sweeper.decide.trend import (
@@ -29,7 +29,15 @@ from sweeper.errors import BadInput, ConfigError, Keyword, key_prefix
 from sweeper.files import write_json
 from sweeper.laws.law import Law, NoLaw
 from sweeper.report import console as show
-from sweeper.report.output import Output, failures
+from sweeper.report.output import Output
+from sweeper.report.sentences import failures
+from sweeper.report.sentences_transfer import (
+    ladder_end,
+    ladder_progress,
+    missed_text,
+    worded,
+    worded_trend,
+)
 from sweeper.stats.curve import CurveFit, fit_curves
 from sweeper.stats.ladder import JOINT_AXIS, LADDER_AXES, LadderSize, Size, SizeCurve
 from sweeper.stats.rounds import CONFIDENCE
@@ -347,7 +355,7 @@ def validate(
                 # Before any is trained: a command that goes on begins with the same.
                 beginning = Beginning(keys=tuple(settling.began_with))
                 write_json(files.settling_of(rule.hyperparameter), beginning)
-                sweep.settle(settling, lambda: bar.told(settling.progress(), settling.likely))
+                sweep.settle(settling, lambda: bar.told(ladder_progress(settling), settling.likely))
                 by_axis = settling.by_axis()
                 ladder_judge = replace(ladder_judge, confidence=settling.confidence)
         output.notes([*study.notices, *failures(study.results(), settings.identity)])
@@ -365,7 +373,7 @@ def validate(
         curves=judged.every,
         law=law_spec(settings),
         exponents=tuple(exponents.exponents()) if exponents else (),
-        settled="" if settle is None else settling.sentence,
+        settled="" if settle is None else ladder_end(settling.ending),
         needed=settling.ending.needed if settle and settling.ending else 0,
         command=provenance()["command"],
     )
@@ -433,11 +441,12 @@ class LadderJudge:
     earlier: Validation | None
     confidence: float
 
-    def looks(self, by_axis: Mapping[str, Sequence[SizeCurve]]) -> list[Judged]:
+    def looks(self, by_axis: Mapping[str, Sequence[SizeCurve]]) -> list[JudgedLadder]:
         """What ladders that are not whole yet say."""
         judged = self.judged(by_axis)
         return [
-            Judged(verdict=verdict, fits=judged.fits[verdict.axis]) for verdict in judged.verdicts
+            JudgedLadder(verdict=verdict, fits=judged.fits[verdict.axis])
+            for verdict in judged.verdicts
         ]
 
     def judged(self, by_axis: Mapping[str, Sequence[SizeCurve]]) -> JudgedLadders:
@@ -478,12 +487,13 @@ class LadderJudge:
                 verdict = replace(verdict, target=judge_joint_target(verdict, whole))
             else:
                 size, prior = getattr(whole, axis), _prior(settings, axis)
-                answer, trends[axis] = judge_target(verdict, fits[axis], centre, size, rule, prior)
+                answer, trend = judge_target(verdict, fits[axis], centre, size, rule, prior)
+                trends[axis] = trend and worded_trend(trend)
                 # A target of the base's own size asks for no extrapolation; the trend is shown all
                 # the same.
                 if size != getattr(base, axis):
                     verdict = replace(verdict, target=answer)
-            verdicts.append(verdict.with_note(note))
+            verdicts.append(worded(verdict).with_note(note))
         return JudgedLadders(
             experiment=experiment,
             planned=hps,
@@ -576,9 +586,11 @@ def _planned(
         kept = earlier.planned_log2
         again = fit_curves(curves, kept)[settings.ladder_base]
         if others and missed_optimum(again, kept, rule) is None:
-            note = f"{missed.sentence}; the plan keeps 2^{kept:.2f} of the ladders before: {cause}"
+            note = (
+                f"{missed_text(missed)}; the plan keeps 2^{kept:.2f} of the ladders before: {cause}"
+            )
             return Log2Hps({**best, "eta": kept}), note
-    note = f"{missed.sentence}, with which the plan is made: {cause}"
+    note = f"{missed_text(missed)}, with which the plan is made: {cause}"
     return Log2Hps({**best, "eta": missed.optimum_log2}), note
 
 
@@ -613,4 +625,5 @@ def measured_trend(
     sizes: Sequence[LadderSize] = settings.ladders().get("width", ())
     curves, _, missing = replay_ladder(experiment, best, sizes, finished(study))
     prior = _prior(settings, "width")
-    return None if missing else fit_trend("width", curves, planned["eta"], target, prior)
+    trend = None if missing else fit_trend("width", curves, planned["eta"], target, prior)
+    return trend and worded_trend(trend)

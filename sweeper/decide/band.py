@@ -179,8 +179,8 @@ def fit_band(curves: Curves, course: Course, log_params: float, log_tokens: floa
     edges = stretch_edges(course.steps, count)
 
     def logs_of(curve: Sequence[float], steps: int) -> Array:
-        found: Array = np.log(rebinned(curve, stretch_edges(steps, len(curve)), edges))
-        return found
+        binned: Array = np.log(rebinned(curve, stretch_edges(steps, len(curve)), edges))
+        return binned
 
     every = zip(curves.curves, curves.steps, strict=True)
     logs = np.array([logs_of(curve, steps) for curve, steps in every])
@@ -210,8 +210,8 @@ def fit_band(curves: Curves, course: Course, log_params: float, log_tokens: floa
     seeds = np.bincount(curves.cell).mean()
     noise = _relative_variance(spread, correlation, weights)[inner].mean() / seeds
     size_free = cells - design.shape[1]
-    found = float((off[:, inner] ** 2).sum(0).mean()) / max(size_free, 1) - noise
-    misfit = math.sqrt(max(found, 0.0)) if size_free else 0.0
+    variance_left = float((off[:, inner] ** 2).sum(0).mean()) / max(size_free, 1) - noise
+    misfit = math.sqrt(max(variance_left, 0.0)) if size_free else 0.0
 
     directions = _directions(curves, design, aim, fitted, weights, logs_of)
     band = Band(

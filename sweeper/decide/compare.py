@@ -1,4 +1,8 @@
-"""Which study is best at equal compute, and how its loss falls with the width."""
+"""Which parameterization is worth it: studies ranked at equal compute, with intervals.
+
+Losses are compared seed by seed, since what a seed does to all of them cancels
+(`stats/paired.py`). All intervals over seeds are Student's.
+"""
 
 from __future__ import annotations
 
@@ -9,119 +13,14 @@ from itertools import permutations
 
 import numpy as np
 
-from sweeper.stats.curve import DRAWS, CurveFit, fit_curves
-from sweeper.stats.estimate import UNKNOWN, ZERO, Estimate, mean_estimate
+from sweeper.stats.curve import CurveFit, fit_curves
+from sweeper.stats.estimate import ZERO, Estimate, mean_estimate
 from sweeper.stats.ladder import SizeCurve
+from sweeper.stats.loss_curve import LossCurve, fit_loss_curve
 from sweeper.stats.noise import Array
 from sweeper.stats.paired import by_losses, paired_difference
 from sweeper.stats.rounds import all_pairs
 from sweeper.stats.shapes import FIT_RADIUS, SAME_ETA
-
-# The loss as a function of the width: what a doubling gains, and a power law with a floor.
-
-
-EXPONENTS = np.geomspace(0.05, 4.0, 240)
-"""Powers of the width that are tried; a best one at an end is only a bound."""
-MIN_LAW_WIDTHS = 3
-"""Widths that the law's three constants need."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class LossCurve:
-    """Loss in nats = `floor` + `amplitude` * width^-`exponent`, through the re-tuned losses.
-
-    `per_doubling` is the slope of the straight line over log2 width, which two widths show. The
-    law's constants are UNKNOWN where it takes more widths, or the loss does not fall. An exponent
-    at an end of `EXPONENTS` has an interval that is open there, and a floor that is a bound.
-    """
-
-    widths: tuple[int, ...]
-    per_doubling: Estimate
-    exponent: Estimate = UNKNOWN
-    floor: Estimate = UNKNOWN
-    amplitude: float = math.nan
-
-    def at(self, widths: Array) -> Array:
-        """The law's loss at `widths`; NaN where it was not fitted."""
-        fitted: Array = self.floor.value + self.amplitude * widths**-self.exponent.value
-        return fitted
-
-
-def fit_loss_curve(widths: tuple[int, ...], losses: Array) -> LossCurve | None:
-    """Fit the `losses` [widths, seeds] of the re-tuned eta; None with less than two widths.
-
-    The law's intervals are a parametric bootstrap of the means: noise from the residuals of the
-    two-way table of widths and seeds, and for the floor the seeds' common offsets beside it.
-    """
-    finite = np.isfinite(losses).all(axis=1)
-    losses, known = losses[finite], np.array(widths, dtype=float)[finite]
-    if len(known) < 2:
-        return None
-    centred = np.log2(known) - np.log2(known).mean()
-    slopes = centred @ losses / float(centred @ centred)
-    kept = tuple(int(width) for width in known)
-    line = LossCurve(widths=kept, per_doubling=mean_estimate(slopes))
-    if len(known) < MIN_LAW_WIDTHS:
-        return line
-    means = losses.mean(axis=1)
-    shapes, offsets = _draws(losses)
-    exponents, floors, amplitudes = _fit_law(known, np.vstack([means, means + shapes]))
-    if not amplitudes[0] > 0:
-        return line
-    floors[1:] += offsets
-    open_ended = losses.shape[1] < 2
-    exponent, floor = (Estimate.from_draws(float(d[0]), d[1:]) for d in (exponents, floors))
-    return LossCurve(
-        widths=kept,
-        per_doubling=line.per_doubling,
-        exponent=exponent.without_interval(0.0) if open_ended else exponent,
-        floor=floor.without_interval() if open_ended else floor,
-        amplitude=float(amplitudes[0]),
-    )
-
-
-def _draws(losses: Array) -> tuple[Array, Array]:
-    """Errors of the means: of every width [DRAWS, widths], and the common one [DRAWS]."""
-    count, seeds = losses.shape
-    if seeds < 2:
-        return np.zeros((DRAWS, count)), np.zeros(DRAWS)
-    generator = np.random.default_rng([count, seeds])
-    residual = losses - losses.mean(1, keepdims=True) - losses.mean(0) + losses.mean()
-    freedom = (count - 1) * (seeds - 1)
-    noise = math.sqrt(float((residual**2).sum()) / freedom / seeds)
-    level = noise * np.sqrt(freedom / generator.chisquare(freedom, (DRAWS, 1)))
-    common = float(losses.mean(0).std(ddof=1)) / math.sqrt(seeds)
-    shapes = generator.normal(0.0, 1.0, (DRAWS, count)) * level
-    return shapes, common * generator.standard_t(seeds - 1, DRAWS)
-
-
-def _fit_law(widths: Array, rows: Array) -> tuple[Array, Array, Array]:
-    """Exponent, floor and amplitude of every row of losses [rows, widths], by least squares.
-
-    For one exponent the other two are a straight line. At the ends the exponent is 0 or +inf, and
-    the floor of exponent 0 is -inf; the first row keeps its numbers, to be drawn.
-    """
-    powers = (widths / widths[0]) ** -EXPONENTS[:, None]
-    middles = powers.mean(axis=1)
-    centred = powers - middles[:, None]
-    # A line explains (rows . x)^2 / (x . x) of the squares: the best exponent explains most.
-    products, squares = rows @ centred.T, (centred**2).sum(axis=1)
-    best = (products**2 / squares).argmax(axis=1)
-    slopes = products[np.arange(len(rows)), best] / squares[best]
-    exponents = EXPONENTS[best]
-    floors = rows.mean(axis=1) - slopes * middles[best]
-    amplitudes = slopes * widths[0] ** exponents
-    drawn = np.arange(len(rows)) > 0
-    lowest, highest = exponents == EXPONENTS[0], exponents == EXPONENTS[-1]
-    floors[drawn & lowest], exponents[drawn & lowest] = -math.inf, 0.0
-    exponents[drawn & highest] = math.inf
-    return exponents, floors, amplitudes
-
-
-# Which parameterization is worth it: studies ranked at equal compute, with intervals.
-# Seeds of two studies share the draws of weights and batches, so losses are compared seed by seed:
-# what a seed does to all of them cancels. All intervals over seeds are Student's.
-
 
 OCTAVES = (-2.0, -1.5, -1.0, -0.5, 0.5, 1.0, 1.5, 2.0)
 """Distances from the optimum, in log2 eta, at which the robustness is told."""
@@ -133,7 +32,7 @@ MAX_SEED_FACTOR = 16
 
 @dataclass(frozen=True, kw_only=True)
 class Ladder:
-    """A study's curves over width, ascending, as `transfer --validate` measured them.
+    """A study's curves over width, ascending, as a validated transfer measured them.
 
     `transferred` is the log2 eta that was transferred, a law's factor (`planned_log2`) not in it.
     `flops` are those of one run, by width.
@@ -198,7 +97,7 @@ class Candidate:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Comparison:
+class StudyComparison:
     """Studies at `flops` of one training run: places by the transferred loss, and the re-tuned.
 
     `seeds` are those that all studies have. Not `flops_known`: they are merely in proportion.
@@ -212,28 +111,28 @@ class Comparison:
     flops_known: bool = True
 
 
-def compare(ladders: Sequence[Ladder]) -> Comparison:
+def compare(ladders: Sequence[Ladder]) -> StudyComparison:
     """Rank the studies at the largest compute that all of them reach.
 
     Between two widths of a ladder a seed's loss is interpolated over log FLOPs. ValueError where
     the ranges of compute have nothing in common, or a curve has no finite point.
     """
     measured = [_Measured.of(ladder) for ladder in ladders]
-    seeds = min(one.transferred.shape[1] for one in measured)
-    flops = min(float(one.flops[-1]) for one in measured)
-    if flops < max(float(one.flops[0]) for one in measured) * (1 - 1e-9):
+    seeds = min(ladder.transferred.shape[1] for ladder in measured)
+    flops = min(float(ladder.flops[-1]) for ladder in measured)
+    if flops < max(float(ladder.flops[0]) for ladder in measured) * (1 - 1e-9):
         raise ValueError("no width of one study costs as much as one of the others")
     standings = [
-        rank({one.name: one.at(flops, losses)[:seeds] for one, losses in pairs})
+        rank({ladder.name: ladder.at(flops, losses)[:seeds] for ladder, losses in pairs})
         for pairs in (
-            [(one, one.transferred) for one in measured],
-            [(one, one.retuned) for one in measured],
+            [(ladder, ladder.transferred) for ladder in measured],
+            [(ladder, ladder.retuned) for ladder in measured],
         )
     ]
-    return Comparison(
+    return StudyComparison(
         flops=flops,
         seeds=seeds,
-        candidates=tuple(one.candidate(flops) for one in measured),
+        candidates=tuple(ladder.candidate(flops) for ladder in measured),
         by_transferred=standings[0],
         by_retuned=standings[1],
     )

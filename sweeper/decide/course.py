@@ -15,8 +15,8 @@ import numpy as np
 
 from sweeper.decide.band import Band
 from sweeper.decide.loss import Prediction
-from sweeper.decide.sequential import Finding, Sequence
-from sweeper.errors import BadInput, ConfigError, Keyword
+from sweeper.decide.sequential import ChangeFinding, Sequence
+from sweeper.errors import BadInput, Call, ConfigError, Keyword, Text, spelled
 from sweeper.files import RECORD_ERRORS, parse_json
 from sweeper.records import from_json
 from sweeper.schedule import OWN
@@ -99,9 +99,9 @@ def read_prediction(path: str | PathLike[str]) -> Prediction:
         record = parse_json(Path(path).read_bytes())
         prediction = from_json(Prediction, record)
     except OSError as error:
-        raise BadInput(f"{path}: {error.strerror}: `sweeper predict` writes it") from error
+        raise BadInput(f"{path}: {error.strerror}: ", Call("predict"), " writes it") from error
     except RECORD_ERRORS as error:
-        raise BadInput(f"{path} is no prediction of `sweeper predict`: {error}") from error
+        raise BadInput(f"{path} is no prediction of ", Call("predict"), f": {error}") from error
     check_followed(prediction, str(path))
     return prediction
 
@@ -109,7 +109,9 @@ def read_prediction(path: str | PathLike[str]) -> Prediction:
 def check_followed(prediction: Prediction, name: str = "the prediction") -> Band:
     """Its band; BadInput where it has none."""
     if prediction.prediction is None:
-        raise BadInput(f"{name} says nothing of a run: give `sweeper predict` its size and tokens")
+        raise BadInput(
+            f"{name} says nothing of a run: give ", Call("predict"), " its size and tokens"
+        )
     if prediction.band is None:
         why = prediction.no_band or "it was made from a table, which has no training curves"
         raise BadInput(f"{name} has no band to follow: {why}")
@@ -125,13 +127,13 @@ def follow(
 ) -> Watch:
     """A watch over a run of a training loop: `watch.update(step, loss)` after every step.
 
-    `prediction` is `prediction.json` of `sweeper predict --study`, or what it holds. `steps` of the
+    `prediction` is the `prediction.json` of a study, or what it holds. `steps` of the
     run, by default the prediction's tokens at the ladder's batch. `alarm`: the chance that a run
     which is on course is ever said to be off. A spike returns within `spike_steps`, by default a
     hundredth of the run. BadInput and ConfigError for what cannot be followed.
     """
-    known = prediction if isinstance(prediction, Prediction) else read_prediction(prediction)
-    return Watch(known, steps=steps, alarm=alarm, spike_steps=spike_steps)
+    followed = prediction if isinstance(prediction, Prediction) else read_prediction(prediction)
+    return Watch(followed, steps=steps, alarm=alarm, spike_steps=spike_steps)
 
 
 def _is_real(value: object) -> bool:
@@ -213,11 +215,11 @@ class Watch:
         self.spike_steps = spike_steps or max(10, self.steps // len(self.band))
         self.drift_at = math.log(1 / (alarm * (1 - SPIKE_SHARE)))
         self.spikes_at = math.log(1 / (alarm * SPIKE_SHARE))
-        said = prediction.prediction
-        assert said is not None
-        self.predicted = Estimate(value=said.loss, low=said.low, high=said.high)
-        deviation = max((math.log(said.high) - math.log(said.low)) / (2 * 1.96), 1e-6)
-        self.level = math.log(said.loss), deviation
+        predicted = prediction.prediction
+        assert predicted is not None
+        self.predicted = Estimate(value=predicted.loss, low=predicted.low, high=predicted.high)
+        deviation = max((math.log(predicted.high) - math.log(predicted.low)) / (2 * 1.96), 1e-6)
+        self.level = math.log(predicted.loss), deviation
         self.sequence = Sequence(self.band, self.level)
         self._middles = (np.arange(len(self.band)) + 0.5) / len(self.band) * self.steps
         # The ladder's own log was as rare: its readings stand for the stretches behind them.
@@ -226,7 +228,7 @@ class Watch:
         self.stretches: list[_Stretch] = []
         self.events: list[Event] = []
         self.forecasts: list[tuple[int, Estimate]] = []
-        self.error = ""
+        self.trouble: Text = ()
         """Why nothing can be said of what was given: for a command, bad input."""
         self.missing = 0
         """Updates that gave None for the loss, or no number."""
@@ -258,13 +260,12 @@ class Watch:
         try:
             self._take(at, value, rate)
         except Exception as error:  # a run of weeks must not end by its watch
-            self.error = f"the watch failed ({type(error).__name__}: {error})"
-            self.seen = replace(self.seen, state=UNKNOWN)
+            self._refuse(f"the watch failed ({type(error).__name__}: {error})")
         return self.seen
 
     def finish(self) -> Seen:
         """The run is over, or there is no more of it to read: its last stretch is counted too."""
-        if self.stretches and not self.error:
+        if self.stretches and not self.trouble:
             last = self.stretches[-1]
             begin, end = self._edges(last.index)
             if self.at[-1] >= begin + (end - begin) / 2:
@@ -272,21 +273,29 @@ class Watch:
             self.seen = self.look()
         return self.seen
 
+    @property
+    def error(self) -> str:
+        """Why nothing can be said of what was given; empty where something can."""
+        return spelled(self.trouble)
+
+    def _refuse(self, *why: str | Keyword) -> None:
+        self.trouble, self.seen = why, replace(self.seen, state=UNKNOWN)
+
     # Readings.
 
     def _take(self, step: int, loss: float, lr: float | None) -> None:
-        if self.error:
+        if self.trouble:
             return
         if step < 0 or step > self.steps * (1 + 1 / len(self.band)):
-            self.error = (
-                f"it reports step {step:,} of {self.steps:,}: give the steps of the run with "
-                "--steps, and let its log count steps"
+            self._refuse(
+                f"it reports step {step:,} of {self.steps:,}: give the steps of the run with ",
+                Keyword("steps", ...),
+                ", and let its log count steps",
             )
-            self.seen = replace(self.seen, state=UNKNOWN)
             return
         if self.at and step < self.at[-1]:
             self._resume(step)
-            if self.error:
+            if self.trouble:
                 return
         if lr is not None:
             self._check_lr(step, lr)
@@ -374,12 +383,11 @@ class Watch:
         self._square += rate * (own**2 - self._square)
         self._own_before = own
         if self._pairs >= SMOOTH_READINGS and self._product > SMOOTHED * self._square:
-            self.error = (
+            self._refuse(
                 "its losses look smoothed (each is mostly the one before it): a running mean lags "
                 "behind the band and hides the noise. Log the loss of each step, or plain means of "
                 "several"
             )
-            self.seen = replace(self.seen, state=UNKNOWN)
 
     def _most_squared(self) -> float:
         running = self._running
@@ -390,7 +398,7 @@ class Watch:
         running = self._running
         sigma = math.sqrt(running.variance)
         off = log - running.level
-        known = running.count >= FIRST_READINGS
+        is_known = running.count >= FIRST_READINGS
         if running.spike is not None:
             running.top = max(running.top, log)
             if off < max(BACK_SIGMAS * sigma, LEAST_SPIKE / 2):
@@ -406,7 +414,7 @@ class Watch:
                 return
             else:
                 return
-        elif known and off > max(SPIKE_SIGMAS * sigma, LEAST_SPIKE):
+        elif is_known and off > max(SPIKE_SIGMAS * sigma, LEAST_SPIKE):
             running.spike, running.top = step, log
             self.stretches[-1].spikes += 1
             return
@@ -415,7 +423,7 @@ class Watch:
             running.level = log
             return
         rate = max(LEVEL_RATE, 1 / running.count)
-        bounded = min(max(off, -3 * sigma), 3 * sigma) if known else off
+        bounded = min(max(off, -3 * sigma), 3 * sigma) if is_known else off
         running.level += rate * bounded
         rate = max(NOISE_RATE, 1 / running.count)
         running.variance += rate * (bounded**2 - running.variance)
@@ -425,11 +433,11 @@ class Watch:
         last = self.at[-1]
         self._back += 1
         if self._back > BACK_JUMPS and self._back > BACK_SHARE * len(self.at):
-            self.error = (
+            self._refuse(
                 f"steps go back {self._back} times among {len(self.at):,} readings: two runs, or "
-                "several ranks, write into it. Name one, as in --metric 'rank0.*loss (?P<loss>...)'"
+                "several ranks, write into it. Name one, as in ",
+                Keyword("metric", "rank0.*loss (?P<loss>...)"),
             )
-            self.seen = replace(self.seen, state=UNKNOWN)
             return
         kept = bisect_left(self.at, step)
         what = "begun anew" if kept == 0 else "resumed"
@@ -448,7 +456,7 @@ class Watch:
             del self.at[:], self.losses[:]
             self._running = _Level()
             self.sequence.cut(0)
-        self.forecasts = [known for known in self.forecasts if known[0] < step]
+        self.forecasts = [forecast for forecast in self.forecasts if forecast[0] < step]
         self._not_numbers = 0
         if self._spiky is not None and self._spiky >= step:
             self._spiky = None
@@ -465,16 +473,18 @@ class Watch:
             return
         places = (np.arange(len(self.band)) + 0.5) / len(self.band)
         expected = float(np.interp(share, places, self.band.lr))
-        found = lr / self._lr_peak
-        self._lr_off = self._lr_off + 1 if abs(found - expected) > LR_OFF else 0
+        of_peak = lr / self._lr_peak
+        self._lr_off = self._lr_off + 1 if abs(of_peak - expected) > LR_OFF else 0
         if self._lr_off >= LR_READINGS:
-            self.error = (
-                f"its learning rate at step {step:,} of {self.steps:,} is {found:.2f} of its peak, "
+            self._refuse(
+                f"its learning rate at step {step:,} of {self.steps:,} is {of_peak:.2f} of its "
+                "peak, "
                 f"the ladder's was {expected:.2f} there ({self.band.schedule}, warm-up "
                 f"{self.band.warmup:.0%}): ".replace("%", " %")
-                + "runs of another schedule have another band. Are --steps right?"
+                + "runs of another schedule have another band. Are ",
+                Keyword("steps", ...),
+                " right?",
             )
-            self.seen = replace(self.seen, state=UNKNOWN)
 
     def _event(self, kind: str, step: int, until: int, text: str) -> None:
         self.events.append(Event(kind=kind, step=step, until=until, text=text))
@@ -489,11 +499,11 @@ class Watch:
     def _close(self, stretch: _Stretch) -> None:
         """Test a stretch that is over."""
         sequence = self.sequence
-        known = sequence.at[: sequence.seen]
+        closed = sequence.at[: sequence.seen]
         if (
             not stretch.count
             or stretch.index < sequence.first
-            or (len(known) and known[-1] >= stretch.index)
+            or (len(closed) and closed[-1] >= stretch.index)
         ):
             return
         log = self._log_of(stretch)
@@ -596,7 +606,7 @@ class Watch:
             state, since = SPIKES, self._spiky
         if (begin := self._diverged()) is not None:
             state, since = DIVERGED, begin
-        if self.error:
+        if self.trouble:
             state, since = UNKNOWN, None
         gap = 0.0
         if sequence.seen:
@@ -604,10 +614,13 @@ class Watch:
             closed = next(s for s in reversed(self.stretches) if s.index == last)
             gap = math.exp(self._log_of(closed) - float(sequence.mean[last])) - 1
         end = self._end() if ended else None
-        known = forecast if end is None else Estimate(value=end, low=end, high=end)
+        end_estimate = forecast if end is None else Estimate(value=end, low=end, high=end)
         compute = Estimate(value=0.0, low=0.0, high=0.0)
         if state != DIVERGED:
-            worths = (worth(self.prediction, x) for x in (known.value, known.high, known.low))
+            worths = (
+                worth(self.prediction, x)
+                for x in (end_estimate.value, end_estimate.high, end_estimate.low)
+            )
             compute = Estimate(**dict(zip(("value", "low", "high"), worths, strict=True)))
         return Seen(
             state=state,
@@ -654,7 +667,7 @@ class Watch:
         gap = self.band.gap if self.band.gap_deviation else 0.0
         return float(np.mean(losses) * math.exp(gap)) if losses else None
 
-    def _hints(self, state: str, finding: Finding | None) -> tuple[Hint, ...]:
+    def _hints(self, state: str, finding: ChangeFinding | None) -> tuple[Hint, ...]:
         if state == DIVERGED:
             text = "the learning rate is too high for this size, or numerics overflow"
             return (Hint(name="diverged", share=1.0, text=text),)
@@ -717,9 +730,9 @@ TEXTS = {
 def worth(prediction: Prediction, loss: float) -> float:
     """The share of the target's compute at which the law reaches `loss`; nan where it has none."""
     points = [(p.loss.value, p.flops) for p in prediction.curve if p.loss.value > 0]
-    said, aim = prediction.prediction, prediction.target
+    predicted, aim = prediction.prediction, prediction.target
     flops = aim.flops if aim else prediction.optimum.flops if prediction.optimum else None
-    if said is None or flops is None or len(points) < 2 or loss <= 0:
+    if predicted is None or flops is None or len(points) < 2 or loss <= 0:
         return math.nan
     # Falling losses over log compute; beyond its ends a law goes on as a line in both logs.
     losses = np.minimum.accumulate(np.log([p[0] for p in points]))
@@ -737,4 +750,4 @@ def worth(prediction: Prediction, loss: float) -> float:
             return float(y[-1] + (place - x[-1]) * (y[-1] - y[-2]) / (x[-1] - x[-2]))
         return float(np.interp(place, x, y))
 
-    return math.exp(min(max(at(loss) - at(said.loss), -50.0), 50.0))
+    return math.exp(min(max(at(loss) - at(predicted.loss), -50.0), 50.0))

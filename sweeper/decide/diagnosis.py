@@ -34,7 +34,7 @@ ROLE_WORDS = {
 
 
 @dataclass(frozen=True, kw_only=True)
-class AttentionScale:
+class HeadScale:
     """Attention at one size: the size of a head, and the factor of q k^T."""
 
     head_size: int
@@ -59,7 +59,7 @@ class FailedTransfer:
     large: Size
     parameters: Sequence[PlannedParameter]
     rows: Sequence[Explained] = ()
-    attention: tuple[AttentionScale, AttentionScale] | None = None
+    attention: tuple[HeadScale, HeadScale] | None = None
     distances_to_divergence: tuple[float, float] = (math.inf, math.inf)
     below_eps: tuple[float, float] = (math.nan, math.nan)
 

@@ -21,7 +21,7 @@ from sweeper.stats.power_law import (
     ROBUST,
     Array,
     Fits,
-    Form,
+    LawForm,
     fit,
     refit,
     residuals,
@@ -181,9 +181,9 @@ class LossLaw:
         for member in self.members:
             drawn = self._drawn(member)["E"]
             parts.append(drawn[: max(1, round(member.weight * len(drawn)))])
-        found = _estimate(np.concatenate(parts))
+        floor = _estimate(np.concatenate(parts))
         fitted = float(self.likeliest.best.natural()["E"][0])
-        return replace(found, low=min(found.low, fitted), high=max(found.high, fitted))
+        return replace(floor, low=min(floor.low, fitted), high=max(floor.high, fitted))
 
     def parameters(self, member: Member) -> dict[str, Estimate]:
         """Of a form, by name."""
@@ -242,7 +242,7 @@ def fit_law(
     threshold: float | None = None,
     draws: int = DRAWS,
     seed: int = 0,
-    forms: Sequence[Form] = (),
+    forms: Sequence[LawForm] = (),
 ) -> LossLaw:
     """The law of `runs`; ValueError where there are fewer (N, D) than it has parameters.
 
@@ -263,16 +263,16 @@ def fit_law(
     fits = [fit(form, runs.params, runs.tokens, runs.loss, threshold=threshold) for form in allowed]
     # Forms differ in parameters: their likelihoods are compared by BIC. The scale is that of the
     # residuals under the likeliest, so that runs far off count as Huber's loss has them.
-    found = [residuals(best, runs.params, runs.tokens, runs.loss)[0] for best in fits]
-    scales = [spread(off, len(form.parameters)) for off, form in zip(found, allowed, strict=True)]
+    offs = [residuals(best, runs.params, runs.tokens, runs.loss)[0] for best in fits]
+    scales = [spread(off, len(form.parameters)) for off, form in zip(offs, allowed, strict=True)]
     scale = max(min(scales), 1e-6)
     scores = [
         float(_huber(off / scale, ROBUST).sum()) + 0.5 * len(form.parameters) * math.log(count)
-        for off, form in zip(found, allowed, strict=True)
+        for off, form in zip(offs, allowed, strict=True)
     ]
     weights = np.exp(min(scores) - np.array(scores))
     likeliest = int(np.argmin(scores))
-    off = found[likeliest]
+    off = offs[likeliest]
     noise, misfit = _noise(off, cells, scale)
     if len(runs) > count and count - len(allowed[likeliest].parameters) < FEW_FREE:
         misfit = max(misfit, noise / math.sqrt(len(runs) / count))
@@ -329,9 +329,9 @@ def _redrawn(
     count = int(trainings.max()) + 1
     off += noise * random.standard_normal((draws, count))[:, trainings]
     if count < len(runs):
-        found = residuals(best, runs.params, runs.tokens, runs.loss)[0]
-        means = np.bincount(trainings, found) / np.bincount(trainings)
-        squares = float(((found - means[trainings]) ** 2).sum()) / max(len(runs) - count - 2, 1)
+        own_offs = residuals(best, runs.params, runs.tokens, runs.loss)[0]
+        means = np.bincount(trainings, own_offs) / np.bincount(trainings)
+        squares = float(((own_offs - means[trainings]) ** 2).sum()) / max(len(runs) - count - 2, 1)
         own = math.sqrt(max(squares - misfit**2, 0.0))
         off += own * random.standard_normal((draws, len(runs)))
     losses = best.loss(runs.params, runs.tokens) * np.exp(off)
@@ -358,7 +358,7 @@ def _noise(
 
 
 @dataclass(frozen=True, kw_only=True)
-class BackTest:
+class LossBackTest:
     """The law without the farthest rungs, held against them.
 
     `left_out` names them. Of their mean log loss: `predicted` with its interval, `measured`, both
@@ -396,8 +396,8 @@ def back_test(
     threshold: float | None = None,
     draws: int = DRAWS,
     seed: int = 0,
-    forms: Sequence[Form] = (),
-) -> BackTest | None:
+    forms: Sequence[LawForm] = (),
+) -> LossBackTest | None:
     """Without the `leave` farthest rungs; None where what is left is too little for a law."""
     out = rungs.index >= len(rungs) - leave
     near, far = runs.only(~out), runs.only(out)
@@ -426,7 +426,7 @@ def back_test(
     floor = law.floor().value
     predicted, real = math.exp(middle), math.exp(mean)
     there = float(law.mean_loss(np.array([params]), np.array([tokens]))[0])
-    return BackTest(
+    return LossBackTest(
         left_out=rungs.names[len(rungs) - leave :],
         predicted=_estimate(np.exp(means), predicted),
         measured=real,
@@ -449,7 +449,7 @@ LEAST_ABOVE = 0.005
 
 
 def with_drift(
-    law: LossLaw, rungs: Rungs, *, threshold: float | None = None, forms: Sequence[Form] = ()
+    law: LossLaw, rungs: Rungs, *, threshold: float | None = None, forms: Sequence[LawForm] = ()
 ) -> LossLaw:
     """The law with the drift that it shows on its own rungs.
 
@@ -459,7 +459,7 @@ def with_drift(
     is 0: their mean, weighed by that, counts where it is positive.
     """
     usable = right(law)
-    found, weights = [], []
+    variances, weights = [], []
     first = max(3, len(rungs) - ROLLOUTS)
     for kept in range(first, len(rungs)):
         near = law.runs.only(rungs.index < kept)
@@ -480,9 +480,9 @@ def with_drift(
             miss = float(np.log(far.loss).mean() - np.median(means))
             variance = float(np.var(means)) + short.misfit**2
             variance += short.noise**2 / len(np.unique(far.trainings))
-            found.append((miss**2 - variance) / distance**2)
+            variances.append((miss**2 - variance) / distance**2)
             weights.append((distance**2 / variance) ** 2)
-    drift = math.sqrt(max(float(np.average(found, weights=weights)), 0.0)) if found else 0.0
+    drift = math.sqrt(max(float(np.average(variances, weights=weights)), 0.0)) if variances else 0.0
     return replace(law, drift=drift)
 
 
@@ -530,7 +530,7 @@ class Valley:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Optimum:
+class BudgetOptimum:
     """The best size and tokens for `flops`, by the law."""
 
     flops: float
@@ -540,7 +540,7 @@ class Optimum:
     valley: tuple[Valley, ...]
 
 
-def optimum(law: LossLaw, flops: float) -> Optimum:
+def optimum(law: LossLaw, flops: float) -> BudgetOptimum:
     """Minimize L(N, C / (k N)) over N, k FLOPs a parameter and token, of every draw.
 
     ValueError where sizes and tokens were not varied apart, or the best is at no finite size.
@@ -586,7 +586,7 @@ def optimum(law: LossLaw, flops: float) -> Optimum:
                 compute=law.compute_for(size, product / size, loss),
             )
         )
-    return Optimum(
+    return BudgetOptimum(
         flops=flops,
         params=_estimate(params, size),
         tokens=_estimate(product / params, product / size),

@@ -11,7 +11,7 @@ from typing import Any
 
 import yaml  # type: ignore[import-untyped]
 
-from sweeper.decide.judged import Judged
+from sweeper.decide.table_verdict import TableVerdict
 from sweeper.decide.transfer import Verdict
 from sweeper.decide.validation import Validation
 from sweeper.errors import BadInput, ConfigError, Keyword
@@ -42,7 +42,7 @@ def saved_folder(root: Path, name: str) -> Path:
     return root / name
 
 
-def save_study(judged: Judged, folder: Path) -> None:
+def save_study(judged: TableVerdict, folder: Path) -> None:
     """Keep the runs that were judged, and the verdict, as a study in a new `folder`.
 
     A table of tokens has steps of one token each. BadInput where no runs were judged.
@@ -97,7 +97,7 @@ def _steps_verdict(verdict: Verdict) -> Verdict:
     return replace(verdict, axis="steps", sizes=sizes)
 
 
-def _spec(judged: Judged, size: LadderSize, base: LadderSize) -> TrialSpec:
+def _spec(judged: TableVerdict, size: LadderSize, base: LadderSize) -> TrialSpec:
     """What a table says of its runs of one size."""
     experts: dict[str, Any] = dict(size.model_overrides())
     return TrialSpec(

@@ -17,9 +17,9 @@ import numpy as np
 from sweeper.decide.band import Band
 from sweeper.decide.forecast import (
     DRAWS,
-    BackTest,
+    BudgetOptimum,
+    LossBackTest,
     LossLaw,
-    Optimum,
     back_test,
     fit_law,
     optimum,
@@ -41,7 +41,7 @@ from sweeper.runs.loss_runs import (
 )
 from sweeper.runs.read import read
 from sweeper.stats.estimate import Estimate
-from sweeper.stats.power_law import FORMS, TOKENS, Array, Form
+from sweeper.stats.power_law import FORMS, TOKENS, Array, LawForm
 from sweeper.table import counted
 from sweeper.version import __version__
 
@@ -126,7 +126,7 @@ class Loss:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Point:
+class LawPoint:
     """The law at a compute, the best split of it where size and tokens were varied apart."""
 
     params: float
@@ -172,13 +172,13 @@ class Prediction:
     noise: float
     misfit: float
     drift: float
-    back_test: tuple[BackTest, ...]
+    back_test: tuple[LossBackTest, ...]
     target: Target | None = None
     prediction: Loss | None = None
-    optimum: Optimum | None = None
+    optimum: BudgetOptimum | None = None
     choice: SizeChoice | None = None
     hours: float | None = None
-    curve: tuple[Point, ...] = ()
+    curve: tuple[LawPoint, ...] = ()
     notes: tuple[str, ...] = ()
     settle: tuple[Proposed, ...] = ()
     settle_flops: float = 0.0
@@ -234,7 +234,7 @@ class Prediction:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Question:
+class LossQuestion:
     """What is asked: a target, a budget, or neither: the law alone.
 
     `threshold`: Huber's on log L, None by the residuals. `form`: the one to take, None: averaged.
@@ -251,12 +251,12 @@ class Question:
 
     def __post_init__(self) -> None:
         """ConfigError for a number that is none."""
-        for name, flag in FLAGS.items():
+        for name, keyword in POSITIVE.items():
             value = getattr(self, name)
             if value is not None and not (math.isfinite(value) and value > 0):
-                raise ConfigError(flag, value, "a positive number")
+                raise ConfigError(Keyword(keyword), value, "a positive number")
             if value is not None and name != "threshold" and not 1 <= value <= LARGEST:
-                raise ConfigError(flag, value, f"a number from 1 to {LARGEST:g}")
+                raise ConfigError(Keyword(keyword), value, f"a number from 1 to {LARGEST:g}")
         if self.seed < 0:
             raise ConfigError(Keyword("seed"), self.seed, "a whole number from 0 on")
         if not 100 <= self.draws <= 100_000:
@@ -267,17 +267,18 @@ class Question:
 
 LARGEST = 1e40
 """Of parameters, tokens and FLOPs that are asked about."""
-FLAGS = {
-    "params": "--to-params",
-    "tokens": "--to-tokens",
-    "flops": "--flops",
-    "flops_per_second": "--flops-per-second",
-    "threshold": "--huber",
+POSITIVE = {
+    "params": "to_params",
+    "tokens": "to_tokens",
+    "flops": "flops",
+    "flops_per_second": "flops_per_second",
+    "threshold": "huber",
 }
+"""Fields that are numbers above 0, and the keywords that give them."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class NoLaw:
+class NoLossLaw:
     """The answer where runs allow no law yet: cannot say yet. `settle` are runs that would help."""
 
     reasons: tuple[str, ...]
@@ -293,7 +294,7 @@ class TooFewRuns(BadInput):
 
     def __init__(self, reason: str, settle: tuple[Proposed, ...] = ()) -> None:
         """Keep the reason, and the runs."""
-        self.answer = NoLaw(reasons=(reason,), settle=settle)
+        self.answer = NoLossLaw(reasons=(reason,), settle=settle)
         super().__init__(reason)
 
 
@@ -315,7 +316,7 @@ def _beyond(runs: LossRuns, design: Design) -> tuple[Proposed, ...]:
 
 def predict_runs(
     runs: LossRuns,
-    question: Question,
+    question: LossQuestion,
     *,
     source: str = "",
     sha256: str = "",
@@ -402,8 +403,8 @@ def predict_runs(
 
 
 def _tested(
-    runs: LossRuns, rungs: Rungs, question: Question, forms: tuple[Form, ...]
-) -> list[BackTest]:
+    runs: LossRuns, rungs: Rungs, question: LossQuestion, forms: tuple[LawForm, ...]
+) -> list[LossBackTest]:
     """The law tried backwards: without the farthest rung, and without the two farthest."""
     tests = [
         back_test(
@@ -438,14 +439,14 @@ def predict(
     form: str | None = None,
     draws: int = DRAWS,
     seed: int = 0,
-) -> Prediction | NoLaw:
-    """What `sweeper predict --from` says of a table: a DataFrame, or columns by name.
+) -> Prediction | NoLossLaw:
+    """What a table says of a loss to come: a DataFrame, or columns by name.
 
-    One row a finished run; see `sweeper predict --help` for the arguments. Of too few runs it
+    One row a finished run; the arguments are those of the verb `predict`. Of too few runs it
     cannot say yet, as there: the `answer` of both. BadInput as there.
     """
     table = law_runs(read(frame, columns=columns, where=where))
-    question = Question(
+    question = LossQuestion(
         params=to_params,
         tokens=to_tokens,
         flops=flops,
@@ -470,7 +471,7 @@ def predict(
         return few.answer
 
 
-def _forms(design: Design, question: Question) -> tuple[Form, ...]:
+def _forms(design: Design, question: LossQuestion) -> tuple[LawForm, ...]:
     if question.form is None:
         return design.forms
     if FORMS[question.form] not in design.forms:
@@ -481,7 +482,7 @@ def _forms(design: Design, question: Question) -> tuple[Form, ...]:
     return (FORMS[question.form],)
 
 
-def _target(law: LossLaw, question: Question) -> Target | None:
+def _target(law: LossLaw, question: LossQuestion) -> Target | None:
     """What is missing is what the runs leave no choice of; ConfigError where they do."""
     params, tokens = question.params, question.tokens
     if params is None and tokens is None:
@@ -495,23 +496,23 @@ def _target(law: LossLaw, question: Question) -> Target | None:
             level, slope = design.line
             params = math.exp((math.log(tokens) - level) / slope)
         else:
-            raise ConfigError(Keyword("to_params"), None, "the size of the run, beside --to-tokens")
+            beside = ("the size of the run, beside ", Keyword("to_tokens", ...))
+            raise ConfigError(Keyword("to_params"), None, beside)
     elif tokens is None:
         if kind == "size":
             tokens = float(runs.tokens[0])
         elif design.line:
             tokens = design.tokens_on_line(params)
         else:
-            raise ConfigError(
-                Keyword("to_tokens"), None, "the tokens of the run, beside --to-params"
-            )
+            beside = ("the tokens of the run, beside ", Keyword("to_params", ...))
+            raise ConfigError(Keyword("to_tokens"), None, beside)
     assert params is not None and tokens is not None
     design.check_target(runs, params, tokens)
     flops = params * tokens * runs.flops_per_product
     return Target(params=params, tokens=tokens, flops=flops, beyond=flops / float(runs.flops.max()))
 
 
-def _optimum(law: LossLaw, question: Question) -> Optimum | None:
+def _optimum(law: LossLaw, question: LossQuestion) -> BudgetOptimum | None:
     if question.flops is None:
         return None
     try:
@@ -520,7 +521,7 @@ def _optimum(law: LossLaw, question: Question) -> Optimum | None:
         raise ConfigError(Keyword("flops"), question.flops, f"left out: {error}") from error
 
 
-def _as_target(law: LossLaw, best: Optimum) -> Target:
+def _as_target(law: LossLaw, best: BudgetOptimum) -> Target:
     return Target(
         params=best.params.value,
         tokens=best.tokens.value,
@@ -529,7 +530,7 @@ def _as_target(law: LossLaw, best: Optimum) -> Target:
     )
 
 
-def _values(law: LossLaw) -> list[tuple[Form, LawValues]]:
+def _values(law: LossLaw) -> list[tuple[LawForm, LawValues]]:
     return [
         (
             member.best.form,
@@ -547,10 +548,10 @@ def _values(law: LossLaw) -> list[tuple[Form, LawValues]]:
 def _reasons(
     law: LossLaw,
     rungs: Rungs,
-    tests: Sequence[BackTest],
+    tests: Sequence[LossBackTest],
     loss: Estimate | None,
     target: Target | None,
-    best: Optimum | None,
+    best: BudgetOptimum | None,
 ) -> list[str]:
     """Why nothing can be said yet; none where the prediction stands."""
     reasons = []
@@ -611,7 +612,7 @@ def _next_rung(law: LossLaw, rungs: Rungs) -> tuple[Proposed, ...]:
     )
     if len(here) > MOST_PROPOSED:
         here = here[np.linspace(0, len(here) - 1, MOST_PROPOSED).round().astype(int)]
-    found = []
+    proposed = []
     for params, tokens in here:
         if rungs.kind == "size" and law.design.line is None:
             size, horizon = params * ratio, tokens
@@ -620,8 +621,8 @@ def _next_rung(law: LossLaw, rungs: Rungs) -> tuple[Proposed, ...]:
         else:
             (size,), (horizon,) = law.scaled(params, tokens, np.array([ratio]))
         flops = size * horizon * runs.flops_per_product
-        found.append(Proposed(params=float(size), tokens=float(horizon), flops=float(flops)))
-    return tuple(found)
+        proposed.append(Proposed(params=float(size), tokens=float(horizon), flops=float(flops)))
+    return tuple(proposed)
 
 
 MOST_PROPOSED = 5
@@ -629,7 +630,7 @@ MOST_PROPOSED = 5
 CURVE = 60
 
 
-def _curve(law: LossLaw, aim: Target | None) -> tuple[Point, ...]:
+def _curve(law: LossLaw, aim: Target | None) -> tuple[LawPoint, ...]:
     """The law over compute from the smallest run to the target, or to four times the largest.
 
     Where size and tokens were varied apart, at the best split of each budget, as far as it has one.
@@ -647,7 +648,7 @@ def _curve(law: LossLaw, aim: Target | None) -> tuple[Point, ...]:
     logs = law.log_losses(sizes, horizons)
     ends = np.exp(np.percentile(logs, [2.5, 50, 97.5], axis=0))
     return tuple(
-        Point(
+        LawPoint(
             params=float(n),
             tokens=float(d),
             flops=float(c),
@@ -664,5 +665,5 @@ def _frontier(law: LossLaw, budgets: Array) -> tuple[Array, Array]:
         product = budget / law.runs.flops_per_product
         grid = np.exp(0.5 * math.log(product) + np.linspace(-6, 6, 121))
         sizes.append(float(grid[law.best_loss(grid, product / grid).argmin()]))
-    found = np.array(sizes)
-    return found, budgets / law.runs.flops_per_product / found
+    best_sizes = np.array(sizes)
+    return best_sizes, budgets / law.runs.flops_per_product / best_sizes

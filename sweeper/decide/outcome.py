@@ -10,7 +10,7 @@ from pathlib import Path
 from sweeper.decide.course import Seen, worth
 from sweeper.decide.forecast import share_above
 from sweeper.decide.loss import Prediction
-from sweeper.errors import BadInput
+from sweeper.errors import BadInput, ConfigError, Keyword
 from sweeper.files import append, make_folder, private_folder, write_json
 from sweeper.stats.estimate import Estimate
 
@@ -22,7 +22,7 @@ HEAD = (
 
 
 @dataclass(frozen=True, kw_only=True)
-class Outcome:
+class RunOutcome:
     """The end of a run beside its prediction, whose digest is `prediction`.
 
     `nats` is measured less predicted, `reducible` that as a share of what lay above the floor
@@ -45,7 +45,9 @@ class Outcome:
     time: str
 
 
-def outcome_of(prediction: Prediction, sha256: str, seen: Seen, measured: float | None) -> Outcome:
+def outcome_of(
+    prediction: Prediction, sha256: str, seen: Seen, measured: float | None
+) -> RunOutcome:
     """Of a run that has ended; `measured` in place of the training loss of its end.
 
     BadInput for a prediction of a held-out loss without `measured`.
@@ -55,23 +57,24 @@ def outcome_of(prediction: Prediction, sha256: str, seen: Seen, measured: float 
     if measured is None and band.gap_deviation > 0:
         raise BadInput(
             "the prediction is of a held-out loss, which the training losses do not tell: give "
-            "what was measured with --measured"
+            "what was measured with ",
+            Keyword("measured", ...),
         )
     real = seen.end if measured is None else measured
     if real is None or not math.isfinite(real) or real <= 0:
-        raise BadInput(f"--measured {real}: the loss at the end of the run, above 0")
-    said = seen.predicted
-    deviation = (math.log(said.high) - math.log(said.low)) / (2 * 1.96)
+        raise ConfigError(Keyword("measured"), real, "the loss at the end of the run, above 0")
+    predicted = seen.predicted
+    deviation = (math.log(predicted.high) - math.log(predicted.low)) / (2 * 1.96)
     floor = (prediction.floor or prediction.law.E).value
-    return Outcome(
+    return RunOutcome(
         prediction=sha256,
-        predicted=said,
+        predicted=predicted,
         measured=real,
-        nats=real - said.value,
-        reducible=share_above(real - said.value, said.value, floor),
+        nats=real - predicted.value,
+        reducible=share_above(real - predicted.value, predicted.value, floor),
         compute=worth(prediction, real),
-        z=(math.log(real) - math.log(said.value)) / max(deviation, 1e-12),
-        hit=said.low <= real <= said.high,
+        z=(math.log(real) - math.log(predicted.value)) / max(deviation, 1e-12),
+        hit=predicted.low <= real <= predicted.high,
         state=seen.state,
         since=seen.since,
         steps=seen.steps,
@@ -79,16 +82,16 @@ def outcome_of(prediction: Prediction, sha256: str, seen: Seen, measured: float 
     )
 
 
-def ledger_line(prediction: Prediction, outcome: Outcome) -> str:
+def ledger_line(prediction: Prediction, outcome: RunOutcome) -> str:
     """A row of the ledger."""
     aim = prediction.target
-    said = outcome.predicted
+    predicted = outcome.predicted
     cells = [
         outcome.time[:10],
         outcome.prediction[:12],
         f"{aim.params:.3g}" if aim else "-",
         _horizon(prediction, aim.tokens) if aim else "-",
-        f"{said.value:.4f} ({said.low:.4f} to {said.high:.4f})",
+        f"{predicted.value:.4f} ({predicted.low:.4f} to {predicted.high:.4f})",
         f"{outcome.measured:.4f}",
         f"{outcome.nats:+.4f}",
         "-" if outcome.reducible is None else f"{100 * outcome.reducible:+.1f} %",
@@ -105,15 +108,15 @@ def _horizon(prediction: Prediction, tokens: float) -> str:
 
 
 def write_outcome(
-    prediction: Prediction, outcome: Outcome, folder: Path, ledger: Path
+    prediction: Prediction, outcome: RunOutcome, folder: Path, ledger: Path
 ) -> dict[str, Path]:
     """Write `outcome.json` into `folder`, and the ledger's line, unless it has one of this run."""
     private_folder(folder)
     write_json(folder / "outcome.json", outcome)
     line = ledger_line(prediction, outcome)
-    known = ledger.read_text() if ledger.exists() else ""
+    written = ledger.read_text() if ledger.exists() else ""
     # The date aside: to look at the end of a run twice makes no second outcome.
-    if line.split("|", 2)[2] not in known:
+    if line.split("|", 2)[2] not in written:
         make_folder(ledger.parent)
-        append(ledger, f"{'' if known else HEAD}{line}\n".encode())
+        append(ledger, f"{'' if written else HEAD}{line}\n".encode())
     return {"outcome": folder / "outcome.json", "ledger": ledger}

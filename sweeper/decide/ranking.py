@@ -20,7 +20,13 @@ import numpy as np
 from sweeper.errors import ConfigError, Keyword
 from sweeper.stats.estimate import ZERO, Array, Estimate, quantile
 from sweeper.stats.line import FLAT
-from sweeper.stats.paired import Pairs, by_losses, divergence_error, paired_difference, sign_error
+from sweeper.stats.paired import (
+    SeedPairs,
+    by_losses,
+    divergence_error,
+    paired_difference,
+    sign_error,
+)
 from sweeper.stats.rounds import HOPELESS, Foretold, Rounds, all_pairs
 
 ROUNDS = Rounds((3, 5, 8, 12, 18, 27, 40, 60, 90), error=0.0005)
@@ -37,7 +43,7 @@ Ended = Literal["decided", "alike", "budget", "hopeless", "stuck"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Place:
+class RankedPlace:
     """One configuration's mean loss (nats), over `seeds`, `diverged` of them.
 
     `gap` is that above the first, seed by seed, with an interval that allows for all looks and
@@ -101,7 +107,7 @@ class Ranking:
         self._error = ROUNDS.error_among(all_pairs(len(names)))
         self.looks = 0
         self.seeds = dict.fromkeys(names, 0)
-        self.places: list[Place] = []
+        self.places: list[RankedPlace] = []
         self.outcome: RankingOutcome | None = None
         self._add(begins)
 
@@ -133,14 +139,14 @@ class Ranking:
             self.seeds[name] = now + min(room, max(seeds, filled) - now)
 
     def _losses(self, name: str) -> Array:
-        found = [self._loss(name, seed) for seed in range(self.seeds[name])]
-        return np.array([math.nan if loss is None else loss for loss in found])
+        losses = [self._loss(name, seed) for seed in range(self.seeds[name])]
+        return np.array([math.nan if loss is None else loss for loss in losses])
 
     def _look(self) -> None:
         """Compare, and end or begin the next round."""
         self.looks += 1
         losses = {name: self._losses(name) for name in self.seeds}
-        if failed := [name for name, known in losses.items() if np.isnan(known).any()]:
+        if failed := [name for name, of_seeds in losses.items() if np.isnan(of_seeds).any()]:
             self._end("stuck", failed=tuple(failed))
             return
         order = sorted(self.left, key=lambda name: by_losses(losses[name]))
@@ -154,7 +160,7 @@ class Ranking:
         first = order[0]
         last = {place.name: place for place in self.places}
         self.places = [
-            Place(
+            RankedPlace(
                 name=name,
                 loss=float(losses[name][np.isfinite(losses[name])].mean())
                 if np.isfinite(losses[name]).any()
@@ -185,7 +191,7 @@ class Ranking:
         if self._affordable is not None:
             self.budget = min(self.budget, self._affordable())
         most = now + max(0, self.budget - self.runs) // len(self.left)
-        pairs = [Pairs.of(losses[name], losses[self.left[0]]) for name in self.left[1:]]
+        pairs = [SeedPairs.of(losses[name], losses[self.left[0]]) for name in self.left[1:]]
         if most <= now:
             self._end_open("budget", losses, self._needed(pairs, flat))
         elif now >= PROMISING and self._chance(pairs, flat, most) < HOPELESS:
@@ -221,7 +227,7 @@ class Ranking:
             least=least,
         )
 
-    def _chance(self, pairs: Sequence[Pairs], flat: float, seeds: int) -> float:
+    def _chance(self, pairs: Sequence[SeedPairs], flat: float, seeds: int) -> float:
         """That all pairs are decided with so many seeds, by their differences so far."""
         chance, quantile_then = 1.0, quantile(seeds - 1, 1 - self._error / 2)
         for pair in pairs:
@@ -249,7 +255,7 @@ class Ranking:
             chance = min(chance, sum(ways))
         return chance
 
-    def _needed(self, pairs: Sequence[Pairs], flat: float) -> int | None:
+    def _needed(self, pairs: Sequence[SeedPairs], flat: float) -> int | None:
         """Runs in all with which the pairs are told apart, or alike, if all stays as it is."""
         z = -NormalDist().inv_cdf(self._error / 2)
         seeds = self.seeds[self.left[0]] + 1

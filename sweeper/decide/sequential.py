@@ -35,7 +35,7 @@ RISE, DRIFT_LENGTH = 0.03, 0.25
 """Shares of the run: how fast a loss follows a learning rate; how long a drift goes on growing."""
 
 
-class Finding(NamedTuple):
+class ChangeFinding(NamedTuple):
     """The likeliest change: its form, the stretch of its begin, its size at present in log loss.
 
     `shares`: of each form, given that there is a change.
@@ -168,7 +168,7 @@ class Sequence:
         most = float(logs.max())
         return most + math.log(float(np.exp(logs - most).sum())) + self.prior
 
-    def finding(self) -> Finding:
+    def finding(self) -> ChangeFinding:
         """The likeliest change among those that can be seen."""
         logs, (_, products, squares, _) = self._logs, self.sums[self.seen]
         begun = (squares > 0)[None]
@@ -183,7 +183,7 @@ class Sequence:
         size = g * products[best] / (1 + g * squares[best])
         now = int(self.at[self.seen - 1])
         by_form = by_change.reshape(len(FORMS), tested).sum(1)
-        return Finding(
+        return ChangeFinding(
             form=FORMS[best // tested],
             since=self.first + best % tested,
             size=float(size * self.shapes[now, best]),
@@ -193,11 +193,11 @@ class Sequence:
     def forecast(self) -> Forecast:
         """Of the log end, given all that was seen; averaged over there being a change or none."""
         k = self.seen
-        _, innovated, told, known = self.squares[k].tolist()
+        _, innovated, shift, explained = self.squares[k].tolist()
         # The scale of innovations is known by the ladder and by the run so far.
         scale = (self.freedom + innovated) / (self.freedom + k)
-        mean = self.end_mean + told
-        variance = max(self.end_variance - known, 1e-12) * max(scale, 1.0)
+        mean = self.end_mean + shift
+        variance = max(self.end_variance - explained, 1e-12) * max(scale, 1.0)
         if not k:
             return Forecast(mean, math.sqrt(variance))
         logs, (_, products, squares, of_ends) = self._logs, self.sums[k]

@@ -11,7 +11,6 @@ Looking several times gives chance several tries: what each look may be wrong by
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
@@ -19,20 +18,18 @@ from typing import Literal
 
 import numpy as np
 
-from sweeper.decide.transfer import Verdict, information_needed
-from sweeper.decide.trend import MORE_SEEDS, TELLS
+from sweeper.decide.transfer import Advice, Verdict, information_needed
+from sweeper.decide.trend import MORE_SEEDS
 from sweeper.errors import ConfigError, Keyword
-from sweeper.stats.curve import NOISE_RADIUS, CurveFit, Evidence
+from sweeper.stats.curve import NOISE_RADIUS, CurveEvidence, CurveFit
 from sweeper.stats.estimate import Estimate
 from sweeper.stats.ladder import (
     JOINT_AXIS,
-    LADDER_AXES,
     LadderPoint,
     LadderRule,
     LadderSize,
     LadderSoFar,
     SizeCurve,
-    describe_size,
 )
 from sweeper.stats.rounds import CONFIDENCE, HOPELESS, LOOKS, Foretold, Z
 from sweeper.trial import Log2Hps, Point
@@ -64,7 +61,7 @@ Loss = Callable[[LadderSize, float, int], float | None]
 
 
 @dataclass(frozen=True)
-class Grid:
+class SizeGrid:
     """What is trained of one size: every one of `etas` (log2) with so many seeds."""
 
     etas: tuple[float, ...]
@@ -75,12 +72,12 @@ class Grid:
         """How many."""
         return len(self.etas) * self.seeds
 
-    def with_etas(self, etas: Sequence[float]) -> Grid:
+    def with_etas(self, etas: Sequence[float]) -> SizeGrid:
         """With more values of eta."""
-        return Grid(tuple(sorted({*self.etas, *etas})), self.seeds)
+        return SizeGrid(tuple(sorted({*self.etas, *etas})), self.seeds)
 
 
-def grids_of(runs: Iterable[Run], rule: LadderRule) -> dict[LadderSize, Grid]:
+def grids_of(runs: Iterable[Run], rule: LadderRule) -> dict[LadderSize, SizeGrid]:
     """The curves that `runs` make: of every size the most runs with as many seeds at each point.
 
     A size with fewer points or seeds than a line begins with has none.
@@ -88,7 +85,7 @@ def grids_of(runs: Iterable[Run], rule: LadderRule) -> dict[LadderSize, Grid]:
     seeds = dict[LadderSize, dict[float, set[int]]]()
     for size, eta, seed in runs:
         seeds.setdefault(size, {}).setdefault(eta, set()).add(seed)
-    grids = dict[LadderSize, Grid]()
+    grids = dict[LadderSize, SizeGrid]()
     for size, found in seeds.items():
         # A curve's seeds are the first ones.
         whole = {
@@ -96,7 +93,7 @@ def grids_of(runs: Iterable[Run], rule: LadderRule) -> dict[LadderSize, Grid]:
             for eta, have in found.items()
         }
         possible = [
-            Grid(tuple(sorted(eta for eta, count in whole.items() if count >= least)), least)
+            SizeGrid(tuple(sorted(eta for eta, count in whole.items() if count >= least)), least)
             for least in {*whole.values()}
             if least >= SEEDS
         ]
@@ -117,7 +114,7 @@ def first_points(rule: LadderRule) -> int:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Judged:
+class JudgedLadder:
     """What a look says of one ladder: its verdict, and the fits that it rests on."""
 
     verdict: Verdict
@@ -134,6 +131,10 @@ class Judged:
         )
 
 
+Judge = Callable[[Mapping[str, Sequence[SizeCurve]]], Sequence[JudgedLadder]]
+"""What judges the curves measured so far, by axis."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Look:
     """A look: its verdicts, the runs so far, and those that are likely left: the next round's.
@@ -141,21 +142,34 @@ class Look:
     Most ladders end with it: what they need is foretold by values that are off, and move.
     """
 
-    judged: Sequence[Judged]
+    judged: Sequence[JudgedLadder]
     runs: int
     left: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)
 class Ending:
-    """Why a ladder is trained no further, in a word and in words.
+    """Why a ladder is trained no further, with its numbers.
 
-    `needed` runs of the whole ladder would likely settle it; 0 where nothing tells.
+    Of its `runs` so many were `there` before. `left` more would likely settle it, of which the
+    `budget` has room for some; 0 where nothing tells. `timed`: hours are what is spent. `advice`
+    is what no run of this ladder gives, and `narrows` that it would but narrow the answer.
     """
 
     ended: Ended
-    sentence: str
-    needed: int = 0
+    runs: int
+    there: int
+    looks: int
+    budget: int
+    timed: bool = False
+    left: int = 0
+    advice: Advice = field(default_factory=Advice)
+    narrows: bool = False
+
+    @property
+    def needed(self) -> int:
+        """Runs of the whole ladder that would likely settle it; 0 where nothing tells."""
+        return self.runs + self.left if self.left > 0 else 0
 
 
 def default_budget(rule: LadderRule, base: LadderSize) -> int:
@@ -181,15 +195,16 @@ class Settling:
         ladders: Mapping[str, Sequence[LadderSize]],
         base: LadderSize,
         loss: Loss,
-        judge: Callable[[Mapping[str, Sequence[SizeCurve]]], Sequence[Judged]],
+        judge: Judge,
         *,
         budget: int | None = None,
         affordable: Callable[[Sequence[Run]], int] | None = None,
         slots: int = 1,
         middle: Callable[[LadderSize], float] = lambda size: 0.0,
         planned: Callable[[LadderSize], float] = lambda size: 0.0,
-        given: Mapping[LadderSize, Grid] | None = None,
-        judge_given: Callable[[Mapping[str, Sequence[SizeCurve]]], Sequence[Judged]] | None = None,
+        given: Mapping[LadderSize, SizeGrid] | None = None,
+        judge_given: Callable[[Mapping[str, Sequence[SizeCurve]]], Sequence[JudgedLadder]]
+        | None = None,
     ) -> None:
         """Nothing is asked of `loss` yet. ConfigError for a budget that is too small to begin."""
         self.rule, self.base = rule, base
@@ -211,7 +226,7 @@ class Settling:
             raise ConfigError(Keyword("budget"), self.budget, allowed)
         on_ladder = {size for sizes in self.ladders.values() for size in sizes}
         self.given = {size: grid for size, grid in (given or {}).items() if size in on_ladder}
-        self.grids: dict[LadderSize, Grid] = dict(self.given)
+        self.grids: dict[LadderSize, SizeGrid] = dict(self.given)
         # A ladder is the base and another size: where each has them, nothing need be trained to
         # look at it.
         self._judge_given = judge_given or judge
@@ -247,12 +262,12 @@ class Settling:
         points = []
         for size in self.started:
             # A line that is not whole is as long as was asked so far.
-            line = {eta for one, eta, _ in self.asked if one == size}
-            grid = self.grids.get(size, Grid(tuple(sorted(line)), SEEDS))
+            line = {eta for begun, eta, _ in self.asked if begun == size}
+            grid = self.grids.get(size, SizeGrid(tuple(sorted(line)), SEEDS))
             for eta in grid.etas:
                 losses = (self._known(size, eta, seed) for seed in range(grid.seeds))
-                known = tuple(loss for loss in losses if loss is not None)
-                points.append(LadderPoint(size=size, value=eta, runs=grid.seeds, losses=known))
+                finished = tuple(loss for loss in losses if loss is not None)
+                points.append(LadderPoint(size=size, value=eta, runs=grid.seeds, losses=finished))
         later = {size for sizes in self.ladders.values() for size in sizes} - {*self.started}
         return LadderSoFar(
             hyperparameter=self.rule.hyperparameter,
@@ -274,11 +289,6 @@ class Settling:
     def likely(self) -> int:
         """Runs that the ladder has when it ends, as far as the last look could tell."""
         return self.runs if self.ending else self.looks[-1].runs + self.looks[-1].left
-
-    @property
-    def sentence(self) -> str:
-        """How it ended; empty before."""
-        return self.ending.sentence if self.ending else ""
 
     @property
     def begun(self) -> int:
@@ -323,9 +333,9 @@ class Settling:
             middle = Log2Hps({name: self._middle(size)})
 
             def loss(point: Point) -> float | None:
-                found = self._loss(size, point.log2_hps[name], point.seed)
+                measured = self._loss(size, point.log2_hps[name], point.seed)
                 # A line goes on past a failed run as past one that diverged.
-                return math.inf if found is not None and math.isnan(found) else found
+                return math.inf if measured is not None and math.isnan(measured) else measured
 
             state = rule.line(middle, loss)
             if state.missing:
@@ -334,7 +344,7 @@ class Settling:
             etas, runs = self._beside_an_edge(size, sorted(state.losses))
             if runs:
                 return runs
-            self.grids[size] = Grid(tuple(etas), SEEDS)
+            self.grids[size] = SizeGrid(tuple(etas), SEEDS)
         grid = self.grids[size]
         runs = [(size, value, seed) for value in grid.etas for seed in range(grid.seeds)]
         return [run for run in runs if self._loss(*run) is None]
@@ -347,12 +357,14 @@ class Settling:
         """
         while True:
             room = len(etas) < self.begun // SEEDS + self._spare
-            found = {eta: [self._loss(size, eta, seed) for seed in range(SEEDS)] for eta in etas}
-            means = {
-                eta: sum(math.inf if one is None or math.isnan(one) else one for one in losses)
-                for eta, losses in found.items()
+            losses_at = {
+                eta: [self._loss(size, eta, seed) for seed in range(SEEDS)] for eta in etas
             }
-            if lacking := [e for e, losses in found.items() if None in losses]:
+            means = {
+                eta: sum(math.inf if loss is None or math.isnan(loss) else loss for loss in losses)
+                for eta, losses in losses_at.items()
+            }
+            if lacking := [e for e, losses in losses_at.items() if None in losses]:
                 runs = [(size, eta, seed) for eta in lacking for seed in range(SEEDS)]
                 return etas, [run for run in runs if self._loss(*run) is None]
             lowest = min(etas, key=means.__getitem__)
@@ -372,11 +384,11 @@ class Settling:
         grid, failed = self.grids[size], 0
         losses = dict[float, tuple[float, ...]]()
         for eta in grid.etas:
-            found = [self._loss(size, eta, seed) for seed in range(grid.seeds)]
-            known = tuple(one for one in found if one is not None)
-            failed += sum(map(math.isnan, known))
-            if not any(map(math.isnan, known)):
-                losses[eta] = known
+            measured = [self._loss(size, eta, seed) for seed in range(grid.seeds)]
+            finished = tuple(loss for loss in measured if loss is not None)
+            failed += sum(map(math.isnan, finished))
+            if not any(map(math.isnan, finished)):
+                losses[eta] = finished
         planned = self._planned(size)
         return SizeCurve(size=size, losses=losses, failed=failed, planned_log2=planned)
 
@@ -399,9 +411,9 @@ class Settling:
         self.looks.append(Look(judged=judged, runs=self.runs))
         waiting = [
             size
-            for one in judged
-            if one.verdict.answer != "fails"
-            for size in self.ladders[one.verdict.axis]
+            for ladder in judged
+            if ladder.verdict.answer != "fails"
+            for size in self.ladders[ladder.verdict.axis]
             if size not in self.started
         ]
         # Of a ladder whose end is not there yet all else waits for it.
@@ -409,57 +421,49 @@ class Settling:
         waiting = ends or waiting
         # What failed, and a base whose own optimum is missed, no further run mends.
         mend = [
-            one.verdict.todo
-            for one in judged
-            for size in one.verdict.sizes
+            ladder.verdict.advice
+            for ladder in judged
+            for size in ladder.verdict.sizes
             if size.is_base and size.answer == "cannot say yet" and not size.at_end
-            if (fit := one.fits.get(size.size)) is None or not fit.noise_unknown
+            if (fit := ladder.fits.get(size.size)) is None or not fit.noise_unknown
         ]
-        if all(one.settled for one in judged) and not waiting:
+        if all(ladder.settled for ladder in judged) and not waiting:
             self.ending = self._ended("settled")
         elif mend or any(self._curve(size).failed for size in self.grids):
-            self.ending = self._ended("stuck", todo=next(iter(mend), judged[0].verdict.todo))
+            advice = next(iter(mend), judged[0].verdict.advice)
+            self.ending = self._ended("stuck", advice=advice)
         elif len(self.looks) >= LOOKS or self.runs + len(waiting) * self.begun > self.budget:
             self.ending = self._ended("budget")
         else:
             self.started += waiting
-            self._plan([one for one in judged if not (one.settled or ends)], len(waiting))
+            self._plan([ladder for ladder in judged if not (ladder.settled or ends)], len(waiting))
 
-    def _ended(self, ended: Ended, left: int = 0, todo: str = "") -> Ending:
-        """The ending, in words."""
-        looks = len(self.looks)
-        there = self.there
-        were = "all" if there == self.runs else f"{there}"
-        were = f", {were} of which were there" * bool(there)
-        spent = f"{self.runs} runs{were}, looked at {looks} time{'s' * (looks != 1)}"
-        limit = f"the budget of {self.budget} runs, or of {LOOKS} looks, is spent"
-        if self._timed and looks < LOOKS:
-            limit = f"the hours are spent, which have room for about {self.budget} such runs"
-        words = {
-            "settled": f"Settled with {spent}",
-            "budget": f"Not settled with {spent}: {limit}",
-            "hopeless": f"Not settled with {spent}, and "
-            + (
-                f"no affordable number would do: about {left} more are needed, and the budget has "
-                f"{max(0, self.budget - self.runs)}"
-                if left > 0
-                else "no number of these runs would likely do"
-            ),
-            "stuck": f"Not settled with {spent}, and no more of these runs would do",
-        }[ended]
-        sentence = f"{words}{f': {todo}' * bool(todo)}"
-        return Ending(ended=ended, sentence=sentence, needed=self.runs + left if left > 0 else 0)
+    def _ended(
+        self, ended: Ended, left: int = 0, advice: Advice | None = None, *, narrows: bool = False
+    ) -> Ending:
+        return Ending(
+            ended=ended,
+            runs=self.runs,
+            there=self.there,
+            looks=len(self.looks),
+            budget=self.budget,
+            timed=self._timed,
+            left=left,
+            advice=advice or Advice(),
+            narrows=narrows,
+        )
 
-    def _plan(self, judged: Sequence[Judged], begun: int) -> None:
+    def _plan(self, judged: Sequence[JudgedLadder], begun: int) -> None:
         """Grids of the next round, in which `begun` sizes begin."""
-        new, doubts, todo, short = dict[LadderSize, Grid](), list[Doubt](), "", 0
-        evidence = dict[LadderSize, tuple[CurveFit, Evidence]]()
-        for one in judged:
-            verdict, base_fit = one.verdict, one.fits.get(self.base)
-            todo = todo or verdict.todo
+        new, doubts, short = dict[LadderSize, SizeGrid](), list[Doubt](), 0
+        advice, narrows = Advice(), False
+        evidence = dict[LadderSize, tuple[CurveFit, CurveEvidence]]()
+        for ladder in judged:
+            verdict, base_fit = ladder.verdict, ladder.fits.get(self.base)
+            advice = advice if advice.code else verdict.advice
             of_axis = list[Doubt]()
             for size in verdict.sizes:
-                fit = one.fits.get(size.size)
+                fit = ladder.fits.get(size.size)
                 if size.answer != "cannot say yet" or fit is None or base_fit is None:
                     continue
                 if (fit.same_seeds or size.is_base) and not fit.at_end:
@@ -467,7 +471,7 @@ class Settling:
                 further = self._further(fit, base_fit)
                 if further:
                     grid = new.get(size.size, self.grids[size.size]).with_etas(further)
-                    added = sum(one.runs - self.grids[s].runs for s, one in new.items())
+                    added = sum(grown.runs - self.grids[s].runs for s, grown in new.items())
                     if self.runs + added + grid.runs - self.grids[size.size].runs <= self.budget:
                         new[size.size] = grid
                 elif not (fit.noise_unknown or base_fit.noise_unknown):
@@ -481,13 +485,14 @@ class Settling:
             failing = [d for d in of_axis if d.beyond and d.factor <= NEARLY]
             doubts += [min(failing, key=lambda d: d.factor)] if failing else of_axis
             if verdict.answer == "holds":
-                more = self._for_target(one)
-                todo = more.todo or (verdict.target.todo if verdict.target else "")
+                more = self._for_target(ladder)
+                of_target = verdict.target.advice if verdict.target else Advice()
+                advice, narrows = more.advice if more.advice.code else of_target, more.narrows
                 short = max(short, more.needed)
                 begun += more.begun
                 new |= more.longer
                 # Of a size whose runs are not back yet nothing is known that seeds would firm up.
-                fits = {d.size: fit for d in more.doubts if (fit := one.fits.get(d.size))}
+                fits = {d.size: fit for d in more.doubts if (fit := ladder.fits.get(d.size))}
                 doubts += [doubt for doubt in more.doubts if doubt.size in fits]
                 evidence |= {size: (fit, fit.evidence) for size, fit in fits.items()}
         planned = sum(grid.runs - self.grids[size].runs for size, grid in new.items())
@@ -501,7 +506,8 @@ class Settling:
             grids = dict(allocation.grids)
             allocation.spend(left - spent)
             if not (new or begun) and allocation.chance() < HOPELESS:
-                self.ending = self._ended("hopeless", allocation.even_runs - self.runs, todo)
+                short = allocation.even_runs - self.runs
+                self.ending = self._ended("hopeless", short, advice, narrows=narrows)
                 return
             self.looks[-1] = replace(self.looks[-1], left=planned + spent)
             self.grids = {size: grid for size, grid in grids.items() if size in self.grids}
@@ -509,7 +515,7 @@ class Settling:
             ended: Ended = "budget" if doubts else "hopeless" if short else "stuck"
             if doubts:
                 short = allocation.even_runs - self.runs
-            self.ending = self._ended(ended, short, todo)
+            self.ending = self._ended(ended, short, advice, narrows=narrows)
 
     def _further(self, fit: CurveFit, base_fit: CurveFit) -> list[float]:
         """Points that must come before seeds: beyond an end, or where the base's optimum lies."""
@@ -521,7 +527,7 @@ class Settling:
         if fit.at_end:
             side = 1 if lowest == etas[-1] else -1
             points = [lowest + side * step * n for n in (1, 2)]
-            return [one for one in points if abs(one - middle) <= reach + 1e-9]
+            return [eta for eta in points if abs(eta - middle) <= reach + 1e-9]
         planned = fit.curve.planned_log2 - base_fit.curve.planned_log2
         wanted = base_fit.optimum.value + planned
         if math.isfinite(fit.loss_gap(wanted, base_fit.safe_optimum_draws + planned).high):
@@ -539,44 +545,41 @@ class Settling:
         for a, b in pairwise(etas):
             if (a in finite) != (b in finite) and b - a > self.rule.step / 2 + 1e-9:
                 beyond.append((a + b) / 2)
-        return [one for one in beyond if one not in fit.curve.losses]
+        return [eta for eta in beyond if eta not in fit.curve.losses]
 
-    def _for_target(self, one: Judged) -> ForTarget:
+    def _for_target(self, ladder: JudgedLadder) -> ForTarget:
         """What may settle the target of a ladder that holds, as its verdict advises.
 
         Larger sizes, on which it rests most; else points further out on the largest; else all
         optima with half the errors. Nothing where that is not expected to tell.
         """
-        axis, target = one.verdict.axis, one.verdict.target
+        axis, target = ladder.verdict.axis, ladder.verdict.target
         if target is None or axis == JOINT_AXIS or target.answer != "cannot say yet":
             return ForTarget()
-        sizes, asked = self.ladders[axis], " ".join(target.settle)
+        sizes, advice = self.ladders[axis], target.advice
         if any(size not in self.grids for size in sizes):
             return ForTarget()  # the sizes between come first
         far = max(sizes, key=lambda size: int(getattr(size, axis)))
-        if "transfer.span=" in asked:
+        if advice.code == "longer_curves":
             grid, step = self.grids[far], self._coarse
             further = grid.with_etas([grid.etas[0] - step, grid.etas[-1] + step])
             if self.runs + (needed := further.runs - grid.runs) > self.budget:
                 return ForTarget(needed=needed)
             return ForTarget(longer={far: further})
-        tells = TELLS in target.todo
+        tells = advice.tells
         # The advice looks at so many times the runs of now, and early the budget has far more.
-        if "transfer.correct=" in asked or not (tells or 2 * MORE_SEEDS * self.runs <= self.budget):
-            narrower = f"transfer.{LADDER_AXES[axis]}=" in asked and not tells
-            less = ", and not tell; longer runs, which have less noise, may" * narrower
-            return ForTarget(todo=f"{target.todo}{less}")
+        if advice.code == "correct" or not (tells or 2 * MORE_SEEDS * self.runs <= self.budget):
+            return ForTarget(advice=advice, narrows=advice.code == "narrower")
         last, wider = int(getattr(far, axis)), list[LadderSize]()
-        found = re.search(rf"transfer\.{LADDER_AXES[axis]}=\[([\d,]+)\]", asked)
-        if found and tells:
-            while 2 * last <= max(map(int, found[1].split(","))):
+        if advice.ladder and tells:
+            while 2 * last <= max(advice.ladder):
                 last *= 2
                 wider.append(replace(self.base, **{axis: last}))
-        seeds = "transfer.seeds=" in asked or not tells
+        seeds = advice.code == "more_seeds" or not tells
         needed = self.runs + len(wider) * self.begun
         needed *= MORE_SEEDS if seeds else 1
         if needed > self.budget:
-            return ForTarget(needed=needed - self.runs, todo=target.todo)
+            return ForTarget(needed=needed - self.runs, advice=advice)
         # One size a look, while there are looks enough: the answer may come before the last.
         begun = wider[: math.ceil(len(wider) / max(1, LOOKS - len(self.looks) - seeds))]
         self.ladders[axis] += begun
@@ -584,37 +587,21 @@ class Settling:
         doubts = [Doubt(size, float(MORE_SEEDS), False, ()) for size in sizes]
         return ForTarget(begun=len(begun), doubts=doubts if seeds and not begun else [])
 
-    def progress(self) -> str:
-        """The last look in a line: every size's answer, runs so far, likely runs left."""
-        look = self.looks[-1]
-        parts = [
-            f"{describe_size(size.size, one.verdict.axis)}: {size.answer}"
-            for one in look.judged
-            for size in one.verdict.sizes
-            if not size.is_base or size.answer != "base"
-        ]
-        parts += [
-            f"at the target: {one.verdict.target.answer}"
-            for one in look.judged
-            if one.verdict.target is not None
-        ]
-        left = f", about {look.left} more likely" if look.left else ""
-        return f"{look.runs} runs{left}; {', '.join(parts)}"
-
 
 @dataclass(frozen=True, kw_only=True)
 class ForTarget:
     """What an open target asks for: so many sizes `begun`, points, and optima in doubt.
 
-    `todo` says what would tell where none of this does; `needed` are the runs that it takes, where
-    they are more than the budget has.
+    `advice` is what would tell where none of this does, or with `narrows` but narrow it; `needed`
+    are the runs that it takes, where they are more than the budget has.
     """
 
     begun: int = 0
-    longer: Mapping[LadderSize, Grid] = field(default_factory=dict)
+    longer: Mapping[LadderSize, SizeGrid] = field(default_factory=dict)
     doubts: Sequence[Doubt] = ()
     needed: int = 0
-    todo: str = ""
+    advice: Advice = field(default_factory=Advice)
+    narrows: bool = False
 
 
 @dataclass(frozen=True)
@@ -649,23 +636,23 @@ class Allocation:
     """Runs given one move at a time to where they shrink the open shifts' variances most.
 
     The variance of a shift is that of its size's optimum and the base's. Each is measured now (its
-    draws), and goes as that of the curve's slope at the optimum (`Evidence.slope_error`). A move
-    is one more seed at all points of a size, or points halfway between the lowest and its
+    draws), and goes as that of the curve's slope at the optimum (`slope_error`). A move is one more
+    seed at all points of a size, or points halfway between the lowest and its
     neighbours. What counts is by how much a variance exceeds the one that would settle, per run.
     """
 
     def __init__(
         self,
         base: LadderSize,
-        grids: Mapping[LadderSize, Grid],
+        grids: Mapping[LadderSize, SizeGrid],
         doubts: Sequence[Doubt],
-        evidence: Mapping[LadderSize, tuple[CurveFit, Evidence]],
+        evidence: Mapping[LadderSize, tuple[CurveFit, CurveEvidence]],
         rule: LadderRule,
     ) -> None:
         """`evidence` has the base and every size in doubt."""
         self.base, self.grids, self.doubts, self.rule = base, dict(grids), doubts, rule
         self._evidence, self.spent = evidence, 0
-        self._known = dict[tuple[LadderSize, Grid], float]()
+        self._known = dict[tuple[LadderSize, SizeGrid], float]()
         self._now = {size: self._variance(size, self._measured(size)) for size in evidence}
         self._scale = dict[LadderSize, float]()
         for size, (fit, _) in evidence.items():
@@ -675,11 +662,11 @@ class Allocation:
         measured = {size: self._scale[size] * self._now[size] for size in evidence}
         self._start = {d.size: measured[d.size] + measured[base] for d in doubts}
 
-    def _measured(self, size: LadderSize) -> Grid:
+    def _measured(self, size: LadderSize) -> SizeGrid:
         curve = self._evidence[size][0].curve
-        return Grid(tuple(sorted(curve.losses)), min(map(len, curve.losses.values())))
+        return SizeGrid(tuple(sorted(curve.losses)), min(map(len, curve.losses.values())))
 
-    def _variance(self, size: LadderSize, grid: Grid) -> float:
+    def _variance(self, size: LadderSize, grid: SizeGrid) -> float:
         if (size, grid) not in self._known:
             fit, evidence = self._evidence[size]
             finite = [
@@ -689,14 +676,14 @@ class Allocation:
             self._known[size, grid] = error**2
         return self._known[size, grid]
 
-    def _sum(self, size: LadderSize, changed: Mapping[LadderSize, Grid]) -> float:
+    def _sum(self, size: LadderSize, changed: Mapping[LadderSize, SizeGrid]) -> float:
         """The variance of a size's shift, with some grids changed."""
         return sum(
-            self._scale[one] * self._variance(one, changed.get(one, self.grids[one]))
-            for one in (size, self.base)
+            self._scale[each] * self._variance(each, changed.get(each, self.grids[each]))
+            for each in (size, self.base)
         )
 
-    def _excess(self, changed: Mapping[LadderSize, Grid]) -> list[float]:
+    def _excess(self, changed: Mapping[LadderSize, SizeGrid]) -> list[float]:
         """Of every doubt its variance, in those that would settle it."""
         return [
             d.factor * self._sum(d.size, changed) / max(self._start[d.size], 1e-300)
@@ -708,10 +695,10 @@ class Allocation:
         shares = [
             self._sum(d.size, {}) / max(self._start[d.size], 1e-300) / times for d in self.doubts
         ]
-        told = [d.chances(share) for d, share in zip(self.doubts, shares, strict=True)]
-        if not told:
+        chances = [d.chances(share) for d, share in zip(self.doubts, shares, strict=True)]
+        if not chances:
             return 1.0
-        return max(max(fails for _, fails in told), min(holds for holds, _ in told))
+        return max(max(fails for _, fails in chances), min(holds for holds, _ in chances))
 
     @property
     def even_runs(self) -> int:
@@ -732,14 +719,14 @@ class Allocation:
         """
         spent = 0
         while self.doubts and (self.worst > GOAL or spent < least):
-            now = sum(max(one, GOAL) for one in self._excess({}))
-            best: tuple[float, int, LadderSize, Grid | None] = (0.0, 0, self.base, None)
+            now = sum(max(excess, GOAL) for excess in self._excess({}))
+            best: tuple[float, int, LadderSize, SizeGrid | None] = (0.0, 0, self.base, None)
             for size in self._evidence:
                 for grid in self._moves(size):
                     cost = grid.runs - self.grids[size].runs
                     if spent + cost > room:
                         continue
-                    then = sum(max(one, GOAL) for one in self._excess({size: grid}))
+                    then = sum(max(excess, GOAL) for excess in self._excess({size: grid}))
                     gain = (now - then) / cost
                     if gain > best[0]:
                         best = (gain, cost, size, grid)
@@ -751,14 +738,14 @@ class Allocation:
         self.spent += spent
         return spent
 
-    def _moves(self, size: LadderSize) -> list[Grid]:
+    def _moves(self, size: LadderSize) -> list[SizeGrid]:
         """Points between others near the optimum, and once they are dense, a seed more.
 
         As many runs say as much of a smooth curve at points between as at the old ones, and more
         of one that is not.
         """
         grid, at = self.grids[size], self._evidence[size][0].optimum.value
-        finest, moves = min(FINEST, self.rule.step), list[Grid]()
+        finest, moves = min(FINEST, self.rule.step), list[SizeGrid]()
         for reach in (1.0, NOISE_RADIUS):
             near = [eta for eta in grid.etas if abs(eta - at) <= reach + finest]
             halves = [(a + b) / 2 for a, b in pairwise(near) if b - a > finest + 1e-9]

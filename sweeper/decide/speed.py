@@ -65,7 +65,7 @@ def speed_ups(ladders: Sequence[Ladder], to_width: int | None = None) -> list[Sp
     steps of the ladder. Ladders of fewer than three widths, or whose runs diverged, have none.
     """
     laws = {ladder.name: _law(ladder) for ladder in ladders}
-    leader, found = ladders[0], list[SpeedUp]()
+    leader, factors = ladders[0], list[SpeedUp]()
     for other in ladders[1:]:
         mine, theirs = laws[leader.name], laws[other.name]
         shared = sorted(set(leader.flops) & set(other.flops))
@@ -80,7 +80,7 @@ def speed_ups(ladders: Sequence[Ladder], to_width: int | None = None) -> list[Sp
             trained = sorted(other.flops.values())
             largest, is_beyond = max(trained[-1], others), width > shared[-1]
             within = trained[0] <= factor.value * at <= trained[-1]
-            found.append(
+            factors.append(
                 SpeedUp(
                     study=leader.name,
                     against=other.name,
@@ -91,7 +91,7 @@ def speed_ups(ladders: Sequence[Ladder], to_width: int | None = None) -> list[Sp
                     most=largest * REACH / at,
                 )
             )
-    return found
+    return factors
 
 
 def _law(ladder: Ladder) -> LossLaw | None:
@@ -118,6 +118,6 @@ def _flops(ladder: Ladder, width: int) -> float:
     if width in ladder.flops:
         return ladder.flops[width]
     widths = np.array(sorted(ladder.flops), float)
-    known = np.array([ladder.flops[int(w)] for w in widths])
-    value = float(np.polyval(np.polyfit(widths, known, min(2, len(widths) - 1)), width))
+    measured = np.array([ladder.flops[int(w)] for w in widths])
+    value = float(np.polyval(np.polyfit(widths, measured, min(2, len(widths) - 1)), width))
     return value if value > 0 else math.nan

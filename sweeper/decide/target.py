@@ -26,10 +26,12 @@ BACK_TEST = 0.99
 """Of the prediction's interval that must hold the widest optimum: one ladder in a hundred fails."""
 
 Shape = Literal["level", "saturating", "power"]
+Belief = Literal["theory", "no_theory"]
+"""Whether half of a prior is that optima stay or converge, as theory says."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Form:
+class DriftForm:
     """A form of drift: `coefficient` ~ N(0, `deviation`^2) times `shape`'s regressor.
 
     level: 0. saturating: 1 - n0 / n, with n0 the smallest size: the coefficient is the whole drift
@@ -54,10 +56,10 @@ class Form:
 
 @dataclass(frozen=True, kw_only=True)
 class Prior:
-    """Forms of drift with weights that add up to 1; `sentence` names them to the user."""
+    """Forms of drift with weights that add up to 1; `name` is what is believed by them."""
 
-    sentence: str
-    forms: tuple[Form, ...]
+    name: Belief
+    forms: tuple[DriftForm, ...]
 
 
 WRONG = 0.5
@@ -65,26 +67,20 @@ WRONG = 0.5
 
 A power of the width that is missing or too much is 1/2 or 1."""
 THEORY = Prior(
-    sentence=(
-        "half that something is wrong and eta drifts by about ±0.5 a doubling, half as theory "
-        "says: it stays, converges as 1/width, or drifts by ±0.05"
-    ),
+    name="theory",
     forms=(
-        Form(name="no drift", shape="level", weight=0.15),
-        Form(name="fades as 1/width", shape="saturating", weight=0.2, deviation=0.5),
-        Form(name="small power law", shape="power", weight=0.15, deviation=0.05),
-        Form(name="power law", shape="power", weight=0.5, deviation=WRONG),
+        DriftForm(name="no drift", shape="level", weight=0.15),
+        DriftForm(name="fades as 1/width", shape="saturating", weight=0.2, deviation=0.5),
+        DriftForm(name="small power law", shape="power", weight=0.15, deviation=0.05),
+        DriftForm(name="power law", shape="power", weight=0.5, deviation=WRONG),
     ),
 )
 NO_THEORY = Prior(
-    sentence=(
-        "nine in ten that eta drifts by about ±0.5 a doubling, one in ten that it stays or "
-        "converges"
-    ),
+    name="no_theory",
     forms=(
-        Form(name="no drift", shape="level", weight=0.05),
-        Form(name="fades as 1/size", shape="saturating", weight=0.05, deviation=0.5),
-        Form(name="power law", shape="power", weight=0.9, deviation=WRONG),
+        DriftForm(name="no drift", shape="level", weight=0.05),
+        DriftForm(name="fades as 1/size", shape="saturating", weight=0.05, deviation=0.5),
+        DriftForm(name="power law", shape="power", weight=0.9, deviation=WRONG),
     ),
 )
 CONVERGING = frozenset({"mup", "umup", "completep", "mean_field", "spectral", "spectral_mup"})
@@ -101,7 +97,7 @@ def prior_for(axis: str, parameterization: str, theory: bool | None) -> Prior:
 
 
 @dataclass(frozen=True, eq=False)
-class Prediction:
+class OptimumPrediction:
     """The optimum at a size as a mixture of normals [component]: one a form and scatter."""
 
     means: Array
@@ -116,15 +112,15 @@ class Prediction:
 
     def probabilities(self) -> Mapping[str, float]:
         """Of every form, summed over its scatters."""
-        found = dict.fromkeys(self.forms, 0.0)
+        shares = dict.fromkeys(self.forms, 0.0)
         for name, weight in zip(self.forms, self.weights, strict=True):
-            found[name] += float(weight)
-        return found
+            shares[name] += float(weight)
+        return shares
 
     def cumulative(self, value: float) -> float:
         """The probability that the optimum lies below `value`."""
         z = (value - self.means) / (self.deviations * math.sqrt(2))
-        return float(self.weights @ [(1 + math.erf(one)) / 2 for one in z])
+        return float(self.weights @ [(1 + math.erf(score)) / 2 for score in z])
 
     def quantile(self, probability: float) -> float:
         """By bisection."""
@@ -149,15 +145,15 @@ class Prediction:
         drawn: Array = self.means[chosen] + self.deviations[chosen] * generator.normal(size=count)
         return generator.permutation(drawn)
 
-    def measured_with(self, deviation: float) -> Prediction:
+    def measured_with(self, deviation: float) -> OptimumPrediction:
         """What a measurement of it shows, whose error has the standard `deviation`."""
         total = np.hypot(self.deviations, deviation)
-        return Prediction(self.means, total, self.weights, self.forms)
+        return OptimumPrediction(self.means, total, self.weights, self.forms)
 
 
 def predict(
     sizes: Sequence[float], optima: Array, deviations: Array, at: float, prior: Prior
-) -> Prediction:
+) -> OptimumPrediction:
     """The optimum at the size `at` from `optima` [sizes], whose errors have `deviations` [sizes].
 
     A component says: optimum = level + coefficient * regressor + scatter. All three are normal, so
@@ -165,13 +161,15 @@ def predict(
     one given them is N(k' S^-1 m, d^2 x_t^2 + LEVEL + scatter^2 - k' S^-1 k) with the covariances
     k = d^2 x x_t + LEVEL. The component's weight is its prior times the likelihood of the optima.
     """
-    known = np.array(sizes, dtype=np.float64)
+    measured_sizes = np.array(sizes, dtype=np.float64)
     centre = float(np.average(optima, weights=deviations**-2.0))
     m = optima - centre
     means, spreads, logs, names = [], [], [], []
     for form in prior.forms:
-        x = form.deviation * form.regressor(known, known.min())
-        there = form.deviation * float(form.regressor(np.array([float(at)]), known.min())[0])
+        x = form.deviation * form.regressor(measured_sizes, measured_sizes.min())
+        there = form.deviation * float(
+            form.regressor(np.array([float(at)]), measured_sizes.min())[0]
+        )
         for scatter, share in SCATTERS.items():
             covariance = np.diag(deviations**2 + scatter**2) + np.outer(x, x) + LEVEL
             root = np.linalg.cholesky(covariance)
@@ -183,11 +181,13 @@ def predict(
             logs.append(likelihood + math.log(form.weight * share))
             names.append(form.name)
     weights = np.exp(np.array(logs) - max(logs))
-    return Prediction(np.array(means), np.array(spreads), weights / weights.sum(), tuple(names))
+    return OptimumPrediction(
+        np.array(means), np.array(spreads), weights / weights.sum(), tuple(names)
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
-class BackTest:
+class OptimumBackTest:
     """The widest size predicted from the others: what `measured` shows there, and the interval."""
 
     size: int
@@ -198,14 +198,14 @@ class BackTest:
 
 def back_test(
     sizes: Sequence[int], optima: Array, deviations: Array, prior: Prior
-) -> BackTest | None:
+) -> OptimumBackTest | None:
     """The last of `sizes` [ascending] by the others; None where fewer than two are left."""
     if len(sizes) < 3:
         return None
     predicted = predict(sizes[:-1], optima[:-1], deviations[:-1], sizes[-1], prior)
     shown = predicted.measured_with(float(deviations[-1]))
     within = shown.estimate(BACK_TEST)
-    return BackTest(
+    return OptimumBackTest(
         size=sizes[-1],
         predicted=shown.estimate(),
         measured=float(optima[-1]),

@@ -14,9 +14,10 @@ from typing import Any, Literal
 
 import numpy as np
 
-from sweeper.records import WRITTEN_IF_SET
+from sweeper.decide.target import OptimumBackTest
+from sweeper.records import NOT_WRITTEN, WRITTEN_IF_SET
 from sweeper.stats.curve import BIAS, UNKNOWN_BASIN, Basin, CurveFit, fit_curves
-from sweeper.stats.estimate import UNKNOWN, Estimate
+from sweeper.stats.estimate import UNKNOWN, ZERO, Estimate
 from sweeper.stats.ladder import LadderRule, LadderSize, SizeCurve, describe_size
 
 
@@ -28,15 +29,6 @@ class MissedOptimum:
     transferred_log2: float
     optimum_log2: float
     loss: float
-
-    @property
-    def sentence(self) -> str:
-        """What was measured, in words."""
-        lost = f"loses {self.loss:.4f} nats" if math.isfinite(self.loss) else "diverges"
-        return (
-            f"at the base itself, {self.hyperparameter}=2^{self.transferred_log2:.4g} {lost} "
-            f"against the optimum 2^{self.optimum_log2:.2f}"
-        )
 
 
 def missed_optimum(
@@ -64,9 +56,12 @@ SizeAnswer = Literal["holds", "fails", "cannot say yet", "base"]
 """Of a size. "base": nothing speaks against the base, which cannot hold against itself."""
 WORST_FIRST: tuple[Answer, ...] = ("fails", "cannot say yet", "holds")
 
-SAME_SEEDS = (
-    "all seeds lost the same to the last digit: the seed changes nothing, and no noise shows"
+SizeReason = (
+    Literal["", "within", "same_seeds", "noise_unknown", "failed", "base_failed", "missed_optimum"]
+    | Literal["diverged", "base_diverged", "diverges_at_base_optimum", "loses", "shifts"]
+    | Literal["edge", "not_measured", "may_lose", "may_shift"]
 )
+"""Why a size has its answer; its numbers are those of its verdict."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,6 +75,9 @@ class SizeVerdict:
     is the range of learning rates within 1 % of the least loss. `planned_log2` is log2 of the
     factor that a law plans with: shift, regret and loss gap are what it leaves. With `at_end`
     the optimum is a bound, at or below (`side` -1) or at or above (1) its value.
+
+    `code` says why, `failed` how many runs did, `missed` what the base misses; a record has the
+    `reason` in words instead, which `report/sentences.py` makes of them.
     """
 
     size: LadderSize
@@ -90,41 +88,110 @@ class SizeVerdict:
     loss_gap: Estimate
     at_end: bool
     answer: SizeAnswer
-    reason: str
+    reason: str = ""
     basin: Basin = UNKNOWN_BASIN
     is_base: bool = False
     planned_log2: float = 0.0
     side: int = field(default=0, metadata=WRITTEN_IF_SET)
+    code: SizeReason = field(default="", compare=False, metadata=NOT_WRITTEN)
+    failed: int = field(default=0, compare=False, metadata=NOT_WRITTEN)
+    missed: MissedOptimum | None = field(default=None, compare=False, metadata=NOT_WRITTEN)
+
+
+@dataclass(frozen=True, kw_only=True)
+class SeedAdvice:
+    """Seeds a point that would settle a verdict: the most, by open size, and the extra runs."""
+
+    seeds: int
+    sizes: Mapping[str, int]
+    runs: int
+
+
+AdviceCode = (
+    Literal["", "failed", "same_seeds", "missed_optimum", "edge", "one_seed", "few_finite"]
+    | Literal["not_measured", "noisy", "seeds"]
+    | Literal["correct", "longer_ladder", "more_seeds", "longer_curves", "narrower", "less_noise"]
+)
+"""What would settle an open answer: on a ladder, then at a target."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Advice:
+    """What would settle an open answer over `axis`, with its numbers.
+
+    `sizes` are those that are open. `settings` are of `transfer`, but those whose keys begin with
+    `train.`, which take a study of their own. `seeds` has the numbers where more seeds are what it
+    takes, `needed` seeds by size, `seeds_now` those that there are. `ladder` are the sizes of a
+    longer one, `fixed` sizes of training that the runs do not take.
+    """
+
+    axis: str = ""
+    code: AdviceCode = ""
+    sizes: tuple[LadderSize, ...] = ()
+    settings: Mapping[str, str] = field(default_factory=dict)
+    seeds: SeedAdvice | None = None
+    needed: Mapping[LadderSize, int] = field(default_factory=dict)
+    seeds_now: int = 0
+    ladder: tuple[int, ...] = ()
+    missed: MissedOptimum | None = None
+    fixed: tuple[str, ...] = ()
+
+    @property
+    def tells(self) -> bool:
+        """Whether it is expected to settle the answer at a target; another one but narrows it."""
+        return self.code in ("longer_ladder", "more_seeds")
+
+    @property
+    def overrides(self) -> tuple[str, ...]:
+        """The settings as a configuration takes them."""
+        return tuple(
+            f"{key if '.' in key else f'transfer.{key}'}={value}"
+            for key, value in self.settings.items()
+        )
+
+
+TargetReason = (
+    Literal["", "within", "as_on_ladder", "too_few_optima", "predicted"]
+    | Literal["joint_within", "joint_beyond", "joint_as_on_ladder"]
+)
+"""What the answer at a target rests on: the ladder, its trend, or neither."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class TargetAnswer:
-    """The answer at the target's `size` of an axis; `sentence` says it with its numbers.
+    """The answer at the target's `size` of an axis.
 
     `off_log2` is how far the optimum lies from the plan's value there, `loss_gap` what that costs
-    (nats); UNKNOWN where the ladder reaches the target, or nothing was predicted. `todo` says what
-    would likely settle an open answer, `settle` as overrides.
+    (nats); UNKNOWN where the ladder reaches the target, or nothing was predicted. `advice` is what
+    would likely settle an open answer, `settle` as settings. `code` says what the answer rests on,
+    `times` how many times the target lies beyond the ladder; `missed` is a back-test that failed.
+    A record has `sentence` and `todo` in words instead.
     """
 
     axis: str
     size: int
     answer: Answer
-    sentence: str
+    sentence: str = ""
     off_log2: Estimate = UNKNOWN
     loss_gap: Estimate = UNKNOWN
     todo: str = ""
     settle: tuple[str, ...] = ()
+    code: TargetReason = field(default="", compare=False, metadata=NOT_WRITTEN)
+    times: float = field(default=1.0, compare=False, metadata=NOT_WRITTEN)
+    wider: bool = field(default=True, compare=False, metadata=NOT_WRITTEN)
+    missed: OptimumBackTest | None = field(default=None, compare=False, metadata=NOT_WRITTEN)
+    advice: Advice = field(default_factory=Advice, compare=False, metadata=NOT_WRITTEN)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Verdict:
     """The answer for one axis, from that of its sizes.
 
-    `todo` says what would settle an open answer, `seed_advice` in numbers where that is more
-    seeds, and `settle` as overrides (`Advice`). `note` warns of what the answer does not say:
-    larger models that are worse, for example. `limits` are the thresholds in words. `law` says by
-    which law eta was planned. `target` is the answer at the target, which no ladder alone gives;
-    None where it has the base's size.
+    `advice` is what would settle an open answer, `seed_advice` its numbers where that is more
+    seeds, and `settle` its settings. `worse` is the first larger model that is worse than the
+    base, and by how many nats; `rule` has the thresholds. A record has `todo`, `note` and
+    `limits` in words instead. `law` says by which law eta was planned. `target` is the answer at
+    the target, which no ladder alone gives; None where it has the base's size.
     """
 
     axis: str
@@ -138,6 +205,11 @@ class Verdict:
     settle: tuple[str, ...] = ()
     target: TargetAnswer | None = None
     confidence: float = field(default=0.95, metadata=WRITTEN_IF_SET)
+    advice: Advice = field(default_factory=Advice, compare=False, metadata=NOT_WRITTEN)
+    worse: tuple[LadderSize, float] | None = field(
+        default=None, compare=False, metadata=NOT_WRITTEN
+    )
+    rule: LadderRule | None = field(default=None, compare=False, metadata=NOT_WRITTEN)
 
     def with_note(self, sentence: str) -> Verdict:
         """The verdict with one more note."""
@@ -192,65 +264,59 @@ def judge_ladder(
     advice = Advice()
     if answer == "cannot say yet":
         points = sum(len(curve.losses) for curve in curves)
-        advice = _mending(curves, fits.values(), missed) or advise(
+        advice = _mending(axis, curves, fits.values(), missed) or advise(
             axis, [s for s in sizes if s.answer == answer], points, rule, fixed
         )
     return Verdict(
         axis=axis,
         answer=answer,
         sizes=tuple(sizes),
-        todo=advice.words,
-        note=_worse_note(axis, sizes),
-        limits=(
-            f"a shift of at most {rule.max_shift:g} in log2 and a loss gap of at most "
-            f"{100 * rule.max_loss_gap:g} % of the least loss"
-        ),
         seed_advice=advice.seeds,
         law=law,
-        settle=advice.settle,
+        settle=advice.overrides,
         confidence=confidence,
+        advice=advice,
+        worse=_worse(axis, sizes),
+        rule=rule,
     )
 
 
 def worst(answers: Iterable[SizeAnswer]) -> Answer:
     """The worst of some sizes' answers; they hold where nothing speaks against one."""
-    found = set(answers)
-    return next((answer for answer in WORST_FIRST if answer in found), "holds")
+    given_answers = set(answers)
+    return next((answer for answer in WORST_FIRST if answer in given_answers), "holds")
 
 
 def _missing(base: SizeVerdict, missed: MissedOptimum) -> SizeVerdict:
     """The base where the transferred eta misses its optimum: the plan would miss every minimum."""
     if base.answer != "base":
         return base
-    return replace(base, answer="cannot say yet", reason=missed.sentence)
+    return replace(base, answer="cannot say yet", code="missed_optimum", missed=missed)
 
 
 def _mending(
-    curves: Sequence[SizeCurve], fits: Iterable[CurveFit | None], missed: MissedOptimum | None
+    axis: str,
+    curves: Sequence[SizeCurve],
+    fits: Iterable[CurveFit | None],
+    missed: MissedOptimum | None,
 ) -> Advice | None:
     """What to mend before anything can be measured, if there is something."""
     if any(curve.failed for curve in curves):
-        return Advice("mend what made runs fail, and run this again: it trains them anew")
+        return Advice(axis=axis, code="failed")
     if any(fit is not None and fit.same_seeds for fit in fits):
-        return Advice("let a run's seed change its initial weights or its batches")
+        return Advice(axis=axis, code="same_seeds")
     if missed is None:
         return None
-    better = f"{missed.optimum_log2:.2f}"
-    if missed.hyperparameter == "eta":
-        override = f"transfer.eta={better}"
-        return Advice(f"plan with the base's optimum: {override}", (override,))
-    return Advice(
-        f"tune {missed.hyperparameter} again, with more runs: its optimum is at 2^{better}"
-    )
+    settings = {"eta": f"{missed.optimum_log2:.2f}"} if missed.hyperparameter == "eta" else {}
+    return Advice(axis=axis, code="missed_optimum", missed=missed, settings=settings)
 
 
 def _failed(curve: SizeCurve, base: SizeCurve) -> dict[str, Any]:
     """The answer where runs failed: what was not measured neither holds nor fails."""
-    count, whose = (curve.failed, "") if curve.failed else (base.failed, "of the base ")
-    if not count:
+    if not (count := curve.failed or base.failed):
         return {}
-    reason = f"{count} {'run' if count == 1 else 'runs'} {whose}failed: that is no divergence"
-    return {"answer": "cannot say yet", "reason": reason}
+    code = "failed" if curve.failed else "base_failed"
+    return {"answer": "cannot say yet", "code": code, "failed": count}
 
 
 def _judge_size(
@@ -273,16 +339,16 @@ def _judge_size(
             loss_gap=UNKNOWN,
             at_end=False,
             answer="fails" if fit is None else "cannot say yet",
-            reason="every run diverged" if fit is None else "every run of the base diverged",
+            code="diverged" if fit is None else "base_diverged",
             is_base=is_base,
         )
-    shift = gap = Estimate(value=0.0, low=0.0, high=0.0)
+    shift = gap = ZERO
     if not is_base:
         shift, gap = _compare_with_base(fit, base_fit, confidence)
     answer: SizeAnswer
-    answer, reason = _answer(fit, base_fit, shift, gap, rule)
+    answer, code = _answer(fit, base_fit, shift, gap, rule)
     if is_base and answer == "holds":
-        answer, reason = "base", ""
+        answer, code = "base", ""
     return SizeVerdict(
         size=size,
         optimum_log2=fit.optimum,
@@ -293,7 +359,7 @@ def _judge_size(
         at_end=fit.at_end,
         side=fit.side,
         answer=answer,
-        reason=reason,
+        code=code,
         basin=fit.basin,
         is_base=is_base,
     )
@@ -330,54 +396,47 @@ def _compare_with_base(
 
 def _answer(
     fit: CurveFit, base_fit: CurveFit, shift: Estimate, gap: Estimate, rule: LadderRule
-) -> tuple[Answer, str]:
+) -> tuple[Answer, SizeReason]:
     """The answer for one size, and the reason for it.
 
-    What fails is said first: one interval beyond its threshold settles that, whatever is open
-    about the other.
+    What fails comes first: one interval beyond its threshold settles that, whatever is open about
+    the other.
     """
     allowed = rule.allowed_gap(fit.loss.value)
     least_shift = max(0.0, shift.low, -shift.high)
     if math.isinf(gap.low):
-        return "fails", "training at the base's optimum diverges"
+        return "fails", "diverges_at_base_optimum"
     if fit.same_seeds or base_fit.same_seeds:
-        return "cannot say yet", SAME_SEEDS
+        return "cannot say yet", "same_seeds"
     if fit.noise_unknown or base_fit.noise_unknown:
-        return "cannot say yet", "too few seeds or finite runs to estimate the noise"
+        return "cannot say yet", "noise_unknown"
     if gap.low > allowed:
-        return "fails", f"training at the base's optimum loses at least {gap.low:.4f} nats"
+        return "fails", "loses"
     if least_shift > rule.max_shift:
-        return "fails", f"the optimum shifts by at least {least_shift:.2f} in log2"
+        return "fails", "shifts"
     if fit.at_end:
-        return "cannot say yet", "the optimum is at the end of the curve or beyond"
+        return "cannot say yet", "edge"
     if math.isinf(gap.high):
-        return "cannot say yet", "the curve was not measured at the base's optimum"
+        return "cannot say yet", "not_measured"
     if gap.high > allowed:
-        return "cannot say yet", f"training at the base's optimum may lose {gap.high:.4f} nats"
+        return "cannot say yet", "may_lose"
     if max(abs(shift.low), abs(shift.high)) > rule.max_shift:
-        return "cannot say yet", f"the shift may be {shift.low:+.2f} to {shift.high:+.2f} in log2"
-    return "holds", "shift and loss gap are within the thresholds"
+        return "cannot say yet", "may_shift"
+    return "holds", "within"
 
 
-def _worse_note(axis: str, sizes: Sequence[SizeVerdict]) -> str:
-    """What to say when a larger model has the higher loss.
+def _worse(axis: str, sizes: Sequence[SizeVerdict]) -> tuple[LadderSize, float] | None:
+    """The first larger model with a higher loss for sure, each at its optimum, and by how much.
 
     Its eta may transfer although its parameterization is wrong: under muP wider is better
     throughout training (Tensor Programs V, section 8).
     """
     if axis not in ("width", "depth"):
-        return ""
+        return None
     base = next(size for size in sizes if size.is_base)
     extent = attrgetter(f"size.{axis}")
     worse = [s for s in sizes if s.loss.low > base.loss.high and extent(s) > extent(base)]
-    if not worse:
-        return ""
-    first = worse[0]
-    return (
-        f"{describe_size(first.size, axis)} is worse than the base by "
-        f"{first.loss.value - base.loss.value:.4f} nats, each at its optimum. A larger model "
-        "should be better: `sweeper check` shows whether a module grows or vanishes with the size"
-    )
+    return (worse[0].size, worse[0].loss.value - base.loss.value) if worse else None
 
 
 # What to run next where a verdict is open: more seeds, longer or finer curves, less noise.
@@ -394,32 +453,8 @@ IN_HAND = 0.5
 """Of a seed, beyond the number with which an interval is expected to end at its threshold.
 
 Without it some advice has next to nothing in hand, and one time in ten was too small by one."""
-NO_SEEDS = "do not count on seeds"
-"""How the advice begins where seeds are the wrong means."""
 LONGER = 4
 """So many times the steps, where seeds are the wrong means: their losses have half the noise."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class SeedAdvice:
-    """Seeds a point that would settle a verdict: the most, by open size, and the extra runs."""
-
-    seeds: int
-    sizes: Mapping[str, int]
-    runs: int
-
-
-@dataclass(frozen=True)
-class Advice:
-    """What would settle an open verdict: in words, and as overrides of the configuration.
-
-    Overrides of `train` take a study of their own; those after them are for a study that they
-    change nothing in. `seeds` has the numbers where more seeds are what it takes.
-    """
-
-    words: str = ""
-    settle: tuple[str, ...] = ()
-    seeds: SeedAdvice | None = None
 
 
 def advise(
@@ -435,50 +470,35 @@ def advise(
     that of what must come first: no number of seeds settles a curve that ends too early.
     """
 
-    def which(chosen: Sequence[SizeVerdict]) -> str:
-        return " and ".join(describe_size(size.size, axis) for size in chosen)
+    def advice(code: AdviceCode, which: Sequence[SizeVerdict] = sizes, **more: Any) -> Advice:
+        open_sizes = tuple(size.size for size in which)
+        return Advice(axis=axis, code=code, sizes=open_sizes, seeds_now=rule.seeds, **more)
+
+    def labels(seeds: Mapping[LadderSize, int]) -> dict[str, int]:
+        return {describe_size(size, axis): count for size, count in seeds.items()}
 
     if ends := [size for size in sizes if size.at_end]:
-        longer = f"transfer.extend={2 * rule.extend or 4}"
-        return Advice(f"extend the curves of {which(ends)}: raise transfer.extend", (longer,))
+        return advice("edge", ends, settings={"extend": f"{2 * rule.extend or 4}"})
     if rule.seeds == 1 and any(math.isinf(size.loss.high) for size in sizes):
-        advice = SeedAdvice(seeds=2, sizes={which([size]): 2 for size in sizes}, runs=points)
-        words = f"train at least two seeds a point, {_more(points, 'run')}: transfer.seeds=2"
-        return Advice(words, ("transfer.seeds=2",), advice)
-    finer = f"transfer.step={rule.step / 2:g}"
+        two = dict.fromkeys((size.size for size in sizes), 2)
+        seeds = SeedAdvice(seeds=2, sizes=labels(two), runs=points)
+        return advice("one_seed", settings={"seeds": "2"}, seeds=seeds, needed=two)
+    finer = {"step": f"{rule.step / 2:g}"}
     # More seeds would not help here: the noise is read off several finite points.
     if few := [size for size in sizes if math.isinf(size.loss.high)]:
-        words = f"measure more points whose runs are all finite at {which(few)}"
-        return Advice(f"{words}: lower transfer.step", (finer,))
+        return advice("few_finite", few, settings=finer)
     if gaps := [size for size in sizes if math.isinf(size.loss_gap.high)]:
-        words = f"measure the curves of {which(gaps)} at the base's optimum"
-        return Advice(f"{words}: lower transfer.step or raise transfer.span", (finer,))
-    needed = {which([size]): _seeds_needed(size, rule) for size in sizes}
-    seeds = max(needed.values())
-    if hopeless := [n for n, count in needed.items() if count >= MAX_SEED_FACTOR * rule.seeds]:
+        return advice("not_measured", gaps, settings=finer)
+    needed = {size.size: _seeds_needed(size, rule) for size in sizes}
+    most = max(needed.values())
+    if hopeless := [s for s in sizes if needed[s.size] >= MAX_SEED_FACTOR * rule.seeds]:
         steps = max((size.size.steps for size in sizes), default=0)
-        *first, last = (
-            *(f"train.{size}" for size in ("steps", "batch_size") if size not in fixed),
-            "train.objective_window",
+        longer = {} if "steps" in fixed else {"train.steps": f"{LONGER * steps}"}
+        return advice(
+            "noisy", hopeless, settings={**longer, **finer}, needed=needed, fixed=tuple(fixed)
         )
-        raised = f"{', '.join(first)} or {last}" if first else last
-        changes = () if "steps" in fixed else (f"train.steps={LONGER * steps}",)
-        return Advice(
-            f"{NO_SEEDS}: {' and '.join(hopeless)} would take more than "
-            f"{seeds - rule.seeds} more a point. Runs with less noise help: raise {raised}, "
-            "or lower transfer.step",
-            (*changes, finer),
-        )
-    more, runs = seeds - rule.seeds, (seeds - rule.seeds) * points
-    each = ", ".join(f"{count - rule.seeds} at {name}" for name, count in needed.items())
-    words = f"train about {_more(more, 'seed')} a point ({each}), {_more(runs, 'run')}"
-    override = f"transfer.seeds={seeds}"
-    advice = SeedAdvice(seeds=seeds, sizes=needed, runs=runs)
-    return Advice(f"{words} on this ladder: {override}", (override,), advice)
-
-
-def _more(count: int, what: str) -> str:
-    return f"{count} more {what}{'s' * (count != 1)}"
+    seeds = SeedAdvice(seeds=most, sizes=labels(needed), runs=(most - rule.seeds) * points)
+    return advice("seeds", settings={"seeds": f"{most}"}, seeds=seeds, needed=needed)
 
 
 def _seeds_needed(size: SizeVerdict, rule: LadderRule) -> int:

@@ -14,11 +14,26 @@ from typing import Any
 
 import numpy as np
 
-from sweeper.decide.target import BackTest, Prediction, Prior, back_test, predict
-from sweeper.decide.transfer import Answer, TargetAnswer, Verdict, worst
+from sweeper.decide.target import (
+    Belief,
+    OptimumBackTest,
+    OptimumPrediction,
+    Prior,
+    back_test,
+    predict,
+)
+from sweeper.decide.transfer import (
+    Advice,
+    AdviceCode,
+    Answer,
+    TargetAnswer,
+    TargetReason,
+    Verdict,
+    worst,
+)
 from sweeper.laws.fit import DIRECTIONS, PUBLISHED, Direction
 from sweeper.laws.law import Scale
-from sweeper.records import to_json
+from sweeper.records import NOT_WRITTEN, to_json
 from sweeper.stats.curve import BIAS, CurveFit, fit_curves
 from sweeper.stats.estimate import Estimate
 from sweeper.stats.ladder import JOINT_AXIS, LADDER_AXES, LadderRule, LadderSize, SizeCurve
@@ -31,8 +46,6 @@ MOST = 4
 and a curve takes some eighteen."""
 MORE_SEEDS = 4
 """So many times the seeds, where no ladder below the target would tell: half the errors."""
-TELLS = "would likely tell"
-"""What an advice says that is expected to settle an answer; another one but narrows it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,8 +57,8 @@ class Trend:
     probabilities are `forms`; `prior` names what was believed before. `transferred_log2` is the
     plan's eta without a correction, `off_log2` how far the optimum lies from it at the target, and
     `loss_gap` what training with it loses there (nats). `gain` is what planning with the
-    prediction would save. A correction is `warranted` where all of the gain's interval is above 0;
-    `reason` says so in words.
+    prediction would save. A correction is `warranted` where all of the gain's interval is above 0.
+    A record has the `reason` and the `prior` in words, `belief` is the prior's name.
     """
 
     axis: str
@@ -58,10 +71,11 @@ class Trend:
     loss_gap: Estimate
     gain: Estimate
     warranted: bool
-    reason: str
-    prior: str
+    reason: str = ""
+    prior: str = ""
     forms: Mapping[str, float]
-    back_test: BackTest | None
+    back_test: OptimumBackTest | None
+    belief: Belief | None = field(default=None, compare=False, metadata=NOT_WRITTEN)
 
 
 @dataclass(frozen=True, eq=False)
@@ -134,7 +148,6 @@ def trend_of(axis: str, optima: Optima, transferred: float, target: int, prior: 
     off = predicted.mean - transferred
     draws = predicted.draws(count) - transferred
     gain = _gain(optima, off, draws)
-    warranted, reason = _warranted(optima, gain)
     estimate = predicted.estimate()
     return Trend(
         axis=axis,
@@ -143,19 +156,15 @@ def trend_of(axis: str, optima: Optima, transferred: float, target: int, prior: 
         target=target,
         transferred_log2=transferred,
         predicted_log2=estimate,
-        off_log2=_shifted(estimate, -transferred),
+        off_log2=estimate.moved(-transferred),
         loss_gap=loss_gap_at(optima, off, draws),
         gain=gain,
-        warranted=warranted,
-        reason=reason,
-        prior=prior.sentence,
+        # Any two optima lie on a line; and following a wide prediction may cost more than it saves.
+        warranted=len(optima.sizes) >= MIN_TREND_SIZES and gain.low > 0,
+        belief=prior.name,
         forms=predicted.probabilities(),
         back_test=back_test(optima.sizes, optima.values, optima.errors, prior),
     )
-
-
-def _shifted(estimate: Estimate, by: float) -> Estimate:
-    return Estimate(value=estimate.value + by, low=estimate.low + by, high=estimate.high + by)
 
 
 def _slope(optima: Optima) -> Estimate:
@@ -191,15 +200,6 @@ def _gain(optima: Optima, off: float, draws: Array) -> Estimate:
     return Estimate(value=median, low=low.low, high=high.high)
 
 
-def _warranted(optima: Optima, gain: Estimate) -> tuple[bool, str]:
-    """Whether to correct the transferred eta, and why or why not."""
-    if len(optima.sizes) < MIN_TREND_SIZES:
-        return False, f"{len(optima.sizes)} sizes cannot show a trend; it takes {MIN_TREND_SIZES}"
-    if gain.low > 0:
-        return True, "the prediction is nearer to the optimum than the transferred eta is"
-    return False, "following the prediction may cost more than it saves"
-
-
 # The answer at the target.
 
 
@@ -228,20 +228,21 @@ def judge_target(
     trend = None
     if optima is not None:
         trend = trend_of(axis, optima, transferred, target, prior)
-    name = axis.replace("_", " ")
     if sizes[0] <= target <= sizes[-1]:
-        answer = _within(verdict, target)
-        ladder = f"At {name} {target}, within the ladder"
-        sentence = f"{ladder}, the transfer {_SAID[answer]}"
-        return TargetAnswer(axis=axis, size=target, answer=answer, sentence=sentence), trend
-    times = target / sizes[-1] if target > sizes[-1] else sizes[0] / target
-    where = f"At {name} {target}, {times:.3g} times {_further(axis, target > sizes[-1])}"
-    where += " than measured,"
+        within = _within(verdict, target)
+        return TargetAnswer(axis=axis, size=target, answer=within, code="within"), trend
+    wider = target > sizes[-1]
+    times = target / sizes[-1] if wider else sizes[0] / target
+    answer: Answer
     if optima is None or trend is None or verdict.answer != "holds":
         answer = "fails" if verdict.answer == "fails" else "cannot say yet"
-        why = "as on the ladder" if verdict.answer != "holds" else "too few sizes have an optimum"
-        sentence = f"{where} the transfer {_SAID[answer]}, {why}"
-        return TargetAnswer(axis=axis, size=target, answer=answer, sentence=sentence), trend
+        code: TargetReason = "as_on_ladder" if verdict.answer != "holds" else "too_few_optima"
+        return (
+            TargetAnswer(
+                axis=axis, size=target, answer=answer, code=code, times=times, wider=wider
+            ),
+            trend,
+        )
     # What is judged is the plan: with a correction its eta is the predicted one.
     planned = trend.predicted_log2.value if rule.correct and trend.warranted else transferred
     allowed = rule.allowed_gap(optima.fits[-1].loss.value)
@@ -251,45 +252,28 @@ def judge_target(
     reproduced = trend.back_test is None or trend.back_test.reproduced
     if answer == "holds" and not (reproduced and len(optima.sizes) >= MIN_TREND_SIZES):
         answer = "cannot say yet"
-    todo, settle = "", tuple[str, ...]()
+    advice = Advice()
     better = trend.warranted and not rule.correct and answer != "holds"
     if better and _judged(optima, prediction, prediction.mean, rule, allowed, sure)[0] == "holds":
-        todo, settle = "plan with the trend: transfer.correct=true", ("transfer.correct=true",)
+        advice = Advice(axis=axis, code="correct", settings={"correct": "true"})
     elif answer == "cannot say yet":
-        todo, settle = _advice(axis, optima, planned, target, rule, allowed, prior, sure)
-    sentence = f"{where} the transfer {_SAID[answer]}: {_expected(off, gap, answer)}"
-    if not reproduced:
-        found = trend.back_test
-        assert found is not None
-        sentence += (
-            f"; the others predict {found.predicted.low:+.2f} to {found.predicted.high:+.2f} "
-            f"(log2) at {name} {found.size}, where the optimum is {found.measured:+.2f}"
-        )
+        advice = _advice(axis, optima, planned, target, rule, allowed, prior, sure)
     return (
         TargetAnswer(
             axis=axis,
             size=target,
             answer=answer,
-            sentence=sentence,
             off_log2=off,
             loss_gap=gap,
-            todo=todo,
-            settle=settle,
+            settle=advice.overrides,
+            code="predicted",
+            times=times,
+            wider=wider,
+            missed=None if reproduced else trend.back_test,
+            advice=advice,
         ),
         trend,
     )
-
-
-_SAID: Mapping[Answer, str] = {
-    "holds": "holds",
-    "fails": "fails",
-    "cannot say yet": "can neither be confirmed nor refuted yet",
-}
-
-
-def _further(axis: str, beyond: bool) -> str:
-    words = {"width": ("wider", "narrower"), "depth": ("deeper", "shallower")}
-    return words.get(axis, ("more", "less"))[not beyond]
 
 
 def _within(verdict: Verdict, target: int) -> Answer:
@@ -312,27 +296,24 @@ def judge_joint_target(verdict: Verdict, target: LadderSize) -> TargetAnswer:
         if all(getattr(size.size, axis) >= getattr(target, axis) for axis in LADDER_AXES)
     ]
     answer: Answer = "cannot say yet"
+    code: TargetReason = "joint_beyond"
     if verdict.answer != "holds":
-        answer = verdict.answer
-        why = "as on the ladder"
+        answer, code = verdict.answer, "joint_as_on_ladder"
     elif covered:
-        answer, why = "holds", "within the ladder"
-    else:
-        why = "nothing is extrapolated from a ladder along which several sizes change"
-    sentence = f"At the target the transfer {_SAID[answer]}, {why}"
-    return TargetAnswer(axis=verdict.axis, size=target.width, answer=answer, sentence=sentence)
+        answer, code = "holds", "joint_within"
+    return TargetAnswer(axis=verdict.axis, size=target.width, answer=answer, code=code)
 
 
 def _judged(
     optima: Optima,
-    prediction: Prediction,
+    prediction: OptimumPrediction,
     planned: float,
     rule: LadderRule,
     allowed: float,
     confidence: float,
 ) -> tuple[Answer, Estimate, Estimate]:
     """The answer at the prediction's size, the shift (log2) and the loss gap (nats) there."""
-    off = _shifted(prediction.estimate(confidence), -planned)
+    off = prediction.estimate(confidence).moved(-planned)
     draws = prediction.draws(len(optima.fits[-1].safe_optimum_draws)) - planned
     gap = loss_gap_at(optima, off.value, draws, confidence)
     if gap.low > allowed or max(off.low, -off.high) > rule.max_shift:
@@ -340,18 +321,6 @@ def _judged(
     if gap.high <= allowed and max(-off.low, off.high) <= rule.max_shift:
         return "holds", off, gap
     return "cannot say yet", off, gap
-
-
-def _expected(off: Estimate, gap: Estimate, answer: Answer) -> str:
-    """Shift and loss gap at the target, in words."""
-    may = "may lie" if answer == "cannot say yet" else "lies"
-    words = f"its optimum {may} {off.low:+.2f} to {off.high:+.2f} octaves from the plan's eta"
-    if answer == "fails" and math.isfinite(gap.low):
-        return f"{words}, which costs at least {gap.low:.4f} nats"
-    if not math.isfinite(gap.high):
-        return f"{words}, beyond what the widest curve measured"
-    costs = "may cost" if answer == "cannot say yet" else "costs at most"
-    return f"{words}, which {costs} {gap.high:.4f} nats"
 
 
 def _advice(
@@ -363,39 +332,36 @@ def _advice(
     allowed: float,
     prior: Prior,
     confidence: float,
-) -> tuple[str, tuple[str, ...]]:
+) -> Advice:
     """What would likely tell: the shortest ladder on, by doublings, else more seeds too.
 
     Another size comes before seeds: a drift grows with the ladder's length, and only the error
     falls with seeds. Every size is taken to be measured where it is expected, as sure as the last.
     """
-    key, name = LADDER_AXES.get(axis, axis), axis.replace("_", " ")
     longer, last = optima, optima.sizes[-1]
+
+    def ladder() -> dict[str, str]:
+        sizes = ",".join(map(str, longer.sizes))
+        return {LADDER_AXES.get(axis, axis): f"[{sizes}]"} if longer is not optima else {}
+
+    def advice(code: AdviceCode, settings: Mapping[str, str]) -> Advice:
+        sizes = longer.sizes if longer is not optima else ()
+        return Advice(axis=axis, code=code, ladder=sizes, settings=settings)
+
     while last <= target / 2 / MOST:
         last *= 2
         longer = longer.with_size(last, prior)
         predicted = predict(longer.sizes, longer.values, longer.errors, target, prior)
         if _judged(longer, predicted, planned, rule, allowed, confidence)[0] != "cannot say yet":
-            override = f"transfer.{key}=[{','.join(map(str, longer.sizes))}]"
-            return f"a ladder to {name} {last} {TELLS}: {override}", (override,)
+            return advice("longer_ladder", ladder())
     half = Optima(longer.sizes, longer.values, longer.errors / MORE_SEEDS**0.5, longer.fits)
     predicted = predict(half.sizes, half.values, half.errors, target, prior)
-    seeds = f"transfer.seeds={MORE_SEEDS * rule.seeds}"
-    sizes = (f"transfer.{key}=[{','.join(map(str, longer.sizes))}]",) * (longer is not optima)
     answer, _, gap = _judged(half, predicted, planned, rule, allowed, confidence)
-    if answer == "cannot say yet" and math.isinf(gap.high):
-        span = f"transfer.span={2 * rule.span:g}"
-        return f"measure the curves further to both sides: {span}", (span,)
     if answer != "cannot say yet":
-        to = f"a ladder to {name} {last} with " if sizes else ""
-        overrides = (*sizes, seeds)
-        return (
-            f"{to}{MORE_SEEDS} times the seeds {TELLS}: {' '.join(overrides)}",
-            overrides,
-        )
-    if sizes:
-        return f"a ladder to {name} {last} would narrow it: {sizes[0]}", sizes
-    return "no ladder below it would tell with these errors: train runs with less noise", ()
+        return advice("more_seeds", {**ladder(), "seeds": f"{MORE_SEEDS * rule.seeds}"})
+    if math.isinf(gap.high):
+        return Advice(axis=axis, code="longer_curves", settings={"span": f"{2 * rule.span:g}"})
+    return advice("narrower", ladder()) if longer is not optima else advice("less_noise", {})
 
 
 # Exponents of eta in batch and tokens, fitted to the optima of ladders.
@@ -423,15 +389,6 @@ class Exponent:
     measured: Estimate
     published: tuple[PublishedExponent, ...]
 
-    def __str__(self) -> str:
-        """For people, in a line."""
-        found = self.measured
-        text = f"{self.direction}: {found.value:+.2f} [{found.low:+.2f}, {found.high:+.2f}]"
-        for words, side in (("inside: ", True), ("outside: ", False)):
-            laws = [f"{p.law} {p.exponent:+.2f}" for p in self.published if p.inside is side]
-            text += f"; {words}{', '.join(laws)}" if laws else ""
-        return text
-
 
 @dataclass(frozen=True, kw_only=True)
 class FittedExponents:
@@ -454,29 +411,29 @@ class FittedExponents:
         if not np.allclose(self.measured @ way, way, atol=1e-6 * float(np.abs(way).max())):
             return None
         change = way @ self.draws[1:]
-        found = Estimate.from_draws(float(change[0]), change[1:])
-        return found.value, found.low, found.high
+        estimate = Estimate.from_draws(float(change[0]), change[1:])
+        return estimate.value, estimate.low, estimate.high
 
     def exponents(self) -> list[Exponent]:
         """Every direction that was measured, beside what laws print for it."""
-        told = []
+        exponents = []
         for name, direction in DIRECTIONS.items():
-            if (found := self.log2_eta(direction)) is None:
+            if (change := self.log2_eta(direction)) is None:
                 continue
-            measured = Estimate(value=found[0], low=found[1], high=found[2])
-            printed = [(one, one.along(direction)) for one in PUBLISHED]
+            measured = Estimate(value=change[0], low=change[1], high=change[2])
+            printed = [(law, law.along(direction)) for law in PUBLISHED]
             published = tuple(
                 PublishedExponent(
-                    law=one.name,
-                    source=one.source,
+                    law=law.name,
+                    source=law.source,
                     exponent=value,
                     inside=measured.low <= value <= measured.high,
                 )
-                for one, value in printed
+                for law, value in printed
                 if value is not None
             )
-            told.append(Exponent(direction=name, measured=measured, published=published))
-        return told
+            exponents.append(Exponent(direction=name, measured=measured, published=published))
+        return exponents
 
     def to_json(self) -> dict[str, Any]:
         """Plain JSON: what is told, not the draws."""
@@ -485,7 +442,7 @@ class FittedExponents:
                 "sizes": self.sizes,
                 "batches": self.batches,
                 "tokens": self.tokens,
-                "exponents": [asdict(one) for one in self.exponents()],
+                "exponents": [asdict(exponent) for exponent in self.exponents()],
             }
         )
         return record

@@ -505,16 +505,16 @@ def failure_of(array: Array, index: int, entry: Entry | None) -> SlurmFailure:
     """What is known of the end of a member of `array`; `entry` is the queue's last word on it."""
     member = array.members[index]
     started, left, error = member.last(Started), member.last(SavedAndLeft), member.last(Raised)
-    state, words = "vanished from the queue" if entry is None else entry.state, ""
+    state, words = "vanished from the queue" if entry is None else entry.state, list[str]()
     if error:
         cause = error.error
     elif left:
         cause = f"{left.signal} told it to leave, at {100 * left.fraction:.0f} % of its work"
         cause += f", and {ADVICE}" if left.still else ""
     else:
-        words = _last_lines(array, index)
-        lack = lack_of(words.replace(" | ", "\n")) if started is None else None
-        cause = f"{lack}: {words}" if lack else words or "it left no word"
+        words, log = _last_lines(array, index)
+        lack = lack_of("\n".join(words)) if started is None else None
+        cause = str(lack or " | ".join(words) or "it left no word") + log
         if state == "TIMEOUT":
             cause = f"its time was up ({cause}): {ADVICE}"
     # Slurm says that it failed, and its log why: nothing of it will come back.
@@ -535,8 +535,8 @@ def failure_of(array: Array, index: int, entry: Entry | None) -> SlurmFailure:
     )
 
 
-def _last_lines(array: Array, index: int) -> str:
-    """The end of a job's log, in one line, with the log's name; errors come first."""
+def _last_lines(array: Array, index: int) -> tuple[list[str], str]:
+    """The end of a job's log, errors first, and where it lies, in words."""
     for kind in ("err", "out"):  # submitit names them by Slurm's number
         path = array.folder / f"{array.task_id(index)}_0_log.{kind}"
         text = ""
@@ -547,8 +547,8 @@ def _last_lines(array: Array, index: int) -> str:
         lines = [line.strip() for line in text.splitlines() if line.strip()]
         telling = [line for line in lines if not any(noise in line for noise in NOISE)]
         if quoted := (telling or lines)[-QUOTED_LINES:]:
-            return f"{' | '.join(quoted)} (the log is {path})"
-    return ""
+            return quoted, f" (the log is {path})"
+    return [], ""
 
 
 def attempts(job_dir: Path) -> int:

@@ -17,11 +17,16 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
+def tone_of(code: str) -> Tone:
+    """The colour of a decision: that of an open answer for all that is not decided."""
+    return TONES.get(code, "open") if code else ""
+
+
 @dataclass(frozen=True)
 class Sentence:
     """A sentence, or an entry of a list where `listed`; its `code` is the decision that it tells.
 
-    Its `text` may hold keywords and calls, which a shell's spelling stands for unless it is spelt.
+    Keywords and commands in it are values, which each rendering spells.
     Codes such as "holds" and "fails" give it a colour, and on a page a mark.
     """
 
@@ -37,7 +42,7 @@ class Sentence:
     @property
     def tone(self) -> Tone:
         """The colour of its code: that of an open answer for all that is not decided."""
-        return TONES.get(self.code, "open") if self.code else ""
+        return tone_of(self.code)
 
 
 @dataclass(frozen=True)
@@ -85,12 +90,61 @@ class Drawing:
     detail: bool = False
 
 
-Item = Table | Sentence | Verbatim | Commands | Facts | Drawing
+@dataclass(frozen=True, kw_only=True)
+class KeyNumber:
+    """One of the few numbers that a reader looks for first, and what it rests on."""
+
+    name: str
+    value: str
+    note: str
+
+
+@dataclass(frozen=True)
+class KeyNumbers:
+    """Numbers beside each other, above all else."""
+
+    numbers: Sequence[KeyNumber]
+    _: KW_ONLY
+    detail: bool = False
+
+
+@dataclass(frozen=True)
+class Progress:
+    """How far work is that goes on, or that was stopped: a sentence, and a bar of a `share`."""
+
+    text: str
+    share: float
+    _: KW_ONLY
+    detail: bool = False
+
+
+Item = Table | Sentence | Verbatim | Commands | Facts | Drawing | KeyNumbers | Progress
 
 
 @dataclass(frozen=True)
 class Section:
-    """Items under a title, in the order in which they are read."""
+    """Items under a title, in the order in which they are read.
+
+    That of the answer `is_answer`, and has the colour of its `code`.
+    """
 
     title: str
     items: Sequence[Item]
+    _: KW_ONLY
+    is_answer: bool = False
+    code: str = ""
+
+    @property
+    def tone(self) -> Tone:
+        """The colour of its code."""
+        return tone_of(self.code)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Report:
+    """An answer as it is read: a title, what it is of in a sentence, notes, and its sections."""
+
+    title: str
+    sections: Sequence[Section]
+    about: str = ""
+    notes: Sequence[str | Text] = ()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any, TypeVar
 
 from matplotlib import rc_context
@@ -13,10 +14,17 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 
-from sweeper.check.judge import CHECK_ANSWERS, CheckRule, CoordinateCheck, ModuleCheck
+from sweeper.check.judge import (
+    CHECK_ANSWERS,
+    CheckRecord,
+    CheckRule,
+    CoordinateCheck,
+    ModuleCheck,
+    sentence,
+)
 from sweeper.check.rules import MAX_SPREAD, RuleRow
 from sweeper.engine.measurements import RANGES, OperandScale
-from sweeper.report.answer import Item, Sentence
+from sweeper.report.answer import Drawing, Item, Section, Sentence
 from sweeper.report.drawing import DASHED, DOTTED, FAINT, INK, LINE_COLOR, STYLE, WIDTH, new_figure
 from sweeper.scaling.spec import layer_of, with_layer
 from sweeper.table import Cell, Column, Table, answer, short
@@ -58,6 +66,40 @@ def coordinates(checks: Sequence[CoordinateCheck], rule: CheckRule) -> list[Item
         for reason, names in reasons.items():
             items.append(Sentence(f"{reason}: {', '.join(names)}", listed=True, detail=True))
     return items
+
+
+def check_section(check: CoordinateCheck, record: CheckRecord) -> Section:
+    """A check over one axis: its answer, the slopes, the curves."""
+    rule, eta = record.rule, record.log2_hps.get("eta")
+    at = f"; log2 η is {eta:g}" if isinstance(eta, int | float) else ""
+    runs = (
+        f"{rule.seeds} runs a size, each of {rule.steps} steps on one batch of {rule.batch}, at "
+        f"{rule.share:g} times η{at}"
+    )
+    caption = (
+        "The RMS of every module's output, and of what training changes in it, against the "
+        f"{check.axis}: level where the parameterization is right. Of modules that differ in their "
+        "layer alone the worst is drawn."
+    )
+    table = coordinate_table(check, rule.threshold)
+    items: list[Item] = [
+        Sentence(f"{sentence(check, rule)} {runs}.", code=check.answer),
+        Sentence(f"{table.title}."),
+        replace(table, title=""),
+        Drawing(partial(coordinate_figure, check), caption=caption),
+    ]
+    return Section(f"Coordinate check over {check.axis}", items)
+
+
+def scales_section(operands: Sequence[OperandScale]) -> Section:
+    """How large the operands of all matrix products are."""
+    caption = (
+        "The RMS of every product's input, weight and gradient at the base size, and the ranges of "
+        "the FP8 formats."
+    )
+    drawing = Drawing(partial(scale_figure, operands), caption=caption)
+    table = replace(scale_table(operands), title="")
+    return Section("Scales of the matrix products", [drawing, table])
 
 
 def coordinate_table(check: CoordinateCheck, threshold: float) -> Table:

@@ -10,20 +10,20 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from markupsafe import Markup
 from matplotlib import colormaps, rc_context
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from sweeper.decide import speed
-from sweeper.decide.compare import Candidate, Comparison, Standing
+from sweeper.decide.compare import Candidate, Standing, StudyComparison
 from sweeper.decide.ranking import Ranking
 from sweeper.decide.speed import SpeedUp
 from sweeper.decide.validation import Validation
 from sweeper.files import private_folder, write_atomically
-from sweeper.report.drawing import BESIDE, DASHED, DOTTED, FAINT, MARKERS, STYLE, save, svg
+from sweeper.report.answer import Drawing, Item, Report, Section, Sentence
+from sweeper.report.drawing import BESIDE, DASHED, DOTTED, FAINT, MARKERS, STYLE, save
 from sweeper.report.figures import AXIS, Panel, ladders_figure
-from sweeper.report.page import rendered
+from sweeper.report.page import page
 from sweeper.stats.estimate import UNKNOWN, Estimate
 from sweeper.study.cost import Cost, cost_table
 from sweeper.study.folder import StudyFolder
@@ -36,7 +36,7 @@ REACH = 1.0
 
 
 def tables(
-    comparison: Comparison,
+    comparison: StudyComparison,
     parameterizations: Mapping[str, str],
     costs: Mapping[str, tuple[Cost, Cost]],
 ) -> list[Table]:
@@ -55,7 +55,7 @@ def tables(
 STUDY = Column("study", left=True)
 
 
-def _places(comparison: Comparison, parameterizations: Mapping[str, str]) -> Table:
+def _places(comparison: StudyComparison, parameterizations: Mapping[str, str]) -> Table:
     table = Table(
         f"Ranked at {_compute(comparison)} of one run, {comparison.seeds} seeds",
         [
@@ -94,13 +94,13 @@ def _places(comparison: Comparison, parameterizations: Mapping[str, str]) -> Tab
     return table
 
 
-def _compute(comparison: Comparison) -> str:
+def _compute(comparison: StudyComparison) -> str:
     if comparison.flops_known:
         return f"{comparison.flops:.2e} FLOPs"
     return f"{comparison.flops:.2e} width² x depth x tokens"
 
 
-def _widths(comparison: Comparison) -> Table:
+def _widths(comparison: StudyComparison) -> Table:
     table = Table(
         "Loss over width",
         [
@@ -150,7 +150,7 @@ def law_text(candidate: Candidate) -> str:
     )
 
 
-def _robustness(comparison: Comparison) -> Table:
+def _robustness(comparison: StudyComparison) -> Table:
     columns = [STUDY, Column("width")]
     for octaves in SHOWN_OCTAVES:
         outer = 0 if abs(octaves) > 1 else None
@@ -167,7 +167,7 @@ def _robustness(comparison: Comparison) -> Table:
     return table
 
 
-def _costs(comparison: Comparison, costs: Mapping[str, tuple[Cost, Cost]]) -> Table:
+def _costs(comparison: StudyComparison, costs: Mapping[str, tuple[Cost, Cost]]) -> Table:
     rows = []
     for name, (tuning, validation) in costs.items():
         share = f"{tuning.flops / comparison.flops:.1%}"
@@ -228,7 +228,7 @@ def bounded(estimate: Estimate) -> Cell:
     return Cell(estimate, f"≥{estimate.value:.4f}") if is_bound else within_or_diverged(estimate)
 
 
-def findings(comparison: Comparison) -> list[str]:
+def findings(comparison: StudyComparison) -> list[str]:
     """What was found, in sentences."""
     lines = []
     for start, standings in (
@@ -314,7 +314,7 @@ def _gap_text(gap: Estimate) -> str:
 
 
 @rc_context(STYLE)
-def comparison_figure(comparison: Comparison) -> Figure:
+def comparison_figure(comparison: StudyComparison) -> Figure:
     """Left: loss over width, transferred and re-tuned. Right: nats lost around the best eta."""
     figure = Figure(figsize=(9.0, 3.8), layout="constrained")
     losses, robust = figure.subplots(1, 2, width_ratios=(1.15, 1))
@@ -381,7 +381,7 @@ def _side(length: float) -> float:
     return length if math.isfinite(length) else 0.0
 
 
-def _finish_losses(ax: Axes, comparison: Comparison) -> None:
+def _finish_losses(ax: Axes, comparison: StudyComparison) -> None:
     """Scale and name the axes.
 
     The loss axis shows all re-tuned losses, and the transferred ones as far as they are near: one
@@ -419,7 +419,7 @@ class Several:
     validations: Mapping[str, Validation]
     parameterizations: Mapping[str, str]
     costs: Mapping[str, tuple[Cost, Cost]]
-    comparison: Comparison | None
+    comparison: StudyComparison | None
     notes: Sequence[str]
 
     @property
@@ -444,27 +444,55 @@ def write_several(
     """
     private_folder(folder)
     path, comparison = StudyFolder(folder).report, several.comparison
-    # `svg` first: `save` takes the marks with tooltips, which only a page shows, out of the figure.
-    figure = ladders_figure(several.panels)
-    drawings = {"ladders": svg(figure, "f1")}
-    save(figure, folder / "ladders")
-    compared_tables = []
+    drawn = {"ladders": ladders_figure(several.panels)}
     if comparison is not None:
-        compared = comparison_figure(comparison)
-        drawings["comparison"] = svg(compared, "f2")
-        save(compared, folder / "comparison")
-        places, *others = tables(comparison, several.parameterizations, several.costs)
-        compared_tables = [places, *[speed_table(faster)] * bool(faster), *others]
-    page = rendered(
-        "several.html.j2",
-        several=several,
-        transfer=_transfer_table(several, pages),
-        sentences=findings(comparison) if comparison else [],
-        tables=compared_tables,
-        drawings={name: Markup(text) for name, text in drawings.items()},
-    )
-    write_atomically(path, page)
+        drawn["comparison"] = comparison_figure(comparison)
+    # Before `save`, which takes the marks that a page alone shows out of the figures.
+    write_atomically(path, page(several_report(several, pages, drawn, faster)))
+    for name, figure in drawn.items():
+        save(figure, folder / name)
     return path
+
+
+def several_report(
+    several: Several,
+    pages: Mapping[str, str],
+    drawn: Mapping[str, Figure],
+    faster: Sequence[SpeedUp],
+) -> Report:
+    """What was found, the ladders beside each other, and which study is worth its compute."""
+    comparison, count = several.comparison, len(several.validations)
+    lines = findings(comparison) if comparison else []
+    told = [Sentence(line, listed=True) for line in [*lines, *(f"{n}." for n in several.notes)]]
+    head = "What was found" if lines else "Not ranked"
+    ladders = Drawing(lambda: drawn["ladders"], caption=LADDERS, wide=True)
+    over_width: list[Item] = [_transfer_table(several, pages), ladders]
+    sections = [
+        Section(head, told, is_answer=True),
+        Section("Does the learning rate transfer over width?", over_width),
+    ]
+    if comparison is not None:
+        caption = (
+            "Left: the loss over the width, with 95 % intervals. Right: what a learning rate "
+            "beside the best one costs."
+        )
+        places, *others = tables(comparison, several.parameterizations, several.costs)
+        shown = [places, *[speed_table(faster)] * bool(faster), *others]
+        drawing = Drawing(lambda: drawn["comparison"], caption=caption, wide=True)
+        sections.append(Section("Which is worth it?", [drawing, *shown]))
+    return Report(
+        title=", ".join(several.validations),
+        about=f"{count} studies beside each other. A report of sweeper.",
+        sections=sections,
+    )
+
+
+LADDERS = (
+    "Loss against the learning rate, one panel a study and one line a width, on one loss "
+    "scale and with as many octaves in each panel. The stars are the optima, the line through them "
+    "is their way over the width: upright where the learning rate transfers. The dashed line is "
+    "the transferred one."
+)
 
 
 def _transfer_table(several: Several, pages: Mapping[str, str]) -> Table:

@@ -372,24 +372,39 @@ def verdicts(
     notes = dict.fromkeys(result.note for result in results if result.note)
     items += [Sentence(f"Note: {note}.", listed=True) for note in notes]
     for result in results:
-        axis = result.axis.replace("_", " ")
-        # "holds" and "fails" are verbs of the sentence; this answer is none.
-        is_open = result.answer == "cannot say yet"
-        said = "can neither be confirmed nor refuted yet" if is_open else result.answer
-        subject = "" if hyperparameter == "eta" else f"of {hyperparameter} "
-        ladder = extent(result.axis, [size.size for size in result.sizes])
-        sentence = f"The transfer {subject}over {axis} {said} at {ladder}."
-        answers = [(result.answer, sentence, result.todo)]
-        if (target := result.target) is not None:
-            answers.append((target.answer, f"{target.sentence}.", target.todo))
-        for judged, sentence, todo in answers:
-            # What is settled has said what would tell.
-            todo = "" if not todo or todo in settled else f" To settle it, {todo}."
+        for sentence in verdict_sentences(result, hyperparameter, settled):
             # The verb's last lines repeat the answers, and not what would settle them.
-            items.append(Sentence(f"{sentence}{todo}", code=judged, detail=not todo))
+            items.append(replace(sentence, detail=TO_SETTLE not in str(sentence.text)))
     if settled:
         items.append(Sentence(f"{settled}."))
     return items
+
+
+TO_SETTLE = "To settle it, "
+"""So begins what would tell more."""
+
+
+def verdict_sentences(
+    result: Verdict, hyperparameter: str = "eta", settled: str = ""
+) -> list[Sentence]:
+    """The answers on the ladder and at the target, and what would settle one that is open.
+
+    `settled` has said already what would.
+    """
+    axis = result.axis.replace("_", " ")
+    # "holds" and "fails" are verbs of the sentence; this answer is none.
+    is_open = result.answer == "cannot say yet"
+    told = "can neither be confirmed nor refuted yet" if is_open else result.answer
+    subject = "" if hyperparameter == "eta" else f"of {hyperparameter} "
+    ladder = extent(result.axis, [size.size for size in result.sizes])
+    text = f"The transfer {subject}over {axis} {told} at {ladder}."
+    answers = [(result.answer, text, result.todo)]
+    if (target := result.target) is not None:
+        answers.append((target.answer, f"{target.sentence}.", target.todo))
+    return [
+        Sentence(text + (f" {TO_SETTLE}{todo}." if todo and todo not in settled else ""), code=code)
+        for code, text, todo in answers
+    ]
 
 
 def _joint_table(results: Sequence[Verdict], hyperparameter: str) -> Table:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from markupsafe import Markup
 from matplotlib import rc_context
 from matplotlib.figure import Figure
 
@@ -15,7 +15,6 @@ from sweeper.decide.course import (
     ABOVE,
     BELOW,
     DIVERGED,
-    EARLY,
     GAP_INTERVALS,
     ON,
     SPIKE,
@@ -23,7 +22,11 @@ from sweeper.decide.course import (
     Seen,
     Watch,
 )
+from sweeper.decide.outcome import ledger_line
+from sweeper.errors import Keyword, Text
 from sweeper.files import private_folder, write_atomically
+from sweeper.records import to_json
+from sweeper.report.answer import Drawing, Facts, Item, Report, Section, Sentence
 from sweeper.report.drawing import (
     DASHED,
     FAINT,
@@ -33,11 +36,13 @@ from sweeper.report.drawing import (
     STYLE,
     legend_below,
     save,
-    svg,
 )
-from sweeper.report.page import rendered
+from sweeper.report.page import page
+from sweeper.report.present import Shown
+from sweeper.schedule import OWN
 from sweeper.stats.power_law import Array
 from sweeper.table import Cell, Column, Table
+from sweeper.verbs.follow import FollowAnswer
 
 if TYPE_CHECKING:
     from sweeper.stats.estimate import Estimate
@@ -49,6 +54,59 @@ LAST = 20
 """Events on the page."""
 MOST_DOTS = 40
 """Readings up to which each is a dot."""
+
+
+def shown(answer: FollowAnswer, *, verbose: bool = False) -> Shown:
+    """Where the run stands, what usually causes that, and its page."""
+    seen, watch = answer.seen, answer.watch
+    items: list[Item] = [follow_table(seen)]
+    items += [
+        Sentence(f"Steps {each.step:,} to {each.until:,}: {each.kind}, {each.text}")
+        for each in seen.events[-10:]
+    ]
+    items += [Sentence(line) for line in hint_lines(seen)]
+    if answer.miss is not None:
+        items.append(Sentence(ledger_line(watch.prediction, answer.miss), detail=True))
+    return Shown(
+        items=items,
+        notes=_unchecked(watch, reads_rate=answer.reads_rate),
+        answer=said_of(seen),
+        places=write_follow(watch, answer.folder, live=not seen.ended) | dict(answer.places),
+        document={**to_json(seen), "outcome": to_json(answer.miss)},
+        folder=answer.folder,
+    )
+
+
+def looked(answer: FollowAnswer, *, live: bool) -> Sequence[Item]:
+    """What a live view shows, its page written anew; lines have the answer alone."""
+    seen = answer.seen
+    write_follow(answer.watch, answer.folder, live=not seen.ended)
+    said = Sentence(said_of(seen))
+    return [follow_table(seen), said, *map(Sentence, hint_lines(seen))] if live else [said]
+
+
+def _unchecked(watch: Watch, *, reads_rate: bool) -> list[Text]:
+    """What an answer rests on that was not checked."""
+    notes, source = list[Text](), Keyword("lr", "SOURCE")
+    if watch.band.schedule == OWN:
+        known = (
+            "the ladder's schedule is its script's own, and not known: the run's is taken to be "
+            f"the same over its {watch.steps:,} steps"
+        )
+        notes.append((known, "; ", source, " cannot check it") if reads_rate else (known,))
+    elif not reads_rate:
+        taken = (
+            f"the run's schedule is taken to be the ladder's, {watch.band.schedule} over "
+            f"{watch.steps:,} steps; "
+        )
+        notes.append((taken, source, " checks it"))
+    if not watch.band.collapse.good:
+        wide = "the ladder's curves do not quite fall on one another: the band is as wide as that"
+        notes.append((wide,))
+    if watch.prediction.reasons:
+        reason = watch.prediction.reasons[0]
+        notes.append((f"the prediction itself cannot say yet: {reason}",))
+    return notes
 
 
 def said_of(seen: Seen) -> str:
@@ -112,9 +170,9 @@ def _percent(share: float) -> str:
     return f"{100 * abs(share):.1f} % {'above' if share > 0 else 'below'} its middle"
 
 
-def tone_of(seen: Seen) -> str:
-    """The colour of the answer."""
-    return "bad" if seen.off else "good" if seen.state == ON else "open"
+def code_of(seen: Seen) -> str:
+    """Where the run is, as the answer to whether it holds its course."""
+    return "fails" if seen.off else "holds" if seen.state == ON else seen.state
 
 
 def follow_table(seen: Seen) -> Table:
@@ -226,32 +284,50 @@ def events_table(seen: Seen) -> Table:
     return table
 
 
+def follow_report(watch: Watch, figure: Figure, *, live: bool) -> Report:
+    """Where the run is, in its band and by its events, and what that rests on."""
+    seen, band = watch.seen, watch.band
+    about = f"Step {seen.step:,} of {seen.steps:,}."
+    caption = (
+        "Above: means over hundredths of the run. The band is where 95 % of runs lie that are on "
+        "course: the ladder's curves, divided by their ends, times the predicted end. Below: the "
+        "forecast of the end as the run went on, in the interval that was predicted before it "
+        "began. The warm-up is shaded; it is not tested."
+        f"{' Ticks at the upper edge: spikes.' * bool(seen.events)}"
+    )
+    apart = f"{band.collapse.sizes:.2%} apart by size, {band.collapse.seeds:.2%} by seed"
+    facts = {
+        "prediction": f"SHA-256 {watch.prediction.sha256}",
+        "the ladder": f"{band.runs} runs of {band.sizes} sizes; normalized curves lie "
+        f"{apart.replace('%', ' %')}",
+        "schedule": band.schedule,
+        "chance of a false alarm": f"at most {math.exp(-watch.drift_at) / 0.7:.2g} a run",
+    }
+    hints = [Sentence(line, listed=True) for line in hint_lines(seen)]
+    drawing = Drawing(lambda: figure, caption=caption)
+    return Report(
+        title="Is the run on course?",
+        about=f"{about}{f' This page loads itself anew every {RELOAD:g} seconds.' * live}",
+        sections=[
+            Section(
+                seen.state.capitalize(),
+                [Sentence(said_of(seen)), *hints],
+                is_answer=True,
+                code=code_of(seen),
+            ),
+            Section("The run in its band", [drawing, follow_table(seen)]),
+            *[Section("Events", [events_table(seen)])] * bool(seen.events),
+            Section("What it rests on", [Facts(facts)]),
+        ],
+    )
+
+
 def write_follow(watch: Watch, folder: Path, *, live: bool) -> dict[str, Path]:
     """Write `follow.html`, which loads itself anew while the run is `live`, and the picture."""
     private_folder(folder)
-    seen, band = watch.seen, watch.band
     figure = follow_figure(watch)
-    page = rendered(
-        "follow.html.j2",
-        seen=seen,
-        answer=said_of(seen),
-        tone=tone_of(seen),
-        early=seen.state == EARLY,
-        hints=hint_lines(seen),
-        table=follow_table(seen),
-        events=events_table(seen) if seen.events else None,
-        drawing=Markup(svg(figure, "f1")),
-        live=RELOAD * live,
-        facts={
-            "prediction": f"SHA-256 {watch.prediction.sha256}",
-            "the ladder": f"{band.runs} runs of {band.sizes} sizes; normalized curves lie "
-            f"{band.collapse.sizes:.2%} apart by size, {band.collapse.seeds:.2%} by seed".replace(
-                "%", " %"
-            ),
-            "schedule": band.schedule,
-            "chance of a false alarm": f"at most {math.exp(-watch.drift_at) / 0.7:.2g} a run",
-        },
-    )
+    # Before `save`, which takes the marks that a page alone shows out of the figure.
+    text = page(follow_report(watch, figure, live=live), live=RELOAD * live)
     picture, _ = save(figure, folder / "follow")
-    write_atomically(folder / "follow.html", page)
+    write_atomically(folder / "follow.html", text)
     return {"page": folder / "follow.html", "figure": picture}

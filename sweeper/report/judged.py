@@ -5,18 +5,19 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from markupsafe import Markup
 from matplotlib import rc_context
 from matplotlib.figure import Figure
 
-from sweeper.decide.judged import Judged, listed, value_text
+from sweeper.decide.kept import save_study
+from sweeper.decide.table_verdict import TableVerdict
 from sweeper.decide.transfer import Verdict
 from sweeper.decide.validation import Validation
 from sweeper.files import private_folder, write_atomically, write_json
-from sweeper.report.answer import Sentence
+from sweeper.report.answer import Drawing, Facts, Item, Report, Section, Sentence
 from sweeper.report.console import trend_brief, trend_text, verdict_table
 from sweeper.report.drawing import (
     DASHED,
@@ -31,12 +32,13 @@ from sweeper.report.drawing import (
     new_panels,
     save,
     set_scale,
-    svg,
 )
 from sweeper.report.figures import learning_rate_figure
 from sweeper.report.next import NextCommand, next_of, validated_by
-from sweeper.report.page import rendered, write_report
+from sweeper.report.page import page
 from sweeper.report.present import Shown
+from sweeper.report.sentences_judged import listed, value_text, worded_judged
+from sweeper.report.study_page import write_report
 from sweeper.runs.run import unit_of
 from sweeper.stats.estimate import Estimate
 from sweeper.stats.ladder import JOINT_AXIS, LadderSize, describe_size, extent, label_size
@@ -47,17 +49,17 @@ SHOWN_RUNS = 24
 """Rows of the table of runs that would tell; the rest is counted."""
 
 
-def headline(judged: Judged) -> list[str]:
+def headline(judged: TableVerdict) -> list[str]:
     """The answer in sentences, with the learning rates that were asked for at its end."""
     return [*answers(judged), *end_lines(judged), *rate_lines(judged)]
 
 
-def end_lines(judged: Judged) -> list[str]:
+def end_lines(judged: TableVerdict) -> list[str]:
     """Which curves do not bracket their optimum."""
     return [f"{_capital(line)}." for line in judged.ends]
 
 
-def answers(judged: Judged) -> list[str]:
+def answers(judged: TableVerdict) -> list[str]:
     """The ladder's answer and the target's, or what is said where there is none."""
     lines = []
     if (verdict := judged.verdict) is not None:
@@ -78,7 +80,7 @@ def answers(judged: Judged) -> list[str]:
     return lines + [f"{_capital(line)}." for line in judged.sentences]
 
 
-def rate_lines(judged: Judged) -> list[str]:
+def rate_lines(judged: TableVerdict) -> list[str]:
     """The learning rates that were asked for, in plain numbers: the judged one, and the target's.
 
     Plain where the table has logarithms, too: this is what goes into a config.
@@ -97,7 +99,7 @@ def rate_lines(judged: Judged) -> list[str]:
     return [f"{said}."]
 
 
-def trend_lines(judged: Judged, *, whole: bool = False) -> list[str]:
+def trend_lines(judged: TableVerdict, *, whole: bool = False) -> list[str]:
     """The drift of the optima in a sentence, or at length; none where nothing shows it."""
     if judged.trend is None or judged.axis == JOINT_AXIS:
         return []
@@ -114,7 +116,7 @@ def _capital(text: str) -> str:
     return f"{text[0].upper()}{text[1:]}"
 
 
-def tables(judged: Judged) -> list[Table]:
+def tables(judged: TableVerdict) -> list[Table]:
     """The verdict's sizes or the optima, and the runs that would tell more."""
     shown = []
     if judged.verdict is not None:
@@ -127,7 +129,7 @@ def tables(judged: Judged) -> list[Table]:
     return shown
 
 
-def optima_table(judged: Judged) -> Table:
+def optima_table(judged: TableVerdict) -> Table:
     """A row a size: the best learning rate and, where it was varied, weight decay."""
     decays = any(math.isfinite(optimum.decay.value) for optimum in judged.optima)
     table = Table(
@@ -172,7 +174,7 @@ def _range(estimate: Estimate, *, plain: bool) -> Cell:
     return Cell(value, f"{value} ({low} to {high})" if low != high else value)
 
 
-def runs_table(judged: Judged) -> Table:
+def runs_table(judged: TableVerdict) -> Table:
     """The cells that would settle an open answer."""
     total = sum(proposed.runs * len(proposed.etas) for proposed in judged.next_runs)
     table = Table(
@@ -197,13 +199,13 @@ def runs_table(judged: Judged) -> Table:
     return table
 
 
-def loss_label(judged: Judged) -> str:
+def loss_label(judged: TableVerdict) -> str:
     """The losses' axis: which column they are, since a table has several, and in which unit."""
     column = judged.columns.get("loss", "loss")
     return f"{column} ({unit_of(column)})"
 
 
-def figures(judged: Judged) -> dict[str, Figure]:
+def figures(judged: TableVerdict) -> dict[str, Figure]:
     """The pictures by their names: the curves, those of every decay, the optima alone."""
     pictures = {}
     if judged.cells:
@@ -223,7 +225,7 @@ def figures(judged: Judged) -> dict[str, Figure]:
 
 
 @rc_context(STYLE)
-def _grid_figure(judged: Judged) -> Figure:
+def _grid_figure(judged: TableVerdict) -> Figure:
     """A panel a size: loss against the learning rate, a curve a weight decay."""
     sizes = sorted({cell.size for cell in judged.cells})
     figure, panels = new_panels(len(sizes), 3.0, edge=0.5)
@@ -256,7 +258,7 @@ def _grid_figure(judged: Judged) -> Figure:
 
 
 @rc_context(STYLE)
-def _optima_figure(judged: Judged) -> Figure:
+def _optima_figure(judged: TableVerdict) -> Figure:
     """The optima over the size, with what the grid's step leaves open."""
     figure, (ax,) = new_panels(1, 3.2)
     x = [
@@ -275,34 +277,60 @@ def _optima_figure(judged: Judged) -> Figure:
     return figure
 
 
-def page_html(judged: Judged) -> str:
-    """The page, which needs no network."""
-    drawings = [Markup(svg(figure, f"f{i}")) for i, figure in enumerate(figures(judged).values())]
-    return rendered(
-        "judge.html.j2",
-        judged=judged,
-        tone={"holds": "good", "fails": "bad"}.get(judged.answer, "open"),
-        lines=headline(judged),
-        tables=tables(judged),
-        drawings=drawings,
-        trend=" ".join(trend_lines(judged, whole=True)),
-        inputs=_inputs(judged),
+def judged_report(judged: TableVerdict, drawn: Mapping[str, Figure]) -> Report:
+    """The verdict, what was measured and drawn, and what it rests on."""
+    source = f" of {judged.source}" if judged.source else ""
+    about = f"A verdict of sweeper on {judged.runs} runs{source}. Nothing was trained."
+    heads = {"holds": "It holds", "fails": "It fails"}
+    items: list[Item] = [Drawing(partial(_kept, figure)) for figure in drawn.values()]
+    if judged.curves:
+        text = (
+            "Loss against the learning rate. Curves are means over the runs of a cell, bands "
+            "their range. The dashed line is the transferred learning rate."
+        )
+        items.append(Sentence(text))
+    items += tables(judged)
+    if judged.verdict is not None and judged.verdict.note:
+        items.append(Sentence(f"Note: {judged.verdict.note}."))
+    items += map(Sentence, trend_lines(judged, whole=True))
+    notes = [Sentence(f"{note}.", listed=True) for note in judged.notes]
+    unlike = "What makes these curves unlike a ladder's"
+    return Report(
+        title="Does the learning rate transfer?",
+        about=about,
+        sections=[
+            Section(
+                heads.get(judged.answer, "Cannot say yet"),
+                [Sentence(line, listed=True) for line in headline(judged)],
+                is_answer=True,
+                code=judged.answer,
+            ),
+            Section("What was measured", items),
+            *[Section(unlike, notes)] * bool(notes),
+            Section("What it rests on", [Facts(_inputs(judged))]),
+        ],
     )
 
 
-def write_judged(judged: Judged, folder: Path) -> dict[str, Path]:
+def _kept(figure: Figure) -> Figure:
+    return figure
+
+
+def write_judged(judged: TableVerdict, folder: Path) -> dict[str, Path]:
     """Write `judge.json`, the figures as PNG and SVG, and `judge.html` into `folder`."""
     private_folder(folder)
-    write_atomically(folder / "judge.html", page_html(judged))
+    drawn = figures(judged)
+    # Before `save`, which takes the marks that a page alone shows out of the figures.
+    write_atomically(folder / "judge.html", page(judged_report(judged, drawn)))
     write_json(folder / "judge.json", judged.record)
     places = {"page": folder / "judge.html", "verdict": folder / "judge.json"}
-    for name, figure in figures(judged).items():
+    for name, figure in drawn.items():
         picture, _ = save(figure, folder / name)
         places.setdefault("figure", picture)
     return places
 
 
-def _inputs(judged: Judged) -> Mapping[str, Any]:
+def _inputs(judged: TableVerdict) -> Mapping[str, Any]:
     low, high = ("", "")
     if math.isfinite(judged.transferred_log2_eta):
         low = value_text(judged.transferred_log2_eta, plain=judged.plain)
@@ -321,7 +349,7 @@ def _inputs(judged: Judged) -> Mapping[str, Any]:
 
 def shown(answer: JudgeAnswer, *, verbose: bool = False) -> Shown:
     """Curves, what is open at their ends, the prediction, the verdict; pages are written."""
-    judged, kept = answer.judged, answer.kept
+    judged, kept = worded_judged(answer.judged), answer.kept
     # The number that was asked for: never left out for want of room.
     lines = [*end_lines(judged), *trend_lines(judged, whole=verbose)]
     *first, last = [*answers(judged), *rate_lines(judged)]
@@ -331,6 +359,7 @@ def shown(answer: JudgeAnswer, *, verbose: bool = False) -> Shown:
     places = write_judged(judged, answer.folder)
     next_command = _next(judged, answer.root)
     if kept is not None:
+        save_study(judged, kept)
         write_report(kept)
         places["study"] = kept
         notes.append(
@@ -352,13 +381,13 @@ def shown(answer: JudgeAnswer, *, verbose: bool = False) -> Shown:
     )
 
 
-def reading_text(judged: Judged) -> str:
+def reading_text(judged: TableVerdict) -> str:
     """Which runs were read, and which column was taken for what."""
     roles = ", ".join(f"{role} is {column!r}" for role, column in judged.columns.items())
     return f"{counted(judged.runs, 'run')} of {judged.source}: {roles}"
 
 
-def _next(judged: Judged, root: Path) -> NextCommand | None:
+def _next(judged: TableVerdict, root: Path) -> NextCommand | None:
     """The command that trains what would settle it, where the table is of a study of ours."""
     if not (judged.study and judged.overrides):
         return None

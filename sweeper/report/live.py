@@ -163,11 +163,11 @@ def mark_left(page: Path) -> None:
 
 def _load() -> None:
     # Late: the process waits first, and a search may have ended by then.
-    import sweeper.report.page  # noqa: F401
+    import sweeper.report.study_page  # noqa: F401
 
 
 def _write(folder: Path, every: float) -> None:
-    from sweeper.report.page import write_report
+    from sweeper.report.study_page import write_report
 
     write_report(folder, live=every, is_left=not every)
 

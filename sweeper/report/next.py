@@ -24,7 +24,7 @@ from sweeper.study.folder import StudyFolder, TargetFolder, newest_first, read_d
 from sweeper.study.lock import live_holder
 from sweeper.study.searched import config_text, read_searched, takes
 from sweeper.study.setup import read_setup
-from sweeper.sweep.progress import Snapshot
+from sweeper.sweep.progress import Snapshot, stopped_at
 
 if TYPE_CHECKING:
     from sweeper.config.settings import Settings
@@ -219,15 +219,6 @@ def _following(folder: Path, notes: list[str]) -> NextCommand | None:
             validation = read_document(TargetFolder(path.parent).validation, Validation, notes)
             return after_plan(folder, path.parent, plan, command, validation)
     return first_transfer(folder, searched.base.width if searched.base else 1)
-
-
-def stopped_at(folder: Path, notes: list[str]) -> Snapshot | None:
-    """How far the study's last work came, where it was stopped; `notes` gets what is damaged."""
-    path = StudyFolder(folder).progress
-    if not path.is_file() or live_holder(folder) is not None:
-        return None
-    progress = read_document(path, Snapshot, notes)
-    return progress if progress and not progress.over else None
 
 
 def _going_on(stopped: Snapshot) -> NextCommand | None:

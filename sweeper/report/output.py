@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import re
 import shlex
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -21,6 +19,7 @@ from sweeper.report.answer import Commands, Item, Sentence, Verbatim
 from sweeper.report.terminal import Terminal, fits
 from sweeper.report.warned import WARNED
 from sweeper.study.folder import StudyFolder
+from sweeper.table import printable
 from sweeper.trial import Result
 
 if TYPE_CHECKING:
@@ -78,7 +77,7 @@ class Output:
 
     def tell(self, text: str) -> None:
         """A sentence for watchers, on stderr."""
-        self.watchers.print(text, highlight=False, markup=False, soft_wrap=True)
+        self.watchers.print(printable(text), highlight=False, markup=False, soft_wrap=True)
 
     def flush(self, end: Sequence[Item] = ()) -> None:
         """Print what was to be shown so far, and the `end` of the verb."""
@@ -162,29 +161,3 @@ def _packed(items: Sequence[str], width: int) -> list[str]:
         else:
             lines.append(item)
     return lines
-
-
-def failures(results: Iterable[Result], runner: Mapping[str, Any]) -> list[str]:
-    """Why trials of this `runner` failed, a sentence for each reason.
-
-    Those of another command, or of other code, are never tried again.
-    """
-    tried = [r.error for r in results if r.status == "failed" and r.trial.spec.runner == runner]
-    # Digests and numbers in an error are each trial's own: errors that differ in them alone are of
-    # one kind, and the last one stands for all.
-    kinds = [re.sub(r"[0-9a-f]{8,}|[\d.]+(e-?\d+)?", "#", error) for error in tried]
-    last = dict(zip(kinds, tried, strict=True))
-    return [
-        f"{count} trial{'s' * (count > 1)} failed and will be tried again next time: {last[kind]}"
-        for kind, count in Counter(kinds).most_common()
-    ]
-
-
-def diverged(results: Iterable[Result]) -> list[str]:
-    """How many trials diverged, and the lowest eta of these: there a line has no point."""
-    runs = [result for result in results if result.status == "diverged"]
-    if not runs:
-        return []
-    etas = [run.trial.log2_hps["eta"] for run in runs if "eta" in run.trial.log2_hps]
-    where = f", the lowest at eta 2^{min(etas):g}" if etas else ""
-    return [f"{len(runs)} trial{'s' * (len(runs) > 1)} diverged{where}; such a loss is infinite"]

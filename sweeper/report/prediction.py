@@ -7,14 +7,14 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from markupsafe import Markup
 from matplotlib import rc_context
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from sweeper.decide.forecast import BackTest, Optimum
+from sweeper.decide.forecast import BudgetOptimum, LossBackTest
 from sweeper.decide.loss import PREDICTED, LawValues, Prediction, Proposed
 from sweeper.files import private_folder, write_atomically
+from sweeper.report.answer import Drawing, Facts, Report, Section, Sentence
 from sweeper.report.drawing import (
     BESIDE,
     DASHED,
@@ -28,9 +28,8 @@ from sweeper.report.drawing import (
     TOOLTIP_PREFIX,
     look_of,
     save,
-    svg,
 )
-from sweeper.report.page import rendered
+from sweeper.report.page import page
 from sweeper.runs.loss_runs import LossRuns, Rungs
 from sweeper.runs.run import unit_of
 from sweeper.stats.estimate import Estimate
@@ -147,7 +146,7 @@ def law_table(prediction: Prediction) -> Table:
     return table
 
 
-def back_test_table(tests: Sequence[BackTest], unit: str) -> Table:
+def back_test_table(tests: Sequence[LossBackTest], unit: str) -> Table:
     """What the law said of rungs that it had not seen, beside what was measured."""
     table = Table(
         BACK_TEST,
@@ -164,7 +163,7 @@ def back_test_table(tests: Sequence[BackTest], unit: str) -> Table:
         legend=[
             "The mean loss of the farthest rungs, by the law of the nearer ones. Off: measured "
             "less predicted. Compute: how many times a run's compute would have given, by the "
-            "law, what was measured. LossRuns within: how many lie in their own 95 % interval."
+            "law, what was measured. Runs within: how many lie in their own 95 % interval."
         ],
         brief="By the law of the nearer rungs. Off: measured less predicted. Compute: how many "
         "times a run's would have given that.",
@@ -183,7 +182,7 @@ def back_test_table(tests: Sequence[BackTest], unit: str) -> Table:
     return table
 
 
-def valley_table(best: Optimum, unit: str, horizon: str = "tokens") -> Table:
+def valley_table(best: BudgetOptimum, unit: str, horizon: str = "tokens") -> Table:
     """What a budget gives at other sizes."""
     table = Table(
         f"Other sizes at {best.flops:.3g} FLOPs",
@@ -241,22 +240,53 @@ def write_prediction(
     private_folder(folder)
     record = prediction.write(folder)
     figure = prediction_figure(prediction, runs, rungs, left_out)
-    page = rendered(
-        "prediction.html.j2",
-        prediction=prediction,
-        answer=answer_text(prediction),
-        tone="good" if prediction.answer == PREDICTED else "open",
-        reasons=reasons_text(prediction),
-        tables=tables(prediction),
-        # Before `save`, which takes the tooltips out of the figure.
-        drawing=Markup(svg(figure, "f1")),
-        left_out=left_out is not None,
-        sha256=prediction.sha256,
-        inputs=_inputs(prediction),
-    )
+    # Before `save`, which takes the marks that a page alone shows out of the figure.
+    report = prediction_report(prediction, figure, left_out=left_out is not None)
+    text = page(report)
     picture, _ = save(figure, folder / "prediction")
-    write_atomically(folder / "prediction.html", page)
+    write_atomically(folder / "prediction.html", text)
     return {"page": folder / "prediction.html", "prediction": record, "figure": picture}
+
+
+def prediction_report(prediction: Prediction, figure: Figure, *, left_out: bool) -> Report:
+    """The answer, the law with its back-test, and what it rests on."""
+    of_sizes = bool(prediction.law.A and prediction.law.B)
+    best = " at the best split of each budget into size and tokens" * of_sizes
+    caption = (
+        f"Every mark is a run. The line is the law{best}, the band its 95 % interval. The shaded "
+        "side is beyond the largest run."
+    )
+    if of_sizes:
+        caption += (
+            " Right: what the law says of other sizes at one budget (FLOPs), and dashed at that of "
+            "the run to come."
+        )
+    caption += " Crosses are runs that the law leaves out." * left_out
+    is_said = prediction.answer == PREDICTED
+    answer_items = [
+        Sentence(answer_text(prediction)),
+        *(Sentence(f"Note: {note}.") for note in prediction.notes),
+        *(Sentence(line, listed=True) for line in reasons_text(prediction)),
+    ]
+    post = "Post the digest before the run begins: it shows afterwards that this was said before."
+    inputs = {**_inputs(prediction), "SHA-256 of prediction.json": prediction.sha256}
+    return Report(
+        title="What the large run will reach",
+        about=f"A prediction of sweeper, written {prediction.time}.",
+        sections=[
+            Section(
+                "Predicted" if is_said else "Cannot say yet",
+                answer_items,
+                is_answer=True,
+                code="holds" if is_said else prediction.answer,
+            ),
+            Section(
+                "Loss over compute",
+                [Drawing(lambda: figure, caption=caption, wide=True), *tables(prediction)],
+            ),
+            Section("What it rests on", [Facts(inputs), Sentence(post)]),
+        ],
+    )
 
 
 def _inputs(prediction: Prediction) -> dict[str, Any]:

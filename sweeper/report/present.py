@@ -21,6 +21,10 @@ from sweeper.verbs.answer import Answer
 from sweeper.verbs.requests import Request
 
 PRESENTERS: dict[str, str] = {
+    "cancel": "sweeper.report.standing",
+    "status": "sweeper.report.standing",
+    "doctor": "sweeper.report.machine",
+    "follow": "sweeper.report.follow",
     "explain": "sweeper.report.explanation",
     "export": "sweeper.report.exported",
     "judge": "sweeper.report.judged",
@@ -47,22 +51,32 @@ class Shown:
     folder: Path | None = None
 
 
-@dataclass(frozen=True)
+@dataclass
 class OutputWatcher:
-    """A verb's watcher that writes to an output: a terminal's, or a notebook's."""
+    """A watcher of a `verb` that writes to an output: a terminal's, or a notebook's."""
 
     output: Output
     spelling: Spelling
-    render: Callable[[Answer], None] | None = None
+    verb: str = ""
+    has_looked: bool = False
+
+    @property
+    def is_live(self) -> bool:
+        """Whether people look at a terminal."""
+        return self.output.people.is_terminal
 
     def tell(self, *text: str | Keyword | Call) -> None:
         """A remark, while the work goes on."""
         self.output.tell(spelled(text, self.spelling))
 
-    def look(self, answer: Answer) -> None:
-        """An answer that will be followed by others, as of a run that goes on."""
-        if self.render is not None:
-            self.render(answer)
+    def look(self, answer: Answer, *, news: bool = True) -> None:
+        """Draw a live view over, or print what is new."""
+        looked: Callable[..., Sequence[Item]] = import_module(PRESENTERS[self.verb]).looked
+        items, self.has_looked = looked(answer, live=self.is_live), True
+        self.output.people.clear()
+        if news or self.is_live:
+            self.output.show(*(_spelt(item, self.spelling) for item in items))
+            self.output.flush()
 
     def progress(
         self,
@@ -94,10 +108,12 @@ class OutputWatcher:
 class Silent:
     """A watcher for work that is over at once: nobody is told of it."""
 
+    is_live = False
+
     def tell(self, *text: str | Keyword | Call) -> None:
         """Say nothing."""
 
-    def look(self, answer: Answer) -> None:
+    def look(self, answer: Answer, *, news: bool = True) -> None:
         """Show nothing."""
 
     def progress(self, *_: Any, **settings: Any) -> SweepProgress:
@@ -139,6 +155,9 @@ def _spelt(item: Item, spelling: Spelling) -> Item:
 
 def ask(request: Request, output: Output, spelling: Spelling) -> tuple[int, Answer]:
     """Ask, work, and show: the exit code, and the answer."""
-    answer = perform(request, OutputWatcher(output, spelling))
+    watcher = OutputWatcher(output, spelling, request.verb)
+    answer = perform(request, watcher)
+    if watcher.has_looked:
+        output.people.clear()
     show(present(request.verb, answer, verbose=output.verbose), output, spelling)
     return int(answer.outcome), answer

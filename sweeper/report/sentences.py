@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import math
+import re
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from typing import Any
 
 from sweeper.decide.ranking import Ranking, RankingOutcome
 from sweeper.stats.line import FLAT
+from sweeper.trial import Result
 
 
 def ranking_progress(ranking: Ranking) -> str:
@@ -59,3 +64,32 @@ def _diverged(outcome: RankingOutcome) -> str:
 
 def _would_decide(needed: int | None) -> str:
     return "" if needed is None else f"; about {needed} would, if the losses stay as they are now"
+
+
+# What became of trials.
+
+
+def failures(results: Iterable[Result], runner: Mapping[str, Any]) -> list[str]:
+    """Why trials of this `runner` failed, a sentence for each reason.
+
+    Those of another command, or of other code, are never tried again.
+    """
+    tried = [r.error for r in results if r.status == "failed" and r.trial.spec.runner == runner]
+    # Digests and numbers in an error are each trial's own: errors that differ in them alone are of
+    # one kind, and the last one stands for all.
+    kinds = [re.sub(r"[0-9a-f]{8,}|[\d.]+(e-?\d+)?", "#", error) for error in tried]
+    last = dict(zip(kinds, tried, strict=True))
+    return [
+        f"{count} trial{'s' * (count > 1)} failed and will be tried again next time: {last[kind]}"
+        for kind, count in Counter(kinds).most_common()
+    ]
+
+
+def diverged(results: Iterable[Result]) -> list[str]:
+    """How many trials diverged, and the lowest eta of these: there a line has no point."""
+    runs = [result for result in results if result.status == "diverged"]
+    if not runs:
+        return []
+    etas = [run.trial.log2_hps["eta"] for run in runs if "eta" in run.trial.log2_hps]
+    where = f", the lowest at eta 2^{min(etas):g}" if etas else ""
+    return [f"{len(runs)} trial{'s' * (len(runs) > 1)} diverged{where}; such a loss is infinite"]

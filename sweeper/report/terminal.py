@@ -10,8 +10,18 @@ from rich.cells import cell_len
 from rich.console import Console
 from rich.text import Text
 
-from sweeper.report.answer import Commands, Drawing, Facts, Item, Sentence, Verbatim
-from sweeper.table import STYLES, Table, counted, paragraph
+from sweeper.errors import SHELL, Spelling, as_text, spelled
+from sweeper.report.answer import (
+    Commands,
+    Drawing,
+    Facts,
+    Item,
+    KeyNumbers,
+    Progress,
+    Sentence,
+    Verbatim,
+)
+from sweeper.table import STYLES, Table, counted, paragraph, printable
 
 MOST_ROWS, MOST_NOTES = 8, 3
 """Of a table: so many rows, and notes on them, leave room for all else on 25 lines."""
@@ -27,6 +37,7 @@ class Terminal:
     console: Console
     verbose: bool = False
     explained: set[str] = field(default_factory=set)
+    spelling: Spelling = SHELL
 
     def print(self, items: Sequence[Item]) -> None:
         """Print the items, and what of them is left out."""
@@ -35,7 +46,7 @@ class Terminal:
             if isinstance(item, Drawing):
                 continue
             if item.detail and not self.verbose:
-                title = "" if isinstance(item, Sentence) else _brief(item.title)
+                title = _brief(str(getattr(item, "title", "")))
                 hidden += [title] * bool(title)
                 notes += not title
             elif isinstance(item, Table):
@@ -50,18 +61,24 @@ class Terminal:
             names = ", ".join(dict.fromkeys(hidden))
             paragraph(self.console, f"Not shown: {names} (--verbose).", "dim")
 
-    def _item(self, item: Sentence | Verbatim | Commands | Facts) -> None:
+    def _item(self, item: Item) -> None:
         if isinstance(item, Sentence):
             style = f"bold {STYLES[item.tone]}" if item.tone else ""
-            paragraph(self.console, f"{'- ' * item.listed}{item}", style)
+            text = spelled(as_text(item.text), self.spelling)
+            paragraph(self.console, f"{'- ' * item.listed}{text}", style)
         elif isinstance(item, Facts):
             for name, value in item.values.items():
                 paragraph(self.console, f"{name}: {value}")
+        elif isinstance(item, KeyNumbers):
+            for number in item.numbers:
+                paragraph(self.console, f"{number.name}: {number.value} ({number.note})")
+        elif isinstance(item, Progress):
+            paragraph(self.console, item.text)
         elif isinstance(item, Verbatim):
-            self.console.print(Text(item.text), soft_wrap=True)
-        else:
+            self.console.print(Text(printable(item.text)), soft_wrap=True)
+        elif isinstance(item, Commands):
             text = _copied(item.title, item.commands, self.console)
-            self.console.print(Text(text), soft_wrap=True)
+            self.console.print(Text(printable(text)), soft_wrap=True)
             if item.note:
                 paragraph(self.console, item.note)
 

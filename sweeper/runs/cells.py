@@ -38,7 +38,7 @@ class DecayCell:
 
 def rounding_of(loss: Array, unit_name: str, notes: list[str | Text]) -> float:
     """The unit that all losses are rounded to, if it is 0.01 or more; else 0."""
-    finite = loss[np.isfinite(loss)][:100_000]
+    finite = loss[np.abs(loss) < 1e12][:100_000]
     for unit in (1.0, 0.1, 0.01):
         scaled = finite / unit
         if len(finite) > 3 and np.allclose(scaled, np.round(scaled), rtol=0, atol=1e-6):

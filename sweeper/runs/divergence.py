@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 EXPLODED = 10.0
 """A loss above so many times the median of its size is that of a run that diverged."""
 HUGE = 1e30
-"""Nothing that trains has such a loss: it is what an overflow left behind."""
+"""Nothing that trains has such a loss, nor its inverse: it is what an overflow left behind."""
 UNFINISHED = [
     *("failed", "crashed", "killed", "running", "pruned", "fail", "waiting", "pending", "queued"),
     *("preempted", "preempting", "cancelled", "canceled", "timeout", "interrupted", "error", "oom"),
@@ -84,9 +84,11 @@ def with_diverged(
     """
     table = _made_runs(runs, table, notes)
     loss = table["loss"].to_numpy(copy=True)
-    if (loss < -HUGE).any():
-        place = int(table.index[int(np.flatnonzero(loss < -HUGE)[0])])
-        raise BadInput(f"{runs.row(place)} has a loss of {loss.min():g}, which nothing trains to")
+    strange = (loss < -HUGE) | ((loss != 0) & (np.abs(loss) < 1 / HUGE))
+    if strange.any():
+        at = int(np.flatnonzero(strange)[0])
+        row = runs.row(int(table.index[at]))
+        raise BadInput(f"{row} has a loss of {loss[at]:g}, which nothing trains to")
     loss[loss > HUGE] = math.inf
     unknown, gone, counts = np.isnan(loss), ~np.isfinite(loss), dict[str, int]()
     loss[gone] = math.inf

@@ -13,7 +13,7 @@ from sweeper.errors import BadInput, Keyword, Text
 from sweeper.runs.condition import quoted_name, shown_value, where_equal
 from sweeper.runs.roles import LAW_ROLES, missing_columns
 from sweeper.runs.run import SCALE_NAMES, Runs
-from sweeper.stats.power_law import ADDITIVE, COMPUTE, COUPLED, SIZE, TOKENS, Array, Form
+from sweeper.stats.power_law import ADDITIVE, COMPUTE, COUPLED, SIZE, TOKENS, Array, LawForm
 from sweeper.table import counted
 
 FLOPS_PER_PARAMETER_AND_TOKEN = 6.0
@@ -107,7 +107,7 @@ class Design:
     `line`: N and D were varied together, log D = line[0] + line[1] log N: a law along it alone.
     """
 
-    forms: tuple[Form, ...]
+    forms: tuple[LawForm, ...]
     varied: str
     line: tuple[float, float] | None = None
 
@@ -241,8 +241,7 @@ def law_runs(runs: Runs) -> Runs:
     runs = runs.with_roles(LAW_ROLES)
     counts = [role for role in COUNT_ROLES if role in runs.columns]
     lacking = {} if "loss" in runs.columns else {"loss": "the loss at the end of each run"}
-    if len(counts) < 2:
-        role = next(role for role in COUNT_ROLES if role not in counts)
+    for role in [role for role in COUNT_ROLES if role not in counts][: 2 - len(counts)]:
         lacking[role] = "two of params, tokens and flops, the third by C = 6ND"
     if lacking:
         raise missing_columns(runs.frame, runs.columns.values(), lacking)

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from sweeper.errors import ConfigError, Keyword, MissingValue, Text, suggest
-from sweeper.runs.condition import columns_text, shown_value
+from sweeper.runs.condition import columns_text
 
 if TYPE_CHECKING:
     import pandas  # type: ignore[import-untyped]
@@ -164,7 +164,7 @@ def missing_columns(
         proposed = {role: columns[0] for role, columns in guesses.items()}
         text = ",".join(f"{role}={column}" for role, column in proposed.items())
         values = [
-            f"{column!r} has {shown_value(frame[column].iloc[0])} in the first row"
+            f"{column!r} has {frame[column].iloc[0]:.6g} in the first row"
             for columns in guesses.values()
             for column in columns
         ]

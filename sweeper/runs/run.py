@@ -120,7 +120,11 @@ class Runs:
             return np.asarray(values.to_numpy(dtype=float, na_value=math.nan)), whole, {}
         if values.dtype == bool:
             values = values.astype(object).map(str)
-        plain = pandas.to_numeric(values, errors="coerce").to_numpy(dtype=float, na_value=math.nan)
+        try:
+            plain = pandas.to_numeric(values, errors="coerce")
+        except OverflowError:  # a whole number of four hundred digits
+            plain = pandas.Series(math.nan, index=values.index)
+        plain = plain.to_numpy(dtype=float, na_value=math.nan)
         numbers, bad, spellings = np.array(plain), whole, dict[str, None]()
         for place in np.flatnonzero(np.isnan(plain) & values.notna().to_numpy()):
             number, spelling = number_of(values.iloc[place])

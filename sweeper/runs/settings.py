@@ -15,7 +15,7 @@ import numpy as np
 from sweeper.errors import BadInput, Keyword
 from sweeper.records import as_number
 from sweeper.runs.condition import shown_value, where_equal
-from sweeper.runs.roles import AXES, SIZES, is_size_name
+from sweeper.runs.roles import AXES, SIZES, guessed_columns, is_size_name
 from sweeper.runs.run import Array, Runs
 from sweeper.runs.sizes import Counts, axis_name, follows
 from sweeper.stats.ladder import JOINT_AXIS
@@ -61,7 +61,7 @@ KEPT_NAMES = frozenset(
     }
 )
 OF_SIZE = re.compile(
-    "params|parameters|flops|flop|compute|head|heads|nhead|ff|ffn|mlp|intermediate|kv|width|depth|"
+    "params|parameters|flops|flop|compute|head|heads|nhead|numh|ff|ffn|ffnh|dff|mlp|intermediate|kv|width|depth|"
     "dim|hidden|embd|embed|mult|multiplier|mup"
 )
 """Words for what a size brings with it: no other setting, where it is one for each size."""
@@ -146,6 +146,11 @@ def _unlike(
     ]
     others = [column for column, _, _ in varied if column not in sizes]
     remedies: list[list[str | Keyword]] = []
+    if guesses := _guessed_sizes(runs, [column for column, _, _ in varied]):
+        meant = [f"{role}={column}" for role, column in guesses.items()]
+        firsts = [f"{c} {shown_value(frame[c].iloc[0])}" for c in guesses.values()]
+        what = f" where these are sizes (in the first row {', '.join(firsts)})"
+        remedies.append([Keyword("columns", ",".join(meant)), what])
     if others and not sizes:
         remedies.append([Keyword("ignore", ",".join(others)), " says that it does not matter"])
     if (filtered := _alike_enough(frame, [c for c, _, _ in varied], place, log2)) is not None:
@@ -155,15 +160,14 @@ def _unlike(
         what = f" to judge {' and '.join(along)} along"
         remedies.append(["or " * bool(remedies), Keyword("axis", "size"), what])
     if others and sizes:
-        remedies.append([Keyword("ignore", ",".join(others)), " leaves ", ", ".join(sizes)])
-    if sizes and not along and (filtered is None or roles.get(sizes[0]) in AXES):
-        role = roles.get(sizes[0])
-        if role in AXES:
-            remedies.append([Keyword("axis", role), " judges that size"])
+        what = " says that only sizes matter, each of which is a ladder of its own"
+        remedies.append([Keyword("ignore", ",".join(others)), what])
     if "seed" not in runs.columns:
         pairs = pandas.DataFrame({"size": place, "eta": log2})
-        for column, values, _ in varied:
-            if values.dtype.kind in "iu" and not pairs.assign(seed=values).duplicated().any():
+        for column, values, with_size in varied:
+            if with_size or column in sizes or values.dtype.kind not in "iu":
+                continue
+            if not pairs.assign(seed=values).duplicated().any():
                 remedies.append([Keyword("columns", f"seed={column}"), " where it is the seed"])
                 break
     parts = [part for remedy in remedies for part in (", ", *remedy)][1:]
@@ -172,6 +176,17 @@ def _unlike(
         f"rate and seed, and a verdict on them all would judge that too{': ' if parts else ''}",
         *parts,
     )
+
+
+def _guessed_sizes(runs: Runs, varied: Sequence[str]) -> dict[str, str]:
+    """Columns of `varied` that may be sizes which no column is yet, by role."""
+    guesses: dict[str, str] = {}
+    for role in AXES:
+        if role not in runs.columns:
+            taken = {*runs.columns.values(), *guesses.values()}
+            likely = [c for c in guessed_columns(runs.frame, role, taken) if c in varied]
+            guesses |= {role: likely[0]} if likely else {}
+    return guesses
 
 
 def _alike_enough(frame: Any, columns: Sequence[str], place: Any, log2: Array) -> Keyword | None:
@@ -185,8 +200,8 @@ def _alike_enough(frame: Any, columns: Sequence[str], place: Any, log2: Array) -
     rates = taken.groupby("size")["eta"].nunique()
     if (rates >= LADDER_RATES).sum() < LADDER_SIZES:
         return None
-    first = frame.iloc[int(np.flatnonzero(most)[0])]
-    return where_equal({column: first[column] for column in columns})
+    first = int(np.flatnonzero(most)[0])
+    return where_equal({column: frame[column].iloc[first] for column in columns})
 
 
 def is_kept(column: str, values: pandas.Series) -> bool:

@@ -18,7 +18,7 @@ import re
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -61,9 +61,12 @@ UNPACKED: Mapping[str, Callable[..., Any]] = {
 """How compressed files are opened, which pandas reads as they are."""
 LARGEST = 1 << 30
 """Bytes of a table, unpacked: some twenty million runs."""
-MOST_COLUMNS = 10_000
+MOST_COLUMNS = 5_000
 LONGEST_HEAD = 1 << 23
 """Characters of a table's first line, within which its columns are named."""
+SUMMARIES = {"average", "avg", "mean", "median", "total", "sum", "std", "min", "max"}
+"""What people write beside the runs of a sheet."""
+MOST_REMARKS = 1000
 SNIFFED = 50
 """Rows from which is read how numbers are written."""
 
@@ -73,12 +76,13 @@ def file_runs(path: Path, objective: Objective) -> Runs:
     kind = kind_of(path)
     digest = hashlib.sha256()
     with _readable(path, kind):
+        _check_size(path)
         with path.open("rb") as file:
             while block := file.read(1 << 20):
                 digest.update(block)
-        _check_size(path)
         frame, notes, blank = _read(path, kind)
-        _check_columns(frame)
+        _check_columns(len(frame.columns))
+        frame = frame.rename(columns=str)
         frame, of_sheet = _rows_of_sheet(frame)
     frame, across = unpivoted(unpacked(frame))
     notes += of_sheet + across
@@ -137,7 +141,7 @@ def frame_runs(frame: Any, name: str = "") -> Runs:
     if not all(isinstance(column, str) for column in table.columns):
         table = table.rename(columns=str)
     digest = hashlib.sha256(table.to_csv(index=False).encode("utf-8", "replace")).hexdigest()
-    _check_columns(table)
+    _check_columns(len(table.columns))
     table, across = unpivoted(unpacked(table.reset_index(drop=True)))
     return Runs(table, name, digest, notes=tuple(across))
 
@@ -163,6 +167,8 @@ def _too_large() -> str:
 def _check_size(path: Path) -> None:
     """BadInput for a table that would take all memory, which a small compressed file may be."""
     size = path.stat().st_size
+    if not size:  # so are files of the kernel, which may have no end
+        raise BadInput(f"{path} is empty")
     if unpack := UNPACKED.get(path.suffix.lower()):
         size = 0
         with unpack(path, "rb") as file:
@@ -174,10 +180,10 @@ def _check_size(path: Path) -> None:
         raise BadInput(f"{path} holds {_too_large()}")
 
 
-def _check_columns(frame: pandas.DataFrame) -> None:
-    if len(frame.columns) > MOST_COLUMNS:
+def _check_columns(count: int) -> None:
+    if count > MOST_COLUMNS:
         raise BadInput(
-            f"the table has {len(frame.columns):,} columns, and one of runs at most "
+            f"the table has {count:,} columns, and one of runs at most "
             f"{MOST_COLUMNS:,}: give those that say what a run was and its loss"
         )
 
@@ -236,6 +242,7 @@ class Separated:
         import pandas
 
         head, comments = _head(path, usual)
+        _check_columns(1 + max(map(head.partition("\n")[0].count, (usual, ";", "\t"))))
 
         def read(separator: str, rows: int) -> pandas.DataFrame:
             return pandas.read_csv(
@@ -256,8 +263,6 @@ class Separated:
             notes.append(f"its columns are separated by {shown}")
         if names.duplicated().any():
             raise ValueError(f"the column {names[names.duplicated()].iloc[0]!r} is there twice")
-        if len(names) > MOST_COLUMNS:
-            _check_columns(pandas.DataFrame(columns=[*names]))
         if comments:
             notes.append(f"{counted(comments, 'line')} before its header {_is(comments)} a comment")
         options: dict[str, Any] = {"sep": separator, "skipinitialspace": separator != "\t"}
@@ -330,17 +335,22 @@ def _rows_of_sheet(frame: pandas.DataFrame) -> tuple[pandas.DataFrame, list[str]
     if not len(frame.columns) or not len(frame):
         return frame, []
     empty = frame.isna().all(axis=1).to_numpy()
-    first = frame.iloc[:, 0]
+    sparse = frame.notna().sum(axis=1).to_numpy() <= max(1, len(frame.columns) // 2)
     remark = np.zeros(len(frame), bool)
-    if first.dtype.kind not in "iufbM":
-        sparse = frame.notna().sum(axis=1).to_numpy() <= max(1, len(frame.columns) // 2)
-        remark = first.astype(str).str.lstrip().str.startswith("#").to_numpy() & sparse
+    # Only of few rows that are mostly empty: a run may be called "#3", and a pooling "mean".
+    places = np.flatnonzero(sparse & ~empty)
+    for place in places if len(places) <= MOST_REMARKS else ():
+        cells = [str(cell).strip().lower() for cell in frame.iloc[place].dropna()]
+        remark[place] = cells[0].startswith("#") or bool(SUMMARIES & {*cells})
     if not (empty | remark).any():
         return frame, []
     kept = frame[~(empty | remark)].copy()
     for column in kept.columns:
         values = kept[column]
-        # An empty row made floats of whole numbers.
+        # A remark made texts of numbers, an empty row floats of whole ones.
+        if values.dtype.kind not in "iufbM":
+            with suppress(ValueError):
+                values = kept[column] = values.map(float).astype(float)
         if values.dtype.kind == "f" and len(values) and _are_whole(values):
             kept[column] = values.astype(np.int64)
     kinds = [f"{counted(int(empty.sum()), 'empty row')}"] * bool(empty.any())

@@ -82,7 +82,7 @@ class CurveFit:
     safe_optimum_draws: Array
     free_optimum_draws: Array
     parabolas: Parabolas
-    evidence: Evidence = field(repr=False, compare=False)
+    evidence: CurveEvidence = field(repr=False, compare=False)
 
     def loss_gap(
         self, eta: float, draws: Array | None = None, confidence: float = 0.95
@@ -120,7 +120,7 @@ class CurveFit:
 
 
 @dataclass(frozen=True, eq=False)
-class Evidence:
+class CurveEvidence:
     """What an interval of a curve's optimum rests on, to foretell what more runs would make of it.
 
     `weights` are the probabilities of the noise's `MODELS`, `forms` those of the ladder's shapes.
@@ -147,8 +147,8 @@ class Evidence:
         share = self.forms.weights.sum(axis=(1, 2))
         curvature = max(shape.curvature, np.finfo(float).tiny)
         prior = sum(
-            part * deviation(every - middle, curvature, one.misfit)
-            for part, one in zip(share, self.forms.shapes, strict=True)
+            part * deviation(every - middle, curvature, shape.misfit)
+            for part, shape in zip(share, self.forms.shapes, strict=True)
         )
         prior = prior + (shape.spread * np.outer(every - middle, every - middle)) ** 2
         # Any line is left as it is: of a variance beyond what any curve has.
@@ -215,20 +215,20 @@ def fit_curves(
 
     `transferred` is the log2 eta of the base; a law's factor is added at every other size.
     """
-    measured = [found for curve in curves if (found := Measured.of(curve)) is not None]
+    measured = [run for curve in curves if (run := Measured.of(curve)) is not None]
     # A known noise says less of the rise than seeds, and nothing of other curves' level.
-    noises = [one.noise for one in measured if one.noise and one.curve.noise is None]
-    known = [one.noise for one in measured if one.noise and one.curve.noise is not None]
+    noises = [run.noise for run in measured if run.noise and run.curve.noise is None]
+    from_others = [run.noise for run in measured if run.noise and run.curve.noise is not None]
     weights = np.zeros(0)
-    if noises or known:
-        weights = model_weights(noises or known, known=not noises)
-    measured = [one.pooled(noises) for one in measured]
-    points = {one.curve.size: one.points(weights) for one in measured if one.noise is not None}
+    if noises or from_others:
+        weights = model_weights(noises or from_others, levels_known=not noises)
+    measured = [run.pooled(noises) for run in measured]
+    points = {run.curve.size: run.points(weights) for run in measured if run.noise is not None}
     forms = Forms.of(points)
     fits: dict[LadderSize, CurveFit | None] = {curve.size: None for curve in curves}
-    for one in measured:
-        size, eta = one.curve.size, transferred + one.curve.planned_log2
-        fits[size] = _fit(one, eta, points.get(size), weights, forms)
+    for run in measured:
+        size, eta = run.curve.size, transferred + run.curve.planned_log2
+        fits[size] = _fit(run, eta, points.get(size), weights, forms)
     return fits
 
 
@@ -289,7 +289,7 @@ def _fit(
         safe_optimum_draws=safe[1:],
         free_optimum_draws=free[1:],
         parabolas=parabolas,
-        evidence=Evidence(measured, weights, forms),
+        evidence=CurveEvidence(measured, weights, forms),
     )
     if fit.noise_unknown:
         optimum, loss = fit.optimum.without_interval(), fit.loss.without_interval()

@@ -83,7 +83,7 @@ class LadderSize(ModelSize):
     @property
     def model_size(self) -> ModelSize:
         """That of its model alone."""
-        return ModelSize(**{one.name: getattr(self, one.name) for one in fields(ModelSize)})
+        return ModelSize(**{part.name: getattr(self, part.name) for part in fields(ModelSize)})
 
     def train_overrides(self) -> Mapping[str, int]:
         """Batch size and steps."""
@@ -225,7 +225,7 @@ class LadderRule:
         """
         ladders = {}
         for axis, key in MODEL_AXES.items():
-            asked = getattr(self, key) or [one for s in self.sizes if (one := getattr(s, axis))]
+            asked = getattr(self, key) or [value for s in self.sizes if (value := getattr(s, axis))]
             if asked and not getattr(base, axis):
                 allowed = f"nothing with a model that has no {axis}: model=moe has"
                 raise ConfigError(f"transfer.{key}", [*asked], allowed)
@@ -257,7 +257,7 @@ class LadderRule:
 
         def mean_loss(value: float) -> float | None:
             losses = [loss(point) for point in self.runs_at(best_log2, value)]
-            finished = [one for one in losses if one is not None]
+            finished = [loss for loss in losses if loss is not None]
             return sum(finished) / len(finished) if len(finished) == len(losses) else None
 
         return replay_line(rule, axis, mean_loss)

@@ -98,12 +98,14 @@ class Noise:
         contrasts = runs @ _contrasts(seeds)
         freedom, (_, roots) = (points - 1) * (seeds - 1), _models(tuple(x.round(9)))
         white = np.linalg.solve(roots, np.column_stack([np.ones(points), contrasts]))
-        one, rest = white[:, :, :1], white[:, :, 1:]
+        white_mean, rest = white[:, :, :1], white[:, :, 1:]
         # Every contrast y ~ N(m 1, sigma^2 R) with a mean m of its own. With m integrated out
         # (Patterson and Thompson, 1971), and sigma by 1 / sigma, what is left is
         # |R|^-1/2 (1' R^-1 1)^-1/2 a contrast, times (sum of squares)^(-freedom / 2).
-        weight = (one**2).sum(axis=(1, 2))
-        squares = (rest**2).sum(axis=(1, 2)) - ((one * rest).sum(axis=1) ** 2).sum(axis=1) / weight
+        weight = (white_mean**2).sum(axis=(1, 2))
+        squares = (rest**2).sum(axis=(1, 2)) - ((white_mean * rest).sum(axis=1) ** 2).sum(
+            axis=1
+        ) / weight
         squares = np.maximum(squares, np.finfo(float).tiny)
         diagonals = np.diagonal(roots, axis1=1, axis2=2)
         determinant = 2 * np.log(diagonals).sum(axis=1) + np.log(weight)
@@ -193,9 +195,9 @@ def _rise_evidence(x: Array, losses: Array, deviation: float) -> Array:
 
     What a cubic cannot fit is taken for noise (restricted likelihood, the cubic integrated out).
     """
-    found = np.zeros(len(RISES))
+    likelihoods = np.zeros(len(RISES))
     if len(x) <= ORDER + 1:
-        return found
+        return likelihoods
     cubic, losses = np.vander(x, ORDER + 1), losses - losses.min()
     for index, rise in enumerate(RISES):
         spread = deviation * 2.0 ** (rise * np.clip(x, 0.0, MAX_RISE))
@@ -203,18 +205,18 @@ def _rise_evidence(x: Array, losses: Array, deviation: float) -> Array:
         white = losses / spread
         rest = white - basis @ (basis.T @ white)
         size = np.log(spread).sum() + np.log(np.abs(np.diag(triangle))).sum()
-        found[index] = -(rest @ rest) / 2 - size
-    return found
+        likelihoods[index] = -(rest @ rest) / 2 - size
+    return likelihoods
 
 
-def model_weights(noises: Sequence[Noise], *, known: bool = False) -> Array:
+def model_weights(noises: Sequence[Noise], *, levels_known: bool = False) -> Array:
     """The probability [model] of each of the `MODELS`, all alike before: the curves share one.
 
-    Of `known` noises a higher rise may lose by the losses, and never gains: what no cubic fits may
-    be the curve's shape.
+    Of noises whose levels are known a higher rise may lose by the losses, and never gains: what no
+    cubic fits may be the curve's shape.
     """
     total = np.sum([noise.log_likelihood for noise in noises], axis=0)
-    if known:
+    if levels_known:
         total = np.minimum.accumulate(total.reshape(len(RISES), -1), axis=0).ravel()
     weights = PRIOR * np.exp(total - total.max())
     shares: Array = weights / weights.sum()

@@ -4,7 +4,7 @@ Runs of one seed share their draws of weights and batches, and what a seed does 
 their difference. The mean of these differences has Student's interval; see `skewed` for more.
 
 **A run that diverged** has no loss, so a pair with one has no difference. What it says is this, in
-`compare`, in `compare --settle`, and in the last runs of a search alike:
+`compare`, where `settle` adds seeds to it, and in the last runs of a search alike:
 
 - Both diverged: the pair says nothing of which is better, and is left out.
 - One diverged: that configuration lost the pair, and nobody knows by how much: a sign without a
@@ -49,7 +49,7 @@ MOST_NEEDED = 64
 
 
 @dataclass(frozen=True, eq=False)
-class Pairs:
+class SeedPairs:
     """What the pairs of two configurations say of the first one.
 
     `differences` are its losses less the other's, where both trained; with so many seeds it alone
@@ -62,7 +62,7 @@ class Pairs:
     both: int
 
     @classmethod
-    def of(cls, losses: Array, others: Array) -> Pairs:
+    def of(cls, losses: Array, others: Array) -> SeedPairs:
         """The pairs of `losses` and `others` [seeds], in which +inf is a run that diverged."""
         wild, other_wild = np.isinf(losses), np.isinf(others)
         trained = ~(wild | other_wild)
@@ -131,7 +131,7 @@ def paired_difference(
     """
     if np.isnan(losses).any() or np.isnan(others).any():
         return UNKNOWN
-    return Pairs.of(losses, others).difference(alpha, skewed=skewed)
+    return SeedPairs.of(losses, others).difference(alpha, skewed=skewed)
 
 
 def skewed_estimate(values: Array, alpha: float) -> Estimate:

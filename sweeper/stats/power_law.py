@@ -26,6 +26,8 @@ Array = np.ndarray[tuple[int, ...], np.dtype[np.float64]]
 
 EXPONENTS = (0.02, 0.04, 0.07, 0.11, 0.16, 0.22, 0.29, 0.37, 0.46, 0.56, 0.68, 0.82, 1.0, 1.3)
 """Where exponents are searched. Published ones lie between 0.05 and 0.8."""
+WIDTH_EXPONENTS = np.geomspace(0.05, 4.0, 240)
+"""Powers of the size that are tried; a best one at an end is only a bound."""
 COUPLINGS = (0.7, 1.0, 1.6, 3.0)
 """Where p starts."""
 ABSENT = -18.0
@@ -43,7 +45,7 @@ ITERATIONS = 400
 
 
 @dataclass(frozen=True)
-class Form:
+class LawForm:
     """A form of the law.
 
     `terms` are amplitude and exponent of each term above the floor, and the powers of N and D in
@@ -73,11 +75,15 @@ class Form:
         return np.array([term[2:] for term in self.terms], float)
 
 
-ADDITIVE = Form("additive", "E + A/N^alpha + B/D^beta", (("A", "alpha", 1, 0), ("B", "beta", 0, 1)))
-COUPLED = Form("coupled", "E + ((A/N^alpha)^p + (B/D^beta)^p)^(1/p)", ADDITIVE.terms, coupled=True)
-SIZE = Form("size", "E + A/N^alpha", (("A", "alpha", 1, 0),))
-TOKENS = Form("tokens", "E + B/D^beta", (("B", "beta", 0, 1),))
-COMPUTE = Form("compute", "E + A/(N D)^gamma", (("A", "gamma", 1, 1),))
+ADDITIVE = LawForm(
+    "additive", "E + A/N^alpha + B/D^beta", (("A", "alpha", 1, 0), ("B", "beta", 0, 1))
+)
+COUPLED = LawForm(
+    "coupled", "E + ((A/N^alpha)^p + (B/D^beta)^p)^(1/p)", ADDITIVE.terms, coupled=True
+)
+SIZE = LawForm("size", "E + A/N^alpha", (("A", "alpha", 1, 0),))
+TOKENS = LawForm("tokens", "E + B/D^beta", (("B", "beta", 0, 1),))
+COMPUTE = LawForm("compute", "E + A/(N D)^gamma", (("A", "gamma", 1, 1),))
 """Along a line of N and D varied together: the compute is N D but for a constant."""
 FORMS = {form.name: form for form in (ADDITIVE, COUPLED, SIZE, TOKENS, COMPUTE)}
 
@@ -91,7 +97,7 @@ class Fits:
     sums of Huber's loss of the residuals of log L.
     """
 
-    form: Form
+    form: LawForm
     values: Array
     objectives: Array
     centre: tuple[float, float]
@@ -110,7 +116,7 @@ class Fits:
 
 
 def fit(
-    form: Form, params: Array, tokens: Array, loss: Array, *, threshold: float | None = None
+    form: LawForm, params: Array, tokens: Array, loss: Array, *, threshold: float | None = None
 ) -> Fits:
     """The best fit of `form` to runs (N, D, L), all [runs]: one weighting.
 
@@ -143,6 +149,31 @@ def refit(
     return Fits(best.form, values, objectives, best.centre)
 
 
+def floored_power_law(sizes: Array, rows: Array) -> tuple[Array, Array, Array]:
+    """Exponent, floor and amplitude of every row of losses [rows, sizes], by least squares.
+
+    The quick way for few sizes along one axis, where `fit` has runs along two, strays among them,
+    and needs a start: with three sizes any refinement would go to where it began. For one exponent
+    the other two are a straight line. At the ends the exponent is 0 or +inf, and
+    the floor of exponent 0 is -inf; the first row keeps its numbers, to be drawn.
+    """
+    powers = (sizes / sizes[0]) ** -WIDTH_EXPONENTS[:, None]
+    middles = powers.mean(axis=1)
+    centred = powers - middles[:, None]
+    # A line explains (rows . x)^2 / (x . x) of the squares: the best exponent explains most.
+    products, squares = rows @ centred.T, (centred**2).sum(axis=1)
+    best = (products**2 / squares).argmax(axis=1)
+    slopes = products[np.arange(len(rows)), best] / squares[best]
+    exponents = WIDTH_EXPONENTS[best]
+    floors = rows.mean(axis=1) - slopes * middles[best]
+    amplitudes = slopes * sizes[0] ** exponents
+    drawn = np.arange(len(rows)) > 0
+    lowest, highest = exponents == WIDTH_EXPONENTS[0], exponents == WIDTH_EXPONENTS[-1]
+    floors[drawn & lowest], exponents[drawn & lowest] = -math.inf, 0.0
+    exponents[drawn & highest] = math.inf
+    return exponents, floors, amplitudes
+
+
 def residuals(fits: Fits, params: Array, tokens: Array, loss: Array) -> Array:
     """Log of predicted over measured [weightings, runs]."""
     return np.log(fits.loss(params, tokens)) - np.log(loss)
@@ -171,7 +202,7 @@ def _logs(params: Array, tokens: Array, centre: tuple[float, float]) -> Array:
 class _Losses:
     """The law at points, for many parameters: `total` and `log` of it [weightings, points]."""
 
-    def __init__(self, form: Form, values: Array, logs: Array) -> None:
+    def __init__(self, form: LawForm, values: Array, logs: Array) -> None:
         """`values` [weightings, parameters]; `logs` [2, points]."""
         self.form, count = form, form.amplitudes
         self.exponents = np.exp(values[:, count : count + len(form.terms)])
@@ -202,7 +233,7 @@ class _Losses:
         return np.concatenate(rows, 1)
 
 
-def _starts(form: Form, logs: Array, loss: Array) -> Array:
+def _starts(form: LawForm, logs: Array, loss: Array) -> Array:
     """Parameters [starts, parameters]: the best exponents of the grid, amplitudes by least squares.
 
     Residuals are relative, (predicted - L) / L, which is that of log L to first order.
@@ -221,7 +252,7 @@ def _starts(form: Form, logs: Array, loss: Array) -> Array:
     return _awake(form, starts)
 
 
-def _awake(form: Form, values: Array) -> Array:
+def _awake(form: LawForm, values: Array) -> Array:
     """Starts in which no amplitude is below a thousandth of the largest.
 
     The slope along a log amplitude is proportional to the amplitude: one that has reached 0 would
@@ -259,7 +290,7 @@ def _nonnegative(columns: Array, target: Array) -> tuple[Array, Array]:
 
 
 def _refine(
-    form: Form, start: Array, logs: Array, target: Array, weights: Array, threshold: float
+    form: LawForm, start: Array, logs: Array, target: Array, weights: Array, threshold: float
 ) -> tuple[Array, Array]:
     """Minimize sum w huber(log L(N, D) - log L) over all parameters from `start` [weightings, .].
 
@@ -269,13 +300,13 @@ def _refine(
     """
     low, high = np.array([_bounds(form, index) for index in range(start.shape[1])]).T
     high[0] = min(high[0], float(np.min(target)))  # a floor above the lowest loss is none
-    found = np.clip(start, low, high)
-    reached = _objective(_Losses(form, found, logs).log - target, weights, threshold)
+    reached_at = np.clip(start, low, high)
+    reached = _objective(_Losses(form, reached_at, logs).log - target, weights, threshold)
     damping = np.full(len(start), 1e-3)
     moving = np.arange(len(start))  # the weightings that have not converged
     for _ in range(ITERATIONS):
         aims = target[moving] if target.ndim == 2 else target
-        losses = _Losses(form, found[moving], logs)
+        losses = _Losses(form, reached_at[moving], logs)
         off, jacobian = losses.log - aims, losses.jacobian()
         huber = weights[moving] * np.minimum(1.0, threshold / np.maximum(np.abs(off), 1e-300))
         gradient = (jacobian @ (huber * off)[..., None])[..., 0]
@@ -286,21 +317,21 @@ def _refine(
         damped = damping[moving, None] * (diagonal + 1e-9 * diagonal.max(1, keepdims=True) + 1e-300)
         system = curvature + damped[:, :, None] * np.eye(len(low))
         step = np.linalg.solve(system, gradient[..., None])[..., 0]
-        proposed = np.clip(found[moving] - np.clip(step, -2.0, 2.0), low, high)
+        proposed = np.clip(reached_at[moving] - np.clip(step, -2.0, 2.0), low, high)
         new = _objective(_Losses(form, proposed, logs).log - aims, weights[moving], threshold)
         # Each weighting goes at its own pace: a step that makes it worse is not taken, and damped.
         gain = reached[moving] - new
         better = gain >= 0
-        found[moving[better]], reached[moving[better]] = proposed[better], new[better]
+        reached_at[moving[better]], reached[moving[better]] = proposed[better], new[better]
         damping[moving] = np.clip(damping[moving] * np.where(better, 0.25, 6.0), 1e-12, 1e12)
         done = np.where(better, gain <= 1e-9 * new + 1e-300, damping[moving] > 1e6)
         moving = moving[~done]
         if not len(moving):
             break
-    return found, reached
+    return reached_at, reached
 
 
-def _bounds(form: Form, index: int) -> tuple[float, float]:
+def _bounds(form: LawForm, index: int) -> tuple[float, float]:
     if index < form.amplitudes:
         return BOUNDS["amplitude"]
     kind = "exponent" if index < form.amplitudes + len(form.terms) else "coupling"

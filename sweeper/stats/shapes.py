@@ -172,8 +172,8 @@ def radius(etas: Array, lowest: Index | int, distance: float) -> Array:
     """`distance` from the lowest point, or that of its neighbours where the grid is coarser."""
     left, right = (etas[np.clip(lowest + side, 0, len(etas) - 1)] for side in (-1, 1))
     spacing = np.maximum(etas[lowest] - left, right - etas[lowest])
-    found: Array = np.maximum(distance, spacing) + SAME_ETA
-    return found
+    widened: Array = np.maximum(distance, spacing) + SAME_ETA
+    return widened
 
 
 SPACING = 1 / 8
@@ -255,7 +255,7 @@ class Points:
 
 
 @dataclass(frozen=True)
-class Shape:
+class CurveShape:
     """What the curves of a ladder share: c with the spread of a curve's own, k, and a misfit."""
 
     curvature: float
@@ -265,12 +265,12 @@ class Shape:
     misfit: Misfit = MISFITS[0]
 
     @classmethod
-    def of(cls, ladder: Sequence[Points], misfit: Misfit = MISFITS[0]) -> Shape:
+    def of(cls, ladder: Sequence[Points], misfit: Misfit = MISFITS[0]) -> CurveShape:
         """Given all curves of a ladder: the means, weighted by what each curve tells."""
-        found = [one for points in ladder if math.isfinite((one := points.curvature)[1])]
-        if not found:
+        curvatures = [value for points in ladder if math.isfinite((value := points.curvature)[1])]
+        if not curvatures:
             return cls(0.0, 0.0)
-        values, variances = np.array(found).T
+        values, variances = np.array(curvatures).T
         level = max(0.0, float(np.median(values)))
         weights = 1 / (variances + (OWN_CURVATURE * level) ** 2 + np.finfo(float).tiny)
         curvature = max(0.0, float(values @ weights / weights.sum()))
@@ -287,7 +287,7 @@ class Smoother:
     """The best linear estimate of a curve from its `points`, given its ladder's `shape`."""
 
     points: Points
-    shape: Shape
+    shape: CurveShape
 
     @cached_property
     def curvature(self) -> float:
@@ -305,8 +305,8 @@ class Smoother:
 
     def cubic(self, x: Array) -> Array:
         """What a k of 1 adds to the losses at `x`."""
-        found: Array = self.curvature * x**3
-        return found
+        cubed: Array = self.curvature * x**3
+        return cubed
 
     @cached_property
     def _solved(self) -> tuple[Array, Array]:
@@ -424,7 +424,7 @@ class Kinked:
     """What one curve says of every ratio, skew and vertex, given a misfit."""
 
     points: Points
-    shape: Shape
+    shape: CurveShape
 
     @cached_property
     def white(self) -> Array:
@@ -467,13 +467,19 @@ class Kinked:
         floor = self.white.sum(axis=1)
         means, precision = self.white @ self.points.means, self.shape.spread**-2
         # Least squares of floor and curvature together: the normal equations of two unknowns.
-        one, both, two = floor @ floor, columns @ floor, (columns**2).sum(axis=1) + precision
+        floors_squared, both, two = (
+            floor @ floor,
+            columns @ floor,
+            (columns**2).sum(axis=1) + precision,
+        )
         sums = floor @ means, columns @ means + precision * self.shape.curvature
-        determinant = one * two - both**2
-        curvatures = (one * sums[1] - both * sums[0]) / determinant
-        curvatures += normal[0] * np.sqrt(one / determinant)
+        determinant = floors_squared * two - both**2
+        curvatures = (floors_squared * sums[1] - both * sums[0]) / determinant
+        curvatures += normal[0] * np.sqrt(floors_squared / determinant)
         curvatures = np.maximum(curvatures, 1e-3 * self.shape.curvature)
-        floors = (sums[0] - both * curvatures) / one + normal[1] / np.sqrt(one)
+        floors = (sums[0] - both * curvatures) / floors_squared + normal[1] / np.sqrt(
+            floors_squared
+        )
         return Valleys(vertices, floors, 2 / (1 + steeps) * curvatures, ks, steeps)
 
     def around(
@@ -507,14 +513,14 @@ class Forms:
     curve whose lowest point is at no end.
     """
 
-    shapes: tuple[Shape, ...]
+    shapes: tuple[CurveShape, ...]
     curves: Mapping[LadderSize, tuple[Kinked, ...]]
     weights: Array
 
     @classmethod
     def of(cls, ladder: Mapping[LadderSize, Points]) -> Forms:
         """Of the curves that are measured at these points."""
-        shapes = tuple(Shape.of(list(ladder.values()), misfit) for misfit in MISFITS)
+        shapes = tuple(CurveShape.of(list(ladder.values()), misfit) for misfit in MISFITS)
         curves = {
             size: tuple(Kinked(points, shape) for shape in shapes)
             for size, points in ladder.items()
@@ -550,8 +556,8 @@ class Forms:
         ratio = self.weights[misfit].sum(axis=1).argmax()
         likeliest = misfit, ratio, self.weights[misfit, ratio].argmax()
         flat[0] = np.ravel_multi_index(likeliest, self.weights.shape)
-        found = np.unravel_index(flat, self.weights.shape)
-        self._chosen[count] = found[0], found[1], found[2]
+        place = np.unravel_index(flat, self.weights.shape)
+        self._chosen[count] = place[0], place[1], place[2]
         return self._chosen[count]
 
     def evenly(self, generator: np.random.Generator, count: int) -> Index:
@@ -594,8 +600,8 @@ class Forms:
             mine = np.flatnonzero(smooth & (misfits == index))
             if len(mine):
                 smoother, drawn = Smoother(points, shape), mine[mine > 0] - 1
-                found = smoother.rows(generator, noises[drawn], errors[drawn], x, at)
-                rows[mine] = found[len(found) - len(mine) :]
+                drawn_rows = smoother.rows(generator, noises[drawn], errors[drawn], x, at)
+                rows[mine] = drawn_rows[len(drawn_rows) - len(mine) :]
             mine = np.flatnonzero(~smooth & (misfits == index))
             if len(mine):
                 kinked = self.curves[size][index]
@@ -627,5 +633,5 @@ def _interpolated(values: Array) -> Array:
     middle = np.clip(np.rint(places).astype(int), 1, COARSE - 2)
     t = places - middle
     left, at, right = (values[..., middle + side] for side in (-1, 0, 1))
-    found: Array = at + t * (right - left) / 2 + t**2 * (left + right - 2 * at) / 2
-    return found
+    vertex: Array = at + t * (right - left) / 2 + t**2 * (left + right - 2 * at) / 2
+    return vertex

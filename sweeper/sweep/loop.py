@@ -267,8 +267,10 @@ class Loop:
             self._end(job, again=[rest[:middle], rest[middle:]], keep_log=failure.retry)
         else:
             self.progress(job, 1.0)
-            self._record(failed(rest, str(failure)))
-            self._end(job, keep_log=True)
+            try:  # it may be one failure too many
+                self._record(failed(rest, str(failure)))
+            finally:
+                self._end(job, keep_log=True)
 
     def _record(self, results: Sequence[Result]) -> None:
         if results:

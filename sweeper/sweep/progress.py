@@ -9,11 +9,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol, Self
 
-from sweeper.errors import Call, Keyword
+from sweeper.errors import Call, Keyword, SweeperError
 from sweeper.launch.executor import JobState
+from sweeper.launch.folder import job_states
 from sweeper.stats.ladder import LadderSoFar
 from sweeper.study.cost import TrialSeconds, trained
-from sweeper.sweep.sweep import ProgressListener
+from sweeper.study.folder import StudyFolder, read_document
+from sweeper.study.lock import Holder, live_holder
 from sweeper.trial import Result, Trial, TrialSpec
 
 # How long work will still take: what a trial takes, by its size, and how many run at once.
@@ -172,6 +174,75 @@ class Snapshot:
         return self.job if self.phase in ("", self.job) else f"{self.job}: {self.phase}"
 
 
+def stopped_at(folder: Path, notes: list[str]) -> Snapshot | None:
+    """How far the study's last work came, where it was stopped; `notes` gets what is damaged."""
+    path = StudyFolder(folder).progress
+    if not path.is_file() or live_holder(folder) is not None:
+        return None
+    progress = read_document(path, Snapshot, notes)
+    return progress if progress and not progress.over else None
+
+
+def driver_progress(folder: Path, driver: Holder | None, notes: list[str]) -> Snapshot | None:
+    """What the live driver last said of itself; None without one. `notes` gets what is damaged.
+
+    What an earlier driver left is not this one's progress.
+    """
+    if driver is None:
+        return None
+    progress = read_document(StudyFolder(folder).progress, Snapshot, notes)
+    return progress if progress and progress.updated >= driver.started else None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Jobs:
+    """A study's jobs, and the `trouble` that kept them from being known."""
+
+    states: tuple[JobState, ...] = ()
+    trouble: str | None = None
+
+    @classmethod
+    def of(cls, folder: Path, progress: Snapshot | None = None) -> Jobs:
+        """A scheduler is asked for its jobs; of others the driver tells, in its `progress`."""
+        try:
+            states = tuple(job_states(folder))
+        except SweeperError as error:
+            return cls(trouble=str(error))
+        return cls(states=states or (progress.jobs if progress else ()))
+
+    @property
+    def trials(self) -> dict[str, int]:
+        """Trials in jobs by what becomes of them."""
+        counts = Counter[str]()
+        for job in self.states:
+            counts[job.stage] += job.trials
+        return dict(counts)
+
+
+class ProgressListener(Protocol):
+    """Is told of a sweep's work in the order in which it happens."""
+
+    def watch(self, states: Callable[[], list[JobState]]) -> None:
+        """Jobs can be asked for from here on."""
+        ...
+
+    def watch_ladder(self, so_far: Callable[[], LadderSoFar]) -> None:
+        """The ladder that is trained can be asked for from here on."""
+        ...
+
+    def proposed(self, finished: int, missing: Sequence[Trial]) -> None:
+        """The loop is about to train `missing`; `finished` trials of this job are done already."""
+        ...
+
+    def advanced(self, batch: Sequence[Trial], before: float, fraction: float) -> None:
+        """The job of a batch has come from the fraction `before` of its work to this one."""
+        ...
+
+    def finished(self, result: Result) -> None:
+        """A trial was trained and recorded."""
+        ...
+
+
 class Progress(ProgressListener, Protocol):
     """A listener that shows how far work is, from `with` to its end."""
 
@@ -189,11 +260,18 @@ class Progress(ProgressListener, Protocol):
 class Watcher(Protocol):
     """Who is told of a verb's work while it goes on: a terminal, a notebook, nobody."""
 
+    @property
+    def is_live(self) -> bool:
+        """Whether somebody looks on, at a view that is drawn over."""
+
     def tell(self, *text: str | Keyword | Call) -> None:
         """A remark, while the work goes on."""
 
-    def look(self, answer: Any) -> None:
-        """An answer that others will follow, as of a run that goes on."""
+    def look(self, answer: Any, *, news: bool = True) -> None:
+        """An answer that others will follow, as of a run that goes on.
+
+        Without `news` it differs from the one before in what is shown at a live view alone.
+        """
 
     def progress(
         self,

@@ -16,7 +16,7 @@ from itertools import chain
 from typing import Any
 
 from sweeper.config.settings import Experiment
-from sweeper.decide.settle import Judged, Run, Settling, grids_of
+from sweeper.decide.settle import JudgedLadder, Run, Settling, grids_of
 from sweeper.errors import ConfigError
 from sweeper.laws.law import AppliedLaw, Factors, NoLaw, OutsideLaw, Scale, ask, decay_notes
 from sweeper.search.replay import SearchReplay
@@ -343,7 +343,7 @@ class SettledLadder(Settling):
         return [self._trial(*run) for run in self.missing()]
 
 
-Judge = Callable[[Mapping[str, Sequence[SizeCurve]]], Sequence[Judged]]
+Judge = Callable[[Mapping[str, Sequence[SizeCurve]]], Sequence[JudgedLadder]]
 
 
 def settle_ladder(

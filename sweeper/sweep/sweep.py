@@ -5,19 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Protocol
 
 from sweeper.config.settings import Experiment
 from sweeper.errors import SweeperError
-from sweeper.launch.executor import JobState
 from sweeper.launch.runner import PrunerOf, no_pruner
 from sweeper.search.prune import Pruner, PrunerKind
 from sweeper.search.strategy import Conclusion, History
-from sweeper.stats.ladder import LadderSoFar, Size, SizeCurve
+from sweeper.stats.ladder import Size, SizeCurve
 from sweeper.study.lock import cancel_requested
 from sweeper.study.logs.log import notice_of
 from sweeper.study.study import Study
 from sweeper.sweep.loop import Loop
+from sweeper.sweep.progress import ProgressListener
 from sweeper.sweep.replay import Missing, Replay, SettledLadder, ladder_so_far, replay_ladder
 from sweeper.trial import Log2Hps, PlainHps, Result, Trial
 
@@ -28,30 +27,6 @@ class Submitted(Exception):
     def __init__(self, trials: int) -> None:
         self.trials = trials
         super().__init__(f"{trials} trials are submitted")
-
-
-class ProgressListener(Protocol):
-    """Is told of a sweep's work in the order in which it happens."""
-
-    def watch(self, states: Callable[[], list[JobState]]) -> None:
-        """Jobs can be asked for from here on."""
-        ...
-
-    def watch_ladder(self, so_far: Callable[[], LadderSoFar]) -> None:
-        """The ladder that is trained can be asked for from here on."""
-        ...
-
-    def proposed(self, finished: int, missing: Sequence[Trial]) -> None:
-        """The loop is about to train `missing`; `finished` trials of this job are done already."""
-        ...
-
-    def advanced(self, batch: Sequence[Trial], before: float, fraction: float) -> None:
-        """The job of a batch has come from the fraction `before` of its work to this one."""
-        ...
-
-    def finished(self, result: Result) -> None:
-        """A trial was trained and recorded."""
-        ...
 
 
 def make_loop(

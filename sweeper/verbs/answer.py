@@ -15,6 +15,7 @@ class Outcome(IntEnum):
 
     DONE = 0
     FAILED = 1
+    NOT_ABLE = 2
     NOT_VALIDATED = 3
 
 

@@ -7,8 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from sweeper.config.command_line import DEFAULT_ROOT
-from sweeper.decide.judged import Judged, Question, judge_runs
-from sweeper.decide.kept import save_study, saved_folder
+from sweeper.decide.judged import judge_runs
+from sweeper.decide.kept import saved_folder
+from sweeper.decide.question import TableQuestion
+from sweeper.decide.table_verdict import TableVerdict
 from sweeper.errors import BadInput, Keyword
 from sweeper.runs.grid import GridOptions, ladder_runs
 from sweeper.runs.read import read, study_folder
@@ -26,7 +28,7 @@ from sweeper.verbs.requests import JudgeRequest, columns_text
 class JudgeAnswer(Answer):
     """A verdict on runs, the folder that it belongs into, and the study that keeps them, if any."""
 
-    judged: Judged
+    judged: TableVerdict
     folder: Path
     root: Path
     kept: Path | None = None
@@ -49,7 +51,7 @@ def judge(request: JudgeRequest, watcher: Watcher) -> JudgeAnswer:
     axis = ALIASES.get(request.axis or "", request.axis)
     ignore = request.ignore.split(",") if isinstance(request.ignore, str) else request.ignore
     objective = Objective(series=request.series, window=request.window, study=request.study or "")
-    question = Question(
+    question = TableQuestion(
         reading=GridOptions(
             axis=axis, noise=request.noise, diverged=request.diverged, base=request.base
         ),
@@ -69,8 +71,6 @@ def judge(request: JudgeRequest, watcher: Watcher) -> JudgeAnswer:
         axis=axis,
     )
     judged = judge_runs(ladder_runs(runs, objective), question, command_line())
-    if kept is not None:
-        save_study(judged, kept)
     return JudgeAnswer(
         outcome=Outcome.NOT_VALIDATED
         if request.strict and judged.answer != "holds"
@@ -82,7 +82,7 @@ def judge(request: JudgeRequest, watcher: Watcher) -> JudgeAnswer:
     )
 
 
-def _folder(source: object, judged: Judged, root: Path) -> Path:
+def _folder(source: object, judged: TableVerdict, root: Path) -> Path:
     """Where a verdict on a source lies: in its study, or beside all studies."""
     if (study := study_folder(source, root)) is not None:
         return StudyFolder(study).judged

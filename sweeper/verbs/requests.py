@@ -407,8 +407,8 @@ class ReportRequest(Request):
     """Write a study's report, report.html: one page that needs no network.
 
     While a study runs, the page is there from its first results on, and renews itself. Of several
-    studies, sweeper report A B, their curves side by side, and how they rank. With --serve, a list
-    of all, on this machine alone.
+    studies, sweeper report A B, their curves side by side, and how they rank; a list of all, with
+    their pages, is then written to the root's index.html.
     """
 
     verb: ClassVar[str] = "report"
@@ -440,10 +440,6 @@ class ReportRequest(Request):
             "Write the runs of its validation there too, a row each, as judge reads them.",
             metavar="FILE.csv",
         ),
-    ] = None
-    serve: Annotated[bool, Flag("Show all studies of the root in a browser, until Ctrl-C.")] = False
-    port: Annotated[
-        int | None, Flag("With ", K("serve"), ": where, 8765 if not given; 0 takes any free one.")
     ] = None
 
 

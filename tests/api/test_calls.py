@@ -22,7 +22,7 @@ from rich.console import Console
 import sweeper
 from sweeper.api.bar import Kept, NotebookBar
 from sweeper.api.calls import DryRun
-from sweeper.decide.loss import NoLaw
+from sweeper.decide.loss import NoLossLaw
 from sweeper.errors import BadInput, SweeperError
 from sweeper.launch.code import edited_modules, main_code, user_modules
 from sweeper.records import import_target
@@ -177,7 +177,7 @@ def test_it_is_shown_as_text_and_as_a_card(made: Path) -> None:
     assert "Study nb" in text and "Next, " in text and "sweeper.transfer('nb'" in text
     assert "<svg" in card and "Training loss" in card
     done = sweeper.Transfer.read(study.folder / "transfer/w64-d1")
-    assert "Plan for width 64" in repr(done) and "curves over width" in repr(done.verdicts[0])
+    assert "Plan for width 64" in repr(done) and "over width" in repr(done.verdicts[0])
     assert done.answer in repr(done) and "<table" in done._repr_html_()
     assert "<svg" in done.verdicts[0]._repr_html_() and done.study.name == "nb"
     # One page holds many cells: no two drawings share an id.
@@ -286,7 +286,7 @@ def test_studies_are_compared_and_a_loss_is_predicted(made: Path) -> None:
     pytest.importorskip("pandas")
     assert {"name", "loss", "loss low", "loss high"} <= {*done.to_dataframe().columns}
     few = sweeper.transfer("nb", 64, predict=True, steps=[4])
-    assert isinstance(few, NoLaw) and few.answer == "cannot say yet" and few.reasons
+    assert isinstance(few, NoLossLaw) and few.answer == "cannot say yet" and few.reasons
     dry = sweeper.transfer("nb", 64, predict=True, dry_run=True)
     assert isinstance(dry, DryRun)
     with pytest.raises(SweeperError, match="the transfer over width"):
@@ -297,7 +297,7 @@ def test_studies_are_compared_and_a_loss_is_predicted(made: Path) -> None:
 
 def test_too_few_runs_of_a_table_are_no_error() -> None:
     few = sweeper.predict({"params": [1e6, 2e6], "tokens": [2e7, 4e7], "loss": [3.0, 2.8]})
-    assert isinstance(few, NoLaw) and few.answer == "cannot say yet" and few.prediction is None
+    assert isinstance(few, NoLossLaw) and few.answer == "cannot say yet" and few.prediction is None
 
 
 def test_workers_cannot_have_what_a_cell_defines(

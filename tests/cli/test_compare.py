@@ -236,10 +236,10 @@ class TestReportOfSeveral:
         assert answer.code == 0, answer.err
         found, where, _ = answer.out.splitlines()
         golden.says(found)
-        assert where == "Report: runs/comparisons/b+a/report.html"
+        assert where == "Report: runs/comparisons/b+a/report.html; all studies: runs/index.html"
         assert answer.next == "sweeper transfer --study a --to-width 64"
         page = (ranked / "comparisons/b+a/report.html").read_text()
-        table = sweeper("compare", "b", "a").out
+        table = sweeper("compare", "b", "a", "--verbose").out
         for number in ("0.5000 ±0.0000", "Ranked at", "Loss over width"):
             assert number in page and number in table
         assert 'href="../../a/report.html"' in page

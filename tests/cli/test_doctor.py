@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from sweeper.cli import doctor
+from sweeper.verbs import doctor
 from tests.cli.driver import Run, assert_refused, tree
 from tests.golden import Golden
 

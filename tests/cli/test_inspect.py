@@ -3,20 +3,12 @@ import os
 import shlex
 import shutil
 import time
-from dataclasses import replace
-from io import StringIO
 from pathlib import Path
 
 import pytest
-from rich.console import Console
 
-from sweeper.cli import status
-from sweeper.errors import BadInput
 from sweeper.files import write_json
-from sweeper.records import to_json
-from sweeper.report.output import Output
 from sweeper.study.lock import StudyLock
-from sweeper.study.study import Study
 from sweeper.trial import FORMAT
 from tests.cli.driver import TINY, Run, assert_refused, measured, rewrite_results, tree
 from tests.faults.harness import CommandProcess, until
@@ -105,19 +97,6 @@ class TestStatus:
             assert running.endswith("): validate: 2/9 trials")
             assert answer.next == "sweeper status --study a --watch"
 
-    def test_of_a_search_that_was_stopped(self, sweeper: Run, study: Path) -> None:
-        (study / "search.json").write_text("{")
-        assert "not finished: run the same `sweeper search` command" in sweeper("status").out
-
-    def test_validation_is_no_part_of_the_best(self, sweeper: Run, study: Path) -> None:
-        best = sweeper("status", "--json").document["best"]
-        found = Study.read(study).results()[0]
-        trial = replace(found.trial, seed=99, phase="validate")
-        better = replace(found, trial=trial, objective=best / 2)
-        rewrite_results(study, lambda lines: [*lines, json.dumps(to_json(better))])
-        document = sweeper("status", "--json").document
-        assert document["phases"]["validate"] == 1 and document["best"] == best
-
     def test_the_latest_study_and_the_others(
         self, sweeper: Run, study: Path, golden: Golden
     ) -> None:
@@ -150,25 +129,6 @@ class TestStatus:
         assert sweeper("status").code == 0
         assert sweeper("report").code == 0
 
-    @pytest.mark.parametrize(
-        ("change", "field"),
-        [({"done": "two"}, "done"), ({"jobs": [{"id": 5}]}, "jobs[0].id"), ({"left": []}, "left")],
-    )
-    def test_a_damaged_progress_is_named_by_its_field(
-        self, sweeper: Run, study: Path, change: dict[str, object], field: str
-    ) -> None:
-        with StudyLock(study):
-            progress(study, **change)
-            answer = sweeper("status")
-            assert answer.code == 0 and f"progress.json cannot be read ({field}=" in answer.out
-            assert sweeper("cancel").code == 0
-
-    def test_a_damaged_search_is_named_by_its_field(self, sweeper: Run, study: Path) -> None:
-        record = json.loads((study / "search.json").read_text())
-        write_json(study / "search.json", {**record, "objective": "low"})
-        answer = sweeper("status")
-        assert answer.code == 0 and "search.json cannot be read (objective=" in answer.out
-
     def test_a_damaged_result_is_told(self, sweeper: Run, study: Path) -> None:
         damaged = rewrite_results(study, lambda lines: ["{", *lines[1:]])
         kept = damaged.read_text()
@@ -176,53 +136,6 @@ class TestStatus:
         assert answer.code == 0 and "Study a: 2 complete" in answer.out
         assert f"Note: the result file {damaged} is damaged" in answer.out
         assert damaged.read_text() == kept, "reading moves nothing"
-
-    def test_watch_ends_with_the_driver(
-        self, sweeper: Run, study: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        lock, naps = StudyLock(study), []
-
-        def nap(seconds: float) -> None:
-            naps.append(seconds)
-            if len(naps) == 3:
-                lock.__exit__(None, None, None)
-
-        with lock:
-            monkeypatch.setattr(status.time, "sleep", nap)
-            progress(study)
-            answer = sweeper("status", "--watch", "--json")
-        assert answer.code == 0 and len(naps) == 3
-        assert answer.document["driver"] is None
-        # What is no terminal gets what is new, and what stands at the end.
-        assert answer.err.count("Study a: 3 complete") == 2
-
-    def test_watch_waits_for_a_driver_that_was_just_typed(
-        self, study: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        lock, said, root = StudyLock(study), StringIO(), study.parent
-        people = Console(file=said, width=80, force_terminal=True)
-        output = Output(people=people, json=False, watchers=people)
-        naps = []
-
-        def nap(seconds: float) -> None:
-            naps.append(seconds)
-            if len(naps) == 2:
-                study.with_name("later").rename(study)
-            if len(naps) == 4:
-                lock.__enter__()
-            if len(naps) == 6:
-                lock.__exit__(None, None, None)
-
-        study.rename(study.with_name("later"))
-        monkeypatch.setattr(status.time, "sleep", nap)
-        assert status.status("a", root, output, watch=True) == 0
-        assert naps == [0.5, 0.5, 2, 2, 2, 2]
-        shown = " ".join(said.getvalue().split())
-        assert shown.count("Waiting for the study to appear in") == 1
-        assert shown.count("Waiting for one to start; Ctrl-C ends it.") == 2
-        monkeypatch.setattr(status, "STARTS_WITHIN", 0.0)
-        with pytest.raises(BadInput, match="there is no study 'other'"):
-            status.status("other", root, output, watch=True)
 
 
 class TestReport:
@@ -252,7 +165,7 @@ class TestReport:
         def full(*_: object) -> None:
             raise OSError(28, "No space left on device")
 
-        monkeypatch.setattr("sweeper.report.page.write_atomically", full)
+        monkeypatch.setattr("sweeper.report.study_page.write_atomically", full)
         assert_refused(sweeper("report"), golden, code=1)
 
 

@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from sweeper.report.output import Output, diverged, failures
+from sweeper.report.output import Output
+from sweeper.report.sentences import diverged, failures
 from sweeper.report.warned import WARNED, keep_warnings
 from sweeper.study.folder import StudyFolder
 from tests.study.test_setup import BASE, result

@@ -348,7 +348,7 @@ class TestTrouble:
             raise OSError(28, "No space left on device", str(path))
 
         with monkeypatch.context() as patch:
-            patch.setattr("sweeper.report.page.write_atomically", full)
+            patch.setattr("sweeper.report.study_page.write_atomically", full)
             answer = sweeper("search", *TINY, "study=a")
         told = "report.html was not written (No space left on device): `sweeper report a` writes it"
         assert answer.code == 0 and f"Note: {told}" in answer.out

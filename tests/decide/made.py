@@ -8,7 +8,7 @@ from functools import cache
 import numpy as np
 
 from sweeper.decide.band import Course, Curves, end_weights, fit_band
-from sweeper.decide.loss import Prediction, Question, predict_runs
+from sweeper.decide.loss import LossQuestion, Prediction, predict_runs
 from sweeper.runs.loss_runs import LossRuns
 from sweeper.stats.power_law import Array
 from sweeper.trial import TrainSettings
@@ -56,7 +56,7 @@ def prediction(seeds: int = 3, gap: float = 1.0) -> Prediction:
         ends *= np.exp(0.002 * random.standard_normal(len(ends)))
     params, tokens = np.exp(SIZES[cell]), np.full(len(cell), TOKENS)
     runs = LossRuns(params, tokens, ends, 6 * params * tokens, cell, [""] * len(cell))
-    found = predict_runs(runs, Question(params=math.exp(TARGET), tokens=TOKENS, draws=200))
+    found = predict_runs(runs, LossQuestion(params=math.exp(TARGET), tokens=TOKENS, draws=200))
     shown, lengths = [curve_of(losses) for losses in made], [STEPS] * len(made)
     curves = Curves(np.log(params), np.log(tokens), cell, shown, lengths, ends)
     course = Course(

@@ -3,6 +3,7 @@ import math
 import pytest
 
 from sweeper.decide.transfer import missed_optimum
+from sweeper.report.sentences_transfer import missed_text
 from sweeper.stats.curve import fit_curve
 from sweeper.stats.ladder import LadderRule, SizeCurve
 from tests.golden import Golden
@@ -37,4 +38,4 @@ def test_a_transferred_eta_that_diverges_is_missed(golden: Golden) -> None:
     losses = {-1.0: (3.1, 3.101), -0.5: (3.0, 3.002), 0.0: (3.1, 3.1), 0.5: math.inf}
     found = missed_optimum(fit_curve(table(losses), 0.5), 0.5, RULE)
     assert found is not None
-    golden.says(found.sentence)
+    golden.says(missed_text(found))

@@ -207,7 +207,7 @@ def test_another_schedule_is_refused() -> None:
 def test_a_step_beyond_the_run_is_refused_and_the_loop_goes_on() -> None:
     watch = Watch(prediction())
     watch.update(3 * STEPS, 2.0)
-    assert "--steps" in watch.error
+    assert "with steps" in watch.error
     assert watch.update(1, 2.0).state == "cannot say"
 
 

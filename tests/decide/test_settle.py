@@ -10,11 +10,19 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from sweeper.decide.settle import AT_FIRST, Grid, Judged, Run, Settling, default_budget, grids_of
-from sweeper.decide.transfer import TargetAnswer, judge_ladder
-from sweeper.decide.trend import TELLS
+from sweeper.decide.settle import (
+    AT_FIRST,
+    JudgedLadder,
+    Run,
+    Settling,
+    SizeGrid,
+    default_budget,
+    grids_of,
+)
+from sweeper.decide.transfer import Advice, TargetAnswer, judge_ladder
 from sweeper.errors import ConfigError
 from sweeper.report.ladder import ladder_table
+from sweeper.report.sentences_transfer import ladder_end
 from sweeper.stats.curve import fit_curves
 from sweeper.stats.ladder import LadderRule, LadderSize, SizeCurve
 from sweeper.stats.rounds import CONFIDENCE, LOOKS
@@ -45,16 +53,16 @@ def losses(
 
 def judge(
     ladders: Mapping[str, Sequence[SizeCurve]], confidence: float = CONFIDENCE
-) -> list[Judged]:
+) -> list[JudgedLadder]:
     curves = ladders["width"]
     fits = fit_curves(curves, 0.0)
     base = fits[BASE]
     planned = base.optimum.value if base else 0.0  # as a plan takes it
     verdict = judge_ladder("width", curves, planned, BASE, RULE, confidence=confidence)
-    return [Judged(verdict=verdict, fits=fits)]
+    return [JudgedLadder(verdict=verdict, fits=fits)]
 
 
-def judge_given(ladders: Mapping[str, Sequence[SizeCurve]]) -> list[Judged]:
+def judge_given(ladders: Mapping[str, Sequence[SizeCurve]]) -> list[JudgedLadder]:
     return judge(ladders, AT_FIRST)
 
 
@@ -119,9 +127,11 @@ def test_a_budget_of_time_ends_it_by_what_runs_took() -> None:
 def test_what_no_affordable_number_of_runs_would_settle_is_said() -> None:
     ladder = settling(losses(noise=0.5))
     ladder.missing()
-    assert ladder.ending and ladder.ending.ended == "hopeless" and "more" in ladder.sentence
+    assert (
+        ladder.ending and ladder.ending.ended == "hopeless" and "more" in ladder_end(ladder.ending)
+    )
     assert ladder.runs < default_budget(RULE, BASE) < ladder.ending.needed
-    assert f"about {ladder.ending.needed - ladder.runs} more" in ladder.sentence
+    assert f"about {ladder.ending.needed - ladder.runs} more" in ladder_end(ladder.ending)
 
 
 def test_runs_that_failed_end_it() -> None:
@@ -130,7 +140,7 @@ def test_runs_that_failed_end_it() -> None:
 
     ladder = settling(loss)
     ladder.missing()
-    assert ladder.ending and ladder.ending.ended == "stuck" and "mend" in ladder.sentence
+    assert ladder.ending and ladder.ending.ended == "stuck" and "mend" in ladder_end(ladder.ending)
 
 
 def test_a_round_has_work_for_all_workers() -> None:
@@ -166,7 +176,10 @@ def test_the_runs_of_a_ladder_that_was_trained_are_the_first_look() -> None:
     )
     assert ladder.missing() == [] and answer(ladder) == "holds" and len(ladder.looks) == 1
     assert ladder.runs == 120 and ladder.confidence == AT_FIRST
-    assert ladder.sentence == "Settled with 120 runs, all of which were there, looked at 1 time"
+    assert (
+        ladder_end(ladder.ending)
+        == "Settled with 120 runs, all of which were there, looked at 1 time"
+    )
     assert {one.size for one in ladder.looks[0].judged[0].verdict.sizes} == set(SIZES)
 
 
@@ -213,7 +226,7 @@ def test_from_runs_that_were_there_it_goes_on_alike_after_a_kill(seeds: int, of:
 def test_a_curve_of_what_was_there_has_as_many_seeds_at_each_point() -> None:
     known = there(losses(), SIZES[:1], seeds=6)
     known |= {(BASE, eta, seed): 3.0 for eta in (-0.5, 0.5) for seed in (0, 1)}
-    assert grids_of(known, RULE) == {BASE: Grid((-2.0, -1.0, 0.0, 1.0, 2.0), 6)}
+    assert grids_of(known, RULE) == {BASE: SizeGrid((-2.0, -1.0, 0.0, 1.0, 2.0), 6)}
     known |= {(BASE, eta / 2, seed): 3.0 for eta in range(-8, 9) for seed in (0, 1)}
     assert grids_of(known, RULE)[BASE].seeds == 2  # 34 runs at 2 seeds, 30 at 6
     one_seed = {run: 3.0 for run in known if run[2] == 0}
@@ -225,7 +238,9 @@ def test_hours_that_ran_out_are_called_so() -> None:
     ladder = settling(losses(drift=0.3, noise=0.03), affordable=lambda _: 14)
     ladder.missing()
     assert ladder.ending and ladder.ending.ended == "budget"
-    assert "the hours are spent, which have room for about 14 such runs" in ladder.sentence
+    assert "the hours are spent, which have room for about 14 such runs" in ladder_end(
+        ladder.ending
+    )
 
 
 def test_the_ladder_so_far_has_every_size() -> None:
@@ -244,50 +259,50 @@ def test_the_ladder_so_far_has_every_size() -> None:
     assert [row.values[0] for row in table.rows] == ["32", "64", "128", "256"]
 
 
-def aimed(advice: str, *settle: str, holds_at: int = 0) -> Settling:
+def aimed(advice: Advice, holds_at: int = 0) -> Settling:
     """A ladder whose sizes hold, of a target that is open up to so many sizes (0: for ever)."""
 
-    def judge_target(ladders: Mapping[str, Sequence[SizeCurve]]) -> list[Judged]:
-        (one,) = judge(ladders)
+    def judge_target(ladders: Mapping[str, Sequence[SizeCurve]]) -> list[JudgedLadder]:
+        (ladder,) = judge(ladders)
         target = TargetAnswer(
             axis="width",
             size=4096,
             answer="holds" if len(ladders["width"]) == holds_at else "cannot say yet",
-            sentence="",
-            todo=advice,
-            settle=settle,
+            advice=advice,
         )
-        return [replace(one, verdict=replace(one.verdict, target=target))]
+        return [replace(ladder, verdict=replace(ladder.verdict, target=target))]
 
     ladder = settling(losses(), judge=judge_target)
     ladder.missing()
     return ladder
 
 
-WIDER = "transfer.widths=[32,64,128,256,512]"
+WIDER = (32, 64, 128, 256, 512)
 
 
 def test_another_width_where_the_answer_at_the_target_rests_on_it() -> None:
-    ladder = aimed(f"a ladder to width 512 {TELLS}: {WIDER}", WIDER, holds_at=5)
+    ladder = aimed(Advice(axis="width", code="longer_ladder", ladder=WIDER), holds_at=5)
     assert ladder.ending and ladder.ending.ended == "settled"
-    assert sorted(size.width for size in ladder.grids) == [32, 64, 128, 256, 512]
+    assert sorted(size.width for size in ladder.grids) == [*WIDER]
 
 
 def test_it_ends_with_its_sizes_where_nothing_affordable_tells_of_the_target() -> None:
-    held = aimed("", "transfer.correct=true").runs  # what the sizes alone take
-    none = aimed("no ladder below it would tell with these errors")
-    narrower = aimed(f"a ladder to width 512 would narrow it: {WIDER}", WIDER)
+    alone = aimed(Advice(axis="width", code="correct")).runs  # what the sizes alone take
+    none = aimed(Advice(axis="width", code="less_noise"))
+    narrower = aimed(Advice(axis="width", code="narrower", ladder=WIDER))
     for ladder in (none, narrower):
-        assert ladder.ending and ladder.ending.ended == "stuck" and ladder.runs == held
-        assert ladder.looks[-1].judged[0].verdict.answer == "holds"
-        assert ladder.looks[-1].judged[0].verdict.target.todo in ladder.ending.sentence  # type: ignore[union-attr]
+        assert ladder.ending and ladder.ending.ended == "stuck" and ladder.runs == alone
+        target = ladder.looks[-1].judged[0].verdict.target
+        assert ladder.looks[-1].judged[0].verdict.answer == "holds" and target is not None
+        assert ladder.ending.advice == target.advice
+        assert ladder.ending.narrows == (ladder is narrower)
     # Four times the runs do not fit into the budget after a round or two of seeds.
-    seeds = aimed(f"4 times the seeds {TELLS}: transfer.seeds=12", "transfer.seeds=12")
-    assert seeds.ending and seeds.ending.ended == "hopeless" and "more are needed" in seeds.sentence
+    seeds = aimed(Advice(axis="width", code="more_seeds", settings={"seeds": "12"}))
+    assert seeds.ending and seeds.ending.ended == "hopeless" and seeds.ending.left > 0
     assert seeds.runs < seeds.budget / 2
-    sizes = ",".join(str(32 * 2**n) for n in range(24))
-    far = aimed(f"a ladder {TELLS}", f"transfer.widths=[{sizes}]")
-    assert far.ending and far.ending.ended == "hopeless" and far.runs == held
+    sizes = tuple(32 * 2**n for n in range(24))
+    far = aimed(Advice(axis="width", code="longer_ladder", ladder=sizes))
+    assert far.ending and far.ending.ended == "hopeless" and far.runs == alone
 
 
 def test_the_error_of_a_slope_falls_with_seeds_and_with_points_and_is_least_squares() -> None:

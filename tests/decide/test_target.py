@@ -14,7 +14,7 @@ from sweeper.decide.target import (
     SCATTERS,
     THEORY,
     WRONG,
-    Form,
+    DriftForm,
     Prior,
     back_test,
     predict,
@@ -99,7 +99,9 @@ def test_a_mirrored_ladder_is_mirrored(values: np.ndarray, error: float) -> None
 
 def test_a_single_form_is_generalized_least_squares() -> None:
     """The oracle: the textbook's posterior of level and slope with a normal prior."""
-    prior = Prior(sentence="", forms=(Form(name="p", shape="power", weight=1.0, deviation=0.5),))
+    prior = Prior(
+        name="theory", forms=(DriftForm(name="p", shape="power", weight=1.0, deviation=0.5),)
+    )
     values, error = np.array([0.1, 0.3, 0.2, 0.6]), 0.1
     found = predict(SIZES, values, same(error), 4096, prior)
     for mean, deviation, scatter in zip(found.means, found.deviations, SCATTERS, strict=True):

@@ -11,6 +11,7 @@ import pytest
 
 from sweeper.decide.transfer import Verdict, advise, judge_ladder
 from sweeper.records import to_json
+from sweeper.report.sentences_transfer import advice_text, worded
 from sweeper.stats import curve as module
 from sweeper.stats.estimate import Estimate
 from sweeper.stats.ladder import LadderRule, LadderSize, SizeCurve
@@ -26,7 +27,7 @@ def _fewer_draws(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def judged(base: SizeCurve, large: SizeCurve, rule: LadderRule = RULE) -> Verdict:
-    return judge_ladder("width", [base, large], 0.0, BASE, rule)
+    return worded(judge_ladder("width", [base, large], 0.0, BASE, rule))
 
 
 def of(base: Valley, large: Valley, rule: LadderRule = RULE) -> Verdict:
@@ -157,7 +158,7 @@ def test_nothing_holds_over_a_plan_that_misses_the_base_optimum(golden: Golden) 
     curves = Valley(optimum=1.5).curve(), Valley(optimum=1.5).curve(LARGE)
     assert judge_ladder("width", curves, 1.5, BASE, RULE).answer == "holds"
     of_eta_emb = replace(RULE, hyperparameter="eta_emb")
-    found = judge_ladder("width", curves, 0.0, BASE, of_eta_emb)
+    found = worded(judge_ladder("width", curves, 0.0, BASE, of_eta_emb))
     assert "transfer.eta" not in found.todo
     golden.says(found.todo)
     assert of(Valley(optimum=1.5), Valley(optimum=-1.5)).answer == "fails"
@@ -303,17 +304,17 @@ def test_advice_names_the_overrides_that_settle_and_counts_in_words(golden: Gold
     base = LadderSize(width=32, depth=2, batch_size=8, steps=300)
     noisy = [Valley(noise=0.3, number=i).curve(base, RULE) for i in (4, 5)]
     noisy[1] = replace(noisy[1], size=replace(base, width=256))
-    found = judge_ladder("width", noisy, 0.0, base, RULE)
+    found = worded(judge_ladder("width", noisy, 0.0, base, RULE))
     assert found.settle == ("train.steps=1200", "transfer.step=0.25")
     # A command that takes neither: nothing is advised that would change nothing.
-    fixed = judge_ladder("width", noisy, 0.0, base, RULE, fixed=("steps", "batch_size"))
+    fixed = worded(judge_ladder("width", noisy, 0.0, base, RULE, fixed=("steps", "batch_size")))
     assert fixed.settle == ("transfer.step=0.25",)
     assert "raise train.objective_window, or lower transfer.step" in fixed.todo
-    some = judge_ladder("width", noisy, 0.0, base, RULE, fixed=("batch_size",))
+    some = worded(judge_ladder("width", noisy, 0.0, base, RULE, fixed=("batch_size",)))
     assert "raise train.steps or train.objective_window, or lower" in some.todo
     one = judged(Valley(noise=1e-3).curve(), Valley(noise=1e-3).curve(LARGE), RULE)
     sizes = [replace(one.sizes[1], loss_gap=Estimate(value=0.0, low=0.0, high=0.031))]
-    golden.says(advise("width", sizes, 1, RULE).words)
+    golden.says(advice_text(advise("width", sizes, 1, RULE)))
 
 
 def test_an_interval_that_would_end_at_its_threshold_gets_half_a_seed_in_hand() -> None:
@@ -323,7 +324,7 @@ def test_an_interval_that_would_end_at_its_threshold_gets_half_a_seed_in_hand() 
     shift = Estimate(value=0.0, low=-1.45, high=1.45)
     gap = Estimate(value=0.0, low=0.0, high=0.0)
     advice = advise("width", [replace(size, shift_log2=shift, loss_gap=gap)], 1, rule)
-    assert advice.settle == ("transfer.seeds=35",)
+    assert advice.overrides == ("transfer.seeds=35",)
 
 
 def test_what_is_missing_is_told_in_numbers_that_agree(golden: Golden) -> None:

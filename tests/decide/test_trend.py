@@ -14,6 +14,7 @@ from sweeper.decide.target import NO_THEORY, THEORY
 from sweeper.decide.transfer import TargetAnswer, judge_ladder
 from sweeper.decide.trend import Trend, fit_trend, judge_joint_target, judge_target
 from sweeper.records import from_json, to_json
+from sweeper.report.sentences_transfer import worded_target, worded_trend
 from sweeper.stats import curve as module
 from sweeper.stats.curve import fit_curves
 from sweeper.stats.ladder import LadderRule, SizeCurve
@@ -63,7 +64,7 @@ def test_a_power_law_is_found(slope: float, start: float) -> None:
 def test_what_a_correction_saves_has_an_interval(golden: Golden) -> None:
     found = of([0.0, -0.4, -0.8, -1.2])
     assert found.warranted
-    golden.says(found.reason)
+    golden.says(worded_trend(found).reason)
     off = found.off_log2.value
     assert -2.1 < off < -1.5
     assert 0 < found.gain.low < found.gain.value < found.gain.high
@@ -72,7 +73,7 @@ def test_what_a_correction_saves_has_an_interval(golden: Golden) -> None:
 
 
 def test_no_correction_where_the_optimum_stays_or_nothing_is_sure(golden: Golden) -> None:
-    golden.says(of([0.1, 0.1, 0.1, 0.1], eta=0.1).reason)
+    golden.says(worded_trend(of([0.1, 0.1, 0.1, 0.1], eta=0.1)).reason)
     assert not of([0.1, -0.1, 0.1, 0.0]).warranted
     assert not of([0.0, -0.2, -0.4, -0.6], noise=0.1).warranted
     assert not of([0.5, 0.2, -0.1, -0.4], eta=-0.9).warranted  # what the trend predicts
@@ -89,7 +90,7 @@ def test_optima_that_scatter_widen_the_interval() -> None:
 def test_two_widths_warrant_no_correction_and_one_has_no_trend(golden: Golden) -> None:
     found = of([0.0, -1.0])
     assert not found.warranted
-    golden.says(found.reason)
+    golden.says(worded_trend(found).reason)
     assert fit_trend("width", curves([0.0]), 0.0, 64, THEORY) is None
     assert fit_trend("width", [], 0.0, 64, THEORY) is None
 
@@ -133,7 +134,8 @@ def judged(optima: Sequence[float], target: int, noise: float = 0.0, **rule: Any
     ladder = curves(optima, noise)
     thresholds = LadderRule(widths=WIDTHS, **rule)
     verdict = judge_ladder("width", ladder, 0.0, ladder[0].size, thresholds)
-    return judge_target(verdict, fit_curves(ladder, 0.0), 0.0, target, thresholds, THEORY)[0]
+    answer, _ = judge_target(verdict, fit_curves(ladder, 0.0), 0.0, target, thresholds, THEORY)
+    return worded_target(answer)
 
 
 def test_a_target_beyond_the_ladder_holds_where_its_whole_intervals_do(golden: Golden) -> None:
@@ -204,7 +206,7 @@ def test_a_ladder_over_several_sizes_extrapolates_nothing(golden: Golden) -> Non
     verdict = judge_ladder("size", ladder, 0.0, BASE, LadderRule(widths=WIDTHS))
     assert verdict.answer == "holds"
     assert judge_joint_target(verdict, replace(BASE, width=48, depth=4)).answer == "holds"
-    beyond = judge_joint_target(verdict, replace(BASE, width=128, depth=4))
+    beyond = worded_target(judge_joint_target(verdict, replace(BASE, width=128, depth=4)))
     assert beyond.answer == "cannot say yet"
     golden.says(beyond.sentence)
 

@@ -16,7 +16,6 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from sweeper.cli.status import jobs_state, show_jobs
 from sweeper.engine.batched import BatchedTrials
 from sweeper.engine.jobs import modules_of
 from sweeper.errors import ConfigError, SweeperError
@@ -29,7 +28,9 @@ from sweeper.launch.lacking import lack_of
 from sweeper.launch.slurm import SETTLING, Slurm, checked_setup
 from sweeper.launch.slurm_jobs import Raised, SlurmFailure, Submission, attempts, failure_of
 from sweeper.records import to_json
-from sweeper.report.output import Output
+from sweeper.report.standing import jobs_items
+from sweeper.report.terminal import Terminal
+from sweeper.sweep.progress import Jobs
 from sweeper.trial import Trial
 from tests.engine.tiny_trials import corpus, tree
 from tests.golden import Golden
@@ -413,7 +414,9 @@ def test_a_change_of_the_user_s_module_is_seen(
 
 def test_the_states_of_jobs_are_told_without_torch(tmp_path: Path) -> None:
     """`sweeper status` and `cancel` answer at once."""
-    code = "import sys, sweeper.cli.status; sys.exit('torch' in sys.modules)"
+    code = (
+        "import sys, sweeper.verbs.status, sweeper.verbs.cancel; sys.exit('torch' in sys.modules)"
+    )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
@@ -438,9 +441,9 @@ def test_jobs_that_are_gone_are_told(commands: Path, tmp_path: Path, golden: Gol
     stand_in(commands, "squeue", "echo slurm_load_jobs error: Unable to contact >&2; exit 1")
     with pytest.raises(slurm_queue.SchedulerError, match="Unable to contact"):
         Slurm.states(tmp_path)
-    state = jobs_state(tmp_path)
-    assert state["jobs"] == []
-    golden.says(state["trouble"])
+    jobs = Jobs.of(tmp_path)
+    assert jobs.states == () and jobs.trouble
+    golden.says(jobs.trouble)
 
 
 def test_a_job_that_sbatch_has_not_yet_taken_is_queued(commands: Path, tmp_path: Path) -> None:
@@ -468,7 +471,8 @@ def test_trials_in_jobs_are_counted_by_what_becomes_of_them(
     states = ("RUNNING", "PENDING", "CONFIGURING", "TIMEOUT", "REQUEUE_HOLD", "COMPLETING")
     rows = [f"{array.name}|5_{i}|{state}||T1|T0|None" for i, state in enumerate(states)]
     stand_in(commands, "squeue", "\n".join(f"echo '{row}'" for row in rows))
-    assert jobs_state(tmp_path)["job_trials"] == {"running": 4, "queued": 6, "ended": 2}
+    jobs = Jobs.of(tmp_path)
+    assert jobs.trials == {"running": 4, "queued": 6, "ended": 2}
     text = StringIO()
-    show_jobs(jobs_state(tmp_path), Output(people=Console(file=text, width=120)))
+    Terminal(Console(file=text, width=120)).print(jobs_items(jobs))
     golden.says(text.getvalue())

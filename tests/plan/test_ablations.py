@@ -13,8 +13,8 @@ from sweeper.config.settings import Settings, placeholder_data, resolve
 from sweeper.decide.diagnosis import (
     ABLATIONS,
     Ablation,
-    AttentionScale,
     FailedTransfer,
+    HeadScale,
     applicable_ablations,
     mup_deviations,
 )
@@ -165,8 +165,8 @@ def test_coupled_decay_is_kept_at_the_base_s_strength() -> None:
 @pytest.mark.parametrize(("power", "applies"), [(0.5, True), (1.0, False)])
 def test_attention_over_a_head_size_that_grows(power: float, applies: bool, golden: Golden) -> None:
     heads = (
-        AttentionScale(head_size=8, logit=8**-power),
-        AttentionScale(head_size=32, logit=32**-power),
+        HeadScale(head_size=8, logit=8**-power),
+        HeadScale(head_size=32, logit=32**-power),
     )
     tried = found(failed_transfer("parameterization=standard", attention=heads)).get("attention")
     assert (tried is not None) == applies
@@ -174,7 +174,7 @@ def test_attention_over_a_head_size_that_grows(power: float, applies: bool, gold
         parameterization = tried.overrides["parameterization"]
         assert (parameterization["attention"], parameterization["head_size"]) == (0.5, 8)
         golden.says(tried.evidence)
-    same = (AttentionScale(head_size=8, logit=1.0), AttentionScale(head_size=8, logit=1.0))
+    same = (HeadScale(head_size=8, logit=1.0), HeadScale(head_size=8, logit=1.0))
     assert "attention" not in found(failed_transfer("parameterization=standard", attention=same))
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from sweeper.report.live import mark_left
-from sweeper.report.page import write_report
+from sweeper.report.study_page import write_report
 from tests.report import diagnosis_samples, samples
 from tests.report.chromium import FOUND, Browser
 

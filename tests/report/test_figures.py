@@ -31,7 +31,7 @@ from sweeper.report.figures import (
     steps_figure,
     write_picture,
 )
-from sweeper.report.page import render
+from sweeper.report.study_page import render
 from sweeper.search.strategy import Conclusion, PairGrid
 from sweeper.study.setup import Trials
 from sweeper.trial import Log2Hps, Result, Status, Trial
@@ -256,7 +256,7 @@ def test_no_global_state_is_changed():
     before = dict(mpl.rcParams)
     svg(search_lines())
     assert dict(mpl.rcParams) == before
-    code = "import sweeper.report.page, sys; sys.exit('matplotlib.pyplot' in sys.modules)"
+    code = "import sweeper.report.study_page, sys; sys.exit('matplotlib.pyplot' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from sweeper.decide.course import Watch
-from sweeper.report.follow import follow_figure, hint_lines, said_of, tone_of, write_follow
+from sweeper.report.answer import tone_of
+from sweeper.report.follow import code_of, follow_figure, hint_lines, said_of, write_follow
 from tests.decide.made import prediction, run
 
 
@@ -29,7 +30,7 @@ def test_the_page_draws_what_is_seen(
         watch.update(step, loss)
     answer = said_of(watch.look())
     assert answer.startswith(said)
-    assert tone_of(watch.seen) == tone
+    assert tone_of(code_of(watch.seen)) == tone
     assert bool(hint_lines(watch.seen)) == (tone == "bad")
     places = write_follow(watch, tmp_path, live=True)
     page = places["page"].read_text()

@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 
 from sweeper.files import write_json
-from sweeper.report import live, page
+from sweeper.report import live, study_page
 from sweeper.report.live import LivePage, is_live, keep_written
-from sweeper.report.page import write_report
+from sweeper.report.study_page import write_report
 from sweeper.stats.ladder import LadderPoint, LadderSize, LadderSoFar
 from sweeper.study.lock import StudyLock
 from sweeper.sweep.progress import Snapshot
@@ -132,7 +132,7 @@ def test_it_says_why_it_cannot_be_drawn(
     monkeypatch.setattr(live, "_wait", lambda seconds: "")
     left = write_report(folder, live=5.0)
     before = left.read_bytes()
-    monkeypatch.setattr(page, "render", lambda *_: 1 / 0)
+    monkeypatch.setattr(study_page, "render", lambda *_: 1 / 0)
     with pytest.raises(SystemExit):
         live.main(folder)
     assert capfd.readouterr().out == "ZeroDivisionError: division by zero\n"

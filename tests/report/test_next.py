@@ -21,6 +21,7 @@ from sweeper.check.judge import MEASURED
 from sweeper.config.command_line import with_user_command
 from sweeper.config.compose import compose_tree, to_yaml
 from sweeper.config.studies import Invocation
+from sweeper.files import take_damaged
 from sweeper.report.next import DEFAULT_LADDER, NextCommand, again, first_transfer, next_of
 from sweeper.report.output import Output
 from sweeper.study.lock import StudyLock
@@ -370,6 +371,7 @@ def test_the_end_of_a_verb_is_three_lines_and_a_document(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     text = StringIO()
+    take_damaged()  # those of other tests
     output = Output(people=Console(file=text, width=120))
     first = NextCommand.of("report", "a", why="to see it")
     output.end("Found.", {"report": Path("a.html"), "plan": Path("b.json")}, {"x": 1}, first)

@@ -17,7 +17,8 @@ from sweeper.check.judge import CoordinateCheck
 from sweeper.decide.documents import Documents
 from sweeper.engine.measurements import OperandScale
 from sweeper.records import from_json, to_json
-from sweeper.report.page import cards
+from sweeper.report.answer import KeyNumber
+from sweeper.report.study_page import cards
 from tests.golden import Golden
 from tests.layout import without_drawing, without_layout
 from tests.report import diagnosis_samples, samples, test_checks
@@ -157,12 +158,12 @@ def test_the_best_eta_is_the_curve_s_where_there_is_one(tmp_path: Path) -> None:
     validation["axes"][0]["sizes"][0]["is_base"] = True
     folder = samples.study(tmp_path / "demo", samples.search(), w256=validation)
     eta, loss, planned, _ = cards(Documents.read(folder))
-    assert eta["value"] == f"{2**1.52:.4g}" and "95 % interval 2.66 to 3.1" in eta["note"]
-    assert loss == {
-        "name": "Training loss",
-        "value": "3.4120 nats",
-        "note": "of the best configuration, mean of 3 fresh seeds, standard error 0.0041",
-    }
-    assert planned["value"] == "2.828" and planned["name"] == "Planned η for width 256"
+    assert eta.value == f"{2**1.52:.4g}" and "95 % interval 2.66 to 3.1" in eta.note
+    assert loss == KeyNumber(
+        name="Training loss",
+        value="3.4120 nats",
+        note="of the best configuration, mean of 3 fresh seeds, standard error 0.0041",
+    )
+    assert planned.value == "2.828" and planned.name == "Planned η for width 256"
     folder = samples.study(tmp_path / "bare", samples.search(), w256=None)
-    assert "no interval" in cards(Documents.read(folder))[0]["note"]
+    assert "no interval" in cards(Documents.read(folder))[0].note

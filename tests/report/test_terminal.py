@@ -18,7 +18,7 @@ from sweeper.plan.explain import Explained
 from sweeper.plan.plan import TransferPlan
 from sweeper.records import from_json, to_json
 from sweeper.report import checks, console
-from sweeper.report.answer import Commands, Item, Sentence
+from sweeper.report.answer import Commands, Item, Sentence, Verbatim
 from sweeper.report.next import NextCommand
 from sweeper.report.output import Output
 from sweeper.report.terminal import MOST_NOTES, MOST_ROWS
@@ -234,3 +234,12 @@ def test_of_a_long_table_the_rows_of_most_weight_are_shown() -> None:
     left_out = f"Not shown: {60 - MOST_ROWS} rows, {MOST_ROWS - MOST_NOTES} notes (--verbose)."
     assert left_out in lines
     assert "row 3" in " ".join(shown([table], 80, verbose=True))
+
+
+def test_names_command_no_terminal() -> None:
+    evil = "\x1b]0;title\x07\x9b2J"
+    table = Table(evil, [Column(evil, left=True)])
+    table.add(evil, note=evil)
+    items = [table, Sentence(evil), Verbatim(evil), Commands(evil, [[evil]], note=evil)]
+    text = "".join(shown(items, 200, verbose=True))
+    assert not any(letter in text for letter in "\x1b\x07\x9b") and "title" in text

@@ -17,10 +17,10 @@ from sweeper.stats.shapes import (
     SKEWS,
     SMOOTH,
     SPACING,
+    CurveShape,
     Forms,
     Kinked,
     Points,
-    Shape,
     dense,
     rise,
 )
@@ -114,7 +114,7 @@ def test_too_few_points_and_an_optimum_at_an_end_have_no_kink() -> None:
 
 def test_the_likelihood_is_that_of_a_normal_distribution() -> None:
     """Against its covariance written out: curvature is normal, the floor nearly flat."""
-    points, shape = ladder(2.0)[SIZES[1]], Shape(0.05, 0.02)
+    points, shape = ladder(2.0)[SIZES[1]], CurveShape(0.05, 0.02)
     kinked = Kinked(points, shape)
     inverse = np.linalg.inv(kinked.white)
 
@@ -149,7 +149,7 @@ def test_likelihoods_of_misfits_can_be_compared() -> None:
             -(rest @ np.linalg.solve(covariance, rest) + np.linalg.slogdet(covariance)[1]) / 2
         )
 
-    curves = [Kinked(points, Shape(0.05, 0.02, misfit=misfit)) for misfit in MISFITS]
+    curves = [Kinked(points, CurveShape(0.05, 0.02, misfit=misfit)) for misfit in MISFITS]
     found = [
         one.log_likelihood[SMOOTH, 5, 100] - curves[0].log_likelihood[SMOOTH, 5, 100]
         for one in curves

@@ -7,8 +7,9 @@ import math
 import numpy as np
 import pytest
 
-from sweeper.decide.compare import EXPONENTS, fit_loss_curve
+from sweeper.stats.loss_curve import fit_loss_curve
 from sweeper.stats.noise import Array
+from sweeper.stats.power_law import WIDTH_EXPONENTS
 
 WIDTHS = (16, 32, 64, 128)
 
@@ -25,7 +26,7 @@ def law(exponent: float = 1.0, noise: float = 0.0, seeds: int = 4, number: int =
 def test_the_law_s_constants_are_found() -> None:
     found = fit_loss_curve(WIDTHS, law())
     assert found is not None
-    step = EXPONENTS[1] / EXPONENTS[0]
+    step = WIDTH_EXPONENTS[1] / WIDTH_EXPONENTS[0]
     assert 1 / step < found.exponent.value < step
     assert found.floor.value == pytest.approx(2.0, abs=0.01)
     assert found.at(np.array([256.0]))[0] == pytest.approx(2 + 8 / 256, abs=0.01)

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from sweeper.stats.noise import KERNELS, MODELS, RISES, Array, Noise, covariance, model_weights
-from sweeper.stats.shapes import Points, Shape, Smoother, deviation
+from sweeper.stats.shapes import CurveShape, Points, Smoother, deviation
 
 X = np.arange(-4, 5) / 2
 
@@ -64,14 +64,14 @@ def test_the_levels_of_a_ladder_are_pooled_by_their_degrees_of_freedom() -> None
     assert first.pooled([first, others[0]]).freedom == 8 + 8  # no more than there are
 
 
-SHAPE = Shape(curvature=0.05, spread=0.02)
+SHAPE = CurveShape(curvature=0.05, spread=0.02)
 
 
 def curve_of(means: Array, noise: float = 0.01) -> Points:
     return Points(X, means, noise**2 * np.eye(len(X)))
 
 
-def rows_of(points: Points, shape: Shape, noises: Array, seed: int = 4) -> Array:
+def rows_of(points: Points, shape: CurveShape, noises: Array, seed: int = 4) -> Array:
     """Drawn at the points themselves."""
     generator, normal = (
         np.random.default_rng(seed),
@@ -123,7 +123,7 @@ def test_between_the_points_a_curve_is_as_uncertain_as_a_process_given_them() ->
 
 def test_an_error_of_the_common_skew_is_the_same_in_all_curves() -> None:
     """Without noise of its own, what is left of two curves' draws is one and the same cubic."""
-    shape = Shape(curvature=0.05, spread=0.0, skew_deviation=0.1)
+    shape = CurveShape(curvature=0.05, spread=0.0, skew_deviation=0.1)
     points = curve_of(0.05 * X**2, 10.0)  # nothing is learned
     rows = [rows_of(points, shape, np.zeros((4000, len(X))), seed) for seed in (1, 2)]
     cubics = [np.polyfit(X, one[1:].T, 3)[0] for one in rows]
@@ -137,13 +137,13 @@ def test_a_ladder_tells_the_shape_that_its_curves_share() -> None:
         curve_of(0.05 * (X - at) ** 2 + 0.05 * 0.2 * X**3 + generator.normal(0, 1e-3, len(X)), 1e-3)
         for at in (-0.1, 0.0, 0.1, 0.2)
     ]
-    found = Shape.of(curves)
+    found = CurveShape.of(curves)
     assert found.curvature == pytest.approx(0.05, rel=0.05)
     assert found.spread == pytest.approx(0.05 * math.hypot(0.4, 0.2), rel=0.1)
     assert found.skew == pytest.approx(0.2, abs=0.06)
     # Four curves' own, and what they leave of 0.25 before.
     assert found.skew_deviation == pytest.approx(0.05 / 2, rel=0.3)
-    assert Shape.of([]) == Shape(0.0, 0.0)
+    assert CurveShape.of([]) == CurveShape(0.0, 0.0)
 
 
 def known(losses: Array, deviation: float) -> Noise:
@@ -161,11 +161,11 @@ def test_a_known_noise_rises_no_more_than_the_losses_show() -> None:
     x, random = np.arange(-3.0, 5.0), np.random.default_rng(0)
     valley = 0.02 * x**2
     even = [known(valley + 0.006 * random.normal(size=8), 0.006) for _ in range(4)]
-    assert rises_of(model_weights(even, known=True))[-1] < 0.01
+    assert rises_of(model_weights(even, levels_known=True))[-1] < 0.01
     spread = 0.006 * 2.0 ** (1.5 * np.clip(x, 0, 4))
     rising = [known(valley + spread * random.normal(size=8), 0.006) for _ in range(4)]
-    assert rises_of(model_weights(rising, known=True))[-1] == pytest.approx(0.25)
+    assert rises_of(model_weights(rising, levels_known=True))[-1] == pytest.approx(0.25)
     shaped = [known(valley + 0.002 * x**4, 0.006)] * 4
-    assert rises_of(model_weights(shaped, known=True)) == pytest.approx(np.full(4, 0.25))
+    assert rises_of(model_weights(shaped, levels_known=True)) == pytest.approx(np.full(4, 0.25))
     few = Noise.known(0.006, 10**6, x[:3], valley[:3], 1)
-    assert rises_of(model_weights([few], known=True)) == pytest.approx(np.full(4, 0.25))
+    assert rises_of(model_weights([few], levels_known=True)) == pytest.approx(np.full(4, 0.25))

@@ -10,7 +10,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sweeper.stats.estimate import UNKNOWN, Array, Estimate, mean_estimate
-from sweeper.stats.paired import Pairs, by_losses, divergence_error, paired_difference, sign_error
+from sweeper.stats.paired import (
+    SeedPairs,
+    by_losses,
+    divergence_error,
+    paired_difference,
+    sign_error,
+)
 
 INF = math.inf
 LOSSES = st.one_of(st.floats(2.0, 4.0).map(lambda loss: round(loss, 3)), st.just(INF))
@@ -161,12 +167,12 @@ def test_equal_configurations_that_diverge_are_seldom_told_apart() -> None:
 
 
 def test_pairs_that_would_decide_are_those_that_do() -> None:
-    pairs = Pairs.of(np.array([INF, INF, 3.0, 3.0]), np.array([3.0] * 4))
+    pairs = SeedPairs.of(np.array([INF, INF, 3.0, 3.0]), np.array([3.0] * 4))
     assert pairs.by_divergence(0.0005) == 0.0
     needed = pairs.needed_by_divergence(0.0005)
     assert needed is not None and needed == 24  # 12 lost pairs, as half of them are
     assert divergence_error(needed // 2, 0, needed) <= 0.0005
-    assert Pairs.of(np.array([3.0]), np.array([2.0])).needed_by_divergence(0.05) is None
+    assert SeedPairs.of(np.array([3.0]), np.array([2.0])).needed_by_divergence(0.05) is None
 
 
 def test_configurations_are_ordered_by_divergence_then_by_the_others() -> None:

@@ -18,7 +18,7 @@ from sweeper.stats.power_law import (
     COUPLED,
     SIZE,
     Array,
-    Form,
+    LawForm,
     _Losses,
     _nonnegative,
     fit,
@@ -100,7 +100,7 @@ def test_non_negative_least_squares_are_those_of_scipy() -> None:
 
 
 @pytest.mark.parametrize("form", [ADDITIVE, COUPLED, SIZE, COMPUTE])
-def test_slopes_are_those_of_differences(form: Form) -> None:
+def test_slopes_are_those_of_differences(form: LawForm) -> None:
     random = np.random.default_rng(1)
     values = random.uniform(-1.5, 0.5, (3, len(form.parameters)))
     logs = random.uniform(-2, 2, (2, 7))

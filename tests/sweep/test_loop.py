@@ -328,6 +328,21 @@ def test_failures_of_recovered_jobs_are_recorded_where_nobody_waits(wait: bool) 
     assert len(place.submitted) == (1 if wait else 0)
 
 
+def test_a_job_ends_that_is_one_failure_too_many() -> None:
+    def fate(job: Job, times: int) -> Event:
+        return Finished(job=job.id, outcome=Outcome(failure=JobFailure(reason="x", retry=False)))
+
+    driven = Driven(Pretended(fate, 1), trials=1)
+
+    def record(results: Sequence[Result]) -> None:
+        raise SweeperError("too many")
+
+    driven.loop.record = record
+    with pytest.raises(SweeperError, match="too many"):
+        driven.run()
+    assert not driven.loop.live and len(driven.place.forgotten) == 1
+
+
 def test_all_that_has_happened_is_recorded_before_an_error_ends_the_sweep() -> None:
     place = Pretended(lambda job, times: finished(job), 4)
     driven = Driven(place)

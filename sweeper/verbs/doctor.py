@@ -1,4 +1,4 @@
-"""`sweeper doctor`: what a search needs and finds here, and how to get what is missing."""
+"""Is this machine ready? What a search needs and finds here, and how to get what is missing."""
 
 from __future__ import annotations
 
@@ -10,82 +10,63 @@ import subprocess
 import sys
 import sysconfig
 import tempfile
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from importlib import import_module, metadata
 from pathlib import Path
-from typing import ClassVar
 
 from packaging.requirements import Requirement
 
 from sweeper.config.command_line import DEFAULT_ROOT
-from sweeper.errors import BadInput, SweeperError, first_line
+from sweeper.errors import BadInput, Call, Keyword, SweeperError, first_line
 from sweeper.launch.executor import Scheduled
 from sweeper.records import import_target
 from sweeper.registry import groups, plugins
-from sweeper.report.next import NextCommand
-from sweeper.report.output import DONE, Output
 from sweeper.search.optuna.storage import check_storage
 from sweeper.study.lock import StudyLock
 from sweeper.study.study import Study, read_root
-from sweeper.table import Column, Table
+from sweeper.sweep.progress import Watcher
+from sweeper.verbs.answer import Answer, Outcome
+from sweeper.verbs.requests import DoctorRequest
 from sweeper.version import __version__
 
-MOST_LETTERS = 47
-"""Of a finding, beside the others in a terminal of 80 columns."""
-NOT_ABLE = 2
-"""The exit code where no search can run."""
-USES = {
-    "dashboard": "Optuna's pages of a study",
-    "digits": "data=digits",
-    "hf": "model=hf",
-    "tensorboard": "logger=tensorboard, and metrics from TensorBoard's files",
-    "wandb": "logger=wandb, and metrics from W&B's files",
-}
-"""What the optional packages are for, by extra."""
+EXTRAS = ("dashboard", "digits", "hf", "tensorboard", "wandb")
+"""Groups of optional packages, as `pip install 'sweeper[hf]'` brings them."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Finding:
-    """One thing that was looked for; `get` is the command that brings it, where one does."""
+    """One thing that was looked for; `get` is the command that brings it, where one does.
 
-    name: str
+    Of an optional package, `extra` is the group that it belongs to.
+    """
+
+    name: str | Keyword
     here: bool
     what: str
     needed: bool = False
-    get: str | None = None
-    use: str = ""
+    get: str | Call | None = None
+    extra: str = ""
 
-    JSON_SHOWS: ClassVar = ("state",)
+
+@dataclass(frozen=True, kw_only=True)
+class DoctorAnswer(Answer):
+    """What was looked for below `root` and on the machine."""
+
+    root: Path
+    findings: Sequence[Finding]
 
     @property
-    def state(self) -> str:
-        """The finding in one word."""
-        return "ok" if self.here else "missing" if self.needed else "not here"
+    def missing(self) -> Sequence[Finding]:
+        """What a search needs and does not find: with any of it none can run."""
+        return [finding for finding in self.findings if finding.needed and not finding.here]
 
 
-def doctor(root: str | None, storage: str | None, output: Output) -> int:
-    """Look for everything and say what is here; 2 where no search can run."""
-    folder = read_root(DEFAULT_ROOT if root is None else root)
-    columns = [Column(name, left=True) for name in ("state", "of", "what")]
-    table = Table("", [*columns, Column("for", left=True, importance=0)])
-    findings = list(_findings(folder, storage))
-    for finding in findings:
-        get = f"get it: {finding.get}" * (finding.get is not None and not finding.here)
-        # What others say of a failure may be long: it stands below the table.
-        is_short = len(finding.what) <= MOST_LETTERS
-        note = "; ".join(filter(None, ("" if is_short else finding.what, get)))
-        what, weight = finding.what if is_short else "see below", 1.0 * (not finding.here)
-        row = (finding.state, finding.name, what, finding.use)
-        table.add(*row, note=note, subject=finding.name, weight=weight + finding.needed)
-    output.show(table)
-    missing = [finding.name for finding in findings if finding.needed and not finding.here]
-    able = not missing
-    answer = "A search can run here." if able else f"No search can run: {', '.join(missing)}."
-    demo = NextCommand.of("search", "experiment=demo", root=folder, why="to see a first search")
-    document = {"able": able, "sweeper": __version__, "findings": findings}
-    output.end(answer, {}, document, demo if able else None)
-    return DONE if able else NOT_ABLE
+def doctor(request: DoctorRequest, watcher: Watcher) -> DoctorAnswer:
+    """Look for everything that a search needs or may use."""
+    root = read_root(DEFAULT_ROOT if request.root is None else str(request.root))
+    answer = DoctorAnswer(root=root, findings=tuple(_findings(root, request.storage)))
+    return replace(answer, outcome=Outcome.NOT_ABLE) if answer.missing else answer
 
 
 PIP = f"{shlex.quote(sys.executable)} -m pip install"
@@ -126,7 +107,7 @@ def _findings(root: Path, storage: str | None) -> Iterator[Finding]:
         except BadInput as error:
             trouble = str(error)
         what = trouble or "it can be used"
-        yield Finding(name="--storage", here=not trouble, needed=True, what=what)
+        yield Finding(name=Keyword("storage", ...), here=not trouble, needed=True, what=what)
     # Whether the launchers whose jobs a scheduler runs would find one that answers.
     for target in plugins().get("launcher", {}).values():
         kind: object = import_target(target)
@@ -138,13 +119,13 @@ def _findings(root: Path, storage: str | None) -> Iterator[Finding]:
                 yield Finding(name=name, here=False, what=str(error))
     # Optional packages, by the extra that brings them.
     for requirement in _requirements():
-        for extra, use in USES.items():
+        for extra in EXTRAS:
             # Of the extra alone: its marker holds with the extra, and not without.
             marker = requirement.marker
             if marker and marker.evaluate({"extra": extra}) and not marker.evaluate({"extra": ""}):
                 here, what = _package(requirement)
                 name, get = requirement.name, _install(requirement)
-                yield Finding(name=name, here=here, what=what, get=get, use=use)
+                yield Finding(name=name, here=here, what=what, get=get, extra=extra)
 
 
 def _requirements() -> list[Requirement]:
@@ -224,7 +205,7 @@ def _root(root: Path) -> Iterator[Finding]:
     # Nothing is left behind: the root itself is not made, its nearest folder that exists is tried.
     place = root.absolute()
     place = next(folder for folder in (place, *place.parents) if folder.exists())
-    get = "sweeper doctor --root FOLDER"
+    get = Call("doctor", Keyword("root", "FOLDER"))
     try:
         with tempfile.TemporaryDirectory(prefix=".doctor-", dir=place) as temporary:
             free = shutil.disk_usage(temporary).free / 2**30

@@ -1,0 +1,161 @@
+"""Runs of a table that would tell more: cells of its grid, of which size, and how many at each."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from itertools import pairwise
+from typing import Literal
+
+import numpy as np
+
+from sweeper.decide.transfer import Advice, Verdict
+from sweeper.records import NOT_WRITTEN
+from sweeper.runs.cells import step_of
+from sweeper.runs.grid import Grid
+from sweeper.runs.roles import AXES
+from sweeper.stats.curve import CurveFit
+from sweeper.stats.ladder import JOINT_AXIS, LadderRule, LadderSize, SizeCurve
+
+NextReason = (
+    Literal["", "edge", "one_seed", "sizes", "no_noise", "seeds", "longer_ladder", "errors"]
+    | Literal["finer", "longer_curves", "losses"]
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class NextRuns:
+    """Runs of one size that would tell more: `runs` more at each of `etas` (log2).
+
+    `code` says why; a record has `why` in words.
+    """
+
+    size: Mapping[str, int]
+    etas: tuple[float, ...]
+    runs: int
+    why: str = ""
+    code: NextReason = field(default="", compare=False, metadata=NOT_WRITTEN)
+
+
+def _key(size: LadderSize, axis: str) -> dict[str, int]:
+    if axis != JOINT_AXIS:
+        return {axis: int(getattr(size, axis))}
+    return {key: int(value) for key, value in asdict(size).items() if key in AXES and value > 1}
+
+
+def _near(curve: SizeCurve, reach: float = 1.0) -> tuple[float, ...]:
+    """The values of a curve within so many octaves of its best, its neighbours at least."""
+    etas = sorted(curve.losses)
+    at = min(range(len(etas)), key=lambda i: float(np.mean(curve.losses[etas[i]])))
+    return tuple(
+        eta for i, eta in enumerate(etas) if abs(i - at) <= 1 or abs(eta - etas[at]) <= reach + 1e-9
+    )
+
+
+def _beyond(curve: SizeCurve, side: int, count: int = 2) -> tuple[float, ...]:
+    """As many values more beyond one end of a curve, in its own steps."""
+    etas, step = sorted(curve.losses), max(step_of(curve), 0.25)
+    if len(etas) == 1:  # it has no side
+        return tuple(etas[0] + step * i for i in range(-count, count + 1) if i)
+    end = etas[-1] if side > 0 else etas[0]
+    return tuple(sorted(end + side * step * (i + 1) for i in range(count)))
+
+
+def next_of_one_size(grid: Grid, sides: Mapping[LadderSize, int]) -> tuple[NextRuns, ...]:
+    """Beyond the end of the one curve, and curves of two sizes more."""
+    (curve,) = grid.curves
+    seeds, proposed = max(2, grid.seeds), []
+    etas = tuple(sorted(curve.losses))
+    if curve.size in sides:
+        beyond = _beyond(curve, sides[curve.size])
+        proposed.append(
+            NextRuns(
+                size=_key(curve.size, grid.axis),
+                etas=beyond,
+                runs=seeds,
+                code="edge",
+            )
+        )
+        etas = tuple(sorted((*_near(curve), *beyond)))
+    if grid.seeds < 2 and not grid.noise:
+        code: NextReason = "one_seed"
+        proposed.append(
+            NextRuns(size=_key(curve.size, grid.axis), etas=_near(curve), runs=1, code=code)
+        )
+    for times in (2, 4):
+        size = {key: times * value for key, value in _key(curve.size, grid.axis).items()}
+        proposed.append(NextRuns(size=size, etas=etas, runs=seeds, code="sizes"))
+    return tuple(proposed)
+
+
+def next_runs_of(
+    grid: Grid,
+    verdict: Verdict,
+    fits: Mapping[LadderSize, CurveFit | None],
+    rule: LadderRule,
+    sides: Mapping[LadderSize, int],
+) -> tuple[NextRuns, ...]:
+    """The cells that would settle an open answer, by the verdict's advice; none if settled."""
+    target_open = verdict.target is not None and verdict.target.answer == "cannot say yet"
+    if verdict.answer == "fails" or (verdict.answer == "holds" and not target_open):
+        return ()
+    # Where the noise is known one run a cell does, as in the table.
+    axis, seeds = grid.axis, rule.seeds if grid.noise else max(2, rule.seeds)
+    curves = {curve.size: curve for curve in grid.curves}
+    proposed = [
+        NextRuns(
+            size=_key(size, axis),
+            etas=_beyond(curves[size], side),
+            runs=seeds,
+            code="edge",
+        )
+        for size, side in sides.items()
+    ]
+    unknown = [size for size, fit in fits.items() if fit is not None and fit.noise_unknown]
+    proposed += [
+        NextRuns(size=_key(size, axis), etas=_near(curves[size]), runs=1, code="no_noise")
+        for size in unknown
+    ]
+    if proposed:
+        return tuple(proposed)
+    advice = verdict.advice
+    if needed := advice.needed if advice.seeds is not None else {}:
+        return tuple(
+            NextRuns(
+                size=_key(size, axis),
+                etas=_near(curve, 2.0),
+                runs=max(needed.get(size, 0), min(needed.values())) - rule.seeds,
+                code="seeds",
+            )
+            for size, curve in curves.items()
+            if size in needed or size == grid.base
+        )
+    widest = curves[max(curves, key=lambda size: (getattr(size, axis, 0), size))]
+    for asked in (advice, verdict.target.advice if verdict.target else Advice()):
+        more = [size for size in asked.ladder if size not in {getattr(s, axis) for s in curves}]
+        proposed += [
+            NextRuns(size={axis: size}, etas=_near(widest, 2.0), runs=seeds, code="longer_ladder")
+            for size in more
+        ]
+        if "seeds" in asked.settings:
+            extra = max(1, int(asked.settings["seeds"]) - rule.seeds)
+            proposed += [
+                NextRuns(size=_key(s, axis), etas=_near(c, 2.0), runs=extra, code="errors")
+                for s, c in curves.items()
+            ]
+        if "step" in asked.settings:
+            for size, curve in curves.items():
+                etas = _near(curve)
+                between = tuple((a + b) / 2 for a, b in pairwise(etas))
+                proposed.append(
+                    NextRuns(size=_key(size, axis), etas=between, runs=seeds, code="finer")
+                )
+        if asked.settings.keys() & {"span", "extend"}:
+            proposed += [
+                NextRuns(
+                    size=_key(s, axis), etas=_beyond(c, side), runs=seeds, code="longer_curves"
+                )
+                for s, c in curves.items()
+                for side in (-1, 1)
+            ]
+    return tuple(proposed)

@@ -1,0 +1,115 @@
+"""What a table of runs says of a transfer: the record, with the codes that it rests on."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from sweeper.decide.movement import EdgeColumns, Movement, SizeOptimum
+from sweeper.decide.next_runs import NextRuns
+from sweeper.decide.transfer import Answer, Verdict
+from sweeper.decide.trend import Trend
+from sweeper.errors import Text
+from sweeper.records import NOT_WRITTEN, to_json
+from sweeper.runs.cells import DecayCell
+from sweeper.stats.estimate import Estimate
+from sweeper.stats.ladder import LadderSize, SizeCurve
+
+UNDECIDED: Answer = "cannot say yet"
+Finding = Literal["", "ladder", "one_size", "one_optimum", "optima"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Edge:
+    """A curve whose best value is its last (`side` 1) or first (-1), or its only one (0)."""
+
+    size: LadderSize
+    side: int
+    log2: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class OptimaFinding:
+    """What optima without losses say: how far they lie from the base's, and how sure that is.
+
+    They lie on a grid of `step` (log2), which was `step_asked` for or is the least difference of
+    two; NaN where nothing shows it. `farthest` and its shift; `failing`, its shift, and how much of
+    it is sure. `means_of` so many optima, where a size has several. `at_target` tells whether the
+    transfer fails there, where it was asked.
+    """
+
+    slope: Estimate
+    step: float
+    step_asked: bool
+    sizes: tuple[int, ...]
+    means_of: int = 0
+    farthest: tuple[int, float] | None = None
+    failing: tuple[int, float, float] | None = None
+    at_target: bool | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class TableVerdict:
+    """What `judge.json` holds: the answer, and the verdict behind it, if any.
+
+    `finding` says what it rests on, `edges` and `edge_columns` where an optimum is not bracketed,
+    `of_optima` what a table of optima alone says. `ours`: the runs are of a study of ours, whose
+    settings mean something to the user. `rounded` is the step that losses are rounded to, `bits`
+    the column that is in bits per byte, `remarks` what made the curves unlike a ladder's. A record
+    has `sentences`, `ends` and `notes` in words instead.
+
+    `curves` are what was judged, `next_runs` would tell more. `bound` is set where the transferred
+    value is the base's best and the base's optimum lies "at or above" or "at or below" it.
+    `predicted` is log2 of the best learning rate at the target `to`, where it is asked about and
+    the optima tell it.
+    """
+
+    answer: Answer
+    sentences: tuple[str, ...] = ()
+    axis: str
+    hyperparameter: str = "eta"
+    transferred_log2_eta: float = math.nan
+    bound: str = ""
+    to: int | None = None
+    predicted: Estimate | None = None
+    axes: tuple[Verdict, ...] = ()
+    trend: Trend | None = None
+    curves: tuple[SizeCurve, ...] = ()
+    optima: tuple[SizeOptimum, ...] = ()
+    movements: tuple[Movement, ...] = ()
+    cells: tuple[DecayCell, ...] = ()
+    ends: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+    next_runs: tuple[NextRuns, ...] = ()
+    overrides: tuple[str, ...] = ()
+    noise: str = ""
+    runs: int = 0
+    plain: bool = True
+    source: str = ""
+    sha256: str = ""
+    where: str = ""
+    columns: Mapping[str, str] = field(default_factory=dict)
+    study: str = ""
+    parameterization: str = ""
+    command: str = ""
+    finding: Finding = field(default="", compare=False, metadata=NOT_WRITTEN)
+    edges: tuple[Edge, ...] = field(default=(), compare=False, metadata=NOT_WRITTEN)
+    edge_columns: tuple[EdgeColumns, ...] = field(default=(), compare=False, metadata=NOT_WRITTEN)
+    of_optima: OptimaFinding | None = field(default=None, compare=False, metadata=NOT_WRITTEN)
+    ours: bool = field(default=False, compare=False, metadata=NOT_WRITTEN)
+    rounded: float = field(default=0.0, compare=False, metadata=NOT_WRITTEN)
+    remarks: tuple[Text, ...] = field(default=(), compare=False, metadata=NOT_WRITTEN)
+    bits: str = field(default="", compare=False, metadata=NOT_WRITTEN)
+
+    @property
+    def verdict(self) -> Verdict | None:
+        """That of the ladder; None where there is none, as with one size."""
+        return self.axes[0] if self.axes else None
+
+    @property
+    def record(self) -> dict[str, Any]:
+        """Plain JSON, in the form of a study's validation where it says the same."""
+        record: dict[str, Any] = to_json(self)
+        return record

@@ -1,0 +1,157 @@
+"""A study, a transfer and a verdict as a notebook shows them: as text, and as a piece of HTML.
+
+Both are renderings of one report. The HTML has a style that reaches nothing outside of it, in
+colours that can be read on light and dark pages; drawings stand on white.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from io import StringIO
+from itertools import count
+from pathlib import Path
+from uuid import uuid4
+
+from rich.console import Console
+
+from sweeper.decide.documents import Documents
+from sweeper.decide.transfer import Verdict
+from sweeper.decide.validation import Validation
+from sweeper.errors import PYTHON
+from sweeper.plan.plan import TransferPlan, rules_text
+from sweeper.report.answer import Item, KeyNumbers, Report, Section, Sentence
+from sweeper.report.console import plan_table
+from sweeper.report.page import STYLES, fragment
+from sweeper.report.study_page import answer_of, cards, headline, verdict_items
+from sweeper.report.terminal import Terminal
+from sweeper.study.folder import StudyFolder, TargetFolder
+
+_PAGE, _DRAWINGS = uuid4().hex[:6], count()
+"""Ids hold for a whole notebook, cells of an earlier kernel included."""
+WIDTH = 120
+"""Letters in a line of text."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class NextCall:
+    """What to call next, and why, as in "to validate the transfer"."""
+
+    why: str
+    call: str
+
+    def __str__(self) -> str:
+        return f"Next, {self.why}: {self.call}"
+
+
+def html(report: Report) -> str:
+    """A report as a piece of HTML for a notebook's cell."""
+    style = (STYLES / "card.css").read_text(encoding="utf-8")
+    inner = fragment(report, f"c{_PAGE}-{next(_DRAWINGS)}-", PYTHON)
+    return f'<div class="sweeper-card">\n<style>\n{style}</style>\n{inner}</div>'
+
+
+def text(report: Report) -> str:
+    """A report as lines of text, without drawings."""
+    # In a notebook rich would show what is captured, beside the card.
+    console = Console(file=StringIO(), width=WIDTH, color_system=None, force_jupyter=False)
+    with console.capture() as captured:
+        for section in report.sections:
+            heading = [Sentence(section.title)] if section.title else []
+            shown = Terminal(console, verbose=True, spelling=PYTHON)
+            shown.print([*heading, *section.items])
+    lines = map(str.rstrip, captured.get().splitlines())
+    return "\n".join(line for line in lines if line)
+
+
+def study_report(
+    documents: Documents, folder: Path, notes: Sequence[str], following: NextCall | None
+) -> Report:
+    """A study: the answer, the numbers that a reader looks for first, what comes next."""
+    head, code = _headline(documents)
+    validations = [target.validation for target in documents.targets[-1:] if target.validation]
+    page = StudyFolder(folder).report
+    ended = [f"{number} {status}" for status, number in documents.counts.items()]
+    trained = f"{sum(documents.counts.values())} trials"
+    trained += f" ({', '.join(ended)})" if ended else ""
+    title = f"Study {folder.name}: {head}"
+    return Report(
+        title=title,
+        sections=[
+            Section(title, [Sentence(trained)], is_answer=True, code=code),
+            Section("", [KeyNumbers(cards(documents))]),
+            *(verdict_section(v, each) for each in validations for v in each.axes),
+            _end(
+                [*documents.notices, *notes],
+                following,
+                f"Report: {page}" if page.is_file() else "",
+            ),
+        ],
+    )
+
+
+def _headline(documents: Documents) -> tuple[str, str]:
+    """What is known, and its code."""
+    if answer := answer_of(documents):
+        return headline(documents), answer
+    searched = documents.searched
+    if searched is None:
+        return "the search has no result yet", ""
+    if not searched.finished:
+        return "the search has not finished", ""
+    planned = any(target.plan for target in documents.targets)
+    return "planned, not validated yet" if planned else "the search is finished", ""
+
+
+def _end(notes: Sequence[str], following: NextCall | None, place: str) -> Section:
+    """What is to be noted, what to call next, and where the files lie."""
+    lines = [f"Note: {note}" for note in notes]
+    lines += [str(following)] if following else []
+    return Section("", [Sentence(line) for line in (*lines, *[place] * bool(place))])
+
+
+def verdict_section(verdict: Verdict, validation: Validation) -> Section:
+    """A verdict: its sentences, the table of its sizes, the curves."""
+    return Section("", verdict_items(verdict, validation))
+
+
+def verdict_report(verdict: Verdict, validation: Validation) -> Report:
+    """A verdict by itself."""
+    return Report(
+        title=f"Transfer over {verdict.axis}", sections=[verdict_section(verdict, validation)]
+    )
+
+
+def transfer_report(
+    plan: TransferPlan,
+    answer: str,
+    validated: Sequence[tuple[Verdict, Validation]],
+    folder: Path,
+    notes: Sequence[str],
+    following: NextCall | None,
+) -> Report:
+    """A plan and what was validated of it."""
+    eta = plan.hps.get("eta")
+    at = f" at eta {eta:.4g}" if isinstance(eta, float) else ""
+    title = f"Plan for {plan.target}, tuned at {plan.base}{at}: {answer}"
+    items: list[Item] = []
+    if plan.parameters:
+        items.append(replace(plan_table(plan), title="", legend=(), remarks=()))
+    items += [
+        Sentence(f"The model itself must do: {need}", listed=True, detail=True)
+        for need in plan.needs
+    ]
+    return Report(
+        title=title,
+        sections=[
+            Section(
+                title,
+                [Sentence(rules_text(plan))],
+                is_answer=True,
+                code=answer if validated else "",
+            ),
+            *(verdict_section(*each) for each in validated),
+            Section("", items),
+            _end(notes, following, f"Plan: {TargetFolder(folder).plan}"),
+        ],
+    )

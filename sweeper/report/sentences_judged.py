@@ -1,0 +1,280 @@
+"""What a table of runs says, in sentences: its record has them beside the numbers."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Sequence
+from dataclasses import replace
+
+from sweeper.decide.movement import EdgeColumns, Movement
+from sweeper.decide.next_runs import NextReason, NextRuns
+from sweeper.decide.table_verdict import UNDECIDED, OptimaFinding, TableVerdict
+from sweeper.decide.transfer import SizeVerdict, TargetAnswer, Verdict
+from sweeper.errors import SHELL, spelled
+from sweeper.report.sentences_transfer import (
+    advice_parts,
+    hopeless_text,
+    seeds_text,
+    target_text,
+    worded,
+    worded_trend,
+)
+from sweeper.runs.sizes import name_size
+from sweeper.stats.estimate import Estimate
+from sweeper.table import counted
+
+WHY: dict[NextReason, str] = {
+    "edge": "the optimum is not bracketed",
+    "one_seed": "one seed shows no noise",
+    "sizes": "a ladder takes sizes",
+    "no_noise": "nothing shows the noise",
+    "seeds": "its interval reaches beyond a threshold",
+    "longer_ladder": "a longer ladder",
+    "errors": "smaller errors",
+    "finer": "a finer grid",
+    "longer_curves": "longer curves",
+    "losses": "the losses around its optimum, of two seeds",
+}
+SIDES = {-1: "at or below", 1: "at or above", 0: "anywhere around"}
+RATES = {"eta": "learning rate", "decay": "weight decay"}
+
+
+def worded_judged(judged: TableVerdict) -> TableVerdict:
+    """The verdict on a table with all that its record says in words."""
+    if not judged.finding:
+        return judged
+    next_runs = tuple(
+        replace(proposed, why=WHY.get(proposed.code, proposed.why)) for proposed in judged.next_runs
+    )
+    movements = tuple(
+        replace(movement, answer=movement_text(movement, judged.axis))
+        for movement in judged.movements
+    )
+    judged = replace(judged, next_runs=next_runs, movements=movements)
+    axes = tuple(
+        worded(verdict) if judged.ours else plain_verdict(judged, verdict)
+        for verdict in judged.axes
+    )
+    bits = [f"{judged.bits!r} is in bits per byte: so is what sentences give in nats"]
+    return replace(
+        judged,
+        axes=axes,
+        trend=judged.trend and worded_trend(judged.trend),
+        sentences=tuple(_sentences(judged)),
+        ends=tuple(_ends(judged)),
+        notes=(
+            *(spelled(remark, SHELL) for remark in judged.remarks),
+            *(bits if judged.bits else ()),
+            *_step_notes(judged.of_optima),
+        ),
+    )
+
+
+def value_text(log2: float, *, plain: bool = True) -> str:
+    """A learning rate as the table has it: 0.05, or 2^-4.3."""
+    return f"{2.0**log2:.3g}" if plain else f"2^{log2:.4g}"
+
+
+def listed(names: Sequence[str]) -> str:
+    """Sizes in words, what they are sizes of once: width 128, 256 and 512."""
+    first, *others = names
+    what = f"{first.rpartition(' ')[0]} "
+    if len(names) > 1 and all(re.fullmatch(f"{re.escape(what)}\\d+", name) for name in names):
+        others = [name.removeprefix(what) for name in others]
+    return " and ".join(filter(None, (", ".join([first, *others[:-1]]), *others[-1:])))
+
+
+def runs_text(next_runs: Sequence[NextRuns]) -> str:
+    """How many runs, of which sizes, in a clause; empty without any."""
+    if not next_runs:
+        return ""
+    sizes = dict.fromkeys(
+        " ".join(f"{key.replace('_', ' ')} {value}" for key, value in proposed.size.items())
+        for proposed in next_runs
+    )
+    return f"{_count_text(next_runs)}, at {listed([*sizes])}"
+
+
+def _count_text(next_runs: Sequence[NextRuns]) -> str:
+    total = sum(proposed.runs * len(proposed.etas) for proposed in next_runs)
+    return f"{counted(total, 'run')} more"
+
+
+def movement_text(movement: Movement, axis: str) -> str:
+    """How an optimum goes with the size."""
+    slope = movement.slope
+    match movement.code:
+        case "moves":
+            return (
+                f"moves by {slope.value:+.2f} octaves a doubling "
+                f"({slope.low:+.2f} to {slope.high:+.2f})"
+            )
+        case "still":
+            return (
+                f"is not seen to move: {slope.value:+.2f} octaves a doubling, and the grid's steps "
+                f"leave {slope.low:+.2f} to {slope.high:+.2f}"
+            )
+        case "open":
+            return "may move or not: an optimum lies at the end of its grid"
+        case "drifts":
+            return f"goes by {_drift(slope, axis)}"
+    return movement.answer
+
+
+def _drift(slope: Estimate, axis: str) -> str:
+    drift = f"{slope.value:+.2f} octaves a doubling of the {axis.replace('_', ' ')}"
+    return drift + f" ({slope.low:+.2f} to {slope.high:+.2f})" * math.isfinite(slope.low)
+
+
+def _sentences(judged: TableVerdict) -> list[str]:
+    """The answer where no ladder gives it, or what goes with the size beside it."""
+    axis = judged.axis.replace("_", " ")
+    found = judged.of_optima
+    match judged.finding:
+        case "one_size":
+            only = name_size(judged.curves[0].size, judged.axis)
+            said = [f"There is one {axis}, so nothing transfers: {only} alone"]
+            noise = "There is one seed a cell: nothing shows the noise"
+            return said if judged.noise else [*said, noise]
+        case "one_optimum" if found is not None:
+            return [f"There is one {axis}, {found.sizes[0]}, so nothing transfers"]
+        case "optima" if found is not None:
+            power = f"The optimum goes as {axis}^{found.slope.value:.2f}"
+            trend = f"{power}: {_drift(found.slope, judged.axis)}"
+            trend += f", by the means of {found.means_of} optima" * bool(found.means_of)
+            return [trend, _optima_answer(found, axis), *_optima_target(judged, found, axis)]
+    return [f"{movement.name} {movement.answer}" for movement in judged.movements]
+
+
+def _optima_answer(found: OptimaFinding, axis: str) -> str:
+    if found.failing is not None:
+        size, shift, least = found.failing
+        return (
+            f"The transfer over {axis} fails: at {axis} {size} the optimum lies "
+            f"{shift:+.2f} octaves from the base's, at least {least:.2f} "
+            "whatever the grid's step leaves open"
+        )
+    assert found.farthest is not None
+    size, shift = found.farthest
+    leaves = (
+        f"the grid's step alone leaves {found.step / 2:.2g} octaves on each side of an optimum"
+        if math.isfinite(found.step)
+        else "nothing shows the grid's step"
+    )
+    return (
+        f"Cannot say whether the transfer over {axis} holds: {leaves}, and with no "
+        "losses nothing shows the noise, nor what a shift costs (the largest is "
+        f"{shift:+.2f}, at {axis} {size})"
+    )
+
+
+def _optima_target(judged: TableVerdict, found: OptimaFinding, axis: str) -> list[str]:
+    if found.at_target is None or judged.predicted is None:
+        return []
+    off = judged.predicted.moved(-judged.transferred_log2_eta)
+    said = "fails" if found.at_target else "cannot be said"
+    return [
+        f"At {axis} {judged.to} the transfer {said}: its optimum lies {off.low:+.2f} to "
+        f"{off.high:+.2f} octaves from the transferred learning rate, by the trend"
+    ]
+
+
+def _step_notes(found: OptimaFinding | None) -> list[str]:
+    """Where the step of a grid of optima comes from, unless it was asked for."""
+    if found is None or found.step_asked:
+        return []
+    if math.isfinite(found.step):
+        return [
+            f"the optima are taken to lie on a grid of {found.step:.2g} in log2, the least "
+            "difference between two; --grid-step says another"
+        ]
+    return ["all optima are the same, and nothing shows the grid's step: --grid-step names it"]
+
+
+def _ends(judged: TableVerdict) -> list[str]:
+    """The curves, or columns of a grid, whose best lies in their first or last value."""
+    if judged.cells:
+        return [_columns_text(edge, judged.axis) for edge in judged.edge_columns]
+    places = dict[str, list[str]]()
+    for edge in judged.edges:
+        where = value_text(edge.log2, plain=judged.plain) + ", the only value" * (not edge.side)
+        name = name_size(edge.size, judged.axis)
+        places.setdefault(f"{SIDES[edge.side]} {where}", []).append(name)
+    sentences = [
+        f"the optimum at {listed(names)} is not bracketed: it lies {place}"
+        for place, names in places.items()
+    ]
+    if len(places) > 1:
+        sentences.append(
+            f"{len(judged.edges)} of {len(judged.curves)} curves have their best in the first or "
+            "last value"
+        )
+    return sentences
+
+
+def _columns_text(edge: EdgeColumns, axis: str) -> str:
+    """In how many columns of a grid over two the best value is the first or last one."""
+    other = RATES["decay" if edge.along == "eta" else "eta"]
+    whole = edge.count == edge.columns
+    count = f"all {edge.columns}" if whole else f"{edge.count} of {edge.columns}"
+    where = f"in {count} values of the {other}"
+    if whole and edge.along == "eta":
+        where = f"in every column ({edge.columns} values of the {other})"
+    return (
+        f"the optimum of the {RATES[edge.along]} at {name_size(edge.size, axis)} is not bracketed: "
+        f"it lies {SIDES[edge.side]} {edge.level:.3g}, {where}"
+    )
+
+
+# The ladder's verdict where there is no study: without its settings.
+
+
+def plain_verdict(judged: TableVerdict, verdict: Verdict) -> Verdict:
+    """The verdict in words without the settings of a study, and what a lack of noise means."""
+    no_noise = verdict.answer == UNDECIDED and not judged.noise and verdict.advice.code != "edge"
+
+    def plain_size(size: SizeVerdict) -> SizeVerdict:
+        if no_noise and size.answer == UNDECIDED and size.code == "noise_unknown":
+            return replace(size, reason="nothing shows the noise: there is one run a cell")
+        return size
+
+    todo = _plain_advice(judged, verdict, no_noise=no_noise)
+    said = worded(verdict)
+    target = said.target and _plain_target(said.target)
+    sizes = tuple(map(plain_size, said.sizes))
+    return replace(said, todo=todo, sizes=sizes, target=target)
+
+
+def _plain_advice(judged: TableVerdict, verdict: Verdict, *, no_noise: bool) -> str:
+    """What would settle the verdict: the runs that are listed, where there are any."""
+    advice, runs = verdict.advice, runs_text(judged.next_runs)
+    if no_noise:
+        return (
+            f"nothing shows the noise: {runs} would (the cells are listed), or --noise with the "
+            "standard deviation of a run in nats"
+        )
+    todo, _ = advice_parts(advice)
+    if runs and advice.code == "seeds":
+        # The list has the cells near the optimum alone, a study's ladder all.
+        todo = seeds_text(advice)
+    if todo and judged.rounded and any(size.code == "same_seeds" for size in verdict.sizes):
+        return f"losses with more digits: rounded to {judged.rounded:g}, seeds cannot be told apart"
+    if runs and advice.code == "noisy":
+        # What the list has: a finer grid. Runs with less noise are no cells of it.
+        return (
+            f"{hopeless_text(advice)}. A finer grid helps ({runs}), and so do runs with less noise "
+            "(more steps, larger batches)"
+        )
+    if todo and runs and verdict.answer == UNDECIDED:
+        # The advice names the sizes itself where their curves are too short.
+        todo += f" ({_count_text(judged.next_runs) if advice.code == 'edge' else runs})"
+    return todo
+
+
+def _plain_target(target: TargetAnswer) -> TargetAnswer:
+    todo, _ = advice_parts(target.advice)
+    if target.advice.code == "correct":
+        todo = "train with the learning rate that the trend predicts"
+    sentence = target_text(target, planned="the transferred learning rate") if target.code else ""
+    return replace(target, todo=todo, sentence=sentence or target.sentence)

@@ -1,0 +1,352 @@
+"""What is decided of a transfer, in sentences: sizes, ladders, targets, and what would settle them.
+
+`decide/` says why by codes and numbers. Records have the words beside the numbers: `worded` and
+`worded_trend` fill them in, before a record is written or shown.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from sweeper.decide.settle import Ending, Look, Settling
+from sweeper.decide.transfer import (
+    Advice,
+    Answer,
+    MissedOptimum,
+    SizeVerdict,
+    TargetAnswer,
+    Verdict,
+)
+from sweeper.decide.trend import MIN_TREND_SIZES, MORE_SEEDS, Exponent, Trend
+from sweeper.stats.estimate import Estimate
+from sweeper.stats.ladder import LadderSize, describe_size
+from sweeper.stats.rounds import LOOKS
+
+SAID: Mapping[Answer, str] = {
+    "holds": "holds",
+    "fails": "fails",
+    "cannot say yet": "can neither be confirmed nor refuted yet",
+}
+"""What a transfer does, by its answer."""
+BELIEFS = {
+    "theory": (
+        "half that something is wrong and eta drifts by about ±0.5 a doubling, half as theory "
+        "says: it stays, converges as 1/width, or drifts by ±0.05"
+    ),
+    "no_theory": (
+        "nine in ten that eta drifts by about ±0.5 a doubling, one in ten that it stays or "
+        "converges"
+    ),
+}
+
+
+def worded(verdict: Verdict) -> Verdict:
+    """The verdict with its reasons, notes and advice in words, as its record has them."""
+    rule = verdict.rule
+    limits = verdict.limits
+    if rule is not None:
+        limits = (
+            f"a shift of at most {rule.max_shift:g} in log2 and a loss gap of at most "
+            f"{100 * rule.max_loss_gap:g} % of the least loss"
+        )
+    return replace(
+        verdict,
+        sizes=tuple(replace(size, reason=size_reason(size)) for size in verdict.sizes),
+        todo=advice_text(verdict.advice) or verdict.todo,
+        note=_worse_note(verdict) or verdict.note,
+        limits=limits,
+        target=None if verdict.target is None else worded_target(verdict.target),
+    )
+
+
+def size_reason(size: SizeVerdict) -> str:
+    """Why one size has its answer."""
+    shift, gap = size.shift_log2, size.loss_gap
+    match size.code:
+        case "within":
+            return "shift and loss gap are within the thresholds"
+        case "same_seeds":
+            return (
+                "all seeds lost the same to the last digit: the seed changes nothing, and no noise "
+                "shows"
+            )
+        case "noise_unknown":
+            return "too few seeds or finite runs to estimate the noise"
+        case "failed" | "base_failed":
+            whose = "of the base " * (size.code == "base_failed")
+            runs = "run" if size.failed == 1 else "runs"
+            return f"{size.failed} {runs} {whose}failed: that is no divergence"
+        case "missed_optimum" if size.missed is not None:
+            return missed_text(size.missed)
+        case "diverged":
+            return "every run diverged"
+        case "base_diverged":
+            return "every run of the base diverged"
+        case "diverges_at_base_optimum":
+            return "training at the base's optimum diverges"
+        case "loses":
+            return f"training at the base's optimum loses at least {gap.low:.4f} nats"
+        case "shifts":
+            least = max(0.0, shift.low, -shift.high)
+            return f"the optimum shifts by at least {least:.2f} in log2"
+        case "edge":
+            return "the optimum is at the end of the curve or beyond"
+        case "not_measured":
+            return "the curve was not measured at the base's optimum"
+        case "may_lose":
+            return f"training at the base's optimum may lose {gap.high:.4f} nats"
+        case "may_shift":
+            return f"the shift may be {shift.low:+.2f} to {shift.high:+.2f} in log2"
+    return size.reason
+
+
+def missed_text(missed: MissedOptimum) -> str:
+    """What the base's own curve says against the value that is transferred."""
+    loses = f"loses {missed.loss:.4f} nats" if math.isfinite(missed.loss) else "diverges"
+    return (
+        f"at the base itself, {missed.hyperparameter}=2^{missed.transferred_log2:.4g} {loses} "
+        f"against the optimum 2^{missed.optimum_log2:.2f}"
+    )
+
+
+def _worse_note(verdict: Verdict) -> str:
+    """What to say when a larger model has the higher loss."""
+    if verdict.worse is None:
+        return ""
+    size, nats = verdict.worse
+    return (
+        f"{describe_size(size, verdict.axis)} is worse than the base by {nats:.4f} nats, each at "
+        "its optimum. A larger model should be better: `sweeper check` shows whether a module "
+        "grows or vanishes with the size"
+    )
+
+
+# What would settle it.
+
+
+def advice_text(advice: Advice) -> str:
+    """What would settle an open answer; empty where there is no advice."""
+    words, keys = advice_parts(advice)
+    return words + keys
+
+
+def advice_parts(advice: Advice) -> tuple[str, str]:
+    """The advice, and the settings at its end that mean something to a study alone."""
+    overrides = " ".join(advice.overrides)
+    where = names(advice.sizes, advice.axis)
+    axis, last = advice.axis.replace("_", " "), max(advice.ladder, default=0)
+    match advice.code:
+        case "failed":
+            return "mend what made runs fail, and run this again: it trains them anew", ""
+        case "same_seeds":
+            return "let a run's seed change its initial weights or its batches", ""
+        case "missed_optimum" if advice.missed is not None:
+            if advice.settings:
+                return "plan with the base's optimum", f": {overrides}"
+            name, better = advice.missed.hyperparameter, f"{advice.missed.optimum_log2:.2f}"
+            return f"tune {name} again, with more runs: its optimum is at 2^{better}", ""
+        case "edge":
+            return f"extend the curves of {where}", ": raise transfer.extend"
+        case "one_seed" if advice.seeds is not None:
+            runs = more(advice.seeds.runs, "run")
+            return f"train at least two seeds a point, {runs}", f": {overrides}"
+        case "few_finite":
+            finite = f"measure more points whose runs are all finite at {where}"
+            return finite, ": lower transfer.step"
+        case "not_measured":
+            curves = f"measure the curves of {where} at the base's optimum"
+            return curves, ": lower transfer.step or raise transfer.span"
+        case "noisy":
+            taken = [name for name in ("steps", "batch_size") if name not in advice.fixed]
+            first, last_key = [f"train.{name}" for name in taken], "train.objective_window"
+            raised = f"{', '.join(first)} or {last_key}" if first else last_key
+            return (
+                f"{hopeless_text(advice)}. Runs with less noise help",
+                f": raise {raised}, or lower transfer.step",
+            )
+        case "seeds" if advice.seeds is not None:
+            return f"{seeds_text(advice)}, {_on_this_ladder(advice)}", f": {overrides}"
+        case "correct":
+            return "plan with the trend", f": {overrides}"
+        case "longer_ladder":
+            return f"a ladder to {axis} {last} would likely tell", f": {overrides}"
+        case "more_seeds":
+            to = f"a ladder to {axis} {last} with " if advice.ladder else ""
+            return f"{to}{MORE_SEEDS} times the seeds would likely tell", f": {overrides}"
+        case "longer_curves":
+            return "measure the curves further to both sides", f": {overrides}"
+        case "narrower":
+            return f"a ladder to {axis} {last} would narrow it", f": {overrides}"
+        case "less_noise":
+            return "no ladder below it would tell with these errors: train runs with less noise", ""
+    return "", ""
+
+
+def hopeless_text(advice: Advice) -> str:
+    """That seeds are the wrong means, and at which sizes."""
+    extra = max(advice.needed.values()) - advice.seeds_now
+    where = names(advice.sizes, advice.axis)
+    return f"do not count on seeds: {where} would take more than {extra} more a point"
+
+
+def seeds_text(advice: Advice) -> str:
+    """How many seeds more a point, and at which sizes."""
+    each = ", ".join(
+        f"{count - advice.seeds_now} at {describe_size(size, advice.axis)}"
+        for size, count in advice.needed.items()
+    )
+    extra = max(advice.needed.values()) - advice.seeds_now
+    return f"train about {more(extra, 'seed')} a point ({each})"
+
+
+def _on_this_ladder(advice: Advice) -> str:
+    assert advice.seeds is not None
+    return f"{more(advice.seeds.runs, 'run')} on this ladder"
+
+
+def names(sizes: Sequence[LadderSize], axis: str) -> str:
+    """Sizes of a ladder, by name."""
+    return " and ".join(describe_size(size, axis) for size in sizes)
+
+
+def more(count: int, what: str) -> str:
+    """So many more of something."""
+    return f"{count} more {what}{'s' * (count != 1)}"
+
+
+# The answer at the target.
+
+
+def worded_target(target: TargetAnswer) -> TargetAnswer:
+    """The answer with its sentence and advice in words."""
+    if not target.code:
+        return target
+    return replace(target, sentence=target_text(target), todo=advice_text(target.advice))
+
+
+def target_text(target: TargetAnswer, planned: str = "the plan's eta") -> str:
+    """What is expected at the target; `planned` is what its optimum is measured from."""
+    name, answer = target.axis.replace("_", " "), SAID[target.answer]
+    match target.code:
+        case "within":
+            return f"At {name} {target.size}, within the ladder, the transfer {answer}"
+        case "joint_within" | "joint_as_on_ladder" | "joint_beyond":
+            why = {
+                "joint_within": "within the ladder",
+                "joint_as_on_ladder": "as on the ladder",
+                "joint_beyond": (
+                    "nothing is extrapolated from a ladder along which several sizes change"
+                ),
+            }[target.code]
+            return f"At the target the transfer {answer}, {why}"
+    where = f"At {name} {target.size}, {target.times:.3g} times {_further(target)} than measured,"
+    if target.code in ("as_on_ladder", "too_few_optima"):
+        few = "too few sizes have an optimum"
+        why = few if target.code == "too_few_optima" else "as on the ladder"
+        return f"{where} the transfer {answer}, {why}"
+    expected = _expected(target.off_log2, target.loss_gap, target.answer, planned)
+    sentence = f"{where} the transfer {answer}: {expected}"
+    if (missed := target.missed) is not None:
+        sentence += (
+            f"; the others predict {missed.predicted.low:+.2f} to {missed.predicted.high:+.2f} "
+            f"(log2) at {name} {missed.size}, where the optimum is {missed.measured:+.2f}"
+        )
+    return sentence
+
+
+def _further(target: TargetAnswer) -> str:
+    comparatives = {"width": ("wider", "narrower"), "depth": ("deeper", "shallower")}
+    return comparatives.get(target.axis, ("more", "less"))[not target.wider]
+
+
+def _expected(off: Estimate, gap: Estimate, answer: Answer, planned: str) -> str:
+    """Shift and loss gap at the target."""
+    may = "may lie" if answer == "cannot say yet" else "lies"
+    words = f"its optimum {may} {off.low:+.2f} to {off.high:+.2f} octaves from {planned}"
+    if answer == "fails" and math.isfinite(gap.low):
+        return f"{words}, which costs at least {gap.low:.4f} nats"
+    if not math.isfinite(gap.high):
+        return f"{words}, beyond what the widest curve measured"
+    costs = "may cost" if answer == "cannot say yet" else "costs at most"
+    return f"{words}, which {costs} {gap.high:.4f} nats"
+
+
+def worded_trend(trend: Trend) -> Trend:
+    """The trend with its prior, and why it is followed or not, in words."""
+    if trend.belief is None:
+        return trend
+    if len(trend.sizes) < MIN_TREND_SIZES:
+        reason = f"{len(trend.sizes)} sizes cannot show a trend; it takes {MIN_TREND_SIZES}"
+    elif trend.warranted:
+        reason = "the prediction is nearer to the optimum than the transferred eta is"
+    else:
+        reason = "following the prediction may cost more than it saves"
+    return replace(trend, reason=reason, prior=BELIEFS[trend.belief])
+
+
+def exponent_text(exponent: Exponent) -> str:
+    """A measured exponent beside those that laws print, in a line."""
+    measured = exponent.measured
+    text = (
+        f"{exponent.direction}: {measured.value:+.2f} [{measured.low:+.2f}, {measured.high:+.2f}]"
+    )
+    for heading, side in (("inside: ", True), ("outside: ", False)):
+        laws = [f"{p.law} {p.exponent:+.2f}" for p in exponent.published if p.inside is side]
+        text += f"; {heading}{', '.join(laws)}" if laws else ""
+    return text
+
+
+# A ladder that is trained until it is settled.
+
+
+def ladder_end(ending: Ending | None) -> str:
+    """Why a ladder is trained no further; empty before its end."""
+    if ending is None:
+        return ""
+    there = "all" if ending.there == ending.runs else f"{ending.there}"
+    were = f", {there} of which were there" * bool(ending.there)
+    looks = f"{ending.looks} time{'s' * (ending.looks != 1)}"
+    spent = f"{ending.runs} runs{were}, looked at {looks}"
+    match ending.ended:
+        case "settled":
+            words = f"Settled with {spent}"
+        case "budget":
+            limit = f"the budget of {ending.budget} runs, or of {LOOKS} looks, is spent"
+            if ending.timed and ending.looks < LOOKS:
+                limit = f"the hours are spent, which have room for about {ending.budget} such runs"
+            words = f"Not settled with {spent}: {limit}"
+        case "hopeless":
+            words = f"Not settled with {spent}, and no number of these runs would likely do"
+            if ending.left > 0:
+                room = max(0, ending.budget - ending.runs)
+                words = (
+                    f"Not settled with {spent}, and no affordable number would do: about "
+                    f"{ending.left} more are needed, and the budget has {room}"
+                )
+        case "stuck":
+            words = f"Not settled with {spent}, and no more of these runs would do"
+    todo = advice_text(ending.advice)
+    todo += ", and not tell; longer runs, which have less noise, may" * (
+        ending.narrows and bool(todo)
+    )
+    return f"{words}: {todo}" if todo else words
+
+
+def ladder_progress(settling: Settling) -> str:
+    """The last look in a line: every size's answer, runs so far, likely runs left."""
+    look: Look = settling.looks[-1]
+    parts = [
+        f"{describe_size(size.size, judged.verdict.axis)}: {size.answer}"
+        for judged in look.judged
+        for size in judged.verdict.sizes
+        if not size.is_base or size.answer != "base"
+    ]
+    parts += [
+        f"at the target: {judged.verdict.target.answer}"
+        for judged in look.judged
+        if judged.verdict.target is not None
+    ]
+    left = f", about {look.left} more likely" if look.left else ""
+    return f"{look.runs} runs{left}; {', '.join(parts)}"

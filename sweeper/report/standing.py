@@ -1,0 +1,221 @@
+"""Where a study stands and what was cancelled of it, as people and programs read it."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+from sweeper.errors import SHELL, Call, Text, as_text, spelled
+from sweeper.report.answer import Item, Sentence
+from sweeper.report.ladder import ladder_table
+from sweeper.report.next import NextCommand, next_of
+from sweeper.report.present import Shown
+from sweeper.report.sentences import failures
+from sweeper.study.folder import StudyFolder
+from sweeper.sweep.progress import Jobs, Snapshot
+from sweeper.table import Column, Table, duration
+from sweeper.verbs.cancel import CancelAnswer
+from sweeper.verbs.status import StatusAnswer
+
+
+def shown(answer: StatusAnswer | CancelAnswer, *, verbose: bool = False) -> Shown:
+    """Where a study stands, or what was cancelled of it."""
+    return _cancelled(answer) if isinstance(answer, CancelAnswer) else _stands(answer)
+
+
+def _stands(answer: StatusAnswer) -> Shown:
+    damaged = list[str]()
+    next_command = next_of(answer.folder, damaged)
+    notes = _notes(answer)
+    notes += [(note,) for note in damaged if (note,) not in notes]
+    page = StudyFolder(answer.folder).report
+    return Shown(
+        items=[*_items(answer), *_others(answer.others)],
+        notes=notes,
+        answer=_standing(answer, goes_on=next_command is not None),
+        places={"report": page} if page.is_file() else {"study": answer.folder},
+        document=_record(answer, notes),
+        next=(next_command,) if next_command else (),
+    )
+
+
+def looked(answer: StatusAnswer, *, live: bool) -> Sequence[Item]:
+    """What a watch shows at a look, `live` or in lines."""
+    end = _standing(answer, goes_on=False)
+    waiting = " Waiting for one to start; Ctrl-C ends it." * answer.waits
+    return [*_items(answer), *_noted(answer), Sentence((*end, waiting))]
+
+
+def _noted(answer: StatusAnswer) -> list[Item]:
+    return [Sentence(("Note: ", *note)) for note in _notes(answer)]
+
+
+def _items(answer: StatusAnswer) -> list[Item]:
+    trials, searched = answer.trials, answer.searched
+    counts = ", ".join(f"{count} {status}" for status, count in answer.counts.items())
+    lines = [f"Study {answer.folder.name}: {counts or 'no trials yet'}"]
+    if phases := ", ".join(f"{phase} {count}" for phase, count in _phases(answer).items()):
+        lines.append(f"Trials by phase: {phases}")
+    if others := trials.others - trials.diagnosed:
+        lines.append(f"  of other setups: {others} trials, which count no more")
+    if trials.diagnosed:
+        lines.append(f"  of the diagnosis: {trials.diagnosed} trials, each with one thing changed")
+    objective = searched.conclusion.objective if searched else math.nan
+    if searched and math.isfinite(objective):
+        loss = f"{objective:.4f} nats ({searched.conclusion.basis})"
+        lines.append(f"{searched.conclusion.loss_name} of the best configuration: {loss}")
+    elif math.isfinite(best := _best(answer)):
+        lines.append(f"Least loss of one trial: {best:.4f} nats")
+    items: list[Item] = [Sentence(line) for line in lines]
+    items += jobs_items(answer.jobs)
+    progress = answer.progress
+    if progress is not None and progress.ladder is not None and progress.ladder.points:
+        items.append(ladder_table(progress.ladder))
+    return items
+
+
+def jobs_items(jobs: Jobs) -> list[Item]:
+    """A row a job, or why nothing is known of them."""
+    items = list[Item]()
+    if jobs.trouble:
+        items.append(Sentence(f"Jobs: nothing is known of them: {jobs.trouble}"))
+    if not jobs.states:
+        return items
+    counts = ", ".join(f"{count} {stage}" for stage, count in jobs.trials.items())
+    left = [Column(name, left=True) for name in ("job", "state", "on", "since")]
+    table = Table(
+        f"Jobs: {len(jobs.states)}; their trials: {counts}",
+        [*left, Column("trials"), Column("done", form=".0%")],
+    )
+    for job in jobs.states:
+        done = job.fraction if job.stage == "running" else None
+        table.add(job.id, job.state, job.node, job.since, job.trials, done)
+    failed = Counter(job.error for job in jobs.states if job.error)
+    told = [Sentence(f"{count} failed: {error}") for error, count in failed.items()]
+    return [*items, table, *told]
+
+
+def _notes(answer: StatusAnswer) -> list[Text]:
+    notes = list(map(as_text, answer.notices))
+    searched, trials = answer.searched, answer.trials
+    if answer.lacks and searched is not None:
+        notes.append(
+            (
+                f"search.json is drawn from {searched.conclusion.runs} trials, and the results "
+                f"hold {len(trials.searched)} of them: others were lost, or are of another setup. ",
+                Call("search"),
+                " trains them again",
+            )
+        )
+    runner = trials.current[-1].trial.spec.runner if trials.current else {}
+    return [*notes, *map(as_text, failures(trials.current, runner))]
+
+
+def _standing(answer: StatusAnswer, *, goes_on: bool) -> Text:
+    """What runs, or what was stopped or has ended; `goes_on`: a command for that is known."""
+    driver, progress = answer.driver, answer.progress
+    if driver is not None:
+        if progress is None:
+            return (f"Running ({driver}): starting",)
+        left = "" if progress.left is None else f", about {duration(progress.left)} left"
+        return (f"Running ({driver}): {progress.where()}: {_count(progress)}{left}",)
+    if answer.is_table:
+        return (
+            "Saved from a table's runs by ",
+            Call("judge"),
+            ": nothing in it can be continued.",
+        )
+    counts = answer.jobs.trials
+    if in_jobs := [f"{counts[s]} {s}" for s in ("running", "queued") if s in counts]:
+        return (
+            f"No driver is running; trials go on in jobs: {', '.join(in_jobs)}. The same command "
+            "collects them.",
+        )
+    if (stopped := answer.stopped) and goes_on:
+        return (f"No driver is running; {stopped.where()} was stopped at {_count(stopped)}.",)
+    if answer.searched is not None and answer.searched.finished:
+        return ("No driver is running; the search is finished.",)
+    return (
+        "No driver is running; the search is not finished: run the same ",
+        Call("search"),
+        " command again to go on.",
+    )
+
+
+def _count(progress: Snapshot) -> str:
+    return f"{progress.done}/{progress.total} trials"
+
+
+def _phases(answer: StatusAnswer) -> dict[str, int]:
+    return dict(Counter(result.trial.phase for result in answer.trials.current))
+
+
+def _best(answer: StatusAnswer) -> float:
+    """The least loss of a trial of the search; +inf before there is one."""
+    losses = [result.objective for result in answer.trials.searched]
+    return min((loss for loss in losses if not math.isnan(loss)), default=math.inf)
+
+
+def _record(answer: StatusAnswer, notes: Sequence[Text]) -> dict[str, Any]:
+    found = answer.searched.conclusion if answer.searched else None
+    return {
+        "study": answer.folder.name,
+        "folder": str(answer.folder),
+        "trials": answer.counts,
+        "phases": _phases(answer),
+        "other_setups": answer.trials.others - answer.trials.diagnosed,
+        "diagnosed": answer.trials.diagnosed,
+        "best": _best(answer),
+        "objective": found.objective if found else math.nan,
+        "error": found.error if found else math.nan,
+        "seeds": found.seeds if found else None,
+        "fresh_seeds": found.fresh_seeds if found else None,
+        "basis": found.basis if found else "",
+        "loss_name": found.loss_name if found else "",
+        "notes": [spelled(note, SHELL) for note in notes],
+        "driver": None if answer.driver is None else str(answer.driver),
+        "progress": answer.progress,
+        "stopped": answer.stopped,
+        "jobs": answer.jobs.states,
+        "job_trials": answer.jobs.trials,
+        "trouble": answer.jobs.trouble,
+        "search_finished": answer.searched is not None and answer.searched.finished,
+    }
+
+
+MOST_LETTERS = 78
+"""Of the line that names other studies."""
+
+
+def _others(names: Sequence[str]) -> list[Item]:
+    """The other studies in a line, as many as it has room for, and the rest as a detail."""
+    if not names:
+        return []
+    room = MOST_LETTERS - len("Other studies: ") - len(f"and {len(names)} more")
+    named = [name for at, name in enumerate(names) if len(", ".join(names[: at + 1])) <= room]
+    shown, rest = list(names[: max(1, len(named))]), list(names[max(1, len(named)) :])
+    more = f" and {len(rest)} more" * bool(rest)
+    items: list[Item] = [Sentence(f"Other studies: {', '.join(shown)}{more}")]
+    return [*items, Sentence(f"More studies: {', '.join(rest)}", detail=True)] if rest else items
+
+
+def _cancelled(answer: CancelAnswer) -> Shown:
+    study, count = answer.folder.name, answer.cancelled
+    items, next_command = list[Item](), None
+    if answer.driver is not None:
+        items.append(Sentence(f"Its driver ({answer.driver}) ends by itself."))
+        root, why = answer.folder.parent, "to see it end"
+        next_command = NextCommand.of("status", study=study, root=root, why=why)
+    elif answer.left:
+        left = f"{answer.left} processes that a killed driver's commands had left were ended."
+        items.append(Sentence(left))
+    next_command = next_command or next_of(answer.folder)
+    return Shown(
+        items=items,
+        answer=f"Study {study}: {count} {'job was' if count == 1 else 'jobs were'} cancelled.",
+        places={"study": answer.folder},
+        document={"study": study, "cancelled": count},
+        next=(next_command,) if next_command else (),
+    )

@@ -1,0 +1,50 @@
+"""The end of exactly one study's jobs; results stay, and checkpoints, from which it goes on."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from sweeper.command.process import end_marked
+from sweeper.config.command_line import place_of
+from sweeper.launch.folder import cancel_jobs
+from sweeper.study.folder import StudyFolder
+from sweeper.study.lock import Holder, live_holder, request_cancel
+from sweeper.study.study import find_study
+from sweeper.sweep.progress import Jobs, Watcher, driver_progress
+from sweeper.verbs.answer import Answer
+from sweeper.verbs.requests import CancelRequest
+
+
+@dataclass(frozen=True, kw_only=True)
+class CancelAnswer(Answer):
+    """How many jobs were `cancelled`, and the `driver` that is about to end by itself.
+
+    `left` are processes that commands of a killed driver had left, and that were ended.
+    """
+
+    folder: Path
+    cancelled: int
+    driver: Holder | None
+    left: int = 0
+
+
+def cancel(request: CancelRequest, watcher: Watcher) -> CancelAnswer:
+    """End the study's jobs, wherever they run."""
+    asked_root = None if request.root is None else str(request.root)
+    name, root = place_of(request.name, request.study, asked_root)
+    folder = root / find_study(name, root)
+    # Counted before anything ends: afterwards nobody tells of them.
+    driver = live_holder(folder)
+    jobs = len(Jobs.of(folder, driver_progress(folder, driver, [])).states)
+    # The driver first, or it would submit again what is cancelled under it.
+    if driver is not None:
+        request_cancel(folder)
+    on_cluster = cancel_jobs(folder)
+    left = 0
+    # What ends with its job on this machine was left by nobody.
+    if driver is None and not on_cluster:
+        left = end_marked(f"{StudyFolder(folder.absolute()).trials}/")
+    # Jobs on a cluster were cancelled there and then; all others end with their driver.
+    count = on_cluster or (jobs if driver is not None else 0)
+    return CancelAnswer(folder=folder, cancelled=count, driver=driver, left=left)

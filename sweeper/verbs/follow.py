@@ -1,0 +1,90 @@
+"""Is a run on the course that was predicted? Read once, for cron, or until it ends."""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from sweeper.decide.course import UNKNOWN, Seen, Watch, read_prediction
+from sweeper.decide.outcome import RunOutcome as RunOutcome
+from sweeper.decide.outcome import outcome_of, write_outcome
+from sweeper.errors import BadInput, ConfigError, Keyword
+from sweeper.runs.log import RunLog
+from sweeper.sweep.progress import Watcher
+from sweeper.verbs.answer import Answer, Outcome
+from sweeper.verbs.requests import FollowRequest
+
+
+@dataclass(frozen=True, kw_only=True)
+class FollowAnswer(Answer):
+    """What is `seen` of a run, which `watch` has with its losses; `miss` where it has ended.
+
+    The run's schedule was compared to the ladder's where `reads_rate` and the ladder's is known.
+    """
+
+    watch: Watch
+    seen: Seen
+    folder: Path
+    reads_rate: bool
+    miss: RunOutcome | None = None
+
+
+def follow(request: FollowRequest, watcher: Watcher) -> FollowAnswer:
+    """Read the run, once or until it ends; what became of the prediction is written then."""
+    prediction = read_prediction(request.prediction)
+    watch = Watch(
+        prediction, steps=request.steps, alarm=request.alarm, spike_steps=request.spike_steps
+    )
+    log = RunLog(metric=request.metric, place=request.run, lr=request.lr)
+    folder = request.out or request.prediction.parent
+
+    def answer(seen: Seen) -> FollowAnswer:
+        return FollowAnswer(
+            watch=watch,
+            seen=seen,
+            folder=folder,
+            reads_rate=bool(request.lr),
+            outcome=Outcome.NOT_VALIDATED if seen.off else Outcome.DONE,
+        )
+
+    if request.once:
+        seen = _look(watch, log, ended=True)
+        log.check_found()
+        return _ended(request, answer(seen))
+    watcher.tell(f"Following {request.run}; Ctrl-C ends the view, not the run")
+    before: Seen | None = None
+    while True:
+        seen = _look(watch, log, ended=False)
+        if before is None or (seen.step, seen.state) != (before.step, before.state):
+            watcher.look(answer(seen), news=before is None or seen.state != before.state)
+        if seen.ended:
+            return _ended(request, answer(seen))
+        before = seen
+        time.sleep(request.every)
+
+
+def _look(watch: Watch, log: RunLog, *, ended: bool) -> Seen:
+    """Take what is new; BadInput for what cannot be followed."""
+    for point in log.read(ended=ended):
+        watch.update(point.step, point.loss, point.lr)
+        if watch.trouble:
+            raise BadInput(*watch.trouble)
+    seen = watch.look()
+    watch.seen = watch.finish() if seen.ended else seen  # what the page is drawn of
+    return watch.seen
+
+
+def _ended(request: FollowRequest, answer: FollowAnswer) -> FollowAnswer:
+    """The last look, with what became of the prediction where the run is over."""
+    seen, watch = answer.seen, answer.watch
+    if not (seen.ended and seen.state != UNKNOWN and (seen.end or request.measured)):
+        if request.measured is not None:
+            raise ConfigError(Keyword("measured"), request.measured, "given when the run has ended")
+        return answer
+    digest = hashlib.sha256(request.prediction.read_bytes()).hexdigest()
+    miss = outcome_of(watch.prediction, digest, seen, request.measured)
+    ledger = request.ledger or request.prediction.parent.parent / "predictions.md"
+    places = write_outcome(watch.prediction, miss, answer.folder, ledger)
+    return replace(answer, miss=miss, places=places)

@@ -1,0 +1,32 @@
+"""A watcher that keeps what it is told, and shows nothing."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from sweeper.errors import Call, Keyword, spelled
+from sweeper.report.progress import SweepProgress
+from sweeper.verbs.answer import Answer
+from tests.cli.screens import terminal
+
+
+@dataclass
+class Kept:
+    """Remarks, and looks with whether they were news."""
+
+    is_live: bool = False
+    remarks: list[str] = field(default_factory=list)
+    looks: list[tuple[Any, bool]] = field(default_factory=list)
+
+    def tell(self, *text: str | Keyword | Call) -> None:
+        """A remark."""
+        self.remarks.append(spelled(text))
+
+    def look(self, answer: Answer, *, news: bool = True) -> None:
+        """A look."""
+        self.looks.append((answer, news))
+
+    def progress(self, folder: Any, job: str, *, page: bool = False, **more: Any) -> SweepProgress:
+        """The file alone: nobody looks on."""
+        return SweepProgress(folder, terminal(80), job, **more)
