@@ -63,8 +63,9 @@ def _dying_with_parent() -> tuple[str, ...]:
     program = shutil.which("setpriv")
     if program is None:
         return ()
-    usage = subprocess.run([program, "--help"], capture_output=True, text=True, check=False)
-    return (program, "--pdeathsig", "TERM", "--") if "--pdeathsig" in usage.stdout else ()
+    ask, dying = slurm_queue.long_options(help=None, pdeathsig=None)
+    usage = subprocess.run([program, ask], capture_output=True, text=True, check=False)
+    return (program, dying, "TERM", "--") if dying in usage.stdout else ()
 
 
 @cache
@@ -86,7 +87,8 @@ class Group:
         self._step = ""
         if Path(argv[0]).name == "srun" and "SLURM_JOB_ID" in os.environ:
             self._step = f"sweeper-{Path(self.mark).name}"
-            argv = [argv[0], f"--job-name={self._step}", *argv[1:]]
+            named = slurm_queue.long_options(job_name=self._step)
+            argv = [argv[0], *named, *argv[1:]]
         with os.fdopen(create(log, os.O_WRONLY | os.O_APPEND), "ab") as output:
             self.process = subprocess.Popen(
                 [*_dying_with_parent(), *argv],

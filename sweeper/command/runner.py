@@ -32,7 +32,7 @@ from sweeper.command.template import (
     values_of,
 )
 from sweeper.data.corpus import Corpus
-from sweeper.errors import ConfigError, SweeperError, key_prefix, suggest
+from sweeper.errors import Call, ConfigError, SweeperError, flag, key_prefix, suggest
 from sweeper.files import private_folder, write_json
 from sweeper.launch.code import changed_files, command_files, file_digests, missing_script
 from sweeper.launch.executor import Executor, Launcher, Machine
@@ -102,7 +102,8 @@ class Command:
     def __post_init__(self) -> None:
         """Refuse what could never run."""
         if not self.command:
-            raise ConfigError("command", [], "the words of a command: end the line with -- WORDS")
+            words = ("the words of a command, as in ", Call("search", command=("WORDS",)))
+            raise ConfigError("command", [], words)
         check_bounds(self)
         for key in ("metric", "heldout"):
             if (spec := getattr(self, key)) is not None:
@@ -203,8 +204,8 @@ class Command:
             raise ConfigError(
                 "command",
                 " ".join(self.command),
-                "a command that takes the plan, such as --plan={plan}; or runner.uses=[plan], "
-                "where the script reads SWEEPER_PLAN",
+                f"a command that takes the plan, such as {flag('plan')}={{plan}}; or "
+                "runner.uses=[plan], where the script reads SWEEPER_PLAN",
             )
         # Each by a placeholder, or all at once: by {trial}, the file that has them, or uses=["*"].
         lacking = [name for name in hyperparameters if not {name, "trial", "*"} & takes]

@@ -26,6 +26,7 @@ import yaml  # type: ignore[import-untyped]
 from sweeper import schedule
 from sweeper.errors import ConfigError, SweeperError, suggest
 from sweeper.files import write_atomically
+from sweeper.launch.slurm_queue import long_options
 from sweeper.study.folder import PLAN
 from sweeper.trial import Trial
 
@@ -363,23 +364,25 @@ def under_torchrun(argv: Sequence[str], values: Values, options: Sequence[str] =
     script = (
         [*options, *argv[1:]]
         if _PYTHON.fullmatch(Path(argv[0]).name)
-        else [*options, "--no-python", *argv]
+        else [*options, *long_options(no_python=None), *argv]
     )
-    processes = f"--nproc-per-node={values['tasks']}"
+    tasks = values["tasks"]
     run = [sys.executable, "-m", "torch.distributed.run"]
     if values["nodes"] == 1:
-        return [*run, "--standalone", processes, *script]
+        return [*run, *long_options(standalone=None, nproc_per_node=tasks), *script]
     nodes = str(values["nodes"])
     return [
         # It shares what the allocation has with the step that runs this process.
-        *("srun", "--overlap", "--mem=0", f"--nodes={nodes}", f"--ntasks={nodes}"),
-        "--ntasks-per-node=1",
+        "srun",
+        *long_options(overlap=None, mem=0, nodes=nodes, ntasks=nodes, ntasks_per_node=1),
         *run,
-        f"--nnodes={nodes}",
-        processes,
-        f"--rdzv-id={os.environ.get('SLURM_JOB_ID', '0')}-{values['port']}",
-        "--rdzv-backend=c10d",
-        f"--rdzv-endpoint={_first_host()}:{values['port']}",
+        *long_options(
+            nnodes=nodes,
+            nproc_per_node=tasks,
+            rdzv_id=f"{os.environ.get('SLURM_JOB_ID', '0')}-{values['port']}",
+            rdzv_backend="c10d",
+            rdzv_endpoint=f"{_first_host()}:{values['port']}",
+        ),
         *script,
     ]
 

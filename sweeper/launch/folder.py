@@ -14,7 +14,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
-from sweeper.errors import SweeperError
+from sweeper.errors import Call, SweeperError
 from sweeper.files import check_open, owner_of, remove_leftovers
 from sweeper.launch.executor import JobState, Scheduled
 from sweeper.launch.job import trials_of
@@ -66,8 +66,11 @@ def _known(folder: Path) -> list[Scheduled]:
     for path in (folder / name for name in ("jobs", *_used(folder)) if found):
         if path.exists() and not os.access(path, os.R_OK | os.X_OK):
             raise SweeperError(
-                f"{path} is the user {owner_of(path)}'s, whose own `sweeper status` and "
-                "`sweeper cancel` know of them"
+                f"{path} is the user {owner_of(path)}'s, whose own ",
+                Call("status"),
+                " and ",
+                Call("cancel"),
+                " know of them",
             )
     return found
 

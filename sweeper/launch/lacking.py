@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
-class Lack:
+class NodeLack:
     """What is wrong, the line that says so, and what may help."""
 
     what: str
@@ -59,7 +59,7 @@ KINDS = (
 """Kinds, the words of their errors, and remedies; the first that matches counts."""
 
 
-def lack_of(text: str) -> Lack | None:
+def lack_of(text: str) -> NodeLack | None:
     """What `text`, the end of a log, says is missing; None where it says of no such thing."""
     lines = [line.strip()[:300] for line in text.splitlines()]
     for what, words, remedy in KINDS:
@@ -67,5 +67,5 @@ def lack_of(text: str) -> Lack | None:
             if re.search(words, lines[at]):
                 # Before our own line about it stands what the line of setup has said.
                 said = lines[max(0, at - 1) : at + 1] if what == KINDS[0][0] else lines[at : at + 1]
-                return Lack(what, " | ".join(said), remedy)
+                return NodeLack(what, " | ".join(said), remedy)
     return None

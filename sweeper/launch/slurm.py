@@ -64,6 +64,7 @@ from sweeper.launch.slurm_queue import (
     ask,
     first_lines,
     largest_array,
+    long_options,
     nodes,
     outside_a_job,
     partitions,
@@ -96,7 +97,7 @@ KEY_OF_COMPLAINT = {
     "qos": "qos",
     "feature|constraint": "constraint",
     "time limit": "time",
-    "memory": "memory",
+    r"memory|\bmem-per|\bmem\b": "memory",
     "cpu count|processors": "cpus",
     "gres|gpu": "gpus",
 }
@@ -150,6 +151,7 @@ class Slurm:
         for key, value in self.submitit.slurm_keys().items():
             object.__setattr__(self, key, value)
         check_bounds(self)
+        self._check_memory()
         if self.warn >= 60 * self.time:
             raise ConfigError("warn", self.warn, f"less than time, {60 * self.time} seconds")
         if self.gpus not in (0, 1):
@@ -165,6 +167,20 @@ class Slurm:
                 raise ConfigError("setup", line, "one line of shell each")
         for name, value in self.sbatch.items():
             _check_option(name, value)
+
+    def _check_memory(self) -> None:
+        """ConfigError for memory that is given in two ways, of which Slurm takes one."""
+        ours, theirs = self.sbatch, self.submitit.slurm()
+        given = {"memory": self.memory}
+        given |= {f"sbatch.{key}": ours.get(key) for key in ("mem", "mem-per-cpu", "mem-per-gpu")}
+        given |= {
+            f"submitit.slurm_{key}": theirs.get(key) for key in ("mem_per_cpu", "mem_per_gpu")
+        }
+        given = {key: value for key, value in given.items() if value is not None}
+        if len(given) > 1:
+            first, *others = given
+            names = " and ".join(f"launcher.{key}" for key in others)
+            raise ConfigError(first, given[first], f"null, or {names} left out: Slurm takes one")
 
     @property
     def device(self) -> str:
@@ -215,7 +231,7 @@ class Slurm:
             raise ConfigError("launcher.time", self.time, f"at most {longest:g} minutes there")
         try:
             with outside_a_job():
-                ask("sbatch", "--test-only", stdin=self.script(folder))
+                ask("sbatch", *long_options(test_only=None), stdin=self.script(folder))
         except SchedulerError as error:
             said = str(error)
             for pattern, key in KEY_OF_COMPLAINT.items():
@@ -299,7 +315,7 @@ class Slurm:
         self, folder: Path, name: str, resources: Resources = DEFAULT, avoid: Sequence[str] = ()
     ) -> Submitter:
         """The executor of submitit with all of this in its parameters; it writes below `folder`."""
-        ask("sbatch", "--version")
+        ask("sbatch", *long_options(version=None))
         python = shlex.join(self.python or (sys.executable,))
         executor = Submitter(folder, max_num_timeout=UNCOUNTED, python=python)
         gpus = self.gpus if resources.gpus is None else resources.gpus
@@ -327,7 +343,7 @@ class Slurm:
             # submitit's own default is one that clusters which check them refuse.
             wckey=others.pop("wckey", None),
             # Since 22.05 srun does not take this from sbatch.
-            srun_args=[f"--cpus-per-task={cpus}", *others.pop("srun_args", ())],
+            srun_args=[*long_options(cpus_per_task=cpus), *others.pop("srun_args", ())],
             additional_parameters={
                 **self.sbatch,
                 "requeue": True,  # or `scontrol requeue` may be refused

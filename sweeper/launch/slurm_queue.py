@@ -90,6 +90,12 @@ def ask(*command: str, stdin: str | None = None) -> str:
     return done.stdout
 
 
+def long_options(**values: str | int | None) -> list[str]:
+    """Long options of a program, as words: `states="all"`; None for one without a value."""
+    words = {f"--{name.replace('_', '-')}": value for name, value in values.items()}
+    return [name if value is None else f"{name}={value}" for name, value in words.items()]
+
+
 def first_lines(text: str) -> str:
     """Slurm's own words, without the command's name before every line."""
     lines = [re.sub(r"^\w+: (error: |fatal: )?", "", line) for line in text.strip().splitlines()]
@@ -101,9 +107,11 @@ def queue(prefix: str) -> list[Entry]:
 
     One call for all of them. SchedulerError when Slurm does not answer.
     """
-    user = f"--user={os.geteuid()}"
     # By default squeue folds an array's waiting tasks into one line, and hides what ended.
-    text = ask("squeue", "--noheader", "--array", "--states=all", user, f"--format={_COLUMNS}")
+    wanted = long_options(
+        noheader=None, array=None, states="all", user=os.geteuid(), format=_COLUMNS
+    )
+    text = ask("squeue", *wanted)
     return [_entry(line) for line in text.splitlines() if line.startswith(prefix)]
 
 
@@ -129,8 +137,8 @@ def steps(name: str) -> list[str]:
 
     SchedulerError when Slurm does not answer.
     """
-    job = f"--jobs={os.environ.get('SLURM_JOB_ID', '')}"
-    text = ask("squeue", "--noheader", "--steps", job, "--format=%i|%j")
+    job = os.environ.get("SLURM_JOB_ID", "")
+    text = ask("squeue", *long_options(noheader=None, steps=None, jobs=job, format="%i|%j"))
     rows = [line.partition("|") for line in text.splitlines()]
     return [number for number, _, of in rows if of == name]
 
@@ -140,7 +148,7 @@ def cancel(ids: Sequence[str], signal: str | None = None) -> None:
 
     Those that have ended already are passed over. SchedulerError when Slurm does not answer.
     """
-    words = ["--quiet"] if signal is None else ["--quiet", f"--signal={signal}"]
+    words = long_options(quiet=None) if signal is None else long_options(quiet=None, signal=signal)
     for start in range(0, len(ids), 200):  # a command line has a longest length
         try:
             ask("scancel", *words, *ids[start : start + 200])
@@ -167,7 +175,7 @@ class Partition:
 def partitions() -> dict[str, Partition]:
     """All partitions that this user sees, by name."""
     by_name = {}
-    for line in ask("sinfo", "--noheader", "--format=%P|%l").splitlines():
+    for line in ask("sinfo", *long_options(noheader=None, format="%P|%l")).splitlines():
         name, _, limit = line.partition("|")
         plain = name.removesuffix("*")
         by_name[plain] = Partition(name=plain, minutes=minutes(limit), default=name.endswith("*"))
@@ -181,7 +189,9 @@ USABLE = ("alloc", "comp", "idle", "mix", "plan", "plnd", "resv")
 def nodes(partition: str | None) -> set[str]:
     """The nodes of a partition (None: the default one) on which jobs run."""
     found = set()
-    for line in ask("sinfo", "--noheader", "--Node", "--format=%N|%P|%t").splitlines():
+    for line in ask(
+        "sinfo", *long_options(noheader=None, Node=None, format="%N|%P|%t")
+    ).splitlines():
         name, of, state = line.split("|")
         is_wanted = (
             of.endswith("*") if partition is None else of.rstrip("*") in partition.split(",")

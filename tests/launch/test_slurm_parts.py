@@ -25,6 +25,7 @@ from sweeper.launch.code import changed_modules, module_digests, user_modules
 from sweeper.launch.executor import Scheduled
 from sweeper.launch.job import Outcome, Resources, outcome_of
 from sweeper.launch.lacking import lack_of
+from sweeper.launch.parameters import Parameters
 from sweeper.launch.slurm import SETTLING, Slurm, checked_setup
 from sweeper.launch.slurm_jobs import Raised, SlurmFailure, Submission, attempts, failure_of
 from sweeper.records import to_json
@@ -52,6 +53,12 @@ from tests.specs import spec_of
         ({"poll": 0.0}, "poll"),
         ({"retries": -1}, "retries"),
         ({"setup": ("a\nb",)}, "setup"),
+        ({"memory": "4G", "submitit": Parameters(slurm_mem_per_gpu="1G")}, "memory"),
+        (
+            {"submitit": Parameters(slurm_mem_per_cpu="1G", slurm_mem_per_gpu="1G")},
+            "submitit.slurm_mem_per_cpu",
+        ),
+        ({"memory": "4G", "sbatch": {"mem-per-cpu": "1G"}}, "memory"),
         ({"sbatch": {"array": "0-9"}}, "sbatch.array"),
         ({"sbatch": {"Bad Name": "a"}}, "sbatch.Bad Name"),
         ({"sbatch": {"licenses": "a\nb"}}, "sbatch.licenses"),

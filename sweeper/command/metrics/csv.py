@@ -23,7 +23,7 @@ from sweeper.errors import Keyword
 
 
 @dataclass(frozen=True)
-class Csv(Metric):
+class CsvColumn(Metric):
     """The numbers of a `column` of `file`, which lies in the run's folder."""
 
     file: str
@@ -32,7 +32,7 @@ class Csv(Metric):
     form: ClassVar[str] = "csv:FILE:COLUMN"
 
     @classmethod
-    def parse(cls, key: str | Keyword, rest: str) -> Csv:
+    def parse(cls, key: str | Keyword, rest: str) -> CsvColumn:
         """FILE:COLUMN."""
         return cls(*file_and_name(key, rest, cls.form))
 
@@ -42,7 +42,7 @@ class Csv(Metric):
 
     def open(self, folder: Path, log: Path, *, fresh: bool = False) -> Source:
         """Rows of the file."""
-        return Table(Lines(folder / self.file, fresh=fresh), self.column)
+        return CsvRows(Lines(folder / self.file, fresh=fresh), self.column)
 
     def contents(self, folder: Path, advice: str = IN_FOLDER) -> str:
         """The names of its columns."""
@@ -52,7 +52,7 @@ class Csv(Metric):
 
 
 @dataclass
-class Table(Source):
+class CsvRows(Source):
     """A column of a CSV file whose first row names the columns."""
 
     lines: Lines

@@ -22,7 +22,7 @@ from sweeper.errors import ConfigError, Keyword
 
 
 @dataclass(frozen=True)
-class JsonLines(Metric):
+class JsonRows(Metric):
     """The value of `name` in the rows of `file`, which lies in the run's folder."""
 
     file: str
@@ -31,7 +31,7 @@ class JsonLines(Metric):
     form: ClassVar[str] = "jsonl:FILE:KEY"
 
     @classmethod
-    def parse(cls, key: str | Keyword, rest: str) -> JsonLines:
+    def parse(cls, key: str | Keyword, rest: str) -> JsonRows:
         """FILE:KEY."""
         return cls(*file_and_name(key, rest, cls.form))
 

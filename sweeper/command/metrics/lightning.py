@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import ClassVar
 
 from sweeper.command.lines import Lines
-from sweeper.command.metrics.csv import Table, columns
+from sweeper.command.metrics.csv import CsvRows, columns
 from sweeper.command.reading import (
     IN_FOLDER,
     Beyond,
@@ -62,12 +62,12 @@ class Versions(Source):
     folder: Path
     column: str
     others: frozenset[Path]
-    _tables: dict[Path, Table] = field(default_factory=dict)
+    _tables: dict[Path, CsvRows] = field(default_factory=dict)
 
     def read(self, *, ended: bool = False) -> Iterator[Reading]:
         """What is new in each."""
         for path in sorted(set(self.folder.glob(FILES)) - self.others, key=_version):
-            table = self._tables.setdefault(path, Table(Lines(path), self.column))
+            table = self._tables.setdefault(path, CsvRows(Lines(path), self.column))
             yield from table.read(ended=ended)
 
     def beyond(self) -> Beyond:

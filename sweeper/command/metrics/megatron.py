@@ -7,7 +7,7 @@ from typing import ClassVar
 from sweeper.command.metrics.pattern import Printed
 
 
-class Megatron(Printed):
+class MegatronLines(Printed):
     """` iteration 10/ 400 | ... | lm loss: 3.73E+00 |`; a loss that is NaN it leaves out."""
 
     form: ClassVar[str] = "megatron[:validation]"

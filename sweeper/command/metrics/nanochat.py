@@ -7,7 +7,7 @@ from typing import ClassVar
 from sweeper.command.metrics.pattern import Printed
 
 
-class Nanochat(Printed):
+class NanochatLines(Printed):
     """`step 00010/21400 (0.05%) | loss: 8.123456 | ...`; its validation is in bits a byte."""
 
     form: ClassVar[str] = "nanochat[:validation]"

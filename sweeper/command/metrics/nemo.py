@@ -7,7 +7,7 @@ from typing import ClassVar
 from sweeper.command.metrics.pattern import Printed
 
 
-class Nemo(Printed):
+class NemoLines(Printed):
     """`... | global_step: 9 | reduced_train_loss: 10.9 | ...`, of a bar with `=` and commas."""
 
     form: ClassVar[str] = "nemo[:validation]"

@@ -16,7 +16,7 @@ FILES = "**/*tfevents*"
 
 
 @dataclass(frozen=True)
-class TensorBoard(Metric):
+class TensorBoardTag(Metric):
     """The scalars of `tag` in event files below the run's folder."""
 
     tag: str
@@ -24,7 +24,7 @@ class TensorBoard(Metric):
     form: ClassVar[str] = "tensorboard:TAG"
 
     @classmethod
-    def parse(cls, key: str | Keyword, rest: str) -> TensorBoard:
+    def parse(cls, key: str | Keyword, rest: str) -> TensorBoardTag:
         """TAG."""
         if not rest:
             raise ConfigError(key, rest, cls.form)

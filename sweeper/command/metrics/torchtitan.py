@@ -7,7 +7,7 @@ from typing import ClassVar
 from sweeper.command.metrics.pattern import Printed
 
 
-class Torchtitan(Printed):
+class TorchtitanLines(Printed):
     """`[titan] ... INFO - step: 10  loss:  7.1234  grad_norm: ...`."""
 
     form: ClassVar[str] = "torchtitan[:validation]"

@@ -26,7 +26,7 @@ FILES = "**/*.wandb"
 
 
 @dataclass(frozen=True)
-class Wandb(Metric):
+class WandbKey(Metric):
     """The values of `name` in an offline run below the run's folder."""
 
     name: str
@@ -34,7 +34,7 @@ class Wandb(Metric):
     form: ClassVar[str] = "wandb:KEY"
 
     @classmethod
-    def parse(cls, key: str | Keyword, rest: str) -> Wandb:
+    def parse(cls, key: str | Keyword, rest: str) -> WandbKey:
         """KEY."""
         if not rest:
             raise ConfigError(key, rest, cls.form)
