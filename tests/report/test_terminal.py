@@ -14,6 +14,7 @@ from rich.console import Console
 from sweeper.check.judge import CheckRule
 from sweeper.check.rules import rule_table
 from sweeper.decide.diagnosis import Diagnosis
+from sweeper.files import take_damaged
 from sweeper.plan.explain import Explained
 from sweeper.plan.plan import TransferPlan
 from sweeper.records import from_json, to_json
@@ -131,6 +132,7 @@ def shown(
     items: Sequence[Item], width: int, *, verbose: bool = False, folder: Path | None = None
 ) -> list[str]:
     """The lines of a terminal, each without its trailing blanks."""
+    take_damaged()  # those of other tests
     text = io.StringIO()
     paper = Console(file=text, width=width, force_terminal=True, color_system=None)
     output = Output(people=paper, verbose=verbose)
