@@ -150,8 +150,6 @@ Status = Literal["complete", "diverged", "pruned", "failed"]
 FORMAT = 4
 """The version of all records. It rises when their content changes, a field of `TrialSpec` or of
 `TrainSettings` included. Another version's records are refused, never taken for damaged ones."""
-OLDEST_FORMAT = 2
-"""The version of records that name none."""
 
 Log2Hps = NewType("Log2Hps", Mapping[str, float])
 """Hyperparameters by name, as base-2 logarithms."""
@@ -460,9 +458,8 @@ class Result:
         `OtherFormat` where another version of sweeper wrote it.
         """
         if (version := record.get("format")) != FORMAT:
-            # Records of the oldest format name none, and are known by a part that is gone since.
-            if isinstance(version, int) or "setup" in record["trial"]:
-                raise OtherFormat(version or OLDEST_FORMAT)
+            if isinstance(version, int):
+                raise OtherFormat(version)
             raise ValueError("it names no format")
         # A study's line ends in the sum of its text, which the study compares.
         result: Result = build({name: value for name, value in record.items() if name != "sum"})

@@ -82,10 +82,7 @@ EDITS: Mapping[str, str] = {
 CLOSE = 1e-9
 """Numbers that differ by a smaller share are equal: flags and fields are written exactly."""
 MAX_DETAILS = 6
-OLDER = (
-    "the plan is of an older sweeper, which did not record what the study's model multiplies its "
-    "logits by: run `sweeper transfer` again with the same arguments"
-)
+NOT_RECORDED = "the plan does not record what the study's model multiplies its logits by"
 
 
 @dataclass(frozen=True)
@@ -218,7 +215,7 @@ def _of_factors(plan: TransferPlan, exporter: Exporter) -> Iterator[Difference]:
     for factor in plan.factors or ():
         # A number would be a guess: the model may have any part of the plan's factor itself.
         if factor.kind == "tied_readout" and factor.own is None and not own_model:
-            yield Difference("output", f"{factor.where}: {OLDER}", None, None)
+            yield Difference("output", f"{factor.where}: {NOT_RECORDED}", None, None)
             continue
         applied = exporter.applied(plan, factor)
         if not _close(factor.value, applied):
