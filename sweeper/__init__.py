@@ -18,6 +18,7 @@ if TYPE_CHECKING:
         export,
         judge,
         open_study,
+        predict,
         search,
         status,
         transfer,
@@ -27,7 +28,6 @@ if TYPE_CHECKING:
     from sweeper.command.in_script import CurrentTrial, current_trial
     from sweeper.command.watch import watch
     from sweeper.decide.course import follow
-    from sweeper.decide.loss import predict
     from sweeper.plan.plan import TransferPlan
     from sweeper.plan.plan_for import plan_for
     from sweeper.scaling.spec import ParamScale, ParamSpec, Role, ScaledOp, Update
@@ -78,7 +78,7 @@ _MODULES = {
     "judge": "sweeper.api.calls",
     "open_study": "sweeper.api.calls",
     "plan_for": "sweeper.plan.plan_for",
-    "predict": "sweeper.decide.loss",
+    "predict": "sweeper.api.calls",
     "status": "sweeper.api.calls",
     "transfer": "sweeper.api.calls",
     "watch": "sweeper.command.watch",

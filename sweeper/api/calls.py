@@ -28,11 +28,13 @@ from sweeper.study.folder import is_study
 from sweeper.study.setup import asked
 from sweeper.study.study import find_study
 from sweeper.verbs.judge import JudgeAnswer
+from sweeper.verbs.predict import PredictAnswer, TablePrediction
 from sweeper.verbs.requests import (
     CompareRequest,
     ExplainRequest,
     ExportRequest,
     JudgeRequest,
+    PredictRequest,
     Request,
     SearchRequest,
     StatusRequest,
@@ -169,6 +171,27 @@ def judge(source: Any = None, **keywords: Any) -> Judgement:
             written = present("judge", answer).places
             found.places = {name: Path(str(place)) for name, place in written.items()}
     return found
+
+
+@keywords_of(PredictRequest)
+def predict(source: Any = None, **keywords: Any) -> Prediction | NoLossLaw:
+    """What `sweeper predict` says of a table, or of a study: the loss of a larger run.
+
+    `source` is a DataFrame, columns by name, a study, or a place as on the command line, a row a
+    finished run. Of too few runs it cannot say yet, as there: the `answer` of both. Nothing is
+    written but with `out`.
+    """
+    request = request_of(PredictRequest, {**keywords, "source": _source(source)})
+    with _TURNS, whole_imports(), only_named():
+        answer = perform(request, Silent())
+        if request.out is not None:
+            present("predict", answer)
+    assert isinstance(answer, PredictAnswer | TablePrediction)
+    found = answer.predicted if isinstance(answer, PredictAnswer) else answer
+    if found.prediction is not None:
+        return found.prediction
+    assert found.too_few is not None
+    return found.too_few.answer
 
 
 @keywords_of(ExportRequest)

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sweeper.records import Bounded, Bounds, Build, Positive
-from sweeper.scaling.spec import LOGITS, Role, layer_of, with_layer
+from sweeper.scaling.spec import LOGITS, SUMMED, Role, layer_of, with_layer
 from sweeper.stats.estimate import UNKNOWN, Estimate, mean_estimate
 from sweeper.stats.ladder import Size
 from sweeper.trial import LOG2_OR_NULL, ONE_OR_MORE, Choice
@@ -50,8 +50,8 @@ class CheckRule(Bounded):
     scale_steps: Annotated[int, ONE_OR_MORE] = 50
 
 
-CheckAnswer = Literal["pass", "cannot say", "fail"]
-CHECK_ANSWERS: tuple[CheckAnswer, ...] = ("pass", "cannot say", "fail")
+CheckCode = Literal["pass", "cannot say", "fail"]
+CHECK_ANSWERS: tuple[CheckCode, ...] = ("pass", "cannot say", "fail")
 """From good to bad."""
 Quantity = Literal["output", "change", "direct"]
 Runs = Mapping[Size, Sequence[Sequence["ModuleMeasurement"]]]
@@ -78,7 +78,7 @@ class Slope:
     slope: Estimate
     expected: float
     one_sided: bool
-    answer: CheckAnswer
+    answer: CheckCode
     reason: str
 
     @property
@@ -97,7 +97,7 @@ class ModuleCheck:
     name: str
     role: Role | None
     slopes: tuple[Slope, ...]
-    answer: CheckAnswer
+    answer: CheckCode
 
     @property
     def worst(self) -> Slope:
@@ -115,7 +115,7 @@ class CoordinateCheck:
     sizes: tuple[int, ...]
     steps: int
     modules: tuple[ModuleCheck, ...]
-    answer: CheckAnswer
+    answer: CheckCode
     origins: tuple[str, ...]
 
     @property
@@ -336,7 +336,7 @@ def _with_lost_alignment(modules: Sequence[ModuleCheck]) -> list[ModuleCheck]:
     what tokens share.
     """
     seen = [module for module in modules if module.worst.reason != NOT_SEEN]
-    summing = [module for module in seen if module.role in (Role.HIDDEN, Role.READOUT)]
+    summing = [module for module in seen if module.role in SUMMED]
     softened = {m.name: _softened(m, _lost_alignment, LOST_ALIGNMENT) for m in summing}
     # A rate that is wrong by width^-1/2 looks the same, but then most weights show it.
     few = 2 * sum(softened[module.name] != module for module in summing) < len(summing)
@@ -386,7 +386,7 @@ def _slope(
     """The slope of log2 of `table` [sizes][seeds] over `log_sizes`, judged."""
     values = np.array(table, dtype=np.float64)
     slope, logs = UNKNOWN, np.full(len(log_sizes), math.nan)
-    verdict: tuple[CheckAnswer, str]
+    verdict: tuple[CheckCode, str]
     if not values.any():  # a weight that is frozen, or a bias that begins at 0
         slope, logs = Estimate(value=0.0, low=0.0, high=0.0), np.full(len(log_sizes), -math.inf)
         verdict = "pass", "never moves" if step else "zero"
@@ -425,7 +425,7 @@ def _fit_slope(log_sizes: NDArray[np.float64], logs: NDArray[np.float64]) -> Est
 
 def judge_slope(
     slope: Estimate, expected: float, threshold: float, *, one_sided: bool
-) -> tuple[CheckAnswer, str]:
+) -> tuple[CheckCode, str]:
     """Pass: the interval lies within `threshold` of `expected`; fail: it lies beyond it.
 
     An interval that straddles the threshold answers nothing: noise can neither pass nor fail.
@@ -440,7 +440,7 @@ def judge_slope(
     return "cannot say", "interval too wide"
 
 
-def _worst(answers: Sequence[CheckAnswer]) -> CheckAnswer:
+def _worst(answers: Sequence[CheckCode]) -> CheckCode:
     return max(answers, key=CHECK_ANSWERS.index, default="cannot say")
 
 

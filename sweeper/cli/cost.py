@@ -1,35 +1,24 @@
-"""What a search or a ladder is going to cost, measured before anything is trained."""
+"""What a search is going to cost, measured before anything is trained."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Sequence
 from typing import Any
 
-from sweeper.cli.validate import finished
 from sweeper.command.evidence import evidence_of
-from sweeper.command.metrics import describe_source
-from sweeper.command.runner import Command
 from sweeper.config.compose import compose_tree
 from sweeper.config.settings import Experiment, Settings, checked_plugin
 from sweeper.config.studies import Invocation
-from sweeper.decide.settle import SEEDS
 from sweeper.errors import BadInput
 from sweeper.launch.inline import Inline
-from sweeper.records import to_json
-from sweeper.report import console as show
+from sweeper.report.costs import sharing, trial_command
 from sweeper.report.next import NextCommand
 from sweeper.report.output import Output
-from sweeper.report.sentences_transfer import ladder_end, ladder_progress
 from sweeper.search.strategy import Strategy
-from sweeper.stats.ladder import JOINT_AXIS, Size, describe_size
-from sweeper.study.cost import Cost, flops_of
-from sweeper.study.study import Study
-from sweeper.sweep.experiment import run_time, shared_steps
-from sweeper.sweep.replay import SettledLadder, replay_ladder
+from sweeper.sweep.experiment import run_time
 from sweeper.table import duration
-from sweeper.trial import Log2Hps, Result, Trial, defaults
+from sweeper.trial import Result, Trial
 
 FAST_FLOPS = 2e10
 """FLOPs a second that few processors reach on small models: what is short even so is not timed."""
@@ -103,20 +92,8 @@ def say_command(settings: Settings, trial: Trial, output: Output, *, at: str) ->
     """The words of a user's command for `trial`, said with where its losses are looked for."""
     command = settings.runner.argv(trial, settings.folder.absolute() / "trials" / "KEY")
     if command is not None:
-        name = "the command of a trial"
-        output.command(f"{name.capitalize()}, {at}:", command)
-        losses = describe_source(settings.raw["runner"].get("metric"))
-        output.say(f"Its losses: {losses}.")
-        if how := sharing(settings):
-            output.say(how)
+        output.show(*trial_command(settings, command, at=at))
     return command
-
-
-def sharing(settings: Settings) -> str:
-    """How a command's trials share this machine, in a sentence; empty where nothing is chosen."""
-    runner = settings.runner
-    how = runner.sharing(settings.launcher) if isinstance(runner, Command) else ""
-    return f"On this machine: {how}." if how else ""
 
 
 def say_losses(
@@ -148,157 +125,3 @@ def say_losses(
     return [
         {"key": e.key, "values": e.count, "facts": e.facts(), "doubts": e.doubts()} for e in read
     ]
-
-
-# `sweeper transfer --validate --dry-run`: what ladders would train, and what that would take.
-
-
-def show_ladder_cost(
-    experiment: Experiment,
-    study: Study,
-    best: Log2Hps,
-    target: Size,
-    next_command: NextCommand,
-    output: Output,
-    settle: SettledLadder | None = None,
-) -> None:
-    """Say what the ladders around `best` lack; the `next_command` trains it.
-
-    The cost is said beside that of the `target`'s run, too. Of ladders that are to `settle` it is
-    that of the next round.
-    """
-    settings, rule = experiment.settings, experiment.settings.transfer
-    ladders, base = settings.ladders(), settings.ladder_base
-    names = {base: f"{describe_size(base, next(iter(ladders)))} (base)"} | {
-        size: str(size)
-        if axis == JOINT_AXIS
-        else describe_size(size, axis) + f", {size.steps} steps" * (settings.steps_of is not None)
-        for axis, sizes in ladders.items()
-        for size in sizes
-        if size != base
-    }
-    costs, records, runs = list[tuple[str, Cost]](), list[dict[str, Any]](), 0
-    ranges = set[tuple[str, str]]()
-    lacking_runs = dict[Size, list[Trial]]()
-    values_of = dict[Size, list[float]]()
-    if settle is not None:
-        every = settle.trials()
-        for size in names:
-            lacking_runs[size] = [t for t in every if t.spec == experiment.spec(size)]
-            values_of[size] = sorted({value for one, value, _ in settle.asked if one == size})
-    else:
-        for size in names:
-            (curve,), _, missing = replay_ladder(experiment, best, [size], finished(study))
-            lacking = (trial.log2_hps[rule.hyperparameter] for trial in missing)
-            lacking_runs[size], values_of[size] = missing, sorted({*curve.losses, *lacking})
-        # Of all sizes together: a run branches off one of another number of steps.
-        every = [trial for missing in lacking_runs.values() for trial in missing]
-    branches = shared_steps(settings, every)
-    for size, name in names.items():
-        missing, values, count = lacking_runs[size], values_of[size], len(lacking_runs[size])
-        # What a run takes from a longer one is trained there.
-        steps = experiment.spec(size).train.steps
-        whole = count - sum(branches.get(trial.key, 0) for trial in missing) / steps
-        seconds = whole * run_time(experiment, size, study.results())[1] if missing else 0.0
-        flops = whole * flops_of(experiment.spec(size))
-        costs.append((name, Cost(trials=count, flops=flops, seconds=seconds)))
-        if values:
-            ranges.add((f"{values[0]:g}", f"{values[-1]:g}"))
-        asked = rule.seeds * len(values)
-        if settle is not None:
-            asked = sum(one == size for one, *_ in settle.asked)
-        runs += asked
-        cost = to_json(costs[-1][1])
-        planned = {"size": to_json(size), "values_log2": values, "runs": asked}
-        records.append({**planned, "missing": cost.pop("trials"), **cost})
-    if math.isnan(sum(cost.seconds for _, cost in costs)):
-        time = "not known here"
-    elif settings.raw["runner"].get("command"):
-        time = (
-            "by the runs that the study has finished, as many at once; of a size that has none, "
-            "a guess by the root of width^2 x depth x tokens"
-        )
-    else:
-        time = "measured here"
-    where = "around what the law plans there"  # for each size another range
-    if len(ranges) == 1:
-        where = "from {} to {}".format(*ranges.pop())
-    begins: dict[str, Any] = {}
-    if settle is not None:
-        begins = _settled_cost(settle, len(every))
-        facts = f"{begins['sentence']} Values of log2 {rule.hyperparameter} {where}. Time: {time}."
-    else:
-        facts = (
-            f"Each size: {len(records[0]['values_log2'])} values of log2 {rule.hyperparameter}, "
-            f"{rule.step:g} apart, {where}, {rule.seeds} seed{'s' * (rule.seeds != 1)} each; a "
-            f"curve whose lowest point is at its end grows there by up to {rule.extend}. Time: "
-            f"{time}."
-        )
-    facts += branches_text(every, branches)
-    flops = sum(cost.flops for _, cost in costs)
-    share = flops / flops_of(experiment.spec(target)) if runs else math.nan
-    if math.isfinite(share):
-        facts += f" All of it takes {_share(share)} the compute of the target's run."
-    output.show(*show.dry_run("This would train", "size", costs, "runs", facts))
-    record: dict[str, Any] = {
-        "study": settings.name,
-        "share_of_target": share,
-        **({"settle": begins} if begins else {}),
-        "branches": {"runs": len(branches), "steps": sum(branches.values())},
-        "hyperparameter": rule.hyperparameter,
-        "seeds": rule.seeds if settle is None else SEEDS,
-        "sizes": records,
-    }
-    trial = experiment.trial(settings.base, defaults(settings.space), 0, "dry run")
-    if command := say_command(settings, trial, output, at="at the base's defaults"):
-        record["command"] = command
-    left = sum(cost.trials for _, cost in costs)
-    answer = f"{left} of {runs} run{'s' * (runs != 1)} are to be trained; nothing was written."
-    if settle is not None:
-        next_round = " next" if settle.looks else " to begin with"
-        answer = f"{left} run{'s' * (left != 1)} are to be trained{next_round * bool(left)}; "
-        answer += "nothing was written."
-    # What trains nothing still judges: it writes the verdict.
-    why = next_command.why if left else "to have it judged"
-    output.end(answer, {}, record, replace(next_command, why=why))
-
-
-def _share(share: float) -> str:
-    """A share in words."""
-    return f"{share:.2g} times" if share >= 1 else f"{100 * share:.2g} % of"
-
-
-def _settled_cost(ladder: SettledLadder, missing: int) -> dict[str, Any]:
-    """What ladders train next and may take, in a sentence and in numbers."""
-    most = f"at most {ladder.budget} runs in all"
-    if ladder.hours is not None:
-        most += f" and {ladder.hours:g} hours"
-    if not ladder.looks:
-        count, there = missing, len(ladder.asked) - missing
-        have = f", of which it has {there}" * bool(there)
-        count += there
-        sentence = (
-            f"With --settle it begins with {count} runs at {len(ladder.started)} sizes, its ends"
-            f"{have}, and goes on until it is settled, {most}."
-        )
-    elif missing:
-        sentence = (
-            f"With --settle the runs that are there are looked at: {ladder_progress(ladder)}. "
-            f"It goes on until it is settled, {most}."
-        )
-    else:
-        looked = f"{ladder_progress(ladder)}. {ladder_end(ladder.ending)}"
-        sentence = f"With --settle nothing is trained: {looked}."
-    return {"sentence": sentence, "runs": missing, "most": ladder.budget}
-
-
-def branches_text(missing: Sequence[Trial], branches: Mapping[str, int]) -> str:
-    """What branches save of the runs that are missing, to append; "" where there are none."""
-    if not branches:
-        return ""
-    total = sum(trial.spec.train.steps for trial in missing)
-    return (
-        f" {len(branches)} runs branch off longer ones where they begin to decay: "
-        f"{sum(branches.values()) / total:.0%} of all {total:,} steps are saved, and not counted "
-        "here."
-    )

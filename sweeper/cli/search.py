@@ -27,7 +27,7 @@ from sweeper.report import console as show
 from sweeper.report.answer import Verbatim
 from sweeper.report.next import again, first_transfer
 from sweeper.report.output import DONE, FAILED, Output
-from sweeper.report.sentences import diverged, failures
+from sweeper.report.sentences import diverged, failure_notes
 from sweeper.search.optuna.storage import check_storage
 from sweeper.search.optuna.url import redact
 from sweeper.search.strategy import Conclusion
@@ -37,7 +37,7 @@ from sweeper.study.lock import StudyLock
 from sweeper.study.setup import check_setup, provenance, trials_of, write_setup
 from sweeper.study.study import Study, check_not_saved
 from sweeper.study.trust import remember
-from sweeper.sweep.experiment import changed_code, open_experiment, run_time
+from sweeper.sweep.experiment import changed_code, failures_of, open_experiment, run_time
 from sweeper.sweep.neighbours import without_result
 from sweeper.sweep.replay import replay_search
 from sweeper.sweep.sweep import Submitted, Sweep
@@ -121,7 +121,10 @@ def search(
                     again(invocation, "search", settings, why="to collect them, and go on"),
                 )
                 return DONE
-            notes = [*study.notices, *failures(study.results(), settings.identity)]
+            notes = [
+                *study.notices,
+                *failure_notes(failures_of(study.results(), settings.identity)),
+            ]
             notes += diverged(trials_of(study).searched)
             notes += show.clip_note(trials_of(study).searched)
             notes += show.accuracy_note(trials_of(study).searched)

@@ -7,23 +7,22 @@ from pathlib import Path
 
 from sweeper.config.settings import Experiment, Settings
 from sweeper.errors import SHELL
-from sweeper.report.next import report_of
 from sweeper.report.output import Output
 from sweeper.report.present import OutputWatcher
-from sweeper.study.folder import StudyFolder
+from sweeper.report.sentences import unfinished_notes
+from sweeper.search.strategy import Conclusion
+from sweeper.study.study import Study
+from sweeper.sweep.experiment import check_model as seen_to_train
 from sweeper.sweep.experiment import progress_of
+from sweeper.sweep.optimum import optimum as study_optimum
+from sweeper.sweep.optimum import planned_before
 from sweeper.sweep.progress import Progress
-from sweeper.trial import Result, defaults
+from sweeper.trial import Log2Hps, Result
 
 
 def check_model(experiment: Experiment, output: Output) -> None:
     """Train one step of the base model; say which rules the ladder's models cannot follow."""
-    settings = experiment.settings
-    hps = defaults(settings.space)
-    trial = experiment.trial(settings.base, hps, 0, "check")
-    settings.runner.validate(trial, experiment.corpus, settings.launcher)
-    for sentence in settings.notes:
-        output.tell(f"Note: {sentence}")
+    seen_to_train(experiment, OutputWatcher(output, SHELL))
 
 
 def progress(
@@ -48,15 +47,20 @@ def write_page(folder: Path, output: Output) -> dict[str, Path]:
 
     It costs nothing else: the results are recorded, and the verb's answer is still to come.
     """
-    from sweeper.report.study_page import write_report
+    from sweeper.report.study_page import written_page
 
-    page = StudyFolder(folder).report
-    try:
-        return {"report": write_report(folder)}
-    except OSError as error:
-        # Its figures are written after it.
-        path, why = Path(error.filename or page), error.strerror or str(error)
-    except Exception as error:
-        path, why = page, " ".join(f"{type(error).__name__}: {error}".split())
-    output.notes([f"{path.name} was not written ({why}): `{report_of(folder)}` writes it"])
-    return {"study": folder} if path == page else {"report": page}
+    places, notes = written_page(folder)
+    output.notes(notes)
+    return places
+
+
+def optimum(experiment: Experiment, study: Study, output: Output) -> Conclusion:
+    """The study's conclusion, and what there is to say of it."""
+    found = study_optimum(experiment, study)
+    output.notes([*study.notices, *unfinished_notes(found.unfinished)])
+    return found.conclusion
+
+
+def planned_optimum(experiment: Experiment, study: Study, output: Output) -> Log2Hps:
+    """What the study plans with: the optimum of its search, with the eta of its ladder."""
+    return planned_before(experiment.settings, optimum(experiment, study, output).best_log2)

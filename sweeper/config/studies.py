@@ -6,10 +6,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from sweeper.config.command_line import DEFAULT_ROOT
+from sweeper.config.command_line import DEFAULT_ROOT, without_root
 from sweeper.config.compose import Tree, compose_tree, override_value, parse_overrides, read_tree
-from sweeper.errors import BadInput, ConfigError
+from sweeper.errors import BadInput, Call, ConfigError, Keyword
 from sweeper.registry import OVERLAYS, classes_in, classes_of_configs, name_classes
+from sweeper.search.optuna.url import redact_word
 from sweeper.study.folder import StudyFolder
 from sweeper.study.study import check_folder, check_not_saved, find_study, read_root
 from sweeper.study.trust import code_of, remember, remembered
@@ -25,6 +26,26 @@ class Invocation:
     overrides: Sequence[str] = ()
     config_dir: Path | None = None
     study: str | None = None
+
+    def changed(self, changes: Sequence[str], without: Sequence[str] = ()) -> list[str]:
+        """The overrides with `changes` in the place of those of their keys, none of keys `without`.
+
+        An option among the changes, without "=", is merely added.
+        """
+        keys = (*(change.partition("=")[0] for change in changes if "=" in change), *without)
+        dropped = tuple(f"{key}=" for key in keys)
+        return [*(word for word in self.overrides if not word.startswith(dropped)), *changes]
+
+    def call(self, verb: str, root: Path, *changes: str, without: Sequence[str] = ()) -> Call:
+        """A call of `verb` for the configuration with `changes`; no password is shown."""
+        words = without_root([redact_word(word) for word in self.changed(changes, without)])
+        named: list[Keyword | str] = [Keyword("study", self.study)] if self.study else []
+        folders = {
+            "root": root if str(root) != DEFAULT_ROOT else None,
+            "config_dir": self.config_dir,
+        }
+        where = [Keyword(name, folder) for name, folder in folders.items() if folder is not None]
+        return Call(verb, *named, *words, *where)
 
 
 def split_root(overrides: Sequence[str]) -> tuple[Path, list[str]]:
@@ -57,8 +78,11 @@ def study_tree(
             raise ConfigError(
                 key,
                 override.get_value_element_as_str(),
-                f"it cannot be changed for the study {study!r}: search anew with it, or choose "
-                "another study with --study",
+                (
+                    f"it cannot be changed for the study {study!r}: search anew with it, or choose "
+                    "another study with ",
+                    Keyword("study", ...),
+                ),
             )
     check_folder(root / study)
     check_not_saved(root / study)
@@ -95,8 +119,9 @@ def _check_code(
     elif not remembered(path.parent, kept):
         raise BadInput(
             f"the study in {path.parent} would {'; '.join(code.values())}. Its config.yaml names "
-            "that, and this command does not: add --trust if it is yours, or you have read it and "
-            "allow it"
+            "that, and this command does not: add ",
+            Keyword("trust"),
+            " if it is yours, or you have read it and allow it",
         )
     # From here on the registry may build these; nothing above has imported one.
     name_classes(classes_in(tree))

@@ -10,7 +10,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -27,7 +26,7 @@ from sweeper.decide.forecast import (
     strays,
     with_drift,
 )
-from sweeper.errors import SHELL, BadInput, ConfigError, Keyword, as_text, spelled
+from sweeper.errors import BadInput, ConfigError, Keyword
 from sweeper.files import private_folder, write_atomically
 from sweeper.records import to_json
 from sweeper.runs.loss_runs import (
@@ -35,11 +34,7 @@ from sweeper.runs.loss_runs import (
     LossRuns,
     Rungs,
     distinct,
-    law_notes,
-    law_runs,
-    loss_runs_of,
 )
-from sweeper.runs.read import read
 from sweeper.stats.estimate import Estimate
 from sweeper.stats.power_law import FORMS, TOKENS, Array, LawForm
 from sweeper.table import counted
@@ -424,51 +419,6 @@ def _tested(
 def _versions() -> dict[str, str]:
     numpy, python = np.__version__, platform.python_version()
     return {"sweeper": __version__, "numpy": numpy, "python": python}
-
-
-def predict(
-    frame: Any,
-    *,
-    columns: str = "",
-    where: str = "",
-    to_params: float | None = None,
-    to_tokens: float | None = None,
-    flops: float | None = None,
-    flops_per_second: float | None = None,
-    huber: float | None = None,
-    form: str | None = None,
-    draws: int = DRAWS,
-    seed: int = 0,
-) -> Prediction | NoLossLaw:
-    """What a table says of a loss to come: a DataFrame, or columns by name.
-
-    One row a finished run; the arguments are those of the verb `predict`. Of too few runs it
-    cannot say yet, as there: the `answer` of both. BadInput as there.
-    """
-    table = law_runs(read(frame, columns=columns, where=where))
-    question = LossQuestion(
-        params=to_params,
-        tokens=to_tokens,
-        flops=flops,
-        flops_per_second=flops_per_second,
-        threshold=huber,
-        form=form,
-        draws=draws,
-        seed=seed,
-    )
-    runs = loss_runs_of(table)
-    try:
-        return predict_runs(
-            runs,
-            question,
-            source=table.name,
-            sha256=table.sha256,
-            where=where,
-            columns=table.columns,
-            notes=[spelled(as_text(note), SHELL) for note in law_notes(table, runs)],
-        )
-    except TooFewRuns as few:
-        return few.answer
 
 
 def _forms(design: Design, question: LossQuestion) -> tuple[LawForm, ...]:

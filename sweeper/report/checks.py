@@ -1,4 +1,4 @@
-"""What `sweeper check` shows: tables and figures of the coordinate check, scales and rules."""
+"""What a check measured: tables and figures of the coordinate check, scales and rules."""
 
 from __future__ import annotations
 

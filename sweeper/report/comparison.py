@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -18,7 +17,7 @@ from sweeper.decide import speed
 from sweeper.decide.compare import Candidate, Standing, StudyComparison
 from sweeper.decide.ranking import Ranking
 from sweeper.decide.speed import SpeedUp
-from sweeper.decide.validation import Validation
+from sweeper.errors import Text, as_text
 from sweeper.files import private_folder, write_atomically
 from sweeper.report.answer import Drawing, Item, Report, Section, Sentence
 from sweeper.report.drawing import BESIDE, DASHED, DOTTED, FAINT, MARKERS, STYLE, save
@@ -27,6 +26,7 @@ from sweeper.report.page import page
 from sweeper.stats.estimate import UNKNOWN, Estimate
 from sweeper.study.cost import Cost, cost_table
 from sweeper.study.folder import StudyFolder
+from sweeper.sweep.compared import Compared
 from sweeper.table import Cell, Column, Table, answer, number, within
 
 SHOWN_OCTAVES = (-2.0, -1.0, 1.0, 2.0)
@@ -409,33 +409,13 @@ def _finish_losses(ax: Axes, comparison: StudyComparison) -> None:
 # The page of several studies: their curves side by side, and how they rank.
 
 
-@dataclass(frozen=True, kw_only=True)
-class Several:
-    """Studies that were compared; `comparison` is None where `notes` say why there is none.
-
-    By study: its validation, its parameterization, and what tuning and validation took.
-    """
-
-    validations: Mapping[str, Validation]
-    parameterizations: Mapping[str, str]
-    costs: Mapping[str, tuple[Cost, Cost]]
-    comparison: StudyComparison | None
-    notes: Sequence[str]
-
-    @property
-    def panels(self) -> list[Panel]:
-        """A panel a study."""
-        return [Panel(title=name, validation=each) for name, each in self.validations.items()]
-
-    @property
-    def verdicts(self) -> dict[str, str]:
-        """The answer over the width, by study."""
-        verdicts = {name: each.over(AXIS) for name, each in self.validations.items()}
-        return {name: each.answer if each else "no verdict yet" for name, each in verdicts.items()}
+def panels(compared: Compared) -> list[Panel]:
+    """A panel a study."""
+    return [Panel(title=name, validation=each) for name, each in compared.validations.items()]
 
 
 def write_several(
-    several: Several, pages: Mapping[str, str], folder: Path, faster: Sequence[SpeedUp] = ()
+    several: Compared, pages: Mapping[str, str], folder: Path, faster: Sequence[SpeedUp] = ()
 ) -> Path:
     """Write `report.html` into `folder`, and the figures beside it as PNG and SVG.
 
@@ -444,7 +424,7 @@ def write_several(
     """
     private_folder(folder)
     path, comparison = StudyFolder(folder).report, several.comparison
-    drawn = {"ladders": ladders_figure(several.panels)}
+    drawn = {"ladders": ladders_figure(panels(several))}
     if comparison is not None:
         drawn["comparison"] = comparison_figure(comparison)
     # Before `save`, which takes the marks that a page alone shows out of the figures.
@@ -455,7 +435,7 @@ def write_several(
 
 
 def several_report(
-    several: Several,
+    several: Compared,
     pages: Mapping[str, str],
     drawn: Mapping[str, Figure],
     faster: Sequence[SpeedUp],
@@ -463,9 +443,8 @@ def several_report(
     """What was found, the ladders beside each other, and which study is worth its compute."""
     comparison, count = several.comparison, len(several.validations)
     lines = findings(comparison) if comparison else []
-    sentences = [
-        Sentence(line, listed=True) for line in [*lines, *(f"{n}." for n in several.notes)]
-    ]
+    notes: list[str | Text] = [(*as_text(note), ".") for note in several.notes]
+    sentences = [Sentence(line, listed=True) for line in [*lines, *notes]]
     head = "What was found" if lines else "Not ranked"
     ladders = Drawing(lambda: drawn["ladders"], caption=LADDERS, wide=True)
     over_width: list[Item] = [_transfer_table(several, pages), ladders]
@@ -497,7 +476,7 @@ LADDERS = (
 )
 
 
-def _transfer_table(several: Several, pages: Mapping[str, str]) -> Table:
+def _transfer_table(several: Compared, pages: Mapping[str, str]) -> Table:
     """A row a study: its verdict, the ends of its ladder, and what the widest size shows."""
     table = Table(
         "",

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +13,20 @@ from matplotlib import rc_context
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from sweeper.config.settings import Settings
+from sweeper.config.studies import Invocation
 from sweeper.decide.forecast import BudgetOptimum, LossBackTest
-from sweeper.decide.loss import PREDICTED, LawValues, Prediction, Proposed
+from sweeper.decide.loss import (
+    PREDICTED,
+    LawValues,
+    LossQuestion,
+    Prediction,
+    Proposed,
+    TooFewRuns,
+)
 from sweeper.files import private_folder, write_atomically
-from sweeper.report.answer import Drawing, Facts, Report, Section, Sentence
+from sweeper.records import to_json
+from sweeper.report.answer import Drawing, Facts, Item, Report, Section, Sentence
 from sweeper.report.drawing import (
     BESIDE,
     DASHED,
@@ -29,11 +41,18 @@ from sweeper.report.drawing import (
     look_of,
     save,
 )
+from sweeper.report.next import NextCommand
 from sweeper.report.page import page
-from sweeper.runs.loss_runs import LossRuns, Rungs
+from sweeper.report.present import Shown
+from sweeper.report.study_page import write_report
+from sweeper.runs.loss_runs import Design, LossRuns, Rungs
 from sweeper.runs.run import unit_of
 from sweeper.stats.estimate import Estimate
+from sweeper.stats.ladder import Size
+from sweeper.study.folder import TargetFolder
+from sweeper.sweep.horizons import Predicted
 from sweeper.table import Cell, Column, Table, answer, counted, duration
+from sweeper.verbs.predict import PredictAnswer, TablePrediction
 
 BACK_TEST = "Tried backwards"
 """The title of the table that an answer rests on."""
@@ -436,3 +455,152 @@ def _draw_runs(ax: Axes, across: np.ndarray[Any, Any], runs: LossRuns, rungs: Ru
             # Invisible, and larger than the point: what the page says when it is hovered.
             (mark,) = ax.plot([across[place]], [runs.loss[place]], "o", alpha=0, markersize=6)
             mark.set_gid(TOOLTIP_PREFIX + tip)
+
+
+# A verb's answer.
+
+
+def shown(answer: PredictAnswer | TablePrediction, *, verbose: bool = False) -> Shown:
+    """The law, tried backwards, and what it predicts; the record, the page and its figure."""
+    if isinstance(answer, PredictAnswer):
+        return predicted_shown(answer.predicted, answer.question, answer.invocation)
+    table, runs = answer.table, answer.runs
+    roles = ", ".join(f"{role} is {column!r}" for role, column in table.columns.items())
+    before = (f"{counted(len(runs), 'run')} of {table.name}: {roles}",)
+    if answer.prediction is None:
+        assert answer.too_few is not None
+        return _too_few(answer.too_few, "tokens", before)
+    return _written(answer.prediction, runs, answer.folder, before)
+
+
+def predicted_shown(
+    found: Predicted, question: LossQuestion, invocation: Invocation | None
+) -> Shown:
+    """What a study's runs predict; its page links the prediction's."""
+    scales, study = found.scales, found.study
+    runs, before = found.runs, [_counted_text(found)]
+    before += [f"Left out: {counted(n, 'run')}, {why}" for why, n in found.left_out.items()]
+    settle = found.prediction.settle if found.prediction else ()
+    if found.too_few is not None:
+        settle = found.too_few.answer.settle
+    again = _following(found, settle, question, invocation)
+    if found.prediction is None:
+        assert found.too_few is not None
+        return _too_few(found.too_few, scales.unit, (), again)
+    if not settle and TargetFolder(found.folder).plan.is_file():
+        again = None
+    made = _written(found.prediction, runs, found.folder, before, found.drawn, again)
+    if found.folder.resolve().is_relative_to(study.folder.resolve()):
+        write_report(study.folder)
+    return made
+
+
+def _counted_text(found: Predicted) -> str:
+    """How many runs the law rests on, and what is a parameter of theirs."""
+    head, scales = f"{counted(len(found.runs), 'run')} of {found.study.name}", found.scales
+    if scales.counted:
+        text = f"{head}; params are all parameters"
+        if scales.unit == "steps":
+            text += ". Its command takes no {batch_size}: steps stand for tokens"
+        return text
+    whose = "a command's model" if scales.experiment is not None else "the model of a table's run"
+    return (
+        f"{head}; what {whose} has of parameters is not known: width x width x depth stands for "
+        "them, in the law and in what it says"
+    )
+
+
+def _too_few(
+    few: TooFewRuns,
+    unit: str,
+    before: Sequence[str],
+    again: NextCommand | None = None,
+) -> Shown:
+    """No law can be fitted yet: an answer, and none that is written down."""
+    settle = few.answer.settle
+    return Shown(
+        before=before,
+        items=[Sentence(f"{settle_text(settle, unit)}.")] if settle else [],
+        answer=f"Cannot say yet: {few}. Nothing was written.",
+        document={key: value for key, value in to_json(few.answer).items() if value is not None},
+        next=(again,),
+    )
+
+
+def _written(
+    prediction: Prediction,
+    runs: LossRuns,
+    folder: Path,
+    before: Sequence[str],
+    left_out: LossRuns | None = None,
+    again: NextCommand | None = None,
+) -> Shown:
+    prediction = prediction.dated(folder)
+    notes = [*prediction.notes]
+    if kept := prediction.keep_earlier(folder):
+        notes.insert(0, f"another prediction lay there, and is kept as {kept}")
+    rungs = Rungs.of(runs, Design.of(runs))
+    places = write_prediction(prediction, runs, rungs, folder, left_out)
+    items: list[Item] = [
+        replace(table, detail=table.title != BACK_TEST) for table in tables(prediction)
+    ]
+    items += map(Sentence, reasons_text(prediction))
+    if band := band_text(prediction):
+        items.append(Sentence(band, detail=True))
+    if strays := prediction.inputs.strays:
+        notes.append(f"far off the law, and counted less: {', '.join(strays)}")
+    digest = f"SHA-256 of prediction.json: {prediction.sha256}"
+    return Shown(
+        before=before,
+        items=[*items, Sentence(digest, detail=True)],
+        notes=notes,
+        answer=answer_text(prediction),
+        places=places,
+        # The file's content with its digest, which the file cannot hold itself.
+        document={**json.loads(prediction.text()), "sha256": prediction.sha256},
+        next=(again,),
+        folder=folder,
+    )
+
+
+def _following(
+    found: Predicted,
+    settle: Sequence[Proposed],
+    question: LossQuestion,
+    invocation: Invocation | None,
+) -> NextCommand | None:
+    """What trains the runs that would tell, or plans the run; None where a law would be needed."""
+    if invocation is None or found.scales.experiment is None:
+        return None
+    settings = found.scales.experiment.settings
+    rule, base, size = settings.transfer, settings.ladder_base, found.size
+    choices = [run.choice for run in settle if run.choice]
+    if not choices:
+        if question.tokens is not None or question.flops is not None:
+            return None
+        return horizons_command(settings, invocation, size, why="to plan the run")
+    widths = sorted({base.width, *rule.widths, *(c.width for c in choices)})
+    steps = sorted({*found.horizons, *(c.steps for c in choices)})
+    words = [
+        *([f"--to-tokens={question.tokens:.0f}"] if question.tokens else []),
+        "--predict",
+        *invocation.overrides,
+        f"transfer.widths=[{','.join(map(str, widths))}]",
+        f"transfer.steps=[{','.join(map(str, steps))}]",
+    ]
+    return horizons_command(settings, invocation, size, *words, why="to train what would tell")
+
+
+def horizons_command(
+    settings: Settings, invocation: Invocation, size: Size, *words: str, why: str
+) -> NextCommand:
+    """A transfer of the study to the size, as it was asked for before."""
+    depth = ["--to-depth", str(size.depth)] if size.depth != settings.base.depth else []
+    return NextCommand.of(
+        "transfer",
+        *("--to-width", str(size.width), *depth, *words),
+        study=settings.name,
+        root=settings.root,
+        config_dir=invocation.config_dir,
+        why=why,
+    )

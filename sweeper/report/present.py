@@ -14,6 +14,7 @@ from sweeper.report.live import LivePage
 from sweeper.report.next import NextCommand, report_of
 from sweeper.report.output import Output
 from sweeper.report.progress import SweepProgress
+from sweeper.report.wording import Wording
 from sweeper.study.cost import TrialSeconds
 from sweeper.sweep.progress import Watcher
 from sweeper.trial import Result
@@ -21,6 +22,11 @@ from sweeper.verbs.answer import Answer
 from sweeper.verbs.requests import Request
 
 PRESENTERS: dict[str, str] = {
+    "compare": "sweeper.report.compared",
+    "check": "sweeper.report.checked",
+    "predict": "sweeper.report.prediction",
+    "transfer": "sweeper.report.transferred",
+    "diagnose": "sweeper.report.diagnosis",
     "cancel": "sweeper.report.standing",
     "status": "sweeper.report.standing",
     "doctor": "sweeper.report.machine",
@@ -52,7 +58,7 @@ class Shown:
 
 
 @dataclass
-class OutputWatcher:
+class OutputWatcher(Wording):
     """A watcher of a `verb` that writes to an output: a terminal's, or a notebook's."""
 
     output: Output
@@ -105,7 +111,7 @@ class OutputWatcher:
         )
 
 
-class Silent:
+class Silent(Wording):
     """A watcher for work that is over at once: nobody is told of it."""
 
     is_live = False

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import math
-import re
-from collections import Counter
-from collections.abc import Iterable, Mapping
-from typing import Any
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
 from sweeper.decide.ranking import Ranking, RankingOutcome
 from sweeper.stats.line import FLAT
 from sweeper.trial import Result
+
+if TYPE_CHECKING:
+    from sweeper.sweep.experiment import Failure
 
 
 def ranking_progress(ranking: Ranking) -> str:
@@ -66,23 +67,23 @@ def _would_decide(needed: int | None) -> str:
     return "" if needed is None else f"; about {needed} would, if the losses stay as they are now"
 
 
-# What became of trials.
-
-
-def failures(results: Iterable[Result], runner: Mapping[str, Any]) -> list[str]:
-    """Why trials of this `runner` failed, a sentence for each reason.
-
-    Those of another command, or of other code, are never tried again.
-    """
-    tried = [r.error for r in results if r.status == "failed" and r.trial.spec.runner == runner]
-    # Digests and numbers in an error are each trial's own: errors that differ in them alone are of
-    # one kind, and the last one stands for all.
-    kinds = [re.sub(r"[0-9a-f]{8,}|[\d.]+(e-?\d+)?", "#", error) for error in tried]
-    last = dict(zip(kinds, tried, strict=True))
+def failure_notes(failures: Iterable[Failure]) -> list[str]:
+    """Why trials failed, a sentence for each reason."""
     return [
-        f"{count} trial{'s' * (count > 1)} failed and will be tried again next time: {last[kind]}"
-        for kind, count in Counter(kinds).most_common()
+        f"{each.count} trial{'s' * (each.count > 1)} failed and will be tried again next time: "
+        f"{each.error}"
+        for each in failures
     ]
+
+
+def unfinished_notes(trials: int) -> list[str]:
+    """A note that a search goes on, of which an answer takes what its `trials` so far say."""
+    if not trials:
+        return []
+    return [f"the search is not finished; this is its best of {trials} trials."]
+
+
+# What became of trials.
 
 
 def diverged(results: Iterable[Result]) -> list[str]:

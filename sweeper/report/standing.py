@@ -12,8 +12,9 @@ from sweeper.report.answer import Item, Sentence
 from sweeper.report.ladder import ladder_table
 from sweeper.report.next import NextCommand, next_of
 from sweeper.report.present import Shown
-from sweeper.report.sentences import failures
+from sweeper.report.sentences import failure_notes
 from sweeper.study.folder import StudyFolder
+from sweeper.sweep.experiment import failures_of
 from sweeper.sweep.progress import Jobs, Snapshot
 from sweeper.table import Column, Table, duration
 from sweeper.verbs.cancel import CancelAnswer
@@ -110,7 +111,7 @@ def _notes(answer: StatusAnswer) -> list[Text]:
             )
         )
     runner = trials.current[-1].trial.spec.runner if trials.current else {}
-    return [*notes, *map(as_text, failures(trials.current, runner))]
+    return [*notes, *map(as_text, failure_notes(failures_of(trials.current, runner)))]
 
 
 def _standing(answer: StatusAnswer, *, goes_on: bool) -> Text:

@@ -56,6 +56,7 @@ from sweeper.report.figures import (
     steps_figure,
 )
 from sweeper.report.ladder import ladder_table
+from sweeper.report.next import report_of
 from sweeper.report.page import page
 from sweeper.report.sentences_transfer import exponent_text
 from sweeper.report.trials import (
@@ -125,6 +126,23 @@ def write_report(
         private_folder(folder / "figures")
         save(figure, folder / "figures" / name)
     return path
+
+
+def written_page(folder: Path) -> tuple[dict[str, Path], list[str]]:
+    """Write the study's page: where it lies, and notes where it cannot be written.
+
+    That costs nothing else: the results are recorded, and a verb's answer is still to come.
+    """
+    path = StudyFolder(folder).report
+    try:
+        return {"report": write_report(folder)}, []
+    except OSError as error:
+        # Its figures are written after it.
+        failed, why = Path(error.filename or path), error.strerror or str(error)
+    except Exception as error:
+        failed, why = path, " ".join(f"{type(error).__name__}: {error}".split())
+    note = f"{failed.name} was not written ({why}): `{report_of(folder)}` writes it"
+    return {"study": folder} if failed == path else {"report": path}, [note]
 
 
 @dataclass(frozen=True, kw_only=True)

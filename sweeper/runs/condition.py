@@ -187,7 +187,7 @@ class _Reader:
             if not isinstance(right, ast.List | ast.Tuple | ast.Set):
                 raise self._refused("what stands behind 'in' is a list, as in 'seed in [0, 1]'")
             column = self._column(left)
-            masks = [self._compared(column, ast.Eq, self._value(one)) for one in right.elts]
+            masks = [self._compared(column, ast.Eq, self._value(item)) for item in right.elts]
             inside = reduce(np.logical_or, masks, np.zeros(len(self.frame), bool))
             return inside if isinstance(op, ast.In) else ~inside
         kind = {ast.Is: ast.Eq, ast.IsNot: ast.NotEq}.get(type(op), type(op))

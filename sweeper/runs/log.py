@@ -27,7 +27,7 @@ LEAST_KIND = 2
 ONLINE = re.compile(r"wandb:([^:/]+/[^:/]+/[^:/]+):(.+)")
 
 
-class Point(NamedTuple):
+class LoggedLoss(NamedTuple):
     """A loss of the run, and the learning rate at that step where it is known."""
 
     step: int
@@ -51,7 +51,7 @@ class RunLog:
     _lr_sources: list[Source] = field(default_factory=list)
     _rates: dict[int, float] = field(default_factory=dict)
     _kinds: Counter[str] = field(default_factory=Counter)
-    _found: int = 0
+    _losses: int = 0
     _unpacked: Path | None = None
 
     def __post_init__(self) -> None:
@@ -112,7 +112,7 @@ class RunLog:
             raise ConfigError(Keyword("run"), str(self.place), allowed)
         return logs[0]
 
-    def read(self, *, ended: bool = False) -> Iterator[Point]:
+    def read(self, *, ended: bool = False) -> Iterator[LoggedLoss]:
         """What is new since the last look; with `ended`, a last line without an end too."""
         for source in self._lr_sources:
             for reading in source.read(ended=ended):
@@ -120,10 +120,10 @@ class RunLog:
                     self._rates[reading.step] = reading.loss
         for source in self._sources:
             for reading in source.read(ended=ended):
-                yield self._point(reading)
+                yield self._logged(reading)
 
-    def _point(self, reading: Reading) -> Point:
-        self._found += 1
+    def _logged(self, reading: Reading) -> LoggedLoss:
+        self._losses += 1
         if reading.step is None:
             raise ConfigError(
                 Keyword("metric"),
@@ -133,20 +133,21 @@ class RunLog:
             )
         if reading.words:
             self._kinds[reading.words] += 1
-            usual = {w for w, count in self._kinds.items() if count >= LEAST_KIND}
-            evaluated = {words for words in usual if EVALUATED.search(words)}
+            usual = {kind for kind, count in self._kinds.items() if count >= LEAST_KIND}
+            evaluated = {kind for kind in usual if EVALUATED.search(kind)}
             if evaluated and usual - evaluated:
-                one, other = min(usual - evaluated), min(evaluated)
+                training, evaluation = min(usual - evaluated), min(evaluated)
                 raise ConfigError(
                     Keyword("metric"),
                     self.metric,
-                    f"a pattern that takes the training loss alone: it finds {one!r} and {other!r}",
+                    f"a pattern that takes the training loss alone: it finds {training!r} and "
+                    f"{evaluation!r}",
                 )
-        return Point(reading.step, reading.loss, self._rates.get(reading.step))
+        return LoggedLoss(reading.step, reading.loss, self._rates.get(reading.step))
 
     def check_found(self) -> None:
         """BadInput where no loss was found so far, with what there is instead."""
-        if self._found:
+        if self._losses:
             return
         folder = self.place if self.place.is_dir() else self.place.parent
         advice = "name the folder that the run writes to, and the file below that"

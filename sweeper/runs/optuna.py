@@ -38,17 +38,17 @@ def storage_frame(url: str, objective: Objective) -> tuple[pandas.DataFrame, lis
         rows = []
         for name in chosen:
             study = load(name)
-            directions = [one.name.lower() for one in study.directions]
+            directions = [direction.name.lower() for direction in study.directions]
             if directions != ["minimize"]:
                 raise BadInput(
                     f"the study {name!r} of {shown} does not minimize one value "
                     f"({', '.join(directions)}): a verdict takes a loss"
                 )
             for trial in study.get_trials(deepcopy=False):
-                said = flat(study.user_attrs) | flat(trial.user_attrs)
-                if {"key", "finished_at"} <= said.keys():
-                    said = {key: value for key, value in said.items() if key not in OURS}
-                facts = named_values(name) | said | dict(trial.params)
+                attributes = flat(study.user_attrs) | flat(trial.user_attrs)
+                if {"key", "finished_at"} <= attributes.keys():
+                    attributes = {k: value for k, value in attributes.items() if k not in OURS}
+                facts = named_values(name) | attributes | dict(trial.params)
                 # What of its name says no hyperparameter may be what several studies differ in.
                 facts |= {"study": name_without_values(name)}
                 loss = trial.values[0] if trial.values else math.nan

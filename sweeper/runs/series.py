@@ -132,9 +132,10 @@ def choose(names: Iterable[str], asked: str, where: str) -> str:
     present = sorted({*names})
     if asked in present or (not asked and len(present) == 1):
         return asked or present[0]
-    usual = {one.lower(): one for one in reversed(present)}
-    if not asked and (found := next((usual[x] for x in LOSSES if x in usual), None)):
-        return found
+    usual = {name.lower(): name for name in reversed(present)}
+    first = next((usual[name] for name in LOSSES if name in usual), None)
+    if not asked and first is not None:
+        return first
     shown = ", ".join(present[:20]) + ", ..." * (len(present) > 20)
     hint = f"; {suggest(asked, present)}" if asked and present else ""
     raise ConfigError(
@@ -146,18 +147,18 @@ def choose(names: Iterable[str], asked: str, where: str) -> str:
 
 def flat(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     """Nested settings as columns by dotted names; texts that read as numbers are numbers."""
-    found: dict[str, Any] = {}
+    settings: dict[str, Any] = {}
     for key, value in config.items():
         if isinstance(value, Mapping) and value:
             # W&B's own config.yaml: every value in a mapping with a description.
             plain = value["value"] if {*value} <= {"value", "desc"} and "value" in value else value
             if plain is not value and not isinstance(plain, Mapping):
-                found[f"{prefix}{key}"] = plain_value(plain)
+                settings[f"{prefix}{key}"] = plain_value(plain)
             else:
-                found |= flat(plain, f"{prefix}{key}.")
+                settings |= flat(plain, f"{prefix}{key}.")
         else:
-            found[f"{prefix}{key}"] = plain_value(value)
-    return found
+            settings[f"{prefix}{key}"] = plain_value(value)
+    return settings
 
 
 def plain_value(value: object) -> object:
@@ -174,15 +175,15 @@ def plain_value(value: object) -> object:
 
 def named_values(name: str) -> dict[str, Any]:
     """Hyperparameters in the name of a run: lr=0.01_w=128, width: 128, w128-lr3e-4."""
-    found: dict[str, Any] = {}
+    settings: dict[str, Any] = {}
     for part in re.split(r"[/\\]", name):
         pairs = _PAIR.findall(part) or _BARE.findall(part)
         for place, (key, value) in enumerate(pairs):
             # What stands before the first is the name of the run: mup_width=128.
             first = _FIRST.fullmatch(key) if place == 0 else None
             key = first["key"] if first else key
-            found[SHORT.get(key.lower(), key)] = plain_value(value.strip("_").rstrip("-"))
-    return found
+            settings[SHORT.get(key.lower(), key)] = plain_value(value.strip("_").rstrip("-"))
+    return settings
 
 
 def name_without_values(name: str) -> str:

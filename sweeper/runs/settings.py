@@ -87,7 +87,7 @@ def check_alike(
     varied, results = [], list[str]()
     for name in frame.columns:
         column = str(name)
-        words = re.findall(r"[a-z]+", column.lower())
+        parts = re.findall(r"[a-z]+", column.lower())
         role = next((r for r, c in runs.columns.items() if c == column), "")
         if column in used or column in runs.ignore or role in across:
             continue
@@ -106,13 +106,13 @@ def check_alike(
         # A bigger model has more heads and parameters: no other setting, where its name says so.
         # Any other column that goes with the size may be what makes the optimum move, and is asked
         # about.
-        named_so = any(map(OF_SIZE.fullmatch, words)) or all(
+        named_so = any(map(OF_SIZE.fullmatch, parts)) or all(
             NAMES_SIZE(str(value)) for value in values.unique()
         )
         if with_size and ((not role and named_so) or of_tokens):
             continue
         # A rate of some group of parameters that is fixed by size and learning rate is a rule.
-        if {"lr", "eta", "rate"} & set(words) and not role and follows(values, cells):
+        if {"lr", "eta", "rate"} & set(parts) and not role and follows(values, cells):
             continue
         varied.append((column, values, with_size))
     if not varied:
@@ -206,14 +206,14 @@ def _alike_enough(frame: Any, columns: Sequence[str], place: Any, log2: Array) -
 
 def is_kept(column: str, values: pandas.Series) -> bool:
     """Whether a column is what a run gave, or where it was, by its name and its values."""
-    words = re.findall(r"[a-z]+", column.lower())
-    if any(map(KEPT_WORDS.fullmatch, words)) or column.lower().strip("_") in KEPT_NAMES:
+    parts = re.findall(r"[a-z]+", column.lower())
+    if any(map(KEPT_WORDS.fullmatch, parts)) or column.lower().strip("_") in KEPT_NAMES:
         return True
     numbers = values.dtype.kind in "iuf"
-    if is_date(values) or (numbers and TIMES & {*words} and {*words} <= OF_TIMES):
+    if is_date(values) or (numbers and TIMES & {*parts} and {*parts} <= OF_TIMES):
         return True
     measured = numbers and values.nunique() >= MEASURED * len(values)
-    return measured and any(map(RESULT_WORDS.fullmatch, words))
+    return measured and any(map(RESULT_WORDS.fullmatch, parts))
 
 
 def is_date(values: pandas.Series) -> bool:
@@ -237,8 +237,8 @@ def is_result(column: str, values: pandas.Series, cells: pandas.Series) -> bool:
     """
     import pandas
 
-    words = re.findall(r"[a-z]+", column.lower())
-    if values.dtype.kind not in "iuf" or any(map(SETTINGS.fullmatch, words)):
+    parts = re.findall(r"[a-z]+", column.lower())
+    if values.dtype.kind not in "iuf" or any(map(SETTINGS.fullmatch, parts)):
         return False
     table = pandas.DataFrame({"cell": cells.to_numpy(), "value": values.to_numpy()}).dropna()
     repeated = table[table.duplicated("cell", keep=False)]

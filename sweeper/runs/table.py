@@ -401,10 +401,10 @@ def _mapping(value: object) -> dict[str, Any] | None:
         return {}
     for read in (json.loads, ast.literal_eval):
         try:
-            found = read(value)
+            cell = read(value)
         except (ValueError, SyntaxError, RecursionError, MemoryError):
             continue
-        return found if isinstance(found, dict) else None
+        return cell if isinstance(cell, dict) else None
     return None
 
 
@@ -444,13 +444,13 @@ def chart_frame(
     frame: pandas.DataFrame, objective: Objective
 ) -> tuple[pandas.DataFrame, list[str]]:
     """A row a run of a chart that W&B exported, hyperparameters by the names of the runs."""
-    found = {str(column): _CHART.fullmatch(str(column)) for column in frame.columns}
-    keys = {m["key"] for m in found.values() if m and not m["key"].startswith("_")}
+    charted = {str(column): _CHART.fullmatch(str(column)) for column in frame.columns}
+    keys = {m["key"] for m in charted.values() if m and not m["key"].startswith("_")}
     named = choose(keys, objective.series, "this chart")
-    axis = next((column for column, match in found.items() if match is None), None)
+    axis = next((column for column, match in charted.items() if match is None), None)
     steps = range(len(frame)) if axis is None else frame[axis]
     table, lacking = RunRows(), list[str]()
-    for column, match in found.items():
+    for column, match in charted.items():
         if match is None or match["end"] or match["key"] != named:
             continue
         pairs = zip(steps, frame[column], strict=True)

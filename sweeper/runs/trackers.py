@@ -37,7 +37,7 @@ def _config_of(folder: Path, root: Path, notes: list[str]) -> dict[str, Any]:
     """What files beside a run say, in its folder or in one above it up to `root`."""
     import yaml  # type: ignore[import-untyped]
 
-    found: dict[str, Any] = {}
+    settings: dict[str, Any] = {}
     between = [folder, *folder.parents]
     for place in reversed(between[: between.index(root) + 1]):
         for path in (place / name for name in CONFIGS):
@@ -50,10 +50,10 @@ def _config_of(folder: Path, root: Path, notes: list[str]) -> dict[str, Any]:
                 notes.append(f"{path} cannot be read and is passed over ({first_line(error)})")
                 continue
             if isinstance(read, Mapping):
-                found |= flat(
+                settings |= flat(
                     {k: v for k, v in read.items() if k not in ("_wandb", "wandb_version")}
                 )
-    return found
+    return settings
 
 
 # Folders of runs.
@@ -110,14 +110,14 @@ def _tensorboard_frame(
     # above the folders of a run's series.
     settings: dict[Path, dict[str, Any]] = {}
     for run, files in by_run.items():
-        said = {key: value for path in files for key, value in tensorboard.hparams(path).items()}
+        values = {key: value for path in files for key, value in tensorboard.hparams(path).items()}
         above = next((p for p in run.parents if p in series and len(series[p])), run)
         place = run if len(series[run]) or above == run else above
-        settings[place] = settings.get(place, {}) | flat(said)
-    used = {place for place, said in settings.items() if said}
-    for run, found in series.items():
+        settings[place] = settings.get(place, {}) | flat(values)
+    used = {place for place, values in settings.items() if values}
+    for run, losses in series.items():
         name = str(run.relative_to(folder))
-        if not len(found):
+        if not len(losses):
             if run not in used and not any(p in series and len(series[p]) for p in run.parents):
                 lacking.append(name)
             continue
@@ -125,7 +125,7 @@ def _tensorboard_frame(
         facts |= _config_of(run, folder, table.notes)
         for place in reversed((run, *run.parents)):
             facts |= settings.get(place, {})
-        table.add(name, facts, objective, found)
+        table.add(name, facts, objective, losses)
     frame = table.frame(lacking, named, str(folder))
     return frame, [objective.sentence(named), *table.notes]
 

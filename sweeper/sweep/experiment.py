@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +14,7 @@ from sweeper.config.settings import Experiment, Settings, check_model_size, reso
 from sweeper.config.studies import Invocation, split_root
 from sweeper.errors import BadInput, ConfigError, Keyword
 from sweeper.stats.ladder import Size
-from sweeper.study.cost import TrialSeconds, at_once
+from sweeper.study.cost import TrialSeconds, at_once, speeds
 from sweeper.study.folder import StudyFolder
 from sweeper.study.searched import read_searched
 from sweeper.study.setup import command_line
@@ -31,7 +33,7 @@ MOST_BATCHED = 16
 def resolve_study(tree: Tree, invocation: Invocation) -> Settings:
     """Check the settings of a study; BadInput names its file where no override is to blame.
 
-    And the search that writes the file anew: an older version's keys may be gone.
+    And the search that writes the file anew: people edit it.
     """
     try:
         return resolve(tree)
@@ -188,3 +190,41 @@ def progress_of(
         heard=heard,
         command=command_line(),
     )
+
+
+def check_model(experiment: Experiment, watcher: Watcher) -> None:
+    """Train one step of the base model; say which rules the ladder's models cannot follow."""
+    settings = experiment.settings
+    trial = experiment.trial(settings.base, defaults(settings.space), 0, "check")
+    settings.runner.validate(trial, experiment.corpus, settings.launcher)
+    for note in settings.notes:
+        watcher.tell(f"Note: {note}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Failure:
+    """Trials that failed for one reason: how many, and the last one's error."""
+
+    count: int
+    error: str
+
+
+def failures_of(results: Iterable[Result], runner: Mapping[str, Any]) -> list[Failure]:
+    """Why trials of this `runner` failed.
+
+    Those of another command, or of other code, are never tried again.
+    """
+    tried = [r.error for r in results if r.status == "failed" and r.trial.spec.runner == runner]
+    # Digests and numbers in an error are each trial's own: errors that differ in them alone are of
+    # one kind, and the last one stands for all.
+    kinds = [re.sub(r"[0-9a-f]{8,}|[\d.]+(e-?\d+)?", "#", error) for error in tried]
+    last = dict(zip(kinds, tried, strict=True))
+    return [Failure(count=count, error=last[kind]) for kind, count in Counter(kinds).most_common()]
+
+
+def tell_speed(watcher: Watcher, results: Iterable[Result], since: float) -> None:
+    """Throughput by size of what was trained since then: no two runs are alike."""
+    # How much a command computes is not known.
+    recent = (r for r in results if r.finished_at >= since)
+    for speed in speeds(r for r in recent if r.trial.spec.runner.get("name") == "engine"):
+        watcher.tell(f"Speed at {speed}")

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from sweeper.config.settings import Experiment, Settings
 from sweeper.decide.validation import newest_validation
-from sweeper.errors import BadInput, Call, Keyword, SweeperError
+from sweeper.errors import BadInput, Call, ConfigError, Keyword, SweeperError
 from sweeper.search.strategy import Conclusion
 from sweeper.study.study import Study
 from sweeper.sweep.experiment import changed_code
-from sweeper.sweep.replay import replay_search
-from sweeper.trial import Log2Hps, named
+from sweeper.sweep.replay import Lookup, replay_search
+from sweeper.trial import Log2Hps, Result, named
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,6 +47,23 @@ def optimum(experiment: Experiment, study: Study) -> Optimum:
     return Optimum(conclusion=conclusion, unfinished=len(history.results) if missing else 0)
 
 
+def finished(study: Study) -> Lookup:
+    """Finds results that are measurements: what was stopped early or failed is none."""
+
+    def lookup(key: str) -> Result | None:
+        result = study.get(key)
+        return result if result and result.status in ("complete", "diverged") else None
+
+    return lookup
+
+
+def planned_optimum(experiment: Experiment, study: Study) -> Optimum:
+    """What the study plans with: the optimum of its search, with the eta of its ladder."""
+    found = optimum(experiment, study)
+    best = planned_before(experiment.settings, found.conclusion.best_log2)
+    return replace(found, conclusion=replace(found.conclusion, best_log2=best))
+
+
 def planned_before(settings: Settings, best: Log2Hps) -> Log2Hps:
     """The hyperparameters that the study's latest verdict on the optimum `best` planned with."""
     if settings.transfer.eta is not None:
@@ -55,3 +72,11 @@ def planned_before(settings: Settings, best: Log2Hps) -> Log2Hps:
     log2_hps = named(settings.space, best)
     kept = newest_validation(settings.folder, lambda each: each.log2_hps == log2_hps)
     return Log2Hps({**best, "eta": kept.planned_log2}) if kept else best
+
+
+def check_storage_password(settings: Settings) -> None:
+    """BadInput when the study cannot be written because its storage's password was not kept."""
+    if settings.storage is not None and "***" in settings.storage:
+        raise ConfigError(
+            "study.storage", settings.storage, "its password is not kept: give it again"
+        )

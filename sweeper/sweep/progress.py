@@ -7,7 +7,7 @@ from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol, Self
+from typing import Any, Protocol, Self, TypeVar
 
 from sweeper.errors import Call, Keyword, SweeperError
 from sweeper.launch.executor import JobState
@@ -17,6 +17,8 @@ from sweeper.study.cost import TrialSeconds, trained
 from sweeper.study.folder import StudyFolder, read_document
 from sweeper.study.lock import Holder, live_holder
 from sweeper.trial import Result, Trial, TrialSpec
+
+T = TypeVar("T")
 
 # How long work will still take: what a trial takes, by its size, and how many run at once.
 
@@ -257,7 +259,17 @@ class Progress(ProgressListener, Protocol):
         """Say what a look at the results found; `expected` trials are likely needed in all."""
 
 
-class Watcher(Protocol):
+class Words(Protocol):
+    """Who makes sentences of decisions: records keep them beside the codes."""
+
+    def sentence(self, decision: object) -> str:
+        """A decision for people."""
+
+    def worded(self, decision: T) -> T:
+        """The same decision, its reasons and advice in words, as its record has them."""
+
+
+class Watcher(Words, Protocol):
     """Who is told of a verb's work while it goes on: a terminal, a notebook, nobody."""
 
     @property

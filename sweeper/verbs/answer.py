@@ -30,3 +30,11 @@ class Answer:
     outcome: Outcome = Outcome.DONE
     places: Mapping[str, Path] = field(default_factory=dict)
     notes: tuple[Text, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class SubmittedAnswer(Answer):
+    """Work that is left in a queue: `submitted` trials in jobs, and how many are `finished`."""
+
+    submitted: int
+    finished: int

@@ -3,8 +3,8 @@ from pathlib import Path
 
 import pytest
 
-from sweeper.cli.check import _failed_size
 from sweeper.files import read_json
+from sweeper.report.checked import _failed_size
 from sweeper.stats.ladder import Size
 from tests.cli.driver import SIZES, Run, assert_refused
 
@@ -273,6 +273,6 @@ def test_what_comes_next_is_a_search_that_somebody_would_run(
     (workplace / "runs/mine").mkdir(parents=True)
     (workplace / "runs/mine/config.yaml").write_text(SCRIPT_OF_ONE.format(target="own_net.Net"))
     after: list[Path] = []
-    monkeypatch.setattr("sweeper.cli.check.next_of", after.append)
+    monkeypatch.setattr("sweeper.report.checked.next_of", after.append)
     sweeper(*words)
     assert [folder.name for folder in after] == ["mine"]

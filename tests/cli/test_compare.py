@@ -10,13 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from sweeper.cli.compare import differences
 from sweeper.decide.documents import Documents
 from sweeper.decide.speed import SpeedUp
 from sweeper.files import read_json, write_json
 from sweeper.stats.estimate import Estimate
 from sweeper.study.setup import read_setup, trials_of, write_setup
 from sweeper.study.study import Study
+from sweeper.sweep.compared import differences
 from sweeper.trial import Log2Hps, Result, TrialSpec
 from tests.cli.driver import Run, assert_refused, measured
 from tests.golden import Golden
@@ -266,7 +266,7 @@ def test_a_proportion_is_not_told_as_flops(
     ranked: Path, sweeper: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Nobody knows what a command's run takes: what stands for it is named."""
-    monkeypatch.setattr("sweeper.cli.compare.flops_in", lambda _: lambda spec: math.nan)
+    monkeypatch.setattr("sweeper.sweep.compared.flops_in", lambda _: lambda spec: math.nan)
     answer = sweeper("compare", "a", "b", "--verbose")
     assert answer.code == 0, answer.err
     title = next(line for line in answer.out.splitlines() if line.startswith("Ranked at"))
@@ -280,7 +280,7 @@ def test_the_page_of_several_has_the_compute_for_the_same_loss(
     factor = Estimate(value=1.7, low=1.2, high=2.3)
     known = {"study": "a", "against": "b", "width": 32, "factor": factor, "least": 0.25}
     found = [SpeedUp(**known, most=4.0, predicted=False)]
-    monkeypatch.setattr("sweeper.cli.compare.speed_ups", lambda *_: found)
+    monkeypatch.setattr("sweeper.verbs.compare.speed_ups", lambda *_: found)
     answer = sweeper("report", "a", "b", "--json")
     assert answer.code == 0, answer.err
     page = Path(answer.document["report"]).read_text()

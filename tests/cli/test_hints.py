@@ -100,9 +100,9 @@ def test_after_a_search_all_of_whose_runs_diverged(study: Path, sweeper: Run) ->
     ("words", "of"),
     [
         (["search", *LONG, "study=b", "--json"], "sweeper.cli.search.run_search"),
-        ([*VALIDATED, "--strict"], "sweeper.cli.transfer.validate"),
+        ([*VALIDATED, "--strict"], "sweeper.sweep.ladders.validate"),
         (["transfer", "--to-width=32", "--predict", *LADDER], "sweeper.sweep.sweep.Sweep.runs"),
-        (["diagnose", "--study", "a", *LADDER], "sweeper.cli.diagnose.AblationTrainer.diagnose"),
+        (["diagnose", "--study", "a", *LADDER], "sweeper.verbs.diagnose.AblationTrainer.diagnose"),
     ],
     ids=["search", "transfer", "predict", "diagnose"],
 )
@@ -125,8 +125,8 @@ def test_after_ctrl_c_the_command_to_go_on_is_printed(
     ("words", "of", "where"),
     [
         (["search", *LONG, "study=b", "--json"], "sweeper.cli.search.Sweep.search", "search"),
-        ([*VALIDATED], "sweeper.cli.validate.Sweep.ladder", "validate"),
-        (["diagnose", "--study", "a", *LADDER], "sweeper.cli.diagnose.Sweep.ladder", "diagnose"),
+        ([*VALIDATED], "sweeper.sweep.ladders.Sweep.ladder", "validate"),
+        (["diagnose", "--study", "a", *LADDER], "sweeper.verbs.diagnose.Sweep.ladder", "diagnose"),
     ],
     ids=["search", "transfer", "diagnose"],
 )
@@ -148,7 +148,7 @@ def test_status_gives_the_command_that_goes_on_with_what_was_stopped(
 
 def test_a_check_that_was_stopped_begins_anew(study: Path, sweeper: Run) -> None:
     """It trains too, and keeps nothing of what it has not finished."""
-    with patch("sweeper.cli.check.measured", side_effect=KeyboardInterrupt):
+    with patch("sweeper.verbs.check.measured", side_effect=KeyboardInterrupt):
         stopped = sweeper("check", "--study", "a", "--scales")
     assert stopped.code == 130
     hint = "Next, to begin anew: sweeper check --study a --scales"
@@ -236,7 +236,7 @@ def test_more_seeds_after_a_comparison_keep_the_ladder(ranked: Path, sweeper: Ru
         typed = [word.replace("a", name) if word == "a" else word for word in VALIDATED]
         typed += ["--settle", "--budget", "30"]
         write_json(path, read_json(path) | {"command": shlex.join(["sweeper", *typed])})
-    with patch("sweeper.cli.compare.seeds_needed", lambda *_: 9):
+    with patch("sweeper.report.compared.seeds_needed", lambda *_: 9):
         from sweeper.decide import compare as ranking
 
         real = ranking.compare
@@ -248,7 +248,7 @@ def test_more_seeds_after_a_comparison_keep_the_ladder(ranked: Path, sweeper: Ru
             ranks = tuple(replace(r, first=1, last=2) for r in found.by_transferred)
             return replace(found, by_transferred=ranks)
 
-        with patch("sweeper.cli.compare.compare", tied):
+        with patch("sweeper.sweep.compared.compare", tied):
             answer = sweeper("compare", "a", "b")
     assert answer.next.count("transfer.widths=[16,32]") == 2
     assert answer.next.count("transfer.seeds=9") == 2 and "30" not in answer.next

@@ -15,7 +15,7 @@ from tests.golden import Golden
 def trained(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """What is trained after all: a ladder must not be."""
     asked: list[str] = []
-    monkeypatch.setattr("sweeper.cli.validate.Sweep", lambda *_: asked.append("a sweep"))
+    monkeypatch.setattr("sweeper.sweep.ladders.Sweep", lambda *_: asked.append("a sweep"))
     return asked
 
 

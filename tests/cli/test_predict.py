@@ -88,6 +88,17 @@ def test_a_study_predicts_a_wider_and_longer_run(ladder: Path, sweeper: Run) -> 
     }
 
 
+def test_a_study_s_name_is_a_source_and_conditions_take_some_of_its_runs(
+    ladder: Path, sweeper: Run
+) -> None:
+    words = (ladder.name, "--root", str(ladder.parent), "--draws", "100", "--json")
+    answer = sweeper("predict", *words, "--where", "seed == 0 and width < 1000")
+    assert answer.code == 0, answer.err
+    assert answer.document["inputs"]["runs"] == len(WIDTHS) * 4
+    assert answer.document["inputs"]["where"] == "seed == 0 and width < 1000"
+    assert sweeper("predict", *words, "--where", "seed == 9").code == 2
+
+
 def test_a_budget_names_a_model_of_the_study(ladder: Path, sweeper: Run) -> None:
     document = sweeper("predict", "--flops", "1e12", "--json").document
     choice = document["choice"]

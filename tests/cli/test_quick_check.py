@@ -10,16 +10,16 @@ from pathlib import Path
 import pytest
 
 from sweeper.check.judge import (
-    CheckAnswer,
+    CheckCode,
     CheckRule,
     CoordinateCheck,
     ModuleCheck,
     Slope,
     sentence,
 )
-from sweeper.cli import coordinates
-from sweeper.cli.validate import Validated
 from sweeper.stats.estimate import Estimate
+from sweeper.sweep import coordinates
+from sweeper.sweep.ladders import Validated
 from tests.cli.driver import TINY, Run, make_workplace, measured, run_in
 from tests.golden import Golden
 
@@ -60,7 +60,7 @@ def test_a_failure_names_the_module_and_is_read_again(
 
 def test_the_command_for_all_modules_trains_nothing_anew(sweeper: Run, standard: Path) -> None:
     """It is over the widths that were checked, and over nothing else."""
-    said = sweeper(*PLAN, "transfer.depths=[1,2]", "transfer.eta=-9").out
+    said = sweeper(*PLAN, "transfer.depths=[1,2]", "transfer.eta=-9", "--verbose").out
     (line,) = [line for line in said.splitlines() if "All modules: " in line]
     words = shlex.split(line.partition("All modules: sweeper ")[2])
     assert words[-2:] == ["transfer.widths=[16,32,64]", "transfer.depths=[]"]
@@ -118,7 +118,7 @@ def test_what_would_take_minutes_is_left_to_another_command(
         monkeypatch.setattr(coordinates, name, value)
     answer = sweeper(*PLAN)
     assert answer.code == 0 and (standard / "transfer/w256-d1/plan.json").is_file()
-    assert f"Note: the coordinate check was not run: {said}; sweeper check" in answer.out
+    assert f"Note: the coordinate check was not run: {said}; `sweeper check" in answer.out
     assert not (standard / "check/transfer.json").exists()
 
 
@@ -131,19 +131,19 @@ def test_strict_needs_the_check_too(
     sweeper: Run, standard: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(
-        "sweeper.cli.transfer.validate",
+        "sweeper.sweep.ladders.validate",
         lambda experiment, best, *_, **__: Validated(
             experiment=experiment, planned=best, verdicts=[], trend=None
         ),
     )
-    monkeypatch.setattr("sweeper.cli.transfer._not_validated", lambda *_, **__: [])
+    monkeypatch.setattr("sweeper.sweep.planning.unvalidated", lambda *_, **__: [])
     words = [*PLAN, "--validate"]
     assert sweeper(*words, "--strict", "transfer.check=false").code == 0
     assert sweeper(*words).code == 0
     assert sweeper(*words, "--strict").code == 3
 
 
-def slope(answer: CheckAnswer, quantity: str, value: float, reason: str) -> Slope:
+def slope(answer: CheckCode, quantity: str, value: float, reason: str) -> Slope:
     return Slope(
         quantity=quantity,  # type: ignore[arg-type]
         step=4,
@@ -158,7 +158,7 @@ def slope(answer: CheckAnswer, quantity: str, value: float, reason: str) -> Slop
 
 def checked(
     *modules: ModuleCheck,
-    answer: CheckAnswer,
+    answer: CheckCode,
     origins: tuple[str, ...],
     sizes: tuple[int, ...] = (16, 32, 64),
 ) -> str:

@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 
-from sweeper.cli import validate
 from sweeper.config.settings import Experiment
 from sweeper.config.studies import split_root
 from sweeper.decide.transfer import TargetAnswer, Verdict
@@ -23,6 +22,7 @@ from sweeper.stats.estimate import Estimate
 from sweeper.study.folder import read_document
 from sweeper.study.lock import StudyLock
 from sweeper.study.study import Study
+from sweeper.sweep import ladders
 from sweeper.trial import Log2Hps, Result
 from tests.cli.driver import (
     Run,
@@ -200,14 +200,14 @@ class TestValidate:
     ) -> None:
         def holding(
             experiment: Experiment, best: Log2Hps, *_: object, **__: object
-        ) -> validate.Validated:
+        ) -> ladders.Validated:
             climbed = experiment.settings.transfer.ladders(experiment.settings.ladder_base)
             verdicts = [Verdict(axis=axis, answer="holds", sizes=()) for axis in climbed]
-            return validate.Validated(
+            return ladders.Validated(
                 experiment=experiment, planned=best, verdicts=verdicts, trend=None
             )
 
-        monkeypatch.setattr("sweeper.cli.transfer.validate", holding)
+        monkeypatch.setattr("sweeper.sweep.ladders.validate", holding)
         words = ["transfer", "--to-width", "32", "--to-depth", "2", "--validate", "--strict"]
         answer = sweeper(*words, *QUICK)
         assert answer.code == 3 and "transfer.depths=[1,2,4]" in answer.out
@@ -497,8 +497,8 @@ class TestCorrection:
     ) -> None:
         write_parabolas(ladder_study, {16: 0.0, 32: 0.1})
         words = ["transfer", "--to-width", "256", "--validate", *QUICK]
-        monkeypatch.setattr(validate, "judge_target", partial(judged_by_trend, warranted=True))
-        monkeypatch.setattr(validate, "fit_trend", lambda *_: trend_to_256(warranted=True))
+        monkeypatch.setattr(ladders, "judge_target", partial(judged_by_trend, warranted=True))
+        monkeypatch.setattr(ladders, "fit_trend", lambda *_: trend_to_256(warranted=True))
         offered = sweeper(*words)
         golden.says(offered.out[offered.out.index("Trend over") :])
         assert offered.out.splitlines()[-1].endswith(" transfer.correct=true")
@@ -517,7 +517,7 @@ class TestCorrection:
         self, sweeper: Run, ladder_study: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         words = ["transfer", "--to-width", "256", "--validate", *QUICK, "transfer.correct=true"]
-        monkeypatch.setattr(validate, "judge_target", partial(judged_by_trend, warranted=False))
+        monkeypatch.setattr(ladders, "judge_target", partial(judged_by_trend, warranted=False))
         answer = sweeper(*words)
         assert "no correction: because." in answer.out
         source = json.loads((ladder_study / "transfer/w256-d1/plan.json").read_text())["source"]
@@ -591,17 +591,17 @@ def test_a_verdict_on_more_of_the_same_runs_stays(
     sweeper(*VALIDATE)
     path = ladder_study / "transfer/w32-d1/validation.json"
     record = read_document(path, Validation, [])
-    assert record is not None and not validate._rests_on_less(record, record)
+    assert record is not None and not ladders._rests_on_less(record, record)
     less = [
         replace(curve, losses={eta: losses[:1] for eta, losses in curve.losses.items()})
         for curve in record.curves
     ]
     fewer = replace(record, curves=tuple(less))
-    assert validate._rests_on_less(fewer, record) and not validate._rests_on_less(record, fewer)
+    assert ladders._rests_on_less(fewer, record) and not ladders._rests_on_less(record, fewer)
     other = replace(less[0], losses=dict.fromkeys(less[0].losses, (9.0,)))
-    assert not validate._rests_on_less(replace(fewer, curves=(other, *less[1:])), record)
+    assert not ladders._rests_on_less(replace(fewer, curves=(other, *less[1:])), record)
     # Told, and kept with its plan.
-    monkeypatch.setattr(validate, "_rests_on_less", lambda *_: True)
+    monkeypatch.setattr(ladders, "_rests_on_less", lambda *_: True)
     answer = sweeper(*VALIDATE, "--settle", "--verbose")
     assert "the verdict that was there stays" in answer.out + answer.err
     assert read_json(path)["axes"] == to_json(record.axes)

@@ -15,8 +15,9 @@ import pandas
 import pytest
 
 import sweeper
+from sweeper import predict
 from sweeper.decide.forecast import share_above
-from sweeper.decide.loss import PREDICTED, UNDECIDED, Prediction, predict
+from sweeper.decide.loss import PREDICTED, UNDECIDED, Prediction
 from sweeper.errors import BadInput, ConfigError
 from sweeper.runs.loss_runs import Design, Rungs, law_runs, loss_runs_of
 from sweeper.runs.read import read

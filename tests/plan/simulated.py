@@ -15,7 +15,6 @@ from statistics import fmean
 from types import SimpleNamespace
 from typing import Any
 
-from sweeper.cli.diagnose import AblationTrainer, TwoSizes
 from sweeper.config.compose import compose_tree
 from sweeper.config.settings import Experiment, placeholder_data, resolve
 from sweeper.engine.measurements import MEASUREMENTS
@@ -25,6 +24,7 @@ from sweeper.scaling.relative import MuP
 from sweeper.scaling.spec import ParamScale, ParamSpec, Role, Update
 from sweeper.stats.ladder import Size
 from sweeper.trial import Log2Hps, PlainHps, Trial, defaults
+from sweeper.verbs.diagnose import AblationTrainer, TwoSizes
 from tests.search.fakes import noise, result
 from tests.sweep.test_sweep import MadeUp, Study, Trainer, Watcher
 

@@ -1,4 +1,4 @@
-"""The measurement behind `sweeper transfer --validate`: ladders, verdicts, the trend over width."""
+"""Ladders trained and judged: curves by size, verdicts, the trend over width, a law's own fit."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
-from sweeper.cli.shared import progress
 from sweeper.config.settings import Experiment, Settings, check_seeds
 from sweeper.decide.settle import AT_FIRST, SEEDS, JudgedLadder, Settling
 from sweeper.decide.target import Prior, prior_for
@@ -28,16 +27,6 @@ from sweeper.decide.validation import Beginning, Validation
 from sweeper.errors import BadInput, ConfigError, Keyword, key_prefix
 from sweeper.files import write_json
 from sweeper.laws.law import Law, NoLaw
-from sweeper.report import console as show
-from sweeper.report.output import Output
-from sweeper.report.sentences import failures
-from sweeper.report.sentences_transfer import (
-    ladder_end,
-    ladder_progress,
-    missed_text,
-    worded,
-    worded_trend,
-)
 from sweeper.stats.curve import CurveFit, fit_curves
 from sweeper.stats.ladder import JOINT_AXIS, LADDER_AXES, LadderSize, Size, SizeCurve
 from sweeper.stats.rounds import CONFIDENCE
@@ -45,7 +34,16 @@ from sweeper.study.folder import TargetFolder, read_document
 from sweeper.study.lock import StudyLock
 from sweeper.study.setup import LADDER_PHASE, provenance, trials_of
 from sweeper.study.study import Study
-from sweeper.sweep.experiment import check_taken, trial_seconds
+from sweeper.sweep.experiment import (
+    Failure,
+    check_taken,
+    failures_of,
+    progress_of,
+    tell_speed,
+    trial_seconds,
+)
+from sweeper.sweep.optimum import finished
+from sweeper.sweep.progress import Watcher, Words
 from sweeper.sweep.replay import (
     Lookup,
     SettledLadder,
@@ -61,7 +59,7 @@ from sweeper.sweep.replay import (
 from sweeper.sweep.sweep import Sweep
 from sweeper.trial import Log2Hps, PluginSpec, Result, defaults, named
 
-# What `sweeper transfer` does about a law: the target's batch and tokens, and a law's own fit.
+# What a transfer does about a law: the target's batch and tokens, and a law's own fit.
 
 
 MAX_TOKENS = 10**18
@@ -170,31 +168,17 @@ def fit_measured(
         raise BadInput(
             f"law=fit needs the curves of {MIN_SIZES} sizes or more that differ in steps or batch, "
             f"each with its optimum inside, and this study has {len(curves)} measured ones for "
-            "these settings: add --validate with transfer.steps=[...] or transfer.batches=[...], "
-            "or repeat the transfer.* settings that they were measured with"
+            "these settings: add ",
+            Keyword("validate"),
+            " with transfer.steps=[...] or transfer.batches=[...], "
+            "or repeat the transfer.* settings that they were measured with",
         )
     return fitted, exponents
-
-
-def finished(study: Study) -> Lookup:
-    """Finds results that are measurements: what was stopped early or failed is none."""
-
-    def lookup(key: str) -> Result | None:
-        result = study.get(key)
-        return result if result and result.status in ("complete", "diverged") else None
-
-    return lookup
 
 
 def law_spec(settings: Settings) -> PluginSpec | None:
     """Which law verdicts are judged by; None without one."""
     return None if isinstance(settings.law, NoLaw) else settings.plugin_spec("law")
-
-
-def exponent_lines(exponents: FittedExponents) -> Sequence[str]:
-    """The fit for people, and which printed exponents lie inside."""
-    head = f"Law fitted over {exponents.sizes} sizes, eta as a power (95 % intervals):"
-    return [head, *(f"- {exponent}" for exponent in exponents.exponents())]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -224,17 +208,18 @@ def settling_of(
     folder: Path,
     settle: Settle,
     lookup: Lookup,
+    words: Words,
 ) -> tuple[SettledLadder, LadderJudge]:
     """The ladders as they stand, for training and for a dry run, and what judges them.
 
     `folder` is the target's. ConfigError where the hours have no room for what they begin with.
     """
     settings = experiment.settings
-    name = settings.transfer.hyperparameter
-    earlier = read_document(TargetFolder(folder).validation_of(name), Validation, [])
-    first = LadderJudge(experiment, best, target, earlier, AT_FIRST)
+    name, files = settings.transfer.hyperparameter, TargetFolder(folder)
+    earlier = read_document(files.validation_of(name), Validation, [])
+    first = LadderJudge(experiment, best, target, earlier, AT_FIRST, words)
     judge = replace(first, confidence=CONFIDENCE)
-    begun_with = read_document(TargetFolder(folder).settling_of(name), Beginning, [])
+    begun_with = read_document(files.settling_of(name), Beginning, [])
     ladder = settle_ladder(
         experiment,
         best,
@@ -280,8 +265,9 @@ def check_ladders(experiment: Experiment, settle: Settle | None = None) -> None:
     ladders = settings.ladders()
     if not ladders:
         raise BadInput(
-            "--validate has no ladder to train: give transfer.widths, depths, batches, steps "
-            "or sizes at least one value that is not the base's"
+            Keyword("validate"),
+            " has no ladder to train: give transfer.widths, depths, batches, steps "
+            "or sizes at least one value that is not the base's",
         )
     if settle is not None:
         begun(settings, settle)
@@ -296,7 +282,7 @@ def check_ladders(experiment: Experiment, settle: Settle | None = None) -> None:
             try:
                 experiment.corpus.check(size.batch_size, settings.raw["train"]["seq_len"])
             except BadInput as error:
-                raise BadInput(f"transfer.{key}: {error}") from error
+                raise BadInput(f"transfer.{key}: ", *error.args) from error
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -305,15 +291,34 @@ class Validated:
 
     `experiment` has that law where it could be fitted. `planned` are the hyperparameters to plan
     with (log2): the search's, but for an eta that the base's own curve shows to be wrong there.
-    `settled` says with how many runs the ladders were settled, or why they were not.
     """
 
     experiment: Experiment
     planned: Log2Hps
-    verdicts: list[Verdict]
-    trend: Trend | None
+    verdicts: Sequence[Verdict] = ()
+    trend: Trend | None = None
     exponents: FittedExponents | None = None
-    settled: str = ""
+    trained: Trained | None = None
+
+    @property
+    def settled(self) -> str:
+        """With how many runs the ladders were settled, or why they were not."""
+        return self.trained.record.settled if self.trained else ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Trained:
+    """What was trained to judge ladders: the `record` of curves and verdicts, and all `runs`.
+
+    `kept` are the runs of this record and of the earlier one, where that stays as it rests on more.
+    `notices` are what the study and damaged records have to tell.
+    """
+
+    record: Validation
+    runs: Sequence[Result]
+    failures: Sequence[Failure]
+    notices: Sequence[str] = ()
+    kept: tuple[int, int] | None = None
 
 
 def validate(
@@ -321,7 +326,7 @@ def validate(
     best: Log2Hps,
     target: Size,
     folder: Path,
-    output: Output,
+    watcher: Watcher,
     settle: Settle | None = None,
     *,
     wait: bool = True,
@@ -334,34 +339,35 @@ def validate(
     ladders: Mapping[str, Sequence[LadderSize]] = settings.ladders()
     files = TargetFolder(folder)
     path = files.validation_of(rule.hyperparameter)
-    damaged: list[str] = []
-    earlier = read_document(path, Validation, damaged)
-    output.notes(damaged)
+    notices: list[str] = []
+    earlier = read_document(path, Validation, notices)
     # The base is on every ladder, and trained once.
     sizes = sorted({size for ladder in ladders.values() for size in ladder})
-    ladder_judge = LadderJudge(experiment, best, target, earlier, AT_FIRST)
+    ladder_judge = LadderJudge(experiment, best, target, earlier, AT_FIRST, watcher)
     with StudyLock(settings.folder), Study.open(settings.folder, settings.storage) as study:
         planned = len(sizes) * rule.points_per_line() * rule.seeds
-        known = study.results()
-        with progress(settings, output, "validate", 0 if settle else planned, known=known) as bar:
+        planned, known = 0 if settle else planned, study.results()
+        with progress_of(settings, watcher, "validate", planned, known=known) as bar:
             sweep = Sweep(experiment, study, bar, wait=wait)
             if settle is None:
                 curves = {c.size: c for c in sweep.ladder(best, sizes)}
                 by_axis = {axis: [curves[size] for size in one] for axis, one in ladders.items()}
             else:
                 settling, ladder_judge = settling_of(
-                    experiment, study, best, target, folder, settle, sweep.lookup
+                    experiment, study, best, target, folder, settle, sweep.lookup, watcher
                 )
                 # Before any is trained: a command that goes on begins with the same.
                 beginning = Beginning(keys=tuple(settling.began_with))
                 write_json(files.settling_of(rule.hyperparameter), beginning)
-                sweep.settle(settling, lambda: bar.told(ladder_progress(settling), settling.likely))
+                sweep.settle(
+                    settling, lambda: bar.told(watcher.sentence(settling), settling.likely)
+                )
                 by_axis = settling.by_axis()
                 ladder_judge = replace(ladder_judge, confidence=settling.confidence)
-        output.notes([*study.notices, *failures(study.results(), settings.identity)])
+        notices += study.notices
+        failures = failures_of(study.results(), settings.identity)
         ladder_runs = [r for r in trials_of(study).current if r.trial.phase == LADDER_PHASE]
-        output.notes(show.clip_note(ladder_runs))
-        output.tell_speed(study.results(), since=start)
+        tell_speed(watcher, study.results(), since=start)
     judged = ladder_judge.judged(by_axis)
     exponents, verdicts = judged.exponents, judged.verdicts
     record = Validation(
@@ -373,31 +379,18 @@ def validate(
         curves=judged.every,
         law=law_spec(settings),
         exponents=tuple(exponents.exponents()) if exponents else (),
-        settled="" if settle is None else ladder_end(settling.ending),
+        settled="" if settle is None else watcher.sentence(settling.ending),
         needed=settling.ending.needed if settle and settling.ending else 0,
         command=provenance()["command"],
     )
-    planned_hps = judged.planned
+    planned_hps, kept = judged.planned, None
     if settle is not None and earlier is not None and _rests_on_less(record, earlier):
-        note = (
-            f"the verdict that was there stays: it rests on {_runs(earlier)} runs, and these "
-            f"{_runs(record)} are among them"
-        )
-        output.notes([note])
+        kept = (_runs(record), _runs(earlier))
         # With its plan, and what it says of trend and law.
         record = replace(earlier, settled=record.settled, needed=record.needed)
         verdicts = [one for axis in ladders if (one := earlier.over(axis)) is not None]
         planned_hps = Log2Hps({**best, rule.hyperparameter: earlier.planned_log2})
     write_json(path, _with_earlier(record, earlier))
-    # matplotlib takes as long to load as a small trial to train: not before something is drawn.
-    from sweeper.report.drawing import save
-    from sweeper.report.figures import learning_rate_figure
-
-    for verdict in verdicts:
-        save(learning_rate_figure(record, verdict), folder / f"{_curves(path)}-{verdict.axis}")
-    output.show(*show.verdicts(verdicts, rule.hyperparameter, record.settled))
-    for line in exponent_lines(exponents) if exponents else ():
-        output.say(line)
     return Validated(
         experiment=judged.experiment,
         planned=planned_hps,
@@ -405,7 +398,9 @@ def validate(
         # `transfer.correct` moves eta, and nothing else.
         trend=record.trend if rule.hyperparameter == "eta" else None,
         exponents=exponents,
-        settled=record.settled,
+        trained=Trained(
+            record=record, runs=ladder_runs, failures=failures, notices=notices, kept=kept
+        ),
     )
 
 
@@ -440,6 +435,7 @@ class LadderJudge:
     target: Size
     earlier: Validation | None
     confidence: float
+    words: Words
 
     def looks(self, by_axis: Mapping[str, Sequence[SizeCurve]]) -> list[JudgedLadder]:
         """What ladders that are not whole yet say."""
@@ -463,7 +459,7 @@ class LadderJudge:
                 there = planned_log2(experiment, size, best)[name]
                 every[size] = replace(curve, planned_log2=there - best[name])
         curves = {axis: [every[one.size] for one in of_axis] for axis, of_axis in by_axis.items()}
-        hps, note = _planned(settings, curves, best, self.earlier)
+        hps, note = _planned(settings, curves, best, self.earlier, self.words)
         centre = hps[name]
         # What the target does not name is the base's.
         sizes_named = {key: value for key, value in asdict(self.target).items() if value}
@@ -488,12 +484,12 @@ class LadderJudge:
             else:
                 size, prior = getattr(whole, axis), _prior(settings, axis)
                 answer, trend = judge_target(verdict, fits[axis], centre, size, rule, prior)
-                trends[axis] = trend and worded_trend(trend)
+                trends[axis] = trend and self.words.worded(trend)
                 # A target of the base's own size asks for no extrapolation; the trend is shown all
                 # the same.
                 if size != getattr(base, axis):
                     verdict = replace(verdict, target=answer)
-            verdicts.append(worded(verdict).with_note(note))
+            verdicts.append(self.words.worded(verdict).with_note(note))
         return JudgedLadders(
             experiment=experiment,
             planned=hps,
@@ -549,21 +545,12 @@ def _prior(settings: Settings, axis: str) -> Prior:
     return prior_for(axis if eta else "", parameterization, settings.transfer.theory)
 
 
-def _curves(record: Path) -> str:
-    """What a verdict's pictures are called, but for the axis."""
-    return record.stem.replace("validation", "curves", 1)
-
-
-def curves_name(hyperparameter: str, axis: str) -> str:
-    """What the picture of the verdict over an axis is called."""
-    return f"{_curves(TargetFolder(Path()).validation_of(hyperparameter))}-{axis}"
-
-
 def _planned(
     settings: Settings,
     ladders: Mapping[str, Sequence[SizeCurve]],
     best: Log2Hps,
     earlier: Validation | None,
+    words: Words,
 ) -> tuple[Log2Hps, str]:
     """The hyperparameters to plan with, and a note where they are not those of the search.
 
@@ -586,37 +573,48 @@ def _planned(
         kept = earlier.planned_log2
         again = fit_curves(curves, kept)[settings.ladder_base]
         if others and missed_optimum(again, kept, rule) is None:
-            note = (
-                f"{missed_text(missed)}; the plan keeps 2^{kept:.2f} of the ladders before: {cause}"
-            )
+            keeps = f"the plan keeps 2^{kept:.2f} of the ladders before: {cause}"
+            note = f"{words.sentence(missed)}; {keeps}"
             return Log2Hps({**best, "eta": kept}), note
-    note = f"{missed_text(missed)}, with which the plan is made: {cause}"
+    note = f"{words.sentence(missed)}, with which the plan is made: {cause}"
     return Log2Hps({**best, "eta": missed.optimum_log2}), note
 
 
-def remove_stale_verdicts(settings: Settings, best: Log2Hps, folder: Path) -> list[str]:
+@dataclass(frozen=True, kw_only=True)
+class StaleVerdict:
+    """A verdict that was removed, as it was `of_law` another than a plan's, or other numbers."""
+
+    name: str
+    of_law: bool
+
+
+def remove_stale_verdicts(settings: Settings, best: Log2Hps, folder: Path) -> list[StaleVerdict]:
     """Remove verdicts in a target's `folder` on other hyperparameters or another law than a plan's.
 
     A page must not show a plan beside a verdict on another. The verdicts' trials stay in the study,
-    so validating the other plan again trains nothing. Returns a sentence for each one removed.
+    so validating the other plan again trains nothing.
     """
     log2_hps, law = named(settings.space, best), law_spec(settings)
-    sentences = []
+    removed = []
     for path in TargetFolder(folder).validations:
         judged = read_document(path, Validation, [])
         if judged is None or (judged.log2_hps == log2_hps and judged.law == law):
             continue
         for axis in (*LADDER_AXES, JOINT_AXIS):
             for suffix in ("png", "svg"):
-                (folder / f"{_curves(path)}-{axis}.{suffix}").unlink(missing_ok=True)
+                (folder / f"{curves_stem(path)}-{axis}.{suffix}").unlink(missing_ok=True)
         path.unlink(missing_ok=True)
-        other = "another law" if judged.log2_hps == log2_hps else "other hyperparameters"
-        sentences.append(f"{path.name} judged {other} and was removed; --validate judges these")
-    return sentences
+        removed.append(StaleVerdict(name=path.name, of_law=judged.log2_hps == log2_hps))
+    return removed
+
+
+def curves_stem(record: Path) -> str:
+    """What the pictures of a verdict's `record` are called, but for the axis."""
+    return record.stem.replace("validation", "curves", 1)
 
 
 def measured_trend(
-    experiment: Experiment, study: Study, best: Log2Hps, planned: Log2Hps, target: int
+    experiment: Experiment, study: Study, best: Log2Hps, planned: Log2Hps, target: int, words: Words
 ) -> Trend | None:
     """The trend over width when the study has measured its whole ladder already, else None."""
     settings = experiment.settings
@@ -626,4 +624,4 @@ def measured_trend(
     curves, _, missing = replay_ladder(experiment, best, sizes, finished(study))
     prior = _prior(settings, "width")
     trend = None if missing else fit_trend("width", curves, planned["eta"], target, prior)
-    return trend and worded_trend(trend)
+    return trend and words.worded(trend)

@@ -1,4 +1,4 @@
-"""`sweeper diagnose`: short ladders that differ in one thing, to find why a transfer fails."""
+"""Why a transfer fails: short ladders that differ in one thing."""
 
 from __future__ import annotations
 
@@ -12,15 +12,11 @@ from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from sweeper.cli.shared import progress
-from sweeper.cli.transfer import check_storage_password, optimum
-from sweeper.cli.validate import finished
-from sweeper.config.compose import Tree
+from sweeper.config.command_line import of_study
 from sweeper.config.settings import Experiment, Settings, resolve
-from sweeper.config.studies import Invocation, split_root
+from sweeper.config.studies import Invocation, split_root, study_tree
 from sweeper.decide.diagnosis import (
     ABLATIONS,
-    CAUSE_FRACTION,
     Ablation,
     AblationResult,
     Diagnosis,
@@ -33,31 +29,139 @@ from sweeper.decide.diagnosis import (
     rank,
 )
 from sweeper.decide.transfer import SizeVerdict, Verdict, judge_ladder
+from sweeper.decide.validation import newest_validation
 from sweeper.errors import ConfigError, Keyword, suggest
 from sweeper.files import private_folder, write_json
 from sweeper.plan.explain import Explained, explain
 from sweeper.plan.plan import PlannedParameter, make_plan
 from sweeper.records import to_json
-from sweeper.report import console as show
-from sweeper.report.next import NextCommand, next_of, validated_by
-from sweeper.report.output import DONE, Output
-from sweeper.report.sentences import failures
-from sweeper.report.sentences_transfer import worded
 from sweeper.stats.ladder import LadderSize, Size, SizeCurve
 from sweeper.study.cost import NOTHING, Cost, flops_of, keep_flops
 from sweeper.study.folder import StudyFolder
 from sweeper.study.lock import StudyLock, cancel_requested
-from sweeper.study.searched import read_searched
 from sweeper.study.study import Study, find_study
-from sweeper.sweep.experiment import open_experiment, resolve_study, run_time, short_run
-from sweeper.sweep.progress import Progress
+from sweeper.sweep.experiment import (
+    Failure,
+    failures_of,
+    open_experiment,
+    progress_of,
+    resolve_study,
+    run_time,
+    short_run,
+    tell_speed,
+)
+from sweeper.sweep.optimum import check_storage_password, finished, optimum
+from sweeper.sweep.progress import Progress, Watcher, Words
 from sweeper.sweep.replay import Missing, replay_ladder
 from sweeper.sweep.sweep import Sweep, measure_trials
 from sweeper.trial import Log2Hps, PluginSpec, plain
+from sweeper.verbs.answer import Answer
+from sweeper.verbs.requests import DiagnoseRequest
 
 
-def judged_ladder(
-    study: str | None, overrides: Sequence[str], axis: str, output: Output
+@dataclass(frozen=True, kw_only=True)
+class DiagnosisAnswer(Answer):
+    """Why a transfer fails, in `record`; `unfinished` trials of a search that is not at its end."""
+
+    settings: Settings
+    invocation: Invocation
+    diagnosis: Diagnosis
+    record: Path
+    failures: Sequence[Failure]
+    unfinished: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class DiagnosisCostAnswer(Answer):
+    """What a diagnosis would train at most: the transfer as it is, and what is changed.
+
+    `verdict` is that of the transfer, where its runs are there.
+    """
+
+    settings: Settings
+    invocation: Invocation
+    axis: str
+    only: Sequence[str]
+    large: Size
+    as_it_is: Cost
+    changes: Sequence[tuple[str, Cost]]
+    verdict: Verdict | None
+    unfinished: int
+
+
+def diagnose(request: DiagnoseRequest, watcher: Watcher) -> Answer:
+    """Find out why the transfer over an axis fails, by short ladders that differ in one thing."""
+    axis = request.over
+    if axis not in ("width", "depth"):
+        raise ConfigError(Keyword("over"), axis, "width or depth")
+    root = None if request.root is None else str(request.root)
+    name, others = of_study(request.overrides, request.study, root)
+    ladder = _judged_ladder(name, others, axis, watcher)
+    tree, invocation = study_tree(name, [*others, *ladder], request.config_dir, trust=request.trust)
+    for ablation in request.only:
+        if ablation not in ABLATIONS:
+            allowed = f"there is no such ablation; {suggest(ablation, ABLATIONS)}"
+            raise ConfigError(Keyword("only"), ablation, allowed)
+    settings = resolve_study(tree, invocation)
+    large, study = _large(settings, axis), Study.read(settings.folder)
+
+    def pair_of(cache: Path | None = None) -> tuple[TwoSizes, int]:
+        experiment = open_experiment(settings, cache)
+        found = optimum(experiment, study)
+        best = found.conclusion.best_log2
+        if settings.transfer.eta is not None:
+            # As `transfer` does: what is diagnosed is the transfer of this very eta.
+            best = Log2Hps({**best, "eta": settings.transfer.eta})
+        pair = TwoSizes(
+            experiment=experiment, best_log2=best, axis=axis, large=large, words=watcher
+        )
+        return pair, found.unfinished
+
+    if request.dry_run:
+        with TemporaryDirectory() as temporary:
+            pair, unfinished = pair_of(Path(temporary))
+            as_it_is, changes, verdict = _cost(pair, study, request.only)
+        return DiagnosisCostAnswer(
+            notes=tuple((notice,) for notice in study.notices),
+            settings=settings,
+            invocation=invocation,
+            axis=axis,
+            only=request.only,
+            large=large,
+            as_it_is=as_it_is,
+            changes=changes,
+            verdict=verdict,
+            unfinished=unfinished,
+        )
+    check_storage_password(settings)
+    (pair, unfinished), files = pair_of(), StudyFolder(settings.folder)
+    private_folder(files.transfer)  # before hours of work, not after
+    start = time.time()
+    with StudyLock(settings.folder), Study.open(settings.folder, settings.storage) as opened:
+        # One ladder of two sizes: what is needed beyond follows from it.
+        planned = 2 * settings.transfer.points_per_line() * settings.transfer.seeds
+        known = opened.results()
+        with progress_of(settings, watcher, "diagnose", planned, known=known) as progress:
+            diagnosed = AblationTrainer(pair, opened, progress).diagnose(request.only, watcher)
+        results = opened.results()
+        tell_speed(watcher, results, since=start)
+    record = files.diagnosis(axis)
+    write_json(record, to_json(diagnosed))
+    keep_flops(settings.folder, {result.trial.spec for result in results})
+    notices = dict.fromkeys([*study.notices, *opened.notices])
+    return DiagnosisAnswer(
+        notes=tuple((notice,) for notice in notices),
+        settings=settings,
+        invocation=invocation,
+        diagnosis=diagnosed,
+        record=record,
+        failures=failures_of(results, settings.identity),
+        unfinished=unfinished,
+    )
+
+
+def _judged_ladder(
+    study: str | None, overrides: Sequence[str], axis: str, watcher: Watcher
 ) -> list[str]:
     """Overrides for the ladder of the study's newest verdict over `axis`, whose runs there are.
 
@@ -66,29 +170,16 @@ def judged_ladder(
     root, others = split_root(overrides)
     if any(word.lstrip("+").startswith(("transfer.", "law")) for word in others):
         return []
-    command = validated_by(root / find_study(study, root), axis)
-    if command is None or not command.of_ladders:
-        return []
-    output.tell(f"The ladder is that of the verdict: {shlex.join(command.of_ladders)}")
-    return list(command.of_ladders)
+    folder = root / find_study(study, root)
+    newest = newest_validation(folder, lambda each: each.over(axis) is not None)
+    words = newest.ladder_words() if newest else []
+    if words:
+        watcher.tell(f"The ladder is that of the verdict: {shlex.join(words)}")
+    return words
 
 
-def diagnose(
-    tree: Tree,
-    axis: str,
-    only: Sequence[str],
-    invocation: Invocation,
-    output: Output,
-    *,
-    dry_run: bool = False,
-) -> int:
-    """Find out why the transfer over `axis` fails, by short ladders that differ in one thing."""
-    for name in only:
-        if name not in ABLATIONS:
-            raise ConfigError(
-                Keyword("only"), name, f"there is no such ablation; {suggest(name, ABLATIONS)}"
-            )
-    settings = resolve_study(tree, invocation)
+def _large(settings: Settings, axis: str) -> Size:
+    """The largest size of the ladder; ConfigError for a transfer that cannot be diagnosed."""
     if settings.transfer.hyperparameter != "eta":
         raise ConfigError(
             "transfer.hyperparameter", settings.transfer.hyperparameter, "eta, when it is diagnosed"
@@ -102,155 +193,39 @@ def diagnose(
             list(getattr(settings.transfer, f"{axis}s")),
             f"a size beyond the base, {settings.base}",
         )
-
-    def pair_of(cache: Path | None = None) -> TwoSizes:
-        experiment = open_experiment(settings, cache)
-        best = optimum(experiment, Study.read(settings.folder), output).best_log2
-        if settings.transfer.eta is not None:
-            # As `transfer` does: what is diagnosed is the transfer of this very eta.
-            best = Log2Hps({**best, "eta": settings.transfer.eta})
-        return TwoSizes(experiment=experiment, best_log2=best, axis=axis, large=ladder[-1])
-
-    if dry_run:
-        with TemporaryDirectory() as temporary:
-            return _show_cost(pair_of(Path(temporary)), only, invocation, output)
-    check_storage_password(settings)
-    pair, folder = pair_of(), StudyFolder(settings.folder).transfer
-    private_folder(folder)  # before hours of work, not after
-    output.within(settings.folder)
-    start = time.time()
-    with StudyLock(settings.folder), Study.open(settings.folder, settings.storage) as study:
-        # One ladder of two sizes: what is needed beyond follows from it.
-        planned = 2 * settings.transfer.points_per_line() * settings.transfer.seeds
-        known = study.results()
-        with progress(settings, output, "diagnose", planned, known=known) as monitor:
-            diagnosed = AblationTrainer(pair, study, monitor).diagnose(only, output)
-        output.notes([*study.notices, *failures(study.results(), settings.identity)])
-        output.tell_speed(study.results(), since=start)
-    write_json(folder / f"diagnosis-{axis}.json", to_json(diagnosed))
-    if diagnosed.results:
-        output.show(show.ablation_table(diagnosed))
-    keep_flops(settings.folder, {result.trial.spec for result in study.results()})
-    from sweeper.report.study_page import write_report  # it brings matplotlib
-
-    report, record = write_report(settings.folder), folder / f"diagnosis-{axis}.json"
-    places = {"report": report, "diagnosis": record}
-    document = {"study": settings.name, "diagnosis": to_json(diagnosed)}
-    output.end(
-        diagnosed.conclusion, places, document, _after_diagnosis(settings, diagnosed, invocation)
-    )
-    return DONE
+    return ladder[-1]
 
 
-def _show_cost(pair: TwoSizes, only: Sequence[str], invocation: Invocation, output: Output) -> int:
-    """Say what a diagnosis would train at most: `--dry-run`."""
-    settings, base = pair.experiment.settings, pair.experiment.settings.base
-    study, costs = Study.read(settings.folder), list[tuple[str, Cost]]()
+def _cost(
+    pair: TwoSizes, study: Study, only: Sequence[str]
+) -> tuple[Cost, list[tuple[str, Cost]], Verdict | None]:
+    """What the transfer as it is lacks, and every change; and the verdict where nothing lacks."""
+    base, changes = pair.experiment.settings.base, list[tuple[str, Cost]]()
     a_run = {size: _run_cost(pair.experiment, size, study) for size in (base, pair.large)}
 
-    def lacking(name: str, experiment: Experiment, sizes: Sequence[Size]) -> list[SizeCurve]:
-        curves, row = list[SizeCurve](), NOTHING
+    def lacking(experiment: Experiment, sizes: Sequence[Size]) -> tuple[Cost, list[SizeCurve]]:
+        curves, cost = list[SizeCurve](), NOTHING
         for size in sizes:
             [curve], _, missing = replay_ladder(experiment, pair.best_log2, [size], finished(study))
             count, (flops, seconds) = len(missing), a_run[size]
-            row += Cost(trials=count, flops=count * flops, seconds=count * seconds)
+            cost += Cost(trials=count, flops=count * flops, seconds=count * seconds)
             curves.append(curve)
-        costs.append((name, row))
-        return curves
+        return cost, curves
 
-    curves = lacking("the transfer as it is", pair.experiment, [base, pair.large])
-    verdict = None if costs[0][1].trials else pair.judge(curves)
-    facts = (
-        f"At {base} and {pair.large}, {settings.transfer.seeds} seeds a learning rate; a curve "
-        f"whose lowest point is at its end grows there by up to {settings.transfer.extend}."
-    )
-    if verdict is None:
-        facts += " What is changed, one thing at a time, is chosen once the transfer is seen to "
-        facts += "fail: each change costs the runs of a curve, or of two."
-    elif verdict.answer == "fails":
+    as_it_is, curves = lacking(pair.experiment, [base, pair.large])
+    verdict = None if as_it_is.trials else pair.judge(curves)
+    if verdict is not None and verdict.answer == "fails":
         for ablation in applicable_ablations(pair.situation(curves, UNKNOWN_EPS), only):
             if not pair.untaken(ablation):
                 with suppress(ConfigError):  # a change that this model or search cannot have
                     changed = pair.changed(ablation)
-                    lacking(ablation.name, changed, pair.sizes(changed))
-    else:
-        facts += f" The transfer there {verdict.answer}: there is nothing to diagnose."
-    output.show(*show.dry_run("This would train", "change", costs, "runs", facts))
-    runs = sum(cost.trials for _, cost in costs)
-    named = [word for name in only for word in ("--only", name)]
-    again = NextCommand.of(
-        "diagnose",
-        *("--over", pair.axis, *named, *invocation.overrides),
-        study=settings.name,
-        root=settings.root,
-        config_dir=invocation.config_dir,
-        why="to find out why it fails",
-    )
-    record = {
-        "study": settings.name,
-        "changes": [{"change": name, **to_json(cost)} for name, cost in costs],
-    }
-    does_fail = verdict is None or verdict.answer == "fails"
-    answer = f"{runs} run{'s' * (runs != 1)} are to be trained; nothing was written."
-    output.end(answer, {}, record, again if does_fail else None)
-    return DONE
+                    changes.append((ablation.name, lacking(changed, pair.sizes(changed))[0]))
+    return as_it_is, changes, verdict
 
 
 def _run_cost(experiment: Experiment, size: Size, study: Study) -> tuple[float, float]:
     """FLOPs and seconds of a run of a size."""
     return flops_of(experiment.spec(size)), run_time(experiment, size, study.results())[1]
-
-
-def _widest(diagnosed: Diagnosis) -> int:
-    """The width of the large size; 0 where nothing was tried."""
-    return max((result.before.size.width for result in diagnosed.results), default=0)
-
-
-def _after_diagnosis(
-    settings: Settings, diagnosed: Diagnosis, invocation: Invocation
-) -> NextCommand | None:
-    """A search without the likeliest cause, in a study of its own; else what follows anyhow.
-
-    Where the cause is in doubt, the same change with twice the seeds comes first.
-    """
-    if diagnosed.answer != "fails":
-        return next_of(settings.folder)
-    why = "to search without the likeliest cause"
-    record = read_searched(settings.folder, [])
-    searched = NextCommand.recorded(record.command, why) if record else None
-    best = diagnosed.results[0] if diagnosed.results else None
-    rules = NextCommand.of(
-        "explain",
-        *("--to-width", str(_widest(diagnosed) or settings.base.width)),
-        study=settings.name,
-        root=settings.root,
-        why="to see what every parameter gets there",
-    )
-    if not searched or best is None or not best.explained.value >= CAUSE_FRACTION:
-        return next_of(settings.folder) or rules
-    if best.doubtful:
-        ladder = [word for word in invocation.overrides if not word.startswith("transfer.seeds=")]
-        return NextCommand.of(
-            "diagnose",
-            *("--over", diagnosed.axis, "--only", best.ablation.name, *ladder),
-            f"transfer.seeds={2 * settings.transfer.seeds}",
-            study=settings.name,
-            root=settings.root,
-            config_dir=invocation.config_dir,
-            why="to be surer of the likeliest cause",
-        )
-    changes = best.ablation.overrides
-    plain = all(isinstance(value, str | int | float | bool) for value in changes.values())
-    if not changes or not plain:
-        return next_of(settings.folder) or rules
-    overrides = []
-    for key, value in changes.items():
-        group, _, name = key.partition(".")
-        # A key that the configuration leaves at its default is added with a plus.
-        plus = "" if name in (settings.raw.get(group) or {}) else "+"
-        overrides.append(f"{plus}{key}={value}")
-    study = f"{settings.name}-{best.ablation.name}".replace(" ", "-")
-    return searched.as_new_study(study, *overrides, why=why)
 
 
 UNKNOWN_EPS = (math.nan, math.nan)
@@ -265,6 +240,7 @@ class TwoSizes:
     best_log2: Log2Hps
     axis: str
     large: Size
+    words: Words
 
     def judge(self, curves: Sequence[SizeCurve]) -> Verdict:
         """Whether eta transfers between them, by their curves."""
@@ -274,7 +250,7 @@ class TwoSizes:
         known = [replace(curve, size=self.on_ladder(curve.size)) for curve in curves]
         base = settings.ladder_base
         fixed = settings.not_taken
-        return worded(
+        return self.words.worded(
             judge_ladder(self.axis, known, self.best_log2["eta"], base, rule, fixed=fixed)
         )
 
@@ -373,7 +349,7 @@ class AblationTrainer:
     study: Study
     monitor: Progress
 
-    def diagnose(self, only: Sequence[str], output: Output) -> Diagnosis:
+    def diagnose(self, only: Sequence[str], watcher: Watcher) -> Diagnosis:
         """Judge the transfer; if it fails, every ablation that applies."""
         base = self.pair.experiment.settings.base
         # Two sizes are enough for a failure, and an ablation costs one curve, or two.
@@ -387,11 +363,11 @@ class AblationTrainer:
         measures = settings.runner.measures("below_eps") and has_eps(settings.raw)
         if measures and (not only or "epsilon" in only):
             # Short runs, but runs: only where the ablation that needs them is wanted.
-            eps = self._below_eps([base, self.pair.large], output)
+            eps = self._below_eps([base, self.pair.large], watcher)
         tried = list[Ablation]()
         for ablation in applicable_ablations(self.pair.situation(curves, eps), only):
             if untaken := self.pair.untaken(ablation):
-                output.tell(
+                watcher.tell(
                     f"Not applicable: {ablation.name}, since the command takes no {untaken}."
                 )
             else:
@@ -400,7 +376,7 @@ class AblationTrainer:
         trained = 0
         for number, ablation in enumerate(tried, 1):
             which = f"ablation {number} of {len(tried)}"
-            output.tell(f"Trying {which}, {ablation.name}: {ablation.change}.")
+            watcher.tell(f"Trying {which}, {ablation.name}: {ablation.change}.")
             after = [trial for missing in lacking[number:] for trial in missing]
             # What a part finds trained is none of what the diagnosis trains.
             there, name = known[number - 1], f"{ablation.name} ({number} of {len(tried)})"
@@ -436,17 +412,17 @@ class AblationTrainer:
         after = self._large(self.pair.judge([base, *curves][-2:]))
         return judge_ablation(ablation, before, after, settings.transfer)
 
-    def _below_eps(self, sizes: Sequence[Size], output: Output) -> tuple[float, ...]:
+    def _below_eps(self, sizes: Sequence[Size], watcher: Watcher) -> tuple[float, ...]:
         """The shares of entries that eps holds back at `sizes`, after short runs."""
         steps = self.pair.experiment.settings.check.scale_steps
         trials = [
             short_run(self.pair.experiment, size, self.pair.best_log2, 0, "below_eps", steps=steps)
             for size in sizes
         ]
-        output.tell(f"Second moments at {' and '.join(map(str, sizes))}: {steps} steps")
+        watcher.tell(f"Second moments at {' and '.join(map(str, sizes))}: {steps} steps")
         folder = StudyFolder(self.study.folder).transfer
         cancelled = partial(cancel_requested, self.study.folder)
         results = measure_trials(
-            self.pair.experiment, folder, trials, self.monitor, output.tell, cancelled
+            self.pair.experiment, folder, trials, self.monitor, watcher.tell, cancelled
         )
         return tuple(float(results[trial.key].measurements) for trial in trials)

@@ -1,30 +1,27 @@
-"""The runs behind a coordinate check: those of `sweeper check`, and the quick one of a plan."""
+"""The runs behind a coordinate check: of whole ladders, and of a plan's small widths."""
 
 from __future__ import annotations
 
 import math
-import shlex
 import time
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from sweeper.check.judge import CheckRecord, CoordinateCheck, check_coordinates, sentence
-from sweeper.cli.shared import progress
+from sweeper.check.judge import CheckRecord, CoordinateCheck, check_coordinates
 from sweeper.config.settings import Experiment, check_model_size
 from sweeper.config.studies import Invocation
 from sweeper.engine.measure import ModuleMeasurement
 from sweeper.engine.prepare import prepare
-from sweeper.errors import BadInput, SweeperError
+from sweeper.errors import SHELL, BadInput, Call, SweeperError, Text
 from sweeper.files import private_folder, write_json
 from sweeper.records import from_json
-from sweeper.report.answer import Sentence
-from sweeper.report.next import again
-from sweeper.report.output import Output
 from sweeper.scaling.spec import LOGITS
 from sweeper.stats.ladder import LADDER_AXES, MODEL_AXES, Size
 from sweeper.study.folder import StudyFolder, read_document
-from sweeper.sweep.experiment import short_run
+from sweeper.sweep.experiment import progress_of, short_run
+from sweeper.sweep.progress import Watcher
 from sweeper.sweep.sweep import measure_trials
 from sweeper.trial import Log2Hps, Trial, named
 
@@ -35,7 +32,7 @@ def check_batch(experiment: Experiment) -> None:
     try:
         experiment.corpus.check(settings.check.batch, settings.raw["train"]["seq_len"])
     except BadInput as error:
-        raise BadInput(f"check.batch: {error}") from error
+        raise BadInput("check.batch: ", *error.args) from error
 
 
 def check_trials(
@@ -58,15 +55,15 @@ def run_check(
     log2_hps: Log2Hps,
     ladders: Mapping[str, Sequence[Size]],
     folder: Path,
-    output: Output,
+    watcher: Watcher,
 ) -> list[CoordinateCheck]:
     """Train the runs of every ladder, and judge them."""
     rule = experiment.settings.check
     sizes = sorted({size for ladder in ladders.values() for size in ladder})
     trials = check_trials(experiment, log2_hps, sizes)
     for size in sizes:
-        output.tell(f"check: {size}, {rule.seeds} runs of {rule.steps} steps")
-    results = measured(experiment, folder, [t for runs in trials.values() for t in runs], output)
+        watcher.tell(f"check: {size}, {rule.seeds} runs of {rule.steps} steps")
+    results = measured(experiment, folder, [t for runs in trials.values() for t in runs], watcher)
     runs = {
         size: [
             [from_json(ModuleMeasurement, module) for module in results[trial.key]]
@@ -110,12 +107,12 @@ def run_check(
 
 
 def measured(
-    experiment: Experiment, folder: Path, trials: Sequence[Trial], output: Output
+    experiment: Experiment, folder: Path, trials: Sequence[Trial], watcher: Watcher
 ) -> dict[str, Any]:
     """What runs measure, by their keys; they are trained where the launcher trains everything."""
     try:
-        with progress(experiment.settings, output, "check", len(trials), folder) as listener:
-            results = measure_trials(experiment, folder, trials, listener, output.tell)
+        with progress_of(experiment.settings, watcher, "check", len(trials), folder) as listener:
+            results = measure_trials(experiment, folder, trials, listener, watcher.tell)
     finally:
         StudyFolder(folder).progress.unlink(missing_ok=True)
     return {key: result.measurements for key, result in results.items()}
@@ -147,18 +144,29 @@ def check_record(
 SIZES = 3
 """So many of the ladder's widths are checked, the smallest."""
 MAX_SECONDS = 300.0
-"""What would take longer is left to `sweeper check`."""
+"""What would take longer is left to a check of its own."""
 LAUNCHERS = ("inline", "local")
 """Launchers that start jobs at once; others may let them wait in a queue."""
 
 
-def quick_check(
-    experiment: Experiment, log2_hps: Log2Hps, invocation: Invocation, output: Output
-) -> CoordinateCheck | None:
-    """Check small widths, or read what an earlier check of the same found; say it in a sentence.
+@dataclass(frozen=True, kw_only=True)
+class QuickCheck:
+    """A check of small widths; None, and `why_not`, where it cannot be run or would take minutes.
 
-    None, and a note, where it cannot be run or would take minutes. A command for the
-    configuration of the `invocation` shows all modules.
+    The `call` shows all modules.
+    """
+
+    call: Call
+    check: CoordinateCheck | None = None
+    why_not: Text = ()
+
+
+def quick_check(
+    experiment: Experiment, log2_hps: Log2Hps, invocation: Invocation, watcher: Watcher
+) -> QuickCheck:
+    """Check small widths, or read what an earlier check of the same found.
+
+    The call of what it gives back is for the configuration of the `invocation`.
     """
     settings, files = experiment.settings, StudyFolder(experiment.settings.folder)
     if settings.check.eta is not None:
@@ -168,13 +176,12 @@ def quick_check(
     widths = [size.width for size in ladders.get("width", ())] or [base.width, 2 * base.width]
     widths = widths[:SIZES]
     check = known_check(experiment, log2_hps, files.checks())
-    # The command that shows all modules of this check, and checks nothing else.
+    # The call that shows all modules of this check, and checks nothing else.
     known_eta = settings.transfer.eta if settings.check.eta is None else None
     changes = [] if known_eta is None else [f"check.eta={known_eta:g}"]
     changes.append(f"transfer.widths=[{','.join(map(str, check.sizes if check else widths))}]")
     changes += [f"transfer.{LADDER_AXES[axis]}=[]" for axis in LADDER_AXES if axis in others]
-    why = "to see all modules"
-    command = again(invocation, "check", settings, *changes, without=["transfer.check"], why=why)
+    call = invocation.call("check", settings.root, *changes, without=["transfer.check"])
     try:
         if check is None:
             if (launcher := settings.plugin_spec("launcher").name) not in LAUNCHERS:
@@ -188,20 +195,16 @@ def quick_check(
             private_folder(folder)
             # One run of the largest size is timed, and all are taken to be as long: a bound.
             start = time.perf_counter()
-            measured(experiment, folder, trials[sizes[-1]][:1], output)
+            measured(experiment, folder, trials[sizes[-1]][:1], watcher)
             seconds = (time.perf_counter() - start) * sum(map(len, trials.values()))
             if seconds > MAX_SECONDS:
                 raise SweeperError(f"it might take {seconds / 60:.0f} minutes")
-            (check,) = run_check(experiment, log2_hps, {"width": sizes}, folder, output)
-            record = check_record(experiment, log2_hps, [check], str(command))
+            (check,) = run_check(experiment, log2_hps, {"width": sizes}, folder, watcher)
+            record = check_record(experiment, log2_hps, [check], SHELL.call(call))
             write_json(files.plans_check, record)
     except SweeperError as error:
-        output.notes([f"the coordinate check was not run: {error}; {command} runs it"])
-        return None
-    output.show(Sentence(sentence(check, settings.check)))
-    words = shlex.split(str(command))
-    output.command("All modules:", words, detail=True)
-    return check
+        return QuickCheck(call=call, why_not=error.args)
+    return QuickCheck(call=call, check=check)
 
 
 def known_check(

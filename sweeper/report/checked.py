@@ -1,0 +1,117 @@
+"""A check answered: what was measured in tables and figures, and what comes next."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import yaml  # type: ignore[import-untyped]
+
+from sweeper.check.judge import CoordinateCheck, sentence
+from sweeper.config.settings import Settings
+from sweeper.config.studies import Invocation
+from sweeper.records import to_json
+from sweeper.registry import TARGET
+from sweeper.report import checks as show
+from sweeper.report.answer import Item
+from sweeper.report.drawing import save
+from sweeper.report.next import NextCommand, again, next_of
+from sweeper.report.present import Shown
+from sweeper.report.sentences import unfinished_notes
+from sweeper.report.study_page import write_report
+from sweeper.stats.ladder import Size
+from sweeper.study.folder import StudyFolder, configs
+from sweeper.verbs.check import CheckAnswer
+
+
+def shown(found: CheckAnswer, *, verbose: bool = False) -> Shown:
+    """What was measured; figures, and the page of a study that is checked, are written."""
+    settings, folder, checks = found.settings, found.folder, found.checks
+    items, pictures = list[Item](), dict[str, Path]()
+    document: dict[str, Any] = {}
+    if found.rules:
+        document["rules"] = [to_json(row) for row in found.rules]
+        items.append(show.rules_table(found.rules))
+    if found.operands:
+        document["scales"] = [to_json(operand) for operand in found.operands]
+        items.append(show.scale_table(found.operands))
+        save(show.scale_figure(found.operands), folder / "scales")
+    if checks:
+        document["check"] = to_json(found.record)
+        items += show.coordinates(checks, settings.check)
+        for axis in checks:
+            picture, _ = save(show.coordinate_figure(axis), folder / f"coordinates-{axis.axis}")
+            pictures.setdefault("curves", picture)
+    places = dict[str, Path]()
+    measured = found.operands or checks
+    if measured and found.is_study_s and StudyFolder(settings.folder).config.is_file():
+        places["report"] = write_report(settings.folder)
+    subjects = ["the operands of every matrix product"] * bool(found.operands)
+    subjects += ["every printed learning-rate rule"] * bool(found.rules)
+    told = " ".join(sentence(axis, settings.check) for axis in checks)
+    where = settings.folder if found.is_study_s else folder
+    return Shown(
+        items=items,
+        notes=[*found.notes, *unfinished_notes(found.unfinished)],
+        answer=told or f"Measured {' and '.join(subjects)}.",
+        places=places | {name: folder / f"{name}.json" for name in document} | pictures,
+        document=document,
+        next=[_after_check(settings, checks, found.invocation)],
+        folder=where if measured else None,
+    )
+
+
+def _after_check(
+    settings: Settings, checks: Sequence[CoordinateCheck], invocation: Invocation
+) -> NextCommand | None:
+    """The command after a check: the search, the study's next, or what shows or settles a fault."""
+    failing = {axis.axis: max(axis.sizes) for axis in checks if axis.answer == "fail"}
+    if failing:
+        size = _failed_size(settings.base, failing)
+        why = "to see what is prescribed there"
+        return again(invocation, "explain", settings, *size, why=why)
+    for doubtful in (axis for axis in checks if axis.answer == "cannot say"):
+        settled = doubtful.settled_by(settings.check)
+        changes = [settled] if settled else []
+        why = "to settle what cannot be said yet"
+        return again(invocation, "check", settings, *changes, why=why)
+    if not checks:
+        return again(invocation, "check", settings, why="to check the coordinates")
+    if invocation.study is not None:
+        return next_of(settings.folder)
+    # Of a model that a script of one's own trains already, not a search of another engine.
+    if settings.raw["runner"].get("command") is None and (folder := _study_of_command(settings)):
+        return next_of(folder)
+    # The learning rate alone, where nobody asked for a search of hours.
+    asked = ("search=", "experiment=", "size=")
+    changes = [] if any(word.startswith(asked) for word in invocation.overrides) else ["search=lr"]
+    return again(invocation, "search", settings, *changes, why="to search the base size")
+
+
+def _study_of_command(settings: Settings) -> Path | None:
+    """The newest study beside this one that trains its model by a command; None without."""
+    found = []
+    for path in configs(settings.root):
+        try:
+            kept = yaml.safe_load(path.read_text(encoding="utf-8"))
+            same = kept["model"][TARGET] == settings.plugin_spec("model").name
+            if same and kept["runner"].get("command"):
+                found.append((path.stat().st_mtime, path.parent))
+        except (OSError, ValueError, yaml.YAMLError, KeyError, TypeError, AttributeError):
+            continue
+    return max(found)[1] if found else None
+
+
+def _failed_size(base: Size, failing: Mapping[str, int]) -> list[str]:
+    """The options for the size to explain, given the largest size along every axis that fails.
+
+    Explain compares with the base, so a failure at the base or below is explained at 4 times it.
+    """
+    sizes, asked = asdict(base), failing.keys() & {"width", "depth"}
+    for axis in asked or ("width",):
+        largest = failing.get(axis, 0)
+        sizes[axis] = largest if largest > sizes[axis] else 4 * sizes[axis]
+    options = ["--to-width", str(sizes["width"])]
+    return options + ["--to-depth", str(sizes["depth"])] * ("depth" in asked)

@@ -1,0 +1,296 @@
+"""A transfer answered: the plan, what its ladders say, and what comes next."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Sequence
+from dataclasses import replace
+
+from sweeper.check.judge import sentence
+from sweeper.config.settings import Settings
+from sweeper.decide.transfer import Verdict
+from sweeper.decide.trend import FittedExponents
+from sweeper.decide.validation import Validation
+from sweeper.errors import SHELL, Keyword, Text
+from sweeper.records import to_json
+from sweeper.report import console
+from sweeper.report.answer import Commands, Item, Sentence
+from sweeper.report.costs import branches_text, ladder_answer, ladder_document, ladder_items
+from sweeper.report.drawing import save
+from sweeper.report.figures import learning_rate_figure
+from sweeper.report.next import NextCommand, after_plan
+from sweeper.report.prediction import horizons_command, predicted_shown
+from sweeper.report.present import Shown
+from sweeper.report.sentences import failure_notes, unfinished_notes
+from sweeper.report.study_page import written_page
+from sweeper.stats.ladder import LADDER_AXES
+from sweeper.study.folder import TargetFolder
+from sweeper.sweep.coordinates import QuickCheck
+from sweeper.sweep.ladders import StaleVerdict, Trained, curves_stem
+from sweeper.sweep.planning import Spans, Unvalidated
+from sweeper.table import short
+from sweeper.verbs.transfer import (
+    HorizonsAnswer,
+    LadderCostAnswer,
+    QueuedAnswer,
+    TargetAnswer,
+    TransferAnswer,
+)
+
+
+def shown(answer: TargetAnswer | HorizonsAnswer, *, verbose: bool = False) -> Shown:
+    """The plan and the verdicts, or what the ladders would train, or have in a queue."""
+    if isinstance(answer, HorizonsAnswer):
+        return _horizons(answer)
+    settings = answer.settings
+    again = _command_again(answer)
+    items = _spans_items(answer.target.spans, settings)
+    unfinished = unfinished_notes(answer.target.optimum.unfinished)
+    if isinstance(answer, LadderCostAnswer):
+        # What trains nothing still judges: it writes the verdict.
+        why = again.why if answer.cost.missing else "to have it judged"
+        return Shown(
+            items=[*items, *ladder_items(answer)],
+            notes=[*answer.notes, *unfinished],
+            answer=ladder_answer(answer.cost),
+            document=ladder_document(answer),
+            next=[replace(again, why=why)],
+        )
+    if isinstance(answer, QueuedAnswer):
+        submitted, known = answer.submitted, answer.finished
+        return Shown(
+            items=items,
+            notes=[*answer.notes, *unfinished],
+            answer=f"{submitted} trials are in jobs now, {known} are finished.",
+            places={"study": settings.folder},
+            document={"study": settings.name, "finished": known, "submitted": submitted},
+            next=[replace(again, why="to collect them, and go on")],
+            folder=settings.folder,
+        )
+    assert isinstance(answer, TransferAnswer)
+    return _planned(answer, again, items, [*answer.notes, *unfinished], verbose=verbose)
+
+
+def _planned(
+    answer: TransferAnswer,
+    again: NextCommand,
+    items: list[Item],
+    notes: list[str | Text],
+    *,
+    verbose: bool,
+) -> Shown:
+    """The plan and what the ladders say of it; the page and the curves are written."""
+    settings, plan, ladders = answer.settings, answer.plan, answer.ladders
+    verdicts, hyperparameter = ladders.verdicts, settings.transfer.hyperparameter
+    files = TargetFolder(answer.folder)
+    stem = curves_stem(files.validation_of(hyperparameter))
+    if ladders.trained is not None:
+        notes += _trained_notes(ladders.trained)
+        for verdict in verdicts:
+            figure = learning_rate_figure(ladders.trained.record, verdict)
+            save(figure, answer.folder / f"{stem}-{verdict.axis}")
+        items += console.verdicts(verdicts, hyperparameter, ladders.settled)
+    if ladders.exponents is not None:
+        items += map(Sentence, exponent_lines(ladders.exponents))
+    notes += map(_removed_note, answer.removed)
+    # Beside a verdict the plan is no news: the last lines say its eta, and its file all else.
+    deep = settings.runner.takes("depth")
+    items += console.plan(plan, deep=deep, detail=bool(verdicts))
+    items += _trend_items(answer, verbose=verbose)
+    notes += [answer.notice] * bool(answer.notice)
+    notes += map(_unvalidated_note, answer.unvalidated)
+    if answer.check is not None:
+        items += _check_items(answer.check, settings)
+        notes += _check_notes(answer.check)
+    places, page_notes = written_page(settings.folder)
+    notes += page_notes
+    next_command = after_plan(settings.folder, answer.folder, plan, again, answer.kept)
+    target_command = plan.source.get("target_command")
+    if target_command and not (next_command and not next_command.verb):
+        doubt = _doubt(verdicts or (answer.kept.axes if answer.kept else ()))
+        note = f"Its eta is in doubt: {doubt}." if doubt else ""
+        items.append(Commands("The target's command:", [target_command], note=note))
+    places["plan"] = files.plan
+    if verdicts:
+        places["curves"] = answer.folder / f"{stem}-{verdicts[0].axis}.png"
+    eta = f", at eta {short(plan.hps['eta'])}" if "eta" in plan.hps else ""
+    target = console.size_text(plan.target, deep=deep)
+    return Shown(
+        items=items,
+        notes=notes,
+        answer=f"Planned {target}{eta}; {_validated_text(verdicts, answer.kept)}.",
+        places=places,
+        document=_document(answer),
+        next=[next_command],
+        folder=settings.folder,
+    )
+
+
+def _document(answer: TransferAnswer) -> dict[str, object]:
+    settings, ladders = answer.settings, answer.ladders
+    checked: dict[str, object] | None = None
+    if answer.check is not None and (check := answer.check.check) is not None:
+        facts = {key: getattr(check, key) for key in ("axis", "sizes", "answer", "origins")}
+        checked = {**facts, "sentence": sentence(check, settings.check)}
+    return {
+        "study": settings.name,
+        "plan": to_json(answer.plan),
+        "verdicts": ladders.verdicts or None,
+        "trend": ladders.trend,
+        "check": checked,
+        **({"settled": ladders.settled} if ladders.settled else {}),
+        **({"exponents": ladders.exponents} if ladders.exponents is not None else {}),
+    }
+
+
+def _command_again(answer: TargetAnswer) -> NextCommand:
+    """The same command, its target's options in full."""
+    request, settings, invocation = answer.request, answer.settings, answer.invocation
+    depth = request.to_depth or settings.base.depth
+    options = ["--to-width", str(request.to_width)]
+    options += ["--to-depth", str(depth)] if depth != settings.base.depth else []
+    options += ["--to-tokens", f"{request.to_tokens:.0f}"] if request.to_tokens is not None else []
+    options += ["--to-batch", str(request.to_batch)] if request.to_batch is not None else []
+    options += ["--validate"] * request.validate
+    if request.validate and request.settle:
+        options.append("--settle")
+        options += ["--budget", str(request.budget)] if request.budget is not None else []
+        options += ["--hours", f"{request.hours:g}"] if request.hours is not None else []
+    return NextCommand.of(
+        "transfer",
+        *(*options, *invocation.overrides),
+        study=settings.name,
+        root=settings.root,
+        config_dir=invocation.config_dir,
+        why="to train them",
+    )
+
+
+def _spans_items(spans: Spans | None, settings: Settings) -> list[Item]:
+    if spans is None:
+        return []
+    return [
+        Sentence(
+            f"At {settings.transfer.tokens_per_parameter:g} tokens a parameter the target trains "
+            f"{spans.target:,} steps, and the ladder's sizes {spans.shortest:,} to "
+            f"{spans.longest:,}."
+        )
+    ]
+
+
+def exponent_lines(exponents: FittedExponents) -> Sequence[str]:
+    """A fitted law for people, and which printed exponents lie inside."""
+    head = f"Law fitted over {exponents.sizes} sizes, eta as a power (95 % intervals):"
+    return [head, *(f"- {exponent}" for exponent in exponents.exponents())]
+
+
+def _trend_items(answer: TransferAnswer, *, verbose: bool) -> list[Item]:
+    trend, rule = answer.ladders.trend, answer.settings.transfer
+    if trend is not None:
+        applied = answer.plan.source["correction"] is not None
+        said = console.trend_text if verbose else console.trend_brief
+        return [Sentence(said(trend, applied=applied))]
+    if not rule.correct:
+        return []
+    why = "No correction: fewer than two widths have an optimum; add widths to transfer.widths."
+    return [Sentence(why)]
+
+
+def _trained_notes(trained: Trained) -> list[str]:
+    notes = [*trained.notices, *failure_notes(trained.failures), *console.clip_note(trained.runs)]
+    if trained.kept is not None:
+        these, those = trained.kept
+        notes.append(
+            f"the verdict that was there stays: it rests on {those} runs, and these "
+            f"{these} are among them"
+        )
+    return notes
+
+
+def _removed_note(removed: StaleVerdict) -> Text:
+    other = "another law" if removed.of_law else "other hyperparameters"
+    judged = f"{removed.name} judged {other} and was removed; "
+    return judged, Keyword("validate"), " judges these"
+
+
+def _unvalidated_note(missing: Unvalidated) -> str:
+    name, base = missing.axis.replace("_", " "), missing.base
+    return (
+        f"the target's {name}, {missing.target}, is not validated: no ladder changes it from the "
+        f"base's {base}; add transfer.{LADDER_AXES[missing.axis]}=[{base},{2 * base},{4 * base}]"
+    )
+
+
+def _check_items(quick: QuickCheck, settings: Settings) -> list[Item]:
+    """The coordinate check in a sentence, and what shows all modules."""
+    if quick.check is None:
+        return []
+    words = shlex.split(SHELL.call(quick.call))
+    shows_all = Commands("All modules:", [words], detail=True)
+    return [Sentence(sentence(quick.check, settings.check)), shows_all]
+
+
+def _check_notes(quick: QuickCheck) -> list[Text]:
+    if quick.check is not None:
+        return []
+    return [("the coordinate check was not run: ", *quick.why_not, "; ", quick.call, " runs it")]
+
+
+def _doubt(verdicts: Sequence[Verdict]) -> str:
+    """Which verdicts do not hold, and speak against the eta; "" where all do."""
+    doubts = []
+    for verdict in verdicts:
+        axis, target = f"over {verdict.axis.replace('_', ' ')}", verdict.target
+        if verdict.answer != "holds":
+            doubts.append(f"{axis}: {verdict.answer}")
+        elif target is not None and target.answer != "holds":
+            doubts.append(f"{axis}, at the target: {target.answer}")
+    return "; ".join(doubts)
+
+
+def _validated_text(verdicts: Sequence[Verdict], kept: Validation | None) -> str:
+    """What was validated now (`verdicts`), or by an earlier command on this plan (`kept`)."""
+    judged = verdicts or (kept.axes if kept else ())
+    answers = ", ".join(
+        f"over {verdict.axis.replace('_', ' ')}: {verdict.answer}"
+        + (f", at the target: {verdict.target.answer}" if verdict.target else "")
+        for verdict in judged
+    )
+    before = "" if verdicts else ", as validated before,"
+    return f"the transfer{before} {answers}" if judged else "the transfer is not validated"
+
+
+def _horizons(answer: HorizonsAnswer) -> Shown:
+    """The target's loss as sizes and horizons predict it, or what of them is to be trained."""
+    notes: list[str | Text] = [*answer.notes, *unfinished_notes(answer.unfinished)]
+    if answer.predicted is not None:
+        made = predicted_shown(answer.predicted, answer.question, answer.invocation)
+        return replace(made, notes=[*notes, *failure_notes(answer.failed), *made.notes])
+    costs, settings, tokens = answer.costs, answer.settings, answer.question.tokens
+    assert costs is not None
+    facts = (
+        f"Each size at {', '.join(map(str, costs.horizons))} steps and the planned eta, "
+        f"{costs.seeds} seed{'s' * (costs.seeds != 1)} each."
+    ) + branches_text(sum(trial.spec.train.steps for trial in costs.missing), costs.branches)
+    if costs.could_branch:
+        facts += " In a study with train.schedule=wsd shorter runs would branch off the longest."
+    rows = [*costs.sizes.items()]
+    words = [f"--to-tokens={tokens:.0f}"] if tokens else []
+    words += ["--predict", *answer.invocation.overrides]
+    size = answer.target.size(settings.base)
+    return Shown(
+        items=console.dry_run("This would train", "size", rows, "runs", facts),
+        notes=notes,
+        answer=f"{len(costs.missing)} of {len(costs.trials)} runs are to be trained; nothing was "
+        "written.",
+        document={
+            "study": settings.name,
+            "branches": {"runs": len(costs.branches), "steps": sum(costs.branches.values())},
+            "sizes": [
+                {"size": name, "runs": cost.trials, "flops": cost.flops, "seconds": cost.seconds}
+                for name, cost in rows
+            ],
+        },
+        next=[horizons_command(settings, answer.invocation, size, *words, why="to train them")],
+        folder=settings.folder,
+    )

@@ -1,0 +1,323 @@
+"""Sizes and horizons of a study, by which the loss of a larger run is predicted, and their cost."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import yaml  # type: ignore[import-untyped]
+
+from sweeper.config.settings import Experiment
+from sweeper.decide.band import LEAST_POINTS, Course, Curves, fit_band
+from sweeper.decide.loss import LossQuestion, Prediction, TooFewRuns, predict_runs
+from sweeper.engine.branches import trunk_key
+from sweeper.errors import BadInput, ConfigError, Keyword, Text
+from sweeper.runs.loss_runs import LossRuns
+from sweeper.runs.study import final_runs
+from sweeper.schedule import OWN, PLACEHOLDERS, name_of
+from sweeper.stats.ladder import LadderSize, Size
+from sweeper.study.cost import Cost, flops_of
+from sweeper.study.folder import StudyFolder
+from sweeper.study.lock import live_holder
+from sweeper.study.searched import config_text, takes
+from sweeper.study.setup import LADDER_PHASE, command_line, read_setup, trials_of
+from sweeper.study.study import SAVED, Study
+from sweeper.sweep.experiment import run_time, shared_steps
+from sweeper.sweep.replay import planned_log2
+from sweeper.sweep.scales import Scales, law_runs_of
+from sweeper.table import counted
+from sweeper.trial import Log2Hps, Result, Trial
+
+OF_EXAMPLES = (
+    "the table does not say how long an example is: what is said of tokens counts examples, "
+    "batch size x steps"
+)
+BUSY = "the study is being trained now: predict again when that has ended"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Predicted:
+    """What the runs that there are predict: `prediction`, or why there are `too_few` of them.
+
+    `runs` are what the law rests on, `left_out` how many others there are, by why, `drawn` those of
+    them that a figure shows. `horizons` are the numbers of steps that were trained.
+    """
+
+    folder: Path
+    runs: LossRuns
+    prediction: Prediction | None = None
+    too_few: TooFewRuns | None = None
+    left_out: Mapping[str, int]
+    drawn: LossRuns | None = None
+    horizons: Sequence[int] = ()
+    scales: Scales
+    size: Size
+    study: Study
+
+
+@dataclass(frozen=True, kw_only=True)
+class Target:
+    """The run that is asked about, as a study's models have sizes; None: the base's."""
+
+    width: int | None = None
+    depth: int | None = None
+
+    def size(self, base: Size) -> Size:
+        """The size of its model."""
+        return Size(width=self.width or base.width, depth=self.depth or base.depth)
+
+
+def predict_trained(
+    experiment: Experiment,
+    target: Target,
+    question: LossQuestion,
+    out: Path | None = None,
+    *,
+    where: str = "",
+) -> Predicted:
+    """Fit the law of what a study has trained, each size at its best eta. Trains nothing."""
+    settings = experiment.settings
+    scales = Scales(experiment, settings.ladder_base)
+    for name in ("flops", "flops_per_second"):
+        if getattr(question, name) is not None and scales.unit == "steps":
+            why = "left out: its command takes no {batch_size}, so that FLOPs are not known here"
+            raise ConfigError(Keyword(name), getattr(question, name), why)
+    study, size = Study.read(settings.folder), target.size(settings.base)
+    return _predict(study, scales, size, target, question, out, where=where)
+
+
+def predict_saved(
+    folder: Path,
+    target: Target,
+    question: LossQuestion,
+    out: Path | None = None,
+    *,
+    where: str = "",
+) -> Predicted:
+    """As `predict_trained`, of a study that was made of a table's runs."""
+    if (spec := read_setup(folder)) is None:
+        raise BadInput(f"{folder / 'setup.json'} is not there or damaged: judge the table again")
+    train = {"batch_size": spec.train.batch_size, "steps": spec.train.steps}
+    base = LadderSize.of(Size(width=spec.width, depth=spec.depth), spec.model.arguments, train)
+    scales = Scales(None, base, length=spec.train.seq_len)
+    # A table of tokens was saved as steps of one token each: there they are known.
+    kept = yaml.safe_load(config_text(folder))
+    of_tokens = str(kept.get(SAVED, {}).get("axis", "")) == "tokens"
+    notes: list[Text] = [] if of_tokens else [(OF_EXAMPLES,)]
+    study, size = Study.read(folder), target.size(base)
+    return _predict(study, scales, size, target, question, out, notes, where=where)
+
+
+def _predict(
+    study: Study,
+    scales: Scales,
+    size: Size,
+    target: Target,
+    question: LossQuestion,
+    out: Path | None,
+    notes: Sequence[Text] = (),
+    *,
+    where: str = "",
+) -> Predicted:
+    trained, others, of_another_setup = final_runs(study, where)
+    left_out = {why: len(results) for why, results in others.items()}
+    if of_another_setup:
+        left_out["of another setup"] = of_another_setup
+    runs = law_runs_of(trained, scales)
+    asked, name, base = question, "law", scales.base
+    if question.flops is not None:
+        name = f"flops-{question.flops:.3g}"
+    if target.width is not None or target.depth is not None or question.tokens is not None:
+        tokens = question.tokens or float(base.steps * scales.per_step(base.batch_size))
+        asked = replace(question, params=scales.params(size), tokens=tokens)
+        name = f"w{size.width}-d{size.depth}"
+    lines = sorted(f"{result.key} {result.objective!r}" for result in trained)
+    if live_holder(study.folder):
+        notes = [*notes, (BUSY,)]
+    shown = [result for reason in others.values() for result in reason if _has_end(result)]
+    found = Predicted(
+        folder=out or StudyFolder(study.folder).target(name).path,
+        runs=runs,
+        left_out=left_out,
+        drawn=law_runs_of(shown, scales) if shown else None,
+        horizons=sorted({result.steps for result in trained}),
+        scales=scales,
+        size=size,
+        study=study,
+    )
+    try:
+        prediction = predict_runs(
+            runs,
+            asked,
+            notes=[part for note in notes for part in note if isinstance(part, str)],
+            flops_known=scales.flops_known,
+            source=str(study.folder),
+            sha256=hashlib.sha256("\n".join(lines).encode()).hexdigest(),
+            where=where,
+            left_out=[(counted(count, "run"), why) for why, count in left_out.items()],
+            command=command_line(),
+            choose=lambda params, tokens: scales.choice(params, tokens, size.depth),
+        )
+    except TooFewRuns as few:
+        return replace(found, too_few=few)
+    return replace(found, prediction=_with_band(prediction, study, trained, runs, scales))
+
+
+def _has_end(result: Result) -> bool:
+    """Whether a run has a loss at its end, which can be drawn."""
+    whole = result.status == "complete" and result.steps >= result.trial.spec.train.steps
+    return whole and 0 < result.objective < math.inf
+
+
+def _with_band(
+    prediction: Prediction, study: Study, trained: Sequence[Result], runs: LossRuns, scales: Scales
+) -> Prediction:
+    """With the band of the run that is asked about, by the training curves of all `trained`."""
+    best, aim = prediction.optimum, prediction.target
+    if aim is not None:
+        params, tokens = aim.params, aim.tokens
+    elif best is not None:
+        params, tokens = best.params.value, best.tokens.value
+    else:
+        return prediction
+    long = np.array([len(result.curve) >= LEAST_POINTS for result in trained])
+    if not long.any():
+        return replace(prediction, no_band=f"no run kept a curve of {LEAST_POINTS} points or more")
+    runs = runs.only(long)
+    trained = [result for result, kept in zip(trained, long, strict=True) if kept]
+    longest = max(trained, key=lambda result: result.steps).trial.train
+    # A command that takes no schedule has one of its own.
+    config = config_text(study.folder)
+    known = any(takes(config, name) for name in PLACEHOLDERS)
+    cells = [(round(n), round(d)) for n, d in zip(runs.params, runs.tokens, strict=True)]
+    cell = np.unique(cells, axis=0, return_inverse=True)[1].reshape(-1).astype(np.int64)
+    # LossRuns that differ from those in eta alone show what an eta that is off does to a curve.
+    pairs, octaves = [], set[float]()
+    for result in trials_of(study).current:
+        if result.status != "complete" or "eta" not in result.trial.log2_hps:
+            continue
+        for twin in trained:
+            change = _eta_change(result.trial, twin.trial)
+            if change is not None and len(result.curve) >= LEAST_POINTS:
+                octaves.add(round(abs(change), 6))
+                pairs.append((result.curve, twin.curve, change))
+    # An optimum is known to half a step of the grid, evenly, and sizes need not share one.
+    etas = [result.trial.log2_hps.get("eta", 0.0) for result in trained]
+    apart = math.hypot(min(octaves) / math.sqrt(12), float(np.std(etas))) if octaves else 0.0
+    try:
+        band = fit_band(
+            Curves(
+                np.log(runs.params),
+                np.log(runs.tokens),
+                cell,
+                [result.curve for result in trained],
+                [result.steps for result in trained],
+                runs.loss,
+                pairs,
+                apart,
+            ),
+            Course(
+                steps=max(1, round(tokens / scales.per_step(longest.batch_size))),
+                warmup=longest.warmup,
+                window=longest.objective_window,
+                schedule=name_of(longest.schedule) if known else OWN,
+                lr=longest.lr_factors(range(longest.steps)),
+            ),
+            math.log(params),
+            math.log(tokens),
+        )
+    except ValueError as error:
+        return replace(prediction, no_band=str(error))
+    return replace(prediction, band=band)
+
+
+def _eta_change(trial: Trial, other: Trial) -> float | None:
+    """By how many octaves the eta of a trial is higher, where that is all and at most one."""
+    same = trial.spec == other.spec and trial.seed == other.seed
+    mine, theirs = dict(trial.log2_hps), dict(other.log2_hps)
+    change = mine.pop("eta", 0.0) - theirs.pop("eta", 0.0)
+    alike = same and mine == theirs and trial.choices == other.choices
+    return change if alike and 0 < abs(change) <= 1 else None
+
+
+# What is trained for a prediction: sizes at several horizons.
+
+
+def rungs(experiment: Experiment, best: Log2Hps) -> list[Trial]:
+    """Every size of the ladders over width and depth at every number of steps, as planned there.
+
+    Without `transfer.steps` an eighth, a quarter and a half of a size's beside its own.
+    """
+    settings = experiment.settings
+    rule, base = settings.transfer, settings.ladder_base
+    models = {(base.width, base.depth)}
+    models |= {(width, base.depth) for width in rule.widths}
+    models |= {(base.width, depth) for depth in rule.depths}
+    whole = [settings.with_steps(replace(base, width=w, depth=d)) for w, d in sorted(models)]
+    return [
+        experiment.trial(size, planned_log2(experiment, size, best), seed, LADDER_PHASE)
+        for longest in whole
+        for steps in sorted(
+            {longest.steps, *(rule.steps or [max(1, longest.steps // part) for part in (8, 4, 2)])}
+        )
+        for size in [replace(longest, steps=steps)]
+        for seed in range(rule.seeds)
+    ]
+
+
+@dataclass(frozen=True, kw_only=True)
+class RungCosts:
+    """What the horizons of each size lack: `missing` of all `trials`, and what branches share."""
+
+    trials: Sequence[Trial]
+    missing: Sequence[Trial]
+    branches: Mapping[str, int]
+    sizes: Mapping[str, Cost]
+    seeds: int
+    could_branch: bool
+
+    @property
+    def horizons(self) -> list[int]:
+        """The numbers of steps."""
+        return sorted({trial.spec.train.steps for trial in self.trials})
+
+
+def rung_costs(experiment: Experiment, study: Study, trials: Sequence[Trial]) -> RungCosts:
+    """What is lacking of the trials, and what that costs, by size."""
+    settings = experiment.settings
+    missing = [t for t in trials if (r := study.get(t.key)) is None or r.status == "failed"]
+    branches = shared_steps(settings, missing)
+    depths = len({trial.spec.depth for trial in trials}) > 1
+    sizes = {}
+    for width, depth in dict.fromkeys((trial.spec.width, trial.spec.depth) for trial in trials):
+        lacking = [t for t in missing if (t.spec.width, t.spec.depth) == (width, depth)]
+        cost = Cost(trials=len(lacking), flops=0.0, seconds=0.0)
+        if lacking:
+            # A step of the longest is timed: of one model steps take equally long.
+            longest = max((trial.spec for trial in lacking), key=lambda spec: spec.train.steps)
+            size = LadderSize(
+                width=width,
+                depth=depth,
+                batch_size=longest.train.batch_size,
+                steps=longest.train.steps,
+            )
+            # What a run takes from a longer one is trained there.
+            steps = sum(trial.spec.train.steps - branches.get(trial.key, 0) for trial in lacking)
+            whole = steps / longest.train.steps
+            seconds = whole * run_time(experiment, size, study.results())[1]
+            cost = Cost(trials=len(lacking), flops=whole * flops_of(longest), seconds=seconds)
+        sizes[f"width {width}" + f", depth {depth}" * depths] = cost
+    several = len({trial.spec.train.steps for trial in trials}) > 1
+    command = settings.raw["runner"].get("command")
+    return RungCosts(
+        trials=trials,
+        missing=missing,
+        branches=branches,
+        sizes=sizes,
+        seeds=settings.transfer.seeds,
+        could_branch=bool(missing) and several and not command and not any(map(trunk_key, missing)),
+    )

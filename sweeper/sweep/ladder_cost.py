@@ -1,0 +1,106 @@
+"""What ladders lack, and what it takes to train that, measured before anything is trained."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from sweeper.config.settings import Experiment
+from sweeper.stats.ladder import LadderSize
+from sweeper.study.cost import Cost, flops_of
+from sweeper.sweep.experiment import run_time, shared_steps
+from sweeper.sweep.optimum import finished
+from sweeper.sweep.planning import Target
+from sweeper.sweep.replay import SettledLadder, replay_ladder
+from sweeper.trial import Trial, defaults
+
+
+@dataclass(frozen=True, kw_only=True)
+class SizeCost:
+    """A size on the ladder over `axis`: what it lacks, of `runs` at `values_log2`."""
+
+    size: LadderSize
+    axis: str
+    cost: Cost
+    values_log2: Sequence[float]
+    runs: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class LadderCost:
+    """What ladders lack, the base first; of those that are to `settle`, their next round.
+
+    `branches` are the steps that runs take from longer ones, by key; `steps` those of all that is
+    lacking. `share` is the compute of all as a share of the target's run. `command` is that of a
+    trial where the user has one.
+    """
+
+    sizes: Sequence[SizeCost]
+    branches: Mapping[str, int]
+    steps: int
+    share: float
+    settle: SettledLadder | None = None
+    command: Sequence[str] | None = None
+
+    @property
+    def missing(self) -> int:
+        """How many runs are to be trained."""
+        return sum(size.cost.trials for size in self.sizes)
+
+    @property
+    def runs(self) -> int:
+        """How many there will be."""
+        return sum(size.runs for size in self.sizes)
+
+
+def ladder_cost(
+    experiment: Experiment, target: Target, settle: SettledLadder | None = None
+) -> LadderCost:
+    """What the ladders around the study's optimum lack."""
+    settings, rule = experiment.settings, experiment.settings.transfer
+    study, best = target.study, target.best
+    ladders, base = settings.ladders(), settings.ladder_base
+    axes = {base: next(iter(ladders))} | {
+        size: axis for axis, sizes in ladders.items() for size in sizes if size != base
+    }
+    lacking_runs = dict[LadderSize, Sequence[Trial]]()
+    values_of = dict[LadderSize, list[float]]()
+    if settle is not None:
+        every = settle.trials()
+        for size in axes:
+            lacking_runs[size] = [t for t in every if t.spec == experiment.spec(size)]
+            values_of[size] = sorted({value for one, value, _ in settle.asked if one == size})
+    else:
+        for size in axes:
+            (curve,), _, missing = replay_ladder(experiment, best, [size], finished(study))
+            lacking = (trial.log2_hps[rule.hyperparameter] for trial in missing)
+            lacking_runs[size], values_of[size] = missing, sorted({*curve.losses, *lacking})
+        # Of all sizes together: a run branches off one of another number of steps.
+        every = [trial for missing in lacking_runs.values() for trial in missing]
+    branches = shared_steps(settings, every)
+    costs = []
+    for size, axis in axes.items():
+        lacks, values = lacking_runs[size], values_of[size]
+        # What a run takes from a longer one is trained there.
+        steps = experiment.spec(size).train.steps
+        whole = len(lacks) - sum(branches.get(trial.key, 0) for trial in lacks) / steps
+        seconds = whole * run_time(experiment, size, study.results())[1] if lacks else 0.0
+        flops = whole * flops_of(experiment.spec(size))
+        asked = rule.seeds * len(values)
+        if settle is not None:
+            asked = sum(one == size for one, *_ in settle.asked)
+        cost = Cost(trials=len(lacks), flops=flops, seconds=seconds)
+        costs.append(SizeCost(size=size, axis=axis, cost=cost, values_log2=values, runs=asked))
+    all_flops = sum(size.cost.flops for size in costs)
+    some = any(size.runs for size in costs)
+    trial = experiment.trial(settings.base, defaults(settings.space), 0, "dry run")
+    key = settings.folder.absolute() / "trials" / "KEY"
+    return LadderCost(
+        sizes=costs,
+        branches=branches,
+        steps=sum(trial.spec.train.steps for trial in every),
+        share=all_flops / flops_of(experiment.spec(target.size)) if some else math.nan,
+        settle=settle,
+        command=settings.runner.argv(trial, key),
+    )

@@ -1,0 +1,201 @@
+"""Check a model: the coordinate check, the scales of its products' operands, the rules' table."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from sweeper.check.judge import CheckRecord, CoordinateCheck
+from sweeper.check.rules import RuleRow, rule_table
+from sweeper.config.command_line import with_place
+from sweeper.config.settings import Experiment, Settings, resolve
+from sweeper.config.studies import Invocation, tree_of
+from sweeper.engine.measurements import OperandScale
+from sweeper.errors import BadInput, Call, ConfigError, Keyword
+from sweeper.files import private_folder, write_json
+from sweeper.records import from_json, to_json
+from sweeper.registry import TARGET
+from sweeper.stats.ladder import MODEL_AXES, Size
+from sweeper.study.folder import StudyFolder
+from sweeper.study.setup import provenance
+from sweeper.study.study import Study
+from sweeper.sweep.coordinates import check_batch, check_record, known_check, measured, run_check
+from sweeper.sweep.experiment import check_model, open_experiment, short_run
+from sweeper.sweep.optimum import planned_optimum
+from sweeper.sweep.progress import Watcher
+from sweeper.trial import Log2Hps, defaults
+from sweeper.verbs.answer import Answer, Outcome
+from sweeper.verbs.requests import CheckRequest
+
+
+@dataclass(frozen=True, kw_only=True)
+class CheckAnswer(Answer):
+    """What was measured, as far as it was asked for: `rules`, `operands`, or `record`'s axes.
+
+    All is written to `folder`, which `is_study_s` where nobody named another. `unfinished` is
+    the number of trials of the study's search where that is not at its end.
+    """
+
+    settings: Settings
+    invocation: Invocation
+    folder: Path
+    is_study_s: bool
+    rules: Sequence[RuleRow] = ()
+    operands: Sequence[OperandScale] = ()
+    record: CheckRecord | None = None
+    unfinished: int = 0
+
+    @property
+    def checks(self) -> Sequence[CoordinateCheck]:
+        """The coordinate check along every axis."""
+        return self.record.axes if self.record else ()
+
+
+def check(request: CheckRequest, watcher: Watcher) -> CheckAnswer:
+    """Measure what is asked for; NOT_VALIDATED if strict, unless the coordinate check passes."""
+    root = None if request.root is None else str(request.root)
+    placed = with_place(request.overrides, None, root)
+    tree, invocation = tree_of(request.study, placed, request.config_dir, trust=request.trust)
+    settings, ladders = resolve(tree), dict[str, list[Size]]()
+    _check_asked(request, settings)
+    if not (request.scales or request.rules):
+        ladders = _ladders(settings)
+    rules, operands = list[RuleRow](), list[OperandScale]()
+    record, notes, unfinished = None, list[str](), 0
+    folder = request.folder or StudyFolder(settings.folder).check
+    if request.rules:
+        rules = rule_table()
+        _make_folder(settings, request)
+        write_json(folder / "rules.json", [to_json(row) for row in rules])
+    if request.scales or ladders:
+        experiment = open_experiment(settings)
+        check_model(experiment, watcher)
+        log2_hps = defaults(settings.space)
+        if invocation.study is not None:
+            study = Study.read(settings.folder)
+            found = planned_optimum(experiment, study)
+            log2_hps, unfinished = found.conclusion.best_log2, found.unfinished
+            notes += study.notices
+        if settings.check.eta is not None:
+            log2_hps = Log2Hps({**log2_hps, "eta": settings.check.eta})
+        if ladders:
+            check_batch(experiment)
+        _make_folder(settings, request)
+        if request.scales:
+            operands = _scales(experiment, log2_hps, folder, watcher)
+        else:
+            record = _coordinates(experiment, log2_hps, ladders, folder, watcher)
+            write_json(folder / "check.json", to_json(record))
+    passed = record is not None and all(axis.answer == "pass" for axis in record.axes)
+    return CheckAnswer(
+        outcome=Outcome.NOT_VALIDATED if request.strict and not passed else Outcome.DONE,
+        notes=tuple((note,) for note in notes),
+        settings=settings,
+        invocation=invocation,
+        folder=folder,
+        is_study_s=request.folder is None,
+        rules=rules,
+        operands=operands,
+        record=record,
+        unfinished=unfinished,
+    )
+
+
+def _check_asked(request: CheckRequest, settings: Settings) -> None:
+    """BadInput for what does not go together, or what the runner cannot measure."""
+    scales, rules = Keyword("scales"), Keyword("rules")
+    coordinates = not (request.scales or request.rules)
+    if request.strict and not coordinates:
+        raise BadInput(
+            *(Keyword("strict"), " judges the coordinate check: leave ", scales, " and ", rules),
+            " out",
+        )
+    if not coordinates and not settings.runner.measures("scales"):
+        engine = "sweeper's own engine: runner=engine"
+        raise BadInput(scales, " and ", rules, f" measure in {engine}")
+    if coordinates and not settings.runner.measures("coordinates"):
+        raise ConfigError(
+            "runner.uses",
+            list(settings.raw["runner"].get("uses", ())),
+            (
+                "[watch]: call sweeper.watch(model) in the script, once the model has its initial "
+                "weights, and add 'runner.uses=[watch]'",
+                *_by_engine(settings),
+            ),
+        )
+
+
+def _by_engine(settings: Settings) -> tuple[str | Call, ...]:
+    """The check of a command's model that needs no script, where its plan knows the model."""
+    model, rules = (settings.plugin_spec(group).name for group in ("model", "parameterization"))
+    if "." not in model or rules == "own":
+        return ()
+    words = [f"model.{TARGET}={model}", f"parameterization={rules}"]
+    words += [f"model.width={settings.base.width}", f"model.depth={settings.base.depth}"]
+    words += [f"train.seq_len={settings.raw['train']['seq_len']}"]
+    return ". Or check the model alone, trained by sweeper: ", Call("check", *words)
+
+
+def _ladders(settings: Settings) -> dict[str, list[Size]]:
+    """The sizes to check along every axis; BadInput without any."""
+    climbed = settings.ladders()
+    # Not over batch and steps: the check's runs have a batch and steps of their own.
+    ladders: dict[str, list[Size]] = {
+        axis: [size.model_size for size in climbed[axis]]
+        for axis in ("width", "depth", *MODEL_AXES)
+        if axis in climbed
+    }
+    if not ladders:
+        raise BadInput(
+            "there is no ladder to check: give transfer.widths or transfer.depths a value that is "
+            "not the base's, as in transfer.widths=[32,64,128]"
+        )
+    return ladders
+
+
+def _coordinates(
+    experiment: Experiment,
+    log2_hps: Log2Hps,
+    ladders: Mapping[str, Sequence[Size]],
+    folder: Path,
+    watcher: Watcher,
+) -> CheckRecord:
+    """The coordinate check over the ladders."""
+    # The check that came with a plan, where it was over these very widths.
+    kept = StudyFolder(experiment.settings.folder).plans_check
+    known = known_check(experiment, log2_hps, [kept])
+    widths = [size.width for size in ladders.get("width", ())]
+    if known and ladders.keys() == {"width"} and widths == list(known.sizes):
+        checks = [known]
+    else:
+        checks = run_check(experiment, log2_hps, ladders, folder, watcher)
+    return check_record(experiment, log2_hps, checks, provenance()["command"])
+
+
+def _scales(
+    experiment: Experiment, log2_hps: Log2Hps, folder: Path, watcher: Watcher
+) -> list[OperandScale]:
+    """Train the base for some steps, and measure the operands of all matrix products."""
+    rule, base = experiment.settings.check, experiment.settings.base
+    trial = short_run(experiment, base, log2_hps, rule.seed, "scales", steps=rule.scale_steps)
+    record: list[Any] = measured(experiment, folder, [trial], watcher)[trial.key]
+    operands = [from_json(OperandScale, operand) for operand in record]
+    if not operands:
+        raise BadInput("no matrix product was seen: the model has no Linear and no Attention")
+    write_json(folder / "scales.json", record)
+    return operands
+
+
+def _make_folder(settings: Settings, request: CheckRequest) -> None:
+    """Make the folder to write to before anything is trained; BadInput when it cannot be."""
+    folder = request.folder or StudyFolder(settings.folder).check
+    try:
+        if request.folder is None:
+            private_folder(settings.folder)
+        private_folder(folder)
+    except OSError as error:
+        reason = error.strerror or error
+        another = Keyword("folder", ...)
+        raise BadInput(f"{folder} cannot be made ({reason}): give another ", another) from error

@@ -1,0 +1,369 @@
+"""Rank studies: by the curves that they have, or by runs at their optima until it is decided."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from sweeper.config.settings import Experiment, Settings, check_model_size, check_seeds
+from sweeper.config.studies import study_tree
+from sweeper.decide.ranking import ROUNDS, Ranking
+from sweeper.decide.speed import SpeedUp, speed_ups
+from sweeper.errors import BadInput, Call, ConfigError, Keyword, as_text
+from sweeper.files import private_folder, write_json
+from sweeper.launch.executor import Scheduled
+from sweeper.records import to_json
+from sweeper.stats.ladder import LadderSize
+from sweeper.study.lock import StudyLock
+from sweeper.study.setup import LADDER_PHASE, provenance
+from sweeper.study.study import Study, find_study
+from sweeper.sweep.compared import (
+    Compared,
+    compared,
+    comparison_folder,
+    differences,
+    named_studies,
+    not_comparable,
+)
+from sweeper.sweep.experiment import (
+    Failure,
+    check_taken,
+    failures_of,
+    open_experiment,
+    progress_of,
+    resolve_study,
+)
+from sweeper.sweep.optimum import check_storage_password, planned_optimum
+from sweeper.sweep.progress import Watcher
+from sweeper.sweep.replay import planned_log2
+from sweeper.sweep.sweep import Submitted, Sweep
+from sweeper.trial import Log2Hps, Result, Trial
+from sweeper.verbs.answer import Answer, SubmittedAnswer
+from sweeper.verbs.requests import CompareRequest
+
+FRESH_SEED = 3 * 10**6
+"""The first seed at a width at which one of the studies searched: its optimum was chosen there by
+other seeds, whose losses are too low."""
+TOO_FEW = ("compare takes two studies or more: ", Call("compare", "STUDY", "STUDY"))
+K = Keyword
+
+
+@dataclass(frozen=True, kw_only=True)
+class CompareAnswer(Answer):
+    """Studies ranked by their curves; `record` is written to `folder`.
+
+    `faster`: by how much less compute the best reaches what the others do.
+    """
+
+    found: Compared
+    faster: Sequence[SpeedUp]
+    folder: Path
+    root: Path
+    record: Mapping[str, Any]
+
+
+@dataclass(frozen=True, kw_only=True)
+class RankAnswer(Answer):
+    """Studies ranked by runs at `width`, their settings changed by `overrides`.
+
+    `known` is how many of the first round's runs are there. `unfinished` has the number of trials
+    of each study whose search is not at its end.
+    """
+
+    request: CompareRequest
+    root: Path
+    names: Sequence[str]
+    overrides: Sequence[str]
+    ranking: Ranking
+    width: int
+    parameterizations: Mapping[str, str]
+    unfinished: Sequence[int]
+    known: int = 0
+    failures: Sequence[Failure] = ()
+    record: Mapping[str, Any] = field(default_factory=dict)
+    path: Path | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class QueuedRankAnswer(RankAnswer, SubmittedAnswer):
+    """A round whose runs are in a queue."""
+
+
+def compare(request: CompareRequest, watcher: Watcher) -> Answer:
+    """Rank the studies; with `settle`, by runs at their optima until it is decided."""
+    bounds = ("at_width", "budget", "hours", "detach", "dry_run")
+    needless = [name for name in bounds if getattr(request, name)]
+    if not request.settle and needless:
+        raise BadInput(K(needless[0], ...), " is of what ", K("settle"), " trains: give both")
+    if request.settle and request.to_width is not None:
+        raise BadInput(
+            *(K("to_width", ...), " looks beyond curves, and ", K("settle")),
+            " trains none: give one",
+        )
+    words, root = named_studies(request.names, None if request.root is None else str(request.root))
+    if not request.settle:
+        return _by_curves(request, words, root)
+    names = [word for word in words if "=" not in word]
+    return _by_runs(request, names, [word for word in words if "=" in word], root, watcher)
+
+
+def _by_curves(request: CompareRequest, names: Sequence[str], root: Path) -> CompareAnswer:
+    """BadInput for too few studies, for such without a ladder, or not comparable."""
+    if len(names) < 2:
+        raise BadInput(*TOO_FEW)
+    found = compared(names, root, anyway=request.anyway)
+    comparison = found.comparison
+    if comparison is None:
+        raise BadInput(*as_text(found.notes[0]))
+    # Of the best over each other one: does what wins small win large?
+    ladders = {entry.ladder.name: entry.ladder for entry in found.entries}
+    ranked = [ladders[rank.name] for rank in comparison.by_transferred]
+    faster = speed_ups(ranked, request.to_width)
+    record = {
+        "studies": [
+            {
+                "study": name,
+                "parameterization": found.parameterizations[name],
+                "tuning": to_json(tuning) | {"share": tuning.flops / comparison.flops},
+                "validation": to_json(validating),
+            }
+            for name, (tuning, validating) in found.costs.items()
+        ],
+        "differences": list(found.notes),
+        "speed_up": to_json(faster),
+        **to_json(comparison),
+    }
+    folder = request.out or comparison_folder(names, root)
+    private_folder(folder)
+    write_json(folder / "comparison.json", record)
+    return CompareAnswer(found=found, faster=faster, folder=folder, root=root, record=record)
+
+
+# Ranked by runs at each study's optimum.
+
+
+def _by_runs(
+    request: CompareRequest,
+    names: Sequence[str],
+    overrides: Sequence[str],
+    root: Path,
+    watcher: Watcher,
+) -> RankAnswer:
+    """Train round by round until the ranking has ended, and write what was found."""
+    contenders, unlike, unfinished = _contenders(request, names, overrides, root)
+    ranking, width = _ranking(request, contenders), contenders[0].size.width
+    kinds = {c.name: c.experiment.settings.plugin_spec("parameterization").name for c in contenders}
+    # Notices that studies had before they are written to, and what differs between them.
+    notes = [*(notice for one in contenders for notice in one.study.notices), *unlike]
+    seeds = ranking.seeds[contenders[0].name]
+    answer = RankAnswer(
+        notes=tuple((note,) for note in dict.fromkeys(notes)),
+        request=request,
+        root=root,
+        names=[one.name for one in contenders],
+        overrides=overrides,
+        ranking=ranking,
+        width=width,
+        parameterizations=kinds,
+        unfinished=unfinished,
+        known=sum(one.result(seed) is not None for one in contenders for seed in range(seeds)),
+    )
+    if request.dry_run:
+        return answer
+    with ExitStack() as stack:
+        for one in contenders:
+            one.open(stack)
+        if waiting := _train(ranking, contenders, watcher, wait=not request.detach):
+            done = ranking.runs - len(ranking.missing())
+            fields = {each: getattr(answer, each) for each in answer.__dataclass_fields__}
+            return QueuedRankAnswer(**fields, submitted=waiting, finished=done)
+        failed, notices = list[Failure](), list[str]()
+        for one in contenders:
+            failed += failures_of(one.study.results(), one.experiment.settings.identity)
+            notices += one.study.notices
+    assert ranking.outcome is not None
+    record = {
+        "width": width,
+        "first_seed": contenders[0].first_seed,
+        "runs": ranking.runs,
+        "budget": ranking.budget,
+        "looks": ranking.looks,
+        "differences": unlike,
+        "optima": {one.name: dict(one.hps) for one in contenders},
+        "places": to_json(ranking.places),
+        "ended": ranking.outcome.ended,
+        "sentence": watcher.sentence(ranking.outcome),
+        "needed": ranking.outcome.needed,
+        "command": provenance()["command"],
+    }
+    folder = request.out or comparison_folder(answer.names, root)
+    private_folder(folder)
+    path = folder / "settled.json"
+    write_json(path, record)
+    every = tuple((note,) for note in dict.fromkeys([*notes, *notices]))
+    return replace(answer, notes=every, failures=failed, record=record, path=path)
+
+
+@dataclass(kw_only=True)
+class Contender:
+    """A study at its optimum: `hps` are planned at `size`, log2; its seeds count from the first."""
+
+    name: str
+    experiment: Experiment
+    size: LadderSize
+    hps: Log2Hps
+    study: Study
+    first_seed: int
+    # What failed before is tried again, its cause may be gone; what fails now is taken as it is.
+    retry: set[str] = field(default_factory=set)
+
+    def open(self, stack: ExitStack) -> None:
+        """Lock the study, and write to it from here on."""
+        settings = self.experiment.settings
+        stack.enter_context(StudyLock(settings.folder))
+        self.study = stack.enter_context(Study.open(settings.folder, settings.storage))
+        self.retry = {r.key for r in self.study.results() if r.status == "failed"}
+
+    def trial(self, seed: int) -> Trial:
+        """The run of a seed."""
+        return self.experiment.trial(self.size, self.hps, self.first_seed + seed, LADDER_PHASE)
+
+    def result(self, seed: int) -> Result | None:
+        """As far as the study has it; none that was stopped early."""
+        key = self.trial(seed).key
+        result = None if key in self.retry else self.study.get(key)
+        return None if result is not None and result.status == "pruned" else result
+
+    def train(self, seeds: Sequence[int], watcher: Watcher, *, wait: bool) -> None:
+        """Train the seeds; Submitted without `wait` where their jobs are in a queue."""
+        trials, settings = [self.trial(seed) for seed in seeds], self.experiment.settings
+        known = self.study.results()
+        title = f"compare: {self.name}"
+        with progress_of(settings, watcher, title, len(trials), known=known) as bar:
+            Sweep(self.experiment, self.study, bar, wait=wait).runs(trials)
+        self.retry -= {trial.key for trial in trials}
+
+
+def _ranking(request: CompareRequest, contenders: Sequence[Contender]) -> Ranking:
+    """What says by the studies' results which runs come next, and when it is decided."""
+    by_name = {one.name: one for one in contenders}
+
+    def loss(name: str, seed: int) -> float | None:
+        found = by_name[name].result(seed)
+        return None if found is None else found.objective
+
+    def affordable() -> int:
+        """How many runs `hours` allow, by the time that those so far took."""
+        assert request.hours is not None
+        found = [
+            by_name[name].result(s) for name, count in ranking.seeds.items() for s in range(count)
+        ]
+        seconds = [one.seconds for one in found if one is not None]
+        mean = sum(seconds) / max(1, len(seconds))
+        return int(request.hours * 3600 * slots / mean) if mean > 0 else ranking.budget
+
+    workers = [getattr(one.experiment.settings.launcher, "workers", 1) for one in contenders]
+    slots = max(count if isinstance(count, int) else 1 for count in workers)
+    bound = None if request.hours is None else affordable
+    ranking = Ranking([*by_name], loss, budget=request.budget, affordable=bound, slots=slots)
+    return ranking
+
+
+def _train(
+    ranking: Ranking, contenders: Sequence[Contender], watcher: Watcher, *, wait: bool
+) -> int:
+    """Train round by round until the ranking has ended; without `wait`, how many are in a queue."""
+    looks = 0
+    while missing := ranking.missing():
+        if ranking.looks > looks:
+            looks = ranking.looks
+            watcher.tell(watcher.sentence(ranking))
+        seeds = {one.name: [s for name, s in missing if name == one.name] for one in contenders}
+        lacking = [one for one in contenders if seeds[one.name]]
+        waiting = 0
+        # Jobs that outlive their driver are submitted for all studies before one is waited for.
+        for one in lacking:
+            if isinstance(one.experiment.settings.launcher, Scheduled):
+                try:
+                    one.train(seeds[one.name], watcher, wait=False)
+                except Submitted as submitted:
+                    waiting += submitted.trials
+        if waiting and not wait:
+            return waiting
+        for one in lacking if wait else ():
+            one.train(seeds[one.name], watcher, wait=True)
+    return 0
+
+
+def _contenders(
+    request: CompareRequest, names: Sequence[str], overrides: Sequence[str], root: Path
+) -> tuple[list[Contender], list[str], list[int]]:
+    """The studies, opened, and what differs between them; BadInput for what cannot be ranked."""
+    names = [find_study(name, root) for name in names]
+    if len(names) < 2:
+        raise BadInput(*TOO_FEW)
+    if twice := [name for name in dict.fromkeys(names) if names.count(name) > 1]:
+        raise BadInput(f"{twice[0]} is given twice: name each study once")
+    overrides = [*overrides, f"root={root}"]
+    every = list[Settings]()
+    for name in names:
+        settings = resolve_study(*study_tree(name, overrides, trust=request.trust))
+        if request.detach and not isinstance(settings.launcher, Scheduled):
+            launcher = settings.plugin_spec("launcher").name
+            allowed = (Keyword("detach"), " needs one with a queue: launcher=slurm")
+            raise ConfigError("launcher", launcher, allowed)
+        if not request.dry_run:
+            check_storage_password(settings)
+        check_seeds(settings, "seeds", ROUNDS.seeds[0])
+        every.append(settings)
+    width = _width(every, request.at_width)
+    for settings in every:
+        try:
+            size = replace(settings.ladder_base, width=width)
+            check_model_size(settings, size)
+            check_taken(settings, asdict(size))
+        except ConfigError as error:
+            allowed = (f"one that {settings.name} can have: ", *error.args)
+            raise ConfigError(Keyword("at_width"), width, allowed) from error
+    searched = any(settings.base.width == width for settings in every)
+    contenders, unfinished = list[Contender](), list[int]()
+    for name, settings in zip(names, every, strict=True):
+        with tempfile.TemporaryDirectory() as temporary:
+            experiment = open_experiment(settings, Path(temporary) if request.dry_run else None)
+        settings = experiment.settings
+        size = settings.with_steps(replace(settings.ladder_base, width=width))
+        study = Study.read(settings.folder)
+        found = planned_optimum(experiment, study)
+        unfinished += [found.unfinished] * bool(found.unfinished)
+        hps = planned_log2(experiment, size, found.conclusion.best_log2)
+        contenders.append(
+            Contender(
+                name=name,
+                experiment=experiment,
+                size=size,
+                hps=hps,
+                study=study,
+                first_seed=FRESH_SEED if searched else 0,
+            )
+        )
+    notes = differences({one.name: one.experiment.spec(one.size) for one in contenders})
+    if notes and not request.anyway:
+        raise BadInput(*not_comparable(notes))
+    return contenders, notes, unfinished
+
+
+def _width(studies: Sequence[Settings], asked: int | None) -> int:
+    """The width that was asked for, else the widest that all ladders have."""
+    ladders = {
+        one.name: {one.base.width, *(size.width for size in one.ladders().get("width", ()))}
+        for one in studies
+    }
+    common = set.intersection(*ladders.values())
+    if asked is None and not common:
+        told = ", ".join(f"{name}: {sorted(widths)}" for name, widths in ladders.items())
+        raise BadInput(f"no width is on all ladders ({told}): name one with ", K("at_width", ...))
+    return max(common) if asked is None else asked

@@ -1,0 +1,114 @@
+"""What a large run will reach, by the law of the runs that there are. Trains nothing."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from sweeper.config.command_line import DEFAULT_ROOT, with_place
+from sweeper.config.studies import Invocation, tree_of
+from sweeper.decide.loss import LossQuestion, Prediction, TooFewRuns, predict_runs
+from sweeper.errors import SHELL, ConfigError, Keyword, as_text, spelled
+from sweeper.runs.loss_runs import LossRuns, law_notes, law_runs, loss_runs_of
+from sweeper.runs.read import read, study_folder
+from sweeper.runs.run import Runs
+from sweeper.study.setup import command_line
+from sweeper.study.study import find_study, is_saved
+from sweeper.sweep.experiment import check_target, open_experiment, resolve_study
+from sweeper.sweep.horizons import Predicted, Target, predict_saved, predict_trained
+from sweeper.sweep.progress import Watcher
+from sweeper.verbs.answer import Answer
+from sweeper.verbs.requests import PredictRequest, columns_text
+
+
+@dataclass(frozen=True, kw_only=True)
+class PredictAnswer(Answer):
+    """The prediction of a study's runs; `invocation` is how its configuration was given."""
+
+    question: LossQuestion
+    predicted: Predicted
+    invocation: Invocation | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class TablePrediction(Answer):
+    """The prediction of a table's runs, which belongs into `folder`."""
+
+    table: Runs
+    runs: LossRuns
+    folder: Path
+    prediction: Prediction | None = None
+    too_few: TooFewRuns | None = None
+
+
+def predict(request: PredictRequest, watcher: Watcher) -> PredictAnswer | TablePrediction:
+    """Fit the law of a source's runs, or of a study's, and carry it on to the run to come."""
+    root = Path(DEFAULT_ROOT if request.root is None else request.root).expanduser()
+    question = LossQuestion(
+        params=request.to_params,
+        tokens=request.to_tokens,
+        flops=request.flops,
+        flops_per_second=request.flops_per_second,
+        threshold=request.huber,
+        form=request.form,
+        draws=request.draws,
+        seed=request.seed,
+    )
+    source, study = request.source, request.study
+    if (folder := study_folder(source, root)) is not None:
+        if folder.parent.resolve() != root.resolve():
+            where = f"{folder.parent}, where {folder.name} lies"
+            raise ConfigError(Keyword("root"), str(root), where)
+        source, study = None, folder.name
+    _check_meant(request, of_table=source is not None)
+    if source is not None:
+        return _of_table(source, request, question, root)
+    name = find_study(study, root)
+    target = Target(width=request.to_width, depth=request.to_depth)
+    if is_saved(root / name):
+        found = predict_saved(root / name, target, question, request.out, where=request.where)
+        return PredictAnswer(question=question, predicted=found)
+    asked_root = None if request.root is None else str(request.root)
+    placed = with_place([], None, asked_root)
+    tree, invocation = tree_of(name, placed, request.config_dir, trust=request.trust)
+    settings = resolve_study(tree, invocation)
+    check_target(settings, target.size(settings.base))
+    experiment = open_experiment(settings)
+    found = predict_trained(experiment, target, question, request.out, where=request.where)
+    return PredictAnswer(question=question, predicted=found, invocation=invocation)
+
+
+def _check_meant(request: PredictRequest, *, of_table: bool) -> None:
+    """ConfigError for a keyword of the other kind of source, else passed over in silence."""
+    of_tables, of_studies = ("columns", "to_params"), ("study", "to_width", "to_depth")
+    for name in of_studies if of_table else of_tables:
+        if value := getattr(request, name):
+            kind = "a study" if of_table else "a table"
+            raise ConfigError(Keyword(name), value, f"given with the runs of {kind} alone")
+    out = request.out
+    if out is not None and out.exists() and not out.is_dir():
+        raise ConfigError(Keyword("out"), str(out), "a folder, or nothing yet")
+
+
+def _of_table(
+    source: object, request: PredictRequest, question: LossQuestion, root: Path
+) -> TablePrediction:
+    columns = columns_text(request.columns)
+    table = law_runs(read(source, columns=columns, where=request.where, root=root))
+    runs = loss_runs_of(table)
+    name = "stdin" if str(source) == "-" else Path(table.name).stem or "table"
+    folder = request.out or root / "predictions" / name
+    try:
+        prediction = predict_runs(
+            runs,
+            question,
+            source=table.name,
+            sha256=table.sha256,
+            where=request.where,
+            columns=table.columns,
+            notes=[spelled(as_text(note), SHELL) for note in law_notes(table, runs)],
+            command=command_line(),
+        )
+    except TooFewRuns as few:
+        return TablePrediction(table=table, runs=runs, folder=folder, too_few=few)
+    return TablePrediction(table=table, runs=runs, folder=folder, prediction=prediction)

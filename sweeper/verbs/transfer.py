@@ -1,0 +1,325 @@
+"""Carry a study's optimum over to a larger model: its plan, and whether ladders show it to hold."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from sweeper.config.command_line import of_study
+from sweeper.config.studies import Invocation, study_tree
+from sweeper.errors import BadInput, ConfigError, Keyword
+from sweeper.files import private_folder, write_json
+from sweeper.records import to_json
+from sweeper.stats.ladder import Size
+from sweeper.study.folder import TargetFolder, read_document
+from sweeper.sweep.progress import Watcher, Words
+from sweeper.verbs.answer import Answer, Outcome, SubmittedAnswer
+from sweeper.verbs.requests import TransferRequest
+
+if TYPE_CHECKING:
+    from sweeper.config.settings import Experiment, Settings
+    from sweeper.decide.loss import LossQuestion
+    from sweeper.decide.validation import Validation
+    from sweeper.plan.plan import TransferPlan
+    from sweeper.sweep.coordinates import QuickCheck
+    from sweeper.sweep.experiment import Failure
+    from sweeper.sweep.horizons import Predicted, RungCosts
+    from sweeper.sweep.horizons import Target as HorizonTarget
+    from sweeper.sweep.ladder_cost import LadderCost
+    from sweeper.sweep.ladders import StaleVerdict, Validated
+    from sweeper.sweep.planning import Asked, Target, Unvalidated
+
+K = Keyword
+
+
+@dataclass(frozen=True, kw_only=True)
+class TargetAnswer(Answer):
+    """What is said of a target, whichever way it was asked for."""
+
+    request: TransferRequest
+    settings: Settings
+    invocation: Invocation
+    target: Target
+
+
+@dataclass(frozen=True, kw_only=True)
+class TransferAnswer(TargetAnswer):
+    """The plan, in `folder`, and what `ladders` say; `kept` is the verdict that lies there.
+
+    `unvalidated` are axes of which no ladder says anything, `removed` verdicts on other plans.
+    `notice` is what a logger has to tell.
+    """
+
+    folder: Path
+    plan: TransferPlan
+    ladders: Validated
+    kept: Validation | None
+    check: QuickCheck | None
+    unvalidated: Sequence[Unvalidated]
+    removed: Sequence[StaleVerdict]
+    notice: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class LadderCostAnswer(TargetAnswer):
+    """What the ladders would train."""
+
+    cost: LadderCost
+
+
+@dataclass(frozen=True, kw_only=True)
+class QueuedAnswer(TargetAnswer, SubmittedAnswer):
+    """Ladders whose runs are in a queue."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class HorizonsAnswer(Answer):
+    """The target's loss as sizes and horizons predict it, or what these would train.
+
+    `unfinished` is the number of the search's trials where it goes on, `failed` are reasons of
+    trials that failed.
+    """
+
+    request: TransferRequest
+    settings: Settings
+    invocation: Invocation
+    target: HorizonTarget
+    question: LossQuestion
+    unfinished: int
+    costs: RungCosts | None = None
+    predicted: Predicted | None = None
+    failed: Sequence[Failure] = ()
+
+
+def transfer(request: TransferRequest, watcher: Watcher) -> Answer:
+    """The plan for the target from the study's optimum and, if asked, its validation."""
+    check_asked(request)
+    root = None if request.root is None else str(request.root)
+    name, others = of_study(request.overrides, request.study, root)
+    # A misspelt setting is refused before torch loads.
+    tree, invocation = study_tree(name, others, request.config_dir, trust=request.trust)
+    from sweeper.launch.executor import Scheduled
+    from sweeper.sweep.experiment import check_target, open_experiment, resolve_study
+    from sweeper.sweep.ladders import validate
+    from sweeper.sweep.optimum import check_storage_password
+    from sweeper.sweep.planning import as_measured, target_folder, target_of
+    from sweeper.sweep.sweep import Submitted
+
+    settings = resolve_study(tree, invocation)
+    size = Size(width=request.to_width, depth=request.to_depth or settings.base.depth)
+    check_target(settings, size)
+    if request.predict:
+        return _predicted(request, settings, invocation, watcher)
+    if request.validate or request.dry_run:
+        settings = settings.up_to(size.width)
+    if request.detach and not isinstance(settings.launcher, Scheduled):
+        launcher = settings.plugin_spec("launcher").name
+        allowed = (K("detach"), " needs one with a queue: launcher=slurm")
+        raise ConfigError("launcher", launcher, allowed)
+    if request.dry_run:
+        with tempfile.TemporaryDirectory() as temporary:
+            experiment = open_experiment(settings, Path(temporary))
+            return _cost(request, experiment, size, invocation, watcher)
+    if request.validate:
+        check_storage_password(settings)
+    experiment = open_experiment(settings)
+    settings = experiment.settings
+    target = target_of(experiment, size, _asked(request))
+    folder = target_folder(settings, target.size)
+
+    # What ladders say: trained now where asked for, else as far as the study holds them.
+    if request.validate:
+        private_folder(folder)
+        settle, wait = _asked(request).settle, not request.detach
+        try:
+            ladders = validate(
+                experiment, target.best, target.size, folder, watcher, settle, wait=wait
+            )
+        except Submitted as submitted:
+            return QueuedAnswer(
+                request=request,
+                settings=settings,
+                invocation=invocation,
+                target=target,
+                submitted=submitted.trials,
+                finished=len(type(target.study).read(settings.folder).results()),
+            )
+    else:
+        ladders = as_measured(experiment, target, watcher)
+    return _planned(request, target, ladders, folder, invocation, watcher)
+
+
+def _predicted(
+    request: TransferRequest, settings: Settings, invocation: Invocation, watcher: Watcher
+) -> HorizonsAnswer:
+    """Train what a law needs and the study lacks, sizes x steps at the planned eta; predict."""
+    from sweeper.decide.loss import LossQuestion
+    from sweeper.study.lock import StudyLock
+    from sweeper.study.study import Study
+    from sweeper.sweep.experiment import failures_of, open_experiment, progress_of
+    from sweeper.sweep.horizons import Target as HorizonTarget
+    from sweeper.sweep.horizons import predict_trained, rung_costs, rungs
+    from sweeper.sweep.optimum import check_storage_password, optimum, planned_before
+    from sweeper.sweep.sweep import Sweep
+
+    target = HorizonTarget(width=request.to_width, depth=request.to_depth)
+    question = LossQuestion(tokens=request.to_tokens)
+    with tempfile.TemporaryDirectory() as temporary:
+        experiment = open_experiment(settings, Path(temporary) if request.dry_run else None)
+        study = Study.read(settings.folder)
+        found = optimum(experiment, study)
+        trials = rungs(experiment, planned_before(settings, found.conclusion.best_log2))
+        answer = HorizonsAnswer(
+            notes=tuple((notice,) for notice in study.notices),
+            request=request,
+            settings=settings,
+            invocation=invocation,
+            target=target,
+            question=question,
+            unfinished=found.unfinished,
+        )
+        if request.dry_run:
+            return replace(answer, costs=rung_costs(experiment, study, trials))
+    check_storage_password(settings)
+    with StudyLock(settings.folder), Study.open(settings.folder, settings.storage) as opened:
+        known = opened.results()
+        with progress_of(settings, watcher, "predict", len(trials), known=known) as progress:
+            Sweep(experiment, opened, progress).runs(trials)
+        failed = failures_of(opened.results(), settings.identity)
+        notes = (*answer.notes, *((notice,) for notice in opened.notices))
+    predicted = predict_trained(experiment, target, question)
+    return replace(answer, predicted=predicted, failed=failed, notes=notes)
+
+
+def check_asked(request: TransferRequest) -> None:
+    """BadInput for keywords that do not go together."""
+    if request.strict and not request.validate:
+        raise BadInput(K("strict"), " judges the verdict of ", K("validate"), ": give both")
+    if request.dry_run and not request.validate and not request.predict:
+        raise BadInput(
+            *(K("dry_run"), " shows what ", K("validate"), " or ", K("predict")),
+            " would train: give one",
+        )
+    if request.settle and not request.validate:
+        raise BadInput(K("settle"), " trains the ladders of ", K("validate"), ": give both")
+    if (request.budget is not None or request.hours is not None) and not request.settle:
+        bound = "budget" if request.budget is not None else "hours"
+        raise BadInput(
+            *(K(bound, ...), " bounds what ", K("settle"), " trains: give "),
+            *(K("validate"), " ", K("settle"), ", too"),
+        )
+    if request.detach and (not request.validate or request.dry_run):
+        raise BadInput(K("detach"), " leaves the runs of ", K("validate"), " in a queue: give both")
+    if request.predict and (request.validate or request.to_batch is not None):
+        other = K("validate") if request.validate else K("to_batch", ...)
+        raise BadInput(
+            *(K("predict"), " trains its own ladder, at the base's batch: leave ", other, " out")
+        )
+
+
+def _asked(request: TransferRequest) -> Asked:
+    """What is asked of the target beside its width and depth."""
+    from sweeper.sweep.ladders import Settle
+    from sweeper.sweep.planning import Asked
+
+    settle = Settle(budget=request.budget, hours=request.hours) if request.settle else None
+    return Asked(
+        tokens=request.to_tokens,
+        batch=request.to_batch,
+        validate=request.validate,
+        settle=settle,
+    )
+
+
+def _cost(
+    request: TransferRequest,
+    experiment: Experiment,
+    size: Size,
+    invocation: Invocation,
+    words: Words,
+) -> LadderCostAnswer:
+    """What the ladders would train."""
+    from sweeper.sweep.ladder_cost import ladder_cost
+    from sweeper.sweep.ladders import settling_of
+    from sweeper.sweep.optimum import finished
+    from sweeper.sweep.planning import target_folder, target_of
+
+    settings, asked, settling = experiment.settings, _asked(request), None
+    target = target_of(experiment, size, asked)
+    if asked.settle is not None:
+        folder, lookup = target_folder(settings, target.size), finished(target.study)
+        settling, _ = settling_of(
+            experiment, target.study, target.best, target.size, folder, asked.settle, lookup, words
+        )
+    return LadderCostAnswer(
+        notes=tuple((notice,) for notice in target.study.notices),
+        request=request,
+        settings=settings,
+        invocation=invocation,
+        target=target,
+        cost=ladder_cost(experiment, target, settling),
+    )
+
+
+def _planned(
+    request: TransferRequest,
+    target: Target,
+    ladders: Validated,
+    folder: Path,
+    invocation: Invocation,
+    watcher: Watcher,
+) -> TransferAnswer:
+    """Write the plan, and look at the rules behind it."""
+    from sweeper.decide.saving import at_target
+    from sweeper.decide.validation import Validation
+    from sweeper.study.cost import keep_flops
+    from sweeper.study.logs.log import notice_of
+    from sweeper.sweep.coordinates import quick_check
+    from sweeper.sweep.ladders import remove_stale_verdicts
+    from sweeper.sweep.planning import plan_target, unvalidated
+
+    experiment, settings, files = (
+        ladders.experiment,
+        ladders.experiment.settings,
+        TargetFolder(folder),
+    )
+    plan = plan_target(target, ladders, folder)
+    private_folder(folder)
+    # Before the plan is written: a page must never show it beside a verdict on another.
+    removed = remove_stale_verdicts(settings, target.best, folder)
+    kept = read_document(files.validation_of(settings.transfer.hyperparameter), Validation, [])
+    write_json(files.plan, to_json(plan))
+    notice = notice_of(lambda: settings.logger.plan(settings.folder, folder))
+    open_axes = unvalidated(settings, target.size, ladders.verdicts) if request.validate else []
+    check = None
+    checks = settings.transfer.check and settings.runner.measures("coordinates")
+    if checks and target.size.width != settings.base.width:
+        # A target as wide as the base uses no rule for the width, which is what this looks at.
+        check = quick_check(experiment, ladders.planned, invocation, watcher)
+    specs = [each.trial.spec for each in type(target.study).read(settings.folder).results()]
+    keep_flops(settings.folder, [*specs, *(at_target(spec, plan) for spec in specs)])
+    holds = all(
+        verdict.answer == "holds" and (verdict.target is None or verdict.target.answer == "holds")
+        for verdict in ladders.verdicts
+    )
+    rules_hold = check is None or check.check is None or check.check.answer != "fail"
+    passed = holds and not open_axes and rules_hold
+    return TransferAnswer(
+        outcome=Outcome.NOT_VALIDATED if request.strict and not passed else Outcome.DONE,
+        notes=tuple((notice,) for notice in target.study.notices),
+        request=request,
+        settings=settings,
+        invocation=invocation,
+        target=target,
+        folder=folder,
+        plan=plan,
+        ladders=ladders,
+        kept=kept,
+        check=check,
+        unvalidated=open_axes,
+        removed=removed,
+        notice=notice or "",
+    )
