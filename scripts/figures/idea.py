@@ -28,6 +28,7 @@ from sweeper.files import write_atomically, write_json
 from sweeper.records import to_json
 from sweeper.report.drawing import legend_key, look_of
 from sweeper.report.figures import DARK, LIGHT, Theme
+from sweeper.report.sentences_transfer import worded
 from sweeper.stats.estimate import Estimate
 from sweeper.stats.ladder import LadderRule, LadderSize, SizeCurve
 from sweeper.study.study import Study
@@ -114,7 +115,7 @@ def judged(curves: Mapping[int, Mapping[float, Sequence[float]]]) -> Any:
     ]
     base = min(curves[BASE], key=lambda eta: fmean(curves[BASE][eta]))
     rule = LadderRule(widths=tuple(curves), step=1.0)
-    return to_json(judge_ladder("width", measured, base, sizes[BASE], rule))
+    return to_json(worded(judge_ladder("width", measured, base, sizes[BASE], rule)))
 
 
 def changes(path: Path) -> dict[str, Any]:

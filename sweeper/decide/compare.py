@@ -118,6 +118,7 @@ def compare(ladders: Sequence[Ladder]) -> StudyComparison:
     the ranges of compute have nothing in common, or a curve has no finite point.
     """
     measured = [_Measured.of(ladder) for ladder in ladders]
+    # Pairs need both of their runs: the seeds that all studies have are the first ones of each.
     seeds = min(ladder.transferred.shape[1] for ladder in measured)
     flops = min(float(ladder.flops[-1]) for ladder in measured)
     if flops < max(float(ladder.flops[0]) for ladder in measured) * (1 - 1e-9):
@@ -176,6 +177,7 @@ class _Measured:
 
     def at(self, flops: float, losses: Array) -> Array:
         """Every seed's loss [seeds] at `flops`, between two widths by log FLOPs."""
+        # Between two widths a loss is nearly straight over log FLOPs, as a piece of a power law is.
         place = float(np.interp(math.log(flops), np.log(self.flops), np.arange(len(self.flops))))
         below, share = int(place), place - int(place)
         above = min(below + 1, len(losses) - 1) if share >= 1e-9 else below
@@ -266,6 +268,7 @@ def rank(losses: Mapping[str, Array]) -> tuple[Standing, ...]:
     gaps = {
         (a, b): paired_difference(losses[a], losses[b], error) for a, b in permutations(losses, 2)
     }
+    # An interval that holds 0 leaves the places of both open: those not told apart share a range.
     above = {a: sum(gaps[a, b].low > 0 for b in losses if a != b) for a in losses}
     below = {a: sum(gaps[a, b].high < 0 for b in losses if a != b) for a in losses}
     order = sorted(losses, key=lambda name: by_losses(losses[name]))

@@ -67,6 +67,7 @@ def judge_optima(source: Runs, roles: Mapping[str, str], question: TableQuestion
     if len(x) < 2:
         return TableVerdict(answer=UNDECIDED, finding="one_optimum", of_optima=finding, **common)
     slope = _slope_of_optima(x, values, step)
+    # Shifts are from the base's optimum, not from the value that is judged: of the transfer alone.
     shifts = {int(size): float(value) - start for size, value in zip(x, values, strict=True)}
     farthest = max(shifts, key=lambda size: abs(shifts[size]))
     failing = _failing(shifts, slope, step, question.max_shift)

@@ -154,6 +154,7 @@ class Ranking:
             (a, b): paired_difference(losses[a], losses[b], self._error, skewed=True)
             for a, b in permutations(order, 2)
         }
+        # Of all pairs, not of the leader's alone: who is worse than anybody is not the best.
         out = {a for (a, _), gap in gaps.items() if gap.low > 0}
         # Who is better for sure leads, though a run of it diverged.
         order.insert(0, order.pop(next(i for i, name in enumerate(order) if name not in out)))
@@ -184,6 +185,7 @@ class Ranking:
         if not gaps:
             self._end("decided")
             return
+        # For a difference below this nobody would choose one over the other.
         flat = FLAT * abs(leader.loss)
         if all(-flat < gap.low and gap.high < flat for gap in gaps):
             self._end("alike")
@@ -232,7 +234,7 @@ class Ranking:
         chance, quantile_then = 1.0, quantile(seeds - 1, 1 - self._error / 2)
         for pair in pairs:
             more = seeds - pair.count
-            # Were each further seed to be one that the same one alone diverges with.
+            # The most that divergences may tell by then: the same one diverges with all the rest.
             lost, won = (n + more * bool(n) for n in (pair.lost, pair.won))
             if (lost or won) and divergence_error(lost, won, seeds) <= self._error:
                 continue
@@ -240,6 +242,7 @@ class Ranking:
             if len(values) < 2:
                 return 0.0
             then = len(values) + more
+            # Not 0: what does not scatter at all is decided, and divides nothing by 0.
             spread = float(values.std(ddof=1)) + 1e-300
             half = quantile_then * spread / math.sqrt(then)
             mean = Foretold.of_mean(float(values.mean()), spread, len(values), then, half)
@@ -270,6 +273,7 @@ class Ranking:
             far = max(mean, flat - mean)
             if far <= 0 or len(values) < 2:
                 return None
+            # Two more than by the normal's quantile, which is smaller than Student's.
             seeds = max(seeds, math.ceil((z * float(values.std(ddof=1)) / far) ** 2) + 2)
         return self.runs + (seeds - self.seeds[self.left[0]]) * len(self.left)
 

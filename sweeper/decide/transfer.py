@@ -403,6 +403,7 @@ def _answer(
     the other.
     """
     allowed = rule.allowed_gap(fit.loss.value)
+    # The least that |shift| is within its interval: 0 where that holds 0.
     least_shift = max(0.0, shift.low, -shift.high)
     if math.isinf(gap.low):
         return "fails", "diverges_at_base_optimum"

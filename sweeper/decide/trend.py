@@ -249,6 +249,7 @@ def judge_target(
     prediction = predict(optima.sizes, optima.values, optima.errors, target, prior)
     sure = verdict.confidence
     answer, off, gap = _judged(optima, prediction, planned, rule, allowed, sure)
+    # A trend that misses the widest size that was measured is not believed beyond it.
     reproduced = trend.back_test is None or trend.back_test.reproduced
     if answer == "holds" and not (reproduced and len(optima.sizes) >= MIN_TREND_SIZES):
         answer = "cannot say yet"
@@ -354,6 +355,7 @@ def _advice(
         predicted = predict(longer.sizes, longer.values, longer.errors, target, prior)
         if _judged(longer, predicted, planned, rule, allowed, confidence)[0] != "cannot say yet":
             return advice("longer_ladder", ladder())
+    # So many times the seeds: errors fall with their root.
     half = Optima(longer.sizes, longer.values, longer.errors / MORE_SEEDS**0.5, longer.fits)
     predicted = predict(half.sizes, half.values, half.errors, target, prior)
     answer, _, gap = _judged(half, predicted, planned, rule, allowed, confidence)

@@ -47,6 +47,7 @@ def fit_loss_curve(widths: tuple[int, ...], losses: Array) -> LossCurve | None:
     if len(measured) < 2:
         return None
     centred = np.log2(measured) - np.log2(measured).mean()
+    # A slope of each seed's own: what a seed adds to all widths alike is in none of them.
     slopes = centred @ losses / float(centred @ centred)
     kept = tuple(int(width) for width in measured)
     line = LossCurve(widths=kept, per_doubling=mean_estimate(slopes))
@@ -57,7 +58,7 @@ def fit_loss_curve(widths: tuple[int, ...], losses: Array) -> LossCurve | None:
     exponents, floors, amplitudes = floored_power_law(measured, np.vstack([means, means + shapes]))
     if not amplitudes[0] > 0:
         return line
-    floors[1:] += offsets
+    floors[1:] += offsets  # the first row is the fit itself
     open_ended = losses.shape[1] < 2
     exponent, floor = (Estimate.from_draws(float(d[0]), d[1:]) for d in (exponents, floors))
     return LossCurve(
@@ -76,9 +77,12 @@ def _draws(losses: Array) -> tuple[Array, Array]:
         return np.zeros((DRAWS, count)), np.zeros(DRAWS)
     generator = np.random.default_rng([count, seeds])
     residual = losses - losses.mean(1, keepdims=True) - losses.mean(0) + losses.mean()
+    # Widths' and seeds' means are taken out, which leaves so many independent residuals.
     freedom = (count - 1) * (seeds - 1)
     noise = math.sqrt(float((residual**2).sum()) / freedom / seeds)
+    # The level of the noise is itself known by these few residuals alone: drawn, too.
     level = noise * np.sqrt(freedom / generator.chisquare(freedom, (DRAWS, 1)))
+    # What a seed adds to all widths alike moves the floor, and no exponent.
     common = float(losses.mean(0).std(ddof=1)) / math.sqrt(seeds)
     shapes = generator.normal(0.0, 1.0, (DRAWS, count)) * level
     return shapes, common * generator.standard_t(seeds - 1, DRAWS)

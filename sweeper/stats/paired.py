@@ -101,6 +101,7 @@ class SeedPairs:
             if skewed
             else mean_estimate(self.differences, alpha)
         )
+        # A pair that is equal to the last digit is no toss of the coin: it is on neither side.
         worse = int((self.differences > 0).sum()) + self.lost
         better = int((self.differences < 0).sum()) + self.won
         sure = sign_error(worse, better) <= alpha
@@ -114,6 +115,7 @@ class SeedPairs:
         """Pairs with which divergences decide it if all stays as it is; None where none do."""
         if self.lost == self.won:
             return None
+        # As often as so far: with so many seeds the counts grow in proportion.
         for count in range(self.count, MOST_NEEDED * self.count):
             lost, won = (math.floor(n * count / self.count + 1e-9) for n in (self.lost, self.won))
             if divergence_error(lost, won, count) <= alpha:
@@ -148,6 +150,7 @@ def skewed_estimate(values: Array, alpha: float) -> Estimate:
     if error == 0:
         return student
     t = quantile(count - 1, 1 - alpha / 2)
+    # Moments of the sample, as Hall's expansion has them: deviations over n, not n - 1.
     skewness = float((((values - student.value) / values.std()) ** 3).mean())
     a = skewness / (6 * math.sqrt(count))
 
@@ -165,6 +168,7 @@ def skewed_estimate(values: Array, alpha: float) -> Estimate:
 def sign_error(side: int, other: int) -> float:
     """The chance of so unlike counts, or unliker ones, of a fair coin's two sides."""
     count, few = side + other, min(side, other)
+    # Both tails of Bin(count, 1/2): 2 (C(count, 0) + ... + C(count, few)) / 2^count.
     ways = sum(math.comb(count, k) for k in range(few + 1))
     return min(1.0, math.ldexp(ways, 1 - count))
 

@@ -157,6 +157,7 @@ def floored_power_law(sizes: Array, rows: Array) -> tuple[Array, Array, Array]:
     the other two are a straight line. At the ends the exponent is 0 or +inf, and
     the floor of exponent 0 is -inf; the first row keeps its numbers, to be drawn.
     """
+    # Relative to the first size: of large sizes the powers themselves would be next to 0.
     powers = (sizes / sizes[0]) ** -WIDTH_EXPONENTS[:, None]
     middles = powers.mean(axis=1)
     centred = powers - middles[:, None]

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import math
+import random
 from dataclasses import replace
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from sweeper.decide.compare import (
     Ladder,
@@ -151,3 +154,54 @@ def test_seeds_that_would_tell() -> None:
     assert seeds_needed(standings(0.125, 0.25), 3) == 12
     assert seeds_needed(standings(0.01, 0.25), 3) is None
     assert seeds_needed(standings(0.125, math.inf), 1) == 4
+
+
+RUNS = st.one_of(st.floats(2.0, 4.0).map(lambda loss: round(loss, 3)), st.just(math.inf))
+STUDIES = st.integers(2, 12).flatmap(
+    lambda seeds: st.lists(st.lists(RUNS, min_size=seeds, max_size=seeds), min_size=2, max_size=4)
+)
+
+
+def places(studies: list[list[float]], unit: float = 1.0) -> dict[int, tuple[int, int]]:
+    """First and last place by study."""
+    named = {str(i): unit * np.array(runs) for i, runs in enumerate(studies)}
+    return {int(standing.name): (standing.first, standing.last) for standing in rank(named)}
+
+
+@given(STUDIES, st.randoms())
+def test_neither_the_order_of_studies_nor_that_of_seeds_tells_anything(
+    studies: list[list[float]], random: random.Random
+) -> None:
+    order, seeds = list(range(len(studies))), list(range(len(studies[0])))
+    random.shuffle(order)
+    random.shuffle(seeds)
+    shuffled = places([[studies[i][seed] for seed in seeds] for i in order])
+    assert {order[at]: place for at, place in shuffled.items()} == places(studies)
+
+
+@given(STUDIES, st.sampled_from([0.25, 4.0]))
+def test_the_unit_of_the_losses_moves_no_place(studies: list[list[float]], unit: float) -> None:
+    assert places(studies, unit) == places(studies)
+
+
+@given(STUDIES)
+def test_a_study_that_diverges_with_one_seed_more_moves_up_past_nobody(
+    studies: list[list[float]],
+) -> None:
+    first, *others = studies[:2]
+    seed = [[*first, math.inf], *([*runs, 3.0] for runs in others)]
+    # By two studies alone: of more the interval of a pair would not be the same.
+    before, after = places([first, *others]), places(seed)
+    assert after[0][0] >= before[0][0] and after[0][1] >= before[0][1]
+
+
+@given(STUDIES)
+def test_a_study_that_is_worse_than_all_leads_nobody_past_another(
+    studies: list[list[float]],
+) -> None:
+    studies = [[min(loss, 5.0) for loss in runs] for runs in studies]
+    worst = [9.0 + 1e-3 * seed for seed in range(len(studies[0]))]
+    before, after = places(studies), places([*studies, worst])
+    # More pairs have wider intervals: who was told apart may not be, and the other way never.
+    for i in range(len(studies)):
+        assert after[i][0] <= before[i][0] and after[i][1] >= before[i][1]
