@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 from uuid import uuid4
 
-from sweeper.errors import SweeperError
+from sweeper.errors import Call, SweeperError
 from sweeper.records import to_json
 
 _NO_FOLDER_SYNC = {errno.EINVAL, errno.ENOTSUP, errno.EOPNOTSUPP}
@@ -263,8 +263,9 @@ def check_open(path: Path) -> None:
     if path.exists() and not os.access(path, os.R_OK | os.W_OK | os.X_OK):
         raise SweeperError(
             f"{path} is the user {owner_of(path)}'s, whose jobs may still run: what lies there "
-            "is run, so that nobody shares it. Its owner ends them with `sweeper cancel`, "
-            f"and removes it: rm -r {shlex.quote(str(path))}"
+            "is run, so that nobody shares it. Its owner ends them with ",
+            Call("cancel"),
+            f", and removes it: rm -r {shlex.quote(str(path))}",
         )
 
 

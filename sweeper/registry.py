@@ -14,7 +14,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from sweeper.errors import BadInput, ConfigError, suggest
+from sweeper.errors import BadInput, ConfigError, Keyword, suggest
 from sweeper.records import call_checked, import_target
 
 OVERLAYS = ("experiment", "size")
@@ -42,7 +42,7 @@ def groups(config_dir: Path | None = None) -> dict[str, list[str]]:
     Folders of `config_dir` that are none of sweeper's groups are passed over.
     """
     if config_dir is not None and not config_dir.is_dir():
-        raise BadInput(f"--config-dir {config_dir} is not a folder")
+        raise BadInput(Keyword("config_dir", str(config_dir)), " is not a folder")
     options: dict[str, set[str]] = {}
     # Ours first: they say which groups there are, and a user's folder may hold anything beside.
     for root in (conf_folder(), config_dir):
@@ -183,7 +183,11 @@ def import_plugin(target: object, key: str = TARGET) -> Callable[..., Any]:
     A path that nobody named who may is refused before its module is imported, which runs it.
     """
     if isinstance(target, str) and not (_named is None or target in _named or is_shipped(target)):
-        allowed = "a name of conf/, or a class that this command line or its --config-dir names"
+        allowed = (
+            "a name of conf/, or a class that this command line or its ",
+            Keyword("config_dir", ...),
+            " names",
+        )
         raise ConfigError(key, target, f"{allowed}: what a study alone names is not run")
     return import_target(target, key)
 

@@ -111,6 +111,10 @@ class TrainSettings:
         return known.decay_start(self.span) if known else self.span.warmup
 
 
+UNSTACKED = {"llama", "vit", "mlp", "encoder_decoder"}
+"""Models none of whose parameters is a stack of matrices, nor a projection within the body."""
+
+
 def numerics_beside(
     runner: Mapping[str, Any], plugins: Iterable[str], tree: Mapping[str, Any]
 ) -> dict[str, int]:
@@ -123,6 +127,10 @@ def numerics_beside(
       but a norm that clips all gradients together sees it.
     - inputs: those of `vit` and `mlp` but for u-muP's. Their input projection was divided by the
       root of its fan-in twice, in its init std and in its forward pass.
+    - stacks: those of matrices by Muon, Shampoo or SOAP in models that may stack some: a stack was
+      one matrix.
+    - body: those of models that may have projections within the body, which had the rules of the
+      network's ends, or weights of a norm, whose gains kept the model's own start.
     """
     if runner.get("name") != "engine":
         return {}
@@ -130,6 +138,10 @@ def numerics_beside(
     unit = any("umup" in name for name in names)
     clipped = tree["train"].get("clip") is not None and tree["model"].get("norm_gain")
     found = {"norm_gains": 2} if unit and clipped else {}
+    if {"muon", "shampoo", "soap"}.intersection(names) and not UNSTACKED.intersection(names):
+        found["stacks"] = 2
+    if not {*UNSTACKED, "moe"}.intersection(names):
+        found["body"] = 2
     return found | ({"inputs": 2} if not unit and {"vit", "mlp"}.intersection(names) else {})
 
 
@@ -138,8 +150,6 @@ Status = Literal["complete", "diverged", "pruned", "failed"]
 FORMAT = 4
 """The version of all records. It rises when their content changes, a field of `TrialSpec` or of
 `TrainSettings` included. Another version's records are refused, never taken for damaged ones."""
-OLDEST_FORMAT = 2
-"""The version of records that name none."""
 
 Log2Hps = NewType("Log2Hps", Mapping[str, float])
 """Hyperparameters by name, as base-2 logarithms."""
@@ -448,9 +458,8 @@ class Result:
         `OtherFormat` where another version of sweeper wrote it.
         """
         if (version := record.get("format")) != FORMAT:
-            # Records of the oldest format name none, and are known by a part that is gone since.
-            if isinstance(version, int) or "setup" in record["trial"]:
-                raise OtherFormat(version or OLDEST_FORMAT)
+            if isinstance(version, int):
+                raise OtherFormat(version)
             raise ValueError("it names no format")
         # A study's line ends in the sum of its text, which the study compares.
         result: Result = build({name: value for name, value in record.items() if name != "sum"})

@@ -22,7 +22,7 @@ ONLY = {
     "typer": {"cli.app", "cli.commands", "cli.options", "cli.verb"},
     "hydra": {"config.compose"},
     "omegaconf": {"config.compose"},
-    "submitit": {"launch.local", "launch.slurm"},
+    "submitit": {"launch.pool", "launch.slurm"},
     "wandb": {"study.logs.wandb", "command.metrics.wandb", "runs.trackers"},
     "optuna": {*(f"search.optuna.{name}" for name in OPTUNA), "search.random_grid", "samplers"},
     "jinja2": {"export.exporter", "report.page"},

@@ -11,9 +11,9 @@ from typing import Any
 
 import typer
 import yaml
+from sweeper.config.completion import SECTIONS
 
 from sweeper.cli.app import app
-from sweeper.config.completion import SECTIONS
 from sweeper.records import allowed_values, import_target
 from sweeper.registry import OVERLAYS, TARGET, conf_folder
 

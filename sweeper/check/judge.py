@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sweeper.records import Bounded, Bounds, Build, Positive
-from sweeper.scaling.spec import LOGITS, Role, layer_of, with_layer
+from sweeper.scaling.spec import LOGITS, SUMMED, Role, layer_of, with_layer
 from sweeper.stats.estimate import UNKNOWN, Estimate, mean_estimate
 from sweeper.stats.ladder import Size
 from sweeper.trial import LOG2_OR_NULL, ONE_OR_MORE, Choice
@@ -336,7 +336,7 @@ def _with_lost_alignment(modules: Sequence[ModuleCheck]) -> list[ModuleCheck]:
     what tokens share.
     """
     seen = [module for module in modules if module.worst.reason != NOT_SEEN]
-    summing = [module for module in seen if module.role in (Role.HIDDEN, Role.READOUT)]
+    summing = [module for module in seen if module.role in SUMMED]
     softened = {m.name: _softened(m, _lost_alignment, LOST_ALIGNMENT) for m in summing}
     # A rate that is wrong by width^-1/2 looks the same, but then most weights show it.
     few = 2 * sum(softened[module.name] != module for module in summing) < len(summing)

@@ -13,11 +13,13 @@ from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from fractions import Fraction
 from functools import cached_property
+from itertools import takewhile
 from math import isclose, prod
 from typing import Any
 
 from sweeper.classifier.numbers import Factor
 from sweeper.classifier.roles import (
+    GOES_ON,
     REPEATED,
     LayerMatching,
     RoleDecision,
@@ -126,7 +128,8 @@ def differing_dims(name: str, base: ModelTrace, other: ModelTrace) -> tuple[int,
 WIDTH_NAME = re.compile(r"width|emb|hidden|model|dim|channels")
 """Found in the usual names of a width, and not in that of the number of heads."""
 WITH_WIDTH = re.compile(
-    rf"{WIDTH_NAME.pattern}|heads?|(^|_)kv(_|$)|inner|intermediate|ffn?|mlp|filters|planes|units"
+    rf"{WIDTH_NAME.pattern}|heads?|inner|intermediate|mlp|filters|planes|units|"
+    r"(^|_)(kv|d?ffn?)(_|$)"
 )
 """Found in the names of sizes that grow with a width."""
 _WIDE_END = r"(dim|width|hidden|channels|embd?)(_size)?$"
@@ -246,7 +249,7 @@ def groups_as_used(trace: ModelTrace, name: str, decision: RoleDecision) -> int:
     if decision.signature is None or not decision.growing_groups:
         return 1
     use = _use(trace, name, decision.signature)
-    if decision.role is not Role.EMBEDDING and use.op != "convolution":
+    if decision.role not in (Role.EMBEDDING, Role.UP) and use.op != "convolution":
         return 1
     return prod(use.group_extents.get(dim, 1) for dim in decision.growing_groups)
 
@@ -286,6 +289,16 @@ def _spanned(use: Use, width_dims: Sequence[int], shape: Sequence[int], side: st
         wide = [dim for dim in use.out_extents if dim in width_dims] or [*use.out_extents][-1:]
         dims = () if side == "in" else wide
     return prod(shape[dim] for dim in dims)
+
+
+NORM = "starts as the norm of {}, by which the model divides"
+NORMS = {"linalg_vector_norm", "norm", "_weight_norm_interface"}
+"""Statistics of a weight by which what is divided has the length 1."""
+
+
+def _statistics(uses: Iterable[Use]) -> set[str]:
+    """What is computed of a weight beside its use: a norm, a spread, a spectral norm's products."""
+    return {u.op for u in uses if u.kind is UseKind.STATISTIC or not u.depends_on_input}
 
 
 class Untraced(BadInput):
@@ -431,9 +444,13 @@ class SizeComparison:
                 "name when the width grows"
             )
         width_dims = self.growth.width_dims(name, base_name)
+        norm_of = self._norm_of(name, base_name)
         try:
             decision = self._decide(name, base_name, width_dims)
             known = self._fans(name, base_name, decision, width_dims)
+            if norm_of:
+                decision, known = self._gain_role(name, norm_of, decision, known)
+            known |= self._without_stack(name, base_name, decision, width_dims, known)
         except Undecided as error:
             # Collected: one refusal names all parameters, and the user gives all roles at once.
             self.problems.append(f"{name} {list(self.target.shapes[name])}: {error}")
@@ -456,8 +473,124 @@ class SizeComparison:
             lookup=kind is UseKind.LOOKUP and decision.role is not Role.VECTOR,
             tied=self.target.tied.get(name, ()),
             frozen=name in self.target.frozen,
+            matrix=self._matrix(name, base_name, decision, width_dims),
+            norm_of=norm_of,
+            reparameterized=self._reparameterized(base_name, decision),
             note="; ".join(filter(None, (decision.note, *self._cautions(base_name, decision)))),
         )
+
+    def _matrix(
+        self, name: str, base_name: str, decision: RoleDecision, width_dims: tuple[int, ...]
+    ) -> tuple[int, int]:
+        """How a hidden parameter is made of matrices, and the rows of one; see `ParamSpec`.
+
+        Of three dimensions those that count what is neither summed over nor the output's last one,
+        and that do not grow, count matrices: experts, or a fixed number of heads. What grows is
+        part of the one matrix, [heads x size, width]. A convolution's is [first, all others].
+        """
+        shape, signature = self.target.shapes[name], decision.signature
+        if decision.role is not Role.HIDDEN or len(shape) < 3 or signature is None:
+            return 1, 0
+        use = _use(self.base, base_name, signature)
+        if use.op == "convolution":
+            return 1, 0
+        outs = [dim for dim in range(len(shape)) if dim not in use.in_extents]
+        stacked = [dim for dim in outs[:-1] if dim not in width_dims]
+        stacked += [dim for dim in outs[-1:] if dim in use.group_extents]
+        rest = [dim for dim in range(len(shape)) if dim not in stacked]
+        sides = [dim in use.in_extents for dim in rest]
+        turns = [i for i in range(1, len(rest)) if sides[i] != sides[i - 1]]
+        if stacked not in ([], [0]) or len(turns) != 1:
+            return 0, 0
+        return prod(shape[dim] for dim in stacked), prod(shape[dim] for dim in rest[: turns[0]])
+
+    def _without_stack(
+        self,
+        name: str,
+        base_name: str,
+        decision: RoleDecision,
+        width_dims: tuple[int, ...],
+        known: Mapping[str, int],
+    ) -> dict[str, int]:
+        """The fan-outs of one matrix of a stack, where an input feeds all of them."""
+        stack, _ = self._matrix(name, base_name, decision, width_dims)
+        if stack < 2 or decision.signature is None:
+            return {}
+        if 0 not in _use(self.base, base_name, decision.signature).out_extents:
+            return {}
+        there = self.base.shapes[base_name][0]
+        return {
+            "fan_out": known["fan_out"] // stack,
+            "base_fan_out": known["base_fan_out"] // there,
+        }
+
+    def _reparameterized(self, base_name: str, decision: RoleDecision) -> str:
+        """Why a weight's start is not that of what the model multiplies; "" where it is."""
+        growing = decision.role not in (Role.VECTOR, Role.FIXED)
+        if not growing or decision.signature is None or self.base.uses is None:
+            return ""
+        uses = self.base.uses[base_name]
+        main = [use for use in uses if use.signature == decision.signature and use.transformed]
+        if any(use.bent for use in main):
+            return "it goes through a function that is not linear"
+        if main and (ops := _statistics(uses)) and not self._gain(base_name):
+            return f"it is divided by what is computed of itself ({', '.join(ops)})"
+        return ""
+
+    def _gain(self, base_name: str) -> str:
+        """The one parameter that multiplies a weight which is divided by its norm; else ""."""
+        uses = (self.base.uses or {}).get(base_name, ())
+        gains = [*self.base.gains.get(base_name, ())]
+        if len(gains) != 1 or not (ops := _statistics(uses)) or not ops <= NORMS:
+            return ""
+        shape, gain = self.base.shapes[base_name], self.base.shapes[gains[0]]
+        fits = len(gain) == len(shape) and all(
+            a in (1, b) for a, b in zip(gain, shape, strict=True)
+        )
+        bent = any(use.bent for use in (self.base.uses or {})[gains[0]])
+        return gains[0] if (fits or not gain) and not bent else ""
+
+    def _norm_of(self, name: str, base_name: str) -> str:
+        """The weight whose norm a gain starts as: what the model multiplies is then that weight."""
+        normed = [weight for weight in self.base.gains if self._gain(weight) == base_name]
+        at_target = [n for n in self.target.shapes if self.growth.matching.counterpart(n) in normed]
+
+        # Of many layers the one that the gain is in.
+        def alike(other: str) -> int:
+            pairs = zip(other, name, strict=False)
+            return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
+
+        return max(at_target, key=alike, default="")
+
+    def _gain_role(
+        self, name: str, weight: str, traced: RoleDecision, known: dict[str, Any]
+    ) -> tuple[RoleDecision, dict[str, Any]]:
+        """The role of a gain that starts as the norm of `weight`, and its fans.
+
+        y = g (v / |v|) x. Of a readout g is n^-1/2 or, where it has a number for each input, 1 / m
+        itself: a step of g in the multiplier's gauge is eta / m either way. So it is with a
+        projection down of a gain for each input, which it sums over. Elsewhere g is of order 1 and
+        v / |v| has rows of length 1: it is a vector.
+        """
+        base_weight = self.growth.matching.counterpart(weight) or weight
+        width_dims = self.growth.width_dims(weight, base_weight)
+        decision = self._decide(weight, base_weight, width_dims)
+        gain, summed = self.target.shapes[name], (decision.signature or ("", ()))[1]
+        over_inputs = any(gain[dim] > 1 for dim in summed if dim < len(gain))
+        start: dict[str, Any] = {"init": "norm", "note": NORM.format(weight)}
+        if decision.role is Role.READOUT or (decision.role is Role.DOWN and over_inputs):
+            known = self._fans(weight, base_weight, decision, width_dims)
+            return replace(decision, **start), known
+        if traced.role is Role.FIXED:
+            return replace(traced, **start), known
+        base_gain = self.base.shapes[self.growth.matching.counterpart(name) or name]
+        fans = {
+            "fan_in": 1,
+            "fan_out": prod(gain),
+            "base_fan_in": 1,
+            "base_fan_out": prod(base_gain),
+        }
+        return replace(traced, role=Role.VECTOR, **start), {**known, **fans}
 
     def _decide(self, name: str, base_name: str, width_dims: tuple[int, ...]) -> RoleDecision:
         """The traced role, or the one that the user gave."""
@@ -489,10 +622,14 @@ class SizeComparison:
         them the wider the model is, belongs to a hidden weight, whose fan-out is the products.
         Adam's learning rate is the same for both roles; only the start, and alpha_output, differ.
 
-        It stays a readout where nothing multiplies it again: a router (its softmax gives shares of
-        one whatever it is given, and starts best at equal shares), LoRA's A and bottlenecks (what
-        is next is a weight of their own, which fans out and has an init of its own), and
-        attention all of which is of a fixed size.
+        Other outputs of a fixed size that go on into something that grows with the width are
+        within the body: of LoRA's A, of a bottleneck, of attention all of which is of a fixed size.
+        They are to be of order 1 as well, but at a readout's gradient: a projection down. What
+        stays a readout is the end, and a router, whose softmax gives shares of one whatever it is
+        given, and starts best at equal shares.
+
+        What grows in its output alone is an embedding at the network's input, and a projection up
+        where its input was made by weights that grow, or has channels whose number does.
         """
         base, wider = (uses_of(trace, base_name) for trace in (self.base, self.wider))
         at_target = None
@@ -503,7 +640,30 @@ class SizeComparison:
         few, many = (trace.products.get(base_name, 0) for trace in (self.base, self.wider))
         if decision.role is Role.READOUT and many > few:
             return replace(decision, role=Role.HIDDEN, note=REPEATED.format(decision.note))
+        if decision.role is Role.READOUT and self._goes_on(base_name):
+            return replace(decision, role=Role.DOWN, note=f"{decision.note}; {GOES_ON}")
+        summed = decision.signature is not None and decision.signature[0] is UseKind.CONTRACTION
+        is_input = decision.role is Role.EMBEDDING and decision.readout is None and summed
+        if is_input and (decision.growing_groups or self._is_fed_by_width(base_name)):
+            return replace(decision, role=Role.UP)
         return decision
+
+    def _goes_on(self, base_name: str) -> bool:
+        """Whether what a parameter makes goes into something that grows with the width."""
+        known = [t.reaches if base_name in t.products else t.meets for t in (self.base, self.wider)]
+        few, many = (of.get(base_name, 0) for of in known)
+        return many > few
+
+    def _is_fed_by_width(self, base_name: str) -> bool:
+        """Whether weights that grow with the width made what a parameter is multiplied with."""
+        seen, ahead = set[str](), [base_name]
+        while ahead:
+            for source in set(self.base.fed_by.get(ahead.pop(), ())) - seen:
+                if source in self.wider.shapes and differing_dims(source, self.base, self.wider):
+                    return True
+                seen.add(source)
+                ahead.append(source)
+        return False
 
     def _fans(
         self, name: str, base_name: str, decision: RoleDecision, width_dims: tuple[int, ...]

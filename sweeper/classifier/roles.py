@@ -110,6 +110,7 @@ class LayerMatching:
 
 
 REPEATED = "{}; as many outputs at any width, read by products of a number that grows (heads)"
+GOES_ON = "what it makes goes on into what grows with the width"
 TIED = "tied: embedding's init and learning rate, its output as a readout multiplied by 1/m"
 BOTH_WAYS = (
     "used both ways, and not looked up by numbers: embedding's init and learning rate, its product "

@@ -34,6 +34,13 @@ from sweeper.classifier.state import (
 COPIES = {"clone", "_to_copy", "lift_fresh_copy", "_unsafe_view", "_reshape_copy", "view_copy"}
 """What a copy holds is known as well as the original."""
 _ADDITIONS = {"add", "sub", "rsub"}
+NORMED = "_weight_norm_interface"
+"""A weight over its norm, times a gain."""
+_LINEAR = {
+    *("mul", "div", "neg", "add", "sub", "rsub", "lerp", "where", "masked_fill", "copy"),
+    *("tril", "triu", "flip", "roll", "native_dropout", NORMED),
+}
+"""Of a weight and constants: what is drawn twice as large comes out twice as large, or normed."""
 _INSERTIONS = {"where", "copy", "masked_fill", "cat", "stack", "index_put", "slice_scatter"}
 
 
@@ -74,6 +81,7 @@ def record_elementwise(
             depends_on_input=state.depends_on_input(call.inputs),
             shifted=layout.shifted,
             transformed=layout.transformed,
+            bent=layout.bent,
         )
         state.record(layout.name, use)
         if use.kind is UseKind.MUL and len(mapping) == out.dim():
@@ -90,6 +98,9 @@ def pointwise(state: TraceState, call: OpCall) -> OutputInfo:
         for weight in weights:
             products += record_elementwise(state, call, weight, kind, shape)
         return OutputInfo(elementwise_products=tuple(products))
+    if call.name == NORMED and weights:
+        for layout, _ in state.params_in(weights[0]):
+            state.record(layout.name, Use(kind=UseKind.STATISTIC, op=call.name))
     if weights:
         _derive(state, call, weights)
     return OutputInfo()
@@ -102,12 +113,14 @@ def _derive(state: TraceState, call: OpCall, weights: list[Tensor]) -> None:
     # Between a tensor and itself lies that tensor: only its gradient is another.
     alike = call.name == "lerp" and len({storage_id(tensor) for tensor in call.inputs[:2]}) == 1
     transformed = not (shifted or alike or call.name in COPIES)
+    bent = transformed and call.name not in _LINEAR
     derived = [
         (
             replace(
                 layout,
                 shifted=layout.shifted or shifted,
                 transformed=layout.transformed or transformed,
+                bent=layout.bent or bent,
             ),
             broadcast_mapping(mapping, weight.shape, out.shape),
         )
@@ -120,6 +133,9 @@ def _derive(state: TraceState, call: OpCall, weights: list[Tensor]) -> None:
     largest = {layout.name for layout, mapping in derived if param_rank(mapping) == top}
     for layout, mapping in sorted(derived, key=lambda item: -param_rank(item[1])):
         is_gain = layout.is_gain or layout.name not in largest
+        if is_gain:
+            for name in largest - {layout.name}:
+                state.gains.setdefault(name, set()).add(layout.name)
         state.record_derived(replace(layout, is_gain=is_gain), mapping, out)
 
 
@@ -275,6 +291,7 @@ def _contract(state: TraceState, call: OpCall, operands: list[_Operand]) -> Outp
         use = _contraction(state, call, layout, mapping, [operand.summed], batch, operand.other)
         use.depends_on_input |= takes_data
         state.record(layout.name, use)
+        state.fed_by.setdefault(layout.name, set()).update(state.source_params((operand.other,)))
         names.append(layout.name)
         uses.append(use)
         if out.dim() == len(mapping) == 3:
@@ -325,6 +342,8 @@ def _contraction(
         fan_in=fan_in,
         input_id=storage_id(other),
         depends_on_input=state.depends_on_input((other,)),
+        transformed=layout.transformed,
+        bent=layout.bent,
         module=state.module_with(layout.name),
         factor=state.activation(other).factor,
         multiplied=[*state.activation(other).multiplied],
@@ -341,6 +360,7 @@ def convolution(state: TraceState, call: OpCall) -> OutputInfo:
         if use.kind is UseKind.CONTRACTION:
             _count_kernel_positions(use, weight.shape, stride, groups, transposed=transposed)
         state.record(layout.name, use)
+        state.fed_by.setdefault(layout.name, set()).update(state.source_params((x,)))
         names.append(layout.name)
     state.contracted_again |= state.source_params((x,))
     if state.is_weight(bias):
@@ -399,6 +419,8 @@ def embedding(state: TraceState, call: OpCall) -> OutputInfo:
             out_extents=extents(mapping[1:]),
             fan_in=table.shape[0],
             depends_on_input=state.depends_on_input((numbers,)),
+            transformed=layout.transformed,
+            bent=layout.bent,
         )
         state.record(layout.name, use)
     return OutputInfo(source_params=frozenset())

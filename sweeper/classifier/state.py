@@ -49,7 +49,7 @@ class ParamLayout:
     `axes` go by falling stride. `indexed` are dimensions that were indexed by a list. `is_gain`
     marks a parameter that multiplies a larger one (a weight norm's gain), `shifted` one to which
     a constant was added (a gain stored as 1 + w), `transformed` one that went through another
-    function first (a decay stored as its logarithm).
+    function first (a decay stored as its logarithm), and `bent` one whose function was not linear.
     """
 
     name: str
@@ -58,6 +58,7 @@ class ParamLayout:
     is_gain: bool = False
     shifted: bool = False
     transformed: bool = False
+    bent: bool = False
 
     @classmethod
     def of_parameter(cls, name: str, tensor: Tensor) -> ParamLayout:
@@ -194,7 +195,7 @@ class Use:
     parameter, that are summed over (or looked up), that feed outputs, and that choose one of
     several independent weights. `fan_out_factor` counts further outputs that an input feeds.
     `input_id` identifies the other operand's storage, and `depends_on_input` tells that this
-    operand depends on the model's inputs. `shifted` and `transformed` are the layout's.
+    operand depends on the model's inputs. `shifted`, `transformed` and `bent` are the layout's.
     `summed` and `used_unsummed` tell what later operations do with an element-wise product.
     `module` is the module that holds the parameter and ran the operation, if one did. `factor` is
     the product of the numbers that the model multiplies the other operand and the result by;
@@ -212,6 +213,7 @@ class Use:
     depends_on_input: bool = True
     shifted: bool = False
     transformed: bool = False
+    bent: bool = False
     summed: bool = False
     used_unsummed: bool = False
     module: str = ""
@@ -373,6 +375,14 @@ class TraceState:
         """Inner products with other activations that a parameter's output takes part in."""
         self.contracted_again: set[str] = set()
         """Parameters whose output reaches another contraction."""
+        self.meets: dict[frozenset[str], int] = {}
+        self.reaches: dict[frozenset[str], int] = {}
+        """Entries of the largest result that the outputs of parameters go into together, the next
+        contraction's too, as they are or as a choice; `meets` leaves out choices."""
+        self.gains: dict[str, set[str]] = {}
+        """Parameters that multiply a larger one, entry by entry, by the name of that one."""
+        self.fed_by: dict[str, set[str]] = {}
+        """The parameters whose outputs a parameter is contracted with."""
         self._alive: dict[int, Tensor] = {}
         self._parameters: dict[str, int] = {}
         for name, tensor in parameters:
@@ -443,6 +453,15 @@ class TraceState:
         self.activation_products.append(ActivationProduct(size, self.source_params(operands)))
         for name in self.operand_params(operands):
             self.products[name] = self.products.get(name, 0) + count
+
+    def record_result(
+        self, sources: frozenset[str], operands: frozenset[str], outputs: Sequence[Tensor]
+    ) -> None:
+        """Record that outputs of parameters, as they are or as choices, went into `outputs`."""
+        # Of all parameters of a residual stream at once: one by one it would be depth^2 work.
+        entries = outputs[0].numel()
+        self.reaches[sources] = max(self.reaches.get(sources, 0), entries)
+        self.meets[operands] = max(self.meets.get(operands, 0), entries)
 
     def params_in(self, weight: Tensor) -> Iterator[tuple[ParamLayout, DimMapping]]:
         """The parameters in `weight`; one whose dimensions are mixed is recorded as unknown."""

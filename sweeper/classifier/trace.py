@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import sys
 import traceback
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from functools import cache
@@ -310,6 +310,8 @@ class UseTracer(TorchDispatchMode):  # type: ignore[no-untyped-call, unused-igno
         before = _multiplied(state, call, kwargs)
         info = _rule(func, call.name)(state, call)
         replaced = info.source_params
+        if depends_on_input:  # a spectral norm's iterations are no result
+            state.record_result(source_params, operands, outputs)
         activation = ActivationInfo(
             depends_on_input=(depends_on_input or info.takes_data) and not info.is_whole_weight,
             source_params=source_params if replaced is None else replaced,
@@ -388,7 +390,8 @@ class ModelTrace:
     `shapes`, `tied` (other names of the same parameter) and `frozen` are by parameter; `uses` is
     None where no forward pass was traced, for the reason `failure`; `too_large` tells that smaller
     models can be traced. `products` counts the inner
-    products with other activations that a parameter's output takes part in. `way` says how the
+    products with other activations that a parameter's output takes part in. `meets`, `reaches`,
+    `fed_by` and `gains` are those of the `TraceState`. `way` says how the
     pass was traced, if not in the usual way.
     """
 
@@ -399,6 +402,10 @@ class ModelTrace:
     activation_products: tuple[ActivationProduct, ...] = ()
     products: Mapping[str, int] = field(default_factory=dict)
     contracted_again: frozenset[str] = frozenset()
+    meets: Mapping[str, int] = field(default_factory=dict)
+    reaches: Mapping[str, int] = field(default_factory=dict)
+    fed_by: Mapping[str, Collection[str]] = field(default_factory=dict)
+    gains: Mapping[str, Collection[str]] = field(default_factory=dict)
     factors: tuple[Factor, ...] = ()
     failure: str = ""
     too_large: bool = False
@@ -653,9 +660,21 @@ def _traced(known: ModelTrace, state: TraceState, place: Place, *, evaluate: boo
         activation_products=tuple(state.activation_products),
         products=state.products,
         contracted_again=frozenset(state.contracted_again),
+        meets=_largest(state.meets),
+        reaches=_largest(state.reaches),
+        fed_by=state.fed_by,
+        gains=state.gains,
         factors=tuple(state.numbers.factors),
         way=f"{place.name}, in evaluation mode" if evaluate else "",
     )
+
+
+def _largest(entries: Mapping[frozenset[str], int]) -> dict[str, int]:
+    """The largest number of every name."""
+    largest: dict[str, int] = {}
+    for names in sorted(entries, key=lambda names: entries[names]):
+        largest |= dict.fromkeys(names, entries[names])
+    return largest
 
 
 def _of_sibling(name: str, state: TraceState) -> list[Use]:

@@ -28,7 +28,7 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from sweeper.config.command_line import literal_metric, missing_dashes
-from sweeper.errors import BadInput, ConfigError, key_prefix, suggest
+from sweeper.errors import BadInput, ConfigError, Keyword, key_prefix, suggest
 from sweeper.files import check_summed
 from sweeper.records import arguments
 from sweeper.registry import (
@@ -41,7 +41,6 @@ from sweeper.registry import (
     import_plugin,
     is_shipped,
     name_classes,
-    plugin_target,
     with_names,
     with_targets,
 )
@@ -54,9 +53,6 @@ OmegaConf.register_new_resolver(
     "aligned", lambda alignment, end: 0 if alignment is None else end, replace=True
 )
 """The end of a gamma's range: where a learning rate has no rule of width, its constant is kept."""
-
-RENAMED = {"transfer.max_regret": "transfer.max_loss_gap"}
-"""Keys that had another name: studies keep the old one, a command line is told the new one."""
 
 _INTERPOLATION = re.compile(r"(?<!\\)(?:\\\\)*\$\{[^}]*\}?")
 _CONFIG_ERRORS = (HydraException, OmegaConfBaseException, yaml.YAMLError, OSError, ValueError)
@@ -76,10 +72,6 @@ def compose_tree(overrides: Sequence[str], config_dir: Path | None = None) -> Tr
             raise BadInput(f"{path} has the name of one of sweeper's own configs: rename it")
     _check_groups(parsed, config_dir)
     tree = _resolve(_compose(parsed, hydra_overrides, config_dir))
-    for old in RENAMED:
-        section, name = old.split(".")
-        if isinstance(values := tree.get(section), Mapping) and name in values:
-            raise _renamed(old, values[name])
     keys = {str(override.key_or_group) for override in parsed}
     if keys & {*OVERLAYS}:
         # What an experiment says of its own choice in a group is not meant for another choice.
@@ -172,11 +164,6 @@ def _load_settings(path: Path) -> DictConfig:
         except ConfigError as error:
             raise BadInput(f"{path}: {error}") from error
     settings.pop("format", None)
-    for old, new in RENAMED.items():
-        section, name = old.split(".")
-        if isinstance(values := settings.get(section), dict) and name in values:
-            values.setdefault(new.removeprefix(f"{section}."), values.pop(name))
-    settings.setdefault("law", {TARGET: plugin_target("law", "none")})  # studies older than laws
     return OmegaConf.create(settings)
 
 
@@ -258,15 +245,9 @@ def _parse(text: str, typed: str) -> Override:
         if "model.roles={" in text:
             advice = """give roles as a list: 'model.roles=["*.bias=vector"]'"""
         raise BadInput(f"{typed!r} cannot be read ({reason}); {advice}") from error
-    if (key := str(override.key_or_group)) in RENAMED:
-        raise _renamed(key, override.value())
     if override.is_sweep_override():
         raise BadInput(f"{typed!r} is a sweep; a list is written [a,b]: 'key=[32,64]'")
     return override
-
-
-def _renamed(key: str, value: object) -> ConfigError:
-    return ConfigError(key, value, f"it is named {RENAMED[key]} now")
 
 
 def _check_groups(parsed: Sequence[Override], config_dir: Path | None) -> None:
@@ -319,8 +300,8 @@ def _compose(
         try:
             tree = cast(Tree, OmegaConf.to_container(_hydra_compose(choices, config_dir)))
         except _CONFIG_ERRORS:
-            where = f"--config-dir {config_dir}: " if config_dir else ""
-            raise BadInput(f"{where}{_message(error)}") from error
+            where = (Keyword("config_dir", str(config_dir)), ": ") if config_dir else ()
+            raise BadInput(*where, _message(error)) from error
         raise _key_error(tree, parsed, names, error) from error
 
 

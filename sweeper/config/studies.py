@@ -78,8 +78,11 @@ def study_tree(
             raise ConfigError(
                 key,
                 override.get_value_element_as_str(),
-                f"it cannot be changed for the study {study!r}: search anew with it, or choose "
-                "another study with --study",
+                (
+                    f"it cannot be changed for the study {study!r}: search anew with it, or choose "
+                    "another study with ",
+                    Keyword("study", ...),
+                ),
             )
     check_folder(root / study)
     check_not_saved(root / study)
@@ -116,8 +119,9 @@ def _check_code(
     elif not remembered(path.parent, kept):
         raise BadInput(
             f"the study in {path.parent} would {'; '.join(code.values())}. Its config.yaml names "
-            "that, and this command does not: add --trust if it is yours, or you have read it and "
-            "allow it"
+            "that, and this command does not: add ",
+            Keyword("trust"),
+            " if it is yours, or you have read it and allow it",
         )
     # From here on the registry may build these; nothing above has imported one.
     name_classes(classes_in(tree))

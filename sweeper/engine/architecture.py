@@ -7,6 +7,7 @@ import sys
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import redirect_stdout
 from dataclasses import dataclass, field, replace
+from fnmatch import fnmatchcase
 from functools import lru_cache, partial
 from typing import Any
 
@@ -27,7 +28,7 @@ from sweeper.classifier.operations import apply_scales
 from sweeper.classifier.trace import DoesNotRun, Known, Sizes, Tracer
 from sweeper.classifier.watch import uncompiled
 from sweeper.data.spans import Corruption
-from sweeper.errors import ConfigError, MissingValue, key_prefix
+from sweeper.errors import BadInput, ConfigError, MissingValue, key_prefix
 from sweeper.models.initial_values import own_values, padding_rows, special_parameters
 from sweeper.models.scaled import Linear
 from sweeper.records import UNKNOWN_KEY, arguments, call_checked
@@ -138,10 +139,12 @@ def read_model(
     kept = matching("keep_init", rules.keep_init, names)
     # Last, and given what roles say of the init: only values that differ from that mean something.
     kept |= {*special({spec.name: spec.init for spec in compared.specs})}
+    specs = _overridden(_with_inner_growth(model, compared.specs), kept, untrained)
+    _check_starts(specs, rules.role_patterns())
     # One that declares operations beside those sites is taken to declare all that it has.
     complete = len(ops) > len(observation.sites) and getattr(model, "declares_all_operations", True)
     return Architecture(
-        specs=tuple(_overridden(_with_inner_growth(model, compared.specs), kept, untrained)),
+        specs=tuple(specs),
         scaled_ops=ops,
         sites=observation.sites,
         scale_buffers=frozenset(name for name, _ in model.named_buffers()),
@@ -160,6 +163,27 @@ def read_model(
         hints=observation.hints,
         own_factors={} if complete else compared.own_factors,
     )
+
+
+def _check_starts(specs: Iterable[ParamSpec], roles: Collection[str]) -> None:
+    """BadInput for weights that the model makes of what is drawn, so that no start is prescribed.
+
+    Of a weight whose role or start the user gave, the user knows.
+    """
+    lines = [
+        f"{spec.name} {list(spec.shape)}: {spec.reparameterized}"
+        for spec in specs
+        if spec.reparameterized and spec.init != "kept"
+        if not any(fnmatchcase(spec.name, pattern) for pattern in roles)
+    ]
+    if lines:
+        name = lines[0].partition(" ")[0]
+        raise BadInput(
+            "the model multiplies other weights than those that are drawn, whose size no "
+            "parameterization can prescribe:\n  " + "\n  ".join(lines) + "\n  Take the "
+            f'reparametrization off, keep the model\'s own start, keep_init=["{name}"], or give '
+            "the role to have it scaled as if there were none"
+        )
 
 
 def _observed_at_base(tracer: Tracer, base: Sizes) -> Observation:
@@ -193,7 +217,8 @@ def _overridden(
     changed = []
     for spec in specs:
         frozen = spec.frozen or spec.name in untrained
-        init = "kept" if frozen or spec.name in kept else spec.init
+        starts = {spec.name, spec.norm_of} - {""}  # the norm of a kept weight is kept
+        init = "kept" if frozen or starts & ({*kept} | {*untrained}) else spec.init
         changed.append(replace(spec, init=init, frozen=frozen))
     # Embeddings beside a tied one start at its scale: their sum goes into one stream.
     heads = [s.base_readout_fan_in for s in changed if s.base_readout_fan_in and s.lookup]

@@ -39,7 +39,7 @@ from sweeper.engine.program import (
 )
 from sweeper.errors import first_line
 from sweeper.launch.machine import collect_as_usual
-from sweeper.models.initial_values import normal
+from sweeper.models.initial_values import norm_like, normal
 from sweeper.models.loss import take_refusal
 from sweeper.scaling.prescription import AbsorbedParam
 from sweeper.scaling.spec import ParamSpec
@@ -415,6 +415,11 @@ class InitialTensors:
     def _param(self, spec: ParamSpec, trained_with: Sequence[AbsorbedParam]) -> Tensor:
         if spec.init == "kept":
             return self._own_value(spec.name).requires_grad_()
+        if spec.init == "norm":
+            weight = next(s for s in self.prepared.specs if s.name == spec.norm_of)
+            drawn = self._param(weight, [of[weight.name] for of in self._trained_with]).detach()
+            norms = torch.stack([norm_like(each, spec.shape) for each in drawn.double()])
+            return norms.to(self.dtype).requires_grad_()
         # In float64 up to the last line: the same draw is rounded once, whatever the batch's
         # precision.
         moments = [(settings.init_mean, settings.init_std) for settings in trained_with]
@@ -465,6 +470,7 @@ class InitialTensors:
             eps=stacked("eps"),
             weight_decay=stacked("weight_decay"),
             parts=[self.prepared.architecture.parts.get(spec.name, 1) for spec in specs],
+            matrices=[spec.matrix for spec in specs],
             settings={
                 name: self._on_device([row[name] for row in settings], torch.float64)
                 for name in settings[0]

@@ -192,7 +192,13 @@ def recording(
     # Hooks run within the call with other weights, too; that call is no part of the model's.
     repeating = False
     called: set[str] = set()
-    named = [(name, module) for name, module in model.named_modules() if name]
+    # A parametrization makes a weight: what it returns is no activation.
+    within = (name.split(".") for name, _ in model.named_modules())
+    named = [
+        (name, module)
+        for parts, (name, module) in zip(within, model.named_modules(), strict=True)
+        if name and "parametrizations" not in parts
+    ]
     replacing = {name: _weights_of(name, module, weights, trained) for name, module in named}
 
     def leave(name: str, module: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
@@ -242,8 +248,8 @@ def _weights_of(
     """
     values = {
         key: weights[f"{name}.{key}"]
-        for key, _ in module.named_parameters(recurse=False)
-        if f"{name}.{key}" in weights
+        for key, _ in module.named_parameters()
+        if _owner(key) == "" and f"{name}.{key}" in weights
     }
     values = {key: v for key, v in values.items() if f"{name}.{key}" in trained} or values
     # A gain of [1, width] counts where there is no true matrix, a vector where there is neither.
@@ -252,8 +258,9 @@ def _weights_of(
 
 
 def _owner(parameter: str) -> str:
-    """The name of the module that holds a parameter."""
-    return parameter.rpartition(".")[0]
+    """The name of the module that holds a parameter, itself or as one of its parametrizations."""
+    holder, parametrized, _ = f".{parameter}".partition(".parametrizations.")
+    return (holder if parametrized else holder.rpartition(".")[0]).removeprefix(".")
 
 
 def is_matrix(shape: Sequence[int]) -> bool:

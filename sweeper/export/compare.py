@@ -39,6 +39,8 @@ NAMES: Mapping[str, str] = {
     "embedding_lr": "the learning rate of embeddings",
     "hidden_lr": "the learning rate of hidden matrices",
     "readout_lr": "the learning rate of the head",
+    "down_lr": "the learning rate of projections down, within the body",
+    "up_lr": "the learning rate of projections up, within the body",
     "vector_lr": "the learning rate of gains and biases",
     "fixed_lr": "the learning rate of parameters that do not grow",
     "eps": "the optimizer's eps of each parameter",
@@ -80,10 +82,7 @@ EDITS: Mapping[str, str] = {
 CLOSE = 1e-9
 """Numbers that differ by a smaller share are equal: flags and fields are written exactly."""
 MAX_DETAILS = 6
-OLDER = (
-    "the plan is of an older sweeper, which did not record what the study's model multiplies its "
-    "logits by: run `sweeper transfer` again with the same arguments"
-)
+NOT_RECORDED = "the plan does not record what the study's model multiplies its logits by"
 
 
 @dataclass(frozen=True)
@@ -186,6 +185,9 @@ def _of_parameters(plan: TransferPlan, exporter: Exporter) -> Iterator[Differenc
             pairs.append(("eps", wanted.eps, setting.eps))
         if wanted.init == "normal":
             pairs.append(("init", wanted.init_std, setting.init_std))
+        if wanted.init == "norm":
+            what = f"{parameter.name} starts as the norm of {parameter.norm_of}"
+            yield Difference("init", what, None, None)
         differences = [
             Difference(name, f"{role} parameters", asked, got)
             for name, asked, got in pairs
@@ -213,7 +215,7 @@ def _of_factors(plan: TransferPlan, exporter: Exporter) -> Iterator[Difference]:
     for factor in plan.factors or ():
         # A number would be a guess: the model may have any part of the plan's factor itself.
         if factor.kind == "tied_readout" and factor.own is None and not own_model:
-            yield Difference("output", f"{factor.where}: {OLDER}", None, None)
+            yield Difference("output", f"{factor.where}: {NOT_RECORDED}", None, None)
             continue
         applied = exporter.applied(plan, factor)
         if not _close(factor.value, applied):

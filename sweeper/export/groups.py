@@ -104,7 +104,7 @@ def rows(
     grouped = []
     for parameters in alike.values():
         first, names = parameters[0], tuple(parameter.name for parameter in parameters)
-        setting, kept = by_name[first.name], first.frozen or first.init == "kept"
+        setting, kept = by_name[first.name], first.frozen or first.init in ("kept", "norm")
         row = Row(
             patterns=patterns(names, all_names),
             names=names,

@@ -121,7 +121,16 @@ def _without_row(table: Tensor, row: int | None) -> Tensor:
     return table if row is None else torch.cat([table[:row], table[row + 1 :]])
 
 
+def norm_like(weight: Tensor, gain: Sequence[int]) -> Tensor:
+    """The norm of `weight` over the dimensions that a gain of the shape `gain` does not have."""
+    over = [dim for dim, size in enumerate(gain) if size == 1] if gain else None
+    norm: Tensor = torch.linalg.vector_norm(weight, dim=over, keepdim=bool(gain))
+    return norm
+
+
 def _is_special(value: Tensor, other: Tensor, init: str) -> bool:
+    if init == "norm":
+        return False  # of whatever the weight is drawn as
     if not value.is_floating_point():
         return True  # complex numbers: no parameterization draws them
     if bool(value.isnan().any()) or value.numel() == 0:

@@ -14,11 +14,11 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from sweeper.errors import BadInput, ConfigError
-from sweeper.models.initial_values import normal, padding_rows
+from sweeper.models.initial_values import norm_like, normal, padding_rows
 from sweeper.plan.muon import CONVENTIONS, FACTORS, Performed, factor_of, performed
 from sweeper.scaling.prescription import AbsorbedParam
 from sweeper.scaling.spec import Update, matching, with_layer
@@ -117,11 +117,16 @@ def init_(
             f"{len(empty)} parameters are on the meta device, {empty[0]} first: "
             "call model.to_empty(device=...) before plan.init_(model)"
         )
+    by_name = {setting.name: (setting, parameter) for setting, parameter in matched}
     padding = {id(model.get_parameter(name)): row for name, row in padding_rows(model).items()}
     for setting, parameter in matched:
         if setting.frozen or setting.init == "kept":
             continue
-        values = normal(setting.name, parameter.shape, seed) * setting.init_std + setting.init_mean
+        if setting.init == "norm":
+            weight, of = by_name[setting.norm_of]
+            values = norm_like(_drawn(weight, of.shape, seed), parameter.shape)
+        else:
+            values = _drawn(setting, parameter.shape, seed)
         if (row := padding.get(id(parameter))) is not None:
             values[row] = 0
         values = values.to(parameter.dtype).to(parameter.device)
@@ -134,6 +139,10 @@ def init_(
             sharded: Any = parameter
             values = whole.redistribute(placements=sharded.placements)
         parameter.copy_(values)
+
+
+def _drawn(setting: AbsorbedParam, shape: Sequence[int], seed: int) -> Tensor:
+    return normal(setting.name, shape, seed) * setting.init_std + setting.init_mean
 
 
 def param_groups(

@@ -23,6 +23,8 @@ ROLE_REASONS = {
     Role.EMBEDDING: "only its output grows with the width",
     Role.HIDDEN: "sums over an input that grows, into an output that grows",
     Role.READOUT: "sums over an input that grows, into an output that does not",
+    Role.DOWN: "sums over an input that grows, into an output that does not, within the body",
+    Role.UP: "sums over an input that does not grow, into an output that does, within the body",
     Role.VECTOR: "acts entry by entry and sums over nothing",
     Role.FIXED: "none of its dimensions grows with the width: its rate stays",
 }

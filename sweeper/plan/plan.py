@@ -197,6 +197,7 @@ class PlannedParameter:
     base: Prescription
     update: str = Update.SIGN
     frozen: bool = False
+    norm_of: str = field(default="", metadata=WRITTEN_IF_SET)
     gamma: float = field(default=1.0, metadata=WRITTEN_IF_SET)
     lr_exponent: float | None = field(default=None, metadata=WRITTEN_IF_SET)
 
@@ -205,7 +206,7 @@ class PlannedParameter:
         settings = absorb_multiplier(
             self.target, Update(self.update), name=self.name, shape=self.shape, init=self.init
         )
-        return replace(settings, frozen=self.frozen)
+        return replace(settings, frozen=self.frozen, norm_of=self.norm_of)
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -582,6 +583,7 @@ def _planned(
         base=prescribed(spec.at_base(), tuned),
         update=rules.optimizer.kind(spec),
         frozen=spec.frozen,
+        norm_of=spec.norm_of,
         gamma=gamma(spec, hps),
         lr_exponent=exponent,
     )

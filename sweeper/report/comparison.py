@@ -444,12 +444,12 @@ def several_report(
     comparison, count = several.comparison, len(several.validations)
     lines = findings(comparison) if comparison else []
     notes: list[str | Text] = [(*as_text(note), ".") for note in several.notes]
-    told = [Sentence(line, listed=True) for line in [*lines, *notes]]
+    sentences = [Sentence(line, listed=True) for line in [*lines, *notes]]
     head = "What was found" if lines else "Not ranked"
     ladders = Drawing(lambda: drawn["ladders"], caption=LADDERS, wide=True)
     over_width: list[Item] = [_transfer_table(several, pages), ladders]
     sections = [
-        Section(head, told, is_answer=True),
+        Section(head, sentences, is_answer=True),
         Section("Does the learning rate transfer over width?", over_width),
     ]
     if comparison is not None:

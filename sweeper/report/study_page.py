@@ -114,13 +114,13 @@ def write_report(
     """
     path = StudyFolder(folder).report
     documents = documents or Documents.read(folder)
-    found = _search_figures(documents)
+    figures = _search_figures(documents)
     running = Running.read(folder, live) if live else Running.stopped(folder, is_left=is_left)
-    write_atomically(path, render(documents, found, running))
+    write_atomically(path, render(documents, figures, running))
     if live:
         return path
     # After the page, which matters more: a full disk then costs pictures alone.
-    for name, figure in found.items():
+    for name, figure in figures.items():
         if name not in KEPT:
             continue
         private_folder(folder / "figures")
@@ -165,10 +165,10 @@ class Running:
 
         `is_left`: the one that is ending just now holds the lock a little longer.
         """
-        found = cls.read(folder, 0.0)
-        if found.progress is None or found.progress.over:
+        stopped = cls.read(folder, 0.0)
+        if stopped.progress is None or stopped.progress.over:
             return None
-        return found if is_left or live_holder(folder) is None else None
+        return stopped if is_left or live_holder(folder) is None else None
 
     @property
     def sentence(self) -> str:
@@ -187,30 +187,30 @@ class Running:
     @property
     def ladder(self) -> LadderSoFar | None:
         """The ladder that is trained, where it has points."""
-        found = self.progress.ladder if self.progress else None
-        return found if found and found.points else None
+        ladder = self.progress.ladder if self.progress else None
+        return ladder if ladder and ladder.points else None
 
 
 def _search_figures(documents: Documents) -> dict[str, Figure]:
     """What is drawn of a search, by its name; a tenth of a second each."""
-    found: dict[str, Figure] = {}
+    figures: dict[str, Figure] = {}
     # What was stopped early has the loss of a shorter run.
     trials = [r for r in documents.trials.searched if r.status in ("complete", "diverged")]
     conclusion = documents.conclusion
     if conclusion is None and trials:
         conclusion = conclusion_so_far(trials)
     if conclusion is not None and conclusion.best_loss_curve:
-        found["best_loss"] = best_loss_figure(conclusion, trials)
+        figures["best_loss"] = best_loss_figure(conclusion, trials)
     lines = documents.searched.conclusion.lines if documents.searched else ()
     if documents.searched and lines:
-        found["lines"] = lines_figure(documents.searched.conclusion, documents.searched.space)
+        figures["lines"] = lines_figure(documents.searched.conclusion, documents.searched.space)
     axes = searched_axes(trials)
     # The lines of a search are its slices, with less beside them.
     if axes and not lines:
-        found["slices"] = slices_figure(trials)
+        figures["slices"] = slices_figure(trials)
     if len(axes) > 1:
-        found["parallel"] = parallel_figure(trials)
-    return found
+        figures["parallel"] = parallel_figure(trials)
+    return figures
 
 
 def headline(documents: Documents) -> str:
@@ -237,24 +237,24 @@ def _overall(targets: Iterable[TargetDocuments]) -> str:
 
 def render(
     documents: Documents,
-    found: Mapping[str, Figure] | None = None,
+    figures: Mapping[str, Figure] | None = None,
     running: Running | None = None,
 ) -> str:
-    """The report of a study as HTML; `found` are its search's figures, where they are made.
+    """The report of a study as HTML; `figures` are its search's figures, where they are made.
 
     With `running` it is the page of a study whose driver runs, or was stopped.
     """
-    report = study_report(documents, found, running)
+    report = study_report(documents, figures, running)
     return page(report, live=running.every if running else 0.0)
 
 
 def study_report(
     documents: Documents,
-    found: Mapping[str, Figure] | None = None,
+    figures: Mapping[str, Figure] | None = None,
     running: Running | None = None,
 ) -> Report:
     """All that the records of a study say, the answer first."""
-    found = _search_figures(documents) if found is None else found
+    figures = _search_figures(documents) if figures is None else figures
     searched, base, about = documents.searched, "", "A report of sweeper."
     if searched is not None:
         base = size_text(searched.base, deep=documents.deep) if searched.base else ""
@@ -271,7 +271,7 @@ def study_report(
         *(section for target in targets for section in target.validations()),
         *map(diagnosis_section, documents.diagnoses),
         _best(documents),
-        _search(documents, found),
+        _search(documents, figures),
         *_checks(documents),
         *_scales(documents),
         *(section for target in targets for section in target.planned()),
@@ -355,7 +355,7 @@ def _best(documents: Documents) -> Section:
     return Section(title, [Sentence(text), table])
 
 
-def _search(documents: Documents, found: Mapping[str, Figure]) -> Section:
+def _search(documents: Documents, figures: Mapping[str, Figure]) -> Section:
     """How the search went: its trials, its figures, its notes."""
     searched, conclusion = documents.searched, documents.conclusion
     if searched is not None and conclusion is not None:
@@ -369,7 +369,7 @@ def _search(documents: Documents, found: Mapping[str, Figure]) -> Section:
         Sentence(text),
         Sentence(f"Trials of this study, validation included: {trials}."),
         *(Sentence(f"Note: {note}.") for note in clip_note(documents.trials.current)),
-        *_search_drawings(documents, found),
+        *_search_drawings(documents, figures),
     ]
     if conclusion is not None:
         if conclusion.combination:
@@ -383,13 +383,13 @@ def _search(documents: Documents, found: Mapping[str, Figure]) -> Section:
     return Section("Search", items)
 
 
-def _search_drawings(documents: Documents, found: Mapping[str, Figure]) -> list[Item]:
-    """The figures of a search: those of `found`, and what the page alone has."""
+def _search_drawings(documents: Documents, figures: Mapping[str, Figure]) -> list[Item]:
+    """The figures of a search: those of `figures`, and what the page alone has."""
     conclusion, trials = documents.conclusion, documents.trials
     items: list[Item] = []
 
     def draw(name: str, caption: str, *, wide: bool = False) -> None:
-        if (figure := found.get(name)) is not None:
+        if (figure := figures.get(name)) is not None:
             items.append(Drawing(lambda: figure, caption=caption, wide=wide))
 
     order = ", in the order in which they ended" if conclusion else ""
@@ -479,7 +479,7 @@ def _partly(ladder: LadderSoFar) -> Figure | None:
             losses.setdefault(point.size, {})[point.value] = point.losses
     if not losses:
         return None
-    curves = [SizeCurve(size=size, losses=found) for size, found in sorted(losses.items())]
+    curves = [SizeCurve(size=size, losses=points) for size, points in sorted(losses.items())]
     sizes = [curve.size for curve in curves]
     axes = [key for key in LADDER_AXES if len({getattr(size, key) for size in sizes}) > 1]
     validation = Validation(
@@ -503,9 +503,15 @@ def _predictions(documents: Documents) -> list[Section]:
         Column("written", left=True),
     ]
     table = Table("", columns)
-    for said in documents.predictions:
-        name = Cell(said.name, said.name, link=f"transfer/{quote(said.name)}/prediction.html")
-        table.add(name, answer(said.answer), said.loss, said.flops, said.time)
+    for prediction in documents.predictions:
+        name = Cell(
+            prediction.name,
+            prediction.name,
+            link=f"transfer/{quote(prediction.name)}/prediction.html",
+        )
+        table.add(
+            name, answer(prediction.answer), prediction.loss, prediction.flops, prediction.time
+        )
     text = "Predictions by the law of this study's runs; a page each, with the law and its test."
     return [Section("What larger runs will reach", [Sentence(text), table])]
 
@@ -700,8 +706,8 @@ def cards(documents: Documents) -> list[KeyNumber]:
     chosen = conclusion.best_log2.get("eta", math.nan) if conclusion else math.nan
     if math.isfinite(measured.value):
         low, high = measured.low, measured.high
-        known = math.isfinite(low) and math.isfinite(high)
-        ends = f"95 % interval {2**low:.3g} to {2**high:.3g}" if known else "no interval"
+        is_bounded = math.isfinite(low) and math.isfinite(high)
+        ends = f"95 % interval {2**low:.3g} to {2**high:.3g}" if is_bounded else "no interval"
         add(name, f"{2**measured.value:.4g}", f"log2 {measured.value:.2f}; {ends}")
     elif math.isfinite(chosen):
         add(name, f"{2**chosen:.4g}", f"log2 {chosen:g}; no interval before --validate")

@@ -10,6 +10,7 @@ from typing import Annotated, ClassVar
 from sweeper.errors import ConfigError
 from sweeper.records import WRITTEN_IF_SET, Bounds
 from sweeper.scaling.spec import (
+    SUMMED,
     BaseParameterization,
     Epsilon,
     ParamScale,
@@ -113,7 +114,7 @@ class EffectiveTheory(BaseParameterization):
 
     def sgd_lambda(self, spec: ParamSpec) -> float:
         """Lambda (1.99)-(1.107): 1/fan-in where a sum is taken, times n^s before the head."""
-        summed = spec.projection or spec.role in (Role.HIDDEN, Role.READOUT)
+        summed = spec.projection or spec.role in SUMMED
         base = 1 / spec.fan_in if summed else 1.0
         # A step gains lr |g|^2. Before the head |g|^2 is n^-s of the usual: the head's weights, of
         # variance n^-(1+s) in place of 1/n, hand the gradient down.

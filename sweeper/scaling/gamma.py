@@ -62,8 +62,10 @@ def gamma(spec: ParamSpec, hps: PlainHps) -> float:
             names += ["eta_emb", "gamma_embedding"]
         case Role.VECTOR:
             names.append("gamma_embedding")
-        case Role.HIDDEN | Role.READOUT:
-            names.append(f"gamma_{spec.role}")
+        case Role.READOUT:
+            names.append("gamma_readout")
+        case Role.HIDDEN | Role.DOWN | Role.UP:
+            names.append("gamma_hidden")
     # Where nothing grows, as in a norm over an attention's head, a gain is still a gain.
     if spec.role is Role.VECTOR or (spec.role is Role.FIXED and len(spec.shape) <= 1):
         is_bias = spec.init == "zeros" or spec.name.rpartition(".")[2].endswith("bias")

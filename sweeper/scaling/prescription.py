@@ -71,6 +71,8 @@ def prescription_of(
     has_gamma = getattr(parameterization, "decay_has_gamma", False)
     decay = scale.weight_decay * constant if has_gamma else scale.weight_decay
     scale = replace(scale, lr=scale.lr * constant, weight_decay=decay)
+    if spec.norm_of:  # no input's gradient goes through a gain
+        scale = replace(scale, backward_multiplier=None)
     # A trial's factors on eps and decay are the same for all parameters: no parameterization has to
     # know them.
     factors: Mapping[str, float] = {
@@ -114,7 +116,8 @@ class AbsorbedParam:
 
     Values are drawn from N(`init_mean`, `init_std`^2), unless `init` is "kept": then they stay as
     the model's own code sets them. `lr`, `eps` and `weight_decay` are as in `Prescription`, for
-    steps of the kind `update`. What is `frozen` is neither drawn nor trained.
+    steps of the kind `update`. What is `frozen` is neither drawn nor trained. The init "norm" is
+    that of the weight `norm_of`.
     """
 
     name: str
@@ -127,6 +130,7 @@ class AbsorbedParam:
     init: str = "normal"
     frozen: bool = False
     update: Update = Update.SIGN
+    norm_of: str = ""
 
 
 def absorb_multiplier(

@@ -30,6 +30,7 @@ from sweeper.scaling.abc import (
 from sweeper.scaling.gamma import constants_of, groups_of
 from sweeper.scaling.spec import (
     LAYER_GAMMAS,
+    SUMMED,
     BaseParameterization,
     DepthRule,
     Epsilon,
@@ -77,13 +78,18 @@ class Relative(BaseParameterization):
     def exponents(self, spec: ParamSpec, update: Update = Update.SIGN) -> Exponents:
         """The parameter's exponents of width, as they are applied.
 
-        A vector is an embedding: it contracts nothing. No module multiplies a gain or a bias, so
-        its a is shifted to 0 by the abc symmetry.
+        A vector is an embedding: it contracts nothing. A projection up is one too, and one down
+        moves as a readout does, whose outputs are as few. But neither is an end: no module
+        multiplies them, so that a is shifted to 0 by the abc symmetry, and a projection down starts
+        as hidden weights do, with outputs of order 1, which what follows is to work on.
         """
-        vector = spec.role is Role.VECTOR
-        role = Role.EMBEDDING if vector else spec.role
-        e = exponents(self.ab_exponents(), role, update, self.alignment or "full")
-        e = shift(e, -e.a, update) if vector else e
+        ab, alignment = self.ab_exponents(), self.alignment or "full"
+        ends = {Role.VECTOR: Role.EMBEDDING, Role.UP: Role.EMBEDDING, Role.DOWN: Role.READOUT}
+        e = exponents(ab, ends.get(spec.role, spec.role), update, alignment)
+        if spec.role in ends:
+            e = shift(e, -e.a, update)
+        if spec.role is Role.DOWN:
+            e = replace(e, b=sum(ab[Role.HIDDEN]))
         return replace(e, c=0.0, g=0.0) if self.alignment is None else e
 
     def scale(self, spec: ParamSpec, hps: PlainHps, update: Update = Update.SIGN) -> ParamScale:
@@ -242,7 +248,7 @@ class ScaledEmbedding(BaseParameterization):
             )
             raise ConfigError("_target_", f"{__name__}.{type(self).__name__}", allowed)
         m, growth = spec.width_ratio, self.growth(spec)
-        summed = spec.role in (Role.HIDDEN, Role.READOUT)
+        summed = spec.role in SUMMED
         depth_lr, depth_gradient = self.depth_factors(spec, update)
         # The factor n is m (in `growth`) times the base's width: a decay that is `scaled` divides
         # by the growth alone, and at the base is the `coupled` one.
@@ -360,7 +366,9 @@ class Adjusted:
         scale = self.inner.scale(spec, hps, update)
         if spec.role is Role.FIXED:
             return scale
-        change: Change = getattr(self, spec.role)
+        # Projections of the body: down as hidden weights; up, which no power of m says anything of.
+        within = {Role.DOWN: self.hidden, Role.UP: Change()}
+        change: Change = within.get(spec.role) or getattr(self, spec.role)
         m = spec.width_ratio
         return replace(scale, init_std=scale.init_std * m**-change.b, lr=scale.lr * m**-change.c)
 

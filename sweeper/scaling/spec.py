@@ -29,10 +29,18 @@ class Role(StrEnum):
     """Input and output grow."""
     READOUT = "readout"
     """Only its input grows: the head."""
+    DOWN = "down"
+    """Only its input grows, within the body: an adapter's first matrix, a bottleneck's."""
+    UP = "up"
+    """Only its output grows, within the body: an adapter's second matrix, a depthwise kernel."""
     VECTOR = "vector"
     """One dimension, applied element by element: a norm's gain, a bias."""
     FIXED = "fixed"
     """Nothing grows."""
+
+
+SUMMED = (Role.HIDDEN, Role.READOUT, Role.DOWN)
+"""Roles that sum over an input that grows."""
 
 
 class Update(StrEnum):
@@ -67,9 +75,12 @@ class ParamSpec:
     residual: bool = False
     depth: int = 1
     base_depth: int = 1
-    # "normal" (times the parameterization's std), "ones", "zeros", or "kept": as the model's own
-    # code sets the values.
+    # "normal" (times the parameterization's std), "ones", "zeros", "kept": as the model's own code
+    # sets the values, or "norm": of the weight `norm_of`, which the model divides by its norm.
     init: str = "normal"
+    norm_of: str = ""
+    # Why the weight that the model multiplies is not the one that is drawn; "" if it is.
+    reparameterized: str = ""
     # The model's width, and the dimensions of `shape` that grow with width and depth.
     width: int = 1
     base_width: int = 1
@@ -89,6 +100,10 @@ class ParamSpec:
     # blocks of a block-diagonal matrix. The fans are those of one of them.
     groups: int = 1
     base_groups: int = 1
+    # As optimizers of matrices see it: how many matrices are stacked along the first dimension
+    # (experts), and the rows of one (0: the first dimension). No stack at all, 0, where its
+    # dimensions do not make matrices: another optimizer trains it.
+    matrix: tuple[int, int] = (1, 0)
     frozen: bool = False
     # Of an expert's second matrix: its inner width over that of an uncut expert (1 / granularity),
     # of which `base_fan_in` is; 1 of all else.
@@ -113,7 +128,7 @@ class ParamSpec:
         first), and the fan-out of all groups for embeddings and vectors: the width that a
         depthwise convolution adds to is its number of channels. 1 when nothing grows.
         """
-        if self.role in (Role.HIDDEN, Role.READOUT):
+        if self.role in SUMMED:
             return self.fan_in / self.base_fan_in
         return self.fan_out * self.groups / (self.base_fan_out * self.base_groups)
 
@@ -295,7 +310,7 @@ def standard_std(spec: ParamSpec, fan_in: int) -> float:
 
     These are the standard rows (a, b) = (0, 0), (0, 1/2), (0, 1/2) of Everett et al., Table 1.
     """
-    summed = spec.projection or spec.role in (Role.HIDDEN, Role.READOUT)
+    summed = spec.projection or spec.role in SUMMED
     return 1.0 / sqrt(fan_in) if summed else 1.0
 
 

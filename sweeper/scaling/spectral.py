@@ -15,6 +15,7 @@ from typing import ClassVar, Literal
 from sweeper.errors import ConfigError
 from sweeper.scaling.spec import (
     LAYER_GAMMAS,
+    SUMMED,
     BaseParameterization,
     ParamScale,
     ParamSpec,
@@ -103,7 +104,7 @@ class Spectral(BaseParameterization):
 
     def lr_factor(self, spec: ParamSpec, update: Update) -> float:
         """The rule's factor for a matrix; 1 where nothing is summed."""
-        if not (spec.projection or spec.role in (Role.HIDDEN, Role.READOUT)):
+        if not (spec.projection or spec.role in SUMMED):
             return 1.0
         not_muon = self.rule in HIDDEN_ONLY and spec.role is not Role.HIDDEN
         if self.rule == "matched" or not_muon:

@@ -115,7 +115,7 @@ class UMuP:
                 # muP's rule is 1; the paper measured that this one transfers better (A.3).
                 lr = 1 / sqrt(spec.fan_out) if self.scaled_embedding_lr else 1.0
                 return ParamScale(init_std=1.0, lr=lr)
-            case Role.HIDDEN:
+            case Role.HIDDEN | Role.DOWN | Role.UP:
                 root = 1 / sqrt(spec.fan_in)
                 return ParamScale(init_std=1.0, multiplier=root, lr=root * depth)
             case Role.READOUT:

@@ -86,7 +86,7 @@ def flops_in(folder: Path) -> Callable[[TrialSpec], float]:
 
 def trained(result: Result) -> float:
     """The share of its steps that a run did; one that kept no steps counts as whole."""
-    # 0 steps: results of before steps were kept, which were all whole.
+    # A result that keeps no steps is of a whole run.
     return min(1.0, (result.steps or math.inf) / result.trial.spec.train.steps)
 
 

@@ -7,11 +7,12 @@ No other file spells these names. A class that knows what a document holds reads
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
+from sweeper.errors import Call, Keyword, Text, spelled
 from sweeper.files import RECORD_ERRORS, read_json
 from sweeper.records import from_json
 
@@ -24,13 +25,14 @@ _SEARCH, _PROGRESS, _CHECK, _PLANS_CHECK = (
     *("search.json", "progress.json"),
     *("check.json", "transfer.json"),
 )
-_REMEDIES = {
-    _SEARCH: "the same `sweeper search` command writes it again, and trains nothing anew",
-    _PROGRESS: "its driver writes it again within seconds",
-    PLAN: "`sweeper transfer` writes it again",
-    VALIDATION: "`sweeper transfer --validate` writes it again, and trains nothing anew",
-    _CHECK: "`sweeper check` measures it again",
-    _PLANS_CHECK: "`sweeper transfer` measures it again",
+_VALIDATE = Call("transfer", Keyword("validate"))
+_REMEDIES: Mapping[str, Text] = {
+    _SEARCH: ("the same ", Call("search"), " command writes it again, and trains nothing anew"),
+    _PROGRESS: ("its driver writes it again within seconds",),
+    PLAN: (Call("transfer"), " writes it again"),
+    VALIDATION: (_VALIDATE, " writes it again, and trains nothing anew"),
+    _CHECK: (Call("check"), " measures it again"),
+    _PLANS_CHECK: (Call("transfer"), " measures it again"),
 }
 """What becomes of a document that cannot be read, by its name."""
 
@@ -199,7 +201,7 @@ def read_document(path: Path, make: Make[T], notes: list[str]) -> T | None:
             why = f"{why[:100]} ... {why[-80:]}"
         # One remedy for the curves of all hyperparameters, validation-NAME.json.
         name = re.sub(r"^validation-.*", VALIDATION, path.name)
-        notes.append(f"{path} cannot be read ({why}): {_REMEDIES[name]}")
+        notes.append(f"{path} cannot be read ({why}): {spelled(_REMEDIES[name])}")
         return None
 
 

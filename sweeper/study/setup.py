@@ -15,7 +15,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from sweeper.errors import BadInput, ConfigError
+from sweeper.errors import BadInput, ConfigError, Keyword
 from sweeper.files import RECORD_ERRORS, private_folder, sync_folder, try_json, write_json
 from sweeper.records import from_json, to_json
 from sweeper.study.folder import StudyFolder
@@ -146,8 +146,11 @@ def check_setup(folder: Path, spec: TrialSpec) -> None:
     more = f"; and {len(shown) - 6} more" if len(shown) > 6 else ""
     raise BadInput(
         f"the study {folder.name!r} has {len(results)} trials of another setup: "
-        f"{'; '.join(shown[:6])}{more}. Choose another study with --study, or add --new-setup to "
-        "go on in this one: its trials so far are kept, and count no more"
+        f"{'; '.join(shown[:6])}{more}. Choose another study with ",
+        Keyword("study", ...),
+        ", or add ",
+        Keyword("new_setup"),
+        " to go on in this one: its trials so far are kept, and count no more",
     )
 
 

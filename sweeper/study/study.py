@@ -17,7 +17,7 @@ from os.path import expanduser
 from pathlib import Path
 from typing import Any, Self
 
-from sweeper.errors import BadInput, ConfigError, SweeperError, suggest
+from sweeper.errors import BadInput, Call, ConfigError, SweeperError, suggest
 from sweeper.files import (
     RECORD_ERRORS,
     append,
@@ -38,7 +38,7 @@ from sweeper.search.optuna.copy import Bounds, OptunaCopy, by_finish_time
 from sweeper.study.folder import StudyFolder, studies
 from sweeper.study.lock import check_contents, check_held, live_holder
 from sweeper.study.searched import config_text
-from sweeper.trial import FORMAT, OLDEST_FORMAT, OtherFormat, Result, Trial, TrialSpec
+from sweeper.trial import FORMAT, OtherFormat, Result, Trial, TrialSpec
 
 SAVED = "saved"
 """The key of config.yaml that says that a study was made of runs that others had trained."""
@@ -48,7 +48,6 @@ _NAME_RE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,99}")
 _FORMAT_RE = re.compile(r"^format: (\d+)$", re.MULTILINE)
 _SUM_RE = re.compile(rb', "sum": "([0-9a-f]{16})"\}\s*\Z')
 _SAVED_RE = re.compile(r"^saved:$", re.MULTILINE)
-_SETTINGS_RE = re.compile(r"^parameterization:", re.MULTILINE)
 
 
 class Study:
@@ -295,8 +294,6 @@ def check_folder(folder: Path) -> None:
     folder, line = folder.absolute(), _FORMAT_RE.search(text)
     if line and int(line[1]) != FORMAT:
         raise _other_version(folder, int(line[1]))
-    if not line and _SETTINGS_RE.search(text):
-        raise _other_version(folder, OLDEST_FORMAT)
     if not line:
         note_damage(path, ValueError("it holds no settings"))
 
@@ -310,9 +307,12 @@ def check_not_saved(folder: Path) -> None:
     """BadInput for a study that holds runs, and not what trained them."""
     if is_saved(folder):
         raise BadInput(
-            f"the study in {folder} was saved by `sweeper judge`: it holds runs of others, and not "
-            "what trained them, so that nothing in it can be continued or planned. report, "
-            "compare, predict, judge and status take it; `sweeper search` begins a study of yours"
+            f"the study in {folder} was saved by ",
+            Call("judge"),
+            ": it holds runs of others, and not what trained them, so that nothing in it can be "
+            "continued or planned. report, compare, predict, judge and status take it; ",
+            Call("search"),
+            " begins a study of yours",
         )
 
 
@@ -370,7 +370,7 @@ def find_study(name: str | None, root: Path) -> str:
         whose = ", ".join(f"{path} is the user {owner_of(path)}'s" for path in closed)
         raise BadInput(f"{whose}, and closed to others")
     if last is None:
-        raise BadInput(f"there is no study in {root} yet: run `sweeper search` first")
+        raise BadInput(f"there is no study in {root} yet: run ", Call("search"), " first")
     if name is not None:
         raise BadInput(f"there is no study {name!r} in {root}; {suggest(name, names)}")
     return last

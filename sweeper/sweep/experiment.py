@@ -33,7 +33,7 @@ MOST_BATCHED = 16
 def resolve_study(tree: Tree, invocation: Invocation) -> Settings:
     """Check the settings of a study; BadInput names its file where no override is to blame.
 
-    And the search that writes the file anew: an older version's keys may be gone.
+    And the search that writes the file anew: people edit it.
     """
     try:
         return resolve(tree)

@@ -88,10 +88,10 @@ def test_keys_and_values_of_fixed_heads_are_hidden(
     golden.says(specs["v.weight"].note)
 
 
-def test_attention_of_a_fixed_size_stays_a_bottleneck() -> None:
+def test_attention_of_a_fixed_size_is_a_bottleneck() -> None:
     forward = partial(attend, heads=lambda t: t, fused=True)
     specs = by_name(compared(forward, projections(lambda w: 16, lambda w: 16)))
-    assert [str(s.role) for s in specs.values()] == ["readout", "readout", "readout", "embedding"]
+    assert [str(s.role) for s in specs.values()] == ["down", "down", "down", "up"]
 
 
 def routed(m: Any, x: Tensor) -> Tensor:
@@ -131,10 +131,12 @@ NARROW: dict[str, tuple[Any, Any, str]] = {
 
 
 @pytest.mark.parametrize("case", NARROW)
-def test_what_no_product_of_growing_number_reads_stays_a_readout(case: str) -> None:
+def test_what_no_product_of_growing_number_reads_is_no_hidden_weight(case: str) -> None:
+    """It goes down, or ends there: shares of a router are of one size whatever they are made of."""
     forward, parts, name = NARROW[case]
     spec = by_name(compared(forward, parts))[name]
-    assert (spec.role, spec.fan_in) == (Role.READOUT, 64)
+    role = Role.READOUT if case == "router" else Role.DOWN
+    assert (spec.role, spec.fan_in) == (role, 64)
 
 
 def hf_llama(width: int, depth: int) -> Any:
@@ -408,7 +410,8 @@ def test_embeddings_that_sum_are_told_from_lookups() -> None:
         "positions": False,
         "table.weight": False,
     }
-    assert {spec.role for name, spec in specs.items() if name in sums} == {Role.EMBEDDING}
+    assert specs["depthwise.weight"].role is Role.UP
+    assert {specs[name].role for name in sums} == {Role.EMBEDDING, Role.UP}
 
 
 # -- roles given by hand

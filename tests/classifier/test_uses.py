@@ -169,7 +169,7 @@ CASES: dict[str, tuple[Any, Any, Any, dict[str, Expected]]] = {
         lambda m, x: m.conv(x),
         lambda w: {"conv": nn.Conv2d(w, w, 3, groups=w)},
         maps,
-        {"conv.weight": ("embedding", 9, 9, (0,)), "conv.bias": ("vector", 1, 32, (0,))},
+        {"conv.weight": ("up", 9, 9, (0,)), "conv.bias": ("vector", 1, 32, (0,))},
     ),
     "transposed convolution": (
         lambda m, x: m.conv(x),
@@ -251,7 +251,7 @@ CASES: dict[str, tuple[Any, Any, Any, dict[str, Expected]]] = {
         lambda m, x: torch.einsum("bsi,hio->bhso", x, m.w),
         lambda w: {"w": (4, w, w // 4)},
         None,
-        {"w": ("hidden", 32, 4 * 8, (1, 2))},
+        {"w": ("hidden", 32, 8, (1, 2))},
     ),
     "einsum, two dimensions summed": (
         lambda m, x: torch.einsum("bshd,hdo->bso", x.unflatten(-1, (-1, 4)), m.w),
@@ -508,10 +508,10 @@ def test_a_head_size_that_grows_is_told(golden: Golden) -> None:
     assert "head size" not in attention(lambda w: w // 8)["qkv.weight"].note
 
 
-def test_a_readout_inside_the_model_is_told(golden: Golden) -> None:
+def test_a_readout_whose_output_is_contracted_again_is_told(golden: Golden) -> None:
     specs = classify(
-        lambda m, x: m.b(m.a(x)), lambda w: {"a": nn.Linear(w, 4), "b": nn.Linear(4, w)}
+        lambda m, x: m.b(m.a(x)), lambda w: {"a": nn.Linear(w, 4), "b": nn.Linear(4, 3)}
     )
     assert specs["a.weight"].role == "readout"
     golden.says(specs["a.weight"].note)
-    assert specs["b.weight"].role == "embedding" and "further" not in specs["b.weight"].note
+    assert specs["b.weight"].role == "fixed" and "further" not in specs["b.weight"].note

@@ -46,7 +46,6 @@ search fp8=nope
 search transfer.seeds=0
 search transfer.step=0
 search transfer.widths=[a]
-search transfer.max_regret=1
 search check.seeds=0
 search check.share=2
 search parameterization.space.eta.low=9

@@ -244,23 +244,6 @@ class TestStudysConfig:
             read_tree(kept, [])
         golden.says(caught)
 
-    def test_an_old_name_is_told_the_new_one(self, my: Write, kept: Path) -> None:
-        folder = my(experiment__old="# @package _global_\ntransfer: {max_regret: 0.02}")
-        word = "transfer.max_regret=0.02"
-        for make in (
-            lambda: compose_tree([word]),
-            lambda: compose_tree(["experiment=old"], folder),
-            lambda: read_tree(kept, [word]),
-        ):
-            with raises_config_error("transfer.max_regret", 0.02):
-                make()
-
-    def test_a_study_that_keeps_the_old_name_is_read(self, kept: Path) -> None:
-        text = kept.read_text().replace("max_loss_gap: 0.01", "max_regret: 0.02")
-        kept.write_text(text)
-        rule = read_tree(kept, [])["transfer"]
-        assert rule["max_loss_gap"] == 0.02 and "max_regret" not in rule
-
 
 def test_plain_values(golden: Golden) -> None:
     assert override_value("root", "a/b") == "a/b" and override_value("root", None) is None

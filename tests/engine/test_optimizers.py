@@ -367,6 +367,35 @@ def test_muon_splits_fused_matrices_as_if_they_were_separate() -> None:
     assert not torch.equal(whole.train(3)[0], joined[0])
 
 
+def test_muon_takes_each_matrix_of_a_stack_by_itself() -> None:
+    """Three experts [6, 4] as three parameters, and two heads of [3, 5] as one matrix [6, 5]."""
+    members = [Member(weight_decay=0.1), Member(lr=0.3, eps=1e-3, seed=1)]
+    run = OptimizerRun(
+        shipped("muon"), members, [spec(Role.HIDDEN, 3, 6, 4), spec(Role.HIDDEN, 2, 3, 5)]
+    )
+    run.update_hps = replace(run.update_hps, matrices=[(3, 6), (1, 6)])
+    apart = OptimizerRun(
+        shipped("muon"), members, [spec(Role.HIDDEN, 6, 4)] * 3 + [spec(Role.HIDDEN, 6, 5)]
+    )
+
+    def matrices(stack: Sequence[Tensor]) -> list[Tensor]:
+        experts, heads = stack
+        return [*(e.clone() for e in experts.unbind(1)), heads.reshape(2, 6, 5).clone()]
+
+    apart.params = matrices([p.detach() for p in run.params])
+    hps = run.update_hps
+    lists = {
+        name: [x.view(2, 1, 1) for x in [getattr(hps, name)[0]] * 3 + [getattr(hps, name)[1]]]
+        for name in ("lr", "eps", "weight_decay")
+    }
+    apart.update_hps = replace(apart.update_hps, **lists)
+    for _ in range(3):
+        grads = run.grads()
+        run.step(0.7, grads)
+        apart.step(0.7, matrices(grads))
+    assert_alike(matrices([p.detach() for p in run.params]), apart.params)
+
+
 @every
 @pytest.mark.parametrize("value", [-0.1, 1.0])
 def test_impossible_values_are_refused(name: str, value: float) -> None:

@@ -11,7 +11,7 @@ from contextlib import suppress
 
 import pytest
 
-from sweeper.launch.local import MAX_FALSE_STARTS
+from sweeper.launch.executor import MAX_FALSE_STARTS
 from tests.cli.driver import assert_refused
 from tests.faults.harness import (
     LAUNCHERS,

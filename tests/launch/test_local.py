@@ -24,8 +24,9 @@ from sweeper.errors import BadInput, ConfigError, SweeperError
 from sweeper.launch import machine
 from sweeper.launch.executor import Context, Machine
 from sweeper.launch.job import Job, Outcome, failed, run_job, write_job
-from sweeper.launch.local import Local, Pool, fate_of
+from sweeper.launch.local import Local
 from sweeper.launch.machine import THREADS, WorkerSlot, visible_gpus, worker_slots
+from sweeper.launch.pool import Pool, fate_of
 from sweeper.launch.worker import GRACE
 from sweeper.trial import Trial
 from tests.golden import Golden
@@ -141,8 +142,8 @@ def test_who_waits_for_a_worker_that_will_not_end_is_told(
         until(
             lambda: Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "T", 60
         )
-        monkeypatch.setattr("sweeper.launch.local.SOON", 0.1)
-        monkeypatch.setattr("sweeper.launch.local.MOST", 0.3)
+        monkeypatch.setattr("sweeper.launch.pool.SOON", 0.1)
+        monkeypatch.setattr("sweeper.launch.pool.MOST", 0.3)
     finally:
         workers.stop(told.append)
     assert told == ["Waiting for what still runs to end, 0.2 s at most; Ctrl-C ends it at once"]

@@ -11,7 +11,8 @@ import torch
 from sweeper.engine import jobs
 from sweeper.engine.runner import Engine
 from sweeper.launch.inline import Inline
-from sweeper.launch.local import Local, Pool
+from sweeper.launch.local import Local
+from sweeper.launch.pool import Pool
 from sweeper.trial import Result, Trial
 from tests.engine.tiny_trials import corpus, trial
 from tests.golden import Golden

@@ -14,9 +14,10 @@ import submitit
 from sweeper.config.compose import compose_tree
 from sweeper.config.settings import resolve
 from sweeper.errors import ConfigError
-from sweeper.launch.local import Local, Pool
+from sweeper.launch.local import Local
 from sweeper.launch.machine import WorkerSlot
 from sweeper.launch.parameters import OURS, Parameters
+from sweeper.launch.pool import Pool
 from sweeper.launch.slurm import Slurm
 from tests.launch.test_local import until
 from tests.launch.test_slurm_parts import commands

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 import torch
 from rich.console import Console
+from sweeper.cli.explain import explain
 
 from sweeper.classifier.classify import specs_between
-from sweeper.cli.explain import explain
 from sweeper.config.compose import compose_tree
 from sweeper.config.studies import Invocation
 from sweeper.plan.explain import Explained, tied_readouts

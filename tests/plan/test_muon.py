@@ -226,3 +226,60 @@ def test_an_export_says_it() -> None:
     plan.check([muon, adamw], model)
     assert muon.defaults["momentum"] == 0.9 and not muon.defaults["nesterov"]
     assert adamw.defaults["betas"] == (0.9, 0.999)
+
+
+# Stacks. Derived: an orthogonal step of rate lr moves the output of its own matrix [d_out, d_in] by
+# lr sqrt(d_in / d_out) in RMS, for inputs of RMS 1: eta needs lr = eta sqrt(d_out / d_in), however
+# many matrices are stacked. A count of heads that grows with the width is part of the matrix.
+
+
+class Stacked(nn.Module):
+    """Experts in three ways of writing, and heads of a growing number in one parameter."""
+
+    def __init__(self, d: int, experts: int) -> None:
+        super().__init__()
+        self.inp, self.out = nn.Linear(6, d), nn.Linear(d, 5)
+        self.shared = nn.Parameter(torch.randn(experts, d, 4 * d))
+        self.own = nn.Parameter(torch.randn(experts, 4 * d, d))
+        self.turned = nn.Parameter(torch.randn(experts, d, d))
+        self.heads = nn.Parameter(torch.randn(d // 4, 4, d))
+        self.last = nn.Parameter(torch.randn(d, experts, d))
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = torch.relu(self.inp(x))
+        e = torch.einsum("nd,edf->enf", h, self.shared)
+        e = torch.einsum("enf,efd->end", torch.relu(e), self.own)
+        e = torch.relu(e) @ self.turned.mT
+        h = torch.einsum("nd,hkd->nhk", e.mean(0), self.heads).flatten(1)
+        out: Tensor = self.out(torch.einsum("nd,def->nef", h, self.last).mean(1))
+        return out
+
+
+@pytest.mark.parametrize("experts", [2, 6])
+def test_a_stack_is_so_many_matrices(experts: int) -> None:
+    plan = sweeper.plan_for(
+        lambda d: Stacked(d, experts),
+        {"d": 16},
+        {"d": 64},
+        "spectral_mup",
+        {"eta": 1.0},
+        optimizer="muon",
+        inputs=torch.randn(3, 6),
+    )
+    found = {p.name: (str(p.update), p.target.lr) for p in plan.parameters}
+    assert found["shared"] == ("orthogonal", pytest.approx(2.0))
+    assert found["own"] == ("orthogonal", pytest.approx(0.5))
+    assert found["turned"] == found["heads"] == ("orthogonal", pytest.approx(1.0))
+    # Matrices between whose dimensions others lie are nobody's: AdamW trains them, and it is said.
+    assert found["last"][0] == "sign"
+    specs = sweeper.classify(lambda d: Stacked(d, experts), {"d": 16}, {"d": 64}, torch.randn(3, 6))
+    assert {n: specs[n].matrix for n in ("shared", "own", "turned", "heads", "last")} == {
+        "shared": (experts, 64),
+        "own": (experts, 256),
+        "turned": (experts, 64),
+        "heads": (1, 64),
+        "last": (0, 0),
+    }
+    # torch's Muon takes two dimensions: an export for it is not whole, and says so.
+    (lack,) = lacking(plan, Pytorch())
+    assert lack.name == "optimizer" and "muon of 3 dimensions" in str(lack)

@@ -151,6 +151,8 @@ def expected_role(model: HfModel, spec: ParamSpec) -> str | None:
         return "vector" if any(grows) or role == "vector" else None
     if sum(grows) == 1 and re.search(HEADS, spec.name):
         return "embedding" if spec.tied else "readout"
+    if getattr(owner, "groups", 1) > 1 and sum(grows) == 1:
+        return "up"
     if role == "hidden" and sum(grows) == 1:
         return "readout" if re.search(GATES, spec.name) else None
     return role if any(grows) else None
@@ -166,13 +168,15 @@ def mup_rates(name: str, optimizer: Any) -> dict[str, float]:
 
 
 def folded(rates: dict[str, float], specs: dict[str, ParamSpec], power: int) -> dict[str, float]:
-    """mup's rates, those of keys and values of a fixed number of heads as of hidden weights.
+    """mup's rates, those of what is few within the body (keys, adapters) without a multiplier.
 
     mup knows the multiplier 1/m of its readouts alone to make a weight of few outputs train
     right. Folded into the weight it divides the rate by m under Adam, by m^2 under SGD.
     """
     repeated = {
-        name for name, spec in specs.items() if "products of a number that grows" in spec.note
+        name
+        for name, spec in specs.items()
+        if "products of a number that grows" in spec.note or spec.role == "down"
     }
     return {n: lr / (WIDE / BASE) ** power if n in repeated else lr for n, lr in rates.items()}
 

@@ -30,8 +30,9 @@ class Muon(MatrixOptimizer):
     """`p -= schedule * (lr * O(m) + weight_decay * p)`, where O makes all singular values about 1.
 
     m is the gradient's running average by `momentum` (with `nesterov` looking a step ahead), O
-    is `steps` of Newton-Schulz with the polynomial's `coefficients`, as in torch's Muon. More
-    than two dimensions are one matrix, [first, all others]. `bfloat16` iterates in that type,
+    is `steps` of Newton-Schulz with the polynomial's `coefficients`, as in torch's Muon. Each of
+    the matrices that are stacked in a parameter, such as experts, is its own, as in Keller
+    Jordan's; a convolution's is [first, all others]. `bfloat16` iterates in that type,
     as torch does; else in the type of the weights. eps bounds the norm that m is divided by, and is
     AdamW's. The decay is independent of the learning rate. With `split` the matrices that a model
     fuses in one parameter, as query, key and value, are orthogonalised each on its own.
@@ -82,8 +83,10 @@ class Muon(MatrixOptimizer):
             m = torch.lerp(grads[i], m, beside(momentum, m)) if self.nesterov else m
             parts = hps.parts[i] if self.split and hps.parts else 1
             # The parts of a trial's matrix, as if they were further trials' matrices.
-            matrices = m.reshape(m.shape[0] * parts, m.shape[1] // parts, -1)
-            min_norm = hps.eps[i].reshape(-1, 1, 1).repeat_interleave(parts, 0)
+            whole = hps.as_matrices(m, i)
+            matrices = whole.reshape(whole.shape[0] * parts, whole.shape[1] // parts, -1)
+            count = parts * hps.stack(i)
+            min_norm = hps.eps[i].reshape(-1, 1, 1).repeat_interleave(count, 0)
             p.sub_(lr[i] * self._newton_schulz(matrices, min_norm).reshape(p.shape))
 
     def _newton_schulz(self, matrices: Tensor, min_norm: Tensor) -> Tensor:

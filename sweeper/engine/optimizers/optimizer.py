@@ -25,7 +25,8 @@ class UpdateHps:
     Lists over parameters: `kinds`, how its updates scale; `lr`, the peak learning rate, `eps`,
     and `weight_decay`, the fraction of a weight that one step at the schedule's peak removes, all
     tensors [K, 1, ..., 1] (see `Prescription`). `parts` counts the matrices that are fused in a
-    parameter, blocks of its rows; empty: one in each. `settings` are the optimizer's, such as
+    parameter, blocks of its rows; empty: one in each. `matrices` are those of the `ParamSpec`s;
+    empty: [first, all others]. `settings` are the optimizer's, such as
     betas, by name, tensors [K].
     """
 
@@ -35,6 +36,16 @@ class UpdateHps:
     weight_decay: list[Tensor]
     settings: Mapping[str, Tensor]
     parts: Sequence[int] = ()
+    matrices: Sequence[tuple[int, int]] = ()
+
+    def as_matrices(self, values: Tensor, i: int) -> Tensor:
+        """`values` [K, ...] of parameter i as [K x stacked, rows, columns]."""
+        stack, rows = self.matrices[i] if self.matrices else (1, 0)
+        return values.reshape(len(values) * stack, rows or values.shape[1], -1)
+
+    def stack(self, i: int) -> int:
+        """How many matrices are stacked in parameter i."""
+        return self.matrices[i][0] if self.matrices else 1
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -228,8 +239,8 @@ class MatrixOptimizer(BaseOptimizer):
 
     def kind(self, spec: ParamSpec) -> Update:
         """Orthogonal of hidden matrices, like a sign of all else."""
-        # One dimension has no singular values to bring to 1.
-        hidden = spec.role is Role.HIDDEN and len(spec.shape) >= 2
+        # One dimension has no singular values to bring to 1, nor have dimensions that mix.
+        hidden = spec.role is Role.HIDDEN and len(spec.shape) >= 2 and spec.matrix[0] > 0
         return Update.ORTHOGONAL if hidden else Update.SIGN
 
     def init(self, params: list[Tensor], kinds: Sequence[Update]) -> State:
@@ -269,4 +280,5 @@ def select(hps: UpdateHps, part: Sequence[int]) -> UpdateHps:
         eps=[hps.eps[i] for i in part],
         weight_decay=[hps.weight_decay[i] for i in part],
         parts=[hps.parts[i] for i in part] if hps.parts else (),
+        matrices=[hps.matrices[i] for i in part] if hps.matrices else (),
     )

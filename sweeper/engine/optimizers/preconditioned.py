@@ -25,7 +25,7 @@ from sweeper.engine.optimizers.optimizer import (
     update_averages,
 )
 from sweeper.records import Bounds
-from sweeper.scaling.spec import Update
+from sweeper.scaling.spec import ParamSpec, Update
 
 NORM_ITERATIONS = 8
 """Steps of the power iteration for a largest singular value."""
@@ -43,6 +43,10 @@ class Preconditioned(MatrixOptimizer):
     beta2: Rate = 0.95
     every: Annotated[int, Bounds(least=1, allowed="a whole number of steps, at least 1")] = 1
     normalize: bool = False
+
+    def kind(self, spec: ParamSpec) -> Update:
+        """As all optimizers of matrices, but that AdamW trains stacks of them."""
+        return super().kind(spec) if spec.matrix == (1, 0) else Update.SIGN
 
 
 def as_matrices(values: Tensor) -> Tensor:
