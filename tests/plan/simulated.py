@@ -20,6 +20,7 @@ from sweeper.config.settings import Experiment, placeholder_data, resolve
 from sweeper.engine.measurements import MEASUREMENTS
 from sweeper.engine.prepare import prepare
 from sweeper.launch.job import UNCONTROLLED, Control, Job, Outcome
+from sweeper.report.wording import Wording
 from sweeper.scaling.relative import MuP
 from sweeper.scaling.spec import ParamScale, ParamSpec, Role, Update
 from sweeper.stats.ladder import Size
@@ -130,5 +131,7 @@ def simulate(*words: str, study: Study | None = None) -> tuple[AblationTrainer, 
     corpus = SimpleNamespace(identity=lambda: placeholder_data(settings))
     experiment = Experiment(settings=settings, corpus=corpus, precision="float32")  # type: ignore[arg-type]
     best = Log2Hps({**defaults(settings.space), "eta": -6.0})
-    pair = TwoSizes(experiment=experiment, best_log2=best, axis="width", large=LARGE)
+    pair = TwoSizes(
+        experiment=experiment, best_log2=best, axis="width", large=LARGE, words=Wording()
+    )
     return AblationTrainer(pair, study or Study(), Parts()), world  # type: ignore[arg-type]

@@ -24,6 +24,7 @@ from sweeper.decide.diagnosis import (
 from sweeper.decide.transfer import SizeVerdict, judge_ladder
 from sweeper.records import to_json
 from sweeper.report.output import Output
+from sweeper.report.present import Silent
 from sweeper.stats.estimate import Estimate
 from sweeper.stats.ladder import LadderRule
 from tests.engine.tiny_trials import corpus
@@ -34,12 +35,7 @@ from tests.stats.curves import BASE, LARGE, Valley, table
 RULE = LadderRule(widths=(32, 256))
 
 
-class Silent(Output):
-    def tell(self, text: str) -> None:
-        pass
-
-
-SILENT = Silent(people=None)  # type: ignore[arg-type]
+SILENT = Silent()
 
 
 def size(shift: float, gap: float, half: float = 0.1, loss: float = 3.0) -> SizeVerdict:
