@@ -14,7 +14,6 @@ from sweeper.api.interrupt import whole_imports
 from sweeper.api.keywords import keywords_of, request_of
 from sweeper.api.shown import Answer, Compared, Judgement, Study, Transfer, nearby
 from sweeper.api.words import dotted, settings_words
-from sweeper.cli import adapters
 from sweeper.config.command_line import DEFAULT_ROOT, with_user_command
 from sweeper.decide.loss import NoLossLaw, Prediction
 from sweeper.errors import PYTHON, SHELL, Call, ConfigError, Keyword, SweeperError
@@ -23,7 +22,7 @@ from sweeper.launch.code import edited_modules
 from sweeper.records import from_json
 from sweeper.registry import only_named
 from sweeper.report.output import FAILED, NOT_VALIDATED
-from sweeper.report.present import PRESENTERS, Silent, ask, perform, present
+from sweeper.report.present import Silent, ask, perform, present
 from sweeper.study.folder import is_study
 from sweeper.study.setup import asked
 from sweeper.study.study import find_study
@@ -247,10 +246,7 @@ def _run(request: Request, command: Sequence[str] = ()) -> tuple[int, Kept]:
     line = SHELL.call(Call(call.verb, *call.arguments, command=tuple(map(str, command))))
     take_damaged()  # of an earlier call in this process
     with _TURNS, whole_imports(), only_named(), asked(line):
-        if request.verb in PRESENTERS:
-            code, _ = ask(request, output, PYTHON)
-        else:
-            code = getattr(adapters, request.verb)(request, output)
+        code, _ = ask(request, output, PYTHON)
         output.flush()
     output.close()
     return int(code), output

@@ -80,10 +80,7 @@ def _declare(request: type[Request]) -> None:
             asked = made()
             output = output_of(json, verbose)
             present = import_module("sweeper.report.present")
-            if verb in present.PRESENTERS:
-                return int(present.ask(asked, output, SHELL)[0])
-            adapter = getattr(import_module("sweeper.cli.adapters"), verb)
-            return int(adapter(asked, output))
+            return int(present.ask(asked, output, SHELL)[0])
 
         run(work, stopped=_stopped(verb))
 

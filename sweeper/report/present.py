@@ -23,6 +23,7 @@ from sweeper.verbs.requests import Request
 
 PRESENTERS: dict[str, str] = {
     "search": "sweeper.report.searched",
+    "report": "sweeper.report.pages",
     "compare": "sweeper.report.compared",
     "check": "sweeper.report.checked",
     "predict": "sweeper.report.prediction",
