@@ -280,7 +280,7 @@ def test_the_page_of_several_has_the_compute_for_the_same_loss(
     factor = Estimate(value=1.7, low=1.2, high=2.3)
     known = {"study": "a", "against": "b", "width": 32, "factor": factor, "least": 0.25}
     found = [SpeedUp(**known, most=4.0, predicted=False)]
-    monkeypatch.setattr("sweeper.verbs.compare.speed_ups", lambda *_: found)
+    monkeypatch.setattr("sweeper.decide.speed.speed_ups", lambda *_: found)
     answer = sweeper("report", "a", "b", "--json")
     assert answer.code == 0, answer.err
     page = Path(answer.document["report"]).read_text()
