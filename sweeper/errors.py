@@ -71,10 +71,7 @@ class Shell:
 
     def call(self, call: Call) -> str:
         """The line, every word quoted where a shell needs it."""
-        words = ["sweeper", call.verb]
-        for each in call.arguments:
-            words += [each] if isinstance(each, str) else _flag_parts(each)
-        return shlex.join([*words, *(["--", *call.command] if call.command else [])])
+        return shlex.join(call_words(call))
 
 
 class Python(Shell):
@@ -93,6 +90,14 @@ SHELL, PYTHON = Shell(), Python()
 def flag(name: str) -> str:
     """A keyword's flag: `to_width` is `--to-width`."""
     return f"--{name.replace('_', '-')}"
+
+
+def call_words(call: Call) -> list[str]:
+    """A call as the words of a command line."""
+    words = ["sweeper", call.verb]
+    for each in call.arguments:
+        words += [each] if isinstance(each, str) else _flag_parts(each)
+    return [*words, *(["--", *call.command] if call.command else [])]
 
 
 def flag_words(keyword: Keyword) -> list[str]:

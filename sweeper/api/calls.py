@@ -16,7 +16,7 @@ from sweeper.api.shown import Answer, Compared, Judgement, Study, Transfer, near
 from sweeper.api.words import dotted, settings_words
 from sweeper.config.command_line import DEFAULT_ROOT, with_user_command
 from sweeper.decide.loss import NoLossLaw, Prediction
-from sweeper.errors import PYTHON, SHELL, Call, ConfigError, Keyword, SweeperError
+from sweeper.errors import PYTHON, Call, ConfigError, Keyword, SweeperError, call_words
 from sweeper.files import read_json, take_damaged
 from sweeper.launch.code import edited_modules
 from sweeper.records import from_json
@@ -243,9 +243,9 @@ def _run(request: Request, command: Sequence[str] = ()) -> tuple[int, Kept]:
     """
     output = Kept.for_call()
     call = request.call
-    line = SHELL.call(Call(call.verb, *call.arguments, command=tuple(map(str, command))))
+    words = call_words(Call(call.verb, *call.arguments, command=tuple(map(str, command))))
     take_damaged()  # of an earlier call in this process
-    with _TURNS, whole_imports(), only_named(), asked(line):
+    with _TURNS, whole_imports(), only_named(), asked(words):
         code, _ = ask(request, output, PYTHON)
         output.flush()
     output.close()

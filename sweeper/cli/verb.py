@@ -95,7 +95,7 @@ def run(work: Callable[[], int], stopped: str | None = None) -> None:
     _outputs.clear()
     try:
         # Within a verb, a class that only a study's records name is not imported: see registry.
-        with only_named(), asked(shlex.join(["sweeper", *typed()])):
+        with only_named(), asked(["sweeper", *typed()]):
             code = _shown(work)
     except SweeperError as error:
         code = say(f"Error: {error.spelled(SHELL)}", 2 if isinstance(error, BadInput) else 1)

@@ -13,7 +13,6 @@ import yaml  # type: ignore[import-untyped]
 
 from sweeper.check.judge import MEASURED, CheckRecord
 from sweeper.config.command_line import root_flag, split_user_command, without_root
-from sweeper.config.studies import Invocation
 from sweeper.decide.transfer import Verdict
 from sweeper.decide.validation import Validation, newest_validation
 from sweeper.launch.code import MAIN
@@ -28,6 +27,7 @@ from sweeper.sweep.progress import Snapshot, stopped_at
 
 if TYPE_CHECKING:
     from sweeper.config.settings import Settings
+    from sweeper.config.studies import Invocation
 
 WIDENED = 4
 """A target's width where none has been named: so many times the base's."""

@@ -15,7 +15,7 @@ from sweeper.report.next import NextCommand, again, first_transfer
 from sweeper.report.present import Shown
 from sweeper.report.sentences import diverged, failure_notes
 from sweeper.report.study_page import written_page
-from sweeper.sweep.experiment import failures_of
+from sweeper.study.setup import failures_of
 from sweeper.sweep.search import Found, InJobs, SearchCost
 from sweeper.table import counted
 from sweeper.trial import Result

@@ -11,7 +11,7 @@ from sweeper.stats.line import FLAT
 from sweeper.trial import Result
 
 if TYPE_CHECKING:
-    from sweeper.sweep.experiment import Failure
+    from sweeper.study.setup import Failure
 
 
 def ranking_progress(ranking: Ranking) -> str:

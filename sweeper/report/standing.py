@@ -14,7 +14,7 @@ from sweeper.report.next import NextCommand, next_of
 from sweeper.report.present import Shown
 from sweeper.report.sentences import failure_notes
 from sweeper.study.folder import StudyFolder
-from sweeper.sweep.experiment import failures_of
+from sweeper.study.setup import failures_of
 from sweeper.sweep.progress import Jobs, Snapshot
 from sweeper.table import Column, Table, duration
 from sweeper.verbs.cancel import CancelAnswer

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import platform
+import re
+import shlex
 import shutil
 import subprocess
-from collections.abc import Iterable, Iterator, Mapping
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
@@ -18,6 +21,7 @@ from typing import Any
 from sweeper.errors import BadInput, ConfigError, Keyword
 from sweeper.files import RECORD_ERRORS, private_folder, sync_folder, try_json, write_json
 from sweeper.records import from_json, to_json
+from sweeper.search.optuna.url import redact_word
 from sweeper.study.folder import StudyFolder
 from sweeper.study.study import Study
 from sweeper.trial import Result, TrialSpec
@@ -223,6 +227,30 @@ def _alike(spec: TrialSpec, setup: TrialSpec) -> bool:
     return replace(spec, width=setup.width, depth=setup.depth, train=train) == setup
 
 
+# Why trials failed.
+
+
+@dataclass(frozen=True, kw_only=True)
+class Failure:
+    """Trials that failed for one reason: how many, and the last one's error."""
+
+    count: int
+    error: str
+
+
+def failures_of(results: Iterable[Result], runner: Mapping[str, Any]) -> list[Failure]:
+    """Why trials of this `runner` failed.
+
+    Those of another command, or of other code, are never tried again.
+    """
+    tried = [r.error for r in results if r.status == "failed" and r.trial.spec.runner == runner]
+    # Digests and numbers in an error are each trial's own: errors that differ in them alone are of
+    # one kind, and the last one stands for all.
+    kinds = [re.sub(r"[0-9a-f]{8,}|[\d.]+(e-?\d+)?", "#", error) for error in tried]
+    last = dict(zip(kinds, tried, strict=True))
+    return [Failure(count=count, error=last[kind]) for kind, count in Counter(kinds).most_common()]
+
+
 # Where a study's numbers come from: versions, machine, code.
 
 
@@ -246,9 +274,9 @@ _ASKED: ContextVar[str] = ContextVar("asked", default="")
 
 
 @contextmanager
-def asked(line: str) -> Iterator[None]:
-    """What is recorded in here was asked for by this command line."""
-    token = _ASKED.set(line)
+def asked(words: Sequence[str]) -> Iterator[None]:
+    """What is recorded in here was asked for by the words of this command line."""
+    token = _ASKED.set(shlex.join(map(redact_word, words)))
     try:
         yield
     finally:

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import re
-from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -199,27 +197,6 @@ def check_model(experiment: Experiment, watcher: Watcher) -> None:
     settings.runner.validate(trial, experiment.corpus, settings.launcher)
     for note in settings.notes:
         watcher.tell(f"Note: {note}")
-
-
-@dataclass(frozen=True, kw_only=True)
-class Failure:
-    """Trials that failed for one reason: how many, and the last one's error."""
-
-    count: int
-    error: str
-
-
-def failures_of(results: Iterable[Result], runner: Mapping[str, Any]) -> list[Failure]:
-    """Why trials of this `runner` failed.
-
-    Those of another command, or of other code, are never tried again.
-    """
-    tried = [r.error for r in results if r.status == "failed" and r.trial.spec.runner == runner]
-    # Digests and numbers in an error are each trial's own: errors that differ in them alone are of
-    # one kind, and the last one stands for all.
-    kinds = [re.sub(r"[0-9a-f]{8,}|[\d.]+(e-?\d+)?", "#", error) for error in tried]
-    last = dict(zip(kinds, tried, strict=True))
-    return [Failure(count=count, error=last[kind]) for kind, count in Counter(kinds).most_common()]
 
 
 def tell_speed(watcher: Watcher, results: Iterable[Result], since: float) -> None:

@@ -32,16 +32,9 @@ from sweeper.stats.ladder import JOINT_AXIS, LADDER_AXES, LadderSize, Size, Size
 from sweeper.stats.rounds import CONFIDENCE
 from sweeper.study.folder import TargetFolder, read_document
 from sweeper.study.lock import StudyLock
-from sweeper.study.setup import LADDER_PHASE, provenance, trials_of
+from sweeper.study.setup import LADDER_PHASE, Failure, failures_of, provenance, trials_of
 from sweeper.study.study import Study
-from sweeper.sweep.experiment import (
-    Failure,
-    check_taken,
-    failures_of,
-    progress_of,
-    tell_speed,
-    trial_seconds,
-)
+from sweeper.sweep.experiment import check_taken, progress_of, tell_speed, trial_seconds
 from sweeper.sweep.optimum import finished
 from sweeper.sweep.progress import Watcher, Words
 from sweeper.sweep.replay import (

@@ -19,7 +19,7 @@ from sweeper.launch.executor import Scheduled
 from sweeper.records import to_json
 from sweeper.stats.ladder import LadderSize
 from sweeper.study.lock import StudyLock
-from sweeper.study.setup import LADDER_PHASE, provenance
+from sweeper.study.setup import LADDER_PHASE, Failure, failures_of, provenance
 from sweeper.study.study import Study, find_study
 from sweeper.sweep.compared import (
     Compared,
@@ -29,14 +29,7 @@ from sweeper.sweep.compared import (
     named_studies,
     not_comparable,
 )
-from sweeper.sweep.experiment import (
-    Failure,
-    check_taken,
-    failures_of,
-    open_experiment,
-    progress_of,
-    resolve_study,
-)
+from sweeper.sweep.experiment import check_taken, open_experiment, progress_of, resolve_study
 from sweeper.sweep.optimum import check_storage_password, planned_optimum
 from sweeper.sweep.progress import Watcher
 from sweeper.sweep.replay import planned_log2

@@ -39,10 +39,9 @@ from sweeper.stats.ladder import LadderSize, Size, SizeCurve
 from sweeper.study.cost import NOTHING, Cost, flops_of, keep_flops
 from sweeper.study.folder import StudyFolder
 from sweeper.study.lock import StudyLock, cancel_requested
+from sweeper.study.setup import Failure, failures_of
 from sweeper.study.study import Study, find_study
 from sweeper.sweep.experiment import (
-    Failure,
-    failures_of,
     open_experiment,
     progress_of,
     resolve_study,

@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from sweeper.decide.loss import LossQuestion
     from sweeper.decide.validation import Validation
     from sweeper.plan.plan import TransferPlan
+    from sweeper.study.setup import Failure
     from sweeper.sweep.coordinates import QuickCheck
-    from sweeper.sweep.experiment import Failure
     from sweeper.sweep.horizons import Predicted, RungCosts
     from sweeper.sweep.horizons import Target as HorizonTarget
     from sweeper.sweep.ladder_cost import LadderCost
@@ -158,8 +158,9 @@ def _predicted(
     """Train what a law needs and the study lacks, sizes x steps at the planned eta; predict."""
     from sweeper.decide.loss import LossQuestion
     from sweeper.study.lock import StudyLock
+    from sweeper.study.setup import failures_of
     from sweeper.study.study import Study
-    from sweeper.sweep.experiment import failures_of, open_experiment, progress_of
+    from sweeper.sweep.experiment import open_experiment, progress_of
     from sweeper.sweep.horizons import Target as HorizonTarget
     from sweeper.sweep.horizons import predict_trained, rung_costs, rungs
     from sweeper.sweep.optimum import check_storage_password, optimum, planned_before

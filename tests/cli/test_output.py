@@ -16,7 +16,7 @@ from sweeper.report.output import Output
 from sweeper.report.sentences import diverged, failure_notes
 from sweeper.report.warned import WARNED, keep_warnings
 from sweeper.study.folder import StudyFolder
-from sweeper.sweep.experiment import failures_of
+from sweeper.study.setup import failures_of
 from tests.study.test_setup import BASE, result
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from sweeper.study import setup as module
-from sweeper.study.setup import PACKAGES, git_commit, provenance
+from sweeper.study.setup import PACKAGES, asked, git_commit, provenance
 
 
 @pytest.fixture(autouse=True)
@@ -20,9 +20,9 @@ def git(*words: str) -> str:
     return done.stdout.strip()
 
 
-def test_names_versions_machine_command_and_date(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sys.argv", ["/venv/bin/sweeper", "search", 'data.path="a b"'])
-    found = provenance()
+def test_names_versions_machine_command_and_date() -> None:
+    with asked(["sweeper", "search", 'data.path="a b"']):
+        found = provenance()
     assert found["command"] == """sweeper search 'data.path="a b"'"""
     assert found.keys() >= {"sweeper", "python", "machine", "git", *PACKAGES}
     assert all(found[name] != "unknown" for name in PACKAGES)
@@ -42,9 +42,9 @@ def test_a_package_that_is_not_there_is_unknown(monkeypatch: pytest.MonkeyPatch)
         "study.storage=mysql://host/d?password=s3cret",
     ],
 )
-def test_the_command_keeps_no_password(word: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sys.argv", ["sweeper", "search", word, "model.width=16"])
-    command = provenance()["command"]
+def test_the_command_keeps_no_password(word: str) -> None:
+    with asked(["sweeper", "search", word, "model.width=16"]):
+        command = provenance()["command"]
     assert "s3cret" not in command and "***" in command
     assert command.startswith("sweeper search ") and command.endswith(" model.width=16")
 
