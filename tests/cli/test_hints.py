@@ -288,7 +288,6 @@ def test_after_the_other_verbs(validated: Path, sweeper: Run, words: list[str]) 
 def test_a_target_s_command_whose_eta_is_in_doubt_says_so(
     validated: Path, sweeper: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from sweeper.cli import transfer
     from sweeper.command.runner import Command
     from sweeper.engine.runner import Engine
 
@@ -303,7 +302,6 @@ def test_a_target_s_command_whose_eta_is_in_doubt_says_so(
     judged(validated, "holds")
     answer = planned("transfer", "--to-width", "32", "--study", "a", *LADDER)
     assert "in doubt" not in answer.out and "--lr=0.1" in answer.out
-    assert transfer._doubt([]) == ""
 
 
 def test_the_command_of_a_verdict_is_found_by_its_axis(validated: Path) -> None:

@@ -461,7 +461,8 @@ def test_a_search_of_which_nothing_is_said_is_short(
     seen: list[tuple[str, int]] = []
 
     def search(settings: Settings, *_: Any, **__: Any) -> InJobs:
-        seen.append((type(settings.search).__name__, settings.raw["train"]["steps"]))
+        target = settings.raw["search"]["_target_"].rpartition(".")[2]
+        seen.append((target, settings.raw["train"]["steps"]))
         return InJobs(submitted=0, finished=0, notices=())
 
     monkeypatch.setattr("sweeper.sweep.search.search_study", search)
