@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import typing
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from numbers import Integral, Real
@@ -82,8 +81,9 @@ def request_of(request: type[Request], keywords: Mapping[str, Any], verb: str = 
 
 def _plain(option: Option, value: Any) -> Any:
     """A value as records know it: numbers of other libraries, places, lists."""
-    kinds = {option.type, *typing.get_args(option.type)}
-    if Path in kinds and isinstance(value, str | PathLike):
+    if option.is_path and isinstance(value, str | PathLike):
+        if not fspath(value):
+            raise ConfigError(Keyword(option.name), value, "a path")
         return Path(fspath(value))
     if isinstance(value, bool):
         return value

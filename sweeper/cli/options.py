@@ -60,6 +60,9 @@ def request_of(request: type[Request], typed: Mapping[str, Any]) -> Any:
         name: tuple(value or ()) if options[name].repeats else value
         for name, value in typed.items()
     }
+    for name, value in values.items():
+        if value == "" and options[name].is_path:
+            raise ConfigError(Keyword(name), value, "a path")
     try:
         return call_checked(request, values, {})
     except ConfigError as error:
@@ -72,8 +75,8 @@ def _parameter(option: Option) -> inspect.Parameter:
     kind: Any = _typed(option)
     help_text = spelled(option.flag.help, SHELL)
     common: dict[str, Any] = {"help": help_text}
-    if option.flag.metavar:
-        common["metavar"] = option.flag.metavar
+    if option.flag.metavar or option.is_path:
+        common["metavar"] = option.flag.metavar or "<path>"
     if option.flag.completes == "study":
         common["autocompletion"] = _studies
     bounds = option.bounds
@@ -84,6 +87,8 @@ def _parameter(option: Option) -> inspect.Parameter:
     else:
         made = typer.Option(flag(option.name), **common)
     default = inspect.Parameter.empty if option.required else option.default
+    if option.is_path and isinstance(default, Path):
+        default = str(default)
     if option.repeats and not option.required:
         default = None
     return inspect.Parameter(
@@ -98,8 +103,8 @@ def _typed(option: Option) -> Any:
     """The type of what is typed for an option: texts where Python takes more."""
     if option.repeats:
         return list[str] if option.required else list[str] | None
-    if option.type is Any:
-        return str | None
+    if option.type is Any or option.is_path:  # an empty path would be the folder worked in
+        return str if option.required else str | None
     members = set(typing.get_args(option.type)) if isinstance(option.type, types.UnionType) else ()
     if str in members and types.NoneType not in members:
         return str

@@ -758,6 +758,11 @@ class Option:
         return self.default is dataclasses.MISSING
 
     @property
+    def is_path(self) -> bool:
+        """Whether it names a file or a folder."""
+        return Path in {self.type, *typing.get_args(self.type)}
+
+    @property
     def is_switch(self) -> bool:
         """Whether it is on or off."""
         return self.type is bool

@@ -49,7 +49,10 @@ def test_every_option_is_a_field(verb: str) -> None:
         if not option.flag.positional:
             assert parameter.opts == [flag(name)], name
         if not (option.required or option.repeats):
-            assert parameter.default == option.default, name
+            default = option.default
+            assert parameter.default == (str(default) if isinstance(default, Path) else default), (
+                name
+            )
 
 
 @pytest.mark.parametrize("verb", IN_PYTHON)
