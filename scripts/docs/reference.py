@@ -11,11 +11,18 @@ from typing import Any
 
 import typer
 import yaml
-from sweeper.config.completion import SECTIONS
 
 from sweeper.cli.app import app
 from sweeper.records import allowed_values, import_target
 from sweeper.registry import OVERLAYS, TARGET, conf_folder
+
+SECTIONS = {
+    "study": "sweeper.config.settings.StudySettings",
+    "train": "sweeper.trial.TrainSettings",
+    "transfer": "sweeper.stats.ladder.LadderRule",
+    "check": "sweeper.check.judge.CheckRule",
+}
+"""The classes of the sections that are no plugins."""
 
 
 def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
