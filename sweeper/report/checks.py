@@ -59,6 +59,7 @@ def coordinates(checks: Sequence[CoordinateCheck], rule: CheckRule) -> list[Item
     for check in checks:
         table = coordinate_table(check, rule.threshold)
         items.append(replace(table, detail=check is not worst))
+        items += _at_fault(check) if check is worst else []
         reasons: dict[str, list[str]] = {}
         for name, members in collapsed((m.name, m) for m in check.modules).items():
             if (member := _worst(members)).answer != "pass":
@@ -86,6 +87,7 @@ def check_section(check: CoordinateCheck, record: CheckRecord) -> Section:
         Sentence(f"{sentence(check, rule)} {runs}.", code=check.answer),
         Sentence(f"{table.title}."),
         replace(table, title=""),
+        *_at_fault(check),
         Drawing(partial(coordinate_figure, check), caption=caption),
     ]
     return Section(f"Coordinate check over {check.axis}", items)
@@ -150,7 +152,7 @@ def coordinate_table(check: CoordinateCheck, threshold: float) -> Table:
 
 
 def legend(check: CoordinateCheck, threshold: float) -> list[str]:
-    """What the numbers are, what is expected where it is not 0, and where a failure begins."""
+    """What the numbers are, and what is expected where it is not 0."""
     slopes = [slope for module in check.modules for slope in module.slopes]
     lines = [
         "Step: the change of a module's output by then. Direct: what the module's new matrices "
@@ -171,14 +173,20 @@ def legend(check: CoordinateCheck, threshold: float) -> list[str]:
         lines.append(
             f"- As many entries at any {check.axis}, so it may begin small: {', '.join(readouts)}"
         )
+    return lines
+
+
+def _at_fault(check: CoordinateCheck) -> list[Item]:
+    """What the check could not see, and where a failure begins."""
+    lines = []
     if check.unseen:
         lines.append(
-            f"- Not seen, as no output shows what they change: {', '.join(check.unseen)}. Use each "
+            f"Not seen, as no output shows what they change: {', '.join(check.unseen)}. Use each "
             "by calling the module that holds it, or put it in a module of its own"
         )
     if check.origins:
-        lines.append(f"- Where it begins: {', '.join(collapsed((n, n) for n in check.origins))}")
-    return lines
+        lines.append(f"Where it begins: {', '.join(collapsed((n, n) for n in check.origins))}")
+    return [Sentence(line, listed=True) for line in lines]
 
 
 def _worst(members: Sequence[ModuleCheck]) -> ModuleCheck:

@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from matplotlib import colormaps, rc_context
@@ -26,8 +26,11 @@ from sweeper.report.page import page
 from sweeper.stats.estimate import UNKNOWN, Estimate
 from sweeper.study.cost import Cost, cost_table
 from sweeper.study.folder import StudyFolder
-from sweeper.sweep.compared import Compared
 from sweeper.table import Cell, Column, Table, answer, number, within
+
+if TYPE_CHECKING:
+    from sweeper.sweep.compared import Compared
+
 
 SHOWN_OCTAVES = (-2.0, -1.0, 1.0, 2.0)
 COLORS = colormaps["tab10"]

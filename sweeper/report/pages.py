@@ -7,7 +7,6 @@ from collections.abc import Sequence
 
 from sweeper.errors import SHELL, as_text, spelled
 from sweeper.report.answer import Item, Sentence
-from sweeper.report.compared import after_comparison
 from sweeper.report.comparison import findings, panels, write_several
 from sweeper.report.figures import write_picture
 from sweeper.report.index import write_index
@@ -62,6 +61,9 @@ def _several(answer: SeveralAnswer) -> Shown:
         following = [NextCommand.of("compare", *names, root=answer.root, why=why)]
     else:
         sentence += f" {findings(ranked.comparison)[0]}"
+        # Studies that are ranked load torch; one study's page does not.
+        from sweeper.report.compared import after_comparison
+
         following = after_comparison(ranked.comparison, ranked.entries)
     return Shown(
         notes=ranked.notes if ranked.comparison is None else (),

@@ -9,7 +9,6 @@ import pytest
 
 from sweeper.files import write_json
 from sweeper.study.lock import StudyLock
-from sweeper.trial import FORMAT
 from tests.cli.driver import TINY, Run, assert_refused, measured, rewrite_results, tree
 from tests.faults.harness import CommandProcess, until
 from tests.golden import Golden
@@ -183,42 +182,3 @@ def test_a_key_that_is_no_more_is_refused_with_the_command_that_writes_it_anew(
     assert_refused(refused, "runs/a/config.yaml: ", "gone=1", command)
     assert sweeper("search", *TINY, "study=a").code == 0
     assert sweeper("transfer", "--to-width", "32", "transfer.seeds=2").code == 0
-
-
-OLDER_COMMANDS = [
-    ["status"],
-    ["report"],
-    ["transfer", "--to-width", "32"],
-    ["check", "--study", "a"],
-    ["search", *TINY, "study=a"],
-    ["search", *TINY, "study=a", "--dry-run"],
-]
-
-
-def forget_format(study: Path, part: str) -> None:
-    """Make the study one of before records named their format."""
-    if part == "config.yaml":
-        path = study / part
-        _, _, text = path.read_text().partition("\n")  # without its sum
-        path.write_text(text.replace(f"format: {FORMAT}\n", ""))
-        return
-
-    def older(line: str) -> str:
-        record = json.loads(line)
-        del record["format"]
-        trial = record["trial"]
-        trial["hps"], trial["setup"] = trial.pop("log2_hps"), trial.pop("spec")
-        return json.dumps(record)
-
-    rewrite_results(study, lambda lines: list(map(older, lines)))
-
-
-@pytest.mark.parametrize("part", ["config.yaml", "results"])
-@pytest.mark.parametrize("words", OLDER_COMMANDS, ids=lambda words: " ".join(words[:2]))
-def test_a_study_of_an_older_version_is_refused_and_stays_as_it_is(
-    sweeper: Run, study: Path, words: list[str], part: str
-) -> None:
-    forget_format(study, part)
-    before = {path: path.read_bytes() for path in study.rglob("*.*") if path.is_file()}
-    assert_refused(sweeper(*words), str(study), "older version")
-    assert {path: path.read_bytes() for path in before} == before

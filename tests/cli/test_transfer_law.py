@@ -148,14 +148,3 @@ def test_a_ladder_trains_what_the_law_plans(sweeper: Run, study: Path) -> None:
         "transfer", "--to-width", "16", "--validate", "law=horizon", "transfer.extend=0", *words
     )
     assert "law=horizon, but as at the base at 1 of 2 sizes" in outside.out
-
-
-def test_a_study_older_than_laws(sweeper: Run, study: Path) -> None:
-    config = study / "config.yaml"
-    _, _, text = config.read_text().partition("\n")  # without its sum
-    assert "law:\n  _target_: none\n" in text
-    config.write_text(text.replace("law:\n  _target_: none\n", ""))
-    assert sweeper("transfer", "--to-width", "32").code == 0
-    words = ["--to-tokens", "256", "law=joint", "law.tokens=-0.5", "--json"]
-    plan = sweeper("transfer", "--to-width", "32", *words).document["plan"]
-    assert plan["law"]["factors"]["eta"] == pytest.approx(2**-0.5)

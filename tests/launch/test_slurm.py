@@ -129,9 +129,10 @@ def test_a_node_without_python(tmp_path: Path) -> None:
     folder = tmp_path / "a folder's $HOME; name"
     folder.mkdir()
     sweep = ClusterSweep(folder, [trial()])
-    Driver(sweep, batched_trials=1, python=("/no/such/python",)).join()
-    (error,) = sweep.errors()
-    assert "FAILED" in error and "/no/such/python" in error and len(sweep.queue()) == 2
+    with pytest.raises(SweeperError, match="the interpreter or a program is missing") as raised:
+        Driver(sweep, batched_trials=1, python=("/no/such/python",)).join()
+    error = str(raised.value)
+    assert "FAILED" in error and "/no/such/python" in error and "the log is" in error
 
 
 @pytest.mark.faults
