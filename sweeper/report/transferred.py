@@ -22,6 +22,7 @@ from sweeper.report.next import NextCommand, after_plan
 from sweeper.report.prediction import horizons_command, predicted_shown
 from sweeper.report.present import Shown
 from sweeper.report.sentences import failure_notes, unfinished_notes
+from sweeper.report.sentences_transfer import exponent_text
 from sweeper.report.study_page import written_page
 from sweeper.stats.ladder import LADDER_AXES
 from sweeper.study.folder import TargetFolder
@@ -181,7 +182,7 @@ def _spans_items(spans: Spans | None, settings: Settings) -> list[Item]:
 def exponent_lines(exponents: FittedExponents) -> Sequence[str]:
     """A fitted law for people, and which printed exponents lie inside."""
     head = f"Law fitted over {exponents.sizes} sizes, eta as a power (95 % intervals):"
-    return [head, *(f"- {exponent}" for exponent in exponents.exponents())]
+    return [head, *(f"- {exponent_text(exponent)}" for exponent in exponents.exponents())]
 
 
 def _trend_items(answer: TransferAnswer, *, verbose: bool) -> list[Item]:

@@ -38,7 +38,7 @@ def test_written_and_judged_again_a_verdict_is_the_same(tmp_path: Path) -> None:
         writer.writeheader()
         writer.writerows(rows)
     judged = sweeper.judge(tmp_path / "runs.csv")
-    (again,) = judged.record["axes"]
+    (again,) = judged.document["axes"]
     assert again == to_json(verdict) and judged.judged.study == "mine"
 
 
