@@ -454,8 +454,6 @@ def _accepts(option: Any, value: Any, file: bool) -> bool:
         return value is None
     if option is Path:
         return isinstance(value, str) or (not file and isinstance(value, Path))
-    if typing.get_origin(option) in _MAPPINGS:
-        return isinstance(value, Mapping)
     return option not in (list, dict) or type(value) is option
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import typing
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from numbers import Integral, Real
@@ -85,6 +86,9 @@ def _plain(option: Option, value: Any) -> Any:
         if not fspath(value):
             raise ConfigError(Keyword(option.name), value, "a path")
         return Path(fspath(value))
+    origins = {typing.get_origin(kind) for kind in typing.get_args(option.type)}
+    if Mapping in origins and not isinstance(value, str | Mapping):
+        raise ConfigError(Keyword(option.name), value, "a text or a mapping")
     if isinstance(value, bool):
         return value
     if isinstance(value, Integral):

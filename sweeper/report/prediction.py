@@ -490,6 +490,7 @@ def predicted_shown(
     if not settle and TargetFolder(found.folder).plan.is_file():
         again = None
     made = _written(found.prediction, runs, found.folder, before, found.drawn, again)
+    made = replace(made, folder=study.folder)
     if found.folder.resolve().is_relative_to(study.folder.resolve()):
         write_report(study.folder)
     return made

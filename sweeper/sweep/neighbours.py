@@ -36,4 +36,6 @@ def without_result(results: Sequence[Result], best: Log2Hps) -> list[tuple[str, 
 
 def _moved(hps: Log2Hps, best: Log2Hps) -> dict[str, float]:
     """The hyperparameters in which a trial differs from the best, and by how much."""
-    return {name: hps[name] - best[name] for name in best if hps[name] != best[name]}
+    # A choice among kinds has no neighbours, and stands beside the numbers in a trial.
+    known = [name for name in best if name in hps]
+    return {name: hps[name] - best[name] for name in known if hps[name] != best[name]}

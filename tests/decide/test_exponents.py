@@ -8,6 +8,7 @@ import pytest
 from sweeper.decide.trend import FittedExponents, exponents_of, fit_exponents
 from sweeper.laws.law import Scale
 from sweeper.records import to_json
+from sweeper.report.sentences_transfer import exponent_text
 from sweeper.stats.curve import BIAS
 from sweeper.stats.ladder import LadderRule, LadderSize
 from tests.stats.curves import Valley
@@ -99,11 +100,11 @@ def test_only_measured_directions_are_told() -> None:
     names = {published.law: published.inside for published in one.published}
     assert names.keys() == {"horizon", "joint", "Complete(d)P"}
     inside = [law for law, within in names.items() if within]
-    assert str(one).startswith("tokens at a fixed batch: -0.") and ", ".join(
+    assert exponent_text(one).startswith("tokens at a fixed batch: -0.") and ", ".join(
         f"{law} {exponent:+.2f}"
         for law, exponent in (("horizon", -0.32), ("joint", -0.3), ("Complete(d)P", -0.5))
         if law in inside
-    ) in str(one)
+    ) in exponent_text(one)
     record = to_json(fitted)
     assert record["sizes"] == 4 and record["exponents"][0]["published"][0]["law"] == "horizon"
     # Twice as far is twice the change.
