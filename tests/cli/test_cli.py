@@ -13,8 +13,9 @@ from pathlib import Path
 import pytest
 import typer
 
-from sweeper.cli import app, search, status
+from sweeper.cli import app
 from sweeper.errors import SweeperError
+from sweeper.verbs import search, status
 from tests.cli.driver import COMMANDS, TINY, Run, assert_refused, call, make_workplace, spawn, tree
 from tests.golden import Golden
 

@@ -9,16 +9,17 @@ from pathlib import Path
 import pytest
 import torch
 from rich.console import Console
-from sweeper.cli.explain import explain
 
 from sweeper.classifier.classify import specs_between
-from sweeper.config.compose import compose_tree
-from sweeper.config.studies import Invocation
+from sweeper.errors import SHELL
 from sweeper.plan.explain import Explained, tied_readouts
 from sweeper.report import console as show
 from sweeper.report.output import Output
+from sweeper.report.present import Silent, ask
 from sweeper.report.terminal import Terminal
 from sweeper.scaling.spec import ScaledOp
+from sweeper.verbs.explain import explain
+from sweeper.verbs.requests import ExplainRequest
 from tests.golden import Golden
 from tests.plan.test_planning import decoder_plan
 from tests.refusals import raises_config_error
@@ -32,7 +33,8 @@ def told(
 ) -> dict[str, dict[str, object]]:
     """The document's parameters by name."""
     output = Output(people=Console(stderr=True, width=200), json=True)
-    assert explain(compose_tree([*SMALL, *words]), width, depth, Invocation(), output) == 0
+    request = ExplainRequest(to_width=width, to_depth=depth, overrides=(*SMALL, *words))
+    assert ask(request, output, SHELL)[0] == 0
     document = json.loads(capsys.readouterr().out)
     return {row["name"]: row for row in document["parameters"]}
 
@@ -89,8 +91,8 @@ def test_at_the_base_nothing_changes(capsys: pytest.CaptureFixture[str]) -> None
 
 
 def test_a_width_that_cannot_be_is_the_flag_s_error(tmp_path: Path, golden: Golden) -> None:
-    with raises_config_error("--to-width", 100, golden):
-        explain(compose_tree(SMALL), 100, None, Invocation(), Output(people=Console(stderr=True)))
+    with raises_config_error("to_width", 100, golden):
+        explain(ExplainRequest(to_width=100, overrides=tuple(SMALL)), Silent())
 
 
 OWN = """

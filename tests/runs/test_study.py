@@ -14,6 +14,7 @@ from sweeper.decide.transfer import judge_ladder
 from sweeper.decide.validation import Validation
 from sweeper.errors import BadInput
 from sweeper.records import to_json
+from sweeper.report.sentences_transfer import worded
 from sweeper.runs.study import ValidatedRuns, write_runs
 from sweeper.stats.ladder import LadderRule
 from tests.stats.curves import BASE, Valley
@@ -39,7 +40,7 @@ def test_written_and_judged_again_a_verdict_is_the_same(tmp_path: Path) -> None:
         writer.writerows(rows)
     judged = sweeper.judge(tmp_path / "runs.csv")
     (again,) = judged.document["axes"]
-    assert again == to_json(verdict) and judged.judged.study == "mine"
+    assert again == to_json(worded(verdict)) and judged.judged.study == "mine"
 
 
 def test_a_study_without_a_validation_has_no_runs_to_write(tmp_path: Path) -> None:

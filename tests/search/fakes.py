@@ -91,6 +91,7 @@ class Experiment:
     def settings(self) -> SimpleNamespace:
         return SimpleNamespace(
             law=NoLaw(),
+            raw={"train": {}},
             scaled_by_user=False,
             search=self.search,
             space=self.space,
