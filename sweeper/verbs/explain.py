@@ -6,24 +6,25 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from sweeper.config.command_line import with_place
-from sweeper.config.settings import Settings, placeholder_data, resolve
 from sweeper.config.studies import Invocation, tree_of
-from sweeper.engine.prepare import PreparedSpec, prepare
 from sweeper.errors import BadInput, ConfigError, Keyword
-from sweeper.export.families import Published
-from sweeper.plan.explain import Explained, tied_readouts
-from sweeper.plan.explain import explain as prescriptions
-from sweeper.plan.plan import TransferPlan, make_plan
 from sweeper.stats.ladder import Size
 from sweeper.study.study import Study
-from sweeper.sweep.experiment import check_target, open_experiment
-from sweeper.sweep.optimum import Optimum, optimum, planned_before
 from sweeper.sweep.progress import Watcher
 from sweeper.trial import PlainHps, defaults, plain
 from sweeper.verbs.answer import Answer
 from sweeper.verbs.requests import ExplainRequest
+
+if TYPE_CHECKING:
+    from sweeper.config.settings import Settings
+    from sweeper.engine.prepare import PreparedSpec
+    from sweeper.export.families import Published
+    from sweeper.plan.explain import Explained
+    from sweeper.plan.plan import TransferPlan
+    from sweeper.sweep.optimum import Optimum
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,11 +70,16 @@ def explain(request: ExplainRequest, watcher: Watcher) -> Answer:
     asked_root = None if request.root is None else str(request.root)
     placed = with_place(request.overrides, None, asked_root)
     tree, invocation = tree_of(request.study, placed, request.config_dir, trust=request.trust)
+    # A misspelt setting is refused before torch loads.
+    from sweeper.config.settings import resolve
+
     return _explained(request, resolve(tree), invocation)
 
 
 def _published(path: Path, overrides: Sequence[str]) -> PublishedAnswer:
     """Parameterization and base of a config.json; BadInput where `path` leads to none."""
+    from sweeper.export.families import Published
+
     if overrides:
         raise BadInput(
             Keyword("published", ...),
@@ -94,6 +100,12 @@ def _published(path: Path, overrides: Sequence[str]) -> PublishedAnswer:
 def _explained(
     request: ExplainRequest, settings: Settings, invocation: Invocation
 ) -> ExplainAnswer:
+    from sweeper.plan.explain import explain as prescriptions
+    from sweeper.plan.explain import tied_readouts
+    from sweeper.plan.plan import make_plan
+    from sweeper.sweep.experiment import check_target, open_experiment
+    from sweeper.sweep.optimum import optimum, planned_before
+
     if settings.scaled_by_user:
         raise ConfigError(
             "parameterization", "own", "a parameterization that says something of parameters"
@@ -133,4 +145,7 @@ def _explained(
 
 
 def _prepared(settings: Settings, size: Size) -> PreparedSpec:
+    from sweeper.config.settings import placeholder_data
+    from sweeper.engine.prepare import prepare
+
     return prepare(settings.spec(placeholder_data(settings), "float32", size))

@@ -78,7 +78,7 @@ def test_every_field_of_the_document(capsys: pytest.CaptureFixture[str]) -> None
     assert isinstance(base, dict) and base.keys() == numbers
     facts = {"name", "role", "init", "shape", "base_shape", "fan_in", "fan_out"}
     facts |= {"update", "frozen", "gamma", "why"}
-    assert row.keys() == facts | numbers | {"a", "b", "c"}
+    assert row.keys() == facts | numbers | {"a", "b", "c", "norm_of"}
     assert (row["role"], row["fan_in"], row["shape"]) == ("hidden", 176, [64, 176])
     assert row["lr"] == pytest.approx(base["lr"] / 2 / 2**0.5)
 
