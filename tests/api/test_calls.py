@@ -21,7 +21,7 @@ from rich.console import Console
 
 import sweeper
 from sweeper.api.bar import Kept, NotebookBar
-from sweeper.api.calls import DryRun
+from sweeper.api.shown import Answer
 from sweeper.decide.loss import NoLossLaw
 from sweeper.errors import BadInput, SweeperError
 from sweeper.launch.code import edited_modules, main_code, user_modules
@@ -217,7 +217,7 @@ def test_what_is_finished_is_not_trained_again_and_other_code_is_another_trial(
     before = len(Study.read(made / "runs/nb").results())
     assert len(sweeper.search(space["Net"], **SETTINGS)) == before
     dry = sweeper.search(space["Net"], **SETTINGS, dry_run=True)
-    assert isinstance(dry, DryRun) and dry.record["finished"] == 3 and "trials" in repr(dry)
+    assert isinstance(dry, Answer) and dry.document["finished"] == 3 and "trials" in repr(dry)
     assert "Next, to train them: sweeper.search(" in repr(dry) and "'name': Net" in repr(dry)
     # The command line of another process has no such class, and says where it is.
     answer = call(capsys, "transfer", "--study", "nb", "--to-width", "64")
@@ -282,13 +282,13 @@ def test_studies_are_compared_and_a_loss_is_predicted(made: Path) -> None:
     done = sweeper.compare("nb", sweeper.open_study("nc"), anyway=True)
     shutil.rmtree("runs/nc")
     assert isinstance(done, sweeper.Compared) and "nb" in repr(done)
-    assert "<img" in done._repr_html_() and len(done.record["by_transferred"]) > 0
+    assert "<img" in done._repr_html_() and len(done.document["by_transferred"]) > 0
     pytest.importorskip("pandas")
     assert {"name", "loss", "loss low", "loss high"} <= {*done.to_dataframe().columns}
     few = sweeper.transfer("nb", 64, predict=True, steps=[4])
     assert isinstance(few, NoLossLaw) and few.answer == "cannot say yet" and few.reasons
     dry = sweeper.transfer("nb", 64, predict=True, dry_run=True)
-    assert isinstance(dry, DryRun)
+    assert isinstance(dry, Answer)
     with pytest.raises(SweeperError, match="the transfer over width"):
         sweeper.transfer(
             "nb", 64, validate=True, strict=True, seeds=2, step=1.0, span=1.0, extend=0
