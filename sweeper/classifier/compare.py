@@ -552,15 +552,25 @@ class SizeComparison:
 
     def _norm_of(self, name: str, base_name: str) -> str:
         """The weight whose norm a gain starts as: what the model multiplies is then that weight."""
-        normed = [weight for weight in self.base.gains if self._gain(weight) == base_name]
-        at_target = [n for n in self.target.shapes if self.growth.matching.counterpart(n) in normed]
+        normed = self._normed.get(base_name, ())
 
         # Of many layers the one that the gain is in.
         def alike(other: str) -> int:
             pairs = zip(other, name, strict=False)
             return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
 
-        return max(at_target, key=alike, default="")
+        return max(normed, key=alike, default="")
+
+    @cached_property
+    def _normed(self) -> dict[str, list[str]]:
+        """The weights of the target that start with a norm, by the base's name of their gain."""
+        gains = {weight: self._gain(weight) for weight in self.base.gains}
+        normed: dict[str, list[str]] = {}
+        # Once for all parameters: asked for each it would be depth^2 work.
+        for name in self.target.shapes if any(gains.values()) else ():
+            if gain := gains.get(self.growth.matching.counterpart(name) or ""):
+                normed.setdefault(gain, []).append(name)
+        return normed
 
     def _gain_role(
         self, name: str, weight: str, traced: RoleDecision, known: dict[str, Any]
