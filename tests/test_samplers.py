@@ -207,7 +207,9 @@ def test_threads_run_at_once_what_one_batch_has() -> None:
         barrier.wait()
         return loss(Log2Hps({n: math.log2(v) for n, v in hps.items()}), 0)
 
-    optuna.create_study(sampler=sampler).optimize(objective, n_jobs=3)
+    study = optuna.create_study(sampler=sampler)
+    study.optimize(objective, n_jobs=3)
+    assert all(trial.state == TrialState.COMPLETE for trial in study.trials[:6])
 
 
 def in_file(tmp_path: Path, sampler: StrategySampler) -> optuna.Study:

@@ -99,7 +99,8 @@ def test_a_long_command_and_its_long_ladder(workplace: Path, ends: Run, screen: 
 def test_ladders_over_everything(study: Path, ends: Run) -> None:
     ladders = ["widths=[16,24,32,40]", "depths=[1,2,3]", "batches=[2,4,8]", "steps=[4,8,16]"]
     words = [f"transfer.{ladder}" for ladder in ladders]
-    ends("transfer", "--to-width", "512", "--validate", "--dry-run", *words)
+    said = ends("transfer", "--to-width", "512", "--validate", "--dry-run", *words).out
+    assert "runs are to be trained" in said and all(f"{n} (base)" not in said for n in (24, 32))
 
 
 def test_the_dry_run_of_jobs_has_the_batch_script_where_all_is_asked_for(
@@ -149,4 +150,4 @@ def test_a_run_that_is_followed(workplace: Path, ends: Run, screen: Screens) -> 
 
 def test_a_published_model(workplace: Path, ends: Run) -> None:
     write_json(workplace / "config.json", GRANITE_8B)
-    ends("explain", "--published", "config.json")
+    assert "It stands for mup" in ends("explain", "--published", "config.json").out

@@ -158,4 +158,6 @@ def test_tied_readouts_are_told(golden: Golden) -> None:
     geometry = {"fan_in": 128, "base_fan_in": 32, "built_in": 0.5}
     op = ScaledOp(name="lm_head", kind="tied_readout", geometry=geometry)
     attention = ScaledOp(name="core", kind="attention", geometry={})
-    golden.says("\n".join(tied_readouts(specs, [attention, op], {"lm_head": {"output": 0.5}})))
+    (line,) = tied_readouts(specs, [attention, op], {"lm_head": {"output": 0.5}})
+    assert line.startswith("tied readout lm_head: its weight is wte.weight")
+    golden.says(line)

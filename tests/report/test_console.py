@@ -242,6 +242,7 @@ class TestPlan:
     def test_a_command_without_a_depth_is_told_none(self, paper: Console, golden: Golden) -> None:
         own = own_plan(Size(width=8, depth=1), Size(width=64, depth=1), {"eta": 1.0}, {}, None)
         put(paper, show.plan(own, deep=False))
+        assert "depth" not in read(paper)
         golden.says(read(paper))
 
 

@@ -36,7 +36,7 @@ def side(found: Estimate) -> int:
     return (found.low > 0) - (found.high < 0)
 
 
-def same(one: Estimate, other: Estimate) -> None:
+def assert_same(one: Estimate, other: Estimate) -> None:
     for name in ("value", "low", "high"):
         left, right = getattr(one, name), getattr(other, name)
         assert left == right or left == pytest.approx(right, abs=1e-9, nan_ok=True), name
@@ -48,7 +48,7 @@ def test_the_order_of_pairs_tells_nothing(
 ) -> None:
     shuffled = pairs.copy()
     random.shuffle(shuffled)  # type: ignore[attr-defined]
-    same(difference(pairs, alpha, skewed), difference(shuffled, alpha, skewed))
+    assert_same(difference(pairs, alpha, skewed), difference(shuffled, alpha, skewed))
 
 
 @given(PAIRS, ERRORS, KINDS)
@@ -56,7 +56,7 @@ def test_swapped_configurations_mirror_the_answer(
     pairs: list[tuple[float, float]], alpha: float, skewed: bool
 ) -> None:
     found, swapped = (difference(p, alpha, skewed) for p in (pairs, [(b, a) for a, b in pairs]))
-    same(found, Estimate(value=-swapped.value, low=-swapped.high, high=-swapped.low))
+    assert_same(found, Estimate(value=-swapped.value, low=-swapped.high, high=-swapped.low))
 
 
 @given(PAIRS, ERRORS, KINDS, st.floats(2.0, 4.0))
@@ -82,7 +82,7 @@ def test_a_pair_that_diverged_on_both_sides_never_makes_an_answer_surer(
     before, after = (difference(p, alpha) for p in (pairs, [*pairs, (INF, INF)]))
     assert side(after) in (side(before), 0)
     if not any(map(math.isinf, (loss for pair in pairs for loss in pair))):
-        same(before, after)
+        assert_same(before, after)
 
 
 @given(st.lists(st.tuples(*[st.floats(2.0, 4.0)] * 2), min_size=2, max_size=12), ERRORS)
@@ -90,7 +90,7 @@ def test_without_divergence_it_is_students_interval_of_the_mean(
     pairs: list[tuple[float, float]], alpha: float
 ) -> None:
     values: Array = np.array([a - b for a, b in pairs])
-    same(difference(pairs, alpha), mean_estimate(values, alpha))
+    assert_same(difference(pairs, alpha), mean_estimate(values, alpha))
     wide = difference(pairs, alpha, skewed=True)
     assert wide.low <= mean_estimate(values, alpha).low + 1e-12
     assert wide.high >= mean_estimate(values, alpha).high - 1e-12
