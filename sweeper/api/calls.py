@@ -13,10 +13,10 @@ from sweeper.api.bar import Kept
 from sweeper.api.interrupt import whole_imports
 from sweeper.api.keywords import keywords_of, request_of
 from sweeper.api.shown import Answer, Compared, Judgement, Study, Transfer, nearby
-from sweeper.api.words import dotted, settings_words
+from sweeper.api.words import CALLS, dotted, settings_words
 from sweeper.config.command_line import DEFAULT_ROOT, with_user_command
 from sweeper.decide.loss import NoLossLaw, Prediction
-from sweeper.errors import PYTHON, Call, ConfigError, Keyword, SweeperError, call_words
+from sweeper.errors import Call, ConfigError, Keyword, SweeperError, call_words
 from sweeper.files import read_json, take_damaged
 from sweeper.launch.code import edited_modules
 from sweeper.records import from_json
@@ -246,7 +246,7 @@ def _run(request: Request, command: Sequence[str] = ()) -> tuple[int, Kept]:
     words = call_words(Call(call.verb, *call.arguments, command=tuple(map(str, command))))
     take_damaged()  # of an earlier call in this process
     with _TURNS, whole_imports(), only_named(), asked(words):
-        code, _ = ask(request, output, PYTHON)
+        code, _ = ask(request, output, CALLS)
         output.flush()
     output.close()
     return int(code), output

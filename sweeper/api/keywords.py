@@ -6,12 +6,13 @@ import inspect
 import typing
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import wraps
 from numbers import Integral, Real
 from os import PathLike, fspath
 from pathlib import Path
 from typing import Any, TypeVar
 
-from sweeper.api.words import settings_words
+from sweeper.api.words import in_python, settings_words
 from sweeper.errors import ConfigError, Keyword, spelled, suggest
 from sweeper.records import call_checked
 from sweeper.verbs.requests import Option, Request, options_of
@@ -38,7 +39,13 @@ def keywords_of(request: type[Request]) -> Callable[[F], F]:
         ahead = [p for p in own if p.kind is not inspect.Parameter.VAR_KEYWORD]
         behind = [p for p in own if p.kind is inspect.Parameter.VAR_KEYWORD]
         settings = behind if WORDS in options_of(request) else []
-        made: Any = function
+
+        @wraps(function)
+        def called(*arguments: Any, **keywords: Any) -> Any:
+            with in_python(keywords):
+                return function(*arguments, **keywords)
+
+        made: Any = called
         made.__signature__ = inspect.Signature([*ahead, *given, *settings])
         meanings = [
             f"{name}: {spelled(option.flag.help)}"
@@ -46,7 +53,7 @@ def keywords_of(request: type[Request]) -> Callable[[F], F]:
             if name not in named and name not in (WORDS, "names", "name")
         ]
         made.__doc__ = "\n\n".join([inspect.getdoc(function) or "", "\n".join(meanings)])
-        return function
+        return typing.cast(F, made)
 
     return decorated
 

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Iterator, Mapping
-from contextlib import suppress
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import fields
 from numbers import Integral, Real
 from pathlib import Path
@@ -19,7 +19,16 @@ from typing import Any
 
 from sweeper.config.command_line import override
 from sweeper.config.compose import parse_overrides
-from sweeper.errors import BadInput, ConfigError, suggest
+from sweeper.errors import (
+    BadInput,
+    Call,
+    ConfigError,
+    Python,
+    SweeperError,
+    call_words,
+    spelled,
+    suggest,
+)
 from sweeper.launch.code import MAIN
 from sweeper.registry import OVERLAYS, TARGET, groups
 from sweeper.report.next import NextCommand
@@ -169,10 +178,40 @@ def python_line(command: NextCommand) -> str:
     return f"{'!' * in_notebook()}{command}"
 
 
-def call_of(line: str) -> str:
-    """A command line as `python_line` has it; as it stands where it is none."""
-    command = NextCommand.recorded(line, "")
-    return line if command is None else python_line(command)
+class PythonCalls(Python):
+    """Python's spelling, a whole call as the function that asks for it."""
+
+    def call(self, call: Call) -> str:
+        """As `python_line` has it."""
+        words = call_words(call)[2:]
+        own = len(words) - len(call.command) - bool(call.command)
+        command = NextCommand(
+            verb=call.verb, arguments=tuple(words[:own]), user_command=call.command
+        )
+        return python_line(command)
+
+
+CALLS = PythonCalls()
+
+
+@contextmanager
+def in_python(settings: Iterable[str] = ()) -> Iterator[None]:
+    """Errors from inside name the keywords of `settings` that were given, and calls as Python's.
+
+    They come without the frames on the way, which are none of the caller's.
+    """
+    given = {*settings}
+    try:
+        yield
+    except SweeperError as error:
+        if isinstance(error, ConfigError):
+            # `steps=30` is that of `train.steps`.
+            section, _, name = error.key.rpartition(".")
+            if name in given and section in ("model", "train", "transfer"):
+                error = error.renamed(name)
+            error.remedy = (spelled(error.remedy, CALLS),)
+        error.args = (error.spelled(CALLS),)
+        raise error.with_traceback(None) from None
 
 
 def _call(command: NextCommand) -> str:

@@ -147,20 +147,8 @@ ToBatch = Annotated[
     Flag("Its batch, in sequences or examples a step, by a law=...; the base's if not given."),
 ]
 DryRun = Annotated[bool, Flag("Show what would run; train and write nothing.")]
-Budget = Annotated[
-    int | None,
-    AT_LEAST_ONE,
-    Flag("With ", K("settle"), ": at most so many runs.", metavar="RUNS"),
-]
 Hours = Annotated[
     float | None, POSITIVE, Flag("With ", K("settle"), ": at most so many hours of runs.")
-]
-Columns = Annotated[
-    str | Mapping[str, str],
-    Flag(
-        "Which column is what, as in 'width=n_embd,eta=lr,loss=val_loss,seed=seed'. What is not "
-        "named is found by its usual name."
-    ),
 ]
 Where = Annotated[str, Flag("Take these rows alone, as in 'optimizer == \"muon\"'.")]
 Ignore = Annotated[
@@ -761,11 +749,6 @@ class Option:
     def is_path(self) -> bool:
         """Whether it names a file or a folder."""
         return Path in {self.type, *typing.get_args(self.type)}
-
-    @property
-    def is_switch(self) -> bool:
-        """Whether it is on or off."""
-        return self.type is bool
 
     @property
     def repeats(self) -> bool:

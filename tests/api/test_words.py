@@ -12,8 +12,9 @@ import pytest
 from torch import nn
 
 from sweeper.api import words
-from sweeper.api.words import dotted, python_line, settings_words
+from sweeper.api.words import CALLS, dotted, in_python, python_line, settings_words
 from sweeper.config.compose import compose_tree
+from sweeper.errors import Call, ConfigError, Keyword, spelled
 from sweeper.report.next import NextCommand
 from tests.refusals import raises_config_error
 from tests.toy_models import Residual
@@ -133,6 +134,27 @@ def test_a_search_again_names_the_notebook_s_class() -> None:
         "sweeper.search(study='nb', model={'name': Net, 'width': 16}, "
         "search={'name': 'lr', 'axes': ['eta']})"
     )
+
+
+def test_a_call_in_a_message_is_python_s_own() -> None:
+    call = Call("search", Keyword("study", "plain"), "model._target_=net.Net", "train.steps=3")
+    assert spelled((call, " writes it anew"), CALLS) == (
+        "`sweeper.search(study='plain', model='net.Net', train={'steps': 3})` writes it anew"
+    )
+    # Of other verbs a shell takes it as it stands.
+    check = Call("check", Keyword("study", "nb"), Keyword("scales"))
+    assert spelled(("type ", check), CALLS) == "type `sweeper check --study nb --scales`"
+
+
+def test_errors_name_the_keywords_that_were_given() -> None:
+    for given, key in ((["steps"], "steps"), (["train"], "train.steps")):
+        remedy = ("as in ", Call("search", Keyword("study", "a")))
+        with pytest.raises(ConfigError) as caught, in_python(given):
+            raise ConfigError("train.steps", 0, remedy)
+        assert caught.value.key == key and caught.value.allowed == (
+            "as in `sweeper.search(study='a')`"
+        )
+        assert str(caught.value).startswith(f"{key}=0 is refused: as in `sweeper.search(")
 
 
 def test_a_shell_s_command_runs_in_a_cell(monkeypatch: pytest.MonkeyPatch) -> None:
