@@ -82,8 +82,7 @@ class Output:
         """Print what was to be shown so far, and the `end` of the verb."""
         explained, folder = self._terminal.explained, self._folder
         before, items, self._items = len(explained), self._items, []
-        self._terminal.print(items)
-        self._terminal.print(end)
+        self._terminal.print(items, end)
         if folder is not None and folder.is_dir() and len(explained) > before:
             # Told once more where it cannot be kept.
             with suppress(OSError):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from rich.cells import cell_len
 from rich.console import Console
@@ -23,8 +23,11 @@ from sweeper.report.answer import (
 )
 from sweeper.table import STYLES, Table, counted, paragraph, printable
 
-MOST_ROWS, MOST_NOTES = 8, 3
-"""Of a table: so many rows, and notes on them, leave room for all else on 25 lines."""
+LINES = 25
+"""What a terminal shows of a verb's end without scrolling."""
+Room = tuple[int, int, bool]
+ROOMS: Sequence[Room] = ((8, 3, True), (5, 2, True), (3, 0, True), (3, 0, False), (2, 0, False))
+"""Rows of a table, notes on them, and whether columns are explained: the first that leave room."""
 
 
 @dataclass
@@ -39,8 +42,25 @@ class Terminal:
     explained: set[str] = field(default_factory=set)
     spelling: Spelling = SHELL
 
-    def print(self, items: Sequence[Item]) -> None:
-        """Print the items, and what of them is left out."""
+    def print(self, items: Sequence[Item], end: Sequence[Item] = ()) -> None:
+        """Print the items, what is left out, and the end of a verb: on LINES where they fit."""
+        room = ROOMS[0]
+        for room in () if self.verbose else ROOMS:
+            trial = replace(self, explained={*self.explained})
+            with self.console.capture() as capture:
+                trial._print(items, room)
+                trial._print(end, room)
+            if self._height(capture.get()) <= LINES:
+                break
+        self._print(items, room)
+        self._print(end, room)
+
+    def _height(self, text: str) -> int:
+        """The lines that it takes: what is wider than the terminal goes on in the next."""
+        lines = Text.from_ansi(text).plain.splitlines()
+        return sum(max(1, -(-cell_len(line) // self.console.width)) for line in lines)
+
+    def _print(self, items: Sequence[Item], room: Room) -> None:
         hidden, rows, notes = list[str](), 0, 0
         for item in items:
             if isinstance(item, Drawing):
@@ -50,7 +70,7 @@ class Terminal:
                 hidden += [title] * bool(title)
                 notes += not title
             elif isinstance(item, Table):
-                shown = self._table(item)
+                shown = self._table(item, *room)
                 rows += shown.rows
                 notes += shown.notes
                 hidden += shown.columns
@@ -82,18 +102,18 @@ class Terminal:
             if item.note:
                 paragraph(self.console, item.note)
 
-    def _table(self, table: Table) -> _LeftOut:
+    def _table(self, table: Table, most_rows: int, most_notes: int, explains: bool) -> _LeftOut:
         """Print a table and what explains it."""
         shown = table
-        if len(table.rows) > MOST_ROWS and not self.verbose:
-            shown = table.heaviest(MOST_ROWS)
+        if len(table.rows) > most_rows and not self.verbose:
+            shown = table.heaviest(most_rows)
         self.console.print(shown, crop=False)
-        for line in self._legend(table):
+        for line in self._legend(table) if explains else ():
             paragraph(self.console, line)
         # Of a row that is left out nothing is said.
         rows = [f"{row.subject or row.values[0]}: {row.note}" for row in shown.rows if row.note]
         notes = [*rows, *table.remarks]
-        near = notes if self.verbose else rows[:MOST_NOTES]
+        near = notes if self.verbose else rows[:most_notes]
         for line in near:
             paragraph(self.console, f"- {line}")
         return _LeftOut(

@@ -19,8 +19,8 @@ from sweeper.report.output import Output
 from sweeper.table import Table
 
 WIDTHS = (80, 100)
-LINES = 40
-"""No end is longer, however much a verb has found; most have room on a screen of 25 lines."""
+LINES = 25
+"""What a terminal shows without scrolling."""
 
 
 def terminal(width: int) -> Console:

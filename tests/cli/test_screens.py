@@ -55,11 +55,11 @@ def ends(sweeper: Run, screen: Screens) -> Run:
 
 def test_what_is_a_fault() -> None:
     assert faults("a word\n" * LINES, 80) == []
-    assert faults("a word\n" * (LINES + 1), 80) == ["41 lines"]
+    assert faults("a word\n" * (LINES + 1), 80) == ["26 lines"]
     (broken,) = faults("a word " * 20, 80)
     assert broken.startswith("a broken line")
     assert faults("Report: " + "/a/path" * 20, 80) == []
-    assert faults(f"{'/a/path' * 20}\n" * 21, 80) == ["42 lines"]
+    assert faults(f"{'/a/path' * 20}\n" * 13, 80) == ["26 lines"]
     assert faults("a na…", 80) == ["a cut line: 'a na…'"]
 
 
