@@ -6,10 +6,11 @@ import math
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Any, ClassVar, NamedTuple, Protocol
+from importlib.util import find_spec
+from pathlib import Path, PurePath
+from typing import Any, ClassVar, NamedTuple, Protocol, Self
 
-from sweeper.errors import Keyword
+from sweeper.errors import ConfigError, Keyword
 
 LAST_STEP = 2**62
 """No run has so many steps: a larger number is none."""
@@ -117,6 +118,52 @@ class Metric(Protocol):
     def contents(self, folder: Path, advice: str = IN_FOLDER) -> str:
         """What is there where no loss was found; `advice` is for a file that is not there."""
         ...
+
+
+@dataclass(frozen=True)
+class InFile(Metric):
+    """What stands under `name` in the rows of `file`, which lies in the run's folder.
+
+    `called` says what its names are, such as columns.
+    """
+
+    file: str
+    name: str
+
+    called: ClassVar[str]
+
+    @classmethod
+    def parse(cls, key: str | Keyword, rest: str) -> Self:
+        """FILE:NAME; ConfigError where one lacks, or the file lies elsewhere."""
+        file, colon, name = rest.rpartition(":")
+        path = PurePath(file)
+        if not (file and colon and name) or path.is_absolute() or ".." in path.parts:
+            raise ConfigError(key, rest, f"{cls.form}, the file within the trial's folder")
+        return cls(file, name)
+
+    def describe(self) -> str:
+        """The name and the file."""
+        return f"{self.name} in {self.file} in the trial's folder, {{dir}}"
+
+    def contents(self, folder: Path, advice: str = IN_FOLDER) -> str:
+        """The names that the file has."""
+        if not (path := folder / self.file).is_file():
+            return f"{self.file} is not there: {advice}"
+        return present(self.file, self.called, self.names(path), self.name)
+
+    def names(self, path: Path) -> list[str]:
+        """Those of the file at `path`."""
+        raise NotImplementedError
+
+
+def needs(library: str, key: str | Keyword, rest: str, form: str) -> str:
+    """What `rest` names; ConfigError where it is empty, or the `library` that reads it lacks."""
+    if not rest:
+        raise ConfigError(key, rest, form)
+    if find_spec(library) is None:
+        allowed = f"a source that can be read: pip install 'sweeper[{library}]'"
+        raise ConfigError(key, rest, allowed)
+    return rest
 
 
 @dataclass

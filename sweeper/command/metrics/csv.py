@@ -9,46 +9,23 @@ from pathlib import Path
 from typing import ClassVar
 
 from sweeper.command.lines import Lines
-from sweeper.command.metrics.jsonl import file_and_name
-from sweeper.command.reading import (
-    IN_FOLDER,
-    Beyond,
-    Metric,
-    Reading,
-    RowReader,
-    Source,
-    present,
-)
-from sweeper.errors import Keyword
+from sweeper.command.reading import Beyond, InFile, Reading, RowReader, Source
 
 
 @dataclass(frozen=True)
-class CsvColumn(Metric):
-    """The numbers of a `column` of `file`, which lies in the run's folder."""
-
-    file: str
-    column: str
+class CsvColumn(InFile):
+    """The numbers of a column of a file in the run's folder."""
 
     form: ClassVar[str] = "csv:FILE:COLUMN"
-
-    @classmethod
-    def parse(cls, key: str | Keyword, rest: str) -> CsvColumn:
-        """FILE:COLUMN."""
-        return cls(*file_and_name(key, rest, cls.form))
-
-    def describe(self) -> str:
-        """The column and the file."""
-        return f"{self.column} in {self.file} in the trial's folder, {{dir}}"
+    called: ClassVar[str] = "columns"
 
     def open(self, folder: Path, log: Path, *, fresh: bool = False) -> Source:
         """Rows of the file."""
-        return CsvRows(Lines(folder / self.file, fresh=fresh), self.column)
+        return CsvRows(Lines(folder / self.file, fresh=fresh), self.name)
 
-    def contents(self, folder: Path, advice: str = IN_FOLDER) -> str:
+    def names(self, path: Path) -> list[str]:
         """The names of its columns."""
-        if not (path := folder / self.file).is_file():
-            return f"{self.file} is not there: {advice}"
-        return present(self.file, "columns", columns(Lines(path).read()), self.column)
+        return columns(Lines(path).read())
 
 
 @dataclass

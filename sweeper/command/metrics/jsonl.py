@@ -5,49 +5,27 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from pathlib import Path, PurePath
+from pathlib import Path
 from typing import ClassVar
 
 from sweeper.command.lines import Lines, last_text
-from sweeper.command.reading import (
-    IN_FOLDER,
-    Beyond,
-    Metric,
-    Reading,
-    RowReader,
-    Source,
-    present,
-)
-from sweeper.errors import ConfigError, Keyword
+from sweeper.command.reading import Beyond, InFile, Reading, RowReader, Source
 
 
 @dataclass(frozen=True)
-class JsonRows(Metric):
-    """The value of `name` in the rows of `file`, which lies in the run's folder."""
-
-    file: str
-    name: str
+class JsonRows(InFile):
+    """The values of a key in the rows of a file in the run's folder."""
 
     form: ClassVar[str] = "jsonl:FILE:KEY"
-
-    @classmethod
-    def parse(cls, key: str | Keyword, rest: str) -> JsonRows:
-        """FILE:KEY."""
-        return cls(*file_and_name(key, rest, cls.form))
-
-    def describe(self) -> str:
-        """The key and the file."""
-        return f"{self.name} in {self.file} in the trial's folder, {{dir}}"
+    called: ClassVar[str] = "keys in its last line"
 
     def open(self, folder: Path, log: Path, *, fresh: bool = False) -> Source:
         """Rows of the file."""
         return Rows(Lines(folder / self.file, fresh=fresh), self.name)
 
-    def contents(self, folder: Path, advice: str = IN_FOLDER) -> str:
+    def names(self, path: Path) -> list[str]:
         """The keys of its last row."""
-        if not (path := folder / self.file).is_file():
-            return f"{self.file} is not there: {advice}"
-        return present(self.file, "keys in its last line", _keys(last_text(path)), self.name)
+        return _keys(last_text(path))
 
 
 @dataclass
@@ -72,15 +50,6 @@ class Rows(Source):
     def beyond(self) -> Beyond:
         """Rows without the key."""
         return self._rows.beyond
-
-
-def file_and_name(key: str | Keyword, rest: str, form: str) -> tuple[str, str]:
-    """FILE and NAME of `FILE:NAME`; ConfigError where one lacks, or lies elsewhere."""
-    file, colon, name = rest.rpartition(":")
-    path = PurePath(file)
-    if not (file and colon and name) or path.is_absolute() or ".." in path.parts:
-        raise ConfigError(key, rest, f"{form}, the file within the trial's folder")
-    return file, name
 
 
 def _record(line: str) -> dict[str, object] | None:

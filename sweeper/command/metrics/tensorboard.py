@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, ClassVar
 
 from sweeper.command.files import Files
-from sweeper.command.reading import IN_FOLDER, Metric, Reading, Source, present_below
-from sweeper.errors import ConfigError, Keyword
+from sweeper.command.reading import IN_FOLDER, Metric, Reading, Source, needs, present_below
+from sweeper.errors import Keyword
 
 FILES = "**/*tfevents*"
 
@@ -26,12 +25,7 @@ class TensorBoardTag(Metric):
     @classmethod
     def parse(cls, key: str | Keyword, rest: str) -> TensorBoardTag:
         """TAG."""
-        if not rest:
-            raise ConfigError(key, rest, cls.form)
-        if find_spec("tensorboard") is None:
-            allowed = "a source that can be read: pip install 'sweeper[tensorboard]'"
-            raise ConfigError(key, rest, allowed)
-        return cls(rest)
+        return cls(needs("tensorboard", key, rest, cls.form))
 
     def describe(self) -> str:
         """The tag."""

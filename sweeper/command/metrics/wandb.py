@@ -18,6 +18,7 @@ from sweeper.command.reading import (
     RowReader,
     Source,
     as_number,
+    needs,
     present_below,
 )
 from sweeper.errors import ConfigError, Keyword
@@ -36,12 +37,7 @@ class WandbKey(Metric):
     @classmethod
     def parse(cls, key: str | Keyword, rest: str) -> WandbKey:
         """KEY."""
-        if not rest:
-            raise ConfigError(key, rest, cls.form)
-        if find_spec("wandb") is None:
-            allowed = "a source that can be read: pip install 'sweeper[wandb]'"
-            raise ConfigError(key, rest, allowed)
-        return cls(rest)
+        return cls(needs("wandb", key, rest, cls.form))
 
     def describe(self) -> str:
         """The key."""
