@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
-from sweeper.trial import Log2Hps, Result
+from sweeper.trial import Axis, Log2Hps, Result, split
 
 
-def without_result(results: Sequence[Result], best: Log2Hps) -> list[tuple[str, Result]]:
+def without_result(
+    results: Sequence[Result], best: Log2Hps, space: Mapping[str, Axis]
+) -> list[tuple[str, Result]]:
     """Failed trials beside the best, by the one hyperparameter in which they differ from it.
 
-    No trial with a result lies between.
+    No trial with a result lies between. Of choices, which have no order, those of the best count.
     """
-    places = [(_moved(result.trial.log2_hps, best), result) for result in results]
+    numbers, chosen = split(space, best)
+    alike = [result for result in results if result.trial.choices == chosen]
+    places = [(_moved(result.trial.log2_hps, numbers), result) for result in alike]
     done = [moved for moved, result in places if result.status != "failed"]
     found: dict[tuple[str, float], Result] = {}
     for moved, result in places:
@@ -36,6 +40,4 @@ def without_result(results: Sequence[Result], best: Log2Hps) -> list[tuple[str, 
 
 def _moved(hps: Log2Hps, best: Log2Hps) -> dict[str, float]:
     """The hyperparameters in which a trial differs from the best, and by how much."""
-    # A choice among kinds has no neighbours, and stands beside the numbers in a trial.
-    known = [name for name in best if name in hps]
-    return {name: hps[name] - best[name] for name in known if hps[name] != best[name]}
+    return {name: hps[name] - best[name] for name in best if hps[name] != best[name]}

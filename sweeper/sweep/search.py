@@ -167,7 +167,8 @@ def search_study(
             tell_speed(watcher, study.results(), since=start)
         searched = trials_of(study).searched
         found = math.isfinite(conclusion.objective)
-        lacking = without_result(searched if found else (), conclusion.best_log2)
+        best = conclusion.best_log2
+        lacking = without_result(searched if found else (), best, settings.space)
         record = search_record(settings, conclusion, finished=not lacking)
         if lacking:
             write_json(StudyFolder(settings.folder).search, record)

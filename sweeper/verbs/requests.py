@@ -115,6 +115,17 @@ NewStudy = Annotated[
         completes="study",
     ),
 ]
+StudyName = Annotated[
+    tuple[str, ...],
+    Flag(
+        "The study, as ",
+        K("study", ...),
+        " names it.",
+        metavar="NAME",
+        positional=True,
+        completes="study",
+    ),
+]
 StudyInPlace = Annotated[
     str | None,
     Flag(
@@ -374,17 +385,7 @@ class StatusRequest(Request):
     verb: ClassVar[str] = "status"
     panel: ClassVar[str] = STUDY
 
-    name: Annotated[
-        tuple[str, ...],
-        Flag(
-            "The study, as ",
-            K("study", ...),
-            " names it.",
-            metavar="NAME",
-            positional=True,
-            completes="study",
-        ),
-    ] = ()
+    name: StudyName = ()
     study: Study = None
     root: Root = None
     watch: Annotated[bool, Flag("Refresh until the study's driver and jobs end.")] = False
@@ -677,17 +678,7 @@ class CancelRequest(Request):
     verb: ClassVar[str] = "cancel"
     panel: ClassVar[str] = STUDY
 
-    name: Annotated[
-        tuple[str, ...],
-        Flag(
-            "The study, as ",
-            K("study", ...),
-            " names it.",
-            metavar="NAME",
-            positional=True,
-            completes="study",
-        ),
-    ] = ()
+    name: StudyName = ()
     study: Study = None
     root: Root = None
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 
 from sweeper.sweep.neighbours import without_result
-from sweeper.trial import Result
+from sweeper.trial import Axis, Log2Hps, Result
 from tests.engine.tiny_trials import trial
 
 
@@ -33,5 +34,18 @@ def result(eta: float, status: str = "complete", seed: int = 0, alpha: float = 0
 )
 def test_the_best_s_neighbours_without_a_result(others: list[Result], found: list[float]) -> None:
     best = result(0.0)
-    lacking = without_result([best, *others], best.trial.log2_hps)
+    lacking = without_result([best, *others], best.trial.log2_hps, {})
     assert sorted(each.trial.log2_hps[name] for name, each in lacking) == found
+
+
+def test_of_choices_those_of_the_best_count() -> None:
+    space = {"kind": Axis(low=0, high=1, default=0, choices=("plain", "bad"))}
+    best = Log2Hps({**result(0.0).trial.log2_hps, "kind": 0.0})
+
+    def chosen(eta: float, kind: str) -> Result:
+        failed = result(eta, "failed")
+        return replace(failed, trial=replace(failed.trial, choices={"kind": kind}))
+
+    assert without_result([chosen(1, "bad"), chosen(0, "bad")], best, space) == []
+    ((name, found),) = without_result([chosen(1, "bad"), chosen(2, "plain")], best, space)
+    assert (name, found.trial.log2_hps["eta"]) == ("eta", 2)
