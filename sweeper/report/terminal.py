@@ -119,7 +119,7 @@ class Terminal:
         return _LeftOut(
             rows=len(table.rows) - len(shown.rows),
             notes=len(notes) - len(near),
-            columns=[] if self.verbose else [c.name for c in table.dropped(self.console.width)],
+            columns=[] if self.verbose else [c.name for c in shown.dropped(self.console.width)],
         )
 
     def _legend(self, table: Table) -> Sequence[str]:

@@ -257,7 +257,7 @@ def test_a_name_that_is_none_says_what_it_may_be(made: Path) -> None:
         sweeper.transfer(5, 64)  # type: ignore[arg-type]
     with raises_config_error("to_width"):
         sweeper.transfer("nb", 8)
-    with pytest.raises(BadInput, match="'to_width'"):
+    with pytest.raises(BadInput, match="to_width='wide'"):
         sweeper.transfer("nb", "wide")  # type: ignore[arg-type]
     with pytest.raises(BadInput, match="settle=True trains the ladders of validate=True"):
         sweeper.transfer("nb", 64, settle=True)

@@ -150,4 +150,4 @@ def test_a_run_that_is_followed(workplace: Path, ends: Run, screen: Screens) -> 
 
 def test_a_published_model(workplace: Path, ends: Run) -> None:
     write_json(workplace / "config.json", GRANITE_8B)
-    assert "It stands for mup" in ends("explain", "--published", "config.json").out
+    assert "stands for muP" in ends("explain", "--published", "config.json").out
