@@ -201,11 +201,15 @@ class Measured:
         return replace(self, noise=self.noise.pooled(noises))
 
     def points(self, weights: Array) -> Points:
-        """The means near the lowest point; `weights` are the probabilities of noise's `MODELS`."""
+        """The means near the lowest point, above it; `weights` are the probabilities of `MODELS`.
+
+        The smoother leaves any constant as it is, but for rounding: of losses of 9 nats whose
+        curve rises by 0.01 that is 0.001 in log2 eta.
+        """
         assert self.noise is not None
         x, means = (self.etas - self.etas[self.lowest])[self.near], self.runs.mean(axis=1)
         spread = self.noise.covariance(x, weights) / self.runs.shape[1]
-        return Points(x, means[self.near], spread)
+        return Points(x, means[self.near] - means[self.lowest], spread)
 
 
 def fit_curves(
@@ -264,6 +268,7 @@ def _fit(
         if len(points.x) >= MIN_POINTS:
             near, (x, at) = measured.near, dense(points.x)
             drawn = forms.rows(points, curve.size, generator, noises[:, near], x, at)
+            drawn += rows[0, lowest]
             # Beside a point that diverged nothing is drawn.
             left = np.searchsorted(etas, x + etas[lowest] + SAME_ETA) - 1
             right = np.searchsorted(etas, x + etas[lowest] - SAME_ETA)

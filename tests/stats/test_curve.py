@@ -39,7 +39,7 @@ def test_a_parabola_is_found_exactly(
             Valley(optimum=optimum, curvature=curvature, floor=floor).curve(rule=rule), 0.0
         )
     assert found is not None and not found.at_end and found.noise < 1e-9
-    assert found.optimum.value == pytest.approx(optimum, abs=5e-4)
+    assert found.optimum.value == pytest.approx(optimum, abs=1e-5)
     assert found.loss.value == pytest.approx(floor, abs=1e-5)
     assert found.regret.value == pytest.approx(curvature * optimum**2, abs=1e-3)
     assert found.loss_gap(optimum).value == pytest.approx(0, abs=1e-6)
