@@ -15,11 +15,10 @@ def shown(answer: ExportAnswer, *, verbose: bool = False) -> Shown:
     """Files, what was accepted, what is missing, and the edits that it takes."""
     document = _document(answer)
     if answer.refused:
-        lines = [f"{answer.trainer} cannot express this plan, and nothing was written:"]
-        lines += [f"- {lack}" for lack in answer.missing]
+        head = f"{answer.trainer} cannot express this plan, and nothing was written:"
         advice = ("Where you do it yourself, or mean to train without, say so by adding ",)
         return Shown(
-            items=[*map(Sentence, lines)],
+            items=[Sentence(head), *(Sentence(str(lack), listed=True) for lack in answer.missing)],
             answer=(*advice, *_accepts(answer.missing), ": the header of the export lists it"),
             document=document,
         )
@@ -43,7 +42,7 @@ def _items(answer: ExportAnswer) -> list[Item]:
         )
         for lack in answer.missing:
             edit = f"\n  The edit: {lack.edit()}" if lack.edit() else ""
-            items.append(Sentence(f"- {lack}{edit}"))
+            items.append(Sentence(f"{lack}{edit}", listed=True))
         head = "Once that is done, or where you mean to train without, say so: "
         text = (head, *_accepts(answer.missing), ". The header of the export lists it.")
         items.append(Sentence(text))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
 from rich.cells import cell_len
 from rich.console import Console
@@ -25,9 +26,26 @@ from sweeper.table import STYLES, Table, counted, paragraph, printable
 
 LINES = 25
 """What a terminal shows of a verb's end without scrolling."""
-Room = tuple[int, int, bool]
-ROOMS: Sequence[Room] = ((8, 3, True), (5, 2, True), (3, 0, True), (3, 0, False), (2, 0, False))
-"""Rows of a table, notes on them, and whether columns are explained: the first that leave room."""
+
+
+class Room(NamedTuple):
+    """How much is shown: rows of a table, notes on them, what columns mean, items of a list."""
+
+    rows: int
+    notes: int
+    explains: bool
+    listed: int
+
+
+ROOMS = (
+    Room(rows=8, notes=3, explains=True, listed=20),
+    Room(rows=5, notes=2, explains=True, listed=12),
+    Room(rows=3, notes=0, explains=True, listed=8),
+    Room(rows=3, notes=0, explains=False, listed=5),
+    Room(rows=2, notes=0, explains=False, listed=3),
+    Room(rows=1, notes=0, explains=False, listed=2),
+)
+"""A verb's end has the first of these that leaves it on LINES, or the last."""
 
 
 @dataclass
@@ -61,7 +79,7 @@ class Terminal:
         return sum(max(1, -(-cell_len(line) // self.console.width)) for line in lines)
 
     def _print(self, items: Sequence[Item], room: Room) -> None:
-        hidden, rows, notes = list[str](), 0, 0
+        hidden, rows, notes, listed = list[str](), 0, 0, 0
         for item in items:
             if isinstance(item, Drawing):
                 continue
@@ -70,12 +88,17 @@ class Terminal:
                 hidden += [title] * bool(title)
                 notes += not title
             elif isinstance(item, Table):
-                shown = self._table(item, *room)
+                shown = self._table(item, room)
                 rows += shown.rows
                 notes += shown.notes
                 hidden += shown.columns
-            else:
+            elif self.verbose or not (isinstance(item, Sentence) and item.listed):
                 self._item(item)
+            else:
+                listed += 1
+                if listed <= room.listed:
+                    self._item(item)
+        notes += max(0, listed - room.listed)
         counts = [counted(n, what) for n, what in ((rows, "row"), (notes, "note")) if n]
         if hidden := [*counts, *hidden]:
             names = ", ".join(dict.fromkeys(hidden))
@@ -102,18 +125,18 @@ class Terminal:
             if item.note:
                 paragraph(self.console, item.note)
 
-    def _table(self, table: Table, most_rows: int, most_notes: int, explains: bool) -> _LeftOut:
+    def _table(self, table: Table, room: Room) -> _LeftOut:
         """Print a table and what explains it."""
         shown = table
-        if len(table.rows) > most_rows and not self.verbose:
-            shown = table.heaviest(most_rows)
+        if len(table.rows) > room.rows and not self.verbose:
+            shown = table.heaviest(room.rows)
         self.console.print(shown, crop=False)
-        for line in self._legend(table) if explains else ():
+        for line in self._legend(table) if room.explains else ():
             paragraph(self.console, line)
         # Of a row that is left out nothing is said.
         rows = [f"{row.subject or row.values[0]}: {row.note}" for row in shown.rows if row.note]
         notes = [*rows, *table.remarks]
-        near = notes if self.verbose else rows[:most_notes]
+        near = notes if self.verbose else rows[: room.notes]
         for line in near:
             paragraph(self.console, f"- {line}")
         return _LeftOut(

@@ -157,7 +157,7 @@ def test_a_verb_ends_with_one_screen(name: str, width: int) -> None:
     rows = lines[at + 2 : lines.index("", at)]
     assert rows, "some are always there"
     if table.columns[0].name in head:
-        rooms = [table.heaviest(most_rows) for most_rows, _, _ in ROOMS]
+        rooms = [table.heaviest(room.rows) for room in ROOMS]
         whole = [line for room in rooms for line in str(narrowed(room, width)).splitlines()]
         assert collapsed(rows) <= collapsed(whole), "no cell is broken, or lacks its end"
 
@@ -215,7 +215,7 @@ def test_the_optimum_of_the_base_stands_once() -> None:
 def test_names_that_are_too_long_stand_above_their_numbers() -> None:
     table = Table("", [Column("name", left=True), Column("x"), Column("y", left=True)])
     near = Estimate(value=1.0, low=0.5, high=1.5)
-    names = [f"a.very.long.name.of.a.module.{i}" for i in range(ROOMS[-1][0])]
+    names = [f"a.very.long.name.of.a.module.{i}" for i in range(ROOMS[-1].rows)]
     for name in names:
         table.add(name, near, "holds")
     lines = shown([table], 30)
@@ -224,7 +224,7 @@ def test_names_that_are_too_long_stand_above_their_numbers() -> None:
 
 
 def test_of_a_long_table_the_rows_of_most_weight_are_shown() -> None:
-    rows_shown, notes_shown, _ = ROOMS[0]
+    rows_shown, notes_shown, *_ = ROOMS[0]
     table = Table("many", [Column("row", left=True), Column("loss")])
     for row in range(60):
         table.add(f"row {row}", float(row), note=f"note {row}", weight=row)
