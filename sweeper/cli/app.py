@@ -14,7 +14,7 @@ from typing import Annotated, Any
 
 import typer
 
-from sweeper.cli.commands import HELP_NAMES, VERBS, Commands
+from sweeper.cli.commands import HELP_NAMES, VERBS, CommandGroup
 from sweeper.cli.options import command_of
 from sweeper.cli.verb import (
     INTERRUPTED,
@@ -32,7 +32,7 @@ from sweeper.verbs.requests import REQUESTS, Request
 
 app = typer.Typer(
     name="sweeper",
-    cls=Commands,
+    cls=CommandGroup,
     no_args_is_help=True,
     # `run` ends every verb itself: with one message, or for a bug with a plain traceback.
     pretty_exceptions_enable=False,

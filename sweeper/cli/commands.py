@@ -93,7 +93,7 @@ class Verb(TyperCommand):
             raise
 
 
-class Commands(TyperGroup):
+class CommandGroup(TyperGroup):
     """The verbs; a command line that cannot be read is refused like any other bad input."""
 
     def __init__(self, **settings: Any) -> None:

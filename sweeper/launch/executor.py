@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, Protocol, runtime_checkable
 
-from sweeper.launch.job import Job, JobFailure, Outcome, Task
+from sweeper.launch.job import Job, JobFailure, JobOutcome, Task
 from sweeper.trial import Trial
 
 MAX_FALSE_STARTS = 3
@@ -50,7 +50,7 @@ class Finished:
     """A job came to an end and left an outcome."""
 
     job: str
-    outcome: Outcome
+    outcome: JobOutcome
 
 
 @dataclass(frozen=True, kw_only=True)

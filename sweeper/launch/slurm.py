@@ -59,7 +59,7 @@ from sweeper.launch.slurm_jobs import (
 )
 from sweeper.launch.slurm_queue import (
     WAITING,
-    Entry,
+    QueueEntry,
     SchedulerError,
     ask,
     first_lines,
@@ -438,12 +438,12 @@ def jobs_of(array: Array) -> list[SubmittedJob]:
     return [SubmittedJob(array=array, index=index) for index in range(len(array.members))]
 
 
-def queued(study: Path) -> dict[tuple[str, int], Entry]:
+def queued(study: Path) -> dict[tuple[str, int], QueueEntry]:
     """The study's jobs in Slurm's queue, by array's name and index; SchedulerError."""
     return {(entry.name, entry.index): entry for entry in slurm_queue.queue(prefix(study))}
 
 
-def _state(job: SubmittedJob, entry: Entry | None, *, numbered: bool) -> JobState:
+def _state(job: SubmittedJob, entry: QueueEntry | None, *, numbered: bool) -> JobState:
     """How a job stands that has this entry in the queue; `numbered`: Slurm is known to have it."""
     member, started = job.member, job.member.last(Started)
     # As JSON: `sweeper status` counts the trials of hundreds of jobs, and wants none of them.
@@ -635,7 +635,7 @@ class SlurmExecutor:
         shutil.rmtree(job.job_dir, ignore_errors=True)
         return True
 
-    def _confirm(self, entries: Mapping[tuple[str, int], Entry]) -> None:
+    def _confirm(self, entries: Mapping[tuple[str, int], QueueEntry]) -> None:
         """Accept the unconfirmed arrays that are in the queue; discard the others."""
         arrived = {name: entry.array for (name, _), entry in entries.items()}
         for array in list(self.unconfirmed):
@@ -731,7 +731,7 @@ class SlurmExecutor:
                 events += self._give_up(job, entry)
         return events
 
-    def _end_strays(self, entries: Mapping[tuple[str, int], Entry]) -> None:
+    def _end_strays(self, entries: Mapping[tuple[str, int], QueueEntry]) -> None:
         """End jobs of this study that nobody waits for: their array was given up."""
         names = {job.array.name for job in (*self.submitted, *self._recovered_jobs.values())}
         names |= {array.name for array in self.unconfirmed}
@@ -739,7 +739,7 @@ class SlurmExecutor:
         with suppress(SchedulerError):
             slurm_queue.cancel(strays)
 
-    def _note_progress(self, job: SubmittedJob, entry: Entry) -> None:
+    def _note_progress(self, job: SubmittedJob, entry: QueueEntry) -> None:
         if entry.state == "RUNNING":
             self.context.progress(job.id, job.member.fraction)
         elif "held" in entry.reason.lower():
@@ -747,7 +747,7 @@ class SlurmExecutor:
                 f"job {entry.id} is held ({entry.reason}): scontrol release {entry.id} lets it go"
             )
 
-    def _give_up(self, job: SubmittedJob, entry: Entry | None) -> list[Event]:
+    def _give_up(self, job: SubmittedJob, entry: QueueEntry | None) -> list[Event]:
         """`Lost` for a job that is gone without a result, once it has not come back in a while."""
         failure = failure_of(job.array, job.index, entry)
         job.missing = time.monotonic() if job.missing is None else job.missing

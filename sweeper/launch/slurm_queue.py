@@ -41,7 +41,7 @@ class SchedulerError(SweeperError):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Entry:
+class QueueEntry:
     """A line of the queue: one job, or one task of an array.
 
     `id` is what `scancel` takes, `index` the task's number in its array (0 for a job alone),
@@ -102,7 +102,7 @@ def first_lines(text: str) -> str:
     return "; ".join(dict.fromkeys(line.strip() for line in lines if line.strip()))[:500]
 
 
-def queue(prefix: str) -> list[Entry]:
+def queue(prefix: str) -> list[QueueEntry]:
     """This user's jobs whose names begin with `prefix`, those that ended lately included.
 
     One call for all of them. SchedulerError when Slurm does not answer.
@@ -115,12 +115,12 @@ def queue(prefix: str) -> list[Entry]:
     return [_entry(line) for line in text.splitlines() if line.startswith(prefix)]
 
 
-def _entry(line: str) -> Entry:
+def _entry(line: str) -> QueueEntry:
     name, number, state, node, began, submitted, reason = line.split("|", 6)
     array, _, index = number.partition("_")
     # Of a job that waits, %S is when Slurm expects to start it.
     since = began if state not in WAITING and began != "N/A" else submitted
-    return Entry(
+    return QueueEntry(
         name=name,
         id=number,
         array=array,

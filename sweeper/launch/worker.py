@@ -54,7 +54,7 @@ BOOT = (
 """The program of a worker: a terminal's Ctrl-C is the driver's, modules are found as it does."""
 
 
-class Source(Protocol):
+class WorkSource(Protocol):
     """Where a worker's work comes from, and who hears what became of it."""
 
     def next(self) -> Work | None:
@@ -74,7 +74,7 @@ class Source(Protocol):
         ...
 
 
-def serve(source: Source) -> None:
+def serve(source: WorkSource) -> None:
     """Do what a source names; raises what the source will not have it outlive."""
     while (work := source.next()) is not None:
         try:

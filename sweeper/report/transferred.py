@@ -28,18 +28,18 @@ from sweeper.stats.ladder import LADDER_AXES
 from sweeper.study.folder import TargetFolder
 from sweeper.sweep.coordinates import QuickCheck
 from sweeper.sweep.ladders import StaleVerdict, Trained, curves_stem
-from sweeper.sweep.planning import Spans, Unvalidated
+from sweeper.sweep.planning import PlannedSteps, Unvalidated
 from sweeper.table import short
 from sweeper.verbs.transfer import (
+    AnswerAtTarget,
     HorizonsAnswer,
     LadderCostAnswer,
     QueuedAnswer,
-    TargetAnswer,
     TransferAnswer,
 )
 
 
-def shown(answer: TargetAnswer | HorizonsAnswer, *, verbose: bool = False) -> Shown:
+def shown(answer: AnswerAtTarget | HorizonsAnswer, *, verbose: bool = False) -> Shown:
     """The plan and the verdicts, or what the ladders would train, or have in a queue."""
     if isinstance(answer, HorizonsAnswer):
         return _horizons(answer)
@@ -144,7 +144,7 @@ def _document(answer: TransferAnswer) -> dict[str, object]:
     }
 
 
-def _command_again(answer: TargetAnswer) -> NextCommand:
+def _command_again(answer: AnswerAtTarget) -> NextCommand:
     """The same command, its target's options in full."""
     request, settings, invocation = answer.request, answer.settings, answer.invocation
     depth = request.to_depth or settings.base.depth
@@ -167,7 +167,7 @@ def _command_again(answer: TargetAnswer) -> NextCommand:
     )
 
 
-def _spans_items(spans: Spans | None, settings: Settings) -> list[Item]:
+def _spans_items(spans: PlannedSteps | None, settings: Settings) -> list[Item]:
     if spans is None:
         return []
     return [

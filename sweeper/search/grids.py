@@ -90,7 +90,7 @@ LONGER = {"eta": "search.eta.points or search.eta.extend"}
 
 
 @dataclass(frozen=True, kw_only=True)
-class Pairs:
+class PairsStrategy:
     """A log2 grid over every pair of hyperparameters, the others held (u-muP paper, F.1).
 
     First a line over eta, all else at its default; without it (`eta` None) eta stays at its
@@ -338,7 +338,7 @@ the valley where eta times decay stays."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Grid2D:
+class Grid2DStrategy:
     """A log2 grid over two hyperparameters (arXiv:2304.02034, section II 1 E).
 
     A grid of spacing `step` over both ranges, then the six neighbours at a factor of 2 of the

@@ -29,7 +29,7 @@ from sweeper.trial import ONE_OR_MORE, Log2Hps, Point, Space, defaults
 
 
 @dataclass(frozen=True, kw_only=True)
-class RandomGrid(Bounded):
+class RandomGridStrategy(Bounded):
     """`runs` points of the grid with spacing `step` in log2 over `axes` (null: all).
 
     A grid of fewer points is taken whole. The order of the draw does not depend on `runs`: a

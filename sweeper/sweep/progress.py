@@ -245,7 +245,7 @@ class ProgressListener(Protocol):
         ...
 
 
-class Progress(ProgressListener, Protocol):
+class ProgressDisplay(ProgressListener, Protocol):
     """A listener that shows how far work is, from `with` to its end."""
 
     def __enter__(self) -> Self: ...
@@ -296,7 +296,7 @@ class Watcher(Words, Protocol):
         page: bool = False,
         heard: Callable[[Result], None] | None = None,
         command: str = "",
-    ) -> Progress:
+    ) -> ProgressDisplay:
         """What listens to trials of a job, and writes how far it is into `folder`.
 
         With `page` the study's page is written as results come.
