@@ -86,7 +86,6 @@ class MetricSource(Protocol):
 
     def read(self, *, ended: bool = False) -> Iterable[Reading]:
         """What is new since the last look; once more, for all that is left, when it `ended`."""
-        ...
 
     def beyond(self) -> Beyond:
         """What was seen behind the last loss; nothing where the source cannot tell."""
@@ -135,18 +134,15 @@ class Metric(Protocol):
     @classmethod
     def parse(cls, key: str | Keyword, rest: str) -> Metric:
         """Of what stands behind the colon; ConfigError, for `key`, where it cannot be read."""
-        ...
 
     def describe(self) -> str:
         """Where losses are read, in words."""
-        ...
 
     def open(self, folder: Path, log: Path, *, fresh: bool = False) -> MetricSource:
         """Its source in a run's `folder`, whose output goes to `log`.
 
         Of a `fresh` run what the files hold already is an earlier run's.
         """
-        ...
 
     def contents(self, folder: Path, advice: str = IN_FOLDER) -> str:
         """What is there where no loss was found; `advice` is for a file that is not there.

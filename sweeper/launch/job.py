@@ -129,15 +129,12 @@ class Task(Protocol):
     @property
     def trials(self) -> tuple[Trial, ...]:
         """The trials that it is about."""
-        ...
 
     def run(self, control: Control) -> Any:
         """Do it. A job's task returns its `JobOutcome`, and raises SweeperError for bad input."""
-        ...
 
     def modules(self) -> list[str]:
         """Modules of the user's own that the task runs."""
-        ...
 
 
 @dataclass(frozen=True, kw_only=True)

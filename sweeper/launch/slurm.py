@@ -41,7 +41,6 @@ from sweeper.launch.executor import (
     Stage,
 )
 from sweeper.launch.job import Job, JobFailure, Resources, Task, outcome_of, trials_of, write_job
-from sweeper.launch.lacking import lack_of
 from sweeper.launch.parameters import Parameters
 from sweeper.launch.slurm_jobs import (
     Array,
@@ -63,6 +62,7 @@ from sweeper.launch.slurm_queue import (
     SchedulerError,
     ask,
     first_lines,
+    lack_of,
     largest_array,
     long_options,
     nodes,

@@ -50,9 +50,8 @@ from sweeper.files import (
 )
 from sweeper.launch.code import changed_modules, module_digests
 from sweeper.launch.job import Control, Leave, Resources, outcome_of, run_job
-from sweeper.launch.lacking import lack_of
 from sweeper.launch.machine import THREADS, users_threads
-from sweeper.launch.slurm_queue import QueueEntry
+from sweeper.launch.slurm_queue import QueueEntry, lack_of
 from sweeper.launch.worker import Controls, Work, serve
 from sweeper.records import Bounds, from_json
 

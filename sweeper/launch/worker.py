@@ -59,19 +59,15 @@ class WorkSource(Protocol):
 
     def next(self) -> Work | None:
         """What is to be done now; None when it is time to end."""
-        ...
 
     def control(self, notify: Callable[[str], None]) -> Control:
         """What the work is told, and tells, while it is done."""
-        ...
 
     def done(self, answer: Any) -> None:
         """The work has returned."""
-        ...
 
     def failed(self, error: BaseException) -> bool:
         """The work has raised; whether the worker outlives it."""
-        ...
 
 
 def serve(source: WorkSource) -> None:

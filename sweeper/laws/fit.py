@@ -27,7 +27,6 @@ class EtaExponents(Protocol):
 
     def log2_eta(self, direction: Direction) -> tuple[float, float, float] | None:
         """The change of log2 eta along a direction, with its 95 % interval; None: not measured."""
-        ...
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -226,23 +226,18 @@ class ProgressListener(Protocol):
 
     def watch(self, states: Callable[[], list[JobState]]) -> None:
         """Jobs can be asked for from here on."""
-        ...
 
     def watch_ladder(self, so_far: Callable[[], LadderSoFar]) -> None:
         """The ladder that is trained can be asked for from here on."""
-        ...
 
     def proposed(self, finished: int, missing: Sequence[Trial]) -> None:
         """The loop is about to train `missing`; `finished` trials of this job are done already."""
-        ...
 
     def advanced(self, batch: Sequence[Trial], before: float, fraction: float) -> None:
         """The job of a batch has come from the fraction `before` of its work to this one."""
-        ...
 
     def finished(self, result: Result) -> None:
         """A trial was trained and recorded."""
-        ...
 
 
 class ProgressDisplay(ProgressListener, Protocol):

@@ -24,10 +24,10 @@ from sweeper.launch import slurm_jobs, slurm_queue
 from sweeper.launch.code import changed_modules, module_digests, user_modules
 from sweeper.launch.executor import Scheduled
 from sweeper.launch.job import JobOutcome, Resources, outcome_of
-from sweeper.launch.lacking import lack_of
 from sweeper.launch.parameters import Parameters
 from sweeper.launch.slurm import SETTLING, Slurm, checked_setup
 from sweeper.launch.slurm_jobs import Raised, SlurmFailure, Submission, attempts, failure_of
+from sweeper.launch.slurm_queue import lack_of
 from sweeper.records import to_json
 from sweeper.report.standing import jobs_items
 from sweeper.report.terminal import Terminal

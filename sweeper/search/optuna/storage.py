@@ -42,27 +42,21 @@ class OptunaStudy(Protocol):
 
     def trials(self) -> list[FrozenTrial]:
         """All trials that it has."""
-        ...
 
     def add(self, trials: Sequence[FrozenTrial]) -> None:
         """Add trials that have ended."""
-        ...
 
     def describe(self, attributes: Mapping[str, Any]) -> None:
         """Set attributes of the study as a whole, where they have other values."""
-        ...
 
     def attributes(self) -> dict[str, Any]:
         """Attributes of the study as a whole."""
-        ...
 
     def clear(self) -> None:
         """Throw the study's trials away; what else is known of the study stays."""
-        ...
 
     def close(self) -> None:
         """Close the connection for good."""
-        ...
 
 
 class DatabaseStudy:
