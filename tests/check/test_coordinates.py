@@ -21,6 +21,7 @@ from sweeper.check.judge import (
 from sweeper.data.corpus import TokenCorpus
 from sweeper.engine.measure import ModuleMeasurement, measure_modules
 from sweeper.records import to_json
+from sweeper.report.sentences import check_todo
 from sweeper.scaling.spec import LOGITS, Role
 from sweeper.stats.estimate import Estimate
 from sweeper.stats.ladder import Size
@@ -431,7 +432,7 @@ def test_two_widths_that_cannot_tell_ask_for_a_third() -> None:
         axis="width", sizes=(16, 32), steps=1, modules=(module,), answer="cannot say", origins=()
     )
     assert check.settled_by(RULE) == "transfer.widths=[16,32,64]"
-    assert check.todo(RULE).startswith("two widths cannot tell: transfer.widths=[16,32,64]")
+    assert check_todo(check, RULE).startswith("two widths cannot tell: transfer.widths=[16,32,64]")
     three = replace(unclear, values=(0.0, 0.2, 0.4))
     wider = replace(check, sizes=(16, 32, 64), modules=(replace(module, slopes=(three,)),))
     assert wider.settled_by(RULE) == f"check.seeds={2 * RULE.seeds}"

@@ -15,8 +15,8 @@ from sweeper.check.judge import (
     CoordinateCheck,
     ModuleCheck,
     Slope,
-    sentence,
 )
+from sweeper.report.sentences import check_sentence
 from sweeper.stats.estimate import Estimate
 from sweeper.sweep import coordinates
 from sweeper.sweep.ladders import Validated
@@ -162,7 +162,7 @@ def checked(
     origins: tuple[str, ...],
     sizes: tuple[int, ...] = (16, 32, 64),
 ) -> str:
-    return sentence(
+    return check_sentence(
         CoordinateCheck(
             axis="width",
             sizes=sizes,
