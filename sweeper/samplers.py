@@ -470,8 +470,6 @@ class StrategySampler(optuna.samplers.BaseSampler):
 
 
 class _Replay(SearchReplay[Point]):
-    """The search replayed against the runs on a board."""
-
     def __init__(self, board: _Board, strategy: Strategy, space: Space) -> None:
         super().__init__(separable=getattr(strategy, "separable", False))
         self._board, self._strategy, self._searched = board, strategy, space

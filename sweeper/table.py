@@ -391,7 +391,6 @@ def _fields(value: Value) -> dict[str, Any]:
 
 
 def _text(value: Value, form: str) -> str:
-    """A value on a terminal."""
     if isinstance(value, Cell):
         return value.text or _text(value.value, form)
     if isinstance(value, BaseToTarget):

@@ -106,11 +106,7 @@ PAIRS: dict[str, tuple[Callable[..., StrategySampler], Callable[[], Strategy], S
         SPACE,
     ),
     "line": (Line, LearningRateLine, SPACE),
-    "pairs": (
-        lambda space: Pairs(space, points=3),
-        lambda: PairsStrategy(points=3),
-        SPACE,
-    ),
+    "pairs": (lambda space: Pairs(space, points=3), lambda: PairsStrategy(points=3), SPACE),
     "grid2d": (
         lambda space: Grid2D(space, axes=("eta", "alpha")),
         lambda: Grid2DStrategy(axes=("eta", "alpha")),

@@ -138,7 +138,6 @@ class CommandGroup(TyperGroup):
 def _help(
     command: Any, context: Any, more: Mapping[str, Sequence[tuple[str, str]]] | None = None
 ) -> str:
-
     rows: dict[str, list[tuple[str, str]]] = {"Arguments": [], "Options": []}
     for parameter in command.get_params(context):
         if record := parameter.get_help_record(context):
@@ -200,7 +199,6 @@ def _parts(text: str, width: int) -> list[str]:
 
 
 def _panel(title: str, rows: Rows, width: int) -> Iterator[str]:
-    """A box around a title and rows of names and their meaning."""
     utf = (getattr(sys.stdout, "encoding", None) or "").lower().startswith("utf")
     across, down, *corners = list("─│╭╮╰╯" if utf else "-|++++")
     inner, named = width - 4, max(len(name) for name, _ in rows)

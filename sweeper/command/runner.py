@@ -491,7 +491,6 @@ def _mentions(script: str, name: str) -> bool:
 
 
 def _has(tree: Mapping[str, Any], key: str) -> bool:
-    """Whether the configuration has a key."""
     node: Any = tree
     for part in key.split("."):
         if not isinstance(node, Mapping) or part not in node:

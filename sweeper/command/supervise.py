@@ -223,7 +223,6 @@ class Supervisor:
         return False
 
     def _outcome(self, status: str, code: int, seconds: float) -> JobOutcome:
-        """What came of the trial."""
         if status == "hung":
             return self._failure(f"it said nothing for {self.command.hang:g} s and was ended", code)
         if status == "flooded":
@@ -340,7 +339,6 @@ class Supervisor:
         )
 
     def _why_no_loss(self) -> str:
-        """What was looked for, and what is there instead."""
         if metric := self.command.metric:
             there = contents(metric, self.folder)
             if not self.log.is_file():

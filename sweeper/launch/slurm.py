@@ -571,7 +571,6 @@ class SlurmExecutor:
         return True
 
     def _others(self, tried: set[str]) -> set[str]:
-        """The nodes on which a job may run, but for those that were tried."""
         try:
             return nodes(self.launcher.partition) - tried
         except SchedulerError:
@@ -706,7 +705,6 @@ class SlurmExecutor:
     # Watching
 
     def _look(self) -> list[Event]:
-        """What became of jobs that have left the queue."""
         if not (self.submitted or self._recovered_jobs or self.unconfirmed):
             return []
         entries = None

@@ -202,7 +202,6 @@ Fixed = dict[str, tuple[str, Any]]
 
 
 def _sized(family: HfFamily, sizes: HfSizes) -> Fixed:
-    """Width, depth, heads, key-value heads and inner widths."""
     widths, depths = family.find(WIDTH), family.find(DEPTH)
     if not widths or not depths:
         what = "width" if not widths else "depth"

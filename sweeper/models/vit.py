@@ -91,11 +91,7 @@ class EncoderBlock(nn.Module):
         unit, branches, base = model.unit, 2 * model.depth, 2 * model.base_depth
         drop = model.dropout
         self.attention = SelfAttention(
-            model.width,
-            model.head_size,
-            model.tokens,
-            unit=unit,
-            dropout=model.attention_dropout,
+            model.width, model.head_size, model.tokens, unit=unit, dropout=model.attention_dropout
         )
         self.attention_residual = Residual(2 * index + 1, branches, base, unit=unit, dropout=drop)
         hidden = model.ffn_ratio * model.width

@@ -145,7 +145,6 @@ class PairsStrategy:
         return missing_points(cells, range(self.seeds), "grids", history)
 
     def _line(self, space: Space, history: History) -> LineState | None:
-        """The line over eta as far as it has results."""
         if self.eta is None:
             return None
         objective = line_objective(history, defaults(space), "eta", range(self.seeds))
@@ -252,11 +251,7 @@ class PairsStrategy:
         return best.trial.log2_hps, best.objective
 
     def _notes(
-        self,
-        line: LineResult | None,
-        space: Space,
-        grids: Sequence[PairGrid],
-        objective: float,
+        self, line: LineResult | None, space: Space, grids: Sequence[PairGrid], objective: float
     ) -> Iterator[str]:
         """The mean over the pairs, what it rests on, and optima at the ends of grids."""
         yield from line_notes([] if line is None else [line], space, LONGER)

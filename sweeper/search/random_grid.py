@@ -49,7 +49,6 @@ class RandomGridStrategy(Bounded):
         return [Phase(name="random", trials=min(self.runs, self._size(space)))]
 
     def _size(self, space: Space) -> int:
-        """Points of the grid."""
         return prod(len(grid) for grid in self._grids(space).values())
 
     def _grids(self, space: Space) -> dict[str, list[float]]:

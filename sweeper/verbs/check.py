@@ -162,7 +162,6 @@ def _coordinates(
     folder: Path,
     watcher: Watcher,
 ) -> CheckRecord:
-    """The coordinate check over the ladders."""
     # The check that came with a plan, where it was over these very widths.
     kept = StudyFolder(experiment.settings.folder).plans_check
     known = known_check(experiment, log2_hps, [kept])

@@ -223,7 +223,6 @@ def _cost(
 
 
 def _run_cost(experiment: Experiment, size: Size, study: Study) -> tuple[float, float]:
-    """FLOPs and seconds of a run of a size."""
     return flops_of(experiment.spec(size)), run_time(experiment, size, study.results())[1]
 
 

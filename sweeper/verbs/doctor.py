@@ -170,7 +170,6 @@ def _packages() -> Iterator[Finding]:
 
 
 def _torch() -> Iterator[Finding]:
-    """Whether torch computes, and the GPUs that it sees."""
     get = f"{PIP} 'torch>=2.6'"
     try:
         torch = import_module("torch")

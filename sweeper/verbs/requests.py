@@ -34,11 +34,7 @@ class Flag:
     completes: str
 
     def __init__(
-        self,
-        *help: str | Keyword,
-        metavar: str = "",
-        positional: bool = False,
-        completes: str = "",
+        self, *help: str | Keyword, metavar: str = "", positional: bool = False, completes: str = ""
     ) -> None:
         """Take the sentence in parts: it may name other keywords."""
         object.__setattr__(self, "help", help)
@@ -96,7 +92,6 @@ Overrides = Annotated[
         "parameterization=umup model.width=128 search=lr",
         metavar="OVERRIDES",
         positional=True,
-        completes="overrides",
     ),
 ]
 Changes = Annotated[
@@ -106,7 +101,6 @@ Changes = Annotated[
         "transfer.widths=[64,128,256] transfer.seeds=4",
         metavar="OVERRIDES",
         positional=True,
-        completes="overrides",
     ),
 ]
 
@@ -146,8 +140,7 @@ ConfigDir = Annotated[
     Path | None, Flag("A folder of your own configs, laid out as GROUP/OPTION.yaml.")
 ]
 Trust = Annotated[
-    bool,
-    Flag("Run the classes and the command that the study's own records name; remembered."),
+    bool, Flag("Run the classes and the command that the study's own records name; remembered.")
 ]
 ToWidth = Annotated[int, AT_LEAST_ONE, Flag("Width of the target model.")]
 ToDepth = Annotated[int | None, AT_LEAST_ONE, Flag("Its depth; the base depth if not given.")]
@@ -193,8 +186,7 @@ class SearchRequest(Request, panel=TUNE):
     root: Root = None
     dry_run: DryRun = False
     detach: Annotated[
-        bool,
-        Flag("Collect finished jobs, submit what can be named, and return (launcher=slurm)."),
+        bool, Flag("Collect finished jobs, submit what can be named, and return (launcher=slurm).")
     ] = False
     new_setup: Annotated[
         bool, Flag("Go on in a study whose trials so far are of another setup.")
@@ -435,8 +427,7 @@ class CompareRequest(Request, panel=STUDY):
         int | None, AT_LEAST_ONE, Flag("Predict there how much compute the best saves.")
     ] = None
     settle: Annotated[
-        bool,
-        Flag("Train seeds at each study's optimum, until it is decided which is the best."),
+        bool, Flag("Train seeds at each study's optimum, until it is decided which is the best.")
     ] = False
     at_width: Annotated[
         int | None,
@@ -541,8 +532,7 @@ class FollowRequest(Request, panel=TUNE):
         ),
     ] = ""
     steps: Annotated[
-        int | None,
-        Flag("Of the whole run; its tokens at the ladder's batch if not given."),
+        int | None, Flag("Of the whole run; its tokens at the ladder's batch if not given.")
     ] = None
     alarm: Annotated[float, Flag("The chance of ever calling a run off that is on course.")] = 0.01
     spike_steps: Annotated[
@@ -557,8 +547,7 @@ class FollowRequest(Request, panel=TUNE):
     ledger: Annotated[
         Path | None,
         Flag(
-            "The ledger of outcomes; predictions.md beside the prediction's folder.",
-            metavar="FILE",
+            "The ledger of outcomes; predictions.md beside the prediction's folder.", metavar="FILE"
         ),
     ] = None
 
@@ -635,8 +624,7 @@ class JudgeRequest(Request, panel=TUNE):
     max_loss_gap: Annotated[float, Flag("The fraction of the loss within which it holds.")] = 0.01
     strict: Annotated[bool, Flag("Exit with 3 unless the verdict is that it holds.")] = False
     save: Annotated[
-        str | None,
-        Flag("Keep the runs as a study, to report, compare, predict.", metavar="NAME"),
+        str | None, Flag("Keep the runs as a study, to report, compare, predict.", metavar="NAME")
     ] = None
     out: Annotated[Path | None, Flag("Where to write; <root>/judged/FILE if not given.")] = None
     root: Root = None

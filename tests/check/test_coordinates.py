@@ -124,10 +124,7 @@ def test_standard_with_one_learning_rate_fails(tokens: TokenCorpus) -> None:
     assert (
         {"layers.0.attention.qkv", "layers.0.ffn.down"}
         <= set(grown)
-        <= {
-            "head",
-            *(f"layers.{layer}.{name}" for layer in (0, 1) for name in HIDDEN),
-        }
+        <= {"head", *(f"layers.{layer}.{name}" for layer in (0, 1) for name in HIDDEN)}
     )
 
 
@@ -254,12 +251,7 @@ def test_units_seeds_and_the_order_of_sizes_are_nothing_to_the_answer(
     one_sided=st.booleans(),
 )
 def test_a_wider_interval_never_settles_what_a_narrow_one_left_open(
-    value: float,
-    narrow: float,
-    wider: float,
-    expected: float,
-    threshold: float,
-    one_sided: bool,
+    value: float, narrow: float, wider: float, expected: float, threshold: float, one_sided: bool
 ) -> None:
     def judged(half: float, threshold: float = threshold) -> str:
         slope = Estimate(value=value, low=value - half, high=value + half)

@@ -9,13 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from sweeper.check.judge import (
-    CheckCode,
-    CheckRule,
-    CoordinateCheck,
-    ModuleCheck,
-    Slope,
-)
+from sweeper.check.judge import CheckCode, CheckRule, CoordinateCheck, ModuleCheck, Slope
 from sweeper.report.sentences import check_sentence
 from sweeper.stats.estimate import Estimate
 from sweeper.sweep import coordinates
@@ -164,12 +158,7 @@ def checked(
 ) -> str:
     return check_sentence(
         CoordinateCheck(
-            axis="width",
-            sizes=sizes,
-            steps=4,
-            modules=modules,
-            answer=answer,
-            origins=origins,
+            axis="width", sizes=sizes, steps=4, modules=modules, answer=answer, origins=origins
         ),
         CheckRule(),
     )

@@ -78,9 +78,7 @@ def test_a_job_of_another_format_is_none(tmp_path: Path) -> None:
 
 
 @given(
-    attempts=st.permutations(range(5)),
-    count=st.integers(0, 5),
-    damaged=st.sets(st.integers(0, 4)),
+    attempts=st.permutations(range(5)), count=st.integers(0, 5), damaged=st.sets(st.integers(0, 4))
 )
 def test_the_newest_whole_attempt_counts_whenever_it_was_written(
     attempts: list[int], count: int, damaged: set[int]

@@ -419,10 +419,7 @@ def test_a_control_group_s_quota_counts(tmp_path: Path) -> None:
     assert 1 <= machine.cores() <= (os.cpu_count() or 1)
 
 
-@pytest.mark.parametrize(
-    ("key", "value"),
-    [("workers", 0), ("hang", 0.0), ("retries", -1)],
-)
+@pytest.mark.parametrize(("key", "value"), [("workers", 0), ("hang", 0.0), ("retries", -1)])
 def test_impossible_settings_are_refused(key: str, value: Any) -> None:
     with pytest.raises(ConfigError) as caught:
         Local(**{key: value})

@@ -142,7 +142,6 @@ class Log(MetricSource):
         return reading
 
     def _without(self, line: str) -> None:
-        """Take a line that does not match."""
         if self._last is None:
             return
         step = None

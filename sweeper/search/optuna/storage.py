@@ -244,8 +244,6 @@ def disconnect(storage: optuna.storages.RDBStorage) -> None:
 
 
 class _MemoryJournal(BaseJournalBackend):
-    """A journal in memory."""
-
     def __init__(self) -> None:
         self.logs: list[JournalLine] = []
 
@@ -275,7 +273,6 @@ class _NoLock(JournalFileOpenLock):
 
 
 def _create(storage: optuna.storages.BaseStorage, name: str) -> optuna.Study:
-    """The study `name` in `storage`, created if need be."""
     return optuna.create_study(
         storage=storage, study_name=name, direction="minimize", load_if_exists=True
     )
