@@ -186,9 +186,9 @@ def import_plugin(target: object, key: str = TARGET) -> Callable[..., Any]:
         allowed = (
             "a name of conf/, or a class that this command line or its ",
             Keyword("config_dir", ...),
-            " names",
+            " names: what a study alone names is not run",
         )
-        raise ConfigError(key, target, f"{allowed}: what a study alone names is not run")
+        raise ConfigError(key, target, allowed)
     return import_target(target, key)
 
 

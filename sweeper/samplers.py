@@ -39,12 +39,11 @@ from optuna.trial import BaseTrial, FrozenTrial, TrialState, create_trial
 from sweeper.errors import BadInput, ConfigError, key_prefix, suggest
 from sweeper.records import call_checked
 from sweeper.search.fresh import FreshSeeds
-from sweeper.search.grids import Grid2D as Grid2DStrategy
-from sweeper.search.grids import Pairs as PairsStrategy
+from sweeper.search.grids import Grid2DStrategy, PairsStrategy
 from sweeper.search.independent import IndependentSearch
 from sweeper.search.line import LearningRateLine
 from sweeper.search.optuna.mapping import LUCKY, is_same, plain_range
-from sweeper.search.random_grid import RandomGrid as RandomGridStrategy
+from sweeper.search.random_grid import RandomGridStrategy
 from sweeper.search.replay import SearchReplay
 from sweeper.search.settled import Settled
 from sweeper.search.strategy import FRESH_SEEDS, Conclusion, History, Strategy
@@ -62,12 +61,12 @@ from sweeper.trial import (
 )
 
 __all__ = [
-    "Answer",
     "Grid2D",
     "IndependentLines",
     "Line",
     "Pairs",
     "RandomGrid",
+    "SearchOutcome",
     "StrategySampler",
 ]
 
@@ -88,7 +87,7 @@ STRAYS = 3
 
 
 @dataclass(frozen=True, kw_only=True)
-class Answer:
+class SearchOutcome:
     """What a search found: hyperparameters as the objective takes them, and their value.
 
     `value` is the mean over the `fresh_seeds` last runs, which nothing was chosen by, with its
@@ -219,7 +218,7 @@ class StrategySampler(optuna.samplers.BaseSampler):
 
     # What a search found.
 
-    def answer(self, study: optuna.Study) -> Answer:
+    def answer(self, study: optuna.Study) -> SearchOutcome:
         """What the search has found so far; BadInput before its first trial has finished.
 
         `study.best_params` names the luckiest run: the least of many noisy losses was chosen for
@@ -233,7 +232,7 @@ class StrategySampler(optuna.samplers.BaseSampler):
             raise BadInput("no trial of this search has finished")
         found = self._strategy.conclude(self._space, history)
         sign = _sign(study)
-        return Answer(
+        return SearchOutcome(
             params={
                 self._theirs(name): self.value(name, value, None)
                 for name, value in found.best_log2.items()
@@ -471,8 +470,6 @@ class StrategySampler(optuna.samplers.BaseSampler):
 
 
 class _Replay(SearchReplay[Point]):
-    """The search replayed against the runs on a board."""
-
     def __init__(self, board: _Board, strategy: Strategy, space: Space) -> None:
         super().__init__(separable=getattr(strategy, "separable", False))
         self._board, self._strategy, self._searched = board, strategy, space

@@ -55,7 +55,7 @@ class Constant(Bounded):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Linear(Bounded):
+class LinearDecay(Bounded):
     """A line to `final_lr` at the last step."""
 
     steady: ClassVar[bool] = False
@@ -157,10 +157,10 @@ _SHAPES: Mapping[str, Callable[[float], float]] = {
     "1-sqrt": lambda progress: 1 - math.sqrt(progress),
 }
 
-BuiltIn = Constant | Linear | Cosine | Wsd | Wsds
+BuiltIn = Constant | LinearDecay | Cosine | Wsd | Wsds
 SCHEDULES: Mapping[str, type[BuiltIn]] = {
     "constant": Constant,
-    "linear": Linear,
+    "linear": LinearDecay,
     "cosine": Cosine,
     "wsd": Wsd,
     "wsds": Wsds,

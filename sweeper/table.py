@@ -114,7 +114,7 @@ _PLAIN = Console(file=StringIO(), width=WIDEST, color_system=None, force_jupyter
 
 
 @dataclass(frozen=True, kw_only=True)
-class Change:
+class BaseToTarget:
     """A value at the base and at the target."""
 
     base: str | float
@@ -145,7 +145,7 @@ def answer(value: str, detail: str = "") -> Cell:
     return Cell(value, value, detail, TONES.get(value, "open"))
 
 
-Value = str | int | float | Estimate | Change | Cell | None
+Value = str | int | float | Estimate | BaseToTarget | Cell | None
 
 
 @dataclass(frozen=True)
@@ -385,16 +385,15 @@ def _fields(value: Value) -> dict[str, Any]:
     plain = value.value if isinstance(value, Cell) else value
     if isinstance(plain, Estimate):
         return {"": plain.value, " low": plain.low, " high": plain.high}
-    if isinstance(plain, Change):
+    if isinstance(plain, BaseToTarget):
         return {"": plain.target, " base": plain.base}
     return {"": plain}
 
 
 def _text(value: Value, form: str) -> str:
-    """A value on a terminal."""
     if isinstance(value, Cell):
         return value.text or _text(value.value, form)
-    if isinstance(value, Change):
+    if isinstance(value, BaseToTarget):
         return _text(value.target, form)
     if isinstance(value, Estimate):
         return within(value, form)
@@ -416,7 +415,7 @@ def _page_cell(value: Value, column: Column) -> PageCell:
     text, small = "", cell.small
     if isinstance(cell.value, Estimate) and not column.half:
         text, small = interval(cell.value, column.form)
-    elif isinstance(cell.value, Change):
+    elif isinstance(cell.value, BaseToTarget):
         base, text = (_text(end, column.form) for end in (cell.value.base, cell.value.target))
         text = text if base == text else f"{base} → {text}"
     else:

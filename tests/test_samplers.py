@@ -28,11 +28,10 @@ from sweeper.samplers import (
     read_space,
 )
 from sweeper.search.fresh import FreshSeeds
-from sweeper.search.grids import Grid2D as Grid2DStrategy
-from sweeper.search.grids import Pairs as PairsStrategy
+from sweeper.search.grids import Grid2DStrategy, PairsStrategy
 from sweeper.search.independent import IndependentSearch
 from sweeper.search.line import LearningRateLine
-from sweeper.search.random_grid import RandomGrid as RandomGridStrategy
+from sweeper.search.random_grid import RandomGridStrategy
 from sweeper.search.settled import Settled
 from sweeper.search.strategy import History, Strategy
 from sweeper.stats.line import LineRule
@@ -107,11 +106,7 @@ PAIRS: dict[str, tuple[Callable[..., StrategySampler], Callable[[], Strategy], S
         SPACE,
     ),
     "line": (Line, LearningRateLine, SPACE),
-    "pairs": (
-        lambda space: Pairs(space, points=3),
-        lambda: PairsStrategy(points=3),
-        SPACE,
-    ),
+    "pairs": (lambda space: Pairs(space, points=3), lambda: PairsStrategy(points=3), SPACE),
     "grid2d": (
         lambda space: Grid2D(space, axes=("eta", "alpha")),
         lambda: Grid2DStrategy(axes=("eta", "alpha")),

@@ -19,7 +19,7 @@ from sweeper.records import to_json
 from sweeper.report.answer import Report, Section
 from sweeper.report.page import fragment
 from sweeper.stats.estimate import UNKNOWN, Estimate
-from sweeper.table import Cell, Change, Column, Table, answer, interval, within
+from sweeper.table import BaseToTarget, Cell, Column, Table, answer, interval, within
 from tests.golden import Golden
 
 NAMES = ["hyperparameter", "value", "loss", "points", "range"]
@@ -109,7 +109,7 @@ def mixed() -> Table:
         remarks=["a remark"],
     )
     known = Estimate(value=1 / 3, low=0.25, high=0.5)
-    made.add("<a>", known, 0.25, Change(base=0.5, target=1 / 8), answer("holds"))
+    made.add("<a>", known, 0.25, BaseToTarget(base=0.5, target=1 / 8), answer("holds"))
     why = {"note": "every run diverged", "subject": "width 64"}
     made.add(Cell("b", "b", link="b.html"), UNKNOWN, math.inf, None, answer("fails"), **why)
     return made

@@ -21,11 +21,7 @@ def test_schedule_warms_up_linearly_and_ends_at_its_share() -> None:
     assert settings.lr_factors([99]) == pytest.approx([0.1])
 
 
-@given(
-    st.integers(1, 500),
-    st.floats(0, 1),
-    st.floats(0, 1),
-)
+@given(st.integers(1, 500), st.floats(0, 1), st.floats(0, 1))
 def test_schedule_stays_within_its_bounds(steps: int, warmup: float, final: float) -> None:
     settings = made(steps=steps, warmup=warmup, final_lr=final)
     values = settings.lr_factors(range(steps))

@@ -23,7 +23,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from sweeper.search.random_grid import RandomGrid
+from sweeper.search.random_grid import RandomGridStrategy
 from sweeper.search.strategy import History
 from sweeper.study.study import Study
 from sweeper.trial import Axis, PluginSpec, Point, Result, TrainSettings, Trial, TrialSpec
@@ -46,9 +46,9 @@ EXTRA = {1: 50, 16: 20, 64: 8, 128: 4}
 """Trials to a batch: batches that are recorded into the study once it has its size."""
 
 
-def search(size: int) -> RandomGrid:
+def search(size: int) -> RandomGridStrategy:
     """A random search of `size` runs."""
-    return RandomGrid(runs=size)
+    return RandomGridStrategy(runs=size)
 
 
 def trial(point: Point) -> Trial:

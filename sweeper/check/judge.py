@@ -124,17 +124,6 @@ class CoordinateCheck:
         names = [module.name for module in self.modules if module.worst.reason == NOT_SEEN]
         return tuple(dict.fromkeys(with_layer(name, "*") for name in names))
 
-    def todo(self, rule: CheckRule) -> str:
-        """What may settle a check that cannot say."""
-        if (settled := self.settled_by(rule)) and settled.startswith("transfer."):
-            return f"two {self.axis}s cannot tell: {settled} may settle it"
-        if not self.unseen:
-            return f"{settled} may settle it"
-        return (
-            f"no output shows what {', '.join(self.unseen)} change: use each by calling the module "
-            "that holds it, or put it in a module of its own"
-        )
-
     def settled_by(self, rule: CheckRule) -> str | None:
         """The setting of the check that settles one that cannot say; None where the model must."""
         if self.unseen:
@@ -442,39 +431,3 @@ def judge_slope(
 
 def _worst(answers: Sequence[CheckCode]) -> CheckCode:
     return max(answers, key=CHECK_ANSWERS.index, default="cannot say")
-
-
-def sentence(check: CoordinateCheck, rule: CheckRule) -> str:
-    """The answer, and the module that it rests on."""
-    sizes = ", ".join(map(str, check.sizes))
-    start = f"Coordinate check over {check.axis} {sizes}: "
-    if check.answer == "pass":
-        return f"{start}pass."
-    if check.unseen and check.answer == "cannot say":
-        return f"{start}cannot say: {check.todo(rule)}."
-    # The module where a failure begins, by the change that its own parameters make; else the worst.
-    at_fault = [m for m in check.modules if m.answer == check.answer] or list(check.modules)
-    module = max(at_fault, key=lambda module: module.worst.deviation)
-    slope = module.worst
-    for origin in (module for module in at_fault if module.name in check.origins):
-        direct = [s for s in origin.slopes if s.quantity == "direct" and s.answer == "fail"]
-        if direct:
-            module, slope = origin, direct[0]
-            break
-    if check.answer == "cannot say":
-        others = len(at_fault) - 1
-        more = f" and {others} more module{'s' * (others > 1)}" if others else ""
-        why = f"{module.name}{more} ({slope.reason})"
-        return f"{start}cannot say yet for {why}; {check.todo(rule)}."
-    what = {
-        "output": "its output at initialization",
-        "change": f"the change of its output by step {slope.step}",
-        "direct": "the change that its own parameters make",
-    }[slope.quantity]
-    if slope.reason not in ("grows", "vanishes"):
-        return f"{start}fail at {module.name}: {what} is {slope.reason}."
-    power = f"{check.axis}^{slope.slope.value:.2f}"
-    theory = f", theory's is {check.axis}^{slope.expected:g}" if slope.expected else ""
-    two = f". Two {check.axis}s cannot tell whether it goes on so; {check.third_size} would"
-    two *= bool(check.third_size)
-    return f"{start}fail at {module.name}: {what} {slope.reason} as {power}{theory}{two}."

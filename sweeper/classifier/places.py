@@ -36,15 +36,12 @@ class Place(Protocol):
 
     def entered(self) -> ExitStack:
         """While entered, new tensors are of this kind."""
-        ...
 
     def holds(self, tensor: Tensor) -> bool:
         """Whether `tensor` is of this kind."""
-        ...
 
     def moved(self, tensor: Tensor) -> Tensor:
         """A tensor of this kind of the same shape, and of the same values if it has any."""
-        ...
 
 
 class MetaPlace:

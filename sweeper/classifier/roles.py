@@ -99,10 +99,7 @@ class LayerMatching:
         differ = [(a, b) for a, b in pairs if a[0] != b[0]]
         kinds = [
             self._kinds.get(f"{model} {n[: match.end()]}")
-            for model, n, match in (
-                ("target", name, differ[0][0]),
-                ("base", other, differ[0][1]),
-            )
+            for model, n, match in (("target", name, differ[0][0]), ("base", other, differ[0][1]))
         ]
         distance = sum(abs(int(a[0]) - int(b[0])) for a, b in differ)
         # Tuples compare from the left: kind of block, then few differing numbers, then near ones.

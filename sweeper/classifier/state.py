@@ -34,7 +34,7 @@ DimMapping = tuple[tuple[Component, ...], ...]
 """The components of every dimension of a tensor, the slowest first; a dimension of 1 has none."""
 
 
-class Axis(NamedTuple):
+class StridedDim(NamedTuple):
     """One dimension of the parameter, or a part of it, as it lies in a storage."""
 
     dim: int
@@ -53,7 +53,7 @@ class ParamLayout:
     """
 
     name: str
-    axes: tuple[Axis, ...] = ()
+    axes: tuple[StridedDim, ...] = ()
     indexed: frozenset[int] = frozenset()
     is_gain: bool = False
     shifted: bool = False
@@ -73,7 +73,7 @@ class ParamLayout:
         for components, n, step in zip(mapping, tensor.shape, tensor.stride(), strict=True):
             if n > 1 and step > 0:
                 for dim, extent in reversed(components):
-                    axes.append(Axis(dim, extent, step))
+                    axes.append(StridedDim(dim, extent, step))
                     # The next component to the left is slower by as much as this one is long.
                     step *= extent
         return replace(self, axes=tuple(sorted(axes, key=lambda axis: -axis.stride)))
@@ -89,7 +89,7 @@ class ParamLayout:
         return tuple(mapping)
 
 
-def _components(axes: tuple[Axis, ...], n: int, step: int) -> tuple[Component, ...] | None:
+def _components(axes: tuple[StridedDim, ...], n: int, step: int) -> tuple[Component, ...] | None:
     """Components of one dimension of `n` entries, `step` apart in the storage."""
     if n <= 1:
         return ()

@@ -197,7 +197,6 @@ def _unsupported(state: TraceState, call: OpCall) -> OutputInfo:
 
 
 def _rule(func: Any, name: str) -> Rule:
-    """The rule of the operation `func`, called `name`."""
     if name in _RULES:
         return _RULES[name]
     if torch.Tag.pointwise in func.tags:
@@ -585,7 +584,6 @@ class Tracer:
         return _traced(known, state, place, evaluate=evaluate)
 
     def _built(self, sizes: Sizes, place: Place, numbers: Numbers) -> nn.Module:
-        """The model, every tensor of it at `place`."""
         try:
             with place.entered(), NumberMode(numbers), _compiler_left_out():
                 model = self.build(**sizes)
@@ -605,7 +603,6 @@ class Tracer:
     def _arguments(
         self, model: nn.Module, sizes: Sizes, place: Place
     ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """Positional and named arguments of the forward pass, their tensors at `place`."""
         inputs = self.inputs(sizes) if callable(self.inputs) else self.inputs
         inputs = default_inputs(model) if inputs is None else inputs
         inputs = move_inputs(inputs, place)

@@ -14,16 +14,9 @@ from typing import Annotated, Any
 
 import typer
 
-from sweeper.cli.commands import HELP_NAMES, VERBS, Commands
+from sweeper.cli.commands import HELP_NAMES, VERBS, CommandGroup
 from sweeper.cli.options import command_of
-from sweeper.cli.verb import (
-    INTERRUPTED,
-    output_of,
-    run,
-    say,
-    show_version,
-    stopped_to_go_on,
-)
+from sweeper.cli.verb import INTERRUPTED, output_of, run, say, show_version, stopped_to_go_on
 from sweeper.config.command_line import with_user_command
 from sweeper.errors import SHELL, BadInput
 from sweeper.launch.machine import collect_rarely, set_spin
@@ -32,7 +25,7 @@ from sweeper.verbs.requests import REQUESTS, Request
 
 app = typer.Typer(
     name="sweeper",
-    cls=Commands,
+    cls=CommandGroup,
     no_args_is_help=True,
     # `run` ends every verb itself: with one message, or for a bug with a plain traceback.
     pretty_exceptions_enable=False,
@@ -61,7 +54,6 @@ def options(
 
 
 def _choices() -> str:
-    """Every group with its options, for the help."""
     from sweeper.registry import groups
 
     try:  # a broken conf/ is told in the help, and breaks no `--help`
@@ -72,7 +64,6 @@ def _choices() -> str:
 
 
 def _declare(request: type[Request]) -> None:
-    """Make a command of a request, which runs the verb."""
     verb = request.verb
 
     def perform(made: Callable[[], Any], *, json: bool, verbose: bool) -> None:

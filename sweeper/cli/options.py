@@ -71,7 +71,6 @@ def request_of(request: type[Request], typed: Mapping[str, Any]) -> Any:
 
 
 def _parameter(option: Option) -> inspect.Parameter:
-    """What Typer makes an option, or an argument, of."""
     kind: Any = _typed(option)
     help_text = spelled(option.flag.help, SHELL)
     common: dict[str, Any] = {"help": help_text}

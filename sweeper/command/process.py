@@ -147,7 +147,6 @@ class Group:
         return bool(ids)
 
     def _others(self) -> bool:
-        """Whether any process of the group is left."""
         try:
             # Signal 0 only asks. A group has its first process's number, and may outlive it.
             os.killpg(self.process.pid, 0)
@@ -206,5 +205,4 @@ def end_marked(mark: str) -> int:
 
 
 def _newest_pid() -> int:
-    """The number of the process that was started last."""
     return int(Path("/proc/loadavg").read_text().split()[-1])

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Iterable, Mapping
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path, PurePath
@@ -18,6 +19,8 @@ STEP_NAMES = ("step", "_step", "iteration", "iter", "global_step")
 IN_FOLDER = "the command must write it to its own folder, {dir}"
 MOST = 20
 """Names that a sentence lists."""
+SETTLE_SECONDS = 10.0
+"""How long a tracker may go on writing after the command has ended."""
 LEAST_LATER = 3
 """Steps behind the last loss before other lines than those of the loss count as a sign."""
 _WORD = re.compile(r"[^\W\d][\w/-]*")
@@ -78,22 +81,51 @@ class Beyond:
         return alike or (not reached and self.later > self.usual[1] and self.later >= LEAST_LATER)
 
 
-class Source(Protocol):
+class MetricSource(Protocol):
     """Where losses come from; it is read again and again, each time from where it was left."""
 
     def read(self, *, ended: bool = False) -> Iterable[Reading]:
         """What is new since the last look; once more, for all that is left, when it `ended`."""
-        ...
 
     def beyond(self) -> Beyond:
         """What was seen behind the last loss; nothing where the source cannot tell."""
         return Beyond()
 
 
-class Metric(Protocol):
-    """A kind of `metric=`: a class in a file of its own below `metrics/`, which has its name.
+@dataclass
+class Files(MetricSource):
+    """A tracker's files: those that a pattern finds, each opened by `scan` where it was left.
 
-    `form` is how it is written, such as `csv:FILE:COLUMN`: the file's name and, behind a colon,
+    A tracker may write a file in a process of its own, until it `is_whole`. `others` are files of
+    earlier runs.
+    """
+
+    folder: Path
+    glob: str
+    scan: Callable[[Path], Callable[[], Iterator[Reading]]]
+    is_whole: Callable[[Path], bool] = lambda path: True
+    others: frozenset[Path] = frozenset()
+    _open: dict[Path, Callable[[], Iterator[Reading]]] = field(default_factory=dict)
+
+    def read(self, *, ended: bool = False) -> list[Reading]:
+        """What is new in all files, the older file first."""
+        readings: list[Reading] = []
+        for path in sorted(self.folder.glob(self.glob), key=lambda p: (p.stat().st_mtime_ns, p)):
+            if path in self.others:
+                continue
+            deadline = time.monotonic() + (SETTLE_SECONDS if ended else 0.0)
+            while time.monotonic() < deadline and not self.is_whole(path):
+                time.sleep(0.05)
+            if path not in self._open:
+                self._open[path] = self.scan(path)
+            readings += self._open[path]()
+        return readings
+
+
+class Metric(Protocol):
+    """A kind of `metric=`: a class below `metrics/`, which nothing else names.
+
+    `form` is how it is written, such as `csv:FILE:COLUMN`: the kind's name and, behind a colon,
     what `parse` takes.
     """
 
@@ -102,22 +134,22 @@ class Metric(Protocol):
     @classmethod
     def parse(cls, key: str | Keyword, rest: str) -> Metric:
         """Of what stands behind the colon; ConfigError, for `key`, where it cannot be read."""
-        ...
 
     def describe(self) -> str:
         """Where losses are read, in words."""
-        ...
 
-    def open(self, folder: Path, log: Path, *, fresh: bool = False) -> Source:
+    def open(self, folder: Path, log: Path, *, fresh: bool = False) -> MetricSource:
         """Its source in a run's `folder`, whose output goes to `log`.
 
         Of a `fresh` run what the files hold already is an earlier run's.
         """
-        ...
 
     def contents(self, folder: Path, advice: str = IN_FOLDER) -> str:
-        """What is there where no loss was found; `advice` is for a file that is not there."""
-        ...
+        """What is there where no loss was found; `advice` is for a file that is not there.
+
+        Nothing of a kind that reads the log, which says by itself what it has.
+        """
+        return ""
 
 
 @dataclass(frozen=True)
@@ -156,14 +188,47 @@ class InFile(Metric):
         raise NotImplementedError
 
 
-def needs(library: str, key: str | Keyword, rest: str, form: str) -> str:
-    """What `rest` names; ConfigError where it is empty, or the `library` that reads it lacks."""
-    if not rest:
-        raise ConfigError(key, rest, form)
-    if find_spec(library) is None:
-        allowed = f"a source that can be read: pip install 'sweeper[{library}]'"
-        raise ConfigError(key, rest, allowed)
-    return rest
+@dataclass(frozen=True)
+class Below(Metric):
+    """What stands under `name` in `files` of a kind, wherever they lie below the run's folder.
+
+    `file` is what one of them is called, `place` with its article; `called` says what its names
+    are, such as columns. A `library` may be needed to read it.
+    """
+
+    name: str
+
+    files: ClassVar[str]
+    file: ClassVar[str]
+    place: ClassVar[str]
+    called: ClassVar[str] = "keys"
+    library: ClassVar[str] = ""
+
+    @classmethod
+    def parse(cls, key: str | Keyword, rest: str) -> Self:
+        """The name; ConfigError where it is empty, or the library lacks."""
+        if not rest:
+            raise ConfigError(key, rest, cls.form)
+        if cls.library and find_spec(cls.library) is None:
+            allowed = f"a source that can be read: pip install 'sweeper[{cls.library}]'"
+            raise ConfigError(key, rest, allowed)
+        return cls(rest)
+
+    def describe(self) -> str:
+        """The name and the file."""
+        return f"{self.name} in {self.place} below the trial's folder, {{dir}}"
+
+    def contents(self, folder: Path, advice: str = IN_FOLDER) -> str:
+        """The names in all files."""
+        paths = sorted(folder.glob(self.files))
+        if not paths:
+            return f"there is no {self.file} below the trial's own folder, {{dir}}"
+        names = sorted({name for path in paths for name in self.names(path)})
+        return present(f"the {self.file}", self.called, names, self.name)
+
+    def names(self, path: Path) -> Iterable[str]:
+        """Those of the file at `path`."""
+        raise NotImplementedError
 
 
 @dataclass
@@ -233,18 +298,3 @@ def present(where: str, what: str, names: Iterable[str], wanted: str) -> str:
         return f"{where} has {wanted}, but no number under it"
     listed = ", ".join([*names[:MOST], *(["..."] if len(names) > MOST else [])])
     return f"{where} has no {wanted}; {what}: {listed or 'none'}"
-
-
-def present_below(
-    folder: Path,
-    pattern: str,
-    file: str,
-    what: str,
-    names: Callable[[Path], Iterable[str]],
-    wanted: str,
-) -> str:
-    """As `present`, of all files of a kind below a folder."""
-    paths = sorted(folder.glob(pattern))
-    if not paths:
-        return f"there is no {file} below the trial's own folder, {{dir}}"
-    return present(f"the {file}", what, sorted({n for path in paths for n in names(path)}), wanted)

@@ -36,7 +36,7 @@ from sweeper.errors import Call, ConfigError, SweeperError, flag, key_prefix, su
 from sweeper.files import private_folder, write_json
 from sweeper.launch.code import changed_files, command_files, file_digests, missing_script
 from sweeper.launch.executor import Executor, Launcher, Machine
-from sweeper.launch.job import Control, Job, Outcome, Resources
+from sweeper.launch.job import Control, Job, JobOutcome, Resources
 from sweeper.launch.machine import visible_gpus
 from sweeper.launch.runner import Batch
 from sweeper.records import AT_LEAST_ONE, AtLeastOne, Bounds, check_bounds, to_json
@@ -402,7 +402,7 @@ class RunCommand:
     code: Mapping[str, str]
     pruner: Pruner | None = None
 
-    def run(self, control: Control) -> Outcome:
+    def run(self, control: Control) -> JobOutcome:
         """See `Supervisor`; SweeperError, and nothing is run, once the code is another."""
         if changed := changed_files(self.code, str(self.command.folder)):
             raise SweeperError(
@@ -491,7 +491,6 @@ def _mentions(script: str, name: str) -> bool:
 
 
 def _has(tree: Mapping[str, Any], key: str) -> bool:
-    """Whether the configuration has a key."""
     node: Any = tree
     for part in key.split("."):
         if not isinstance(node, Mapping) or part not in node:

@@ -28,11 +28,11 @@ from sweeper.command.lines import CHUNK, Lines, last_text
 from sweeper.command.metrics import PRINTED, REPORTED, contents, make_source
 from sweeper.command.metrics.jsonl import Rows
 from sweeper.command.process import MARK, Group, end_marked, environment
-from sweeper.command.reading import Reading, Source
+from sweeper.command.reading import MetricSource, Reading
 from sweeper.command.series import Series
 from sweeper.errors import SweeperError
 from sweeper.files import private_folder, read_json, try_json, write_json
-from sweeper.launch.job import Control, JobFailure, Leave, Outcome
+from sweeper.launch.job import Control, JobFailure, JobOutcome, Leave
 from sweeper.search.prune import Pruner
 from sweeper.study.folder import PLAN
 from sweeper.trial import Result, Status, Trial, curve, judged
@@ -79,22 +79,22 @@ class Supervisor:
         self.control, self.pruner, self.train = control, pruner, trial.spec.train
         self.log, self.watched = self.folder / "log.txt", self.folder / "watched.json"
         self.losses, self.heldout = Series(), Series()
-        self.sources: list[tuple[Source, Series]] = []
+        self.sources: list[tuple[MetricSource, Series]] = []
         self.resumes = 0
         self._rungs_passed: set[int] = set()
 
-    def run(self) -> Outcome:
+    def run(self) -> JobOutcome:
         """To the end; `Leave` when told to leave, with every process ended."""
         try:
             return self._run()
         except LOST as error:
             reason = f"its folder or a file there is gone or is another's ({error.strerror}): the "
             reason += "command must leave log.txt and result.json in {dir} as they are"
-            return Outcome(
+            return JobOutcome(
                 failure=JobFailure(reason=reason, details=str(error.filename), retry=False)
             )
 
-    def _run(self) -> Outcome:
+    def _run(self) -> JobOutcome:
         start = time.monotonic()
         make_folder(self.folder)
         if self.log.exists():  # what a supervisor that was killed could not end
@@ -139,7 +139,7 @@ class Supervisor:
             (self.command.heldout, "heldout", self.heldout),
             (self.command.metric, "loss", self.losses),
         ):
-            source: Source = Rows(Lines(report), key)
+            source: MetricSource = Rows(Lines(report), key)
             if spec:
                 source = make_source(spec, self.folder, self.log, fresh=not resumed)
             self.sources.append((source, series))
@@ -222,8 +222,7 @@ class Supervisor:
                 return True
         return False
 
-    def _outcome(self, status: str, code: int, seconds: float) -> Outcome:
-        """What came of the trial."""
+    def _outcome(self, status: str, code: int, seconds: float) -> JobOutcome:
         if status == "hung":
             return self._failure(f"it said nothing for {self.command.hang:g} s and was ended", code)
         if status == "flooded":
@@ -261,7 +260,7 @@ class Supervisor:
             there = contents(self.command.heldout or "", self.folder)
             reason = "it reported no held-out loss, which is the objective"
             return self._failure(f"{reason}; {there}" if there else reason, code)
-        return Outcome(results=(self._result(status, code, seconds),))
+        return JobOutcome(results=(self._result(status, code, seconds),))
 
     def _diverged(self, status: str, code: int) -> str:
         """What shows that a run that ended by itself has diverged; empty where nothing does.
@@ -290,7 +289,7 @@ class Supervisor:
             )
         return ""
 
-    def _outcome_diverged(self, seen: str, code: int, seconds: float) -> Outcome:
+    def _outcome_diverged(self, seen: str, code: int, seconds: float) -> JobOutcome:
         """As of a run whose next loss is NaN, with what was seen instead."""
         step = None if self.losses.counted else self.losses.last_step() + 1
         self.losses.add([Reading(step, math.nan)])
@@ -299,9 +298,9 @@ class Supervisor:
             "a run whose losses stop while it goes on, or that raises after they grew or were NaN, "
             f"counts as diverged:\n{seen}"
         )
-        return Outcome(results=(result,), notices=(notice,))
+        return JobOutcome(results=(result,), notices=(notice,))
 
-    def _measured(self, code: int, seconds: float) -> Outcome:
+    def _measured(self, code: int, seconds: float) -> JobOutcome:
         """What the script's own `sweeper.watch` wrote."""
         try:
             measurements = read_json(self.watched)
@@ -309,7 +308,7 @@ class Supervisor:
             reason = "its model was not watched: the script must call sweeper.watch(model)"
             return self._failure(reason, code)
         result = self._new_result("complete", math.nan, seconds, steps=self.train.steps)
-        return Outcome(results=(replace(result, measurements=measurements),))
+        return JobOutcome(results=(replace(result, measurements=measurements),))
 
     def _result(self, status: str, code: int, seconds: float, why: str = "") -> Result:
         losses = self.losses.dense(self.train.steps, whole=status == "complete")
@@ -340,7 +339,6 @@ class Supervisor:
         )
 
     def _why_no_loss(self) -> str:
-        """What was looked for, and what is there instead."""
         if metric := self.command.metric:
             there = contents(metric, self.folder)
             if not self.log.is_file():
@@ -352,13 +350,13 @@ class Supervisor:
             there = contents("jsonl:metrics.jsonl:loss", self.folder)
         return f"{wanted}; {there}"
 
-    def _failure(self, reason: str, code: int) -> Outcome:
+    def _failure(self, reason: str, code: int) -> JobOutcome:
         """The reason with the log's last lines; nothing is run again for it."""
         lines = last_lines(last_text(self.log), failed=code != 0)
         details = "\n".join([*(line[:300] for line in lines), f"(all of it: {self.log})"])
         record = {"status": "failed", "error": reason, "exit_code": code, "resumes": self.resumes}
         write_json(self.folder / "result.json", record)
-        return Outcome(failure=JobFailure(reason=reason, details=details, retry=False))
+        return JobOutcome(failure=JobFailure(reason=reason, details=details, retry=False))
 
 
 # The lines of a log that tell why a command failed. Under torchrun they are not the last ones: each

@@ -399,7 +399,6 @@ def _first_host() -> str:
 
 
 def _scontrol(kind: str, name: str) -> str:
-    """What `scontrol show` says."""
     try:
         shown = subprocess.run(
             ["scontrol", "show", kind, name], capture_output=True, text=True, check=True

@@ -9,7 +9,7 @@ from os.path import expanduser
 from pathlib import Path
 from typing import Any
 
-from sweeper.errors import ConfigError
+from sweeper.errors import ConfigError, flag
 
 USER_COMMAND_GROUPS = {
     "runner": "command",
@@ -152,7 +152,7 @@ def without_root(overrides: Sequence[str]) -> list[str]:
 
 def root_flag(root: Path) -> list[str]:
     """The option that names the folder of all studies; none where that is the default's."""
-    return ["--root", str(root)] * (str(root) != DEFAULT_ROOT)
+    return [flag("root"), str(root)] * (str(root) != DEFAULT_ROOT)
 
 
 def override(key: str, value: str) -> str:

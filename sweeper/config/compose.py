@@ -168,7 +168,6 @@ def _load_settings(path: Path) -> DictConfig:
 
 
 def _texts(value: Any) -> Iterator[str]:
-    """All texts in a tree, keys included."""
     if isinstance(value, str):
         yield value
     for item in value.items() if isinstance(value, dict) else ():

@@ -32,18 +32,15 @@ class Corpus(Protocol):
     @property
     def classes(self) -> int:
         """How many classes, or words of a vocabulary, a target is one of."""
-        ...
 
     def identity(self) -> dict[str, Any]:
         """What determines a trial's data, as plain JSON; where files lie is no part of it.
 
         It has `classes` and, where inputs are arrays, their `input_shape`.
         """
-        ...
 
     def check(self, batch_size: int, seq_len: int) -> None:
         """BadInput unless both splits can fill what is asked of them."""
-        ...
 
     def batch(self, seed: int, step: int, batch_size: int, seq_len: int) -> Batch:
         """Random samples of the train split that follow from `seed` and `step` alone.
@@ -51,11 +48,9 @@ class Corpus(Protocol):
         A trial's data are then the same whatever else runs beside it, and a larger batch begins
         with a smaller one.
         """
-        ...
 
     def heldout(self, batch_size: int, seq_len: int, batches: int) -> Iterator[Batch]:
         """`batches` batches of evenly spaced held-out samples, the same at each call."""
-        ...
 
 
 def random_positions(seed: int, step: int, count: int, below: int) -> NDArray[np.int64]:
@@ -161,7 +156,6 @@ class Source(Protocol):
 
     def prepare(self, cache: Path) -> Corpus:
         """The corpus, its files kept in the directory `cache`; BadInput when there is none."""
-        ...
 
 
 HeldoutShare = Annotated[

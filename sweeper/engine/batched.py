@@ -252,7 +252,6 @@ class BatchedRun:
         return notices
 
     def _random_seeds(self) -> list[int]:
-        """Seeds of what is random in every slice at this step."""
         by_seed = {seed: random_seed(seed, self.step_index, self._part) for seed in self.seeds}
         return [by_seed[trial.seed] for trial in self._trials()]
 

@@ -42,7 +42,7 @@ from sweeper.engine.train import Execution, device_name, train
 from sweeper.errors import ConfigError, SweeperError, user_frames
 from sweeper.files import RECORD_ERRORS, append, parse_json
 from sweeper.launch.executor import Context, Executor, Launcher, Machine
-from sweeper.launch.job import UNCONTROLLED, Control, JobFailure, Outcome
+from sweeper.launch.job import UNCONTROLLED, Control, JobFailure, JobOutcome
 from sweeper.records import NAMES_CLASS, from_json, to_json
 from sweeper.registry import import_plugin, plugin_target
 from sweeper.search.prune import Pruner
@@ -74,7 +74,7 @@ class TrainTrials:
     execution: Execution
     pruner: Pruner | None = None
 
-    def run(self, control: Control) -> Outcome:
+    def run(self, control: Control) -> JobOutcome:
         """Train, or measure, the trials; `Leave` when it was told to leave.
 
         Trials of several horizons are trained one horizon after the other, each from the trunk
@@ -102,9 +102,11 @@ class TrainTrials:
             results += outcome.results
             if outcome.failure:
                 return replace(outcome, results=tuple(results))
-        return Outcome(results=tuple(results))
+        return JobOutcome(results=tuple(results))
 
-    def _train(self, trials: tuple[Trial, ...], branching: Branching, control: Control) -> Outcome:
+    def _train(
+        self, trials: tuple[Trial, ...], branching: Branching, control: Control
+    ) -> JobOutcome:
         """Train batched trials of one specification.
 
         Whatever a model raises is the outcome's failure. What is too large for the device is one
@@ -117,9 +119,9 @@ class TrainTrials:
         try:
             # A trial that measures is a batch by itself, see `EngineRunner.batches`.
             if trials[0].measurement:
-                return Outcome(results=(self._measure(control),))
+                return JobOutcome(results=(self._measure(control),))
             trained = train(batched, self.execution, control, self.pruner, branching)
-            return Outcome(results=tuple(trained))
+            return JobOutcome(results=tuple(trained))
         except SweeperError:
             raise
         except (MemoryError, *UNTRAINABLE) as error:
@@ -144,7 +146,7 @@ class TrainTrials:
         reason = f"{type(problem).__name__}: {problem}"
         details = "\n".join(user_frames(problem))
         # Once more would fail alike: the loop halves the batch until the trial that fails is alone.
-        return Outcome(failure=JobFailure(reason=reason, details=details, retry=False))
+        return JobOutcome(failure=JobFailure(reason=reason, details=details, retry=False))
 
     def _measure(self, control: Control) -> Result:
         """What a trial is trained for that measures more than its loss; it is a batch by itself."""

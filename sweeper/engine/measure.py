@@ -343,10 +343,7 @@ class ProductWatch(FunctionWatch):
     """
 
     def __init__(
-        self,
-        tell: Note,
-        parameters: Callable[[], Mapping[str, Tensor]],
-        paused: Callable[[], bool],
+        self, tell: Note, parameters: Callable[[], Mapping[str, Tensor]], paused: Callable[[], bool]
     ) -> None:
         super().__init__()
         self.tell, self.parameters, self.paused = tell, parameters, paused
@@ -424,7 +421,6 @@ def _is_view(x: Any, parameter: Tensor) -> bool:
 
 
 def _like(view: Tensor, parameter: Tensor, value: Tensor) -> Tensor:
-    """The same view of `value`."""
     offset = view.storage_offset() - parameter.storage_offset()
     # Laid out in memory as the parameter is.
     laid_out = parameter.detach().clone().copy_(value)

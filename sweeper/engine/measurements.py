@@ -83,8 +83,7 @@ class OperandSums:
     def out_of_range(self, name: Format) -> OutOfRange:
         """Fractions of the entries that the format does not hold."""
         return OutOfRange(
-            underflow=self.underflows[name] / self.count,
-            overflow=self.overflows[name] / self.count,
+            underflow=self.underflows[name] / self.count, overflow=self.overflows[name] / self.count
         )
 
 
@@ -153,10 +152,7 @@ def recording(model: nn.Module, sums: OperandTable) -> Iterator[None]:
     def attention(name: str, module: Any, args: Any, kwargs: Any, output: Any) -> None:
         q, k, v = (x.detach() for x in args)
         weights = _softmax(module, q, k)
-        for product, left, right in (
-            ("logits", q * module.logit, k),
-            ("values", weights, v),
-        ):
+        for product, left, right in (("logits", q * module.logit, k), ("values", weights, v)):
             add(f"{name}.{product}", "input", left)
             add(f"{name}.{product}", "weight", right)
 

@@ -27,11 +27,7 @@ from sweeper.scaling.spec import Parameterization, ParamSpec, ScaledOp
 from sweeper.trial import SCHEDULE_HPS, PlainHps, TrainSettings, TrialSpec
 
 PROBES = (
-    ScaledOp(
-        name="",
-        kind="attention",
-        geometry={"head_size": 16, "seq_len": 64, "causal": True},
-    ),
+    ScaledOp(name="", kind="attention", geometry={"head_size": 16, "seq_len": 64, "causal": True}),
     ScaledOp(name="", kind="residual", geometry={"branch": 1, "branches": 4, "base_branches": 2}),
     ScaledOp(name="", kind="gated_silu", geometry={}),
 )
@@ -135,7 +131,6 @@ class PreparedSpec:
         return {name: value for name, value in factors.items() if self._has(name)}
 
     def _op_factors(self, hps: PlainHps) -> dict[str, float]:
-        """Factors of all operations, by the names of buffers."""
         factors: dict[str, float] = {}
         skipped, complete = 1.0, self.complete(hps)
         for op in self.scaled_ops:
@@ -219,11 +214,9 @@ class PreparedSpec:
         return float(self.tokens() * (6 * weights + attention))
 
     def _attention_lengths(self) -> list[int]:
-        """Tokens in the sequences that the model's attentions work on."""
         return [s.geometry["seq_len"] for s in self.scaled_ops if s.kind == "attention"]
 
     def _example_length(self) -> int:
-        """Tokens of an example."""
         if "input_shape" in self.spec.data:
             return max(self._attention_lengths(), default=1)
         return self.train.seq_len

@@ -300,7 +300,6 @@ class Program:
     def _evaluated(
         self, function: StackedLoss, params: Stacked, buffers: Stacked, x: Tensor, y: Tensor
     ) -> Tensor:
-        """`function` of every slice [K]."""
         training = self.model.training
         self.model.eval()
         try:
@@ -345,7 +344,6 @@ class Program:
         return loss_of(loss)
 
     def _hits(self, params: Any, buffers: Any, x: Tensor, y: Tensor) -> Tensor:
-        """`hits` of one slice."""
         tensors = self._tensors(params, buffers)
         logits = functional_call(self.model, tensors, (x,), tie_weights=False)
         if not isinstance(logits, Tensor) or logits.dim() != 2 or len(logits) != len(y):
@@ -363,7 +361,6 @@ class Program:
     def _compile(
         self, name: str, function: Callable[..., Any], *, whole: bool = False
     ) -> Callable[..., Any]:
-        """`function` compiled, once for each name."""
         if name not in self._compiled:
             config: Any = torch._dynamo.config
             # Every size of a batch is another shape; torch's limit on them has had two names.
@@ -425,7 +422,6 @@ class Program:
     def _looped(
         self, params: Stacked, buffers: Stacked, x: Tensor, y: Tensor, seeds: list[int]
     ) -> tuple[Tensor, list[Tensor]]:
-        """Losses and gradients, one trial after the other."""
         losses, grads = [], []
         for i, seed in enumerate(seeds):
             leaves = {k: v.requires_grad_() for k, v in _slice_of(params, i).items()}

@@ -259,7 +259,6 @@ class Training:
         self.progress.seconds = 0.0  # the trunk's are counted with its own trials
 
     def _results(self) -> list[Result]:
-        """A result for each trial, stopped ones too."""
         heldout = dict.fromkeys(range(len(self.trials)), math.nan)
         accuracies: dict[int, float] = {}
         if self._active():

@@ -396,15 +396,20 @@ def build_exporter(name: str | None, options: Mapping[str, Any]) -> Exporter:
     """
     if name is None:
         raise BadInput(
-            f"--to names the trainer: {', '.join(EXPORTERS)}, or a class as package.module.Class. "
-            "A training loop of your own takes --to pytorch"
+            Keyword("to", ...),
+            f" names the trainer: {', '.join(EXPORTERS)}, or a class as package.module.Class. "
+            "A training loop of your own takes ",
+            Keyword("to", "pytorch"),
         )
     if name not in EXPORTERS and "." not in name:
         allowed = f"one of {', '.join(EXPORTERS)}, or a class as package.module.Class"
         raise ConfigError(Keyword("to"), name, allowed)
     target = EXPORTERS.get(name, name)
     name_classes([target])
-    kind = import_plugin(target, "--to")
+    try:
+        kind = import_plugin(target)
+    except ConfigError as error:
+        raise error.renamed(Keyword("to")) from error
     # A class without a trainer's name is a beginning of one, as Exporter itself.
     if not (isinstance(kind, type) and issubclass(kind, Exporter) and hasattr(kind, "trainer")):
         raise ConfigError(Keyword("to"), name, "a subclass of sweeper.export.exporter.Exporter")

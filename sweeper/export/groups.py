@@ -1,6 +1,6 @@
 """Trainers that take groups of parameters by patterns of their names, a class for each.
 
-What a plan trains alike stands in one `Row`; a trainer's file lists the rows in its own words.
+What a plan trains alike stands in one `ParamGroup`; a trainer's file lists them in its own words.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ ODD = re.compile(r"[\s\"'\\*?\[\]]")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Row:
+class ParamGroup:
     """Parameters of equal numbers: patterns of their names, in which * is a layer's number.
 
     `mean` and `std` are of the normal distribution of initial values, None where a parameter keeps
@@ -77,7 +77,7 @@ class Row:
 
 def rows(
     plan: TransferPlan, settings: dict[str, Setting] | None = None, *, muon: bool = False
-) -> list[Row]:
+) -> list[ParamGroup]:
     """All parameters in rows; `settings` by name replace the plan's with multipliers absorbed.
 
     With `muon` the matrices that it updates have the rates of torch's implementation.
@@ -105,7 +105,7 @@ def rows(
     for parameters in alike.values():
         first, names = parameters[0], tuple(parameter.name for parameter in parameters)
         setting, kept = by_name[first.name], first.frozen or first.init in ("kept", "norm")
-        row = Row(
+        row = ParamGroup(
             patterns=patterns(names, all_names),
             names=names,
             role=first.role,

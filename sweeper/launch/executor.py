@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, Protocol, runtime_checkable
 
-from sweeper.launch.job import Job, JobFailure, Outcome, Task
+from sweeper.launch.job import Job, JobFailure, JobOutcome, Task
 from sweeper.trial import Trial
 
 MAX_FALSE_STARTS = 3
@@ -50,7 +50,7 @@ class Finished:
     """A job came to an end and left an outcome."""
 
     job: str
-    outcome: Outcome
+    outcome: JobOutcome
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,49 +84,39 @@ class Executor(Protocol):
 
     def room(self, *, ahead: bool = False) -> bool:
         """Whether a job would run now; `ahead`: whether one may wait for the next free place."""
-        ...
 
     def submit(self, job: Job) -> None:
         """Take a job. SweeperError when it cannot be run in other processes."""
-        ...
 
     def claim(self, job: str) -> None:
         """Take a recovered job over."""
-        ...
 
     def poll(self, *, wait: bool = True) -> list[Event]:
         """What has happened since, as soon as something does; nothing when it takes long.
 
         SweeperError ends the sweep. An inline executor runs its job in here.
         """
-        ...
 
     def settled(self) -> bool:
         """Whether every job that was submitted would go on without this process."""
-        ...
 
     def elsewhere(self, job: str, failure: JobFailure) -> bool:
         """Whether a job that finished with this failure is to run once more on another machine.
 
         Its machine may be to blame, and there is another: the next `submit` of the job goes there.
         """
-        ...
 
     def forget(self, job: str, *, keep_log: bool = False) -> None:
         """Remove a job's files: its results are recorded, or it goes on in parts."""
-        ...
 
     def call(self, tasks: Sequence[Task], layout: int) -> list[Any]:
         """What tasks return that run at the same time in this layout; None from one that dies."""
-        ...
 
     def use(self, layout: int) -> None:
         """Run jobs in this layout from here on."""
-        ...
 
     def close(self) -> None:
         """End what this process started: jobs save themselves."""
-        ...
 
 
 class Launcher(Protocol):
@@ -139,29 +129,23 @@ class Launcher(Protocol):
     @property
     def retries(self) -> int:
         """See above."""
-        ...
 
     @property
     def pins_gpus(self) -> bool:
         """See above."""
-        ...
 
     @property
     def device(self) -> str | None:
         """What a job finds elsewhere, "cuda" or "cpu"; None when jobs run on this machine."""
-        ...
 
     def at_once(self, gpus: Sequence[str]) -> int:
         """How many jobs run on this machine at the same time, a GPU each where there are any."""
-        ...
 
     def sharing(self, machine: Machine) -> str:
         """How commands share this machine, for the user; empty where nothing is chosen."""
-        ...
 
     def executor(self, context: Context) -> Executor:
         """An executor for one sweep."""
-        ...
 
 
 Stage = Literal["queued", "running", "finished", "failed", "ended"]
@@ -198,16 +182,13 @@ class Scheduled(Protocol):
 
     def check(self, folder: Path) -> None:
         """ConfigError, before anything is submitted, for what the cluster would never run."""
-        ...
 
     def script(self, folder: Path, jobs: int) -> str:
         """The batch script of so many jobs of the study in `folder`; nothing is written or sent."""
-        ...
 
     @staticmethod
     def available() -> str:
         """What its scheduler offers here, in words; SweeperError without one that answers."""
-        ...
 
     @staticmethod
     def states(folder: Path) -> list[JobState]:
@@ -215,7 +196,6 @@ class Scheduled(Protocol):
 
         SweeperError when the scheduler does not answer.
         """
-        ...
 
     @staticmethod
     def cancel(folder: Path) -> int:
@@ -223,9 +203,7 @@ class Scheduled(Protocol):
 
         A driver that waits for them takes none for failed: its `poll` raises SweeperError.
         """
-        ...
 
     @staticmethod
     def forget(folder: Path, jobs: Collection[str]) -> None:
         """Remove what is kept of jobs, by id, whose folders are gone."""
-        ...

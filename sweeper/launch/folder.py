@@ -34,7 +34,6 @@ def schedulers(folder: Path) -> list[Scheduled]:
 
 
 def _used(folder: Path) -> list[str]:
-    """Names of launchers that keep a folder in the study."""
     return [name for name in plugins().get("launcher", {}) if (folder / name).is_dir()]
 
 

@@ -108,7 +108,7 @@ class JobFailure:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Outcome:
+class JobOutcome:
     """What came of a job's attempt, by its number from 0.
 
     `failure` says why trials are without a result. The user should be told `notices`.
@@ -129,15 +129,12 @@ class Task(Protocol):
     @property
     def trials(self) -> tuple[Trial, ...]:
         """The trials that it is about."""
-        ...
 
     def run(self, control: Control) -> Any:
-        """Do it. A job's task returns its `Outcome`, and raises SweeperError for bad input."""
-        ...
+        """Do it. A job's task returns its `JobOutcome`, and raises SweeperError for bad input."""
 
     def modules(self) -> list[str]:
         """Modules of the user's own that the task runs."""
-        ...
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -235,7 +232,7 @@ def run_job(
     _write(job_dir / f"result-{attempt}.json", to_json(outcome), sync)
 
 
-def outcome_of(job_dir: Path) -> Outcome | None:
+def outcome_of(job_dir: Path) -> JobOutcome | None:
     """What came of the job in `job_dir`, by its newest attempt that left a whole result; or None.
 
     An older attempt may finish after a newer one was begun, on a node that was thought lost: the
@@ -244,7 +241,7 @@ def outcome_of(job_dir: Path) -> Outcome | None:
     outcomes = []
     for path in job_dir.glob("result-*.json"):
         with suppress(OSError, *RECORD_ERRORS):
-            outcomes.append(from_json(Outcome, read_json(path)))
+            outcomes.append(from_json(JobOutcome, read_json(path)))
     return max(outcomes, key=lambda outcome: outcome.attempt, default=None)
 
 

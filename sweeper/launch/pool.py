@@ -142,7 +142,6 @@ class Pool:
         return next((self._start(index) for index in self._free_slots()), None)
 
     def _free_slots(self) -> list[int]:
-        """Slots without a worker, by index."""
         taken = {id(worker.slot) for worker in self.workers}
         return [index for index, slot in enumerate(self.slots) if id(slot) not in taken]
 

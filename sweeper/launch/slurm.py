@@ -41,7 +41,6 @@ from sweeper.launch.executor import (
     Stage,
 )
 from sweeper.launch.job import Job, JobFailure, Resources, Task, outcome_of, trials_of, write_job
-from sweeper.launch.lacking import lack_of
 from sweeper.launch.parameters import Parameters
 from sweeper.launch.slurm_jobs import (
     Array,
@@ -59,10 +58,11 @@ from sweeper.launch.slurm_jobs import (
 )
 from sweeper.launch.slurm_queue import (
     WAITING,
-    Entry,
+    QueueEntry,
     SchedulerError,
     ask,
     first_lines,
+    lack_of,
     largest_array,
     long_options,
     nodes,
@@ -438,12 +438,12 @@ def jobs_of(array: Array) -> list[SubmittedJob]:
     return [SubmittedJob(array=array, index=index) for index in range(len(array.members))]
 
 
-def queued(study: Path) -> dict[tuple[str, int], Entry]:
+def queued(study: Path) -> dict[tuple[str, int], QueueEntry]:
     """The study's jobs in Slurm's queue, by array's name and index; SchedulerError."""
     return {(entry.name, entry.index): entry for entry in slurm_queue.queue(prefix(study))}
 
 
-def _state(job: SubmittedJob, entry: Entry | None, *, numbered: bool) -> JobState:
+def _state(job: SubmittedJob, entry: QueueEntry | None, *, numbered: bool) -> JobState:
     """How a job stands that has this entry in the queue; `numbered`: Slurm is known to have it."""
     member, started = job.member, job.member.last(Started)
     # As JSON: `sweeper status` counts the trials of hundreds of jobs, and wants none of them.
@@ -571,7 +571,6 @@ class SlurmExecutor:
         return True
 
     def _others(self, tried: set[str]) -> set[str]:
-        """The nodes on which a job may run, but for those that were tried."""
         try:
             return nodes(self.launcher.partition) - tried
         except SchedulerError:
@@ -635,7 +634,7 @@ class SlurmExecutor:
         shutil.rmtree(job.job_dir, ignore_errors=True)
         return True
 
-    def _confirm(self, entries: Mapping[tuple[str, int], Entry]) -> None:
+    def _confirm(self, entries: Mapping[tuple[str, int], QueueEntry]) -> None:
         """Accept the unconfirmed arrays that are in the queue; discard the others."""
         arrived = {name: entry.array for (name, _), entry in entries.items()}
         for array in list(self.unconfirmed):
@@ -706,7 +705,6 @@ class SlurmExecutor:
     # Watching
 
     def _look(self) -> list[Event]:
-        """What became of jobs that have left the queue."""
         if not (self.submitted or self._recovered_jobs or self.unconfirmed):
             return []
         entries = None
@@ -731,7 +729,7 @@ class SlurmExecutor:
                 events += self._give_up(job, entry)
         return events
 
-    def _end_strays(self, entries: Mapping[tuple[str, int], Entry]) -> None:
+    def _end_strays(self, entries: Mapping[tuple[str, int], QueueEntry]) -> None:
         """End jobs of this study that nobody waits for: their array was given up."""
         names = {job.array.name for job in (*self.submitted, *self._recovered_jobs.values())}
         names |= {array.name for array in self.unconfirmed}
@@ -739,7 +737,7 @@ class SlurmExecutor:
         with suppress(SchedulerError):
             slurm_queue.cancel(strays)
 
-    def _note_progress(self, job: SubmittedJob, entry: Entry) -> None:
+    def _note_progress(self, job: SubmittedJob, entry: QueueEntry) -> None:
         if entry.state == "RUNNING":
             self.context.progress(job.id, job.member.fraction)
         elif "held" in entry.reason.lower():
@@ -747,7 +745,7 @@ class SlurmExecutor:
                 f"job {entry.id} is held ({entry.reason}): scontrol release {entry.id} lets it go"
             )
 
-    def _give_up(self, job: SubmittedJob, entry: Entry | None) -> list[Event]:
+    def _give_up(self, job: SubmittedJob, entry: QueueEntry | None) -> list[Event]:
         """`Lost` for a job that is gone without a result, once it has not come back in a while."""
         failure = failure_of(job.array, job.index, entry)
         job.missing = time.monotonic() if job.missing is None else job.missing

@@ -50,9 +50,8 @@ from sweeper.files import (
 )
 from sweeper.launch.code import changed_modules, module_digests
 from sweeper.launch.job import Control, Leave, Resources, outcome_of, run_job
-from sweeper.launch.lacking import lack_of
 from sweeper.launch.machine import THREADS, users_threads
-from sweeper.launch.slurm_queue import Entry
+from sweeper.launch.slurm_queue import QueueEntry, lack_of
 from sweeper.launch.worker import Controls, Work, serve
 from sweeper.records import Bounds, from_json
 
@@ -101,7 +100,7 @@ Share = Annotated[float, Bounds(least=0, most=1)]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Progress:
+class JobProgress:
     """`progress.json`: the fraction of the job that is done, and that with which it `began`."""
 
     fraction: Share
@@ -196,13 +195,13 @@ class Submission:
     @property
     def fraction(self) -> float:
         """The fraction of the job that was last told to be done."""
-        progress = recorded(Progress, self.folder / "progress.json")
+        progress = recorded(JobProgress, self.folder / "progress.json")
         return progress.fraction if progress else 0.0
 
     @property
     def began(self) -> float | None:
         """The fraction that was done when its last run began; None where that is not known."""
-        progress = recorded(Progress, self.folder / "progress.json")
+        progress = recorded(JobProgress, self.folder / "progress.json")
         return progress.began if progress else None
 
     def runs(self) -> int:
@@ -425,7 +424,7 @@ class Run:
 
     def _write_progress(self) -> None:
         with suppress(OSError):
-            progress = Progress(fraction=self.fraction, began=self.began)
+            progress = JobProgress(fraction=self.fraction, began=self.began)
             write_json(self.submission.folder / "progress.json", progress)
 
     def _is_superseded(self) -> bool:
@@ -501,7 +500,7 @@ class SlurmFailure:
         return f"job {self.id}{where} ended without a result ({self.state}): {self.cause}"
 
 
-def failure_of(array: Array, index: int, entry: Entry | None) -> SlurmFailure:
+def failure_of(array: Array, index: int, entry: QueueEntry | None) -> SlurmFailure:
     """What is known of the end of a member of `array`; `entry` is the queue's last word on it."""
     member = array.members[index]
     started, left, error = member.last(Started), member.last(SavedAndLeft), member.last(Raised)

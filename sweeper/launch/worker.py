@@ -54,27 +54,23 @@ BOOT = (
 """The program of a worker: a terminal's Ctrl-C is the driver's, modules are found as it does."""
 
 
-class Source(Protocol):
+class WorkSource(Protocol):
     """Where a worker's work comes from, and who hears what became of it."""
 
     def next(self) -> Work | None:
         """What is to be done now; None when it is time to end."""
-        ...
 
     def control(self, notify: Callable[[str], None]) -> Control:
         """What the work is told, and tells, while it is done."""
-        ...
 
     def done(self, answer: Any) -> None:
         """The work has returned."""
-        ...
 
     def failed(self, error: BaseException) -> bool:
         """The work has raised; whether the worker outlives it."""
-        ...
 
 
-def serve(source: Source) -> None:
+def serve(source: WorkSource) -> None:
     """Do what a source names; raises what the source will not have it outlive."""
     while (work := source.next()) is not None:
         try:

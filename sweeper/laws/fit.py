@@ -19,7 +19,7 @@ DIRECTIONS: Mapping[str, Direction] = {
 }
 
 
-class Exponents(Protocol):
+class EtaExponents(Protocol):
     """What was measured: log2 eta is linear in log2 of the batch and of the tokens."""
 
     batches: tuple[int, int]
@@ -27,7 +27,6 @@ class Exponents(Protocol):
 
     def log2_eta(self, direction: Direction) -> tuple[float, float, float] | None:
         """The change of log2 eta along a direction, with its 95 % interval; None: not measured."""
-        ...
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,7 +37,7 @@ class Fit:
     stay, since no ladder measured them.
     """
 
-    measured: Exponents | None = field(default=None, repr=False)
+    measured: EtaExponents | None = field(default=None, repr=False)
 
     source: ClassVar[str] = "the study's own ladders over batch size and steps"
     fixed: ClassVar[str] = "betas, eps and weight decay"
@@ -51,7 +50,7 @@ class Fit:
                 "as in law=joint law.batch=0.4 law.tokens=-0.2 law.beta2=false law.eps=0"
             )
 
-    def fitted_to(self, exponents: Exponents) -> Fit:
+    def fitted_to(self, exponents: EtaExponents) -> Fit:
         """The law with what was measured."""
         return replace(self, measured=exponents)
 
@@ -121,7 +120,7 @@ def _describe(direction: Direction) -> str:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Published:
+class PrintedExponents:
     """Exponents of eta that somebody printed: of batch and tokens; None where nothing is said."""
 
     name: str
@@ -140,8 +139,10 @@ class Published:
 
 
 PUBLISHED = (
-    Published(name="horizon", source="arXiv:2409.19913, 2603.28743", batch=None, tokens=-0.32),
-    Published(name="batch", source="arXiv:2205.10287", batch=0.5, tokens=None),
-    Published(name="joint", source="marin-community/marin", batch=0.5, tokens=-0.3),
-    Published(name="Complete(d)P", source="arXiv:2512.22382", batch=0.5, tokens=-0.5),
+    PrintedExponents(
+        name="horizon", source="arXiv:2409.19913, 2603.28743", batch=None, tokens=-0.32
+    ),
+    PrintedExponents(name="batch", source="arXiv:2205.10287", batch=0.5, tokens=None),
+    PrintedExponents(name="joint", source="marin-community/marin", batch=0.5, tokens=-0.3),
+    PrintedExponents(name="Complete(d)P", source="arXiv:2512.22382", batch=0.5, tokens=-0.5),
 )

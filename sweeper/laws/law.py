@@ -77,16 +77,13 @@ class Law(Protocol):
     @property
     def source(self) -> str:
         """See above."""
-        ...
 
     @property
     def fixed(self) -> str:
         """See above."""
-        ...
 
     def factors(self, base: Scale, target: Scale) -> Factors:
         """What changes from `base` to `target`; `OutsideLaw` where the law does not say."""
-        ...
 
 
 Exponent = Annotated[float, Bounds(least=-4, most=4, allowed="an exponent from -4 to 4")]

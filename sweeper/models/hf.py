@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from sweeper.errors import ConfigError
 from sweeper.models.hf_config import (
-    Family,
+    HfFamily,
     HfSizes,
     Task,
     config_fields,
@@ -373,7 +373,7 @@ def _built(name: str, task: Task, sizes: HfSizes) -> Any:
     """The transformers model; ConfigError with its own reason where it refuses to be built."""
     register()
     cls = model_class(name)
-    fields = config_fields(Family(name, cls.config_class), task, sizes)
+    fields = config_fields(HfFamily(name, cls.config_class), task, sizes)
     try:
         config = cls.config_class(**fields)
     except Exception as error:  # families check their fields each in their own way

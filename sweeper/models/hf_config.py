@@ -139,7 +139,7 @@ class HfSizes:
         return self.patch_size
 
 
-class Family:
+class HfFamily:
     """The fields of a configuration class, found by what they mean."""
 
     def __init__(self, name: str, config_class: Any) -> None:
@@ -173,7 +173,7 @@ class Family:
         return value / width if isinstance(width, int) and isinstance(value, int) else None
 
 
-def config_fields(family: Family, task: Task, sizes: HfSizes) -> dict[str, Any]:
+def config_fields(family: HfFamily, task: Task, sizes: HfSizes) -> dict[str, Any]:
     """All that the family's configuration is built with; ConfigError names what is refused."""
     check_sizes(width=sizes.width, depth=sizes.depth, head_size=sizes.head_size)
     check_heads(sizes.width, sizes.head_size)
@@ -201,8 +201,7 @@ Fixed = dict[str, tuple[str, Any]]
 """Fields that follow from arguments: the argument's name, and the value."""
 
 
-def _sized(family: Family, sizes: HfSizes) -> Fixed:
-    """Width, depth, heads, key-value heads and inner widths."""
+def _sized(family: HfFamily, sizes: HfSizes) -> Fixed:
     widths, depths = family.find(WIDTH), family.find(DEPTH)
     if not widths or not depths:
         what = "width" if not widths else "depth"
@@ -223,7 +222,7 @@ def _sized(family: Family, sizes: HfSizes) -> Fixed:
     return fixed | _inner(family, sizes)
 
 
-def _inner(family: Family, sizes: HfSizes) -> Fixed:
+def _inner(family: HfFamily, sizes: HfSizes) -> Fixed:
     """Inner widths of feed-forwards: the ratio given, or else the family's own."""
     names = family.find(FFN)
     if sizes.ffn_ratio is not None and not names:
@@ -244,7 +243,7 @@ def _inner(family: Family, sizes: HfSizes) -> Fixed:
     return {name: ("ffn_ratio", value) for name, value in inner.items()}
 
 
-def _classes(family: Family, task: Task, sizes: HfSizes) -> Fixed:
+def _classes(family: HfFamily, task: Task, sizes: HfSizes) -> Fixed:
     """What follows from the data: vocabulary or labels and images."""
     if task != "images":
         # A masked language model has a token more, which stands in the place of hidden ones.
@@ -264,7 +263,7 @@ def _classes(family: Family, task: Task, sizes: HfSizes) -> Fixed:
     return fixed | {name: value for name, value in values.items() if name in family.fields}
 
 
-def _small_model(family: Family, task: Task, sizes: HfSizes) -> dict[str, Any]:
+def _small_model(family: HfFamily, task: Task, sizes: HfSizes) -> dict[str, Any]:
     """Values that `config` may replace: no dropout, no cache, no token of a special meaning."""
     head_size = sizes.head_size
     of_the_head = {"query_pre_attn_scalar": head_size, "rotary_dim": head_size}

@@ -43,7 +43,7 @@ def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     return torch.cat((first * cos - second * sin, second * cos + first * sin), -1)
 
 
-class SelfAttention(nn.Module):
+class CausalSelfAttention(nn.Module):
     """Multi-head causal attention with fused query, key and value projections."""
 
     cos: Tensor
@@ -71,7 +71,7 @@ class SelfAttention(nn.Module):
         return out
 
 
-class FeedForward(nn.Module):
+class SwiGLU(nn.Module):
     """SwiGLU: `down(up(x) * silu(gate(x)))` with up and gate fused."""
 
     def __init__(self, width: int, hidden: int, *, unit: bool) -> None:
@@ -88,7 +88,7 @@ class FeedForward(nn.Module):
         return out
 
 
-class Block(nn.Module):
+class DecoderBlock(nn.Module):
     """One layer: two residual branches, attention then feed-forward."""
 
     def __init__(self, index: int, model: Llama) -> None:
@@ -96,11 +96,11 @@ class Block(nn.Module):
         super().__init__()
         unit, branches, base = model.unit, 2 * model.depth, 2 * model.base_depth
         self.attention_norm = RMSNorm(model.width, gain=model.norm_gain, unit=unit)
-        self.attention = SelfAttention(model.width, model.head_size, model.seq_len, unit=unit)
+        self.attention = CausalSelfAttention(model.width, model.head_size, model.seq_len, unit=unit)
         drop = model.dropout
         self.attention_residual = Residual(2 * index + 1, branches, base, unit=unit, dropout=drop)
         self.ffn_norm = RMSNorm(model.width, gain=model.norm_gain, unit=unit)
-        self.ffn = FeedForward(model.width, model.ffn_width, unit=unit)
+        self.ffn = SwiGLU(model.width, model.ffn_width, unit=unit)
         self.ffn_residual = Residual(2 * index + 2, branches, base, unit=unit, dropout=drop)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -175,7 +175,7 @@ class Llama(Decoder):
         self.dropout = dropout
         self.embedding = Embedding(classes, width, unit=unit)
         self.embedding_dropout = dropout_of(dropout)
-        self.layers = nn.ModuleList(Block(i, self) for i in range(depth))
+        self.layers = nn.ModuleList(DecoderBlock(i, self) for i in range(depth))
         self.norm = RMSNorm(width, gain=norm_gain, unit=unit)
         self.head = Linear(width, classes, unit=unit, readout=True)
         self.loss = CrossEntropy(classes, unit=unit)

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from sweeper.errors import ConfigError
-from sweeper.models.llama import Decoder, FeedForward, SelfAttention, inner_width
+from sweeper.models.llama import CausalSelfAttention, Decoder, SwiGLU, inner_width
 from sweeper.models.scaled import (
     CrossEntropy,
     Embedding,
@@ -100,7 +100,7 @@ class Experts(nn.Module):
         self.act = GatedSiLU(unit=unit)
         self.down = ExpertLinear(count, hidden, width, unit=unit)
         shared = model.shared_width
-        self.shared = FeedForward(width, shared, unit=unit) if shared else None
+        self.shared = SwiGLU(width, shared, unit=unit) if shared else None
 
     def forward(self, x: Tensor) -> Tensor:
         """[batch, seq, width] -> the same shape."""
@@ -113,7 +113,7 @@ class Experts(nn.Module):
         return out if self.shared is None else out + self.shared(x)
 
 
-class Block(nn.Module):
+class MoEBlock(nn.Module):
     """One layer: two residual branches, attention then experts."""
 
     def __init__(self, index: int, model: MoE) -> None:
@@ -121,7 +121,7 @@ class Block(nn.Module):
         super().__init__()
         unit, branches, base = model.unit, 2 * model.depth, 2 * model.base_depth
         self.attention_norm = RMSNorm(model.width)
-        self.attention = SelfAttention(model.width, model.head_size, model.seq_len, unit=unit)
+        self.attention = CausalSelfAttention(model.width, model.head_size, model.seq_len, unit=unit)
         drop = model.dropout
         self.attention_residual = Residual(2 * index + 1, branches, base, unit=unit, dropout=drop)
         self.experts_norm = RMSNorm(model.width)
@@ -186,7 +186,7 @@ class MoE(Decoder):
         self.dropout = dropout
         self.embedding = Embedding(classes, width, unit=unit)
         self.embedding_dropout = dropout_of(dropout)
-        self.layers = nn.ModuleList(Block(i, self) for i in range(depth))
+        self.layers = nn.ModuleList(MoEBlock(i, self) for i in range(depth))
         self.norm = RMSNorm(width)
         self.head = Linear(width, classes, unit=unit, readout=True)
         self.loss = CrossEntropy(classes, unit=unit)

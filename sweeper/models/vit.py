@@ -82,7 +82,7 @@ class SelfAttention(nn.Module):
         return out
 
 
-class Block(nn.Module):
+class EncoderBlock(nn.Module):
     """One layer: two residual branches, attention then feed-forward."""
 
     def __init__(self, index: int, model: ViT) -> None:
@@ -91,11 +91,7 @@ class Block(nn.Module):
         unit, branches, base = model.unit, 2 * model.depth, 2 * model.base_depth
         drop = model.dropout
         self.attention = SelfAttention(
-            model.width,
-            model.head_size,
-            model.tokens,
-            unit=unit,
-            dropout=model.attention_dropout,
+            model.width, model.head_size, model.tokens, unit=unit, dropout=model.attention_dropout
         )
         self.attention_residual = Residual(2 * index + 1, branches, base, unit=unit, dropout=drop)
         hidden = model.ffn_ratio * model.width
@@ -160,7 +156,7 @@ class ViT(nn.Module):
         self.patch = Projection(entries, width, unit=unit)
         self.position = Embedding(self.tokens, width, unit=unit)
         self.embedding_dropout = dropout_of(dropout)
-        self.layers = nn.ModuleList(Block(i, self) for i in range(depth))
+        self.layers = nn.ModuleList(EncoderBlock(i, self) for i in range(depth))
         self.head = Linear(width, classes, unit=unit, readout=True)
         self.head_bias = nn.Parameter(torch.zeros(classes)) if head_bias else None
         self.loss = CrossEntropy(classes, unit=unit, smoothing=label_smoothing)

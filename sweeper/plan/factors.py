@@ -90,7 +90,7 @@ class PlannedFactor:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Answer:
+class OpFactors:
     """An operation and the parameterization's `factors` of it; `where` names it for people.
 
     One that is not `seen` stands in for those that the model may have. Of attention that ran, and
@@ -124,14 +124,14 @@ def ask(
     hps: PlainHps,
     model: Architecture,
     depths: tuple[int, int],
-) -> list[Answer]:
+) -> list[OpFactors]:
     """The factors of all operations of `model`, and of those that it may have beside them.
 
     `depths` are the target's and the base's, which tell the number of residual branches where no
     parameter lies on one, as where layers are shared.
     """
     answers = [
-        Answer(op=op, factors=parameterization.scale_op(op, hps), where=author_name(op))
+        OpFactors(op=op, factors=parameterization.scale_op(op, hps), where=author_name(op))
         for op in (*model.scaled_ops, *model.unseen_ties)
     ]
     if model.complete:
@@ -156,7 +156,7 @@ def ask(
         op, factors = attention(known.head_size, known.seq_len or USUAL_LENGTH)
         where = f"attention of heads of {known.head_size}"
         answers.append(
-            Answer(op=op, factors=factors, where=where, seen=False, attention=known, rule=rule)
+            OpFactors(op=op, factors=factors, where=where, seen=False, attention=known, rule=rule)
         )
     named = any(ATTENTION_NAME.search(spec.name) for spec in model.specs)
     if named and not ran and "attention" not in seen:
@@ -167,7 +167,7 @@ def ask(
         unknown = tuple(n for n, v in factors.items() if n not in logit and not isclose(v, 1.0))
         where = f"attention, none seen; at {USUAL_HEAD}"
         answers.append(
-            Answer(op=op, factors=logit, where=where, seen=False, rule=rule, unknown=unknown)
+            OpFactors(op=op, factors=logit, where=where, seen=False, rule=rule, unknown=unknown)
         )
     if "residual" not in seen:
         # Two a layer, and as many layers as the parameters on branches say.
@@ -177,14 +177,14 @@ def ask(
         counts = {"branches": 2 * depth, "base_branches": 2 * base_depth}
         for branch in range(1, 2 * depth + 1):
             op, factors = factors_of("residual", branch=branch, **counts)
-            answers.append(Answer(op=op, factors=factors, where=where, seen=False))
+            answers.append(OpFactors(op=op, factors=factors, where=where, seen=False))
     # A loss is told by its number of classes, which are the readout's outputs.
     classes = next((spec.fan_out for spec in model.specs if spec.role is Role.READOUT), 1)
     for kind, geometry in (("gated_silu", {}), ("loss", {"classes": classes})):
         if kind not in seen:
             op, factors = factors_of(kind, **geometry)
             where = f"{kind.replace('_', ' ')}, where the model has one"
-            answers.append(Answer(op=op, factors=factors, where=where, seen=False))
+            answers.append(OpFactors(op=op, factors=factors, where=where, seen=False))
     return answers
 
 
@@ -218,7 +218,7 @@ def tied_weight(specs: Sequence[ParamSpec], op: ScaledOp) -> ParamSpec | None:
     return None
 
 
-def planned_factors(answers: Iterable[Answer]) -> tuple[PlannedFactor, ...]:
+def planned_factors(answers: Iterable[OpFactors]) -> tuple[PlannedFactor, ...]:
     """Every factor as a record, also where it is the usual one.
 
     A scale of the model's own multiplies that of attention.
@@ -242,7 +242,7 @@ def planned_factors(answers: Iterable[Answer]) -> tuple[PlannedFactor, ...]:
 
 
 def needs(
-    answers: Sequence[Answer],
+    answers: Sequence[OpFactors],
     multipliers: Mapping[str, tuple[float, float]],
     *,
     unit_scaled: bool,
@@ -266,7 +266,7 @@ def needs(
     for name, (forward, backward) in multipliers.items():
         if not isclose(forward, backward):
             seen.append((name, "multiply the gradient to its input by {}", backward / forward))
-    hidden: dict[str, list[Answer]] = {}
+    hidden: dict[str, list[OpFactors]] = {}
     for answer in answers:
         if not answer.seen:
             hidden.setdefault(answer.op.kind, []).append(answer)
@@ -330,7 +330,7 @@ def _merge_layers(needs: Iterable[tuple[str, str, float]]) -> list[str]:
     return lines
 
 
-def _attention_needs(hidden: Sequence[Answer]) -> Iterator[str]:
+def _attention_needs(hidden: Sequence[OpFactors]) -> Iterator[str]:
     """What attention needs: a number for q k^T, or a formula for many head sizes; the output's."""
     if not hidden or not hidden[0].rule:
         return
@@ -371,7 +371,7 @@ def _attention_needs(hidden: Sequence[Answer]) -> Iterator[str]:
         yield f"attention: multiply its output by {value:.4g}, which is for {heads}{others}"
 
 
-def _branch_needs(hidden: Sequence[Answer]) -> Iterator[str]:
+def _branch_needs(hidden: Sequence[OpFactors]) -> Iterator[str]:
     """What residual branches need, two a layer: factors of their outputs, and of the skip."""
     if not hidden:
         return

@@ -13,7 +13,7 @@ from pathlib import Path
 from textwrap import wrap
 from typing import TYPE_CHECKING, Any
 
-from sweeper.errors import BadInput, ConfigError
+from sweeper.errors import BadInput, Call, ConfigError, Keyword
 from sweeper.files import read_json, write_json
 from sweeper.laws.law import AppliedLaw
 from sweeper.plan.factors import PlannedFactor, ask, needs, planned_factors
@@ -444,8 +444,8 @@ def _plan_of_study(folder: Path) -> Path:
         each = ", ".join(str(path.parent) for path in found)
         raise BadInput(f"the study in {folder} has {len(found)} plans, name one: {each}")
     if study.config.is_file():
-        makes = f"sweeper transfer --study {folder.name} --to-width N"
-        raise BadInput(f"the study in {folder} has no plan yet: `{makes}` makes one")
+        makes = Call("transfer", Keyword("study", folder.name), Keyword("to_width", "N"))
+        raise BadInput(f"the study in {folder} has no plan yet: ", makes, " makes one")
     raise BadInput(f"{folder} has no {PLAN}, and is no study that has a plan")
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import yaml  # type: ignore[import-untyped]
 
-from sweeper.check.judge import CoordinateCheck, sentence
+from sweeper.check.judge import CoordinateCheck
 from sweeper.config.settings import Settings
 from sweeper.config.studies import Invocation
 from sweeper.records import to_json
@@ -19,7 +19,7 @@ from sweeper.report.answer import Item
 from sweeper.report.drawing import save
 from sweeper.report.next import NextCommand, again, next_of
 from sweeper.report.present import Shown
-from sweeper.report.sentences import unfinished_notes
+from sweeper.report.sentences import check_sentence, unfinished_notes
 from sweeper.report.study_page import write_report
 from sweeper.stats.ladder import Size
 from sweeper.study.folder import StudyFolder, configs
@@ -50,7 +50,7 @@ def shown(found: CheckAnswer, *, verbose: bool = False) -> Shown:
         places["report"] = write_report(settings.folder)
     subjects = ["the operands of every matrix product"] * bool(found.operands)
     subjects += ["every printed learning-rate rule"] * bool(found.rules)
-    told = " ".join(sentence(axis, settings.check) for axis in checks)
+    told = " ".join(check_sentence(axis, settings.check) for axis in checks)
     where = settings.folder if found.is_study_s else folder
     return Shown(
         items=items,

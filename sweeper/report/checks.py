@@ -20,12 +20,12 @@ from sweeper.check.judge import (
     CheckRule,
     CoordinateCheck,
     ModuleCheck,
-    sentence,
 )
 from sweeper.check.rules import MAX_SPREAD, RuleRow
 from sweeper.engine.measurements import RANGES, OperandScale
 from sweeper.report.answer import Drawing, Item, Section, Sentence
 from sweeper.report.drawing import DASHED, DOTTED, FAINT, INK, LINE_COLOR, STYLE, WIDTH, new_figure
+from sweeper.report.sentences import check_sentence
 from sweeper.scaling.spec import layer_of, with_layer
 from sweeper.table import Cell, Column, Table, answer, short
 
@@ -84,7 +84,7 @@ def check_section(check: CoordinateCheck, record: CheckRecord) -> Section:
     )
     table = coordinate_table(check, rule.threshold)
     items: list[Item] = [
-        Sentence(f"{sentence(check, rule)} {runs}.", code=check.answer),
+        Sentence(f"{check_sentence(check, rule)} {runs}.", code=check.answer),
         Sentence(f"{table.title}."),
         replace(table, title=""),
         *_at_fault(check),

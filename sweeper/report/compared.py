@@ -16,7 +16,7 @@ from sweeper.report.next import NextCommand, validated_by
 from sweeper.report.present import Shown
 from sweeper.report.sentences import failure_notes, ranking_end, unfinished_notes
 from sweeper.study.study import is_saved
-from sweeper.sweep.compared import Entry, ladder_call
+from sweeper.sweep.compared import ComparedStudy, ladder_call
 from sweeper.verbs.compare import CompareAnswer, QueuedRankAnswer, RankAnswer
 
 
@@ -46,7 +46,9 @@ def shown(answer: CompareAnswer | RankAnswer, *, verbose: bool = False) -> Shown
     )
 
 
-def after_comparison(comparison: StudyComparison, entries: Sequence[Entry]) -> list[NextCommand]:
+def after_comparison(
+    comparison: StudyComparison, entries: Sequence[ComparedStudy]
+) -> list[NextCommand]:
     """The best study's plan; with none told apart, seeds that would tell; empty where none do.
 
     None for studies that were saved from tables: nothing in them can be continued.

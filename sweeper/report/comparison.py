@@ -29,7 +29,7 @@ from sweeper.study.folder import StudyFolder
 from sweeper.table import Cell, Column, Table, answer, number, within
 
 if TYPE_CHECKING:
-    from sweeper.sweep.compared import Compared
+    from sweeper.sweep.compared import ComparedStudies
 
 
 SHOWN_OCTAVES = (-2.0, -1.0, 1.0, 2.0)
@@ -412,13 +412,13 @@ def _finish_losses(ax: Axes, comparison: StudyComparison) -> None:
 # The page of several studies: their curves side by side, and how they rank.
 
 
-def panels(compared: Compared) -> list[Panel]:
+def panels(compared: ComparedStudies) -> list[Panel]:
     """A panel a study."""
     return [Panel(title=name, validation=each) for name, each in compared.validations.items()]
 
 
 def write_several(
-    several: Compared, pages: Mapping[str, str], folder: Path, faster: Sequence[SpeedUp] = ()
+    several: ComparedStudies, pages: Mapping[str, str], folder: Path, faster: Sequence[SpeedUp] = ()
 ) -> Path:
     """Write `report.html` into `folder`, and the figures beside it as PNG and SVG.
 
@@ -438,7 +438,7 @@ def write_several(
 
 
 def several_report(
-    several: Compared,
+    several: ComparedStudies,
     pages: Mapping[str, str],
     drawn: Mapping[str, Figure],
     faster: Sequence[SpeedUp],
@@ -479,7 +479,7 @@ LADDERS = (
 )
 
 
-def _transfer_table(several: Compared, pages: Mapping[str, str]) -> Table:
+def _transfer_table(several: ComparedStudies, pages: Mapping[str, str]) -> Table:
     """A row a study: its verdict, the ends of its ladder, and what the widest size shows."""
     table = Table(
         "",

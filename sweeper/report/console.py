@@ -28,8 +28,8 @@ from sweeper.stats.ladder import (
 )
 from sweeper.study.cost import Cost, cost_table
 from sweeper.table import (
+    BaseToTarget,
     Cell,
-    Change,
     Column,
     Table,
     Value,
@@ -292,13 +292,15 @@ def plan_table(plan: TransferPlan) -> Table:
         numbers: list[Value] = []
         for name in NUMBERS:
             base, target = (getattr(side, name) for side in (parameter.base, parameter.target))
-            numbers.append(Cell(Change(base=base, target=target), short(target)))
+            numbers.append(Cell(BaseToTarget(base=base, target=target), short(target)))
         # What is not drawn has no std: its start stands in that place.
         numbers[0] = _start(parameter) or numbers[0]
         base_shape, shape = shapes
         if has_gammas:
             numbers += [parameter.gamma, parameter.lr_exponent]
-        table.add(names, role_name(parameter.role), Change(base=base_shape, target=shape), *numbers)
+        table.add(
+            names, role_name(parameter.role), BaseToTarget(base=base_shape, target=shape), *numbers
+        )
     if has_gammas:
         table.legend = [GAMMA_LEGEND]
     return table
@@ -331,7 +333,7 @@ def explanation(plan: TransferPlan, rows: Sequence[Explained], *, verbose: bool)
         for name in NUMBERS:
             base, target = (getattr(side, name) for side in (parameter.base, parameter.target))
             text = f"{base:.3g}\n{target:.3g}" if verbose else f"{target:.3g}"
-            numbers.append(Cell(Change(base=base, target=target), text))
+            numbers.append(Cell(BaseToTarget(base=base, target=target), text))
         # NUMBERS begins with the init std, in whose place stands what is not drawn.
         numbers[0] = _start(parameter) or numbers[0]
         fans = [f"{parameter.fan_in}\n{parameter.fan_out}"] * verbose

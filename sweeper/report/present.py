@@ -18,7 +18,7 @@ from sweeper.report.wording import Wording
 from sweeper.study.cost import TrialSeconds
 from sweeper.sweep.progress import Watcher
 from sweeper.trial import Result
-from sweeper.verbs.answer import Answer
+from sweeper.verbs.answer import VerbAnswer
 from sweeper.verbs.requests import Request
 
 PRESENTERS: dict[str, str] = {
@@ -77,7 +77,7 @@ class OutputWatcher(Wording):
         """A remark, while the work goes on."""
         self.output.tell(spelled(text, self.spelling))
 
-    def look(self, answer: Answer, *, news: bool = True) -> None:
+    def look(self, answer: VerbAnswer, *, news: bool = True) -> None:
         """Draw a live view over, or print what is new."""
         looked: Callable[..., Sequence[Item]] = import_module(PRESENTERS[self.verb]).looked
         items, self.has_looked = looked(answer, live=self.is_live), True
@@ -121,7 +121,7 @@ class Silent(Wording):
     def tell(self, *text: str | Keyword | Call) -> None:
         """Say nothing."""
 
-    def look(self, answer: Answer, *, news: bool = True) -> None:
+    def look(self, answer: VerbAnswer, *, news: bool = True) -> None:
         """Show nothing."""
 
     def progress(self, *_: Any, **settings: Any) -> SweepProgress:
@@ -129,15 +129,15 @@ class Silent(Wording):
         raise NotImplementedError
 
 
-def perform(request: Request, watcher: Watcher) -> Answer:
+def perform(request: Request, watcher: Watcher) -> VerbAnswer:
     """Do what is asked; the heavy modules of its verb are imported now."""
-    verb: Callable[[Request, Watcher], Answer] = getattr(
+    verb: Callable[[Request, Watcher], VerbAnswer] = getattr(
         import_module(f"sweeper.verbs.{request.verb}"), request.verb
     )
     return verb(request, watcher)
 
 
-def present(verb: str, answer: Answer, *, verbose: bool = False) -> Shown:
+def present(verb: str, answer: VerbAnswer, *, verbose: bool = False) -> Shown:
     """The answer of a verb in sections; its pages and figures are written now."""
     shown: Callable[..., Shown] = import_module(PRESENTERS[verb]).shown
     return shown(answer, verbose=verbose)
@@ -161,7 +161,7 @@ def _spelt(item: Item, spelling: Spelling) -> Item:
     return item
 
 
-def ask(request: Request, output: Output, spelling: Spelling) -> tuple[int, Answer]:
+def ask(request: Request, output: Output, spelling: Spelling) -> tuple[int, VerbAnswer]:
     """Ask, work, and show: the exit code, and the answer."""
     watcher = OutputWatcher(output, spelling, request.verb)
     answer = perform(request, watcher)

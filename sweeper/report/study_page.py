@@ -13,7 +13,6 @@ from urllib.parse import quote
 
 from matplotlib.figure import Figure
 
-from sweeper.check.judge import sentence
 from sweeper.decide.diagnosis import Diagnosis
 from sweeper.decide.documents import Documents, TargetDocuments
 from sweeper.decide.saving import NO_SIZES, saving, times
@@ -58,6 +57,7 @@ from sweeper.report.figures import (
 from sweeper.report.ladder import ladder_table
 from sweeper.report.next import report_of
 from sweeper.report.page import page
+from sweeper.report.sentences import check_sentence
 from sweeper.report.sentences_transfer import exponent_text
 from sweeper.report.trials import (
     Importance,
@@ -319,7 +319,7 @@ def _answer(documents: Documents, targets: Sequence[_Target]) -> Section:
     if documents.check is not None:
         rule = documents.check.rule
         items += [
-            Sentence(sentence(check, rule), code=check.answer, listed=True)
+            Sentence(check_sentence(check, rule), code=check.answer, listed=True)
             for check in documents.check.axes
             if check.answer != "pass"
         ]

@@ -6,7 +6,6 @@ import shlex
 from collections.abc import Sequence
 from dataclasses import replace
 
-from sweeper.check.judge import sentence
 from sweeper.config.settings import Settings
 from sweeper.decide.transfer import Verdict
 from sweeper.decide.trend import FittedExponents
@@ -21,25 +20,25 @@ from sweeper.report.figures import learning_rate_figure
 from sweeper.report.next import NextCommand, after_plan
 from sweeper.report.prediction import horizons_command, predicted_shown
 from sweeper.report.present import Shown
-from sweeper.report.sentences import failure_notes, unfinished_notes
+from sweeper.report.sentences import check_sentence, failure_notes, unfinished_notes
 from sweeper.report.sentences_transfer import exponent_text
 from sweeper.report.study_page import written_page
 from sweeper.stats.ladder import LADDER_AXES
 from sweeper.study.folder import TargetFolder
 from sweeper.sweep.coordinates import QuickCheck
 from sweeper.sweep.ladders import StaleVerdict, Trained, curves_stem
-from sweeper.sweep.planning import Spans, Unvalidated
+from sweeper.sweep.planning import PlannedSteps, Unvalidated
 from sweeper.table import short
 from sweeper.verbs.transfer import (
+    AnswerAtTarget,
     HorizonsAnswer,
     LadderCostAnswer,
     QueuedAnswer,
-    TargetAnswer,
     TransferAnswer,
 )
 
 
-def shown(answer: TargetAnswer | HorizonsAnswer, *, verbose: bool = False) -> Shown:
+def shown(answer: AnswerAtTarget | HorizonsAnswer, *, verbose: bool = False) -> Shown:
     """The plan and the verdicts, or what the ladders would train, or have in a queue."""
     if isinstance(answer, HorizonsAnswer):
         return _horizons(answer)
@@ -132,7 +131,7 @@ def _document(answer: TransferAnswer) -> dict[str, object]:
     checked: dict[str, object] | None = None
     if answer.check is not None and (check := answer.check.check) is not None:
         facts = {key: getattr(check, key) for key in ("axis", "sizes", "answer", "origins")}
-        checked = {**facts, "sentence": sentence(check, settings.check)}
+        checked = {**facts, "sentence": check_sentence(check, settings.check)}
     return {
         "study": settings.name,
         "plan": to_json(answer.plan),
@@ -144,7 +143,7 @@ def _document(answer: TransferAnswer) -> dict[str, object]:
     }
 
 
-def _command_again(answer: TargetAnswer) -> NextCommand:
+def _command_again(answer: AnswerAtTarget) -> NextCommand:
     """The same command, its target's options in full."""
     request, settings, invocation = answer.request, answer.settings, answer.invocation
     depth = request.to_depth or settings.base.depth
@@ -167,7 +166,7 @@ def _command_again(answer: TargetAnswer) -> NextCommand:
     )
 
 
-def _spans_items(spans: Spans | None, settings: Settings) -> list[Item]:
+def _spans_items(spans: PlannedSteps | None, settings: Settings) -> list[Item]:
     if spans is None:
         return []
     return [
@@ -228,7 +227,7 @@ def _check_items(quick: QuickCheck, settings: Settings) -> list[Item]:
         return []
     words = shlex.split(SHELL.call(quick.call))
     shows_all = Commands("All modules:", [words], detail=True)
-    return [Sentence(sentence(quick.check, settings.check)), shows_all]
+    return [Sentence(check_sentence(quick.check, settings.check)), shows_all]
 
 
 def _check_notes(quick: QuickCheck) -> list[Text]:

@@ -16,7 +16,7 @@ from weakref import finalize
 
 from sweeper.command.metrics import check_source, contents, make_source
 from sweeper.command.metrics.wandb import online_wandb
-from sweeper.command.reading import Reading, Source
+from sweeper.command.reading import MetricSource, Reading
 from sweeper.errors import BadInput, ConfigError, Keyword
 
 LOGS = ("*.log", "*.out", "*.txt")
@@ -47,8 +47,8 @@ class RunLog:
     metric: str
     place: Path
     lr: str = ""
-    _sources: list[Source] = field(default_factory=list)
-    _lr_sources: list[Source] = field(default_factory=list)
+    _sources: list[MetricSource] = field(default_factory=list)
+    _lr_sources: list[MetricSource] = field(default_factory=list)
     _rates: dict[int, float] = field(default_factory=dict)
     _kinds: Counter[str] = field(default_factory=Counter)
     _losses: int = 0
@@ -62,7 +62,7 @@ class RunLog:
             spec = self.lr.replace("(?P<lr>", "(?P<loss>")
             self._lr_sources = self._open(Keyword("lr"), spec)
 
-    def _open(self, key: Keyword, spec: str) -> list[Source]:
+    def _open(self, key: Keyword, spec: str) -> list[MetricSource]:
         if online := ONLINE.fullmatch(spec):
             return [online_wandb(key, *online.groups())]
         check_source(key, spec)

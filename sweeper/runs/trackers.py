@@ -10,9 +10,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sweeper.command.files import Files
 from sweeper.command.metrics import check_source, make_source, tensorboard, wandb
-from sweeper.command.reading import Reading, as_number, as_step
+from sweeper.command.reading import Files, Reading, as_number, as_step
 from sweeper.command.series import Series
 from sweeper.errors import BadInput, ConfigError, Keyword, first_line
 from sweeper.runs.series import Objective, RunRows, choose, flat, named_values

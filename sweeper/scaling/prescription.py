@@ -58,7 +58,6 @@ class UpdateRule(Protocol):
 
     def kind(self, spec: ParamSpec) -> Update:
         """How the entries of this parameter's updates scale."""
-        ...
 
 
 def prescription_of(

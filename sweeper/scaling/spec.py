@@ -195,11 +195,9 @@ class Parameterization(Protocol):
 
     def scale(self, spec: ParamSpec, hps: PlainHps, update: Update = Update.SIGN) -> ParamScale:
         """Scales of one parameter under an optimizer whose updates scale as `update`."""
-        ...
 
     def scale_op(self, op: ScaledOp, hps: PlainHps) -> dict[str, float]:
         """Factors of one operation, by the names of the module's buffers."""
-        ...
 
 
 NUMBER = re.compile(r"(?<![^.])\d+(?![^.])")

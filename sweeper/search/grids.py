@@ -90,7 +90,7 @@ LONGER = {"eta": "search.eta.points or search.eta.extend"}
 
 
 @dataclass(frozen=True, kw_only=True)
-class Pairs:
+class PairsStrategy:
     """A log2 grid over every pair of hyperparameters, the others held (u-muP paper, F.1).
 
     First a line over eta, all else at its default; without it (`eta` None) eta stays at its
@@ -145,7 +145,6 @@ class Pairs:
         return missing_points(cells, range(self.seeds), "grids", history)
 
     def _line(self, space: Space, history: History) -> LineState | None:
-        """The line over eta as far as it has results."""
         if self.eta is None:
             return None
         objective = line_objective(history, defaults(space), "eta", range(self.seeds))
@@ -252,11 +251,7 @@ class Pairs:
         return best.trial.log2_hps, best.objective
 
     def _notes(
-        self,
-        line: LineResult | None,
-        space: Space,
-        grids: Sequence[PairGrid],
-        objective: float,
+        self, line: LineResult | None, space: Space, grids: Sequence[PairGrid], objective: float
     ) -> Iterator[str]:
         """The mean over the pairs, what it rests on, and optima at the ends of grids."""
         yield from line_notes([] if line is None else [line], space, LONGER)
@@ -338,7 +333,7 @@ the valley where eta times decay stays."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Grid2D:
+class Grid2DStrategy:
     """A log2 grid over two hyperparameters (arXiv:2304.02034, section II 1 E).
 
     A grid of spacing `step` over both ranges, then the six neighbours at a factor of 2 of the

@@ -29,7 +29,7 @@ from sweeper.trial import ONE_OR_MORE, Log2Hps, Point, Space, defaults
 
 
 @dataclass(frozen=True, kw_only=True)
-class RandomGrid(Bounded):
+class RandomGridStrategy(Bounded):
     """`runs` points of the grid with spacing `step` in log2 over `axes` (null: all).
 
     A grid of fewer points is taken whole. The order of the draw does not depend on `runs`: a
@@ -49,7 +49,6 @@ class RandomGrid(Bounded):
         return [Phase(name="random", trials=min(self.runs, self._size(space)))]
 
     def _size(self, space: Space) -> int:
-        """Points of the grid."""
         return prod(len(grid) for grid in self._grids(space).values())
 
     def _grids(self, space: Space) -> dict[str, list[float]]:

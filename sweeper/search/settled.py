@@ -129,7 +129,6 @@ def _losses(hps: Log2Hps, history: History, count: int = ROUNDS.seeds[-1]) -> li
 
 
 def _without_race(history: History) -> History:
-    """The results of the strategy's own phases."""
     if all(result.trial.phase != SETTLE for result in history.results):
         return history
     return History(

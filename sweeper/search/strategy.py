@@ -281,15 +281,12 @@ class Strategy(Protocol):
 
     def plan(self, space: Space) -> list[Phase]:
         """The phases and their trials, without what extending a grid may add."""
-        ...
 
     def propose(self, space: Space, history: History) -> list[Point]:
         """Points to train next."""
-        ...
 
     def conclude(self, space: Space, history: History) -> Conclusion:
         """The best configuration so far, and what it rests on."""
-        ...
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -84,7 +84,6 @@ def write_setup(folder: Path, spec: TrialSpec) -> list[str]:
 
 
 def _name(setup: TrialSpec) -> str:
-    """The folder of findings that are set aside."""
     return setup.digest[:12]
 
 

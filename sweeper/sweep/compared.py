@@ -25,7 +25,7 @@ IMMATERIAL = ("accumulate",)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Entry:
+class ComparedStudy:
     """A study as it is compared: its ladder, what was trained, and what it cost."""
 
     folder: Path
@@ -38,10 +38,10 @@ class Entry:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Compared:
+class ComparedStudies:
     """Studies that were compared; `comparison` is None where `notes` say why there is none."""
 
-    entries: Sequence[Entry]
+    entries: Sequence[ComparedStudy]
     comparison: StudyComparison | None
     notes: Sequence[str | Text]
 
@@ -78,7 +78,7 @@ def named_studies(arguments: Sequence[str], root_flag: str | None) -> tuple[list
     return names, root
 
 
-def compared(names: Sequence[str], root: Path, *, anyway: bool) -> Compared:
+def compared(names: Sequence[str], root: Path, *, anyway: bool) -> ComparedStudies:
     """The studies, ranked where they can be; `notes` say why not, or what differs all the same.
 
     BadInput for a study that is given twice, or that has no ladder over the width.
@@ -116,7 +116,7 @@ def compared(names: Sequence[str], root: Path, *, anyway: bool) -> Compared:
             # No ranking, but no error: `report A B` shows the curves beside each other all the
             # same.
             notes = [f"{error}: validate ladders whose widths meet"]
-    return Compared(entries=entries, comparison=comparison, notes=notes)
+    return ComparedStudies(entries=entries, comparison=comparison, notes=notes)
 
 
 def _validation(folder: Path) -> Validation | None:
@@ -127,7 +127,7 @@ def _validation(folder: Path) -> Validation | None:
         raise BadInput(*error.args, ": ", ladder_call(folder)) from error
 
 
-def _entry(folder: Path, validation: Validation) -> Entry:
+def _entry(folder: Path, validation: Validation) -> ComparedStudy:
     """What is compared of one study; BadInput where its trials are gone or of another kind."""
     curves = validation.ladder("width")
     if not curves:
@@ -156,7 +156,7 @@ def _entry(folder: Path, validation: Validation) -> Entry:
         transferred=validation.planned_log2,
         flops={width: work(spec) for width, spec in specs.items()},
     )
-    return Entry(
+    return ComparedStudy(
         folder=folder,
         validation=validation,
         ladder=ladder,

@@ -17,7 +17,7 @@ from sweeper.study.folder import StudyFolder
 from sweeper.study.searched import read_searched
 from sweeper.study.setup import command_line
 from sweeper.study.study import Study
-from sweeper.sweep.progress import Progress, Watcher
+from sweeper.sweep.progress import ProgressDisplay, Watcher
 from sweeper.sweep.replay import at_fixed_ratio
 from sweeper.trial import Log2Hps, Result, Trial, defaults
 
@@ -172,7 +172,7 @@ def progress_of(
     folder: Path | None = None,
     known: Sequence[Result] = (),
     heard: Callable[[Result], None] | None = None,
-) -> Progress:
+) -> ProgressDisplay:
     """What shows a job to the `watcher`, and learns from runs of `known` how long others take.
 
     It writes to `folder`; without one to the study's, and the study's page as results come.

@@ -60,7 +60,7 @@ class Predicted:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Target:
+class HorizonTarget:
     """The run that is asked about, as a study's models have sizes; None: the base's."""
 
     width: int | None = None
@@ -73,7 +73,7 @@ class Target:
 
 def predict_trained(
     experiment: Experiment,
-    target: Target,
+    target: HorizonTarget,
     question: LossQuestion,
     out: Path | None = None,
     *,
@@ -92,7 +92,7 @@ def predict_trained(
 
 def predict_saved(
     folder: Path,
-    target: Target,
+    target: HorizonTarget,
     question: LossQuestion,
     out: Path | None = None,
     *,
@@ -116,7 +116,7 @@ def _predict(
     study: Study,
     scales: Scales,
     size: Size,
-    target: Target,
+    target: HorizonTarget,
     question: LossQuestion,
     out: Path | None,
     notes: Sequence[Text] = (),

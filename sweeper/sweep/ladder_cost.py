@@ -11,7 +11,7 @@ from sweeper.stats.ladder import LadderSize
 from sweeper.study.cost import Cost, flops_of
 from sweeper.sweep.experiment import run_time, shared_steps
 from sweeper.sweep.optimum import finished
-from sweeper.sweep.planning import Target
+from sweeper.sweep.planning import TransferTarget
 from sweeper.sweep.replay import SettledLadder, replay_ladder
 from sweeper.trial import Trial, defaults
 
@@ -55,7 +55,7 @@ class LadderCost:
 
 
 def ladder_cost(
-    experiment: Experiment, target: Target, settle: SettledLadder | None = None
+    experiment: Experiment, target: TransferTarget, settle: SettledLadder | None = None
 ) -> LadderCost:
     """What the ladders around the study's optimum lack."""
     settings, rule = experiment.settings, experiment.settings.transfer

@@ -51,7 +51,7 @@ from sweeper.launch.executor import (
     Lost,
 )
 from sweeper.launch.folder import check_owner, tidy
-from sweeper.launch.job import JobFailure, Outcome, failed
+from sweeper.launch.job import JobFailure, JobOutcome, failed
 from sweeper.launch.runner import Batch, PrunerOf, Runner, no_pruner
 from sweeper.trial import Result, Trial
 
@@ -222,7 +222,7 @@ class Loop:
             case Lost():
                 self._failed(event.job, event.failure, self.live[event.job].batch)
 
-    def _finished(self, job: str, outcome: Outcome) -> None:
+    def _finished(self, job: str, outcome: JobOutcome) -> None:
         live = self.live[job]
         # Failures of an earlier driver's job are left out, and so tried again; but where nobody
         # waits every driver is a later one than its jobs': they would be tried again for ever.

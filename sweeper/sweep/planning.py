@@ -45,7 +45,7 @@ class Asked:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Spans:
+class PlannedSteps:
     """Steps of a target and of its ladders' sizes, where these follow from their parameters."""
 
     target: int
@@ -54,13 +54,13 @@ class Spans:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Target:
+class TransferTarget:
     """A target: its size, with batch and steps where these are its own, and the study's optimum."""
 
     size: Size
     study: Study
     optimum: Optimum
-    spans: Spans | None = None
+    spans: PlannedSteps | None = None
 
     @property
     def conclusion(self) -> Conclusion:
@@ -73,13 +73,13 @@ class Target:
         return self.optimum.conclusion.best_log2
 
 
-def target_of(experiment: Experiment, size: Size, asked: Asked) -> Target:
+def target_of(experiment: Experiment, size: Size, asked: Asked) -> TransferTarget:
     """The whole target; BadInput for what cannot be asked of it, or of the study."""
     settings, spans = experiment.settings, None
     timed = settings.with_steps(replace(settings.ladder_base, width=size.width, depth=size.depth))
     if settings.steps_of is not None:
         steps = {s.steps for sizes in settings.ladders().values() for s in sizes} or {timed.steps}
-        spans = Spans(target=timed.steps, shortest=min(steps), longest=max(steps))
+        spans = PlannedSteps(target=timed.steps, shortest=min(steps), longest=max(steps))
     if settings.steps_of is None or isinstance(settings.law, NoLaw):
         size = target_size(experiment, size, asked.tokens, asked.batch)
     else:  # a law is asked about the steps, too
@@ -92,7 +92,7 @@ def target_of(experiment: Experiment, size: Size, asked: Asked) -> Target:
     if settings.transfer.eta is not None:
         best = Log2Hps({**found.conclusion.best_log2, "eta": settings.transfer.eta})
         found = replace(found, conclusion=replace(found.conclusion, best_log2=best))
-    return Target(size=size, study=study, optimum=found, spans=spans)
+    return TransferTarget(size=size, study=study, optimum=found, spans=spans)
 
 
 def target_folder(settings: Settings, size: Size) -> Path:
@@ -107,7 +107,7 @@ def target_folder(settings: Settings, size: Size) -> Path:
     return StudyFolder(settings.folder).target(name).path
 
 
-def as_measured(experiment: Experiment, target: Target, words: Words) -> Validated:
+def as_measured(experiment: Experiment, target: TransferTarget, words: Words) -> Validated:
     """What the ladders say that the study holds already: no verdict.
 
     ConfigError where `transfer.correct` asks for a trend that they do not show.
@@ -128,7 +128,7 @@ def as_measured(experiment: Experiment, target: Target, words: Words) -> Validat
     return Validated(experiment=experiment, planned=planned, trend=trend, exponents=exponents)
 
 
-def plan_target(target: Target, ladders: Validated, folder: Path) -> TransferPlan:
+def plan_target(target: TransferTarget, ladders: Validated, folder: Path) -> TransferPlan:
     """The plan at the transferred eta, or where `transfer.correct` asks at the trend's."""
     size, conclusion = target.size, target.conclusion
     experiment, trend, best_log2 = ladders.experiment, ladders.trend, ladders.planned

@@ -226,26 +226,21 @@ class ProgressListener(Protocol):
 
     def watch(self, states: Callable[[], list[JobState]]) -> None:
         """Jobs can be asked for from here on."""
-        ...
 
     def watch_ladder(self, so_far: Callable[[], LadderSoFar]) -> None:
         """The ladder that is trained can be asked for from here on."""
-        ...
 
     def proposed(self, finished: int, missing: Sequence[Trial]) -> None:
         """The loop is about to train `missing`; `finished` trials of this job are done already."""
-        ...
 
     def advanced(self, batch: Sequence[Trial], before: float, fraction: float) -> None:
         """The job of a batch has come from the fraction `before` of its work to this one."""
-        ...
 
     def finished(self, result: Result) -> None:
         """A trial was trained and recorded."""
-        ...
 
 
-class Progress(ProgressListener, Protocol):
+class ProgressDisplay(ProgressListener, Protocol):
     """A listener that shows how far work is, from `with` to its end."""
 
     def __enter__(self) -> Self: ...
@@ -296,7 +291,7 @@ class Watcher(Words, Protocol):
         page: bool = False,
         heard: Callable[[Result], None] | None = None,
         command: str = "",
-    ) -> Progress:
+    ) -> ProgressDisplay:
         """What listens to trials of a job, and writes how far it is into `folder`.
 
         With `page` the study's page is written as results come.

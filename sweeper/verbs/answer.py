@@ -20,7 +20,7 @@ class Outcome(IntEnum):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Answer:
+class VerbAnswer:
     """The base of what all verbs answer.
 
     `places` are files by what they are, the first the one to open; `notes` what whoever asked
@@ -33,7 +33,7 @@ class Answer:
 
 
 @dataclass(frozen=True, kw_only=True)
-class SubmittedAnswer(Answer):
+class SubmittedAnswer(VerbAnswer):
     """Work that is left in a queue: `submitted` trials in jobs, and how many are `finished`."""
 
     submitted: int

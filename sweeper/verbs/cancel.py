@@ -12,12 +12,12 @@ from sweeper.study.folder import StudyFolder
 from sweeper.study.lock import Holder, live_holder, request_cancel
 from sweeper.study.study import find_study
 from sweeper.sweep.progress import Jobs, Watcher, driver_progress
-from sweeper.verbs.answer import Answer
+from sweeper.verbs.answer import VerbAnswer
 from sweeper.verbs.requests import CancelRequest
 
 
 @dataclass(frozen=True, kw_only=True)
-class CancelAnswer(Answer):
+class CancelAnswer(VerbAnswer):
     """How many jobs were `cancelled`, and the `driver` that is about to end by itself.
 
     `left` are processes that commands of a killed driver had left, and that were ended.

@@ -26,12 +26,12 @@ from sweeper.sweep.experiment import check_model, open_experiment, short_run
 from sweeper.sweep.optimum import planned_optimum
 from sweeper.sweep.progress import Watcher
 from sweeper.trial import Log2Hps, defaults
-from sweeper.verbs.answer import Answer, Outcome
+from sweeper.verbs.answer import Outcome, VerbAnswer
 from sweeper.verbs.requests import CheckRequest
 
 
 @dataclass(frozen=True, kw_only=True)
-class CheckAnswer(Answer):
+class CheckAnswer(VerbAnswer):
     """What was measured, as far as it was asked for: `rules`, `operands`, or `record`'s axes.
 
     All is written to `folder`, which `is_study_s` where nobody named another. `unfinished` is
@@ -162,7 +162,6 @@ def _coordinates(
     folder: Path,
     watcher: Watcher,
 ) -> CheckRecord:
-    """The coordinate check over the ladders."""
     # The check that came with a plan, where it was over these very widths.
     kept = StudyFolder(experiment.settings.folder).plans_check
     known = known_check(experiment, log2_hps, [kept])

@@ -22,7 +22,7 @@ from sweeper.study.lock import StudyLock
 from sweeper.study.setup import LADDER_PHASE, Failure, failures_of, provenance
 from sweeper.study.study import Study, find_study
 from sweeper.sweep.compared import (
-    Compared,
+    ComparedStudies,
     compared,
     comparison_folder,
     differences,
@@ -35,7 +35,7 @@ from sweeper.sweep.progress import Watcher
 from sweeper.sweep.replay import planned_log2
 from sweeper.sweep.sweep import Submitted, Sweep
 from sweeper.trial import Log2Hps, Result, Trial
-from sweeper.verbs.answer import Answer, SubmittedAnswer
+from sweeper.verbs.answer import SubmittedAnswer, VerbAnswer
 from sweeper.verbs.requests import CompareRequest
 
 FRESH_SEED = 3 * 10**6
@@ -46,13 +46,13 @@ K = Keyword
 
 
 @dataclass(frozen=True, kw_only=True)
-class CompareAnswer(Answer):
+class CompareAnswer(VerbAnswer):
     """Studies ranked by their curves; `record` is written to `folder`.
 
     `faster`: by how much less compute the best reaches what the others do.
     """
 
-    found: Compared
+    found: ComparedStudies
     faster: Sequence[SpeedUp]
     folder: Path
     root: Path
@@ -60,7 +60,7 @@ class CompareAnswer(Answer):
 
 
 @dataclass(frozen=True, kw_only=True)
-class RankAnswer(Answer):
+class RankAnswer(VerbAnswer):
     """Studies ranked by runs at `width`, their settings changed by `overrides`.
 
     `known` is how many of the first round's runs are there. `unfinished` has the number of trials
@@ -86,7 +86,7 @@ class QueuedRankAnswer(RankAnswer, SubmittedAnswer):
     """A round whose runs are in a queue."""
 
 
-def compare(request: CompareRequest, watcher: Watcher) -> Answer:
+def compare(request: CompareRequest, watcher: Watcher) -> VerbAnswer:
     """Rank the studies; with `settle`, by runs at their optima until it is decided."""
     bounds = ("at_width", "budget", "hours", "detach", "dry_run")
     needless = [name for name in bounds if getattr(request, name)]

@@ -50,16 +50,16 @@ from sweeper.sweep.experiment import (
     tell_speed,
 )
 from sweeper.sweep.optimum import check_storage_password, finished, optimum
-from sweeper.sweep.progress import Progress, Watcher, Words
+from sweeper.sweep.progress import ProgressDisplay, Watcher, Words
 from sweeper.sweep.replay import Missing, replay_ladder
 from sweeper.sweep.sweep import Sweep, measure_trials
 from sweeper.trial import Log2Hps, PluginSpec, plain
-from sweeper.verbs.answer import Answer
+from sweeper.verbs.answer import VerbAnswer
 from sweeper.verbs.requests import DiagnoseRequest
 
 
 @dataclass(frozen=True, kw_only=True)
-class DiagnosisAnswer(Answer):
+class DiagnosisAnswer(VerbAnswer):
     """Why a transfer fails, in `record`; `unfinished` trials of a search that is not at its end."""
 
     settings: Settings
@@ -71,7 +71,7 @@ class DiagnosisAnswer(Answer):
 
 
 @dataclass(frozen=True, kw_only=True)
-class DiagnosisCostAnswer(Answer):
+class DiagnosisCostAnswer(VerbAnswer):
     """What a diagnosis would train at most: the transfer as it is, and what is changed.
 
     `verdict` is that of the transfer, where its runs are there.
@@ -88,7 +88,7 @@ class DiagnosisCostAnswer(Answer):
     unfinished: int
 
 
-def diagnose(request: DiagnoseRequest, watcher: Watcher) -> Answer:
+def diagnose(request: DiagnoseRequest, watcher: Watcher) -> VerbAnswer:
     """Find out why the transfer over an axis fails, by short ladders that differ in one thing."""
     axis = request.over
     if axis not in ("width", "depth"):
@@ -223,7 +223,6 @@ def _cost(
 
 
 def _run_cost(experiment: Experiment, size: Size, study: Study) -> tuple[float, float]:
-    """FLOPs and seconds of a run of a size."""
     return flops_of(experiment.spec(size)), run_time(experiment, size, study.results())[1]
 
 
@@ -346,7 +345,7 @@ class AblationTrainer:
 
     pair: TwoSizes
     study: Study
-    monitor: Progress
+    monitor: ProgressDisplay
 
     def diagnose(self, only: Sequence[str], watcher: Watcher) -> Diagnosis:
         """Judge the transfer; if it fails, every ablation that applies."""

@@ -26,7 +26,7 @@ from sweeper.search.optuna.storage import check_storage
 from sweeper.study.lock import StudyLock
 from sweeper.study.study import Study, read_root
 from sweeper.sweep.progress import Watcher
-from sweeper.verbs.answer import Answer, Outcome
+from sweeper.verbs.answer import Outcome, VerbAnswer
 from sweeper.verbs.requests import DoctorRequest
 from sweeper.version import __version__
 
@@ -50,7 +50,7 @@ class Finding:
 
 
 @dataclass(frozen=True, kw_only=True)
-class DoctorAnswer(Answer):
+class DoctorAnswer(VerbAnswer):
     """What was looked for below `root` and on the machine."""
 
     root: Path
@@ -170,7 +170,6 @@ def _packages() -> Iterator[Finding]:
 
 
 def _torch() -> Iterator[Finding]:
-    """Whether torch computes, and the GPUs that it sees."""
     get = f"{PIP} 'torch>=2.6'"
     try:
         torch = import_module("torch")

@@ -15,7 +15,7 @@ from sweeper.stats.ladder import Size
 from sweeper.study.study import Study
 from sweeper.sweep.progress import Watcher
 from sweeper.trial import PlainHps, defaults, plain
-from sweeper.verbs.answer import Answer
+from sweeper.verbs.answer import VerbAnswer
 from sweeper.verbs.requests import ExplainRequest
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, kw_only=True)
-class PublishedAnswer(Answer):
+class PublishedAnswer(VerbAnswer):
     """What the multipliers of a published model at `path` stand for."""
 
     path: Path
@@ -36,7 +36,7 @@ class PublishedAnswer(Answer):
 
 
 @dataclass(frozen=True, kw_only=True)
-class ExplainAnswer(Answer):
+class ExplainAnswer(VerbAnswer):
     """The prescription for every parameter; of a study at its `optimum`, else at the defaults.
 
     `tied` are sentences on readouts that share their weights, `measures` tells whether a
@@ -55,7 +55,7 @@ class ExplainAnswer(Answer):
     optimum: Optimum | None = None
 
 
-def explain(request: ExplainRequest, watcher: Watcher) -> Answer:
+def explain(request: ExplainRequest, watcher: Watcher) -> VerbAnswer:
     """The prescription at `to_width`, or what a `published` configuration stands for."""
     if (request.to_width is None) == (request.published is None):
         raise BadInput("give one of ", Keyword("to_width", ...), " and ", Keyword("published", ...))

@@ -19,14 +19,14 @@ from sweeper.schedule import OWN
 from sweeper.study.folder import StudyFolder
 from sweeper.study.study import find_study
 from sweeper.sweep.progress import Watcher
-from sweeper.verbs.answer import Answer, Outcome
+from sweeper.verbs.answer import Outcome, VerbAnswer
 from sweeper.verbs.requests import ExportRequest
 
 OUT = Keyword("out", ...)
 
 
 @dataclass(frozen=True, kw_only=True)
-class ExportAnswer(Answer):
+class ExportAnswer(VerbAnswer):
     """What was written, and what the trainer cannot say of the plan.
 
     `missing` are the lacks that nobody accepted: where they are refused, no file is written.

@@ -13,12 +13,12 @@ from sweeper.decide.outcome import outcome_of, write_outcome
 from sweeper.errors import BadInput, ConfigError, Keyword
 from sweeper.runs.log import RunLog
 from sweeper.sweep.progress import Watcher
-from sweeper.verbs.answer import Answer, Outcome
+from sweeper.verbs.answer import Outcome, VerbAnswer
 from sweeper.verbs.requests import FollowRequest
 
 
 @dataclass(frozen=True, kw_only=True)
-class FollowAnswer(Answer):
+class FollowAnswer(VerbAnswer):
     """What is `seen` of a run, which `watch` has with its losses; `miss` where it has ended.
 
     The run's schedule was compared to the ladder's where `reads_rate` and the ladder's is known.

@@ -20,12 +20,12 @@ from sweeper.study.folder import StudyFolder
 from sweeper.study.setup import command_line
 from sweeper.study.study import find_study
 from sweeper.sweep.progress import Watcher
-from sweeper.verbs.answer import Answer, Outcome
+from sweeper.verbs.answer import Outcome, VerbAnswer
 from sweeper.verbs.requests import JudgeRequest, columns_text
 
 
 @dataclass(frozen=True, kw_only=True)
-class JudgeAnswer(Answer):
+class JudgeAnswer(VerbAnswer):
     """A verdict on runs, the folder that it belongs into, and the study that keeps them, if any."""
 
     judged: TableVerdict

@@ -15,14 +15,14 @@ from sweeper.runs.run import Runs
 from sweeper.study.setup import command_line
 from sweeper.study.study import find_study, is_saved
 from sweeper.sweep.experiment import check_target, open_experiment, resolve_study
-from sweeper.sweep.horizons import Predicted, Target, predict_saved, predict_trained
+from sweeper.sweep.horizons import HorizonTarget, Predicted, predict_saved, predict_trained
 from sweeper.sweep.progress import Watcher
-from sweeper.verbs.answer import Answer
+from sweeper.verbs.answer import VerbAnswer
 from sweeper.verbs.requests import PredictRequest, columns_text
 
 
 @dataclass(frozen=True, kw_only=True)
-class PredictAnswer(Answer):
+class PredictAnswer(VerbAnswer):
     """The prediction of a study's runs; `invocation` is how its configuration was given."""
 
     question: LossQuestion
@@ -31,7 +31,7 @@ class PredictAnswer(Answer):
 
 
 @dataclass(frozen=True, kw_only=True)
-class TablePrediction(Answer):
+class TablePrediction(VerbAnswer):
     """The prediction of a table's runs, which belongs into `folder`."""
 
     table: Runs
@@ -64,7 +64,7 @@ def predict(request: PredictRequest, watcher: Watcher) -> PredictAnswer | TableP
     if source is not None:
         return _of_table(source, request, question, root)
     name = find_study(study, root)
-    target = Target(width=request.to_width, depth=request.to_depth)
+    target = HorizonTarget(width=request.to_width, depth=request.to_depth)
     if is_saved(root / name):
         found = predict_saved(root / name, target, question, request.out, where=request.where)
         return PredictAnswer(question=question, predicted=found)

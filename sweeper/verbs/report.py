@@ -13,18 +13,18 @@ from sweeper.errors import BadInput, ConfigError, Keyword
 from sweeper.runs.study import write_runs
 from sweeper.study.study import find_study
 from sweeper.sweep.progress import Watcher
-from sweeper.verbs.answer import Answer
+from sweeper.verbs.answer import VerbAnswer
 from sweeper.verbs.requests import ReportRequest
 
 if TYPE_CHECKING:
     from sweeper.decide.speed import SpeedUp
-    from sweeper.sweep.compared import Compared
+    from sweeper.sweep.compared import ComparedStudies
 
 K = Keyword
 
 
 @dataclass(frozen=True, kw_only=True)
-class ReportAnswer(Answer):
+class ReportAnswer(VerbAnswer):
     """All documents of the study in `folder`; so many `runs` of its validation are in `csv`."""
 
     folder: Path
@@ -34,13 +34,13 @@ class ReportAnswer(Answer):
 
 
 @dataclass(frozen=True, kw_only=True)
-class SeveralAnswer(Answer):
+class SeveralAnswer(VerbAnswer):
     """Studies of one `root`, ranked where they can be; their page is to lie in `folder`."""
 
     names: Sequence[str]
     root: Path
     folder: Path
-    compared: Compared
+    compared: ComparedStudies
     faster: Sequence[SpeedUp]
     picture: Path | None
 

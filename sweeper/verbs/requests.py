@@ -34,11 +34,7 @@ class Flag:
     completes: str
 
     def __init__(
-        self,
-        *help: str | Keyword,
-        metavar: str = "",
-        positional: bool = False,
-        completes: str = "",
+        self, *help: str | Keyword, metavar: str = "", positional: bool = False, completes: str = ""
     ) -> None:
         """Take the sentence in parts: it may name other keywords."""
         object.__setattr__(self, "help", help)
@@ -49,10 +45,17 @@ class Flag:
 
 @dataclass(frozen=True, kw_only=True)
 class Request:
-    """The base of all requests. A class's docstring is the help of its verb."""
+    """The base of all requests: `TransferRequest` is of the verb `transfer`.
+
+    Its docstring is the help of the verb, which stands under the title `panel`.
+    """
 
     verb: ClassVar[str]
     panel: ClassVar[str]
+
+    def __init_subclass__(cls, panel: str) -> None:
+        """Name the verb by the class."""
+        cls.verb, cls.panel = cls.__name__.removesuffix("Request").lower(), panel
 
     @property
     def call(self) -> Call:
@@ -89,7 +92,6 @@ Overrides = Annotated[
         "parameterization=umup model.width=128 search=lr",
         metavar="OVERRIDES",
         positional=True,
-        completes="overrides",
     ),
 ]
 Changes = Annotated[
@@ -99,7 +101,6 @@ Changes = Annotated[
         "transfer.widths=[64,128,256] transfer.seeds=4",
         metavar="OVERRIDES",
         positional=True,
-        completes="overrides",
     ),
 ]
 
@@ -139,8 +140,7 @@ ConfigDir = Annotated[
     Path | None, Flag("A folder of your own configs, laid out as GROUP/OPTION.yaml.")
 ]
 Trust = Annotated[
-    bool,
-    Flag("Run the classes and the command that the study's own records name; remembered."),
+    bool, Flag("Run the classes and the command that the study's own records name; remembered.")
 ]
 ToWidth = Annotated[int, AT_LEAST_ONE, Flag("Width of the target model.")]
 ToDepth = Annotated[int | None, AT_LEAST_ONE, Flag("Its depth; the base depth if not given.")]
@@ -169,7 +169,7 @@ Draws = Annotated[int, Bounds(least=100, most=100_000), Flag("Of the bootstrap."
 
 
 @dataclass(frozen=True, kw_only=True)
-class SearchRequest(Request):
+class SearchRequest(Request, panel=TUNE):
     r"""Search the best hyperparameters at the base size, model.width and model.depth.
 
     With a training command of your own after --, every trial is a run of it:
@@ -181,16 +181,12 @@ class SearchRequest(Request):
     (experiment=first). search=independent is the u-muP paper's search, size=paper its size.
     """
 
-    verb: ClassVar[str] = "search"
-    panel: ClassVar[str] = TUNE
-
     overrides: Overrides = ()
     study: NewStudy = None
     root: Root = None
     dry_run: DryRun = False
     detach: Annotated[
-        bool,
-        Flag("Collect finished jobs, submit what can be named, and return (launcher=slurm)."),
+        bool, Flag("Collect finished jobs, submit what can be named, and return (launcher=slurm).")
     ] = False
     new_setup: Annotated[
         bool, Flag("Go on in a study whose trials so far are of another setup.")
@@ -199,15 +195,12 @@ class SearchRequest(Request):
 
 
 @dataclass(frozen=True, kw_only=True)
-class TransferRequest(Request):
+class TransferRequest(Request, panel=TUNE):
     """Rescale a study's optimum to a larger model; with --validate, show whether it holds.
 
     Another batch or number of tokens than the study's takes a law: --to-tokens=1e9 law=joint.
     The plan with every parameter's numbers goes to <study>/transfer/<target>/plan.json.
     """
-
-    verb: ClassVar[str] = "transfer"
-    panel: ClassVar[str] = TUNE
 
     to_width: ToWidth
     overrides: Changes = ()
@@ -263,14 +256,11 @@ class TransferRequest(Request):
 
 
 @dataclass(frozen=True, kw_only=True)
-class DiagnoseRequest(Request):
+class DiagnoseRequest(Request, panel=TUNE):
     """Find out why a transfer fails: change one thing at a time, at the base and the largest size.
 
     The ladder is that of the newest verdict; what `transfer --validate` has trained is taken.
     """
-
-    verb: ClassVar[str] = "diagnose"
-    panel: ClassVar[str] = TUNE
 
     overrides: Changes = ()
     study: Study = None
@@ -283,14 +273,11 @@ class DiagnoseRequest(Request):
 
 
 @dataclass(frozen=True, kw_only=True)
-class ExplainRequest(Request):
+class ExplainRequest(Request, panel=MODEL):
     """Show what every parameter of a model is prescribed, and why. Trains nothing.
 
     With --published: what a published model's multipliers stand for, and our muP from its base.
     """
-
-    verb: ClassVar[str] = "explain"
-    panel: ClassVar[str] = MODEL
 
     to_width: Annotated[int | None, AT_LEAST_ONE, Flag("Width of the target model.")] = None
     overrides: Overrides = ()
@@ -306,11 +293,8 @@ class ExplainRequest(Request):
 
 
 @dataclass(frozen=True, kw_only=True)
-class ExportRequest(Request):
+class ExportRequest(Request, panel=TUNE):
     """Write a study's plan as files that another trainer takes, and say what they leave to you."""
-
-    verb: ClassVar[str] = "export"
-    panel: ClassVar[str] = TUNE
 
     to: Annotated[
         str | None,
@@ -354,14 +338,11 @@ class ExportRequest(Request):
 
 
 @dataclass(frozen=True, kw_only=True)
-class CheckRequest(Request):
+class CheckRequest(Request, panel=MODEL):
     """Check that outputs and their changes keep their size over transfer.widths and depths.
 
     Trains tiny runs of a few steps: wrong rules for width and depth show at once, and where.
     """
-
-    verb: ClassVar[str] = "check"
-    panel: ClassVar[str] = MODEL
 
     overrides: Overrides = ()
     study: StudyInPlace = None
@@ -379,11 +360,8 @@ class CheckRequest(Request):
 
 
 @dataclass(frozen=True, kw_only=True)
-class StatusRequest(Request):
+class StatusRequest(Request, panel=STUDY):
     """Show where a study stands: trials by phase, best so far, its jobs, the running driver."""
-
-    verb: ClassVar[str] = "status"
-    panel: ClassVar[str] = STUDY
 
     name: StudyName = ()
     study: Study = None
@@ -392,16 +370,13 @@ class StatusRequest(Request):
 
 
 @dataclass(frozen=True, kw_only=True)
-class ReportRequest(Request):
+class ReportRequest(Request, panel=STUDY):
     """Write a study's report, report.html: one page that needs no network.
 
     While a study runs, the page is there from its first results on, and renews itself. Of several
     studies, sweeper report A B, their curves side by side, and how they rank; a list of all, with
     their pages, is then written to the root's index.html.
     """
-
-    verb: ClassVar[str] = "report"
-    panel: ClassVar[str] = STUDY
 
     name: Annotated[
         tuple[str, ...],
@@ -433,15 +408,12 @@ class ReportRequest(Request):
 
 
 @dataclass(frozen=True, kw_only=True)
-class CompareRequest(Request):
+class CompareRequest(Request, panel=STUDY):
     """Rank studies at equal compute: is a parameterization worth it? Trains with --settle alone.
 
     Of validated studies: loss at the transferred and the re-tuned eta over width, robustness, and
     what tuning cost. With --settle, after the names: settings to change, as launcher=local.
     """
-
-    verb: ClassVar[str] = "compare"
-    panel: ClassVar[str] = STUDY
 
     names: Annotated[
         tuple[str, ...],
@@ -455,8 +427,7 @@ class CompareRequest(Request):
         int | None, AT_LEAST_ONE, Flag("Predict there how much compute the best saves.")
     ] = None
     settle: Annotated[
-        bool,
-        Flag("Train seeds at each study's optimum, until it is decided which is the best."),
+        bool, Flag("Train seeds at each study's optimum, until it is decided which is the best.")
     ] = False
     at_width: Annotated[
         int | None,
@@ -480,15 +451,12 @@ class CompareRequest(Request):
 
 
 @dataclass(frozen=True, kw_only=True)
-class PredictRequest(Request):
+class PredictRequest(Request, panel=TUNE):
     """Predict the loss of a large run by the law of small ones, tried backwards. Trains nothing.
 
     sweeper predict --study mine --to-width 4096 --to-tokens 1e11
     sweeper predict runs.csv --to-params 7e9 --to-tokens 1.4e11
     """
-
-    verb: ClassVar[str] = "predict"
-    panel: ClassVar[str] = TUNE
 
     source: Annotated[
         Any,
@@ -533,15 +501,12 @@ class PredictRequest(Request):
 
 
 @dataclass(frozen=True, kw_only=True)
-class FollowRequest(Request):
+class FollowRequest(Request, panel=TUNE):
     """Follow a large run: is it on the course that was predicted? Exit code 3 where it is not.
 
     sweeper follow --prediction prediction.json --metric jsonl:log.jsonl:loss --run runs/big
     sweeper follow --prediction prediction.json --metric wandb:train/loss --run runs/big --once
     """
-
-    verb: ClassVar[str] = "follow"
-    panel: ClassVar[str] = TUNE
 
     prediction: Annotated[
         Path,
@@ -567,8 +532,7 @@ class FollowRequest(Request):
         ),
     ] = ""
     steps: Annotated[
-        int | None,
-        Flag("Of the whole run; its tokens at the ladder's batch if not given."),
+        int | None, Flag("Of the whole run; its tokens at the ladder's batch if not given.")
     ] = None
     alarm: Annotated[float, Flag("The chance of ever calling a run off that is on course.")] = 0.01
     spike_steps: Annotated[
@@ -583,22 +547,18 @@ class FollowRequest(Request):
     ledger: Annotated[
         Path | None,
         Flag(
-            "The ledger of outcomes; predictions.md beside the prediction's folder.",
-            metavar="FILE",
+            "The ledger of outcomes; predictions.md beside the prediction's folder.", metavar="FILE"
         ),
     ] = None
 
 
 @dataclass(frozen=True, kw_only=True)
-class JudgeRequest(Request):
+class JudgeRequest(Request, panel=TUNE):
     """Judge a grid that you have: does its learning rate transfer? Trains nothing.
 
     sweeper judge runs.csv --columns 'width=n_embd,eta=lr,loss=val_loss' --to-width 4096
     sweeper judge logs/ --series val/loss
     """
-
-    verb: ClassVar[str] = "judge"
-    panel: ClassVar[str] = TUNE
 
     source: Annotated[
         Any,
@@ -664,19 +624,15 @@ class JudgeRequest(Request):
     max_loss_gap: Annotated[float, Flag("The fraction of the loss within which it holds.")] = 0.01
     strict: Annotated[bool, Flag("Exit with 3 unless the verdict is that it holds.")] = False
     save: Annotated[
-        str | None,
-        Flag("Keep the runs as a study, to report, compare, predict.", metavar="NAME"),
+        str | None, Flag("Keep the runs as a study, to report, compare, predict.", metavar="NAME")
     ] = None
     out: Annotated[Path | None, Flag("Where to write; <root>/judged/FILE if not given.")] = None
     root: Root = None
 
 
 @dataclass(frozen=True, kw_only=True)
-class CancelRequest(Request):
+class CancelRequest(Request, panel=STUDY):
     """Cancel a study's jobs, wherever they run, and no others; what had finished is kept."""
-
-    verb: ClassVar[str] = "cancel"
-    panel: ClassVar[str] = STUDY
 
     name: StudyName = ()
     study: Study = None
@@ -684,14 +640,11 @@ class CancelRequest(Request):
 
 
 @dataclass(frozen=True, kw_only=True)
-class DoctorRequest(Request):
+class DoctorRequest(Request, panel=MACHINE):
     """Say what is here and what is missing, with the command to get it.
 
     Exits with 2 where no search can run.
     """
-
-    verb: ClassVar[str] = "doctor"
-    panel: ClassVar[str] = MACHINE
 
     root: Root = None
     storage: Annotated[
@@ -699,25 +652,7 @@ class DoctorRequest(Request):
     ] = None
 
 
-REQUESTS: Mapping[str, type[Any]] = {
-    each.verb: each
-    for each in (
-        SearchRequest,
-        TransferRequest,
-        DiagnoseRequest,
-        ExplainRequest,
-        ExportRequest,
-        CheckRequest,
-        StatusRequest,
-        ReportRequest,
-        CompareRequest,
-        PredictRequest,
-        FollowRequest,
-        JudgeRequest,
-        CancelRequest,
-        DoctorRequest,
-    )
-}
+REQUESTS: Mapping[str, type[Any]] = {each.verb: each for each in Request.__subclasses__()}
 """Every verb's request, in the order of the help."""
 
 

@@ -10,7 +10,7 @@ from sweeper.config.command_line import FIRST, with_place
 from sweeper.config.studies import Invocation, tree_of
 from sweeper.errors import Call, Keyword
 from sweeper.sweep.progress import Watcher
-from sweeper.verbs.answer import Answer, Outcome
+from sweeper.verbs.answer import Outcome, VerbAnswer
 from sweeper.verbs.requests import SearchRequest
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ UNTRAINED = ("study", "root=", "launcher", "logger", "runner.device=", "runner.b
 
 
 @dataclass(frozen=True, kw_only=True)
-class SearchAnswer(Answer):
+class SearchAnswer(VerbAnswer):
     """What was found, what is in jobs, or what would run; and how that was asked for."""
 
     request: SearchRequest

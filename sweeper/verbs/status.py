@@ -15,7 +15,7 @@ from sweeper.study.searched import Searched, read_searched
 from sweeper.study.setup import Trials, trials_of
 from sweeper.study.study import Study, find_study, is_saved
 from sweeper.sweep.progress import Jobs, Snapshot, Watcher, driver_progress, stopped_at
-from sweeper.verbs.answer import Answer
+from sweeper.verbs.answer import VerbAnswer
 from sweeper.verbs.requests import StatusRequest
 
 STARTS_WITHIN = 20.0
@@ -23,7 +23,7 @@ STARTS_WITHIN = 20.0
 
 
 @dataclass(frozen=True, kw_only=True)
-class StatusAnswer(Answer):
+class StatusAnswer(VerbAnswer):
     """A study's trials, what its search says so far, its driver and its jobs.
 
     `notices` are of its results, and of documents that cannot be read; `others` are the studies

@@ -16,7 +16,7 @@ from sweeper.records import to_json
 from sweeper.stats.ladder import Size
 from sweeper.study.folder import TargetFolder, read_document
 from sweeper.sweep.progress import Watcher, Words
-from sweeper.verbs.answer import Answer, Outcome, SubmittedAnswer
+from sweeper.verbs.answer import Outcome, SubmittedAnswer, VerbAnswer
 from sweeper.verbs.requests import TransferRequest
 
 if TYPE_CHECKING:
@@ -26,27 +26,26 @@ if TYPE_CHECKING:
     from sweeper.plan.plan import TransferPlan
     from sweeper.study.setup import Failure
     from sweeper.sweep.coordinates import QuickCheck
-    from sweeper.sweep.horizons import Predicted, RungCosts
-    from sweeper.sweep.horizons import Target as HorizonTarget
+    from sweeper.sweep.horizons import HorizonTarget, Predicted, RungCosts
     from sweeper.sweep.ladder_cost import LadderCost
     from sweeper.sweep.ladders import StaleVerdict, Validated
-    from sweeper.sweep.planning import Asked, Target, Unvalidated
+    from sweeper.sweep.planning import Asked, TransferTarget, Unvalidated
 
 K = Keyword
 
 
 @dataclass(frozen=True, kw_only=True)
-class TargetAnswer(Answer):
+class AnswerAtTarget(VerbAnswer):
     """What is said of a target, whichever way it was asked for."""
 
     request: TransferRequest
     settings: Settings
     invocation: Invocation
-    target: Target
+    target: TransferTarget
 
 
 @dataclass(frozen=True, kw_only=True)
-class TransferAnswer(TargetAnswer):
+class TransferAnswer(AnswerAtTarget):
     """The plan, in `folder`, and what `ladders` say; `kept` is the verdict that lies there.
 
     `unvalidated` are axes of which no ladder says anything, `removed` verdicts on other plans.
@@ -64,19 +63,19 @@ class TransferAnswer(TargetAnswer):
 
 
 @dataclass(frozen=True, kw_only=True)
-class LadderCostAnswer(TargetAnswer):
+class LadderCostAnswer(AnswerAtTarget):
     """What the ladders would train."""
 
     cost: LadderCost
 
 
 @dataclass(frozen=True, kw_only=True)
-class QueuedAnswer(TargetAnswer, SubmittedAnswer):
+class QueuedAnswer(AnswerAtTarget, SubmittedAnswer):
     """Ladders whose runs are in a queue."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class HorizonsAnswer(Answer):
+class HorizonsAnswer(VerbAnswer):
     """The target's loss as sizes and horizons predict it, or what these would train.
 
     `unfinished` is the number of the search's trials where it goes on, `failed` are reasons of
@@ -94,7 +93,7 @@ class HorizonsAnswer(Answer):
     failed: Sequence[Failure] = ()
 
 
-def transfer(request: TransferRequest, watcher: Watcher) -> Answer:
+def transfer(request: TransferRequest, watcher: Watcher) -> VerbAnswer:
     """The plan for the target from the study's optimum and, if asked, its validation."""
     check_asked(request)
     root = None if request.root is None else str(request.root)
@@ -161,8 +160,7 @@ def _predicted(
     from sweeper.study.setup import failures_of
     from sweeper.study.study import Study
     from sweeper.sweep.experiment import open_experiment, progress_of
-    from sweeper.sweep.horizons import Target as HorizonTarget
-    from sweeper.sweep.horizons import predict_trained, rung_costs, rungs
+    from sweeper.sweep.horizons import HorizonTarget, predict_trained, rung_costs, rungs
     from sweeper.sweep.optimum import check_storage_password, optimum, planned_before
     from sweeper.sweep.sweep import Sweep
 
@@ -267,7 +265,7 @@ def _cost(
 
 def _planned(
     request: TransferRequest,
-    target: Target,
+    target: TransferTarget,
     ladders: Validated,
     folder: Path,
     invocation: Invocation,

@@ -21,6 +21,7 @@ from sweeper.check.judge import (
 from sweeper.data.corpus import TokenCorpus
 from sweeper.engine.measure import ModuleMeasurement, measure_modules
 from sweeper.records import to_json
+from sweeper.report.sentences import check_todo
 from sweeper.scaling.spec import LOGITS, Role
 from sweeper.stats.estimate import Estimate
 from sweeper.stats.ladder import Size
@@ -123,10 +124,7 @@ def test_standard_with_one_learning_rate_fails(tokens: TokenCorpus) -> None:
     assert (
         {"layers.0.attention.qkv", "layers.0.ffn.down"}
         <= set(grown)
-        <= {
-            "head",
-            *(f"layers.{layer}.{name}" for layer in (0, 1) for name in HIDDEN),
-        }
+        <= {"head", *(f"layers.{layer}.{name}" for layer in (0, 1) for name in HIDDEN)}
     )
 
 
@@ -253,12 +251,7 @@ def test_units_seeds_and_the_order_of_sizes_are_nothing_to_the_answer(
     one_sided=st.booleans(),
 )
 def test_a_wider_interval_never_settles_what_a_narrow_one_left_open(
-    value: float,
-    narrow: float,
-    wider: float,
-    expected: float,
-    threshold: float,
-    one_sided: bool,
+    value: float, narrow: float, wider: float, expected: float, threshold: float, one_sided: bool
 ) -> None:
     def judged(half: float, threshold: float = threshold) -> str:
         slope = Estimate(value=value, low=value - half, high=value + half)
@@ -431,7 +424,7 @@ def test_two_widths_that_cannot_tell_ask_for_a_third() -> None:
         axis="width", sizes=(16, 32), steps=1, modules=(module,), answer="cannot say", origins=()
     )
     assert check.settled_by(RULE) == "transfer.widths=[16,32,64]"
-    assert check.todo(RULE).startswith("two widths cannot tell: transfer.widths=[16,32,64]")
+    assert check_todo(check, RULE).startswith("two widths cannot tell: transfer.widths=[16,32,64]")
     three = replace(unclear, values=(0.0, 0.2, 0.4))
     wider = replace(check, sizes=(16, 32, 64), modules=(replace(module, slopes=(three,)),))
     assert wider.settled_by(RULE) == f"check.seeds={2 * RULE.seeds}"

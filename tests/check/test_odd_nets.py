@@ -9,13 +9,14 @@ import pytest
 import torch
 
 import sweeper
-from sweeper.check.judge import CheckRule, CoordinateCheck, check_coordinates, sentence
+from sweeper.check.judge import CheckRule, CoordinateCheck, check_coordinates
 from sweeper.command.in_script import FILE, STEPS
 from sweeper.data.corpus import TokenCorpus
 from sweeper.engine.batched import BatchedRun, BatchedTrials
 from sweeper.engine.measure import ModuleMeasurement, measure_modules
 from sweeper.records import from_json, to_json
 from sweeper.report.checks import coordinate_table, legend
+from sweeper.report.sentences import check_sentence
 from sweeper.scaling.spec import LOGITS
 from sweeper.stats.ladder import Size
 from sweeper.trial import Trial
@@ -70,7 +71,7 @@ def test_weights_that_no_row_shows_cannot_pass(tokens: TokenCorpus, golden: Gold
         assert found.answer == "cannot say" and found.unseen == ("ls.*.weight",)
         assert found.settled_by(RULE) is None
         assert from_json(CoordinateCheck, to_json(found)).unseen == found.unseen
-    said = sentence(found, RULE)
+    said = check_sentence(found, RULE)
     golden.says(said)
     assert any("Not seen" in line and "ls.*.weight" in line for line in legend(found, 0.25))
     rows = coordinate_table(found, 0.25).records()

@@ -22,10 +22,7 @@ IDS = {"bos_token_id": 0, "eos_token_id": 2, "pad_token_id": 1, "vocab_size": 50
 
 
 def specs(
-    build: Callable[..., Any],
-    base: tuple[int, int],
-    target: tuple[int, int],
-    inputs: Any = None,
+    build: Callable[..., Any], base: tuple[int, int], target: tuple[int, int], inputs: Any = None
 ) -> dict[str, ParamSpec]:
     found = compare(
         build,

@@ -30,10 +30,7 @@ UNDECIDED = {
         lambda m, x: x @ m.w + m.w[0],
         "w [32, 32]: it has several uses that differ: hidden in mm; vector in add",
     ),
-    "only a statistic": (
-        lambda m, x: x * m.w.norm(),
-        "w [32, 32]: only a statistic of it is used",
-    ),
+    "only a statistic": (lambda m, x: x * m.w.norm(), "w [32, 32]: only a statistic of it is used"),
     "a product summed and kept": (
         lambda m, x: (lambda y: y.sum(-1, keepdim=True) * y)(x * m.w[0]),
         "w [32, 32]: its element-wise product is both summed and used as it is",

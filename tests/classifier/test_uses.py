@@ -442,7 +442,7 @@ if hasattr(torch, "_grouped_mm"):  # not yet in torch 2.6
             lambda w: {"w": (4, w, 2 * w)},
             experts,
             {"w": ("hidden", 32, 64, (1, 2))},
-        ),
+        )
     }
 
 

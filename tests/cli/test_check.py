@@ -219,12 +219,7 @@ class Bare(nn.Module):
     ],
 )
 def test_an_odd_model_is_one_message(
-    sweeper: Run,
-    workplace: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    name: str,
-    code: int,
-    said: str,
+    sweeper: Run, workplace: Path, monkeypatch: pytest.MonkeyPatch, name: str, code: int, said: str
 ) -> None:
     (workplace / "odd_nets.py").write_text(ODD)
     monkeypatch.syspath_prepend(str(workplace))

@@ -192,10 +192,7 @@ def test_some_changes(
 
 @pytest.mark.faults
 def test_all_changes(
-    validated: Path,
-    expected: dict[str, str],
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
+    validated: Path, expected: dict[str, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     found = [line for n in range(ALL) for line in _attack(n, validated, expected, tmp_path, capsys)]
     with capsys.disabled():

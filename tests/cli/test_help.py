@@ -1,8 +1,7 @@
 import pytest
 
 import sweeper.cli.app  # noqa: F401  (it declares the verbs)
-from sweeper.cli.commands import VERBS
-from sweeper.cli.help import page
+from sweeper.cli.commands import VERBS, page
 
 PANELS = {
     "Options": [("--eta <float>", "The rate; --help says more.  [required]"), ("-h", "Help.")]

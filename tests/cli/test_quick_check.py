@@ -9,14 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from sweeper.check.judge import (
-    CheckCode,
-    CheckRule,
-    CoordinateCheck,
-    ModuleCheck,
-    Slope,
-    sentence,
-)
+from sweeper.check.judge import CheckCode, CheckRule, CoordinateCheck, ModuleCheck, Slope
+from sweeper.report.sentences import check_sentence
 from sweeper.stats.estimate import Estimate
 from sweeper.sweep import coordinates
 from sweeper.sweep.ladders import Validated
@@ -162,14 +156,9 @@ def checked(
     origins: tuple[str, ...],
     sizes: tuple[int, ...] = (16, 32, 64),
 ) -> str:
-    return sentence(
+    return check_sentence(
         CoordinateCheck(
-            axis="width",
-            sizes=sizes,
-            steps=4,
-            modules=modules,
-            answer=answer,
-            origins=origins,
+            axis="width", sizes=sizes, steps=4, modules=modules, answer=answer, origins=origins
         ),
         CheckRule(),
     )

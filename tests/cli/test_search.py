@@ -79,12 +79,7 @@ class TestSearch:
     ) -> None:
         answer = sweeper("search", *TINY, "study=a")
         assert answer.code == 0
-        for words in (
-            "Best configuration",
-            "eta",
-            "Training loss",
-            "the best of 3 trials",
-        ):
+        for words in ("Best configuration", "eta", "Training loss", "the best of 3 trials"):
             assert words in answer.out
         assert answer.next == "sweeper transfer --study a --to-width 64 --validate"
         told = answer.err.splitlines()
@@ -118,10 +113,7 @@ class TestSearch:
         kept = read_json(workplace / "runs/a/search.json")
         (validated,) = answer.document["next"]
         assert validated["command"] == "sweeper transfer --study a --to-width 64 --validate"
-        assert answer.document | {"provenance": kept["provenance"]} == {
-            **kept,
-            "next": [validated],
-        }
+        assert answer.document | {"provenance": kept["provenance"]} == {**kept, "next": [validated]}
         assert answer.document["finished"] and answer.document["runs"] == 3
         assert answer.document["best"]["eta"] == 2 ** answer.document["best_log2"]["eta"]
         assert answer.document["format"] == FORMAT

@@ -141,6 +141,7 @@ class TestWhoMayNameIt:
             with pytest.raises(ConfigError) as caught:
                 import_plugin(self.TARGET)
             assert caught.value.key == "_target_" and not trap.exists()
+            assert "its config_dir names: what a study alone" in caught.value.allowed
             name_classes([self.TARGET])
             import_plugin(self.TARGET)
         assert trap.read_text() == "imported "

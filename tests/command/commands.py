@@ -9,7 +9,7 @@ from typing import Any
 from sweeper.command.runner import Command, CommandRunner
 from sweeper.data.corpus import UserData
 from sweeper.launch.inline import Inline
-from sweeper.launch.job import UNCONTROLLED, Control, Outcome
+from sweeper.launch.job import UNCONTROLLED, Control, JobOutcome
 from sweeper.search.prune import Pruner
 from sweeper.trial import Log2Hps, PluginSpec, TrainSettings, Trial, TrialSpec
 
@@ -53,7 +53,7 @@ def run(
     control: Control = UNCONTROLLED,
     pruner: Pruner | None = None,
     **more: Any,
-) -> tuple[Outcome, Path]:
+) -> tuple[JobOutcome, Path]:
     """What comes of a trial, and its folder."""
     one = trial(settings, **more)
     job = runner(settings, folder).job((one,), pruner)

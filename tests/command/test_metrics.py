@@ -18,12 +18,11 @@ from sweeper.command.metrics import (
     contents,
     describe_source,
     forms,
-    kind_class,
     kinds,
     make_source,
     metric_of,
 )
-from sweeper.command.reading import Source
+from sweeper.command.reading import MetricSource
 from sweeper.errors import ConfigError, SweeperError
 from tests.command.commands import command, run
 from tests.golden import Golden
@@ -33,7 +32,7 @@ ROOT = Path(__file__).parents[2]
 LINE = r"step (?P<step>\d+): loss (?P<loss>\S+)"
 
 
-def read(source: Source, *, ended: bool = False) -> list[tuple[int | None, float]]:
+def read(source: MetricSource, *, ended: bool = False) -> list[tuple[int | None, float]]:
     """Steps and losses that are new."""
     return [(reading.step, reading.loss) for reading in source.read(ended=ended)]
 
@@ -208,9 +207,8 @@ def test_a_documented_line_is_read(tmp_path: Path, spec: str, line: str) -> None
 
 def test_every_kind_is_documented() -> None:
     text = (ROOT / "docs/your-trainer.md").read_text()
-    for kind in kinds():
-        form = kind_class(kind).form
-        assert form in forms()
+    for kind, each in kinds().items():
+        assert each.form in forms()
         assert kind == "pattern" or f"`{kind}" in text, kind
 
 

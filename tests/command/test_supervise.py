@@ -17,7 +17,7 @@ from sweeper.command.lines import CHUNK
 from sweeper.command.process import end_marked
 from sweeper.command.supervise import FILES, LINES, last_lines, make_folder
 from sweeper.errors import ConfigError, SweeperError
-from sweeper.launch.job import Control, Job, Leave, Outcome
+from sweeper.launch.job import Control, Job, JobOutcome, Leave
 from sweeper.records import from_json, to_json
 from sweeper.search.prune import Pruner
 from sweeper.trial import Result
@@ -27,7 +27,7 @@ from tests.golden import Golden
 RESUMED = {"resume_if": "state", "resume": ("--resume",)}
 
 
-def only(outcome: Outcome) -> Result:
+def only(outcome: JobOutcome) -> Result:
     assert outcome.failure is None, outcome.failure
     (result,) = outcome.results
     return result

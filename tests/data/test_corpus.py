@@ -129,11 +129,7 @@ def test_the_check_says_what_is_missing(folder: Path, golden: Golden) -> None:
 
 
 def test_the_identity_holds_no_path(folder: Path) -> None:
-    assert corpus(folder).identity() == {
-        "digest": "d",
-        "classes": COUNT,
-        "heldout_fraction": 0.1,
-    }
+    assert corpus(folder).identity() == {"digest": "d", "classes": COUNT, "heldout_fraction": 0.1}
 
 
 def test_a_corpus_is_pickled_without_its_tokens(folder: Path) -> None:

@@ -88,12 +88,7 @@ def test_a_broken_scan_is_made_anew(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("ids", "size"),
-    [
-        ([1, 2, 300, 400], 256),
-        ([1, -100, -3], None),
-        ([-1, -2], None),
-        ([5, 2**40], None),
-    ],
+    [([1, 2, 300, 400], 256), ([1, -100, -3], None), ([-1, -2], None), ([5, 2**40], None)],
 )
 def test_ids_out_of_range(tmp_path: Path, ids: list[int], size: int | None, golden: Golden) -> None:
     with pytest.raises(BadInput) as caught:

@@ -11,14 +11,7 @@ import pytest
 
 from sweeper.engine import checkpoint, train
 from sweeper.engine.batched import BatchedRun
-from sweeper.engine.branches import (
-    branchings,
-    horizons,
-    joined,
-    shared,
-    taken_alike,
-    trunk_key,
-)
+from sweeper.engine.branches import branchings, horizons, joined, shared, taken_alike, trunk_key
 from sweeper.engine.jobs import TrainTrials
 from sweeper.engine.train import Execution
 from sweeper.launch.executor import Launcher

@@ -68,8 +68,7 @@ def test_bfloat16_gradients_batched_and_compiled_are_those_alone(tmp_path: Path)
         exact = gradients(
             BatchedRun(
                 BatchedTrials(
-                    trials=(replace(one, spec=wide(precision="float32").spec),),
-                    corpus=many.corpus,
+                    trials=(replace(one, spec=wide(precision="float32").spec),), corpus=many.corpus
                 ),
                 DEVICE,
             )

@@ -214,10 +214,7 @@ def test_a_measured_size_is_the_last_that_paid(
 
 
 def chosen(
-    times: dict[int, float],
-    count: int,
-    folder: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    times: dict[int, float], count: int, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> jobs.MeasuredSize:
     """The measured size when a step of K trials takes `times[K]`; memory ends where they do."""
 

@@ -20,7 +20,7 @@ from sweeper.files import try_json
 from sweeper.launch.inline import Inline
 from sweeper.launch.slurm import Slurm
 from sweeper.launch.slurm_jobs import prefix
-from sweeper.launch.slurm_queue import Entry, queue
+from sweeper.launch.slurm_queue import QueueEntry, queue
 from sweeper.trial import Trial
 from tests.engine.tiny_trials import corpus
 from tests.launch.trial_sweep import TrialSweep
@@ -100,7 +100,7 @@ class ClusterSweep(TrialSweep):
         results = [self.results[trial.key] for trial in self.trials]
         return [result.error for result in results if result.status == "failed"]
 
-    def queue(self) -> list[Entry]:
+    def queue(self) -> list[QueueEntry]:
         """The study's jobs in Slurm's queue, those that have ended too."""
         return queue(prefix(self.study))
 

@@ -17,7 +17,7 @@ from typing import Any
 from sweeper.files import RECORD_ERRORS, read_json, write_json
 from sweeper.launch.executor import Executor, Machine
 from sweeper.launch.inline import Inline
-from sweeper.launch.job import Control, Job, JobFailure, Leave, Outcome
+from sweeper.launch.job import Control, Job, JobFailure, JobOutcome, Leave
 from sweeper.launch.runner import Batch
 from sweeper.records import NAMES_CLASS
 from sweeper.search.prune import Pruner
@@ -45,13 +45,13 @@ class Count:
         """Where it is saved."""
         return self.saves / f"{digest([trial.key for trial in self.trials])[:32]}.json"
 
-    def run(self, control: Control) -> Outcome:
+    def run(self, control: Control) -> JobOutcome:
         try:
             sums = self._sums(control)
         except ValueError as error:
             reason = f"{type(error).__name__}: {error}"
-            return Outcome(failure=JobFailure(reason=reason, retry=False))
-        return Outcome(results=tuple(map(_result, self.trials, sums)))
+            return JobOutcome(failure=JobFailure(reason=reason, retry=False))
+        return JobOutcome(results=tuple(map(_result, self.trials, sums)))
 
     def _sums(self, control: Control) -> list[float]:
         first, sums = self._saved(control)
@@ -96,11 +96,11 @@ class Ask(Count):
 class Compile(Count):
     """The task that hears nothing for a minute, with all saved that it has done."""
 
-    def run(self, control: Control) -> Outcome:
+    def run(self, control: Control) -> JobOutcome:
         control.saved(True)
         (self.saves / "compiles").touch()
         time.sleep(60)
-        return Outcome()
+        return JobOutcome()
 
 
 def _result(trial: Trial, value: float) -> Result:

@@ -22,12 +22,7 @@ class Deadly(TokenCorpus, Trouble):
 
 
 def deadly(
-    folder: Path,
-    how: str = "",
-    *,
-    seed: int = -1,
-    at: int = -1,
-    once: bool = False,
+    folder: Path, how: str = "", *, seed: int = -1, at: int = -1, once: bool = False
 ) -> Deadly:
     """One over the tests' tokens; `once` among all processes."""
     plain = corpus(folder)

@@ -18,7 +18,7 @@ from sweeper.files import write_json
 from sweeper.launch.job import (
     Job,
     JobFailure,
-    Outcome,
+    JobOutcome,
     Resources,
     failed,
     outcome_of,
@@ -78,9 +78,7 @@ def test_a_job_of_another_format_is_none(tmp_path: Path) -> None:
 
 
 @given(
-    attempts=st.permutations(range(5)),
-    count=st.integers(0, 5),
-    damaged=st.sets(st.integers(0, 4)),
+    attempts=st.permutations(range(5)), count=st.integers(0, 5), damaged=st.sets(st.integers(0, 4))
 )
 def test_the_newest_whole_attempt_counts_whenever_it_was_written(
     attempts: list[int], count: int, damaged: set[int]
@@ -90,7 +88,7 @@ def test_the_newest_whole_attempt_counts_whenever_it_was_written(
         for attempt in written:
             path = Path(folder) / f"result-{attempt}.json"
             result = Result(trial=TRIALS[0], status="complete", objective=float(attempt))
-            write_json(path, to_json(Outcome(results=(result,), attempt=attempt)))
+            write_json(path, to_json(JobOutcome(results=(result,), attempt=attempt)))
             if attempt in damaged:
                 path.write_bytes(path.read_bytes()[:-9])
         found = outcome_of(Path(folder))

@@ -23,7 +23,7 @@ import torch
 from sweeper.errors import BadInput, ConfigError, SweeperError
 from sweeper.launch import machine
 from sweeper.launch.executor import Context, Machine
-from sweeper.launch.job import Job, Outcome, failed, run_job, write_job
+from sweeper.launch.job import Job, JobOutcome, failed, run_job, write_job
 from sweeper.launch.local import Local
 from sweeper.launch.machine import THREADS, WorkerSlot, visible_gpus, worker_slots
 from sweeper.launch.pool import Pool, fate_of
@@ -279,7 +279,7 @@ def test_a_failure_that_was_left_is_tried_again(
 ) -> None:
     job_dir = left_job(tmp_path, [counted()], result=False)
     with monkeypatch.context() as patch:
-        outcome = Outcome(results=tuple(failed([counted()], "no luck")))
+        outcome = JobOutcome(results=tuple(failed([counted()], "no luck")))
         patch.setattr(Count, "run", lambda *_: outcome)
         run_job(job_dir, 0)
     sweep = CountSweep(trials=[counted()], folder=tmp_path)
@@ -419,10 +419,7 @@ def test_a_control_group_s_quota_counts(tmp_path: Path) -> None:
     assert 1 <= machine.cores() <= (os.cpu_count() or 1)
 
 
-@pytest.mark.parametrize(
-    ("key", "value"),
-    [("workers", 0), ("hang", 0.0), ("retries", -1)],
-)
+@pytest.mark.parametrize(("key", "value"), [("workers", 0), ("hang", 0.0), ("retries", -1)])
 def test_impossible_settings_are_refused(key: str, value: Any) -> None:
     with pytest.raises(ConfigError) as caught:
         Local(**{key: value})

@@ -86,10 +86,7 @@ def test_without_slurm_one_clear_message(
 @pytest.mark.usefixtures("cluster")
 @pytest.mark.parametrize("closed", ["jobs", "slurm"])
 def test_who_is_refused_for_another_s_jobs_changes_nothing(
-    closed: str,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
+    closed: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A folder `jobs` of the refused one would close the study to its owner."""
     study = tmp_path / "runs" / "a"

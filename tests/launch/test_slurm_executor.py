@@ -13,7 +13,7 @@ from sweeper.files import write_json
 from sweeper.launch import slurm as module
 from sweeper.launch import slurm_queue
 from sweeper.launch.executor import Context, JobState
-from sweeper.launch.job import JobFailure, Outcome, trials_of
+from sweeper.launch.job import JobFailure, JobOutcome, trials_of
 from sweeper.launch.slurm import Slurm, SlurmExecutor
 from sweeper.launch.slurm_jobs import Array, Submission
 from sweeper.records import to_json
@@ -58,7 +58,7 @@ class Queue:
     def set(self, state: str | None, array: int = 0, index: int = 0) -> None:
         self.states[f"{self.arrays[array].name} {index}"] = state
 
-    def _entries(self, prefix: str) -> list[slurm_queue.Entry]:
+    def _entries(self, prefix: str) -> list[slurm_queue.QueueEntry]:
         if self.away:
             raise slurm_queue.SchedulerError("squeue: Unable to contact slurm controller")
         lines = [
@@ -74,7 +74,7 @@ def leave(member: Submission, restart: int, objective: float) -> None:
     (known,) = trials_of(member.job_dir)
     result = Result(trial=known, status="complete", objective=objective)
     attempt = 1000 * member.number + restart
-    outcome = Outcome(attempt=attempt, results=(result,))
+    outcome = JobOutcome(attempt=attempt, results=(result,))
     write_json(member.job_dir / f"result-{attempt}.json", to_json(outcome))
 
 
@@ -201,7 +201,7 @@ def fail_at_once(queue: Queue, bad: set[str], started: bool = False) -> None:
             elif started:
                 failure = JobFailure(reason="it raised", details="No module named a", retry=False)
                 write_json(member.job_dir / f"result-{1000 * member.number}.json",
-                           to_json(Outcome(failure=failure)))  # fmt: skip
+                           to_json(JobOutcome(failure=failure)))  # fmt: skip
             else:
                 log = array.folder / f"{array.task_id(index)}_0_log.err"
                 log.write_text("python: No module named submitit\n")

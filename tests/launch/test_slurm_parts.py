@@ -23,11 +23,11 @@ from sweeper.files import write_json
 from sweeper.launch import slurm_jobs, slurm_queue
 from sweeper.launch.code import changed_modules, module_digests, user_modules
 from sweeper.launch.executor import Scheduled
-from sweeper.launch.job import Outcome, Resources, outcome_of
-from sweeper.launch.lacking import lack_of
+from sweeper.launch.job import JobOutcome, Resources, outcome_of
 from sweeper.launch.parameters import Parameters
 from sweeper.launch.slurm import SETTLING, Slurm, checked_setup
 from sweeper.launch.slurm_jobs import Raised, SlurmFailure, Submission, attempts, failure_of
+from sweeper.launch.slurm_queue import lack_of
 from sweeper.records import to_json
 from sweeper.report.standing import jobs_items
 from sweeper.report.terminal import Terminal
@@ -191,7 +191,7 @@ def test_the_newest_submission_of_a_job_counts(tmp_path: Path) -> None:
 def test_results_are_fenced_by_attempt(tmp_path: Path) -> None:
     """Run 2 of submission 1 is newer than run 7 of submission 0, whenever each was written."""
     for attempt in (1002, 7, 1001):
-        outcome = Outcome(attempt=attempt, notices=(str(attempt),))
+        outcome = JobOutcome(attempt=attempt, notices=(str(attempt),))
         (tmp_path / f"result-{attempt}.json").write_text(json.dumps(to_json(outcome)))
     (tmp_path / "result-2000.json").write_text('{"attempt": 2000, "res')
     found = outcome_of(tmp_path)

@@ -107,8 +107,7 @@ def trials(name: str, folder: Path, parameterization: str = "Branches") -> list[
 
 
 @pytest.mark.parametrize(
-    "name",
-    ["LlamaForCausalLM", "GPT2LMHeadModel", "BertForMaskedLM", "ViTForImageClassification"],
+    "name", ["LlamaForCausalLM", "GPT2LMHeadModel", "BertForMaskedLM", "ViTForImageClassification"]
 )
 def test_batched_equals_alone(name: str, tmp_path: Path) -> None:
     made_trials = trials(name, tmp_path)

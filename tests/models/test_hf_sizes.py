@@ -61,11 +61,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:.*batching rule for aten")
                 "transformer.wpe.weight": (SEQ, 64),
             },
         ),
-        (
-            "GPT2LMHeadModel",
-            {"ffn_ratio": 2},
-            {"transformer.h.1.mlp.c_fc.weight": (64, 128)},
-        ),
+        ("GPT2LMHeadModel", {"ffn_ratio": 2}, {"transformer.h.1.mlp.c_fc.weight": (64, 128)}),
         (
             "OPTForCausalLM",
             {},

@@ -19,7 +19,7 @@ from sweeper.config.compose import compose_tree
 from sweeper.config.settings import Experiment, placeholder_data, resolve
 from sweeper.engine.measurements import MEASUREMENTS
 from sweeper.engine.prepare import prepare
-from sweeper.launch.job import UNCONTROLLED, Control, Job, Outcome
+from sweeper.launch.job import UNCONTROLLED, Control, Job, JobOutcome
 from sweeper.report.wording import Wording
 from sweeper.scaling.relative import MuP
 from sweeper.scaling.spec import ParamScale, ParamSpec, Role, Update
@@ -107,10 +107,10 @@ class Measured(MadeUp):
 
     corpus: Any
 
-    def run(self, control: Control) -> Outcome:
+    def run(self, control: Control) -> JobOutcome:
         (trial,) = self.trials
         found = MEASUREMENTS[trial.measurement](trial, self.corpus, "cpu", UNCONTROLLED)
-        return Outcome(results=(replace(result(trial, self.objective), measurements=found),))
+        return JobOutcome(results=(replace(result(trial, self.objective), measurements=found),))
 
 
 class Parts(Watcher):

@@ -18,7 +18,7 @@ from sweeper.config.settings import resolve
 from sweeper.engine.architecture import Architecture
 from sweeper.engine.prepare import prepare
 from sweeper.errors import ConfigError
-from sweeper.plan.factors import TO_BE_SEEN, Answer, ask, needs, planned_factors
+from sweeper.plan.factors import TO_BE_SEEN, OpFactors, ask, needs, planned_factors
 from sweeper.plan.plan import TransferPlan, make_plan
 from sweeper.records import from_json, to_json
 from sweeper.scaling.relative import MuP, Standard
@@ -104,7 +104,7 @@ def attention(name: str) -> ScaledOp:
 def test_calls_of_one_module_that_differ_are_all_told() -> None:
     names = ("block.scaled_attention", "block.scaled_attention_")
     answers = [
-        Answer(op=attention(name), factors={"logit": value}, where="block")
+        OpFactors(op=attention(name), factors={"logit": value}, where="block")
         for name, value in zip(names, (0.0625, 0.25), strict=True)
     ]
     (line,) = needs(answers, {}, unit_scaled=False, decay=False)
@@ -115,7 +115,7 @@ def test_a_tied_weight_is_named() -> None:
     def need(*, lookup: bool) -> str:
         geometry = {"parameter": "slots.0", "lookup": lookup}
         op = ScaledOp(name="memory", kind="tied_readout", geometry=geometry)
-        answer = Answer(op=op, factors={"output": 0.25}, where="memory")
+        answer = OpFactors(op=op, factors={"output": 0.25}, where="memory")
         return needs([answer], {}, unit_scaled=False, decay=False)[0]
 
     head = "multiply the logits by 0.25: the head is tied to the embedding slots.*"

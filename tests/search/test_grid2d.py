@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from sweeper.errors import ConfigError
 from sweeper.registry import build_plugin
-from sweeper.search.grids import NEIGHBOURS, Grid2D
+from sweeper.search.grids import NEIGHBOURS, Grid2DStrategy
 from sweeper.search.strategy import History
 from sweeper.trial import Axis, Result, Space, Trial
 from tests.golden import Golden
@@ -27,7 +27,7 @@ SPACE: Space = {
 Loss = Callable[[float, float], float]
 
 
-def search(strategy: Grid2D, loss: Loss, space: Space = SPACE) -> History:
+def search(strategy: Grid2DStrategy, loss: Loss, space: Space = SPACE) -> History:
     history = History()
     while points := strategy.propose(space, history):
         assert len({p.id for p in points}) == len(points)
@@ -48,7 +48,7 @@ def bowl(eta: float, decay: float) -> Loss:
 @settings(max_examples=60, deadline=None)
 def test_no_neighbour_of_the_point_it_ends_at_is_better(eta: int, decay: int, seeds: int) -> None:
     """Optima are in eighths, so that equal losses are exactly equal; all lie in the extension."""
-    strategy, loss = Grid2D(seeds=seeds), bowl(eta / 8, decay / 8)
+    strategy, loss = Grid2DStrategy(seeds=seeds), bowl(eta / 8, decay / 8)
     history = search(strategy, loss)
     found = strategy.conclude(SPACE, history)
     x, y = found.best_log2["eta"], found.best_log2["weight_decay"]
@@ -63,7 +63,7 @@ def test_no_neighbour_of_the_point_it_ends_at_is_better(eta: int, decay: int, se
 
 def test_the_neighbours_are_the_paper_s_six() -> None:
     """Around a point of the grid that is the best: a factor of 2 in one, or in both against it."""
-    history = search(Grid2D(), bowl(-1, 0))
+    history = search(Grid2DStrategy(), bowl(-1, 0))
     moves = {
         (2 ** (r.trial.log2_hps["eta"] + 1), 2 ** r.trial.log2_hps["weight_decay"])
         for r in history.results
@@ -78,37 +78,37 @@ def test_a_diagonal_neighbour_alone_moves_the_point() -> None:
     def ridge(x: float, y: float) -> float:
         return 10 * abs(x + y) + abs(x - 3)
 
-    found = Grid2D(step=9.0).conclude(SPACE, search(Grid2D(step=9.0), ridge))
+    found = Grid2DStrategy(step=9.0).conclude(SPACE, search(Grid2DStrategy(step=9.0), ridge))
     assert (found.best_log2["eta"], found.best_log2["weight_decay"]) == (3, -3)
     assert found.notes[0].startswith("accepted")
 
 
 def test_a_plateau_is_not_accepted_and_ends() -> None:
-    history = search(Grid2D(), lambda x, y: 1.0)
-    assert Grid2D().conclude(SPACE, history).notes[0].startswith("not accepted")
+    history = search(Grid2DStrategy(), lambda x, y: 1.0)
+    assert Grid2DStrategy().conclude(SPACE, history).notes[0].startswith("not accepted")
 
 
 def test_an_optimum_at_the_end_of_the_extension_is_not_accepted() -> None:
-    history = search(Grid2D(extend=1), lambda x, y: -x + y * y)
-    found = Grid2D(extend=1).conclude(SPACE, history)
+    history = search(Grid2DStrategy(extend=1), lambda x, y: -x + y * y)
+    found = Grid2DStrategy(extend=1).conclude(SPACE, history)
     assert found.best_log2["eta"] == 5 and found.notes[0].startswith("not accepted")
 
 
 def test_all_diverged(golden: Golden) -> None:
-    history = search(Grid2D(), lambda x, y: math.inf)
-    found = Grid2D().conclude(SPACE, history)
+    history = search(Grid2DStrategy(), lambda x, y: math.inf)
+    found = Grid2DStrategy().conclude(SPACE, history)
     assert found.objective == math.inf
     golden.says(found.notes[0])
 
 
 def test_the_plan_counts_the_grid() -> None:
-    grid, neighbours = Grid2D(seeds=2).plan(SPACE)
+    grid, neighbours = Grid2DStrategy(seeds=2).plan(SPACE)
     assert (grid.trials, neighbours.trials) == (5 * 5 * 2, 12)
 
 
 def test_a_space_without_weight_decay_is_told_how_to_get_it() -> None:
     with pytest.raises(ConfigError) as caught:
-        Grid2D().plan({"eta": SPACE["eta"]})
+        Grid2DStrategy().plan({"eta": SPACE["eta"]})
     assert (caught.value.key, caught.value.value) == ("axes", ["eta", "weight_decay"])
 
 
@@ -124,10 +124,10 @@ def test_a_space_without_weight_decay_is_told_how_to_get_it() -> None:
 )
 def test_impossible_values_are_refused(fields: dict[str, object], key: str) -> None:
     with pytest.raises(ConfigError) as caught:
-        Grid2D(**fields)  # type: ignore[arg-type]
+        Grid2DStrategy(**fields)  # type: ignore[arg-type]
     assert caught.value.key == key
 
 
 def test_the_config_is_the_class_s_own() -> None:
     path = Path(__file__).parents[2] / "conf" / "search" / "grid2d.yaml"
-    assert build_plugin(yaml.safe_load(path.read_text())) == Grid2D()
+    assert build_plugin(yaml.safe_load(path.read_text())) == Grid2DStrategy()

@@ -147,10 +147,7 @@ def test_arguments_of_a_sampler_are_given_on_the_command_line() -> None:
             "search.sampler.popsize=12",
         ]
     )
-    assert tree["search"]["sampler"] == {
-        "_target_": "optuna.samplers.CmaEsSampler",
-        "popsize": 12,
-    }
+    assert tree["search"]["sampler"] == {"_target_": "optuna.samplers.CmaEsSampler", "popsize": 12}
     strategy: Strategy = registry.build_plugin(tree["search"], protocol=Strategy)
     assert strategy.plan(SPACE)[0].trials == 100
 

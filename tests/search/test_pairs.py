@@ -9,7 +9,7 @@ import yaml
 
 from sweeper.errors import ConfigError
 from sweeper.registry import build_plugin
-from sweeper.search.grids import Pairs
+from sweeper.search.grids import PairsStrategy
 from sweeper.search.strategy import Conclusion
 from sweeper.stats.line import LineRule
 from sweeper.trial import Axis, Log2Hps, Space
@@ -30,7 +30,7 @@ def sheared(hps: Log2Hps, seed: int) -> float:
     return 3 + coupled**2 + hps["alpha"] ** 2 + (hps["beta"] - 2) ** 2 + 0.01 * seed
 
 
-def conclude(strategy: Pairs, loss: Any = sheared) -> Conclusion:
+def conclude(strategy: PairsStrategy, loss: Any = sheared) -> Conclusion:
     return strategy.conclude(SPACE, run_search(strategy, SPACE, loss))
 
 
@@ -39,7 +39,7 @@ def errors(found: Conclusion) -> dict[tuple[str, str], float]:
 
 
 def test_every_pair_around_the_eta_found(golden: Golden) -> None:
-    found = conclude(Pairs())
+    found = conclude(PairsStrategy())
     assert found.lines[0].optimum_log2 == -3
     assert list(errors(found)) == [("eta", "alpha"), ("eta", "beta"), ("alpha", "beta")]
     assert [grid.values_log2 for grid in found.pairs] == [
@@ -60,19 +60,21 @@ def test_every_pair_around_the_eta_found(golden: Golden) -> None:
 
 def test_without_a_step_the_grids_span_the_ranges() -> None:
     """That of eta is moved to its optimum, which is -3: half of 8 to either side."""
-    found = conclude(Pairs(step=None))
+    found = conclude(PairsStrategy(step=None))
     assert [grid.values_log2 for grid in found.pairs] == [
         ((-7, -5, -3, -1, 1), (-2, -1, 0, 1, 2)),
         ((-7, -5, -3, -1, 1), (-1, 0.25, 1.5, 2.75, 4)),
         ((-2, -1, 0, 1, 2), (-1, 0.25, 1.5, 2.75, 4)),
     ]
-    held = conclude(Pairs(step=None, points=3, pairs=(("eta", "fixed"),), eta=None)).pairs[0]
+    held = conclude(PairsStrategy(step=None, points=3, pairs=(("eta", "fixed"),), eta=None)).pairs[
+        0
+    ]
     assert held.values_log2 == ((-8, -4, 0), (0,))
 
 
 def test_a_grid_holds_the_losses_of_its_cells() -> None:
     """Independent of the search: the objective itself, cell by cell, in its own orientation."""
-    grid = conclude(Pairs(pairs=(("alpha", "beta"),), eta=None, seeds=2)).pairs[0]
+    grid = conclude(PairsStrategy(pairs=(("alpha", "beta"),), eta=None, seeds=2)).pairs[0]
     for i, alpha in enumerate(grid.values_log2[0]):
         for j, beta in enumerate(grid.values_log2[1]):
             hps = {"eta": -6.0, "alpha": alpha, "beta": beta, "fixed": 0.0}
@@ -83,29 +85,29 @@ def test_a_grid_holds_the_losses_of_its_cells() -> None:
 def test_grids_share_points_and_the_line() -> None:
     """75 cells: the centre is in all three grids; its row and column in two of them, and the
     line over eta holds eta's."""
-    history = run_search(Pairs(), SPACE, sheared)
+    history = run_search(PairsStrategy(), SPACE, sheared)
     phases = [result.trial.phase for result in history.results]
     # The line has 9 points; grids: 3 x 16 off the cross, 4 for each arm, the centre, less eta's.
     assert phases.count("eta") == 9 and phases.count("grids") == 48 + 4 + 4
-    assert [phase.trials for phase in Pairs().plan(SPACE)] == [9, 61]
+    assert [phase.trials for phase in PairsStrategy().plan(SPACE)] == [9, 61]
 
 
 def test_eta_alone_and_a_list() -> None:
-    assert list(errors(conclude(Pairs(pairs="eta")))) == [("eta", "alpha"), ("eta", "beta")]
-    listed = Pairs(pairs=(("beta", "alpha"),))
+    assert list(errors(conclude(PairsStrategy(pairs="eta")))) == [("eta", "alpha"), ("eta", "beta")]
+    listed = PairsStrategy(pairs=(("beta", "alpha"),))
     assert list(errors(conclude(listed))) == [("beta", "alpha")]
-    assert list(errors(conclude(Pairs(axes=("alpha", "eta"))))) == [("eta", "alpha")]
+    assert list(errors(conclude(PairsStrategy(axes=("alpha", "eta"))))) == [("eta", "alpha")]
 
 
 def test_an_eta_past_its_range_stays_in_the_middle() -> None:
-    found = conclude(Pairs(pairs="eta"), lambda hps, seed: 3 + (hps["eta"] - 2) ** 2)
+    found = conclude(PairsStrategy(pairs="eta"), lambda hps, seed: 3 + (hps["eta"] - 2) ** 2)
     assert found.lines[0].optimum_log2 == 2
     assert found.pairs[0].values_log2[0] == (0, 1, 2, 3, 4)
 
 
 def test_divergence_ends_the_search_after_the_line(golden: Golden) -> None:
-    history = run_search(Pairs(), SPACE, lambda hps, seed: math.inf)
-    found = Pairs().conclude(SPACE, history)
+    history = run_search(PairsStrategy(), SPACE, lambda hps, seed: math.inf)
+    found = PairsStrategy().conclude(SPACE, history)
     assert found.pairs == () and {r.trial.phase for r in history.results} == {"eta"}
     golden.says(found.notes[-1])
 
@@ -114,7 +116,7 @@ def test_what_makes_the_measure_doubtful_is_told() -> None:
     def edge(hps: Log2Hps, seed: int) -> float:
         return math.inf if hps["eta"] > -2 else 3 - hps["alpha"] + (hps["eta"] + 3) ** 2
 
-    notes = conclude(Pairs(pairs=(("eta", "alpha"),)), edge).notes
+    notes = conclude(PairsStrategy(pairs=(("eta", "alpha"),)), edge).notes
     assert notes[1].startswith("5 of 25 points of the grids diverged")
     assert notes[2].startswith("alpha: in 1 of its 1 grids most optima lie at an end")
 
@@ -132,31 +134,35 @@ def test_what_makes_the_measure_doubtful_is_told() -> None:
 )
 def test_impossible_values_are_refused(fields: dict[str, Any], key: str) -> None:
     with pytest.raises(ConfigError) as caught:
-        Pairs(**fields)
+        PairsStrategy(**fields)
     assert caught.value.key == key
 
 
 def test_unknown_names_are_refused() -> None:
     with pytest.raises(ConfigError) as caught:
-        Pairs(pairs=(("eta", "alpa"),)).plan(SPACE)
+        PairsStrategy(pairs=(("eta", "alpa"),)).plan(SPACE)
     assert (caught.value.key, caught.value.value) == ("pairs", "alpa")
 
 
 def test_the_config_is_the_class_s_own() -> None:
     path = Path(__file__).parents[2] / "conf" / "search" / "pairs.yaml"
-    assert build_plugin(yaml.safe_load(path.read_text())) == Pairs(eta=LineRule())
+    assert build_plugin(yaml.safe_load(path.read_text())) == PairsStrategy(eta=LineRule())
 
 
 def test_a_list_of_pairs_is_read_from_a_config() -> None:
-    config = {"_target_": "sweeper.search.grids.Pairs", "pairs": [["eta", "alpha"]]}
-    assert build_plugin(config) == Pairs(pairs=(("eta", "alpha"),))
+    config = {"_target_": "sweeper.search.grids.PairsStrategy", "pairs": [["eta", "alpha"]]}
+    assert build_plugin(config) == PairsStrategy(pairs=(("eta", "alpha"),))
 
 
 @pytest.mark.parametrize(
     "strategy",
-    [Pairs(axes=("eta",)), Pairs(axes=("alpha",)), Pairs(pairs="eta", axes=("alpha", "beta"))],
+    [
+        PairsStrategy(axes=("eta",)),
+        PairsStrategy(axes=("alpha",)),
+        PairsStrategy(pairs="eta", axes=("alpha", "beta")),
+    ],
 )
-def test_a_choice_without_any_pair_is_refused(strategy: Pairs) -> None:
+def test_a_choice_without_any_pair_is_refused(strategy: PairsStrategy) -> None:
     with pytest.raises(ConfigError) as caught:
         strategy.plan(SPACE)
     assert (caught.value.key, caught.value.value) == ("axes", [*(strategy.axes or ())])

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sweeper.errors import ConfigError
-from sweeper.search.random_grid import RandomGrid
+from sweeper.search.random_grid import RandomGridStrategy
 from sweeper.search.strategy import History, expected_best
 from sweeper.trial import Axis, Space
 from tests.golden import Golden
@@ -29,7 +29,7 @@ def size(space: Space) -> int:
 @given(spaces, st.integers(0, 5), st.integers(1, 20))
 def test_draws_points_of_the_grid_without_replacement(space: Space, seed: int, runs: int) -> None:
     runs = min(runs, size(space))
-    points = RandomGrid(runs=runs, seed=seed).propose(space, History())
+    points = RandomGridStrategy(runs=runs, seed=seed).propose(space, History())
     grid = set(product(*(axis.grid(1.0) for axis in space.values())))
     drawn = [tuple(point.log2_hps[name] for name in space) for point in points]
     assert len(drawn) == len(set(drawn)) == runs
@@ -40,13 +40,15 @@ def test_draws_points_of_the_grid_without_replacement(space: Space, seed: int, r
 def test_a_longer_search_continues_a_shorter_one(space: Space, seed: int, data: object) -> None:
     long = data.draw(st.integers(1, size(space)))  # type: ignore[attr-defined]
     short = data.draw(st.integers(1, long))  # type: ignore[attr-defined]
-    every = RandomGrid(runs=long, seed=seed).propose(space, History())
-    assert RandomGrid(runs=short, seed=seed).propose(space, History()) == every[:short]
+    every = RandomGridStrategy(runs=long, seed=seed).propose(space, History())
+    assert RandomGridStrategy(runs=short, seed=seed).propose(space, History()) == every[:short]
 
 
 def test_every_point_of_the_grid_is_as_likely() -> None:
     space = {"eta": Axis(low=0, high=2)}
-    firsts = [RandomGrid(runs=1, seed=seed).propose(space, History())[0] for seed in range(600)]
+    firsts = [
+        RandomGridStrategy(runs=1, seed=seed).propose(space, History())[0] for seed in range(600)
+    ]
     counts = [sum(point.log2_hps["eta"] == value for point in firsts) for value in (0, 1, 2)]
     assert all(abs(count - 200) < 60 for count in counts)  # over 5 standard deviations
 
@@ -54,14 +56,14 @@ def test_every_point_of_the_grid_is_as_likely() -> None:
 def test_the_draw_never_changes_between_versions() -> None:
     """Another order would train every random search again."""
     space = {name: Axis(low=-3, high=3) for name in ("alpha", "eta", "beta")}
-    points = RandomGrid(runs=3).propose(space, History())
+    points = RandomGridStrategy(runs=3).propose(space, History())
     assert [list(point.log2_hps.values()) for point in points] == [
         [3, -2, -2],
         [2, 2, -2],
         [1, -1, 3],
     ]
     large = {name: Axis(low=-3, high=3) for name in "abcde"}  # more than is listed
-    points = RandomGrid(runs=3).propose(large, History())
+    points = RandomGridStrategy(runs=3).propose(large, History())
     assert [list(point.log2_hps.values()) for point in points] == [
         [0, 2, 1, 0, -1],
         [1, 0, 3, 3, -1],
@@ -71,23 +73,23 @@ def test_the_draw_never_changes_between_versions() -> None:
 
 def test_axes_that_are_not_searched_keep_their_default() -> None:
     space = space_of("umup")
-    points = RandomGrid(runs=5, axes=("eta",)).propose(space, History())
+    points = RandomGridStrategy(runs=5, axes=("eta",)).propose(space, History())
     assert sorted(point.log2_hps["eta"] for point in points) == [-1, 0, 1, 2, 3]
     assert {point.log2_hps["alpha_attn"] for point in points} == {0}
 
 
 def test_a_grid_of_fewer_points_than_runs_is_taken_whole_and_that_is_said(golden: Golden) -> None:
-    search, space = RandomGrid(runs=6, axes=("eta",)), space_of("umup")
+    search, space = RandomGridStrategy(runs=6, axes=("eta",)), space_of("umup")
     assert search.plan(space)[0].trials == len(search.propose(space, History())) == 5
     history = run_search(search, space, basin(space))
     (note,) = search.conclude(space, history).notes
     golden.says(note)
-    assert not RandomGrid(runs=5, axes=("eta",)).conclude(space, history).notes
+    assert not RandomGridStrategy(runs=5, axes=("eta",)).conclude(space, history).notes
 
 
 def test_concludes_with_the_best_and_the_expected_cost() -> None:
     space = space_of("umup")
-    search = RandomGrid(runs=50)
+    search = RandomGridStrategy(runs=50)
     history = run_search(search, space, basin(space))
     found, losses = search.conclude(space, history), [r.objective for r in history.results]
     assert found.runs == len(losses) == search.plan(space)[0].trials == 50
@@ -97,7 +99,7 @@ def test_concludes_with_the_best_and_the_expected_cost() -> None:
 
 def test_a_best_point_at_the_end_of_its_grid_is_said(golden: Golden) -> None:
     space = {"eta": Axis(low=0, high=4), "alpha": Axis(low=1, high=1)}
-    search = RandomGrid(runs=5)
+    search = RandomGridStrategy(runs=5)
     history = run_search(search, space, basin(space, at={"eta": 9}))
     (note,) = search.conclude(space, history).notes
     assert note.startswith("eta: ")
@@ -106,7 +108,7 @@ def test_a_best_point_at_the_end_of_its_grid_is_said(golden: Golden) -> None:
 
 @pytest.mark.parametrize("loss", [math.inf, math.nan])
 def test_nothing_finite_has_no_end_to_warn_of(loss: float) -> None:
-    search, space = RandomGrid(runs=5, axes=("eta",)), space_of("umup")
+    search, space = RandomGridStrategy(runs=5, axes=("eta",)), space_of("umup")
     results = [point_result(point, loss) for point in search.propose(space, History())]
     found = search.conclude(space, History(results))
     assert found.objective == math.inf
@@ -116,5 +118,5 @@ def test_nothing_finite_has_no_end_to_warn_of(loss: float) -> None:
 @pytest.mark.parametrize(("wrong", "key"), [({"runs": 0}, "runs"), ({"step": 0.0}, "step")])
 def test_an_empty_search_is_refused(wrong: dict[str, float], key: str) -> None:
     with pytest.raises(ConfigError) as caught:
-        RandomGrid(**wrong)  # type: ignore[arg-type]
+        RandomGridStrategy(**wrong)  # type: ignore[arg-type]
     assert caught.value.key == key

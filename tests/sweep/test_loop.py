@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from sweeper.errors import SweeperError
 from sweeper.launch.executor import Context, Event, Finished, Left, Lost, Machine
-from sweeper.launch.job import Job, JobFailure, Outcome
+from sweeper.launch.job import Job, JobFailure, JobOutcome
 from sweeper.sweep.loop import Loop
 from sweeper.trial import Result, Trial
 from tests.engine.tiny_trials import trial
@@ -29,7 +29,7 @@ def complete(batch: Sequence[Trial]) -> tuple[Result, ...]:
 
 
 def finished(job: Job) -> Event:
-    return Finished(job=job.id, outcome=Outcome(results=complete(job.trials)))
+    return Finished(job=job.id, outcome=JobOutcome(results=complete(job.trials)))
 
 
 def lost(job: Job, **changed: Any) -> Event:
@@ -192,7 +192,7 @@ def test_what_training_raises_is_halved_at_once_and_without_a_word() -> None:
         if 1 not in {each.seed for each in job.trials}:
             return finished(job)
         failure = JobFailure(reason="ValueError: no", retry=False)
-        return Finished(job=job.id, outcome=Outcome(failure=failure))
+        return Finished(job=job.id, outcome=JobOutcome(failure=failure))
 
     place = Pretended(fate)
     driven = Driven(place, retries=5)
@@ -215,7 +215,7 @@ def test_a_job_that_left_goes_on_and_is_not_counted_as_an_attempt() -> None:
 
 def test_results_that_a_job_lacks_are_failures_not_a_loop_without_end() -> None:
     def fate(job: Job, times: int) -> Event:
-        return Finished(job=job.id, outcome=Outcome(results=complete(job.trials[:1])))
+        return Finished(job=job.id, outcome=JobOutcome(results=complete(job.trials[:1])))
 
     driven = Driven(Pretended(fate, batched_trials=2), trials=2)
     assert driven.run() == {0: "complete", 1: "failed"}
@@ -227,7 +227,7 @@ def test_what_an_earlier_driver_s_job_failed_at_is_tried_again() -> None:
         if not place.submitted:
             failed = Result(trial=job.trials[1], status="failed", objective=float("nan"))
             results = (*complete(job.trials[:1]), failed)
-            return Finished(job=job.id, outcome=Outcome(results=results))
+            return Finished(job=job.id, outcome=JobOutcome(results=results))
         return finished(job)
 
     place = Pretended(fate)
@@ -245,7 +245,7 @@ def test_a_result_of_an_earlier_driver_that_settles_nothing_is_trained() -> None
         if place.submitted:
             return finished(job)
         pruned = Result(trial=job.trials[0], status="pruned", objective=2.0)
-        return Finished(job=job.id, outcome=Outcome(results=(pruned, *complete(job.trials[1:]))))
+        return Finished(job=job.id, outcome=JobOutcome(results=(pruned, *complete(job.trials[1:]))))
 
     place = Pretended(fate)
     driven = Driven(place, trials=2)
@@ -304,7 +304,7 @@ def test_a_failure_of_one_machine_s_is_no_trial_s() -> None:
         if times > 1:
             return finished(job)
         failure = JobFailure(reason="No module named torch", retry=False)
-        return Finished(job=job.id, outcome=Outcome(failure=failure))
+        return Finished(job=job.id, outcome=JobOutcome(failure=failure))
 
     place = Pretended(fate, 4)
     place.others = True
@@ -318,7 +318,7 @@ def test_failures_of_recovered_jobs_are_recorded_where_nobody_waits(wait: bool) 
 
     def fate(job: Job, times: int) -> Event:
         failure = JobFailure(reason="it raises", retry=False)
-        return Finished(job=job.id, outcome=Outcome(failure=failure))
+        return Finished(job=job.id, outcome=JobOutcome(failure=failure))
 
     place = Pretended(fate, 1)
     driven = Driven(place, trials=1, wait=wait)
@@ -330,7 +330,7 @@ def test_failures_of_recovered_jobs_are_recorded_where_nobody_waits(wait: bool) 
 
 def test_a_job_ends_that_is_one_failure_too_many() -> None:
     def fate(job: Job, times: int) -> Event:
-        return Finished(job=job.id, outcome=Outcome(failure=JobFailure(reason="x", retry=False)))
+        return Finished(job=job.id, outcome=JobOutcome(failure=JobFailure(reason="x", retry=False)))
 
     driven = Driven(Pretended(fate, 1), trials=1)
 
@@ -392,7 +392,7 @@ def test_whatever_fails_every_trial_ends_once_and_none_for_another(
             return lost(job, attempts=lost_now[seeds])
         if len(seeds) > fit or bad & set(seeds):
             failure = JobFailure(reason="it does not fit", retry=False)
-            return Finished(job=job.id, outcome=Outcome(failure=failure))
+            return Finished(job=job.id, outcome=JobOutcome(failure=failure))
         return finished(job)
 
     driven = Driven(Pretended(fate, batched_trials), trials=count, retries=retries)

@@ -13,7 +13,7 @@ import pytest
 
 from sweeper.errors import SweeperError
 from sweeper.launch.executor import Context, Event, Finished, Machine
-from sweeper.launch.job import Control, Job, Outcome
+from sweeper.launch.job import Control, Job, JobOutcome
 from sweeper.search.independent import IndependentSearch
 from sweeper.search.line import LearningRateLine
 from sweeper.search.strategy import Conclusion, History
@@ -61,9 +61,9 @@ class MadeUp:
     trials: tuple[Trial, ...]
     objective: float
 
-    def run(self, control: Control) -> Outcome:
+    def run(self, control: Control) -> JobOutcome:
         control.progress(1.0)
-        return Outcome(results=(result(self.trials[0], self.objective),))
+        return JobOutcome(results=(result(self.trials[0], self.objective),))
 
     def to_json(self) -> dict[str, Any]:
         raise TypeError("it stays here")

@@ -7,7 +7,7 @@ from typing import Any
 
 from sweeper.errors import Call, Keyword, spelled
 from sweeper.report.progress import SweepProgress
-from sweeper.verbs.answer import Answer
+from sweeper.verbs.answer import VerbAnswer
 from tests.cli.screens import terminal
 
 
@@ -23,7 +23,7 @@ class Kept:
         """A remark."""
         self.remarks.append(spelled(text))
 
-    def look(self, answer: Answer, *, news: bool = True) -> None:
+    def look(self, answer: VerbAnswer, *, news: bool = True) -> None:
         """A look."""
         self.looks.append((answer, news))
 

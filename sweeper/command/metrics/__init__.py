@@ -1,7 +1,7 @@
-"""The kinds of `metric=`: each is a class in a file of its own, which has the kind's name.
+"""The kinds of `metric=`: each is a class with a `form`, which begins with the kind's name.
 
-None is named anywhere else: `metric=KIND:REST` is read by the class of the file KIND. A text that
-names the group `loss` is a regular expression, of `pattern.py`.
+None is named anywhere else: `metric=KIND:REST` is read by the class whose form begins with KIND. A
+text that names the group `loss` is a regular expression, of `pattern.py`.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from pathlib import Path
 from pkgutil import iter_modules
 from typing import cast
 
-from sweeper.command.reading import IN_FOLDER, Metric, Source
+from sweeper.command.reading import IN_FOLDER, Metric, MetricSource
 from sweeper.errors import ConfigError, Keyword
 
 DEFAULT = "pattern"
@@ -25,23 +25,22 @@ PRINTED = r"where it prints its loss, add 'metric=loss (?P<loss>\S+)' as it prin
 
 
 @cache
-def kinds() -> tuple[str, ...]:
+def kinds() -> dict[str, type[Metric]]:
     """The kinds that there are, by name."""
-    return tuple(sorted(module.name for module in iter_modules(__path__)))
-
-
-def kind_class(kind: str) -> type[Metric]:
-    """The class of a kind."""
-    module = import_module(f"{__name__}.{kind}")
-    classes = [each for each in vars(module).values() if isclass(each) and "form" in vars(each)]
-    [found] = [each for each in classes if each.__module__ == module.__name__]
-    return cast("type[Metric]", found)
+    modules = [import_module(f"{__name__}.{module.name}") for module in iter_modules(__path__)]
+    found = {}
+    for module in modules:
+        for each in vars(module).values():
+            if isclass(each) and each.__module__ == module.__name__ and "form" in vars(each):
+                name = re.match(r"\w+(?=[:\[]|$)", each.form)
+                found[name[0] if name else DEFAULT] = cast("type[Metric]", each)
+    return dict(sorted(found.items()))
 
 
 def forms() -> str:
     """How every kind is written."""
-    others = [kind_class(kind).form for kind in kinds() if kind != DEFAULT]
-    return f"{kind_class(DEFAULT).form}, or {', '.join(others)}"
+    others = [kind.form for name, kind in kinds().items() if name != DEFAULT]
+    return f"{kinds()[DEFAULT].form}, or {', '.join(others)}"
 
 
 def metric_of(key: str | Keyword, spec: str) -> Metric:
@@ -50,7 +49,7 @@ def metric_of(key: str | Keyword, spec: str) -> Metric:
     if GROUP.search(spec) or kind not in kinds() or kind == DEFAULT:
         kind, rest = DEFAULT, spec
     try:
-        return kind_class(kind).parse(key, rest)
+        return kinds()[kind].parse(key, rest)
     except ConfigError as error:
         raise ConfigError(key, spec, error.allowed) from error
 
@@ -71,7 +70,7 @@ def describe_source(spec: str | None) -> str:
     return metric_of("metric", spec).describe()
 
 
-def make_source(spec: str, folder: Path, log: Path, *, fresh: bool = False) -> Source:
+def make_source(spec: str, folder: Path, log: Path, *, fresh: bool = False) -> MetricSource:
     """The source of a checked `spec`; see `Metric.open`."""
     return metric_of("metric", spec).open(folder, log, fresh=fresh)
 

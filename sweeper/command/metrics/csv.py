@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import ClassVar
 
 from sweeper.command.lines import Lines
-from sweeper.command.reading import Beyond, InFile, Reading, RowReader, Source
+from sweeper.command.reading import Beyond, InFile, MetricSource, Reading, RowReader
 
 
 @dataclass(frozen=True)
@@ -19,7 +19,7 @@ class CsvColumn(InFile):
     form: ClassVar[str] = "csv:FILE:COLUMN"
     called: ClassVar[str] = "columns"
 
-    def open(self, folder: Path, log: Path, *, fresh: bool = False) -> Source:
+    def open(self, folder: Path, log: Path, *, fresh: bool = False) -> MetricSource:
         """Rows of the file."""
         return CsvRows(Lines(folder / self.file, fresh=fresh), self.name)
 
@@ -29,7 +29,7 @@ class CsvColumn(InFile):
 
 
 @dataclass
-class CsvRows(Source):
+class CsvRows(MetricSource):
     """A column of a CSV file whose first row names the columns."""
 
     lines: Lines

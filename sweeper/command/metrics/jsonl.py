@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import ClassVar
 
 from sweeper.command.lines import Lines, last_text
-from sweeper.command.reading import Beyond, InFile, Reading, RowReader, Source
+from sweeper.command.reading import Beyond, InFile, MetricSource, Reading, RowReader
 
 
 @dataclass(frozen=True)
@@ -19,7 +19,7 @@ class JsonRows(InFile):
     form: ClassVar[str] = "jsonl:FILE:KEY"
     called: ClassVar[str] = "keys in its last line"
 
-    def open(self, folder: Path, log: Path, *, fresh: bool = False) -> Source:
+    def open(self, folder: Path, log: Path, *, fresh: bool = False) -> MetricSource:
         """Rows of the file."""
         return Rows(Lines(folder / self.file, fresh=fresh), self.name)
 
@@ -29,7 +29,7 @@ class JsonRows(InFile):
 
 
 @dataclass
-class Rows(Source):
+class Rows(MetricSource):
     """Rows of a file of JSON objects, one a line: those that have the key."""
 
     lines: Lines

@@ -14,11 +14,10 @@ from typing import ClassVar
 
 from sweeper.command.lines import Lines, plain
 from sweeper.command.reading import (
-    IN_FOLDER,
     Beyond,
     Metric,
+    MetricSource,
     Reading,
-    Source,
     as_number,
     as_step,
     words_of,
@@ -66,13 +65,9 @@ class Pattern(Metric):
         """The pattern."""
         return f"lines of its output that match {self.pattern}"
 
-    def open(self, folder: Path, log: Path, *, fresh: bool = False) -> Source:
+    def open(self, folder: Path, log: Path, *, fresh: bool = False) -> MetricSource:
         """The log: that of an earlier run is removed before a fresh one."""
         return Log(Lines(log), re.compile(self.pattern))
-
-    def contents(self, folder: Path, advice: str = IN_FOLDER) -> str:
-        """Nothing: the log itself says what it has."""
-        return ""
 
 
 @dataclass(frozen=True)
@@ -96,17 +91,13 @@ class Printed(Metric):
         of = f" of its {self.name} loss" if self.name else ""
         return f"lines of its output as {self.trainer} prints them{of}"
 
-    def open(self, folder: Path, log: Path, *, fresh: bool = False) -> Source:
+    def open(self, folder: Path, log: Path, *, fresh: bool = False) -> MetricSource:
         """The log: that of an earlier run is removed before a fresh one."""
         return Log(Lines(log), re.compile(self.patterns[self.name]))
 
-    def contents(self, folder: Path, advice: str = IN_FOLDER) -> str:
-        """Nothing: the log itself says what it has."""
-        return ""
-
 
 @dataclass
-class Log(Source):
+class Log(MetricSource):
     """Matches of a pattern in the command's own output."""
 
     lines: Lines
@@ -151,7 +142,6 @@ class Log(Source):
         return reading
 
     def _without(self, line: str) -> None:
-        """Take a line that does not match."""
         if self._last is None:
             return
         step = None

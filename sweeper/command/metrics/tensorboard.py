@@ -7,38 +7,25 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
-from sweeper.command.files import Files
-from sweeper.command.reading import IN_FOLDER, Metric, Reading, Source, needs, present_below
-from sweeper.errors import Keyword
-
-FILES = "**/*tfevents*"
+from sweeper.command.reading import Below, Files, MetricSource, Reading
 
 
 @dataclass(frozen=True)
-class TensorBoardTag(Metric):
-    """The scalars of `tag` in event files below the run's folder."""
-
-    tag: str
+class TensorBoardTag(Below):
+    """The scalars of a tag in event files below the run's folder."""
 
     form: ClassVar[str] = "tensorboard:TAG"
+    files, file, place = "**/*tfevents*", "event file", "an event file"
+    called, library = "tags", "tensorboard"
 
-    @classmethod
-    def parse(cls, key: str | Keyword, rest: str) -> TensorBoardTag:
-        """TAG."""
-        return cls(needs("tensorboard", key, rest, cls.form))
-
-    def describe(self) -> str:
-        """The tag."""
-        return f"{self.tag} in an event file below the trial's folder, {{dir}}"
-
-    def open(self, folder: Path, log: Path, *, fresh: bool = False) -> Source:
+    def open(self, folder: Path, log: Path, *, fresh: bool = False) -> MetricSource:
         """Every file, the older one first."""
-        others = frozenset(folder.glob(FILES) if fresh else ())
-        return Files(folder, FILES, scalars(self.tag), others=others)
+        others = frozenset(folder.glob(self.files) if fresh else ())
+        return Files(folder, self.files, scalars(self.name), others=others)
 
-    def contents(self, folder: Path, advice: str = IN_FOLDER) -> str:
-        """The tags of the files."""
-        return present_below(folder, FILES, "event file", "tags", tags, self.tag)
+    def names(self, path: Path) -> list[str]:
+        """The tags of a file."""
+        return tags(path)
 
 
 def scalars(tag: str) -> Callable[[Path], Callable[[], Iterator[Reading]]]:

@@ -9,7 +9,7 @@ from typing import ClassVar
 
 from sweeper.command.lines import Lines
 from sweeper.command.metrics.pattern import Log
-from sweeper.command.reading import IN_FOLDER, Metric, Source
+from sweeper.command.reading import Metric, MetricSource
 from sweeper.errors import ConfigError, Keyword
 
 
@@ -33,12 +33,8 @@ class Tqdm(Metric):
         """The name."""
         return f"{self.name} in the bar that tqdm shows in its output"
 
-    def open(self, folder: Path, log: Path, *, fresh: bool = False) -> Source:
+    def open(self, folder: Path, log: Path, *, fresh: bool = False) -> MetricSource:
         """The log: that of an earlier run is removed before a fresh one."""
         name = re.escape(self.name)
         bar = rf"\| *(?P<step>\d+)/\d+ *\[.*?(?<![\w/]){name}[=:] ?(?P<loss>[^\s,\]]+)"
         return Log(Lines(log), re.compile(bar))
-
-    def contents(self, folder: Path, advice: str = IN_FOLDER) -> str:
-        """Nothing: the log itself says what it has."""
-        return ""

@@ -6,58 +6,44 @@ import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
-from sweeper.command.reading import (
-    IN_FOLDER,
-    Beyond,
-    Metric,
-    Reading,
-    RowReader,
-    Source,
-    present_below,
-)
+from sweeper.command.reading import Below, Beyond, MetricSource, Reading, RowReader
 from sweeper.errors import Keyword
-
-FILES = "**/trainer_state.json"
 
 
 @dataclass(frozen=True)
-class TrainerState(Metric):
+class TrainerState(Below):
     """The entries of `log_history` that have `name`: `loss` where none is named, or `eval_loss`.
 
     The document lies in the run's folder and in that of each checkpoint: the one that came furthest
     counts.
     """
 
-    name: str
-
     form: ClassVar[str] = "trainer_state[:KEY]"
+    files, file, place = "**/trainer_state.json", "trainer_state.json", "trainer_state.json"
 
     @classmethod
-    def parse(cls, key: str | Keyword, rest: str) -> TrainerState:
+    def parse(cls, key: str | Keyword, rest: str) -> Self:
         """KEY, or nothing."""
         return cls(rest or "loss")
 
-    def describe(self) -> str:
-        """The key."""
-        return f"{self.name} in trainer_state.json below the trial's folder, {{dir}}"
-
-    def open(self, folder: Path, log: Path, *, fresh: bool = False) -> Source:
+    def open(self, folder: Path, log: Path, *, fresh: bool = False) -> MetricSource:
         """All that lie below the folder; those of an earlier run count once they are rewritten."""
-        before = {path: _stamp(path) for path in folder.glob(FILES)} if fresh else {}
-        return States(folder, before, RowReader(self.name))
+        before = {path: _stamp(path) for path in folder.glob(self.files)} if fresh else {}
+        return States(folder, self.files, before, RowReader(self.name))
 
-    def contents(self, folder: Path, advice: str = IN_FOLDER) -> str:
+    def names(self, path: Path) -> list[str]:
         """The keys of the log's entries."""
-        return present_below(folder, FILES, "trainer_state.json", "keys", _keys, self.name)
+        return [key for entry in _history(_document(path) or {}) for key in entry]
 
 
 @dataclass
-class States(Source):
+class States(MetricSource):
     """What is new in the documents below `folder`, as they were looked at last: `stamps`."""
 
     folder: Path
+    files: str
     stamps: dict[Path, tuple[int, int]]
     rows: RowReader
     _taken: int = field(default=0)
@@ -65,7 +51,7 @@ class States(Source):
     def read(self, *, ended: bool = False) -> Iterator[Reading]:
         """Entries behind those that were read before."""
         changed = {}
-        for path in self.folder.glob(FILES):
+        for path in self.folder.glob(self.files):
             stamp = _stamp(path)
             # Half of one, which is just being written, is looked at again.
             if self.stamps.get(path) != stamp and (state := _document(path)) is not None:
@@ -101,7 +87,3 @@ def _document(path: Path) -> dict[str, Any] | None:
 def _history(state: Mapping[str, Any]) -> list[dict[str, Any]]:
     history = state.get("log_history")
     return [each for each in history if isinstance(each, dict)] if isinstance(history, list) else []
-
-
-def _keys(path: Path) -> list[str]:
-    return [key for entry in _history(_document(path) or {}) for key in entry]

@@ -10,47 +10,26 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, ClassVar
 
-from sweeper.command.files import Files
-from sweeper.command.reading import (
-    IN_FOLDER,
-    Metric,
-    Reading,
-    RowReader,
-    Source,
-    as_number,
-    needs,
-    present_below,
-)
+from sweeper.command.reading import Below, Files, MetricSource, Reading, RowReader, as_number
 from sweeper.errors import ConfigError, Keyword
-
-FILES = "**/*.wandb"
 
 
 @dataclass(frozen=True)
-class WandbKey(Metric):
-    """The values of `name` in an offline run below the run's folder."""
-
-    name: str
+class WandbKey(Below):
+    """The values of a key in an offline run below the run's folder."""
 
     form: ClassVar[str] = "wandb:KEY"
+    files, file, place = "**/*.wandb", "offline run", "an offline run"
+    library = "wandb"
 
-    @classmethod
-    def parse(cls, key: str | Keyword, rest: str) -> WandbKey:
-        """KEY."""
-        return cls(needs("wandb", key, rest, cls.form))
-
-    def describe(self) -> str:
-        """The key."""
-        return f"{self.name} in an offline run below the trial's folder, {{dir}}"
-
-    def open(self, folder: Path, log: Path, *, fresh: bool = False) -> Source:
+    def open(self, folder: Path, log: Path, *, fresh: bool = False) -> MetricSource:
         """Every file, the older one first; W&B writes them in a process of its own."""
-        others = frozenset(folder.glob(FILES) if fresh else ())
-        return Files(folder, FILES, values(self.name), is_whole, others)
+        others = frozenset(folder.glob(self.files) if fresh else ())
+        return Files(folder, self.files, values(self.name), is_whole, others)
 
-    def contents(self, folder: Path, advice: str = IN_FOLDER) -> str:
+    def names(self, path: Path) -> list[str]:
         """The keys of the history."""
-        return present_below(folder, FILES, "offline run", "keys", history_keys, self.name)
+        return history_keys(path)
 
 
 def values(key: str) -> Callable[[Path], Callable[[], Iterator[Reading]]]:
@@ -72,7 +51,7 @@ def values(key: str) -> Callable[[Path], Callable[[], Iterator[Reading]]]:
     return scan
 
 
-def online_wandb(key: str | Keyword, run: str, name: str) -> Source:
+def online_wandb(key: str | Keyword, run: str, name: str) -> MetricSource:
     """Values of `name` in the history of a run on a server of W&B, "entity/project/run".
 
     ConfigError for a run that the server does not show; `key` is the flag that names it.
@@ -84,7 +63,7 @@ def online_wandb(key: str | Keyword, run: str, name: str) -> Source:
 
 
 @dataclass
-class Online(Source):
+class Online(MetricSource):
     """See `online_wandb`; each look asks for the steps behind the last."""
 
     flag: str | Keyword

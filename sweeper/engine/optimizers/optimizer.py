@@ -76,21 +76,17 @@ class Optimizer(Protocol):
 
     def kind(self, spec: ParamSpec) -> Update:
         """How the entries of this parameter's updates scale."""
-        ...
 
     def settings(self, values: Mapping[str, float]) -> dict[str, float]:
         """One trial's `UpdateHps.settings`; hyperparameters that `values` lacks count as 1."""
-        ...
 
     def init(self, params: list[Tensor], kinds: Sequence[Update]) -> State:
         """Fresh state for `params`."""
-        ...
 
     def update(
         self, params: list[Tensor], grads: list[Tensor], state: State, hps: UpdateHps, now: StepInfo
     ) -> None:
         """One step in place. A slice must never touch another; no host waits for the device."""
-        ...
 
 
 def unsqueeze_like(values: Tensor, like: Tensor) -> Tensor:

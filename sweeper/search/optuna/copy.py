@@ -50,11 +50,7 @@ class OptunaCopy:
     """
 
     def __init__(
-        self,
-        folder: Path,
-        storage: str | None,
-        results: Mapping[str, Result],
-        notices: list[str],
+        self, folder: Path, storage: str | None, results: Mapping[str, Result], notices: list[str]
     ) -> None:
         self._folder, self._url = folder, storage
         self._journal = folder / "study.journal"

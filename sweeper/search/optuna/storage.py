@@ -42,27 +42,21 @@ class OptunaStudy(Protocol):
 
     def trials(self) -> list[FrozenTrial]:
         """All trials that it has."""
-        ...
 
     def add(self, trials: Sequence[FrozenTrial]) -> None:
         """Add trials that have ended."""
-        ...
 
     def describe(self, attributes: Mapping[str, Any]) -> None:
         """Set attributes of the study as a whole, where they have other values."""
-        ...
 
     def attributes(self) -> dict[str, Any]:
         """Attributes of the study as a whole."""
-        ...
 
     def clear(self) -> None:
         """Throw the study's trials away; what else is known of the study stays."""
-        ...
 
     def close(self) -> None:
         """Close the connection for good."""
-        ...
 
 
 class DatabaseStudy:
@@ -250,8 +244,6 @@ def disconnect(storage: optuna.storages.RDBStorage) -> None:
 
 
 class _MemoryJournal(BaseJournalBackend):
-    """A journal in memory."""
-
     def __init__(self) -> None:
         self.logs: list[JournalLine] = []
 
@@ -281,7 +273,6 @@ class _NoLock(JournalFileOpenLock):
 
 
 def _create(storage: optuna.storages.BaseStorage, name: str) -> optuna.Study:
-    """The study `name` in `storage`, created if need be."""
     return optuna.create_study(
         storage=storage, study_name=name, direction="minimize", load_if_exists=True
     )

@@ -112,11 +112,9 @@ class Logger(Protocol):
 
     def log(self, folder: Path, result: Result) -> str | None:
         """Take one result of the study in `folder`."""
-        ...
 
     def plan(self, folder: Path, target: Path) -> str | None:
         """Take the plan in the `TargetFolder` of that study, and its verdict if there is one."""
-        ...
 
 
 def notice_of(tell: Callable[[], str | None]) -> str | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from sweeper.report.index import write_index
+from sweeper.report.pages import write_index
 from tests.report import samples
 from tests.report.test_page import Page
 
