@@ -7,7 +7,7 @@ from here.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Protocol
 
@@ -104,6 +104,12 @@ def constant_of(spec: ParamSpec, optimizer: UpdateRule, hps: PlainHps) -> float:
     if getattr(optimizer, "beside_adam", False) and optimizer.kind(spec) is Update.SIGN:
         constant *= hps.get(ADAM_GAMMA, 1.0)
     return constant
+
+
+def held_norms(optimizer: UpdateRule, specs: Iterable[ParamSpec]) -> tuple[str, ...]:
+    """The kinds of updates under which some of the parameters keep their norm."""
+    kinds = {optimizer.kind(spec) for spec in specs if not spec.frozen}
+    return tuple(sorted(str(kind) for kind in kinds if kind.holds_norm))
 
 
 def expert_init(inner_growth: float) -> float:
