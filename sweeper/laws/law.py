@@ -13,7 +13,15 @@ from dataclasses import dataclass, field
 from typing import Annotated, Any, ClassVar, Protocol
 
 from sweeper.errors import BadInput, ConfigError, key_prefix
-from sweeper.records import AtLeastOne, Bounded, Bounds, Positive, check_bounds, user_code
+from sweeper.records import (
+    WRITTEN_IF_SET,
+    AtLeastOne,
+    Bounded,
+    Bounds,
+    Positive,
+    check_bounds,
+    user_code,
+)
 from sweeper.registry import plugins
 from sweeper.trial import Log2Hps, PluginSpec
 
@@ -25,7 +33,8 @@ class Scale(Bounded):
     `batch` counts the examples of a step (of text: sequences), `tokens` those of the whole run;
     where an example is no sequence, a token is an example. `parameters` counts the weights of the
     model (None: not known). `betas` are the optimizer's decay rates of averages, by name: empty
-    for one that has none, None where they are not known.
+    for one that has none, None where they are not known. `held` are the kinds of updates under
+    which some of the weights keep their norm: none of most optimizers.
     """
 
     width: AtLeastOne
@@ -35,11 +44,17 @@ class Scale(Bounded):
     tokens: AtLeastOne
     parameters: int | None = None
     betas: Mapping[str, float] | None = field(default_factory=dict)
+    held: tuple[str, ...] = field(default=(), metadata=WRITTEN_IF_SET)
+
+
+FACTORS = ("eta", "eps", "weight_decay", "gamma_adam")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Factors:
     """Factors on eta, eps and weight decay, and the betas that change, by name, as they become.
+
+    `gamma_adam` is one more on the rate of what an optimizer of matrices leaves to Adam.
 
     Weight decay is what the parameterization makes it: the share of a weight that a step removes
     where decay is independent of the learning rate, that over the rate where it is coupled.
@@ -48,11 +63,12 @@ class Factors:
     eta: Positive = 1.0
     eps: Positive = 1.0
     weight_decay: Positive = 1.0
+    gamma_adam: Positive = field(default=1.0, metadata=WRITTEN_IF_SET)
     betas: Mapping[str, float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         """Refuse what nothing can be trained with."""
-        for key in ("eta", "eps", "weight_decay"):
+        for key in FACTORS:
             object.__setattr__(self, key, float(getattr(self, key)))  # a law may compute a tensor
         check_bounds(self)
         for name, beta in self.betas.items():
@@ -173,7 +189,7 @@ class AppliedLaw:
 
         A beta's is on its distance from 1, as it is searched; one that falls to 0 forgets all.
         """
-        factors = {key: getattr(self.factors, key) for key in ("eta", "eps", "weight_decay")}
+        factors = {key: getattr(self.factors, key) for key in FACTORS}
         for name, beta in self.factors.betas.items():
             # The average's time scale is 1 / (1 - beta) steps: what a law or a search scales.
             factors[f"one_minus_{name}"] = (1 - beta) / (1 - (self.base.betas or {})[name])
@@ -193,7 +209,7 @@ class AppliedLaw:
         """Every factor in words: eta x 0.87, beta2 0.999 to 0.996."""
         changes = [
             f"{name.replace('_', ' ')} x {value:.4g}"
-            for name in ("eta", "eps", "weight_decay")
+            for name in FACTORS
             if (value := getattr(self.factors, name)) != 1
         ]
         base = self.base.betas or {}

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from sweeper.errors import ConfigError
 from sweeper.laws.law import Exponent, Factors, OutsideLaw, Scale, changed_betas, growth
 from sweeper.records import Bounded, check_bounds
+from sweeper.scaling.spec import Update
 
 # The batch under Adam, where the number of tokens stays: the square-root rule.
 
@@ -178,6 +179,47 @@ class Joint(Bounded):
             weight_decay=(batch / tokens) ** self.weight_decay,
             betas=changed_betas(base, names, powers),
         )
+
+
+# Weights of fixed norm: the joint rules, and Adam's rate beside them.
+
+
+@dataclass(frozen=True, kw_only=True)
+class Hyperball(Bounded):
+    """`law=joint` for AdamH and MuonH; the rate of what Adam trains goes as `(B / T)^adam`.
+
+    So marin trains (`CompletedAdamHHeuristic`): AdamH's rate is joint's, Adam's that of
+    Complete(d)P. Without `tokens` the power is -0.3, and -0.32 where some steps are orthogonal, as
+    microsoft/ArchScale has it for MuonH (arXiv:2603.28743). Width asks for nothing, and of the
+    depth parameterizations know: `depth=depth_mup` has the root of d0 / d. There is no decay.
+    """
+
+    batch: Exponent = 0.5
+    tokens: Exponent | None = None
+    adam: Exponent = 0.5
+    eps: Exponent = -0.5
+    beta2: bool = True
+
+    source: ClassVar[str] = "marin-community/marin and arXiv:2603.28743"
+
+    @property
+    def fixed(self) -> str:
+        """What stays."""
+        return Joint(beta2=self.beta2).fixed
+
+    def factors(self, base: Scale, target: Scale) -> Factors:
+        """Joint's, and Adam's rate over eta's; `OutsideLaw` where no weight keeps its norm."""
+        if base.betas is not None and not base.held:
+            raise OutsideLaw(
+                "law=hyperball is for optimizers under which weights keep their norm, adamh and "
+                "muonh: take law=joint, which has the same rules for one learning rate"
+            )
+        tokens = self.tokens
+        if tokens is None:
+            tokens = -0.32 if Update.ORTHOGONAL_HYPERBALL in base.held else -0.3
+        joint = Joint(batch=self.batch, tokens=tokens, eps=self.eps, beta2=self.beta2)
+        found, (batch, horizon) = joint.factors(base, target), growth(base, target)
+        return replace(found, gamma_adam=(batch / horizon) ** self.adam / found.eta)
 
 
 # AdamW's timescale: the decay that keeps how much of a run the weights look back over.

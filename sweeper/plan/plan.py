@@ -19,12 +19,12 @@ from sweeper.laws.law import AppliedLaw
 from sweeper.plan.factors import PlannedFactor, ask, needs, planned_factors
 from sweeper.records import WRITTEN_IF_SET, Build, from_json
 from sweeper.registry import TARGET, build_plugin, with_targets
-from sweeper.scaling.gamma import gamma
 from sweeper.scaling.prescription import (
     SETTING_FACTORS,
     AbsorbedParam,
     Prescription,
     absorb_multiplier,
+    constant_of,
     prescription_of,
 )
 from sweeper.scaling.spec import NUMBER, Parameterization, ParamSpec, Update
@@ -584,6 +584,6 @@ def _planned(
         update=rules.optimizer.kind(spec),
         frozen=spec.frozen,
         norm_of=spec.norm_of,
-        gamma=gamma(spec, hps),
+        gamma=constant_of(spec, rules.optimizer, hps),
         lr_exponent=exponent,
     )

@@ -36,7 +36,7 @@ from sweeper.registry import (
     with_targets,
 )
 from sweeper.scaling.gamma import GAMMAS, group_gammas, named_by_user
-from sweeper.scaling.prescription import SETTING_FACTORS
+from sweeper.scaling.prescription import SETTING_FACTORS, held_norms
 from sweeper.scaling.spec import DEPTH_NAME, ModelRules, Parameterization, ParamSpec, Role
 from sweeper.stats.ladder import Size
 from sweeper.trial import SCHEDULE_HPS, PlainHps, PluginSpec
@@ -307,12 +307,13 @@ def _law(
                 raise ConfigError(name, dict(run), "given where a law is, such as law='joint'")
         return None
     betas = {n: v for n, v in rules.optimizer.settings(hps).items() if n.startswith("beta")}
+    held = held_norms(rules.optimizer, specs)
     # Weights at base and target: laws may go by tokens per weight.
     counts = [
         sum(prod(getattr(parameter, of)) for parameter in specs) for of in ("base_shape", "shape")
     ]
     base, target = (
-        replace(_scale(name, size, run), parameters=count, betas=betas)
+        replace(_scale(name, size, run), parameters=count, betas=betas, held=held)
         for name, size, run, count in zip(RUNS, sizes, runs, counts, strict=True)
     )
     # Tokens of one run beside examples of the other would be a change of the horizon that is none.

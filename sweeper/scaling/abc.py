@@ -47,7 +47,7 @@ def alignment_exponent(role: Role, update: Update, alignment: Alignment) -> floa
     """
     if role is EMBEDDING:
         return 0.0
-    full_rank = update is Update.ORTHOGONAL and role is HIDDEN
+    full_rank = update.orthogonal and role is HIDDEN
     return 1.0 if alignment == "full" and not full_rank else 0.5
 
 
@@ -56,10 +56,11 @@ def update_exponent(role: Role, update: Update, b: float, g: float) -> float:
 
     A matrix with unit singular values has entries n^-1/2 where one or both of its sides grow;
     one of unit Frobenius norm has n^-1/2 where one side grows, n^-1 where both do.
+    What is relative to the weight, or to its norm, has the weight's own n^-b.
     """
     if update is Update.GRADIENT:
         return g
-    if update is Update.PARAMETER:
+    if update.relative:
         return b
     if update is Update.SIGN:
         return 0.0
@@ -118,8 +119,9 @@ def shift(e: Exponents, theta: float, update: Update) -> Exponents:
     """The abc symmetry: `theta` moved from the init to the multiplier; no loss of a run changes.
 
     c changes by how the update follows the weight: -theta when it does not (Adam, Muon), -2
-    theta when it goes as the gradient (SGD), not at all when it goes as the weight (Adafactor).
+    theta when it goes as the gradient (SGD), not at all when it goes as the weight (Adafactor,
+    AdamH).
     `prescription.absorbed_factors` is the same at one width, for a multiplier in numbers.
     """
-    follows = {Update.GRADIENT: 2, Update.PARAMETER: 0}.get(update, 1)
+    follows = 0 if update.relative else 2 if update is Update.GRADIENT else 1
     return Exponents(a=e.a + theta, b=e.b - theta, c=e.c - follows * theta, g=e.g + theta)

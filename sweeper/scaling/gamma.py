@@ -26,7 +26,9 @@ from sweeper.scaling.spec import (
 )
 from sweeper.trial import PlainHps
 
-GAMMAS = ("eta_emb", *LAYER_GAMMAS, "gamma_norm", "gamma_bias")
+ADAM_GAMMA = "gamma_adam"
+"""Adam's rate over eta, where an optimizer leaves to Adam what it has no update of its own for."""
+GAMMAS = ("eta_emb", *LAYER_GAMMAS, "gamma_norm", "gamma_bias", ADAM_GAMMA)
 """Constants that any space may hold. Norms' gains and biases belong to the embedding's layer type,
 as both contract nothing; `gamma_norm` and `gamma_bias` tell them from it, and `eta_emb` tells the
 embedding from them: muP's second learning rate, as a multiple of eta."""

@@ -7,11 +7,11 @@ from here.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Protocol
 
-from sweeper.scaling.gamma import gamma
+from sweeper.scaling.gamma import ADAM_GAMMA, gamma
 from sweeper.scaling.spec import Parameterization, ParamScale, ParamSpec, Update
 from sweeper.trial import PlainHps
 
@@ -51,7 +51,10 @@ def prescribe(scale: ParamScale, *, eta: float, eps: float, weight_decay: float)
 
 
 class UpdateRule(Protocol):
-    """What a prescription takes from an optimizer; eps and decay are those before any factor."""
+    """What a prescription takes from an optimizer; eps and decay are those before any factor.
+
+    One that leaves some parameters to Adam, beside an update of its own, has `beside_adam`.
+    """
 
     eps: float
     weight_decay: float
@@ -64,9 +67,10 @@ def prescription_of(
     spec: ParamSpec, parameterization: Parameterization, optimizer: UpdateRule, hps: PlainHps
 ) -> Prescription:
     """What `spec` is trained with, given every hyperparameter."""
-    scale = parameterization.scale(spec, hps, optimizer.kind(spec))
+    update = optimizer.kind(spec)
+    scale = parameterization.scale(spec, hps, update)
     # eta_l = eta gamma_l m^-c_l. A decay that is coupled to the parameter's rate has gamma_l too.
-    constant = gamma(spec, hps)
+    constant = constant_of(spec, optimizer, hps)
     has_gamma = getattr(parameterization, "decay_has_gamma", False)
     decay = scale.weight_decay * constant if has_gamma else scale.weight_decay
     scale = replace(scale, lr=scale.lr * constant, weight_decay=decay)
@@ -77,16 +81,34 @@ def prescription_of(
     factors: Mapping[str, float] = {
         name: getattr(scale, name) * hps[name] for name in SETTING_FACTORS if name in hps
     }
+    scale = replace(scale, **factors)
     # A parameterization sees a cut expert as one of another width and gives its init r^-1/2; the
-    # other r^-1/2 is the same under all of them.
+    # other r^-1/2 is the same under all of them. It is for the start alone: a step that goes as
+    # the weight would have it too.
     if spec.inner_growth != 1.0:
-        scale = replace(scale, init_std=scale.init_std * expert_init(spec.inner_growth))
+        cut = expert_init(spec.inner_growth)
+        lr = scale.lr / cut if update.relative else scale.lr
+        scale = replace(scale, init_std=scale.init_std * cut, lr=lr)
     return prescribe(
-        replace(scale, **factors),
+        scale,
         eta=hps["eta"],
         eps=optimizer.eps,
-        weight_decay=optimizer.weight_decay,
+        weight_decay=0.0 if update.holds_norm else optimizer.weight_decay,
     )
+
+
+def constant_of(spec: ParamSpec, optimizer: UpdateRule, hps: PlainHps) -> float:
+    """gamma_l, and of what Adam trains beside another update the constant that is Adam's."""
+    constant = gamma(spec, hps)
+    if getattr(optimizer, "beside_adam", False) and optimizer.kind(spec) is Update.SIGN:
+        constant *= hps.get(ADAM_GAMMA, 1.0)
+    return constant
+
+
+def held_norms(optimizer: UpdateRule, specs: Iterable[ParamSpec]) -> tuple[str, ...]:
+    """The kinds of updates under which some of the parameters keep their norm."""
+    kinds = {optimizer.kind(spec) for spec in specs if not spec.frozen}
+    return tuple(sorted(str(kind) for kind in kinds if kind.holds_norm))
 
 
 def expert_init(inner_growth: float) -> float:
@@ -167,13 +189,10 @@ def absorbed_factors(update: Update, multiplier: float) -> tuple[float, float]:
     - SIGN: multiplier * lr * (multiplier g) / (multiplier |g| + eps), so lr x multiplier and
       eps / multiplier. ORTHOGONAL and NORMALIZED likewise forget the gradient's scale.
     - GRADIENT: multiplier * lr * (multiplier g), so lr x multiplier squared.
-    - PARAMETER: the step has the scale of the weight itself, and lr stays.
+    - PARAMETER, HYPERBALL: the step has the scale of the weight itself, and lr stays.
 
     Independent weight decay stays as it is under all of them: it removes a share of the weight.
     """
-    match update:
-        case Update.GRADIENT:
-            return multiplier**2, 1.0
-        case Update.PARAMETER:
-            return 1.0, 1 / multiplier
-    return multiplier, 1 / multiplier
+    if update is Update.GRADIENT:
+        return multiplier**2, 1.0
+    return 1.0 if update.relative else multiplier, 1 / multiplier

@@ -56,6 +56,25 @@ class Update(StrEnum):
     """A matrix whose singular values are of order 1: Muon, Shampoo, SOAP."""
     NORMALIZED = "normalized"
     """A matrix of unit Frobenius norm."""
+    HYPERBALL = "hyperball"
+    """A share of the norm of the weight, which is held for good: AdamH."""
+    ORTHOGONAL_HYPERBALL = "orthogonal_hyperball"
+    """The same along a matrix whose singular values are alike: MuonH."""
+
+    @property
+    def relative(self) -> bool:
+        """Whether a step goes as the weight that it changes, and no multiplier changes it."""
+        return self in (Update.PARAMETER, Update.HYPERBALL, Update.ORTHOGONAL_HYPERBALL)
+
+    @property
+    def orthogonal(self) -> bool:
+        """Whether the singular values of a step are alike."""
+        return self in (Update.ORTHOGONAL, Update.ORTHOGONAL_HYPERBALL)
+
+    @property
+    def holds_norm(self) -> bool:
+        """Whether a weight keeps the norm that it starts with: decay then does nothing."""
+        return self in (Update.HYPERBALL, Update.ORTHOGONAL_HYPERBALL)
 
 
 @dataclass(frozen=True, kw_only=True)

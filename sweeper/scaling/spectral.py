@@ -63,15 +63,19 @@ HIDDEN_ONLY = ("root_ratio", "root_ratio_floored", "root_max")
 def matched(spec: ParamSpec, update: Update) -> float:
     """The rule that moves the layer's output by eta in RMS under updates of this kind.
 
-    An update that follows the weight (Adafactor) is sign-like times the weight's d_in^-1/2.
+    An update that follows the weight (Adafactor, AdamH) is sign-like times the weight's d_in^-1/2.
+    MuonH's has the weight's Frobenius norm, d_out^1/2, in singular values that are alike:
+    sigma_max is (d_out / min(d_in, d_out))^1/2 in place of Muon's 1.
     """
     match update:
         case Update.SIGN:
             return RULES["inverse_fan_in"](spec.fan_in, spec.fan_out)
-        case Update.PARAMETER:
+        case Update.PARAMETER | Update.HYPERBALL:
             return RULES["inverse_root_fan_in"](spec.fan_in, spec.fan_out)
         case Update.ORTHOGONAL | Update.NORMALIZED:
             return RULES["root_ratio"](spec.fan_in, spec.fan_out)
+        case Update.ORTHOGONAL_HYPERBALL:
+            return min(1.0, RULES["root_ratio"](spec.fan_in, spec.fan_out))
     allowed = f"one of {', '.join(RULES)}: no rule bounds the step of a raw gradient"
     raise ConfigError("rule", "matched", allowed)
 
@@ -129,4 +133,7 @@ class SpectralMup(Spectral):
         scale = super().scale(spec, hps, update)
         if spec.role is not Role.READOUT:
             return scale
-        return replace(scale, init_std=base_std(spec) / spec.width_ratio)
+        std = base_std(spec) / spec.width_ratio
+        # Steps that go as the weight would fall with it.
+        lr = scale.lr * scale.init_std / std if update.relative else scale.lr
+        return replace(scale, init_std=std, lr=lr)

@@ -98,13 +98,13 @@ class UMuP:
     def scale(self, spec: ParamSpec, hps: PlainHps, update: Update = Update.SIGN) -> ParamScale:
         """Table 1, row u-muP; the readout's backward multiplier is fan-out^-1/2 (erratum E9).
 
-        The rules are Adam's. They hold for Adafactor as well: its updates are Adam's times the
-        RMS of the weights, which is 1.
+        The rules are Adam's. They hold for Adafactor and AdamH as well: their updates are Adam's
+        times the RMS of the weights, which is 1.
         """
-        if update not in (Update.SIGN, Update.PARAMETER):
+        if update is not Update.SIGN and (not update.relative or update.orthogonal):
             allowed = (
                 f"its learning rates are Adam's, and the optimizer's updates are {update}-like: "
-                "take optimizer=adamw, lion or adafactor, or another parameterization"
+                "take optimizer=adamw, lion, adafactor or adamh, or another parameterization"
             )
             raise ConfigError("_target_", f"{__name__}.{type(self).__name__}", allowed)
         # depth-muP divides a branch and its learning rate by the root of the depth. Here tau, which

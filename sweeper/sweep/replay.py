@@ -18,7 +18,18 @@ from typing import Any
 from sweeper.config.settings import Experiment
 from sweeper.decide.settle import JudgedLadder, Run, Settling, grids_of
 from sweeper.errors import ConfigError
-from sweeper.laws.law import AppliedLaw, Factors, NoLaw, OutsideLaw, Scale, ask, decay_notes
+from sweeper.laws.law import (
+    FACTORS,
+    AppliedLaw,
+    Factors,
+    NoLaw,
+    OutsideLaw,
+    Scale,
+    ask,
+    decay_notes,
+)
+from sweeper.scaling.prescription import held_norms
+from sweeper.scaling.spec import Update
 from sweeper.search.replay import SearchReplay
 from sweeper.search.strategy import History
 from sweeper.stats.ladder import LadderPoint, LadderSize, LadderSoFar, Size, SizeCurve
@@ -54,7 +65,8 @@ def scale_of(experiment: Experiment, size: Size, log2_hps: Log2Hps) -> Scale:
     prepared = experiment.prepared(size)
     known = prepared.optimizer.settings(plain(log2_hps))
     betas = {name: value for name, value in known.items() if name.startswith("beta")}
-    return replace(scale, parameters=prepared.parameters(), betas=betas)
+    held = held_norms(prepared.optimizer, prepared.trained_specs)
+    return replace(scale, parameters=prepared.parameters(), betas=betas, held=held)
 
 
 RATIO_SLACK = 0.05
@@ -123,10 +135,10 @@ def _cautions(experiment: Experiment, factors: Factors, base: Scale, target: Sca
     """
     settings = experiment.settings
     if settings.scaled_by_user:
-        changed = [key for key in ("eps", "weight_decay") if getattr(factors, key) != 1]
+        changed = [key for key in FACTORS if key != "eta" and getattr(factors, key) != 1]
         unset = [key for key in changed if not _takes(experiment, key)]
-        usual = replace(base, betas=USUAL_BETAS)
-        betas = settings.law.factors(usual, replace(target, betas=USUAL_BETAS)).betas
+        known = {"betas": USUAL_BETAS, "held": (Update.HYPERBALL,)}
+        betas = settings.law.factors(replace(base, **known), replace(target, **known)).betas
         return [
             *(
                 f"the command is not given {k}: multiply it by {getattr(factors, k):.4g}"

@@ -227,11 +227,67 @@ def soap(optimizer: Any, params: list[Tensor], kinds: Sequence[Update], member: 
     return step
 
 
+def adamh(optimizer: Any, params: list[Tensor], kinds: Sequence[Update], member: Member) -> Step:
+    """The rule in plain torch, a matrix at a time, as marin's description of it has it."""
+    settings = optimizer.settings(member.values)
+    held = [i for i, kind in enumerate(kinds) if kind.holds_norm]
+    others = [i for i in range(len(params)) if i not in held]
+    chosen = [params[i] for i in others]
+    plain = adamw(optimizer, chosen, kinds, member, others) if others else None
+    moments = {i: [torch.zeros_like(params[i]), torch.zeros_like(params[i])] for i in held}
+    muon = {i: torch.zeros_like(params[i]) for i in held}
+    rows: dict[int, Tensor] = {}
+    count = 0
+
+    def adam(i: int, g: Tensor) -> Tensor:
+        m, v = moments[i]
+        m.copy_(settings["beta1"] * m + (1 - settings["beta1"]) * g)
+        v.copy_(settings["beta2"] * v + (1 - settings["beta2"]) * g * g)
+        root = (v / (1 - settings["beta2"] ** count)).sqrt()
+        return m / (1 - settings["beta1"] ** count) / (root + member.eps_of(i))
+
+    def orthogonal(i: int, g: Tensor) -> Tensor:
+        muon[i] = settings["momentum"] * muon[i] + (1 - settings["momentum"]) * g
+        m = settings["momentum"] * muon[i] + (1 - settings["momentum"]) * g
+        x = (m if optimizer.nesterov else muon[i]).reshape(len(g), -1)
+        x = x / max(float(x.norm()), member.eps_of(i))
+        a, b, c = optimizer.coefficients
+        for _ in range(optimizer.steps):
+            x = a * x + b * (x @ x.T) @ x + c * (x @ x.T) @ (x @ x.T) @ x
+        if optimizer.normuon:
+            x = normuon_rows(rows, i, x, optimizer.row_beta2)
+        return x.view_as(g)
+
+    def step(grads: list[Tensor], factor: float) -> None:
+        nonlocal count
+        count += 1
+        if plain:
+            plain([grads[i] for i in others], factor)
+        for i in held:
+            u = (orthogonal if kinds[i].orthogonal else adam)(i, grads[i])
+            p = params[i].data
+            moved = p - factor * member.lr_of(i) * p.norm() * u / max(float(u.norm()), 1e-10)
+            p.copy_(moved * p.norm() / moved.norm())
+
+    return step
+
+
+def normuon_rows(rows: dict[int, Tensor], i: int, o: Tensor, beta2: float) -> Tensor:
+    """Algorithm 1 of arXiv:2510.05491 behind the orthogonalisation."""
+    rows[i] = beta2 * rows.get(i, torch.zeros(len(o), 1, dtype=o.dtype)) + (1 - beta2) * (
+        o * o
+    ).mean(1, keepdim=True)
+    normed = o / (rows[i].sqrt() + 1e-10)
+    return normed * o.norm() / (normed.norm() + 1e-10)
+
+
 ORACLES: dict[str, Callable[[Any, list[Tensor], Sequence[Update], Member], Step]] = {
     "adafactor": adafactor,
+    "adamh": adamh,
     "adamw": adamw,
     "lion": lion,
     "muon": muon,
+    "muonh": adamh,
     "sgd": sgd,
     "shampoo": shampoo,
     "soap": soap,

@@ -14,14 +14,17 @@ from torch import Tensor
 from sweeper.engine.optimizers.optimizer import Optimizer
 from sweeper.errors import ConfigError
 from sweeper.scaling.spec import ParamSpec, Role, Update
-from tests.engine.optimizers import NAMES, SPECS, Member, OptimizerRun, shipped, spec
-from tests.engine.oracles import ORACLES
+from tests.engine.optimizers import NAMES, SPECS, Member, OptimizerRun, normal, shipped, spec
+from tests.engine.oracles import ORACLES, normuon_rows
 from tests.refusals import raises_config_error
 
 VARIANTS = [(name, {}) for name in NAMES] + [
     ("adamw", {"atan2": True}),
     ("sgd", {"nesterov": True}),
     ("muon", {"nesterov": False}),
+    ("muon", {"normuon": True}),
+    ("muonh", {"nesterov": False}),
+    ("muonh", {"normuon": True}),
     ("adafactor", {"clip": 0.3, "rms_floor": 2.0}),
     ("shampoo", {"normalize": True, "every": 2}),
     ("soap", {"every": 2}),
@@ -86,7 +89,13 @@ def published(name: str, **changed: object) -> Optimizer:
 
 @pytest.mark.parametrize(
     ("name", "changed"),
-    [v for v in VARIANTS if v[0] in ORACLES and not {"atan2", "normalize"} & set(v[1])],
+    [
+        v
+        for v in VARIANTS
+        if v[0] in ORACLES
+        and not {"atan2", "normalize"} & set(v[1])
+        and v != ("muon", {"normuon": True})
+    ],
 )
 def test_equals_what_others_wrote(
     name: str, changed: dict[str, object], monkeypatch: pytest.MonkeyPatch
@@ -189,7 +198,53 @@ def test_a_schedule_factor_of_0_changes_no_weight_of_its_trial(
         moved = p.detach() - first
         assert not moved[0].any()
         assert moved[2].any()
-        torch.testing.assert_close(moved[1] * 4, moved[2], msg=lambda m, i=i: f"{i}: {m}")
+        if not run.update_hps.kinds[i].holds_norm:  # of a step along a sphere oracles tell
+            torch.testing.assert_close(moved[1] * 4, moved[2], msg=lambda m, i=i: f"{i}: {m}")
+
+
+def test_normuon_is_the_authors_algorithm_behind_muon_s_step() -> None:
+    """Matrices of a stack and a convolution, by rows; torch alone computes the second step."""
+    plain, rows = shipped("muon"), shipped("muon", normuon=True)
+    means: dict[int, Tensor] = {}
+    specs = [spec(Role.HIDDEN, 6, 4), spec(Role.HIDDEN, 3, 2, 4)]
+    before, after = (OptimizerRun(each, [Member()], specs) for each in (plain, rows))
+    for _ in range(2):
+        starts = [[p[0].detach().clone() for p in run.params] for run in (before, after)]
+        grads = before.grads()
+        before.step(1.0, [g.clone() for g in grads])
+        after.step(1.0, grads)
+        for i in range(len(specs)):
+            o, moved = (
+                (start[i] - run.params[i][0].detach()) / Member().lr_of(i)
+                for start, run in zip(starts, (before, after), strict=True)
+            )
+            expected = normuon_rows(means, i, o.reshape(len(o), -1), 0.95)
+            assert_alike([moved.reshape(len(o), -1)], [expected], 1e-10)
+            assert float(moved.norm()) == pytest.approx(float(o.norm()))
+
+
+@pytest.mark.parametrize("name", ["adamh", "muonh"])
+def test_every_matrix_of_a_stack_keeps_its_own_norm(name: str) -> None:
+    stacked = spec(Role.HIDDEN, 3, 5, 4)
+    run = OptimizerRun(shipped(name), [Member(lr=0.5), Member(lr=0.1, seed=1)], [stacked])
+    run.update_hps = replace(run.update_hps, matrices=[(3, 5)])
+    norms = torch.linalg.matrix_norm(run.params[0].detach())
+    [trained] = run.train(6)
+    assert_alike([torch.linalg.matrix_norm(trained)], [norms])
+    # A stack steps as its matrices do alone.
+    alone = OptimizerRun(shipped(name), [Member(lr=0.5)], [spec(Role.HIDDEN, 5, 4)])
+    alone.params[0] = normal(stacked.shape, 0, 0)[1][None].clone()
+    for t in range(6):
+        grad = normal(stacked.shape, 0, 0, t + 1)[1][None] * 10 ** -(t % 3)
+        alone.step(1.0 - 0.2 * (t % 4), [grad])
+    assert_alike([trained[:1, 1]], [alone.params[0]])
+
+
+def test_a_weight_that_is_not_drawn_is_adam_s() -> None:
+    """One that starts at 0 has no norm to keep: it would never move."""
+    for name in ("adamh", "muonh"):
+        for init in ("zeros", "kept", "ones"):
+            assert shipped(name).kind(replace(spec(Role.HIDDEN, 4, 4), init=init)) is Update.SIGN
 
 
 @every
@@ -220,7 +275,11 @@ def test_decay_is_independent_of_the_learning_rate_and_follows_the_schedule(
     run = OptimizerRun(optimizer, trials)
     start = [p.detach().clone() for p in run.params]
     run.step(0.5, [torch.zeros_like(p) for p in run.params])
-    assert_alike([p.detach() for p in run.params], [p * 0.95 for p in start])
+    # What keeps its norm has none to lose.
+    kept = [1.0 if kind.holds_norm else 0.95 for kind in run.update_hps.kinds]
+    assert_alike(
+        [p.detach() for p in run.params], [p * k for p, k in zip(start, kept, strict=True)]
+    )
 
 
 @variants
@@ -444,4 +503,4 @@ def test_kinds_are_what_the_first_steps_do(name: str) -> None:
             lengths[gradient, weight] = float((run.params[i].detach() - start).norm())
         by_gradient, by_weight = (lengths[key] / lengths[1, 1] for key in ((10, 1), (1, 10)))
         assert by_gradient == pytest.approx(10 if kind is Update.GRADIENT else 1, rel=1e-6)
-        assert by_weight == pytest.approx(10 if kind is Update.PARAMETER else 1, rel=1e-6)
+        assert by_weight == pytest.approx(10 if kind.relative else 1, rel=1e-6)

@@ -13,13 +13,16 @@ from hypothesis import strategies as st
 
 from sweeper.errors import BadInput, ConfigError
 from sweeper.laws.fit import PUBLISHED, Fit, far
-from sweeper.laws.law import AppliedLaw, Factors, Law, OutsideLaw, Scale
+from sweeper.laws.law import FACTORS, AppliedLaw, Factors, Law, OutsideLaw, Scale
 from sweeper.registry import build_plugin, conf_folder, plugins
 from sweeper.trial import Log2Hps
 from tests.golden import Golden
 
 ADAM = {"beta1": 0.9, "beta2": 0.99}
-BASE = Scale(width=64, depth=2, batch=16, steps=100, tokens=1600, parameters=1000, betas=ADAM)
+BASE = Scale(
+    width=64, depth=2, batch=16, steps=100, tokens=1600,
+    parameters=1000, betas=ADAM, held=("hyperball",),
+)  # fmt: skip
 
 
 def law(name: str, **changed: Any) -> Law:
@@ -85,6 +88,23 @@ def test_joint() -> None:
     assert both.fixed == "beta1" and "weight decay" in law("joint").fixed
 
 
+def test_hyperball(golden: Golden) -> None:
+    # Four times the steps: AdamH 4^-0.3, Adam 4^-0.5; MuonH 4^-0.32. The batch: both by its root.
+    found = law("hyperball").factors(BASE, at(steps=400))
+    assert found.eta == pytest.approx(2**-0.6) and found.eps == pytest.approx(2.0)
+    assert found.eta * found.gamma_adam == pytest.approx(0.5) and found.weight_decay == 1.0
+    both = ("hyperball", "orthogonal_hyperball")
+    muonh = law("hyperball").factors(replace(BASE, held=both), at(steps=400, held=both))
+    assert muonh.eta == pytest.approx(2**-0.64)
+    assert muonh.eta * muonh.gamma_adam == pytest.approx(0.5)
+    wider = law("hyperball").factors(BASE, at(64, 25, width=999, depth=9))
+    assert (wider.eta, wider.gamma_adam) == (2.0, pytest.approx(1.0))
+    assert wider.betas == {"beta2": pytest.approx(0.99**4)}
+    with pytest.raises(OutsideLaw) as caught:
+        law("hyperball").factors(replace(BASE, held=()), at(64))
+    golden.says(caught)
+
+
 def test_timescale(golden: Golden) -> None:
     # tau = 1 / (decay x steps): twice the steps, half of the decay; twice the batch, twice that.
     assert law("timescale").factors(BASE, at(steps=200)) == Factors(weight_decay=0.5)
@@ -133,6 +153,7 @@ EXPONENTS = {
     "horizon": ("tokens",),
     "batch": ("eta", "eps"),
     "joint": ("batch", "tokens", "eps", "weight_decay"),
+    "hyperball": ("batch", "tokens", "adam", "eps"),
     "timescale": ("ratio",),
     "decay": ("power",),
 }
@@ -186,7 +207,7 @@ def test_a_way_in_two_steps_is_the_way(
     at_middle = replace(middle, betas={**ADAM, **first.betas})
     second = factors_or_assume(rule, at_middle, target)
     whole = factors_or_assume(rule, base, target)
-    for key in ("eta", "eps", "weight_decay"):
+    for key in FACTORS:
         product = getattr(first, key) * getattr(second, key)
         assert product == pytest.approx(getattr(whole, key), rel=1e-9)
     ends = ({**ADAM, **first.betas, **second.betas}, {**ADAM, **whole.betas})

@@ -1,7 +1,11 @@
-"""Muon: orthogonalised momentum for hidden matrices, AdamW for all else (Jordan et al., 2024)."""
+"""Muon: orthogonalised momentum for hidden matrices, AdamW for all else (Jordan et al., 2024).
+
+NorMuon is an option of it.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated, ClassVar
 
@@ -18,11 +22,16 @@ from sweeper.engine.optimizers.optimizer import (
     apply_weight_decay,
     beside,
     current_lrs,
+    empty_state,
     select,
     update_averages,
 )
 from sweeper.errors import ConfigError
 from sweeper.records import Bounds
+from sweeper.scaling.spec import Update
+
+NORMUON_EPS = 1e-10
+"""Beside the root of a row's mean square, and the norm: the authors' own."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,7 +44,9 @@ class Muon(MatrixOptimizer):
     Jordan's; a convolution's is [first, all others]. `bfloat16` iterates in that type,
     as torch does; else in the type of the weights. eps bounds the norm that m is divided by, and is
     AdamW's. The decay is independent of the learning rate. With `split` the matrices that a model
-    fuses in one parameter, as query, key and value, are orthogonalised each on its own.
+    fuses in one parameter, as query, key and value, are orthogonalised each on its own. With
+    `normuon` each row of O is divided by the root of its average mean square, by `row_beta2`, and
+    all of O brought back to the norm that it had (NorMuon, arXiv:2510.05491).
 
     Nothing here multiplies O by a function of the shape: the parameterization does, as it knows
     which side is the fan-in. `parameterization=spectral` has every published rule by name
@@ -57,6 +68,8 @@ class Muon(MatrixOptimizer):
     coefficients: tuple[float, ...] = (3.4445, -4.7750, 2.0315)
     bfloat16: bool = False
     split: bool = False
+    normuon: bool = False
+    row_beta2: Rate = 0.95
     beta1: Rate = 0.9
     beta2: Rate = 0.999
 
@@ -71,23 +84,49 @@ class Muon(MatrixOptimizer):
     ) -> None:
         """One step in place; each trial has its learning rates, eps, decay, betas and momentum."""
         hidden = adam_for_the_rest(params, grads, state, hps, now)
-        params, grads, first = (
-            [values[i] for i in hidden] for values in (params, grads, state["first"])
-        )
-        hps = select(hps, hidden)
-        momentum, lr = hps.settings["momentum"], current_lrs(params, hps, now)
-        update_averages(first, grads, momentum)
-        apply_weight_decay(params, hps, now)
-        for i, (p, m) in enumerate(zip(params, first, strict=True)):
-            # The average as it would be after the same gradient once more.
-            m = torch.lerp(grads[i], m, beside(momentum, m)) if self.nesterov else m
-            parts = hps.parts[i] if self.split and hps.parts else 1
-            # The parts of a trial's matrix, as if they were further trials' matrices.
-            whole = hps.as_matrices(m, i)
-            matrices = whole.reshape(whole.shape[0] * parts, whole.shape[1] // parts, -1)
-            count = parts * hps.stack(i)
-            min_norm = hps.eps[i].reshape(-1, 1, 1).repeat_interleave(count, 0)
-            p.sub_(lr[i] * self._newton_schulz(matrices, min_norm).reshape(p.shape))
+        chosen, own = [params[i] for i in hidden], select(hps, hidden)
+        lrs = current_lrs(chosen, own, now)
+        apply_weight_decay(chosen, own, now)
+        for i, p, lr in zip(hidden, chosen, lrs, strict=True):
+            p.sub_(lr * self.direction(i, grads[i], state, hps).reshape(p.shape))
+
+    def init(self, params: list[Tensor], kinds: Sequence[Update]) -> State:
+        """Zero averages: `first`, Adam's `second`; NorMuon's `rows` of matrices."""
+        state = super().init(params, kinds)
+        if self.normuon:
+            state["rows"] = [
+                torch.zeros_like(p[..., :1]) if kind.orthogonal else empty_state(p)
+                for p, kind in zip(params, kinds, strict=True)
+            ]
+        return state
+
+    def direction(self, i: int, grad: Tensor, state: State, hps: UpdateHps) -> Tensor:
+        """O of parameter i's momentum, moved in place: [matrices of all trials, rows, columns]."""
+        momentum, average = hps.settings["momentum"], state["first"][i]
+        update_averages([average], [grad], momentum)
+        # The average as it would be after the same gradient once more.
+        m = torch.lerp(grad, average, beside(momentum, grad)) if self.nesterov else average
+        parts = self.parts(i, hps)
+        # The parts of a trial's matrix, as if they were further trials' matrices.
+        whole = hps.as_matrices(m, i)
+        matrices = whole.reshape(whole.shape[0] * parts, whole.shape[1] // parts, -1)
+        min_norm = hps.eps[i].reshape(-1, 1, 1).repeat_interleave(parts * hps.stack(i), 0)
+        orthogonal = self._newton_schulz(matrices, min_norm)
+        return self._by_row(orthogonal, state["rows"][i]) if self.normuon else orthogonal
+
+    def parts(self, i: int, hps: UpdateHps) -> int:
+        """How many matrices, each for itself, a matrix of parameter i is taken apart into."""
+        return hps.parts[i] if self.split and hps.parts else 1
+
+    def _by_row(self, matrices: Tensor, means: Tensor) -> Tensor:
+        """Rows over the roots of their mean squares, `means` moved in place; the norm as it was."""
+        # A convolution's has columns of its own for each input, all alike.
+        rows = means.view(*matrices.shape[:2], -1)
+        rows.lerp_(matrices.square().mean(2, keepdim=True).expand_as(rows), 1 - self.row_beta2)
+        scaled = matrices / (rows[..., :1].sqrt() + NORMUON_EPS)
+        before, after = (torch.linalg.matrix_norm(x, keepdim=True) for x in (matrices, scaled))
+        rescaled: Tensor = scaled * (before / (after + NORMUON_EPS))
+        return rescaled
 
     def _newton_schulz(self, matrices: Tensor, min_norm: Tensor) -> Tensor:
         """Matrices [K, rows, columns] with singular values moved to about 1.

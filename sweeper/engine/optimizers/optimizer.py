@@ -40,12 +40,12 @@ class UpdateHps:
 
     def as_matrices(self, values: Tensor, i: int) -> Tensor:
         """`values` [K, ...] of parameter i as [K x stacked, rows, columns]."""
-        stack, rows = self.matrices[i] if self.matrices else (1, 0)
-        return values.reshape(len(values) * stack, rows or values.shape[1], -1)
+        rows = self.matrices[i][1] if self.matrices else 0
+        return values.reshape(len(values) * self.stack(i), rows or values.shape[1], -1)
 
     def stack(self, i: int) -> int:
-        """How many matrices are stacked in parameter i."""
-        return self.matrices[i][0] if self.matrices else 1
+        """How many matrices are stacked in parameter i; 1 where it is no stack of them."""
+        return max(1, self.matrices[i][0]) if self.matrices else 1
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -216,14 +216,19 @@ def adam(
     apply_weight_decay(params, hps, now)
     lrs = current_lrs(params, hps, now)
     for p, g, m, v, lr, eps in zip(params, grads, first, second, lrs, hps.eps, strict=True):
-        v.mul_(beside(beta2, v)).addcmul_(g * beside(1 - beta2, v), g)
-        root = v.sqrt().mul_(beside(scale, v))
+        root = second_root(v, g, beta2, scale)
         if atan2:
             angle = torch.atan2(m / beside(bias1, p), root).mul_(lr)
             p.add_(angle, alpha=-4 / pi)
         else:
             # eps joins the bias-corrected root, as in torch: before, it would weigh more at first.
             p.addcdiv_(m * (lr / beside(bias1, p)), root.add_(eps), value=-1.0)
+
+
+def second_root(second: Tensor, grad: Tensor, beta2: Tensor, scale: Tensor) -> Tensor:
+    """The second moment moved in place towards the squared gradient, and its root times `scale`."""
+    second.mul_(beside(beta2, second)).addcmul_(grad * beside(1 - beta2, second), grad)
+    return second.sqrt().mul_(beside(scale, second))
 
 
 # What optimizers of hidden matrices share: which those are, and AdamW for all else.
@@ -233,6 +238,8 @@ def adam(
 class MatrixOptimizer(BaseOptimizer):
     """An optimizer of hidden matrices; all else trains by AdamW (`adam_for_the_rest`)."""
 
+    beside_adam: ClassVar[bool] = True
+
     def kind(self, spec: ParamSpec) -> Update:
         """Orthogonal of hidden matrices, like a sign of all else."""
         # One dimension has no singular values to bring to 1, nor have dimensions that mix.
@@ -240,11 +247,11 @@ class MatrixOptimizer(BaseOptimizer):
         return Update.ORTHOGONAL if hidden else Update.SIGN
 
     def init(self, params: list[Tensor], kinds: Sequence[Update]) -> State:
-        """Zero `first` moments of the parameters' shapes; `second` ones of what AdamW trains."""
+        """Zero `first` moments of the parameters' shapes; `second` ones of what Adam steps by."""
         return {
             "first": [torch.zeros_like(p) for p in params],
             "second": [
-                empty_state(p) if kind is Update.ORTHOGONAL else torch.zeros_like(p)
+                empty_state(p) if kind.orthogonal else torch.zeros_like(p)
                 for p, kind in zip(params, kinds, strict=True)
             ],
         }
@@ -257,8 +264,8 @@ class MatrixOptimizer(BaseOptimizer):
 def adam_for_the_rest(
     params: list[Tensor], grads: list[Tensor], state: State, hps: UpdateHps, now: StepInfo
 ) -> list[int]:
-    """AdamW's step for all that is no hidden matrix, in place; the indices of those that are."""
-    matrices = [i for i, kind in enumerate(hps.kinds) if kind is Update.ORTHOGONAL]
+    """AdamW's step for all that has no update of its own, in place; the indices of what has."""
+    matrices = [i for i, kind in enumerate(hps.kinds) if kind is not Update.SIGN]
     rest = [i for i in range(len(params)) if i not in matrices]
     tensors = (params, grads, state["first"], state["second"])
     weights, gradients, first, second = ([values[i] for i in rest] for values in tensors)
