@@ -48,7 +48,8 @@ class Scenario:
     that. With u the distance to the optimum in log2 and k the `skew`, the loss is the floor and
     curvature * 2 (e^(k u) - 1 - k u) / k^2, a parabola as k goes to 0, times `steep` to the right
     of the optimum, and infinite from `cliff`
-    on, a run's own cliff within 0.1 of it. A run's noise (nats) doubles with every `rise` to the
+    on, a run's own cliff within 0.1 of it; with a `height` it is there so much above the floor,
+    log-uniform and a tenth of it a run's own. A run's noise (nats) doubles with every `rise` to the
     right of the optimum; an offset of each seed, four times as large, is common to all widths'
     points of that seed. Along log2 eta the noise of a seed is independent, or correlated as
     exp(-d / `rough`) or exp(-(d / `smooth`)^2 / 2) at a distance d. `seed_shift` is the standard
@@ -70,6 +71,7 @@ class Scenario:
     steep: Range = (1.0, 1.0)
     quartic: float = 0.0
     cliff: Range = (math.inf, math.inf)
+    height: Range = (math.inf, math.inf)
     noise: Range = (0.002, 0.012)
     rise: float = math.inf
     rough: float = 0.0
@@ -154,6 +156,30 @@ AFTERWARDS = (
     Scenario(name="afterwards: widths unlike each other, smooth", **SKEWED, own=True, smooth=0.7),
 )
 """Invented when ladders that are settled had been made; nothing was changed for them."""
+CLIFFS = (
+    Scenario(name="finite cliffs of 1 to 8 nats, near", **SKEWED, cliff=(0.1, 1.0), height=(1, 8)),
+    Scenario(name="finite cliffs of 1 to 8 nats, far", **SKEWED, cliff=(1.0, 3.0), height=(1, 8)),
+    Scenario(name="finite cliffs of 0.1 to 1, near", **SKEWED, cliff=(0.1, 1.0), height=(0.1, 1)),
+    Scenario(name="finite cliffs of 0.1 to 1, far", **SKEWED, cliff=(1.0, 3.0), height=(0.1, 1)),
+    Scenario(name="finite cliffs, parabolas", cliff=(0.1, 3.0), height=(0.05, 8)),
+    Scenario(
+        name="finite cliffs, quiet", skew=(0.2, 0.6), noise=QUIET, cliff=(0.1, 3), height=(0.05, 8)
+    ),
+    Scenario(
+        name="finite cliffs, noisy", **SKEWED, noise=(0.012, 0.04), cliff=(0.1, 3), height=(0.05, 8)
+    ),
+    Scenario(
+        name="finite cliffs, flat basins",
+        **SKEWED,
+        curvature=(0.004, 0.02),
+        cliff=(0.1, 3.0),
+        height=(0.05, 8),
+    ),
+    Scenario(name="finite cliffs, steps of 0.25", **SKEWED, cliff=(0.1, 3), height=(1, 8), step=0.25),
+    Scenario(name="finite cliffs, steps of 1", **SKEWED, cliff=(0.1, 3), height=(1, 8), step=1.0),
+    Scenario(name="finite cliffs, steps of 2", **SKEWED, cliff=(0.1, 3), height=(1, 8), step=2.0),
+)
+"""Runs that came apart end at a finite loss: cliffs of every height, at every distance."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -166,6 +192,7 @@ class Valley:
     curvature: float
     skew: float
     cliff: float
+    height: float = math.inf
     steep: float = 1.0
     quartic: float = 0.0
     louder: float = 1.0
@@ -181,7 +208,8 @@ class Valley:
         if abs(u - self.second) < SECOND_REACH:
             dip = math.cos(math.pi / 2 * (u - self.second) / SECOND_REACH) ** 2
             rise -= self.depth * self._rise(self.second) * dip
-        return self.floor + self.curvature * rise if u < self.cliff else math.inf
+        loss = self.floor + self.curvature * rise
+        return loss if u < self.cliff else max(loss, self.floor + self.height)
 
     def _rise(self, u: float) -> float:
         """In curvatures, but for the second minimum."""
@@ -240,6 +268,8 @@ def draw(scenario: Scenario, generator: np.random.Generator) -> Truth:
     skew, cliff, steep = map(uniform, (scenario.skew, scenario.cliff, scenario.steep))
     flat, plateau, second = map(uniform, (scenario.flat, scenario.plateau, scenario.second))
     depth = uniform((0.2, 0.6)) if math.isfinite(second) else 0.0
+    low, high = scenario.height
+    height = low if low == high else low * (high / low) ** float(generator.uniform())
     valleys = tuple(
         Valley(
             size=LadderSize(width=width, depth=2, batch_size=16, steps=1000),
@@ -248,6 +278,7 @@ def draw(scenario: Scenario, generator: np.random.Generator) -> Truth:
             curvature=curvature,
             skew=skew,
             cliff=cliff,
+            height=height,
             steep=steep,
             quartic=scenario.quartic,
             flat=flat,
@@ -309,8 +340,12 @@ class Runs:
         right = max(0.0, eta - valley.optimum)
         spread = valley.louder * self.noise * 2 ** min(4.0, right / scenario.rise)
         jitter = float(generator.uniform(-0.1, 0.1))
-        clean = valley.loss(eta + jitter) if math.isfinite(valley.cliff) else 0.0
-        loss = valley.loss(eta) if math.isfinite(clean) else math.inf
+        loss = valley.loss(eta)
+        if math.isfinite(valley.cliff):
+            gone = eta + jitter >= valley.optimum + valley.cliff
+            loss = replace(valley, cliff=-math.inf if gone else math.inf).loss(eta)
+            if gone and math.isfinite(loss):
+                loss += 0.1 * valley.height * float(generator.normal())
         if self.own is not None:
             # Without what the seeds' optima add to the mean of a parabola.
             loss = valley.loss(eta - self.own[seed])
@@ -614,7 +649,7 @@ def main(words: Sequence[str] | None = None) -> None:
     given = parser.parse_args(words)
     chosen = [
         scenario
-        for scenario in (*SCENARIOS, *AFTERWARDS)
+        for scenario in (*SCENARIOS, *AFTERWARDS, *CLIFFS)
         if any(part in scenario.name for part in given.only.split("|"))
     ]
     play: Callable[..., Tally] = run

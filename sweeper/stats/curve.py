@@ -9,7 +9,7 @@ from dataclasses import astuple, dataclass, field, replace
 import numpy as np
 
 from sweeper.stats.estimate import UNKNOWN, Array, Estimate
-from sweeper.stats.ladder import LadderSize, SizeCurve
+from sweeper.stats.ladder import Cliff, LadderSize, SizeCurve
 from sweeper.stats.noise import Noise, model_weights
 from sweeper.stats.shapes import (
     MIN_POINTS,
@@ -217,8 +217,10 @@ def fit_curves(
 ) -> dict[LadderSize, CurveFit | None]:
     """Fit the curves of a ladder, which share the noise's rise and correlation, and their shape.
 
-    `transferred` is the log2 eta of the base; a law's factor is added at every other size.
+    `transferred` is the log2 eta of the base; a law's factor is added at every other size. What
+    lies beyond a cliff is taken for diverged.
     """
+    curves = without_cliffs(curves)
     measured = [run for curve in curves if (run := Measured.of(curve)) is not None]
     # A known noise says less of the rise than seeds, and nothing of other curves' level.
     noises = [run.noise for run in measured if run.noise and run.curve.noise is None]
@@ -234,6 +236,64 @@ def fit_curves(
         size, eta = run.curve.size, transferred + run.curve.planned_log2
         fits[size] = _fit(run, eta, points.get(size), weights, forms)
     return fits
+
+
+# A rate that is too high need not end at infinity: a language model that came apart ends at a loss
+# of 5 to 7, and a valley through that point would have its floor below all that was measured. To
+# the right of the lowest point a loss rises by at most `CLIFF` times what the curve has risen by
+# before, within as many octaves on both sides, on a grid without steps; `CLIFF_PER_OCTAVE` is what
+# a step adds. Exponentials with a kink of 3 reach two thirds of it, and two curves in a thousand of
+# `scripts/bench/verdict.py`, which have no cliff, exceed it by their noise.
+CLIFF, CLIFF_PER_OCTAVE = 2.0, 8.0
+
+
+def without_cliffs(curves: Sequence[SizeCurve]) -> list[SizeCurve]:
+    """The curves of a ladder with +inf from where on their losses leave the basin by a jump."""
+    finite = {curve.size: _means(curve) for curve in curves}
+    # Of a curve with few points before its cliff the others tell what its steps are.
+    bends = [bend for etas, means in finite.values() for bend in _bends(etas, means)]
+    bend = float(np.median(bends)) if bends else 0.0
+    return [_without_cliff(curve, *finite[curve.size], bend) for curve in curves]
+
+
+def _means(curve: SizeCurve) -> tuple[Array, Array]:
+    """Log2 eta and mean losses up to the first point past the lowest one that diverged."""
+    etas = np.array(sorted(curve.losses))
+    means = np.array([np.mean(curve.losses[float(eta)]) for eta in etas])
+    if not np.isfinite(means).any():
+        return etas[:0], means[:0]
+    kept = np.isfinite(means)
+    kept[np.argmin(means) :] = np.logical_and.accumulate(kept[np.argmin(means) :])
+    return etas[kept], means[kept]
+
+
+def _bends(etas: Array, means: Array) -> Array:
+    """The second differences of a curve's losses up to its lowest point."""
+    return np.abs(np.diff(means[: np.argmin(means) + 1 if len(means) else 0], 2))
+
+
+def _without_cliff(curve: SizeCurve, etas: Array, means: Array, bend: float) -> SizeCurve:
+    lowest = int(np.argmin(means)) if len(means) else 0
+    rises = means - means[lowest] if len(means) else means
+    for at in range(lowest + 1, len(etas)):
+        step = etas[at] - etas[at - 1]
+        near = np.abs(etas[:at] - etas[lowest]) <= etas[at] - etas[lowest] + step + SAME_ETA
+        usual = max(float(rises[:at][near].max()), bend)
+        # Of every seed, and to the curve's end: a single run that is off is no cliff.
+        base = np.array(curve.losses[float(etas[lowest])])
+        beyond = [np.array(losses) - base for eta, losses in curve.losses.items() if eta >= etas[at]]
+        least = min(float(rise.min()) for rise in beyond)
+        tolerated = max(
+            CLIFF * CLIFF_PER_OCTAVE**step * usual, BASIN_TOLERANCE * abs(means[lowest])
+        )
+        if usual > 0 and least > tolerated:
+            gone = {
+                eta: losses if eta < etas[at] else (math.inf,) * len(losses)
+                for eta, losses in curve.losses.items()
+            }
+            cliff = Cliff(log2=float(etas[at]), below=float(means[at - 1]), above=float(means[at]))
+            return replace(curve, losses=gone, cliff=cliff)
+    return curve
 
 
 def fit_curve(curve: SizeCurve, transferred: float) -> CurveFit | None:

@@ -9,6 +9,7 @@ from typing import Annotated, Any
 from sweeper.errors import ConfigError
 from sweeper.records import (
     AT_LEAST_ONE,
+    NOT_WRITTEN,
     WRITTEN_IF_SET,
     AtLeastOne,
     Bounded,
@@ -325,12 +326,21 @@ class LadderSoFar:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Cliff:
+    """From `log2` on the losses of a curve leave its basin, by a jump from `below` to `above`."""
+
+    log2: float
+    below: float
+    above: float
+
+
+@dataclass(frozen=True, kw_only=True)
 class SizeCurve:
     """A measured curve: losses by log2 of the rule's hyperparameter, one a seed; +inf: diverged.
 
     Points of which a run failed are not among them; `failed` counts those runs. `planned_log2` is
     log2 of the factor that a law plans with at this size; 0 without a law. `noise` stands in for
-    that of the seeds.
+    that of the seeds. A fit's curve has +inf beyond its `cliff`.
     """
 
     size: LadderSize
@@ -338,6 +348,7 @@ class SizeCurve:
     failed: int = 0
     planned_log2: float = 0.0
     noise: KnownNoise | None = None
+    cliff: Cliff | None = field(default=None, compare=False, metadata=NOT_WRITTEN)
 
 
 def curves_along(
