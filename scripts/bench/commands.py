@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from tables import Findings
+from findings import Findings
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = """

@@ -25,7 +25,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tables import Findings
+from findings import Findings
 
 ROOT = Path(__file__).resolve().parents[2]
 BENCH = ROOT / "scripts/bench"

@@ -30,7 +30,7 @@ from typing import Any
 from unittest.mock import patch
 
 from rich.console import Console
-from tables import Findings
+from findings import Findings
 
 ROOT = Path(__file__).resolve().parents[2]
 PEERS = Path(__file__).resolve().with_name("peers")

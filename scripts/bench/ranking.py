@@ -90,7 +90,7 @@ def rank(
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Rank equal studies of every kind, and unlike ones."""
-    from tables import Findings
+    from findings import Findings
 
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--count", type=int, default=4000, help="rankings a row (4000)")

@@ -37,7 +37,7 @@ from typing import Any
 
 import torch
 from rich.console import Console
-from tables import Findings
+from findings import Findings
 
 from sweeper.config.compose import compose_tree
 from sweeper.config.settings import resolve

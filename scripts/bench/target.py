@@ -212,7 +212,7 @@ def rows(tallies: Sequence[Tally]) -> list[list[str]]:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run all ladders and tell what was found."""
-    from tables import Findings
+    from findings import Findings
 
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--count", type=int, default=200, help="ladders a cell (200)")

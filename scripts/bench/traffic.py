@@ -22,7 +22,7 @@ from typing import Any
 import torch
 from batching import SIZES, trial
 from lowering import Kernel, Lowered, lowering
-from tables import Findings
+from findings import Findings
 from torch import Tensor
 
 from sweeper.engine.optimizers.optimizer import StepInfo, UpdateHps

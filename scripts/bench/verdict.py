@@ -32,7 +32,7 @@ from sweeper.stats.rounds import CONFIDENCE
 from sweeper.trial import Point
 
 if TYPE_CHECKING:
-    from tables import Findings
+    from findings import Findings
 
 WIDTHS = (32, 64, 128, 256)
 TARGET = 1024
@@ -608,7 +608,7 @@ def row(tally: Tally) -> list[str]:
 
 def settled_findings(tallies: Sequence[Tally], count: int) -> Findings:
     """The table of ladders that were trained until they were settled."""
-    from tables import Findings
+    from findings import Findings
 
     rows = []
     for tally in tallies:
@@ -633,7 +633,7 @@ def settled_findings(tallies: Sequence[Tally], count: int) -> Findings:
 
 def main(words: Sequence[str] | None = None) -> None:
     """Run the scenarios and tell what was found."""
-    from tables import Findings
+    from findings import Findings
 
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--count", type=int, default=1000, help="ladders of each truth (1000)")

@@ -1,45 +1,44 @@
 """What the law says of a run that nobody has made: with its interval, tested backwards first.
 
-The interval holds four doubts: the law's parameters (a bootstrap of the runs), its form (forms
-averaged, each as likely as the runs make it), what no smooth law follows (the scatter of sizes and
-horizons around it), and the seed of the run to come. It grows with the distance from the runs by
-itself, since the parameters' doubt does.
+The interval holds four doubts: the law's parameters, its form (forms averaged, each as likely as
+the runs make it), what no smooth law follows (what runs lie off it, and share: `stats/misfit.py`),
+and the seed of the run to come. It grows with the distance from the runs by itself, and is widened
+until runs lie inside as often as is claimed where shorter ladders were tried on farther rungs.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 
 from sweeper.runs.loss_runs import Design, LossRuns, Rungs
 from sweeper.stats.estimate import Estimate, quantile
+from sweeper.stats.misfit import FAR, Misfit, Points, doubted, likely
 from sweeper.stats.power_law import (
     COMPUTE,
-    ROBUST,
     Array,
     Fits,
+    Known,
     LawForm,
+    awake,
     fit,
     refit,
+    regress,
     residuals,
-    spread,
+    slopes,
 )
 
 DRAWS = 1000
-"""Of the bootstrap, over all forms."""
-ROLLOUTS, ROLLOUT_DRAWS = 4, 100
+"""Of the law's parameters, over all forms."""
+ROLLOUTS, ROLLOUT_DRAWS = 4, 200
 """How many shorter ladders a law is tried on, and the draws of each."""
-FEW_FREE = 4
-"""Degrees of freedom below which misfit is not seen, and taken to be no less than what seeds leave
-in a mean."""
-PLENTY = 20
-"""Clusters per parameter from which on they are resampled. Of fewer a draw loses whole corners of
-the grid, and intervals come out up to three times too wide: noise and misfit are drawn anew."""
-MANY = 20
-"""Runs from which on their residuals are drawn as they are, heavy tails with them; else normal."""
+QUICK, REDRAWN = 40, 8
+"""Iterations of a fit that is refined later, and of draws, which begin at their fit."""
+DOUBTED = 1.0
+"""Rungs that a widening is worth before any was tried."""
 EXPONENTS_APART = 0.2
 """The logarithm of beta / alpha, as a standard deviation: 0.19, 0.05, 0.27 and 0.22 in Hoffmann's,
 Epoch AI's, the Open-Athena isoFLOPs' and Kaplan's laws."""
@@ -47,15 +46,15 @@ SHARES = (0.2, 0.8)
 """Between which the size's share of the loss above the floor lies, at the centre of a ladder."""
 LEVEL = 0.95
 """Of every interval."""
-MISS = 2.576
-"""|z| of a back-test that counts as failed: one true law in a hundred does by chance."""
 STRAY, RARE = 5.0, 0.05
-"""Standard deviations from the law beyond which a run is named as a stray one; the share of runs up
-to which these went wrong, and say nothing of one that does not."""
+"""Standard deviations from what the other runs say beyond which a run is named as a stray one; the
+share of runs up to which these went wrong, and say nothing of one that does not."""
 GAP = 0.5
 """The largest share of the gain still to come that half an interval may be wide: `settled`."""
-NARROW = 0.01
+NARROW = 0.05
 """A half interval below this share of the loss says enough, whatever is left to gain."""
+NOTHING: Mapping[str, float] = {}
+"""No parameter is known beforehand."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -104,21 +103,57 @@ class Bend:
 
 @dataclass(frozen=True, eq=False)
 class Member:
-    """A form that was fitted: its `best`, `draws` of the bootstrap, and how likely it is."""
+    """A form with one covariance of what runs lie off it: its `best`, `draws`, and its `weight`.
+
+    `explained` [draws, runs] is what the runs' residuals say of places beside them, `whiten` the
+    factor that makes these independent. `stretch` is Student's: how well the noise is known.
+    """
 
     best: Fits
     draws: Fits
     weight: float
+    misfit: Misfit
+    points: Points
+    whiten: Array
+    explained: Array
     stretch: float
-    """By how much draws are pulled from their middle: degrees of freedom, and Student's t."""
     bend: Bend | None = None
 
     def log_loss(self, params: Array, tokens: Array) -> Array:
-        """Log L [draws, points], stretched; with what the form may be off by itself."""
+        """Log L [draws, places], stretched: the law, and what runs nearby lie off it."""
         logs = np.log(self.draws.loss(params, tokens))
+        logs += self.explained @ self.misfit.between(self.points, Points.to_come(params, tokens))
         middle = np.median(logs, axis=0)
         stretched: Array = middle + self.stretch * (logs - middle)
         return stretched if self.bend is None else stretched + self.bend.off(params, tokens)
+
+    def deviation(self, params: Array, tokens: Array) -> Array:
+        """Of a single run at each place about the law, its seed in it [places]."""
+        there = Points.to_come(params, tokens)
+        known = self.whiten @ self.misfit.between(self.points, there)
+        left = np.maximum(self.misfit.at(there) - (known**2).sum(0), 0.0)
+        total: Array = self.stretch * np.sqrt(left + self.misfit.noise_at(there) ** 2)
+        return total
+
+    def paths(self, params: Array, tokens: Array, random: np.random.Generator) -> Array:
+        """Log L [draws, places] with the smooth part of the misfit drawn, the same for all runs."""
+        smooth = replace(self.misfit, size=0.0, training=0.0, cell=0.0)
+        there = Points.to_come(params, tokens)
+        known = self.whiten @ smooth.between(self.points, there)
+        covariance = smooth.between(there, there) - known.T @ known
+        values, vectors = np.linalg.eigh(covariance)
+        drawn = random.standard_normal((len(self.explained), len(there)))
+        off = drawn @ (vectors * np.sqrt(np.maximum(values, 0.0))).T
+        return self.log_loss(params, tokens) + self.stretch * off
+
+
+@dataclass(frozen=True, eq=False)
+class Tried:
+    """A shorter ladder's law, held against a farther rung: `z` [runs] in its own deviations."""
+
+    kept: int
+    rung: int
+    z: Array
 
 
 @dataclass(frozen=True, eq=False)
@@ -126,9 +161,8 @@ class LossLaw:
     """Laws fitted to `runs`, averaged.
 
     `noise` is the standard deviation of log L over seeds, `misfit` that of (N, D) around the law
-    beyond it, `off` the residuals of log L [runs]. `drift` is the standard deviation of what the
-    law itself was off, in log L per unit of log compute beyond the runs, when it was tried on its
-    own farther rungs: what its parameters' doubt does not explain.
+    beyond it. Intervals are `widened` by what back-tested runs asked for; `strays` are places of
+    runs far off the law.
     """
 
     runs: LossRuns
@@ -136,71 +170,72 @@ class LossLaw:
     members: tuple[Member, ...]
     noise: float
     misfit: float
-    off: Array
+    strays: tuple[int, ...]
     seed: int
-    drift: float = 0.0
+    widened: float = 1.0
 
     @property
     def likeliest(self) -> Member:
-        """The form that the runs make likeliest."""
+        """The member that the runs make likeliest."""
         return max(self.members, key=lambda member: member.weight)
 
     def log_losses(self, params: Array, tokens: Array) -> Array:
-        """Log L of the law, without noise [draws, points]: each form as often as it is likely."""
-        parts = []
-        for member in self.members:
-            logs = member.log_loss(params, tokens)
-            # Draws are in no order: the first so many are a sample as good as any.
-            parts.append(logs[: round(member.weight * len(logs))])
-        logs = np.concatenate(parts)
-        if self.drift:
-            # Python's whole numbers become int64, in which params * tokens may wrap around.
-            compute = params.astype(float) * tokens * self.runs.flops_per_product
-            beyond = np.maximum(np.log(compute), 0)
-            beyond = np.maximum(beyond - math.log(self.runs.flops.max()), 0)
-            random = np.random.default_rng([self.seed, 3])
-            # One drift a draw, the same at all points: it is the law that is off.
-            logs = logs + self.drift * random.standard_normal((len(logs), 1)) * beyond
-        return logs
+        """Log L of the law, without noise [draws, places]: members as often as they are likely."""
+        logs = np.concatenate([member.log_loss(params, tokens) for member in self.members])
+        middle = np.median(logs, axis=0)
+        widened: Array = middle + self.widened * (logs - middle)
+        return widened
+
+    def of_runs(self, params: Array, tokens: Array) -> Array:
+        """Log L of single runs [draws, places]: what they lie off the law with it."""
+        logs = self.log_losses(params, tokens)
+        return logs + self.scatter(params, tokens)
 
     def loss(self, params: float, tokens: float) -> Estimate:
         """The loss of one run (N, D), its seed and the law's misfit in the interval."""
-        logs = self.log_losses(np.array([params]), np.array([tokens]))
-        return _estimate(np.exp(logs + self.scatter(*logs.shape))[:, 0], np.exp(np.median(logs)))
+        at = np.array([params]), np.array([tokens])
+        value = float(self.mean_loss(*at)[0])
+        return _estimate(np.exp(self.of_runs(*at))[:, 0], value)
 
     def mean_loss(self, params: Array, tokens: Array) -> Array:
-        """The law's loss at points, the middle of its draws."""
+        """The law's loss at places, the middle of its draws."""
         return np.exp(np.median(self.log_losses(params, tokens), axis=0))
 
     def floor(self) -> Estimate:
-        """E, over all forms: the middle of the draws, as the law's losses are.
+        """E, over all members: the middle of the draws, as the law's losses are.
 
-        Its interval holds the likeliest form's fit, as that form's own does.
+        Its interval holds the likeliest fit, as that form's own does.
         """
-        parts = []
-        for member in self.members:
-            drawn = self._drawn(member)["E"]
-            parts.append(drawn[: max(1, round(member.weight * len(drawn)))])
-        floor = _estimate(np.concatenate(parts))
+        floor = _estimate(np.concatenate([self._drawn(member)["E"] for member in self.members]))
         fitted = float(self.likeliest.best.natural()["E"][0])
         return replace(floor, low=min(floor.low, fitted), high=max(floor.high, fitted))
 
-    def parameters(self, member: Member) -> dict[str, Estimate]:
-        """Of a form, by name."""
-        best, drawn = member.best.natural(), self._drawn(member)
-        return {name: _estimate(drawn[name], float(best[name][0])) for name in best}
+    def forms(self) -> list[tuple[LawForm, float, dict[str, Estimate]]]:
+        """Every form with its weight, and its parameters by name."""
+        found = []
+        for form in dict.fromkeys(member.best.form for member in self.members):
+            members = [member for member in self.members if member.best.form is form]
+            first = max(members, key=lambda member: member.weight)
+            drawn = [self._drawn(member) for member in members]
+            best = first.best.natural()
+            values = {
+                name: _estimate(np.concatenate([d[name] for d in drawn]), float(best[name][0]))
+                for name in best
+            }
+            found.append((form, sum(member.weight for member in members), values))
+        return found
 
     def _drawn(self, member: Member) -> dict[str, Array]:
         """Its parameters' draws by name, stretched; no floor lies above the lowest loss."""
         drawn = {
-            name: _stretched(values, member.stretch)
+            name: _stretched(values, member.stretch * self.widened)
             for name, values in member.draws.natural().items()
         }
         drawn["E"] = np.minimum(drawn["E"], float(self.runs.loss.min()))
         return drawn
 
     def best_loss(self, params: Array, tokens: Array) -> Array:
-        """The loss at points by the forms' best fits alone, averaged: quick, for searches."""
+        """The loss at places by the members' best fits alone, averaged: quick, for searches."""
         logs = [m.weight * np.log(m.best.loss(params, tokens)[0]) for m in self.members]
         averaged: Array = np.exp(np.sum(logs, axis=0))
         return averaged
@@ -224,16 +259,16 @@ class LossLaw:
         sizes = params * factors ** (1 / (1 + slope))
         return sizes, tokens * (sizes / params) ** slope
 
-    def scatter(self, draws: int, points: int) -> Array:
-        """What a single run lies off the law [draws, points], as the runs themselves do."""
+    def scatter(self, params: Array, tokens: Array) -> Array:
+        """What single runs lie off the law [draws, places]."""
         random = np.random.default_rng([self.seed, 1])
-        parameters = len(self.likeliest.best.form.parameters)
-        if len(self.off) < MANY:
-            return math.hypot(self.noise, self.misfit) * random.standard_normal((draws, points))
-        off = self.off[right(self)]
-        # Residuals are smaller than errors by the freedom that the fit took.
-        inflated = off * math.sqrt(len(off) / (len(off) - parameters))
-        return random.choice(inflated, (draws, points))
+        parts = [
+            member.deviation(params, tokens)
+            * random.standard_normal((len(member.explained), len(params)))
+            for member in self.members
+        ]
+        scattered: Array = self.widened * np.concatenate(parts)
+        return scattered
 
 
 def fit_law(
@@ -243,118 +278,129 @@ def fit_law(
     draws: int = DRAWS,
     seed: int = 0,
     forms: Sequence[LawForm] = (),
+    fixed: Mapping[str, float] = NOTHING,
 ) -> LossLaw:
     """The law of `runs`; ValueError where there are fewer (N, D) than it has parameters.
 
     `threshold` is Huber's, on log L; None: by the residuals. `forms`: those to take; else those
-    that the design allows.
+    that the design allows. `fixed` are parameters by name that are known.
     """
     design = Design.of(runs)
     cells = runs.cells
     count = int(cells.max()) + 1
     # As many (N, D) as parameters leave nothing to see misfit by; seeds still show the noise.
-    least = count + (len(runs) > count)
+    least = count + (len(runs) > count) + len(fixed)
     allowed = tuple(f for f in forms or design.forms if len(f.parameters) < least)
     if not allowed:
         raise ValueError(
             f"{count} different sizes and horizons: the law {design.forms[0].formula} has "
             f"{len(design.forms[0].parameters)} parameters and needs one more, or several seeds"
         )
-    fits = [fit(form, runs.params, runs.tokens, runs.loss, threshold=threshold) for form in allowed]
-    # Forms differ in parameters: their likelihoods are compared by BIC. The scale is that of the
-    # residuals under the likeliest, so that runs far off count as Huber's loss has them.
-    offs = [residuals(best, runs.params, runs.tokens, runs.loss)[0] for best in fits]
-    scales = [spread(off, len(form.parameters)) for off, form in zip(offs, allowed, strict=True)]
-    scale = max(min(scales), 1e-6)
-    scores = [
-        float(_huber(off / scale, ROBUST).sum()) + 0.5 * len(form.parameters) * math.log(count)
-        for off, form in zip(offs, allowed, strict=True)
+    points = Points(np.log(runs.params), np.log(runs.tokens), cells, runs.trainings)
+    found = [
+        part for form in allowed for part in _fitted(form, runs, points, threshold, fixed)
     ]
-    weights = np.exp(min(scores) - np.array(scores))
-    likeliest = int(np.argmin(scores))
-    off = offs[likeliest]
-    noise, misfit = _noise(off, cells, scale)
-    if len(runs) > count and count - len(allowed[likeliest].parameters) < FEW_FREE:
-        misfit = max(misfit, noise / math.sqrt(len(runs) / count))
-    clusters = len(np.unique(runs.cluster))
-    members = []
-    for best, weight in zip(fits, weights / weights.sum(), strict=True):
-        number = len(best.form.parameters)
-        limit = ROBUST * scale if threshold is None else threshold
-        random = np.random.default_rng([seed, 0])
-        if clusters >= PLENTY * number:
-            drawn = _resampled(best, runs, random, draws, limit)
-            free = min(count, clusters) - number
-            # Draws are too narrow by the freedom that the fit took.
-            stretch = math.sqrt((free + number) / free) * quantile(free, 0.975) / 1.96
-        else:
-            drawn = _redrawn(best, runs, random, draws, limit, noise, misfit)
-            # The noise that is drawn was estimated with that freedom: Student's t alone is lacking.
-            # Repeated runs tell noise and not misfit: they count by the noise's share of a cell's
-            # variance. Of points of one training no more is free than there are trainings.
-            share = noise**2 / max(noise**2 + len(runs) / count * misfit**2, 1e-30)
-            free = count - number + round(share * (len(runs) - count))
-            free = min(free, clusters - 1) if clusters < count else free
-            # A form that takes every cell leaves nothing that shows its error: as wide as one does.
-            stretch = quantile(max(1, free), 0.975) / 1.96
-        bend = Bend.drawn(best, runs, np.random.default_rng([seed, 5]), draws, limit)
-        members.append(Member(best, drawn, float(weight), stretch, bend))
-    return LossLaw(runs, design, tuple(members), noise, misfit, off, seed)
+    scores = np.array([part.score for part in found])
+    weights = np.exp(scores - scores.max())
+    weights /= weights.sum()
+    kept = [(part, weight) for part, weight in zip(found, weights, strict=True) if weight > RARE]
+    total = sum(weight for _, weight in kept)
+    members = tuple(
+        _member(part, runs, points, weight / total, round(draws * weight / total), [seed, index])
+        for index, (part, weight) in enumerate(kept)
+    )
+    noise, misfit = (
+        math.sqrt(sum(m.weight * value(m.misfit) ** 2 for m in members))
+        for value in (lambda each: each.noise, lambda each: each.shared)
+    )
+    likeliest = max(found, key=lambda part: part.score)
+    strays = tuple(np.flatnonzero(likeliest.doubt > STRAY / FAR).tolist())
+    return LossLaw(runs, design, members, noise, misfit, strays, seed)
 
 
-def _resampled(
-    best: Fits, runs: LossRuns, random: np.random.Generator, draws: int, threshold: float
-) -> Fits:
-    """The bootstrap of clusters: each drawn as often as chance has it."""
-    names, cluster = np.unique(runs.cluster, return_inverse=True)
-    counts = random.multinomial(len(names), np.full(len(names), 1 / len(names)), size=draws)
-    weights = counts[:, cluster.reshape(-1)].astype(float)
-    return refit(best, runs.params, runs.tokens, runs.loss, weights, threshold=threshold)
+@dataclass(frozen=True, eq=False)
+class _Part:
+    """A form under one covariance, before draws; `score` is its log evidence."""
+
+    best: Fits
+    misfit: Misfit
+    whiten: Array
+    known: Known
+    doubt: Array
+    score: float
 
 
-def _redrawn(
-    best: Fits,
+def _fitted(
+    form: LawForm,
     runs: LossRuns,
-    random: np.random.Generator,
-    draws: int,
-    threshold: float,
-    noise: float,
-    misfit: float,
-) -> Fits:
-    """The bootstrap of few runs: the law's own losses with noise and misfit drawn anew."""
-    cells, trainings = runs.cells, runs.trainings
-    off = misfit * random.standard_normal((draws, int(cells.max()) + 1))[:, cells]
-    # Points of one training are off together, and beside it each by itself: that is what tells of
-    # the tokens, where one training gives all horizons of a size.
-    count = int(trainings.max()) + 1
-    off += noise * random.standard_normal((draws, count))[:, trainings]
-    if count < len(runs):
-        own_offs = residuals(best, runs.params, runs.tokens, runs.loss)[0]
-        means = np.bincount(trainings, own_offs) / np.bincount(trainings)
-        squares = float(((own_offs - means[trainings]) ** 2).sum()) / max(len(runs) - count - 2, 1)
-        own = math.sqrt(max(squares - misfit**2, 0.0))
-        off += own * random.standard_normal((draws, len(runs)))
-    losses = best.loss(runs.params, runs.tokens) * np.exp(off)
-    weights = np.ones((draws, len(runs)))
-    return refit(best, runs.params, runs.tokens, losses, weights, threshold=threshold)
+    points: Points,
+    threshold: float | None,
+    fixed: Mapping[str, float],
+) -> list[_Part]:
+    """A form by generalized least squares, under each of the likeliest covariances."""
+    target, known = np.log(runs.loss), Known.of(form, runs.loss, fixed)
+    places = runs.params, runs.tokens
+    best = fit(form, *places, runs.loss, threshold=threshold, iterations=QUICK)
+    doubt, ranked = np.ones(len(runs)), list[tuple[float, Misfit]]()
+    for _ in range(2):
+        off = residuals(best, *places, runs.loss)[0]
+        ranked = likely(points, off, slopes(best, *places)[0], known.inverse, doubt)
+        whiten = ranked[0][1].whitening(points, doubt)
+        limit = FAR if threshold is None else threshold / ranked[0][1].noise
+        doubt = doubted(off, whiten, doubt, limit)
+        whiten = ranked[0][1].whitening(points, doubt)
+        best = regress(best, *places, target, whiten, known, iterations=QUICK)
+    parts = []
+    for _, misfit in ranked:
+        whiten = misfit.whitening(points, doubt)
+        fitted = regress(best, *places, target, whiten, known, iterations=QUICK)
+        slope = np.concatenate([slopes(fitted, *places)[0] @ whiten.T, np.diag(known.inverse)], 1)
+        score = float(np.log(np.diag(whiten)).sum()) - float(fitted.objectives[0])
+        score += known.evidence - 0.5 * float(np.linalg.slogdet(slope @ slope.T)[1])
+        parts.append(_Part(fitted, misfit, whiten, known, doubt, score))
+    return parts
 
 
-def _noise(
-    off: Array, cells: np.ndarray[tuple[int], np.dtype[np.int64]], scale: float
-) -> tuple[float, float]:
-    """Noise and misfit from residuals of log L: what differs within (N, D), and between them.
+def _member(
+    part: _Part, runs: LossRuns, points: Points, weight: float, draws: int, seed: list[int]
+) -> Member:
+    """Draws of a part: runs and what is known, each with its own doubt drawn, fitted again."""
+    best, whiten, known = part.best, part.whiten, part.known
+    random = np.random.default_rng([*seed, 0])
+    places, draws = (runs.params, runs.tokens), max(draws, 1)
+    off = np.linalg.solve(whiten, random.standard_normal((len(runs), draws))).T
+    middles = known.middle + random.standard_normal((draws, len(known.middle))) / known.inverse
+    # The fit's own values in their place: draws lie about the fit, as far as the prior does not
+    # pull it.
+    middles += best.values - known.middle
+    drawn = regress(
+        best,
+        *places,
+        np.log(best.loss(*places)[0]) + off,
+        whiten,
+        known,
+        start=awake(best.form, best.values).repeat(draws, 0),
+        middle=middles,
+        iterations=REDRAWN,
+    )
+    left = -residuals(drawn, *places, runs.loss)
+    explained = left @ whiten.T @ whiten
+    stretch = quantile(_freedom(part, runs), 0.975) / 1.96
+    bend = Bend.drawn(best, runs, np.random.default_rng([*seed, 5]), draws, math.inf)
+    return Member(best, drawn, weight, part.misfit, points, whiten, explained, stretch, bend)
 
-    Without two runs of any (N, D) they cannot be told apart: all is noise.
+
+def _freedom(part: _Part, runs: LossRuns) -> int:
+    """How many independent residuals tell of the noise.
+
+    Repeated runs tell noise and not misfit: they count by the noise's share of a cell's variance.
+    Of points of one training no more is free than there are trainings.
     """
-    # The plain deviation, or the robust one where that is larger: strays are runs too.
-    counts = np.bincount(cells)
-    free = len(off) - len(counts)
-    if free == 0:
-        return scale, 0.0
-    means = np.bincount(cells, off) / counts
-    noise = math.sqrt(float(((off - means[cells]) ** 2).sum()) / free)
-    between = max(scale**2 - noise**2, 0.0)
-    return noise, math.sqrt(between)
+    count, clusters = int(runs.cells.max()) + 1, len(np.unique(runs.cluster))
+    noise, shared = part.misfit.noise, part.misfit.shared
+    share = noise**2 / (noise**2 + len(runs) / count * shared**2)
+    free = count - len(part.best.form.parameters) + round(share * (len(runs) - count))
+    return max(1, min(free, clusters - 1) if clusters < count else free)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -384,59 +430,111 @@ class LossBackTest:
 
     @property
     def failed(self) -> bool:
-        """Whether chance alone would miss by as much once in a hundred times."""
-        return abs(self.z) > MISS
+        """Whether fewer than half of the runs lie in their own intervals."""
+        return 2 * self.within < self.count
 
 
-def back_test(
+@dataclass(frozen=True, eq=False)
+class ShortLaw:
+    """The law of the first `kept` rungs, and what it was off at each farther one."""
+
+    kept: int
+    law: LossLaw
+    tried: tuple[Tried, ...]
+
+
+def short_laws(
     runs: LossRuns,
     rungs: Rungs,
-    leave: int,
     *,
     threshold: float | None = None,
-    draws: int = DRAWS,
     seed: int = 0,
     forms: Sequence[LawForm] = (),
-) -> LossBackTest | None:
-    """Without the `leave` farthest rungs; None where what is left is too little for a law."""
-    out = rungs.index >= len(rungs) - leave
-    near, far = runs.only(~out), runs.only(out)
-    two_axes = len(Design.of(runs).forms[0].terms) == 2
-    if len(rungs) - leave < (2 if two_axes and leave == 1 else 3):
-        return None
-    try:
-        law = fit_law(near, threshold=threshold, draws=draws, seed=seed, forms=forms)
-        inner = replace(rungs, index=rungs.index[~out], names=rungs.names[: len(rungs) - leave])
-        law = with_drift(law, inner, threshold=threshold, forms=forms)
-        for n, d in zip(far.params, far.tokens, strict=True):
-            law.design.check_target(near, n, d)
-    except ValueError:
-        return None
-    logs = law.log_losses(far.params, far.tokens)
+    fixed: Mapping[str, float] = NOTHING,
+    strays: Sequence[int] = (),
+) -> list[ShortLaw]:
+    """Laws of shorter ladders, held against the rungs beyond; the longest comes last.
+
+    Runs far off the law of all, `strays`, say nothing of one that goes right.
+    """
+    usable = np.ones(len(runs), bool)
+    if len(strays) <= RARE * len(runs):
+        usable[list(strays)] = False
+    shorts = []
+    for kept in range(max(2, len(rungs) - ROLLOUTS), len(rungs)):
+        near = runs.only(rungs.index < kept)
+        two_axes = len(Design.of(runs).forms[0].terms) == 2
+        if kept < (2 if two_axes and kept == len(rungs) - 1 else 3):
+            continue
+        try:
+            law = fit_law(
+                near, threshold=threshold, draws=ROLLOUT_DRAWS, seed=seed, forms=forms, fixed=fixed
+            )
+            for n, d in zip(*_places(runs.only(rungs.index >= kept)), strict=True):
+                law.design.check_target(near, n, d)
+        except ValueError:
+            continue
+        tried = []
+        for rung in range(kept, len(rungs)):
+            far = runs.only((rungs.index == rung) & usable)
+            if len(far):
+                drawn = law.of_runs(far.params, far.tokens)
+                low, middle, high = np.percentile(drawn, [2.5, 50, 97.5], axis=0)
+                z = (np.log(far.loss) - middle) / np.maximum((high - low) / (2 * 1.96), 1e-12)
+                tried.append(Tried(kept, rung, z))
+        shorts.append(ShortLaw(kept, law, tuple(tried)))
+    return shorts
+
+
+def widening(shorts: Sequence[ShortLaw], rungs: int) -> float:
+    """By how much intervals are widened so that back-tested runs lie inside as often as claimed.
+
+    Of rungs among the first `rungs` alone. Each rung of each law counts as one; few say little.
+    """
+    tried = [t for short in shorts for t in short.tried if t.rung < rungs]
+    if not tried:
+        return 1.0
+    sizes = np.concatenate([np.abs(t.z) for t in tried])
+    weights = np.concatenate([np.full(len(t.z), 1 / len(t.z)) for t in tried])
+    order = np.argsort(sizes)
+    reached = np.cumsum(weights[order]) / weights.sum()
+    asked = float(np.interp(LEVEL, reached, sizes[order])) / 1.96
+    share = len(tried) / (len(tried) + DOUBTED)
+    return max(1.0, math.exp(share * math.log(max(asked, 1e-3))))
+
+
+def back_test(runs: LossRuns, rungs: Rungs, short: ShortLaw, widened: float) -> LossBackTest:
+    """A short law, widened by what shorter ones said, beside the rungs that it lacks."""
+    law, kept = replace(short.law, widened=widened), short.kept
+    far = runs.only(rungs.index >= kept)
+    drawn = law.of_runs(far.params, far.tokens)
     measured = np.log(far.loss)
-    low, high = _ends(logs + law.scatter(*logs.shape))
-    # What the cells of one rung lie off the law need not cancel: misfit counts once, noise by
-    # training.
-    random = np.random.default_rng([seed, 2])
+    low, high = _ends(drawn)
+    # Runs of a rung are off together as far as they share a misfit; noise is each training's own.
+    logs = law.log_losses(far.params, far.tokens).mean(1)
+    random = np.random.default_rng([law.seed, 2])
     width = math.hypot(law.misfit, law.noise / math.sqrt(len(np.unique(far.trainings))))
-    means = logs.mean(1) + width * random.standard_normal(len(logs))
-    middle, mean = float(np.median(logs.mean(1))), float(measured.mean())
+    means = logs + widened * width * random.standard_normal(len(logs))
+    middle, mean = float(np.median(logs)), float(measured.mean())
     deviation = max(float(np.std(means)), 1e-12)
     params, tokens = _middle(far.params), _middle(far.tokens)
-    floor = law.floor().value
     predicted, real = math.exp(middle), math.exp(mean)
     there = float(law.mean_loss(np.array([params]), np.array([tokens]))[0])
     return LossBackTest(
-        left_out=rungs.names[len(rungs) - leave :],
+        left_out=rungs.names[kept:],
         predicted=_estimate(np.exp(means), predicted),
         measured=real,
         z=(mean - middle) / deviation,
         within=int(((low <= measured) & (measured <= high)).sum()),
         count=len(far),
         nats=real - predicted,
-        reducible=share_above(real - predicted, predicted, floor),
+        reducible=share_above(real - predicted, predicted, law.floor().value),
         compute=law.compute_for(params, tokens, there + real - predicted),
     )
+
+
+def _places(runs: LossRuns) -> tuple[Array, Array]:
+    return runs.params, runs.tokens
 
 
 def share_above(miss: float, loss: float, floor: float) -> float | None:
@@ -446,44 +544,6 @@ def share_above(miss: float, loss: float, floor: float) -> float | None:
 
 LEAST_ABOVE = 0.005
 """Of a loss: less above the floor is no measure of anything."""
-
-
-def with_drift(
-    law: LossLaw, rungs: Rungs, *, threshold: float | None = None, forms: Sequence[LawForm] = ()
-) -> LossLaw:
-    """The law with the drift that it shows on its own rungs.
-
-    The law of the first k rungs is held against each rung after them, for the last ROLLOUTS k.
-    A miss m (log L, mean of a rung) at a distance x (log compute) whose prediction has the
-    variance v says (m^2 - v) / x^2 of the drift's variance, give or take sqrt(2) v / x^2 where it
-    is 0: their mean, weighed by that, counts where it is positive.
-    """
-    usable = right(law)
-    variances, weights = [], []
-    first = max(3, len(rungs) - ROLLOUTS)
-    for kept in range(first, len(rungs)):
-        near = law.runs.only(rungs.index < kept)
-        try:
-            short = fit_law(
-                near, threshold=threshold, draws=ROLLOUT_DRAWS, seed=law.seed, forms=forms
-            )
-        except ValueError:
-            continue
-        for rung in range(kept, len(rungs)):
-            far = law.runs.only((rungs.index == rung) & usable)
-            if not len(far):
-                continue
-            distance = math.log(_middle(far.flops) / float(near.flops.max()))
-            if distance < math.log(1.5):
-                continue
-            means = short.log_losses(far.params, far.tokens).mean(1)
-            miss = float(np.log(far.loss).mean() - np.median(means))
-            variance = float(np.var(means)) + short.misfit**2
-            variance += short.noise**2 / len(np.unique(far.trainings))
-            variances.append((miss**2 - variance) / distance**2)
-            weights.append((distance**2 / variance) ** 2)
-    drift = math.sqrt(max(float(np.average(variances, weights=weights)), 0.0)) if variances else 0.0
-    return replace(law, drift=drift)
 
 
 def speed_up(law: LossLaw, other: LossLaw, at: RunSize, others: RunSize) -> Estimate:
@@ -512,6 +572,7 @@ FACTORS = np.exp(np.linspace(-12, 12, 481))
 
 def _crossing(curve: Array, loss: float) -> float:
     """The factor of compute at which log losses over `FACTORS` come to `loss`; 0 or inf outside."""
+    curve = np.minimum.accumulate(curve)  # what runs lie off the law may bend it a little
     if not curve[-1] < loss < curve[0]:
         return math.inf if loss <= curve[-1] else 0.0
     return float(np.exp(np.interp(-loss, -curve, np.log(FACTORS))))
@@ -600,22 +661,6 @@ def _parabola(grid: Array, values: Array, at: int) -> float:
     return float(grid[at] + 0.5 * (left - right) / (left - 2 * here + right) * (grid[1] - grid[0]))
 
 
-def strays(law: LossLaw) -> list[int]:
-    """Runs that lie far off the law: their places."""
-    best = law.likeliest.best
-    off = residuals(best, law.runs.params, law.runs.tokens, law.runs.loss)[0]
-    width = max(spread(off, len(best.form.parameters)), 1e-6)
-    return [int(i) for i in np.flatnonzero(np.abs(off) > STRAY * width)]
-
-
-def right(law: LossLaw) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
-    """All runs [runs] but strays, where these are so few that they went wrong, each by itself."""
-    usable, wrong = np.ones(len(law.runs), bool), strays(law)
-    if len(wrong) <= RARE * len(usable):
-        usable[wrong] = False
-    return usable
-
-
 def settled(law: LossLaw, target: Estimate) -> bool:
     """Whether the interval at a target says something of it.
 
@@ -625,13 +670,6 @@ def settled(law: LossLaw, target: Estimate) -> bool:
     half = 0.5 * (target.high - target.low)
     gain = float(law.runs.loss.min()) - target.value
     return half <= max(GAP * abs(gain), NARROW * target.value)
-
-
-def _huber(off: Array, threshold: float) -> Array:
-    size = np.abs(off)
-    inner = np.minimum(size, threshold)
-    losses: Array = 0.5 * inner**2 + threshold * (size - inner)
-    return losses
 
 
 def _stretched(drawn: Array, stretch: float) -> Array:

@@ -23,8 +23,8 @@ from sweeper.decide.forecast import (
     fit_law,
     optimum,
     settled,
-    strays,
-    with_drift,
+    short_laws,
+    widening,
 )
 from sweeper.errors import BadInput, ConfigError, Keyword
 from sweeper.files import private_folder, write_atomically
@@ -166,7 +166,7 @@ class Prediction:
     forms: tuple[LawValues, ...]
     noise: float
     misfit: float
-    drift: float
+    widened: float
     back_test: tuple[LossBackTest, ...]
     target: Target | None = None
     prediction: Loss | None = None
@@ -328,28 +328,18 @@ def predict_runs(
     `choose` gives the model of a study for parameters and tokens. BadInput for runs that allow no
     law, or a question that they cannot answer at all.
     """
-    design = Design.of(runs)
-    forms = _forms(design, question)
     try:
-        law = fit_law(
-            runs,
-            threshold=question.threshold,
-            draws=question.draws,
-            seed=question.seed,
-            forms=forms,
-        )
+        studied = study_law(runs, question)
     except ValueError as error:
-        more = _beyond(runs, design)
+        more = _beyond(runs, Design.of(runs))
         if choose:
             more = tuple(replace(run, choice=choose(run.params, run.tokens)) for run in more)
         raise TooFewRuns(f"{counted(len(runs), 'run')} of {error}", more) from error
-    rungs = Rungs.of(runs, design)
-    law = with_drift(law, rungs, threshold=question.threshold, forms=forms)
+    law, rungs, tested, design = studied.law, studied.rungs, studied.tested, studied.law.design
     target = _target(law, question)
-    tested = _tested(runs, rungs, question, forms)
     best = _optimum(law, question)
     loss = law.loss(target.params, target.tokens) if target else best.loss if best else None
-    reasons = _reasons(law, rungs, tested, loss, target, best)
+    reasons = studied.reasons(loss, target, best)
     settle = _next_rung(law, rungs) if reasons else ()
     if choose:
         settle = tuple(replace(run, choice=choose(run.params, run.tokens)) for run in settle)
@@ -373,13 +363,13 @@ def predict_runs(
             unit=runs.unit,
             flops_known=flops_known,
             left_out=tuple(left_out),
-            strays=tuple(runs.labels[place] for place in strays(law)),
+            strays=tuple(runs.labels[place] for place in law.strays),
         ),
         law=classical,
         forms=tuple(values.values()),
         noise=law.noise,
         misfit=law.misfit,
-        drift=law.drift,
+        widened=law.widened,
         back_test=tuple(tested),
         target=target,
         prediction=Loss(loss=loss.value, low=loss.low, high=loss.high) if loss else None,
@@ -397,23 +387,45 @@ def predict_runs(
     )
 
 
-def _tested(
-    runs: LossRuns, rungs: Rungs, question: LossQuestion, forms: tuple[LawForm, ...]
-) -> list[LossBackTest]:
-    """The law tried backwards: without the farthest rung, and without the two farthest."""
-    tests = [
-        back_test(
-            runs,
-            rungs,
-            leave,
-            threshold=question.threshold,
-            draws=max(question.draws // 4, 100),
-            seed=question.seed,
-            forms=forms,
-        )
-        for leave in (1, 2)
+@dataclass(frozen=True, eq=False)
+class StudiedLaw:
+    """A law of runs, tried backwards on its own rungs, and widened by what that showed."""
+
+    law: LossLaw
+    rungs: Rungs
+    tested: tuple[LossBackTest, ...]
+
+    def asked(self, params: float, tokens: float) -> tuple[str, Estimate]:
+        """The answer for one run (N, D), and its loss."""
+        loss = self.law.loss(params, tokens)
+        target = _target(self.law, LossQuestion(params=params, tokens=tokens))
+        return UNDECIDED if self.reasons(loss, target, None) else PREDICTED, loss
+
+    def reasons(
+        self, loss: Estimate | None, target: Target | None, best: BudgetOptimum | None
+    ) -> list[str]:
+        """Why nothing can be said yet; none where the prediction stands."""
+        return _reasons(self.law, self.rungs, self.tested, loss, target, best)
+
+
+def study_law(runs: LossRuns, question: LossQuestion) -> StudiedLaw:
+    """The law of `runs` with its back-test; ValueError where they are too few for one."""
+    design = Design.of(runs)
+    asked = {
+        "threshold": question.threshold,
+        "seed": question.seed,
+        "forms": _forms(design, question),
+    }
+    law = fit_law(runs, draws=question.draws, **asked)
+    rungs = Rungs.of(runs, design)
+    shorts = short_laws(runs, rungs, strays=law.strays, **asked)
+    tested = [
+        back_test(runs, rungs, short, widening(shorts, short.kept))
+        for short in reversed(shorts)
+        if short.kept >= len(rungs) - 2
     ]
-    return [test for test in tests if test is not None]
+    law = replace(law, widened=widening(shorts, len(rungs)))
+    return StudiedLaw(law, rungs, tuple(tested))
 
 
 def _versions() -> dict[str, str]:
@@ -482,16 +494,8 @@ def _as_target(law: LossLaw, best: BudgetOptimum) -> Target:
 
 def _values(law: LossLaw) -> list[tuple[LawForm, LawValues]]:
     return [
-        (
-            member.best.form,
-            LawValues(
-                form=member.best.form.name,
-                formula=member.best.form.formula,
-                weight=member.weight,
-                **law.parameters(member),
-            ),
-        )
-        for member in law.members
+        (form, LawValues(form=form.name, formula=form.formula, weight=weight, **values))
+        for form, weight, values in law.forms()
     ]
 
 
@@ -525,13 +529,13 @@ def _reasons(
         if test.failed
     ]
     beyond = target.beyond if target else best.flops / float(law.runs.flops.max()) if best else 0.0
-    floor, lowest = law.floor(), float(law.runs.loss.min())
-    unknown = floor.low < LOWEST_FLOOR * lowest or floor.high - floor.low > FLOOR_SHARE * lowest
-    if loss is not None and beyond > 1 and unknown and not settled(law, loss):
+    if loss is not None and beyond > 1 and not settled(law, loss):
+        floor, lowest = law.floor(), float(law.runs.loss.min())
+        unknown = floor.low < LOWEST_FLOOR * lowest or floor.high - floor.low > FLOOR_SHARE * lowest
+        why = f"the floor E is not identified ({floor.low:.2f} to {floor.high:.2f}), and "
         reasons.append(
-            f"the floor E is not identified ({floor.low:.2f} to {floor.high:.2f}), and the run is "
-            f"{beyond:.3g} times the compute of the largest: its loss may come to lie anywhere "
-            f"from {loss.low:.4f} to {loss.high:.4f}"
+            f"{why * unknown}the run is {beyond:.3g} times the compute of the largest: its loss "
+            f"may come to lie anywhere from {loss.low:.4f} to {loss.high:.4f}"
         )
     return reasons
 

@@ -17,6 +17,7 @@ a thousand costs as much as some fits one by one.
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import combinations, product
 
@@ -34,6 +35,10 @@ ABSENT = -18.0
 """The log of an amplitude, as a loss, that counts as 0: 1.5e-8."""
 BOUNDS = {"amplitude": (ABSENT, 50.0), "exponent": (0.005, 4.0), "coupling": (0.25, 20.0)}
 """Of log amplitudes, exponents and p. A power below 0.005 cannot be told from the floor."""
+USUAL = {"E": (0.5, 1.0), "amplitude": (0.2, 1.5), "exponent": (0.33, 0.5), "p": (1.2, 0.4)}
+"""Of published laws the middle, and the standard deviation of the log; amplitudes in the loss."""
+FIXED = 1e-4
+"""The standard deviation of the log of a parameter that the user knows."""
 ROBUST = 1.345
 """Huber's threshold in standard deviations: 95 % efficient where noise is normal (Huber, 1964)."""
 CLIPPED, CLIPPED_ROUNDS = 3.0, 10
@@ -116,7 +121,13 @@ class Fits:
 
 
 def fit(
-    form: LawForm, params: Array, tokens: Array, loss: Array, *, threshold: float | None = None
+    form: LawForm,
+    params: Array,
+    tokens: Array,
+    loss: Array,
+    *,
+    threshold: float | None = None,
+    iterations: int = ITERATIONS,
 ) -> Fits:
     """The best fit of `form` to runs (N, D, L), all [runs]: one weighting.
 
@@ -124,14 +135,14 @@ def fit(
     """
     centre = float(np.exp(np.log(params).mean())), float(np.exp(np.log(tokens).mean()))
     logs, target = _logs(params, tokens, centre), np.log(loss)
-    starts = _starts(form, logs, loss)
+    starts, residuals = _starts(form, logs, loss), _Residuals(form, logs, target)
     weights = np.ones((len(starts), len(loss)))
     if threshold is None:
         # Least squares first: the best one's residuals say how wide Huber's threshold should be.
-        starts, squares = _refine(form, starts, logs, target, weights, math.inf)
+        starts, squares = _refine(residuals, starts, weights, math.inf, iterations)
         best = _Losses(form, starts[[np.argmin(squares)]], logs)
         threshold = ROBUST * max(spread(best.log[0] - target, len(form.parameters)), 1e-6)
-    values, objectives = _refine(form, starts, logs, target, weights, threshold)
+    values, objectives = _refine(residuals, starts, weights, threshold, iterations)
     best_of = [int(np.argmin(objectives))]
     return Fits(form, values[best_of], objectives[best_of], centre)
 
@@ -144,8 +155,65 @@ def refit(
     Each starts from `best`.
     """
     logs = _logs(params, tokens, best.centre)
-    start = _awake(best.form, best.values).repeat(len(weights), 0)
-    values, objectives = _refine(best.form, start, logs, np.log(loss), weights, threshold)
+    start = awake(best.form, best.values).repeat(len(weights), 0)
+    residuals = _Residuals(best.form, logs, np.log(loss))
+    values, objectives = _refine(residuals, start, weights, threshold)
+    return Fits(best.form, values, objectives, best.centre)
+
+
+@dataclass(frozen=True, eq=False)
+class Known:
+    """What is known of a form's parameters before any run: of their logs `middle` and `inverse`.
+
+    That is 1 / standard deviation, both [parameters]; amplitudes are losses at the runs' centre.
+    """
+
+    middle: Array
+    inverse: Array
+
+    @classmethod
+    def of(cls, form: LawForm, loss: Array, fixed: Mapping[str, float]) -> Known:
+        """That of published laws whose runs have such losses; `fixed` are known by name."""
+        middle, deviation = np.zeros(len(form.parameters)), np.zeros(len(form.parameters))
+        for index, name in enumerate(form.parameters):
+            kind = "exponent" if index >= form.amplitudes else "amplitude"
+            value, deviation[index] = USUAL[name if name in USUAL else kind]
+            middle[index] = math.log(value)
+            if name in fixed:
+                middle[index], deviation[index] = math.log(fixed[name]), FIXED
+            elif index < form.amplitudes:
+                middle[index] += float(np.log(loss).mean())
+        return cls(middle, 1 / deviation)
+
+    @property
+    def evidence(self) -> float:
+        """The log of what a law gains in likelihood that expects its parameters there."""
+        return float(np.log(self.inverse).sum())
+
+
+def regress(
+    best: Fits,
+    params: Array,
+    tokens: Array,
+    logs_of_loss: Array,
+    whiten: Array,
+    known: Known,
+    *,
+    start: Array | None = None,
+    middle: Array | None = None,
+    iterations: int = ITERATIONS,
+) -> Fits:
+    """Generalized least squares of log losses [runs] or [weightings, runs] from `best`.
+
+    Residuals are independent under `whiten`; what is known of the parameters counts as runs do.
+    `start` and `middle` [weightings, parameters] are others than those of `best` and `known`.
+    """
+    logs = _logs(params, tokens, best.centre)
+    first = awake(best.form, best.values) if start is None else start
+    middles = np.broadcast_to(known.middle if middle is None else middle, first.shape)
+    residuals = _Correlated(best.form, logs, logs_of_loss, whiten, middles, known.inverse)
+    weights = np.ones((len(first), 1))
+    values, objectives = _refine(residuals, first, weights, math.inf, iterations)
     return Fits(best.form, values, objectives, best.centre)
 
 
@@ -173,6 +241,11 @@ def floored_power_law(sizes: Array, rows: Array) -> tuple[Array, Array, Array]:
     floors[drawn & lowest], exponents[drawn & lowest] = -math.inf, 0.0
     exponents[drawn & highest] = math.inf
     return exponents, floors, amplitudes
+
+
+def slopes(fits: Fits, params: Array, tokens: Array) -> Array:
+    """D log L / d parameter of every fit [weightings, parameters, points]."""
+    return _Losses(fits.form, fits.values, _logs(params, tokens, fits.centre)).jacobian()
 
 
 def residuals(fits: Fits, params: Array, tokens: Array, loss: Array) -> Array:
@@ -250,10 +323,10 @@ def _starts(form: LawForm, logs: Array, loss: Array) -> Array:
         starts = np.concatenate(
             [np.insert(starts, starts.shape[1], math.log(p), axis=1) for p in COUPLINGS]
         )
-    return _awake(form, starts)
+    return awake(form, starts)
 
 
-def _awake(form: LawForm, values: Array) -> Array:
+def awake(form: LawForm, values: Array) -> Array:
     """Starts in which no amplitude is below a thousandth of the largest.
 
     The slope along a log amplitude is proportional to the amplitude: one that has reached 0 would
@@ -290,25 +363,68 @@ def _nonnegative(columns: Array, target: Array) -> tuple[Array, Array]:
     return best, least
 
 
+@dataclass(frozen=True, eq=False)
+class _Residuals:
+    """Log L(N, D) of a form less `target`, log L [runs] or [weightings, runs]."""
+
+    form: LawForm
+    logs: Array
+    target: Array
+
+    def of(self, values: Array, which: Array) -> tuple[Array, _Losses]:
+        """Of the weightings `which` [weightings, runs], and the law's losses."""
+        losses = _Losses(self.form, values, self.logs)
+        aims = self.target[which] if self.target.ndim == 2 else self.target
+        return losses.log - aims, losses
+
+    def slopes(self, losses: _Losses) -> Array:
+        """D residual / d parameter [weightings, parameters, runs]."""
+        return losses.jacobian()
+
+
+@dataclass(frozen=True, eq=False)
+class _Correlated(_Residuals):
+    """The same made independent, with what is known of the parameters behind the runs."""
+
+    whiten: Array
+    middle: Array
+    inverse: Array
+
+    def of(self, values: Array, which: Array) -> tuple[Array, _Losses]:
+        off, losses = super().of(values, which)
+        known = (values - self.middle[which]) * self.inverse
+        return np.concatenate([off @ self.whiten.T, known], 1), losses
+
+    def slopes(self, losses: _Losses) -> Array:
+        jacobian = losses.jacobian()
+        known = np.broadcast_to(np.diag(self.inverse), (len(jacobian), *2 * self.inverse.shape))
+        return np.concatenate([jacobian @ self.whiten.T, known], 2)
+
+
 def _refine(
-    form: LawForm, start: Array, logs: Array, target: Array, weights: Array, threshold: float
+    residuals: _Residuals,
+    start: Array,
+    weights: Array,
+    threshold: float,
+    iterations: int = ITERATIONS,
 ) -> tuple[Array, Array]:
-    """Minimize sum w huber(log L(N, D) - log L) over all parameters from `start` [weightings, .].
+    """Minimize sum w huber(residual) over all parameters from `start` [weightings, parameters].
 
     Levenberg-Marquardt, each step a weighted least squares with Huber's weights min(1, t / |r|),
     under which a step that lowers the squares lowers Huber's loss as well (a majorizer). Returns
     parameters [weightings, .] and objectives [weightings].
     """
+    form = residuals.form
     low, high = np.array([_bounds(form, index) for index in range(start.shape[1])]).T
-    high[0] = min(high[0], float(np.min(target)))  # a floor above the lowest loss is none
+    # A floor above the lowest loss is none.
+    high[0] = min(high[0], float(np.min(residuals.target)))
     reached_at = np.clip(start, low, high)
-    reached = _objective(_Losses(form, reached_at, logs).log - target, weights, threshold)
-    damping = np.full(len(start), 1e-3)
     moving = np.arange(len(start))  # the weightings that have not converged
-    for _ in range(ITERATIONS):
-        aims = target[moving] if target.ndim == 2 else target
-        losses = _Losses(form, reached_at[moving], logs)
-        off, jacobian = losses.log - aims, losses.jacobian()
+    reached = _objective(residuals.of(reached_at, moving)[0], weights, threshold)
+    damping = np.full(len(start), 1e-3)
+    for _ in range(iterations):
+        off, losses = residuals.of(reached_at[moving], moving)
+        jacobian = residuals.slopes(losses)
         huber = weights[moving] * np.minimum(1.0, threshold / np.maximum(np.abs(off), 1e-300))
         gradient = (jacobian @ (huber * off)[..., None])[..., 0]
         curvature = (jacobian * huber[:, None]) @ jacobian.swapaxes(1, 2)
@@ -319,7 +435,7 @@ def _refine(
         system = curvature + damped[:, :, None] * np.eye(len(low))
         step = np.linalg.solve(system, gradient[..., None])[..., 0]
         proposed = np.clip(reached_at[moving] - np.clip(step, -2.0, 2.0), low, high)
-        new = _objective(_Losses(form, proposed, logs).log - aims, weights[moving], threshold)
+        new = _objective(residuals.of(proposed, moving)[0], weights[moving], threshold)
         # Each weighting goes at its own pace: a step that makes it worse is not taken, and damped.
         gain = reached[moving] - new
         better = gain >= 0

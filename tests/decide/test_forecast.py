@@ -41,7 +41,7 @@ def test_a_speed_up_is_found_with_its_interval(scale: float) -> None:
 
 def test_whole_numbers_of_parameters_and_tokens_do_not_wrap_around() -> None:
     params, tokens = 9_237_604_304, 184_752_086_080  # six times their product is beyond 64 bits
-    law = replace(law_of(1.0), drift=0.001)
+    law = replace(law_of(1.0), widened=1.1)
     found = law.loss(params, tokens)
     assert math.isfinite(found.high) and found == law.loss(float(params), float(tokens))
 
@@ -62,7 +62,7 @@ def test_branches_of_one_training_a_size_tell_the_tokens_power_and_share_their_o
     assert (runs.trainings == size).all()
     assert (replace(runs, cluster=runs.cells).trainings == np.arange(len(runs))).all()
     law = fit_law(runs, draws=200, forms=[ADDITIVE])
-    values = law.parameters(law.members[0])
+    ((_, _, values),) = law.forms()
     alpha, beta = values["alpha"], values["beta"]
     assert alpha.low < 0.34 < alpha.high and beta.low < 0.28 < beta.high
     assert 0 < beta.high - beta.low < 0.5 * (alpha.high - alpha.low)

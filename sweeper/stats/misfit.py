@@ -1,0 +1,209 @@
+"""What runs lie off a smooth law, and how much of it runs share: a covariance, by likelihood.
+
+No law of N and D holds to the noise of its runs. What is left is no noise: small models, few tokens
+a parameter and another aspect are off together, and neighbours by as much. It is taken to be a
+Gaussian process over (log N, log D) beside the law, as in universal kriging (Cressie, Statistics
+for Spatial Data, 1993, 3.4): a smooth part, one that all horizons of a size share, one that points
+of a training share, one of each (N, D), and noise, which is larger below some tokens a parameter.
+How large each is, the restricted likelihood says of the runs; what it leaves open is averaged.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from sweeper.stats.estimate import Array
+
+Index = np.ndarray[tuple[int], np.dtype[np.int64]]
+
+REACH, OF_SIZE = 2.5, 0.3
+"""Over how much of log N and log D the smooth part is alike, and over how much of log N a size's."""
+UNDERTRAINED = math.log(3.0)
+"""Log tokens per parameter below which noise grows."""
+GRIDS: Mapping[str, tuple[float, ...]] = {
+    "smooth": (0.0, 0.7, 1.5, 4.0, 10.0),
+    "size": (0.0, 0.7, 1.5),
+    "training": (0.0, 1.0, 3.0),
+    "cell": (0.0, 1.0, 3.0),
+    "tilt": (0.0, 0.5, 1.0),
+}
+"""Standard deviations that are tried, in those of the noise, and the power of its growth."""
+LEAST_LIKELY, MOST = 3.0, 4
+"""Log likelihood below the best's at which a covariance is dropped; how many are kept at most."""
+MOST_TRIED = 250
+"""Runs by which covariances are weighed; of more, these are spread over the compute."""
+NO_NOISE = 1e-6
+"""The least standard deviation of log L: losses are written with so many digits."""
+FAR, FURTHEST = 2.5, 1e4
+"""Standard deviations from what the others say beyond which a run counts less."""
+
+
+@dataclass(frozen=True, eq=False)
+class Points:
+    """Runs, or places of runs to come: logs of N and D, the (N, D) and the training of each."""
+
+    size: Array
+    horizon: Array
+    cell: Index
+    training: Index
+
+    @classmethod
+    def to_come(cls, params: Array, tokens: Array) -> Points:
+        """Of runs that are in no training yet."""
+        none = np.full(len(params), -1)
+        # Python's whole numbers may be beyond 64 bits.
+        return cls(np.log(params.astype(float)), np.log(tokens.astype(float)), none, none)
+
+    def only(self, kept: Array | Index) -> Points:
+        """Those at some places."""
+        parts = (self.size, self.horizon, self.cell, self.training)
+        return Points(*(part[kept] for part in parts))  # type: ignore[arg-type]
+
+    def __len__(self) -> int:
+        """How many."""
+        return len(self.size)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Misfit:
+    """Standard deviations of log L: `noise`, and the others in units of it."""
+
+    noise: float = 1.0
+    smooth: float = 0.0
+    size: float = 0.0
+    training: float = 0.0
+    cell: float = 0.0
+    tilt: float = 0.0
+
+    @property
+    def shared(self) -> float:
+        """Of all but noise, in log L."""
+        parts = (self.smooth, self.size, self.training, self.cell)
+        return self.noise * math.hypot(*parts)
+
+    def noise_at(self, points: Points) -> Array:
+        """Of a single run at each point, in log L."""
+        lacking = np.maximum(UNDERTRAINED - (points.horizon - points.size), 0.0)
+        noise: Array = self.noise * np.exp(self.tilt * lacking)
+        return noise
+
+    def between(self, points: Points, others: Points) -> Array:
+        """What points share with others, less noise: a covariance [points, others]."""
+        apart = (points.size[:, None] - others.size) ** 2
+        total = np.zeros(apart.shape)
+        if self.smooth:
+            both = apart + (points.horizon[:, None] - others.horizon) ** 2
+            total += self.smooth**2 * np.exp(-0.5 * both / REACH**2)
+        if self.size:
+            total += self.size**2 * np.exp(-0.5 * apart / OF_SIZE**2)
+        for deviation, name in ((self.training, "training"), (self.cell, "cell")):
+            if deviation:
+                mine, theirs = getattr(points, name)[:, None], getattr(others, name)
+                total += deviation**2 * ((mine == theirs) & (mine >= 0))
+        scaled: Array = self.noise**2 * total
+        return scaled
+
+    def at(self, points: Points) -> Array:
+        """The variance of what a point may share with others, less noise [points]."""
+        return np.full(len(points), self.shared**2)
+
+    def whitening(self, points: Points, doubt: Array) -> Array:
+        """The factor under which the runs' residuals are independent, of unit variance.
+
+        `doubt` [points] are factors on the noise: runs that are far off count less.
+        """
+        covariance = self.between(points, points)
+        covariance += np.diag((doubt * self.noise_at(points)) ** 2)
+        inverse: Array = np.linalg.inv(np.linalg.cholesky(covariance))
+        return inverse
+
+
+def likely(
+    points: Points, off: Array, jacobian: Array, prior: Array, doubt: Array
+) -> list[tuple[float, Misfit]]:
+    """The likeliest covariances of residuals `off`, with log likelihoods; the best comes first.
+
+    `jacobian` [parameters, points] is the law's, `prior` [parameters] the inverse deviations of
+    its own: the likelihood is that of what no change of the parameters explains (REML).
+    """
+    if len(points) > MOST_TRIED:
+        order = np.argsort(points.size + points.horizon, kind="stable")
+        some = order[np.linspace(0, len(points) - 1, MOST_TRIED).round().astype(int)]
+        return likely(points.only(some), off[some], jacobian[:, some], prior, doubt[some])
+    scored = dict[Misfit, float]()
+    found = dict[Misfit, Misfit]()
+
+    def score(misfit: Misfit) -> float:
+        if misfit not in scored:
+            scored[misfit], noise = _likelihood(misfit, points, off, jacobian, prior, doubt)
+            found[misfit] = replace(misfit, noise=noise)
+        return scored[misfit]
+
+    best = Misfit()
+    for _ in range(2):
+        for tried in _searched(points, best):
+            best = max([best, *tried(best)], key=score)
+    ranked = sorted(scored, key=lambda misfit: -scored[misfit])[:MOST]
+    kept = [m for m in ranked if scored[m] > scored[ranked[0]] - LEAST_LIKELY]
+    return [(scored[misfit], found[misfit]) for misfit in kept]
+
+
+class _Varied:
+    """Covariances that differ from one in some parts."""
+
+    def __init__(self, *names: str) -> None:
+        self.names = names
+
+    def __call__(self, misfit: Misfit) -> Iterator[Misfit]:
+        every: Sequence[Misfit] = [misfit]
+        for name in self.names:
+            every = [replace(m, **{name: value}) for m in every for value in GRIDS[name]]
+        yield from every
+
+
+def _searched(points: Points, best: Misfit) -> list[_Varied]:
+    """What is varied together, as far as the points can tell of it."""
+    ratio = points.horizon - points.size
+    tilted = ratio.min() < UNDERTRAINED < ratio.max()
+    parts = [_Varied("smooth", *("tilt",) * bool(tilted))]
+    sizes, cells = (len(np.unique(values)) for values in (points.size.round(6), points.cell))
+    if 2 < sizes < cells:
+        parts.append(_Varied("size"))
+    if cells < len(points):
+        parts.append(_Varied("cell"))
+    trainings = len(np.unique(points.training))
+    if sizes < trainings < len(points) or (trainings < len(points) and sizes <= 2):
+        parts.append(_Varied("training"))
+    return parts
+
+
+def _likelihood(
+    misfit: Misfit, points: Points, off: Array, jacobian: Array, prior: Array, doubt: Array
+) -> tuple[float, float]:
+    """Of a covariance up to its scale, and the noise by which it is likeliest."""
+    whiten = misfit.whitening(points, doubt)
+    white = whiten @ np.column_stack([off, jacobian.T])
+    left, slopes = white[:, 0], white[:, 1:]
+    basis, _ = np.linalg.qr(slopes)
+    left = left - basis @ (basis.T @ left)
+    free = max(len(off) - slopes.shape[1], 1)
+    noise = max(math.sqrt(float(left @ left) / free), NO_NOISE)
+    # Beside the parameters' own prior: what it tells is not explained by the runs once more.
+    triangle = np.linalg.qr(np.vstack([slopes / noise, np.diag(prior + 1e-6)]), mode="r")
+    score = float(np.log(np.diag(whiten)).sum()) - len(off) * math.log(noise)
+    score -= float(np.log(np.abs(np.diag(triangle))).sum())
+    return score - 0.5 * float(left @ left) / noise**2, noise
+
+
+def doubted(off: Array, whiten: Array, doubt: Array, limit: float = FAR) -> Array:
+    """Factors on the noise of runs that the others say to be off by more than `limit`.
+
+    Of each run what the others say: its leave-one-out residual (Dubrule, 1983).
+    """
+    inverse = whiten.T @ whiten
+    alone = np.abs(inverse @ off) / np.sqrt(np.diag(inverse))
+    return np.clip(doubt * np.maximum(alone / limit, 1 / doubt), 1.0, FURTHEST)
