@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import isclose
 from typing import TYPE_CHECKING
 
@@ -112,6 +112,10 @@ class Answer:
             return 1.0
         seen_scale = self.attention.scale if self.attention else None
         return seen_scale or float(self.op.geometry["head_size"]) ** -0.5
+
+    def as_trained(self) -> Answer:
+        """With the model's own factors, of an operation that nothing scaled in any trial."""
+        return replace(self, factors={name: self.usual(name) for name in self.factors})
 
 
 def _is_logit(op: ScaledOp, factor: str) -> bool:

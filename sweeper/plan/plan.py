@@ -5,7 +5,7 @@ Reading a plan needs no torch; the two methods that act on a module import it wh
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from html import escape
 from math import log
@@ -476,7 +476,11 @@ def make_plan(
     )
     # Rules get every hyperparameter; the plan lists those that were searched.
     complete = prepared.complete(hps)
-    plan = plan_of(prepared.architecture, rules, base, target, complete, source, law=law)
+    # A command's script applies the plan itself. Our engine has trained the model as it is.
+    left_out = prepared.left_out(complete) if prepared.by_engine else None
+    plan = plan_of(
+        prepared.architecture, rules, base, target, complete, source, law=law, left_out=left_out
+    )
     return replace(plan, hps=_lawful(hps, law))
 
 
@@ -522,11 +526,13 @@ def plan_of(
     *,
     depth_known: bool = True,
     law: AppliedLaw | None = None,
+    left_out: Sequence[str] | None = None,
 ) -> TransferPlan:
     """The plan of a model that was read at its target, for hyperparameters `hps` at the base.
 
     At the target they are those that the `law` makes of them. Not `depth_known`: no size of the
-    model is its depth.
+    model is its depth. `left_out` says of a model that was trained as it is what of the
+    parameterization it was trained without: so it is planned.
     """
     # eta at the target: the one that was tuned, unless a law changes it for another batch or
     # horizon. The width is in no hyperparameter, but in every parameter's own factors.
@@ -534,6 +540,11 @@ def plan_of(
     growth = target.width / base.width
     parameters = tuple(_planned(spec, rules, hps, tuned, growth) for spec in model.specs)
     answers = ask(rules.parameterization, hps, model, (target.depth, base.depth))
+    asked = answers
+    if left_out is not None:
+        parameters = tuple(_as_trained(p, model.scale_buffers) for p in parameters)
+        answers = [answer if answer.seen else answer.as_trained() for answer in answers]
+        asked = [answer for answer in answers if answer.seen]
     return TransferPlan(
         base=base,
         target=target,
@@ -545,18 +556,28 @@ def plan_of(
         optimizer=rules.optimizer_spec,
         needs=tuple(
             needs(
-                answers,
+                asked,
                 {p.name: (p.target.multiplier, p.target.backward_multiplier) for p in parameters},
                 unit_scaled=rules.parameterization.unit_scaled,
                 depth_known=depth_known,
                 decay=any(p.target.weight_decay for p in parameters if not p.frozen),
-                cautions=model.cautions,
+                cautions=[*(left_out or ()), *model.cautions],
             )
         ),
         factors=planned_factors(answers),
         law=law,
         own_factors=dict(model.own_factors),
     )
+
+
+def _as_trained(parameter: PlannedParameter, buffers: Collection[str]) -> PlannedParameter:
+    """The parameter, its gradient's own factor left out where the model had no place for it."""
+    if f"{parameter.name.rpartition('.')[0]}.backward_multiplier" in buffers:
+        return parameter
+    target, base = (
+        replace(at, backward_multiplier=at.multiplier) for at in (parameter.target, parameter.base)
+    )
+    return replace(parameter, target=target, base=base)
 
 
 def _planned(
