@@ -359,11 +359,15 @@ def explanation(plan: TransferPlan, rows: Sequence[Explained], *, verbose: bool)
 
 
 def verdicts(
-    results: Sequence[Verdict], hyperparameter: str = "eta", settled: str = ""
+    results: Sequence[Verdict],
+    hyperparameter: str = "eta",
+    settled: str = "",
+    beside: str = "",
 ) -> list[Item]:
     """All axes: a table of their sizes, whose curves are over `hyperparameter`, and the answers.
 
-    `settled` says with how many runs they were settled, and with that what would tell more.
+    `settled` says with how many runs they were settled, and with that what would tell more;
+    `beside` what else the plan carries, that no curve judged.
     """
     table = verdict_table(results[0], hyperparameter)
     if len(results) > 1:
@@ -372,12 +376,12 @@ def verdicts(
     notes = dict.fromkeys(result.note for result in results if result.note)
     items += [Sentence(f"Note: {note}.", listed=True) for note in notes]
     for result in results:
-        for sentence in verdict_sentences(result, hyperparameter, settled):
+        for sentence in verdict_sentences(result, hyperparameter, settled, named=bool(beside)):
             # The verb's last lines repeat the answers, and not what would settle them.
             items.append(replace(sentence, detail=TO_SETTLE not in str(sentence.text)))
     if settled:
         items.append(Sentence(f"{settled}."))
-    return items
+    return items + [Sentence(beside)] * bool(beside)
 
 
 TO_SETTLE = "To settle it, "
@@ -385,17 +389,17 @@ TO_SETTLE = "To settle it, "
 
 
 def verdict_sentences(
-    result: Verdict, hyperparameter: str = "eta", settled: str = ""
+    result: Verdict, hyperparameter: str = "eta", settled: str = "", *, named: bool = False
 ) -> list[Sentence]:
     """The answers on the ladder and at the target, and what would settle one that is open.
 
-    `settled` has said already what would.
+    `settled` has said already what would. `named`: eta, too, as more is carried beside it.
     """
     axis = result.axis.replace("_", " ")
     # "holds" and "fails" are verbs of the sentence; this answer is none.
     is_open = result.answer == "cannot say yet"
     told = "can neither be confirmed nor refuted yet" if is_open else result.answer
-    subject = "" if hyperparameter == "eta" else f"of {hyperparameter} "
+    subject = "" if hyperparameter == "eta" and not named else f"of {hyperparameter} "
     ladder = extent(result.axis, [size.size for size in result.sizes])
     text = f"The transfer {subject}over {axis} {told} at {ladder}."
     answers = [(result.answer, text, result.todo)]

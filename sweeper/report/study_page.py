@@ -18,7 +18,7 @@ from sweeper.decide.diagnosis import Diagnosis
 from sweeper.decide.documents import Documents, TargetDocuments
 from sweeper.decide.saving import NO_SIZES, saving, times
 from sweeper.decide.transfer import Verdict
-from sweeper.decide.validation import Validation
+from sweeper.decide.validation import Validation, unjudged
 from sweeper.files import private_folder, write_atomically
 from sweeper.plan.plan import TransferPlan
 from sweeper.report.answer import (
@@ -58,7 +58,7 @@ from sweeper.report.figures import (
 from sweeper.report.ladder import ladder_table
 from sweeper.report.next import report_of
 from sweeper.report.page import page
-from sweeper.report.sentences_transfer import exponent_text
+from sweeper.report.sentences_transfer import exponent_text, unjudged_text
 from sweeper.report.trials import (
     Importance,
     hidden_note,
@@ -90,9 +90,9 @@ from sweeper.trial import Status
 STATUSES = get_args(Status)
 UNDECIDED = "cannot say yet"
 HEADLINES = {
-    "holds": "The transfer holds",
-    "fails": "The transfer fails",
-    UNDECIDED: "Cannot say yet whether the transfer holds",
+    "holds": "The transfer{} holds",
+    "fails": "The transfer{} fails",
+    UNDECIDED: "Cannot say yet whether the transfer{} holds",
     "": "The transfer has not been validated yet",
 }
 
@@ -215,8 +215,24 @@ def _search_figures(documents: Documents) -> dict[str, Figure]:
 
 def headline(documents: Documents) -> str:
     """What the report of a study says first."""
-    text = HEADLINES[_overall(documents.targets)]
+    text = _headline(documents, _overall(documents.targets))
     return text[0].lower() + text[1:]
+
+
+def _headline(documents: Documents, code: str) -> str:
+    """The answer `code`, and of what it is, where more is carried than was judged."""
+    others = any(target.others for target in documents.targets)
+    return HEADLINES[code].format(" of eta" * bool(others or _beside(documents)))
+
+
+def _beside(documents: Documents) -> str:
+    """What plans carry beside what was judged; empty before any verdict."""
+    validations = [v for t in documents.targets for v in (t.validation, *t.others) if v and v.axes]
+    judged = list(dict.fromkeys(validation.hyperparameter for validation in validations))
+    if not judged or documents.searched is None:
+        return ""
+    found = documents.searched
+    return unjudged_text(unjudged(found.conclusion, found.space, judged), judged)
 
 
 def answer_of(documents: Documents) -> str:
@@ -325,7 +341,9 @@ def _answer(documents: Documents, targets: Sequence[_Target]) -> Section:
         ]
     if not items:
         items = [Sentence(_state(documents))]
-    return Section(HEADLINES[code], items, is_answer=True, code=code or UNDECIDED)
+    if beside := _beside(documents):
+        items.append(Sentence(beside))
+    return Section(_headline(documents, code), items, is_answer=True, code=code or UNDECIDED)
 
 
 def _state(documents: Documents) -> str:

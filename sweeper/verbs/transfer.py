@@ -50,7 +50,8 @@ class TransferAnswer(TargetAnswer):
     """The plan, in `folder`, and what `ladders` say; `kept` is the verdict that lies there.
 
     `unvalidated` are axes of which no ladder says anything, `removed` verdicts on other plans.
-    `notice` is what a logger has to tell.
+    `notice` is what a logger has to tell, `settles_in` the seconds of the runs that would settle
+    the answer at the target, as far as such runs took them here (NaN: not known).
     """
 
     folder: Path
@@ -61,6 +62,7 @@ class TransferAnswer(TargetAnswer):
     unvalidated: Sequence[Unvalidated]
     removed: Sequence[StaleVerdict]
     notice: str
+    settles_in: float
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -279,6 +281,7 @@ def _planned(
     from sweeper.study.cost import keep_flops
     from sweeper.study.logs.log import notice_of
     from sweeper.sweep.coordinates import quick_check
+    from sweeper.sweep.ladder_cost import settling_seconds
     from sweeper.sweep.ladders import remove_stale_verdicts
     from sweeper.sweep.planning import plan_target, unvalidated
 
@@ -300,7 +303,8 @@ def _planned(
     if checks and target.size.width != settings.base.width:
         # A target as wide as the base uses no rule for the width, which is what this looks at.
         check = quick_check(experiment, ladders.planned, invocation, watcher)
-    specs = [each.trial.spec for each in type(target.study).read(settings.folder).results()]
+    results = type(target.study).read(settings.folder).results()
+    specs = [each.trial.spec for each in results]
     keep_flops(settings.folder, [*specs, *(at_target(spec, plan) for spec in specs)])
     holds = all(
         verdict.answer == "holds" and (verdict.target is None or verdict.target.answer == "holds")
@@ -323,4 +327,5 @@ def _planned(
         unvalidated=open_axes,
         removed=removed,
         notice=notice or "",
+        settles_in=settling_seconds(experiment, ladders.verdicts, results),
     )
