@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import shlex
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -16,7 +17,7 @@ from matplotlib.figure import Figure
 from sweeper.check.judge import sentence
 from sweeper.decide.diagnosis import Diagnosis
 from sweeper.decide.documents import Documents, TargetDocuments
-from sweeper.decide.saving import NO_SIZES, saving, times
+from sweeper.decide.saving import saving, times
 from sweeper.decide.transfer import Verdict
 from sweeper.decide.validation import Validation, unjudged
 from sweeper.files import private_folder, write_atomically
@@ -57,6 +58,7 @@ from sweeper.report.figures import (
 )
 from sweeper.report.ladder import ladder_table
 from sweeper.report.next import report_of
+from sweeper.report.next import NextCommand, next_of
 from sweeper.report.page import page
 from sweeper.report.sentences_transfer import exponent_text, unjudged_text
 from sweeper.report.trials import (
@@ -116,7 +118,8 @@ def write_report(
     documents = documents or Documents.read(folder)
     figures = _search_figures(documents)
     running = Running.read(folder, live) if live else Running.stopped(folder, is_left=is_left)
-    write_atomically(path, render(documents, figures, running))
+    following = None if live else next_of(folder)
+    write_atomically(path, render(documents, figures, running, following))
     if live:
         return path
     # After the page, which matters more: a full disk then costs pictures alone.
@@ -255,12 +258,14 @@ def render(
     documents: Documents,
     figures: Mapping[str, Figure] | None = None,
     running: Running | None = None,
+    following: NextCommand | None = None,
 ) -> str:
     """The report of a study as HTML; `figures` are its search's figures, where they are made.
 
-    With `running` it is the page of a study whose driver runs, or was stopped.
+    With `running` it is the page of a study whose driver runs, or was stopped; `following` is the
+    command that goes on with it.
     """
-    report = study_report(documents, figures, running)
+    report = study_report(documents, figures, running, following)
     return page(report, live=running.every if running else 0.0)
 
 
@@ -268,6 +273,7 @@ def study_report(
     documents: Documents,
     figures: Mapping[str, Figure] | None = None,
     running: Running | None = None,
+    following: NextCommand | None = None,
 ) -> Report:
     """All that the records of a study say, the answer first."""
     figures = _search_figures(documents) if figures is None else figures
@@ -282,7 +288,7 @@ def study_report(
     targets = [_Target.of(target, loss, deep=documents.deep) for target in documents.targets]
     sections = [
         *([_running(running)] if running else []),
-        _answer(documents, targets),
+        _answer(documents, targets, following),
         Section("", [KeyNumbers(cards(documents))]),
         *(section for target in targets for section in target.validations()),
         *map(diagnosis_section, documents.diagnoses),
@@ -321,7 +327,9 @@ def _running(running: Running) -> Section:
     return Section("", items)
 
 
-def _answer(documents: Documents, targets: Sequence[_Target]) -> Section:
+def _answer(
+    documents: Documents, targets: Sequence[_Target], following: NextCommand | None
+) -> Section:
     """What the page says first: each verdict, and checks and diagnoses that speak against it."""
     # A diagnosis judges the transfer anew: one that fails is news where nothing was validated.
     failed = any(diagnosis.answer == "fails" for diagnosis in documents.diagnoses)
@@ -343,6 +351,8 @@ def _answer(documents: Documents, targets: Sequence[_Target]) -> Section:
         items = [Sentence(_state(documents))]
     if beside := _beside(documents):
         items.append(Sentence(beside))
+    if following is not None:
+        items.append(Commands(f"Next, {following.why}:", [shlex.split(str(following))]))
     return Section(_headline(documents, code), items, is_answer=True, code=code or UNDECIDED)
 
 
@@ -726,7 +736,11 @@ def cards(documents: Documents) -> list[KeyNumber]:
         low, high = measured.low, measured.high
         is_bounded = math.isfinite(low) and math.isfinite(high)
         ends = f"95 % interval {2**low:.3g} to {2**high:.3g}" if is_bounded else "no interval"
-        add(name, f"{2**measured.value:.4g}", f"log2 {measured.value:.2f}; {ends}")
+        # The search's own is on the page, too: two numbers of one name would be a riddle.
+        near = f"; of the points that were trained {2**chosen:.4g} was chosen"
+        near = near * (f"{chosen:.2f}" != f"{measured.value:.2f}")
+        note = f"log2 {measured.value:.2f} on its curve; {ends}{near}"
+        add(name, f"{2**measured.value:.4g}", note)
     elif math.isfinite(chosen):
         add(name, f"{2**chosen:.4g}", f"log2 {chosen:g}; no interval before --validate")
     if conclusion is not None and math.isfinite(conclusion.objective):
@@ -743,18 +757,16 @@ def cards(documents: Documents) -> list[KeyNumber]:
         origin = str(plan.source.get("eta_from") or "the study")
         note = f"log2 {math.log2(eta):.2f}, from {origin}" if eta > 0 else f"from {origin}"
         add(f"Planned η for width {plan.target.width}", f"{eta:.4g}", note)
-    if (saved := saving(documents.trials, plan, documents.flops)) is not None:
-        name = f"Tuning here, against width {saved.width}"
-        if math.isfinite(saved.factor):
-            here, there = (
-                duration(cost.seconds) if math.isfinite(cost.seconds) else NOT_KNOWN
-                for cost in (saved.tuning, saved.at_target)
-            )
-            total = times(saved.factor_with_validation)
-            note = f"FLOPs; {here} here, about {there} there; with the validation {total}"
-            add(name, times(saved.factor), note)
-        else:
-            add(name, "not known", NO_SIZES)
+    saved = saving(documents.trials, plan, documents.flops)
+    # A number that nobody knows is no key number.
+    if saved is not None and math.isfinite(saved.factor):
+        here, there = (
+            duration(cost.seconds) if math.isfinite(cost.seconds) else NOT_KNOWN
+            for cost in (saved.tuning, saved.at_target)
+        )
+        total = times(saved.factor_with_validation)
+        note = f"FLOPs; {here} here, about {there} there; with the validation {total}"
+        add(f"Tuning here, against width {saved.width}", times(saved.factor), note)
     return shown
 
 

@@ -124,11 +124,12 @@ def transfer(request: TransferRequest, watcher: Watcher) -> Answer:
     if request.dry_run:
         with tempfile.TemporaryDirectory() as temporary:
             experiment = open_experiment(settings, Path(temporary))
+            request = _with_tokens(request, experiment)
             return _cost(request, experiment, size, invocation, watcher)
     if request.validate:
         check_storage_password(settings)
     experiment = open_experiment(settings)
-    settings = experiment.settings
+    settings, request = experiment.settings, _with_tokens(request, experiment)
     target = target_of(experiment, size, _asked(request))
     folder = target_folder(settings, target.size)
 
@@ -169,9 +170,10 @@ def _predicted(
     from sweeper.sweep.sweep import Sweep
 
     target = HorizonTarget(width=request.to_width, depth=request.to_depth)
-    question = LossQuestion(tokens=request.to_tokens)
     with tempfile.TemporaryDirectory() as temporary:
         experiment = open_experiment(settings, Path(temporary) if request.dry_run else None)
+        request = _with_tokens(request, experiment)
+        question = LossQuestion(tokens=request.to_tokens)
         study = Study.read(settings.folder)
         found = optimum(experiment, study)
         trials = rungs(experiment, planned_before(settings, found.conclusion.best_log2))
@@ -197,8 +199,24 @@ def _predicted(
     return replace(answer, predicted=predicted, failed=failed, notes=notes)
 
 
+def _with_tokens(request: TransferRequest, experiment: Experiment) -> TransferRequest:
+    """The request with the tokens that its steps are."""
+    if request.to_steps is None:
+        return request
+    from sweeper.sweep.replay import example_length
+
+    batch = request.to_batch or experiment.settings.ladder_base.batch_size
+    tokens = request.to_steps * batch * (example_length(experiment) or 1)
+    return replace(request, to_tokens=float(tokens), to_steps=None)
+
+
 def check_asked(request: TransferRequest) -> None:
     """BadInput for keywords that do not go together."""
+    if request.to_steps is not None and request.to_tokens is not None:
+        raise BadInput(
+            *(K("to_steps", ...), " and ", K("to_tokens", ...)),
+            " both say how long the target trains: give one",
+        )
     if request.strict and not request.validate:
         raise BadInput(K("strict"), " judges the verdict of ", K("validate"), ": give both")
     if request.dry_run and not request.validate and not request.predict:
