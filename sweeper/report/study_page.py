@@ -57,8 +57,7 @@ from sweeper.report.figures import (
     steps_figure,
 )
 from sweeper.report.ladder import ladder_table
-from sweeper.report.next import report_of
-from sweeper.report.next import NextCommand, next_of
+from sweeper.report.next import NextCommand, next_of, report_of
 from sweeper.report.page import page
 from sweeper.report.sentences_transfer import exponent_text, unjudged_text
 from sweeper.report.trials import (
