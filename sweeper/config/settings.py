@@ -492,6 +492,12 @@ class Settings:
         """The study's folder."""
         return self.root / self.name
 
+    def timed(self, size: Size) -> Size:
+        """The target `size` with its steps, where these follow from its parameters."""
+        if self.steps_of is None or isinstance(size, LadderSize):
+            return size
+        return self.with_steps(replace(self.ladder_base, width=size.width, depth=size.depth))
+
     @property
     def not_taken(self) -> tuple[str, ...]:
         """Sizes of training that runs are not given: a user command may take no {batch_size}."""

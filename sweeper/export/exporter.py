@@ -315,13 +315,9 @@ def by_atan2(plan: TransferPlan) -> bool:
     return bool(plan.optimizer and plan.optimizer.arguments.get("atan2"))
 
 
-NO_EPS = ("lion", "sgd")
-"""Optimizers in which eps plays no part."""
-
-
 def takes_eps(plan: TransferPlan) -> bool:
     """Whether eps plays a part in the plan's optimizer."""
-    return not by_atan2(plan) and optimizer_name(plan) not in NO_EPS
+    return plan.has_eps and not by_atan2(plan)
 
 
 # Jinja's one place here: a template in the files of a trainer.

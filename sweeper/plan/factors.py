@@ -251,6 +251,7 @@ def needs(
     *,
     unit_scaled: bool,
     depth_known: bool = True,
+    eps: bool = True,
     decay: bool,
     cautions: Iterable[str] = (),
 ) -> list[str]:
@@ -290,9 +291,9 @@ def needs(
                 lines.append(f"{name}: {' and '.join(advice)}")
     if unit_scaled and not depth_known:
         lines.append(DEPTH_NEED)
-    if unit_scaled:
+    if unit_scaled and eps:
         lines.append(UNIT_SCALED_EPS_NEED)
-    elif any(forward != 1 for forward, _ in multipliers.values()):
+    elif eps and any(forward != 1 for forward, _ in multipliers.values()):
         lines.append(EPS_NEED)
     if decay:
         lines.append(DECAY_NEED)

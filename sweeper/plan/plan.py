@@ -45,6 +45,8 @@ if TYPE_CHECKING:
 # A plan as a table of plain text: what is trained alike in a row, then what the model must do.
 
 
+NO_EPS = ("lion", "sgd")
+"""Optimizers in which eps plays no part."""
 COLUMNS = ("parameters", "role", "init std", "lr", "eps", "decay")
 UPDATE = "update"
 """A column more, where an optimizer updates some parameters in another way than the rest."""
@@ -77,6 +79,8 @@ def _plan_parts(plan: TransferPlan) -> tuple[list[str], Table, list[str]]:
             lines += wrap(line, LAW_WIDTH, subsequent_indent=indent, break_on_hyphens=False)
     several = len({p.update for p in plan.parameters if not p.frozen}) > 1
     columns = [*COLUMNS[:2], *[UPDATE] * several, *COLUMNS[2:]]
+    if not plan.has_eps:
+        columns.remove("eps")
     left = ("parameters", "role", UPDATE)
     table = Table("", [Column(name, left=name in left) for name in columns])
     room, alike = MAX_LINES, _alike(plan.parameters)
@@ -86,8 +90,9 @@ def _plan_parts(plan: TransferPlan) -> tuple[list[str], Table, list[str]]:
             break
         room -= len(name_lines)
         init = first.init if first.init != "normal" else settings.init_std
-        numbers: list[Value] = [init, settings.lr, settings.eps, settings.weight_decay]
-        cells = ["frozen", "-", "-", "-"] if first.frozen else numbers
+        eps = [settings.eps] * plan.has_eps
+        numbers: list[Value] = [init, settings.lr, *eps, settings.weight_decay]
+        cells = ["frozen", *["-"] * (len(numbers) - 1)] if first.frozen else numbers
         update = ["-" if first.frozen else first.update] * several
         table.add("\n".join(name_lines), first.role, *update, *cells)
     after = []
@@ -238,6 +243,11 @@ class TransferPlan:
     own_factors: Mapping[str, float] = field(default_factory=dict, metadata=WRITTEN_IF_SET)
     version: int = PLAN_VERSION
 
+    @property
+    def has_eps(self) -> bool:
+        """Whether its optimizer divides by anything that eps keeps from 0."""
+        return self.optimizer is None or self.optimizer.name not in NO_EPS
+
     @classmethod
     def load(cls, path: str | Path) -> TransferPlan:
         """The plan in the file `path`, in `plan.json` of the folder `path`, or of the study there.
@@ -341,7 +351,8 @@ class TransferPlan:
         """Groups for `torch.optim.AdamW(plan.param_groups(model))` or any torch optimizer.
 
         A group has `params`, a `name` for people, the kind of its `update`, `lr` (times
-        `lr_scale`), `eps` and `weight_decay`, and `betas` where a law changed them; parameters of
+        `lr_scale`), `weight_decay`, `eps` where the optimizer has one, and `betas` where a law
+        changed them; parameters of
         equal settings share one, and frozen ones are in none. `initial_lr` repeats `lr` for
         schedules: torch's multiply it, and so can a loop of one's own. The plan's decay is
         independent of the learning rate: the share of a weight that a step removes. torch's
@@ -367,6 +378,7 @@ class TransferPlan:
             self.betas,
             muon if is_muon else "",
             self.optimizer_settings() if is_muon else {},
+            eps=self.has_eps,
         )
 
     def optimizer_settings(self) -> dict[str, float]:
@@ -560,6 +572,7 @@ def plan_of(
                 {p.name: (p.target.multiplier, p.target.backward_multiplier) for p in parameters},
                 unit_scaled=rules.parameterization.unit_scaled,
                 depth_known=depth_known,
+                eps=rules.optimizer_spec.name not in NO_EPS,
                 decay=any(p.target.weight_decay for p in parameters if not p.frozen),
                 cautions=[*(left_out or ()), *model.cautions],
             )

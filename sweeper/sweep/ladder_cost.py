@@ -97,11 +97,12 @@ def ladder_cost(
     some = any(size.runs for size in costs)
     trial = experiment.trial(settings.base, defaults(settings.space), 0, "dry run")
     key = settings.folder.absolute() / "trials" / "KEY"
+    there = flops_of(experiment.spec(settings.timed(target.size)))
     return LadderCost(
         sizes=costs,
         branches=branches,
         steps=sum(trial.spec.train.steps for trial in every),
-        share=all_flops / flops_of(experiment.spec(target.size)) if some else math.nan,
+        share=all_flops / there if some else math.nan,
         settle=settle,
         command=settings.runner.argv(trial, key),
     )
