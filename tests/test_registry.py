@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from sweeper import registry
+from sweeper.config.compose import compose_tree
 from sweeper.config.settings import placeholder_data, resolve
 from sweeper.engine import prepare as preparing
 from sweeper.errors import BadInput
@@ -101,6 +102,13 @@ def test_presets_of_one_class_share_the_name_of_their_group() -> None:
     target = registry.plugin_target("fp8", "printed")
     assert target == registry.plugin_target("fp8", "none") == registry.plugin_target("fp8", "fp8")
     assert registry.plugin_name("fp8", target) == "fp8"
+
+
+def test_a_strategy_has_the_same_defaults_in_python_as_on_the_command_line() -> None:
+    for name, target in registry.plugins()["search"].items():
+        tree = compose_tree([f"search={name}"])["search"]
+        made, by_class = registry.build_plugin(tree), registry.import_plugin(target, name)()
+        assert to_json(made) == to_json(by_class), name
 
 
 def test_a_user_s_class_keeps_its_dotted_path() -> None:

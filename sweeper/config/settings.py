@@ -18,7 +18,6 @@ from typing import Any
 
 from sweeper import schedule
 from sweeper.check.judge import CheckRule
-from sweeper.classifier.observe import unscaled_notes
 from sweeper.data.corpus import Corpus, Source, UserData
 from sweeper.engine.architecture import build_named, check_build
 from sweeper.engine.optimizers.optimizer import Optimizer
@@ -39,7 +38,7 @@ from sweeper.registry import (
     with_names,
 )
 from sweeper.scaling.gamma import GAMMAS, check_names, group_gammas, groups_of
-from sweeper.scaling.spec import RULE_KEYS, Parameterization, with_layer
+from sweeper.scaling.spec import RULE_KEYS, Parameterization
 from sweeper.search.fresh import FreshSeeds
 from sweeper.search.optuna.url import redact
 from sweeper.search.settled import Settled
@@ -292,16 +291,10 @@ def _fitted_to_model(settings: Settings) -> Settings:
             key = "transfer.hyperparameter" if of_curves else "search"
             allowed = "it changes nothing in this model: a hyperparameter that does"
             raise ConfigError(key, name, allowed)
-    notes = list(unscaled_notes(prepared.unseen_ops(), prepared.architecture.hints))
+    space = {name: axis for name, axis in settings.space.items() if name not in dead}
+    notes = prepared.left_out(plain(defaults(space)))
     if dead:
         notes.insert(0, f"{', '.join(dead)}: changes nothing in this model, and is not searched")
-    space = {name: axis for name, axis in settings.space.items() if name not in dead}
-    # Parts of the parameterization without a place in this model, over all layers by one name.
-    lacking = prepared.not_applied(plain(defaults(space)))
-    if named := dict.fromkeys(with_layer(name, "*") for name in lacking):
-        notes.append(
-            f"the model has no place for {', '.join(named)} of the parameterization: not applied"
-        )
     notes += prepared.architecture.cautions
     return replace(settings, space=space, notes=tuple(notes))
 
@@ -498,6 +491,12 @@ class Settings:
     def folder(self) -> Path:
         """The study's folder."""
         return self.root / self.name
+
+    def timed(self, size: Size) -> Size:
+        """The target `size` with its steps, where these follow from its parameters."""
+        if self.steps_of is None or isinstance(size, LadderSize):
+            return size
+        return self.with_steps(replace(self.ladder_base, width=size.width, depth=size.depth))
 
     @property
     def not_taken(self) -> tuple[str, ...]:

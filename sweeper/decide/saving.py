@@ -66,6 +66,8 @@ def at_target(spec: TrialSpec, plan: TransferPlan) -> TrialSpec:
     if plan.law is not None:
         scale = plan.law.target
         train = replace(train, batch_size=scale.batch, steps=scale.steps)
+    elif isinstance(steps := plan.source.get("steps"), int):  # they follow from its parameters
+        train = replace(train, steps=steps)
     return replace(spec, width=plan.target.width, depth=plan.target.depth, train=train)
 
 

@@ -122,7 +122,8 @@ class Advice:
     `sizes` are those that are open. `settings` are of `transfer`, but those whose keys begin with
     `train.`, which take a study of their own. `seeds` has the numbers where more seeds are what it
     takes, `needed` seeds by size, `seeds_now` those that there are. `ladder` are the sizes of a
-    longer one, `fixed` sizes of training that the runs do not take.
+    longer one, `fixed` sizes of training that the runs do not take. At a target, so many more
+    `runs` by size settle it by so much of a `chance`.
     """
 
     axis: str = ""
@@ -135,6 +136,8 @@ class Advice:
     ladder: tuple[int, ...] = ()
     missed: MissedOptimum | None = None
     fixed: tuple[str, ...] = ()
+    runs: Mapping[int, int] = field(default_factory=dict)
+    chance: float = 1.0
 
     @property
     def tells(self) -> bool:

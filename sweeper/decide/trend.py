@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -24,7 +24,6 @@ from sweeper.decide.target import (
 )
 from sweeper.decide.transfer import (
     Advice,
-    AdviceCode,
     Answer,
     TargetAnswer,
     TargetReason,
@@ -45,7 +44,11 @@ MOST = 4
 """No ladder is advised beyond the target over this: a run there costs a sixteenth of the target's,
 and a curve takes some eighteen."""
 MORE_SEEDS = 4
-"""So many times the seeds, where no ladder below the target would tell: half the errors."""
+"""So many times the seeds that may be advised: half the errors."""
+SIMULATED = 16
+"""Outcomes of further runs that are drawn of each way to settle a target's answer."""
+LIKELY, LEAST = 0.5, 0.25
+"""Chances of settling it: enough to look for no larger way, and too small to advise one."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -110,16 +113,6 @@ class Optima:
         low, high = np.percentile(draws, [2.5, 97.5], axis=1)
         errors = np.hypot((high - low) / (2 * 1.96), BIAS)
         return cls(sizes, np.array(values), errors, ordered)
-
-    def with_size(self, size: int, prior: Prior) -> Optima:
-        """With one more, as sure as the last, where it is expected: what measuring it would say."""
-        expected = predict(self.sizes, self.values, self.errors, size, prior).mean
-        return Optima(
-            (*self.sizes, size),
-            np.append(self.values, expected),
-            np.append(self.errors, self.errors[-1]),
-            self.fits,
-        )
 
 
 def loss_gap_at(optima: Optima, off: float, draws: Array, confidence: float = 0.95) -> Estimate:
@@ -334,36 +327,94 @@ def _advice(
     prior: Prior,
     confidence: float,
 ) -> Advice:
-    """What would likely tell: the shortest ladder on, by doublings, else more seeds too.
+    """What would tell at the least cost: a longer ladder, by doublings, more seeds, or both.
 
-    Another size comes before seeds: a drift grows with the ladder's length, and only the error
-    falls with seeds. Every size is taken to be measured where it is expected, as sure as the last.
+    What further runs may show is drawn from what is known now, and judged as it would be. The way
+    with the least compute for a settled answer, cost over chance, is advised.
     """
-    longer, last = optima, optima.sizes[-1]
-
-    def ladder() -> dict[str, str]:
-        sizes = ",".join(map(str, longer.sizes))
-        return {LADDER_AXES.get(axis, axis): f"[{sizes}]"} if longer is not optima else {}
-
-    def advice(code: AdviceCode, settings: Mapping[str, str]) -> Advice:
-        sizes = longer.sizes if longer is not optima else ()
-        return Advice(axis=axis, code=code, ladder=sizes, settings=settings)
-
+    widths, last = list[int](), optima.sizes[-1]
     while last <= target / 2 / MOST:
         last *= 2
-        longer = longer.with_size(last, prior)
-        predicted = predict(longer.sizes, longer.values, longer.errors, target, prior)
-        if _judged(longer, predicted, planned, rule, allowed, confidence)[0] != "cannot say yet":
-            return advice("longer_ladder", ladder())
-    # So many times the seeds: errors fall with their root.
-    half = Optima(longer.sizes, longer.values, longer.errors / MORE_SEEDS**0.5, longer.fits)
+        widths.append(last)
+
+    def settles(known: Optima) -> bool:
+        predicted = predict(known.sizes, known.values, known.errors, target, prior)
+        answer, *_ = _judged(known, predicted, planned, rule, allowed, confidence)
+        if answer == "holds":
+            tested = back_test(known.sizes, known.values, known.errors, prior)
+            return tested is None or tested.reproduced
+        return answer == "fails"
+
+    power = 2.0 if axis == "width" else 1.0  # of a run's compute
+
+    def spent(count: int, times: int) -> float:
+        """Compute of the runs more of a point's one seed, in runs of the largest size."""
+        there, wider = (
+            sum((size / optima.sizes[-1]) ** power for size in sizes)
+            for sizes in (optima.sizes, widths[:count])
+        )
+        return (times - 1) * there + times * wider
+
+    # Seeds for all sizes are looked at where no longer ladder would likely do.
+    ways = dict[tuple[int, int], float]()
+    for times in (1, MORE_SEEDS):
+        seen = [_seen_again(optima, times, draw) for draw in range(SIMULATED)]
+        for count in range(len(widths) + 1):
+            if count:
+                seen = [_with_size(s, widths[count - 1], prior, n) for n, s in enumerate(seen)]
+            if (count, times) != (0, 1):  # at that nothing is trained
+                ways[count, times] = sum(map(settles, seen)) / SIMULATED
+            if max(ways.values(), default=0.0) >= LIKELY:
+                break  # each further doubling costs more than twice as much
+        if max(ways.values(), default=0.0) >= LIKELY:
+            break
+    ways = {way: chance for way, chance in ways.items() if chance >= LEAST}
+    if ways:
+        line = rule.points_per_line() * rule.seeds
+        count, times = min(ways, key=lambda way: spent(*way) / ways[way])
+        sizes = (*optima.sizes, *widths[:count]) if count else ()
+        settings = {LADDER_AXES.get(axis, axis): f"[{','.join(map(str, sizes))}]"} if count else {}
+        settings |= {"seeds": f"{times * rule.seeds}"} if times > 1 else {}
+        return Advice(
+            axis=axis,
+            code="more_seeds" if times > 1 else "longer_ladder",
+            ladder=sizes,
+            settings=settings,
+            runs={
+                size: line * (times - (size <= optima.sizes[-1]))
+                for size in (*optima.sizes, *widths[:count])
+                if times > 1 or size > optima.sizes[-1]
+            },
+            chance=ways[count, times],
+        )
+    half = replace(optima, errors=optima.errors / MORE_SEEDS**0.5)
     predicted = predict(half.sizes, half.values, half.errors, target, prior)
-    answer, _, gap = _judged(half, predicted, planned, rule, allowed, confidence)
-    if answer != "cannot say yet":
-        return advice("more_seeds", {**ladder(), "seeds": f"{MORE_SEEDS * rule.seeds}"})
-    if math.isinf(gap.high):
+    if math.isinf(_judged(half, predicted, planned, rule, allowed, confidence)[2].high):
         return Advice(axis=axis, code="longer_curves", settings={"span": f"{2 * rule.span:g}"})
-    return advice("narrower", ladder()) if longer is not optima else advice("less_noise", {})
+    if not widths:
+        return Advice(axis=axis, code="less_noise")
+    sizes = (*optima.sizes, *widths)
+    settings = {LADDER_AXES.get(axis, axis): f"[{','.join(map(str, sizes))}]"}
+    return Advice(axis=axis, code="narrower", ladder=sizes, settings=settings)
+
+
+def _seen_again(optima: Optima, times: int, draw: int) -> Optima:
+    """The optima as so many times the seeds may show them: moved by what goes from the error."""
+    moves = optima.errors * (1 - 1 / times) ** 0.5
+    values = optima.values + moves * np.random.default_rng(draw).normal(size=len(optima.values))
+    return replace(optima, values=values, errors=optima.errors / times**0.5)
+
+
+def _with_size(optima: Optima, size: int, prior: Prior, draw: int) -> Optima:
+    """With one more, as sure as the last, where a measurement may find it."""
+    expected = predict(optima.sizes, optima.values, optima.errors, size, prior)
+    shown = expected.measured_with(float(optima.errors[-1])).draws(SIMULATED)[draw]
+    return Optima(
+        (*optima.sizes, size),
+        np.append(optima.values, shown),
+        np.append(optima.errors, optima.errors[-1]),
+        optima.fits,
+    )
 
 
 # Exponents of eta in batch and tokens, fitted to the optima of ladders.

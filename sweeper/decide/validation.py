@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import shlex
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -13,9 +13,10 @@ from sweeper.decide.transfer import Verdict
 from sweeper.decide.trend import Exponent, Trend
 from sweeper.errors import BadInput
 from sweeper.records import WRITTEN_IF_SET, Build
+from sweeper.search.strategy import Conclusion
 from sweeper.stats.ladder import SizeCurve, curves_along
 from sweeper.study.folder import StudyFolder, read_document
-from sweeper.trial import Choice, PluginSpec
+from sweeper.trial import Choice, PluginSpec, Space, defaults, in_use
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,6 +83,20 @@ class Validation:
         verdict = self.over(axis)
         sizes = [size.size for size in verdict.sizes] if verdict else []
         return curves_along(axis, self.curves, sizes)
+
+
+def unjudged(found: Conclusion, space: Space, judged: Collection[str]) -> dict[str, Choice]:
+    """What a plan carries as the search found it, and no ladder has judged.
+
+    `judged` are the hyperparameters whose curves were. One that the search left at its default is
+    what it would be without it: nothing of it is carried.
+    """
+    before = in_use(space, defaults(space))
+    return {
+        name: value
+        for name, value in in_use(space, found.best_log2).items()
+        if name not in (*found.not_searched, *judged) and value != before.get(name)
+    }
 
 
 def newest_validation(

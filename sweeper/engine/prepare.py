@@ -9,6 +9,7 @@ from math import isclose, prod
 
 from torch import nn
 
+from sweeper.classifier.observe import unscaled_notes
 from sweeper.classifier.operations import apply_scales
 from sweeper.engine.architecture import Architecture, architecture, build_model, build_named
 from sweeper.engine.optimizers.optimizer import Optimizer
@@ -23,7 +24,7 @@ from sweeper.scaling.prescription import (
     absorb_multiplier,
     prescription_of,
 )
-from sweeper.scaling.spec import Parameterization, ParamSpec, ScaledOp
+from sweeper.scaling.spec import Parameterization, ParamSpec, ScaledOp, with_layer
 from sweeper.trial import SCHEDULE_HPS, PlainHps, TrainSettings, TrialSpec
 
 PROBES = (
@@ -49,6 +50,11 @@ class PreparedSpec:
     parameterization: Parameterization
     optimizer: Optimizer
     architecture: Architecture
+
+    @property
+    def by_engine(self) -> bool:
+        """Whether our engine trains it, and no command's script."""
+        return self.spec.runner.get("name") == "engine"
 
     @property
     def specs(self) -> tuple[ParamSpec, ...]:
@@ -177,6 +183,37 @@ class PreparedSpec:
                 if (op.kind, name) != ("attention", "output")
             )
         ]
+
+    def left_out(self, hps: PlainHps) -> list[str]:
+        """Sentences on what of the parameterization the engine's trials are trained without.
+
+        The search says them, and the plan of what it found: both train the same model.
+        """
+        kinds = [kind for kind in self.unseen_ops() if kind != "attention"]
+        if self._keeps_attention(hps):
+            kinds.insert(0, "attention")
+        notes = list(unscaled_notes(kinds, self.architecture.hints))
+        # Parts of the parameterization without a place in this model, over all layers by one name.
+        if named := dict.fromkeys(with_layer(name, "*") for name in self.not_applied(hps)):
+            notes.append(
+                f"the model has no place for {', '.join(named)} of the parameterization: "
+                "not applied"
+            )
+        return notes
+
+    def _keeps_attention(self, hps: PlainHps) -> bool:
+        """Whether an attention that nothing scales has another factor than the parameterization's.
+
+        One that was not seen to run is taken to have, where the parameterization has any.
+        """
+        complete = self.complete(hps)
+        for seen in self.architecture.attentions:
+            geometry = {**PROBES[0].geometry, "head_size": seen.head_size}
+            op = ScaledOp(name="", kind="attention", geometry=geometry)
+            logit = self.parameterization.scale_op(op, complete)["logit"]
+            if not isclose(seen.scale or seen.head_size**-0.5, logit, rel_tol=1e-6):
+                return True
+        return not self.architecture.attentions and "attention" in self.unseen_ops()
 
     def dead_hyperparameters(self) -> list[str]:
         """The parameterization's hyperparameters, and gammas, that change nothing in this model."""

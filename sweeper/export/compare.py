@@ -305,8 +305,9 @@ def _assumptions(plan: TransferPlan, exporter: Exporter) -> Iterator[str]:
     yield f"Parameterization: {plan.parameterization} with {optimizer}; {hps_text(plan)}."
     # Of the base, as the study tuned it: at the target each parameter has numbers of its own.
     bases = [parameter.base for parameter in plan.parameters if not parameter.frozen]
-    eps = sorted({base.eps for base in bases})
-    yield f"Assumes eps {_ends(eps)} at the base; learning rates are a schedule's peaks."
+    eps = _ends(sorted({base.eps for base in bases}))
+    assumed = f"Assumes eps {eps} at the base; l" if plan.has_eps else "L"
+    yield f"{assumed}earning rates are a schedule's peaks."
     yield from schedule_lines(plan, exporter)
     decays = sorted({base.weight_decay for base in bases})
     yield (

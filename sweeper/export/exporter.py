@@ -85,6 +85,8 @@ class Exporter:
     """Whether it trains the study's own model, whose code multiplies as it did."""
     schedules: ClassVar[Mapping[str, str]] = {}
     """The trainer's words for our schedules: by name, wsd with its shape, and "linear to 0"."""
+    schedule_note: ClassVar[str] = ""
+    """How they differ from ours, where they do."""
 
     def has_own_factors(self, plan: TransferPlan) -> bool:
         """Whether its model multiplies by itself as the study's does."""
@@ -126,7 +128,7 @@ def schedule_lines(plan: TransferPlan, exporter: Exporter) -> Iterator[str]:
     if words := words or exporter.schedules.get(name):
         values = {"steps": steps, "warmup": warmup, "final": final, "start": start}
         values |= {"decay": decay, "share": decay / steps, "span": max(1, decay - 1)}
-        yield f"In {exporter.trainer}: {words.format(**values)}"
+        yield f"In {exporter.trainer}{exporter.schedule_note}: {words.format(**values)}"
     else:
         yield (
             f"{exporter.trainer} has no such schedule: write it as one factor on the learning "
@@ -315,13 +317,9 @@ def by_atan2(plan: TransferPlan) -> bool:
     return bool(plan.optimizer and plan.optimizer.arguments.get("atan2"))
 
 
-NO_EPS = ("lion", "sgd")
-"""Optimizers in which eps plays no part."""
-
-
 def takes_eps(plan: TransferPlan) -> bool:
     """Whether eps plays a part in the plan's optimizer."""
-    return not by_atan2(plan) and optimizer_name(plan) not in NO_EPS
+    return plan.has_eps and not by_atan2(plan)
 
 
 # Jinja's one place here: a template in the files of a trainer.

@@ -54,6 +54,9 @@ class Hf(Exporter):
             for shape in ("linear", "1-sqrt")
         },
     }
+    schedule_note: ClassVar[str] = (
+        ", a step later than here (at the first step its warm-up has not begun)"
+    )
     family: str = ""
 
     def __post_init__(self) -> None:
@@ -135,6 +138,11 @@ class Hf(Exporter):
     def _name(self, plan: TransferPlan) -> str:
         """The family; ConfigError where neither the option nor the study names one."""
         of_study = family_of_class(str(_model(plan).get("name", "")))
+        data = plan.source.get("data")
+        if self.family and isinstance(data, Mapping) and "input_shape" in data:
+            # Its fields would scale another model than the one that was tuned.
+            allowed = f"a plan of text: all of {', '.join(FAMILIES)} are, and this one is of arrays"
+            raise ConfigError("family", self.family, allowed)
         if name := self.family or of_study:
             return name
         names = ", ".join(FAMILIES)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import isclose, isfinite
 from typing import Any
 
@@ -153,11 +153,13 @@ def param_groups(
     betas: tuple[float, float] | None = None,
     muon: str = "",
     own: Mapping[str, float] | None = None,
+    *,
+    eps: bool = True,
 ) -> list[dict[str, Any]]:
     """Parameters of equal settings as one group; see `TransferPlan.param_groups`.
 
-    `muon` names one of `CONVENTIONS` where the plan's matrices are Muon's, whose settings are its
-    `own`.
+    Without `eps` the optimizer has none. `muon` names one of `CONVENTIONS` where the plan's
+    matrices are Muon's, whose settings are its `own`.
     """
     if not lr_scale > 0:
         raise BadInput(f"lr_scale={lr_scale!r} is refused: a positive number")
@@ -166,7 +168,8 @@ def param_groups(
     matched = match_parameters(settings, model, differs)
     parameters = {setting.name: parameter for setting, parameter in matched}
     groups = []
-    for name, members in grouped_settings([setting for setting, _ in matched], muon):
+    equal = [setting if eps else replace(setting, eps=0.0) for setting, _ in matched]
+    for name, members in grouped_settings(equal, muon):
         orthogonal = members[0].update is Update.ORTHOGONAL
         lr = _rate(members[0], muon) * lr_scale
         group: dict[str, Any] = {
@@ -175,7 +178,7 @@ def param_groups(
             "update": str(members[0].update),
             "lr": lr,
             "initial_lr": lr,
-            "eps": members[0].eps,
+            **({"eps": members[0].eps} if eps else {}),
             # torch removes lr * weight_decay of a weight; the plan says what is removed.
             "weight_decay": members[0].weight_decay / lr,
             **({} if betas is None or orthogonal else {"betas": betas}),

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import isclose
 from typing import TYPE_CHECKING
 
@@ -112,6 +112,10 @@ class OpFactors:
             return 1.0
         seen_scale = self.attention.scale if self.attention else None
         return seen_scale or float(self.op.geometry["head_size"]) ** -0.5
+
+    def as_trained(self) -> Answer:
+        """With the model's own factors, of an operation that nothing scaled in any trial."""
+        return replace(self, factors={name: self.usual(name) for name in self.factors})
 
 
 def _is_logit(op: ScaledOp, factor: str) -> bool:
@@ -247,6 +251,7 @@ def needs(
     *,
     unit_scaled: bool,
     depth_known: bool = True,
+    eps: bool = True,
     decay: bool,
     cautions: Iterable[str] = (),
 ) -> list[str]:
@@ -286,9 +291,9 @@ def needs(
                 lines.append(f"{name}: {' and '.join(advice)}")
     if unit_scaled and not depth_known:
         lines.append(DEPTH_NEED)
-    if unit_scaled:
+    if unit_scaled and eps:
         lines.append(UNIT_SCALED_EPS_NEED)
-    elif any(forward != 1 for forward, _ in multipliers.values()):
+    elif eps and any(forward != 1 for forward, _ in multipliers.values()):
         lines.append(EPS_NEED)
     if decay:
         lines.append(DECAY_NEED)

@@ -5,7 +5,7 @@ Reading a plan needs no torch; the two methods that act on a module import it wh
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from html import escape
 from math import log
@@ -45,6 +45,8 @@ if TYPE_CHECKING:
 # A plan as a table of plain text: what is trained alike in a row, then what the model must do.
 
 
+NO_EPS = ("lion", "sgd")
+"""Optimizers in which eps plays no part."""
 COLUMNS = ("parameters", "role", "init std", "lr", "eps", "decay")
 UPDATE = "update"
 """A column more, where an optimizer updates some parameters in another way than the rest."""
@@ -77,6 +79,8 @@ def _plan_parts(plan: TransferPlan) -> tuple[list[str], Table, list[str]]:
             lines += wrap(line, LAW_WIDTH, subsequent_indent=indent, break_on_hyphens=False)
     several = len({p.update for p in plan.parameters if not p.frozen}) > 1
     columns = [*COLUMNS[:2], *[UPDATE] * several, *COLUMNS[2:]]
+    if not plan.has_eps:
+        columns.remove("eps")
     left = ("parameters", "role", UPDATE)
     table = Table("", [Column(name, left=name in left) for name in columns])
     room, alike = MAX_LINES, _alike(plan.parameters)
@@ -86,8 +90,9 @@ def _plan_parts(plan: TransferPlan) -> tuple[list[str], Table, list[str]]:
             break
         room -= len(name_lines)
         init = first.init if first.init != "normal" else settings.init_std
-        numbers: list[Value] = [init, settings.lr, settings.eps, settings.weight_decay]
-        cells = ["frozen", "-", "-", "-"] if first.frozen else numbers
+        eps = [settings.eps] * plan.has_eps
+        numbers: list[Value] = [init, settings.lr, *eps, settings.weight_decay]
+        cells = ["frozen", *["-"] * (len(numbers) - 1)] if first.frozen else numbers
         update = ["-" if first.frozen else first.update] * several
         table.add("\n".join(name_lines), first.role, *update, *cells)
     after = []
@@ -238,6 +243,11 @@ class TransferPlan:
     own_factors: Mapping[str, float] = field(default_factory=dict, metadata=WRITTEN_IF_SET)
     version: int = PLAN_VERSION
 
+    @property
+    def has_eps(self) -> bool:
+        """Whether its optimizer divides by anything that eps keeps from 0."""
+        return self.optimizer is None or self.optimizer.name not in NO_EPS
+
     @classmethod
     def load(cls, path: str | Path) -> TransferPlan:
         """The plan in the file `path`, in `plan.json` of the folder `path`, or of the study there.
@@ -341,7 +351,8 @@ class TransferPlan:
         """Groups for `torch.optim.AdamW(plan.param_groups(model))` or any torch optimizer.
 
         A group has `params`, a `name` for people, the kind of its `update`, `lr` (times
-        `lr_scale`), `eps` and `weight_decay`, and `betas` where a law changed them; parameters of
+        `lr_scale`), `weight_decay`, `eps` where the optimizer has one, and `betas` where a law
+        changed them; parameters of
         equal settings share one, and frozen ones are in none. `initial_lr` repeats `lr` for
         schedules: torch's multiply it, and so can a loop of one's own. The plan's decay is
         independent of the learning rate: the share of a weight that a step removes. torch's
@@ -367,6 +378,7 @@ class TransferPlan:
             self.betas,
             muon if is_muon else "",
             self.optimizer_settings() if is_muon else {},
+            eps=self.has_eps,
         )
 
     def optimizer_settings(self) -> dict[str, float]:
@@ -476,7 +488,11 @@ def make_plan(
     )
     # Rules get every hyperparameter; the plan lists those that were searched.
     complete = prepared.complete(hps)
-    plan = plan_of(prepared.architecture, rules, base, target, complete, source, law=law)
+    # A command's script applies the plan itself. Our engine has trained the model as it is.
+    left_out = prepared.left_out(complete) if prepared.by_engine else None
+    plan = plan_of(
+        prepared.architecture, rules, base, target, complete, source, law=law, left_out=left_out
+    )
     return replace(plan, hps=_lawful(hps, law))
 
 
@@ -522,11 +538,13 @@ def plan_of(
     *,
     depth_known: bool = True,
     law: AppliedLaw | None = None,
+    left_out: Sequence[str] | None = None,
 ) -> TransferPlan:
     """The plan of a model that was read at its target, for hyperparameters `hps` at the base.
 
     At the target they are those that the `law` makes of them. Not `depth_known`: no size of the
-    model is its depth.
+    model is its depth. `left_out` says of a model that was trained as it is what of the
+    parameterization it was trained without: so it is planned.
     """
     # eta at the target: the one that was tuned, unless a law changes it for another batch or
     # horizon. The width is in no hyperparameter, but in every parameter's own factors.
@@ -534,6 +552,11 @@ def plan_of(
     growth = target.width / base.width
     parameters = tuple(_planned(spec, rules, hps, tuned, growth) for spec in model.specs)
     answers = ask(rules.parameterization, hps, model, (target.depth, base.depth))
+    asked = answers
+    if left_out is not None:
+        parameters = tuple(_as_trained(p, model.scale_buffers) for p in parameters)
+        answers = [answer if answer.seen else answer.as_trained() for answer in answers]
+        asked = [answer for answer in answers if answer.seen]
     return TransferPlan(
         base=base,
         target=target,
@@ -545,18 +568,29 @@ def plan_of(
         optimizer=rules.optimizer_spec,
         needs=tuple(
             needs(
-                answers,
+                asked,
                 {p.name: (p.target.multiplier, p.target.backward_multiplier) for p in parameters},
                 unit_scaled=rules.parameterization.unit_scaled,
                 depth_known=depth_known,
+                eps=rules.optimizer_spec.name not in NO_EPS,
                 decay=any(p.target.weight_decay for p in parameters if not p.frozen),
-                cautions=model.cautions,
+                cautions=[*(left_out or ()), *model.cautions],
             )
         ),
         factors=planned_factors(answers),
         law=law,
         own_factors=dict(model.own_factors),
     )
+
+
+def _as_trained(parameter: PlannedParameter, buffers: Collection[str]) -> PlannedParameter:
+    """The parameter, its gradient's own factor left out where the model had no place for it."""
+    if f"{parameter.name.rpartition('.')[0]}.backward_multiplier" in buffers:
+        return parameter
+    target, base = (
+        replace(at, backward_multiplier=at.multiplier) for at in (parameter.target, parameter.base)
+    )
+    return replace(parameter, target=target, base=base)
 
 
 def _planned(

@@ -275,35 +275,38 @@ NUMBERS = {
 def plan_table(plan: TransferPlan) -> Table:
     """A row for parameters alike: on the terminal the target's numbers, on the page both sizes'.
 
-    Where a gamma is not 1, it stands with the exponent beside their product, the learning rate.
+    Every gamma stands with the exponent beside their product, the learning rate.
     """
-    has_gammas = any(parameter.gamma != 1 for parameter in plan.parameters)
+    shown = _numbers(plan)
+    # Where all are 1 they are the first to go where room is scarce.
+    least = None if any(parameter.gamma != 1 for parameter in plan.parameters) else -1
     columns = [
         Column("parameter", left=True),
         Column("role", left=True, importance=1),
         Column("shape", importance=0),
-        *NUMBERS.values(),
+        *shown.values(),
+        Column("gamma", form=".3g", importance=least),
+        Column("c", form="g", importance=least),
     ]
-    if has_gammas:
-        columns += [Column("gamma", form=".3g"), Column("c", form="g")]
     table = Table(f"Plan for {plan.target} (tuned at {plan.base})", columns)
     for names, parameter in grouped(plan.parameters):
         shapes = ("x".join(map(str, shape)) for shape in (parameter.base_shape, parameter.shape))
         numbers: list[Value] = []
-        for name in NUMBERS:
+        for name in shown:
             base, target = (getattr(side, name) for side in (parameter.base, parameter.target))
             numbers.append(Cell(BaseToTarget(base=base, target=target), short(target)))
         # What is not drawn has no std: its start stands in that place.
         numbers[0] = _start(parameter) or numbers[0]
         base_shape, shape = shapes
-        if has_gammas:
-            numbers += [parameter.gamma, parameter.lr_exponent]
-        table.add(
-            names, role_name(parameter.role), BaseToTarget(base=base_shape, target=shape), *numbers
-        )
-    if has_gammas:
-        table.legend = [GAMMA_LEGEND]
+        numbers += [parameter.gamma, parameter.lr_exponent]
+        table.add(names, role_name(parameter.role), BaseToTarget(base=base_shape, target=shape), *numbers)
+    table.legend = [GAMMA_LEGEND]
     return table
+
+
+def _numbers(plan: TransferPlan) -> dict[str, Column]:
+    """The fields of a prescription that play a part in the plan's optimizer."""
+    return {n: column for n, column in NUMBERS.items() if n != "eps" or plan.has_eps}
 
 
 def _start(parameter: PlannedParameter) -> str:
@@ -323,14 +326,15 @@ def explanation(plan: TransferPlan, rows: Sequence[Explained], *, verbose: bool)
     title = f"From {plan.base} (upper) to {plan.target} (lower)"
     if not verbose:
         title = f"At {plan.target} (tuned at {plan.base})"
-    table = Table(title, [*columns, *NUMBERS.values()], key="explanation")
+    shown = _numbers(plan)
+    table = Table(title, [*columns, *shown.values()], key="explanation")
     by_name = {row.parameter.name: row for row in rows}
     reasons: dict[tuple[str, str], list[str]] = {}
     for names, parameter in grouped(plan.parameters):
         row, role = by_name[parameter.name], role_name(parameter.role)
         reasons.setdefault((role, row.why), []).append(names)
         numbers: list[Value] = []
-        for name in NUMBERS:
+        for name in shown:
             base, target = (getattr(side, name) for side in (parameter.base, parameter.target))
             text = f"{base:.3g}\n{target:.3g}" if verbose else f"{target:.3g}"
             numbers.append(Cell(BaseToTarget(base=base, target=target), text))
@@ -361,11 +365,15 @@ def explanation(plan: TransferPlan, rows: Sequence[Explained], *, verbose: bool)
 
 
 def verdicts(
-    results: Sequence[Verdict], hyperparameter: str = "eta", settled: str = ""
+    results: Sequence[Verdict],
+    hyperparameter: str = "eta",
+    settled: str = "",
+    beside: str = "",
 ) -> list[Item]:
     """All axes: a table of their sizes, whose curves are over `hyperparameter`, and the answers.
 
-    `settled` says with how many runs they were settled, and with that what would tell more.
+    `settled` says with how many runs they were settled, and with that what would tell more;
+    `beside` what else the plan carries, that no curve judged.
     """
     table = verdict_table(results[0], hyperparameter)
     if len(results) > 1:
@@ -374,12 +382,12 @@ def verdicts(
     notes = dict.fromkeys(result.note for result in results if result.note)
     items += [Sentence(f"Note: {note}.", listed=True) for note in notes]
     for result in results:
-        for sentence in verdict_sentences(result, hyperparameter, settled):
+        for sentence in verdict_sentences(result, hyperparameter, settled, named=bool(beside)):
             # The verb's last lines repeat the answers, and not what would settle them.
             items.append(replace(sentence, detail=TO_SETTLE not in str(sentence.text)))
     if settled:
         items.append(Sentence(f"{settled}."))
-    return items
+    return items + [Sentence(beside)] * bool(beside)
 
 
 TO_SETTLE = "To settle it, "
@@ -387,17 +395,17 @@ TO_SETTLE = "To settle it, "
 
 
 def verdict_sentences(
-    result: Verdict, hyperparameter: str = "eta", settled: str = ""
+    result: Verdict, hyperparameter: str = "eta", settled: str = "", *, named: bool = False
 ) -> list[Sentence]:
     """The answers on the ladder and at the target, and what would settle one that is open.
 
-    `settled` has said already what would.
+    `settled` has said already what would. `named`: eta, too, as more is carried beside it.
     """
     axis = result.axis.replace("_", " ")
     # "holds" and "fails" are verbs of the sentence; this answer is none.
     is_open = result.answer == "cannot say yet"
     told = "can neither be confirmed nor refuted yet" if is_open else result.answer
-    subject = "" if hyperparameter == "eta" else f"of {hyperparameter} "
+    subject = "" if hyperparameter == "eta" and not named else f"of {hyperparameter} "
     ladder = extent(result.axis, [size.size for size in result.sizes])
     text = f"The transfer {subject}over {axis} {told} at {ladder}."
     answers = [(result.answer, text, result.todo)]

@@ -22,6 +22,13 @@ def shown(answer: ExplainAnswer | PublishedAnswer, *, verbose: bool = False) -> 
         items.append(Sentence(f"Note: the search is not finished; this is its best of {trials}."))
     items += console.explanation(plan, answer.rows, verbose=verbose)
     items += [Sentence(line, listed=True) for line in answer.tied]
+    if answer.classes:
+        text = (
+            f"The model takes {answer.classes} classes, and the data have more: to train it, let "
+            "it take an argument `classes`, or give data of as many, such as data=tokens "
+            "data.path=FILE."
+        )
+        items.append(Sentence(text, listed=True))
     count = len(plan.parameters)
     why = "to see that it holds in short runs"
     check = again(answer.invocation, "check", answer.settings, why=why)

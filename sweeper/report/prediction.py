@@ -586,10 +586,13 @@ def _following(
         *([f"--to-tokens={question.tokens:.0f}"] if question.tokens else []),
         "--predict",
         *invocation.overrides,
-        f"transfer.widths=[{','.join(map(str, widths))}]",
-        f"transfer.steps=[{','.join(map(str, steps))}]",
     ]
-    return horizons_command(settings, invocation, size, *words, why="to train what would tell")
+    # Each takes the place of what was typed before of its key.
+    ladders = [f"transfer.widths=[{','.join(map(str, widths))}]"]
+    ladders += [f"transfer.steps=[{','.join(map(str, steps))}]"]
+    why = "to train what would tell"
+    command = horizons_command(settings, invocation, size, *words, why=why)
+    return command.with_arguments(*ladders, why=why)
 
 
 def horizons_command(

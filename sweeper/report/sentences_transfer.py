@@ -7,7 +7,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 
 from sweeper.decide.settle import Ending, Look, Settling
@@ -20,9 +20,11 @@ from sweeper.decide.transfer import (
     Verdict,
 )
 from sweeper.decide.trend import MIN_TREND_SIZES, MORE_SEEDS, Exponent, Trend
+from sweeper.plan.plan import value_text
 from sweeper.stats.estimate import Estimate
 from sweeper.stats.ladder import LadderSize, describe_size
 from sweeper.stats.rounds import LOOKS
+from sweeper.trial import Choice
 
 SAID: Mapping[Answer, str] = {
     "holds": "holds",
@@ -58,6 +60,19 @@ def worded(verdict: Verdict) -> Verdict:
         note=_worse_note(verdict) or verdict.note,
         limits=limits,
         target=None if verdict.target is None else worded_target(verdict.target),
+    )
+
+
+def unjudged_text(values: Mapping[str, Choice], judged: Collection[str]) -> str:
+    """Which `values` a plan carries beside what was `judged`; empty where there are none."""
+    if not values:
+        return ""
+    each = [f"{name} {value_text(value)}" for name, value in values.items()]
+    first = next(iter(values))
+    return (
+        f"Of {' and '.join(judged)} alone: carried as tuned at the base, without a curve at any "
+        f"other size, {'is' if len(each) == 1 else 'are'} {', '.join(each)}; "
+        f"transfer.hyperparameter={first} judges {first}."
     )
 
 
@@ -171,10 +186,10 @@ def advice_parts(advice: Advice) -> tuple[str, str]:
         case "correct":
             return "plan with the trend", f": {overrides}"
         case "longer_ladder":
-            return f"a ladder to {axis} {last} would likely tell", f": {overrides}"
+            return f"a ladder to {axis} {last} {_tells(advice)}", f": {overrides}"
         case "more_seeds":
             to = f"a ladder to {axis} {last} with " if advice.ladder else ""
-            return f"{to}{MORE_SEEDS} times the seeds would likely tell", f": {overrides}"
+            return f"{to}{MORE_SEEDS} times the seeds {_tells(advice)}", f": {overrides}"
         case "longer_curves":
             return "measure the curves further to both sides", f": {overrides}"
         case "narrower":
@@ -182,6 +197,13 @@ def advice_parts(advice: Advice) -> tuple[str, str]:
         case "less_noise":
             return "no ladder below it would tell with these errors: train runs with less noise", ""
     return "", ""
+
+
+def _tells(advice: Advice) -> str:
+    """How likely it tells, and with how many runs."""
+    word = "would likely" if advice.chance >= 0.5 else "may"
+    runs = f", with about {more(sum(advice.runs.values()), 'run')}" if advice.runs else ""
+    return f"{word} tell{runs}"
 
 
 def hopeless_text(advice: Advice) -> str:

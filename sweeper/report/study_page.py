@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import shlex
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -15,9 +16,9 @@ from matplotlib.figure import Figure
 
 from sweeper.decide.diagnosis import Diagnosis
 from sweeper.decide.documents import Documents, TargetDocuments
-from sweeper.decide.saving import NO_SIZES, saving, times
+from sweeper.decide.saving import saving, times
 from sweeper.decide.transfer import Verdict
-from sweeper.decide.validation import Validation
+from sweeper.decide.validation import Validation, unjudged
 from sweeper.files import private_folder, write_atomically
 from sweeper.plan.plan import TransferPlan
 from sweeper.report.answer import (
@@ -55,10 +56,10 @@ from sweeper.report.figures import (
     steps_figure,
 )
 from sweeper.report.ladder import ladder_table
-from sweeper.report.next import report_of
+from sweeper.report.next import NextCommand, next_of, report_of
 from sweeper.report.page import page
 from sweeper.report.sentences import check_sentence
-from sweeper.report.sentences_transfer import exponent_text
+from sweeper.report.sentences_transfer import exponent_text, unjudged_text
 from sweeper.report.trials import (
     Importance,
     hidden_note,
@@ -90,9 +91,9 @@ from sweeper.trial import Status
 STATUSES = get_args(Status)
 UNDECIDED = "cannot say yet"
 HEADLINES = {
-    "holds": "The transfer holds",
-    "fails": "The transfer fails",
-    UNDECIDED: "Cannot say yet whether the transfer holds",
+    "holds": "The transfer{} holds",
+    "fails": "The transfer{} fails",
+    UNDECIDED: "Cannot say yet whether the transfer{} holds",
     "": "The transfer has not been validated yet",
 }
 
@@ -116,7 +117,8 @@ def write_report(
     documents = documents or Documents.read(folder)
     figures = _search_figures(documents)
     running = Running.read(folder, live) if live else Running.stopped(folder, is_left=is_left)
-    write_atomically(path, render(documents, figures, running))
+    following = None if live else next_of(folder)
+    write_atomically(path, render(documents, figures, running, following))
     if live:
         return path
     # After the page, which matters more: a full disk then costs pictures alone.
@@ -215,8 +217,24 @@ def _search_figures(documents: Documents) -> dict[str, Figure]:
 
 def headline(documents: Documents) -> str:
     """What the report of a study says first."""
-    text = HEADLINES[_overall(documents.targets)]
+    text = _headline(documents, _overall(documents.targets))
     return text[0].lower() + text[1:]
+
+
+def _headline(documents: Documents, code: str) -> str:
+    """The answer `code`, and of what it is, where more is carried than was judged."""
+    others = any(target.others for target in documents.targets)
+    return HEADLINES[code].format(" of eta" * bool(others or _beside(documents)))
+
+
+def _beside(documents: Documents) -> str:
+    """What plans carry beside what was judged; empty before any verdict."""
+    validations = [v for t in documents.targets for v in (t.validation, *t.others) if v and v.axes]
+    judged = list(dict.fromkeys(validation.hyperparameter for validation in validations))
+    if not judged or documents.searched is None:
+        return ""
+    found = documents.searched
+    return unjudged_text(unjudged(found.conclusion, found.space, judged), judged)
 
 
 def answer_of(documents: Documents) -> str:
@@ -239,12 +257,14 @@ def render(
     documents: Documents,
     figures: Mapping[str, Figure] | None = None,
     running: Running | None = None,
+    following: NextCommand | None = None,
 ) -> str:
     """The report of a study as HTML; `figures` are its search's figures, where they are made.
 
-    With `running` it is the page of a study whose driver runs, or was stopped.
+    With `running` it is the page of a study whose driver runs, or was stopped; `following` is the
+    command that goes on with it.
     """
-    report = study_report(documents, figures, running)
+    report = study_report(documents, figures, running, following)
     return page(report, live=running.every if running else 0.0)
 
 
@@ -252,6 +272,7 @@ def study_report(
     documents: Documents,
     figures: Mapping[str, Figure] | None = None,
     running: Running | None = None,
+    following: NextCommand | None = None,
 ) -> Report:
     """All that the records of a study say, the answer first."""
     figures = _search_figures(documents) if figures is None else figures
@@ -266,7 +287,7 @@ def study_report(
     targets = [_Target.of(target, loss, deep=documents.deep) for target in documents.targets]
     sections = [
         *([_running(running)] if running else []),
-        _answer(documents, targets),
+        _answer(documents, targets, following),
         Section("", [KeyNumbers(cards(documents))]),
         *(section for target in targets for section in target.validations()),
         *map(diagnosis_section, documents.diagnoses),
@@ -305,7 +326,9 @@ def _running(running: Running) -> Section:
     return Section("", items)
 
 
-def _answer(documents: Documents, targets: Sequence[_Target]) -> Section:
+def _answer(
+    documents: Documents, targets: Sequence[_Target], following: NextCommand | None
+) -> Section:
     """What the page says first: each verdict, and checks and diagnoses that speak against it."""
     # A diagnosis judges the transfer anew: one that fails is news where nothing was validated.
     failed = any(diagnosis.answer == "fails" for diagnosis in documents.diagnoses)
@@ -325,7 +348,11 @@ def _answer(documents: Documents, targets: Sequence[_Target]) -> Section:
         ]
     if not items:
         items = [Sentence(_state(documents))]
-    return Section(HEADLINES[code], items, is_answer=True, code=code or UNDECIDED)
+    if beside := _beside(documents):
+        items.append(Sentence(beside))
+    if following is not None:
+        items.append(Commands(f"Next, {following.why}:", [shlex.split(str(following))]))
+    return Section(_headline(documents, code), items, is_answer=True, code=code or UNDECIDED)
 
 
 def _state(documents: Documents) -> str:
@@ -708,7 +735,11 @@ def cards(documents: Documents) -> list[KeyNumber]:
         low, high = measured.low, measured.high
         is_bounded = math.isfinite(low) and math.isfinite(high)
         ends = f"95 % interval {2**low:.3g} to {2**high:.3g}" if is_bounded else "no interval"
-        add(name, f"{2**measured.value:.4g}", f"log2 {measured.value:.2f}; {ends}")
+        # The search's own is on the page, too: two numbers of one name would be a riddle.
+        near = f"; of the points that were trained {2**chosen:.4g} was chosen"
+        near = near * (f"{chosen:.2f}" != f"{measured.value:.2f}")
+        note = f"log2 {measured.value:.2f} on its curve; {ends}{near}"
+        add(name, f"{2**measured.value:.4g}", note)
     elif math.isfinite(chosen):
         add(name, f"{2**chosen:.4g}", f"log2 {chosen:g}; no interval before --validate")
     if conclusion is not None and math.isfinite(conclusion.objective):
@@ -725,18 +756,16 @@ def cards(documents: Documents) -> list[KeyNumber]:
         origin = str(plan.source.get("eta_from") or "the study")
         note = f"log2 {math.log2(eta):.2f}, from {origin}" if eta > 0 else f"from {origin}"
         add(f"Planned η for width {plan.target.width}", f"{eta:.4g}", note)
-    if (saved := saving(documents.trials, plan, documents.flops)) is not None:
-        name = f"Tuning here, against width {saved.width}"
-        if math.isfinite(saved.factor):
-            here, there = (
-                duration(cost.seconds) if math.isfinite(cost.seconds) else NOT_KNOWN
-                for cost in (saved.tuning, saved.at_target)
-            )
-            total = times(saved.factor_with_validation)
-            note = f"FLOPs; {here} here, about {there} there; with the validation {total}"
-            add(name, times(saved.factor), note)
-        else:
-            add(name, "not known", NO_SIZES)
+    saved = saving(documents.trials, plan, documents.flops)
+    # A number that nobody knows is no key number.
+    if saved is not None and math.isfinite(saved.factor):
+        here, there = (
+            duration(cost.seconds) if math.isfinite(cost.seconds) else NOT_KNOWN
+            for cost in (saved.tuning, saved.at_target)
+        )
+        total = times(saved.factor_with_validation)
+        note = f"FLOPs; {here} here, about {there} there; with the validation {total}"
+        add(f"Tuning here, against width {saved.width}", times(saved.factor), note)
     return shown
 
 

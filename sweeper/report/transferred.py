@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import shlex
 from collections.abc import Sequence
 from dataclasses import replace
@@ -9,7 +10,7 @@ from dataclasses import replace
 from sweeper.config.settings import Settings
 from sweeper.decide.transfer import Verdict
 from sweeper.decide.trend import FittedExponents
-from sweeper.decide.validation import Validation
+from sweeper.decide.validation import Validation, unjudged
 from sweeper.errors import SHELL, Keyword, Text
 from sweeper.records import to_json
 from sweeper.report import console
@@ -21,14 +22,14 @@ from sweeper.report.next import NextCommand, after_plan
 from sweeper.report.prediction import horizons_command, predicted_shown
 from sweeper.report.present import Shown
 from sweeper.report.sentences import check_sentence, failure_notes, unfinished_notes
-from sweeper.report.sentences_transfer import exponent_text
+from sweeper.report.sentences_transfer import exponent_text, unjudged_text
 from sweeper.report.study_page import written_page
 from sweeper.stats.ladder import LADDER_AXES
-from sweeper.study.folder import TargetFolder
+from sweeper.study.folder import TargetFolder, read_document
 from sweeper.sweep.coordinates import QuickCheck
 from sweeper.sweep.ladders import StaleVerdict, Trained, curves_stem
 from sweeper.sweep.planning import PlannedSteps, Unvalidated
-from sweeper.table import short
+from sweeper.table import duration, short
 from sweeper.verbs.transfer import (
     AnswerAtTarget,
     HorizonsAnswer,
@@ -84,12 +85,13 @@ def _planned(
     verdicts, hyperparameter = ladders.verdicts, settings.transfer.hyperparameter
     files = TargetFolder(answer.folder)
     stem = curves_stem(files.validation_of(hyperparameter))
+    judged, beside = _beside(answer)
     if ladders.trained is not None:
         notes += _trained_notes(ladders.trained)
         for verdict in verdicts:
             figure = learning_rate_figure(ladders.trained.record, verdict)
             save(figure, answer.folder / f"{stem}-{verdict.axis}")
-        items += console.verdicts(verdicts, hyperparameter, ladders.settled)
+        items += console.verdicts(verdicts, hyperparameter, ladders.settled, beside)
     if ladders.exponents is not None:
         items += map(Sentence, exponent_lines(ladders.exponents))
     notes += map(_removed_note, answer.removed)
@@ -105,6 +107,11 @@ def _planned(
     places, page_notes = written_page(settings.folder)
     notes += page_notes
     next_command = after_plan(settings.folder, answer.folder, plan, again, answer.kept)
+    settling = {each for v in verdicts if v.target for each in v.target.settle}
+    timed = bool(settling) and not math.isnan(answer.settles_in)
+    if next_command and timed and settling <= {*next_command.arguments}:
+        why = f"{next_command.why}, in about {duration(answer.settles_in)}"
+        next_command = replace(next_command, why=why)
     target_command = plan.source.get("target_command")
     if target_command and not (next_command and not next_command.verb):
         doubt = _doubt(verdicts or (answer.kept.axes if answer.kept else ()))
@@ -118,7 +125,7 @@ def _planned(
     return Shown(
         items=items,
         notes=notes,
-        answer=f"Planned {target}{eta}; {_validated_text(verdicts, answer.kept)}.",
+        answer=f"Planned {target}{eta}; {_validated_text(verdicts, answer.kept, judged)}.",
         places=places,
         document=_document(answer),
         next=[next_command],
@@ -248,7 +255,18 @@ def _doubt(verdicts: Sequence[Verdict]) -> str:
     return "; ".join(doubts)
 
 
-def _validated_text(verdicts: Sequence[Verdict], kept: Validation | None) -> str:
+def _beside(answer: TransferAnswer) -> tuple[str, str]:
+    """What the verdicts of this plan are of, and a sentence on what is carried beside it."""
+    place, settings = TargetFolder(answer.folder), answer.settings
+    kept = [read_document(path, Validation, []) for path in place.validations]
+    judged = [settings.transfer.hyperparameter] * bool(answer.ladders.verdicts)
+    judged += [each.hyperparameter for each in kept if each and each.axes]
+    judged = list(dict.fromkeys(judged))
+    more = unjudged(answer.target.conclusion, settings.space, judged) if judged else {}
+    return f" of {judged[0]}" * bool(more), unjudged_text(more, judged)
+
+
+def _validated_text(verdicts: Sequence[Verdict], kept: Validation | None, of: str) -> str:
     """What was validated now (`verdicts`), or by an earlier command on this plan (`kept`)."""
     judged = verdicts or (kept.axes if kept else ())
     answers = ", ".join(
@@ -257,7 +275,7 @@ def _validated_text(verdicts: Sequence[Verdict], kept: Validation | None) -> str
         for verdict in judged
     )
     before = "" if verdicts else ", as validated before,"
-    return f"the transfer{before} {answers}" if judged else "the transfer is not validated"
+    return f"the transfer{of}{before} {answers}" if judged else "the transfer is not validated"
 
 
 def _horizons(answer: HorizonsAnswer) -> Shown:

@@ -9,6 +9,7 @@ it belongs to. At 1, log2 0, every one of them changes nothing.
 
 from __future__ import annotations
 
+import fnmatch
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -23,6 +24,7 @@ from sweeper.scaling.spec import (
     Role,
     layer_of,
     matching,
+    with_layer,
 )
 from sweeper.trial import PlainHps
 
@@ -108,7 +110,7 @@ def members_of(specs: Sequence[ParamSpec], patterns: Mapping[str, str]) -> dict[
 
     A pattern is of whole names, as in 'layers.*.attention.*', or a range of layers by relative
     depth, as in '0%-25%'. ConfigError for a pattern that matches nothing, and for a parameter that
-    two match.
+    two match, here or in a deeper model: 'layers.1*' is layer 10, too.
     """
     key_of: dict[str, str] = {}
     for key, pattern in patterns.items():
@@ -125,7 +127,36 @@ def members_of(specs: Sequence[ParamSpec], patterns: Mapping[str, str]) -> dict[
                 allowed = f"no parameter twice: {name} is in {key_of[name]} too"
                 raise ConfigError(key, pattern, allowed)
             key_of[name] = key
+    _check_deeper([spec.name for spec in specs], patterns)
     return key_of
+
+
+DEEPEST = 128
+"""Layers of the deeper models, by doublings, in which patterns must not meet."""
+
+
+def _check_deeper(names: Sequence[str], patterns: Mapping[str, str]) -> None:
+    """ConfigError for two patterns that meet in a model of more layers alone."""
+    inside = [name for name in names if layer_of(name) is not None]
+    alike = [*dict.fromkeys(with_layer(name, "{}") for name in inside)]
+    layers = 2 * len({layer_of(name) for name in inside})
+    while alike and len(patterns) > 1 and layers <= DEEPEST:
+        deeper = [name.replace("{}", str(layer)) for name in alike for layer in range(layers)]
+        places, key_of = _places(deeper), dict[str, str]()
+        for key, pattern in patterns.items():
+            found = fnmatch.filter(deeper, pattern)
+            if place := RELATIVE_DEPTH.fullmatch(pattern):
+                low, high = (float(share) / 100 for share in place.groups())
+                found = [name for name in deeper if low <= places[name] < high]
+            for name in found:
+                if key_of.setdefault(name, key) != key:
+                    allowed = (
+                        f"no parameter twice in a deeper model either: at {layers} layers {name} "
+                        f"is in {key_of[name]} too. A dot ends a layer's number, as in "
+                        "'layers.1.*'; ranges such as '0%-50%' and '50%-100%' meet at no depth"
+                    )
+                    raise ConfigError(key, pattern, allowed)
+        layers *= 2
 
 
 def check_names(groups: Mapping[str, str]) -> None:

@@ -37,6 +37,7 @@ from sweeper.trial import ONE_OR_MORE, Axis, Log2Hps, Point, Space, defaults, hp
 FRESH_SEED = 1000
 """The first seed that compares: on trials that were selected by it, a comparison is biased."""
 
+LINES = LineRule(points=7)
 RETUNE = LineRule(step=1.0, points=5, reach=1, extend=2)
 
 
@@ -44,18 +45,19 @@ RETUNE = LineRule(step=1.0, points=5, reach=1, extend=2)
 class IndependentSearch:
     """A line over eta, then a line for every other hyperparameter, the combination, eta again.
 
-    `eta` is the first line, of one seed. `runs` trials are shared out among the lines of the
-    second phase, each point with `seeds` seeds. `combine_seeds` fresh seeds compare the combined
-    optimum with the best single configuration. The better one moved other hyperparameters than
-    eta, and the best eta with them: `retune` lays a short line over it there, on the same fresh
-    seeds, begun with the value and its two neighbours; false leaves it out. The least of a line is
-    chosen for its noise, too, so `retune_seeds` pairs of runs that nothing was chosen by compare
-    it with the value before. `axes` names the hyperparameters (null: all).
+    `eta` is the first line, of one seed. In the second phase each point has `seeds` seeds, and
+    `runs` trials are shared out among its lines (None: each has the points of its rule).
+    `combine_seeds` fresh seeds compare the combined optimum with the best single configuration. The
+    better one moved other hyperparameters than eta, and the best eta with them: `retune` lays a
+    short line over it there, on the same fresh seeds, begun with the value and its two neighbours;
+    false leaves it out. The least of a line is chosen for its noise, too, so `retune_seeds` pairs
+    of runs that nothing was chosen by compare it with the value before. `axes` names the
+    hyperparameters (None: all).
     """
 
     eta: LineRule = field(default_factory=LineRule)
-    lines: LineRule = field(default_factory=LineRule)
-    runs: Annotated[int, Bounds(least=0)] = 330
+    lines: LineRule = field(default_factory=lambda: LINES)
+    runs: Annotated[int | None, Bounds(least=0)] = None
     seeds: Annotated[int, ONE_OR_MORE] = 3
     combine_seeds: Annotated[int, ONE_OR_MORE] = 3
     retune: LineRule | Literal[False] | None = field(default_factory=lambda: RETUNE)
@@ -98,7 +100,9 @@ class IndependentSearch:
         return [n for n in names if n != "eta" and n not in pinned]
 
     def _line_rule(self, space: Space) -> LineRule:
-        """The lines' rule, with an equal part of the second phase's trials."""
+        """The lines' rule, with an equal part of the second phase's trials where they are given."""
+        if self.runs is None:
+            return self.lines
         names = self._line_names(space)
         points = self.runs // (max(1, len(names)) * self.seeds)
         if names and points < 1:
@@ -228,8 +232,9 @@ class IndependentSearch:
         return min(measured, key=lambda single: single[1], default=(base, math.inf, 1))
 
     def _longer(self, lines: Sequence[LineResult]) -> dict[str, str]:
-        """The settings that let a line go on; the points of all but eta's follow from `runs`."""
-        others = {line.name: "search.runs or search.lines.extend" for line in lines}
+        """The settings that let a line go on; points of all but eta's may follow from `runs`."""
+        points = "search.lines.points" if self.runs is None else "search.runs"
+        others = {line.name: f"{points} or search.lines.extend" for line in lines}
         return others | {"eta": "search.eta.points or search.eta.extend"}
 
     def _combination(

@@ -117,7 +117,7 @@ LONGER = {"eta": "search.line.points or search.line.extend"}
 class LearningRateLine(Bounded):
     """A line over eta, refined around the optimum by halving the spacing; `seeds` a point."""
 
-    line: LineRule = field(default_factory=LineRule)
+    line: LineRule = field(default_factory=lambda: LineRule(points=11))
     seeds: Annotated[int, ONE_OR_MORE] = 1
     fresh_seeds: FreshSeedCount = FRESH_SEEDS
     until: Until = "planned"

@@ -208,11 +208,12 @@ class Retune:
             )
         if math.isinf(self.gain):
             gain = f"2^{before if self.gain > 0 else best:g} diverged or failed with fresh seeds"
+        # As of the combination: the change of the loss, less is better.
         elif math.isinf(self.low) or math.isinf(self.high):
-            gain = f"{self.gain:+.4f} nats over fresh seeds with which neither diverged or failed"
+            gain = f"{-self.gain:+.4f} nats over fresh seeds with which neither diverged or failed"
         else:
-            interval = f"95 % interval {self.low:+.4f} to {self.high:+.4f}"
-            gain = f"{self.gain:+.4f} nats over {self.seeds} fresh seeds, {interval}"
+            interval = f"95 % interval {-self.high:+.4f} to {-self.low:+.4f}"
+            gain = f"{-self.gain:+.4f} nats over {self.seeds} fresh seeds, {interval}"
         if self.moves:
             return f"retuning eta after combining moved it from 2^{before:g} to 2^{best:g} ({gain})"
         return (

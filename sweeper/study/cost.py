@@ -16,8 +16,8 @@ from sweeper.study.folder import StudyFolder
 from sweeper.table import Cell, Column, Table, duration
 from sweeper.trial import Result, Trial, TrialSpec
 
-ENGINE = "engine"
-"""The runner whose trials' FLOPs are known; how much a command computes is not."""
+OWN = "own"
+"""The parameterization of commands that scale by themselves: nobody knows their models."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,12 +49,15 @@ NOTHING = Cost(trials=0, flops=0.0, seconds=0.0)
 
 
 def flops_of(spec: TrialSpec) -> float:
-    """FLOPs of a whole run; NaN where they are not known: of commands, and of lost models."""
-    return _engine_flops(spec) if spec.runner.get("name", ENGINE) == ENGINE else math.nan
+    """FLOPs of a whole run; NaN where they are not known: of models that nobody names, or lost.
+
+    Those of a command are those of the model that is named beside it.
+    """
+    return math.nan if spec.parameterization.name == OWN else _model_flops(spec)
 
 
 @lru_cache(maxsize=256)
-def _engine_flops(spec: TrialSpec) -> float:
+def _model_flops(spec: TrialSpec) -> float:
     # It brings torch, which a study without trials does not need.
     from sweeper.engine.prepare import prepare
 

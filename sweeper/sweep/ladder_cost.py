@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from sweeper.config.settings import Experiment
+from sweeper.decide.transfer import Verdict
 from sweeper.stats.ladder import LadderSize
-from sweeper.study.cost import Cost, flops_of
-from sweeper.sweep.experiment import run_time, shared_steps
+from sweeper.study.cost import Cost, at_once, flops_of
+from sweeper.sweep.experiment import run_time, shared_steps, trial_seconds
 from sweeper.sweep.optimum import finished
 from sweeper.sweep.planning import TransferTarget
 from sweeper.sweep.replay import SettledLadder, replay_ladder
-from sweeper.trial import Trial, defaults
+from sweeper.trial import Result, Trial, defaults
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -96,11 +97,28 @@ def ladder_cost(
     some = any(size.runs for size in costs)
     trial = experiment.trial(settings.base, defaults(settings.space), 0, "dry run")
     key = settings.folder.absolute() / "trials" / "KEY"
+    there = flops_of(experiment.spec(settings.timed(target.size)))
     return LadderCost(
         sizes=costs,
         branches=branches,
         steps=sum(trial.spec.train.steps for trial in every),
-        share=all_flops / flops_of(experiment.spec(target.size)) if some else math.nan,
+        share=all_flops / there if some else math.nan,
         settle=settle,
         command=settings.runner.argv(trial, key),
     )
+
+
+def settling_seconds(
+    experiment: Experiment, verdicts: Sequence[Verdict], results: Sequence[Result]
+) -> float:
+    """Seconds of the runs advised for open targets; NaN where none are, or nothing tells."""
+    settings, total = experiment.settings, math.nan
+    same = [result for result in results if result.trial.spec.runner == settings.identity]
+    taken = trial_seconds(settings, same)
+    for verdict in verdicts:
+        advice = verdict.target.advice if verdict.target else None
+        for value, count in advice.runs.items() if advice else ():
+            size = settings.with_steps(replace(settings.ladder_base, **{verdict.axis: value}))
+            trial = experiment.trial(size, defaults(settings.space), 0, "cost")
+            total = count * taken.of(trial) / at_once(same) + (0 if math.isnan(total) else total)
+    return total

@@ -169,11 +169,10 @@ def plan_target(target: TransferTarget, ladders: Validated, folder: Path) -> Tra
     law = apply_law(experiment, size, best_log2)
     # The target's command gets what the law plans; the plan itself applies the law to `best_log2`.
     planned = best_log2 if law is None else after_law(experiment, law, best_log2)
-    if settings.steps_of is not None and not isinstance(size, LadderSize):
-        timed = replace(settings.ladder_base, width=size.width, depth=size.depth)
-        size = settings.with_steps(timed)
+    if (timed := settings.timed(size)) is not size:
+        size = timed
         source["tokens_per_parameter"] = settings.transfer.tokens_per_parameter
-        source["steps"] = size.steps
+        source["steps"] = timed.steps
     trial = experiment.trial(size, planned, 0, "target")
     trained = trial.train
     takes = any(map(settings.runner.takes, schedule.PLACEHOLDERS))

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from sweeper.config.command_line import with_place
 from sweeper.config.studies import Invocation, tree_of
 from sweeper.errors import BadInput, ConfigError, Keyword
+from sweeper.scaling.spec import Role
 from sweeper.stats.ladder import Size
 from sweeper.study.study import Study
 from sweeper.sweep.progress import Watcher
@@ -40,7 +41,8 @@ class ExplainAnswer(VerbAnswer):
     """The prescription for every parameter; of a study at its `optimum`, else at the defaults.
 
     `tied` are sentences on readouts that share their weights, `measures` tells whether a
-    coordinate check could follow.
+    coordinate check could follow. `classes` are those that the model takes, where the data as they
+    are configured have more; else 0.
     """
 
     plan: TransferPlan
@@ -51,6 +53,7 @@ class ExplainAnswer(VerbAnswer):
     settings: Settings
     invocation: Invocation
     measures: bool
+    classes: int = 0
     study_notices: Sequence[str] = ()
     optimum: Optimum | None = None
 
@@ -125,6 +128,9 @@ def _explained(
     prepared = _prepared(settings, target)
     source = f"the study {study}" if study else "defaults of the parameterization"
     plan = make_plan(prepared, base, target, hps, {"hyperparameters": source})
+    classes = prepared.spec.data["classes"]
+    heads = [spec.fan_out for spec in prepared.specs if spec.role is Role.READOUT]
+    few = min([head for head in heads if 1 < head < classes], default=0)
     # Exponents need two widths, and the target may be as wide as the base. At its depth, so that
     # parameters have its names.
     narrow = _prepared(settings, Size(width=base.width, depth=target.depth))
@@ -138,7 +144,8 @@ def _explained(
         settings=settings,
         invocation=invocation,
         # Of a command that does not watch its model the check measures nothing.
-        measures=settings.runner.measures("coordinates"),
+        measures=settings.runner.measures("coordinates") and not few,
+        classes=few,
         study_notices=notices,
         optimum=found,
     )

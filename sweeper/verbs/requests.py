@@ -206,6 +206,9 @@ class TransferRequest(Request, panel=TUNE):
     overrides: Changes = ()
     to_depth: ToDepth = None
     to_tokens: ToTokens = None
+    to_steps: Annotated[
+        int | None, AT_LEAST_ONE, Flag("In place of ", K("to_tokens"), ": its steps.")
+    ] = None
     to_batch: ToBatch = None
     study: Study = None
     root: Root = None

@@ -49,7 +49,8 @@ class TransferAnswer(AnswerAtTarget):
     """The plan, in `folder`, and what `ladders` say; `kept` is the verdict that lies there.
 
     `unvalidated` are axes of which no ladder says anything, `removed` verdicts on other plans.
-    `notice` is what a logger has to tell.
+    `notice` is what a logger has to tell, `settles_in` the seconds of the runs that would settle
+    the answer at the target, as far as such runs took them here (NaN: not known).
     """
 
     folder: Path
@@ -60,6 +61,7 @@ class TransferAnswer(AnswerAtTarget):
     unvalidated: Sequence[Unvalidated]
     removed: Sequence[StaleVerdict]
     notice: str
+    settles_in: float
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -121,11 +123,12 @@ def transfer(request: TransferRequest, watcher: Watcher) -> VerbAnswer:
     if request.dry_run:
         with tempfile.TemporaryDirectory() as temporary:
             experiment = open_experiment(settings, Path(temporary))
+            request = _with_tokens(request, experiment)
             return _cost(request, experiment, size, invocation, watcher)
     if request.validate:
         check_storage_password(settings)
     experiment = open_experiment(settings)
-    settings = experiment.settings
+    settings, request = experiment.settings, _with_tokens(request, experiment)
     target = target_of(experiment, size, _asked(request))
     folder = target_folder(settings, target.size)
 
@@ -165,9 +168,10 @@ def _predicted(
     from sweeper.sweep.sweep import Sweep
 
     target = HorizonTarget(width=request.to_width, depth=request.to_depth)
-    question = LossQuestion(tokens=request.to_tokens)
     with tempfile.TemporaryDirectory() as temporary:
         experiment = open_experiment(settings, Path(temporary) if request.dry_run else None)
+        request = _with_tokens(request, experiment)
+        question = LossQuestion(tokens=request.to_tokens)
         study = Study.read(settings.folder)
         found = optimum(experiment, study)
         trials = rungs(experiment, planned_before(settings, found.conclusion.best_log2))
@@ -193,8 +197,24 @@ def _predicted(
     return replace(answer, predicted=predicted, failed=failed, notes=notes)
 
 
+def _with_tokens(request: TransferRequest, experiment: Experiment) -> TransferRequest:
+    """The request with the tokens that its steps are."""
+    if request.to_steps is None:
+        return request
+    from sweeper.sweep.replay import example_length
+
+    batch = request.to_batch or experiment.settings.ladder_base.batch_size
+    tokens = request.to_steps * batch * (example_length(experiment) or 1)
+    return replace(request, to_tokens=float(tokens), to_steps=None)
+
+
 def check_asked(request: TransferRequest) -> None:
     """BadInput for keywords that do not go together."""
+    if request.to_steps is not None and request.to_tokens is not None:
+        raise BadInput(
+            *(K("to_steps", ...), " and ", K("to_tokens", ...)),
+            " both say how long the target trains: give one",
+        )
     if request.strict and not request.validate:
         raise BadInput(K("strict"), " judges the verdict of ", K("validate"), ": give both")
     if request.dry_run and not request.validate and not request.predict:
@@ -277,6 +297,7 @@ def _planned(
     from sweeper.study.cost import keep_flops
     from sweeper.study.logs.log import notice_of
     from sweeper.sweep.coordinates import quick_check
+    from sweeper.sweep.ladder_cost import settling_seconds
     from sweeper.sweep.ladders import remove_stale_verdicts
     from sweeper.sweep.planning import plan_target, unvalidated
 
@@ -298,7 +319,8 @@ def _planned(
     if checks and target.size.width != settings.base.width:
         # A target as wide as the base uses no rule for the width, which is what this looks at.
         check = quick_check(experiment, ladders.planned, invocation, watcher)
-    specs = [each.trial.spec for each in type(target.study).read(settings.folder).results()]
+    results = type(target.study).read(settings.folder).results()
+    specs = [each.trial.spec for each in results]
     keep_flops(settings.folder, [*specs, *(at_target(spec, plan) for spec in specs)])
     holds = all(
         verdict.answer == "holds" and (verdict.target is None or verdict.target.answer == "holds")
@@ -321,4 +343,5 @@ def _planned(
         unvalidated=open_axes,
         removed=removed,
         notice=notice or "",
+        settles_in=settling_seconds(experiment, ladders.verdicts, results),
     )

@@ -22,6 +22,7 @@ from sweeper.plan.plan import TransferPlan
 from tests.engine.tiny_trials import tree
 from tests.export.plans import COMPLETEP, executed, made, missing, names_of, settings_of
 from tests.plan.helpers import plan as study_plan
+from tests.refusals import raises_config_error
 from tests.specs import spec_of
 
 transformers = pytest.importorskip("transformers", minversion="5.0")
@@ -168,6 +169,12 @@ def test_granite_divides_the_logits_and_hyperclovax_multiplies_them() -> None:
     assert granite["logits_scaling"] == pytest.approx(1 / clova["logits_scaling"]) != 1
     rest = {"embedding_multiplier", "attention_multiplier", "residual_multiplier"}
     assert {name: granite[name] for name in rest} == {name: clova[name] for name in rest}
+
+
+def test_a_plan_of_arrays_is_no_family_of_text() -> None:
+    of_images = replace(planned("granite"), source={"data": {"input_shape": [1, 8, 8]}})
+    with raises_config_error("family", "granite"):
+        made(of_images, "hf", family="granite")
 
 
 def test_a_tied_head_s_factor_is_with_that_of_the_rows() -> None:

@@ -389,8 +389,23 @@ def test_what_a_family_of_transformers_has_no_place_for_is_told(
     words = ["model=hf", f"model.name={name}", "model.width=32", "model.depth=1"]
     settings = resolve(compose_tree([*words, "parameterization=mup", "runner.device=cpu"]))
     size = Size(width=64, depth=4)
-    prepared = prepare(settings.spec({"digest": "", "classes": 50}, "float32", size))
-    plan = make_plan(prepared, settings.base, size, plain(defaults(settings.space)), {})
-    lines = [n for n in plan.needs if n.startswith(("attention", "residual"))]
+    spec = settings.spec({"digest": "", "classes": 50}, "float32", size)
+
+    def planned(runner: str) -> TransferPlan:
+        made = prepare(replace(spec, runner={"name": runner}))
+        return make_plan(made, settings.base, size, plain(defaults(settings.space)), {})
+
+    script, engine = planned("command"), planned("engine")
+    lines = [n for n in script.needs if n.startswith(("attention", "residual"))]
     assert len(lines) == len(told)
     assert all(line.startswith(start) for line, start in zip(lines, told, strict=True))
+    # The engine trained the model as it is, and so it is planned: with the search's own words.
+    assert not [n for n in engine.needs if n.startswith(("attention", "residual"))]
+    assert {f"mind: {note}" for note in settings.notes if "model's own code" in note} <= {
+        *engine.needs
+    }
+    branches = {value for _, value, _ in by_kind(engine, "residual", "branch")}
+    assert branches == ({1.0} if told else {0.5})
+    if told and told[0].startswith("attention"):
+        assert [row[1:] for row in by_kind(script, "attention", "logit")] == [(1 / 16, 1 / 4)]
+        assert [row[1:] for row in by_kind(engine, "attention", "logit")] == [(1 / 4, 1 / 4)]

@@ -15,7 +15,7 @@ from sweeper.errors import BadInput
 from sweeper.plan.plan import TransferPlan, own_plan
 from sweeper.records import to_json
 from tests.golden import Golden
-from tests.plan.helpers import CHANGED, plan
+from tests.plan.helpers import CHANGED, mup_tree, plain_model, plan
 
 
 def saved(folder: Path, record: Any) -> Path:
@@ -161,3 +161,13 @@ def test_needs_of_umup(golden: Golden) -> None:
 def test_needs_of_others() -> None:
     (only,) = plan("standard").needs
     assert only.startswith("weight decay")
+
+
+@pytest.mark.parametrize("name", ["SGD", "Lion", "AdamW"])
+def test_an_optimizer_without_eps_is_given_none(name: str) -> None:
+    made = mup_tree()
+    made["optimizer"] = {"_target_": f"sweeper.engine.optimizers.first_order.{name}"}
+    planned, has = plan("mup", made, **CHANGED), name == "AdamW"
+    groups = planned.param_groups(plain_model(planned, made))
+    assert [("eps" in group) for group in groups] == [has] * len(groups)
+    assert ("eps" in str(planned)) == has == any(need.startswith("eps") for need in planned.needs)

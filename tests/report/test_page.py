@@ -136,7 +136,7 @@ def test_ids_are_unique_over_all_drawings(full):
 def test_the_verdict_comes_first(full):
     assert Page(full).headings == [
         "demo",
-        "The transfer fails",
+        "The transfer of eta fails",
         "Validation over width, to width 256, depth 2",
         "Validation over depth, to width 256, depth 2",
         "Validation over width, to width 1024, depth 2",
@@ -149,6 +149,8 @@ def test_the_verdict_comes_first(full):
         "Provenance",
         "To reproduce",
     ]
+    carried = "without a curve at any other size, are alpha_residual 0.7071, alpha_loss"
+    assert f"Of eta alone: carried as tuned at the base, {carried}" in full
 
 
 def test_the_page_reads_as_kept(full, golden):
@@ -205,7 +207,7 @@ def test_the_same_documents_give_the_same_bytes(tmp_path, no_layout):
 def test_a_doubt_says_what_would_settle_it(tmp_path, no_drawing, golden):
     validation = samples.validation("cannot say yet")
     page = Page(render(samples.study(tmp_path / "demo", samples.search(), w256=validation)))
-    assert page.headings[1] == "Cannot say yet whether the transfer holds"
+    assert page.headings[1] == "Cannot say yet whether the transfer of eta holds"
     golden.says(page.section(page.headings[1]))
 
 

@@ -231,6 +231,7 @@ def test_a_range_of_depth_grows_with_the_depth(depth: int, first: int) -> None:
         ({"first": "blocks.0.*"}, "groups.first", "blocks.0.*"),
         ({"first": "0%-20%"}, "groups.first", "0%-20%"),
         ({"first": "layers.0.*", "norms": "*.0.weight"}, "groups.norms", "*.0.weight"),
+        ({"first": "0%-50%", "last": "layers.1*"}, "groups.last", "layers.1*"),  # of four layers
         ({"hidden": "layers.*"}, "groups.hidden", "layers.*"),
         ({"a b": "layers.*"}, "groups", "a b"),
     ],

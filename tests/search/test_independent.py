@@ -6,7 +6,9 @@ from dataclasses import replace
 
 import pytest
 
+from sweeper.config.compose import compose_tree
 from sweeper.errors import ConfigError
+from sweeper.registry import build_plugin
 from sweeper.search.independent import FRESH_SEED, IndependentSearch
 from sweeper.search.strategy import History, best_mean_curve, independent_curve
 from sweeper.stats.line import LineRule
@@ -32,15 +34,22 @@ def where(hps: Log2Hps) -> tuple[float, ...]:
 
 
 @pytest.mark.parametrize("parameterization", ["umup", "mup"])
-def test_default_phases_are_9_330_6_and_12_runs(parameterization: str) -> None:
-    space, search = space_of(parameterization), IndependentSearch()
-    assert [(p.name, p.trials) for p in search.plan(space)] == [
+def test_the_paper_s_phases_are_9_330_and_6_runs_and_the_default_s_fewer(
+    parameterization: str,
+) -> None:
+    space = space_of(parameterization)
+    after = [("combine", 6), ("retune", 12), ("compare", 10)]
+    phases = [(p.name, p.trials) for p in IndependentSearch().plan(space)]
+    assert phases == [("eta", 9), ("lines", 5 * 7 * 3), *after]
+    paper = compose_tree(["search=paper", f"parameterization={parameterization}"])["search"]
+    whole = build_plugin(paper)
+    assert [(p.name, p.trials) for p in whole.plan(space)] == [
         ("eta", 9),
         ("lines", 330),
         ("combine", 6),
-        ("retune", 12),
-        ("compare", 10),
     ]
+    assert whole.fresh_seeds == 0
+    search = IndependentSearch(runs=330)
     history = run_search(search, space, basin(space))
     counts = Counter(r.trial.phase for r in history.results)
     # The five lines share the 3 runs of their common point, one of which the line over eta has.
