@@ -53,6 +53,8 @@ UNLIKE = 0.05
 """How much an octave's fading differs between variants."""
 DRAWS = 384
 """Of the prior, and as many again around what the first ones found likely."""
+KEPT = 256
+"""The likeliest draws, by which variants are carried."""
 LARGE = 2e6
 """Numbers of all draws' matrices that are held at once."""
 
@@ -76,33 +78,38 @@ class VariantLosses:
 
 @dataclass(frozen=True, eq=False)
 class Carried:
-    """The variants at `places`: a normal distribution a draw, of `weights` that sum to 1.
+    """The variants at places: a normal distribution a draw, of `weights` that sum to 1.
 
-    `means` are [draws, places, variants], `covariances` have variants twice; differences of
-    variants alone mean something. `noise` is that of a run [draws].
+    `means` and `deviations` are of every variant less the first one [draws, places, variants];
+    `joint` has the covariances of these at the first place [draws, variants, variants]. `noise` is
+    that of a run [draws]; `draws` are those of `PRIOR`.
     """
 
     weights: Array
     means: Array
-    covariances: Array
+    deviations: Array
+    joint: Array
     noise: Array
-    priors: Array
+    draws: Array
 
-    def moments(self, place: int, one: int, other: int) -> tuple[Array, Array]:
-        """Mean and standard deviation [draws] of how much higher the loss of `one` is."""
-        mean = self.means[:, place, one] - self.means[:, place, other]
-        k = self.covariances[:, place]
+    def chance(self, variant: int, below: float = 0.0, place: int = 0) -> float:
+        """That the variant's loss less the first one's lies `below`."""
+        z = (below - self.means[:, place, variant]) / self.deviations[:, place, variant]
+        return float(self.weights @ _normal_below(z))
+
+    def better(self, one: int, other: int) -> float:
+        """The chance that `one` has the lower loss at the first place."""
+        k = self.joint
         variance = k[:, one, one] + k[:, other, other] - 2 * k[:, one, other]
-        return mean, np.sqrt(np.maximum(variance, 1e-30))
+        gap = self.means[:, 0, other] - self.means[:, 0, one]
+        return float(self.weights @ _normal_below(gap / np.sqrt(np.maximum(variance, 1e-30))))
 
-    def chance(self, place: int, one: int, other: int) -> float:
-        """That `one` is better than `other`."""
-        mean, deviation = self.moments(place, one, other)
-        return float(self.weights @ _normal_below(-mean / deviation))
+    def difference(self, variant: int, place: int = 0, runs: float = 0.0) -> Estimate:
+        """How much higher its loss is than the first one's; with `runs`, as so many of each show.
 
-    def difference(self, place: int, one: int, other: int, runs: float = 0.0) -> Estimate:
-        """How much higher the loss of `one` is; with `runs`, as so many runs of each show it."""
-        mean, deviation = self.moments(place, one, other)
+        The interval is that of 95 %.
+        """
+        mean, deviation = self.means[:, place, variant], self.deviations[:, place, variant]
         if runs:
             deviation = np.sqrt(deviation**2 + 2 * self.noise**2 / runs)
         low, high = (mixture_quantile(self.weights, mean, deviation, p) for p in (0.025, 0.975))
@@ -158,10 +165,20 @@ def carry(losses: VariantLosses, places: Array) -> Carried:
     odds = math.log(ALIKE / (1 - ALIKE))
     logs = np.concatenate([logs, model.likelihoods(none) + odds])
     weights = np.exp(logs - logs.max())
-    kept = weights > 1e-5 * weights.max()
+    kept = np.argsort(-weights)[:KEPT]
+    kept = kept[weights[kept] > 1e-5 * weights.max()]
     weights, draws = weights[kept] / weights[kept].sum(), draws[kept]
-    means, covariances = model.posterior(draws)
-    return Carried(weights, means, covariances, np.exp(draws[:, 2]) * model.unit, draws)
+    return Carried(weights, *model.posterior(draws), np.exp(draws[:, 2]) * model.unit, draws)
+
+
+def deviation_with(losses: VariantLosses, place: Array, variant: int, carried: Carried) -> float:
+    """How far off a variant's difference at `place` [2] would be with the counts of `losses`.
+
+    By the likeliest draw: the losses themselves do not matter.
+    """
+    model = _Model.of(losses, place[None])
+    likely = carried.draws[[int(carried.weights.argmax())]]
+    return float(model.posterior(likely)[1][0, 0, variant])
 
 
 @cache
@@ -245,8 +262,9 @@ class _Model:
         found: Array = of_level * level + (drift**2)[:, None, None] * self.brown
         return found
 
-    def _chunks(self, draws: Array) -> list[Array]:
-        return np.array_split(draws, math.ceil(len(draws) * len(self.variant) ** 2 / LARGE))
+    def _chunks(self, draws: Array, more: int = 0) -> list[Array]:
+        numbers = len(self.grid) ** 2 + len(self.variant) ** 2 + more
+        return np.array_split(draws, min(len(draws), math.ceil(len(draws) * numbers / LARGE)))
 
     def _covariance(self, draws: Array, kernels: Array) -> Array:
         alike = self.variant[:, None] == self.variant
@@ -267,23 +285,26 @@ class _Model:
             found.append(of_seeds - 0.5 * (white**2).sum(axis=1) - logs)
         return np.concatenate(found)
 
-    def posterior(self, draws: Array) -> tuple[Array, Array]:
-        """Means [draws, places, variants] and covariances of the variants at every place."""
-        means, covariances = [], []
-        for part in self._chunks(draws):
+    def posterior(self, draws: Array) -> tuple[Array, Array, Array]:
+        """Means and deviations of differences to the first variant, and `Carried.joint`."""
+        found: list[tuple[Array, Array, Array]] = []
+        points = np.arange(self.sizes, len(self.grid))
+        of_variant = (self.variant == np.arange(self.variants)[:, None]).astype(float)
+        # Of every variant less the first one: its own observations, and those of the first.
+        rows = of_variant - of_variant[0]
+        own = np.where(np.arange(self.variants) > 0, 2.0, 0.0)
+        for part in self._chunks(draws, len(points) * self.variants * len(self.values)):
             kernels = self.kernels(part)
-            of = self._covariance(part, kernels)
-            places = np.arange(self.sizes, kernels.shape[1])
-            near = kernels[:, places[:, None], self.place]  # [draws, places, observed]
-            of_variant = self.variant == np.arange(self.variants)[:, None]
-            cross = (near[:, :, None] * of_variant) @ self.contrasts.T
+            near = kernels[:, points[:, None], self.place]
+            cross = (near[:, :, None] * rows) @ self.contrasts.T
             flat = cross.reshape(len(part), -1, len(self.values))
-            solved = np.linalg.solve(of, flat.transpose(0, 2, 1))
-            mean = np.einsum("gcp,c->gp", solved, self.values)
-            means.append(mean.reshape(cross.shape[:3]) * self.unit)
-            told = cross @ solved.reshape(len(part), len(self.values), *cross.shape[1:3]).transpose(
-                0, 2, 1, 3
-            )
-            own = kernels[:, places, places][:, :, None, None] * np.eye(self.variants)
-            covariances.append((own - told) * self.unit**2)
-        return np.concatenate(means), np.concatenate(covariances)
+            solved = np.linalg.solve(self._covariance(part, kernels), flat.transpose(0, 2, 1))
+            means = np.einsum("gcp,c->gp", solved, self.values).reshape(cross.shape[:3])
+            told = np.einsum("gpc,gcp->gp", flat, solved).reshape(cross.shape[:3])
+            alone = kernels[:, points, points]
+            deviations = np.sqrt(np.maximum(alone[:, :, None] * own - told, 1e-30))
+            among = (np.eye(self.variants) + 1) * np.outer(own > 0, own > 0)
+            joint = alone[:, 0, None, None] * among - cross[:, 0] @ solved[:, :, : self.variants]
+            found.append((means * self.unit, deviations * self.unit, joint * self.unit**2))
+        means, deviations, joint = (np.concatenate(each) for each in zip(*found, strict=True))
+        return means, deviations, joint
