@@ -162,8 +162,11 @@ class Winner:
         return "worse" if answers == {"worse"} else "cannot say"
 
 
-def decide(runs: VariantRuns, question: TargetQuestion) -> Winner:
-    """Carry all variants to the target, and answer; BadInput where nothing can be compared."""
+def decide(runs: VariantRuns, question: TargetQuestion, *, briefly: bool = False) -> Winner:
+    """Carry all variants to the target, and answer; BadInput where nothing can be compared.
+
+    `briefly`: without what is drawn, and without runs to come.
+    """
     law = ComputeLaw.of(runs, question)
     losses = _losses(runs, law)
     target = _target(runs, question.counts)
@@ -172,7 +175,8 @@ def decide(runs: VariantRuns, question: TargetQuestion) -> Winner:
         raise BadInput(_no_size_shared(runs))
     kept = replace_variants(losses, together)
     largest = int(losses.sizes.sum(axis=1).argmax())
-    places = np.concatenate([target[None], losses.sizes, _path(losses.sizes, target)])
+    path = np.empty((0, 2)) if briefly else _path(losses.sizes, target)
+    places = np.concatenate([target[None], losses.sizes, path])
     carried = carry(kept, places)
     measured = np.flatnonzero((np.abs(losses.sizes - target) < 0.05).all(axis=1))
     asked = _Asked(
@@ -186,6 +190,7 @@ def decide(runs: VariantRuns, question: TargetQuestion) -> Winner:
         error=question.error,
         index={int(variant): i for i, variant in enumerate(together)},
         largest=largest,
+        path=path,
     )
     return asked.winner()
 
@@ -387,7 +392,9 @@ def _target(runs: VariantRuns, asked: Mapping[str, float]) -> Array:
     for role in asked:
         if role not in known:
             has = ", ".join(known) or "no size"
-            raise BadInput(Keyword(f"to_{role}", ...), f" needs a column of {role}: the runs have {has}")
+            raise BadInput(
+                Keyword(f"to_{role}", ...), f" needs a column of {role}: the runs have {has}"
+            )
     counts: dict[str, float] = {}
     reference = next(iter(asked))
     x = np.log2([measure[reference] for measure in runs.measures])
@@ -413,7 +420,7 @@ def _path(sizes: Array, target: Array) -> Array:
     order = np.argsort(sizes.sum(axis=1))
     points = np.concatenate([sizes[order], target[None]])
     u, first = np.unique(points.sum(axis=1), return_index=True)
-    at = np.linspace(u[0], u[-1], PATH)
+    at = np.linspace(u[0], target.sum(), PATH)
     return np.stack([np.interp(at, u, points[first, axis]) for axis in (0, 1)], axis=1)
 
 
@@ -430,6 +437,7 @@ class _Asked:
     error: float
     index: Mapping[int, int]
     largest: int
+    path: Array
 
     def winner(self) -> Winner:
         runs, carried = self.runs, self.carried
@@ -437,10 +445,10 @@ class _Asked:
         order = sorted(answers, key=lambda each: (each.first, each.last, -each.chance))
         law, weights = self.law, carried.weights
         per_flop = float(np.median(runs.flops / np.exp2(runs.log2.sum(axis=1))))
-        sizes, base = self._path_places()
-        u = float(self.target.sum())
+        start = 1 + len(self.losses.sizes)
+        drawn = range(start, start + len(self.path))
         curves = {
-            runs.names[v]: [carried.difference(i, place) for place in sizes]
+            runs.names[v]: [carried.difference(i, place) for place in drawn]
             for v, i in self.index.items()
             if v
         }
@@ -448,7 +456,7 @@ class _Asked:
             baseline=runs.names[0],
             target=self.place(self.target),
             variants=tuple(order),
-            next_runs=self._next(answers),
+            next_runs=self._next(answers) if len(self.path) else (),
             noise=float(weights @ carried.noise),
             by="seeds" if self.losses.freedom else "prior",
             fading=float(weights @ carried.draws[:, 3:].mean(axis=1)),
@@ -458,14 +466,9 @@ class _Asked:
             unit=runs.unit,
             flops_known="flops" in runs.columns or "params" in runs.columns,
             baseline_bound=self._bound(0),
-            path=[float(per_flop * 2.0 ** min(x, u)) for x in base],
+            path=[float(per_flop * 2.0**u) for u in self.path.sum(axis=1)],
             curves=curves,
         )
-
-    def _path_places(self) -> tuple[range, Array]:
-        start = 1 + len(self.losses.sizes)
-        path = _path(self.losses.sizes, self.target)
-        return range(start, start + len(path)), path.sum(axis=1)
 
     def place(self, log2: Array, counts: Mapping[str, float] | None = None) -> SizePlace:
         """A place by the counts that the runs have."""
@@ -651,7 +654,9 @@ class _Asked:
         open_ = [
             v
             for v in self.index
-            if v and answers[v - 1].answer == "cannot say" and answers[v - 1].code in ("loss", "wall_clock")
+            if v
+            and answers[v - 1].answer == "cannot say"
+            and answers[v - 1].code in ("loss", "wall_clock")
         ]
         open_.sort(key=lambda v: -answers[v - 1].chance)
         found = [self._best_next(v, answers[v - 1]) for v in open_[:MOST_NEXT]]
@@ -697,7 +702,9 @@ class _Asked:
                         chance=chance,
                         flops=flops,
                     )
-                    if chance >= WORTH and (best is None or chance / flops > best.chance / best.flops):
+                    if chance >= WORTH and (
+                        best is None or chance / flops > best.chance / best.flops
+                    ):
                         best = each
         return best
 

@@ -10,6 +10,7 @@ from matplotlib import rc_context
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from sweeper.decide.differences import RUN_NOISE
 from sweeper.decide.winner import AtSize, DecidingRuns, SizePlace, VariantAnswer, Winner
 from sweeper.errors import Keyword, Text
 from sweeper.files import private_folder, write_atomically, write_json
@@ -44,7 +45,7 @@ def winner_shown(answer: WinnerAnswer) -> Shown:
     """The answer in a table; its page and picture are written, but for a program that asks."""
     winner, request = answer.winner, answer.request
     document = record_of(winner, answer.runs)
-    sentences = [winner_sentence(winner), *notes_of(winner)]
+    sentences = [winner_sentence(winner), rests_on(winner), *notes_of(winner)]
     document["found"] = [str(Sentence(each)) for each in sentences]
     places: dict[str, object] = {}
     if not request.strict or request.out is not None:
@@ -59,11 +60,11 @@ def winner_shown(answer: WinnerAnswer) -> Shown:
         document["figure"] = str(picture)
     tables = [target_table(winner), sizes_table(winner)]
     if winner.next_runs:
-        tables.insert(1, next_table(winner))
+        tables.append(next_table(winner))
     roles = ", ".join(f"{role} is {column!r}" for role, column in answer.runs.columns.items())
     return Shown(
         before=(f"variants are {answer.runs.by!r}; {roles}",),
-        items=tables,
+        items=[*tables, Sentence(rests_on(winner), detail=True), *next_sentence(winner)],
         notes=[*answer.runs.notes, *notes_of(winner)],
         answer=winner_sentence(winner),
         places=places,
@@ -102,7 +103,9 @@ def winner_sentence(winner: Winner) -> str:
     parts = []
     for answer, said in (("better", "better than"), ("worse", "worse than")):
         if names := by_answer.get(answer):
-            parts.append(f"{_listed(names)} {'is' if len(names) == 1 else 'are'} {said} {winner.baseline}")
+            parts.append(
+                f"{_listed(names)} {'is' if len(names) == 1 else 'are'} {said} {winner.baseline}"
+            )
     if names := by_answer.get("cannot say"):
         parts.append(f"cannot say of {_listed(names)}")
     text = "; ".join(parts)
@@ -115,19 +118,39 @@ def _listed(names: list[str], most: int = 6) -> str:
     return " and ".join(filter(None, (", ".join(names[:-1]), names[-1])))
 
 
-def notes_of(winner: Winner) -> list[str | Text]:
-    """What the answers rest on, and what stands against single ones."""
+def rests_on(winner: Winner) -> str:
+    """The noise and where it is from, and what differences do with size."""
     unit = winner.unit
     prior = (
         "told by its seeds"
         if winner.by == "seeds"
-        else "no seeds are told apart: around 0.0025, the prior of tuned runs"
+        else f"no seeds are told apart: learned around the prior of tuned runs, {RUN_NOISE:g}"
     )
-    notes: list[str | Text] = [
-        f"a run's noise is {winner.noise:.4f} {unit} ({prior}); differences shrink by "
-        f"{1 - 2**-winner.fading:.0%} an octave of compute, and drift by {winner.drift:.4f} "
-        f"{unit} for the root of one".replace("%", " %")
+    fades = f"{1 - 2**-winner.fading:.0%}".replace("%", " %")
+    return (
+        f"A run's noise is {winner.noise:.4f} {unit} ({prior}). Differences shrink by {fades} an "
+        f"octave of compute, and drift by {winner.drift:.4f} {unit} for the root of one."
+    )
+
+
+def next_sentence(winner: Winner) -> list[Sentence]:
+    """The run that would decide most for what it costs, where any would."""
+    if not winner.next_runs:
+        return []
+    best = max(winner.next_runs, key=lambda each: each.chance / each.flops)
+    beside = f" and {best.of_baseline} of {winner.baseline}" * bool(best.of_baseline)
+    chance = f"{best.chance:.0%}".replace("%", " %")
+    return [
+        Sentence(
+            f"Would tell most: {counted(best.runs, 'run')} of {best.variant}{beside} at "
+            f"{place_text(best.place)}, which decide it with a chance of {chance}."
+        )
     ]
+
+
+def notes_of(winner: Winner) -> list[str | Text]:
+    """What stands against single answers."""
+    notes: list[str | Text] = []
     if winner.baseline_bound:
         notes.append(
             f"{winner.baseline}, the baseline, {_bound_text(winner.baseline_bound)}: tuned, it may "
@@ -156,7 +179,11 @@ def _of_variant(each: VariantAnswer) -> list[str]:
     if each.bound:
         said.append(f"it {_bound_text(each.bound)}: its loss is a bound from above")
     if each.diverged:
-        decides = {"diverged": ", which decides it" if each.answer != "cannot say" else ", which leaves it open"}
+        decides = {
+            "diverged": ", which decides it"
+            if each.answer != "cannot say"
+            else ", which leaves it open"
+        }
         said.append(f"{counted(each.diverged, 'run')} of it diverged{decides.get(each.code, '')}")
     if each.code == "wall_clock" and each.answer == "worse" and each.difference.value < 0:
         said.append("its loss is lower, and it costs more time than that is worth")
@@ -257,7 +284,10 @@ def next_table(winner: Winner) -> Table:
             Column("chance to decide", form=".0%"),
             Column("FLOPs" if winner.flops_known else "cost, in proportion", form=".2g"),
         ],
-        legend=["Runs more than there are, each with another seed; of the baseline at the same size."],
+        legend=[
+            "Runs more than there are, each with another seed; of the baseline at the same size."
+        ],
+        detail=True,
     )
     for each in winner.next_runs:
         table.add(*_next_row(each))
@@ -265,7 +295,14 @@ def next_table(winner: Winner) -> Table:
 
 
 def _next_row(each: DecidingRuns) -> tuple[str | int | float, ...]:
-    return each.variant, place_text(each.place), each.runs, each.of_baseline, each.chance, each.flops
+    return (
+        each.variant,
+        place_text(each.place),
+        each.runs,
+        each.of_baseline,
+        each.chance,
+        each.flops,
+    )
 
 
 def _signed(estimate: Estimate) -> Cell:
@@ -293,8 +330,11 @@ def winner_figure(winner: Winner, runs: VariantRuns) -> Figure:
     for ax, each in zip(panels, drawn, strict=False):
         ends += _draw_variant(ax, each, winner)
     if ends:
-        room = 0.08 * (max(ends) - min(ends) or 1.0)
-        panels[0].set_ylim(min(ends) - room, max(ends) + room)
+        # One that is far off must not squash the others: its line leaves the panel.
+        far = 6 * sorted(map(abs, ends))[len(ends) // 2]
+        low, high = max(min(ends), -far), min(max(ends), far)
+        room = 0.08 * (high - low or 1.0)
+        panels[0].set_ylim(low - room, high + room)
     what = "FLOPs" if winner.flops_known else "in proportion"
     figure.supxlabel(f"compute of a run ({what})", fontsize=9)
     name = shortened(winner.baseline, 18)
@@ -318,13 +358,27 @@ def _draw_variant(ax: Axes, each: VariantAnswer, winner: Winner) -> list[float]:
         # Beyond the largest size nothing was measured: shaded.
         ax.axvspan(target.flops / 2**target.octaves, target.flops * 1.4, color=STRIP, zorder=0)
     for at in measured:
-        ends = [[at.difference.value - at.difference.low], [at.difference.high - at.difference.value]]
+        ends = [
+            [at.difference.value - at.difference.low],
+            [at.difference.high - at.difference.value],
+        ]
         look: dict[str, Any] = {"color": INK, "markersize": 3.5, "linewidth": 0.9, "capsize": 2}
         ax.errorbar([at.place.flops], [at.difference.value], ends, fmt="o", **look)
     if not single or not measured:
         ends = [[value.value - value.low], [value.high - value.value]]
         ax.errorbar([target.flops], [value.value], ends, color=INK, linewidth=1, capsize=3, **STAR)
-    ax.set_title(f"{shortened(each.name, 22)}: {each.answer}", fontsize=9, parse_math=False)
+    ax.set_title(shortened(each.name, 24), fontsize=9, parse_math=False)
+    color = {"better": "#2a7f3f", "worse": "#b03030"}.get(each.answer, FAINT)
+    ax.text(
+        0.97,
+        0.96,
+        each.answer,
+        transform=ax.transAxes,
+        color=color,
+        fontsize=8,
+        ha="right",
+        va="top",
+    )
     seen = [value.low, value.high, 0.0]
     return seen + [at.difference.value for at in measured]
 
@@ -349,7 +403,11 @@ def winner_report(winner: Winner, runs: VariantRuns, figure: Figure) -> Report:
         "exponent over compute": None if math.isnan(winner.exponent) else f"{winner.exponent:.3g}",
         "columns": ", ".join(f"{role}={column}" for role, column in runs.columns.items()),
     }
-    items = [Sentence(winner_sentence(winner)), *(Sentence(n, listed=True) for n in notes_of(winner))]
+    items = [
+        Sentence(winner_sentence(winner)),
+        *next_sentence(winner),
+        *(Sentence(note, listed=True) for note in notes_of(winner)),
+    ]
     shown = [target_table(winner)]
     shown += [next_table(winner)] * bool(winner.next_runs)
     return Report(
@@ -362,6 +420,6 @@ def winner_report(winner: Winner, runs: VariantRuns, figure: Figure) -> Report:
                 "Differences over compute",
                 [Drawing(lambda: figure, caption=caption, wide=True), sizes_table(winner)],
             ),
-            Section("What it rests on", [Facts(facts)]),
+            Section("What it rests on", [Sentence(rests_on(winner)), Facts(facts)]),
         ],
     )

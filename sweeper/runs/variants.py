@@ -124,14 +124,13 @@ def variant_runs(runs: Runs, by: str | None, baseline: str | None) -> VariantRun
     measured = runs.numbers(runs.columns["loss"])
     table = ended_runs(runs, table.assign(loss=measured), notes)
     table = with_diverged(runs, table.assign(eta=table["eta"].fillna(0.0)), None, notes, "size")
-    cells = [
-        _cell(place, rows)
-        for place, rows in table.groupby(["variant", "size"], sort=True)
-    ]
+    cells = [_cell(place, rows) for place, rows in table.groupby(["variant", "size"], sort=True)]
     return VariantRuns(
         names=names,
         cells=_with_untuned(cells),
-        log2=np.array([_middle(log2, sizes == i, labels == names[0]) for i in range(sizes.max() + 1)]),
+        log2=np.array(
+            [_middle(log2, sizes == i, labels == names[0]) for i in range(sizes.max() + 1)]
+        ),
         measures=[
             {role: float(np.median(values[sizes == i])) for role, values in counts.items()}
             for i in range(sizes.max() + 1)
@@ -170,7 +169,9 @@ def _names(runs: Runs, by: str, labels: Any, baseline: str | None) -> list[str]:
         raise BadInput(f"all runs have {by} {names[0]!r}: a comparison takes two variants or more")
     if len(names) > MOST_VARIANTS:
         raise ConfigError(
-            Keyword("by"), by, f"a column of at most {MOST_VARIANTS} values, and it has {len(names)}"
+            Keyword("by"),
+            by,
+            f"a column of at most {MOST_VARIANTS} values, and it has {len(names)}",
         )
     if baseline is None:
         likely = [n for n in names if re.fullmatch(r"(?i)base(line)?|control|default", n)]
@@ -320,7 +321,10 @@ def _cell(place: Any, rows: pandas.DataFrame) -> VariantCell:
     variant, size = map(int, place)
     groups = [group for _, group in rows.groupby("configuration", sort=True)]
     trained = [int(np.isfinite(group["loss"]).sum()) for group in groups]
-    losses = [g["loss"].mean() if t == max(trained) else math.inf for g, t in zip(groups, trained, strict=True)]
+    losses = [
+        g["loss"].mean() if t == max(trained) else math.inf
+        for g, t in zip(groups, trained, strict=True)
+    ]
     best = groups[int(np.argmin(losses))]
     rates = sorted(rows["eta"].dropna().unique())
     at_end = len(rates) > 1 and best["eta"].iloc[0] in (rates[0], rates[-1])

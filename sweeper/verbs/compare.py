@@ -112,9 +112,8 @@ STRICT = {
 
 def compare(request: CompareRequest, watcher: Watcher) -> Answer:
     """Which variant wins at the target; of studies alone their ranking, with `settle` by runs."""
-    of_runs = [name for name in OF_RUNS if getattr(request, name) not in (None, "", (), {}, False)]
     root = Path(DEFAULT_ROOT if request.root is None else request.root).expanduser()
-    if of_runs or any(_is_table(name, root) for name in request.names):
+    if asks_for_winner(request.names, vars(request), root):
         return _winner(request, root)
     bounds = ("at_width", "budget", "hours", "detach", "dry_run")
     needless = [name for name in bounds if getattr(request, name)]
@@ -132,14 +131,18 @@ def compare(request: CompareRequest, watcher: Watcher) -> Answer:
     return _by_runs(request, names, [word for word in words if "=" in word], root, watcher)
 
 
-def _is_table(source: object, root: Path) -> bool:
-    """Whether a source is no study, nor a setting, but runs of another kind."""
-    text = str(source)
-    if not isinstance(source, str | Path) or text == "-" or "://" in text:
-        return True
-    if text.startswith("wandb:"):
-        return True
-    return study_folder(source, root) is None and Path(text).exists()
+def asks_for_winner(sources: Sequence[object], asked: Mapping[str, Any], root: Path) -> bool:
+    """Whether it is asked of variants: by a keyword, or as a source is no study of ours."""
+
+    def is_table(source: object) -> bool:
+        text = str(source)
+        if not isinstance(source, str | Path) or text == "-" or "://" in text:
+            return True
+        there = text.startswith("wandb:") or Path(text).exists()
+        return there and study_folder(source, root) is None
+
+    given = (asked.get(name) for name in OF_RUNS)
+    return any(g not in (None, "", (), False) for g in given) or any(map(is_table, sources))
 
 
 def _winner(request: CompareRequest, root: Path) -> WinnerAnswer:
