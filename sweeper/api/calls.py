@@ -26,6 +26,7 @@ from sweeper.report.present import Silent, ask, perform, present
 from sweeper.study.folder import is_study
 from sweeper.study.setup import asked
 from sweeper.study.study import find_study
+from sweeper.verbs.compare import asks_for_winner
 from sweeper.verbs.judge import JudgeAnswer
 from sweeper.verbs.predict import PredictAnswer, TablePrediction
 from sweeper.verbs.requests import (
@@ -125,13 +126,20 @@ def transfer(
 
 
 @keywords_of(CompareRequest)
-def compare(*studies: Study | Place, **settings: Any) -> Compared | Answer:
-    """Rank studies at equal compute, as `sweeper compare` does: is a parameterization worth it?
+def compare(*studies: Any, **settings: Any) -> Compared | Answer:
+    """Which change wins at a target, or how studies rank, as `sweeper compare` says it.
 
-    Of two validated studies or more, of one root. With `settle` seeds are trained at each study's
-    optimum until it is decided which is the best; further keywords are settings such as
-    `launcher="local"`. Errors as `search`.
+    Of runs of any source as `judge` takes them, with `by` and `baseline`, the variants are carried
+    to `to_params`, `to_tokens` or `to_width`; nothing is written but with `out`. Of two validated
+    studies or more, of one root, the ranking at equal compute. With `settle` seeds are trained at
+    each study's optimum until it is decided which is the best; further keywords are settings such
+    as `launcher="local"`. Errors as `search`.
     """
+    sources = tuple(map(_source, studies))
+    root = settings.get("root")
+    if asks_for_winner(sources, settings, Path(DEFAULT_ROOT if root is None else root)):
+        request = replace(request_of(CompareRequest, {**settings, "names": ()}), names=sources)
+        return Answer.of(_run(replace(request, strict=request.out is None))[1])
     folders = [_folder(study, settings.get("root")) for study in studies]
     parents = {folder.absolute().parent for folder in folders}
     if len(parents) > 1:

@@ -297,9 +297,7 @@ def fit_law(
             f"{len(design.forms[0].parameters)} parameters and needs one more, or several seeds"
         )
     points = Points(np.log(runs.params), np.log(runs.tokens), cells, runs.trainings)
-    found = [
-        part for form in allowed for part in _fitted(form, runs, points, threshold, fixed)
-    ]
+    found = [part for form in allowed for part in _fitted(form, runs, points, threshold, fixed)]
     scores = np.array([part.score for part in found])
     weights = np.exp(scores - scores.max())
     weights /= weights.sum()

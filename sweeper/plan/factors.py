@@ -113,7 +113,7 @@ class OpFactors:
         seen_scale = self.attention.scale if self.attention else None
         return seen_scale or float(self.op.geometry["head_size"]) ** -0.5
 
-    def as_trained(self) -> Answer:
+    def as_trained(self) -> OpFactors:
         """With the model's own factors, of an operation that nothing scaled in any trial."""
         return replace(self, factors={name: self.usual(name) for name in self.factors})
 

@@ -15,13 +15,16 @@ from sweeper.report.drawing import save
 from sweeper.report.next import NextCommand, validated_by
 from sweeper.report.present import Shown
 from sweeper.report.sentences import failure_notes, ranking_end, unfinished_notes
+from sweeper.report.winner import winner_shown
 from sweeper.study.study import is_saved
 from sweeper.sweep.compared import ComparedStudy, ladder_call
-from sweeper.verbs.compare import CompareAnswer, QueuedRankAnswer, RankAnswer
+from sweeper.verbs.compare import CompareAnswer, QueuedRankAnswer, RankAnswer, WinnerAnswer
 
 
-def shown(answer: CompareAnswer | RankAnswer, *, verbose: bool = False) -> Shown:
+def shown(answer: CompareAnswer | RankAnswer | WinnerAnswer, *, verbose: bool = False) -> Shown:
     """The studies in their order, best first; the figure of their curves is written."""
+    if isinstance(answer, WinnerAnswer):
+        return winner_shown(answer)
     if isinstance(answer, RankAnswer):
         return _ranked(answer)
     found, comparison = answer.found, answer.found.comparison

@@ -299,7 +299,9 @@ def plan_table(plan: TransferPlan) -> Table:
         numbers[0] = _start(parameter) or numbers[0]
         base_shape, shape = shapes
         numbers += [parameter.gamma, parameter.lr_exponent]
-        table.add(names, role_name(parameter.role), BaseToTarget(base=base_shape, target=shape), *numbers)
+        table.add(
+            names, role_name(parameter.role), BaseToTarget(base=base_shape, target=shape), *numbers
+        )
     table.legend = [GAMMA_LEGEND]
     return table
 

@@ -42,6 +42,7 @@ class Output:
     json: bool = False
     watchers: Console = field(default_factory=lambda: Console(stderr=True))
     verbose: bool = False
+    one_line: bool = False
     bar: ProgressBar | None = None
     _notes: list[str] = field(default_factory=list, init=False)
     _folder: Path | None = field(default=None, init=False)
@@ -64,7 +65,7 @@ class Output:
     def document(self, value: object) -> None:
         """Print the verb's one JSON document, under `--json`."""
         if self.json:
-            print(json.dumps(to_json(value), indent=2))
+            print(json.dumps(to_json(value), indent=None if self.one_line else 2))
 
     def show(self, *items: Item) -> None:
         """Put tables and sentences on the verb's screen, which is printed at its end."""
@@ -124,7 +125,10 @@ class Output:
             {
                 **document,
                 **({"damaged": damaged} if damaged else {}),
-                "next": [{"command": str(command), "why": command.why} for command in commands],
+                "next": [
+                    *document.get("next", ()),
+                    *({"command": str(command), "why": command.why} for command in commands),
+                ],
             }
         )
 

@@ -46,7 +46,8 @@ class Shown:
 
     `before` are remarks to whoever watched, as which columns were read as what. `answer` is the
     last sentence, `places` are files by what they are, `document` is what --json
-    prints, `next` what to ask next. `folder` keeps which tables its reader knows how to read.
+    prints, in `one_line` for a program that decides by it, `next` what to ask next. `folder` keeps
+    which tables its reader knows how to read.
     """
 
     answer: str | Text
@@ -57,6 +58,7 @@ class Shown:
     document: Mapping[str, Any] = field(default_factory=dict)
     next: Sequence[NextCommand | None] = ()
     folder: Path | None = None
+    one_line: bool = False
 
 
 @dataclass
@@ -152,6 +154,7 @@ def show(shown: Shown, output: Output, spelling: Spelling) -> None:
     output.show(*(_spelt(item, spelling) for item in shown.items))
     output.notes([spelled(as_text(note), spelling) for note in shown.notes])
     answer = spelled(as_text(shown.answer), spelling)
+    output.one_line = shown.one_line
     output.end(answer, shown.places, shown.document, *shown.next)
 
 

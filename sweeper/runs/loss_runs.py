@@ -259,7 +259,7 @@ def loss_runs_of(runs: Runs) -> LossRuns:
     """The points that a law is fitted to; BadInput for what would be fitted wrongly, row named."""
     columns = runs.columns
     counts = [role for role in COUNT_ROLES if role in columns]
-    values = {role: _positive(runs, columns[role], role) for role in (*counts, "loss")}
+    values = {role: positive(runs, columns[role], role) for role in (*counts, "loss")}
     for role in {"params", "tokens"} & {*values}:
         values[role] = values[role] * runs.scale(role)
     product = FLOPS_PER_PARAMETER_AND_TOKEN
@@ -305,7 +305,8 @@ def _units(runs: Runs) -> list[str]:
     return notes
 
 
-def _positive(runs: Runs, column: str, role: str) -> Array:
+def positive(runs: Runs, column: str, role: str) -> Array:
+    """A column's numbers; BadInput names the first that is no positive one."""
     values = runs.numbers(column)
     wrong = ~((values > 0) & (values < HUGE))
     if wrong.any():

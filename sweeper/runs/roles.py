@@ -78,7 +78,15 @@ LAW_ROLES: Mapping[str, tuple[str, ...]] = {
     "seed": ("seed", "random_seed"),
 }
 """What a column can be to a law of losses; there the letters N, D and C are not ambiguous."""
-ROLES = frozenset({*LADDER_ROLES, *LAW_ROLES})
+VARIANT_ROLES: Mapping[str, tuple[str, ...]] = {
+    "throughput": (
+        *("throughput", "tokens_per_s", "tokens_per_sec", "tokens_per_second", "tok_per_s"),
+        *("toks_per_s", "tps"),
+    ),
+    "time": (),
+}
+"""What a column says of a variant's speed. Machines differ: a time counts where it is named."""
+ROLES = frozenset({*LADDER_ROLES, *LAW_ROLES, *VARIANT_ROLES})
 ALIASES = {"batch": "batch_size", "lr": "eta", "wd": "decay", "weight_decay": "decay"}
 """Other words for a role."""
 GUESSES: Mapping[str, tuple[str, ...]] = {

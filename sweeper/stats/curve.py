@@ -281,7 +281,9 @@ def _without_cliff(curve: SizeCurve, etas: Array, means: Array, bend: float) -> 
         usual = max(float(rises[:at][near].max()), bend)
         # Of every seed, and to the curve's end: a single run that is off is no cliff.
         base = np.array(curve.losses[float(etas[lowest])])
-        beyond = [np.array(losses) - base for eta, losses in curve.losses.items() if eta >= etas[at]]
+        beyond = [
+            np.array(losses) - base for eta, losses in curve.losses.items() if eta >= etas[at]
+        ]
         least = min(float(rise.min()) for rise in beyond)
         tolerated = max(
             CLIFF * CLIFF_PER_OCTAVE**step * usual, BASIN_TOLERANCE * abs(means[lowest])

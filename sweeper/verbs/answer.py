@@ -17,6 +17,7 @@ class Outcome(IntEnum):
     FAILED = 1
     NOT_ABLE = 2
     NOT_VALIDATED = 3
+    CANNOT_SAY = 4
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,4 +1,4 @@
-"""Rank studies: by the curves that they have, or by runs at their optima until it is decided."""
+"""Which variant wins at a target, by runs of any source; or studies ranked, and by more runs."""
 
 from __future__ import annotations
 
@@ -9,14 +9,18 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from sweeper.config.command_line import DEFAULT_ROOT
 from sweeper.config.settings import Experiment, Settings, check_model_size, check_seeds
 from sweeper.config.studies import study_tree
 from sweeper.decide.ranking import ROUNDS, Ranking
 from sweeper.decide.speed import SpeedUp, speed_ups
+from sweeper.decide.winner import TargetQuestion, Winner, decide
 from sweeper.errors import BadInput, Call, ConfigError, Keyword, as_text
 from sweeper.files import private_folder, write_json
 from sweeper.launch.executor import Scheduled
 from sweeper.records import to_json
+from sweeper.runs.read import read, study_folder
+from sweeper.runs.variants import VariantRuns, joined, variant_runs
 from sweeper.stats.ladder import LadderSize
 from sweeper.study.lock import StudyLock
 from sweeper.study.setup import LADDER_PHASE, Failure, failures_of, provenance
@@ -35,8 +39,8 @@ from sweeper.sweep.progress import Watcher
 from sweeper.sweep.replay import planned_log2
 from sweeper.sweep.sweep import Submitted, Sweep
 from sweeper.trial import Log2Hps, Result, Trial
-from sweeper.verbs.answer import SubmittedAnswer, VerbAnswer
-from sweeper.verbs.requests import CompareRequest
+from sweeper.verbs.answer import Outcome, SubmittedAnswer, VerbAnswer
+from sweeper.verbs.requests import CompareRequest, columns_text
 
 FRESH_SEED = 3 * 10**6
 """The first seed at a width at which one of the studies searched: its optimum was chosen there by
@@ -86,8 +90,31 @@ class QueuedRankAnswer(RankAnswer, SubmittedAnswer):
     """A round whose runs are in a queue."""
 
 
+@dataclass(frozen=True, kw_only=True)
+class WinnerAnswer(VerbAnswer):
+    """Variants at a target, by `runs`; with `strict` nothing is written unless asked for."""
+
+    request: CompareRequest
+    runs: VariantRuns
+    winner: Winner
+    folder: Path
+
+
+OF_RUNS = ("by", "baseline", "to_params", "to_tokens", "columns", "where", "ignore", "strict")
+OF_RUNS = (*OF_RUNS, "floor", "exponent")
+"""Keywords that ask which variant wins, of runs from anywhere."""
+STRICT = {
+    "better": Outcome.DONE,
+    "worse": Outcome.NOT_VALIDATED,
+    "cannot say": Outcome.CANNOT_SAY,
+}
+
+
 def compare(request: CompareRequest, watcher: Watcher) -> VerbAnswer:
-    """Rank the studies; with `settle`, by runs at their optima until it is decided."""
+    """Which variant wins at the target; of studies alone their ranking, with `settle` by runs."""
+    root = Path(DEFAULT_ROOT if request.root is None else request.root).expanduser()
+    if asks_for_winner(request.names, vars(request), root):
+        return _winner(request, root)
     bounds = ("at_width", "budget", "hours", "detach", "dry_run")
     needless = [name for name in bounds if getattr(request, name)]
     if not request.settle and needless:
@@ -102,6 +129,55 @@ def compare(request: CompareRequest, watcher: Watcher) -> VerbAnswer:
         return _by_curves(request, words, root)
     names = [word for word in words if "=" not in word]
     return _by_runs(request, names, [word for word in words if "=" in word], root, watcher)
+
+
+def asks_for_winner(sources: Sequence[object], asked: Mapping[str, Any], root: Path) -> bool:
+    """Whether it is asked of variants: by a keyword, or as a source is no study of ours."""
+
+    def is_table(source: object) -> bool:
+        text = str(source)
+        if not isinstance(source, str | Path) or text == "-" or "://" in text:
+            return True
+        there = text.startswith("wandb:") or Path(text).exists()
+        return there and study_folder(source, root) is None
+
+    given = (asked.get(name) for name in OF_RUNS)
+    return any(g not in (None, "", (), False) for g in given) or any(map(is_table, sources))
+
+
+def _winner(request: CompareRequest, root: Path) -> WinnerAnswer:
+    """The variants of all sources, carried to the target; BadInput for what is none."""
+    needless = ("settle", "at_width", "budget", "hours", "detach", "dry_run", "anyway")
+    if given := [name for name in needless if getattr(request, name)]:
+        raise BadInput(K(given[0], ...), " is of studies that are ranked, and not of variants")
+    ignore = request.ignore.split(",") if isinstance(request.ignore, str) else request.ignore
+    sources = [
+        read(
+            source,
+            columns=columns_text(request.columns),
+            where=request.where,
+            ignore=tuple(filter(None, (name.strip() for name in ignore))),
+            root=root,
+        )
+        for source in request.names
+    ]
+    runs = variant_runs(joined(sources), request.by, request.baseline)
+    asked = {"params": request.to_params, "tokens": request.to_tokens, "width": request.to_width}
+    question = TargetQuestion(
+        counts={role: float(value) for role, value in asked.items() if value is not None},
+        floor=request.floor,
+        exponent=request.exponent,
+        error=request.error,
+    )
+    winner = decide(runs, question)
+    names = [Path(source.name).stem or "runs" for source in sources]
+    return WinnerAnswer(
+        outcome=STRICT[winner.answer] if request.strict else Outcome.DONE,
+        request=request,
+        runs=runs,
+        winner=winner,
+        folder=request.out or comparison_folder(names, root),
+    )
 
 
 def _by_curves(request: CompareRequest, names: Sequence[str], root: Path) -> CompareAnswer:

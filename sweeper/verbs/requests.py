@@ -412,23 +412,67 @@ class ReportRequest(Request, panel=STUDY):
 
 @dataclass(frozen=True, kw_only=True)
 class CompareRequest(Request, panel=STUDY):
-    """Rank studies at equal compute: is a parameterization worth it? Trains with --settle alone.
+    """Which change wins: variants at small sizes carried to a target, or studies ranked.
 
-    Of validated studies: loss at the transferred and the re-tuned eta over width, robustness, and
-    what tuning cost. With --settle, after the names: settings to change, as launcher=local.
+    sweeper compare runs.csv --by optimizer --baseline adamw --to-params 1.2e9 --to-tokens 2.4e10
+
+    Of validated studies at equal compute: loss at the transferred and the re-tuned eta over width,
+    robustness, and what tuning cost. With --settle, after the names: settings to change, as
+    launcher=local. Trains with --settle alone.
     """
 
     names: Annotated[
         tuple[str, ...],
-        Flag("The studies; two or more.", metavar="STUDY", positional=True, completes="study"),
+        Flag(
+            "Studies, two or more; or runs as judge takes them, of which a column names the "
+            "variants.",
+            metavar="SOURCE",
+            positional=True,
+            completes="study",
+        ),
     ]
+    by: Annotated[
+        str | None,
+        Flag("The column whose values are the variants; of several tables each is one."),
+    ] = None
+    baseline: Annotated[str | None, Flag("The variant that all others are compared with.")] = None
+    to_params: Annotated[float | None, POSITIVE, Flag("Parameters of the run to come.")] = None
+    to_tokens: Annotated[float | None, POSITIVE, Flag("Its tokens.")] = None
+    to_width: Annotated[
+        int | None,
+        AT_LEAST_ONE,
+        Flag("Its width; of studies: predict there how much compute the best saves."),
+    ] = None
+    columns: Annotated[
+        str | Mapping[str, str],
+        Flag(
+            "Which column is what, as in 'params=N,tokens=D,loss=val_loss'; also width, flops, "
+            "eta, seed, throughput (tokens a second) and time. What is not named is found by its "
+            "usual name."
+        ),
+    ] = ""
+    where: Where = ""
+    ignore: Ignore = ""
+    floor: Annotated[
+        float | None, Flag("Of the loss over compute, where you know it; fitted if not given.")
+    ] = None
+    exponent: Annotated[
+        float | None, POSITIVE, Flag("Of (loss - floor) over compute; fitted if not given.")
+    ] = None
+    error: Annotated[
+        float,
+        Bounds(above=0, below=0.5),
+        Flag(
+            "The chance that what has no effect is called better; a session of many tries divides it."
+        ),
+    ] = 0.05
+    strict: Annotated[
+        bool, Flag("Exit with 0 where one is better, 3 where all are worse, 4 where it is open.")
+    ] = False
     anyway: Annotated[bool, Flag("Compare studies whose data, model or training differ.")] = False
     out: Annotated[Path | None, Flag("Where to write; <root>/comparisons/NAMES if not given.")] = (
         None
     )
-    to_width: Annotated[
-        int | None, AT_LEAST_ONE, Flag("Predict there how much compute the best saves.")
-    ] = None
     settle: Annotated[
         bool, Flag("Train seeds at each study's optimum, until it is decided which is the best.")
     ] = False

@@ -1,0 +1,312 @@
+"""What differences between variants become at another size: one Gaussian model of all of them.
+
+A run of variant v at size c has the loss mu_c + g_v(c) + noise. The level mu_c of a size is
+free, so that losses of a size are compared with each other alone, and what is odd of a size is told
+once. g_v fades with compute, and drifts:
+
+    g_v(c) = a_v 2^(-beta n - gamma d) (1 + b_v (n + d)) + drift_v(c)
+
+n and d are octaves of parameters and of tokens from the largest size that was run; a_v has a common
+scale, b_v the spread of fading between variants, and drift is Brownian along both axes from the
+smallest size on. A straight line through small differences says which variant gains faster, which
+two or three sizes do not tell: it was wrong in most published tables that it was tried on.
+
+Scale, drift, noise, beta and gamma are learned from all variants together, around `PRIOR`: by
+draws of it, weighted with the likelihood of the losses. What a variant without effect seems to win
+by its noise is shrunk by that, the more so the more variants there are without any.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+from statistics import NormalDist
+
+import numpy as np
+
+from sweeper.stats.estimate import Array, Estimate, normal_above
+
+USUAL = 0.8, 4.0
+"""Losses in nats a token and bits a byte, for which the priors are: of others they are shares."""
+SEED_NOISE = 0.0011
+"""Between seeds of one recipe, in nats at 3.28: 171 public runs of twelve recipes."""
+RUN_NOISE = 0.0025
+"""Of a run where no seeds are told apart: what its rate and its other settings miss is in it."""
+PRIOR = {
+    "scale": (math.log(0.01), 1.3),
+    "drift": (math.log(0.001 / math.sqrt(2)), 0.6),
+    "noise": (math.log(RUN_NOISE), 0.4),
+    "beta": (0.1, 0.05),
+    "gamma": (0.1, 0.05),
+}
+"""Mean and spread, in logs; beta and gamma per octave.
+
+The drift is 0.001 for the root of an octave, of the difference of two variants.
+"""
+OF_SEEDS = (math.log(2 * SEED_NOISE), 1.0)
+"""The prior of the noise where seeds tell it: wide, since models and data differ."""
+ALIKE, NONE = 0.4, 1e-5
+"""The chance that all variants are alike at the largest size, and the scale that they then have."""
+UNLIKE = 0.05
+"""How much an octave's fading differs between variants."""
+DRAWS = 384
+"""Of the prior, and as many again around what the first ones found likely."""
+KEPT = 160
+"""The likeliest draws, by which variants are carried."""
+LARGE = 2e6
+"""Numbers of all draws' matrices that are held at once."""
+
+
+@dataclass(frozen=True, eq=False)
+class VariantLosses:
+    """Mean losses of variants at sizes, and what seeds say of the noise.
+
+    `sizes` are log2 of parameters and of tokens [sizes, 2]; `means` and `counts` of runs are
+    [variants, sizes], NaN and 0 where nothing was run. `squares` is the sum of squares of runs
+    about the mean of their seeds, of `freedom` degrees.
+    """
+
+    names: Sequence[str]
+    sizes: Array
+    means: Array
+    counts: Array
+    squares: float = 0.0
+    freedom: int = 0
+
+
+@dataclass(frozen=True, eq=False)
+class Carried:
+    """The variants at places: a normal distribution a draw, of `weights` that sum to 1.
+
+    `means` and `deviations` are of every variant less the first one [draws, places, variants];
+    `joint` has the covariances of these at the first place [draws, variants, variants]. `noise` is
+    that of a run [draws]; `draws` are those of `PRIOR`.
+    """
+
+    weights: Array
+    means: Array
+    deviations: Array
+    joint: Array
+    noise: Array
+    draws: Array
+
+    def chance(self, variant: int, below: float = 0.0, place: int = 0) -> float:
+        """That the variant's loss less the first one's lies `below`."""
+        z = (below - self.means[:, place, variant]) / self.deviations[:, place, variant]
+        return float(self.weights @ _normal_below(z))
+
+    def better(self, one: int, other: int) -> float:
+        """The chance that `one` has the lower loss at the first place."""
+        k = self.joint
+        variance = k[:, one, one] + k[:, other, other] - 2 * k[:, one, other]
+        gap = self.means[:, 0, other] - self.means[:, 0, one]
+        return float(self.weights @ _normal_below(gap / np.sqrt(np.maximum(variance, 1e-30))))
+
+    def difference(self, variant: int, place: int = 0, runs: float = 0.0) -> Estimate:
+        """How much higher its loss is than the first one's; with `runs`, as so many of each show.
+
+        The interval is that of 95 %.
+        """
+        mean, deviation = self.means[:, place, variant], self.deviations[:, place, variant]
+        if runs:
+            deviation = np.sqrt(deviation**2 + 2 * self.noise**2 / runs)
+        low, high = (mixture_quantile(self.weights, mean, deviation, p) for p in (0.025, 0.975))
+        return Estimate(value=float(self.weights @ mean), low=low, high=high)
+
+
+def mixture_quantile(weights: Array, means: Array, deviations: Array, level: float) -> float:
+    """Where a mixture of normals has so much of its mass below."""
+    low = float((means - 9 * deviations).min())
+    high = float((means + 9 * deviations).max())
+    for _ in range(40):
+        middle = (low + high) / 2
+        below = float(weights @ _normal_below((middle - means) / deviations)) < level
+        low, high = (middle, high) if below else (low, middle)
+    return (low + high) / 2
+
+
+_GRID = np.linspace(-9.0, 9.0, 20_001)
+_BELOW = np.array([1 - normal_above(z) if z < 0 else normal_above(-z) for z in _GRID])
+
+
+def _normal_below(z: Array) -> Array:
+    """The standard normal's distribution function, to 1e-7: thousands of values at once."""
+    below: Array = np.interp(z, _GRID, _BELOW)
+    return below
+
+
+def carry(losses: VariantLosses, places: Array) -> Carried:
+    """What is known of the variants at `places` [places, 2]; ValueError where none share a size."""
+    model = _Model.of(losses, places)
+    prior = dict(PRIOR)
+    if losses.freedom:
+        prior["noise"] = OF_SEEDS
+    middle, spread = (np.array([prior[name][i] for name in PRIOR]) for i in (0, 1))
+    first = middle + spread * normal_draws(DRAWS, len(middle))
+    fits = model.likelihoods(first)
+    weights = np.exp(fits - fits.max())
+    weights /= weights.sum()
+    # Where many variants tell much, few draws of the prior are likely: as many again are taken
+    # around those, and all weigh as what was drawn from both together.
+    found = weights @ first
+    around = np.cov(first.T, aweights=weights) + np.diag((spread / 8) ** 2)
+    root = np.linalg.cholesky(1.5 * around)
+    second = found + normal_draws(DRAWS, len(middle)) @ root.T
+    draws = np.concatenate([first, second])
+    logs = np.concatenate([fits, model.likelihoods(second)])
+    of_prior = -0.5 * (((draws - middle) / spread) ** 2).sum(axis=1) - np.log(spread).sum()
+    white = np.linalg.solve(root, (draws - found).T)
+    of_second = -0.5 * (white**2).sum(axis=0) - np.log(np.diag(root)).sum()
+    logs += of_prior - np.logaddexp(of_prior, of_second)
+    # And as many again in which no variant has an effect.
+    none = first.copy()
+    none[:, 0] = math.log(NONE)
+    draws = np.concatenate([draws, none])
+    odds = math.log(ALIKE / (1 - ALIKE))
+    logs = np.concatenate([logs, model.likelihoods(none) + odds])
+    weights = np.exp(logs - logs.max())
+    kept = np.argsort(-weights)[:KEPT]
+    kept = kept[weights[kept] > 1e-5 * weights.max()]
+    weights, draws = weights[kept] / weights[kept].sum(), draws[kept]
+    return Carried(weights, *model.posterior(draws), np.exp(draws[:, 2]) * model.unit, draws)
+
+
+def deviation_with(losses: VariantLosses, place: Array, variant: int, carried: Carried) -> float:
+    """How far off a variant's difference at `place` [2] would be with the counts of `losses`.
+
+    By the likeliest draw: the losses themselves do not matter.
+    """
+    model = _Model.of(losses, place[None])
+    likely = carried.draws[[int(carried.weights.argmax())]]
+    return float(model.posterior(likely)[1][0, 0, variant])
+
+
+@cache
+def normal_draws(count: int, dimensions: int) -> Array:
+    """Independent standard normals [count, dimensions] that fill space evenly (Halton's)."""
+    inverse, columns = NormalDist().inv_cdf, []
+    for base in (2, 3, 5, 7, 11, 13)[:dimensions]:
+        column = []
+        # The first points of large bases lie on lines.
+        for index in range(31, 31 + count):
+            value, share = 0.0, 1.0
+            while index:
+                index, digit = divmod(index, base)
+                share /= base
+                value += digit * share
+            column.append(inverse(value))
+        columns.append(column)
+    return np.array(columns).T
+
+
+@dataclass(frozen=True, eq=False)
+class _Model:
+    """Contrasts of the losses of each size, which no level of a size is in, and their kernels."""
+
+    unit: float
+    contrasts: Array  # [contrasts, observed]
+    values: Array  # of the contrasts, as shares of the loss
+    variant: Array
+    place: Array  # of every observation its row of `grid`
+    spread: Array  # of the noise [contrasts, contrasts]
+    grid: Array  # octaves from the largest size, of sizes and then of places
+    brown: Array
+    sizes: int
+    variants: int
+    squares: float
+    freedom: int
+
+    @classmethod
+    def of(cls, losses: VariantLosses, places: Array) -> _Model:
+        shared = (losses.counts > 0).sum(axis=0) > 1
+        rows = []
+        variant, place = np.nonzero((losses.counts > 0) & shared)
+        for size in np.unique(place):
+            at = np.flatnonzero(place == size)
+            for k in range(1, len(at)):
+                row = np.zeros(len(place))
+                row[at[:k]], row[at[k]] = 1 / k, -1
+                rows.append(row / math.sqrt(1 + 1 / k))
+        if not rows:
+            raise ValueError("no two variants were run at one size")
+        middle = float(np.median(np.abs(losses.means[variant, place]))) or 1.0
+        unit = middle / min(max(middle, USUAL[0]), USUAL[1])
+        contrasts = np.array(rows)
+        points = np.concatenate([losses.sizes, places])
+        used = losses.sizes[np.unique(place)]
+        largest = used[used.sum(axis=1).argmax()]
+        above = points - points.min(axis=0)
+        brown = np.minimum(above[:, None], above[None]).sum(axis=2)
+        return cls(
+            unit=unit,
+            contrasts=contrasts,
+            values=contrasts @ losses.means[variant, place] / unit,
+            variant=variant,
+            place=place,
+            spread=contrasts / losses.counts[variant, place] @ contrasts.T,
+            grid=points - largest,
+            brown=brown,
+            sizes=len(losses.sizes),
+            variants=len(losses.names),
+            squares=losses.squares / unit**2,
+            freedom=losses.freedom,
+        )
+
+    def kernels(self, draws: Array) -> Array:
+        """Covariances of one variant between all sizes and places [draws, points, points]."""
+        scale, drift = np.exp(draws[:, 0]), np.exp(draws[:, 1])
+        fading = np.exp2(-draws[:, 3:] @ self.grid.T)
+        octaves = math.log(2) * UNLIKE * self.grid.sum(axis=1)
+        level = 1 + np.outer(octaves, octaves)
+        of_level = (scale[:, None] * fading)[:, :, None] * (scale[:, None] * fading)[:, None]
+        found: Array = of_level * level + (drift**2)[:, None, None] * self.brown
+        return found
+
+    def _chunks(self, draws: Array, more: int = 0) -> list[Array]:
+        numbers = len(self.grid) ** 2 + len(self.variant) ** 2 + more
+        return np.array_split(draws, min(len(draws), math.ceil(len(draws) * numbers / LARGE)))
+
+    def _covariance(self, draws: Array, kernels: Array) -> Array:
+        alike = self.variant[:, None] == self.variant
+        observed = np.where(alike, kernels[:, self.place[:, None], self.place], 0.0)
+        noise = np.exp(2 * draws[:, 2])
+        found: Array = self.contrasts @ observed @ self.contrasts.T
+        return found + noise[:, None, None] * self.spread
+
+    def likelihoods(self, draws: Array) -> Array:
+        """Logarithms [draws], of the contrasts and of what seeds say of the noise."""
+        found = []
+        for part in self._chunks(draws):
+            root = np.linalg.cholesky(self._covariance(part, self.kernels(part)))
+            white = np.linalg.solve(root, self.values[:, None])[:, :, 0]
+            logs = np.log(np.diagonal(root, axis1=1, axis2=2)).sum(axis=1)
+            noise = part[:, 2]
+            of_seeds = -self.freedom * noise - 0.5 * self.squares * np.exp(-2 * noise)
+            found.append(of_seeds - 0.5 * (white**2).sum(axis=1) - logs)
+        return np.concatenate(found)
+
+    def posterior(self, draws: Array) -> tuple[Array, Array, Array]:
+        """Means and deviations of differences to the first variant, and `Carried.joint`."""
+        found: list[tuple[Array, Array, Array]] = []
+        points = np.arange(self.sizes, len(self.grid))
+        of_variant = (self.variant == np.arange(self.variants)[:, None]).astype(float)
+        # Of every variant less the first one: its own observations, and those of the first.
+        rows = of_variant - of_variant[0]
+        own = np.where(np.arange(self.variants) > 0, 2.0, 0.0)
+        for part in self._chunks(draws, len(points) * self.variants * len(self.values)):
+            kernels = self.kernels(part)
+            near = kernels[:, points[:, None], self.place]
+            cross = (near[:, :, None] * rows) @ self.contrasts.T
+            flat = cross.reshape(len(part), -1, len(self.values))
+            solved = np.linalg.solve(self._covariance(part, kernels), flat.transpose(0, 2, 1))
+            means = np.einsum("gcp,c->gp", solved, self.values).reshape(cross.shape[:3])
+            told = np.einsum("gpc,gcp->gp", flat, solved).reshape(cross.shape[:3])
+            alone = kernels[:, points, points]
+            deviations = np.sqrt(np.maximum(alone[:, :, None] * own - told, 1e-30))
+            among = (np.eye(self.variants) + 1) * np.outer(own > 0, own > 0)
+            joint = alone[:, 0, None, None] * among - cross[:, 0] @ solved[:, :, : self.variants]
+            found.append((means * self.unit, deviations * self.unit, joint * self.unit**2))
+        means, deviations, joint = (np.concatenate(each) for each in zip(*found, strict=True))
+        return means, deviations, joint

@@ -1,0 +1,425 @@
+"""Which variant wins at the target: its table, the picture of fading differences, the page."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from matplotlib import rc_context
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from sweeper.decide.differences import RUN_NOISE
+from sweeper.decide.winner import AtSize, DecidingRuns, SizePlace, VariantAnswer, Winner
+from sweeper.errors import Keyword, Text
+from sweeper.files import private_folder, write_atomically, write_json
+from sweeper.records import to_json
+from sweeper.report.answer import Drawing, Facts, Report, Section, Sentence
+from sweeper.report.drawing import (
+    FAINT,
+    INK,
+    LINE_COLOR,
+    STAR,
+    STRIP,
+    STYLE,
+    new_panels,
+    save,
+    shortened,
+)
+from sweeper.report.page import page
+from sweeper.report.present import Shown
+from sweeper.runs.variants import VariantRuns
+from sweeper.stats.estimate import Estimate
+from sweeper.table import TONES, Cell, Column, Table, counted
+from sweeper.verbs.compare import WinnerAnswer
+
+MOST_PANELS = 9
+"""Variants that are drawn, those of the first places."""
+SIGNS = {"better": "holds", "worse": "fails"}
+"""Answers by the decisions whose colours they have."""
+COUNTS = {"params": "parameters"}
+
+
+def winner_shown(answer: WinnerAnswer) -> Shown:
+    """The answer in a table; its page and picture are written, but for a program that asks."""
+    winner, request = answer.winner, answer.request
+    document = record_of(winner, answer.runs)
+    sentences = [winner_sentence(winner), rests_on(winner), *notes_of(winner)]
+    document["found"] = [str(Sentence(each)) for each in sentences]
+    places: dict[str, object] = {}
+    if not request.strict or request.out is not None:
+        private_folder(answer.folder)
+        figure = winner_figure(winner, answer.runs)
+        # Before `save`, which takes the marks that a page alone shows out of the figure.
+        text = page(winner_report(winner, answer.runs, figure))
+        picture, _ = save(figure, answer.folder / "winner")
+        write_atomically(answer.folder / "winner.html", text)
+        write_json(answer.folder / "winner.json", document)
+        places = {"page": answer.folder / "winner.html", "figure": picture}
+        document["figure"] = str(picture)
+    tables = [target_table(winner), sizes_table(winner)]
+    if winner.next_runs:
+        tables.append(next_table(winner))
+    roles = ", ".join(f"{role} is {column!r}" for role, column in answer.runs.columns.items())
+    return Shown(
+        before=(f"variants are {answer.runs.by!r}; {roles}",),
+        items=[*tables, Sentence(rests_on(winner), detail=True), *next_sentence(winner)],
+        notes=[*answer.runs.notes, *notes_of(winner)],
+        answer=winner_sentence(winner),
+        places=places,
+        document=document,
+        folder=answer.folder if places else None,
+        one_line=request.strict,
+    )
+
+
+def record_of(winner: Winner, runs: VariantRuns) -> dict[str, Any]:
+    """The document: variants, baseline, target, and which runs would tell."""
+    record: dict[str, Any] = to_json(winner)
+    record["next"] = record.pop("next_runs")
+    return {"answer": winner.answer, **record, "by_column": runs.by, "columns": dict(runs.columns)}
+
+
+# Words.
+
+
+def place_text(place: SizePlace) -> str:
+    """A size by its counts: 1.2e+09 parameters, 2.4e+10 tokens."""
+    parts = [
+        f"{value:.4g} {COUNTS.get(role, role)}" if role != "width" else f"width {value:.0f}"
+        for role, value in place.counts.items()
+        if role != "flops" or len(place.counts) == 1
+    ]
+    return ", ".join(parts) or "the size that was run"
+
+
+def winner_sentence(winner: Winner) -> str:
+    """Which variants are better at the target, and which are not."""
+    where = place_text(winner.target)
+    by_answer: dict[str, list[str]] = {}
+    for each in winner.variants:
+        by_answer.setdefault(each.answer, []).append(each.name)
+    parts = []
+    for answer, said in (("better", "better than"), ("worse", "worse than")):
+        if names := by_answer.get(answer):
+            parts.append(
+                f"{_listed(names)} {'is' if len(names) == 1 else 'are'} {said} {winner.baseline}"
+            )
+    if names := by_answer.get("cannot say"):
+        parts.append(f"cannot say of {_listed(names)}")
+    text = "; ".join(parts)
+    return f"At {where}: {text}."
+
+
+def _listed(names: list[str], most: int = 6) -> str:
+    if len(names) > most:
+        return f"{', '.join(names[:most])} and {len(names) - most} more"
+    return " and ".join(filter(None, (", ".join(names[:-1]), names[-1])))
+
+
+def rests_on(winner: Winner) -> str:
+    """The noise and where it is from, and what differences do with size."""
+    unit = winner.unit
+    prior = (
+        "told by its seeds"
+        if winner.by == "seeds"
+        else f"no seeds are told apart: learned around the prior of tuned runs, {RUN_NOISE:g}"
+    )
+    fades = f"{1 - 2**-winner.fading:.0%}".replace("%", " %")
+    return (
+        f"A run's noise is {winner.noise:.4f} {unit} ({prior}). Differences shrink by {fades} an "
+        f"octave of compute, and drift by {winner.drift:.4f} {unit} for the root of one."
+    )
+
+
+def next_sentence(winner: Winner) -> list[Sentence]:
+    """The run that would decide most for what it costs, where any would."""
+    if not winner.next_runs:
+        return []
+    best = max(winner.next_runs, key=lambda each: each.chance / each.flops)
+    beside = f" and {best.of_baseline} of {winner.baseline}" * bool(best.of_baseline)
+    chance = f"{best.chance:.0%}".replace("%", " %")
+    return [
+        Sentence(
+            f"Would tell most: {counted(best.runs, 'run')} of {best.variant}{beside} at "
+            f"{place_text(best.place)}, which decide it with a chance of {chance}."
+        )
+    ]
+
+
+def notes_of(winner: Winner) -> list[str | Text]:
+    """What stands against single answers."""
+    notes: list[str | Text] = []
+    if winner.baseline_bound:
+        notes.append(
+            f"{winner.baseline}, the baseline, {_bound_text(winner.baseline_bound)}: tuned, it may "
+            "be better than it looks, and no variant is called better"
+        )
+    for each in winner.variants:
+        notes += [f"{each.name}: {said}" for said in _of_variant(each)]
+    return notes
+
+
+def _bound_text(bound: str) -> str:
+    if bound == "end":
+        return "has its best learning rate at an end of those tried"
+    return "was run once where others were tuned"
+
+
+def _of_variant(each: VariantAnswer) -> list[str]:
+    said = []
+    if each.code == "apart":
+        said.append("no size leads from it to the baseline, and nothing is said of it")
+    elif each.by_way:
+        said.append("it shares no size with the baseline, and is known by way of others")
+    elif each.missing:
+        places = "; ".join(map(place_text, each.missing[:3]))
+        said.append(f"not run at {places}")
+    if each.bound:
+        said.append(f"it {_bound_text(each.bound)}: its loss is a bound from above")
+    if each.diverged:
+        decides = {
+            "diverged": ", which decides it"
+            if each.answer != "cannot say"
+            else ", which leaves it open"
+        }
+        said.append(f"{counted(each.diverged, 'run')} of it diverged{decides.get(each.code, '')}")
+    if each.code == "wall_clock" and each.answer == "worse" and each.difference.value < 0:
+        said.append("its loss is lower, and it costs more time than that is worth")
+    return said
+
+
+# Tables.
+
+
+def target_table(winner: Winner) -> Table:
+    """A row a variant, in the order of their places."""
+    clocked = any(math.isfinite(each.wall_clock.value) for each in winner.variants)
+    computed = any(math.isfinite(each.compute.value) for each in winner.variants)
+    table = Table(
+        f"At {place_text(winner.target)}, beside {winner.baseline}",
+        [
+            Column("variant", left=True),
+            Column("answer", left=True),
+            Column("difference", unit=winner.unit, left=True),
+            *[Column("compute", left=True, importance=3)] * computed,
+            *[Column("wall clock", left=True, importance=2)] * clocked,
+            Column("place", left=True, importance=1),
+            Column("sizes", form="d", importance=0),
+        ],
+        legend=[
+            f"Difference: the loss in {winner.unit} less that of {winner.baseline}, as a run of each "
+            "would show it, with its 95 % interval. Compute: the baseline needs so many times the "
+            "compute for the same loss; wall clock: so many times the time, which then decides. "
+            "A place is a range where the runs do not tell."
+        ],
+        brief=f"Difference: loss less {shortened(winner.baseline, 20)}'s in {winner.unit}; compute: "
+        "the baseline needs so many times as much for the same loss.",
+        key="winner",
+    )
+    for each in winner.variants:
+        table.add(
+            each.name,
+            Cell(each.answer, each.answer, tone=TONES.get(SIGNS.get(each.answer, ""), "open")),
+            _signed(each.difference),
+            *[_factor(each.compute)] * computed,
+            *[_factor(each.wall_clock)] * clocked,
+            f"{each.first}" if each.first == each.last else f"{each.first}-{each.last}",
+            len(each.sizes),
+        )
+    return table
+
+
+def sizes_table(winner: Winner) -> Table:
+    """What was measured at every size, and what all sizes together say of it."""
+    table = Table(
+        "At every size that was run",
+        [
+            Column("variant", left=True),
+            Column("size", left=True),
+            Column("runs", form="d"),
+            Column("difference", left=True),
+            Column("by all sizes", left=True),
+            Column("compute", left=True),
+            Column("wall clock", left=True),
+        ],
+        legend=[
+            "Difference: as measured, with the noise of a run. By all sizes: what the model of all "
+            "variants and sizes says of this one."
+        ],
+        detail=True,
+    )
+    for each in winner.variants:
+        for at in each.sizes:
+            table.add(
+                each.name,
+                place_text(at.place),
+                at.runs,
+                _signed(at.difference),
+                _signed(at.carried),
+                _factor(at.compute),
+                _factor(at.wall_clock),
+                note=_cell_note(at),
+                subject=each.name,
+            )
+        table.end_section()
+    return table
+
+
+def _cell_note(at: AtSize) -> str:
+    diverged = f"{counted(at.diverged, 'run')} diverged" if at.diverged else ""
+    return "; ".join(filter(None, (diverged, _bound_text(at.bound) if at.bound else "")))
+
+
+def next_table(winner: Winner) -> Table:
+    """Runs that would decide most for what they cost."""
+    table = Table(
+        "Runs that would tell most",
+        [
+            Column("variant", left=True),
+            Column("at", left=True),
+            Column("runs", form="d"),
+            Column("of the baseline", form="d"),
+            Column("chance to decide", form=".0%"),
+            Column("FLOPs" if winner.flops_known else "cost, in proportion", form=".2g"),
+        ],
+        legend=[
+            "Runs more than there are, each with another seed; of the baseline at the same size."
+        ],
+        detail=True,
+    )
+    for each in winner.next_runs:
+        table.add(*_next_row(each))
+    return table
+
+
+def _next_row(each: DecidingRuns) -> tuple[str | int | float, ...]:
+    return (
+        each.variant,
+        place_text(each.place),
+        each.runs,
+        each.of_baseline,
+        each.chance,
+        each.flops,
+    )
+
+
+def _signed(estimate: Estimate) -> Cell:
+    if not math.isfinite(estimate.value):
+        return Cell(None, "-")
+    ends = f"{estimate.low:+.4f} to {estimate.high:+.4f}"
+    return Cell(estimate, f"{estimate.value:+.4f} ({ends})")
+
+
+def _factor(estimate: Estimate) -> Cell:
+    if not math.isfinite(estimate.value):
+        return Cell(None, "-")
+    return Cell(estimate, f"{estimate.value:.3g} ({estimate.low:.3g} to {estimate.high:.3g})")
+
+
+# The picture and the page.
+
+
+@rc_context(STYLE)
+def winner_figure(winner: Winner, runs: VariantRuns) -> Figure:
+    """A panel a variant: its difference over compute, as measured, with its band and the target."""
+    drawn = [each for each in winner.variants if each.name in winner.curves][:MOST_PANELS]
+    figure, panels = new_panels(len(drawn), 2.5, edge=0.5, width=6.5 if len(drawn) > 1 else 5.5)
+    ends: list[float] = []
+    for ax, each in zip(panels, drawn, strict=False):
+        ends += _draw_variant(ax, each, winner)
+    if ends:
+        # One that is far off must not squash the others: its line leaves the panel.
+        far = 6 * sorted(map(abs, ends))[len(ends) // 2]
+        low, high = max(min(ends), -far), min(max(ends), far)
+        room = 0.08 * (high - low or 1.0)
+        panels[0].set_ylim(low - room, high + room)
+    what = "FLOPs" if winner.flops_known else "in proportion"
+    figure.supxlabel(f"compute of a run ({what})", fontsize=9)
+    name = shortened(winner.baseline, 18)
+    figure.supylabel(f"loss less {name}'s ({winner.unit})", fontsize=9, parse_math=False)
+    return figure
+
+
+def _draw_variant(ax: Axes, each: VariantAnswer, winner: Winner) -> list[float]:
+    """Ends of what must be seen."""
+    path, curve = winner.path, winner.curves[each.name]
+    low, high = [e.low for e in curve], [e.high for e in curve]
+    ax.axhline(0, color=FAINT, linewidth=0.8)
+    single = len({f"{flops:.6g}" for flops in path}) < 2
+    if not single:
+        ax.fill_between(path, low, high, color=LINE_COLOR, alpha=0.18, linewidth=0)
+        ax.plot(path, [e.value for e in curve], color=LINE_COLOR, linewidth=1.2)
+        ax.set_xscale("log")
+    measured = [at for at in each.sizes if math.isfinite(at.difference.value)]
+    value, target = each.difference, winner.target
+    if winner.target.octaves > 0.05:
+        # Beyond the largest size nothing was measured: shaded.
+        ax.axvspan(target.flops / 2**target.octaves, target.flops * 1.4, color=STRIP, zorder=0)
+    for at in measured:
+        ends = [
+            [at.difference.value - at.difference.low],
+            [at.difference.high - at.difference.value],
+        ]
+        look: dict[str, Any] = {"color": INK, "markersize": 3.5, "linewidth": 0.9, "capsize": 2}
+        ax.errorbar([at.place.flops], [at.difference.value], ends, fmt="o", **look)
+    if not single or not measured:
+        ends = [[value.value - value.low], [value.high - value.value]]
+        ax.errorbar([target.flops], [value.value], ends, color=INK, linewidth=1, capsize=3, **STAR)
+    ax.set_title(shortened(each.name, 24), fontsize=9, parse_math=False)
+    color = {"better": "#2a7f3f", "worse": "#b03030"}.get(each.answer, FAINT)
+    ax.text(
+        0.97,
+        0.96,
+        each.answer,
+        transform=ax.transAxes,
+        color=color,
+        fontsize=8,
+        ha="right",
+        va="top",
+    )
+    seen = [value.low, value.high, 0.0]
+    return seen + [at.difference.value for at in measured]
+
+
+def winner_report(winner: Winner, runs: VariantRuns, figure: Figure) -> Report:
+    """The answer, the picture, and what it rests on."""
+    caption = (
+        "Points: measured, with the noise of a run. Line and band: what all variants and sizes "
+        "together say, 95 %. Star: a run of each at the target. The shaded side is beyond the "
+        "largest size. Below 0 the variant is better."
+    )
+    if len(winner.variants) > MOST_PANELS:
+        caption += f" The first {MOST_PANELS} places are drawn."
+    code = SIGNS.get(winner.answer, "cannot say yet")
+    facts: Mapping[str, object] = {
+        "baseline": winner.baseline,
+        "target": place_text(winner.target),
+        "variants are": runs.by,
+        "noise of a run": f"{winner.noise:.4f} {winner.unit}, by {'its seeds' if winner.by == 'seeds' else 'the prior'}",
+        "fading an octave": f"{1 - 2**-winner.fading:.1%}",
+        "floor of the loss": None if math.isnan(winner.floor) else f"{winner.floor:.3g}",
+        "exponent over compute": None if math.isnan(winner.exponent) else f"{winner.exponent:.3g}",
+        "columns": ", ".join(f"{role}={column}" for role, column in runs.columns.items()),
+    }
+    items = [
+        Sentence(winner_sentence(winner)),
+        *next_sentence(winner),
+        *(Sentence(note, listed=True) for note in notes_of(winner)),
+    ]
+    shown = [target_table(winner)]
+    shown += [next_table(winner)] * bool(winner.next_runs)
+    return Report(
+        title="Which change wins?",
+        about="A comparison of sweeper.",
+        sections=[
+            Section("Answer", items, is_answer=True, code=code),
+            Section("At the target", shown),
+            Section(
+                "Differences over compute",
+                [Drawing(lambda: figure, caption=caption, wide=True), sizes_table(winner)],
+            ),
+            Section("What it rests on", [Sentence(rests_on(winner)), Facts(facts)]),
+        ],
+    )

@@ -1,0 +1,350 @@
+"""Runs of several variants of one recipe, side by side: which stand at the same size, and how tuned.
+
+A column names the variants. Rows of one variant at one size that differ in numbers of settings are
+its tuning, of which the best counts; what else is repeated are seeds.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+
+from sweeper.errors import BadInput, ConfigError, Keyword, MissingValue, Text, suggest
+from sweeper.runs.condition import columns_text, shown_value, where_equal
+from sweeper.runs.divergence import ended_runs, with_diverged
+from sweeper.runs.loss_runs import FLOPS_PER_PARAMETER_AND_TOKEN, positive
+from sweeper.runs.roles import LADDER_ROLES, LAW_ROLES, VARIANT_ROLES, missing_columns
+from sweeper.runs.run import Array, Runs
+from sweeper.runs.settings import SETTINGS, is_identifier, is_kept, is_one_number, is_result
+
+if TYPE_CHECKING:
+    import pandas  # type: ignore[import-untyped]
+
+TAKEN = {
+    **{role: LAW_ROLES[role] for role in ("params", "tokens", "flops", "loss")},
+    **{role: LADDER_ROLES[role] for role in ("width", "depth", "batch_size", "steps")},
+    **{role: LADDER_ROLES[role] for role in ("log2_eta", "eta", "seed", "status", "reached")},
+    **VARIANT_ROLES,
+}
+"""What a column can be here."""
+SOURCE = "source"
+"""The column of a run's source, of several."""
+ALIKE = 0.15, 0.3
+"""Octaves of parameters and of tokens up to which runs are of one size: counts differ a little."""
+MOST_VARIANTS = 200
+Bound = Literal["", "end", "untuned"]
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class VariantCell:
+    """Runs of a variant at a size; +inf is a loss of one that diverged.
+
+    `log2` are its own parameters and tokens. It is a `bound` where its best learning rate lies at
+    an end of those tried, or it has one where the baseline's was tuned. `throughput` is in tokens
+    a second, NaN where nobody knows it.
+    """
+
+    variant: int
+    size: int
+    log2: tuple[float, float]
+    losses: Array
+    seeds: tuple[str, ...]
+    bound: Bound = ""
+    configurations: int = 1
+    throughput: float = math.nan
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class VariantRuns:
+    """Variants, the baseline first, and what was run of them at each size.
+
+    `log2` are parameters and tokens of the sizes, or what stands for them; `measures` the counts
+    that a size is known by, by role; `flops` are those of a run, or in proportion to them.
+    """
+
+    names: Sequence[str]
+    cells: Sequence[VariantCell]
+    log2: Array
+    measures: Sequence[Mapping[str, float]]
+    flops: Array
+    by: str
+    unit: str
+    columns: Mapping[str, str]
+    notes: tuple[str | Text, ...]
+
+    def at(self, variant: int, size: int) -> VariantCell | None:
+        """The runs of a variant at a size, if there are any."""
+        found = (c for c in self.cells if (c.variant, c.size) == (variant, size))
+        return next(found, None)
+
+
+def joined(sources: Sequence[Runs]) -> Runs:
+    """All runs in one table, with a column of where each is from."""
+    import pandas
+
+    if len(sources) == 1:
+        return sources[0]
+    names = [Path(runs.name).stem or f"{SOURCE} {i + 1}" for i, runs in enumerate(sources)]
+    frames = [r.frame.assign(**{SOURCE: n}) for r, n in zip(sources, names, strict=True)]
+    asked: dict[str, str] = {}
+    for runs in sources:
+        asked |= runs.asked
+    return replace(
+        sources[0],
+        frame=pandas.concat(frames, ignore_index=True),
+        name=" and ".join(names),
+        sha256=" ".join(runs.sha256 for runs in sources),
+        asked=asked,
+        notes=tuple(dict.fromkeys(note for runs in sources for note in runs.notes)),
+        blank=None,
+    )
+
+
+def variant_runs(runs: Runs, by: str | None, baseline: str | None) -> VariantRuns:
+    """The variants that the column `by` names; BadInput for runs that cannot be compared."""
+    runs = runs.with_roles(TAKEN)
+    if "loss" not in runs.columns:
+        lacking = {"loss": "the loss at the end of each run"}
+        raise missing_columns(runs.frame, runs.columns.values(), lacking)
+    by = _variant_column(runs, by)
+    labels = runs.frame[by].astype(str).to_numpy()
+    names = _names(runs, by, labels, baseline)
+    if runs.columns.get("seed") == by:
+        runs = replace(runs, columns={r: c for r, c in runs.columns.items() if r != "seed"})
+    notes: list[str | Text] = [*runs.notes]
+    counts = _counts(runs)
+    log2, sizes = _sizes(counts, labels == names[0])
+    table = _table(runs, labels, names, log2, sizes, by)
+    measured = runs.numbers(runs.columns["loss"])
+    table = ended_runs(runs, table.assign(loss=measured), notes)
+    table = with_diverged(runs, table.assign(eta=table["eta"].fillna(0.0)), None, notes, "size")
+    cells = [_cell(place, rows) for place, rows in table.groupby(["variant", "size"], sort=True)]
+    return VariantRuns(
+        names=names,
+        cells=_with_untuned(cells),
+        log2=np.array(
+            [_middle(log2, sizes == i, labels == names[0]) for i in range(sizes.max() + 1)]
+        ),
+        measures=[
+            {role: float(np.median(values[sizes == i])) for role, values in counts.items()}
+            for i in range(sizes.max() + 1)
+        ],
+        flops=np.array([_flops(counts, log2, sizes == i) for i in range(sizes.max() + 1)]),
+        by=by,
+        unit=runs.unit,
+        columns=runs.columns,
+        notes=tuple([*notes, *runs.number_notes()]),
+    )
+
+
+def _variant_column(runs: Runs, by: str | None) -> str:
+    names = [str(column) for column in runs.frame.columns]
+    if by is not None and by in names:
+        return by
+    if by is None and SOURCE in names:
+        return SOURCE
+    texts = [
+        f"{shown_value(c)} ({', '.join(map(shown_value, values[:3]))}{', ...' * (len(values) > 3)})"
+        for c in names
+        if runs.frame[c].dtype.kind not in "iufbM"
+        and 1 < len(values := runs.frame[c].dropna().unique()) <= min(50, len(runs) - 1)
+    ]
+    meant = f", such as {', '.join(texts[:5])}" if texts else ""
+    if by is None:
+        raise MissingValue(Keyword("by"), f", the column whose values are the variants{meant}")
+    allowed = f"a column of {columns_text(runs.frame)}; {suggest(by, names)[:200]}"
+    raise ConfigError(Keyword("by"), by, allowed)
+
+
+def _names(runs: Runs, by: str, labels: Any, baseline: str | None) -> list[str]:
+    """The variants in the order of their rows, the baseline first."""
+    names = [*dict.fromkeys(labels)]
+    if len(names) < 2:
+        raise BadInput(f"all runs have {by} {names[0]!r}: a comparison takes two variants or more")
+    if len(names) > MOST_VARIANTS:
+        raise ConfigError(
+            Keyword("by"),
+            by,
+            f"a column of at most {MOST_VARIANTS} values, and it has {len(names)}",
+        )
+    if baseline is None:
+        likely = [n for n in names if re.fullmatch(r"(?i)base(line)?|control|default", n)]
+        if len(likely) == 1:
+            baseline = likely[0]
+        elif by == SOURCE:
+            baseline = names[0]
+    if baseline is None or baseline not in names:
+        shown = ", ".join(names[:40])
+        if baseline is None:
+            raise MissingValue(Keyword("baseline"), f", one of {shown}")
+        allowed = f"one of {shown}; {suggest(baseline, names)[:200]}"
+        raise ConfigError(Keyword("baseline"), baseline, allowed)
+    return [baseline, *(name for name in names if name != baseline)]
+
+
+def _counts(runs: Runs) -> dict[str, Array]:
+    """Counts of every run that tell its size, by role; in ones."""
+    found = {}
+    for role in ("params", "tokens", "flops", "width", "depth", "steps", "batch_size"):
+        if role in runs.columns:
+            values = positive(runs, runs.columns[role], role)
+            found[role] = values * runs.scale(role) if role in ("params", "tokens") else values
+    if "params" in found:
+        found.pop("width", None), found.pop("depth", None)
+    if "tokens" in found or ("flops" in found and {"params", "width"} & {*found}):
+        found.pop("steps", None)
+    if "steps" not in found:
+        found.pop("batch_size", None)
+    return found
+
+
+def log2_of_counts(counts: Mapping[str, Any]) -> tuple[Any, Any]:
+    """Log2 of parameters and of tokens, or of what is in proportion to them; 0 where unknown."""
+    log = {role: np.log2(value) for role, value in counts.items()}
+    flops = log["flops"] - math.log2(FLOPS_PER_PARAMETER_AND_TOKEN) if "flops" in log else None
+    if "params" in log:
+        params = log["params"]
+    elif "width" in log:
+        params = 2 * log["width"] + log.get("depth", 0.0)
+    elif flops is not None:
+        params = flops - log["tokens"] if "tokens" in log else flops
+    else:
+        params = 0.0
+    if "tokens" in log:
+        tokens = log["tokens"]
+    elif flops is not None and {"params", "width"} & {*log}:
+        tokens = flops - params
+    else:
+        tokens = log["steps"] + log.get("batch_size", 0.0) if "steps" in log else 0.0
+    return params, tokens
+
+
+def _sizes(counts: Mapping[str, Array], of_baseline: Any) -> tuple[Array, Any]:
+    """Log2 of parameters and tokens [runs, 2], and the number of every run's size."""
+    found = log2_of_counts(counts)
+    log2 = np.stack([np.zeros(len(of_baseline)) + values for values in found], axis=1)
+    groups = []
+    for values, gap in zip(log2.T, ALIKE, strict=True):
+        order = np.argsort(values, kind="stable")
+        group = np.empty(len(values), int)
+        group[order] = np.cumsum(np.diff(values[order], prepend=values[order[0]]) > gap)
+        groups.append(group)
+    pairs = np.unique(np.stack(groups, axis=1), axis=0, return_inverse=True)[1].reshape(-1)
+    cost = [log2[pairs == i].sum(axis=1).mean() for i in range(pairs.max() + 1)]
+    return log2, np.argsort(np.argsort(cost))[pairs]
+
+
+def _middle(log2: Array, there: Any, of_baseline: Any) -> Array:
+    """Where a size lies: where the baseline's runs do, if it has any."""
+    rows = log2[there & of_baseline] if (there & of_baseline).any() else log2[there]
+    middle: Array = np.median(rows, axis=0)
+    return middle
+
+
+def _flops(counts: Mapping[str, Array], log2: Array, there: Any) -> float:
+    if "flops" in counts:
+        return float(np.median(counts["flops"][there]))
+    return FLOPS_PER_PARAMETER_AND_TOKEN * 2.0 ** float(np.median(log2[there].sum(axis=1)))
+
+
+def _table(
+    runs: Runs, labels: Any, names: Sequence[str], log2: Array, sizes: Any, by: str
+) -> pandas.DataFrame:
+    """A row a run: its variant, size, configuration, seed and throughput."""
+    import pandas
+
+    frame, columns = runs.frame, runs.columns
+    variant = np.array([names.index(label) for label in labels])
+    table = pandas.DataFrame({"variant": variant, "size": sizes})
+    cell = table.groupby(["variant", "size"]).ngroup()
+    tuned = _tuned(runs, by, cell, labels)
+    rate = columns.get("log2_eta") or columns.get("eta")
+    table["eta"] = runs.numbers(rate) if rate else math.nan
+    codes = [pandas.Series(pandas.factorize(frame[c])[0]) for c in tuned]
+    table["configuration"] = 0
+    if codes:
+        spelt = pandas.concat(codes, axis=1)
+        spelt.columns = range(len(codes))
+        table["configuration"] = spelt.groupby([*spelt.columns]).ngroup()
+    table["seed"] = frame[columns["seed"]].astype(str).to_numpy() if "seed" in columns else ""
+    table["throughput"] = math.nan
+    if "throughput" in columns:
+        table["throughput"] = runs.numbers(columns["throughput"])
+    elif "time" in columns:
+        table["throughput"] = 2.0 ** log2[:, 1] / runs.numbers(columns["time"])
+    table["params"], table["tokens"] = log2.T
+    return table
+
+
+def _tuned(runs: Runs, by: str, cell: pandas.Series, labels: Any) -> list[str]:
+    """Columns of settings in which runs of one variant at one size differ; texts are refused."""
+    frame, found = runs.frame.reset_index(drop=True), list[str]()
+    spare = {r: c for r, c in runs.columns.items() if r not in ("eta", "log2_eta", "batch_size")}
+    rates = {runs.columns[r] for r in ("eta", "log2_eta") if r in runs.columns}
+    for name in map(str, frame.columns):
+        values = frame[name]
+        if name == by or name in runs.ignore or name in spare.values() or is_one_number(values):
+            continue
+        within = values.groupby(cell).nunique(dropna=False)
+        if within.max() < 2:
+            continue
+        parts = re.findall(r"[a-z]+", name.lower())
+        number = values.dtype.kind in "iufb"
+        if name not in rates and (
+            is_kept(name, values) or is_identifier(values) or is_result(name, values, cell)
+        ):
+            continue
+        if name in rates or (number and any(map(SETTINGS.fullmatch, parts))):
+            found.append(name)
+        elif not number:
+            there = np.flatnonzero(cell == within.idxmax())
+            kinds = values.iloc[there].drop_duplicates()
+            raise BadInput(
+                f"runs of {labels[there[0]]} at one size differ in {name} "
+                f"({', '.join(map(shown_value, kinds.iloc[:4]))}): ",
+                where_equal({name: kinds.iloc[0]}),
+                " takes those alike, ",
+                Keyword("ignore", name),
+                " says that it does not matter",
+            )
+    return found
+
+
+def _cell(place: Any, rows: pandas.DataFrame) -> VariantCell:
+    """The best configuration of a variant at a size, of those with most runs that trained."""
+    variant, size = map(int, place)
+    groups = [group for _, group in rows.groupby("configuration", sort=True)]
+    trained = [int(np.isfinite(group["loss"]).sum()) for group in groups]
+    losses = [
+        g["loss"].mean() if t == max(trained) else math.inf
+        for g, t in zip(groups, trained, strict=True)
+    ]
+    best = groups[int(np.argmin(losses))]
+    rates = sorted(rows["eta"].dropna().unique())
+    at_end = len(rates) > 1 and best["eta"].iloc[0] in (rates[0], rates[-1])
+    throughput = best["throughput"].dropna()
+    return VariantCell(
+        variant=variant,
+        size=size,
+        log2=(float(best["params"].median()), float(best["tokens"].median())),
+        losses=best["loss"].to_numpy(dtype=float),
+        seeds=tuple(best["seed"]),
+        bound="end" if at_end else "",
+        configurations=len(groups),
+        throughput=float(throughput.median()) if len(throughput) else math.nan,
+    )
+
+
+def _with_untuned(cells: Sequence[VariantCell]) -> list[VariantCell]:
+    """With a bound for each that was run once where others of its size were tuned."""
+    tuned = {cell.size for cell in cells if cell.configurations > 2}
+    return [
+        replace(c, bound="untuned") if c.size in tuned and c.configurations == 1 else c
+        for c in cells
+    ]
