@@ -357,7 +357,9 @@ def data_frame(records: Sequence[Mapping[str, Any]]) -> pandas.DataFrame:
     return pandas.DataFrame(list(records))
 
 
-_CONTROLS = dict.fromkeys([*range(32), *range(127, 160)], "\ufffd")
+# Of Unicode lines' ends, what turns the direction of letters, and halves of pairs, not to be encoded.
+_UNICODE = (*range(0x2028, 0x202F), *range(0x2066, 0x206A), *range(0xD800, 0xE000))
+_CONTROLS = dict.fromkeys([*range(32), *range(127, 160), *_UNICODE], "\ufffd")
 _CONTROLS |= {ord("\n"): "\n", ord("\t"): "\t"}
 
 

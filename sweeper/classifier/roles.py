@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from sweeper.classifier.state import ELEMENTWISE, Undecided, Use, UseKind, UseSignature
-from sweeper.scaling.spec import NUMBER, Role
+from sweeper.scaling.spec import NUMBER, Init, Role
 
 # Which layer of a shallow model a layer of a deep one corresponds to, by kind and by place.
 
@@ -134,7 +134,7 @@ class RoleDecision:
 
     role: Role
     signature: UseSignature | None = None
-    init: str = "normal"
+    init: Init = "normal"
     note: str = ""
     readout: UseSignature | None = None
     growing_groups: frozenset[int] = frozenset()
@@ -216,7 +216,7 @@ def _role_of_use(
     return Role.EMBEDDING if set(width_dims) - looked_up else Role.FIXED
 
 
-def _init(role: Role, kind: UseKind, use: Use) -> str:
+def _init(role: Role, kind: UseKind, use: Use) -> Init:
     """How values start: a gain at 1 (one that is stored as 1 + w at 0), what is added at 0."""
     is_gain = kind is UseKind.MUL and (use.op == "mul" or "norm" in use.op)
     if is_gain and not use.transformed:

@@ -33,7 +33,7 @@ from sweeper.models.initial_values import own_values, padding_rows, special_para
 from sweeper.models.scaled import Linear
 from sweeper.records import UNKNOWN_KEY, arguments, call_checked
 from sweeper.registry import TARGET, build_plugin, import_plugin, with_targets
-from sweeper.scaling.spec import RULE_KEYS, ModelRules, ParamSpec, Role, ScaledOp, matching
+from sweeper.scaling.spec import RULE_KEYS, Init, ModelRules, ParamSpec, Role, ScaledOp, matching
 from sweeper.trial import PluginSpec, TrainSettings, TrialSpec
 
 _SIZED = (
@@ -218,7 +218,7 @@ def _overridden(
     for spec in specs:
         frozen = spec.frozen or spec.name in untrained
         starts = {spec.name, spec.norm_of} - {""}  # the norm of a kept weight is kept
-        init = "kept" if frozen or starts & ({*kept} | {*untrained}) else spec.init
+        init: Init = "kept" if frozen or starts & ({*kept} | {*untrained}) else spec.init
         changed.append(replace(spec, init=init, frozen=frozen))
     # Embeddings beside a tied one start at its scale: their sum goes into one stream.
     heads = [s.base_readout_fan_in for s in changed if s.base_readout_fan_in and s.lookup]

@@ -18,6 +18,7 @@ from sweeper.export.exporter import (
     head_of,
     in_gauge,
     is_head,
+    one_line,
     optimizer_choices,
     optimizer_name,
     optimizer_settings,
@@ -291,7 +292,7 @@ def header(
     wrapped: list[str] = []
     for line in lines:
         indent = "  " if line.startswith("- ") else ""
-        parts = wrap(line, WIDTH, subsequent_indent=indent, break_on_hyphens=False)
+        parts = wrap(one_line(line), WIDTH, subsequent_indent=indent, break_on_hyphens=False)
         wrapped += parts or [""]
     text = "\n".join(f"{exporter.comment}{line}".rstrip() for line in wrapped)
     # Without a sign of a comment it stands in a docstring, which a quote could end.

@@ -18,10 +18,12 @@ from sweeper.command.template import float_text
 from sweeper.errors import BadInput, ConfigError, Keyword
 from sweeper.plan.factors import PlannedFactor
 from sweeper.plan.plan import PlannedParameter, TransferPlan
+from sweeper.records import check_type
 from sweeper.registry import TARGET, build_plugin, import_plugin, name_classes, with_targets
 from sweeper.scaling.prescription import AbsorbedParam, absorb_multiplier
 from sweeper.scaling.spec import Role, Update, layer_of, with_layer
 from sweeper.schedule import OWN
+from sweeper.table import printable
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -115,11 +117,14 @@ def schedule_lines(plan: TransferPlan, exporter: Exporter) -> Iterator[str]:
         )
     if not isinstance(record, Mapping):
         return
-    steps, warmup, final = record["steps"], record["warmup"], record["final_lr"]
     # A schedule of the user's own names none; it may do anything from the end of the warm-up on.
-    start = record.get("decay_start", warmup)
+    numbers = {"decay_start": record.get("warmup"), **record}
+    steps, warmup, final, start = (
+        check_type(f"source.schedule.{key}", numbers.get(key), float | int)
+        for key in ("steps", "warmup", "final_lr", "decay_start")
+    )
     decay = steps - start
-    name = f"{record['name']} {record['shape']}" if "shape" in record else record["name"]
+    name = " ".join(str(record[key]) for key in ("name", "shape") if key in record)
     yield (
         f"Schedule: {name}, {steps} steps, warm-up over the first {warmup}, decay over the last "
         f"{decay}, to {final:g} of the peak."
@@ -353,6 +358,11 @@ def quoted_lines(names: Sequence[str]) -> list[str]:
     return [f'"{part} "' for part in parts[:-1]] + [f'"{parts[-1]}",']
 
 
+def one_line(text: str) -> str:
+    """A text of a plan, which may be anybody's, for a comment: no end of a line is in it."""
+    return " ".join(printable(text).split())
+
+
 @cache
 def _environment() -> Environment:
     """Texts for programs, so nothing is escaped. `py` and `yaml` write values exactly."""
@@ -365,6 +375,7 @@ def _environment() -> Environment:
         undefined=StrictUndefined,
     )
     filters: dict[str, Callable[..., str]] = {"py": repr, "yaml": float_text("yaml")}
+    filters["line"] = one_line
     environment.filters.update(filters)
     environment.globals["lines"] = quoted_lines
     return environment

@@ -33,6 +33,10 @@ ODD = re.compile(r"[\s\"'\\*?\[\]]")
 """What a name must not have: patterns stand between spaces and quotes, and some are a shell's."""
 
 
+def _is_odd(name: str) -> bool:
+    return not name.isprintable() or ODD.search(name) is not None
+
+
 @dataclass(frozen=True, kw_only=True)
 class ParamGroup:
     """Parameters of equal numbers: patterns of their names, in which * is a layer's number.
@@ -84,10 +88,10 @@ def rows(
 
     BadInput for a name that no pattern can say.
     """
-    if odd := next((p.name for p in plan.parameters if ODD.search(p.name)), None):
+    if odd := next((p.name for p in plan.parameters if _is_odd(p.name)), None):
         raise BadInput(
             f"the parameter {odd!r} cannot be written as a pattern: its name has a space, a quote, "
-            "a backslash or one of * ? [ ]"
+            "a backslash, what cannot be printed, or one of * ? [ ]"
         )
     all_names = [parameter.name for parameter in plan.parameters]
     alike: dict[tuple[object, ...], list[PlannedParameter]] = {}
@@ -392,7 +396,7 @@ class Torchtitan(Exporter):
     def __post_init__(self) -> None:
         """Refuse a `config` that names no function."""
         module, colon, name = self.config.partition(":")
-        if not (colon and module and name.isidentifier()):
+        if not (colon and all(part.isidentifier() for part in (*module.split("."), name))):
             raise ConfigError("config", self.config, "module:function, as in my.registry:llama")
 
     def files(self, plan: TransferPlan, header: str) -> dict[str, str]:

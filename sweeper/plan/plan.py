@@ -27,10 +27,10 @@ from sweeper.scaling.prescription import (
     constant_of,
     prescription_of,
 )
-from sweeper.scaling.spec import NUMBER, Parameterization, ParamSpec, Update
+from sweeper.scaling.spec import NUMBER, Init, Parameterization, ParamSpec, Role, Update
 from sweeper.stats.ladder import Size
 from sweeper.study.folder import PLAN, StudyFolder, TargetFolder
-from sweeper.table import Column, Table, Value
+from sweeper.table import Column, Table, Value, printable
 from sweeper.trial import Choice, PlainHps, PluginSpec, log2
 from sweeper.trial import plain as as_used
 
@@ -64,7 +64,7 @@ NO_BREAK = "\N{NO-BREAK SPACE}"
 def plan_table(plan: TransferPlan) -> str:
     """Sizes, parameterization, rows of parameters with the numbers that they absorbed, needs."""
     head, table, after = _plan_parts(plan)
-    return "\n".join([*head, "", str(table), *after])
+    return printable("\n".join([*head, "", str(table), *after]))
 
 
 def _plan_parts(plan: TransferPlan) -> tuple[list[str], Table, list[str]]:
@@ -192,15 +192,15 @@ class PlannedParameter:
     """
 
     name: str
-    role: str
-    init: str
+    role: Role
+    init: Init
     shape: tuple[int, ...]
     base_shape: tuple[int, ...]
     fan_in: int
     fan_out: int
     target: Prescription
     base: Prescription
-    update: str = Update.SIGN
+    update: Update = Update.SIGN
     frozen: bool = False
     norm_of: str = field(default="", metadata=WRITTEN_IF_SET)
     gamma: float = field(default=1.0, metadata=WRITTEN_IF_SET)
@@ -290,8 +290,6 @@ class TransferPlan:
             raise BadInput(f"its version is {version!r}, and this sweeper reads {PLAN_VERSION}")
         plan: TransferPlan = build(record)
         for parameter in plan.parameters:
-            if parameter.update not in list(Update):
-                raise ConfigError("update", parameter.update, ", ".join(Update))
             target = parameter.target
             if not (target.multiplier > 0 and target.lr > 0):
                 raise BadInput(f"{parameter.name}: multiplier and lr must be positive")
@@ -309,6 +307,9 @@ class TransferPlan:
             if size.width < 1 or size.depth < 1:
                 raise ConfigError(key, str(size), "width and depth of at least 1")
         for factor in plan.factors or ():
+            for key, name in (("kind", factor.kind), ("factor", factor.factor)):
+                if not name.isidentifier():
+                    raise ConfigError(f"factors.{key}", name, "a name such as residual or branch")
             # The usual factor of q k^T is head_size^-1/2: exporters divide by it.
             seen = factor.head_size > 0 or (factor.kind, factor.factor) != ("attention", "logit")
             if not (factor.value > 0 and factor.usual > 0 and seen):
@@ -606,7 +607,7 @@ def _planned(
         exponent = round(-log(target.lr / narrow.lr) / log(growth), 6) + 0.0
     return PlannedParameter(
         name=spec.name,
-        role=str(spec.role),
+        role=spec.role,
         init=spec.init,
         shape=spec.shape,
         base_shape=spec.base_shape,

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Protocol
 
 from sweeper.scaling.gamma import ADAM_GAMMA, gamma
-from sweeper.scaling.spec import Parameterization, ParamScale, ParamSpec, Update
+from sweeper.scaling.spec import Init, Parameterization, ParamScale, ParamSpec, Update
 from sweeper.trial import PlainHps
 
 SETTING_FACTORS = ("weight_decay", "eps")
@@ -122,7 +122,7 @@ def expert_init(inner_growth: float) -> float:
     return float(inner_growth**-0.5)
 
 
-def initial_distribution(init: str, init_std: float) -> tuple[float, float]:
+def initial_distribution(init: Init, init_std: float) -> tuple[float, float]:
     """Mean and standard deviation of the values that a parameter starts with.
 
     `init` is that of a `ParamSpec`. "ones" and "zeros" are constants, which no `init_std` scales.
@@ -148,14 +148,14 @@ class AbsorbedParam:
     lr: float
     eps: float
     weight_decay: float
-    init: str = "normal"
+    init: Init = "normal"
     frozen: bool = False
     update: Update = Update.SIGN
     norm_of: str = ""
 
 
 def absorb_multiplier(
-    prescription: Prescription, update: Update, *, name: str, shape: tuple[int, ...], init: str
+    prescription: Prescription, update: Update, *, name: str, shape: tuple[int, ...], init: Init
 ) -> AbsorbedParam:
     """The settings under which `y = W x` trains as `y = multiplier * W x` does by `prescription`.
 

@@ -77,6 +77,10 @@ class Update(StrEnum):
         return self in (Update.HYPERBALL, Update.ORTHOGONAL_HYPERBALL)
 
 
+Init = Literal["normal", "ones", "zeros", "kept", "norm"]
+"""How a parameter starts; see `ParamSpec.init`."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class ParamSpec:
     """A parameter at its target size, beside the same parameter in the base model (`base_...`)."""
@@ -96,7 +100,7 @@ class ParamSpec:
     base_depth: int = 1
     # "normal" (times the parameterization's std), "ones", "zeros", "kept": as the model's own code
     # sets the values, or "norm": of the weight `norm_of`, which the model divides by its norm.
-    init: str = "normal"
+    init: Init = "normal"
     norm_of: str = ""
     # Why the weight that the model multiplies is not the one that is drawn; "" if it is.
     reparameterized: str = ""

@@ -4,16 +4,22 @@ from __future__ import annotations
 
 import ast
 import json
+import re
+from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
 
-from sweeper.errors import ConfigError
+from sweeper.errors import BadInput, ConfigError
 from sweeper.export.compare import NAMES, lacking
 from sweeper.export.exporter import EXPORTERS, build_exporter
+from sweeper.plan.plan import TransferPlan
+from sweeper.records import to_json
 from tests.export.plans import OPTIMIZERS, OPTIONS, PARAMETERIZATIONS, made, missing, plan
-from tests.test_architecture import MODULES, imports
+from tests.test_architecture import IMPORTS, structure
 
 ALL = [
     (to, parameterization, name)
@@ -72,12 +78,12 @@ def test_exporters_do_not_know_each_other() -> None:
     modules = {path.rpartition(".")[0].removeprefix("sweeper.") for path in EXPORTERS.values()}
     shared = {"export.groups"}  # how torch's optimizers are called
     for name in modules:
-        known = {target.removeprefix("sweeper.") for target in imports(MODULES[name])}
+        known = IMPORTS[name]
         assert not known & (modules - {name} - shared), name
 
 
 def test_every_exporter_has_one_template() -> None:
-    folder = Path(MODULES["export.exporter"]).parent / "templates"
+    folder = structure.PACKAGE / "export" / "templates"
     stems = {path.name.partition(".")[0] for path in folder.iterdir()}
     assert {to.replace("-", "_") for to in EXPORTERS} == {s for s in stems if s[0] != "_"}
 
@@ -88,7 +94,7 @@ def test_an_unknown_trainer_is_refused_with_all_that_are_known() -> None:
     assert all(name in str(caught.value) for name in EXPORTERS)
     with pytest.raises(ConfigError) as caught:
         build_exporter("sweeper.plan.plan.TransferPlan", {})
-    assert (caught.value.key, caught.value.value) == ("--to", "sweeper.plan.plan.TransferPlan")
+    assert (caught.value.key, caught.value.value) == ("to", "sweeper.plan.plan.TransferPlan")
 
 
 def test_a_class_of_the_user_s_own_is_an_exporter() -> None:
@@ -112,3 +118,73 @@ def test_hf_without_a_family_asks_for_one() -> None:
     with pytest.raises(ConfigError) as caught:
         lacking(plan("mup"), build_exporter("hf", {}))
     assert caught.value.key == "family" and "granite" in str(caught.value)
+
+
+HOSTILE = "a\"\"\"'''\\\n\r\u2028\x85\x00\x1b[2J\u202e {{ pwned }}: $(pwned) `pwned`\nimport pwned #"
+"""What would end a text, a line, a comment or a document in one of the languages."""
+
+
+def texts(record: object, path: tuple[str | int, ...] = ()) -> Iterator[tuple[str | int, ...]]:
+    """Where texts stand in a record, the first of a list for all; names of what it maps too."""
+    if isinstance(record, dict):
+        for name, item in record.items():
+            yield (*path, name, "its name")
+            yield from texts(item, (*path, name))
+    elif isinstance(record, list):
+        yield from texts(record[0], (*path, 0)) if record else ()
+    elif isinstance(record, str):
+        yield path
+
+
+def with_text(record: Any, path: tuple[str | int, ...], text: str) -> Any:
+    """The record with `text` at a path."""
+    if path[1:] == ("its name",):
+        return {text if name == path[0] else name: item for name, item in record.items()}
+    if not path:
+        return text
+    changed = record.copy()
+    changed[path[0]] = with_text(record[path[0]], path[1:], text)
+    return changed
+
+
+def shape_of(name: str, text: str) -> object:
+    """A file without its values; that it parses is part of it."""
+    match Path(name).suffix:
+        case ".py":
+            tree = ast.parse(text)
+            for node in ast.walk(tree):
+                if isinstance(node, ast.Constant):
+                    node.value = None
+            return ast.dump(tree)
+        case ".yaml":
+            return [*yaml.safe_load(text)], [*yaml.safe_load(text)["optimizer"]]
+        case ".json":
+            return [*json.loads(text)]
+    return [re.sub(r" [\w.+-]+$", "", each) for each in text.split("\n") if each[:1] != "#"]
+
+
+@pytest.mark.parametrize("to", EXPORTERS)
+def test_no_text_of_a_plan_becomes_more_than_a_text(to: str, tmp_path: Path) -> None:
+    """Whoever wrote the plan writes no line of what is run, nor of what a terminal shows."""
+    record = to_json(replace(plan("umup"), own_factors={"lm_head.weight": 2.0}))
+    record["source"] |= {
+        "study": "a",
+        "made_by": "a",
+        "schedule": {"name": "wsd", "shape": "linear", "steps": 9, "warmup": 1, "final_lr": 0.0},
+    }
+    expected: dict[str, object] = {}
+    refused = 0
+    for path in ((), *texts(record)):
+        file = tmp_path / "plan.json"
+        file.write_text(json.dumps(with_text(record, path, HOSTILE) if path else record))
+        try:
+            files = made(TransferPlan.load(file), to)
+        except BadInput:
+            refused += 1
+            continue
+        found = {name: shape_of(name, text) for name, text in files.items()}
+        expected = expected or found
+        assert found == expected, path
+        assert all(one.isprintable() or one == "\n" for t in files.values() for one in t), path
+        assert not path or HOSTILE not in str(TransferPlan.load(file)), path
+    assert refused > 10 and expected
