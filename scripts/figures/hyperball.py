@@ -68,7 +68,7 @@ def _ladder(lab: Lab, name: str) -> Document:
     optimizer, (_, _, parameterization) = name.partition("-")[0], CANDIDATES[name]
     words = (f"optimizer={optimizer}", f"parameterization={parameterization}", ETA)
     base = lab.search(name, *words)["base"]["width"]
-    return lab.transfer(name, 4 * base)
+    return lab.transfer(name, 2 * base)
 
 
 def _drift(found: Document) -> str:

@@ -150,9 +150,14 @@ def _of_optimizer(plan: TransferPlan, exporter: Exporter) -> Iterator[Difference
         yield Difference("optimizer", f"{name} by atan2", None, None)
     elif known is not None and name not in known:
         yield Difference("optimizer", f"{name}; it has {', '.join(known)}", None, None)
+    elif any(Update(p.update).holds_norm for p in trained(plan)):
+        what = f"{name} for weights of fixed norm, which torch has no optimizer for"
+        yield Difference("optimizer", what, None, None)
     elif has_muon(plan) and not exporter.two_optimizers:
         yield Difference("optimizer", "muon for matrices, beside AdamW for all else", None, None)
     elif has_muon(plan):
+        for option in sorted({"normuon", "split"} & optimizer_choices(plan).keys()):
+            yield Difference("optimizer", f"muon with {option}, which torch's has not", None, None)
         for parameter in trained(plan):
             if parameter.update == Update.ORTHOGONAL and len(parameter.shape) > 2:
                 what = f"muon of {len(parameter.shape)} dimensions, where torch's takes two: "

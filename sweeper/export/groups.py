@@ -80,11 +80,12 @@ class ParamGroup:
 
 
 def rows(
-    plan: TransferPlan, settings: dict[str, Setting] | None = None, *, muon: bool = False
+    plan: TransferPlan, settings: dict[str, Setting] | None = None, *, updates: bool = False
 ) -> list[ParamGroup]:
     """All parameters in rows; `settings` by name replace the plan's with multipliers absorbed.
 
-    With `muon` the matrices that it updates have the rates of torch's implementation.
+    With `updates` they say how they are updated, where not all are alike; Muon's matrices then have
+    the rates of torch's implementation.
 
     BadInput for a name that no pattern can say.
     """
@@ -99,8 +100,9 @@ def rows(
     torch_muon = CONVENTIONS["torch"]
     factors = {
         p.name: factor_of(torch_muon.factor, p.shape) if p.update == Update.ORTHOGONAL else 1.0
-        for p in (plan.parameters if muon and has_muon(plan) else ())
+        for p in (plan.parameters if updates and has_muon(plan) else ())
     }
+    several = updates and len({p.update for p in plan.parameters if not p.frozen}) > 1
     for parameter in plan.parameters:
         kind = (parameter.role, parameter.init, parameter.frozen, parameter.update)
         key = (*kind, factors.get(parameter.name), by_name[parameter.name])
@@ -121,8 +123,9 @@ def rows(
             weight_decay=setting.weight_decay,
             frozen=first.frozen,
         )
-        if factors:
-            more = torch_muon.matrices if first.update == Update.ORTHOGONAL else {}
+        if several:
+            muon = bool(factors) and first.update == Update.ORTHOGONAL
+            more = torch_muon.matrices if muon else {}
             row = replace(row, more={"update": str(first.update), **more})
         grouped.append(row)
     return grouped
@@ -322,7 +325,7 @@ class Pytorch(Exporter):
             "pytorch.py",
             plan,
             header,
-            rows=rows(plan, muon=True),
+            rows=rows(plan, updates=True),
             optimizer=MUON_CALL if has_muon(plan) else torch_call(plan),
             muon=torch_muon(plan),
         )

@@ -100,7 +100,7 @@ class Hf(Exporter):
             plan,
             header,
             fields=fields,
-            rows=rows(plan, settings, muon=True),
+            rows=rows(plan, settings, updates=True),
             optimizer=torch_call(plan),
             family=self._name(plan),
             tuned=OWN_FIELDS if _model(plan) else NO_FIELDS,

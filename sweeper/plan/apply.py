@@ -19,7 +19,15 @@ from torch.optim import Optimizer
 
 from sweeper.errors import BadInput, ConfigError
 from sweeper.models.initial_values import norm_like, normal, padding_rows
-from sweeper.plan.muon import CONVENTIONS, FACTORS, Performed, factor_of, performed
+from sweeper.plan.muon import (
+    CONVENTIONS,
+    FACTORS,
+    NORMUON,
+    Performed,
+    asked,
+    factor_of,
+    performed,
+)
 from sweeper.scaling.prescription import AbsorbedParam
 from sweeper.scaling.spec import Update, matching, with_layer
 
@@ -165,12 +173,19 @@ def param_groups(
         raise BadInput(f"lr_scale={lr_scale!r} is refused: a positive number")
     if muon and muon not in CONVENTIONS:
         raise ConfigError("muon", muon, f"one of {', '.join(CONVENTIONS)}")
+    by_row = "normuon" in (own or {})
+    if muon and by_row and muon not in NORMUON:
+        allowed = f"{' or '.join(NORMUON)}: the plan's steps are NorMuon's"
+        raise ConfigError("muon", muon, allowed)
+    if muon == "normuon" and not by_row:
+        allowed = "a plan with optimizer={'name': 'muon', 'normuon': 0.95}"
+        raise ConfigError("muon", muon, allowed)
     matched = match_parameters(settings, model, differs)
     parameters = {setting.name: parameter for setting, parameter in matched}
     groups = []
     equal = [setting if eps else replace(setting, eps=0.0) for setting, _ in matched]
     for name, members in grouped_settings(equal, muon):
-        orthogonal = members[0].update is Update.ORTHOGONAL
+        orthogonal = members[0].update.orthogonal
         lr = _rate(members[0], muon) * lr_scale
         group: dict[str, Any] = {
             "params": [parameters[setting.name] for setting in members],
@@ -188,6 +203,8 @@ def param_groups(
             group["muon"] = muon
             if orthogonal:
                 group["momentum"] = settings_of.get("momentum", 0.95)
+                if "normuon" in settings_of:
+                    group["normuon"] = settings_of["normuon"]
             else:
                 adam = settings_of.get("beta1", 0.9), settings_of.get("beta2", 0.999)
                 group.setdefault("betas", adam)
@@ -244,6 +261,10 @@ SIGN_LIKE = (torch.optim.Adam, torch.optim.AdamW, torch.optim.NAdam, torch.optim
 SPLIT = (
     'give the groups whose "update" is "orthogonal" to Muon and all others to AdamW, and check '
     "both: plan.check([muon, adamw], model)"
+)
+SPLIT_HELD = (
+    'give the groups by their "update": "hyperball" to AdamH, "orthogonal_hyperball" to MuonH and '
+    "all others to Adam, and check all that share the model: plan.check([...], model)"
 )
 RATE_ADVICE = (
     "Write the schedule as a factor that all groups share: "
@@ -323,10 +344,20 @@ def check(
                 f"its rates are for updates of another kind than {name}'s, which go as the "
                 "gradient: make the plan with optimizer=sgd"
             )
-        if isinstance(optimizer, SIGN_LIKE) and Update.GRADIENT in updates:
+        sign_like = isinstance(optimizer, SIGN_LIKE)
+        if sign_like and Update.GRADIENT in updates:
             problems.append(
                 f"its rates are for SGD, and {name}'s updates do not follow the gradient's size: "
                 "make the plan with optimizer=adamw"
+            )
+        # Torch's Adafactor steps by shares of a weight's RMS, which fall as its initial values do.
+        follows = isinstance(optimizer, torch.optim.Adafactor)
+        if (follows and Update.SIGN in updates) or (sign_like and Update.PARAMETER in updates):
+            kinds = ("a weight's own RMS", "alike whatever the weight")
+            is_, planned = kinds if follows else kinds[::-1]
+            problems.append(
+                f"{name}'s updates go as {is_}, the plan's are {planned}: make the plan with "
+                f"optimizer={'adafactor' if follows else 'adamw'}"
             )
     strange = [*_update_problems(pairs)]
     # A rate of another kind of step tells nothing more.
@@ -349,7 +380,7 @@ def check(
         problems.append(f"eps is not the plan's: {wrong}; {advice}")
     if betas is not None:
         for pair in pairs:
-            if pair.planned.update is Update.ORTHOGONAL:
+            if pair.planned.update.orthogonal:
                 continue
             actual = pair.group.get("betas")
             if actual is None or not np.allclose(actual, betas, rtol=EXACT_TOLERANCE, atol=0):
@@ -432,7 +463,7 @@ def _pairs_by_parameter(
         "these parameters are frozen in the plan, and in a group": frozen,
     }
     problems += [f"{problem}: {_listed(names)}" for problem, names in kinds.items() if names]
-    if lost and any(setting.update is Update.ORTHOGONAL for setting in settings):
+    if lost and any(setting.update.orthogonal for setting in settings):
         problems.append(SPLIT)
     # What is left was claimed by no parameter of the model.
     if holders:
@@ -444,19 +475,20 @@ def _pairs_by_parameter(
 
 
 def _update_problems(pairs: Sequence[Pair]) -> Iterator[str]:
-    """Muon's matrices must get orthogonal steps of a factor that is known, and nothing else."""
-    wrong: dict[tuple[str, bool], list[str]] = {}
+    """Steps must be of the planned kind, and Muon's have a factor of shape that is known."""
+    wrong: dict[tuple[str, str, str], list[str]] = {}
     strange: dict[str, list[str]] = {}
     for pair in pairs:
-        does, asked = pair.held.does, pair.planned.update is Update.ORTHOGONAL
-        if does is not None and does.orthogonal != asked:
-            wrong.setdefault((pair.held.name, asked), []).append(_short(pair.label))
-        elif does is not None and asked and not does.factor:
+        does, planned = pair.held.does, pair.planned.update
+        if does is not None and does.differs(planned):
+            key = (pair.held.name, does.words, asked(planned).words)
+            wrong.setdefault(key, []).append(_short(pair.label))
+        elif does is not None and planned is Update.ORTHOGONAL and not does.factor:
             strange.setdefault(pair.held.name, []).append(_short(pair.label))
-    for (name, asked), labels in wrong.items():
-        kinds = ("entry by entry", "orthogonal matrices")
-        is_, planned = kinds if asked else kinds[::-1]
-        yield f"{name}'s updates are {is_}, the plan's {planned}: {_listed(labels)}; {SPLIT}"
+    for (name, is_, planned_words), labels in wrong.items():
+        of_norm = any(pair.planned.update.holds_norm for pair in pairs)
+        advice = SPLIT_HELD if of_norm else SPLIT
+        yield f"{name}'s updates are {is_}, the plan's {planned_words}: {_listed(labels)}; {advice}"
     for name, labels in strange.items():
         yield (
             f"{name} multiplies its orthogonal updates by none of {', '.join(FACTORS)}, so that no "

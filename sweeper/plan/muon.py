@@ -3,7 +3,8 @@
 A plan's learning rate is that of a step with singular values of 1. Torch's Muon, Keller Jordan's,
 Moonlight's and Dion's each have a factor of rows and columns before it, so that one rate means four
 things. Groups are made for one of them (`CONVENTIONS`), and what an optimizer really does with a
-group is measured, by one step of its own on two small matrices (`performed`).
+group is measured, by one step of its own on two small matrices (`performed`): also whether the
+weights keep their norm, as AdamH's and MuonH's do.
 """
 
 from __future__ import annotations
@@ -11,13 +12,14 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from math import hypot, log
+from math import hypot, log, sqrt
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from sweeper.scaling.spec import Update
 from sweeper.scaling.spectral import RULES
 
 Factor = Callable[[int, int], float]
@@ -55,13 +57,14 @@ class Convention:
 
 FLOORED, ROOT_MAX = "sqrt(max(1, rows / columns))", "0.2 sqrt(max(rows, columns))"
 _COMMON = ("params", "lr", "weight_decay")
+_KELLER_JORDAN = ((*_COMMON, "momentum"), (*_COMMON, "betas", "eps"))
 CONVENTIONS: Mapping[str, Convention] = {
     "torch": Convention(FLOORED, {"adjust_lr_fn": "original"}),
     "keller_jordan": Convention(
         FLOORED,
         {"use_muon": True},
         {"use_muon": False},
-        takes=((*_COMMON, "momentum"), (*_COMMON, "betas", "eps")),
+        takes=_KELLER_JORDAN,
     ),
     "moonlight": Convention(ROOT_MAX, {"adjust_lr_fn": "match_rms_adamw"}),
     "dion": Convention(
@@ -70,9 +73,18 @@ CONVENTIONS: Mapping[str, Convention] = {
         {"algorithm": "adamw"},
         {"eps": "epsilon", "momentum": "mu"},
     ),
+    "normuon": Convention(
+        FLOORED,
+        {"use_muon": True},
+        {"use_muon": False},
+        {"normuon": "beta2"},
+        takes=_KELLER_JORDAN,
+    ),
     "plain": Convention("1"),
 }
 """`torch.optim.Muon` has Keller Jordan's factor, and Moonlight's as an option."""
+NORMUON = ("normuon", "plain")
+"""Those that may average rows as NorMuon does."""
 
 
 def factor_of(formula: str, shape: Sequence[int]) -> float:
@@ -92,14 +104,38 @@ FLAT = 0.4
 FAR = 0.3
 """A factor this far from all that are known, as a logarithm, is another."""
 PROBE_LR = 1e-3
+ALONG = 0.6
+"""The cosine of a probe's weights with its gradient: their norm changes where nothing holds it."""
+HELD = 1e-6
+"""Relative: a norm that changes by less is held. A step along the weights takes some 1e-4."""
 
 
 @dataclass(frozen=True)
 class Performed:
-    """Whether a step is orthogonal, and which of `FACTORS` it has; "" for another factor."""
+    """Whether a step is orthogonal, and which of `FACTORS` it has; "" for another factor.
+
+    `held`: whether the weights keep their norm, of which the step is then a share.
+    """
 
     orthogonal: bool
     factor: str = "1"
+    held: bool = False
+
+    @property
+    def words(self) -> str:
+        """What it does, for people."""
+        return ("orthogonal matrices" if self.orthogonal else "entry by entry") + (
+            ", of weights that keep their norm" * self.held
+        )
+
+    def differs(self, planned: Update) -> bool:
+        """Whether a plan asks for something else."""
+        return (self.orthogonal, self.held) != (planned.orthogonal, planned.holds_norm)
+
+
+def asked(planned: Update) -> Performed:
+    """What a plan asks of an optimizer."""
+    return Performed(orthogonal=planned.orthogonal, held=planned.holds_norm)
 
 
 def performed(optimizer: Optimizer, group: Mapping[str, Any]) -> Performed | None:
@@ -109,13 +145,18 @@ def performed(optimizer: Optimizer, group: Mapping[str, Any]) -> Performed | Non
     if not (alone or type(optimizer).__module__.startswith("torch.")):
         return None
     try:
-        scales = [_singular_values(_step(optimizer, group, *shape)) for shape in PROBES]
+        pairs = [_stepped(optimizer, group, *shape) for shape in PROBES]
+        held = all(abs(float(new.norm() / old.norm()) - 1) < HELD for old, new in pairs)
+        steps = [(_off_the_sphere(*pair) if held else pair[0] - pair[1]) for pair in pairs]
+        scales = [torch.linalg.svdvals(step / PROBE_LR) for step in steps]
     except Exception:  # a class of anybody's: it may want processes, a device, a closure
         return None
     if any(not s.isfinite().all() or s.max() == 0 for s in scales):
         return None
     if any(s.min() < FLAT * s.max() for s in scales):
-        return Performed(orthogonal=False)
+        return Performed(orthogonal=False, held=held)
+    if held:
+        return Performed(orthogonal=True, held=True)
     logs = [log(float(s.mean())) for s in scales]
     away = {
         formula: hypot(*(a - log(f(*shape)) for a, shape in zip(logs, PROBES, strict=True)))
@@ -125,24 +166,37 @@ def performed(optimizer: Optimizer, group: Mapping[str, Any]) -> Performed | Non
     return Performed(orthogonal=True, factor=nearest if away[nearest] < FAR else "")
 
 
-def _singular_values(step: Tensor) -> Tensor:
-    values: Tensor = torch.linalg.svdvals(step.double())
-    return values
+def _off_the_sphere(old: Tensor, new: Tensor) -> Tensor:
+    """The step of length lr |w| before the weights were brought back to their norm.
+
+    With new = c (old - step) the length says what c is: of a quadratic equation in 1 / c the root
+    that is less than 1, as the probe's weights lie along its gradient.
+    """
+    square, product = float(old.square().sum()), float((old * new).sum())
+    back = (product - sqrt(max(0.0, product**2 - square**2 * (1 - PROBE_LR**2)))) / square
+    return old - new * back
 
 
-def _step(optimizer: Optimizer, group: Mapping[str, Any], rows: int, columns: int) -> Tensor:
-    """The first step of a matrix in `group`, over its learning rate.
+def _stepped(
+    optimizer: Optimizer, group: Mapping[str, Any], rows: int, columns: int
+) -> tuple[Tensor, Tensor]:
+    """A matrix in `group` before and after its first step.
 
     On an optimizer of the same class and attributes, whose state and parameters are its own: one
     that is built anew may want arguments that nobody here knows.
     """
     generator = torch.Generator().manual_seed(0)
-    drawn = torch.randn(2, max(rows, columns), min(rows, columns), generator=generator)
-    left, right = torch.linalg.qr(drawn[0])[0], torch.linalg.qr(drawn[1])[0][: drawn.shape[2]]
-    values = torch.logspace(0, log(SPREAD) / log(10), drawn.shape[2])
-    gradient = left * values @ torch.linalg.qr(right)[0]
-    tried = nn.Parameter(torch.ones(rows, columns))
-    tried.grad = (gradient if rows >= columns else gradient.T).contiguous()
+    few = min(rows, columns)
+    # Rows of one length, which an optimizer that normalizes rows leaves alone.
+    long = _hadamard(max(rows, columns))[:, :few] / sqrt(max(rows, columns))
+    drawn = torch.randn(few, few, generator=generator, dtype=torch.float64)
+    values = torch.logspace(0, log(SPREAD) / log(10), few, dtype=torch.float64)
+    gradient = long * values @ torch.linalg.qr(drawn)[0]
+    gradient = (gradient if rows >= columns else gradient.T).contiguous()
+    noise = torch.randn(rows, columns, generator=generator, dtype=torch.float64)
+    along, noise = (x * sqrt(x.numel()) / x.norm() for x in (gradient, noise))
+    tried = nn.Parameter(ALONG * along + sqrt(1 - ALONG**2) * noise)
+    tried.grad, before = gradient, tried.detach().clone()
     probe: Any = object.__new__(type(optimizer))
     probe.__dict__.update(optimizer.__dict__)
     # A schedule's own `step` and people's hooks count the steps of the real one.
@@ -157,4 +211,12 @@ def _step(optimizer: Optimizer, group: Mapping[str, Any], rows: int, columns: in
     no_decay = {key: 0.0 for key in ("weight_decay", "wd") if key in group}
     probe.param_groups = [{**group, **no_decay, "params": [tried], "lr": PROBE_LR}]
     type(optimizer).step(probe)
-    return (torch.ones(rows, columns) - tried.detach()) / PROBE_LR
+    return before, tried.detach()
+
+
+def _hadamard(size: int) -> Tensor:
+    """Sylvester's matrix of +-1 with orthogonal columns; `size` is a power of 2."""
+    found = torch.ones(1, 1, dtype=torch.float64)
+    while len(found) < size:
+        found = torch.kron(torch.tensor([[1.0, 1.0], [1.0, -1.0]], dtype=torch.float64), found)
+    return found

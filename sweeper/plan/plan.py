@@ -365,20 +365,32 @@ class TransferPlan:
         Of a plan with `optimizer=muon` groups whose `update` is "orthogonal" are for Muon, all
         others for AdamW. `muon` names the implementation, whose factor of a matrix's shape its
         rates are divided by: "torch" (torch.optim.Muon), "keller_jordan" (MuonWithAuxAdam),
-        "moonlight", "dion", or "plain", whose steps have singular values of 1.
-        BadInput and `differs` as in `init_`.
+        "moonlight", "dion", or "plain", whose steps have singular values of 1; "normuon"
+        (NorMuonWithAuxAdam) or "plain" for `normuon`. Of AdamH and MuonH groups whose `update` is
+        "hyperball" or "orthogonal_hyperball" are for these, whose rate is the share of a weight's
+        norm, and all others for Adam. BadInput and `differs` as in `init_`.
         """
         from sweeper.plan import apply
 
-        is_muon = self.optimizer is not None and self.optimizer.name == "muon"
+        given = self.optimizer.arguments if self.optimizer else {}
+        own = self.optimizer_settings()
+        if given.get("normuon") is not None:
+            own["normuon"] = float(given["normuon"])
+        match self.optimizer.name if self.optimizer else "":
+            case "muon":
+                convention = muon
+            case "adamh" | "muonh":
+                convention = "plain"
+            case _:
+                convention = ""
         return apply.param_groups(
             self.absorbed(),
             model,
             lr_scale,
             differs,
             self.betas,
-            muon if is_muon else "",
-            self.optimizer_settings() if is_muon else {},
+            convention,
+            own,
             eps=self.has_eps,
         )
 

@@ -255,7 +255,7 @@ def adamh(optimizer: Any, params: list[Tensor], kinds: Sequence[Update], member:
         for _ in range(optimizer.steps):
             x = a * x + b * (x @ x.T) @ x + c * (x @ x.T) @ (x @ x.T) @ x
         if optimizer.normuon:
-            x = normuon_rows(rows, i, x, optimizer.row_beta2)
+            x = normuon_rows(rows, i, x, optimizer.normuon)
         return x.view_as(g)
 
     def step(grads: list[Tensor], factor: float) -> None:

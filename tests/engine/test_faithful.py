@@ -105,12 +105,13 @@ REFUSED = {
     ("adafactor", "standard_embedding"): "parameterization",
 } | {
     (optimizer, parameterization): key
-    for optimizer in ("muon", "shampoo", "soap")
+    for optimizer in ("muon", "shampoo", "soap", "adamh", "muonh")
     for parameterization, key in (
         ("effective_theory", "parameterization.s"),
         ("umup", "parameterization"),
         ("standard_embedding", "parameterization"),
     )
+    if (optimizer, parameterization) != ("adamh", "umup")
 }
 """Optimizers that a parameterization has no rule for, and the key that says so."""
 

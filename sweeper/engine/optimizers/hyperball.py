@@ -70,7 +70,7 @@ class MuonH(Muon):
     """AdamH's step along Muon's direction, for hidden matrices; the readout trains as under AdamH.
 
     With `split` the matrices that a model fuses in one parameter have norms of their own, too. With
-    `normuon` it is NorMuonH. As in marin-community/marin (`levanter.optim.muonh`) and
+    a `normuon` it is NorMuonH. As in marin-community/marin (`levanter.optim.muonh`) and
     microsoft/ArchScale.
     """
 

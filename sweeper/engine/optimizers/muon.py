@@ -45,8 +45,8 @@ class Muon(MatrixOptimizer):
     as torch does; else in the type of the weights. eps bounds the norm that m is divided by, and is
     AdamW's. The decay is independent of the learning rate. With `split` the matrices that a model
     fuses in one parameter, as query, key and value, are orthogonalised each on its own. With
-    `normuon` each row of O is divided by the root of its average mean square, by `row_beta2`, and
-    all of O brought back to the norm that it had (NorMuon, arXiv:2510.05491).
+    a `normuon` each row of O is divided by the root of its mean square, averaged by this beta, and
+    all of O brought back to the norm that it had (NorMuon, arXiv:2510.05491, with 0.95).
 
     Nothing here multiplies O by a function of the shape: the parameterization does, as it knows
     which side is the fan-in. `parameterization=spectral` has every published rule by name
@@ -68,8 +68,7 @@ class Muon(MatrixOptimizer):
     coefficients: tuple[float, ...] = (3.4445, -4.7750, 2.0315)
     bfloat16: bool = False
     split: bool = False
-    normuon: bool = False
-    row_beta2: Rate = 0.95
+    normuon: Rate | None = None
     beta1: Rate = 0.9
     beta2: Rate = 0.999
 
@@ -93,7 +92,7 @@ class Muon(MatrixOptimizer):
     def init(self, params: list[Tensor], kinds: Sequence[Update]) -> State:
         """Zero averages: `first`, Adam's `second`; NorMuon's `rows` of matrices."""
         state = super().init(params, kinds)
-        if self.normuon:
+        if self.normuon is not None:
             state["rows"] = [
                 torch.zeros_like(p[..., :1]) if kind.orthogonal else empty_state(p)
                 for p, kind in zip(params, kinds, strict=True)
@@ -112,21 +111,13 @@ class Muon(MatrixOptimizer):
         matrices = whole.reshape(whole.shape[0] * parts, whole.shape[1] // parts, -1)
         min_norm = hps.eps[i].reshape(-1, 1, 1).repeat_interleave(parts * hps.stack(i), 0)
         orthogonal = self._newton_schulz(matrices, min_norm)
-        return self._by_row(orthogonal, state["rows"][i]) if self.normuon else orthogonal
+        if self.normuon is None:
+            return orthogonal
+        return _by_row(orthogonal, state["rows"][i], self.normuon)
 
     def parts(self, i: int, hps: UpdateHps) -> int:
         """How many matrices, each for itself, a matrix of parameter i is taken apart into."""
         return hps.parts[i] if self.split and hps.parts else 1
-
-    def _by_row(self, matrices: Tensor, means: Tensor) -> Tensor:
-        """Rows over the roots of their mean squares, `means` moved in place; the norm as it was."""
-        # A convolution's has columns of its own for each input, all alike.
-        rows = means.view(*matrices.shape[:2], -1)
-        rows.lerp_(matrices.square().mean(2, keepdim=True).expand_as(rows), 1 - self.row_beta2)
-        scaled = matrices / (rows[..., :1].sqrt() + NORMUON_EPS)
-        before, after = (torch.linalg.matrix_norm(x, keepdim=True) for x in (matrices, scaled))
-        rescaled: Tensor = scaled * (before / (after + NORMUON_EPS))
-        return rescaled
 
     def _newton_schulz(self, matrices: Tensor, min_norm: Tensor) -> Tensor:
         """Matrices [K, rows, columns] with singular values moved to about 1.
@@ -147,3 +138,14 @@ class Muon(MatrixOptimizer):
             # a x + (b gram + c gram^2) x
             x = torch.baddbmm(x, torch.baddbmm(gram, gram, gram, beta=b, alpha=c), x, beta=a)
         return (x.mT if tall else x).to(matrices.dtype)
+
+
+def _by_row(matrices: Tensor, means: Tensor, beta: float) -> Tensor:
+    """Rows over the roots of their mean squares, `means` moved in place; the norm as it was."""
+    # A convolution's has columns of its own for each input, all alike.
+    rows = means.view(*matrices.shape[:2], -1)
+    rows.lerp_(matrices.square().mean(2, keepdim=True).expand_as(rows), 1 - beta)
+    scaled = matrices / (rows[..., :1].sqrt() + NORMUON_EPS)
+    before, after = (torch.linalg.matrix_norm(x, keepdim=True) for x in (matrices, scaled))
+    rescaled: Tensor = scaled * (before / (after + NORMUON_EPS))
+    return rescaled

@@ -1,0 +1,256 @@
+"""Plans for weights of fixed norm: the published rules, what a step then does, and who may step.
+
+Published (marin's CompletedAdamHHeuristic, ArchScale's HyperP): with batch B, tokens T, depth d,
+each over the base's, AdamH's rate is sqrt(B) T^-0.3 (MuonH's sqrt(B) T^-0.32) times d^-1/2 on
+residual branches; Adam's is sqrt(B / T), eps its inverse, beta2 goes to the power B. No width.
+
+Derived: a step of relative length lr moves a layer's output by lr |W| |u x| / |u| over |x|. With
+|W| kept, a rank-one direction of equal entries adds up over the fan-in n, so that the output moves
+by lr n^1/2; an orthogonal one does not, and moves it by lr.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+import sweeper
+from sweeper.errors import BadInput
+from sweeper.export.compare import lacking
+from sweeper.export.groups import Pytorch, Torchtitan
+from sweeper.export.hf import Hf
+from sweeper.plan.plan import TransferPlan
+from sweeper.scaling.relative import MuP, Standard
+from sweeper.scaling.spec import ParamSpec, Role, Update
+from sweeper.scaling.spectral import Spectral, SpectralMup
+from sweeper.scaling.umup import UMuP
+
+
+class Block(nn.Module):
+    def __init__(self, d: int) -> None:
+        super().__init__()
+        self.norm = nn.RMSNorm(d)
+        self.up, self.down = nn.Linear(d, 4 * d, bias=False), nn.Linear(4 * d, d, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.down(torch.relu(self.up(self.norm(x))))
+        return x + out
+
+
+class Net(nn.Module):
+    """A residual stack over tokens, one gate of which starts at 0."""
+
+    def __init__(self, width: int, depth: int) -> None:
+        super().__init__()
+        self.embed = nn.Embedding(11, width)
+        self.blocks = nn.ModuleList(Block(width) for _ in range(depth))
+        self.gate = nn.Linear(width, width, bias=False)
+        nn.init.zeros_(self.gate.weight)
+        self.head = nn.Linear(width, 11, bias=False)
+
+    def forward(self, x: Tensor, y: Tensor) -> Tensor:
+        h = self.embed(x)
+        for block in self.blocks:
+            h = block(h)
+        return F.cross_entropy(self.head(h + self.gate(h)).flatten(0, 1), y.flatten())
+
+
+TOKENS = (torch.zeros(2, 5, dtype=torch.long), torch.zeros(2, 5, dtype=torch.long))
+BASE = {"width": 8, "depth": 2}
+RUN = {"steps": 100, "batch_size": 4, "seq_len": 16}
+PUBLISHED = {"name": "standard", "depth": "depth_mup", "epsilon": "fixed"}
+
+
+def planned(optimizer: Any, target: dict[str, int], **more: Any) -> TransferPlan:
+    given: dict[str, Any] = {"parameterization": PUBLISHED, "hps": {"eta": 0.01}, **more}
+    return sweeper.plan_for(Net, BASE, target, optimizer=optimizer, inputs=TOKENS, **given)
+
+
+POINTS = random.Random(7)
+SIXTY = [
+    {
+        "width": 8 * POINTS.choice([1, 2, 4, 8, 16]),
+        "depth": POINTS.choice([1, 2, 3, 6]),
+        "batch_size": POINTS.choice([1, 2, 4, 8, 32]),
+        "steps": POINTS.choice([10, 50, 100, 300, 1600]),
+    }
+    for _ in range(60)
+]
+
+
+@pytest.mark.parametrize(("name", "first"), [("adamh", 0), ("muonh", 1)])
+def test_factors_are_the_published_rules_at_sixty_points(name: str, first: int) -> None:
+    for point in SIXTY[first::2]:
+        size = {key: point[key] for key in BASE}
+        run = {"batch_size": point["batch_size"], "steps": point["steps"], "seq_len": 16}
+        plan = planned(
+            name, size, law="hyperball", base_run=RUN, target_run=run,
+            hps={"eta": 0.01, "gamma_adam": 3.0},
+        )  # fmt: skip
+        batch = point["batch_size"] / 4
+        tokens = batch * point["steps"] / 100
+        depth = math.sqrt(2 / point["depth"])
+        held = batch**0.5 * tokens ** (-0.32 if name == "muonh" else -0.3)
+        adam = (batch / tokens) ** 0.5
+        for one in plan.absorbed():
+            on_branch = one.name.startswith("blocks.")
+            rate = 0.01 * held if one.update.holds_norm else 0.03 * adam
+            assert one.lr == pytest.approx(rate * (depth if on_branch else 1.0), rel=1e-12)
+            assert one.eps == pytest.approx(1e-8 / adam, rel=1e-12)
+            assert one.weight_decay == 0.0
+        if batch != 1:
+            assert plan.betas == pytest.approx((0.9, 0.95**batch), rel=1e-12)
+
+
+def test_who_trains_what() -> None:
+    kinds = {p.name: p.update for p in planned("muonh", {"width": 16, "depth": 2}).parameters}
+    assert kinds["blocks.0.up.weight"] == kinds["blocks.1.down.weight"] == "orthogonal_hyperball"
+    assert kinds["head.weight"] == "hyperball"
+    # Of norm 0 it would stay 0.
+    assert kinds["embed.weight"] == kinds["blocks.0.norm.weight"] == kinds["gate.weight"] == "sign"
+    adamh = {p.name: p.update for p in planned("adamh", {"width": 16, "depth": 2}).parameters}
+    assert {n for n, kind in adamh.items() if kind == "hyperball"} == {
+        "head.weight", "blocks.0.up.weight", "blocks.0.down.weight",
+        "blocks.1.up.weight", "blocks.1.down.weight",
+    }  # fmt: skip
+
+
+def matrix(role: Role, out: int, into: int, base: int = 16) -> ParamSpec:
+    grows = {Role.HIDDEN: (base * out // into if out > into else base, base)}
+    base_out, base_in = grows.get(role, (out, base))
+    return ParamSpec(
+        name="w", role=role, shape=(out, into), base_shape=(base_out, base_in),
+        fan_in=into, fan_out=out, base_fan_in=base_in, base_fan_out=base_out,
+    )  # fmt: skip
+
+
+def moved(update: Update, std: float, out: int, into: int) -> float:
+    """RMS by which a step of relative length 1e-3 moves the outputs, over 1e-3; torch alone."""
+    generator = torch.Generator().manual_seed(0)
+    w, x, d = (
+        torch.randn(shape, generator=generator, dtype=torch.float64)
+        for shape in ((out, into), (into, 8), (out, 8))
+    )
+    w *= std
+    u = torch.sign(d @ x.T)
+    if update.orthogonal:
+        # Of full rank, as a momentum becomes in time: 8 examples alone have 8 directions.
+        noise = torch.randn(out, into, generator=generator, dtype=torch.float64)
+        left, _, right = torch.linalg.svd(d @ x.T + 1e-9 * noise, full_matrices=False)
+        u = left @ right
+    stepped = w - 1e-3 * u * w.norm() / u.norm()
+    new = stepped * w.norm() / stepped.norm()
+    return float((((new - w) / 1e-3) @ x).square().mean().sqrt())
+
+
+WIDTHS = (64, 128, 256, 512)
+RULES = {
+    "mup": MuP(),
+    "standard, full alignment": Standard(alignment="full"),
+    "spectral": Spectral(),
+    "spectral_mup": SpectralMup(),
+    "umup": UMuP(),
+}
+
+
+STEPS = [
+    (rule, update, role)
+    for rule in RULES
+    for update, role in (
+        (Update.HYPERBALL, Role.HIDDEN),
+        (Update.HYPERBALL, Role.READOUT),
+        (Update.ORTHOGONAL_HYPERBALL, Role.HIDDEN),
+    )
+    if not (update.orthogonal and rule == "umup")
+]
+"""u-muP has no rule for orthogonal steps."""
+
+
+@pytest.mark.parametrize(("rule", "update", "role"), STEPS)
+def test_a_step_moves_the_output_alike_at_every_width(
+    rule: str, update: Update, role: Role
+) -> None:
+    rules = RULES[rule]
+    ones = dict.fromkeys(rules.hyperparameters, 1.0)
+    changes = []
+    for width in WIDTHS:
+        out = width if role is Role.HIDDEN else 10
+        scale = rules.scale(matrix(role, out, width), ones, update)
+        size = scale.multiplier * moved(update, scale.init_std, out, width)
+        changes.append(scale.lr * size)
+    slope = np.polyfit(np.log2(WIDTHS), np.log2(changes), 1)[0]
+    assert slope == pytest.approx(0.0, abs=0.06), changes
+
+
+def test_the_published_rule_is_that_of_steps_without_alignment() -> None:
+    """One rate at all widths moves outputs by width^1/2 along Adam's direction at the start."""
+    rules, ones = Standard(alignment="none"), dict.fromkeys(Standard.hyperparameters, 1.0)
+    for update in (Update.HYPERBALL, Update.ORTHOGONAL_HYPERBALL):
+        for role in (Role.HIDDEN, Role.READOUT):
+            rates = [rules.scale(matrix(role, 64, w), ones, update).lr for w in WIDTHS]
+            assert rates == pytest.approx([1.0] * 4)
+    changes = [moved(Update.HYPERBALL, w**-0.5, w, w) for w in WIDTHS]
+    assert np.polyfit(np.log2(WIDTHS), np.log2(changes), 1)[0] == pytest.approx(0.5, abs=0.06)
+
+
+class Held(torch.optim.Optimizer):
+    """AdamH's first step, or MuonH's, by the words of the rule."""
+
+    def __init__(self, groups: Any, *, back: bool = True) -> None:
+        super().__init__(groups, {"lr": 1.0})
+        self.back = back
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]
+        for group in self.param_groups:
+            for p in group["params"]:
+                u = p.grad.sign()
+                if group["update"].startswith("orthogonal"):
+                    left, _, right = torch.linalg.svd(p.grad, full_matrices=False)
+                    u = left @ right
+                norm = p.norm()
+                p.sub_(group["lr"] * norm * u / u.norm())
+                if self.back:
+                    p.mul_(norm / p.norm())
+
+
+def test_check_knows_who_holds_the_norm() -> None:
+    plan, model = planned("muonh", {"width": 16, "depth": 2}), Net(16, 2)
+    groups = plan.param_groups(model)
+    assert {g["update"] for g in groups} == {"sign", "hyperball", "orthogonal_hyperball"}
+    held = [g for g in groups if g["update"] != "sign"]
+    adam = torch.optim.Adam([g for g in groups if g["update"] == "sign"])
+    plan.check([Held(held), adam], model)
+    for wrong in (
+        [Held(held, back=False), adam],
+        [torch.optim.AdamW(held), adam],
+        [Held(groups)],
+        [Held([{**g, "update": "hyperball"} for g in held]), adam],
+    ):
+        with pytest.raises(BadInput, match="hyperball"):
+            plan.check(wrong, model)
+
+
+def test_what_a_trainer_can_say_of_it() -> None:
+    plan = planned("adamh", {"width": 16, "depth": 2})
+    for exporter in (Pytorch(), Torchtitan(), Hf(family="granite")):
+        [optimizer] = [lack for lack in lacking(plan, exporter) if lack.name == "optimizer"]
+        assert "adamh" in optimizer.differences[0].what
+    text = Pytorch().files(plan, "A plan")["plan_pytorch.py"]
+    space: dict[str, Any] = {}
+    exec(text, space)
+    found = space["param_groups"](Net(16, 2))
+    assert {g["update"] for g in found} == {"sign", "hyperball"}
+    muon = planned({"name": "muon", "normuon": 0.95}, {"width": 16, "depth": 2})
+    assert "normuon" in str(lacking(muon, Pytorch()))
+    with pytest.raises(BadInput, match="normuon or plain"):
+        muon.param_groups(Net(16, 2))
+    matrices = [g for g in muon.param_groups(Net(16, 2), muon="normuon") if g["use_muon"]]
+    assert {g["beta2"] for g in matrices} == {0.95} and "update" not in matrices[0]
