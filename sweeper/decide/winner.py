@@ -63,7 +63,7 @@ class TargetQuestion:
 
 @dataclass(frozen=True, kw_only=True)
 class SizePlace:
-    """A size: the counts that it is known by, FLOPs of a run, octaves of compute from the largest."""
+    """A size: the counts it is known by, FLOPs of a run, octaves of compute from the largest."""
 
     counts: Mapping[str, float]
     flops: float
@@ -133,8 +133,8 @@ class DecidingRuns:
 class Winner:
     """All variants at the target, in the order of their places; the curve is drawn.
 
-    `noise` is that of a run, known `by` its seeds or by the prior; differences shrink by 2^-`fading`
-    an octave of compute, and drift by `drift` for the root of one.
+    `noise` is that of a run, known `by` its seeds or by the prior; differences shrink by
+    2^-`fading` an octave of compute, and drift by `drift` for the root of one.
     """
 
     baseline: str
@@ -272,7 +272,7 @@ class ComputeLaw:
         return float(self.weights @ (self.floors + above))
 
     def factor(self, loss: Array | float, difference: Estimate) -> Estimate:
-        """How many times less compute takes the baseline's `loss`, for a `difference` of losses."""
+        """How many times less compute takes the baseline's `loss`, by a `difference` in loss."""
         if not self.known or not math.isfinite(difference.value):
             return UNKNOWN
 
@@ -295,7 +295,7 @@ class ComputeLaw:
         return Estimate(value=value, low=low, high=high)
 
     def break_even(self, place: Array, throughput: float) -> float:
-        """The difference in loss at which a throughput, times the baseline's, costs as much time."""
+        """The difference in loss that a throughput, times the baseline's, makes up for."""
         gap = (self.loss(place) - self.floors) * (throughput**self.exponents - 1)
         return float(self.weights @ gap)
 
@@ -515,7 +515,7 @@ class _Asked:
         return "worse" if chance <= self.error else "cannot say"
 
     def _places(self) -> dict[int, tuple[int, int]]:
-        """Of each variant how many, the baseline among them, are surely better, and surely worse."""
+        """Of each variant its place: how many, the baseline too, are surely better, or worse."""
         pairs = [*combinations(self.index, 2)]
         level = self._level(len(pairs))
         above, below = dict.fromkeys(self.index, 0), dict.fromkeys(self.index, 0)

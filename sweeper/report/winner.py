@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 
 from sweeper.decide.differences import RUN_NOISE
 from sweeper.decide.winner import AtSize, DecidingRuns, SizePlace, VariantAnswer, Winner
-from sweeper.errors import Keyword, Text
+from sweeper.errors import Text
 from sweeper.files import private_folder, write_atomically, write_json
 from sweeper.records import to_json
 from sweeper.report.answer import Drawing, Facts, Report, Section, Sentence
@@ -209,13 +209,13 @@ def target_table(winner: Winner) -> Table:
             Column("sizes", form="d", importance=0),
         ],
         legend=[
-            f"Difference: the loss in {winner.unit} less that of {winner.baseline}, as a run of each "
-            "would show it, with its 95 % interval. Compute: the baseline needs so many times the "
-            "compute for the same loss; wall clock: so many times the time, which then decides. "
+            f"Difference: the loss in {winner.unit} less that of {winner.baseline}, as a run of "
+            "each would show it, with its 95 % interval. Compute: the baseline needs so many times "
+            "the compute for the same loss; wall clock: so many times the time, which then decides. "
             "A place is a range where the runs do not tell."
         ],
-        brief=f"Difference: loss less {shortened(winner.baseline, 20)}'s in {winner.unit}; compute: "
-        "the baseline needs so many times as much for the same loss.",
+        brief=f"Difference: loss less that of {shortened(winner.baseline, 20)}, {winner.unit}; "
+        "compute: the baseline needs so many times as much for the same loss.",
         key="winner",
     )
     for each in winner.variants:
@@ -397,8 +397,6 @@ def winner_report(winner: Winner, runs: VariantRuns, figure: Figure) -> Report:
         "baseline": winner.baseline,
         "target": place_text(winner.target),
         "variants are": runs.by,
-        "noise of a run": f"{winner.noise:.4f} {winner.unit}, by {'its seeds' if winner.by == 'seeds' else 'the prior'}",
-        "fading an octave": f"{1 - 2**-winner.fading:.1%}",
         "floor of the loss": None if math.isnan(winner.floor) else f"{winner.floor:.3g}",
         "exponent over compute": None if math.isnan(winner.exponent) else f"{winner.exponent:.3g}",
         "columns": ", ".join(f"{role}={column}" for role, column in runs.columns.items()),

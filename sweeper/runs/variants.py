@@ -1,4 +1,4 @@
-"""Runs of several variants of one recipe, side by side: which stand at the same size, and how tuned.
+"""Runs of variants of one recipe, side by side: which stand at the same size, and how tuned.
 
 A column names the variants. Rows of one variant at one size that differ in numbers of settings are
 its tuning, of which the best counts; what else is repeated are seeds.
@@ -139,7 +139,7 @@ def variant_runs(runs: Runs, by: str | None, baseline: str | None) -> VariantRun
         by=by,
         unit=runs.unit,
         columns=runs.columns,
-        notes=tuple([*notes, *runs.number_notes()]),
+        notes=(*notes, *runs.number_notes()),
     )
 
 

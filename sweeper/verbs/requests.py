@@ -462,9 +462,7 @@ class CompareRequest(Request, panel=STUDY):
     error: Annotated[
         float,
         Bounds(above=0, below=0.5),
-        Flag(
-            "The chance that what has no effect is called better; a session of many tries divides it."
-        ),
+        Flag("The chance that what has no effect is called better; many tries divide it."),
     ] = 0.05
     strict: Annotated[
         bool, Flag("Exit with 0 where one is better, 3 where all are worse, 4 where it is open.")
