@@ -17,8 +17,7 @@ from sweeper.data.corpus import Source
 from sweeper.engine.optimizers.optimizer import Optimizer
 from sweeper.errors import key_prefix
 from sweeper.export.exporter import build_exporter
-from sweeper.launch.executor import Launcher
-from sweeper.launch.runner import RunnerSettings
+from sweeper.launch.executor import Launcher, RunnerSettings
 from sweeper.laws.law import Law
 from sweeper.models.fp8 import Fp8
 from sweeper.records import call_checked

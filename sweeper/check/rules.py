@@ -66,11 +66,9 @@ class RuleRow:
         }
 
 
-def rule_table(shapes: Sequence[Shape] = SHAPES, seed: int = 0) -> list[RuleRow]:
+def rule_table(shapes: Sequence[Shape] = SHAPES) -> list[RuleRow]:
     """All of `RULES_AND_UPDATES` measured at `shapes`, at eta = 1."""
-    changes = {
-        (u, s): output_change(u, s, BATCH_SIZES[u], seed) for u in BATCH_SIZES for s in shapes
-    }
+    changes = {(u, s): output_change(u, s, BATCH_SIZES[u]) for u in BATCH_SIZES for s in shapes}
     return [
         RuleRow(
             rule=rule,

@@ -35,10 +35,9 @@ from sweeper.data.corpus import Corpus
 from sweeper.errors import Call, ConfigError, SweeperError, flag, key_prefix, suggest
 from sweeper.files import private_folder, write_json
 from sweeper.launch.code import changed_files, command_files, file_digests, missing_script
-from sweeper.launch.executor import Executor, Launcher, Machine
+from sweeper.launch.executor import Batch, Executor, Launcher, Machine
 from sweeper.launch.job import Control, Job, JobOutcome, Resources
 from sweeper.launch.machine import visible_gpus
-from sweeper.launch.runner import Batch
 from sweeper.records import AT_LEAST_ONE, AtLeastOne, Bounds, check_bounds, to_json
 from sweeper.search.prune import Pruner
 from sweeper.stats.ladder import Size

@@ -24,8 +24,7 @@ from sweeper.engine.optimizers.optimizer import Optimizer
 from sweeper.engine.prepare import PreparedSpec, optional_hyperparameters, prepare
 from sweeper.errors import ConfigError, key_prefix, suggest
 from sweeper.launch.code import MAIN, main_code, user_modules
-from sweeper.launch.executor import Launcher
-from sweeper.launch.runner import RunnerSettings
+from sweeper.launch.executor import Launcher, RunnerSettings
 from sweeper.laws.law import Law
 from sweeper.models.fp8 import Fp8
 from sweeper.records import call_checked, user_code

@@ -20,10 +20,9 @@ from sweeper.engine.jobs import TrainTrials, TrialCount, TrialsPerJob, TryStep, 
 from sweeper.engine.prepare import prepare
 from sweeper.engine.train import Execution
 from sweeper.errors import ConfigError
-from sweeper.launch.executor import Executor, Launcher, Machine
+from sweeper.launch.executor import Batch, Executor, Launcher, Machine
 from sweeper.launch.job import Job
 from sweeper.launch.machine import cores, visible_gpus
-from sweeper.launch.runner import Batch
 from sweeper.records import Bounded, Bounds, Seconds
 from sweeper.search.prune import Pruner
 from sweeper.trial import Trial, TrialSpec

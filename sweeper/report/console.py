@@ -553,22 +553,35 @@ def _shift_cell(shift: Estimate, side: int, base_side: int) -> Value:
     return _bounded(shift, side or -base_side, "+z.2f")
 
 
-def trend_text(fitted: Trend, *, applied: bool, of_plan: bool = True) -> str:
+def trend_text(fitted: Trend, *, applied: bool, of_plan: bool = True, brief: bool = False) -> str:
     """What the optima over a ladder say of the target's, and what became of it.
 
-    `of_plan`: there is a plan, which a key of its study would change.
+    `of_plan`: there is a plan, which a key of its study would change. `brief`: the drift alone, as
+    the target's optimum stands in the verdict's sentence.
     """
+    axis, it = fitted.axis.replace("_", " "), "it" if brief else "the prediction"
+    start = f"Trend over {len(fitted.sizes)} {axis}s"
+    slope = f"{axis}^({within(fitted.slope)})"
+    gain = f"{fitted.gain.value:.4f} nats ({fitted.gain.low:.4f} to {fitted.gain.high:.4f})"
+    if applied:
+        end = f"The plan uses {it} (transfer.correct=true), which saves {gain}."
+    elif not fitted.warranted:
+        end = f"No correction: {fitted.reason}."
+    elif not of_plan:
+        end = f"To train with {'its' if brief else 'the'} prediction would save {gain}."
+    else:
+        end = f"transfer.correct=true would plan with {it} and save {gain}."
+    if brief:
+        return f"{start}: eta goes as {slope}; {end[0].lower()}{end[1:]}"
     low, high = 2.0**fitted.predicted_log2.low, 2.0**fitted.predicted_log2.high
-    axis = fitted.axis.replace("_", " ")
     likely = ", ".join(
         f"{name} {100 * probability:.0f} %" for name, probability in fitted.forms.items()
     )
     text = (
-        f"Trend over {len(fitted.sizes)} {axis}s (eta as {axis}^({within(fitted.slope)})): at "
-        f"{axis} {fitted.target} the best eta is {short(2.0**fitted.predicted_log2.value)} "
-        f"({short(low)} to {short(high)}); the transferred eta is "
-        f"{short(2.0**fitted.transferred_log2)}. Forms of drift: {likely}. Believed before: "
-        f"{fitted.prior}. "
+        f"{start} (eta as {slope}): at {axis} {fitted.target} the best eta is "
+        f"{short(2.0**fitted.predicted_log2.value)} ({short(low)} to {short(high)}); the "
+        f"transferred eta is {short(2.0**fitted.transferred_log2)}. Forms of drift: {likely}. "
+        f"Believed before: {fitted.prior}. "
     )
     if (test := fitted.back_test) is not None:
         agrees = "as predicted from" if test.reproduced else "not as predicted from"
@@ -576,31 +589,7 @@ def trend_text(fitted: Trend, *, applied: bool, of_plan: bool = True) -> str:
             f"The optimum at {axis} {test.size}, 2^{test.measured:.2f}, is {agrees} the smaller "
             f"ones (2^{test.predicted.low:.2f} to 2^{test.predicted.high:.2f}). "
         )
-    gain = f"{fitted.gain.value:.4f} nats ({fitted.gain.low:.4f} to {fitted.gain.high:.4f})"
-    if applied:
-        return text + f"The plan uses the prediction (transfer.correct=true), which saves {gain}."
-    if not fitted.warranted:
-        return text + f"No correction: {fitted.reason}."
-    if not of_plan:
-        return text + f"To train with the prediction would save {gain}."
-    return text + f"transfer.correct=true would plan with the prediction and save {gain}."
-
-
-def trend_brief(fitted: Trend, *, applied: bool, of_plan: bool = True) -> str:
-    """The drift, and what became of it; the target's optimum stands in the verdict's sentence.
-
-    `of_plan` as in `trend_text`.
-    """
-    axis = fitted.axis.replace("_", " ")
-    start = f"Trend over {len(fitted.sizes)} {axis}s: eta goes as {axis}^({within(fitted.slope)})"
-    gain = f"{fitted.gain.value:.4f} nats ({fitted.gain.low:.4f} to {fitted.gain.high:.4f})"
-    if applied:
-        return f"{start}; the plan uses it (transfer.correct=true), which saves {gain}."
-    if not fitted.warranted:
-        return f"{start}; no correction: {fitted.reason}."
-    if not of_plan:
-        return f"{start}; to train with its prediction would save {gain}."
-    return f"{start}; transfer.correct=true would plan with it and save {gain}."
+    return text + end
 
 
 def ablation_table(diagnosed: Diagnosis) -> Table:

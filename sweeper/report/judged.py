@@ -18,7 +18,7 @@ from sweeper.decide.transfer import Verdict
 from sweeper.decide.validation import Validation
 from sweeper.files import private_folder, write_atomically, write_json
 from sweeper.report.answer import Drawing, Facts, Item, Report, Section, Sentence
-from sweeper.report.console import trend_brief, trend_text, verdict_table
+from sweeper.report.console import trend_text, verdict_table
 from sweeper.report.drawing import (
     DASHED,
     INK,
@@ -103,9 +103,9 @@ def trend_lines(judged: TableVerdict, *, whole: bool = False) -> list[str]:
     """The drift of the optima in a sentence, or at length; none where nothing shows it."""
     if judged.trend is None or judged.axis == JOINT_AXIS:
         return []
-    say = trend_text if whole else trend_brief
     # A key of a study means nothing where there is none.
-    return [say(judged.trend, applied=False, of_plan=bool(judged.study))]
+    study = bool(judged.study)
+    return [trend_text(judged.trend, applied=False, of_plan=study, brief=not whole)]
 
 
 def _said(axis: str) -> str:

@@ -71,10 +71,6 @@ class Output:
         """Put tables and sentences on the verb's screen, which is printed at its end."""
         self._items += items
 
-    def say(self, text: str, *, detail: bool = False) -> None:
-        """A sentence for people."""
-        self.show(Sentence(text, detail=detail))
-
     def tell(self, text: str) -> None:
         """A sentence for watchers, on stderr."""
         self.watchers.print(printable(text), highlight=False, markup=False, soft_wrap=True)
@@ -131,12 +127,6 @@ class Output:
                 ],
             }
         )
-
-    def command(
-        self, title: str, words: Sequence[str], note: str = "", *, detail: bool = False
-    ) -> None:
-        """A command to copy, behind its title, and a `note` on it in a line of its own."""
-        self.show(Commands(title, [words], note=note, detail=detail))
 
     def notes(self, notices: Sequence[str]) -> None:
         """What a study has to tell."""

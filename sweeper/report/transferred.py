@@ -195,8 +195,7 @@ def _trend_items(answer: TransferAnswer, *, verbose: bool) -> list[Item]:
     trend, rule = answer.ladders.trend, answer.settings.transfer
     if trend is not None:
         applied = answer.plan.source["correction"] is not None
-        said = console.trend_text if verbose else console.trend_brief
-        return [Sentence(said(trend, applied=applied))]
+        return [Sentence(console.trend_text(trend, applied=applied, brief=not verbose))]
     if not rule.correct:
         return []
     why = "No correction: fewer than two widths have an optimum; add widths to transfer.widths."

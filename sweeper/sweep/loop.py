@@ -41,6 +41,7 @@ from pathlib import Path
 
 from sweeper.errors import SweeperError
 from sweeper.launch.executor import (
+    Batch,
     Context,
     Event,
     Executor,
@@ -49,10 +50,12 @@ from sweeper.launch.executor import (
     Launcher,
     Left,
     Lost,
+    PrunerOf,
+    Runner,
+    no_pruner,
 )
 from sweeper.launch.folder import check_owner, tidy
 from sweeper.launch.job import JobFailure, JobOutcome, failed
-from sweeper.launch.runner import Batch, PrunerOf, Runner, no_pruner
 from sweeper.trial import Result, Trial
 
 Ask = Callable[[], Sequence[Trial]]

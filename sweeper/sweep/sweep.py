@@ -8,7 +8,7 @@ from pathlib import Path
 
 from sweeper.config.settings import Experiment
 from sweeper.errors import SweeperError
-from sweeper.launch.runner import PrunerOf, no_pruner
+from sweeper.launch.executor import PrunerOf, no_pruner
 from sweeper.search.prune import Pruner, PrunerKind
 from sweeper.search.strategy import Conclusion, History
 from sweeper.stats.ladder import Size, SizeCurve

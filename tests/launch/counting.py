@@ -15,10 +15,9 @@ from pathlib import Path
 from typing import Any
 
 from sweeper.files import RECORD_ERRORS, read_json, write_json
-from sweeper.launch.executor import Executor, Machine
+from sweeper.launch.executor import Batch, Executor, Machine
 from sweeper.launch.inline import Inline
 from sweeper.launch.job import Control, Job, JobFailure, JobOutcome, Leave
-from sweeper.launch.runner import Batch
 from sweeper.records import NAMES_CLASS
 from sweeper.search.prune import Pruner
 from sweeper.trial import Result, Trial, digest

@@ -8,8 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from sweeper.data.corpus import Corpus
-from sweeper.launch.executor import Launcher
-from sweeper.launch.runner import Runner
+from sweeper.launch.executor import Launcher, Runner
 from sweeper.study.lock import CANCEL_FILE, cancel_requested
 from sweeper.sweep.loop import Loop
 from sweeper.trial import Result, Trial

@@ -32,8 +32,9 @@ def kinds() -> dict[str, type[Metric]]:
     for module in modules:
         for each in vars(module).values():
             if isclass(each) and each.__module__ == module.__name__ and "form" in vars(each):
-                name = re.match(r"\w+(?=[:\[]|$)", each.form)
-                found[name[0] if name else DEFAULT] = cast("type[Metric]", each)
+                kind = cast("type[Metric]", each)
+                name = re.match(r"\w+(?=[:\[]|$)", kind.form)
+                found[name[0] if name else DEFAULT] = kind
     return dict(sorted(found.items()))
 
 
