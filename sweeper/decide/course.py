@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from sweeper.decide.band import Band
+from sweeper.decide.earlier import Expectation
 from sweeper.decide.loss import Prediction
 from sweeper.decide.sequential import ChangeFinding, Sequence
 from sweeper.errors import BadInput, Call, ConfigError, Keyword, Text, spelled
@@ -106,7 +107,7 @@ def read_prediction(path: str | PathLike[str]) -> Prediction:
     return prediction
 
 
-def check_followed(prediction: Prediction, name: str = "the prediction") -> Band:
+def check_followed(prediction: Prediction | Expectation, name: str = "the prediction") -> Band:
     """Its band; BadInput where it has none."""
     if prediction.prediction is None:
         raise BadInput(
@@ -195,7 +196,7 @@ class Watch:
 
     def __init__(
         self,
-        prediction: Prediction,
+        prediction: Prediction | Expectation,
         *,
         steps: int | None = None,
         alarm: float = 0.01,
@@ -221,7 +222,7 @@ class Watch:
         deviation = max((math.log(predicted.high) - math.log(predicted.low)) / (2 * 1.96), 1e-6)
         self.level = math.log(predicted.loss), deviation
         self.sequence = Sequence(self.band, self.level)
-        self._middles = (np.arange(len(self.band)) + 0.5) / len(self.band) * self.steps
+        self._middles = self.band.middles * self.steps
         # The ladder's own log was as rare: its readings stand for the stretches behind them.
         self._stairs = float(np.mean(np.abs(np.diff(self.sequence.mean)) < 1e-9)) > 0.25
         self.at, self.losses = array("q"), array("d")
@@ -661,6 +662,12 @@ class Watch:
 
     def _end(self) -> float | None:
         """The mean loss over the last part of the run that the prediction is of."""
+        if self.band.places:
+            # Of a rare log few readings stand there: it is weighed as the earlier runs' are.
+            means = [math.log(s.total / s.count) for s in self.stretches if s.count]
+            weights = self.band.end_weights[[s.index for s in self.stretches if s.count]]
+            told = float(weights.sum())
+            return math.exp(float(weights @ np.array(means)) / told) if told > 0 else None
         first = math.floor((1 - self.band.window) * self.steps)
         place = bisect_left(self.at, first)
         losses = self.losses[place:]
@@ -727,8 +734,10 @@ TEXTS = {
 }
 
 
-def worth(prediction: Prediction, loss: float) -> float:
+def worth(prediction: Prediction | Expectation, loss: float) -> float:
     """The share of the target's compute at which the law reaches `loss`; nan where it has none."""
+    if isinstance(prediction, Expectation):
+        return math.nan
     points = [(p.loss.value, p.flops) for p in prediction.curve if p.loss.value > 0]
     predicted, aim = prediction.prediction, prediction.target
     flops = aim.flops if aim else prediction.optimum.flops if prediction.optimum else None

@@ -14,14 +14,13 @@ from pathlib import Path
 import numpy as np
 
 from sweeper.decide.band import Band
+from sweeper.decide.budget import BudgetOptimum, optimum
 from sweeper.decide.forecast import (
     DRAWS,
-    BudgetOptimum,
     LossBackTest,
     LossLaw,
     back_test,
     fit_law,
-    optimum,
     settled,
     short_laws,
     widening,
@@ -337,7 +336,7 @@ def predict_runs(
         raise TooFewRuns(f"{counted(len(runs), 'run')} of {error}", more) from error
     law, rungs, tested, design = studied.law, studied.rungs, studied.tested, studied.law.design
     target = _target(law, question)
-    best = _optimum(law, question)
+    best = _optimum(studied, question)
     loss = law.loss(target.params, target.tokens) if target else best.loss if best else None
     reasons = studied.reasons(loss, target, best)
     settle = _next_rung(law, rungs) if reasons else ()
@@ -474,11 +473,11 @@ def _target(law: LossLaw, question: LossQuestion) -> Target | None:
     return Target(params=params, tokens=tokens, flops=flops, beyond=flops / float(runs.flops.max()))
 
 
-def _optimum(law: LossLaw, question: LossQuestion) -> BudgetOptimum | None:
+def _optimum(studied: StudiedLaw, question: LossQuestion) -> BudgetOptimum | None:
     if question.flops is None:
         return None
     try:
-        return optimum(law, question.flops)
+        return optimum(studied.law, question.flops, studied.rungs)
     except ValueError as error:
         raise ConfigError(Keyword("flops"), question.flops, f"left out: {error}") from error
 
@@ -528,13 +527,13 @@ def _reasons(
         for test in tests
         if test.failed
     ]
-    beyond = target.beyond if target else best.flops / float(law.runs.flops.max()) if best else 0.0
-    if loss is not None and beyond > 1 and not settled(law, loss):
+    aim = target or (_as_target(law, best) if best else None)
+    if loss and aim and aim.beyond > 1 and not settled(law, aim.params, aim.tokens, loss):
         floor, lowest = law.floor(), float(law.runs.loss.min())
         unknown = floor.low < LOWEST_FLOOR * lowest or floor.high - floor.low > FLOOR_SHARE * lowest
         why = f"the floor E is not identified ({floor.low:.2f} to {floor.high:.2f}), and "
         reasons.append(
-            f"{why * unknown}the run is {beyond:.3g} times the compute of the largest: its loss "
+            f"{why * unknown}the run is {aim.beyond:.3g} times the compute of the largest: its loss "
             f"may come to lie anywhere from {loss.low:.4f} to {loss.high:.4f}"
         )
     return reasons

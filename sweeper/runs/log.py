@@ -122,6 +122,17 @@ class RunLog:
             for reading in source.read(ended=ended):
                 yield self._logged(reading)
 
+    def readings(self) -> Iterator[Reading]:
+        """All losses of a run that has ended."""
+        for point in self.read(ended=True):
+            yield Reading(point.step, point.loss)
+
+    @property
+    def silent(self) -> int | None:
+        """The last step that the log names where it goes on without a loss; else None."""
+        beyond = self._sources[-1].beyond()
+        return beyond.step if beyond.went_on(reached=False) else None
+
     def _logged(self, reading: Reading) -> LoggedLoss:
         self._losses += 1
         if reading.step is None:
