@@ -72,7 +72,9 @@ def by_parabolas(runs: LossRuns, rungs: Rungs, flops: float) -> tuple[float, flo
     if rungs.kind != "budget":
         return None
     budgets = [runs.only(rungs.index == index) for index in range(len(rungs))]
-    found = [(np.log(some.flops).mean(), best_of_budget(some.params, some.loss)) for some in budgets]
+    found = [
+        (np.log(some.flops).mean(), best_of_budget(some.params, some.loss)) for some in budgets
+    ]
     usable = np.array([pair for pair in found if pair[1] is not None], float)
     if len(usable) < LEAST_BUDGETS:
         return None

@@ -28,6 +28,7 @@ from sweeper.stats.misfit import (
 )
 from sweeper.stats.power_law import (
     COMPUTE,
+    FIXED,
     Array,
     Fits,
     Known,
@@ -304,24 +305,24 @@ def fit_law(
     cells = runs.cells
     count = int(cells.max()) + 1
     # As many (N, D) as parameters leave nothing to see misfit by; seeds still show the noise.
-    least = count + (len(runs) > count) + len(fixed)
-    allowed = tuple(f for f in forms or design.forms if len(f.parameters) < least)
+    least = count + (len(runs) > count)
+    allowed = tuple(
+        form for form in forms or design.forms if len({*form.parameters} - {*fixed}) < least
+    )
     if not allowed:
         raise ValueError(
             f"{count} different sizes and horizons: the law {design.forms[0].formula} has "
             f"{len(design.forms[0].parameters)} parameters and needs one more, or several seeds"
         )
     points = Points(np.log(runs.params), np.log(runs.tokens), cells, runs.trainings)
-    found = [
-        part for form in allowed for part in _fitted(form, runs, points, threshold, fixed)
-    ]
+    found = [part for form in allowed for part in _fitted(form, runs, points, threshold, fixed)]
     scores = np.array([part.score for part in found])
     weights = np.exp(scores - scores.max())
     weights /= weights.sum()
     kept = [(part, weight) for part, weight in zip(found, weights, strict=True) if weight > RARE]
     total = sum(weight for _, weight in kept)
     members = tuple(
-        _member(part, runs, points, weight / total, round(draws * weight / total), [seed, index])
+        _member(part, runs, points, weight / total, draws, [seed, index])
         for index, (part, weight) in enumerate(kept)
     )
     noise, misfit = (
@@ -402,12 +403,12 @@ def _explained(
 
 
 def _member(
-    part: _Part, runs: LossRuns, points: Points, weight: float, draws: int, seed: list[int]
+    part: _Part, runs: LossRuns, points: Points, weight: float, of: int, seed: list[int]
 ) -> Member:
     """Draws of a part: runs and what is known, each with its own doubt drawn, fitted again."""
     best, whiten, known = part.best, part.whiten, part.known
     random = np.random.default_rng([*seed, 0])
-    places, draws = (runs.params, runs.tokens), max(draws, 1)
+    places, draws = (runs.params, runs.tokens), max(round(of * weight), 1)
     off = np.linalg.solve(whiten, random.standard_normal((len(runs), draws))).T
     middles = known.middle + random.standard_normal((draws, len(known.middle))) / known.inverse
     # The fit's own values in their place: draws lie about the fit, as far as the prior does not
@@ -439,7 +440,8 @@ def _freedom(part: _Part, runs: LossRuns) -> int:
     count, clusters = int(runs.cells.max()) + 1, len(np.unique(runs.cluster))
     noise, shared = part.misfit.noise, part.misfit.shared
     share = noise**2 / (noise**2 + len(runs) / count * shared**2)
-    free = count - len(part.best.form.parameters) + round(share * (len(runs) - count))
+    known = int((part.known.inverse >= 1 / FIXED).sum())
+    free = count - len(part.best.form.parameters) + known + round(share * (len(runs) - count))
     return max(1, min(free, clusters - 1) if clusters < count else free)
 
 

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -179,6 +180,7 @@ class Prediction:
     band: Band | None = None
     no_band: str = ""
     floor: Estimate | None = None
+    fixed: Mapping[str, float] = field(default_factory=dict)
     versions: Mapping[str, str] = field(default_factory=dict)
     time: str = ""
     command: str = ""
@@ -232,6 +234,7 @@ class LossQuestion:
     """What is asked: a target, a budget, or neither: the law alone.
 
     `threshold`: Huber's on log L, None by the residuals. `form`: the one to take, None: averaged.
+    `fixed`: parameters of the law that are known, by name.
     """
 
     params: float | None = None
@@ -240,6 +243,7 @@ class LossQuestion:
     flops_per_second: float | None = None
     threshold: float | None = None
     form: str | None = None
+    fixed: Mapping[str, float] = field(default_factory=dict)
     draws: int = DRAWS
     seed: int = 0
 
@@ -380,6 +384,7 @@ def predict_runs(
         settle=settle,
         settle_flops=sum(run.flops for run in settle),
         floor=law.floor(),
+        fixed=dict(question.fixed),
         versions=_versions(),
         time=datetime.now(UTC).isoformat(timespec="seconds"),
         command=command,
@@ -410,10 +415,11 @@ class StudiedLaw:
 def study_law(runs: LossRuns, question: LossQuestion) -> StudiedLaw:
     """The law of `runs` with its back-test; ValueError where they are too few for one."""
     design = Design.of(runs)
-    asked = {
+    asked: dict[str, Any] = {
         "threshold": question.threshold,
         "seed": question.seed,
         "forms": _forms(design, question),
+        "fixed": _fixed(design, question, runs),
     }
     law = fit_law(runs, draws=question.draws, **asked)
     rungs = Rungs.of(runs, design)
@@ -441,6 +447,22 @@ def _forms(design: Design, question: LossQuestion) -> tuple[LawForm, ...]:
             Keyword("form"), question.form, f"{allowed}, since the runs varied {design.varied}"
         )
     return (FORMS[question.form],)
+
+
+def _fixed(design: Design, question: LossQuestion, runs: LossRuns) -> Mapping[str, float]:
+    """What the user knows of the law; ConfigError for what it has no use for."""
+    names = {name for form in design.forms for name in form.parameters}
+    for name, value in question.fixed.items():
+        exponents = sorted(names & {"alpha", "beta", "gamma"})
+        if name != "E" and name not in exponents:
+            allowed = f"of {', '.join(exponents)}, since the runs varied {design.varied}"
+            raise ConfigError(Keyword("exponent"), name, allowed)
+        lowest = float(runs.loss.min())
+        if name == "E" and not 0 < value < lowest:
+            raise ConfigError(Keyword("floor"), value, f"below the lowest loss, {lowest:.4g}")
+        if name != "E" and not 0.005 <= value <= 4:
+            raise ConfigError(Keyword("exponent"), f"{name}={value:g}", "from 0.005 to 4")
+    return question.fixed
 
 
 def _target(law: LossLaw, question: LossQuestion) -> Target | None:

@@ -16,23 +16,28 @@ from weakref import finalize
 
 from sweeper.command.metrics import check_source, contents, make_source
 from sweeper.command.metrics.wandb import online_wandb
-from sweeper.command.reading import Reading, Source
+from sweeper.command.reading import Reading, Source, as_number
 from sweeper.errors import BadInput, ConfigError, Keyword
 
 LOGS = ("*.log", "*.out", "*.txt")
 PACKED = ".gz"
 EVALUATED = re.compile(r"(?i)(?<![a-z])(val|valid|validation|eval|evaluation|test|dev|held)")
+RATE = re.compile(r"(?i)(?<![a-z])(?:lr|learning[ _-]?rate)['\"]?\s*[:=]\s*['\"]?([-+.\de]+)")
 LEAST_KIND = 2
 """Lines of a kind before two kinds are told apart."""
 ONLINE = re.compile(r"wandb:([^:/]+/[^:/]+/[^:/]+):(.+)")
 
 
 class LoggedLoss(NamedTuple):
-    """A loss of the run, and the learning rate at that step where it is known."""
+    """A loss of the run, and the learning rate at that step where it is known.
+
+    `told` is a rate that the loss's own line has, whatever it is called.
+    """
 
     step: int
     loss: float
     lr: float | None
+    told: float | None = None
 
 
 @dataclass
@@ -154,7 +159,9 @@ class RunLog:
                     f"a pattern that takes the training loss alone: it finds {training!r} and "
                     f"{evaluation!r}",
                 )
-        return LoggedLoss(reading.step, reading.loss, self._rates.get(reading.step))
+        rate = RATE.search(reading.line)
+        told = as_number(rate[1]) if rate else None
+        return LoggedLoss(reading.step, reading.loss, self._rates.get(reading.step), told)
 
     def check_found(self) -> None:
         """BadInput where no loss was found so far, with what there is instead."""
