@@ -26,7 +26,7 @@ import pandas
 from findings import Findings
 from scipy.optimize import least_squares
 
-from sweeper.decide.forecast import optimum
+from sweeper.decide.budget import optimum
 from sweeper.decide.loss import PREDICTED, LossQuestion, study_law
 from sweeper.runs.loss_runs import LossRuns, law_runs, loss_runs_of
 from sweeper.runs.read import read
@@ -226,7 +226,7 @@ def play(table: Published, folder: Path, draws: int) -> Iterator[Split]:
         own = best_sizes(near)
         line = np.polyfit(np.log2([c for c, _ in own]), [b for _, b in own], 1) if own[2:] else None
         for flops, best in best_sizes(far) if line is not None else ():
-            found = optimum(law.law, flops).params
+            found = optimum(law.law, flops, law.rungs).params
             low, said_size, high = np.log2([found.low, found.value, found.high])
             parabolas = float(np.polyval(line, math.log2(flops)))
             sizes.append(Size(flops, best, said_size, low, high, parabolas))

@@ -98,10 +98,18 @@ class Band:
     runs: int
     sizes: int
     collapse: Collapse
+    places: tuple[float, ...] = ()
+    """Where the readings of each stretch lay, as shares of the run; empty: around its middle."""
 
     def __len__(self) -> int:
         """Stretches."""
         return len(self.mean)
+
+    @property
+    def middles(self) -> Array:
+        """Where each stretch's mean stands, as a share of the run [stretches]."""
+        edges = self.edges
+        return np.array(self.places) if self.places else 0.5 * (edges[1:] + edges[:-1])
 
     @property
     def end_weights(self) -> Array:

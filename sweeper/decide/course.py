@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from sweeper.decide.band import Band
+from sweeper.decide.earlier import Expectation
 from sweeper.decide.loss import Prediction
 from sweeper.decide.sequential import ChangeFinding, Sequence
 from sweeper.errors import BadInput, Call, ConfigError, Keyword, Text, spelled
@@ -24,7 +25,8 @@ from sweeper.stats.estimate import Estimate
 
 EARLY, ON, ABOVE, BELOW = "not enough yet", "on the band", "above", "below"
 SPIKE, SPIKES, DIVERGED, UNKNOWN = "spike", "spikes", "diverged", "cannot say"
-OFF = (ABOVE, BELOW, SPIKES, DIVERGED)
+SILENT, RATE = "no loss", "rate jumped"
+OFF = (ABOVE, BELOW, SPIKES, DIVERGED, SILENT, RATE)
 LEAST = 3
 """Stretches after the warm-up before which nothing is said."""
 SPIKE_SIGMAS, BACK_SIGMAS, LEAST_SPIKE = 6.0, 3.0, 0.02
@@ -38,6 +40,10 @@ NOT_NUMBERS = 3
 """Readings that are no numbers, one after the other, that make a run diverged."""
 BACK_JUMPS, BACK_SHARE = 20, 0.02
 """Steps that go back, in number and of all readings: more come from two writers."""
+LARGEST = 1e300
+"""No loss is as large."""
+LR_JUMP = 2.0
+"""Times the rate before it: behind the warm-up no schedule rises by more from reading to reading."""
 LR_OFF, LR_READINGS = 0.1, 5
 """Of the peak: by how much a learning rate may differ from the ladder's, and how often in a row."""
 MOST_EVENTS = 200
@@ -82,6 +88,10 @@ class Seen:
     compute: Estimate
     evidence: float
     alarm_at: float
+    reach: tuple[float, float] = (0.0, math.inf)
+    """Between which the law says what compute gives; an end of it is a bound."""
+    reasons: tuple[str, ...] = ()
+    """Why the prediction itself cannot say yet."""
     hints: tuple[Hint, ...] = ()
     events: tuple[Event, ...] = ()
     ended: bool = False
@@ -106,7 +116,7 @@ def read_prediction(path: str | PathLike[str]) -> Prediction:
     return prediction
 
 
-def check_followed(prediction: Prediction, name: str = "the prediction") -> Band:
+def check_followed(prediction: Prediction | Expectation, name: str = "the prediction") -> Band:
     """Its band; BadInput where it has none."""
     if prediction.prediction is None:
         raise BadInput(
@@ -195,7 +205,7 @@ class Watch:
 
     def __init__(
         self,
-        prediction: Prediction,
+        prediction: Prediction | Expectation,
         *,
         steps: int | None = None,
         alarm: float = 0.01,
@@ -221,7 +231,7 @@ class Watch:
         deviation = max((math.log(predicted.high) - math.log(predicted.low)) / (2 * 1.96), 1e-6)
         self.level = math.log(predicted.loss), deviation
         self.sequence = Sequence(self.band, self.level)
-        self._middles = (np.arange(len(self.band)) + 0.5) / len(self.band) * self.steps
+        self._middles = self.band.middles * self.steps
         # The ladder's own log was as rare: its readings stand for the stretches behind them.
         self._stairs = float(np.mean(np.abs(np.diff(self.sequence.mean)) < 1e-9)) > 0.25
         self.at, self.losses = array("q"), array("d")
@@ -234,7 +244,10 @@ class Watch:
         """Updates that gave None for the loss, or no number."""
         self._back = self._not_numbers = self._lr_off = self._pairs = 0
         self._trend = self._product = self._square = self._own_before = 0.0
-        self._lr_peak = 0.0
+        self._lr_peak = self._lr_before = 0.0
+        self._jumped: int | None = None
+        self.silent = False
+        """Whether the run's log goes on without a loss behind the last one."""
         self._running = _Level()
         self._spiky: int | None = None
         self.seen = self.look()
@@ -460,12 +473,26 @@ class Watch:
         self._not_numbers = 0
         if self._spiky is not None and self._spiky >= step:
             self._spiky = None
+        if self._jumped is not None and self._jumped >= step:
+            self._jumped = None
+        self._lr_before = 0.0
 
     def _closed_before(self, index: int) -> int:
         return int(np.searchsorted(self.sequence.at[: self.sequence.seen], index))
 
+    def rate(self, step: int, lr: float) -> None:
+        """Take the learning rate of a step, whatever its schedule is: a jump of it is seen."""
+        before, self._lr_before = self._lr_before, lr
+        tested = (step + 0.5) / self.steps >= self.band.warmup + 2 / len(self.band)
+        if tested and self._jumped is None and lr > LR_JUMP * before > 0:
+            self._jumped = step
+            text = f"the learning rate went from {before:.3g} to {lr:.3g}"
+            self._event(RATE, step, step, text)
+            self.seen = self.look()
+
     def _check_lr(self, step: int, lr: float) -> None:
-        if self.band.schedule == OWN:
+        self.rate(step, lr)
+        if self.band.schedule == OWN or self._jumped is not None:
             return  # there is none to compare with
         self._lr_peak = max(self._lr_peak, lr)
         share = (step + 0.5) / self.steps
@@ -604,6 +631,10 @@ class Watch:
             state = ABOVE if above else BELOW
         elif self._spiky is not None:
             state, since = SPIKES, self._spiky
+        if self._jumped is not None and state not in OFF:
+            state, since = RATE, self._jumped
+        if self.silent and self.at:
+            state, since = SILENT, int(self.at[-1])
         if (begin := self._diverged()) is not None:
             state, since = DIVERGED, begin
         if self.trouble:
@@ -616,7 +647,7 @@ class Watch:
         end = self._end() if ended else None
         end_estimate = forecast if end is None else Estimate(value=end, low=end, high=end)
         compute = Estimate(value=0.0, low=0.0, high=0.0)
-        if state != DIVERGED:
+        if state not in (DIVERGED, SILENT):
             worths = (
                 worth(self.prediction, x)
                 for x in (end_estimate.value, end_estimate.high, end_estimate.low)
@@ -633,6 +664,8 @@ class Watch:
             compute=compute,
             evidence=evidence,
             alarm_at=self.drift_at,
+            reach=(worth(self.prediction, LARGEST), worth(self.prediction, 1 / LARGEST)),
+            reasons=self.prediction.reasons,
             hints=self._hints(state, finding),
             events=tuple(self.events),
             ended=ended,
@@ -661,6 +694,12 @@ class Watch:
 
     def _end(self) -> float | None:
         """The mean loss over the last part of the run that the prediction is of."""
+        if self.band.places:
+            # Of a rare log few readings stand there: it is weighed as the earlier runs' are.
+            means = [math.log(s.total / s.count) for s in self.stretches if s.count]
+            weights = self.band.end_weights[[s.index for s in self.stretches if s.count]]
+            told = float(weights.sum())
+            return math.exp(float(weights @ np.array(means)) / told) if told > 0 else None
         first = math.floor((1 - self.band.window) * self.steps)
         place = bisect_left(self.at, first)
         losses = self.losses[place:]
@@ -727,14 +766,19 @@ TEXTS = {
 }
 
 
-def worth(prediction: Prediction, loss: float) -> float:
-    """The share of the target's compute at which the law reaches `loss`; nan where it has none."""
+def worth(prediction: Prediction | Expectation, loss: float) -> float:
+    """The share of the target's compute at which the law reaches `loss`; nan where it has none.
+
+    Beyond the compute that the law was drawn for it is a bound, that of its end.
+    """
+    if isinstance(prediction, Expectation):
+        return math.nan
     points = [(p.loss.value, p.flops) for p in prediction.curve if p.loss.value > 0]
     predicted, aim = prediction.prediction, prediction.target
     flops = aim.flops if aim else prediction.optimum.flops if prediction.optimum else None
     if predicted is None or flops is None or len(points) < 2 or loss <= 0:
         return math.nan
-    # Falling losses over log compute; beyond its ends a law goes on as a line in both logs.
+    # Falling losses over log compute; beyond its ends the law says nothing.
     losses = np.minimum.accumulate(np.log([p[0] for p in points]))
     computes = np.log([p[1] for p in points])
     keep = np.concatenate([[True], np.diff(losses) < 0])
@@ -742,12 +786,5 @@ def worth(prediction: Prediction, loss: float) -> float:
     if len(x) < 2:
         return math.nan
 
-    def at(value: float) -> float:
-        place = -math.log(value)
-        if place < x[0]:
-            return float(y[0] + (place - x[0]) * (y[1] - y[0]) / (x[1] - x[0]))
-        if place > x[-1]:
-            return float(y[-1] + (place - x[-1]) * (y[-1] - y[-2]) / (x[-1] - x[-2]))
-        return float(np.interp(place, x, y))
-
-    return math.exp(min(max(at(loss) - at(predicted.loss), -50.0), 50.0))
+    there, said = np.interp([-math.log(loss), -math.log(predicted.loss)], x, y)
+    return math.exp(float(there - said))

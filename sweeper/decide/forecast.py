@@ -16,9 +16,19 @@ import numpy as np
 
 from sweeper.runs.loss_runs import Design, LossRuns, Rungs
 from sweeper.stats.estimate import Estimate, quantile
-from sweeper.stats.misfit import FAR, Misfit, Points, doubted, likely
+from sweeper.stats.misfit import (
+    FAR,
+    FURTHEST,
+    LEAST_LIKELY,
+    NO_NOISE,
+    Misfit,
+    Points,
+    doubted,
+    likely,
+)
 from sweeper.stats.power_law import (
     COMPUTE,
+    FIXED,
     Array,
     Fits,
     Known,
@@ -29,6 +39,7 @@ from sweeper.stats.power_law import (
     regress,
     residuals,
     slopes,
+    spread,
 )
 
 DRAWS = 1000
@@ -51,7 +62,7 @@ STRAY, RARE = 5.0, 0.05
 share of runs up to which these went wrong, and say nothing of one that does not."""
 GAP = 0.5
 """The largest share of the gain still to come that half an interval may be wide: `settled`."""
-NARROW = 0.05
+NARROW = 0.03
 """A half interval below this share of the loss says enough, whatever is left to gain."""
 NOTHING: Mapping[str, float] = {}
 """No parameter is known beforehand."""
@@ -186,6 +197,11 @@ class LossLaw:
         widened: Array = middle + self.widened * (logs - middle)
         return widened
 
+    def paths(self, params: Array, tokens: Array) -> Array:
+        """Log L [draws, places] of one smooth law a draw, what runs lie off it drawn with it."""
+        random = np.random.default_rng([self.seed, 6])
+        return np.concatenate([member.paths(params, tokens, random) for member in self.members])
+
     def of_runs(self, params: Array, tokens: Array) -> Array:
         """Log L of single runs [draws, places]: what they lie off the law with it."""
         logs = self.log_losses(params, tokens)
@@ -195,7 +211,7 @@ class LossLaw:
         """The loss of one run (N, D), its seed and the law's misfit in the interval."""
         at = np.array([params]), np.array([tokens])
         value = float(self.mean_loss(*at)[0])
-        return _estimate(np.exp(self.of_runs(*at))[:, 0], value)
+        return estimate_of(np.exp(self.of_runs(*at))[:, 0], value)
 
     def mean_loss(self, params: Array, tokens: Array) -> Array:
         """The law's loss at places, the middle of its draws."""
@@ -206,7 +222,7 @@ class LossLaw:
 
         Its interval holds the likeliest fit, as that form's own does.
         """
-        floor = _estimate(np.concatenate([self._drawn(member)["E"] for member in self.members]))
+        floor = estimate_of(np.concatenate([self._drawn(member)["E"] for member in self.members]))
         fitted = float(self.likeliest.best.natural()["E"][0])
         return replace(floor, low=min(floor.low, fitted), high=max(floor.high, fitted))
 
@@ -219,7 +235,7 @@ class LossLaw:
             drawn = [self._drawn(member) for member in members]
             best = first.best.natural()
             values = {
-                name: _estimate(np.concatenate([d[name] for d in drawn]), float(best[name][0]))
+                name: estimate_of(np.concatenate([d[name] for d in drawn]), float(best[name][0]))
                 for name in best
             }
             found.append((form, sum(member.weight for member in members), values))
@@ -289,8 +305,10 @@ def fit_law(
     cells = runs.cells
     count = int(cells.max()) + 1
     # As many (N, D) as parameters leave nothing to see misfit by; seeds still show the noise.
-    least = count + (len(runs) > count) + len(fixed)
-    allowed = tuple(f for f in forms or design.forms if len(f.parameters) < least)
+    least = count + (len(runs) > count)
+    allowed = tuple(
+        form for form in forms or design.forms if len({*form.parameters} - {*fixed}) < least
+    )
     if not allowed:
         raise ValueError(
             f"{count} different sizes and horizons: the law {design.forms[0].formula} has "
@@ -304,7 +322,7 @@ def fit_law(
     kept = [(part, weight) for part, weight in zip(found, weights, strict=True) if weight > RARE]
     total = sum(weight for _, weight in kept)
     members = tuple(
-        _member(part, runs, points, weight / total, round(draws * weight / total), [seed, index])
+        _member(part, runs, points, weight / total, draws, [seed, index])
         for index, (part, weight) in enumerate(kept)
     )
     noise, misfit = (
@@ -336,10 +354,35 @@ def _fitted(
     fixed: Mapping[str, float],
 ) -> list[_Part]:
     """A form by generalized least squares, under each of the likeliest covariances."""
-    target, known = np.log(runs.loss), Known.of(form, runs.loss, fixed)
-    places = runs.params, runs.tokens
-    best = fit(form, *places, runs.loss, threshold=threshold, iterations=QUICK)
-    doubt, ranked = np.ones(len(runs)), list[tuple[float, Misfit]]()
+    known, places = Known.of(form, runs.loss, fixed), (runs.params, runs.tokens)
+    robust = fit(form, *places, runs.loss, threshold=threshold, iterations=QUICK)
+    off = residuals(robust, *places, runs.loss)[0]
+    wide = FAR * max(spread(off, len(form.parameters)), NO_NOISE)
+    none, alone = np.ones(len(runs)), np.clip(np.abs(off) / wide, 1.0, FURTHEST)
+    # A few runs that are far off may have gone wrong, or be where the law does not hold.
+    few = 0 < int((alone > 2).sum()) <= max(1, round(RARE * len(runs)))
+    parts = [
+        part
+        for doubt in (none, alone)[: 1 + few]
+        for part in _explained(robust, runs, points, threshold, known, doubt)
+    ]
+    best = max(part.score for part in parts)
+    ranked = sorted(parts, key=lambda part: part.score)
+    likeliest = {replace(part.misfit, noise=1.0): part for part in ranked}
+    return [part for part in likeliest.values() if part.score > best - LEAST_LIKELY]
+
+
+def _explained(
+    best: Fits,
+    runs: LossRuns,
+    points: Points,
+    threshold: float | None,
+    known: Known,
+    doubt: Array,
+) -> list[_Part]:
+    """A form's fit under the likeliest covariances, where runs are doubted so at first."""
+    places, target = (runs.params, runs.tokens), np.log(runs.loss)
+    ranked: Sequence[tuple[float, Misfit]] = ()
     for _ in range(2):
         off = residuals(best, *places, runs.loss)[0]
         ranked = likely(points, off, slopes(best, *places)[0], known.inverse, doubt)
@@ -360,12 +403,12 @@ def _fitted(
 
 
 def _member(
-    part: _Part, runs: LossRuns, points: Points, weight: float, draws: int, seed: list[int]
+    part: _Part, runs: LossRuns, points: Points, weight: float, of: int, seed: list[int]
 ) -> Member:
     """Draws of a part: runs and what is known, each with its own doubt drawn, fitted again."""
     best, whiten, known = part.best, part.whiten, part.known
     random = np.random.default_rng([*seed, 0])
-    places, draws = (runs.params, runs.tokens), max(draws, 1)
+    places, draws = (runs.params, runs.tokens), max(round(of * weight), 1)
     off = np.linalg.solve(whiten, random.standard_normal((len(runs), draws))).T
     middles = known.middle + random.standard_normal((draws, len(known.middle))) / known.inverse
     # The fit's own values in their place: draws lie about the fit, as far as the prior does not
@@ -397,7 +440,8 @@ def _freedom(part: _Part, runs: LossRuns) -> int:
     count, clusters = int(runs.cells.max()) + 1, len(np.unique(runs.cluster))
     noise, shared = part.misfit.noise, part.misfit.shared
     share = noise**2 / (noise**2 + len(runs) / count * shared**2)
-    free = count - len(part.best.form.parameters) + round(share * (len(runs) - count))
+    known = int((part.known.inverse >= 1 / FIXED).sum())
+    free = count - len(part.best.form.parameters) + known + round(share * (len(runs) - count))
     return max(1, min(free, clusters - 1) if clusters < count else free)
 
 
@@ -462,7 +506,7 @@ def short_laws(
     for kept in range(max(2, len(rungs) - ROLLOUTS), len(rungs)):
         near = runs.only(rungs.index < kept)
         two_axes = len(Design.of(runs).forms[0].terms) == 2
-        if kept < (2 if two_axes and kept == len(rungs) - 1 else 3):
+        if kept < (2 if two_axes and (kept == len(rungs) - 1 or rungs.kind == "budget") else 3):
             continue
         try:
             law = fit_law(
@@ -515,12 +559,12 @@ def back_test(runs: LossRuns, rungs: Rungs, short: ShortLaw, widened: float) -> 
     means = logs + widened * width * random.standard_normal(len(logs))
     middle, mean = float(np.median(logs)), float(measured.mean())
     deviation = max(float(np.std(means)), 1e-12)
-    params, tokens = _middle(far.params), _middle(far.tokens)
+    params, tokens = middle_of(far.params), middle_of(far.tokens)
     predicted, real = math.exp(middle), math.exp(mean)
     there = float(law.mean_loss(np.array([params]), np.array([tokens]))[0])
     return LossBackTest(
         left_out=rungs.names[kept:],
-        predicted=_estimate(np.exp(means), predicted),
+        predicted=estimate_of(np.exp(means), predicted),
         measured=real,
         z=(mean - middle) / deviation,
         within=int(((low <= measured) & (measured <= high)).sum()),
@@ -559,7 +603,7 @@ def speed_up(law: LossLaw, other: LossLaw, at: RunSize, others: RunSize) -> Esti
     pairs = zip(random.permutation(reached)[:count], curves[:count], strict=True)
     needed = np.array([_crossing(curve, loss) for loss, curve in pairs])
     middle = _crossing(np.median(curves, axis=0), float(np.median(reached)))
-    return _estimate(needed * price / flops, middle * price / flops)
+    return estimate_of(needed * price / flops, middle * price / flops)
 
 
 RunSize = tuple[float, float, float]
@@ -576,98 +620,16 @@ def _crossing(curve: Array, loss: float) -> float:
     return float(np.exp(np.interp(-loss, -curve, np.log(FACTORS))))
 
 
-@dataclass(frozen=True, kw_only=True)
-class Valley:
-    """What another size costs at the budget: `times` the best size, its loss, the loss lost."""
+def settled(law: LossLaw, params: float, tokens: float, loss: Estimate) -> bool:
+    """Whether the interval of a run says something of it, by its width.
 
-    times: float
-    params: float
-    tokens: float
-    loss: float
-    gap: Estimate
-    compute: float
-
-
-@dataclass(frozen=True, kw_only=True)
-class BudgetOptimum:
-    """The best size and tokens for `flops`, by the law."""
-
-    flops: float
-    params: Estimate
-    tokens: Estimate
-    loss: Estimate
-    valley: tuple[Valley, ...]
-
-
-def optimum(law: LossLaw, flops: float) -> BudgetOptimum:
-    """Minimize L(N, C / (k N)) over N, k FLOPs a parameter and token, of every draw.
-
-    ValueError where sizes and tokens were not varied apart, or the best is at no finite size.
+    Half of it is at most half of what the compute beyond the largest run gains, or a few per cent
+    of the loss: else any loss from "no better than today" on would be as good a prediction.
     """
-    if len(law.members[0].best.form.terms) < 2:
-        raise ValueError(
-            f"the runs varied {law.design.varied}: which size is best for a budget needs runs "
-            "that vary the size and the tokens apart"
-        )
-    product = flops / law.runs.flops_per_product
-    middle = 0.5 * math.log(product)
-    sizes = np.exp(middle + np.linspace(-9, 9, 721))
-    logs = law.log_losses(sizes, product / sizes)
-    at = logs.argmin(1)
-    inner = np.clip(at, 1, len(sizes) - 2)
-    left, here, right = (logs[np.arange(len(logs)), inner + i] for i in (-1, 0, 1))
-    shift = 0.5 * (left - right) / np.maximum(left - 2 * here + right, 1e-15)
-    best = np.log(sizes)[inner] + np.clip(shift, -1, 1) * (math.log(sizes[1] / sizes[0]))
-    best = np.where(at == inner, best, np.log(sizes)[at])
-    mean = law.mean_loss(sizes, product / sizes)
-    chosen = int(mean.argmin())
-    if chosen in (0, len(sizes) - 1):
-        raise ValueError("by this law no finite size is best: one of its two terms is 0")
-    center = _parabola(np.log(sizes), np.log(mean), chosen)
-    params = np.exp(best)
-    size = math.exp(center)
-    # The loss of the size that is planned, not of each draw's own best: that is what one will get.
-    reached = law.loss(size, product / size)
-    valley = []
-    for times in (0.25, 0.5, 2.0, 4.0):
-        there = law.log_losses(
-            np.array([size, times * size]), np.array([product / size, product / size / times])
-        )
-        gap = _estimate(np.exp(there[:, 1]) - np.exp(there[:, 0]))
-        loss = float(law.mean_loss(np.array([times * size]), np.array([product / size / times]))[0])
-        valley.append(
-            Valley(
-                times=times,
-                params=times * size,
-                tokens=product / size / times,
-                loss=loss,
-                gap=gap,
-                compute=law.compute_for(size, product / size, loss),
-            )
-        )
-    return BudgetOptimum(
-        flops=flops,
-        params=_estimate(params, size),
-        tokens=_estimate(product / params, product / size),
-        loss=reached,
-        valley=tuple(valley),
-    )
-
-
-def _parabola(grid: Array, values: Array, at: int) -> float:
-    left, here, right = values[at - 1 : at + 2]
-    return float(grid[at] + 0.5 * (left - right) / (left - 2 * here + right) * (grid[1] - grid[0]))
-
-
-def settled(law: LossLaw, target: Estimate) -> bool:
-    """Whether the interval at a target says something of it.
-
-    Half of it is at most half of what is still to be gained over the best run, or one per cent of
-    the loss: else any loss from "no better than today" on would be as good a prediction.
-    """
-    half = 0.5 * (target.high - target.low)
-    gain = float(law.runs.loss.min()) - target.value
-    return half <= max(GAP * abs(gain), NARROW * target.value)
+    half = 0.5 * (loss.high - loss.low)
+    beyond = params * tokens * law.runs.flops_per_product / float(law.runs.flops.max())
+    today = law.mean_loss(*law.scaled(params, tokens, np.array([1 / max(beyond, 1.0)])))[0]
+    return half <= max(GAP * (float(today) - loss.value), NARROW * loss.value)
 
 
 def _stretched(drawn: Array, stretch: float) -> Array:
@@ -678,7 +640,7 @@ def _stretched(drawn: Array, stretch: float) -> Array:
     return stretched
 
 
-def _estimate(drawn: Array, value: float | None = None) -> Estimate:
+def estimate_of(drawn: Array, value: float | None = None) -> Estimate:
     low, high = _ends(drawn)
     middle = float(np.median(drawn)) if value is None else float(value)
     # A robust best and the middle of its draws differ a little: the value lies in its interval.
@@ -692,5 +654,5 @@ def _ends(drawn: Array) -> Array:
     return ends
 
 
-def _middle(values: Array) -> float:
+def middle_of(values: Array) -> float:
     return float(np.exp(np.log(values).mean()))

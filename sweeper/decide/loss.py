@@ -10,18 +10,18 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from sweeper.decide.band import Band
+from sweeper.decide.budget import BudgetOptimum, optimum
 from sweeper.decide.forecast import (
     DRAWS,
-    BudgetOptimum,
     LossBackTest,
     LossLaw,
     back_test,
     fit_law,
-    optimum,
     settled,
     short_laws,
     widening,
@@ -180,6 +180,7 @@ class Prediction:
     band: Band | None = None
     no_band: str = ""
     floor: Estimate | None = None
+    fixed: Mapping[str, float] = field(default_factory=dict)
     versions: Mapping[str, str] = field(default_factory=dict)
     time: str = ""
     command: str = ""
@@ -233,6 +234,7 @@ class LossQuestion:
     """What is asked: a target, a budget, or neither: the law alone.
 
     `threshold`: Huber's on log L, None by the residuals. `form`: the one to take, None: averaged.
+    `fixed`: parameters of the law that are known, by name.
     """
 
     params: float | None = None
@@ -241,6 +243,7 @@ class LossQuestion:
     flops_per_second: float | None = None
     threshold: float | None = None
     form: str | None = None
+    fixed: Mapping[str, float] = field(default_factory=dict)
     draws: int = DRAWS
     seed: int = 0
 
@@ -337,7 +340,7 @@ def predict_runs(
         raise TooFewRuns(f"{counted(len(runs), 'run')} of {error}", more) from error
     law, rungs, tested, design = studied.law, studied.rungs, studied.tested, studied.law.design
     target = _target(law, question)
-    best = _optimum(law, question)
+    best = _optimum(studied, question)
     loss = law.loss(target.params, target.tokens) if target else best.loss if best else None
     reasons = studied.reasons(loss, target, best)
     settle = _next_rung(law, rungs) if reasons else ()
@@ -381,6 +384,7 @@ def predict_runs(
         settle=settle,
         settle_flops=sum(run.flops for run in settle),
         floor=law.floor(),
+        fixed=dict(question.fixed),
         versions=_versions(),
         time=datetime.now(UTC).isoformat(timespec="seconds"),
         command=command,
@@ -411,10 +415,11 @@ class StudiedLaw:
 def study_law(runs: LossRuns, question: LossQuestion) -> StudiedLaw:
     """The law of `runs` with its back-test; ValueError where they are too few for one."""
     design = Design.of(runs)
-    asked = {
+    asked: dict[str, Any] = {
         "threshold": question.threshold,
         "seed": question.seed,
         "forms": _forms(design, question),
+        "fixed": _fixed(design, question, runs),
     }
     law = fit_law(runs, draws=question.draws, **asked)
     rungs = Rungs.of(runs, design)
@@ -442,6 +447,22 @@ def _forms(design: Design, question: LossQuestion) -> tuple[LawForm, ...]:
             Keyword("form"), question.form, f"{allowed}, since the runs varied {design.varied}"
         )
     return (FORMS[question.form],)
+
+
+def _fixed(design: Design, question: LossQuestion, runs: LossRuns) -> Mapping[str, float]:
+    """What the user knows of the law; ConfigError for what it has no use for."""
+    names = {name for form in design.forms for name in form.parameters}
+    for name, value in question.fixed.items():
+        exponents = sorted(names & {"alpha", "beta", "gamma"})
+        if name != "E" and name not in exponents:
+            allowed = f"of {', '.join(exponents)}, since the runs varied {design.varied}"
+            raise ConfigError(Keyword("exponent"), name, allowed)
+        lowest = float(runs.loss.min())
+        if name == "E" and not 0 < value < lowest:
+            raise ConfigError(Keyword("floor"), value, f"below the lowest loss, {lowest:.4g}")
+        if name != "E" and not 0.005 <= value <= 4:
+            raise ConfigError(Keyword("exponent"), f"{name}={value:g}", "from 0.005 to 4")
+    return question.fixed
 
 
 def _target(law: LossLaw, question: LossQuestion) -> Target | None:
@@ -474,11 +495,11 @@ def _target(law: LossLaw, question: LossQuestion) -> Target | None:
     return Target(params=params, tokens=tokens, flops=flops, beyond=flops / float(runs.flops.max()))
 
 
-def _optimum(law: LossLaw, question: LossQuestion) -> BudgetOptimum | None:
+def _optimum(studied: StudiedLaw, question: LossQuestion) -> BudgetOptimum | None:
     if question.flops is None:
         return None
     try:
-        return optimum(law, question.flops)
+        return optimum(studied.law, question.flops, studied.rungs)
     except ValueError as error:
         raise ConfigError(Keyword("flops"), question.flops, f"left out: {error}") from error
 
@@ -528,13 +549,13 @@ def _reasons(
         for test in tests
         if test.failed
     ]
-    beyond = target.beyond if target else best.flops / float(law.runs.flops.max()) if best else 0.0
-    if loss is not None and beyond > 1 and not settled(law, loss):
+    aim = target or (_as_target(law, best) if best else None)
+    if loss and aim and aim.beyond > 1 and not settled(law, aim.params, aim.tokens, loss):
         floor, lowest = law.floor(), float(law.runs.loss.min())
         unknown = floor.low < LOWEST_FLOOR * lowest or floor.high - floor.low > FLOOR_SHARE * lowest
         why = f"the floor E is not identified ({floor.low:.2f} to {floor.high:.2f}), and "
         reasons.append(
-            f"{why * unknown}the run is {beyond:.3g} times the compute of the largest: its loss "
+            f"{why * unknown}the run is {aim.beyond:.3g} times the compute of the largest: its loss "
             f"may come to lie anywhere from {loss.low:.4f} to {loss.high:.4f}"
         )
     return reasons

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from sweeper.decide.course import Seen, worth
 from sweeper.decide.forecast import share_above
-from sweeper.decide.loss import Prediction
+from sweeper.decide.loss import PREDICTED, Prediction
 from sweeper.errors import BadInput, ConfigError, Keyword
 from sweeper.files import append, make_folder, private_folder, write_json
 from sweeper.stats.estimate import Estimate
@@ -86,6 +86,8 @@ def ledger_line(prediction: Prediction, outcome: RunOutcome) -> str:
     """A row of the ledger."""
     aim = prediction.target
     predicted = outcome.predicted
+    # What could not be said is neither met nor missed.
+    verdict = ("miss", "hit") if prediction.answer == PREDICTED else ("outside", "inside")
     cells = [
         outcome.time[:10],
         outcome.prediction[:12],
@@ -96,7 +98,7 @@ def ledger_line(prediction: Prediction, outcome: RunOutcome) -> str:
         f"{outcome.nats:+.4f}",
         "-" if outcome.reducible is None else f"{100 * outcome.reducible:+.1f} %",
         f"{outcome.compute:.2f}",
-        "hit" if outcome.hit else "miss",
+        verdict[outcome.hit],
     ]
     return f"| {' | '.join(cells)} |"
 

@@ -17,11 +17,15 @@ from sweeper.decide.course import (
     DIVERGED,
     GAP_INTERVALS,
     ON,
+    RATE,
+    SILENT,
     SPIKE,
     Hint,
     Seen,
     Watch,
 )
+from sweeper.decide.earlier import Expectation
+from sweeper.decide.loss import UNDECIDED
 from sweeper.decide.outcome import ledger_line
 from sweeper.errors import Keyword, Text
 from sweeper.files import private_folder, write_atomically
@@ -65,7 +69,7 @@ def shown(answer: FollowAnswer, *, verbose: bool = False) -> Shown:
         for each in seen.events[-10:]
     ]
     items += [Sentence(line) for line in hint_lines(seen)]
-    if answer.miss is not None:
+    if answer.miss is not None and not isinstance(watch.prediction, Expectation):
         items.append(Sentence(ledger_line(watch.prediction, answer.miss), detail=True))
     return Shown(
         items=items,
@@ -117,7 +121,8 @@ def said_of(seen: Seen) -> str:
         case "not enough yet":
             return f"Not enough yet at {where}: the test begins behind the warm-up."
         case "on the band":
-            head = f"On the band at {where}."
+            unsaid = ", which the prediction itself cannot be sure of yet" * bool(seen.reasons)
+            head = f"On the band at {where}{unsaid}."
         case "above" | "below":
             head = (
                 f"{seen.state.capitalize()} the band{since}, now {_percent(seen.gap)} at {where}."
@@ -128,6 +133,11 @@ def said_of(seen: Seen) -> str:
             head = f"Spikes, more of them than a run on course has, since step {seen.since:,}."
         case "diverged":
             return f"Diverged{since}, at {where}."
+        case "no loss":
+            return f"No loss since step {seen.since:,}, though the log goes on."
+        case "rate jumped":
+            jump = next(event.text for event in seen.events if event.kind == RATE)
+            head = f"Off the ladder{since}: {jump}, at {where}."
         case _:
             return f"Cannot say at {where}."
     return f"{head} {_end(seen)}"
@@ -141,15 +151,23 @@ def _end(seen: Seen) -> str:
     else:
         within = f"{there.low:.4f} to {there.high:.4f}"
         text = f"Forecast of its end: {there.value:.4f} ({within}); {beside}"
-    return f"{text}; {compute_text(seen.compute)}."
+    return f"{text}; {compute_text(seen)}."
 
 
-def compute_text(compute: Estimate) -> str:
-    """What the end is worth in compute, with its interval before the end."""
-    value, low, high = compute.value, compute.low, compute.high
+def compute_text(seen: Seen) -> str:
+    """What the end is worth in compute, with its interval before the end; a bound as a bound."""
+    value, low, high = seen.compute.value, seen.compute.low, seen.compute.high
     if not math.isfinite(value):
         return "in compute not known"
-    within = f" ({low:.2g} to {high:.2g})" if high > low else ""
+    least, most = seen.reach
+    if value >= most or value <= least:
+        bound = "at least" if value >= most else "at most"
+        return f"that is worth {bound} {value:.2g} times the run's compute"
+    ends = (
+        "at most " * (low <= least) + f"{low:.2g}",
+        "at least " * (high >= most) + f"{high:.2g}",
+    )
+    within = f" ({ends[0]} to {ends[1]})" if high > low else ""
     if low < 1 < high:
         return f"in compute that is {value:.2g} times the run's{within}"
     return f"that is worth {value:.2g} times the run's compute{within}"
@@ -172,6 +190,8 @@ def _percent(share: float) -> str:
 
 def code_of(seen: Seen) -> str:
     """Where the run is, as the answer to whether it holds its course."""
+    if seen.state == ON and seen.reasons:
+        return UNDECIDED  # to be where nothing was said is no course
     return "fails" if seen.off else "holds" if seen.state == ON else seen.state
 
 
@@ -185,10 +205,11 @@ def follow_table(seen: Seen) -> Table:
         table.add(name, Cell(of.value, f"{of.value:.4f} ({of.low:.4f} to {of.high:.4f})"), more)
 
     row("predicted end", seen.predicted)
-    if seen.state == DIVERGED:
-        table.add("forecast of the end", "none: it diverged", "")
+    if seen.state in (DIVERGED, SILENT):
+        why = "it diverged" if seen.state == DIVERGED else "there is no loss"
+        table.add("forecast of the end", f"none: {why}", "")
     else:
-        row("forecast of the end", seen.forecast, compute_text(seen.compute))
+        row("forecast of the end", seen.forecast, compute_text(seen))
     # An alarm stays, whatever the evidence is later.
     evidence = "alarm" if seen.state in (ABOVE, BELOW) else "no alarm"
     share = f"{math.exp(min(seen.evidence, 700.0)):.3g} of {math.exp(seen.alarm_at):.3g}"
@@ -296,8 +317,10 @@ def follow_report(watch: Watch, figure: Figure, *, live: bool) -> Report:
         f"{' Ticks at the upper edge: spikes.' * bool(seen.events)}"
     )
     apart = f"{band.collapse.sizes:.2%} apart by size, {band.collapse.seeds:.2%} by seed"
+    held = watch.prediction
     facts = {
-        "prediction": f"SHA-256 {watch.prediction.sha256}",
+        "earlier runs": held.source if isinstance(held, Expectation) else "",
+        "prediction": "" if isinstance(held, Expectation) else f"SHA-256 {held.sha256}",
         "the ladder": f"{band.runs} runs of {band.sizes} sizes; normalized curves lie "
         f"{apart.replace('%', ' %')}",
         "schedule": band.schedule,

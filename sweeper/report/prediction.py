@@ -15,7 +15,8 @@ from matplotlib.figure import Figure
 
 from sweeper.config.settings import Settings
 from sweeper.config.studies import Invocation
-from sweeper.decide.forecast import BudgetOptimum, LossBackTest
+from sweeper.decide.budget import BudgetOptimum
+from sweeper.decide.forecast import LossBackTest
 from sweeper.decide.loss import (
     PREDICTED,
     LawValues,
@@ -66,6 +67,9 @@ def answer_text(prediction: Prediction) -> str:
     said, target = prediction.prediction, prediction.target
     best = prediction.optimum
     parts = []
+    if prediction.fixed:
+        named = (f"{name} at {value:.4g}" for name, value in prediction.fixed.items())
+        parts.append(f"With {' and '.join(named)}, as given:")
     if said and target:
         inputs = prediction.inputs
         flops = f"{target.flops:.3g} FLOPs, " * inputs.flops_known
@@ -85,6 +89,16 @@ def answer_text(prediction: Prediction) -> str:
             f"The best of {best.flops:.3g} FLOPs: {size.value:.3g} parameters ({size.low:.3g} to "
             f"{size.high:.3g}) and {tokens.value:.3g} {prediction.inputs.unit}, loss "
             f"{best.loss.value:.4f} ({best.loss.low:.4f} to {best.loss.high:.4f}){sure}."
+        )
+        if best.by_parabolas is not None:
+            parts.append(
+                f"The law alone says {best.by_law:.3g}, parabolas over the budgets "
+                f"{best.by_parabolas:.3g}: what they differ by is in the interval."
+            )
+        half, twice = (next(v for v in best.valley if v.times == t) for t in (0.5, 2.0))
+        unit = unit_of(prediction.inputs.columns.get("loss", ""))
+        parts.append(
+            f"Half the size costs {half.gap.value:.4f} {unit}, twice {twice.gap.value:.4f}."
         )
     if choice := prediction.choice:
         parts.append(
@@ -380,7 +394,21 @@ def _draw_law(
             style: dict[str, Any] = {"linestyle": DASHED, "linewidth": 0.8, "color": FAINT}
             ax.axhline(floor.value, label="the floor E", **style)
     what = "FLOPs" if prediction.inputs.flops_known else "in proportion"
-    ax.set(xscale="log", xlabel=f"compute ({what})", ylabel="loss")
+    ax.set(xscale="log", xlabel=f"compute ({what})", ylabel="loss", ylim=_span(prediction, runs))
+
+
+def _span(prediction: Prediction, runs: LossRuns) -> tuple[float, float]:
+    """Losses that are drawn: the runs', the one to come, and of its interval what is near them.
+
+    The band of a law that is not identified goes to the ends of the world.
+    """
+    said = prediction.prediction
+    losses = [*runs.loss, *([said.loss] if said else [])]
+    low, high = float(min(losses)), float(max(losses))
+    room = high - low
+    if said:
+        low, high = min(low, max(said.low, low - room)), max(high, min(said.high, high + room))
+    return low - 0.06 * (high - low), high + 0.06 * (high - low)
 
 
 def _draw_valleys(ax: Axes, prediction: Prediction, runs: LossRuns, rungs: Rungs) -> None:

@@ -16,23 +16,28 @@ from weakref import finalize
 
 from sweeper.command.metrics import check_source, contents, make_source
 from sweeper.command.metrics.wandb import online_wandb
-from sweeper.command.reading import MetricSource, Reading
+from sweeper.command.reading import MetricSource, Reading, as_number
 from sweeper.errors import BadInput, ConfigError, Keyword
 
 LOGS = ("*.log", "*.out", "*.txt")
 PACKED = ".gz"
 EVALUATED = re.compile(r"(?i)(?<![a-z])(val|valid|validation|eval|evaluation|test|dev|held)")
+RATE = re.compile(r"(?i)(?<![a-z])(?:lr|learning[ _-]?rate)['\"]?\s*[:=]\s*['\"]?([-+.\de]+)")
 LEAST_KIND = 2
 """Lines of a kind before two kinds are told apart."""
 ONLINE = re.compile(r"wandb:([^:/]+/[^:/]+/[^:/]+):(.+)")
 
 
 class LoggedLoss(NamedTuple):
-    """A loss of the run, and the learning rate at that step where it is known."""
+    """A loss of the run, and the learning rate at that step where it is known.
+
+    `told` is a rate that the loss's own line has, whatever it is called.
+    """
 
     step: int
     loss: float
     lr: float | None
+    told: float | None = None
 
 
 @dataclass
@@ -122,6 +127,17 @@ class RunLog:
             for reading in source.read(ended=ended):
                 yield self._logged(reading)
 
+    def readings(self) -> Iterator[Reading]:
+        """All losses of a run that has ended."""
+        for point in self.read(ended=True):
+            yield Reading(point.step, point.loss)
+
+    @property
+    def silent(self) -> int | None:
+        """The last step that the log names where it goes on without a loss; else None."""
+        beyond = self._sources[-1].beyond()
+        return beyond.step if beyond.went_on(reached=False) else None
+
     def _logged(self, reading: Reading) -> LoggedLoss:
         self._losses += 1
         if reading.step is None:
@@ -143,7 +159,9 @@ class RunLog:
                     f"a pattern that takes the training loss alone: it finds {training!r} and "
                     f"{evaluation!r}",
                 )
-        return LoggedLoss(reading.step, reading.loss, self._rates.get(reading.step))
+        rate = RATE.search(reading.line)
+        told = as_number(rate[1]) if rate else None
+        return LoggedLoss(reading.step, reading.loss, self._rates.get(reading.step), told)
 
     def check_found(self) -> None:
         """BadInput where no loss was found so far, with what there is instead."""

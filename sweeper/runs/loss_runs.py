@@ -13,6 +13,7 @@ from sweeper.errors import BadInput, Keyword, Text
 from sweeper.runs.condition import quoted_name, shown_value, where_equal
 from sweeper.runs.roles import LAW_ROLES, missing_columns
 from sweeper.runs.run import SCALE_NAMES, Runs
+from sweeper.runs.settings import is_identifier, is_kept
 from sweeper.stats.power_law import ADDITIVE, COMPUTE, COUPLED, SIZE, TOKENS, Array, LawForm
 from sweeper.table import counted
 
@@ -22,6 +23,8 @@ SAME = 0.02
 """Sizes, horizons and budgets that differ by less, in log, are one: budgets are met but roughly."""
 ON_A_LINE = 0.05
 """Spread in log of D around a line in log N below which alpha and beta cannot be told apart."""
+NEAR_A_LINE, FEW_CELLS = 0.15, 6
+"""That spread where there are no more (N, D) than the law of two axes has parameters and one."""
 MOST_RUNGS = 16
 """More groups than this are no rungs but scatter, and are cut into bins of compute."""
 BIN = math.log(3.0)
@@ -128,7 +131,9 @@ class Design:
             return cls((TOKENS,), f"{runs.unit}, at a fixed size")
         slope, level = np.polyfit(params, tokens, 1)
         off = tokens - (level + slope * params)
-        if float(np.sqrt(np.mean(off**2))) < ON_A_LINE:
+        # So few runs tell no more of what lies beside their line than of what lies on it.
+        few = distinct_cells(runs) <= FEW_CELLS
+        if float(np.sqrt(np.mean(off**2))) < (NEAR_A_LINE if few else ON_A_LINE):
             ratio, unit = np.exp(tokens - params), runs.unit
             what = (
                 f"size and {unit} together, at {np.exp(np.mean(np.log(ratio))):.3g} {unit} per "
@@ -221,6 +226,11 @@ def distinct(values: Array) -> int:
     return int(_groups(np.log(values), SAME).max()) + 1
 
 
+def distinct_cells(runs: LossRuns) -> int:
+    """How many different (N, D) there are."""
+    return int(runs.cells.max()) + 1
+
+
 def _groups(logs: Array, gap: float) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
     """The group of each value: a new one begins where sorted values are further apart than gap."""
     order = np.argsort(logs, kind="stable")
@@ -274,6 +284,7 @@ def loss_runs_of(runs: Runs) -> LossRuns:
     flops = values.get("flops", product * params * tokens)
     if len(counts) == 3:
         _check_compute(runs, flops / (product * params * tokens))
+    _check_alike(runs, params)
     _check_twins(runs, values)
     names = runs.frame[columns["run"]].astype(str) if "run" in columns else None
     labels = [runs.row(place) if names is None else names.iloc[place] for place in range(len(runs))]
@@ -382,12 +393,46 @@ def odd_ratio(points: LossRuns) -> list[str]:
     ]
 
 
+def _check_alike(runs: Runs, params: Array) -> None:
+    """BadInput for runs of several kinds, as of two data sets: no one law holds of them."""
+    unlike = []
+    for column in map(str, runs.frame.columns):
+        values = runs.frame[column]
+        if column in runs.columns.values() or column in runs.ignore or _tells_ends(column):
+            continue
+        if values.dtype.kind in "iufcbM" or is_kept(column, values) or is_identifier(values):
+            continue
+        kinds = values.astype(str)
+        sizes = [set(params[kinds == kind].tolist()) for kind in kinds.unique()]
+        # The name of a model is one for each size: it says nothing more.
+        if len(sizes) > 1 and max(map(len, sizes)) > 1:
+            unlike.append((column, values.drop_duplicates()))
+    if not unlike:
+        return
+    named = ", ".join(
+        f"{column} ({', '.join(map(shown_value, kinds.iloc[:3]))}{', ...' * (len(kinds) > 3)})"
+        for column, kinds in unlike[:4]
+    )
+    first = {column: kinds.iloc[0] for column, kinds in unlike}
+    raise BadInput(
+        f"the runs differ in {named}, and a law is one of runs of a kind: ",
+        where_equal(first),
+        " takes those alike, ",
+        Keyword("ignore", ",".join(first)),
+        " says that it does not matter",
+    )
+
+
+def _tells_ends(column: str) -> bool:
+    """Whether a column tells schedules and unfinished runs, which is said in a note."""
+    return re.sub(r"[^a-z]+", "", column.lower()).endswith(TELLING)
+
+
 def mixed_runs(runs: Runs) -> list[Text]:
     """What is said of a column that tells runs apart whose losses follow no common law."""
     notes: list[Text] = []
     for column in map(str, runs.frame.columns):
-        name = re.sub(r"[^a-z]+", "", column.lower())
-        if not name.endswith(TELLING) or column in runs.ignore:
+        if not _tells_ends(column) or column in runs.ignore:
             continue
         values = runs.frame[column].dropna().astype(str).unique()
         if 1 < len(values) <= MOST_KINDS:

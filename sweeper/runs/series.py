@@ -66,12 +66,14 @@ class Objective:
     """Which series is a run's loss, and over which last share of its steps it is averaged.
 
     An empty `series` is the first of `LOSSES` that there is; with a `window` of 0 the last value
-    counts. `study` names studies of Optuna, by patterns with commas between them.
+    counts. `study` names studies of Optuna, by patterns with commas between them. `whole` series
+    are kept beside the loss.
     """
 
     series: str = ""
     window: float = 0.1
     study: str = ""
+    whole: bool = False
 
     def __post_init__(self) -> None:
         """ConfigError for a window that is no share."""
@@ -89,13 +91,14 @@ class Objective:
             "its steps"
         )
 
-    def of(self, series: Series) -> dict[str, float]:
+    def of(self, series: Series) -> dict[str, Any]:
         """A run's loss, its first one, and its last step; the loss is infinite where one is not."""
         steps = series.last_step() + 1
         stretch = max(1, math.ceil(self.window * steps))
         mean = float(series.dense(steps, whole=True)[-stretch:].mean())
         loss = mean if series.finite() else math.inf
-        return {"loss": loss, "first_loss": series.losses[0], "last_step": series.last_step()}
+        told = {"loss": loss, "first_loss": series.losses[0], "last_step": series.last_step()}
+        return {**told, "series": series} if self.whole else told
 
 
 @dataclass
@@ -200,7 +203,7 @@ def per_run(runs: Runs, objective: Objective) -> Runs:
 
     A run is what has one name in a column of `RUN_NAMES`, else one value in each setting.
     """
-    step, loss = _step_column(runs), runs.columns.get("loss")
+    step, loss = step_column(runs), runs.columns.get("loss")
     if step is None or loss is None:
         return runs
     frame = runs.frame
@@ -244,7 +247,7 @@ def per_run(runs: Runs, objective: Objective) -> Runs:
     ).with_roles(LADDER_ROLES)
 
 
-def _step_column(runs: Runs) -> str | None:
+def step_column(runs: Runs) -> str | None:
     """The column that may say at which step of its run a row was written."""
     steps = {plain_name(name) for name in STEP_NAMES}
     return next(

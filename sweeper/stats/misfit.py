@@ -70,7 +70,11 @@ class Points:
 
 @dataclass(frozen=True, kw_only=True)
 class Misfit:
-    """Standard deviations of log L: `noise`, and the others in units of it."""
+    """Standard deviations of log L: `noise`, and the others in units of it.
+
+    Noise is that of runs of enough tokens a parameter, and grows as the power `tilt` of what a run
+    lacks of them.
+    """
 
     noise: float = 1.0
     smooth: float = 0.0

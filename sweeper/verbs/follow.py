@@ -7,14 +7,18 @@ import time
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from sweeper.config.command_line import DEFAULT_ROOT
 from sweeper.decide.course import UNKNOWN, Seen, Watch, read_prediction
+from sweeper.decide.earlier import Expectation, expectation
+from sweeper.decide.loss import Prediction
 from sweeper.decide.outcome import RunOutcome as RunOutcome
 from sweeper.decide.outcome import outcome_of, write_outcome
 from sweeper.errors import BadInput, ConfigError, Keyword
+from sweeper.runs.curves import earlier_runs
 from sweeper.runs.log import RunLog
 from sweeper.sweep.progress import Watcher
 from sweeper.verbs.answer import Outcome, VerbAnswer
-from sweeper.verbs.requests import FollowRequest
+from sweeper.verbs.requests import FollowRequest, columns_text
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,12 +37,12 @@ class FollowAnswer(VerbAnswer):
 
 def follow(request: FollowRequest, watcher: Watcher) -> FollowAnswer:
     """Read the run, once or until it ends; what became of the prediction is written then."""
-    prediction = read_prediction(request.prediction)
+    expected = _expected(request)
     watch = Watch(
-        prediction, steps=request.steps, alarm=request.alarm, spike_steps=request.spike_steps
+        expected, steps=request.steps, alarm=request.alarm, spike_steps=request.spike_steps
     )
     log = RunLog(metric=request.metric, place=request.run, lr=request.lr)
-    folder = request.out or request.prediction.parent
+    folder = request.out or _folder(request)
 
     def answer(seen: Seen) -> FollowAnswer:
         return FollowAnswer(
@@ -65,12 +69,43 @@ def follow(request: FollowRequest, watcher: Watcher) -> FollowAnswer:
         time.sleep(request.every)
 
 
+def _expected(request: FollowRequest) -> Prediction | Expectation:
+    """The prediction, or what earlier runs say: ConfigError for both, or none."""
+    if (request.prediction is None) == (request.band is None):
+        allowed = ("a prediction, or earlier runs by ", Keyword("band", ...), "; one of the two")
+        raise ConfigError(Keyword("prediction"), request.prediction, allowed)
+    if request.prediction is not None:
+        for name in ("columns", "where"):
+            if value := getattr(request, name):
+                raise ConfigError(Keyword(name), value, ("given with ", Keyword("band", ...)))
+        return read_prediction(request.prediction)
+    for name in ("measured", "ledger"):
+        if (value := getattr(request, name)) is not None:
+            raise ConfigError(Keyword(name), value, ("given with ", Keyword("prediction", ...)))
+    columns, source = columns_text(request.columns), request.band
+    runs = earlier_runs(
+        source, request.metric, columns=columns, where=request.where, root=Path(DEFAULT_ROOT)
+    )
+    name = source if isinstance(source, str | Path) else "a table in memory"
+    return expectation(runs, str(name), request.steps)
+
+
+def _folder(request: FollowRequest) -> Path:
+    """Where the page goes: beside the prediction, or beside the run."""
+    if request.prediction is not None:
+        return request.prediction.parent
+    return request.run if request.run.is_dir() else request.run.parent
+
+
 def _look(watch: Watch, log: RunLog, *, ended: bool) -> Seen:
     """Take what is new; BadInput for what cannot be followed."""
     for point in log.read(ended=ended):
         watch.update(point.step, point.loss, point.lr)
+        if point.lr is None and point.told is not None:
+            watch.rate(point.step, point.told)
         if watch.trouble:
             raise BadInput(*watch.trouble)
+    watch.silent = log.silent is not None
     seen = watch.look()
     watch.seen = watch.finish() if seen.ended else seen  # what the page is drawn of
     return watch.seen
@@ -79,6 +114,8 @@ def _look(watch: Watch, log: RunLog, *, ended: bool) -> Seen:
 def _ended(request: FollowRequest, answer: FollowAnswer) -> FollowAnswer:
     """The last look, with what became of the prediction where the run is over."""
     seen, watch = answer.seen, answer.watch
+    if request.prediction is None or isinstance(watch.prediction, Expectation):
+        return answer
     if not (seen.ended and seen.state != UNKNOWN and (seen.end or request.measured)):
         if request.measured is not None:
             raise ConfigError(Keyword("measured"), request.measured, "given when the run has ended")

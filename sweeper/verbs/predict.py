@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import math
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from sweeper.config.command_line import DEFAULT_ROOT, with_place
 from sweeper.config.studies import Invocation, tree_of
+from sweeper.decide.earlier import earlier_band, length_of
 from sweeper.decide.loss import LossQuestion, Prediction, TooFewRuns, predict_runs
 from sweeper.errors import SHELL, ConfigError, Keyword, as_text, spelled
+from sweeper.runs.curves import earlier_runs
 from sweeper.runs.loss_runs import LossRuns, law_notes, law_runs, loss_runs_of
 from sweeper.runs.read import read, study_folder
 from sweeper.runs.run import Runs
@@ -18,7 +21,7 @@ from sweeper.sweep.experiment import check_target, open_experiment, resolve_stud
 from sweeper.sweep.horizons import HorizonTarget, Predicted, predict_saved, predict_trained
 from sweeper.sweep.progress import Watcher
 from sweeper.verbs.answer import VerbAnswer
-from sweeper.verbs.requests import PredictRequest, columns_text
+from sweeper.verbs.requests import PredictRequest, columns_text, ignored
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,6 +54,7 @@ def predict(request: PredictRequest, watcher: Watcher) -> PredictAnswer | TableP
         flops_per_second=request.flops_per_second,
         threshold=request.huber,
         form=request.form,
+        fixed=_fixed(request),
         draws=request.draws,
         seed=request.seed,
     )
@@ -78,9 +82,28 @@ def predict(request: PredictRequest, watcher: Watcher) -> PredictAnswer | TableP
     return PredictAnswer(question=question, predicted=found, invocation=invocation)
 
 
+def _fixed(request: PredictRequest) -> dict[str, float]:
+    """The floor and the exponents that are known, by name; ConfigError for what is no number."""
+    given = request.exponent
+    if isinstance(given, str):
+        pairs = [word.partition("=") for word in given.split(",") if word.strip()]
+        given = {name.strip(): value for name, _, value in pairs}  # type: ignore[misc]
+    fixed = {} if request.floor is None else {"E": request.floor}
+    for name, value in given.items():
+        try:
+            fixed[str(name)] = float(value)
+        except (TypeError, ValueError) as error:
+            form = "exponents by name, as in 'alpha=0.34,beta=0.28'"
+            raise ConfigError(Keyword("exponent"), request.exponent, form) from error
+    return fixed
+
+
 def _check_meant(request: PredictRequest, *, of_table: bool) -> None:
     """ConfigError for a keyword of the other kind of source, else passed over in silence."""
-    of_tables, of_studies = ("columns", "to_params"), ("study", "to_width", "to_depth")
+    of_tables, of_studies = (
+        ("columns", "to_params", "ignore", "curves"),
+        ("study", "to_width", "to_depth"),
+    )
     for name in of_studies if of_table else of_tables:
         if value := getattr(request, name):
             kind = "a study" if of_table else "a table"
@@ -94,7 +117,9 @@ def _of_table(
     source: object, request: PredictRequest, question: LossQuestion, root: Path
 ) -> TablePrediction:
     columns = columns_text(request.columns)
-    table = law_runs(read(source, columns=columns, where=request.where, root=root))
+    ignore = ignored(request.ignore)
+    table = read(source, columns=columns, where=request.where, ignore=ignore, root=root)
+    table = law_runs(table)
     runs = loss_runs_of(table)
     name = "stdin" if str(source) == "-" else Path(table.name).stem or "table"
     folder = request.out or root / "predictions" / name
@@ -111,4 +136,17 @@ def _of_table(
         )
     except TooFewRuns as few:
         return TablePrediction(table=table, runs=runs, folder=folder, too_few=few)
+    if request.curves is not None:
+        prediction = _with_curves(prediction, request.curves, root)
     return TablePrediction(table=table, runs=runs, folder=folder, prediction=prediction)
+
+
+def _with_curves(prediction: Prediction, source: object, root: Path) -> Prediction:
+    """With the band of the run that is asked about, by the curves of earlier ones."""
+    target, best = prediction.target, prediction.optimum
+    size = target.params if target else best.params.value if best else None
+    if size is None:
+        raise ConfigError(Keyword("curves"), source, "given with a run to come, or its budget")
+    runs = earlier_runs(source, "", root=root)
+    steps = max(length_of(run) for run in runs)
+    return replace(prediction, band=earlier_band(runs, steps, math.log(size)))

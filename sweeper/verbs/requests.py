@@ -523,6 +523,14 @@ class PredictRequest(Request, panel=TUNE):
         ),
     ] = ""
     where: Annotated[str, Flag("Take these rows alone, as in 'loss < 4'.")] = ""
+    ignore: Ignore = ""
+    curves: Annotated[
+        Any,
+        Flag(
+            "Loss curves of earlier runs, for follow: a table with a row a step, runs of a tracker.",
+            metavar="RUNS",
+        ),
+    ] = None
     to_params: Annotated[float | None, POSITIVE, Flag("Parameters of the run to come.")] = None
     to_tokens: Annotated[float | None, POSITIVE, Flag("Its tokens.")] = None
     flops: Annotated[float | None, POSITIVE, Flag("A budget: its best size and tokens.")] = None
@@ -535,6 +543,13 @@ class PredictRequest(Request, panel=TUNE):
         Flag("Huber's threshold on log loss, by the residuals if not given."),
     ] = None
     form: Annotated[str | None, Flag("additive or coupled alone; averaged if not given.")] = None
+    floor: Annotated[
+        float | None, POSITIVE, Flag("The floor E, where you know it; fitted if not given.")
+    ] = None
+    exponent: Annotated[
+        str | Mapping[str, float],
+        Flag("Exponents that you know, as in 'alpha=0.34,beta=0.28' or 'gamma=0.15'."),
+    ] = ""
     draws: Draws = 1000
     seed: Annotated[int, Bounds(least=0), Flag("Of the bootstrap.")] = 0
     out: Annotated[Path | None, Flag("Where to write; <root>/predictions/FILE if not given.")] = (
@@ -550,13 +565,9 @@ class FollowRequest(Request, panel=TUNE):
     """Follow a large run: is it on the course that was predicted? Exit code 3 where it is not.
 
     sweeper follow --prediction prediction.json --metric jsonl:log.jsonl:loss --run runs/big
-    sweeper follow --prediction prediction.json --metric wandb:train/loss --run runs/big --once
+    sweeper follow --band seeds/ --metric 'step (?P<step>\\d+) loss (?P<loss>\\S+)' --run big.log
     """
 
-    prediction: Annotated[
-        Path,
-        Flag("The prediction of a study, prediction.json, as predict wrote it.", metavar="FILE"),
-    ]
     metric: Annotated[
         str,
         Flag(
@@ -566,6 +577,23 @@ class FollowRequest(Request, panel=TUNE):
             metavar="SOURCE",
         ),
     ]
+    prediction: Annotated[
+        Path | None,
+        Flag("The prediction of a study, prediction.json, as predict wrote it.", metavar="FILE"),
+    ] = None
+    band: Annotated[
+        Any,
+        Flag(
+            "Earlier runs in place of a prediction: a folder of logs or runs, a table with a row a "
+            "step, wandb:ENTITY/PROJECT, a study.",
+            metavar="RUNS",
+        ),
+    ] = None
+    columns: Annotated[
+        str | Mapping[str, str],
+        Flag("Which column of that table is what, as in 'run=seed,loss=val_loss,params=N'."),
+    ] = ""
+    where: Where = ""
     run: Annotated[Path, Flag("The run's log, or the folder it writes to.", metavar="PATH")] = (
         Path()
     )
@@ -753,3 +781,9 @@ def columns_text(columns: Any) -> str:
     if isinstance(columns, str):
         return columns
     return ",".join(f"{role}={column}" for role, column in columns.items())
+
+
+def ignored(names: str | tuple[str, ...]) -> tuple[str, ...]:
+    """Columns that may differ, one by one."""
+    words = names.split(",") if isinstance(names, str) else names
+    return tuple(filter(None, (word.strip() for word in words)))
