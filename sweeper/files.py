@@ -14,7 +14,7 @@ import pwd
 import re
 import shlex
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -117,12 +117,67 @@ def write_json(path: Path, value: object, *, summed: bool = True) -> None:
     write_atomically(path, json.dumps(record, indent=1, allow_nan=False) + "\n")
 
 
+MOST_BYTES, MOST_YAML, MOST_NODES, DEEPEST = 2**28, 2**24, 100_000, 64
+"""What no record of ours comes near: bytes, those of YAML and its values; lists within lists."""
+
+
+def read_bounded(path: Path, most: int = MOST_BYTES) -> bytes:
+    """The content of the file at `path`, which may be anybody's; OSError when unreadable.
+
+    ValueError for what is no file, such as a pipe that never ends, and for one of more bytes.
+    """
+    # Without O_NONBLOCK a pipe without a writer would be waited for.
+    return _read(os.open(path, os.O_RDONLY | os.O_NONBLOCK), path, most)
+
+
+def _read(descriptor: int, path: Path, most: int) -> bytes:
+    with os.fdopen(descriptor, "rb") as file:
+        status = os.fstat(descriptor)
+        if stat.S_ISDIR(status.st_mode):
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
+        if not stat.S_ISREG(status.st_mode):
+            raise ValueError("it is no regular file")
+        content = file.read(most + 1)
+    if len(content) > most:
+        raise ValueError(f"it is larger than {most >> 20} MiB, and so no record")
+    return content
+
+
+def read_own(path: Path, folders: int = 2) -> bytes:
+    """The content of a file that is run: it and so many `folders` above it are this user's alone.
+
+    Each part is looked at as it is opened, so that nobody swaps it in between. SweeperError for
+    what another user owns or may write; else as `read_bounded`.
+    """
+    parts = path.parts[-folders:]
+    descriptor = os.open(path.parents[folders - 1], os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+    for part in (*parts, None):
+        status = os.fstat(descriptor)
+        if status.st_uid != os.geteuid() or status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+            os.close(descriptor)
+            raise SweeperError(f"{path} is not yours alone, and what lies there is run: it is not")
+        if part is None:
+            break
+        try:
+            flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK
+            inner = os.open(part, flags, dir_fd=descriptor)
+        finally:
+            os.close(descriptor)
+        descriptor = inner
+    return _read(descriptor, path, MOST_BYTES)
+
+
 def read_json(path: Path) -> Any:
     """The value in the file at `path` that `write_json` or anybody else wrote, without its `sum`.
 
     OSError when unreadable, ValueError when it is not JSON, or not what was written.
     """
-    record = parse_json(path.read_bytes())
+    return parse_record(read_bounded(path))
+
+
+def parse_record(content: bytes) -> Any:
+    """The value in a file of that `content`, as `read_json`."""
+    record = parse_json(content)
     if not isinstance(record, dict) or "sum" not in record:
         return record
     if record.pop("sum") != _sum_of_record(record):
@@ -188,11 +243,77 @@ def take_damaged() -> dict[Path, str]:
 
 
 def parse_json(text: bytes) -> Any:
-    """The JSON value that `text` is; ValueError when it is none."""
+    """The JSON value that `text` is; ValueError when it is none, or nested deeper than any record.
+
+    What reads it later calls itself for every list within a list.
+    """
     try:
-        return json.loads(text)
+        value = json.loads(text)
     except RecursionError as error:
-        raise ValueError("nested too deeply") from error
+        raise ValueError(_TOO_DEEP) from error
+    # No more lists lie within each other than begin: true of every line of results.
+    level: list[Any] = [value] if text.count(b"[") + text.count(b"{") > DEEPEST else []
+    for _ in range(DEEPEST):
+        items = (each.values() if isinstance(each, dict) else each for each in level)
+        level = [item for each in items for item in each if isinstance(item, dict | list)]
+    if level:
+        raise ValueError(_TOO_DEEP)
+    return value
+
+
+_TOO_DEEP = f"nested more than {DEEPEST} deep"
+
+
+def parse_yaml(text: str | bytes) -> Any:
+    """The value of a YAML document of plain values; ValueError when it is none, or a bomb.
+
+    An alias counts as what it stands for: ten lines of them may be more than any memory holds.
+    """
+    # It takes a while, which most commands need not wait for.
+    import yaml  # type: ignore[import-untyped]
+
+    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+    try:
+        if len(text) > MOST_YAML:
+            raise ValueError(f"it is larger than {MOST_YAML >> 20} MiB, and so no record")
+        _check_events(yaml.parse(text, Loader=loader))
+        return yaml.load(text, Loader=loader)
+    except (yaml.YAMLError, RecursionError) as error:
+        raise ValueError(str(error)) from error
+    except (KeyError, TypeError, AttributeError) as error:  # of dates, sexagesimals, odd keys
+        raise ValueError(f"it is no YAML of plain values: {error}") from error
+
+
+def _check_events(events: Iterable[Any]) -> None:
+    """ValueError for a document of more values, or deeper, than a record, aliases written out."""
+    known: dict[str, tuple[int, int]] = {}  # of an anchor its values and its depth
+    open_nodes: list[tuple[str | None, int, int]] = [(None, 0, 0)]
+    for event in events:
+        kind = type(event).__name__
+        if kind in ("MappingStartEvent", "SequenceStartEvent"):
+            open_nodes.append((event.anchor, 1, 0))
+            count, depth = 0, len(open_nodes)
+        elif kind == "AliasEvent":
+            if event.anchor not in known:
+                raise ValueError(f"the alias *{event.anchor} stands for nothing, or for itself")
+            count, depth = known[event.anchor]
+        elif kind in ("MappingEndEvent", "SequenceEndEvent"):
+            anchor, count, depth = open_nodes.pop()
+            depth += 1
+            if anchor:
+                known[anchor] = (count, depth)
+        elif kind == "ScalarEvent":
+            count, depth = 1, 0
+            if event.anchor:
+                known[event.anchor] = (count, depth)
+        else:
+            continue
+        anchor, values, deepest = open_nodes[-1]
+        open_nodes[-1] = (anchor, values + count, max(deepest, depth))
+        if values + count > MOST_NODES:
+            raise ValueError(f"it has more than {MOST_NODES:,} values, aliases written out")
+        if len(open_nodes) + depth > DEEPEST:
+            raise ValueError(_TOO_DEEP)
 
 
 def shared(folder: Path) -> bool:

@@ -18,7 +18,7 @@ from rich.table import Table as RichTable
 from rich.text import Text
 
 from sweeper.errors import BadInput
-from sweeper.records import to_json
+from sweeper.records import as_number, to_json
 from sweeper.stats.estimate import Estimate
 
 if TYPE_CHECKING:
@@ -299,13 +299,7 @@ class Table:
 
     def to_csv(self) -> str:
         """The records as CSV, under one head."""
-        records, text = self.records(), StringIO()
-        names = list(records[0]) if records else [column.name for column in self.columns]
-        # All rows have the first one's fields, see `records`. By default csv ends lines in \r\n.
-        writer = csv.DictWriter(text, names, lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(records)
-        return text.getvalue()
+        return csv_text(self.records(), [column.name for column in self.columns])
 
     def to_frame(self) -> pandas.DataFrame:
         """The records as a pandas DataFrame; BadInput where pandas is not installed."""
@@ -348,6 +342,26 @@ def answer_first(shown: Table) -> Table:
     return replace(shown, columns=moved(shown.columns), rows=rows)
 
 
+def csv_text(records: Sequence[Mapping[str, Any]], names: Sequence[str] = ()) -> str:
+    """Records of the same fields as CSV, under one head; `names` are the fields where none is.
+
+    A text that a spreadsheet would take for a formula, and run, has an apostrophe before it.
+    """
+    names, text = list(records[0]) if records else names, StringIO()
+    writer = csv.writer(text, lineterminator="\n")  # by default csv ends lines in \r\n
+    writer.writerow(map(_no_formula, names))
+    writer.writerows([_no_formula(record[name]) for name in names] for record in records)
+    return text.getvalue()
+
+
+def _no_formula(value: Any) -> Any:
+    if not isinstance(value, str) or isinstance(as_number(value), int | float):
+        return value
+    # Not \r: within a text csv takes it for the end of a row.
+    text = value.replace("\r", "\n")
+    return f"'{text}" if text[:1] in ("=", "+", "-", "@", "\t", "\n") else text
+
+
 def data_frame(records: Sequence[Mapping[str, Any]]) -> pandas.DataFrame:
     """Records as a pandas DataFrame; BadInput where pandas is not installed."""
     try:
@@ -357,7 +371,7 @@ def data_frame(records: Sequence[Mapping[str, Any]]) -> pandas.DataFrame:
     return pandas.DataFrame(list(records))
 
 
-# Of Unicode lines' ends, what turns the direction of letters, and halves of pairs, not to be encoded.
+# Unicode's ends of lines, what turns the direction of letters, and halves of pairs of codes.
 _UNICODE = (*range(0x2028, 0x202F), *range(0x2066, 0x206A), *range(0xD800, 0xE000))
 _CONTROLS = dict.fromkeys([*range(32), *range(127, 160), *_UNICODE], "\ufffd")
 _CONTROLS |= {ord("\n"): "\n", ord("\t"): "\t"}

@@ -5,9 +5,12 @@ import os
 import subprocess
 import sys
 import threading
+import time
 from pathlib import Path
+from typing import Any
 
 import pytest
+import yaml
 
 from sweeper.errors import SweeperError
 from sweeper.files import (
@@ -15,7 +18,10 @@ from sweeper.files import (
     check_summed,
     make_folder,
     owners_folder,
+    parse_json,
+    parse_yaml,
     private_folder,
+    read_bounded,
     read_json,
     remove_leftovers,
     take_damaged,
@@ -304,3 +310,67 @@ def test_anothers_folder_of_what_is_run_is_refused(
     monkeypatch.setattr(os, "access", lambda *_: False)
     with pytest.raises(SweeperError, match=r"rm -r .*jobs"):
         owners_folder(tmp_path / "jobs")
+
+
+NESTED = "a: &0 [x, x, x, x, x, x, x, x]\n" + "".join(
+    f"b{i}: &{i} [{', '.join([f'*{i - 1}'] * 8)}]\n" for i in range(1, 12)
+)
+MERGED = "a0: &0 {x: 1}\n" + "".join(
+    f"a{i}: &{i} {{<<: [{', '.join([f'*{i - 1}'] * 9)}], k{i}: 1}}\n" for i in range(1, 12)
+)
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        (NESTED, "more than 100,000 values"),
+        (MERGED, "more than 100,000 values"),
+        ("a: [" + "1, " * 200_000 + "1]", "more than 100,000 values"),
+        ("a: " + "[" * 1000 + "]" * 1000, "nested more than 64 deep"),
+        ("".join(f"{'  ' * i}a:\n" for i in range(900)), "nested more than 64 deep"),
+        ("a: &x [*x]", "for nothing, or for itself"),
+        ("a: " + "9" * 5000, "digits"),
+        ("a: !!python/object/apply:os.system [id]", "could not determine a constructor"),
+        ("a: 2001-99-99", "month must be"),
+        ("? [a]\n: 1", "unhashable"),
+        ("a: \x00", "not allowed"),
+    ],
+)
+def test_yaml_that_no_record_is_gets_one_message_in_no_time(text: str, says: str) -> None:
+    start = time.perf_counter()
+    with pytest.raises(ValueError, match=says):
+        parse_yaml(text)
+    assert time.perf_counter() - start < 5
+
+
+def test_yaml_of_plain_values_is_read_as_ever() -> None:
+    text = "a: &x {b: [1, 2.5, true, null, text], c: 2020-01-01}\nd: *x\ne: {<<: *x, b: 0}\n"
+    assert parse_yaml(text) == yaml.safe_load(text) and parse_yaml("") is None
+    assert parse_yaml("1: 2") == {1: 2} and parse_yaml(b"a: \xc3\xa9") == {"a": "é"}
+
+
+def test_json_is_no_deeper_than_what_reads_it(tmp_path: Path) -> None:
+    deep: Any = 1
+    for _ in range(63):  # and the record around it
+        deep = [deep]
+    path = tmp_path / "a.json"
+    write_json(path, deep)
+    assert read_json(path) == deep
+    for depth in (65, 400, 900, 100_000):
+        with pytest.raises(ValueError, match="nested more than 64 deep"):
+            parse_json(b'{"a": ' * depth + b"1" + b"}" * depth)
+    assert parse_json(b"[" + b"[1]," * 10_000 + b"[]]")
+
+
+def test_what_is_no_file_is_no_record_and_is_not_waited_for(tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    for path in (pipe, Path("/dev/zero")):
+        with pytest.raises(ValueError, match="no regular file"):
+            read_bounded(path)
+    big = tmp_path / "big"
+    big.write_bytes(b"x" * 11)
+    with pytest.raises(ValueError, match="larger than 0 MiB"):
+        read_bounded(big, 10)
+    with pytest.raises(IsADirectoryError):
+        read_bounded(tmp_path)

@@ -140,6 +140,16 @@ def test_as_csv_frame_and_json() -> None:
     assert record["rows"][1]["share"] == "inf" and record["columns"][1]["unit"] == "log2"
 
 
+def test_no_text_of_a_csv_is_a_formula() -> None:
+    formulas = ("=cmd|'/c calc'!A0", "+1+1", "-1+1", "@SUM(1)", "\t=1", "\r=1")
+    table = Table("", [Column("=a"), Column("b")])
+    for formula in (*formulas, "-1.5", "+2", "b=1", "", None, -3.0):
+        table.add(formula, 1)
+    name, *cells = (row[0] for row in csv.reader(io.StringIO(table.to_csv(), newline="")))
+    assert name == "'=a" and cells[:6] == [*[f"'{each}" for each in formulas[:5]], "'\n=1"]
+    assert cells[6:] == ["-1.5", "+2", "b=1", "", "", "-3.0"]
+
+
 @pytest.mark.parametrize(
     ("estimate", "form", "text", "ends"),
     [

@@ -29,7 +29,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from sweeper.config.command_line import literal_metric, missing_dashes
 from sweeper.errors import BadInput, ConfigError, Keyword, key_prefix, suggest
-from sweeper.files import check_summed
+from sweeper.files import MOST_YAML, check_summed, parse_yaml, read_bounded
 from sweeper.records import arguments
 from sweeper.registry import (
     OVERLAYS,
@@ -142,7 +142,8 @@ def read_tree(path: Path, overrides: Sequence[str], config_dir: Path | None = No
 def _load_settings(path: Path) -> DictConfig:
     """The configuration that `to_yaml` wrote to a file; BadInput when there is none."""
     try:
-        check_summed(path.read_bytes())
+        check_summed(content := read_bounded(path, MOST_YAML))
+        parse_yaml(content)  # omegaconf's own reader has no bounds
         config = OmegaConf.load(path)
         tree = OmegaConf.to_container(config)
     except _CONFIG_ERRORS as error:

@@ -26,8 +26,10 @@ from sweeper.errors import SweeperError
 from sweeper.files import (
     RECORD_ERRORS,
     owners_folder,
+    parse_record,
     private_folder,
     read_json,
+    read_own,
     replacing,
     write_json,
 )
@@ -195,7 +197,7 @@ def _write(path: Path, record: dict[str, Any], sync: bool) -> None:
 def read_job(job_dir: Path) -> Job:
     """The job in the folder `job_dir`; SweeperError when there is none that can be trusted."""
     try:
-        return from_json(Job, read_json(job_dir / "job.json"))
+        return from_json(Job, parse_record(read_own(job_dir / "job.json")))
     except (OSError, *RECORD_ERRORS) as error:
         raise SweeperError(f"there is no job in {job_dir}: {error}") from error
 

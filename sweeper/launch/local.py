@@ -5,8 +5,6 @@
 
 from __future__ import annotations
 
-import os
-import time
 from collections import Counter, deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -27,8 +25,9 @@ from sweeper.launch.executor import (
 )
 from sweeper.launch.job import Job, JobFailure, Task, outcome_of, trials_of, write_job
 from sweeper.launch.machine import THREADS, cores, users_threads, worker_slots
+from sweeper.launch.own import remove_abandoned
 from sweeper.launch.parameters import Parameters
-from sweeper.launch.pool import SUBMITTED, Pool, Worker
+from sweeper.launch.pool import Pool, Worker
 from sweeper.launch.worker import GRACE, Message
 from sweeper.records import Bounds, check_bounds, to_json
 
@@ -37,14 +36,6 @@ if TYPE_CHECKING:
 
 MAX_WORKERS = 1024
 """More is a slip of the pen: each is a process, and takes half a gigabyte."""
-
-
-def _lives(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except OSError:  # there is none, or somebody else has its number now
-        return False
-    return True
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -213,14 +204,7 @@ class LocalExecutor:
         """End all workers; a job that runs saves itself."""
         for pool in self._pools.values():
             pool.stop(self.context.notify)
-        # A job of a driver that was killed may just be starting. It ends as soon as it finds what
-        # it is to run, and nobody who listens; else submitit would wait a minute for that file.
-        end = time.monotonic() + GRACE
-        for submitted in list(self.folder.glob(f"{SUBMITTED}*/")):
-            pids = [int(p.name.partition("_")[0]) for p in submitted.glob("*_submitted.pkl")]
-            while any(map(_lives, pids)) and time.monotonic() < end:
-                time.sleep(0.05)
-            rmtree(submitted, ignore_errors=True)
+        remove_abandoned(GRACE)
 
     def _hand_out(self) -> None:
         while self._waiting and self._pool.room():

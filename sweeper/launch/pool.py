@@ -24,14 +24,13 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
-from shutil import rmtree
-from tempfile import mkdtemp
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from sweeper.files import owners_folder
 from sweeper.launch.machine import WorkerSlot
-from sweeper.launch.worker import GRACE, Message, WorkerJob
+from sweeper.launch.own import OwnFolder
+from sweeper.launch.worker import GRACE, LOG_FLAGS, Message, WorkerJob
 
 if TYPE_CHECKING:
     import submitit
@@ -50,20 +49,20 @@ CRASH_LINE = "Fatal Python error"
 """How Python's own report of a crash begins; the most recent call comes first in it."""
 A_YEAR = 60 * 24 * 365
 """Minutes that a worker lives at most where nobody sets fewer; submitit knows no unlimited job."""
-SUBMITTED = "submitted-"
-"""How the folders begin in which submitit keeps what it runs."""
 
 
 @dataclass(eq=False, kw_only=True)
 class Worker:
     """A worker process. `task` is what it was told to do and has not answered.
 
-    It is the grandchild of submitit's `job`. Until it has called, `listener` waits for it, and what
-    it is told is `unsent`. `pids` are its own and its parent's, `code` its exit code.
+    It is the grandchild of submitit's `job`, which lies in the folder `own`. Until it has called,
+    `listener` waits for it, and what it is told is `unsent`. `pids` are its own and its parent's,
+    `code` its exit code.
     """
 
     slot: WorkerSlot
     job: submitit.Job[None]
+    own: OwnFolder
     listener: socket.socket
     log: Path
     last_heard: float
@@ -92,10 +91,7 @@ class Worker:
         """Part with it; it saves its job, and ends."""
         if self.pipe is not None:
             self.pipe.close()
-        place = self.listener.getsockname() if self.listener.fileno() >= 0 else ""
         self.listener.close()
-        if place:  # it never called
-            rmtree(Path(place).parent, ignore_errors=True)
 
     def kill(self) -> None:
         """End it, and its parent, at once."""
@@ -124,7 +120,6 @@ class Pool:
         self.parameters = {"timeout_min": A_YEAR, **parameters, "stderr_to_stdout": True}
         self.workers: list[Worker] = []
         self.lost_workers = 0
-        self._submitted: Path | None = None
         self._departed: list[Worker] = []
         self._unread: list[tuple[Worker, Message | None]] = []
         self._looked = time.monotonic()
@@ -177,7 +172,7 @@ class Pool:
             for worker in self.workers:
                 worker.last_heard = now
         self._looked = now
-        self._departed = [worker for worker in self._departed if not worker.job.done()]
+        self._see_off()
         ears: dict[Any, Worker] = {each.pipe or each.listener: each for each in self.workers}
         readable = [ears[ear] for ear in wait([*ears], TICK_SECONDS)]
         messages = [(worker, message) for worker in readable for message in self._hear(worker)]
@@ -267,27 +262,32 @@ class Pool:
             if not self.lost_workers:
                 for log in self.folder.glob(f"worker-*-of-{len(self.slots)}.log"):
                     log.unlink(missing_ok=True)
-            if self._submitted is not None:
-                rmtree(self._submitted, ignore_errors=True)
-                self._submitted = None
+            for worker in self._departed:
+                worker.own.remove()
 
     def _await_departed(self, seconds: float) -> None:
         """Until submitit's jobs of all workers that are parted with have ended."""
         end = time.monotonic() + seconds
         while self._departed and time.monotonic() < end:
-            self._departed = [worker for worker in self._departed if not worker.job.done()]
+            self._see_off()
             time.sleep(0.005 if self._departed else 0)
+
+    def _see_off(self) -> None:
+        """Forget those that are parted with and have ended, and what they were given."""
+        for worker in self._departed:
+            if worker.job.done():
+                worker.own.remove()
+        self._departed = [worker for worker in self._departed if not worker.job.done()]
 
     def _start(self, index: int) -> Worker:
         import submitit  # takes a tenth of a second, which a sweep without jobs need not wait
 
-        if self._submitted is None:
-            # Of its own for every pool: nothing in it is from elsewhere, as it will be unpickled.
-            self._submitted = Path(mkdtemp(prefix=SUBMITTED, dir=self.folder))
         slot, log = self.slots[index], self.folder / f"worker-{index}-of-{len(self.slots)}.log"
-        os.close(os.open(log, os.O_CREAT | os.O_APPEND | os.O_WRONLY, 0o600))
-        # Not in the study: its path may be longer than a socket's, its disk may know no sockets.
-        address = Path(mkdtemp(prefix="sweeper-")) / "socket"
+        os.close(os.open(log, LOG_FLAGS, 0o600))
+        # Not in the study, which others may write: what lies here is unpickled. A socket's path
+        # must be short, too, and on the study's disk.
+        own = OwnFolder.make()
+        address = own.path / "socket"
         listener = socket.socket(socket.AF_UNIX)
         listener.bind(str(address))
         listener.listen(1)
@@ -296,13 +296,20 @@ class Pool:
         # this one does, but not in the folder worked in.
         ours = {"PYTHONPATH": os.pathsep.join(paths), "PYTHONSAFEPATH": "1"}
         before = {name: os.environ.get(name) for name in (*ours, "CUDA_VISIBLE_DEVICES")}
-        executor = submitit.AutoExecutor(folder=self._submitted, cluster="local")
+        executor = submitit.AutoExecutor(folder=own.path, cluster="local")
         executor.update_parameters(**self.parameters)
         with _ctrl_c_held_back(), submitit.helpers.environment_variables(**ours):
             job = executor.submit(
                 WorkerJob(address, log, self.preload, paths, {**before, **slot.env})
             )
-        worker = Worker(slot=slot, job=job, listener=listener, log=log, last_heard=time.monotonic())
+        worker = Worker(
+            slot=slot,
+            job=job,
+            own=own,
+            listener=listener,
+            log=log,
+            last_heard=time.monotonic(),
+        )
         self.workers.append(worker)
         return worker
 

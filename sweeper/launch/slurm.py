@@ -22,7 +22,7 @@ from io import StringIO
 from pathlib import Path
 from typing import Annotated, Any, ClassVar
 
-from submitit import SlurmExecutor as Submitter
+from submitit import SlurmExecutor
 from submitit.core.utils import DelayedSubmission, FailedJobError, FailedSubmissionError, JobPaths
 
 from sweeper.errors import ConfigError, SweeperError, suggest
@@ -106,6 +106,15 @@ DEFAULT = Resources()
 """Those of the launcher's own settings."""
 UNCOUNTED = 10**6
 """submitit counts how often a job was told to leave; the driver does so itself."""
+
+
+class Submitter(SlurmExecutor):  # type: ignore[misc]
+    """submitit's, whose jobs look at their folder before they unpickle what lies in it."""
+
+    @property
+    def _submitit_command_str(self) -> str:
+        words = ("-u", "-c", slurm_jobs.BOOT, str(self.folder))
+        return f"{self.python} {shlex.join(words)}"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -30,6 +30,7 @@ import signal
 import socket
 import stat
 import subprocess
+import sys
 import time
 import traceback
 from collections.abc import Callable, Sequence
@@ -84,7 +85,10 @@ NOISE = ("submitit INFO", "submitit WARNING", "slurmstepd: ", "srun: ")
 
 def check_private(folder: Path) -> None:
     """SweeperError unless `folder` is this user's own and nobody else may enter it."""
-    status = os.lstat(folder)
+    _check_private(os.lstat(folder), folder)
+
+
+def _check_private(status: os.stat_result, folder: Path) -> None:
     private = status.st_uid == os.geteuid() and not status.st_mode & 0o077
     if not stat.S_ISDIR(status.st_mode) or not private:
         raise SweeperError(
@@ -336,6 +340,25 @@ def arrays(study: Path) -> list[Array]:
 
 class Superseded(Exception):
     """A newer copy of this job runs elsewhere: this one is of no use any more."""
+
+
+BOOT = "from sweeper.launch.slurm_jobs import start; start()"
+"""The program of every job."""
+
+
+def start() -> None:
+    """Have submitit unpickle and call `run`, from the folder that the command line names.
+
+    It is opened and looked at first, and then read by its descriptor: in a study that a group
+    shares another may put a folder of theirs in its place.
+    """
+    folder = Path(sys.argv[1])
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+    _check_private(os.fstat(descriptor), folder)
+    from submitit.core.submission import submitit_main
+
+    sys.argv[1] = f"/proc/self/fd/{descriptor}"
+    submitit_main()
 
 
 def run(folder: str) -> None:

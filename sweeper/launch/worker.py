@@ -46,6 +46,9 @@ GRACE = 10.0
 BEAT = 0.5
 """Seconds between two signs of life of a worker at work."""
 
+LOG_FLAGS = os.O_CREAT | os.O_APPEND | os.O_WRONLY | os.O_NOFOLLOW
+"""Of a log, in a study that others may write: a link there would have us write elsewhere."""
+
 BOOT = (
     "import signal, sys; signal.signal(signal.SIGINT, signal.SIG_IGN); "
     "signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGINT]); "
@@ -225,7 +228,7 @@ class WorkerJob:
         paths: Sequence[str],
         env: Mapping[str, str | None],
     ) -> None:
-        """The driver listens at `address`, alone in its folder.
+        """The driver listens at `address`, in the folder of this job.
 
         What the worker prints goes to `log`, `paths` are its `sys.path`. Its environment is the
         driver's but for `env`; None is a variable that it has not.
@@ -235,14 +238,15 @@ class WorkerJob:
 
     def __call__(self) -> None:
         """Until the worker has ended."""
+        link = socket.socket(socket.AF_UNIX)
         try:
-            link = socket.socket(socket.AF_UNIX)
             link.connect(str(self.address))
-        finally:  # nobody else will use it, whether or not the driver is still there
-            shutil.rmtree(self.address.parent, ignore_errors=True)
+        except OSError:
+            self._remove()
+            raise
         pipe = Connection(os.dup(link.fileno()))
         env = {k: v for k, v in os.environ.items() if not k.startswith("SUBMITIT_")} | self.env
-        with link, self.log.open("ab") as output:
+        with link, os.fdopen(os.open(self.log, LOG_FLAGS, 0o600), "ab") as output:
             boot = BOOT.format(link=link.fileno(), preload=self.preload, paths=self.paths)
             self._process = subprocess.Popen(
                 [sys.executable, "-c", boot],
@@ -259,7 +263,12 @@ class WorkerJob:
             with suppress(subprocess.TimeoutExpired):
                 self._process.wait(GRACE)
             self._process.kill()
-            _say(pipe, {"ended": self._process.wait()})
+            if not _say(pipe, {"ended": self._process.wait()}):
+                self._remove()
+
+    def _remove(self) -> None:
+        """Remove the job's folder: the driver, which else does so, is gone."""
+        shutil.rmtree(self.address.parent, ignore_errors=True)
 
     def checkpoint(self) -> None:
         """Time is up, says submitit: the worker saves its job, and leaves.
@@ -270,6 +279,10 @@ class WorkerJob:
             self._process.terminate()
 
 
-def _say(pipe: Connection, message: Message) -> None:
-    with suppress(OSError):  # the driver may be gone
+def _say(pipe: Connection, message: Message) -> bool:
+    """Whether the driver was there to hear it."""
+    try:
         pipe.send_bytes(json.dumps(message).encode())
+    except OSError:
+        return False
+    return True

@@ -7,8 +7,6 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-import yaml  # type: ignore[import-untyped]
-
 from sweeper.check.judge import CoordinateCheck
 from sweeper.config.settings import Settings
 from sweeper.config.studies import Invocation
@@ -23,6 +21,7 @@ from sweeper.report.sentences import check_sentence, unfinished_notes
 from sweeper.report.study_page import write_report
 from sweeper.stats.ladder import Size
 from sweeper.study.folder import StudyFolder, configs
+from sweeper.study.searched import config_tree
 from sweeper.verbs.check import CheckAnswer
 
 
@@ -95,11 +94,11 @@ def _study_of_command(settings: Settings) -> Path | None:
     found = []
     for path in configs(settings.root):
         try:
-            kept = yaml.safe_load(path.read_text(encoding="utf-8"))
+            kept = config_tree(path.parent)
             same = kept["model"][TARGET] == settings.plugin_spec("model").name
             if same and kept["runner"].get("command"):
                 found.append((path.stat().st_mtime, path.parent))
-        except (OSError, ValueError, yaml.YAMLError, KeyError, TypeError, AttributeError):
+        except (OSError, KeyError, TypeError, AttributeError):
             continue
     return max(found)[1] if found else None
 

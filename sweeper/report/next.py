@@ -9,8 +9,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import yaml  # type: ignore[import-untyped]
-
 from sweeper.check.judge import MEASURED, CheckRecord
 from sweeper.config.command_line import root_flag, split_user_command, without_root
 from sweeper.decide.transfer import Verdict
@@ -21,7 +19,7 @@ from sweeper.search.optuna.url import redact_word
 from sweeper.stats.ladder import DEFAULT_WIDTHS, LADDER_AXES
 from sweeper.study.folder import StudyFolder, TargetFolder, newest_first, read_document
 from sweeper.study.lock import live_holder
-from sweeper.study.searched import config_text, read_searched, takes
+from sweeper.study.searched import config_text, config_tree, read_searched, takes
 from sweeper.study.setup import read_setup
 from sweeper.sweep.progress import Snapshot, stopped_at
 
@@ -270,9 +268,9 @@ def _cheap_ladders(folder: Path, width: int, target: int) -> list[str]:
     None where the study's own configuration says anything of ladders.
     """
     try:
-        tree = yaml.safe_load(config_text(folder))
+        tree = config_tree(folder)
         transfer, head_size = tree["transfer"], int(tree["model"].get("head_size") or 1)
-    except (yaml.YAMLError, KeyError, TypeError, AttributeError, ValueError):
+    except (KeyError, TypeError, AttributeError, ValueError):
         transfer, head_size = {}, 1
     if any(transfer.get(key) != value for key, value in DEFAULT_LADDER.items()):
         return []

@@ -5,16 +5,12 @@ From the runs of a validation the same verdict follows.
 
 from __future__ import annotations
 
-import csv
 import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from io import StringIO
 from pathlib import Path
 from typing import Any
-
-import yaml  # type: ignore[import-untyped]
 
 from sweeper.errors import BadInput, Call, Keyword
 from sweeper.files import read_json, try_json, write_atomically
@@ -23,9 +19,10 @@ from sweeper.runs.run import Runs
 from sweeper.runs.table import frame_runs
 from sweeper.stats.ladder import LADDER_AXES, LadderSize, Size, SizeCurve, curves_along
 from sweeper.study.folder import READ_ERRORS, StudyFolder
-from sweeper.study.searched import config_text
+from sweeper.study.searched import config_tree
 from sweeper.study.setup import trials_of
 from sweeper.study.study import Study
+from sweeper.table import csv_text
 from sweeper.trial import Result, Trial
 
 RULE = ("seeds", "step", "span", "extend", "max_shift", "max_loss_gap", "correct")
@@ -116,11 +113,7 @@ def write_runs(folder: Path, path: Path) -> int:
             f"{folder.name} has no validation whose runs could be written: ", makes, " makes one"
         )
     rows = validated.rows(_settings(folder))
-    text = StringIO()
-    writer = csv.DictWriter(text, list(rows[0]), lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(rows)
-    write_atomically(path, text.getvalue())
+    write_atomically(path, csv_text(rows))
     return len(rows)
 
 
@@ -246,9 +239,8 @@ def _settings(folder: Path) -> dict[str, Any]:
     search = try_json(StudyFolder(folder).search)
     if kind := search.get("parameterization"):
         settings["parameterization"] = kind.get("name") if isinstance(kind, dict) else str(kind)
-    try:
-        rule = yaml.safe_load(config_text(folder))["transfer"]
-    except (yaml.YAMLError, KeyError, TypeError):
+    rule = config_tree(folder).get("transfer")
+    if not isinstance(rule, dict):
         return settings
     return settings | {
         f"transfer.{key}": float(rule[key])

@@ -5,7 +5,6 @@ Series are read as `metric=` reads those of a command.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,6 +13,7 @@ from sweeper.command.metrics import check_source, make_source, tensorboard, wand
 from sweeper.command.reading import Files, Reading, as_number, as_step
 from sweeper.command.series import Series
 from sweeper.errors import BadInput, ConfigError, Keyword, first_line
+from sweeper.files import MOST_YAML, parse_json, parse_yaml, read_bounded
 from sweeper.runs.series import Objective, RunRows, choose, flat, named_values
 
 if TYPE_CHECKING:
@@ -34,8 +34,6 @@ CONFIGS = (
 
 def _config_of(folder: Path, root: Path, notes: list[str]) -> dict[str, Any]:
     """What files beside a run say, in its folder or in one above it up to `root`."""
-    import yaml  # type: ignore[import-untyped]
-
     settings: dict[str, Any] = {}
     between = [folder, *folder.parents]
     for place in reversed(between[: between.index(root) + 1]):
@@ -43,9 +41,9 @@ def _config_of(folder: Path, root: Path, notes: list[str]) -> dict[str, Any]:
             if not path.is_file():
                 continue
             try:
-                text = path.read_text(encoding="utf-8")
-                read = json.loads(text) if path.suffix == ".json" else yaml.safe_load(text)
-            except (OSError, ValueError, yaml.YAMLError) as error:
+                parse = parse_json if path.suffix == ".json" else parse_yaml
+                read = parse(read_bounded(path, MOST_YAML))
+            except (OSError, ValueError) as error:
                 notes.append(f"{path} cannot be read and is passed over ({first_line(error)})")
                 continue
             if isinstance(read, Mapping):

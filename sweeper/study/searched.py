@@ -9,8 +9,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-import yaml  # type: ignore[import-untyped]
-
+from sweeper.files import MOST_YAML, parse_yaml, read_bounded
 from sweeper.records import from_json
 from sweeper.search.strategy import Conclusion
 from sweeper.stats.ladder import Size
@@ -21,22 +20,37 @@ from sweeper.trial import Axis, Space
 def config_text(folder: Path) -> str:
     """The settings of the study in `folder` as they are kept; empty where they cannot be read."""
     try:
-        return StudyFolder(folder).config.read_text(encoding="utf-8", errors="replace")
-    except OSError:
+        return read_bounded(StudyFolder(folder).config, MOST_YAML).decode(errors="replace")
+    except (OSError, ValueError):
         return ""
 
 
+def config_tree(folder: Path) -> dict[str, Any]:
+    """The settings of the study in `folder`, group by group; without what cannot be read.
+
+    Not Settings: those would import the study's classes.
+    """
+    return _tree(config_text(folder))
+
+
 @lru_cache(maxsize=8)  # a page asks several times, and YAML is slow to read
+def _tree(config: str) -> dict[str, Any]:
+    try:
+        groups = parse_yaml(config)
+    except ValueError:
+        return {}
+    return groups if isinstance(groups, dict) else {}
+
+
 def takes(config: str, name: str) -> bool:
     """Whether a study's trials take a size, by its kept `config`: a command may take no {depth}."""
     try:
-        # The kept text, not Settings: those would import the study's classes.
-        runner = yaml.safe_load(config)["runner"]
+        runner = _tree(config)["runner"]
         if not (command := runner.get("command")):
             return True
         names = {name, "trial", *["plan"] * (name in ("width", "depth"))}
         text, uses = f"{command} {runner.get('arguments')}", set(runner.get("uses") or ())
-    except (yaml.YAMLError, KeyError, TypeError, AttributeError):
+    except (KeyError, TypeError, AttributeError):
         return True
     # {depth}, or a term with it, {depth//2}.
     placeholder = re.search(rf"\{{[^{{}}]*\b({'|'.join(names)})\b", text)

@@ -9,7 +9,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
-import yaml  # type: ignore[import-untyped]
 
 from sweeper.config.settings import Experiment
 from sweeper.decide.band import LEAST_POINTS, Course, Curves, fit_band
@@ -23,7 +22,7 @@ from sweeper.stats.ladder import LadderSize, Size
 from sweeper.study.cost import Cost, flops_of
 from sweeper.study.folder import StudyFolder
 from sweeper.study.lock import live_holder
-from sweeper.study.searched import config_text, takes
+from sweeper.study.searched import config_text, config_tree, takes
 from sweeper.study.setup import LADDER_PHASE, command_line, read_setup, trials_of
 from sweeper.study.study import SAVED, Study
 from sweeper.sweep.experiment import run_time, shared_steps
@@ -105,8 +104,8 @@ def predict_saved(
     base = LadderSize.of(Size(width=spec.width, depth=spec.depth), spec.model.arguments, train)
     scales = Scales(None, base, length=spec.train.seq_len)
     # A table of tokens was saved as steps of one token each: there they are known.
-    kept = yaml.safe_load(config_text(folder))
-    of_tokens = str(kept.get(SAVED, {}).get("axis", "")) == "tokens"
+    saved = config_tree(folder).get(SAVED)
+    of_tokens = isinstance(saved, dict) and saved.get("axis") == "tokens"
     notes: list[Text] = [] if of_tokens else [(OF_EXAMPLES,)]
     study, size = Study.read(folder), target.size(base)
     return _predict(study, scales, size, target, question, out, notes, where=where)

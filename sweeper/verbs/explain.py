@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import TYPE_CHECKING
 from sweeper.config.command_line import with_place
 from sweeper.config.studies import Invocation, tree_of
 from sweeper.errors import BadInput, ConfigError, Keyword
+from sweeper.files import parse_json, read_bounded
 from sweeper.scaling.spec import Role
 from sweeper.stats.ladder import Size
 from sweeper.study.study import Study
@@ -90,7 +90,7 @@ def _published(path: Path, overrides: Sequence[str]) -> PublishedAnswer:
         )
     file = path / "config.json" if path.is_dir() else path
     try:
-        fields = json.loads(file.read_text(encoding="utf-8"))
+        fields = parse_json(read_bounded(file))
     except OSError as error:
         raise BadInput(f"{file} cannot be read: {error.strerror or error}") from error
     except ValueError as error:

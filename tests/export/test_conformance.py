@@ -120,7 +120,9 @@ def test_hf_without_a_family_asks_for_one() -> None:
     assert caught.value.key == "family" and "granite" in str(caught.value)
 
 
-HOSTILE = "a\"\"\"'''\\\n\r\u2028\x85\x00\x1b[2J\u202e {{ pwned }}: $(pwned) `pwned`\nimport pwned #"
+HOSTILE = (
+    "a\"\"\"'''\\\n\r\u2028\x85\x00\x1b[2J\u202e {{ pwned }}: $(pwned) `pwned`\nimport pwned #"
+)
 """What would end a text, a line, a comment or a document in one of the languages."""
 
 

@@ -1,0 +1,91 @@
+"""What is run lies where nobody else can put it: tested with two users, where that may be."""
+
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import pytest
+
+from sweeper.errors import SweeperError
+from sweeper.files import make_folder, read_own
+from sweeper.launch.own import NAME, OwnFolder, remove_abandoned, safe_place, swappable
+
+OTHER = 4242
+needs_two = pytest.mark.skipif(os.geteuid() != 0, reason="only root is two users")
+
+
+@pytest.fixture
+def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path.resolve()))
+    return tmp_path.resolve()
+
+
+def test_a_place_is_ours_alone_or_another_is_taken(temporary: Path) -> None:
+    assert swappable(temporary) is None and safe_place() == temporary
+    for mode in (0o777, 0o770, 0o702):
+        temporary.chmod(mode)
+        assert swappable(temporary) == temporary and safe_place() != temporary
+    temporary.chmod(0o1777)
+    assert safe_place() == temporary
+    temporary.chmod(0o700)
+    if os.geteuid() == 0:
+        os.chown(temporary, OTHER, OTHER)
+        assert swappable(temporary) == temporary
+
+
+def test_what_a_killed_driver_left_goes_and_what_is_in_use_stays(temporary: Path) -> None:
+    ours = OwnFolder.make()
+    assert ours.path.stat().st_mode & 0o777 == 0o700 and ours.path.name.startswith(NAME)
+    script = "from sweeper.launch.own import OwnFolder; import os; OwnFolder.make(); os._exit(9)"
+    environment = {**os.environ, "TMPDIR": str(temporary)}
+    subprocess.run([sys.executable, "-c", script], env=environment, check=False)
+    assert len([*temporary.glob(f"{NAME}*")]) == 2
+    remove_abandoned(0.0)
+    assert [*temporary.iterdir()] == [ours.path]
+    ours.remove()
+    assert not [*temporary.iterdir()]
+
+
+@needs_two
+def test_anothers_folder_of_that_name_is_left_alone(temporary: Path) -> None:
+    theirs = temporary / f"{NAME}x"
+    theirs.mkdir()
+    os.chown(theirs, OTHER, OTHER)
+    (temporary / f"{NAME}link").symlink_to("/")
+    remove_abandoned(0.0)
+    assert theirs.is_dir() and (temporary / f"{NAME}link").is_symlink()
+
+
+def test_only_what_is_ours_alone_is_run(tmp_path: Path) -> None:
+    job = tmp_path / "jobs" / "a" / "job.json"
+    make_folder(job.parent)
+    for part in (job.parent.parent, job.parent):
+        part.chmod(0o700)
+    job.write_text("1")
+    job.chmod(0o600)
+    assert read_own(job) == b"1"
+    for part, mode in ((job, 0o660), (job.parent, 0o770), (job.parent.parent, 0o702)):
+        before = part.stat().st_mode & 0o777
+        part.chmod(mode)
+        with pytest.raises(SweeperError, match="not yours alone"):
+            read_own(job)
+        part.chmod(before)
+    aside = job.parent.rename(tmp_path / "aside")
+    job.parent.symlink_to(aside)
+    with pytest.raises(OSError, match=r"symbolic|directory"):
+        read_own(job)
+
+
+@needs_two
+@pytest.mark.parametrize("depth", [0, 1, 2])
+def test_what_another_user_owns_is_not_run(depth: int, tmp_path: Path) -> None:
+    job = tmp_path / "jobs" / "a" / "job.json"
+    make_folder(job.parent)
+    job.write_text("1")
+    for part in (job, job.parent, job.parent.parent):
+        part.chmod(0o600 if part == job else 0o700)
+    os.chown((job, *job.parents)[depth], OTHER, OTHER)
+    with pytest.raises(SweeperError, match="not yours alone"):
+        read_own(job)
