@@ -278,8 +278,8 @@ def plan_table(plan: TransferPlan) -> Table:
     Every gamma stands with the exponent beside their product, the learning rate.
     """
     shown = _numbers(plan)
-    # Where all are 1 they are the first to go where room is scarce.
-    least = None if any(parameter.gamma != 1 for parameter in plan.parameters) else -1
+    # Where all are 1 they go with the role where room is scarce.
+    least = None if any(parameter.gamma != 1 for parameter in plan.parameters) else 1
     columns = [
         Column("parameter", left=True),
         Column("role", left=True, importance=1),
@@ -302,7 +302,7 @@ def plan_table(plan: TransferPlan) -> Table:
         table.add(
             names, role_name(parameter.role), BaseToTarget(base=base_shape, target=shape), *numbers
         )
-    table.legend = [GAMMA_LEGEND]
+    table.legend = [GAMMA_LEGEND + " Every gamma is 1 here." * (least is not None)]
     return table
 
 

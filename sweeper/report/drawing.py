@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from io import BytesIO, StringIO
@@ -20,6 +20,7 @@ from matplotlib.ticker import MaxNLocator
 
 from sweeper.files import write_atomically
 from sweeper.stats.ladder import SizeCurve
+from sweeper.trial import Result
 
 Points = Sequence[tuple[float, float]]
 """(log2 value, mean loss), ascending; +inf where a run diverged."""
@@ -70,6 +71,10 @@ MOST_NAMED, ROOM = 10, 24
 """So many choices are named below a panel; so many letters fit beside each other there."""
 TOOLTIP_PREFIX = "tip "
 """The id of a drawn point begins so, and goes on with what the page says when it is hovered."""
+RUN_PREFIX = "run "
+"""The id of what stands for runs begins so, and goes on with their keys, in the order drawn."""
+KEY = 10
+"""Letters of a trial's key that tell it from others on a page."""
 STOPPED: dict[str, Any] = {"marker": "x", "markersize": 5, "color": FAINT, "linestyle": "none"}
 BESIDE: dict[str, Any] = {"loc": "outside right upper", "alignment": "left"}
 
@@ -81,6 +86,8 @@ def save(figure: Figure, path: Path) -> tuple[Path, Path]:
     # Tips are for the page alone. Without dates and versions equal figures are equal files.
     for tip in figure.findobj(lambda artist: str(artist.get_gid()).startswith(TOOLTIP_PREFIX)):
         tip.remove()
+    for run in figure.findobj(lambda artist: str(artist.get_gid()).startswith(RUN_PREFIX)):
+        run.set_gid(None)
     figure.savefig(image, format="png", dpi=160, metadata={"Software": None})
     figure.set_layout_engine("none")  # once is enough, and takes as long as to draw
     figure.savefig(drawing, format="svg", metadata={"Date": None})
@@ -108,10 +115,16 @@ def svg(figure: Figure, name: str = "figure") -> str:
     text = re.sub(
         rf'<g id="{TOOLTIP_PREFIX}([^"]*)">', r'<g class="tip"><title>\g<1></title>', text
     )
+    text = re.sub(rf'<g id="{RUN_PREFIX}([^"]*)">', r'<g data-runs="\g<1>">', text)
     # Ids hold for a whole page: two drawings would take each other's clip paths and glyphs.
     text = re.sub(r'( id="|xlink:href="#|url\(#)', rf"\g<1>{name}-", text)
     text = re.sub(r' (width|height)="[0-9.]+pt"', "", text, count=2)
     return text.replace("<svg", '<svg style="stroke-linejoin: round"', 1)
+
+
+def run_id(results: Iterable[Result]) -> str:
+    """The id of what is drawn of runs: a page marks them wherever they are."""
+    return RUN_PREFIX + " ".join(result.key[:KEY] for result in results)
 
 
 _pyplot = ContextVar("pyplot", default=False)

@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass, replace
 from io import StringIO
 from itertools import accumulate, pairwise
 from pathlib import Path
-from statistics import fmean, median
+from statistics import fmean, median, stdev
 from typing import Any
 
 from matplotlib import colormaps, rc_context
@@ -55,6 +55,7 @@ from sweeper.report.drawing import (
     new_figure,
     new_panels,
     off_scale,
+    run_id,
     say_nothing,
     set_scale,
     shortened,
@@ -147,8 +148,11 @@ def best_loss_figure(conclusion: Conclusion, trials: Sequence[Result] = ()) -> F
     is_flat = len(losses) > 1 and median(losses) == min(losses)
     bottom, top = loss_limits([steps if is_flat else points], median, reach=8.0)
     stride = max(1, len(trials) // MOST_DOTS)
-    dots = [(float(run), each.objective) for run, each in enumerate(trials, 1)][::stride]
-    dots = [(run, math.inf if math.isnan(loss) else loss) for run, loss in dots]
+    single = [*enumerate(trials, 1)][::stride]
+    dots = [
+        (float(run), math.inf if math.isnan(each.objective) else each.objective)
+        for run, each in single
+    ]
     if dots:
         low, high = loss_limits([dots], median)
         bottom, top = min(bottom, low), max(top, high)
@@ -156,7 +160,8 @@ def best_loss_figure(conclusion: Conclusion, trials: Sequence[Result] = ()) -> F
     ax.set(xlim=(0, last * 1.02), ylim=(bottom, top))
     on = [(run, loss) for run, loss in dots if loss <= top]
     look: dict[str, Any] = {"color": FAINT, "markersize": 2.5, "alpha": 0.6}
-    ax.plot([run for run, _ in on], [loss for _, loss in on], "o", **look)
+    runs_on = run_id(each for (_, each), (_, loss) in zip(single, dots, strict=True) if loss <= top)
+    ax.plot([run for run, _ in on], [loss for _, loss in on], "o", gid=runs_on, **look)
     above = 0.965 * top + 0.035 * bottom
     for face, kind in ((FAINT, math.isinf), ("none", math.isfinite)):
         off = [run for run, loss in dots if loss > top and kind(loss)]
@@ -194,8 +199,23 @@ def conclusion_so_far(trials: Sequence[Result]) -> Conclusion:
 
 
 @rc_context(STYLE)
-def lines_figure(conclusion: Conclusion, space: Space) -> Figure:
-    """One panel a line search: the objective against the hyperparameter, all on one loss axis."""
+def lines_figure(conclusion: Conclusion, space: Space, trials: Sequence[Result] = ()) -> Figure:
+    """One panel a line search: the objective against the hyperparameter, all on one loss axis.
+
+    Where points have several seeds among `trials`, bars are the standard errors of their means.
+    """
+    seeds = dict[str, dict[int, float]]()
+    for each in trials:
+        used = sorted({**each.trial.log2_hps, **each.trial.choices}.items())
+        seeds.setdefault(str(used), {})[each.trial.seed] = each.objective
+    # A line says the means of its points alone, by which they are found again: of the first seeds.
+    errors = dict[float, float]()
+    for known in seeds.values():
+        losses = [known[seed] for seed in sorted(known)]
+        for count in range(2, len(losses) + 1):
+            if all(map(math.isfinite, losses[:count])):
+                error = stdev(losses[:count]) / count**0.5
+                errors[round(fmean(losses[:count]), 9)] = error
     lines = list(conclusion.lines)
     if conclusion.retune is not None:
         # The last line of a search repeats eta's, with the other hyperparameters at their optima.
@@ -206,6 +226,10 @@ def lines_figure(conclusion: Conclusion, space: Space) -> Figure:
     top = set_scale(panels[0], curves, max)
     for ax, line, points in zip(panels, lines, curves, strict=False):
         _draw_line(ax, line, points, top, space.get(line.name))
+        noisy = [(x, y, errors[round(y, 9)]) for x, y in points if round(y, 9) in errors]
+        for x, y, error in noisy:
+            if y <= top:
+                ax.errorbar(x, y, error, color=LINE_COLOR, linewidth=0.9, capsize=2, zorder=3)
     figure.supylabel(LOSS_LABEL, fontsize=9)
     figure.supxlabel("hyperparameter, log2", fontsize=9)
     handles = [legend_key("optimum", color=LINE_COLOR, **STAR)]

@@ -62,12 +62,15 @@ from sweeper.report.sentences import check_sentence
 from sweeper.report.sentences_transfer import exponent_text, unjudged_text
 from sweeper.report.trials import (
     Importance,
+    contour_figure,
+    contoured,
     hidden_note,
     importance,
     importance_figure,
     parallel_figure,
     searched_axes,
     slices_figure,
+    trials_table,
 )
 from sweeper.search.fresh import final_accuracy
 from sweeper.search.strategy import Conclusion
@@ -205,13 +208,17 @@ def _search_figures(documents: Documents) -> dict[str, Figure]:
         figures["best_loss"] = best_loss_figure(conclusion, trials)
     lines = documents.searched.conclusion.lines if documents.searched else ()
     if documents.searched and lines:
-        figures["lines"] = lines_figure(documents.searched.conclusion, documents.searched.space)
+        figures["lines"] = lines_figure(
+            documents.searched.conclusion, documents.searched.space, trials
+        )
     axes = searched_axes(trials)
     # The lines of a search are its slices, with less beside them.
     if axes and not lines:
         figures["slices"] = slices_figure(trials)
     if len(axes) > 1:
         figures["parallel"] = parallel_figure(trials)
+    if contoured([each for each in trials if not math.isnan(each.objective)]):
+        figures["contours"] = contour_figure(trials)
     return figures
 
 
@@ -407,6 +414,8 @@ def _search(documents: Documents, figures: Mapping[str, Figure]) -> Section:
             text = "A last line over eta around the configuration that was kept"
             items.append(Sentence(f"{text}: {conclusion.retune.summary}."))
         items += [Sentence(note, listed=True) for note in conclusion.notes]
+    if documents.trials.current:
+        items.append(trials_table(documents.trials.current))
     return Section("Search", items)
 
 
@@ -432,6 +441,7 @@ def _search_drawings(documents: Documents, figures: Mapping[str, Figure]) -> lis
     draw("slices", SLICES)
     if conclusion is not None and conclusion.pairs:
         items.append(Drawing(partial(pairs_figure, conclusion.pairs), caption=PAIRS))
+    draw("contours", CONTOURS)
     draw("lines", LINES)
     ends, widths = chosen_trials(trials), chosen_widths(trials)
     if ends or widths:
@@ -446,7 +456,8 @@ BEST_LOSS = (
 )
 PARALLEL = (
     "Parallel coordinates: a line a trial, through its hyperparameters to its loss; dark is low, "
-    "the thick one is the best. Dashed lines diverged."
+    "the thick one is the best. Dashed lines diverged. Drag along an axis to choose a range; a "
+    "double click chooses all again."
 )
 SLICES = "Slices: every trial's loss against one hyperparameter, whatever the others were."
 PAIRS = (
@@ -454,7 +465,14 @@ PAIRS = (
     "columns in one row, the two do not depend on each other. The transfer error is the mean loss "
     "in nats by taking the optimum of another row or column."
 )
-LINES = "One line search a panel: the loss against one hyperparameter, the others fixed."
+CONTOURS = (
+    "The two hyperparameters that were tried most together: the least loss at each point, whatever "
+    "the others were. Dots are trials, the star is the best; between them it is interpolated."
+)
+LINES = (
+    "One line search a panel: the loss against one hyperparameter, the others fixed. Bars: the "
+    "standard error of a mean over seeds."
+)
 STEPS = (
     "The training loss over the steps, each point the mean of a stretch of the run. Best, median "
     "and worst are single runs of the search that reached the end, by the loss of their last "

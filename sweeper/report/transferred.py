@@ -29,7 +29,7 @@ from sweeper.study.folder import TargetFolder, read_document
 from sweeper.sweep.coordinates import QuickCheck
 from sweeper.sweep.ladders import StaleVerdict, Trained, curves_stem
 from sweeper.sweep.planning import PlannedSteps, Unvalidated
-from sweeper.table import duration, short
+from sweeper.table import counted, duration, short
 from sweeper.verbs.transfer import (
     AnswerAtTarget,
     HorizonsAnswer,
@@ -107,11 +107,8 @@ def _planned(
     places, page_notes = written_page(settings.folder)
     notes += page_notes
     next_command = after_plan(settings.folder, answer.folder, plan, again, answer.kept)
-    settling = {each for v in verdicts if v.target for each in v.target.settle}
-    timed = bool(settling) and not math.isnan(answer.settles_in)
-    if next_command and timed and settling <= {*next_command.arguments}:
-        why = f"{next_command.why}, in about {duration(answer.settles_in)}"
-        next_command = replace(next_command, why=why)
+    if next_command is not None:
+        next_command = replace(next_command, why=next_command.why + _cost_of(next_command, answer))
     target_command = plan.source.get("target_command")
     if target_command and not (next_command and not next_command.verb):
         doubt = _doubt(verdicts or (answer.kept.axes if answer.kept else ()))
@@ -254,6 +251,32 @@ def _doubt(verdicts: Sequence[Verdict]) -> str:
     return "; ".join(doubts)
 
 
+def _cost_of(command: NextCommand, answer: TransferAnswer) -> str:
+    """The runs that a command adds to the ladders, and their time, as far as that is known."""
+    settle = {each for v in answer.ladders.verdicts if v.target for each in v.target.settle}
+    runs = dict[tuple[str, int], int]()
+    if settle and settle <= {*command.arguments}:
+        for verdict in answer.ladders.verdicts:
+            advised = verdict.target.advice.runs if verdict.target else {}
+            runs |= {(verdict.axis, value): count for value, count in advised.items()}
+    elif command.validates and not answer.ladders.verdicts:
+        rule = answer.settings.transfer
+        for word in command.of_ladders:
+            key, _, value = word.removeprefix("transfer.").partition("=")
+            if hasattr(rule, key):
+                read = yaml.safe_load(value)
+                rule = replace(rule, **{key: tuple(read) if isinstance(read, list) else read})
+        for axis, sizes in rule.ladders(answer.settings.ladder_base).items():
+            if axis in LADDER_AXES:
+                each = rule.points_per_line() * rule.seeds
+                runs |= {(axis, getattr(size, axis)): each for size in sizes}
+    if not runs:
+        return ""
+    seconds = sum(count * answer.seconds_at(*size) for size, count in runs.items())
+    time = "" if math.isnan(seconds) else f", about {duration(seconds)}"
+    return f" ({counted(sum(runs.values()), 'run')}{time})"
+
+
 def _beside(answer: TransferAnswer) -> tuple[str, str]:
     """What the verdicts of this plan are of, and a sentence on what is carried beside it."""
     place, settings = TargetFolder(answer.folder), answer.settings
@@ -262,7 +285,7 @@ def _beside(answer: TransferAnswer) -> tuple[str, str]:
     judged += [each.hyperparameter for each in kept if each and each.axes]
     judged = list(dict.fromkeys(judged))
     more = unjudged(answer.target.conclusion, settings.space, judged) if judged else {}
-    return f" of {judged[0]}" * bool(more), unjudged_text(more, judged)
+    return (f" of {judged[0]}", unjudged_text(more, judged)) if more else ("", "")
 
 
 def _validated_text(verdicts: Sequence[Verdict], kept: Validation | None, of: str) -> str:

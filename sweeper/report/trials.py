@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import combinations, pairwise
 from statistics import fmean, median
 from typing import Any
 
@@ -18,6 +19,7 @@ from sweeper.report.drawing import (
     DEEP,
     FAINT,
     INK,
+    KEY,
     LINE_COLOR,
     LOSS_LABEL,
     PALE,
@@ -31,12 +33,14 @@ from sweeper.report.drawing import (
     name_choices,
     new_panels,
     off_scale,
+    run_id,
     say_nothing,
     set_scale,
     shortened,
 )
 from sweeper.search.strategy import Conclusion, LineResult
-from sweeper.trial import Choice, Result
+from sweeper.table import Cell, Column, Table, short
+from sweeper.trial import Choice, Result, Trial
 
 MOST_LINES = 300
 """So many trials are drawn: the best third of that, and the rest evenly over all others."""
@@ -44,6 +48,10 @@ MOST_AXES = 12
 """So many hyperparameters are told apart beside each other."""
 MOST_TOLD = 100
 """So many of them say their numbers."""
+MOST_ROWS = 1500
+"""So many trials are in the page's table, the last ones: a page stays below a megabyte."""
+BRUSHED = "brush"
+"""The id of a figure whose lines can be chosen by ranges of its axes."""
 
 
 @dataclass(frozen=True)
@@ -133,6 +141,7 @@ def parallel_figure(results: Sequence[Result]) -> Figure:
     bottom, top = loss_limits([[(0.0, loss) for loss in losses]], median)
     count = len(axes)
     figure = Figure(figsize=(max(WIDTH, 1.15 * (count + 1)), 3.4), layout="constrained")
+    figure.set_gid(BRUSHED)
     ax = figure.subplots()
     rows = []
     for axis in axes:
@@ -151,7 +160,7 @@ def parallel_figure(results: Sequence[Result]) -> Figure:
             look |= {"linestyle": DASHED, "linewidth": 0.6, "alpha": 0.6}
         if index == best:
             look |= {"linewidth": 2.4, "alpha": 1.0, "zorder": 4}
-        ax.plot(range(count + 1), places, **look)
+        ax.plot(range(count + 1), places, gid=run_id([shown[index]]), **look)
     for place, axis in enumerate(axes):
         low, high = min(axis.values), max(axis.values)
         ax.axvline(place, color=INK, linewidth=0.8, zorder=5)
@@ -227,6 +236,7 @@ def slices_figure(results: Sequence[Result]) -> Figure:
             linewidths=0,
             alpha=0.85,
             zorder=3,
+            gid=run_id(told[index] for index in on),
         )
         look: dict[str, Any] = {"marker": "^", "s": 14, "edgecolors": FAINT, "linewidths": 0.7}
         look["zorder"] = 4  # over the strip
@@ -256,6 +266,96 @@ def slices_figure(results: Sequence[Result]) -> Figure:
     ]
     figure.legend(handles=handles, loc="outside upper left", ncols=len(handles))
     return figure
+
+
+LEAST_PAIRS = 12
+"""So many points of two hyperparameters, off a cross, make contours."""
+
+
+def contoured(results: Sequence[Result]) -> tuple[SearchedAxis, SearchedAxis] | None:
+    """The two hyperparameters that were tried most together; None where none were."""
+    axes = [axis for axis in searched_axes(results) if not axis.choices]
+
+    def together(pair: tuple[SearchedAxis, SearchedAxis]) -> int:
+        # Lines through one point make a cross, whose arms say nothing of what lies between.
+        usual = [Counter(axis.values).most_common(1)[0][0] for axis in pair]
+        points = {*zip(*(axis.values for axis in pair), strict=True)}
+        return sum(x != usual[0] and y != usual[1] for x, y in points)
+
+    best = max(combinations(axes, 2), key=together, default=None)
+    return best if best and together(best) >= LEAST_PAIRS else None
+
+
+@rc_context(STYLE)
+def contour_figure(results: Sequence[Result]) -> Figure:
+    """Contours of the least loss over two hyperparameters, and the trials that they rest on."""
+    told = [result for result in results if not math.isnan(result.objective)]
+    pair = contoured(told)
+    assert pair is not None
+    least = dict[tuple[float, float], Result]()
+    for point, result in zip(zip(*(a.values for a in pair), strict=True), told, strict=True):
+        x, y = point
+        if (x, y) not in least or result.objective < least[x, y].objective:
+            least[x, y] = result
+    losses = [result.objective for result in least.values()]
+    _, top = loss_limits([[(0.0, loss) for loss in losses]], median)
+    figure = Figure(figsize=(WIDTH, 3.6), layout="constrained")
+    ax = figure.subplots()
+    places = [[point[n] for point in least] for n in (0, 1)]
+    shown = ax.tricontourf(
+        *places, [min(loss, top) for loss in losses], levels=12, cmap="viridis", zorder=1
+    )
+    figure.colorbar(shown, label=f"least {LOSS_LABEL}, the best of the others")
+    look: dict[str, Any] = {"s": 14, "linewidths": 0.6, "edgecolors": "white", "zorder": 3}
+    ax.scatter(*places, c=INK, gid=run_id(least.values()), **look)
+    best = min(least, key=lambda point: least[point].objective)
+    ax.plot(*best, "*", markersize=11, color="white", markeredgecolor=INK, zorder=4)
+    ax.set_xlabel(f"{shortened(pair[0].name)}, log2", parse_math=False)
+    ax.set_ylabel(f"{shortened(pair[1].name)}, log2", parse_math=False)
+    ax.grid(visible=False)
+    return figure
+
+
+def trials_table(results: Sequence[Result]) -> Table:
+    """A row a trial, the last ones first: what it was, how it ended, where its files lie."""
+    shown = sorted(results, key=lambda result: -result.finished_at)[:MOST_ROWS]
+    names = dict.fromkeys(name for r in shown for name in (*r.trial.log2_hps, *r.trial.choices))
+    table = Table("All trials", [Column("trial", left=True)], key="trials", detail=True)
+    table.columns = [
+        *table.columns,
+        Column("status", left=True),
+        Column("loss", form=".4f"),
+        Column("phase", left=True),
+        *(Column(name) for name in names),
+        *(Column(name) for name in ("width", "depth", "seed", "steps")),
+        Column("time"),
+        Column("reason", left=True),
+        Column("log", left=True),
+    ]
+    for result in shown:
+        trial = result.trial
+        used = in_use_of(trial)
+        log = f"trials/{trial.key}/log.txt" if trial.spec.runner.get("name") == "command" else ""
+        loss = "" if math.isnan(result.objective) else result.objective
+        table.add(
+            trial.key[:KEY],
+            result.status,
+            loss,
+            trial.phase,
+            *(short(v) if isinstance(v := used.get(name), float) else v for name in names),
+            *(trial.width, trial.spec.depth, trial.seed, result.steps),
+            Cell(result.seconds, f"{result.seconds:.4g} s"),
+            " ".join(result.error.split())[:300],
+            Cell(log, log, link=log) if log else "",
+        )
+    if len(shown) < len(results):
+        table.legend = [f"The last {len(shown):,} of {len(results):,} trials."]
+    return table
+
+
+def in_use_of(trial: Trial) -> dict[str, Choice]:
+    """A trial's hyperparameters as they are used: plain numbers, and choices."""
+    return {**trial.hps, **trial.choices}
 
 
 # Which hyperparameters matter.

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from sweeper.config.settings import Experiment
-from sweeper.decide.transfer import Verdict
 from sweeper.stats.ladder import LadderSize
 from sweeper.study.cost import Cost, at_once, flops_of
 from sweeper.sweep.experiment import run_time, shared_steps, trial_seconds
@@ -108,17 +107,17 @@ def ladder_cost(
     )
 
 
-def settling_seconds(
-    experiment: Experiment, verdicts: Sequence[Verdict], results: Sequence[Result]
-) -> float:
-    """Seconds of the runs advised for open targets; NaN where none are, or nothing tells."""
-    settings, total = experiment.settings, math.nan
+def seconds_at(experiment: Experiment, results: Sequence[Result]) -> Callable[[str, int], float]:
+    """The seconds of a ladder's run, by its axis and its size there; NaN where nothing tells.
+
+    As far as such runs took them here, as many at a time as there were.
+    """
+    settings = experiment.settings
     same = [result for result in results if result.trial.spec.runner == settings.identity]
-    taken = trial_seconds(settings, same)
-    for verdict in verdicts:
-        advice = verdict.target.advice if verdict.target else None
-        for value, count in advice.runs.items() if advice else ():
-            size = settings.with_steps(replace(settings.ladder_base, **{verdict.axis: value}))
-            trial = experiment.trial(size, defaults(settings.space), 0, "cost")
-            total = count * taken.of(trial) / at_once(same) + (0 if math.isnan(total) else total)
-    return total
+    taken, together = trial_seconds(settings, same), at_once(same)
+
+    def seconds(axis: str, value: int) -> float:
+        size = settings.with_steps(replace(settings.ladder_base, **{axis: value}))
+        return taken.of(experiment.trial(size, defaults(settings.space), 0, "cost")) / together
+
+    return seconds

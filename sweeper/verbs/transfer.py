@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -49,8 +49,7 @@ class TransferAnswer(AnswerAtTarget):
     """The plan, in `folder`, and what `ladders` say; `kept` is the verdict that lies there.
 
     `unvalidated` are axes of which no ladder says anything, `removed` verdicts on other plans.
-    `notice` is what a logger has to tell, `settles_in` the seconds of the runs that would settle
-    the answer at the target, as far as such runs took them here (NaN: not known).
+    `notice` is what a logger has to tell; `seconds_at` knows the seconds of a ladder's run.
     """
 
     folder: Path
@@ -61,7 +60,7 @@ class TransferAnswer(AnswerAtTarget):
     unvalidated: Sequence[Unvalidated]
     removed: Sequence[StaleVerdict]
     notice: str
-    settles_in: float
+    seconds_at: Callable[[str, int], float]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -297,7 +296,7 @@ def _planned(
     from sweeper.study.cost import keep_flops
     from sweeper.study.logs.log import notice_of
     from sweeper.sweep.coordinates import quick_check
-    from sweeper.sweep.ladder_cost import settling_seconds
+    from sweeper.sweep.ladder_cost import seconds_at
     from sweeper.sweep.ladders import remove_stale_verdicts
     from sweeper.sweep.planning import plan_target, unvalidated
 
@@ -343,5 +342,5 @@ def _planned(
         unvalidated=open_axes,
         removed=removed,
         notice=notice or "",
-        settles_in=settling_seconds(experiment, ladders.verdicts, results),
+        seconds_at=seconds_at(experiment, results),
     )

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import json
+import math
 import time
 from collections.abc import Iterator
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from sweeper.records import to_json
 from sweeper.report.live import mark_left
 from sweeper.report.study_page import write_report
 from tests.report import diagnosis_samples, samples
 from tests.report.chromium import FOUND, Browser
+from tests.report.test_trials import results
 
 pytestmark = pytest.mark.skipif(not FOUND, reason="no Chromium is installed")
 
@@ -163,6 +168,73 @@ def test_a_stopped_point_is_told_from_a_diverged_one(browser: Browser, page: Pat
     assert "eta, log2 -1: stopped early" in said
     assert next(text for text in said if text.startswith("alpha_attn, log2 -2: ")).endswith(" nats")
     assert "stopped early" in browser.run("document.querySelectorAll('.plot')[5].textContent")
+
+
+def test_trials_are_sorted_filtered_marked_and_chosen_by_ranges(
+    browser: Browser, tmp_path: Path
+) -> None:
+    folder = samples.study(tmp_path / "demo")
+    trials = results(80, ("eta", "alpha", "sigma"), diverged=5)
+    trials[0] = replace(trials[0], status="failed", objective=math.nan, error="no module named x")
+    lines = [json.dumps(to_json(trial)) for trial in trials]
+    (folder / "results/000001.jsonl").write_text("\n".join([*lines, ""]))
+    written = write_report(folder)
+    assert written.stat().st_size < 1e6
+    browser.problems.clear()
+    browser.open(written, 1280)
+    browser.run("document.querySelectorAll('details').forEach(one => { one.open = true; })")
+    rows = "[...document.querySelectorAll('table.trials tbody tr')]"
+    # By the loss, ascending: the numbers, and what has none last.
+    browser.run("document.querySelectorAll('table.trials thead th')[2].click()")
+    losses = browser.run(f"{rows}.map(row => row.cells[2].textContent)")
+    finite = sorted(t.objective for t in trials if math.isfinite(t.objective))
+    assert [float(text) for text in losses[: len(finite)]] == pytest.approx(finite, abs=1e-4)
+    browser.run(
+        "const field = document.querySelector('.filter'); field.value = 'failed MODULE';"
+        "field.dispatchEvent(new Event('input'))"
+    )
+    left = browser.run(f"{rows}.filter(row => !row.hidden).map(row => row.cells[0].textContent)")
+    assert left == [trials[0].key[:10]]
+    # The best run: a line, a dot in each slice and each other drawing, and its row.
+    key = min(trials[1:], key=lambda trial: trial.objective).key[:10]
+    place = browser.run(
+        f"""(() => {{
+          const dot = document.querySelector('use[data-run="{key}"]');
+          dot.scrollIntoView({{block: "center"}});
+          const box = dot.getBoundingClientRect();
+          return [box.x + box.width / 2, box.y + box.height / 2];
+        }})()"""
+    )
+    browser.move(*place)
+    marked = browser.run("[...document.querySelectorAll('.marked')].map(one => one.dataset.run)")
+    assert {*marked} == {key} and len(marked) >= 5
+    # A range of the first axis of the parallel coordinates, its upper half.
+    axis = browser.run(
+        """(() => {
+          const svg = document.querySelector('g[id$="-brush"]').ownerSVGElement;
+          svg.scrollIntoView({block: "center"});
+          const all = [...svg.querySelectorAll("path[data-run]")];
+          const first = all.map(one =>
+            one.getAttribute("d").match(/M (\\S+) (\\S+)/).slice(1).map(Number));
+          const shown = ([x, y]) => {
+            const at = new DOMPoint(x, y).matrixTransform(svg.getScreenCTM());
+            return [at.x, at.y];
+          };
+          const ys = first.map(one => one[1]);
+          return [...shown([first[0][0], Math.min(...ys) - 2]),
+                  ...shown([first[0][0], (Math.min(...ys) + Math.max(...ys)) / 2])];
+        })()"""
+    )
+    mouse = {"button": "left", "buttons": 1, "clickCount": 1}
+    browser.call("Input.dispatchMouseEvent", type="mousePressed", x=axis[0], y=axis[1], **mouse)
+    browser.call("Input.dispatchMouseEvent", type="mouseMoved", x=axis[2], y=axis[3], **mouse)
+    browser.call("Input.dispatchMouseEvent", type="mouseReleased", x=axis[2], y=axis[3], **mouse)
+    faded = {*browser.run("[...document.querySelectorAll('path.faded')].map(n => n.dataset.run)")}
+    told = [trial for trial in trials if not math.isnan(trial.objective)]
+    etas = [trial.trial.log2_hps["eta"] for trial in told]
+    middle = (min(etas) + max(etas)) / 2
+    assert faded == {t.key[:10] for t in told if t.trial.log2_hps["eta"] < middle}
+    assert browser.problems == []
 
 
 def test_on_paper_nothing_is_cut_off(browser: Browser, page: Path) -> None:

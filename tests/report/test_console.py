@@ -220,9 +220,17 @@ class TestPlan:
         )
         put(paper, show.plan(made))
         golden.says(read(paper))
-        assert ["layers.0-1.w", "hidden", "8x8", "1", "0.125", "0.5", "1e-08", "0.0001"] in rows(
-            paper
-        )
+        assert [
+            "layers.0-1.w",
+            "hidden",
+            "8x8",
+            "1",
+            "0.125",
+            "0.5",
+            "1e-08",
+            "0.0001",
+            "1",
+        ] in rows(paper)
 
     def test_a_role_that_grows_nowhere_does_not_read_as_untrained(self, paper: Console) -> None:
         one = replace(parameter("gate"), role="fixed")

@@ -35,7 +35,7 @@ def test_finds_the_refined_optimum_with_the_rest_at_its_default() -> None:
 
 
 def test_an_optimum_past_the_range_extends_it_and_says_so() -> None:
-    search = LearningRateLine()
+    search = LearningRateLine(line=LineRule())
     history = run_search(search, SPACE, basin(SPACE, at={"eta": 4.1}))
     found = search.conclude(SPACE, history)
     assert found.best_log2["eta"] == 4 and len(history.results) == 9 + 2
@@ -66,7 +66,7 @@ def test_seeds_are_averaged_and_one_that_diverged_rules_a_point_out() -> None:
 
 
 def test_a_cliff_stays_on_the_line_and_in_the_cost_curve() -> None:
-    search = LearningRateLine()
+    search = LearningRateLine(line=LineRule())
     history = run_search(search, SPACE, cliff(basin(SPACE, at={"eta": 0.4}), -0.5))
     found = search.conclude(SPACE, history)
     assert found.best_log2["eta"] == -1 and found.lines[0].extended == 1
@@ -85,7 +85,7 @@ def test_half_the_seeds_of_the_first_point_are_no_optimum_yet() -> None:
 def test_works_for_every_parameterization() -> None:
     for parameterization in ("umup", "mup", "standard"):
         space = space_of(parameterization)
-        history = run_search(LearningRateLine(), space, basin(space))
+        history = run_search(LearningRateLine(line=LineRule()), space, basin(space))
         assert len(history.results) == 9
 
 

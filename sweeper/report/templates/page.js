@@ -15,6 +15,103 @@ document.addEventListener("pointerover", event => {
 });
 document.addEventListener("scroll", () => { tip.hidden = true; }, true);
 
+// The same run in all drawings and in the table of trials: marked everywhere where it is hovered.
+const marks = new Map(), rows = new Map();
+document.querySelectorAll("[data-runs]").forEach(group => {
+  const keys = group.dataset.runs.split(" ");
+  const shapes = [...group.querySelectorAll("use, path")].filter(one => !one.closest("defs"));
+  shapes.forEach((shape, i) => {
+    shape.dataset.run = keys[Math.min(i, keys.length - 1)];
+    marks.set(shape.dataset.run, [...(marks.get(shape.dataset.run) ?? []), shape]);
+  });
+});
+document.querySelectorAll("tr[data-run]").forEach(row => {
+  rows.set(row.dataset.run, row);
+  marks.set(row.dataset.run, [...(marks.get(row.dataset.run) ?? []), row]);
+});
+document.addEventListener("pointerover", event => {
+  document.querySelectorAll(".marked").forEach(one => one.classList.remove("marked"));
+  // A point that says its numbers lies over its run's.
+  const below = document.elementsFromPoint(event.clientX, event.clientY);
+  const run = below.map(one => one.closest("[data-run]")?.dataset.run).find(Boolean);
+  (marks.get(run) ?? []).forEach(one => one.classList.add("marked"));
+  if (!run || event.target.closest("tr, .tip")) return;
+  const cells = [...rows.get(run)?.cells ?? []].slice(0, 3).map(cell => cell.textContent);
+  tip.hidden = !cells.length;
+  tip.textContent = cells.join(" ");
+  [tip.style.left, tip.style.top] = [event.clientX + 8 + "px", event.clientY + 8 + "px"];
+});
+
+// The table of trials: a click on a head sorts by it, words leave those rows that have them all.
+document.querySelectorAll("table.trials").forEach(table => {
+  const body = table.tBodies[0], field = table.parentElement.previousElementSibling.firstElementChild;
+  const value = (row, i) => row.cells[i].textContent.trim(), nothing = text => text === "" || text === "-";
+  let by = -1, sign = 1;
+  [...table.tHead.rows[0].cells].forEach((head, i) => head.addEventListener("click", () => {
+    [sign, by] = [by === i ? -sign : 1, i];
+    [...table.tHead.rows[0].cells].forEach(one => one.removeAttribute("aria-sort"));
+    head.setAttribute("aria-sort", sign > 0 ? "ascending" : "descending");
+    const order = (a, b) => {
+      const [x, y] = [value(a, i), value(b, i)];
+      if (nothing(x) || nothing(y)) return nothing(x) - nothing(y);
+      const [p, q] = [parseFloat(x), parseFloat(y)];
+      return sign * (isNaN(p) || isNaN(q) ? (isNaN(p) - isNaN(q)) || x.localeCompare(y) : p - q);
+    };
+    body.append(...[...body.rows].sort(order));
+  }));
+  field.addEventListener("input", () => {
+    const words = field.value.toLowerCase().split(/\s+/);
+    [...body.rows].forEach(row => {
+      row.hidden = !words.every(word => row.textContent.toLowerCase().includes(word));
+    });
+  });
+});
+
+// Ranges of parallel coordinates: drag along an axis, and other lines fade, here and in the table.
+document.querySelectorAll('g[id$="-brush"]').forEach(figure => {
+  const svg = figure.ownerSVGElement, ranges = new Map();
+  const lines = [...figure.querySelectorAll("[data-runs] path[data-run]")].map(path => [
+    path, [...path.getAttribute("d").matchAll(/[ML] (\S+) (\S+)/g)].map(([, x, y]) => [+x, +y])]);
+  if (!lines.length) return;
+  const axes = lines[0][1].map(([x]) => x), nearest = x => axes.reduce((best, one, i) =>
+    Math.abs(one - x) < Math.abs(axes[best] - x) ? i : best, 0);
+  const box = () => svg.appendChild(document.createElementNS("http://www.w3.org/2000/svg", "rect"));
+  let drawn = null;
+  const at = event => new DOMPoint(event.clientX, event.clientY).matrixTransform(svg.getScreenCTM().inverse());
+  const choose = () => lines.forEach(([path, points]) => {
+    const out = [...ranges].some(([i, [low, high]]) => points[i][1] < low || points[i][1] > high);
+    path.classList.toggle("faded", out);
+    rows.get(path.dataset.run)?.classList.toggle("faded", out);
+  });
+  svg.addEventListener("pointerdown", event => {
+    const {x, y} = at(event), i = nearest(x);
+    if (Math.abs(axes[i] - x) > 20) return;
+    svg.setPointerCapture(event.pointerId);
+    svg.querySelector(`rect[data-axis="${i}"]`)?.remove();
+    ranges.delete(i);
+    drawn = {i, y, rect: box()};
+    drawn.rect.dataset.axis = i;
+    drawn.rect.classList.add("range");
+  });
+  svg.addEventListener("pointermove", event => {
+    if (!drawn) return;
+    const [low, high] = [drawn.y, at(event).y].sort((a, b) => a - b), {i, rect} = drawn;
+    for (const [key, number] of Object.entries({x: axes[i] - 5, y: low, width: 10, height: high - low}))
+      rect.setAttribute(key, number);
+    ranges.set(i, [low, high]);
+    choose();
+  });
+  svg.addEventListener("pointerup", () => {
+    if (drawn && !ranges.has(drawn.i)) { drawn.rect.remove(); choose(); }
+    drawn = null;
+  });
+  svg.addEventListener("dblclick", () => {
+    ranges.clear();
+    svg.querySelectorAll("rect.range").forEach(one => one.remove());
+    choose();
+  });
+});
+
 // Saves a drawing as a file, from the page alone: as SVG, or drawn at twice its size as PNG.
 const download = (name, address) => {
   const link = document.createElement("a");
