@@ -6,6 +6,9 @@ import math
 import shlex
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
+
+import yaml  # type: ignore[import-untyped]
 
 from sweeper.config.settings import Settings
 from sweeper.decide.transfer import Verdict
@@ -265,7 +268,8 @@ def _cost_of(command: NextCommand, answer: TransferAnswer) -> str:
             key, _, value = word.removeprefix("transfer.").partition("=")
             if hasattr(rule, key):
                 read = yaml.safe_load(value)
-                rule = replace(rule, **{key: tuple(read) if isinstance(read, list) else read})
+                changed: dict[str, Any] = {key: tuple(read) if isinstance(read, list) else read}
+                rule = replace(rule, **changed)
         for axis, sizes in rule.ladders(answer.settings.ladder_base).items():
             if axis in LADDER_AXES:
                 each = rule.points_per_line() * rule.seeds
