@@ -151,7 +151,7 @@ class Advice:
 
 
 TargetReason = (
-    Literal["", "within", "as_on_ladder", "too_few_optima", "predicted"]
+    Literal["", "within", "as_on_ladder", "too_few_optima", "predicted", "wrong_rate"]
     | Literal["joint_within", "joint_beyond", "joint_as_on_ladder"]
 )
 """What the answer at a target rests on: the ladder, its trend, or neither."""

@@ -12,6 +12,7 @@ import numpy as np
 from sweeper.errors import BadInput, Keyword, Text
 from sweeper.runs.run import Array, Runs
 from sweeper.runs.sizes import MakeSize, axis_of_size, name_size
+from sweeper.stats.curve import with_noise_left
 from sweeper.stats.ladder import KnownNoise, LadderSize, SizeCurve
 from sweeper.table import counted
 
@@ -207,7 +208,16 @@ def curves_of(
             f"{run_noise.deviation:.4g} {unit} a run, by the repeated cells of the table "
             f"({run_noise.freedom} degrees of freedom)"
         )
-    elif not few:
+    elif few:
+        curves = with_noise_left(curves)
+        if levels := [curve.noise.deviation for curve in curves if curve.noise]:
+            low, high = f"{min(levels):.2g}", f"{max(levels):.2g}"
+            level = f"{low if low == high else f'{low} to {high}'} {unit} a run"
+            noise = f"{level}, by what smooth curves leave"
+            notes.append(
+                f"one run a cell: the noise is {level}, by what a smooth curve leaves of each size"
+            )
+    else:
         noise = "by the seeds of each size"
     if means:
         notes.append(
