@@ -56,6 +56,38 @@ OUTCOMES = ("loss", "planned")
 """Columns of a run that are no part of what makes its cell."""
 
 
+FEW_COPIES = 1 / 3
+"""Of the runs: a table in which more losses are alike was made up, on both sides of its optima."""
+
+
+def without_copies(table: pandas.DataFrame, notes: list[str | Text]) -> pandas.DataFrame:
+    """Without losses of one size that stand under two learning rates to the last digit.
+
+    Of such a pair the run is the copy whose cell has another loss too, else neither is known. Of
+    losses with six digits or fewer some are alike by chance, and runs that came apart may end alike.
+    """
+    size = [c for c in table.columns if c not in (*OUTCOMES, "eta", "seed")]
+    loss = table["loss"]
+    exact = np.isfinite(loss) & (np.abs(loss * 1e6 - np.round(loss * 1e6)) > 1e-6)
+    exact &= loss <= 1.25 * loss.groupby([table[c] for c in size]).transform("min")
+    rows = table[exact]
+    twice = rows.groupby([*size, "loss"])["eta"].transform("nunique") > 1
+    tied = table.index.isin(rows.index[twice])
+    if not tied.any():
+        return table
+    other = table.groupby([*size, "eta"])["loss"].transform("nunique") > 1
+    known = (tied & other).groupby([*(table[c] for c in size), loss]).transform("any")
+    copies = tied & (other | ~known)
+    if copies.sum() > FEW_COPIES * len(table):
+        return table
+    shown = ", ".join(f"{value:.6g}" for value in loss[copies].unique()[:3])
+    notes.append(
+        f"left out: {counted(int(copies.sum()), 'run')} whose loss stands under another learning "
+        f"rate to the last digit ({shown}), as copies do"
+    )
+    return table[~copies]
+
+
 def with_seeds(
     runs: Runs, table: pandas.DataFrame, notes: list[str | Text], rounded: float
 ) -> pandas.DataFrame:
