@@ -76,7 +76,11 @@ def judge_grid(grid: Grid, question: TableQuestion) -> TableVerdict:
         return TableVerdict(
             answer=UNDECIDED, finding="one_size", next_runs=next_of_one_size(grid, sides), **common
         )
-    verdict = judge_ladder(grid.axis, grid.curves, transferred, grid.base, rule)
+    fits = {
+        size: fit and replace(fit, regret=fit.loss_gap(transferred + fit.curve.planned_log2))
+        for size, fit in fits.items()
+    }
+    verdict = judge_ladder(grid.axis, grid.curves, transferred, grid.base, rule, fits=fits)
     trend = None
     if grid.axis == JOINT_AXIS:
         if question.to is not None:
@@ -85,8 +89,9 @@ def judge_grid(grid: Grid, question: TableQuestion) -> TableVerdict:
     else:
         to = question.to or max(int(getattr(c.size, grid.axis)) for c in grid.curves)
         prior = prior_for(grid.axis, grid.parameterization, question.theory)
-        answer, trend = judge_target(verdict, fits, transferred, to, rule, prior)
-        if question.to is not None and to != getattr(grid.base, grid.axis):
+        given = question.eta is not None and question.to is not None
+        answer, trend = judge_target(verdict, fits, transferred, to, rule, prior, given=given)
+        if question.to is not None and (given or to != getattr(grid.base, grid.axis)):
             verdict = replace(verdict, target=answer)
     predicted = None
     # Of a plan by a law the trend is of what the law leaves: no learning rate by itself.
@@ -97,8 +102,9 @@ def judge_grid(grid: Grid, question: TableQuestion) -> TableVerdict:
     if not ours:  # settings of a study mean nothing to somebody who has none
         plain = verdict.target and replace(verdict.target, settle=())
         verdict = replace(verdict, settle=(), target=plain)
+    wrong = verdict.target is not None and verdict.target.code == "wrong_rate"
     return TableVerdict(
-        answer=verdict.answer,
+        answer="fails" if wrong else verdict.answer,
         finding="ladder",
         axes=(verdict,),
         trend=trend,

@@ -18,7 +18,7 @@ from sweeper.decide.target import OptimumBackTest
 from sweeper.records import NOT_WRITTEN, WRITTEN_IF_SET
 from sweeper.stats.curve import BIAS, UNKNOWN_BASIN, Basin, CurveFit, fit_curves
 from sweeper.stats.estimate import UNKNOWN, ZERO, Estimate
-from sweeper.stats.ladder import LadderRule, LadderSize, SizeCurve, describe_size
+from sweeper.stats.ladder import Cliff, LadderRule, LadderSize, SizeCurve, describe_size
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,8 +76,9 @@ class SizeVerdict:
     factor that a law plans with: shift, regret and loss gap are what it leaves. With `at_end`
     the optimum is a bound, at or below (`side` -1) or at or above (1) its value.
 
-    `code` says why, `failed` how many runs did, `missed` what the base misses; a record has the
-    `reason` in words instead, which `report/sentences.py` makes of them.
+    `code` says why, `failed` how many runs did, `cliff` from where on losses count as diverged,
+    `missed` what the base misses; a record has the `reason` in words instead, which
+    `report/sentences.py` makes of them.
     """
 
     size: LadderSize
@@ -95,6 +96,7 @@ class SizeVerdict:
     side: int = field(default=0, metadata=WRITTEN_IF_SET)
     code: SizeReason = field(default="", compare=False, metadata=NOT_WRITTEN)
     failed: int = field(default=0, compare=False, metadata=NOT_WRITTEN)
+    cliff: Cliff | None = field(default=None, compare=False, metadata=NOT_WRITTEN)
     missed: MissedOptimum | None = field(default=None, compare=False, metadata=NOT_WRITTEN)
 
 
@@ -154,7 +156,7 @@ class Advice:
 
 
 TargetReason = (
-    Literal["", "within", "as_on_ladder", "too_few_optima", "predicted"]
+    Literal["", "within", "as_on_ladder", "too_few_optima", "predicted", "wrong_rate"]
     | Literal["joint_within", "joint_beyond", "joint_as_on_ladder"]
 )
 """What the answer at a target rests on: the ladder, its trend, or neither."""
@@ -365,6 +367,7 @@ def _judge_size(
         code=code,
         basin=fit.basin,
         is_base=is_base,
+        cliff=fit.curve.cliff,
     )
 
 

@@ -34,7 +34,7 @@ from sweeper.laws.fit import DIRECTIONS, PUBLISHED, Direction
 from sweeper.laws.law import Scale
 from sweeper.records import NOT_WRITTEN, to_json
 from sweeper.stats.curve import BIAS, CurveFit, fit_curves
-from sweeper.stats.estimate import Estimate
+from sweeper.stats.estimate import UNKNOWN, Estimate
 from sweeper.stats.ladder import JOINT_AXIS, LADDER_AXES, LadderRule, LadderSize, SizeCurve
 from sweeper.stats.noise import Array, fit_plane
 
@@ -59,8 +59,8 @@ class Trend:
     description: `predicted_log2`, the optimum at the target, averages over forms of drift, whose
     probabilities are `forms`; `prior` names what was believed before. `transferred_log2` is the
     plan's eta without a correction, `off_log2` how far the optimum lies from it at the target, and
-    `loss_gap` what training with it loses there (nats). `gain` is what planning with the
-    prediction would save. A correction is `warranted` where all of the gain's interval is above 0.
+    `loss_gap` what training with it loses there (nats), and `predicted_gap` what training with the
+    prediction loses. `gain` is what planning with that would save. A correction is `warranted` where all of the gain's interval is above 0.
     A record has the `reason` and the `prior` in words, `belief` is the prior's name.
     """
 
@@ -78,6 +78,7 @@ class Trend:
     prior: str = ""
     forms: Mapping[str, float]
     back_test: OptimumBackTest | None
+    predicted_gap: Estimate = UNKNOWN
     belief: Belief | None = field(default=None, compare=False, metadata=NOT_WRITTEN)
 
 
@@ -151,12 +152,27 @@ def trend_of(axis: str, optima: Optima, transferred: float, target: int, prior: 
         predicted_log2=estimate,
         off_log2=estimate.moved(-transferred),
         loss_gap=loss_gap_at(optima, off, draws),
+        predicted_gap=_left_gap(optima, draws - off),
         gain=gain,
         # Any two optima lie on a line; and following a wide prediction may cost more than it saves.
         warranted=len(optima.sizes) >= MIN_TREND_SIZES and gain.low > 0,
         belief=prior.name,
         forms=predicted.probabilities(),
         back_test=back_test(optima.sizes, optima.values, optima.errors, prior),
+    )
+
+
+def _left_gap(optima: Optima, off: Array) -> Estimate:
+    """What the prediction itself loses, `off` draws of how far it is from the optimum: a median."""
+    largest = optima.fits[-1]
+    away = np.append(0.0, largest.safe_optimum_draws - off)
+    away[0] = largest.optimum.value
+    least, most = (bound[1:] for bound in largest.parabolas.loss_gaps(away))
+    median = float(np.percentile(least, 50, method="nearest"))
+    return Estimate(
+        value=median,
+        low=Estimate.from_draws(median, least).low,
+        high=Estimate.from_draws(median, most).high,
     )
 
 
@@ -203,10 +219,14 @@ def judge_target(
     target: int,
     rule: LadderRule,
     prior: Prior,
+    *,
+    given: bool = False,
 ) -> tuple[TargetAnswer, Trend | None]:
     """The answer at the size `target` of the verdict's axis, and the trend behind it.
 
-    `fits` are those of the ladder's curves.
+    `fits` are those of the ladder's curves. A value that was `given` is asked about itself: it
+    fails where it lies too far from the optimum that is predicted, whatever the ladder says of the
+    base's optimum.
 
     A target between sizes of the ladder has the answer of those from the base to the next size on.
     Beyond, it holds where the ladder does and the predicted shift and loss gap lie within the
@@ -221,6 +241,14 @@ def judge_target(
     trend = None
     if optima is not None:
         trend = trend_of(axis, optima, transferred, target, prior)
+    if given and optima is not None and trend is not None:
+        allowed = rule.allowed_gap(optima.fits[-1].loss.value)
+        off, gap = trend.off_log2, trend.loss_gap
+        if gap.low > allowed or max(off.low, -off.high) > rule.max_shift:
+            wrong = TargetAnswer(
+                axis=axis, size=target, answer="fails", off_log2=off, loss_gap=gap, code="wrong_rate"
+            )
+            return wrong, trend
     if sizes[0] <= target <= sizes[-1]:
         within = _within(verdict, target)
         return TargetAnswer(axis=axis, size=target, answer=within, code="within"), trend

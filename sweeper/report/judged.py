@@ -37,7 +37,13 @@ from sweeper.report.figures import learning_rate_figure
 from sweeper.report.next import NextCommand, next_of, validated_by
 from sweeper.report.page import page
 from sweeper.report.present import Shown
-from sweeper.report.sentences_judged import listed, value_text, worded_judged
+from sweeper.report.sentences_judged import (
+    gap_text,
+    listed,
+    range_text,
+    value_text,
+    worded_judged,
+)
 from sweeper.report.study_page import write_report
 from sweeper.runs.run import unit_of
 from sweeper.stats.estimate import Estimate
@@ -91,12 +97,17 @@ def rate_lines(judged: TableVerdict) -> list[str]:
     if judged.bound:
         said += f", a bound: the best one of the base lies {judged.bound} it"
     if (best := judged.predicted) is not None:
-        low, high = value_text(best.low), value_text(best.high)
         said += (
             f"; at {_said(judged.axis)} {judged.to} the best one is predicted to be "
-            f"{value_text(best.value)} ({low} to {high})"
+            f"{range_text(best)}"
         )
-    return [f"{said}."]
+    lines = [f"{said}."]
+    if judged.predicted is not None and (trend := judged.trend) is not None:
+        lines.append(
+            f"There the predicted one would lose {gap_text(trend.predicted_gap)}, the transferred "
+            f"one {gap_text(trend.loss_gap)}."
+        )
+    return lines
 
 
 def trend_lines(judged: TableVerdict, *, whole: bool = False) -> list[str]:

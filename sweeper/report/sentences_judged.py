@@ -241,7 +241,7 @@ def plain_verdict(judged: TableVerdict, verdict: Verdict) -> Verdict:
 
     todo = _plain_advice(judged, verdict, no_noise=no_noise)
     said = worded(verdict)
-    target = said.target and _plain_target(said.target)
+    target = said.target and _plain_target(judged, said.target)
     sizes = tuple(map(plain_size, said.sizes))
     return replace(said, todo=todo, sizes=sizes, target=target)
 
@@ -272,9 +272,40 @@ def _plain_advice(judged: TableVerdict, verdict: Verdict, *, no_noise: bool) -> 
     return todo
 
 
-def _plain_target(target: TargetAnswer) -> TargetAnswer:
+def _plain_target(judged: TableVerdict, target: TargetAnswer) -> TargetAnswer:
+    if target.code == "wrong_rate" and judged.predicted is not None:
+        return replace(target, sentence=_wrong_rate(judged, judged.predicted, target))
     todo, _ = advice_parts(target.advice)
     if target.advice.code == "correct":
         todo = "train with the learning rate that the trend predicts"
     sentence = target_text(target, planned="the transferred learning rate") if target.code else ""
     return replace(target, todo=todo, sentence=sentence or target.sentence)
+
+
+def _wrong_rate(judged: TableVerdict, best: Estimate, target: TargetAnswer) -> str:
+    """Why a learning rate that was asked about is none for the target."""
+    asked, off, gap = value_text(judged.transferred_log2_eta), target.off_log2, target.loss_gap
+    side = "below" if off.value > 0 else "above"
+    costs = f"about {gap.value:.2g} nats" if math.isfinite(gap.value) else "the run: it diverges"
+    return (
+        f"At {name_of(target.axis)} {target.size}, no: the best is predicted at {range_text(best)}; "
+        f"{asked} lies {abs(off.value):.1f} octaves {side} it and costs {costs}"
+    )
+
+
+def name_of(axis: str) -> str:
+    """An axis as people write it."""
+    return axis.replace("_", " ")
+
+
+def range_text(estimate: Estimate) -> str:
+    """A learning rate of which log2 is given, with its interval."""
+    low, high = value_text(estimate.low), value_text(estimate.high)
+    return f"{value_text(estimate.value)} ({low} to {high})"
+
+
+def gap_text(gap: Estimate) -> str:
+    """What is lost, with what it may be at most."""
+    if not math.isfinite(gap.high):
+        return f"{gap.value:.4f} nats or more, beyond what was measured"
+    return f"{gap.value:.4f} nats ({max(0.0, gap.low):.4f} to {gap.high:.4f})"

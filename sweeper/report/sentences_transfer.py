@@ -57,7 +57,7 @@ def worded(verdict: Verdict) -> Verdict:
         verdict,
         sizes=tuple(replace(size, reason=size_reason(size)) for size in verdict.sizes),
         todo=advice_text(verdict.advice) or verdict.todo,
-        note=_worse_note(verdict) or verdict.note,
+        note=". Also, ".join(filter(None, (_worse_note(verdict) or verdict.note, _cliffs(verdict)))),
         limits=limits,
         target=None if verdict.target is None else worded_target(verdict.target),
     )
@@ -136,6 +136,18 @@ def _worse_note(verdict: Verdict) -> str:
         "its optimum. A larger model should be better: `sweeper check` shows whether a module "
         "grows or vanishes with the size"
     )
+
+
+def _cliffs(verdict: Verdict) -> str:
+    """Which finite losses were taken for those of runs that diverged."""
+    told = [
+        f"from {2.0**size.cliff.log2:.3g} on at {describe_size(size.size, verdict.axis)} "
+        f"({size.cliff.below:.4g}, then {size.cliff.above:.4g})"
+        for size in verdict.sizes
+        if size.cliff is not None
+    ]
+    said = "losses that leave the basin by a jump count as those of runs that diverged: "
+    return said + ", ".join(told) if told else ""
 
 
 # What would settle it.

@@ -12,6 +12,7 @@ import numpy as np
 from sweeper.errors import BadInput, Keyword, Text
 from sweeper.runs.run import Array, Runs
 from sweeper.runs.sizes import MakeSize, axis_of_size, name_size
+from sweeper.stats.curve import with_noise_left
 from sweeper.stats.ladder import KnownNoise, LadderSize, SizeCurve
 from sweeper.table import counted
 
@@ -53,6 +54,38 @@ def rounding_of(loss: Array, unit_name: str, notes: list[str | Text]) -> float:
 
 OUTCOMES = ("loss", "planned")
 """Columns of a run that are no part of what makes its cell."""
+
+
+FEW_COPIES = 1 / 3
+"""Of the runs: a table in which more losses are alike was made up, on both sides of its optima."""
+
+
+def without_copies(table: pandas.DataFrame, notes: list[str | Text]) -> pandas.DataFrame:
+    """Without losses of one size that stand under two learning rates to the last digit.
+
+    Of such a pair the run is the copy whose cell has another loss too, else neither is known. Of
+    losses with six digits or fewer some are alike by chance, and runs that came apart may end alike.
+    """
+    size = [c for c in table.columns if c not in (*OUTCOMES, "eta", "seed")]
+    loss = table["loss"]
+    exact = np.isfinite(loss) & (np.abs(loss * 1e6 - np.round(loss * 1e6)) > 1e-6)
+    exact &= loss <= 1.25 * loss.groupby([table[c] for c in size]).transform("min")
+    rows = table[exact]
+    twice = rows.groupby([*size, "loss"])["eta"].transform("nunique") > 1
+    tied = table.index.isin(rows.index[twice])
+    if not tied.any():
+        return table
+    other = table.groupby([*size, "eta"])["loss"].transform("nunique") > 1
+    known = (tied & other).groupby([*(table[c] for c in size), loss]).transform("any")
+    copies = tied & (other | ~known)
+    if copies.sum() > FEW_COPIES * len(table):
+        return table
+    shown = ", ".join(f"{value:.6g}" for value in loss[copies].unique()[:3])
+    notes.append(
+        f"left out: {counted(int(copies.sum()), 'run')} whose loss stands under another learning "
+        f"rate to the last digit ({shown}), as copies do"
+    )
+    return table[~copies]
 
 
 def with_seeds(
@@ -207,7 +240,16 @@ def curves_of(
             f"{run_noise.deviation:.4g} {unit} a run, by the repeated cells of the table "
             f"({run_noise.freedom} degrees of freedom)"
         )
-    elif not few:
+    elif few:
+        curves = with_noise_left(curves)
+        if levels := [curve.noise.deviation for curve in curves if curve.noise]:
+            low, high = f"{min(levels):.2g}", f"{max(levels):.2g}"
+            level = f"{low if low == high else f'{low} to {high}'} {unit} a run"
+            noise = f"{level}, by what smooth curves leave"
+            notes.append(
+                f"one run a cell: the noise is {level}, by what a smooth curve leaves of each size"
+            )
+    else:
         noise = "by the seeds of each size"
     if means:
         notes.append(

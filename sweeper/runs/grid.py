@@ -23,6 +23,7 @@ from sweeper.runs.cells import (
     rounding_of,
     steps_of,
     with_seeds,
+    without_copies,
 )
 from sweeper.runs.condition import where_equal
 from sweeper.runs.divergence import ended_runs, with_diverged
@@ -154,7 +155,7 @@ def grid_of(runs: Runs, options: GridOptions) -> Grid:
     table = ended_runs(runs, table, notes)
     rounded = rounding_of(table["loss"].to_numpy(), runs.unit, notes)
     table = with_diverged(runs, table, options.diverged, notes, axis)
-    table = with_seeds(runs, table, notes, rounded)
+    table = with_seeds(runs, without_copies(table, notes), notes, rounded)
     kept = len(table)
     table = grouped(table, notes)
     cells: tuple[DecayCell, ...] = ()

@@ -9,8 +9,8 @@ from dataclasses import astuple, dataclass, field, replace
 import numpy as np
 
 from sweeper.stats.estimate import UNKNOWN, Array, Estimate
-from sweeper.stats.ladder import Cliff, LadderSize, SizeCurve
-from sweeper.stats.noise import Noise, model_weights
+from sweeper.stats.ladder import Cliff, KnownNoise, LadderSize, SizeCurve
+from sweeper.stats.noise import Noise, left_by_cubic, model_weights
 from sweeper.stats.shapes import (
     MIN_POINTS,
     SAME_ETA,
@@ -187,9 +187,9 @@ class Measured:
         near = finite & (np.abs(etas - etas[lowest]) <= radius(etas, lowest, NOISE_RADIUS))
         noise = None
         if near.sum() > 1 and curve.noise is not None:
-            level, freedom = curve.noise.deviation, curve.noise.freedom
-            x, means = etas[finite] - etas[lowest], runs[finite].mean(axis=1)
-            noise = Noise.known(level, freedom, x, means, runs.shape[1])
+            used = near if curve.noise.single else finite
+            x, means = etas[used] - etas[lowest], runs[used].mean(axis=1)
+            noise = Noise.known(curve.noise, x, means, runs.shape[1])
         elif near.sum() > 1 and runs.shape[1] > 1 and not same_seeds(runs[near]):
             noise = Noise.measure(etas[near] - etas[lowest], runs[near])
         return cls(curve, etas, runs, lowest, near, noise)
@@ -227,7 +227,8 @@ def fit_curves(
     from_others = [run.noise for run in measured if run.noise and run.curve.noise is not None]
     weights = np.zeros(0)
     if noises or from_others:
-        weights = model_weights(noises or from_others, levels_known=not noises)
+        known = not noises and not any(run.curve.noise and run.curve.noise.single for run in measured)
+        weights = model_weights(noises or from_others, levels_known=known)
     measured = [run.pooled(noises) for run in measured]
     points = {run.curve.size: run.points(weights) for run in measured if run.noise is not None}
     forms = Forms.of(points)
@@ -296,6 +297,59 @@ def _without_cliff(curve: SizeCurve, etas: Array, means: Array, bend: float) -> 
             cliff = Cliff(log2=float(etas[at]), below=float(means[at - 1]), above=float(means[at]))
             return replace(curve, losses=gone, cliff=cliff)
     return curve
+
+
+# One run a point: what a smooth curve leaves is noise, and misfit, so that it is none too small.
+# Levels differ from size to size (a short horizon is ten times as noisy as a long one), and a
+# curve's nine points leave five degrees of freedom: each level is moderated by the others, which
+# count for as much as they are alike (Smyth's empirical Bayes, 2004).
+
+RAISED = 1.0
+UNLIKE, ALIKE = 1.0, 12.0
+"""Degrees of freedom for which a ladder's common level counts at most, as in `noise.py`."""
+
+
+def with_noise_left(curves: Sequence[SizeCurve]) -> list[SizeCurve]:
+    """Every curve with the noise of its single runs, by what a cubic near its best leaves.
+
+    As they are where all curves together have fewer than two points to spare.
+    """
+    left = {curve.size: _rest(curve) for curve in without_cliffs(curves)}
+    told = {size: (level, count) for size, (level, count) in left.items() if count and level > 0}
+    total = sum(count for _, count in told.values())
+    if total < 2:
+        return list(curves)
+    counts = np.array([float(count) for _, count in told.values()])
+    logs = np.log([level for level, _ in told.values()]) - _log_bias(counts)
+    common, freedom = math.exp(float(np.average(logs, weights=counts))), ALIKE
+    if len(told) > 1:
+        # The variance of log s^2 beyond what so few residuals have is that of the levels.
+        own = float(np.average(2 / counts, weights=counts))
+        beyond = float(logs.var(ddof=1)) - own
+        freedom = max(UNLIKE, 2 / beyond) if beyond > 2 / ALIKE else ALIKE
+    noises = {}
+    for size, (level, count) in left.items():
+        mine = count if level > 0 else 0
+        variance = RAISED * (mine * level + freedom * common) / (mine + freedom)
+        known = max(1, round(mine + min(freedom, total)))
+        noises[size] = KnownNoise(deviation=math.sqrt(variance), freedom=known, single=True)
+    return [replace(curve, noise=noises[curve.size]) for curve in curves]
+
+
+def _log_bias(freedom: Array) -> Array:
+    """The mean of log(chi^2 / freedom): about -1 / freedom - 1 / (3 freedom^2)."""
+    return -1 / freedom - 1 / (3 * freedom**2)
+
+
+def _rest(curve: SizeCurve) -> tuple[float, int]:
+    """The mean square that a cubic leaves near the lowest point, and its degrees of freedom."""
+    etas, means = _means(curve)
+    if not len(etas):
+        return 0.0, 0
+    lowest = int(np.argmin(means))
+    near = np.abs(etas - etas[lowest]) <= radius(etas, lowest, NOISE_RADIUS)
+    rest = left_by_cubic(etas[near] - etas[lowest], means[near])
+    return float(rest.squares[0]), rest.freedom
 
 
 def fit_curve(curve: SizeCurve, transferred: float) -> CurveFit | None:

@@ -12,9 +12,12 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+
+from sweeper.stats.ladder import KnownNoise
 
 Array = NDArray[np.float64]
 Kernel = Callable[[Array], Array]
@@ -66,6 +69,7 @@ PRIOR = np.tile([1 / len(kind) for kind in KINDS for _ in kind], len(RISES))
 """Each kind is as likely as another, before the losses are known."""
 ORDER = 3
 """Of the curve whose residuals show how a known noise rises: a shape without its misfit."""
+TILTS_UNSEEN = 0
 POOLED_FREEDOM = 12
 """Degrees of freedom for which a ladder's other curves count in the level of one curve's noise.
 
@@ -118,20 +122,29 @@ class Noise:
         )
 
     @classmethod
-    def known(cls, deviation: float, freedom: int, x: Array, losses: Array, seeds: int) -> Noise:
+    def known(
+        cls, known: KnownNoise, x: Array, losses: Array, seeds: int
+    ) -> Noise:
         """Of a known `deviation` (nats): a run's own at each eta, or alike at near ones.
 
         That each seed has another optimum no repeated cell shows, and is left out. How the noise
         rises is told by what a cubic leaves of the mean `losses` of `seeds` runs at all finite `x`;
         how it is correlated is not, since a smooth noise looks like a curve.
         """
-        untilted = np.tile([kernel not in KINDS[-1] for kernel in KERNELS], len(RISES))
-        by_rise = np.repeat(_rise_evidence(x, losses, deviation / math.sqrt(seeds)), len(KERNELS))
+        tilts = KINDS[-1][TILTS_UNSEEN if known.single else 0 :]
+        untilted = np.tile([kernel not in tilts for kernel in KERNELS], len(RISES))
+        level = np.full(len(RISES), known.deviation**2)
+        if known.single:
+            rest = left_by_cubic(x, losses)
+            level *= rest.squares / rest.squares[0] if rest.squares[0] > 0 else 1.0
+            by_rise = rest.log_likelihood
+        else:
+            by_rise = _rise_evidence(x, losses, known.deviation / math.sqrt(seeds))
         return cls(
-            log_likelihood=np.where(untilted, by_rise, -math.inf),
-            variance=np.full(len(MODELS), deviation**2),
-            freedom=freedom,
-            deviation=deviation,
+            log_likelihood=np.where(untilted, np.repeat(by_rise, len(KERNELS)), -math.inf),
+            variance=np.repeat(level, len(KERNELS)),
+            freedom=known.freedom,
+            deviation=known.deviation,
         )
 
     def pooled(self, ladder: Sequence[Noise]) -> Noise:
@@ -188,6 +201,35 @@ def _models(x: tuple[float, ...]) -> tuple[Array, Array]:
     points = np.array(x)
     covariances = np.array([covariance(points, *model) for model in MODELS])
     return covariances, np.linalg.cholesky(covariances)
+
+
+class CubicRest(NamedTuple):
+    """What a cubic leaves of single losses: mean squares and log likelihood [rise], and freedom."""
+
+    squares: Array
+    log_likelihood: Array
+    freedom: int
+
+
+def left_by_cubic(x: Array, losses: Array) -> CubicRest:
+    """Of independent noise, its level integrated out with the cubic; of few points a parabola.
+
+    The squares are those at the lowest point, were the noise to rise so.
+    """
+    order = min(ORDER, len(x) - 2)
+    squares, likelihood = np.zeros(len(RISES)), np.zeros(len(RISES))
+    freedom = len(x) - order - 1 if order > 1 else 0
+    if not freedom:
+        return CubicRest(squares, likelihood, 0)
+    for index, rise in enumerate(RISES):
+        spread = 2.0 ** (rise * np.clip(x, 0.0, MAX_RISE))
+        basis, triangle = np.linalg.qr(np.vander(x, order + 1) / spread[:, None])
+        white = (losses - losses.min()) / spread
+        rest = white - basis @ (basis.T @ white)
+        squares[index] = rest @ rest / freedom
+        size = np.log(spread).sum() + np.log(np.abs(np.diag(triangle))).sum()
+        likelihood[index] = -freedom / 2 * math.log(max(squares[index], 1e-30)) - size
+    return CubicRest(squares, likelihood, freedom)
 
 
 def _rise_evidence(x: Array, losses: Array, deviation: float) -> Array:
