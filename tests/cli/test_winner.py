@@ -1,4 +1,4 @@
-"""`sweeper compare --by`: a spreadsheet becomes a decision, on the screen, as JSON, by exit code."""
+"""`sweeper compare --by`: a spreadsheet becomes a decision, on a screen, as JSON, by exit code."""
 
 from __future__ import annotations
 
