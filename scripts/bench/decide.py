@@ -14,7 +14,7 @@ import argparse
 import itertools
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -48,18 +48,25 @@ class Tally:
     held: int = 0
     answered: int = 0
     misanswered: int = 0
-    off: list[float] = field(default_factory=list)
 
-    def add(self, chance: float, low: float, high: float, truth: float, answer: str = "") -> None:
-        """A pair with what was measured at the target."""
+    def add(
+        self,
+        chance: float,
+        low: float,
+        high: float,
+        truth: float,
+        answer: str = "",
+        shown: float | None = None,
+    ) -> None:
+        """A pair with its difference at the target, and what runs have `shown` there."""
         self.pairs += 1
-        self.held += low <= truth <= high
+        self.held += low <= (truth if shown is None else shown) <= high
         if not 0.05 < chance < 0.95:
             self.called += 1
-            self.wrong += (chance > 0.5) != (truth < 0)
+            self.wrong += (chance > 0.5) != (truth < 0) or not truth
         if answer in ("better", "worse"):
             self.answered += 1
-            self.misanswered += (answer == "better") != (truth < 0)
+            self.misanswered += (answer == "better") != (truth < 0) or not truth
 
     def row(self, name: str) -> str:
         """A row of a table."""
@@ -256,8 +263,8 @@ KINDS = {
 }
 
 
-def table(made: Made, generator: np.random.Generator) -> tuple[Any, Any]:
-    """A table, and what a run of each shows at the target less the baseline's."""
+def table(made: Made, generator: np.random.Generator) -> tuple[Any, Any, Any]:
+    """A table; differences to the baseline at the target, and what a run of each shows there."""
     effects = made.effect(generator, made.variants)
     effects = np.concatenate([np.zeros((1, effects.shape[1])), effects])
     base = 1.7 + 2.0 ** (3.1 - 0.05 * np.array([*SIZES.sum(axis=1)]))
@@ -287,7 +294,7 @@ def table(made: Made, generator: np.random.Generator) -> tuple[Any, Any]:
                 cost = 0.01 * rate**2 if made.untuned else 0.0
                 rows.append({**row, "lr": 0.001 * 2.0**rate, "loss": row["loss"] + cost})
     shown = effects[:, -1] + made.noise * generator.normal(size=len(effects))
-    return pandas.DataFrame(rows), shown[1:] - shown[0]
+    return pandas.DataFrame(rows), effects[1:, -1], shown[1:] - shown[0]
 
 
 def made_up(tables: int) -> Iterator[str]:
@@ -302,7 +309,7 @@ def made_up(tables: int) -> Iterator[str]:
     for name, made in KINDS.items():
         generator, tally, lucky = np.random.default_rng(7), Tally(), 0
         for _ in range(tables if made.variants > 6 else max(1, tables // 2)):
-            frame, truth = table(made, generator)
+            frame, truth, shown = table(made, generator)
             found = winner(frame, "variant", "v0", counts=counts)
             any_lucky = False
             for each in found.variants:
@@ -313,7 +320,8 @@ def made_up(tables: int) -> Iterator[str]:
                     tally.misanswered += each.answer == "worse"
                     continue
                 if math.isfinite(d.value):
-                    tally.add(each.chance, d.low, d.high, float(truth[index]), each.answer)
+                    true, seen = float(truth[index]), float(shown[index])
+                    tally.add(each.chance, d.low, d.high, true, each.answer, seen)
                 if made.effect is nothing or (made.effect is few and index >= 3):
                     any_lucky |= each.answer == "better"
             lucky += any_lucky

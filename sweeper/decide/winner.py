@@ -95,7 +95,8 @@ class VariantAnswer:
     `compute` and `wall_clock` are how many times less of them it takes for the baseline's loss.
     `chance` is that it is better; its place lies between `first` and `last`. `code` says by what it
     was answered, `missing` are the sizes of the baseline at which it was not run. It shares no size
-    with the baseline, but with others, where it is known `by_way`.
+    with the baseline, but with others, where it is known `by_way`. At every size it has the `same
+    rate` as the baseline, and was perhaps not tuned.
     """
 
     name: str
@@ -111,6 +112,7 @@ class VariantAnswer:
     diverged: int = 0
     missing: tuple[SizePlace, ...] = ()
     by_way: bool = False
+    same_rate: bool = False
     code: Why = field(default="loss", metadata=NOT_WRITTEN)
 
 
@@ -567,6 +569,12 @@ class _Asked:
             diverged=pairs.lost + pairs.both,
             missing=tuple(self._run_place(size) for size in sorted(ours - there)),
             by_way=not there & ours,
+            same_rate=bool(there & ours)
+            and all(
+                cell.rate == other.rate
+                for size in there & ours
+                if (cell := runs.at(variant, size)) and (other := runs.at(0, size))
+            ),
         )
 
     def _checked(

@@ -156,6 +156,11 @@ def notes_of(winner: Winner) -> list[str | Text]:
             f"{winner.baseline}, the baseline, {_bound_text(winner.baseline_bound)}: tuned, it may "
             "be better than it looks, and no variant is called better"
         )
+    if alike := [each.name for each in winner.variants if each.same_rate]:
+        notes.append(
+            f"at every size the learning rate of {_listed(alike)} is that of {winner.baseline}: if "
+            f"{'it was' if len(alike) == 1 else 'they were'} not tuned, tuning may gain more"
+        )
     for each in winner.variants:
         notes += [f"{each.name}: {said}" for said in _of_variant(each)]
     return notes
@@ -202,9 +207,9 @@ def target_table(winner: Winner) -> Table:
         [
             Column("variant", left=True),
             Column("answer", left=True),
-            Column("difference", unit=winner.unit, left=True),
-            *[Column("compute", left=True, importance=3)] * computed,
-            *[Column("wall clock", left=True, importance=2)] * clocked,
+            Column("difference", unit=winner.unit, form="+.4f", left=True),
+            *[Column("compute", form=".3f", left=True, importance=3)] * computed,
+            *[Column("wall clock", form=".3f", left=True, importance=2)] * clocked,
             Column("place", left=True, importance=1),
             Column("sizes", form="d", importance=0),
         ],
@@ -233,16 +238,17 @@ def target_table(winner: Winner) -> Table:
 
 def sizes_table(winner: Winner) -> Table:
     """What was measured at every size, and what all sizes together say of it."""
+    clocked = any(math.isfinite(at.wall_clock.value) for v in winner.variants for at in v.sizes)
     table = Table(
         "At every size that was run",
         [
             Column("variant", left=True),
             Column("size", left=True),
             Column("runs", form="d"),
-            Column("difference", left=True),
-            Column("by all sizes", left=True),
-            Column("compute", left=True),
-            Column("wall clock", left=True),
+            Column("difference", form="+.4f", left=True),
+            Column("by all sizes", form="+.4f", left=True),
+            Column("compute", form=".3f", left=True),
+            *[Column("wall clock", form=".3f", left=True)] * clocked,
         ],
         legend=[
             "Difference: as measured, with the noise of a run. By all sizes: what the model of all "
@@ -259,7 +265,7 @@ def sizes_table(winner: Winner) -> Table:
                 _signed(at.difference),
                 _signed(at.carried),
                 _factor(at.compute),
-                _factor(at.wall_clock),
+                *[_factor(at.wall_clock)] * clocked,
                 note=_cell_note(at),
                 subject=each.name,
             )
@@ -335,6 +341,11 @@ def winner_figure(winner: Winner, runs: VariantRuns) -> Figure:
         low, high = max(min(ends), -far), min(max(ends), far)
         room = 0.08 * (high - low or 1.0)
         panels[0].set_ylim(low - room, high + room)
+    for ax, each in zip(panels, drawn, strict=False):
+        above = each.difference.value > sum(ax.get_ylim()) / 2
+        color = {"better": "#2a7f3f", "worse": "#b03030"}.get(each.answer, FAINT)
+        look: dict[str, Any] = {"transform": ax.transAxes, "ha": "right", "fontsize": 8}
+        ax.text(0.97, 0.04 if above else 0.9, each.answer, color=color, **look)
     what = "FLOPs" if winner.flops_known else "in proportion"
     figure.supxlabel(f"compute of a run ({what})", fontsize=9)
     name = shortened(winner.baseline, 18)
@@ -368,17 +379,6 @@ def _draw_variant(ax: Axes, each: VariantAnswer, winner: Winner) -> list[float]:
         ends = [[value.value - value.low], [value.high - value.value]]
         ax.errorbar([target.flops], [value.value], ends, color=INK, linewidth=1, capsize=3, **STAR)
     ax.set_title(shortened(each.name, 24), fontsize=9, parse_math=False)
-    color = {"better": "#2a7f3f", "worse": "#b03030"}.get(each.answer, FAINT)
-    ax.text(
-        0.97,
-        0.96,
-        each.answer,
-        transform=ax.transAxes,
-        color=color,
-        fontsize=8,
-        ha="right",
-        va="top",
-    )
     seen = [value.low, value.high, 0.0]
     return seen + [at.difference.value for at in measured]
 

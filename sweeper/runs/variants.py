@@ -46,8 +46,8 @@ class VariantCell:
     """Runs of a variant at a size; +inf is a loss of one that diverged.
 
     `log2` are its own parameters and tokens. It is a `bound` where its best learning rate lies at
-    an end of those tried, or it has one where the baseline's was tuned. `throughput` is in tokens
-    a second, NaN where nobody knows it.
+    an end of those tried, or it has one `rate` where others were tuned. Rate and `throughput`, in
+    tokens a second, are NaN where nobody knows them.
     """
 
     variant: int
@@ -57,6 +57,7 @@ class VariantCell:
     seeds: tuple[str, ...]
     bound: Bound = ""
     configurations: int = 1
+    rate: float = math.nan
     throughput: float = math.nan
 
 
@@ -123,7 +124,7 @@ def variant_runs(runs: Runs, by: str | None, baseline: str | None) -> VariantRun
     table = _table(runs, labels, names, log2, sizes, by)
     measured = runs.numbers(runs.columns["loss"])
     table = ended_runs(runs, table.assign(loss=measured), notes)
-    table = with_diverged(runs, table.assign(eta=table["eta"].fillna(0.0)), None, notes, "size")
+    table = with_diverged(runs, table, None, notes, "size")
     cells = [_cell(place, rows) for place, rows in table.groupby(["variant", "size"], sort=True)]
     return VariantRuns(
         names=names,
@@ -337,6 +338,7 @@ def _cell(place: Any, rows: pandas.DataFrame) -> VariantCell:
         seeds=tuple(best["seed"]),
         bound="end" if at_end else "",
         configurations=len(groups),
+        rate=float(best["eta"].iloc[0]),
         throughput=float(throughput.median()) if len(throughput) else math.nan,
     )
 

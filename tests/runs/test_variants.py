@@ -91,7 +91,7 @@ def test_seeds_are_repeats_and_a_run_that_diverged_stays() -> None:
 def test_two_baselines_are_refused_with_what_takes_one() -> None:
     table = [{**row, "recipe": "new"} for row in rows()]
     table += [{**row, "recipe": "old", "loss": row["loss"] + 0.1} for row in rows()[:2]]
-    with pytest.raises(BadInput, match='differ in recipe .*where=.*recipe == "new"') as refused:
+    with pytest.raises(BadInput, match=r'differ in recipe .*where=.*recipe == "new"') as refused:
         variants(table)
     assert "ignore='recipe'" in str(refused.value)
     assert len(variants(table, where='recipe == "new"').cells) == 4
