@@ -131,6 +131,8 @@ def numerics_beside(
       one matrix.
     - body: those of models that may have projections within the body, which had the rules of the
       network's ends, or weights of a norm, whose gains kept the model's own start.
+    - relative: those by Adafactor whose steps, as shares of a weight, were too small for it: of a
+      readout under spectral_mup, and of experts that are cut.
     """
     if runner.get("name") != "engine":
         return {}
@@ -142,6 +144,8 @@ def numerics_beside(
         found["stacks"] = 2
     if not {*UNSTACKED, "moe"}.intersection(names):
         found["body"] = 2
+    if "adafactor" in names and {"spectral_mup", "moe"}.intersection(names):
+        found["relative"] = 2
     return found | ({"inputs": 2} if not unit and {"vit", "mlp"}.intersection(names) else {})
 
 

@@ -60,10 +60,10 @@ NAMES = {
     "data": ["digits", "idx", "own", "spans", "stdlib", "text", "tokens"],
     "fp8": ["fp8"],
     "launcher": ["inline", "local", "slurm"],
-    "law": ["batch", "decay", "fit", "horizon", "joint", "none", "timescale"],
+    "law": ["batch", "decay", "fit", "horizon", "hyperball", "joint", "none", "timescale"],
     "logger": ["jsonl", "none", "tensorboard", "wandb"],
     "model": ["encoder_decoder", "hf", "llama", "mlp", "moe", "own", "vit"],
-    "optimizer": ["adafactor", "adamw", "lion", "muon", "sgd", "shampoo", "soap"],
+    "optimizer": ["adafactor", "adamh", "adamw", "lion", "muon", "muonh", "sgd", "shampoo", "soap"],
     "parameterization": [
         "adjusted",
         "effective_theory",

@@ -261,6 +261,16 @@ WHOLE_LAYERS: Mapping[str, Callable[..., Any]] = {
 """Operations that hold a whole layer, as the smaller ones that they are made of."""
 
 
+def _in_derivative() -> bool:
+    """Whether the model takes a derivative itself, as a force or the residual of an equation.
+
+    That goes through the weights backwards: what it sums over follows from what they are, and is
+    no use of theirs.
+    """
+    node = getattr(torch._C, "_current_autograd_node", lambda: None)
+    return node() is not None
+
+
 class UseTracer(TorchDispatchMode):  # type: ignore[no-untyped-call, unused-ignore]
     """While entered, shows every ATen operation to its rule.
 
@@ -280,7 +290,9 @@ class UseTracer(TorchDispatchMode):  # type: ignore[no-untyped-call, unused-igno
                 return whole(*args, **dict(kwargs or {}))
         out = _run(func, args, dict(kwargs or {}))
         inputs = tensors_in((args, dict(kwargs or {})))
-        if any(self.state.tracks(tensor) for tensor in inputs):
+        if _in_derivative():
+            self.state.record_outputs(tensors_in(out), ActivationInfo(depends_on_input=True))
+        elif any(self.state.tracks(tensor) for tensor in inputs):
             self._record(func, args, dict(kwargs or {}), inputs, tensors_in(out))
         return out
 

@@ -199,7 +199,9 @@ def test_what_a_step_is_is_measured() -> None:
 
 
 def test_an_unknown_implementation() -> None:
-    with pytest.raises(ConfigError, match="one of torch, keller_jordan, moonlight, dion, normuon, plain"):
+    with pytest.raises(
+        ConfigError, match="one of torch, keller_jordan, moonlight, dion, normuon, plain"
+    ):
         planned().param_groups(Net(16), muon="muon")
 
 

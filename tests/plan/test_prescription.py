@@ -29,7 +29,10 @@ SEEDS = (3, 5)
 WITHOUT_A_RULE = {
     *product(("umup", "spectral", "spectral_mup", "standard_embedding"), ("sgd",)),
     *product(("effective_theory", "standard_embedding"), ("adafactor",)),
-    *product(("umup", "effective_theory", "standard_embedding"), ("muon", "shampoo", "soap")),
+    *product(
+        ("umup", "effective_theory", "standard_embedding"), ("muon", "shampoo", "soap", "muonh")
+    ),
+    *product(("effective_theory", "standard_embedding"), ("adamh",)),
 }
 """Parameterizations that refuse an optimizer."""
 
