@@ -83,6 +83,8 @@ SHORTER = (
     ),
 )
 """In a record's words: what the page says once for all rows."""
+OWN = ("own question", "own candidate", "sweeper")
+"""Sources that are no paper's: what was asked here."""
 ALIKE = 3
 """So many words that a row shares with the one above it are not repeated."""
 QUOTED = re.compile(r"\{(\w+): (reproduced|not reproduced|cannot say): ([^}]+)\}")
@@ -137,11 +139,15 @@ def quote(template: str, records: Sequence[Mapping[str, Any]]) -> str:
 
 
 def tally(records: Sequence[Mapping[str, Any]]) -> str:
-    """How many claims were reproduced, were not, and were left open."""
-    answers = [claim["answer"] for record in records for claim in record["claims"]]
+    """How many claims of the papers were reproduced, not, or left open; our own apart."""
     keys = ("reproduced", "not reproduced", "cannot say")
-    counts = ", ".join(f"{answers.count(key)} {key}" for key in keys)
-    return f"{len(answers)} claims: {counts}"
+    told = []
+    for own, what in ((False, "claims"), (True, "questions of our own beside them")):
+        rows = [claim for record in records for claim in record["claims"]]
+        answers = [row["answer"] for row in rows if (row["source"] in OWN) is own]
+        counts = ", ".join(f"{answers.count(key)} {key}" for key in keys)
+        told += [f"{len(answers)} {what}: {counts}"] * bool(answers or not own)
+    return ". ".join(told)
 
 
 def brief(claim: Mapping[str, Any]) -> str:

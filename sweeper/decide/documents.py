@@ -90,6 +90,8 @@ class Documents:
     notices: tuple[str, ...] = ()
     """What the results have to tell."""
     flops: Callable[[TrialSpec], float] = flops_of
+    folder: Path | None = None
+    """The study's own, which has the logs of commands."""
     damaged: tuple[str, ...] = ()
     """Names of the documents that are there and cannot be shown."""
 
@@ -163,5 +165,6 @@ class Documents:
             trials=trials_of(study),
             notices=tuple(study.notices),
             flops=flops_in(folder),
+            folder=folder,
             damaged=tuple(damaged),
         )

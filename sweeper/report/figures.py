@@ -454,6 +454,33 @@ def steps_figure(search: Sequence[Chosen], ladder: Sequence[Chosen]) -> Figure:
     return figure
 
 
+MOST_METRICS = 6
+
+
+@rc_context(STYLE)
+def metrics_figure(
+    runs: Sequence[tuple[Chosen, Mapping[str, Sequence[tuple[float, float]]]]],
+) -> Figure:
+    """A panel a number that the logs of runs have beside the loss, over the steps."""
+    counted = Counter(name for _, curves in runs for name in curves)
+    names = [name for name, _ in counted.most_common(MOST_METRICS)]
+    figure, panels = new_panels(len(names), 1.5, edge=0.7, sharey=False)
+    colors = [SEARCHED.get(c.name) or look_of(i, len(runs))[0] for i, (c, _) in enumerate(runs)]
+    for ax, name in zip(panels, names, strict=True):
+        for (chosen, curves), color in zip(runs, colors, strict=True):
+            if curve := curves.get(name):
+                gid = run_id([chosen.result])
+                ax.plot(*zip(*curve, strict=True), color=color, linewidth=1.0, gid=gid)
+        ax.set_title(shortened(name), fontsize=8, parse_math=False)
+    figure.supxlabel("steps", fontsize=9)
+    handles = [
+        legend_key(chosen.name, color=color, linestyle="-")
+        for (chosen, _), color in zip(runs, colors, strict=True)
+    ]
+    figure.legend(handles=handles, loc="outside upper left", ncols=len(handles))
+    return figure
+
+
 def _draw_run(ax: Axes, chosen: Chosen, color: Any) -> None:
     result = chosen.result
     points = [(float(step), loss) for step, loss in loss_curve(result)]

@@ -26,6 +26,7 @@ from sweeper.decide.loss import (
     TooFewRuns,
 )
 from sweeper.files import private_folder, write_atomically
+from sweeper.laws.law import NoLaw
 from sweeper.records import to_json
 from sweeper.report.answer import Drawing, Facts, Item, Report, Section, Sentence
 from sweeper.report.drawing import (
@@ -605,9 +606,13 @@ def _following(
     rule, base, size = settings.transfer, settings.ladder_base, found.size
     choices = [run.choice for run in settle if run.choice]
     if not choices:
-        if question.tokens is not None or question.flops is not None:
+        if question.flops is not None:
             return None
-        return horizons_command(settings, invocation, size, why="to plan the run")
+        # Another number of tokens is planned by a law alone.
+        tokens = [f"--to-tokens={question.tokens:.0f}"] if question.tokens else []
+        lacks = bool(tokens) and isinstance(settings.law, NoLaw)
+        words = [*tokens, *invocation.overrides, *["law=joint"] * lacks]
+        return horizons_command(settings, invocation, size, *words, why="to plan the run")
     widths = sorted({base.width, *rule.widths, *(c.width for c in choices)})
     steps = sorted({*found.horizons, *(c.steps for c in choices)})
     words = [

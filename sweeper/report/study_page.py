@@ -14,6 +14,7 @@ from urllib.parse import quote
 
 from matplotlib.figure import Figure
 
+from sweeper.command.logged import logged
 from sweeper.decide.diagnosis import Diagnosis
 from sweeper.decide.documents import Documents, TargetDocuments
 from sweeper.decide.saving import saving, times
@@ -52,6 +53,7 @@ from sweeper.report.figures import (
     conclusion_so_far,
     learning_rate_figure,
     lines_figure,
+    metrics_figure,
     pairs_figure,
     steps_figure,
 )
@@ -446,6 +448,11 @@ def _search_drawings(documents: Documents, figures: Mapping[str, Figure]) -> lis
     ends, widths = chosen_trials(trials), chosen_widths(trials)
     if ends or widths:
         items.append(Drawing(partial(steps_figure, ends, widths), caption=STEPS))
+    if documents.folder is not None:
+        place = StudyFolder(documents.folder).trials
+        logs = [(each, logged(place / each.result.key)) for each in (*ends, *widths)]
+        if logs := [(each, curves) for each, curves in logs if curves]:
+            items.append(Drawing(partial(metrics_figure, logs), caption=METRICS))
     return items
 
 
@@ -478,6 +485,10 @@ STEPS = (
     "and worst are single runs of the search that reached the end, by the loss of their last "
     "steps; what diverged is not among them. Of each width of the ladder: the first seed at the "
     "learning rate of the least mean loss. The number beside a name is that run's own loss."
+)
+METRICS = (
+    "What the logs of these runs say beside the loss, whatever they print with a step. The names "
+    "are the script's."
 )
 
 

@@ -1,0 +1,40 @@
+"""Numbers beside the loss, in lines as trainers print them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from sweeper.command.logged import logged
+
+
+@pytest.mark.parametrize(
+    ("line", "found"),
+    [
+        # torchtitan, nanochat, nanoGPT, transformers, and JSON lines.
+        (
+            "[titan] 2025-10-01 12:00:00,123 - root - INFO - step: {step}  loss:  3.7320  "
+            "grad_norm:  1.{step}  memory:  1.18GiB(1.24%)  tps: 5,12{step}",
+            {"grad_norm", "tps"},
+        ),
+        (
+            "step 0000{step}/21400 (0.05%) | loss: 3.732000 | grad norm: 1.{step} | lrm: 1.00 | "
+            "dt: 123.45ms | tok/sec: 1,000,00{step} | mfu: 45.00",
+            {"grad norm", "tok/sec"},
+        ),
+        ("iter {step}: loss 2.3011, lr 3e-0{step}, mfu 4.00%", {"lr"}),
+        ('{{"step": {step}, "loss": 2.0, "lr": 0.00{step}, "note": "x"}}', {"lr"}),
+        ("loss 2.3, no step {step}", set()),
+    ],
+)  # fmt: skip
+def test_what_is_printed_with_a_step_is_a_curve(line: str, found: set[str], tmp_path: Path) -> None:
+    lines = [line.format(step=step) for step in range(1, 7)]
+    (tmp_path / "log.txt").write_text("\n".join(["a first line: 5", *lines]))
+    curves = logged(tmp_path)
+    assert set(curves) == found
+    assert all([step for step, _ in curve] == [*range(1, 7)] for curve in curves.values())
+
+
+def test_a_run_without_a_log_has_none(tmp_path: Path) -> None:
+    assert logged(tmp_path / "nowhere") == {}
