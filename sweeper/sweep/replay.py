@@ -17,7 +17,7 @@ from typing import Any
 
 from sweeper.config.settings import Experiment
 from sweeper.decide.settle import JudgedLadder, Run, Settling, grids_of
-from sweeper.errors import ConfigError
+from sweeper.errors import SHELL, ConfigError
 from sweeper.laws.law import AppliedLaw, Factors, NoLaw, OutsideLaw, Scale, ask, decay_notes
 from sweeper.search.replay import SearchReplay
 from sweeper.search.strategy import History
@@ -175,7 +175,7 @@ def describe_law(experiment: Experiment, sizes: Sequence[Size], log2_hps: Log2Hp
         try:
             apply_law(experiment, size, log2_hps)
         except OutsideLaw as error:
-            outside.append(str(error))
+            outside.append(error.spelled(SHELL))
     if not outside:
         fitted = callable(getattr(experiment.settings.law, "fitted_to", None))
         return f"law={name}" + ", fitted to these very curves: no independent test" * fitted
