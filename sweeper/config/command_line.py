@@ -117,16 +117,16 @@ _NAME = re.compile(r"^study(?:\.name)?=(?!\{)(.*)$", re.DOTALL)
 _ROOT = re.compile(r"^root=(.*)$", re.DOTALL)
 
 
-def with_place(overrides: Sequence[str], study: str | None, root: str | None) -> list[str]:
+def with_place(overrides: Sequence[str], study: str | None, root: Path | str | None) -> list[str]:
     """The overrides with --study and --root among them; BadInput where both name one otherwise."""
     _single("study", [study, *_values(_NAME, overrides)])
     _single("root", [root, *_values(_ROOT, overrides)])
     named = {"study": study, "root": root}
-    return [*overrides, *(override(key, to) for key, to in named.items() if to is not None)]
+    return [*overrides, *(override(key, str(to)) for key, to in named.items() if to is not None)]
 
 
 def of_study(
-    overrides: Sequence[str], study: str | None, root: str | None
+    overrides: Sequence[str], study: str | None, root: Path | str | None
 ) -> tuple[str | None, list[str]]:
     """The study that --study or study=NAME name, and the other overrides, --root among them."""
     name = _single("study", [study, *_values(_NAME, overrides)])
@@ -134,7 +134,7 @@ def of_study(
 
 
 def place_of(
-    overrides: Sequence[str], study: str | None, root: str | None
+    overrides: Sequence[str], study: str | None, root: Path | str | None
 ) -> tuple[str | None, Path]:
     """The study and the folder of all, of verbs that take nothing else: NAME is an argument."""
     names = [word for word in overrides if not _ROOT.match(word)]
@@ -166,9 +166,9 @@ def _values(pattern: re.Pattern[str], overrides: Sequence[str]) -> list[str]:
     return [re.sub(r"""^(['"])(.*)\1$""", r"\2", match[1]) for match in matches if match]
 
 
-def _single(key: str, candidates: Sequence[str | None]) -> str | None:
+def _single(key: str, candidates: Sequence[Path | str | None]) -> str | None:
     """The value of `study` or `root`, if there is any; BadInput where there are several."""
-    values = list(dict.fromkeys(value for value in candidates if value is not None))
+    values = list(dict.fromkeys(str(value) for value in candidates if value is not None))
     if len(values) > 1:
         raise ConfigError(key, values, f"one {key} at a time")
     return values[0] if values else None

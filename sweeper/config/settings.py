@@ -22,7 +22,7 @@ from sweeper.data.corpus import Corpus, Source, UserData
 from sweeper.engine.architecture import build_named, check_build
 from sweeper.engine.optimizers.optimizer import Optimizer
 from sweeper.engine.prepare import PreparedSpec, optional_hyperparameters, prepare
-from sweeper.errors import ConfigError, key_prefix, suggest
+from sweeper.errors import ConfigError, flag, key_prefix, suggest
 from sweeper.launch.code import MAIN, main_code, user_modules
 from sweeper.launch.executor import Launcher, RunnerSettings
 from sweeper.laws.law import Law
@@ -234,7 +234,7 @@ def check_seeds(settings: Settings, key: str, seeds: int) -> None:
             key,
             seeds,
             "1 alone: the command takes no {seed}, so that all runs of a point would be the same. "
-            "Where the script takes one, add it and search again: --seed={seed}, or "
+            f"Where the script takes one, add it and search again: {flag('seed')}={{seed}}, or "
             "runner.uses=[seed] where it reads trial.json",
         )
 

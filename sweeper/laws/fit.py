@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import ClassVar, Protocol
 
-from sweeper.errors import BadInput
+from sweeper.errors import BadInput, Keyword
 from sweeper.laws.law import Factors, OutsideLaw, Scale, growth
 
 Direction = tuple[float, float]
@@ -62,7 +62,9 @@ class Fit:
         if self.measured is None:
             raise OutsideLaw(
                 "law=fit has nothing to go by: measure ladders over the steps and the batch first, "
-                "by --validate with transfer.steps=[...] and transfer.batches=[...]"
+                "by ",
+                Keyword("validate"),
+                " with transfer.steps=[...] and transfer.batches=[...]",
             )
         if (log2_eta := self.measured.log2_eta(direction)) is None:
             raise OutsideLaw(

@@ -67,9 +67,11 @@ class ComparedStudies:
         return {name: each.answer if each else "no verdict yet" for name, each in verdicts.items()}
 
 
-def named_studies(arguments: Sequence[str], root_flag: str | None) -> tuple[list[str], Path]:
+def named_studies(
+    arguments: Sequence[str], asked_root: Path | str | None
+) -> tuple[list[str], Path]:
     """The studies and the folder of all, which --root or `root=DIR` among the names may give."""
-    names, root = [], Path(DEFAULT_ROOT if root_flag is None else root_flag).expanduser()
+    names, root = [], Path(DEFAULT_ROOT if asked_root is None else asked_root).expanduser()
     for argument in arguments:
         if argument.startswith("root="):
             root = Path(argument.removeprefix("root=")).expanduser()

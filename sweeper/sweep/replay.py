@@ -17,7 +17,7 @@ from typing import Any
 
 from sweeper.config.settings import Experiment
 from sweeper.decide.settle import JudgedLadder, Run, Settling, grids_of
-from sweeper.errors import ConfigError
+from sweeper.errors import SHELL, ConfigError
 from sweeper.laws.law import (
     FACTORS,
     AppliedLaw,
@@ -137,7 +137,7 @@ def _cautions(experiment: Experiment, factors: Factors, base: Scale, target: Sca
     if settings.scaled_by_user:
         changed = [key for key in FACTORS if key != "eta" and getattr(factors, key) != 1]
         unset = [key for key in changed if not _takes(experiment, key)]
-        known = {"betas": USUAL_BETAS, "held": (Update.HYPERBALL,)}
+        known: dict[str, Any] = {"betas": USUAL_BETAS, "held": (Update.HYPERBALL,)}
         betas = settings.law.factors(replace(base, **known), replace(target, **known)).betas
         return [
             *(
@@ -187,7 +187,7 @@ def describe_law(experiment: Experiment, sizes: Sequence[Size], log2_hps: Log2Hp
         try:
             apply_law(experiment, size, log2_hps)
         except OutsideLaw as error:
-            outside.append(str(error))
+            outside.append(error.spelled(SHELL))
     if not outside:
         fitted = callable(getattr(experiment.settings.law, "fitted_to", None))
         return f"law={name}" + ", fitted to these very curves: no independent test" * fitted

@@ -18,7 +18,7 @@ from sweeper.config.command_line import DEFAULT_ROOT, without_root
 from sweeper.config.compose import Tree, compose_tree, read_tree, to_yaml
 from sweeper.config.settings import Experiment, Settings, checked_plugin
 from sweeper.config.studies import Invocation
-from sweeper.errors import BadInput, Call, ConfigError, Keyword
+from sweeper.errors import BadInput, Call, ConfigError, Keyword, flag
 from sweeper.files import write_json, write_summed
 from sweeper.launch.executor import Scheduled
 from sweeper.launch.folder import check_owner
@@ -272,7 +272,7 @@ def _tell_of_command(settings: Settings, invocation: Invocation, watcher: Watche
             "Note: the command takes no {seed}: ",
             Call("transfer", Keyword("validate")),
             " cannot judge a transfer, since several seeds tell noise from a shift. Where the "
-            "script takes one, add --seed={seed}",
+            f"script takes one, add {flag('seed')}={{seed}}",
         )
 
 

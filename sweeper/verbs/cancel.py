@@ -31,8 +31,7 @@ class CancelAnswer(VerbAnswer):
 
 def cancel(request: CancelRequest, watcher: Watcher) -> CancelAnswer:
     """End the study's jobs, wherever they run."""
-    asked_root = None if request.root is None else str(request.root)
-    name, root = place_of(request.name, request.study, asked_root)
+    name, root = place_of(request.name, request.study, request.root)
     folder = root / find_study(name, root)
     # Counted before anything ends: afterwards nobody tells of them.
     driver = live_holder(folder)

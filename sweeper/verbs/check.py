@@ -55,8 +55,7 @@ class CheckAnswer(VerbAnswer):
 
 def check(request: CheckRequest, watcher: Watcher) -> CheckAnswer:
     """Measure what is asked for; NOT_VALIDATED if strict, unless the coordinate check passes."""
-    root = None if request.root is None else str(request.root)
-    placed = with_place(request.overrides, None, root)
+    placed = with_place(request.overrides, None, request.root)
     tree, invocation = tree_of(request.study, placed, request.config_dir, trust=request.trust)
     settings, ladders = resolve(tree), dict[str, list[Size]]()
     _check_asked(request, settings)

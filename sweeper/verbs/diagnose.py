@@ -93,8 +93,7 @@ def diagnose(request: DiagnoseRequest, watcher: Watcher) -> VerbAnswer:
     axis = request.over
     if axis not in ("width", "depth"):
         raise ConfigError(Keyword("over"), axis, "width or depth")
-    root = None if request.root is None else str(request.root)
-    name, others = of_study(request.overrides, request.study, root)
+    name, others = of_study(request.overrides, request.study, request.root)
     ladder = _judged_ladder(name, others, axis, watcher)
     tree, invocation = study_tree(name, [*others, *ladder], request.config_dir, trust=request.trust)
     for ablation in request.only:

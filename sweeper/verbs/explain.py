@@ -70,8 +70,7 @@ def explain(request: ExplainRequest, watcher: Watcher) -> VerbAnswer:
                     ": a published model has its own",
                 )
         return _published(request.published, request.overrides)
-    asked_root = None if request.root is None else str(request.root)
-    placed = with_place(request.overrides, None, asked_root)
+    placed = with_place(request.overrides, None, request.root)
     tree, invocation = tree_of(request.study, placed, request.config_dir, trust=request.trust)
     # A misspelt setting is refused before torch loads.
     from sweeper.config.settings import resolve

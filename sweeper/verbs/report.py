@@ -47,12 +47,11 @@ class SeveralAnswer(VerbAnswer):
 
 def report(request: ReportRequest, watcher: Watcher) -> ReportAnswer | SeveralAnswer:
     """Read a study, and write the runs of its validation to `csv`; or rank several."""
-    asked_root = None if request.root is None else str(request.root)
     if request.study is None and len([n for n in request.name if not n.startswith("root=")]) > 1:
-        return _several(request, asked_root)
+        return _several(request)
     if request.picture is not None:
         raise BadInput(K("picture", ...), " is of several studies: name them")
-    name, root = place_of(request.name, request.study, asked_root)
+    name, root = place_of(request.name, request.study, request.root)
     folder, runs = root / find_study(name, root), 0
     if request.csv is not None:
         runs = write_runs(folder, request.csv)
@@ -60,11 +59,11 @@ def report(request: ReportRequest, watcher: Watcher) -> ReportAnswer | SeveralAn
     return ReportAnswer(folder=folder, documents=documents, csv=request.csv, runs=runs)
 
 
-def _several(request: ReportRequest, asked_root: str | None) -> SeveralAnswer:
+def _several(request: ReportRequest) -> SeveralAnswer:
     from sweeper.decide.speed import speed_ups
     from sweeper.sweep.compared import compared, comparison_folder, named_studies
 
-    names, root = named_studies(list(request.name), asked_root)
+    names, root = named_studies(request.name, request.root)
     if request.csv is not None:
         raise BadInput(K("csv", ...), " is of one study: name one")
     picture = request.picture

@@ -36,8 +36,7 @@ def search(request: SearchRequest, watcher: Watcher) -> SearchAnswer:
     overrides = list(request.overrides)
     if all(word.startswith(UNTRAINED) for word in overrides):
         overrides = [f"experiment={FIRST}", *overrides]
-    asked_root = None if request.root is None else str(request.root)
-    placed = with_place(overrides, request.study, asked_root)
+    placed = with_place(overrides, request.study, request.root)
     # A misspelt setting is refused before torch loads.
     tree, invocation = tree_of(None, placed, request.config_dir)
     from sweeper.config.settings import resolve

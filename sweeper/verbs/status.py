@@ -62,8 +62,7 @@ class StatusAnswer(VerbAnswer):
 
 def status(request: StatusRequest, watcher: Watcher) -> StatusAnswer:
     """Where the study stands; with `watch`, when its driver and its jobs have ended."""
-    asked_root = None if request.root is None else str(request.root)
-    name, root = place_of(request.name, request.study, asked_root)
+    name, root = place_of(request.name, request.study, request.root)
     # Who watches at a terminal has often just typed the command in another one.
     until = time.monotonic() + STARTS_WITHIN * (request.watch and watcher.is_live)
     study, before = _appeared(name, root, watcher, until), None
