@@ -289,7 +289,7 @@ class KnownNoise:
     """A run's standard deviation in nats, where others than a curve's own seeds show it.
 
     `freedom` are its degrees of freedom: how many differences between runs it was read off.
-    `single`: it was read off the curves of single runs, which no seed's own optimum shows.
+    `single`: it was read off the curves of single runs.
     """
 
     deviation: float

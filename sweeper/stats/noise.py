@@ -17,8 +17,6 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from sweeper.stats.ladder import KnownNoise
-
 Array = NDArray[np.float64]
 Kernel = Callable[[Array], Array]
 
@@ -69,7 +67,6 @@ PRIOR = np.tile([1 / len(kind) for kind in KINDS for _ in kind], len(RISES))
 """Each kind is as likely as another, before the losses are known."""
 ORDER = 3
 """Of the curve whose residuals show how a known noise rises: a shape without its misfit."""
-TILTS_UNSEEN = 0
 POOLED_FREEDOM = 12
 """Degrees of freedom for which a ladder's other curves count in the level of one curve's noise.
 
@@ -123,28 +120,36 @@ class Noise:
 
     @classmethod
     def known(
-        cls, known: KnownNoise, x: Array, losses: Array, seeds: int
+        cls,
+        deviation: float,
+        freedom: int,
+        x: Array,
+        losses: Array,
+        seeds: int,
+        *,
+        single: bool = False,
     ) -> Noise:
         """Of a known `deviation` (nats): a run's own at each eta, or alike at near ones.
 
         That each seed has another optimum no repeated cell shows, and is left out. How the noise
         rises is told by what a cubic leaves of the mean `losses` of `seeds` runs at all finite `x`;
-        how it is correlated is not, since a smooth noise looks like a curve.
+        how it is correlated is not, since a smooth noise looks like a curve. Of `single` runs the
+        level was read off such losses too, as if it were alike at all of them: one that rises is
+        less at the lowest point.
         """
-        tilts = KINDS[-1][TILTS_UNSEEN if known.single else 0 :]
-        untilted = np.tile([kernel not in tilts for kernel in KERNELS], len(RISES))
-        level = np.full(len(RISES), known.deviation**2)
-        if known.single:
+        untilted = np.tile([kernel not in KINDS[-1] for kernel in KERNELS], len(RISES))
+        level = np.full(len(RISES), deviation**2)
+        if single:
             rest = left_by_cubic(x, losses)
             level *= rest.squares / rest.squares[0] if rest.squares[0] > 0 else 1.0
             by_rise = rest.log_likelihood
         else:
-            by_rise = _rise_evidence(x, losses, known.deviation / math.sqrt(seeds))
+            by_rise = _rise_evidence(x, losses, deviation / math.sqrt(seeds))
         return cls(
             log_likelihood=np.where(untilted, np.repeat(by_rise, len(KERNELS)), -math.inf),
             variance=np.repeat(level, len(KERNELS)),
-            freedom=known.freedom,
-            deviation=known.deviation,
+            freedom=freedom,
+            deviation=deviation,
         )
 
     def pooled(self, ladder: Sequence[Noise]) -> Noise:

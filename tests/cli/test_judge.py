@@ -100,14 +100,69 @@ def answer_of(folder: Path) -> Any:
     return json.loads((folder / "out" / "judge.json").read_text())
 
 
-def test_one_seed_cannot_say_and_says_which_runs_would_tell() -> None:
-    judged = package.judge(runs(seeds=1))
+def test_one_seed_of_few_rates_cannot_say_and_says_which_runs_would_tell() -> None:
+    few = runs(seeds=1, etas=(-8.0, -7.0, -6.0))
+    judged = package.judge(few)
     assert judged.answer == "cannot say yet" and "nothing shows the noise" in str(judged)
     found = judged.judged.next_runs
     assert [one.size["width"] for one in found] == [*WIDTHS] and all(o.runs == 1 for o in found)
     assert all(-7.0 in one.etas for one in found)
     assert package.judge(runs(seeds=1), noise=0.003).answer == "holds"
     assert package.judge(runs(seeds=1), noise=1.0).answer == "cannot say yet"
+
+
+def test_the_noise_of_one_seed_is_what_smooth_curves_leave() -> None:
+    stays, falls = package.judge(runs(seeds=1)), package.judge(runs((-5.0, -6, -7, -8), seeds=1))
+    assert (stays.answer, falls.answer) == ("holds", "fails")
+    assert "by what smooth curves leave" in stays.judged.noise
+    assert stays.judged.verdict is not None
+    for size in stays.judged.verdict.sizes:
+        assert size.optimum_log2.low < -7 < size.optimum_log2.high < size.optimum_log2.low + 1
+
+
+def test_runs_that_came_apart_at_a_finite_loss_are_told_and_bend_nothing() -> None:
+    frame = runs()
+    infinite, finite = frame.copy(), frame.copy()
+    gone = frame.lr > 2.0**-5.75
+    infinite.loc[gone, "val_loss"] = np.inf
+    finite.loc[gone, "val_loss"] = 6.0 + frame.val_loss[gone] / 10
+    expected, found = package.judge(infinite).judged.verdict, package.judge(finite).judged.verdict
+    assert expected is not None and found is not None
+    assert found.answer == expected.answer == "holds"
+    for one, other in zip(found.sizes, expected.sizes, strict=True):
+        assert (one.optimum_log2, one.loss_gap) == (other.optimum_log2, other.loss_gap)
+        assert one.cliff is not None and one.cliff.log2 == -5.5 and one.cliff.above > 6
+    assert "leave the basin by a jump" in found.note
+
+
+def test_a_rate_far_below_every_optimum_is_answered_with_what_it_costs(
+    table: Path, sweeper: Run, tmp_path: Path
+) -> None:
+    words = ("--eta", "0.002", "--to-width", "4096", "--strict", "--out", str(tmp_path / "out"))
+    answer = sweeper("judge", str(table), *words)
+    said = " ".join(answer.out.split())
+    assert answer.code == 3 and answer_of(tmp_path)["answer"] == "fails"
+    assert "At width 4096, no: the best is predicted at 0.0078" in said
+    assert "0.002 lies 2.0 octaves below it and costs about 0.3" in said
+    words = ("--eta", "0.0078", "--to-width", "4096", "--strict", "--out", str(tmp_path / "out"))
+    assert sweeper("judge", str(table), *words).code == 0
+
+
+def test_what_is_lost_at_the_target_stands_beside_an_open_answer() -> None:
+    judged = package.judge(runs(seeds=1, curvature=0.02, noise=0.02), to_width=4096)
+    trend = judged.judged.trend
+    assert judged.answer == "cannot say yet" and trend is not None
+    assert 0 <= trend.predicted_gap.low <= trend.predicted_gap.value <= trend.predicted_gap.high
+    assert trend.predicted_gap.value <= trend.loss_gap.high
+    assert "There the predicted one would lose 0.0" in str(judged)
+
+
+def test_a_loss_that_stands_under_two_rates_is_a_copy() -> None:
+    frame = runs(seeds=1).drop(columns="seed")
+    copied = frame.iloc[[5]].assign(lr=frame.lr.iloc[8])
+    judged = package.judge(pandas.concat([frame, copied], ignore_index=True)).judged
+    assert judged.runs == len(frame) and "as copies do" in str(judged.remarks)
+    assert judged.verdict == package.judge(frame).judged.verdict
 
 
 def test_a_far_value_is_no_candidate_for_the_optimum_by_a_given_noise() -> None:

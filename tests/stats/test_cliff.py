@@ -1,0 +1,132 @@
+"""Finite cliffs, and the noise of single runs: what is taken for diverged, and for noise."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from sweeper.stats import curve as module
+from sweeper.stats.curve import fit_curve, fit_curves, with_noise_left, without_cliffs
+from sweeper.stats.ladder import LadderRule, SizeCurve
+from tests.stats.curves import BASE, LARGE, Valley
+
+
+@pytest.fixture(autouse=True)
+def _fewer_draws(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "DRAWS", 200)
+
+
+def raised(curve: SizeCurve, height: float) -> SizeCurve:
+    """With finite losses so high above the floor, one a seed, where a curve has +inf."""
+    numbers = np.random.default_rng(0)
+
+    def finite(losses: tuple[float, ...]) -> tuple[float, ...]:
+        return tuple(3 + height * (1 + 0.1 * numbers.random()) for _ in losses)
+
+    losses = {
+        eta: finite(losses) if math.isinf(losses[0]) else losses
+        for eta, losses in curve.losses.items()
+    }
+    return replace(curve, losses=losses)
+
+
+@settings(max_examples=15)
+@given(
+    optimum=st.floats(-1, 1),
+    edge=st.floats(0.3, 1.4),
+    height=st.floats(4.0, 8.0),
+    curvature=st.floats(0.01, 0.1),
+)
+def test_a_finite_cliff_says_what_an_infinite_one_says(
+    optimum: float, edge: float, height: float, curvature: float
+) -> None:
+    """Whatever its height: the fit is the same to the digit."""
+    valley = Valley(optimum=optimum, edge=edge, curvature=curvature, noise=0.002)
+    infinite = valley.curve()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(module, "DRAWS", 50)
+        expected, found = (fit_curve(c, 0.0) for c in (infinite, raised(infinite, height)))
+    assert expected is not None and found is not None
+    assert found.curve.cliff is not None and found.curve.cliff.above > 3 + height
+    assert (found.optimum, found.loss, found.basin) == (
+        expected.optimum,
+        expected.loss,
+        expected.basin,
+    )
+    least = min(np.mean(losses) for losses in infinite.losses.values())
+    assert found.loss.value > least - 0.01
+
+
+@settings(max_examples=60)
+@given(
+    optimum=st.floats(-2, 2),
+    curvature=st.floats(0.01, 0.2),
+    step=st.sampled_from([0.25, 0.5, 1.0, 2.0]),
+    number=st.integers(0, 1000),
+)
+def test_a_smooth_curve_has_no_cliff(
+    optimum: float, curvature: float, step: float, number: int
+) -> None:
+    rule = LadderRule(widths=(32,), step=step)
+    curve = Valley(optimum=optimum, curvature=curvature, noise=1e-3, number=number).curve(rule=rule)
+    steep = {
+        x: tuple(y + 2 * curvature * max(0.0, x - optimum) ** 2 for y in ys)
+        for x, ys in curve.losses.items()
+    }
+    assert without_cliffs([curve]) == [curve]
+    assert without_cliffs([replace(curve, losses=steep)])[0].cliff is None
+
+
+def test_one_run_that_is_off_is_no_cliff() -> None:
+    curve = Valley(noise=0.001).curve()
+    eta = sorted(curve.losses)[-2]
+    losses = {**curve.losses, eta: (curve.losses[eta][0], 6.0)}
+    assert without_cliffs([replace(curve, losses=losses)])[0].cliff is None
+
+
+def single(noise: float, number: int) -> list[SizeCurve]:
+    """Two sizes of twelve rates each, one run a point."""
+    numbers = np.random.default_rng(number)
+    return [
+        SizeCurve(
+            size=size,
+            losses={
+                x: (3 + 0.04 * (x - 0.2) ** 2 + 0.004 * x**3 + noise * numbers.normal(),)
+                for x in np.arange(-3, 3, 0.5).tolist()
+            },
+        )
+        for size in (BASE, LARGE)
+    ]
+
+
+def test_the_noise_of_single_runs_is_read_off_their_curves() -> None:
+    """In the mean over ladders the square of what was drawn, and an interval that holds."""
+    squares, inside = [], []
+    for number in range(60):
+        curves = with_noise_left(single(0.003, number))
+        for curve in curves:
+            assert curve.noise is not None and curve.noise.single and curve.noise.freedom > 5
+            squares.append(curve.noise.deviation**2)
+        if number < 20:
+            fits = fit_curves(curves, 0.0)
+            # The minimum of 0.04 (x - 0.2)^2 + 0.004 x^3: 0.012 x^2 + 0.08 x - 0.016 = 0.
+            true = (-0.08 + math.sqrt(0.08**2 + 4 * 0.012 * 0.016)) / 0.024
+            for fit in fits.values():
+                assert fit is not None and not fit.noise_unknown
+                inside.append(fit.optimum.low <= true <= fit.optimum.high)
+    assert np.mean(squares) == pytest.approx(0.003**2, rel=0.2)
+    assert np.mean(inside) >= 0.9
+
+
+def test_few_points_and_computed_numbers_show_no_noise() -> None:
+    few = [
+        replace(curve, losses={x: y for x, y in curve.losses.items() if abs(x) <= 0.5})
+        for curve in single(0.003, 0)
+    ]
+    for curves in (few, single(0.0, 0), single(0.003, 0)[:1]):
+        assert all(curve.noise is None for curve in with_noise_left(curves))
