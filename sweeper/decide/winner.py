@@ -353,7 +353,7 @@ def replace_variants(losses: VariantLosses, kept: Whole) -> VariantLosses:
     """The losses of some of the variants, the first of them the baseline."""
     return replace(
         losses,
-        names=[losses.names[i] for i in kept],
+        names=[losses.names[int(i)] for i in kept],
         means=losses.means[kept],
         counts=losses.counts[kept],
     )
