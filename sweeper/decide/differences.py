@@ -28,6 +28,7 @@ import numpy as np
 
 from sweeper.stats.estimate import Array, Estimate, normal_above
 
+Whole = np.ndarray[tuple[int], np.dtype[np.int64]]
 USUAL = 0.8, 4.0
 """Losses in nats a token and bits a byte, for which the priors are: of others they are shares."""
 SEED_NOISE = 0.0011
@@ -208,8 +209,8 @@ class _Model:
     unit: float
     contrasts: Array  # [contrasts, observed]
     values: Array  # of the contrasts, as shares of the loss
-    variant: Array
-    place: Array  # of every observation its row of `grid`
+    variant: Whole
+    place: Whole  # of every observation its row of `grid`
     spread: Array  # of the noise [contrasts, contrasts]
     grid: Array  # octaves from the largest size, of sizes and then of places
     brown: Array

@@ -18,6 +18,7 @@ import numpy as np
 from sweeper.decide.differences import (
     Carried,
     VariantLosses,
+    Whole,
     carry,
     deviation_with,
 )
@@ -348,11 +349,11 @@ def _spread(trained: Sequence[tuple[object, Array, Array]]) -> tuple[float, int]
     return squares, sum(len(losses) - 1 for _, losses, _ in trained)
 
 
-def replace_variants(losses: VariantLosses, kept: Array) -> VariantLosses:
+def replace_variants(losses: VariantLosses, kept: Whole) -> VariantLosses:
     """The losses of some of the variants, the first of them the baseline."""
     return replace(
         losses,
-        names=[losses.names[i] for i in kept],
+        names=[losses.names[int(i)] for i in kept],
         means=losses.means[kept],
         counts=losses.counts[kept],
     )

@@ -216,7 +216,7 @@ def target_table(winner: Winner) -> Table:
         legend=[
             f"Difference: the loss in {winner.unit} less that of {winner.baseline}, as a run of "
             "each would show it, with its 95 % interval. Compute: the baseline needs so many times "
-            "the compute for the same loss; wall clock: so many times the time, which then decides. "
+            "the compute for the same loss; wall clock: as many times the time, and that decides. "
             "A place is a range where the runs do not tell."
         ],
         brief=f"Difference: loss less that of {shortened(winner.baseline, 20)}, {winner.unit}; "

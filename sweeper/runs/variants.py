@@ -251,7 +251,8 @@ def _middle(log2: Array, there: Any, of_baseline: Any) -> Array:
 def _flops(counts: Mapping[str, Array], log2: Array, there: Any) -> float:
     if "flops" in counts:
         return float(np.median(counts["flops"][there]))
-    return FLOPS_PER_PARAMETER_AND_TOKEN * 2.0 ** float(np.median(log2[there].sum(axis=1)))
+    middle = float(np.median(log2[there].sum(axis=1)))
+    return FLOPS_PER_PARAMETER_AND_TOKEN * math.exp2(middle)
 
 
 def _table(

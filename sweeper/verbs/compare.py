@@ -100,8 +100,10 @@ class WinnerAnswer(VerbAnswer):
     folder: Path
 
 
-OF_RUNS = ("by", "baseline", "to_params", "to_tokens", "columns", "where", "ignore", "strict")
-OF_RUNS = (*OF_RUNS, "floor", "exponent")
+OF_RUNS = (
+    *("by", "baseline", "to_params", "to_tokens", "columns", "where", "ignore", "strict"),
+    *("floor", "exponent"),
+)
 """Keywords that ask which variant wins, of runs from anywhere."""
 STRICT = {
     "better": Outcome.DONE,
