@@ -205,8 +205,8 @@ class LossLaw:
 
     def of_runs(self, params: Array, tokens: Array) -> Array:
         """Log L of single runs [draws, places]: what they lie off the law with it."""
-        logs = self.log_losses(params, tokens)
-        return logs + self.scatter(params, tokens)
+        logs: Array = self.log_losses(params, tokens) + self.scatter(params, tokens)
+        return logs
 
     def loss(self, params: float, tokens: float) -> Estimate:
         """The loss of one run (N, D), its seed and the law's misfit in the interval."""
@@ -326,10 +326,8 @@ def fit_law(
         _member(part, runs, points, weight / total, draws, [seed, index])
         for index, (part, weight) in enumerate(kept)
     )
-    noise, misfit = (
-        math.sqrt(sum(m.weight * value(m.misfit) ** 2 for m in members))
-        for value in (lambda each: each.noise, lambda each: each.shared)
-    )
+    noise = math.sqrt(sum(m.weight * m.misfit.noise**2 for m in members))
+    misfit = math.sqrt(sum(m.weight * m.misfit.shared**2 for m in members))
     likeliest = max(found, key=lambda part: part.score)
     strays = tuple(np.flatnonzero(likeliest.doubt > STRAY / FAR).tolist())
     return LossLaw(runs, design, members, noise, misfit, strays, seed)
