@@ -156,7 +156,8 @@ class Member:
         values, vectors = np.linalg.eigh(covariance)
         drawn = random.standard_normal((len(self.explained), len(there)))
         off = drawn @ (vectors * np.sqrt(np.maximum(values, 0.0))).T
-        return self.log_loss(params, tokens) + self.stretch * off
+        drawn_logs: Array = self.log_loss(params, tokens) + self.stretch * off
+        return drawn_logs
 
 
 @dataclass(frozen=True, eq=False)
@@ -201,7 +202,10 @@ class LossLaw:
     def paths(self, params: Array, tokens: Array) -> Array:
         """Log L [draws, places] of one smooth law a draw, what runs lie off it drawn with it."""
         random = np.random.default_rng([self.seed, 6])
-        return np.concatenate([member.paths(params, tokens, random) for member in self.members])
+        logs = np.concatenate([member.paths(params, tokens, random) for member in self.members])
+        middle = np.median(logs, axis=0)
+        widened: Array = middle + self.widened * (logs - middle)
+        return widened
 
     def of_runs(self, params: Array, tokens: Array) -> Array:
         """Log L of single runs [draws, places]: what they lie off the law with it."""
