@@ -3,7 +3,9 @@
 `python scripts/bench/follow.py train OUT` trains a ladder of widths 32 to 128, ten healthy runs of
 width 256 that it predicts, and runs of that width which a fault befalls at a third: some twenty
 minutes of a core. `python scripts/bench/follow.py judge OUT` follows them all, and prints what
-`docs/follow.md` says. Runs that are in OUT already are kept.
+`docs/follow.md` says. Runs that are in OUT already are kept. `python scripts/bench/follow.py recipes
+CURVES` follows the runs of a table of recipes (group, run, step, loss) by a band of eight of each,
+and does the same with three thousandths more loss from a third on.
 """
 
 from __future__ import annotations
@@ -19,14 +21,17 @@ from itertools import product
 from pathlib import Path
 
 import numpy as np
+import pandas
 import torch
 from torch.nn.functional import cross_entropy
 
 from sweeper.decide.band import Course, Curves, fit_band
 from sweeper.decide.course import Seen, Watch
+from sweeper.decide.earlier import expectation
 from sweeper.decide.loss import LossQuestion, Prediction, predict_runs
 from sweeper.models.llama import Llama
 from sweeper.plan.plan_for import plan_for
+from sweeper.runs.curves import earlier_runs
 from sweeper.runs.loss_runs import LossRuns
 from sweeper.stats.power_law import Array
 from sweeper.trial import TrainSettings, curve
@@ -41,6 +46,8 @@ LADDER_SEEDS, TARGET_SEEDS, SICK = 5, 10, 5
 """Of every width, of the runs to follow, and of those that fall sick."""
 SHARD = 20
 """Batches of the shard that is repeated."""
+RECIPE_BAND, RECIPE_FAULT = 8, 0.003
+"""Runs of a recipe's band, and the share of loss that a fault adds."""
 FAULTS = (
     "eta x2",
     "eta x4",
@@ -358,14 +365,35 @@ def judge(out: Path, count: int) -> None:
     print(f"{(time.process_time() - start) / STEPS / 20 * 1e3:.4f} ms a step of {20 * STEPS}")
 
 
+def recipes(table: Path) -> None:
+    """The first eight runs of every recipe are a band, the others follow it, whole and sick."""
+    frame = pandas.read_csv(table)
+    alarms = seen = count = 0
+    for recipe, rows in frame.groupby("group"):
+        runs = earlier_runs(rows, "")
+        expected = expectation(runs[:RECIPE_BAND], str(recipe))
+        for run, more in product(runs[RECIPE_BAND:], (0.0, RECIPE_FAULT)):
+            watch = Watch(expected)
+            sick = 1 + more * (run.steps >= watch.steps / 3)
+            for step, loss in zip(run.steps, run.losses * sick, strict=True):
+                watch.update(int(step), float(loss))
+            off = watch.finish().off
+            alarms, seen = (alarms, seen + off) if more else (alarms + off, seen)
+        count += len(runs[RECIPE_BAND:])
+        print(f"{recipe}: {len(runs)} runs; so far {alarms} alarms, {seen} seen, of {count}")
+
+
 def main() -> None:
     """Read the command line."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("what", choices=["train", "judge"])
+    parser.add_argument("what", choices=["train", "judge", "recipes"])
     parser.add_argument("out", type=Path)
     parser.add_argument("--count", type=int, default=1000, help="healthy runs to resample")
     arguments = parser.parse_args()
-    if arguments.what == "train":
+    if arguments.what == "recipes":
+        if arguments.out.exists():
+            recipes(arguments.out)
+    elif arguments.what == "train":
         train(arguments.out)
     else:
         judge(arguments.out, arguments.count)

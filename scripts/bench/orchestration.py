@@ -29,8 +29,8 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
-from rich.console import Console
 from findings import Findings
+from rich.console import Console
 
 ROOT = Path(__file__).resolve().parents[2]
 PEERS = Path(__file__).resolve().with_name("peers")

@@ -36,8 +36,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from rich.console import Console
 from findings import Findings
+from rich.console import Console
 
 from sweeper.config.compose import compose_tree
 from sweeper.config.settings import resolve

@@ -12,7 +12,6 @@ budget the parabola through that budget's own runs. Without the data nothing is 
 from __future__ import annotations
 
 import argparse
-import json
 import math
 import sys
 import time

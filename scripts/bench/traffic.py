@@ -21,8 +21,8 @@ from typing import Any
 
 import torch
 from batching import SIZES, trial
-from lowering import Kernel, Lowered, lowering
 from findings import Findings
+from lowering import Kernel, Lowered, lowering
 from torch import Tensor
 
 from sweeper.engine.optimizers.optimizer import StepInfo, UpdateHps

@@ -117,7 +117,8 @@ def optimum(law: LossLaw, flops: float, rungs: Rungs | None = None) -> BudgetOpt
         own = max(float(np.subtract(*np.percentile(best, [97.5, 2.5]))) / (2 * 1.96), 1e-6)
         weight = own**-2 / (own**-2 + second[1] ** -2)
         center = weight * middle + (1 - weight) * second[0]
-        wide = math.hypot(1 / math.hypot(1 / own, 1 / second[1]), 0.5 * (middle - second[0]))
+        # Each is right with a chance of a half, whichever calls itself surer.
+        wide = math.sqrt(0.5 * own**2 + 0.5 * second[1] ** 2 + 0.25 * (middle - second[0]) ** 2)
         drawn = center + wide / own * (best - middle)
     params, size = np.exp(drawn), math.exp(center)
     # The loss of the size that is planned, not of each draw's own best: that is what one will get.

@@ -43,7 +43,7 @@ BACK_JUMPS, BACK_SHARE = 20, 0.02
 LARGEST = 1e300
 """No loss is as large."""
 LR_JUMP = 2.0
-"""Times the rate before it: behind the warm-up no schedule rises by more from reading to reading."""
+"""Times the rate before it: behind the warm-up no schedule rises by more between two readings."""
 LR_OFF, LR_READINGS = 0.1, 5
 """Of the peak: by how much a learning rate may differ from the ladder's, and how often in a row."""
 MOST_EVENTS = 200
@@ -712,7 +712,7 @@ class Watch:
             return (Hint(name="diverged", share=1.0, text=text),)
         if state == SPIKES:
             return (Hint(name="bad batches", share=1.0, text=TEXTS["bad batches"]),)
-        if finding is None:
+        if finding is None or state == SILENT:
             return ()
         shares: dict[str, float] = {}
         from_start = finding.since <= self.sequence.first + 1

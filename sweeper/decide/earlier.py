@@ -91,8 +91,8 @@ def earlier_band(
 
 
 def length_of(run: EarlierRun) -> int:
-    """The steps of a run: that behind its last, or its last where it logs but now and then."""
-    dense = len(run.steps) > 1 and float(np.median(np.diff(run.steps))) <= 1
+    """The steps of a run: as many as it logs from 0 on, or its last where it logs now and then."""
+    dense = run.steps[0] == 0 and float(np.median(np.diff(run.steps))) <= 1
     return max(int(run.steps[-1]) + dense, 1)
 
 

@@ -48,8 +48,9 @@ ROLLOUTS, ROLLOUT_DRAWS = 4, 200
 """How many shorter ladders a law is tried on, and the draws of each."""
 QUICK, REDRAWN = 40, 8
 """Iterations of a fit that is refined later, and of draws, which begin at their fit."""
-DOUBTED = 1.0
-"""Rungs that a widening is worth before any was tried."""
+DOUBTED, BEFORE = 2.0, 1.5
+"""A widening before any rung was tried, and how many rungs it is worth: what published tables ask
+for of laws that were not tried."""
 EXPONENTS_APART = 0.2
 """The logarithm of beta / alpha, as a standard deviation: 0.19, 0.05, 0.27 and 0.22 in Hoffmann's,
 Epoch AI's, the Open-Athena isoFLOPs' and Kaplan's laws."""
@@ -60,9 +61,9 @@ LEVEL = 0.95
 STRAY, RARE = 5.0, 0.05
 """Standard deviations from what the other runs say beyond which a run is named as a stray one; the
 share of runs up to which these went wrong, and say nothing of one that does not."""
-GAP = 0.5
-"""The largest share of the gain still to come that half an interval may be wide: `settled`."""
-NARROW = 0.03
+GAP = 1.0
+"""The largest share of what compute gains that half an interval may be wide: `settled`."""
+NARROW = 0.05
 """A half interval below this share of the loss says enough, whatever is left to gain."""
 NOTHING: Mapping[str, float] = {}
 """No parameter is known beforehand."""
@@ -155,7 +156,8 @@ class Member:
         values, vectors = np.linalg.eigh(covariance)
         drawn = random.standard_normal((len(self.explained), len(there)))
         off = drawn @ (vectors * np.sqrt(np.maximum(values, 0.0))).T
-        return self.log_loss(params, tokens) + self.stretch * off
+        drawn_logs: Array = self.log_loss(params, tokens) + self.stretch * off
+        return drawn_logs
 
 
 @dataclass(frozen=True, eq=False)
@@ -200,12 +202,15 @@ class LossLaw:
     def paths(self, params: Array, tokens: Array) -> Array:
         """Log L [draws, places] of one smooth law a draw, what runs lie off it drawn with it."""
         random = np.random.default_rng([self.seed, 6])
-        return np.concatenate([member.paths(params, tokens, random) for member in self.members])
+        logs = np.concatenate([member.paths(params, tokens, random) for member in self.members])
+        middle = np.median(logs, axis=0)
+        widened: Array = middle + self.widened * (logs - middle)
+        return widened
 
     def of_runs(self, params: Array, tokens: Array) -> Array:
         """Log L of single runs [draws, places]: what they lie off the law with it."""
-        logs = self.log_losses(params, tokens)
-        return logs + self.scatter(params, tokens)
+        logs: Array = self.log_losses(params, tokens) + self.scatter(params, tokens)
+        return logs
 
     def loss(self, params: float, tokens: float) -> Estimate:
         """The loss of one run (N, D), its seed and the law's misfit in the interval."""
@@ -325,10 +330,8 @@ def fit_law(
         _member(part, runs, points, weight / total, draws, [seed, index])
         for index, (part, weight) in enumerate(kept)
     )
-    noise, misfit = (
-        math.sqrt(sum(m.weight * value(m.misfit) ** 2 for m in members))
-        for value in (lambda each: each.noise, lambda each: each.shared)
-    )
+    noise = math.sqrt(sum(m.weight * m.misfit.noise**2 for m in members))
+    misfit = math.sqrt(sum(m.weight * m.misfit.shared**2 for m in members))
     likeliest = max(found, key=lambda part: part.score)
     strays = tuple(np.flatnonzero(likeliest.doubt > STRAY / FAR).tolist())
     return LossLaw(runs, design, members, noise, misfit, strays, seed)
@@ -535,14 +538,14 @@ def widening(shorts: Sequence[ShortLaw], rungs: int) -> float:
     """
     tried = [t for short in shorts for t in short.tried if t.rung < rungs]
     if not tried:
-        return 1.0
+        return BEFORE
     sizes = np.concatenate([np.abs(t.z) for t in tried])
     weights = np.concatenate([np.full(len(t.z), 1 / len(t.z)) for t in tried])
     order = np.argsort(sizes)
     reached = np.cumsum(weights[order]) / weights.sum()
-    asked = float(np.interp(LEVEL, reached, sizes[order])) / 1.96
+    asked = max(float(np.interp(LEVEL, reached, sizes[order])) / 1.96, 1.0)
     share = len(tried) / (len(tried) + DOUBTED)
-    return max(1.0, math.exp(share * math.log(max(asked, 1e-3))))
+    return float(asked**share * BEFORE ** (1 - share))
 
 
 def back_test(runs: LossRuns, rungs: Rungs, short: ShortLaw, widened: float) -> LossBackTest:
@@ -623,8 +626,8 @@ def _crossing(curve: Array, loss: float) -> float:
 def settled(law: LossLaw, params: float, tokens: float, loss: Estimate) -> bool:
     """Whether the interval of a run says something of it, by its width.
 
-    Half of it is at most half of what the compute beyond the largest run gains, or a few per cent
-    of the loss: else any loss from "no better than today" on would be as good a prediction.
+    Half of it is at most what the compute beyond the largest run gains, or a few per cent of the
+    loss: else a loss that is no better than today's would be as good a prediction.
     """
     half = 0.5 * (loss.high - loss.low)
     beyond = params * tokens * law.runs.flops_per_product / float(law.runs.flops.max())
@@ -641,6 +644,7 @@ def _stretched(drawn: Array, stretch: float) -> Array:
 
 
 def estimate_of(drawn: Array, value: float | None = None) -> Estimate:
+    """A value, the middle of its draws if not given, with the interval of these."""
     low, high = _ends(drawn)
     middle = float(np.median(drawn)) if value is None else float(value)
     # A robust best and the middle of its draws differ a little: the value lies in its interval.
@@ -655,4 +659,5 @@ def _ends(drawn: Array) -> Array:
 
 
 def middle_of(values: Array) -> float:
+    """The geometric mean."""
     return float(np.exp(np.log(values).mean()))

@@ -555,8 +555,8 @@ def _reasons(
         unknown = floor.low < LOWEST_FLOOR * lowest or floor.high - floor.low > FLOOR_SHARE * lowest
         why = f"the floor E is not identified ({floor.low:.2f} to {floor.high:.2f}), and "
         reasons.append(
-            f"{why * unknown}the run is {aim.beyond:.3g} times the compute of the largest: its loss "
-            f"may come to lie anywhere from {loss.low:.4f} to {loss.high:.4f}"
+            f"{why * unknown}the run is {aim.beyond:.3g} times the compute of the largest: its "
+            f"loss may come to lie anywhere from {loss.low:.4f} to {loss.high:.4f}"
         )
     return reasons
 

@@ -21,7 +21,7 @@ from sweeper.stats.estimate import Array
 Index = np.ndarray[tuple[int], np.dtype[np.int64]]
 
 REACH, OF_SIZE = 2.5, 0.3
-"""Over how much of log N and log D the smooth part is alike, and over how much of log N a size's."""
+"""Over how much of log N and log D the smooth part is alike; of log N what sizes are off."""
 UNDERTRAINED = math.log(3.0)
 """Log tokens per parameter below which noise grows."""
 GRIDS: Mapping[str, tuple[float, ...]] = {

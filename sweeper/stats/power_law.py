@@ -24,6 +24,7 @@ from itertools import combinations, product
 import numpy as np
 
 Array = np.ndarray[tuple[int, ...], np.dtype[np.float64]]
+Index = np.ndarray[tuple[int, ...], np.dtype[np.int64]]
 
 EXPONENTS = (0.02, 0.04, 0.07, 0.11, 0.16, 0.22, 0.29, 0.37, 0.46, 0.56, 0.68, 0.82, 1.0, 1.3)
 """Where exponents are searched. Published ones lie between 0.05 and 0.8."""
@@ -371,7 +372,7 @@ class _Residuals:
     logs: Array
     target: Array
 
-    def of(self, values: Array, which: Array) -> tuple[Array, _Losses]:
+    def of(self, values: Array, which: Index) -> tuple[Array, _Losses]:
         """Of the weightings `which` [weightings, runs], and the law's losses."""
         losses = _Losses(self.form, values, self.logs)
         aims = self.target[which] if self.target.ndim == 2 else self.target
@@ -390,7 +391,7 @@ class _Correlated(_Residuals):
     middle: Array
     inverse: Array
 
-    def of(self, values: Array, which: Array) -> tuple[Array, _Losses]:
+    def of(self, values: Array, which: Index) -> tuple[Array, _Losses]:
         off, losses = super().of(values, which)
         known = (values - self.middle[which]) * self.inverse
         return np.concatenate([off @ self.whiten.T, known], 1), losses

@@ -82,12 +82,13 @@ def _expected(request: FollowRequest) -> Prediction | Expectation:
     for name in ("measured", "ledger"):
         if (value := getattr(request, name)) is not None:
             raise ConfigError(Keyword(name), value, ("given with ", Keyword("prediction", ...)))
-    columns, source = columns_text(request.columns), request.band
+    columns, root = columns_text(request.columns), Path(DEFAULT_ROOT)
     runs = earlier_runs(
-        source, request.metric, columns=columns, where=request.where, root=Path(DEFAULT_ROOT)
+        request.band, request.metric, columns=columns, where=request.where, root=root
     )
-    name = source if isinstance(source, str | Path) else "a table in memory"
-    return expectation(runs, str(name), request.steps)
+    is_named = isinstance(request.band, str | Path)
+    name = str(request.band) if is_named else "a table in memory"
+    return expectation(runs, name, request.steps)
 
 
 def _folder(request: FollowRequest) -> Path:

@@ -527,7 +527,7 @@ class PredictRequest(Request, panel=TUNE):
     curves: Annotated[
         Any,
         Flag(
-            "Loss curves of earlier runs, for follow: a table with a row a step, runs of a tracker.",
+            "Loss curves of earlier runs, for a band: a table with a row a step, or a tracker's.",
             metavar="RUNS",
         ),
     ] = None
@@ -562,10 +562,10 @@ class PredictRequest(Request, panel=TUNE):
 
 @dataclass(frozen=True, kw_only=True)
 class FollowRequest(Request, panel=TUNE):
-    """Follow a large run: is it on the course that was predicted? Exit code 3 where it is not.
+    r"""Follow a large run: is it on the course that was predicted? Exit code 3 where it is not.
 
     sweeper follow --prediction prediction.json --metric jsonl:log.jsonl:loss --run runs/big
-    sweeper follow --band seeds/ --metric 'step (?P<step>\\d+) loss (?P<loss>\\S+)' --run big.log
+    sweeper follow --band seeds/ --metric 'step (?P<step>\d+) loss (?P<loss>\S+)' --run big.log
     """
 
     metric: Annotated[

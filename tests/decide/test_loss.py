@@ -310,3 +310,39 @@ def test_a_share_of_nothing_is_none() -> None:
     assert share_above(0.01, 2.8, 2.8) is None
     assert share_above(0.01, 2.8, 2.9) is None
     assert share_above(0.1, 2.8, 2.3) == pytest.approx(0.2)
+
+
+def test_rows_of_two_data_sets_are_refused_and_names_of_models_are_not() -> None:
+    frame = surface().assign(dataset=lambda t: np.where(t.seed == 0, "a", "b"))
+    with pytest.raises(BadInput, match="differ in dataset"):
+        predicted(frame)
+    assert predicted(frame, ignore="dataset").inputs.runs == len(frame)
+    assert predicted(frame, where="dataset == 'a'").inputs.runs == len(frame) / 2
+    named = surface().assign(model=lambda t: "gpt-" + t.params.astype(str))
+    assert predicted(named).inputs.runs == len(named)
+
+
+def test_four_runs_near_a_line_are_a_ladder_of_compute() -> None:
+    params = np.array([1.5e8, 3e8, 6e8, 1.4e9])
+    frame = {"params": params, "tokens": np.array([16.8, 20.0, 17.3, 16.9]) * params}
+    frame["loss"] = 1.7 + 90 / (params * frame["tokens"]) ** 0.1
+    made = predicted(frame, to_params=7e9)
+    assert made.law.form == "compute"
+
+
+def test_what_the_user_knows_is_kept_and_told() -> None:
+    from sweeper.report.prediction import answer_text
+
+    made = predicted(
+        surface(), to_params=1e9, to_tokens=1e10, floor=1.69, exponent="alpha=0.34,beta=0.28"
+    )
+    assert made.law.E.value == pytest.approx(1.69, abs=0.01)
+    assert made.law.alpha is not None and made.law.alpha.value == pytest.approx(0.34, abs=0.001)
+    assert made.fixed == {"E": 1.69, "alpha": 0.34, "beta": 0.28}
+    assert "E at 1.69" in answer_text(made)
+    plain = predicted(surface(), to_params=1e9, to_tokens=1e10).prediction
+    assert made.prediction is not None and plain is not None
+    assert made.prediction.high - made.prediction.low < plain.high - plain.low
+    for wrong in ({"floor": 9.0}, {"exponent": "gamma=0.2"}, {"exponent": "alpha"}):
+        with pytest.raises(ConfigError):
+            predicted(surface(), **wrong)
