@@ -6,6 +6,7 @@ import math
 import shlex
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import yaml  # type: ignore[import-untyped]
 
@@ -268,8 +269,9 @@ def _cost_of(command: NextCommand, answer: TransferAnswer) -> str:
         for word in command.of_ladders:
             key, _, value = word.removeprefix("transfer.").partition("=")
             if hasattr(rule, key):
-                read = yaml.safe_load(value)
-                rule = replace(rule, **{key: tuple(read) if isinstance(read, list) else read})
+                read: Any = yaml.safe_load(value)
+                changed: dict[str, Any] = {key: tuple(read) if isinstance(read, list) else read}
+                rule = replace(rule, **changed)
         for axis, sizes in rule.ladders(answer.settings.ladder_base).items():
             if axis in LADDER_AXES:
                 each = rule.points_per_line() * rule.seeds
