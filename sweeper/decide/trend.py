@@ -381,7 +381,7 @@ def _advice(
             sum((size / optima.sizes[-1]) ** power for size in sizes)
             for sizes in (optima.sizes, widths[:count])
         )
-        return (times - 1) * there + times * wider
+        return float((times - 1) * there + times * wider)
 
     # Seeds for all sizes are looked at where no longer ladder would likely do.
     ways = dict[tuple[int, int], float]()

@@ -267,7 +267,7 @@ def _cost_of(command: NextCommand, answer: TransferAnswer) -> str:
         for word in command.of_ladders:
             key, _, value = word.removeprefix("transfer.").partition("=")
             if hasattr(rule, key):
-                read = yaml.safe_load(value)
+                read: Any = yaml.safe_load(value)
                 changed: dict[str, Any] = {key: tuple(read) if isinstance(read, list) else read}
                 rule = replace(rule, **changed)
         for axis, sizes in rule.ladders(answer.settings.ladder_base).items():

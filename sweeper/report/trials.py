@@ -10,6 +10,7 @@ from itertools import combinations, pairwise
 from statistics import fmean, median
 from typing import Any
 
+import numpy as np
 from matplotlib import colormaps, rc_context
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -274,12 +275,17 @@ LEAST_PAIRS = 12
 
 def contoured(results: Sequence[Result]) -> tuple[SearchedAxis, SearchedAxis] | None:
     """The two hyperparameters that were tried most together; None where none were."""
+    if len({result.objective for result in results if math.isfinite(result.objective)}) < 2:
+        return None
     axes = [axis for axis in searched_axes(results) if not axis.choices]
 
     def together(pair: tuple[SearchedAxis, SearchedAxis]) -> int:
         # Lines through one point make a cross, whose arms say nothing of what lies between.
         usual = [Counter(axis.values).most_common(1)[0][0] for axis in pair]
         points = {*zip(*(axis.values for axis in pair), strict=True)}
+        middle = np.array([*points]).mean(0)
+        if np.linalg.matrix_rank(np.array([*points]) - middle) < 2:
+            return 0  # they lie on a line
         return sum(x != usual[0] and y != usual[1] for x, y in points)
 
     best = max(combinations(axes, 2), key=together, default=None)
@@ -301,13 +307,12 @@ def contour_figure(results: Sequence[Result]) -> Figure:
     _, top = loss_limits([[(0.0, loss) for loss in losses]], median)
     figure = Figure(figsize=(WIDTH, 3.6), layout="constrained")
     ax = figure.subplots()
-    places = [[point[n] for point in least] for n in (0, 1)]
-    shown = ax.tricontourf(
-        *places, [min(loss, top) for loss in losses], levels=12, cmap="viridis", zorder=1
-    )
+    xs, ys = ([point[n] for point in least] for n in (0, 1))
+    heights = [min(loss, top) for loss in losses]
+    shown = ax.tricontourf(xs, ys, heights, levels=12, cmap="viridis", zorder=1)
     figure.colorbar(shown, label=f"least {LOSS_LABEL}, the best of the others")
     look: dict[str, Any] = {"s": 14, "linewidths": 0.6, "edgecolors": "white", "zorder": 3}
-    ax.scatter(*places, c=INK, gid=run_id(least.values()), **look)
+    ax.scatter(xs, ys, c=INK, gid=run_id(least.values()), **look)
     best = min(least, key=lambda point: least[point].objective)
     ax.plot(*best, "*", markersize=11, color="white", markeredgecolor=INK, zorder=4)
     ax.set_xlabel(f"{shortened(pair[0].name)}, log2", parse_math=False)

@@ -169,7 +169,7 @@ def plan_target(target: TransferTarget, ladders: Validated, folder: Path) -> Tra
     law = apply_law(experiment, size, best_log2)
     # The target's command gets what the law plans; the plan itself applies the law to `best_log2`.
     planned = best_log2 if law is None else after_law(experiment, law, best_log2)
-    if (timed := settings.timed(size)) is not size:
+    if isinstance(timed := settings.timed(size), LadderSize) and timed is not size:
         size = timed
         source["tokens_per_parameter"] = settings.transfer.tokens_per_parameter
         source["steps"] = timed.steps

@@ -14,6 +14,8 @@ from sweeper.report.trials import (
     MOST_AXES,
     MOST_LINES,
     Importance,
+    contour_figure,
+    contoured,
     drawn_of,
     hidden_note,
     importance,
@@ -52,6 +54,25 @@ def test_many_trials_are_drawn_in_part_and_that_is_said() -> None:
     assert hidden_note(trials) == (f"Drawn are {len(drawn)} of 400 trials, the best among them.")
     text = svg(parallel_figure(trials))
     assert ">diverged<" in text and "eta 2^" in text
+
+
+def test_contours_take_two_hyperparameters_that_were_tried_together() -> None:
+    trials = results(60, ("eta", "alpha", "sigma"), diverged=4)
+    pair = contoured(trials)
+    assert pair is not None and len({axis.name for axis in pair}) == 2
+    text = svg(contour_figure(trials))
+    assert text.count(trials[-1].key[:10]) == 1  # a dot that is marked with its run
+
+    def placed(points: list[tuple[float, float]]) -> list[Result]:
+        found = results(len(points), ("eta", "alpha"))
+        return [
+            replace(r, trial=replace(r.trial, log2_hps=Log2Hps({"eta": x, "alpha": y})))
+            for r, (x, y) in zip(found, points, strict=True)
+        ]
+
+    cross = [(float(n), 0.0) for n in range(9)] + [(0.0, float(n)) for n in range(1, 9)]
+    assert contoured(placed(cross)) is None
+    assert contoured(placed([(n / 2, float(n)) for n in range(20)])) is None  # a line
 
 
 @pytest.mark.parametrize("diverged", [0, 3, 12])

@@ -172,8 +172,11 @@ def test_a_law_s_longer_run_costs_more() -> None:
 
 
 def test_what_is_not_known_is_said(golden: Golden) -> None:
-    spec = replace(spec_of(), runner={"name": "command"})
-    assert math.isnan(flops_of(spec))
+    # A command's FLOPs are those of the model beside it; one that scales by itself names none.
+    engine = tiny_trials.trial().spec
+    spec = replace(engine, runner={"name": "command"})
+    assert flops_of(spec) == flops_of(engine) > 0
+    assert math.isnan(flops_of(replace(spec, parameterization=PluginSpec(name="own"))))
     found = saving(Trials([run(16, 2.0)], 0), PLAN, lambda _: math.nan)
     assert found is not None
     golden.says(str(found))
