@@ -108,7 +108,7 @@ UNCOUNTED = 10**6
 """submitit counts how often a job was told to leave; the driver does so itself."""
 
 
-class Submitter(submitit.SlurmExecutor):  # type: ignore[misc]
+class Submitter(submitit.SlurmExecutor):
     """submitit's, whose jobs look at their folder before they unpickle what lies in it."""
 
     @property
