@@ -175,7 +175,9 @@ CLIFFS = (
         cliff=(0.1, 3.0),
         height=(0.05, 8),
     ),
-    Scenario(name="finite cliffs, steps of 0.25", **SKEWED, cliff=(0.1, 3), height=(1, 8), step=0.25),
+    Scenario(
+        name="finite cliffs, steps of 0.25", **SKEWED, cliff=(0.1, 3), height=(1, 8), step=0.25
+    ),
     Scenario(name="finite cliffs, steps of 1", **SKEWED, cliff=(0.1, 3), height=(1, 8), step=1.0),
     Scenario(name="finite cliffs, steps of 2", **SKEWED, cliff=(0.1, 3), height=(1, 8), step=2.0),
 )

@@ -228,7 +228,9 @@ def fit_curves(
     from_others = [run.noise for run in measured if run.noise and run.curve.noise is not None]
     weights = np.zeros(0)
     if noises or from_others:
-        known = not noises and not any(run.curve.noise and run.curve.noise.single for run in measured)
+        known = not noises and not any(
+            run.curve.noise and run.curve.noise.single for run in measured
+        )
         weights = model_weights(noises or from_others, levels_known=known)
     measured = [run.pooled(noises) for run in measured]
     points = {run.curve.size: run.points(weights) for run in measured if run.noise is not None}
@@ -283,7 +285,9 @@ def _without_cliff(curve: SizeCurve, etas: Array, means: Array, bend: float) -> 
         usual = max(float(rises[:at][near].max()), bend)
         # Of every seed, and to the curve's end: a single run that is off is no cliff.
         base = np.array(curve.losses[float(etas[lowest])])
-        beyond = [np.array(losses) - base for eta, losses in curve.losses.items() if eta >= etas[at]]
+        beyond = [
+            np.array(losses) - base for eta, losses in curve.losses.items() if eta >= etas[at]
+        ]
         least = min(float(rise.min()) for rise in beyond)
         tolerated = max(
             CLIFF * CLIFF_PER_OCTAVE**step * usual, BASIN_TOLERANCE * abs(means[lowest])

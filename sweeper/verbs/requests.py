@@ -643,7 +643,7 @@ class JudgeRequest(Request):
     axis: Annotated[
         str | None,
         Flag(
-            "Along what: width, depth, batch_size, steps, tokens, or size for several together; "
+            "Along what: width, depth, batch_size, steps, tokens, params, or size for several; "
             "what differs if not given."
         ),
     ] = None
