@@ -52,6 +52,8 @@ def save_study(judged: TableVerdict, folder: Path) -> None:
             Keyword("save", ...),
             " keeps runs, and this is a table of optima alone: one with the losses can be saved",
         )
+    if judged.axis == "params":
+        raise BadInput(Keyword("save", ...), " keeps no ladder along params: a study has none")
     curves = tuple(replace(curve, size=_steps_size(curve.size)) for curve in judged.curves)
     base = next(
         (_steps_size(s.size) for v in judged.axes for s in v.sizes if s.is_base), curves[0].size

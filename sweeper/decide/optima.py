@@ -137,9 +137,9 @@ def _axis_of_optima(source: Runs, roles: Mapping[str, str], question: TableQuest
 
 
 def _size_on(axis: str, value: int) -> LadderSize:
-    """A size of which nothing but `value` on the axis is known; tokens stand as steps."""
+    """A size known by its `value` on the axis alone; tokens and parameters stand as steps."""
     sizes = dict.fromkeys(("width", "depth", "batch_size", "steps"), 1)
-    return LadderSize(**{**sizes, "steps" if axis == "tokens" else axis: value})
+    return LadderSize(**{**sizes, "steps" if axis in ("tokens", "params") else axis: value})
 
 
 def _slope_of_optima(x: Array, values: Array, step: float) -> Estimate:

@@ -60,7 +60,8 @@ class Trend:
     probabilities are `forms`; `prior` names what was believed before. `transferred_log2` is the
     plan's eta without a correction, `off_log2` how far the optimum lies from it at the target, and
     `loss_gap` what training with it loses there (nats), and `predicted_gap` what training with the
-    prediction loses. `gain` is what planning with that would save. A correction is `warranted` where all of the gain's interval is above 0.
+    prediction loses. `gain` is what planning with that would save. A correction is `warranted`
+    where all of the gain's interval is above 0.
     A record has the `reason` and the `prior` in words, `belief` is the prior's name.
     """
 
@@ -246,7 +247,12 @@ def judge_target(
         off, gap = trend.off_log2, trend.loss_gap
         if gap.low > allowed or max(off.low, -off.high) > rule.max_shift:
             wrong = TargetAnswer(
-                axis=axis, size=target, answer="fails", off_log2=off, loss_gap=gap, code="wrong_rate"
+                axis=axis,
+                size=target,
+                answer="fails",
+                off_log2=off,
+                loss_gap=gap,
+                code="wrong_rate",
             )
             return wrong, trend
     if sizes[0] <= target <= sizes[-1]:

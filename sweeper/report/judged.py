@@ -161,7 +161,7 @@ def optima_table(judged: TableVerdict) -> Table:
         both = (2.0 ** (eta + decay), 2.0 ** (eta - decay)) if decays else ()
         table.add(
             label_size(asdict(optimum.size), judged.axis)
-            if judged.axis != "tokens"
+            if judged.axis not in ("tokens", "params")
             else str(optimum.size.steps),
             _range(optimum.eta, plain=judged.plain),
             f"{eta:.2f}",
@@ -274,7 +274,9 @@ def _optima_figure(judged: TableVerdict) -> Figure:
     figure, (ax,) = new_panels(1, 3.2)
     x = [
         math.log2(
-            optimum.size.steps if judged.axis == "tokens" else getattr(optimum.size, judged.axis)
+            optimum.size.steps
+            if judged.axis in ("tokens", "params")
+            else getattr(optimum.size, judged.axis)
         )
         for optimum in judged.optima
     ]

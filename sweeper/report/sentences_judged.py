@@ -285,17 +285,12 @@ def _plain_target(judged: TableVerdict, target: TargetAnswer) -> TargetAnswer:
 def _wrong_rate(judged: TableVerdict, best: Estimate, target: TargetAnswer) -> str:
     """Why a learning rate that was asked about is none for the target."""
     asked, off, gap = value_text(judged.transferred_log2_eta), target.off_log2, target.loss_gap
-    side = "below" if off.value > 0 else "above"
+    side, axis = "below" if off.value > 0 else "above", target.axis.replace("_", " ")
     costs = f"about {gap.value:.2g} nats" if math.isfinite(gap.value) else "the run: it diverges"
     return (
-        f"At {name_of(target.axis)} {target.size}, no: the best is predicted at {range_text(best)}; "
+        f"At {axis} {target.size}, no: the best is predicted at {range_text(best)}; "
         f"{asked} lies {abs(off.value):.1f} octaves {side} it and costs {costs}"
     )
-
-
-def name_of(axis: str) -> str:
-    """An axis as people write it."""
-    return axis.replace("_", " ")
 
 
 def range_text(estimate: Estimate) -> str:

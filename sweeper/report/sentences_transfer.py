@@ -57,7 +57,9 @@ def worded(verdict: Verdict) -> Verdict:
         verdict,
         sizes=tuple(replace(size, reason=size_reason(size)) for size in verdict.sizes),
         todo=advice_text(verdict.advice) or verdict.todo,
-        note=". Also, ".join(filter(None, (_worse_note(verdict) or verdict.note, _cliffs(verdict)))),
+        note=". Also, ".join(
+            filter(None, (_worse_note(verdict) or verdict.note, _cliffs(verdict)))
+        ),
         limits=limits,
         target=None if verdict.target is None else worded_target(verdict.target),
     )

@@ -64,7 +64,7 @@ def without_copies(table: pandas.DataFrame, notes: list[str | Text]) -> pandas.D
     """Without losses of one size that stand under two learning rates to the last digit.
 
     Of such a pair the run is the copy whose cell has another loss too, else neither is known. Of
-    losses with six digits or fewer some are alike by chance, and runs that came apart may end alike.
+    losses with six digits some are alike by chance, and runs that came apart may end alike.
     """
     size = [c for c in table.columns if c not in (*OUTCOMES, "eta", "seed")]
     loss = table["loss"]

@@ -28,7 +28,14 @@ from sweeper.runs.cells import (
 from sweeper.runs.condition import where_equal
 from sweeper.runs.divergence import ended_runs, with_diverged
 from sweeper.runs.rates import log2_of
-from sweeper.runs.roles import AXES, LADDER_ROLES, SIZES, missing_columns
+from sweeper.runs.roles import (
+    AXES,
+    LADDER_ROLES,
+    LAW_ROLES,
+    SIZES,
+    columns_by_role,
+    missing_columns,
+)
 from sweeper.runs.run import Runs
 from sweeper.runs.series import Objective, per_run
 from sweeper.runs.settings import check_alike
@@ -134,6 +141,10 @@ def grid_of(runs: Runs, options: GridOptions) -> Grid:
     import pandas  # type: ignore[import-untyped]
 
     columns = runs.columns
+    if options.axis == "params" and "params" not in columns:
+        usual = columns_by_role(runs.frame, {}, {"params": LAW_ROLES["params"]})
+        runs = replace(runs, columns=columns | usual)
+        columns = runs.columns
     notes: list[str | Text] = [*runs.notes]
     runs.check_numbers([c for role, c in columns.items() if role in (*SIZES, *CELL_ROLES)])
     sizes = sizes_of(runs)

@@ -15,7 +15,7 @@ from sweeper.runs.condition import columns_text
 if TYPE_CHECKING:
     import pandas  # type: ignore[import-untyped]
 
-AXES = ("width", "depth", "batch_size", "steps", "tokens")
+AXES = ("width", "depth", "batch_size", "steps", "tokens", "params")
 """Sizes that a ladder may go along."""
 SIZES = (*AXES, "experts", "top_k", "granularity")
 _COUNTS = ("k", "m", "b", "t", "thousands", "millions", "billions", "trillions")
@@ -206,6 +206,6 @@ def guessed_columns(frame: pandas.DataFrame, role: str, taken: Iterable[str]) ->
 def is_size_name(column: str) -> bool:
     """Whether a column that has no role is by its name the size of a model or of its training."""
     plain = plain_name(column)
-    sizes = {plain_name(name) for role in (*SIZES, "params") for name in GUESSES.get(role, ())}
+    sizes = {plain_name(name) for role in SIZES for name in GUESSES.get(role, ())}
     usual = {plain_name(n) for role in ("params", "flops") for n in LAW_ROLES[role]}
     return plain in sizes - {"data", "step"} or plain in usual

@@ -52,6 +52,8 @@ SETTINGS = re.compile(
 """Words in the names of settings, which are none of a result even where all runs differ in them."""
 NEARLY_ALL = 0.9
 """A column with so many values a row has one for each run."""
+MODEL = frozenset({"params", "width", "depth", "experts", "top_k", "granularity"})
+"""Sizes of a model, which grow with its number of parameters."""
 LADDER_SIZES, LADDER_RATES = 2, 3
 """With fewer sizes, or fewer learning rates at them, runs make no ladder."""
 KEPT_NAMES = frozenset(
@@ -109,7 +111,8 @@ def check_alike(
         named_so = any(map(OF_SIZE.fullmatch, parts)) or all(
             NAMES_SIZE(str(value)) for value in values.unique()
         )
-        if with_size and ((not role and named_so) or of_tokens):
+        of_model = "params" in (role, axis) and role in MODEL
+        if with_size and ((not role and named_so) or of_tokens or of_model):
             continue
         # A rate of some group of parameters that is fixed by size and learning rate is a rule.
         if {"lr", "eta", "rate"} & set(parts) and not role and follows(values, cells):

@@ -27,6 +27,13 @@ class TokenSize(LadderSize):
     tokens: int = 0
 
 
+@dataclass(frozen=True, kw_only=True, order=True)
+class ParamsSize(LadderSize):
+    """A size of a ladder over the number of parameters, which goes with width and depth."""
+
+    params: int = 0
+
+
 def whole_numbers(runs: Runs, role: str) -> Counts:
     """The sizes in the column of a role; BadInput for what is none."""
     column = runs.columns[role]
@@ -74,7 +81,7 @@ def axis_name(axis: str) -> str:
 
 def size_maker(axis: str, keys: Sequence[str]) -> MakeSize:
     """What makes a size of a row's values; what a table does not have is 1."""
-    kind = TokenSize if axis == "tokens" else LadderSize
+    kind = {"tokens": TokenSize, "params": ParamsSize}.get(axis, LadderSize)
     names = {field.name for field in fields(kind)}
 
     def make(values: Mapping[str, Any]) -> LadderSize:

@@ -228,7 +228,9 @@ def fit_curves(
     from_others = [run.noise for run in measured if run.noise and run.curve.noise is not None]
     weights = np.zeros(0)
     if noises or from_others:
-        known = not noises and not any(run.curve.noise and run.curve.noise.single for run in measured)
+        known = not noises and not any(
+            run.curve.noise and run.curve.noise.single for run in measured
+        )
         weights = model_weights(noises or from_others, levels_known=known)
     measured = [run.pooled(noises) for run in measured]
     points = {run.curve.size: run.points(weights) for run in measured if run.noise is not None}

@@ -676,7 +676,7 @@ class JudgeRequest(Request, panel=TUNE):
     axis: Annotated[
         str | None,
         Flag(
-            "Along what: width, depth, batch_size, steps, tokens, or size for several together; "
+            "Along what: width, depth, batch_size, steps, tokens, params, or size for several; "
             "what differs if not given."
         ),
     ] = None

@@ -157,6 +157,17 @@ def test_what_is_lost_at_the_target_stands_beside_an_open_answer() -> None:
     assert "There the predicted one would lose 0.0" in str(judged)
 
 
+def test_a_ladder_goes_along_parameters() -> None:
+    frame = runs(seeds=1).assign(N=lambda table: 12 * table.n_embd**2)
+    along = package.judge(frame, axis="params").judged
+    across = package.judge(frame, columns={"params": "N"}).judged
+    assert (along.axis, across.axis) == ("params", "width")
+    assert along.verdict is not None and along.answer == across.answer == "holds"
+    sizes = [size.size for size in along.verdict.sizes]
+    assert [size.params for size in sizes] == [12 * width**2 for width in WIDTHS]
+    assert [size.width for size in sizes] == [*WIDTHS]
+
+
 def test_a_loss_that_stands_under_two_rates_is_a_copy() -> None:
     frame = runs(seeds=1).drop(columns="seed")
     copied = frame.iloc[[5]].assign(lr=frame.lr.iloc[8])
