@@ -3,9 +3,9 @@
 `python scripts/bench/follow.py train OUT` trains a ladder of widths 32 to 128, ten healthy runs of
 width 256 that it predicts, and runs of that width which a fault befalls at a third: some twenty
 minutes of a core. `python scripts/bench/follow.py judge OUT` follows them all, and prints what
-`docs/follow.md` says. Runs that are in OUT already are kept. `python scripts/bench/follow.py recipes
-CURVES` follows the runs of a table of recipes (group, run, step, loss) by a band of eight of each,
-and does the same with three thousandths more loss from a third on.
+`docs/follow.md` says. Runs that are in OUT already are kept.
+`python scripts/bench/follow.py recipes CURVES` follows the runs of a table of recipes (group, run,
+step, loss) by a band of eight of each, as they are and with 0.3 % more loss from a third on.
 """
 
 from __future__ import annotations

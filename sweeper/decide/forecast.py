@@ -48,6 +48,8 @@ ROLLOUTS, ROLLOUT_DRAWS = 4, 200
 """How many shorter ladders a law is tried on, and the draws of each."""
 QUICK, REDRAWN = 40, 8
 """Iterations of a fit that is refined later, and of draws, which begin at their fit."""
+MANY, DIRECTIONS = 100, 8
+"""Runs from which on draws are fitted in few directions, and draws that tell these."""
 DOUBTED, BEFORE = 2.0, 1.5
 """A widening before any rung was tried, and how many rungs it is worth: what published tables ask
 for of laws that were not tried."""
@@ -421,7 +423,7 @@ def _member(
         best,
         *places,
         np.log(best.loss(*places)[0]) + off,
-        whiten,
+        _reduced(part, runs, random) if len(runs) > MANY else whiten,
         known,
         start=awake(best.form, best.values).repeat(draws, 0),
         middle=middles,
@@ -432,6 +434,22 @@ def _member(
     stretch = quantile(_freedom(part, runs), 0.975) / 1.96
     bend = Bend.drawn(best, runs, np.random.default_rng([*seed, 5]), draws, math.inf)
     return Member(best, drawn, weight, part.misfit, points, whiten, explained, stretch, bend)
+
+
+def _reduced(part: _Part, runs: LossRuns, random: np.random.Generator) -> Array:
+    """The factor that makes residuals independent, of the few directions in which laws differ.
+
+    What lies beside these no change of the parameters touches: it is the same for all draws.
+    """
+    best, places, whiten = part.best, (runs.params, runs.tokens), part.whiten
+    slope = slopes(best, *places)[0] @ whiten.T
+    inner = np.linalg.inv(slope @ slope.T + np.diag(part.known.inverse**2))
+    steps = random.standard_normal((DIRECTIONS, len(inner))) @ np.linalg.cholesky(inner).T
+    near = replace(best, values=np.concatenate([best.values, best.values + 2 * steps]))
+    rows = np.concatenate([*slopes(near, *places), np.log(near.loss(*places))]) @ whiten.T
+    _, sizes, basis = np.linalg.svd(rows, full_matrices=False)
+    reduced: Array = basis[sizes > 1e-7 * sizes[0]] @ whiten
+    return reduced
 
 
 def _freedom(part: _Part, runs: LossRuns) -> int:

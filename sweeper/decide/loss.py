@@ -41,6 +41,9 @@ from sweeper.table import counted
 from sweeper.version import __version__
 
 PREDICTED, UNDECIDED = "predicted", "cannot say yet"
+MOST_FITTED = 500
+"""Runs that a law is fitted to: of more, these are spread over the compute. Time grows as their
+third power."""
 RUNGS = 3
 """Sizes, horizons or budgets without which a law cannot be tried on one of them."""
 LOWEST_FLOOR, FLOOR_SHARE = 0.01, 0.5
@@ -366,7 +369,7 @@ def predict_runs(
             unit=runs.unit,
             flops_known=flops_known,
             left_out=tuple(left_out),
-            strays=tuple(runs.labels[place] for place in law.strays),
+            strays=tuple(law.runs.labels[place] for place in law.strays),
         ),
         law=classical,
         forms=tuple(values.values()),
@@ -380,7 +383,7 @@ def predict_runs(
         choice=choose(best.params.value, best.tokens.value) if choose and best else None,
         hours=aim.flops / speed / 3600 if aim and speed else None,
         curve=_curve(law, aim),
-        notes=(*notes, *_far(runs, aim)),
+        notes=(*notes, *_thinned(runs), *_far(runs, aim)),
         settle=settle,
         settle_flops=sum(run.flops for run in settle),
         floor=law.floor(),
@@ -414,6 +417,7 @@ class StudiedLaw:
 
 def study_law(runs: LossRuns, question: LossQuestion) -> StudiedLaw:
     """The law of `runs` with its back-test; ValueError where they are too few for one."""
+    runs = runs.spread(MOST_FITTED)
     design = Design.of(runs)
     asked: dict[str, Any] = {
         "threshold": question.threshold,
@@ -559,6 +563,12 @@ def _reasons(
             f"loss may come to lie anywhere from {loss.low:.4f} to {loss.high:.4f}"
         )
     return reasons
+
+
+def _thinned(runs: LossRuns) -> list[str]:
+    if len(runs) <= MOST_FITTED:
+        return []
+    return [f"the law is fitted to {MOST_FITTED} of the {len(runs)} runs, spread over the compute"]
 
 
 def _far(runs: LossRuns, aim: Target | None) -> list[str]:

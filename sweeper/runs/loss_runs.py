@@ -80,6 +80,15 @@ class LossRuns:
             labels=labels,
         )
 
+    def spread(self, most: int) -> LossRuns:
+        """All of them, or as many as `most`, spread over the compute."""
+        if len(self) <= most:
+            return self
+        kept = np.zeros(len(self), bool)
+        order = np.argsort(self.flops, kind="stable")
+        kept[order[np.linspace(0, len(self) - 1, most).round().astype(int)]] = True
+        return self.only(kept)
+
     @property
     def flops_per_product(self) -> float:
         """FLOPs for a parameter and a token: 6, or what the runs' own counts say."""

@@ -183,3 +183,31 @@ def test_a_schedule_of_the_script_s_own_is_not_taken_for_another(
     assert answer.code == 0, answer.err
     said = " ".join((answer.out + answer.err).split())
     assert "its script's own, and not known" in said and "cosine" not in said
+
+
+def test_earlier_runs_are_a_band_and_a_log_that_goes_on_without_losses_is_off_it(
+    workplace: Path, sweeper: Run
+) -> None:
+    """Megatron leaves the field out where the loss is NaN."""
+    random = np.random.default_rng(0)
+
+    def write_log(path: Path, steps: int, last: int) -> None:
+        level = 1 + 0.002 * random.standard_normal()
+        lines = []
+        for step in range(1, steps + 1):
+            loss = (2.2 + 3 * math.exp(-step / 50)) * level * (1 + 0.01 * random.standard_normal())
+            field = f"lm loss: {loss:.6E} | " if step <= last else ""
+            lines.append(f" iteration {step}/ 400 | learning rate: 1.9E-03 | {field}norm: 0.7 |")
+        path.write_text("\n".join(lines) + "\n")
+
+    (workplace / "seeds").mkdir()
+    for seed in range(5):
+        write_log(workplace / f"seeds/{seed}.log", 400, 400)
+    metric = r"iteration +(?P<step>\d+)/.*lm loss: (?P<loss>\S+)"
+    words = ("follow", "--band", "seeds", "--metric", metric, "--once", "--out", "o", "--run")
+    for name, last, code in (("healthy", 300, 0), ("nan", 200, 3)):
+        write_log(workplace / f"{name}.log", 300, last)
+        answer = sweeper(*words, f"{name}.log")
+        assert answer.code == code, answer.err
+        assert ("No loss since step 200, though the log goes on" in answer.out) == (code == 3)
+    assert sweeper("follow", "--metric", metric, "--run", "nan.log", "--once").code == 2

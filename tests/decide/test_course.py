@@ -322,3 +322,41 @@ def test_a_log_that_becomes_rarer_has_one_gap() -> None:
     for step in (*range(300), *range(300, STEPS, 30)):
         watch.update(step, float(losses[step]))
     assert [event.kind for event in watch.seen.events].count("gap") == 1
+
+
+def test_a_rate_that_jumps_is_seen_without_any_schedule_and_a_smooth_one_is_not() -> None:
+    losses, made = run(3), replace(prediction())
+    assert made.band is not None
+    own = replace(made, band=replace(made.band, schedule="its own"))
+    for jump, state in ((1.0, "on the band"), (4.0, "rate jumped")):
+        watch = Watch(own)
+        for step, loss in enumerate(losses.tolist()):
+            rate = 0.01 * min(1.0, (step + 1) / 50) * (1 - step / STEPS)
+            watch.rate(step, rate * (jump if step >= 333 else 1.0))
+            watch.update(step, loss)
+        assert watch.seen.state == state and watch.seen.off == (jump > 1)
+    assert watch.seen.since == 333
+
+
+def test_a_run_without_losses_is_off_since_its_last_one() -> None:
+    watch = watched(run(4)[:500])
+    watch.silent = True
+    seen = watch.look()
+    assert (seen.state, seen.since, seen.off) == ("no loss", 499, True)
+    assert seen.compute.value == 0 and not seen.hints
+
+
+def test_beyond_the_law_a_worth_is_a_bound_and_an_unsaid_prediction_is_not_green() -> None:
+    from sweeper.report.follow import code_of, compute_text
+
+    made = prediction()
+    assert made.prediction is not None
+    least, most = watched(run(5)).seen.reach
+    assert worth(made, 0.5 * made.prediction.loss) == most < 2
+    assert 0 < worth(made, 9 * made.prediction.loss) == least < 1
+    watch = Watch(replace(made, reasons=("nobody knows",), answer="cannot say yet"))
+    for step, loss in enumerate(run(6)[:500].tolist()):
+        watch.update(step, loss)
+    assert watch.seen.state == "on the band" and code_of(watch.seen) == "cannot say yet"
+    far = replace(watch.seen, compute=replace(watch.seen.compute, value=most, high=most))
+    assert "at least" in compute_text(far)
