@@ -53,7 +53,9 @@ ALIKE, NONE = 0.4, 1e-5
 UNLIKE = 0.05
 """How much an octave's fading differs between variants."""
 DRAWS = 384
-"""Of the prior, and as many again around what the first ones found likely."""
+"""Of the prior, and as many again around what the first ones found likely, round by round."""
+MOST_ROUNDS, ENOUGH = 6, 40
+"""Rounds at most, until so many draws are likely."""
 KEPT = 160
 """The likeliest draws, by which variants are carried."""
 LARGE = 2e6
@@ -145,22 +147,26 @@ def carry(losses: VariantLosses, places: Array) -> Carried:
     if losses.freedom:
         prior["noise"] = OF_SEEDS
     middle, spread = (np.array([prior[name][i] for name in PRIOR]) for i in (0, 1))
-    first = middle + spread * normal_draws(DRAWS, len(middle))
-    fits = model.likelihoods(first)
-    weights = np.exp(fits - fits.max())
-    weights /= weights.sum()
+    standard = normal_draws(DRAWS, len(middle))
+    first = middle + spread * standard
+    draws, fits = first, model.likelihoods(first)
+    proposed = [(middle, np.diag(spread))]
+    logs = fits
     # Where many variants tell much, few draws of the prior are likely: as many again are taken
-    # around those, and all weigh as what was drawn from both together.
-    found = weights @ first
-    around = np.cov(first.T, aweights=weights) + np.diag((spread / 8) ** 2)
-    root = np.linalg.cholesky(1.5 * around)
-    second = found + normal_draws(DRAWS, len(middle)) @ root.T
-    draws = np.concatenate([first, second])
-    logs = np.concatenate([fits, model.likelihoods(second)])
-    of_prior = -0.5 * (((draws - middle) / spread) ** 2).sum(axis=1) - np.log(spread).sum()
-    white = np.linalg.solve(root, (draws - found).T)
-    of_second = -0.5 * (white**2).sum(axis=0) - np.log(np.diag(root)).sum()
-    logs += of_prior - np.logaddexp(of_prior, of_second)
+    # around those, and all weigh as what was drawn from all rounds together.
+    for _ in range(MOST_ROUNDS):
+        weights = np.exp(logs - logs.max())
+        weights /= weights.sum()
+        if len(proposed) > 1 and (weights**2).sum() < 1 / ENOUGH:
+            break
+        found = weights @ draws
+        around = (draws - found).T * weights @ (draws - found) + np.diag((spread / 8) ** 2)
+        proposed.append((found, np.linalg.cholesky(1.5 * around)))
+        more = found + standard @ proposed[-1][1].T
+        draws = np.concatenate([draws, more])
+        fits = np.concatenate([fits, model.likelihoods(more)])
+        densities = [_normal_density(draws, *each) for each in proposed]
+        logs = fits + densities[0] - np.logaddexp.reduce(densities)
     # And as many again in which no variant has an effect.
     none = first.copy()
     none[:, 0] = math.log(NONE)
@@ -172,6 +178,13 @@ def carry(losses: VariantLosses, places: Array) -> Carried:
     kept = kept[weights[kept] > 1e-5 * weights.max()]
     weights, draws = weights[kept] / weights[kept].sum(), draws[kept]
     return Carried(weights, *model.posterior(draws), np.exp(draws[:, 2]) * model.unit, draws)
+
+
+def _normal_density(draws: Array, middle: Array, root: Array) -> Array:
+    """Its logarithm [draws], but for a constant."""
+    white = np.linalg.solve(root, (draws - middle).T)
+    density: Array = -0.5 * (white**2).sum(axis=0) - np.log(np.diag(root)).sum()
+    return density
 
 
 def deviation_with(losses: VariantLosses, place: Array, variant: int, carried: Carried) -> float:

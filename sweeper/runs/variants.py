@@ -123,7 +123,8 @@ def variant_runs(runs: Runs, by: str | None, baseline: str | None) -> VariantRun
     log2, sizes = _sizes(counts, labels == names[0])
     table = _table(runs, labels, names, log2, sizes, by)
     measured = runs.numbers(runs.columns["loss"])
-    table = ended_runs(runs, table.assign(loss=measured), notes)
+    # A variant may be shorter than others: each is a size of its own to what tells early ends.
+    table = ended_runs(runs, table.assign(loss=measured, width=table["variant"]), notes)
     table = with_diverged(runs, table, None, notes, "size")
     cells = [_cell(place, rows) for place, rows in table.groupby(["variant", "size"], sort=True)]
     return VariantRuns(

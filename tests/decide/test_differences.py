@@ -85,6 +85,14 @@ def test_what_has_no_effect_is_not_called_however_many_there_are() -> None:
     assert lucky == 0
 
 
+def test_differences_that_no_prior_foresees_are_carried_all_the_same() -> None:
+    """Batches that are twice too large at one size and right at the next, as a grid over them."""
+    generator = np.random.default_rng(1)
+    carried = carry(losses(generator.normal(0, 0.05, (8, 3)).tolist()), TARGET)
+    assert np.isfinite(carried.means).all() and len(carried.weights) > 10
+    assert carried.difference(1).high - carried.difference(1).low > 0.04
+
+
 def test_seeds_tell_the_noise() -> None:
     wide = losses([[0.004]], counts=8)
     told = VariantLosses(wide.names, wide.sizes, wide.means, wide.counts, 14 * 0.02**2, 14)
