@@ -9,14 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
 
 import torch
 from torch import Tensor
 
 from sweeper.engine.optimizers.muon import Muon
 from sweeper.engine.optimizers.optimizer import (
-    BaseOptimizer,
+    MatrixOptimizer,
     Rate,
     State,
     StepInfo,
@@ -36,7 +35,7 @@ LEAST_NORM = 1e-10
 
 
 @dataclass(frozen=True, kw_only=True)
-class AdamH(BaseOptimizer):
+class AdamH(MatrixOptimizer):
     """`w' = w - schedule * lr * |w| u / |u|`, then `w = w' |w| / |w'|`, u being Adam's direction.
 
     So trains what sums over an input that grows: hidden weights, the readout, projections down.
@@ -45,8 +44,6 @@ class AdamH(BaseOptimizer):
     draw, since a weight that starts at 0 would stay there. `weight_decay` is Adam's alone.
     As in marin-community/marin (`levanter.optim.adamh`).
     """
-
-    beside_adam: ClassVar[bool] = True
 
     beta1: Rate = 0.9
     beta2: Rate = 0.95
