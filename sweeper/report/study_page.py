@@ -417,7 +417,7 @@ def _search(documents: Documents, figures: Mapping[str, Figure]) -> Section:
             items.append(Sentence(f"{text}: {conclusion.retune.summary}."))
         items += [Sentence(note, listed=True) for note in conclusion.notes]
     if documents.trials.current:
-        items.append(trials_table(documents.trials.current))
+        items.append(trials_table(documents.trials.current, deep=documents.deep))
     return Section("Search", items)
 
 

@@ -321,8 +321,11 @@ def contour_figure(results: Sequence[Result]) -> Figure:
     return figure
 
 
-def trials_table(results: Sequence[Result]) -> Table:
-    """A row a trial, the last ones first: what it was, how it ended, where its files lie."""
+def trials_table(results: Sequence[Result], *, deep: bool) -> Table:
+    """A row a trial, the last ones first: what it was, how it ended, where its files lie.
+
+    Not `deep`: trials take no depth.
+    """
     shown = sorted(results, key=lambda result: -result.finished_at)[:MOST_ROWS]
     names = dict.fromkeys(name for r in shown for name in (*r.trial.log2_hps, *r.trial.choices))
     table = Table("All trials", [Column("trial", left=True)], key="trials", detail=True)
@@ -332,7 +335,7 @@ def trials_table(results: Sequence[Result]) -> Table:
         Column("loss", form=".4f"),
         Column("phase", left=True),
         *(Column(name) for name in names),
-        *(Column(name) for name in ("width", "depth", "seed", "steps")),
+        *(Column(name) for name in ("width", *["depth"] * deep, "seed", "steps")),
         Column("time"),
         Column("reason", left=True),
         Column("log", left=True),
@@ -348,7 +351,7 @@ def trials_table(results: Sequence[Result]) -> Table:
             loss,
             trial.phase,
             *(short(v) if isinstance(v := used.get(name), float) else v for name in names),
-            *(trial.width, trial.spec.depth, trial.seed, result.steps),
+            *(trial.width, *[trial.spec.depth] * deep, trial.seed, result.steps),
             Cell(result.seconds, f"{result.seconds:.4g} s"),
             " ".join(result.error.split())[:300],
             Cell(log, log, link=log) if log else "",

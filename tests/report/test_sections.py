@@ -157,7 +157,7 @@ def test_the_best_eta_is_the_curve_s_where_there_is_one(tmp_path: Path) -> None:
     validation = samples.validation()
     validation["axes"][0]["sizes"][0]["is_base"] = True
     folder = samples.study(tmp_path / "demo", samples.search(), w256=validation)
-    eta, loss, planned, _ = cards(Documents.read(folder))
+    eta, loss, planned = cards(Documents.read(folder))
     assert eta.value == f"{2**1.52:.4g}" and "95 % interval 2.66 to 3.1" in eta.note
     assert loss == KeyNumber(
         name="Training loss",
