@@ -233,7 +233,12 @@ _damaged: dict[Path, str] = {}
 
 def note_damage(path: Path, error: Exception) -> None:
     """Remember that a record is not used because of this error, for `take_damaged`."""
-    _damaged[path] = f"{error}: it is not used; the command that wrote it writes it again"
+    note_record(path, f"{error}: it is not used; the command that wrote it writes it again")
+
+
+def note_record(path: Path, why: str) -> None:
+    """Remember what is to be said of a record, for `take_damaged`."""
+    _damaged[path] = why
 
 
 def take_damaged() -> dict[Path, str]:
