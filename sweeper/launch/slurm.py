@@ -22,7 +22,7 @@ from io import StringIO
 from pathlib import Path
 from typing import Annotated, Any, ClassVar
 
-from submitit import SlurmExecutor
+from submitit import SlurmExecutor as SubmititExecutor
 from submitit.core.utils import DelayedSubmission, FailedJobError, FailedSubmissionError, JobPaths
 
 from sweeper.errors import ConfigError, SweeperError, suggest
@@ -108,7 +108,7 @@ UNCOUNTED = 10**6
 """submitit counts how often a job was told to leave; the driver does so itself."""
 
 
-class Submitter(SlurmExecutor):  # type: ignore[misc]
+class Submitter(SubmititExecutor):
     """submitit's, whose jobs look at their folder before they unpickle what lies in it."""
 
     @property
