@@ -95,10 +95,13 @@ def __getattr__(name: str) -> Any:
         return import_module(f"sweeper.{name}")
     if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from sweeper.api.interrupt import whole_imports
+    from sweeper.api.interrupt import asked_by_user, whole_imports
 
     with whole_imports():
-        value = globals()[name] = getattr(import_module(_MODULES[name]), name)
+        value = getattr(import_module(_MODULES[name]), name)
+    if name in ("classify", "follow", "plan_for"):
+        value = asked_by_user(value)
+    globals()[name] = value
     return value
 
 

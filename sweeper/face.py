@@ -11,6 +11,8 @@ from importlib import import_module
 from types import ModuleType
 from typing import Any
 
+from sweeper.errors import SweeperError
+
 CALLS = "sweeper.api.calls"
 
 
@@ -27,7 +29,10 @@ class _Callable(ModuleType):
         """Ask what the function of this name in `sweeper.api.calls` asks."""
         with import_module("sweeper.api.interrupt").whole_imports():
             calls = import_module(CALLS)
-        return getattr(calls, self._verb)(*arguments, **keywords)
+        try:
+            return getattr(calls, self._verb)(*arguments, **keywords)
+        except SweeperError as error:  # with one frame of ours, as of other calls
+            raise error.with_traceback(None) from None
 
 
 def is_called_as_its_verb(package: str) -> None:

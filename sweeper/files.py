@@ -109,12 +109,17 @@ def write_json(path: Path, value: object, *, summed: bool = True) -> None:
     The first key is a `sum` of the rest, which `read_json` holds it to. Files that are for other
     programs alone go without (`summed`). OSError as `replacing`, TypeError when `value` is no JSON.
     """
+    write_atomically(path, json_text(value, summed=summed))
+
+
+def json_text(value: object, *, summed: bool = True) -> str:
+    """What `write_json` writes."""
     record = to_json(value)
     if summed:
         record = record if isinstance(record, dict) else {_ITEMS: record}
         record.pop("sum", None)  # of the file that it was read from
         record = {"sum": _sum_of_record(record), **record}
-    write_atomically(path, json.dumps(record, indent=1, allow_nan=False) + "\n")
+    return json.dumps(record, indent=1, allow_nan=False) + "\n"
 
 
 MOST_BYTES, MOST_YAML, MOST_NODES, DEEPEST = 2**28, 2**24, 100_000, 64
@@ -228,7 +233,12 @@ _damaged: dict[Path, str] = {}
 
 def note_damage(path: Path, error: Exception) -> None:
     """Remember that a record is not used because of this error, for `take_damaged`."""
-    _damaged[path] = f"{error}: it is not used; the command that wrote it writes it again"
+    note_record(path, f"{error}: it is not used; the command that wrote it writes it again")
+
+
+def note_record(path: Path, why: str) -> None:
+    """Remember what is to be said of a record, for `take_damaged`."""
+    _damaged[path] = why
 
 
 def take_damaged() -> dict[Path, str]:
@@ -397,6 +407,13 @@ def owner_of(path: Path) -> str:
         return pwd.getpwuid(number).pw_name
     except KeyError:
         return str(number)
+
+
+def is_path(place: str | os.PathLike[str]) -> bool:
+    """Whether a text can be a path at all: not empty, no longer than systems take, without NUL."""
+    text = os.fspath(place)
+    parts = text.split(os.sep)
+    return 0 < len(text) < 4096 and "\0" not in text and max(map(len, parts)) < 256
 
 
 def is_text(word: str) -> bool:

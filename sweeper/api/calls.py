@@ -10,14 +10,14 @@ from threading import RLock
 from typing import Any
 
 from sweeper.api.bar import Kept
-from sweeper.api.interrupt import whole_imports
+from sweeper.api.interrupt import asked_by_user
 from sweeper.api.keywords import keywords_of, request_of
 from sweeper.api.shown import Answer, Compared, Judgement, Study, Transfer, nearby
 from sweeper.api.words import CALLS, dotted, settings_words
 from sweeper.config.command_line import DEFAULT_ROOT, with_user_command
 from sweeper.decide.loss import NoLossLaw, Prediction
 from sweeper.errors import Call, ConfigError, Keyword, SweeperError, call_words
-from sweeper.files import read_json, take_damaged
+from sweeper.files import is_path, read_json, take_damaged
 from sweeper.launch.code import edited_modules
 from sweeper.records import from_json
 from sweeper.registry import only_named
@@ -67,7 +67,7 @@ def search(
     """
     if model is not None:
         settings = {"model": model, **settings}
-    if isinstance(command, str):
+    if not isinstance(command, list | tuple):
         raise ConfigError(
             Keyword("command"), command, 'a list of words: command=["python", "train.py"]'
         )
@@ -170,7 +170,7 @@ def judge(source: Any = None, **keywords: Any) -> Judgement:
     Nothing is written but with `out` or `save`; BadInput says what is missing.
     """
     request = request_of(JudgeRequest, {**keywords, "source": _source(source)})
-    with _TURNS, whole_imports():
+    with _TURNS:
         answer = perform(request, Silent())
         assert isinstance(answer, JudgeAnswer)
         found = Judgement(answer.judged)
@@ -189,7 +189,7 @@ def predict(source: Any = None, **keywords: Any) -> Prediction | NoLossLaw:
     written but with `out`.
     """
     request = request_of(PredictRequest, {**keywords, "source": _source(source)})
-    with _TURNS, whole_imports(), only_named():
+    with _TURNS, only_named():
         answer = perform(request, Silent())
         if request.out is not None:
             present("predict", answer)
@@ -235,6 +235,7 @@ def explain(to_width: int | None = None, **settings: Any) -> Answer:
     return Answer.of(_run(request_of(ExplainRequest, {**settings, "to_width": to_width}))[1])
 
 
+@asked_by_user
 def open_study(study: Place | None = None, root: Place | None = None) -> Study:
     """The study of a name or in a folder, such as "mine" or "runs/mine", as it is now.
 
@@ -253,7 +254,7 @@ def _run(request: Request, command: Sequence[str] = ()) -> tuple[int, Kept]:
     call = request.call
     words = call_words(Call(call.verb, *call.arguments, command=tuple(map(str, command))))
     take_damaged()  # of an earlier call in this process
-    with _TURNS, whole_imports(), only_named(), asked(words):
+    with _TURNS, only_named(), asked(words):
         code, _ = ask(request, output, CALLS)
         output.flush()
     output.close()
@@ -271,8 +272,12 @@ def _folder(study: Study | Place | None, root: Place | None) -> Path:
     """The folder of a study; BadInput when there is none."""
     if isinstance(study, Study):
         return nearby(study.folder)
-    if study is not None and not isinstance(study, str | PathLike):
-        raise ConfigError("study", study, "a study, its name or its folder")
+    for key, given, allowed in (
+        ("study", study, "a study, its name or its folder"),
+        ("root", root, "a folder"),
+    ):
+        if given is not None and not (isinstance(given, str | PathLike) and is_path(given)):
+            raise ConfigError(Keyword(key), given, allowed)
     text = None if study is None else fspath(study)
     if text is not None and root is None:
         folder = Path(text).expanduser()

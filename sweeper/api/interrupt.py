@@ -1,4 +1,4 @@
-"""Ctrl-C in a notebook, whose process goes on: it must not be left with half a module.
+"""Calls of a user's, in a process that goes on: Ctrl-C leaves no half module, an error no frames.
 
 Nothing heavy is imported here.
 """
@@ -7,10 +7,15 @@ from __future__ import annotations
 
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import wraps
 from types import FrameType
+from typing import Any, TypeVar, cast
 
+from sweeper.errors import SweeperError
+
+F = TypeVar("F", bound=Callable[..., Any])
 AGAIN = 0.02
 """Seconds after which a Ctrl-C that waits is tried again."""
 
@@ -48,3 +53,21 @@ def whole_imports() -> Iterator[None]:
             timer.cancel()
     if waiting:
         raise KeyboardInterrupt
+
+
+def asked_by_user(function: F) -> F:
+    """The function as a user calls it: with `whole_imports`, and what it refuses is theirs alone.
+
+    An error of ours comes without the frames on the way, of which nobody learns anything.
+    """
+
+    @wraps(function)
+    def called(*arguments: Any, **keywords: Any) -> Any:
+        try:
+            with whole_imports():
+                return function(*arguments, **keywords)
+        # Here, and in no context manager: one of contextlib's gives an error its frames back.
+        except SweeperError as error:
+            raise error.with_traceback(None) from None
+
+    return cast(F, called)

@@ -12,8 +12,10 @@ from os import PathLike, fspath
 from pathlib import Path
 from typing import Any, TypeVar
 
+from sweeper.api.interrupt import asked_by_user
 from sweeper.api.words import in_python, settings_words
 from sweeper.errors import ConfigError, Keyword, spelled, suggest
+from sweeper.files import is_path
 from sweeper.records import call_checked
 from sweeper.verbs.requests import Option, Request, options_of
 
@@ -40,6 +42,7 @@ def keywords_of(request: type[Request]) -> Callable[[F], F]:
         behind = [p for p in own if p.kind is inspect.Parameter.VAR_KEYWORD]
         settings = behind if WORDS in options_of(request) else []
 
+        @asked_by_user
         @wraps(function)
         def called(*arguments: Any, **keywords: Any) -> Any:
             with in_python(keywords):
@@ -90,7 +93,7 @@ def request_of(request: type[Request], keywords: Mapping[str, Any], verb: str = 
 def _plain(option: Option, value: Any) -> Any:
     """A value as records know it: numbers of other libraries, places, lists."""
     if option.is_path and isinstance(value, str | PathLike):
-        if not fspath(value):
+        if not is_path(value):
             raise ConfigError(Keyword(option.name), value, "a path")
         return Path(fspath(value))
     origins = {typing.get_origin(kind) for kind in typing.get_args(option.type)}

@@ -196,10 +196,7 @@ CALLS = PythonCalls()
 
 @contextmanager
 def in_python(settings: Iterable[str] = ()) -> Iterator[None]:
-    """Errors from inside name the keywords of `settings` that were given, and calls as Python's.
-
-    They come without the frames on the way, which are none of the caller's.
-    """
+    """Errors from inside name the keywords of `settings` that were given, and calls as Python's."""
     given = {*settings}
     try:
         yield
@@ -211,7 +208,7 @@ def in_python(settings: Iterable[str] = ()) -> Iterator[None]:
                 error = error.renamed(name)
             error.remedy = (spelled(error.remedy, CALLS),)
         error.args = (error.spelled(CALLS),)
-        raise error.with_traceback(None) from None
+        raise
 
 
 def _call(command: NextCommand) -> str:

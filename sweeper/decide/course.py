@@ -18,7 +18,7 @@ from sweeper.decide.earlier import Expectation
 from sweeper.decide.loss import Prediction
 from sweeper.decide.sequential import ChangeFinding, Sequence
 from sweeper.errors import BadInput, Call, ConfigError, Keyword, Text, spelled
-from sweeper.files import RECORD_ERRORS, parse_json, read_bounded
+from sweeper.files import RECORD_ERRORS, parse_record, read_bounded
 from sweeper.records import from_json
 from sweeper.schedule import OWN
 from sweeper.stats.estimate import Estimate
@@ -106,7 +106,7 @@ class Seen:
 def read_prediction(path: str | PathLike[str]) -> Prediction:
     """The prediction in a file; BadInput where it is none, or says nothing of the way there."""
     try:
-        record = parse_json(read_bounded(Path(path)))
+        record = parse_record(read_bounded(Path(path)))
         prediction = from_json(Prediction, record)
     except OSError as error:
         raise BadInput(f"{path}: {error.strerror}: ", Call("predict"), " writes it") from error

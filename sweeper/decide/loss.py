@@ -27,8 +27,7 @@ from sweeper.decide.forecast import (
     widening,
 )
 from sweeper.errors import BadInput, ConfigError, Keyword
-from sweeper.files import private_folder, write_atomically
-from sweeper.records import to_json
+from sweeper.files import json_text, private_folder, write_atomically
 from sweeper.runs.loss_runs import (
     Design,
     LossRuns,
@@ -197,7 +196,7 @@ class Prediction:
 
     def text(self) -> str:
         """The document as it is written."""
-        return json.dumps(to_json(self), indent=2) + "\n"
+        return json_text(self)
 
     @property
     def sha256(self) -> str:

@@ -6,7 +6,7 @@ as widths and depths (`SizePair`); then its parameterization, optimizer, hyperpa
 
 from __future__ import annotations
 
-import math
+import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, is_dataclass, replace
 from math import prod
@@ -25,7 +25,7 @@ from sweeper.errors import BadInput, ConfigError, key_prefix, suggest
 from sweeper.laws.law import AppliedLaw, Law, NoLaw, Scale, ask, decay_notes
 from sweeper.models.initial_values import special_parameters
 from sweeper.plan.plan import Rules, TransferPlan, plan_of
-from sweeper.records import to_json
+from sweeper.records import to_json, user_code
 from sweeper.registry import (
     TARGET,
     build_plugin,
@@ -66,8 +66,12 @@ class SizePair:
             raise BadInput(f"base and target must name the same sizes: {[*base]} and {[*target]}")
         for which, sizes in (("base", base), ("target", target)):
             for name, value in sizes.items():
-                if is_whole(value) and value < 1:
-                    raise ConfigError(f"{which}[{name!r}]", value, "a size of at least 1")
+                if is_whole(value) and not 1 <= value < 2**63:
+                    allowed = "a size of at least 1" if value < 1 else "a size of less than 2^63"
+                    raise ConfigError(f"{which}[{name!r}]", value, allowed)
+                if is_whole(value) != is_whole(base[name]):
+                    allowed = f"what base has, {base[name]!r}: both a whole number, or neither"
+                    raise ConfigError(f"{which}[{name!r}]", value, allowed)
         width = next(iter(widths_of(base, target, named)), None)
         if width is None:
             allowed = "sizes with a width that is a whole number, such as {'width': 64}"
@@ -171,12 +175,19 @@ def plan_for(
     BadInput name what is refused, and every parameter whose role cannot be read.
     """
     _check_build(build, base, target)
+    roles = {} if roles is None else roles
     for key, given, example in (
         ("hps", hps, "{'eta': 2**-7}"),
-        ("roles", roles or {}, "{'*.bias': 'vector'}"),
+        ("roles", roles, "{'*.bias': 'vector'}"),
     ):
-        if not isinstance(given, Mapping):
+        if not (isinstance(given, Mapping) and all(isinstance(name, str) for name in given)):
             raise ConfigError(key, given, f"a mapping, such as {example}")
+    rules_of_model = ModelRules(
+        roles={pattern: str(role) for pattern, role in roles.items()},
+        keep_init=_patterns("keep_init", keep_init),
+        frozen=_patterns("frozen", frozen),
+        branches=_patterns("branches", branches),
+    )
     sizes = SizePair.of(base, target, _patterns("widths", widths))
     rules = _rules(parameterization, _without_decay(optimizer))
     plain = _hyperparameters(rules, hps)
@@ -201,18 +212,15 @@ def plan_for(
 
     def inputs_at(asked: Sizes) -> Any:
         # A tracer asks by width and depth; the user's function takes sizes by their own names.
-        return inputs(sizes.at(asked["width"], asked["depth"]))
+        asked = sizes.at(asked["width"], asked["depth"])
+        with user_code("inputs", getattr(inputs, "__name__", inputs), "a function of the sizes"):
+            return inputs(asked)
 
     model = read_model(
         Tracer(build=build_at, inputs=inputs_at if callable(inputs) else inputs),
         asdict(small),
         asdict(large),
-        ModelRules(
-            roles={pattern: str(role) for pattern, role in (roles or {}).items()},
-            keep_init=_patterns("keep_init", keep_init),
-            frozen=_patterns("frozen", frozen),
-            branches=_patterns("branches", branches),
-        ),
+        rules_of_model,
         special,
         must_run=False,
     )
@@ -286,9 +294,14 @@ MEANT = {
 
 def _patterns(key: str, patterns: Iterable[str]) -> tuple[str, ...]:
     """Patterns of names; ConfigError for a text, which would be one pattern a letter."""
-    if isinstance(patterns, str):
+    found = () if isinstance(patterns, str) or not isinstance(patterns, Iterable) else (*patterns,)
+    if (
+        isinstance(patterns, str)
+        or not isinstance(patterns, Iterable)
+        or not all(isinstance(each, str) for each in found)
+    ):
         raise ConfigError(key, patterns, "a list of patterns, such as ['*.bias']")
-    return tuple(patterns)
+    return found
 
 
 def _law(
@@ -304,7 +317,7 @@ def _law(
     if isinstance(law, NoLaw):
         for name, run in zip(RUNS, runs, strict=True):
             if run is not None:
-                raise ConfigError(name, dict(run), "given where a law is, such as law='joint'")
+                raise ConfigError(name, run, "given where a law is, such as law='joint'")
         return None
     betas = {n: v for n, v in rules.optimizer.settings(hps).items() if n.startswith("beta")}
     held = held_norms(rules.optimizer, specs)
@@ -405,7 +418,7 @@ def _hyperparameters(rules: Rules, hps: Mapping[str, float]) -> PlainHps:
             raise ConfigError(key, value, f"no hyperparameter of the parameterization; {known}")
         if isinstance(value, bool) or not isinstance(value, Real):
             raise ConfigError(key, value, "a number")
-        if not 0 < value < math.inf:
+        if not 0 < value <= sys.float_info.max:
             raise ConfigError(key, value, "a positive number; plain values, not logarithms")
     if "weight_decay" in hps and not rules.optimizer.weight_decay:
         decaying = {"name": rules.optimizer_spec.name, "weight_decay": 2.0**-13}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -587,7 +586,7 @@ def _written(
         answer=answer_text(prediction),
         places=places,
         # The file's content with its digest, which the file cannot hold itself.
-        document={**json.loads(prediction.text()), "sha256": prediction.sha256},
+        document={**to_json(prediction), "sha256": prediction.sha256},
         next=(again,),
         folder=folder,
     )

@@ -48,7 +48,11 @@ def number_of(cell: object) -> tuple[float | None, str]:
 
     An empty cell is NaN.
     """
-    if cell is None or cell != cell:
+    try:
+        empty = cell is None or bool(cell != cell)
+    except (TypeError, ValueError):  # a missing value of pandas' own; a table within a cell
+        empty = str(cell) == "<NA>"
+    if empty:
         return math.nan, ""
     if not isinstance(cell, str):
         return _plain(cell), ""

@@ -8,7 +8,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sweeper.errors import ConfigError, Keyword, suggest
+from sweeper.errors import BadInput, ConfigError, Keyword, suggest
+from sweeper.files import is_path
 from sweeper.runs.condition import columns_text
 from sweeper.runs.optuna import storage_frame
 from sweeper.runs.roles import asked_columns
@@ -60,6 +61,8 @@ def study_folder(source: Any, root: Path | None) -> Path | None:
     """The folder of the study that a source names, by its path or its name in `root`."""
     if not isinstance(source, str | Path) or str(source) in ("", "-", ".", ".."):
         return None
+    if not is_path(source):
+        raise BadInput(f"{str(source)[:100]!r} is no path, and no name of a study")
     if "://" in (text := str(source)) or text.startswith("wandb:"):
         return None
     path = Path(source)

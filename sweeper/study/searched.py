@@ -9,7 +9,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from sweeper.files import MOST_YAML, parse_yaml, read_bounded
+from sweeper.files import MOST_YAML, note_record, parse_yaml, read_bounded
 from sweeper.records import from_json
 from sweeper.search.strategy import Conclusion
 from sweeper.stats.ladder import Size
@@ -26,19 +26,20 @@ def config_text(folder: Path) -> str:
 
 
 def config_tree(folder: Path) -> dict[str, Any]:
-    """The settings of the study in `folder`, group by group; without what cannot be read.
+    """The settings of the study in `folder`, group by group; none where they cannot be read.
 
     Not Settings: those would import the study's classes.
     """
-    return _tree(config_text(folder))
+    try:
+        return _tree(config_text(folder))
+    except ValueError as error:
+        note_record(StudyFolder(folder).config, f"it cannot be read: {error}")
+        return {}
 
 
 @lru_cache(maxsize=8)  # a page asks several times, and YAML is slow to read
 def _tree(config: str) -> dict[str, Any]:
-    try:
-        groups = parse_yaml(config)
-    except ValueError:
-        return {}
+    groups = parse_yaml(config)
     return groups if isinstance(groups, dict) else {}
 
 
@@ -50,7 +51,7 @@ def takes(config: str, name: str) -> bool:
             return True
         names = {name, "trial", *["plan"] * (name in ("width", "depth"))}
         text, uses = f"{command} {runner.get('arguments')}", set(runner.get("uses") or ())
-    except (KeyError, TypeError, AttributeError):
+    except (KeyError, TypeError, AttributeError, ValueError):
         return True
     # {depth}, or a term with it, {depth//2}.
     placeholder = re.search(rf"\{{[^{{}}]*\b({'|'.join(names)})\b", text)

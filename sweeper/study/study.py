@@ -24,6 +24,7 @@ from sweeper.files import (
     check_summed,
     is_text,
     note_damage,
+    note_record,
     owner_of,
     parse_json,
     private_folder,
@@ -230,9 +231,10 @@ class Study:
                 self._lines[path.name] -= len(damage)
         for name, count in written.items():
             if isinstance(count, int) and self._lines.get(name, 0) < count:
-                self.notices.append(
-                    f"the result file {folder / name} has {self._lines.get(name, 0)} of the "
-                    f"{count} lines that were written: the trials of the others run again"
+                self._tell(
+                    folder / name,
+                    f"has {self._lines.get(name, 0)} of the {count} lines that were written: the "
+                    "trials of the others run again",
                 )
 
     def _load_file(self, path: Path, parse: _Parser, repair: bool) -> dict[int, Exception]:
@@ -271,10 +273,16 @@ class Study:
         number, error = next(iter(damage.items()))
         more = f" and {len(damage) - 1} more" if len(damage) > 1 else ""
         fate = f"was moved to {aside.name}" if repair else "is ignored"
-        self.notices.append(
-            f"the result file {path} is damaged (line {number + 1}{more}: {error}): what cannot "
-            f"be read {fate}, and its trials will run again"
+        self._tell(
+            path,
+            f"is damaged (line {number + 1}{more}: {error}): what cannot be read {fate}, and its "
+            "trials will run again",
         )
+
+    def _tell(self, path: Path, what: str) -> None:
+        """A notice on a file of results, which every verb gives at its end if not before."""
+        self.notices.append(f"the result file {path} {what}")
+        note_record(path, f"it {what}")
 
 
 def check_folder(folder: Path) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import math
 import os
 from dataclasses import replace
@@ -16,9 +15,11 @@ import pytest
 
 import sweeper
 from sweeper import predict
+from sweeper.decide.course import read_prediction
 from sweeper.decide.forecast import share_above
 from sweeper.decide.loss import PREDICTED, UNDECIDED, Prediction
 from sweeper.errors import BadInput, ConfigError
+from sweeper.files import parse_record
 from sweeper.runs.loss_runs import Design, Rungs, law_runs, loss_runs_of
 from sweeper.runs.read import read
 
@@ -94,9 +95,13 @@ def test_equal_input_gives_equal_documents_and_the_digest_is_the_files(tmp_path:
     path = made.write(tmp_path)
     assert hashlib.sha256(path.read_bytes()).hexdigest() == made.sha256
     again = predicted(surface(), to_params=1e9, to_tokens=1e10)
-    first, second = json.loads(made.text()), json.loads(again.text())
+    first, second = (parse_record(each.text().encode()) for each in (made, again))
     assert first.pop("time")[:10] == second.pop("time")[:10]
     assert first == second
+    assert made.text().replace('"loss": 2', '"loss": 1') != made.text()
+    path.write_text(made.text().replace('"loss": 2', '"loss": 1'))
+    with pytest.raises(BadInput, match="it was changed since it was written"):
+        read_prediction(path)
 
 
 def test_one_axis_alone_predicts_along_it() -> None:

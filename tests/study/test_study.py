@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from sweeper.errors import BadInput, ConfigError, SweeperError
+from sweeper.files import take_damaged
 from sweeper.records import to_json
 from sweeper.search.optuna import copy as module
 from sweeper.study.lock import StudyLock, cancel_requested
@@ -156,6 +157,23 @@ def test_damaged_line_is_set_aside_and_no_other_is_lost(
     again.record([make(1)])
     assert Study.read(folder).results() == all_three
     assert [p.name for p in files(folder)] == ["000001.jsonl", "000002.jsonl"]
+
+
+def test_whoever_reads_a_study_tells_of_results_that_are_gone(
+    folder: Path, unmirrored: None
+) -> None:
+    """`compare` and `predict` show no notices of studies: a verb's end says what was read."""
+    with Study.open(folder) as study:
+        study.record([make(0), make(1)])
+    (path,) = files(folder)
+    whole = path.read_bytes()
+    for content, said in ((b"", "0 of the 2 lines"), (whole.replace(b'"', b"", 1), "(line 1")):
+        take_damaged()
+        path.write_bytes(content)
+        (notice,) = Study.read(folder).notices
+        assert said in notice and notice.endswith(take_damaged()[path].removeprefix("it "))
+    path.write_bytes(whole)
+    assert not Study.read(folder).notices and not take_damaged()
 
 
 def test_a_line_without_its_end_is_being_written_or_was(folder: Path, unmirrored: None) -> None:

@@ -1,0 +1,102 @@
+"""Wrong types from Python: one error that names the keyword, and no frame of ours but the call."""
+
+from __future__ import annotations
+
+import traceback
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from torch import nn
+
+import sweeper
+
+RUNS = pd.DataFrame(
+    {"width": w, "eta": 2.0**e, "loss": 3 + abs(e + 7) / 10, "seed": s}
+    for w in (32, 64)
+    for e in range(-9, -4)
+    for s in (0, 1)
+)
+ODD: tuple[Any, ...] = (object(), b"x", 1j, [[1]], {None: 1}, np.array([1, 2]), pd.Series([1]), len)
+
+
+def build(width: int) -> nn.Module:
+    return nn.Sequential(nn.Linear(8, width), nn.ReLU(), nn.Linear(width, 4))
+
+
+def refused(call: Any, *arguments: Any, **keywords: Any) -> str:
+    """The error's words: the caller sees its own line, and the function that it called."""
+    with pytest.raises(sweeper.BadInput) as caught:
+        call(*arguments, **keywords)
+    package = str(Path(sweeper.__file__).parent)
+    frames = traceback.extract_tb(caught.value.__traceback__)
+    assert sum(frame.filename.startswith(package) for frame in frames) <= 1
+    assert caught.value.__suppress_context__ and not caught.value.__cause__
+    return str(caught.value)
+
+
+PLAN = {
+    "build": build,
+    "base": {"width": 32},
+    "target": {"width": 64},
+    "parameterization": "mup",
+    "hps": {"eta": 0.01},
+    "inputs": torch.zeros(2, 8),
+}
+
+
+@pytest.mark.parametrize("name", [*PLAN, "roles", "keep_init", "frozen", "branches", "widths"])
+def test_of_plan_for(name: str) -> None:
+    for value in (5, 1.5, True, *ODD):
+        if name in ("keep_init", "frozen", "branches", "widths") and value is ODD[-1]:
+            continue
+        if name != "build" or not callable(value):
+            assert name in refused(sweeper.plan_for, **{**PLAN, name: value})
+
+
+@pytest.mark.parametrize("value", [True, "x", 1.5, 0, -64, 10**30, None, [64]])
+def test_of_sizes(value: Any) -> None:
+    assert "target['width']" in refused(sweeper.plan_for, **{**PLAN, "target": {"width": value}})
+
+
+@pytest.mark.parametrize("run", ["base_run", "target_run"])
+def test_of_runs_without_a_law(run: str) -> None:
+    for value in (5, "x", *ODD):
+        assert run in refused(sweeper.plan_for, **PLAN, **{run: value})
+
+
+@pytest.mark.parametrize("value", [10**400, float("inf"), float("nan"), 0, True, "x", None])
+def test_of_a_learning_rate(value: Any) -> None:
+    assert "hps['eta']" in refused(sweeper.plan_for, **{**PLAN, "hps": {"eta": value}})
+
+
+@pytest.mark.parametrize(
+    "name", ["to_width", "noise", "draws", "ignore", "columns", "out", "strict"]
+)
+def test_of_tables(name: str) -> None:
+    for call in (sweeper.judge, sweeper.predict):
+        for value in ODD:
+            if name == "draws" and call is sweeper.judge:
+                continue
+            said = refused(call, RUNS, **{name: value})
+            assert name in said
+
+
+@pytest.mark.parametrize(
+    "source", [5, b"x", len, [[1, 2], [3]], {"a": 1}, "a" * 5000, "\0", np.zeros(3)]
+)
+def test_of_what_is_no_table(source: Any) -> None:
+    assert refused(sweeper.judge, source)
+    assert refused(sweeper.predict, source)
+    assert refused(sweeper.judge, RUNS.assign(loss=[RUNS] * len(RUNS)))
+
+
+@pytest.mark.parametrize("value", [*ODD, 5, True, "python train.py", None])
+def test_of_a_command_and_a_place(value: Any) -> None:
+    assert "command" in refused(sweeper.search, command=value, dry_run=True)
+    if value is not None and not isinstance(value, str):
+        assert "root" in refused(sweeper.open_study, "a", root=value)
+        assert "study" in refused(sweeper.open_study, value)
