@@ -279,7 +279,8 @@ def _bends(etas: Array, means: Array) -> Array:
 def _without_cliff(curve: SizeCurve, etas: Array, means: Array, bend: float) -> SizeCurve:
     lowest = int(np.argmin(means)) if len(means) else 0
     rises = means - means[lowest] if len(means) else means
-    for at in range(lowest + 1, len(etas)):
+    # Of two points that lie on both sides of an optimum neither tells how steep the curve is.
+    for at in range(max(lowest + 1, 0 if bend else 3), len(etas)):
         step = etas[at] - etas[at - 1]
         near = np.abs(etas[:at] - etas[lowest]) <= etas[at] - etas[lowest] + step + SAME_ETA
         usual = max(float(rises[:at][near].max()), bend)
