@@ -113,8 +113,8 @@ class Submitter(submitit.SlurmExecutor):
 
     @property
     def _submitit_command_str(self) -> str:
-        words = ("-u", "-c", slurm_jobs.BOOT, str(self.folder))
-        return f"{self.python} {shlex.join(words)}"
+        boot = slurm_jobs.BOOT.format(folder=str(self.folder))
+        return f"{self.python} {shlex.join(('-u', '-c', boot))}"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -30,7 +30,6 @@ import signal
 import socket
 import stat
 import subprocess
-import sys
 import time
 import traceback
 from collections.abc import Callable, Sequence
@@ -342,23 +341,21 @@ class Superseded(Exception):
     """A newer copy of this job runs elsewhere: this one is of no use any more."""
 
 
-BOOT = "from sweeper.launch.slurm_jobs import start; start()"
-"""The program of every job."""
+BOOT = (
+    "from submitit.core.submission import process_job; "
+    "from sweeper.launch.slurm_jobs import opened; process_job(opened({folder!a}))"
+)
+"""The program of every job: submitit unpickles `run` in its folder, and calls it."""
 
 
-def start() -> None:
-    """Have submitit unpickle and call `run`, from the folder that the command line names.
+def opened(folder: str) -> str:
+    """The folder by its open descriptor, once that was looked at; SweeperError as `check_private`.
 
-    It is opened and looked at first, and then read by its descriptor: in a study that a group
-    shares another may put a folder of theirs in its place.
+    In a study that a group shares another may put a folder of theirs in its place.
     """
-    folder = Path(sys.argv[1])
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
-    _check_private(os.fstat(descriptor), folder)
-    from submitit.core.submission import submitit_main
-
-    sys.argv[1] = f"/proc/self/fd/{descriptor}"
-    submitit_main()
+    _check_private(os.fstat(descriptor), Path(folder))
+    return f"/proc/self/fd/{descriptor}"
 
 
 def run(folder: str) -> None:

@@ -396,10 +396,15 @@ def test_what_others_can_enter_is_not_trusted(mode: int, tmp_path: Path, golden:
     with pytest.raises(SweeperError) as caught:
         slurm_jobs.check_private(tmp_path / "link")
     golden.says(caught)
+    assert os.path.samefile(slurm_jobs.opened(str(folder)), folder)
+    with pytest.raises(OSError, match=r"directory|symbolic"):
+        slurm_jobs.opened(str(tmp_path / "link"))
     folder.chmod(mode)
     with pytest.raises(SweeperError) as caught:
         slurm_jobs.check_private(folder)
     golden.says(caught)
+    with pytest.raises(SweeperError, match="nobody else can enter"):
+        slurm_jobs.opened(str(folder))
 
 
 def test_a_change_of_the_user_s_module_is_seen(
