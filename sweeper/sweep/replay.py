@@ -137,8 +137,12 @@ def _cautions(experiment: Experiment, factors: Factors, base: Scale, target: Sca
     if settings.scaled_by_user:
         changed = [key for key in FACTORS if key != "eta" and getattr(factors, key) != 1]
         unset = [key for key in changed if not _takes(experiment, key)]
-        known: dict[str, Any] = {"betas": USUAL_BETAS, "held": (Update.HYPERBALL,)}
-        betas = settings.law.factors(replace(base, **known), replace(target, **known)).betas
+        # Of betas alone, so that any kind of weight of fixed norm will do.
+        usual, there = (
+            replace(scale, betas=USUAL_BETAS, held=(str(Update.HYPERBALL),))
+            for scale in (base, target)
+        )
+        betas = settings.law.factors(usual, there).betas
         return [
             *(
                 f"the command is not given {k}: multiply it by {getattr(factors, k):.4g}"
