@@ -26,7 +26,8 @@ from sweeper.table import STYLES, Table, counted, paragraph, printable
 LINES = 25
 """What a terminal shows of a verb's end without scrolling."""
 Room = tuple[int, int, bool]
-ROOMS: Sequence[Room] = ((8, 3, True), (5, 2, True), (3, 0, True), (3, 0, False), (2, 0, False))
+_SMALL = ((3, 0, False), (2, 0, False), (1, 0, False))
+ROOMS: Sequence[Room] = ((8, 3, True), (5, 2, True), (3, 0, True), *_SMALL)
 """Rows of a table, notes on them, and whether columns are explained: the first that leave room."""
 
 
