@@ -208,7 +208,7 @@ def in_python(settings: Iterable[str] = ()) -> Iterator[None]:
                 error = error.renamed(name)
             error.remedy = (spelled(error.remedy, CALLS),)
         error.args = (error.spelled(CALLS),)
-        raise
+        raise error from None
 
 
 def _call(command: NextCommand) -> str:

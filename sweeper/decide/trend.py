@@ -422,6 +422,14 @@ def _advice(
             chance=ways[count, times],
         )
     half = replace(optima, errors=optima.errors / MORE_SEEDS**0.5)
+    for size in widths:
+        mean = predict(half.sizes, half.values, half.errors, size, prior).mean
+        half = replace(
+            half,
+            sizes=(*half.sizes, size),
+            values=np.append(half.values, mean),
+            errors=np.append(half.errors, half.errors[-1]),
+        )
     predicted = predict(half.sizes, half.values, half.errors, target, prior)
     if math.isinf(_judged(half, predicted, planned, rule, allowed, confidence)[2].high):
         return Advice(axis=axis, code="longer_curves", settings={"span": f"{2 * rule.span:g}"})

@@ -262,7 +262,7 @@ def _cost_of(command: NextCommand, answer: TransferAnswer) -> str:
         for verdict in answer.ladders.verdicts:
             advised = verdict.target.advice.runs if verdict.target else {}
             runs |= {(verdict.axis, value): count for value, count in advised.items()}
-    elif command.validates and not answer.ladders.verdicts:
+    elif command.validates and not (answer.ladders.verdicts or (answer.kept and answer.kept.axes)):
         rule = answer.settings.transfer
         for word in command.of_ladders:
             key, _, value = word.removeprefix("transfer.").partition("=")
