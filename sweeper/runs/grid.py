@@ -143,7 +143,7 @@ def grid_of(runs: Runs, options: GridOptions) -> Grid:
     columns = runs.columns
     if options.axis == "params" and "params" not in columns:
         usual = columns_by_role(runs.frame, {}, {"params": LAW_ROLES["params"]})
-        runs = replace(runs, columns=columns | usual)
+        runs = replace(runs, columns={**columns, **usual})
         columns = runs.columns
     notes: list[str | Text] = [*runs.notes]
     runs.check_numbers([c for role, c in columns.items() if role in (*SIZES, *CELL_ROLES)])

@@ -81,7 +81,8 @@ def axis_name(axis: str) -> str:
 
 def size_maker(axis: str, keys: Sequence[str]) -> MakeSize:
     """What makes a size of a row's values; what a table does not have is 1."""
-    kind = {"tokens": TokenSize, "params": ParamsSize}.get(axis, LadderSize)
+    kinds: dict[str, type[LadderSize]] = {"tokens": TokenSize, "params": ParamsSize}
+    kind = kinds.get(axis, LadderSize)
     names = {field.name for field in fields(kind)}
 
     def make(values: Mapping[str, Any]) -> LadderSize:
