@@ -312,7 +312,7 @@ OWN_OPTIMUM = 0.12
 """Standard deviation, in log2, of a seed's own optimum, which no single run shows.
 
 With it the intervals of StepLaw's curves, of one seed, hold the optima of the surfaces through
-their neighbours as often as they say (`scripts/bench/tables_judge.py`)."""
+their neighbours in 92 %; it was chosen on these (`scripts/bench/tables_judge.py`)."""
 UNLIKE, ALIKE = 1.0, 12.0
 """Degrees of freedom that a ladder's common level counts as: at least, and at most."""
 EXACT = 1e-7
