@@ -21,8 +21,8 @@ from sweeper.stats.misfit import (
     FURTHEST,
     LEAST_LIKELY,
     NO_NOISE,
-    Misfit,
-    Points,
+    LawMisfit,
+    LawPoints,
     doubted,
     likely,
 )
@@ -126,8 +126,8 @@ class Member:
     best: Fits
     draws: Fits
     weight: float
-    misfit: Misfit
-    points: Points
+    misfit: LawMisfit
+    points: LawPoints
     whiten: Array
     explained: Array
     stretch: float
@@ -136,14 +136,14 @@ class Member:
     def log_loss(self, params: Array, tokens: Array) -> Array:
         """Log L [draws, places], stretched: the law, and what runs nearby lie off it."""
         logs = np.log(self.draws.loss(params, tokens))
-        logs += self.explained @ self.misfit.between(self.points, Points.to_come(params, tokens))
+        logs += self.explained @ self.misfit.between(self.points, LawPoints.to_come(params, tokens))
         middle = np.median(logs, axis=0)
         stretched: Array = middle + self.stretch * (logs - middle)
         return stretched if self.bend is None else stretched + self.bend.off(params, tokens)
 
     def deviation(self, params: Array, tokens: Array) -> Array:
         """Of a single run at each place about the law, its seed in it [places]."""
-        there = Points.to_come(params, tokens)
+        there = LawPoints.to_come(params, tokens)
         known = self.whiten @ self.misfit.between(self.points, there)
         left = np.maximum(self.misfit.at(there) - (known**2).sum(0), 0.0)
         total: Array = self.stretch * np.sqrt(left + self.misfit.noise_at(there) ** 2)
@@ -152,7 +152,7 @@ class Member:
     def paths(self, params: Array, tokens: Array, random: np.random.Generator) -> Array:
         """Log L [draws, places] with the smooth part of the misfit drawn, the same for all runs."""
         smooth = replace(self.misfit, size=0.0, training=0.0, cell=0.0)
-        there = Points.to_come(params, tokens)
+        there = LawPoints.to_come(params, tokens)
         known = self.whiten @ smooth.between(self.points, there)
         covariance = smooth.between(there, there) - known.T @ known
         values, vectors = np.linalg.eigh(covariance)
@@ -321,7 +321,7 @@ def fit_law(
             f"{count} different sizes and horizons: the law {design.forms[0].formula} has "
             f"{len(design.forms[0].parameters)} parameters and needs one more, or several seeds"
         )
-    points = Points(np.log(runs.params), np.log(runs.tokens), cells, runs.trainings)
+    points = LawPoints(np.log(runs.params), np.log(runs.tokens), cells, runs.trainings)
     found = [part for form in allowed for part in _fitted(form, runs, points, threshold, fixed)]
     scores = np.array([part.score for part in found])
     weights = np.exp(scores - scores.max())
@@ -344,7 +344,7 @@ class _Part:
     """A form under one covariance, before draws; `score` is its log evidence."""
 
     best: Fits
-    misfit: Misfit
+    misfit: LawMisfit
     whiten: Array
     known: Known
     doubt: Array
@@ -354,7 +354,7 @@ class _Part:
 def _fitted(
     form: LawForm,
     runs: LossRuns,
-    points: Points,
+    points: LawPoints,
     threshold: float | None,
     fixed: Mapping[str, float],
 ) -> list[_Part]:
@@ -380,14 +380,14 @@ def _fitted(
 def _explained(
     best: Fits,
     runs: LossRuns,
-    points: Points,
+    points: LawPoints,
     threshold: float | None,
     known: Known,
     doubt: Array,
 ) -> list[_Part]:
     """A form's fit under the likeliest covariances, where runs are doubted so at first."""
     places, target = (runs.params, runs.tokens), np.log(runs.loss)
-    ranked: Sequence[tuple[float, Misfit]] = ()
+    ranked: Sequence[tuple[float, LawMisfit]] = ()
     for _ in range(2):
         off = residuals(best, *places, runs.loss)[0]
         ranked = likely(points, off, slopes(best, *places)[0], known.inverse, doubt)
@@ -408,7 +408,7 @@ def _explained(
 
 
 def _member(
-    part: _Part, runs: LossRuns, points: Points, weight: float, of: int, seed: list[int]
+    part: _Part, runs: LossRuns, points: LawPoints, weight: float, of: int, seed: list[int]
 ) -> Member:
     """Draws of a part: runs and what is known, each with its own doubt drawn, fitted again."""
     best, whiten, known = part.best, part.whiten, part.known

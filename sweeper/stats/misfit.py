@@ -43,7 +43,7 @@ FAR, FURTHEST = 2.5, 1e4
 
 
 @dataclass(frozen=True, eq=False)
-class Points:
+class LawPoints:
     """Runs, or places of runs to come: logs of N and D, the (N, D) and the training of each."""
 
     size: Array
@@ -52,16 +52,16 @@ class Points:
     training: Index
 
     @classmethod
-    def to_come(cls, params: Array, tokens: Array) -> Points:
+    def to_come(cls, params: Array, tokens: Array) -> LawPoints:
         """Of runs that are in no training yet."""
         none = np.full(len(params), -1)
         # Python's whole numbers may be beyond 64 bits.
         return cls(np.log(params.astype(float)), np.log(tokens.astype(float)), none, none)
 
-    def only(self, kept: Array | Index) -> Points:
+    def only(self, kept: Array | Index) -> LawPoints:
         """Those at some places."""
         parts = (self.size, self.horizon, self.cell, self.training)
-        return Points(*(part[kept] for part in parts))  # type: ignore[arg-type]
+        return LawPoints(*(part[kept] for part in parts))  # type: ignore[arg-type]
 
     def __len__(self) -> int:
         """How many."""
@@ -69,7 +69,7 @@ class Points:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Misfit:
+class LawMisfit:
     """Standard deviations of log L: `noise`, and the others in units of it.
 
     Noise is that of runs of enough tokens a parameter, and grows as the power `tilt` of what a run
@@ -89,13 +89,13 @@ class Misfit:
         parts = (self.smooth, self.size, self.training, self.cell)
         return self.noise * math.hypot(*parts)
 
-    def noise_at(self, points: Points) -> Array:
+    def noise_at(self, points: LawPoints) -> Array:
         """Of a single run at each point, in log L."""
         lacking = np.maximum(UNDERTRAINED - (points.horizon - points.size), 0.0)
         noise: Array = self.noise * np.exp(self.tilt * lacking)
         return noise
 
-    def between(self, points: Points, others: Points) -> Array:
+    def between(self, points: LawPoints, others: LawPoints) -> Array:
         """What points share with others, less noise: a covariance [points, others]."""
         apart = (points.size[:, None] - others.size) ** 2
         total = np.zeros(apart.shape)
@@ -111,11 +111,11 @@ class Misfit:
         scaled: Array = self.noise**2 * total
         return scaled
 
-    def at(self, points: Points) -> Array:
+    def at(self, points: LawPoints) -> Array:
         """The variance of what a point may share with others, less noise [points]."""
         return np.full(len(points), self.shared**2)
 
-    def whitening(self, points: Points, doubt: Array) -> Array:
+    def whitening(self, points: LawPoints, doubt: Array) -> Array:
         """The factor under which the runs' residuals are independent, of unit variance.
 
         `doubt` [points] are factors on the noise: runs that are far off count less.
@@ -127,8 +127,8 @@ class Misfit:
 
 
 def likely(
-    points: Points, off: Array, jacobian: Array, prior: Array, doubt: Array
-) -> list[tuple[float, Misfit]]:
+    points: LawPoints, off: Array, jacobian: Array, prior: Array, doubt: Array
+) -> list[tuple[float, LawMisfit]]:
     """The likeliest covariances of residuals `off`, with log likelihoods; the best comes first.
 
     `jacobian` [parameters, points] is the law's, `prior` [parameters] the inverse deviations of
@@ -138,16 +138,16 @@ def likely(
         order = np.argsort(points.size + points.horizon, kind="stable")
         some = order[np.linspace(0, len(points) - 1, MOST_TRIED).round().astype(int)]
         return likely(points.only(some), off[some], jacobian[:, some], prior, doubt[some])
-    scored = dict[Misfit, float]()
-    found = dict[Misfit, Misfit]()
+    scored = dict[LawMisfit, float]()
+    found = dict[LawMisfit, LawMisfit]()
 
-    def score(misfit: Misfit) -> float:
+    def score(misfit: LawMisfit) -> float:
         if misfit not in scored:
             scored[misfit], noise = _likelihood(misfit, points, off, jacobian, prior, doubt)
             found[misfit] = replace(misfit, noise=noise)
         return scored[misfit]
 
-    best = Misfit()
+    best = LawMisfit()
     for _ in range(2):
         for tried in _searched(points, best):
             best = max([best, *tried(best)], key=score)
@@ -162,14 +162,14 @@ class _Varied:
     def __init__(self, *names: str) -> None:
         self.names = names
 
-    def __call__(self, misfit: Misfit) -> Iterator[Misfit]:
-        every: Sequence[Misfit] = [misfit]
+    def __call__(self, misfit: LawMisfit) -> Iterator[LawMisfit]:
+        every: Sequence[LawMisfit] = [misfit]
         for name in self.names:
             every = [replace(m, **{name: value}) for m in every for value in GRIDS[name]]
         yield from every
 
 
-def _searched(points: Points, best: Misfit) -> list[_Varied]:
+def _searched(points: LawPoints, best: LawMisfit) -> list[_Varied]:
     """What is varied together, as far as the points can tell of it."""
     ratio = points.horizon - points.size
     tilted = ratio.min() < UNDERTRAINED < ratio.max()
@@ -186,7 +186,7 @@ def _searched(points: Points, best: Misfit) -> list[_Varied]:
 
 
 def _likelihood(
-    misfit: Misfit, points: Points, off: Array, jacobian: Array, prior: Array, doubt: Array
+    misfit: LawMisfit, points: LawPoints, off: Array, jacobian: Array, prior: Array, doubt: Array
 ) -> tuple[float, float]:
     """Of a covariance up to its scale, and the noise by which it is likeliest."""
     whiten = misfit.whitening(points, doubt)

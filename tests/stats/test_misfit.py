@@ -6,23 +6,23 @@ import numpy as np
 import pytest
 
 from sweeper.stats.estimate import Array
-from sweeper.stats.misfit import REACH, Misfit, Points, doubted, likely
+from sweeper.stats.misfit import REACH, LawMisfit, LawPoints, doubted, likely
 
 SIZES, HORIZONS = (a.ravel() for a in np.meshgrid(np.linspace(0, 6, 8), np.linspace(2, 8, 8)))
 COUNT = len(SIZES)
-POINTS = Points(SIZES, HORIZONS, np.arange(COUNT), np.arange(COUNT))
+POINTS = LawPoints(SIZES, HORIZONS, np.arange(COUNT), np.arange(COUNT))
 ALONE = np.ones(COUNT)
 PLANE = np.stack([np.ones(COUNT), SIZES, HORIZONS])
 NOTHING_KNOWN = np.zeros(3)
 
 
-def found(off: Array) -> Misfit:
+def found(off: Array) -> LawMisfit:
     return likely(POINTS, off, PLANE, NOTHING_KNOWN, ALONE)[0][1]
 
 
 def test_a_covariance_is_what_its_parts_say_and_is_whitened() -> None:
     """By hand, at two points; and W C W' = 1."""
-    misfit = Misfit(noise=0.01, smooth=2.0, size=1.0, tilt=0.5)
+    misfit = LawMisfit(noise=0.01, smooth=2.0, size=1.0, tilt=0.5)
     two = POINTS.only(np.array([0, 8]))
     shared = misfit.between(two, two)[0, 1]
     by_hand = 0.01**2 * (4 * np.exp(-0.5 * (6 / 7) ** 2 / REACH**2) + 1)
@@ -55,6 +55,6 @@ def test_what_a_size_is_off_all_its_horizons_are() -> None:
 def test_a_run_that_the_others_contradict_counts_less() -> None:
     off = 0.01 * np.random.default_rng(2).standard_normal(COUNT)
     off[20] += 0.3
-    doubt = doubted(off, Misfit(noise=0.01).whitening(POINTS, ALONE), ALONE)
+    doubt = doubted(off, LawMisfit(noise=0.01).whitening(POINTS, ALONE), ALONE)
     assert int(doubt.argmax()) == 20 and doubt[20] > 8
     assert (np.delete(doubt, 20) < 2).all()
