@@ -422,7 +422,7 @@ class RunCommand:
 
 OPTIONS = (
     *("study", "root", "dry-run", "detach", "new-setup", "json", "config-dir"),
-    *("to-width", "to-depth", "to-tokens", "to-batch", "validate", "settle"),
+    *("to-width", "to-depth", "to-tokens", "to-steps", "to-batch", "validate", "settle"),
     *("budget", "hours"),
     *("strict", "predict", "trust", "verbose"),
 )

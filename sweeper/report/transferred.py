@@ -12,7 +12,7 @@ import yaml  # type: ignore[import-untyped]
 
 from sweeper.config.settings import Settings
 from sweeper.decide.transfer import Verdict
-from sweeper.decide.trend import FittedExponents
+from sweeper.decide.trend import MIN_TREND_SIZES, FittedExponents
 from sweeper.decide.validation import Validation, unjudged
 from sweeper.errors import SHELL, Keyword, Text
 from sweeper.records import to_json
@@ -195,7 +195,9 @@ def _trend_items(answer: TransferAnswer, *, verbose: bool) -> list[Item]:
     trend, rule = answer.ladders.trend, answer.settings.transfer
     if trend is not None:
         applied = answer.plan.source["correction"] is not None
-        return [Sentence(console.trend_text(trend, applied=applied, brief=not verbose))]
+        text = console.trend_text(trend, applied=applied, brief=not verbose)
+        # Of two sizes it only says that they are too few.
+        return [Sentence(text, detail=len(trend.sizes) < MIN_TREND_SIZES)]
     if not rule.correct:
         return []
     why = "No correction: fewer than two widths have an optimum; add widths to transfer.widths."

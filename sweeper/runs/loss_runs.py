@@ -6,6 +6,7 @@ import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -16,6 +17,9 @@ from sweeper.runs.run import SCALE_NAMES, Runs
 from sweeper.runs.settings import is_identifier, is_kept
 from sweeper.stats.power_law import ADDITIVE, COMPUTE, COUPLED, SIZE, TOKENS, Array, LawForm
 from sweeper.table import counted
+
+if TYPE_CHECKING:
+    import pandas  # type: ignore[import-untyped]
 
 FLOPS_PER_PARAMETER_AND_TOKEN = 6.0
 """Forward and backward multiply-adds of a dense model (Kaplan et al., arXiv:2001.08361, 2.1)."""
@@ -293,7 +297,7 @@ def loss_runs_of(runs: Runs) -> LossRuns:
     flops = values.get("flops", product * params * tokens)
     if len(counts) == 3:
         _check_compute(runs, flops / (product * params * tokens))
-    _check_alike(runs, params)
+    _check_alike(runs, params, values["loss"])
     _check_twins(runs, values)
     names = runs.frame[columns["run"]].astype(str) if "run" in columns else None
     labels = [runs.row(place) if names is None else names.iloc[place] for place in range(len(runs))]
@@ -402,7 +406,13 @@ def odd_ratio(points: LossRuns) -> list[str]:
     ]
 
 
-def _check_alike(runs: Runs, params: Array) -> None:
+def _has_several(kinds: pandas.Series, of: Array) -> bool:
+    """Whether one of several kinds has more than one value."""
+    counts = [len(set(of[kinds == kind].tolist())) for kind in kinds.unique()]
+    return len(counts) > 1 and max(counts) > 1
+
+
+def _check_alike(runs: Runs, params: Array, loss: Array) -> None:
     """BadInput for runs of several kinds, as of two data sets: no one law holds of them."""
     unlike = []
     for column in map(str, runs.frame.columns):
@@ -412,9 +422,8 @@ def _check_alike(runs: Runs, params: Array) -> None:
         if values.dtype.kind in "iufcbM" or is_kept(column, values) or is_identifier(values):
             continue
         kinds = values.astype(str)
-        sizes = [set(params[kinds == kind].tolist()) for kind in kinds.unique()]
-        # The name of a model is one for each size: it says nothing more.
-        if len(sizes) > 1 and max(map(len, sizes)) > 1:
+        # The name of a model is one for each size, and a colour one for each loss: of no kind.
+        if all(_has_several(kinds, of) for of in (params, loss)):
             unlike.append((column, values.drop_duplicates()))
     if not unlike:
         return

@@ -79,6 +79,7 @@ def counted_ends(found: list[str], seen: dict[int, str]) -> Iterator[None]:
             shown = Output(people=terminal(width))
             shown._terminal.explained |= self._terminal.explained
             shown.show(*self._items)
+            shown._notes.extend(self._notes)
             tables = [item for item in self._items if isinstance(item, Table) and not item.detail]
             found.extend(
                 f"at {width} columns: a table of two lines a row:\n{table}"

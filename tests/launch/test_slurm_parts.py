@@ -100,7 +100,8 @@ def test_the_script_keeps_every_word_whole(commands: Path, tmp_path: Path) -> No
     words = subprocess.run(
         ["bash", "-c", f"printf '%s\\0' {line}"], capture_output=True, text=True, check=True
     ).stdout.split("\0")
-    assert {"A=b c", "python;x", str(folder / "slurm/TOKEN")} <= set(words)
+    program = slurm_jobs.BOOT.format(folder=str(folder / "slurm/TOKEN"))
+    assert {"A=b c", "python;x", program} <= set(words)
     for said in ("--array=0-2%3", "--licenses=a,b", "--requeue", "--signal=URG@120"):
         assert f"#SBATCH {said}" in script
     assert "--gpus-per-node=1" in script and "module load a" in script and "wckey" not in script

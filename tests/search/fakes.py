@@ -10,7 +10,6 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from omegaconf import OmegaConf
 
 from sweeper.config.compose import compose_tree
 from sweeper.laws.law import NoLaw
@@ -26,7 +25,8 @@ Objective = Callable[[Log2Hps, int], float]
 
 
 def config(path: Path) -> dict[str, Any]:
-    return OmegaConf.to_container(OmegaConf.load(path), resolve=True)
+    """A strategy's settings, with those of the ones that it is made of."""
+    return compose_tree([f"search={path.stem}"])["search"]
 
 
 def space_of(parameterization: str) -> Space:
