@@ -10,7 +10,6 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-
 from sweeper.config.compose import compose_tree
 from sweeper.laws.law import NoLaw
 from sweeper.search.strategy import History, Strategy
