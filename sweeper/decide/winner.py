@@ -11,6 +11,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import combinations
+from statistics import NormalDist
 from typing import Literal
 
 import numpy as np
@@ -752,11 +753,5 @@ def _with_runs(losses: VariantLosses, log2: Array, more: Mapping[int, int]) -> V
 def _decides(mean: float, before: float, after: float, level: float) -> float:
     """The chance that the mean lies far enough from 0, of what is left, after more runs."""
     moved = math.sqrt(max(before**2 - after**2, 1e-30))
-    far = _normal_quantile(1 - level) * after
+    far = -NormalDist().inv_cdf(level) * after
     return normal_above((far - mean) / moved) + normal_above((far + mean) / moved)
-
-
-def _normal_quantile(level: float) -> float:
-    from statistics import NormalDist
-
-    return NormalDist().inv_cdf(level)
