@@ -33,7 +33,8 @@ app = typer.Typer(
     help="Tune small, train big: search hyperparameters on a small proxy model, transfer them to "
     "any width and depth, and validate that the transfer holds.",
     epilog="Exit codes: 0 done, 1 the work failed, 2 bad input, 3 under --strict where a "
-    "transfer is not validated or an export not whole, or off the band of follow, 130 interrupted.",
+    "transfer is not validated or an export not whole, or off the band of follow, of compare 3 "
+    "where all are worse and 4 where it is open, 130 interrupted.",
 )
 STOPPED = {
     "follow": "Stopped watching; the run goes on.",

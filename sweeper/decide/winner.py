@@ -11,6 +11,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import combinations
+from statistics import NormalDist
 from typing import Literal
 
 import numpy as np
@@ -279,6 +280,9 @@ class ComputeLaw:
         if not self.known or not math.isfinite(difference.value):
             return UNKNOWN
 
+        if not (loss - self.floors > 1e-12).all():
+            return UNKNOWN  # at the floor no compute gains any more
+
         def times(by: float) -> Array:
             left = (loss - self.floors) / np.maximum(loss + by - self.floors, 1e-12)
             found: Array = np.log(left) / np.maximum(self.exponents, 1e-6)
@@ -370,12 +374,16 @@ def _together(losses: VariantLosses) -> Array:
 
 
 def _no_size_shared(runs: VariantRuns) -> str:
+    trained = [c for c in runs.cells if np.isfinite(c.losses).any()]
+    if not any(cell.variant == 0 for cell in trained):
+        return f"no run of {runs.names[0]}, the baseline, trained: a difference needs its loss"
+
     def sizes(variant: int) -> str:
-        places = [runs.measures[c.size] for c in runs.cells if c.variant == variant]
+        places = [runs.measures[c.size] for c in trained if c.variant == variant]
         return "; ".join(", ".join(f"{v:.4g} {r}" for r, v in p.items()) for p in places[:4])
 
     return (
-        f"no variant was run at a size of {runs.names[0]} ({sizes(0) or 'none trained'}); "
+        f"no variant was run at a size of {runs.names[0]} ({sizes(0)}); "
         f"{runs.names[1]} has {sizes(1) or 'none that trained'}: differences need runs of both "
         "at one size"
     )
@@ -745,11 +753,5 @@ def _with_runs(losses: VariantLosses, log2: Array, more: Mapping[int, int]) -> V
 def _decides(mean: float, before: float, after: float, level: float) -> float:
     """The chance that the mean lies far enough from 0, of what is left, after more runs."""
     moved = math.sqrt(max(before**2 - after**2, 1e-30))
-    far = _normal_quantile(1 - level) * after
+    far = -NormalDist().inv_cdf(level) * after
     return normal_above((far - mean) / moved) + normal_above((far + mean) / moved)
-
-
-def _normal_quantile(level: float) -> float:
-    from statistics import NormalDist
-
-    return NormalDist().inv_cdf(level)

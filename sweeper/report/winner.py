@@ -45,7 +45,7 @@ def winner_shown(answer: WinnerAnswer) -> Shown:
     """The answer in a table; its page and picture are written, but for a program that asks."""
     winner, request = answer.winner, answer.request
     document = record_of(winner, answer.runs)
-    sentences = [winner_sentence(winner), rests_on(winner), *notes_of(winner)]
+    sentences = [winner_sentence(winner), rests_on(winner), *answer.runs.notes, *notes_of(winner)]
     document["found"] = [str(Sentence(each)) for each in sentences]
     places: dict[str, object] = {}
     if not request.strict or request.out is not None:
@@ -161,9 +161,12 @@ def notes_of(winner: Winner) -> list[str | Text]:
             f"at every size the learning rate of {_listed(alike)} is that of {winner.baseline}: if "
             f"{'it was' if len(alike) == 1 else 'they were'} not tuned, tuning may gain more"
         )
+    # What holds of many is one note: an answer must not drown in them.
+    said: dict[str, list[str]] = {}
     for each in winner.variants:
-        notes += [f"{each.name}: {said}" for said in _of_variant(each)]
-    return notes
+        for what in _of_variant(each):
+            said.setdefault(what, []).append(each.name)
+    return [*notes, *(f"{_listed(names)}: {what}" for what, names in said.items())]
 
 
 def _bound_text(bound: str) -> str:
@@ -175,23 +178,23 @@ def _bound_text(bound: str) -> str:
 def _of_variant(each: VariantAnswer) -> list[str]:
     said = []
     if each.code == "apart":
-        said.append("no size leads from it to the baseline, and nothing is said of it")
+        said.append("no size leads to the baseline, and nothing is said")
     elif each.by_way:
-        said.append("it shares no size with the baseline, and is known by way of others")
+        said.append("no size shared with the baseline, known by way of others")
     elif each.missing:
         places = "; ".join(map(place_text, each.missing[:3]))
         said.append(f"not run at {places}")
     if each.bound:
-        said.append(f"it {_bound_text(each.bound)}: its loss is a bound from above")
+        said.append(f"{_bound_text(each.bound)}: the loss is a bound from above")
     if each.diverged:
         decides = {
             "diverged": ", which decides it"
             if each.answer != "cannot say"
             else ", which leaves it open"
         }
-        said.append(f"{counted(each.diverged, 'run')} of it diverged{decides.get(each.code, '')}")
+        said.append(f"{counted(each.diverged, 'run')} diverged{decides.get(each.code, '')}")
     if each.code == "wall_clock" and each.answer == "worse" and each.difference.value < 0:
-        said.append("its loss is lower, and it costs more time than that is worth")
+        said.append("the loss is lower, and costs more time than that is worth")
     return said
 
 
@@ -219,8 +222,9 @@ def target_table(winner: Winner) -> Table:
             "the compute for the same loss; wall clock: as many times the time, and that decides. "
             "A place is a range where the runs do not tell."
         ],
-        brief=f"Difference: loss less that of {shortened(winner.baseline, 20)}, {winner.unit}; "
-        "compute: the baseline needs so many times as much for the same loss.",
+        brief=f"Difference: loss less that of {shortened(winner.baseline, 20)}, {winner.unit}"
+        + "; compute: the baseline needs so many times as much for the same loss" * computed
+        + ".",
         key="winner",
     )
     for each in winner.variants:
@@ -380,7 +384,7 @@ def _draw_variant(ax: Axes, each: VariantAnswer, winner: Winner) -> list[float]:
         ax.errorbar([target.flops], [value.value], ends, color=INK, linewidth=1, capsize=3, **STAR)
     ax.set_title(shortened(each.name, 24), fontsize=9, parse_math=False)
     seen = [value.low, value.high, 0.0]
-    return seen + [at.difference.value for at in measured]
+    return seen + [end for at in measured for end in (at.difference.low, at.difference.high)]
 
 
 def winner_report(winner: Winner, runs: VariantRuns, figure: Figure) -> Report:
@@ -404,7 +408,7 @@ def winner_report(winner: Winner, runs: VariantRuns, figure: Figure) -> Report:
     items = [
         Sentence(winner_sentence(winner)),
         *next_sentence(winner),
-        *(Sentence(note, listed=True) for note in notes_of(winner)),
+        *(Sentence(note, listed=True) for note in (*runs.notes, *notes_of(winner))),
     ]
     shown = [target_table(winner)]
     shown += [next_table(winner)] * bool(winner.next_runs)

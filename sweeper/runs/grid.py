@@ -26,7 +26,7 @@ from sweeper.runs.cells import (
     without_copies,
 )
 from sweeper.runs.condition import where_equal
-from sweeper.runs.divergence import ended_runs, with_diverged
+from sweeper.runs.divergence import HUGE, ended_runs, with_diverged
 from sweeper.runs.rates import log2_of
 from sweeper.runs.roles import (
     AXES,
@@ -68,7 +68,7 @@ class GridOptions:
             raise ConfigError(Keyword("axis"), self.axis, allowed)
         for name in ("diverged", "noise"):
             value = getattr(self, name)
-            if value is not None and not (math.isfinite(value) and value > 0):
+            if value is not None and not 1 / HUGE <= value <= HUGE:
                 raise ConfigError(Keyword(name), value, "a positive number of nats")
 
 

@@ -19,6 +19,7 @@ from sweeper.runs.roles import AXES, SIZES, guessed_columns, is_size_name
 from sweeper.runs.run import Array, Runs
 from sweeper.runs.sizes import Counts, axis_name, follows
 from sweeper.stats.ladder import JOINT_AXIS
+from sweeper.table import counted
 
 if TYPE_CHECKING:
     import pandas  # type: ignore[import-untyped]
@@ -139,7 +140,7 @@ def _unlike(
         kinds = values.drop_duplicates()
         shown = ", ".join(map(shown_value, kinds.iloc[:3])) + (", ..." if len(kinds) > 3 else "")
         named.append(f"{column} ({shown}{f', with the {axis_name(axis)}' if with_size else ''})")
-    more = f" and {len(varied) - 4} columns more" if len(varied) > 4 else ""
+    more = f" and {counted(len(varied) - 4, 'column')} more" if len(varied) > 4 else ""
     # Runs of several sizes are several ladders, whatever is ignored: each is judged by itself.
     roles = {column: role for role, column in runs.columns.items()}
     sizes = [
@@ -173,6 +174,9 @@ def _unlike(
             if not pairs.assign(seed=values).duplicated().any():
                 remedies.append([Keyword("columns", f"seed={column}"), " where it is the seed"])
                 break
+    if not remedies and (other := [r for r in AXES if r in runs.columns and r != axis]):
+        what = " may have runs alike"
+        remedies.append([Keyword("axis", other[-1]), what])
     parts = [part for remedy in remedies for part in (", ", *remedy)][1:]
     return BadInput(
         f"the runs differ in {' and in '.join(named)}{more} beside {axis_name(axis)}, learning "

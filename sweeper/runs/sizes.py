@@ -38,12 +38,15 @@ def whole_numbers(runs: Runs, role: str) -> Counts:
     """The sizes in the column of a role; BadInput for what is none."""
     column = runs.columns[role]
     values = runs.numbers(column)
-    bad = ~(np.isfinite(values) & (values >= 0) & (values == np.round(values)) & (values < 2**62))
+    least = 0 if role == "depth" else 1
+    bad = ~(
+        np.isfinite(values) & (values >= least) & (values == np.round(values)) & (values < 2**62)
+    )
     if bad.any():
         place = int(np.flatnonzero(bad)[0])
         raise BadInput(
             f"{runs.row(place)} has {values[place]:g} in {column!r}: a {axis_name(role)} is a "
-            "whole number"
+            f"whole number from {least}"
         )
     return values.astype(np.int64)
 

@@ -16,12 +16,13 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from sweeper.errors import BadInput, ConfigError, Keyword, MissingValue, Text, suggest
-from sweeper.runs.condition import columns_text, shown_value, where_equal
+from sweeper.runs.condition import columns_text, quoted_name, shown_value, where_equal
 from sweeper.runs.divergence import ended_runs, with_diverged
 from sweeper.runs.loss_runs import FLOPS_PER_PARAMETER_AND_TOKEN, positive
 from sweeper.runs.roles import LADDER_ROLES, LAW_ROLES, VARIANT_ROLES, missing_columns
 from sweeper.runs.run import Array, Runs
 from sweeper.runs.settings import SETTINGS, is_identifier, is_kept, is_one_number, is_result
+from sweeper.table import counted
 
 if TYPE_CHECKING:
     import pandas  # type: ignore[import-untyped]
@@ -114,18 +115,18 @@ def variant_runs(runs: Runs, by: str | None, baseline: str | None) -> VariantRun
         lacking = {"loss": "the loss at the end of each run"}
         raise missing_columns(runs.frame, runs.columns.values(), lacking)
     by = _variant_column(runs, by)
-    labels = runs.frame[by].astype(str).to_numpy()
+    labels = _labels(runs, by)
     names = _names(runs, by, labels, baseline)
     if runs.columns.get("seed") == by:
         runs = replace(runs, columns={r: c for r, c in runs.columns.items() if r != "seed"})
     notes: list[str | Text] = [*runs.notes]
     counts = _counts(runs)
     log2, sizes = _sizes(counts, labels == names[0])
-    table = _table(runs, labels, names, log2, sizes, by)
+    table = _table(runs, labels, names, log2, sizes, by, notes)
     measured = runs.numbers(runs.columns["loss"])
     # A variant may be shorter than others: each is a size of its own to what tells early ends.
     table = ended_runs(runs, table.assign(loss=measured, width=table["variant"]), notes)
-    table = with_diverged(runs, table, None, notes, "size")
+    table = _once(runs, with_diverged(runs, table, None, notes, "size"), notes)
     cells = [_cell(place, rows) for place, rows in table.groupby(["variant", "size"], sort=True)]
     return VariantRuns(
         names=names,
@@ -162,6 +163,19 @@ def _variant_column(runs: Runs, by: str | None) -> str:
         raise MissingValue(Keyword("by"), f", the column whose values are the variants{meant}")
     allowed = f"a column of {columns_text(runs.frame)}; {suggest(by, names)[:200]}"
     raise ConfigError(Keyword("by"), by, allowed)
+
+
+def _labels(runs: Runs, by: str) -> Any:
+    """The variant of every run; BadInput for a run of none."""
+    empty = runs.frame[by].isna().to_numpy()
+    if empty.any():
+        more = f", and {int(empty.sum()) - 1} more rows" if empty.sum() > 1 else ""
+        raise BadInput(
+            f"{runs.row(int(empty.argmax()))}{more} has no {by}, and is of no variant: ",
+            Keyword("where", f"{quoted_name(by)} != None"),
+            " leaves such rows out",
+        )
+    return runs.frame[by].astype(str).to_numpy()
 
 
 def _names(runs: Runs, by: str, labels: Any, baseline: str | None) -> list[str]:
@@ -257,7 +271,13 @@ def _flops(counts: Mapping[str, Array], log2: Array, there: Any) -> float:
 
 
 def _table(
-    runs: Runs, labels: Any, names: Sequence[str], log2: Array, sizes: Any, by: str
+    runs: Runs,
+    labels: Any,
+    names: Sequence[str],
+    log2: Array,
+    sizes: Any,
+    by: str,
+    notes: list[str | Text],
 ) -> pandas.DataFrame:
     """A row a run: its variant, size, configuration, seed and throughput."""
     import pandas
@@ -277,12 +297,28 @@ def _table(
         table["configuration"] = spelt.groupby([*spelt.columns]).ngroup()
     table["seed"] = frame[columns["seed"]].astype(str).to_numpy() if "seed" in columns else ""
     table["throughput"] = math.nan
-    if "throughput" in columns:
-        table["throughput"] = runs.numbers(columns["throughput"])
-    elif "time" in columns:
-        table["throughput"] = 2.0 ** log2[:, 1] / runs.numbers(columns["time"])
+    if role := next((r for r in ("throughput", "time") if r in columns), None):
+        measured = runs.numbers(columns[role])
+        good = (measured > 0) & np.isfinite(measured)
+        if none := int((~good & ~np.isnan(measured)).sum()):
+            notes.append(f"{columns[role]!r} is not above 0 in {counted(none, 'row')}: not known")
+        known = np.where(good, measured, math.nan)
+        table["throughput"] = known if role == "throughput" else 2.0 ** log2[:, 1] / known
     table["params"], table["tokens"] = log2.T
     return table
+
+
+def _once(runs: Runs, table: pandas.DataFrame, notes: list[str | Text]) -> pandas.DataFrame:
+    """With each run once: a row that was written twice shows no noise."""
+    if "seed" in runs.columns:
+        named = runs.frame[runs.columns["seed"]].iloc[table.index.to_numpy()].notna().to_numpy()
+        key = ["variant", "size", "configuration", "seed", "loss"]
+        twice = table.duplicated(key).to_numpy() & named
+    else:
+        twice = runs.frame.iloc[table.index.to_numpy()].duplicated().to_numpy()
+    if twice.any():
+        notes.append(f"{counted(int(twice.sum()), 'row')} that stand there twice: counted once")
+    return table[~twice]
 
 
 def _tuned(runs: Runs, by: str, cell: pandas.Series, labels: Any) -> list[str]:

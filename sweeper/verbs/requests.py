@@ -84,6 +84,7 @@ TUNE, MODEL, STUDY, MACHINE = (
 
 AT_LEAST_ONE = Bounds(least=1)
 POSITIVE = Bounds(above=0)
+COUNT = Bounds(least=1, below=1e30)
 
 Overrides = Annotated[
     tuple[str, ...],
@@ -436,8 +437,8 @@ class CompareRequest(Request, panel=STUDY):
         Flag("The column whose values are the variants; of several tables each is one."),
     ] = None
     baseline: Annotated[str | None, Flag("The variant that all others are compared with.")] = None
-    to_params: Annotated[float | None, POSITIVE, Flag("Parameters of the run to come.")] = None
-    to_tokens: Annotated[float | None, POSITIVE, Flag("Its tokens.")] = None
+    to_params: Annotated[float | None, COUNT, Flag("Parameters of the run to come.")] = None
+    to_tokens: Annotated[float | None, COUNT, Flag("Its tokens.")] = None
     to_width: Annotated[
         int | None,
         AT_LEAST_ONE,
@@ -457,11 +458,13 @@ class CompareRequest(Request, panel=STUDY):
         float | None, Flag("Of the loss over compute, where you know it; fitted if not given.")
     ] = None
     exponent: Annotated[
-        float | None, POSITIVE, Flag("Of (loss - floor) over compute; fitted if not given.")
+        float | None,
+        Bounds(least=1e-3, most=1),
+        Flag("Of (loss - floor) over compute; fitted if not given."),
     ] = None
     error: Annotated[
         float,
-        Bounds(above=0, below=0.5),
+        Bounds(least=1e-12, below=0.5),
         Flag("The chance that what has no effect is called better; many tries divide it."),
     ] = 0.05
     strict: Annotated[

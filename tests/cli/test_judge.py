@@ -507,3 +507,28 @@ def test_a_format_without_its_reader_says_which_to_install(
     (path := tmp_path / "runs.xlsx").write_bytes(b"PK")
     with pytest.raises(package.BadInput, match="openpyxl"):
         package.judge(path)
+
+
+@pytest.mark.parametrize(
+    ("how", "said"),
+    [
+        ({"noise": 1e-300}, "a positive number of nats"),
+        ({"noise": 1e300}, "a positive number of nats"),
+        ({"eta": -2000.0}, "a learning rate"),
+        ({"columns": "width=none"}, "a width is a whole number from 1"),
+    ],
+)
+def test_numbers_that_no_run_has_are_refused(how: dict[str, Any], said: str) -> None:
+    with pytest.raises(package.BadInput, match=said):
+        package.judge(runs().assign(none=0), **how)
+
+
+def test_runs_that_differ_too_much_along_one_size_are_sent_to_another() -> None:
+    random = np.random.default_rng(0)
+    frame = pandas.DataFrame(
+        {"width": w, "params": w * w, "batch_size": 2**i, "tokens": 10**9 * j, "lr": 0.01 * i}
+        for w in (64, 128, 256)
+        for i, j in ((1, 1), (2, 3), (3, 2))
+    ).assign(loss=lambda f: 3 + random.random(len(f)))
+    with pytest.raises(package.BadInput, match="axis='params' may have runs alike"):
+        package.judge(frame, columns="params=params")

@@ -69,6 +69,9 @@ def test_the_screen_says_what_wins_and_python_the_same(
         (("--by", "change", "--baseline", "base", "--settle"), "--settle is of studies"),
         (("--by", "change", "--baseline", "base", "--to-width", "64"), "needs a column of width"),
         (("--by", "change", "--baseline", "base", "--floor", "9"), "above the lowest loss"),
+        (("--by", "change", "--baseline", "base", "--to-params", "1e300"), "at least 1, below 1e"),
+        (("--by", "change", "--baseline", "base", "--exponent", "50"), "at least 0.001, at most 1"),
+        (("--by", "change", "--baseline", "base", "--error", "1e-300"), "at least 1e-12"),
     ],
 )
 def test_bad_input_is_one_message(
@@ -77,3 +80,19 @@ def test_bad_input_is_one_message(
     ended = sweeper("compare", runs, *words)
     assert ended.code == 2 and said in ended.err and "Traceback" not in ended.err
     assert not (workplace / "runs").exists()
+
+
+def test_what_holds_of_many_is_one_note_on_screen_page_and_in_the_document(
+    sweeper: Run, workplace: Path
+) -> None:
+    nan = float("nan")
+    rows = table({"new": [0.05] * 3, **{f"v{i}": [0.01, nan, nan] for i in range(5)}})
+    rows[-1]["loss"] = float("inf")
+    pandas.DataFrame(rows).to_csv(workplace / "many.csv", index=False)
+    ended = sweeper("compare", "many.csv", "--by", "change", "--baseline", "base", "--json")
+    document = json.loads(ended.out)
+    notes = [each for each in document["found"] if "not run at" in each]
+    assert len(notes) == 1 and all(f"v{i}" in notes[0] for i in range(4))
+    page = (workplace / "runs/comparisons/many/winner.html").read_text()
+    for each in (*notes, next(s for s in document["found"] if "NaN or infinite" in s)):
+        assert each in page and " ".join(each.split()) in " ".join(ended.err.split())

@@ -134,6 +134,20 @@ def test_sizes_need_not_be_shared_but_something_must_be() -> None:
     assert of(rows + lone, "apart").code == "apart"
     with pytest.raises(BadInput, match="no variant was run at a size of base"):
         won(rows[:1] + lone)
+    diverged = [{**row, "loss": math.inf} if row["change"] == "base" else row for row in rows]
+    with pytest.raises(BadInput, match="no run of base, the baseline, trained"):
+        won(diverged)
+
+
+def test_a_law_that_is_at_its_floor_says_nothing_of_compute() -> None:
+    found = of(table({"new": [0.02] * 3}), exponent=50.0, floor=1.0)
+    assert math.isnan(found.compute.value) and math.isfinite(found.difference.value)
+
+
+def test_the_least_error_is_one_that_numbers_can_tell() -> None:
+    found = won(table({"new": [0.004, 0.002, 0.001]}), error=1e-12, briefly=False)
+    assert found.variants[0].answer == "cannot say"
+    assert all(0 <= each.chance <= 1 for each in found.next_runs)
 
 
 def test_the_target_follows_the_ladder_where_it_is_not_said() -> None:

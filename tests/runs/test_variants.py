@@ -114,6 +114,23 @@ def test_what_is_missing_is_named(
         variants(rows(kind="a"), by, baseline)
 
 
+def test_a_run_of_no_variant_is_refused_with_what_leaves_it_out() -> None:
+    table = rows()
+    table[1]["optimizer"] = None
+    with pytest.raises(BadInput, match="row 2 has no optimizer") as refused:
+        variants(table)
+    assert "where='optimizer != None'" in str(refused.value)
+    assert len(variants(table, where="optimizer != None").cells) == 3
+
+
+def test_a_row_that_was_written_twice_is_one_run() -> None:
+    plain, seeded = variants(rows() * 2), variants(rows(seed=0) * 2)
+    assert [len(cell.losses) for cell in (*plain.cells, *seeded.cells)] == [1] * 8
+    assert any("counted once" in str(note) for note in seeded.notes)
+    apart = variants([{**row, "seed": seed} for row in rows() for seed in (0, 1, None, None)])
+    assert [len(cell.losses) for cell in apart.cells] == [4] * 4
+
+
 def test_several_tables_are_a_variant_each() -> None:
     tables = [pandas.DataFrame(rows()[:2]), pandas.DataFrame(rows()[2:])]
     found = variant_runs(joined([read(table) for table in tables]), None, None)
@@ -129,3 +146,12 @@ def test_throughput_is_read_by_its_name_and_time_where_it_is_named() -> None:
     alone, named = variants(table).at(0, 0), variants(table, columns="time=train_time").at(0, 0)
     assert alone is not None and math.isnan(alone.throughput)
     assert named is not None and named.throughput == pytest.approx(2e9 / 5)
+
+
+@pytest.mark.parametrize("column", ["tokens_per_s", "train_time"])
+def test_a_time_that_is_not_above_0_is_not_known(column: str) -> None:
+    role = "throughput" if column == "tokens_per_s" else "time"
+    table = [{**row, column: 10.0 * i} for i, row in enumerate(rows())]
+    found = variants(table, columns=f"{role}={column}")
+    assert [math.isnan(cell.throughput) for cell in found.cells] == [True, False, False, False]
+    assert any("not above 0 in 1 row" in str(note) for note in found.notes)
