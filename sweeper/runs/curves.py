@@ -147,16 +147,7 @@ def _of_folder(source: str, metric: str, where: str, root: Path | None) -> Itera
         try:
             runs = read(source, where=where, root=root, objective=objective).with_roles(ROLES)
         except BadInput as error:
-            # What reads a folder's runs calls `series` what is `metric` here.
-            if isinstance(error, ConfigError) and error.key == "series":
-                raise error.renamed(Keyword("metric")) from error
-            parts = [
-                Keyword("metric", part.value)
-                if isinstance(part, Keyword) and part.name == "series"
-                else part
-                for part in error.args
-            ]
-            raise error if parts == [*error.args] else BadInput(*parts) from error
+            raise _of_metric(error, source, metric) from error
         axis = _size_role(runs)
         for name, series_of, size in zip(
             runs.frame["run"], runs.frame["series"], _sizes(runs), strict=True
@@ -170,6 +161,21 @@ def _of_folder(source: str, metric: str, where: str, root: Path | None) -> Itera
         series_of.add(point for point in RunLog(metric=metric, place=log).readings())
         if len(series_of):
             yield _of_series(log.name, series_of)
+
+
+def _of_metric(error: BadInput, source: str, metric: str) -> BadInput:
+    """The error, where what reads runs calls `series` what is `metric` here, or is not asked."""
+    if not metric:
+        return BadInput(
+            f"{source} has no runs of a tracker whose loss is found by its name: give a table with "
+            "a row a step, of the columns run, step and loss"
+        )
+    if isinstance(error, ConfigError) and error.key == "series":
+        return ConfigError(Keyword("metric"), metric, error.remedy)
+    series = [part for part in error.args if isinstance(part, Keyword) and part.name == "series"]
+    if not series:
+        return error
+    return BadInput(*(Keyword("metric", p.value) if p in series else p for p in error.args))
 
 
 def _logs(folder: Path) -> list[Path]:

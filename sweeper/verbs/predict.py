@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Sequence, Sized
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -106,9 +106,13 @@ def _check_meant(request: PredictRequest, *, of_table: bool) -> None:
         ("study", "to_width", "to_depth"),
     )
     for name in of_studies if of_table else of_tables:
-        if value := getattr(request, name):
+        value = getattr(request, name)
+        # A table has no truth, and a text or a mapping may be empty.
+        is_given = value is not None and not (isinstance(value, Sized) and not len(value))
+        if is_given:
+            shown = value if isinstance(value, str | int | float) else f"a {type(value).__name__}"
             kind = "a study" if of_table else "a table"
-            raise ConfigError(Keyword(name), value, f"given with the runs of {kind} alone")
+            raise ConfigError(Keyword(name), shown, f"given with the runs of {kind} alone")
     out = request.out
     if out is not None and out.exists() and not out.is_dir():
         raise ConfigError(Keyword("out"), str(out), "a folder, or nothing yet")
