@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -50,7 +49,7 @@ class EarlierRun:
         """Its steps: as many as it logs from 0 on, or its last where it logs now and then."""
         if self.told is not None:
             return self.told
-        dense = self.steps[0] == 0 and float(np.median(np.diff(self.steps))) <= 1
+        dense = bool(self.steps[0] == 0 and np.median(np.diff(self.steps)) <= 1)
         return max(int(self.steps[-1]) + dense, 1)
 
 
@@ -230,10 +229,10 @@ def _sizes(runs: Runs) -> list[float | None]:
     column = runs.columns.get(_size_role(runs))
     if column is None:
         return [None] * len(runs)
-    sizes = [float(x) for x in runs.numbers(column)]
-    if wrong := [size for size in sizes if not (math.isfinite(size) and size > 0)]:
+    sizes = runs.numbers(column)
+    if len(wrong := sizes[~(np.isfinite(sizes) & (sizes > 0))]):
         raise BadInput(
             f"{runs.name or 'the table'} has {wrong[0]:g} in {column!r}: the size of a run is a "
             "positive number, in every row"
         )
-    return sizes
+    return [*sizes.tolist()]
