@@ -20,6 +20,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from sweeper.stats.power_law import Array
+from sweeper.table import counted
 
 SMOOTHED = 9
 """Stretches over which the seeds' spread is averaged."""
@@ -33,6 +34,8 @@ LEAST_POINTS = 20
 """Of a curve: shorter runs are left out."""
 FEW_FREE = 3
 """Runs beyond one a size, without which no spread of seeds is known."""
+LEAST_SPREAD = 1e-6
+"""Of seeds, in log loss: copies of a run spread less, and tell nothing of another."""
 MOST_WIDE = 0.1
 """Standard deviation of a shape, in log loss, beyond which the band says nothing."""
 COLLAPSED = 2.0
@@ -181,8 +184,9 @@ def fit_band(curves: Curves, course: Course, log_params: float, log_tokens: floa
         raise ValueError(f"curves have {count} points, and {LEAST_POINTS} are needed")
     if free < FEW_FREE:
         raise ValueError(
-            f"{len(curves.curves)} runs of {cells} sizes: how much seeds differ is not seen. "
-            f"It takes {FEW_FREE} runs more than sizes, such as two seeds of each"
+            f"{counted(len(curves.curves), 'run')} of {counted(cells, 'size')}: how much seeds "
+            f"differ is not seen. It takes {counted(cells + FEW_FREE, 'run')} of so many sizes, "
+            "seeds that differ in nothing else"
         )
     edges = stretch_edges(course.steps, count)
 
@@ -197,6 +201,8 @@ def fit_band(curves: Curves, course: Course, log_params: float, log_tokens: floa
     ends = logs @ weights
     gaps = np.log(curves.objectives) - ends
     residuals = logs - means[curves.cell]
+    if float(np.sqrt((residuals**2).sum(0) / free).max()) < LEAST_SPREAD:
+        raise ValueError("runs of one size have the same losses: how much seeds differ is not seen")
     spread, correlation, white = _of_seeds(residuals, free)
     # What one stretch in a hundred would exceed (Wilson and Hilferty's quantile of chi squared).
     usual = (1 - 2 / (9 * free) + 2.33 * math.sqrt(2 / (9 * free))) ** 3
@@ -339,7 +345,7 @@ def _of_seeds(residuals: Array, free: int) -> tuple[Array, Array, float]:
     half = min(SMOOTHED, count // 2 * 2 - 1) // 2
     padded = np.pad(variance, half, "edge")
     spread = np.sqrt(np.convolve(padded, np.ones(2 * half + 1) / (2 * half + 1), "valid"))
-    spread = np.maximum(spread, 1e-6)
+    spread = np.maximum(spread, LEAST_SPREAD)
     # Residuals from their own size's mean: n of them have the likelihood of `free` whole runs,
     # -free/2 (log det K + tr K^-1 S) with S the residuals' second moment.
     scaled = residuals / spread

@@ -91,7 +91,8 @@ def optimum(law: LossLaw, flops: float, rungs: Rungs | None = None) -> BudgetOpt
     """Minimize L(N, C / (k N)) over N, k FLOPs a parameter and token, of every draw.
 
     With `rungs` beside approach 2: both are weighed by their doubts, and what they differ by is one
-    more. ValueError where sizes and tokens were not varied apart, or the best is at no finite size.
+    more. ValueError where sizes and tokens were not varied apart, or the best is at no finite size
+    or of less than one token.
     """
     if len(law.members[0].best.form.terms) < 2:
         raise ValueError(
@@ -121,6 +122,8 @@ def optimum(law: LossLaw, flops: float, rungs: Rungs | None = None) -> BudgetOpt
         wide = math.sqrt(0.5 * own**2 + 0.5 * second[1] ** 2 + 0.25 * (middle - second[0]) ** 2)
         drawn = center + wide / own * (best - middle)
     params, size = np.exp(drawn), math.exp(center)
+    if min(size, product / size) < 1:
+        raise ValueError("by this law its best run has less than one parameter or token")
     # The loss of the size that is planned, not of each draw's own best: that is what one will get.
     reached = law.loss(size, product / size)
     return BudgetOptimum(

@@ -35,8 +35,8 @@ class Expectation:
 
 def expectation(runs: Sequence[EarlierRun], source: str, steps: int | None = None) -> Expectation:
     """Of a run of `steps`, the earlier ones' if not given; BadInput where they tell no band."""
-    lengths = [length_of(run) for run in runs]
-    band = earlier_band(runs, steps or max(lengths), math.log(max(_sizes(runs))))
+    longest = max(run.length for run in runs)
+    band = earlier_band(runs, steps or longest, math.log(max(_sizes(runs))))
     ends = _ends(runs, band)
     cell = np.unique(_sizes(runs), return_inverse=True)[1].reshape(-1)
     means = np.bincount(cell, ends) / np.bincount(cell)
@@ -90,26 +90,20 @@ def earlier_band(
     )
 
 
-def length_of(run: EarlierRun) -> int:
-    """The steps of a run: as many as it logs from 0 on, or its last where it logs now and then."""
-    dense = run.steps[0] == 0 and float(np.median(np.diff(run.steps))) <= 1
-    return max(int(run.steps[-1]) + dense, 1)
-
-
 def _sizes(runs: Sequence[EarlierRun]) -> Array:
     return np.array([run.size or 1.0 for run in runs])
 
 
 def _stretches(run: EarlierRun, count: int) -> list[int]:
     """Of every reading the stretch, as the run to come is cut."""
-    length = length_of(run)
+    length = run.length
     begins = np.round(stretch_edges(length, count) * length).astype(int).tolist()
     return [min(bisect_right(begins, step), count) - 1 for step in run.steps]
 
 
 def _means(run: EarlierRun, count: int) -> tuple[Array, Array]:
     """Mean losses of every stretch, and where their readings lie, as shares of the run."""
-    index, length = np.array(_stretches(run, count)), length_of(run)
+    index, length = np.array(_stretches(run, count)), run.length
     counts = np.bincount(index, minlength=count)
     with np.errstate(invalid="ignore"):
         losses = np.bincount(index, run.losses, count) / counts

@@ -13,7 +13,7 @@ from sweeper.decide.earlier import Expectation, expectation
 from sweeper.decide.loss import Prediction
 from sweeper.decide.outcome import RunOutcome as RunOutcome
 from sweeper.decide.outcome import outcome_of, write_outcome
-from sweeper.errors import BadInput, ConfigError, Keyword
+from sweeper.errors import BadInput, ConfigError, Keyword, MissingValue
 from sweeper.runs.curves import earlier_runs
 from sweeper.runs.log import RunLog
 from sweeper.sweep.progress import Watcher
@@ -71,9 +71,11 @@ def follow(request: FollowRequest, watcher: Watcher) -> FollowAnswer:
 
 def _expected(request: FollowRequest) -> Prediction | Expectation:
     """The prediction, or what earlier runs say: ConfigError for both, or none."""
-    if (request.prediction is None) == (request.band is None):
-        allowed = ("a prediction, or earlier runs by ", Keyword("band", ...), "; one of the two")
-        raise ConfigError(Keyword("prediction"), request.prediction, allowed)
+    if request.prediction is None and request.band is None:
+        raise MissingValue(Keyword("prediction"), (", or earlier runs by ", Keyword("band", ...)))
+    if request.prediction is not None and request.band is not None:
+        allowed = ("given without ", Keyword("band", ...), ": one of the two")
+        raise ConfigError(Keyword("prediction"), str(request.prediction), allowed)
     if request.prediction is not None:
         for name in ("columns", "where"):
             if value := getattr(request, name):

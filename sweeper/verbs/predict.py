@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence, Sized
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from sweeper.config.command_line import DEFAULT_ROOT, with_place
 from sweeper.config.studies import Invocation, tree_of
-from sweeper.decide.earlier import earlier_band, length_of
+from sweeper.decide.earlier import earlier_band
 from sweeper.decide.loss import LossQuestion, Prediction, TooFewRuns, predict_runs
-from sweeper.errors import SHELL, ConfigError, Keyword, as_text, spelled
-from sweeper.runs.curves import earlier_runs
+from sweeper.errors import SHELL, BadInput, ConfigError, Keyword, as_text, spelled
+from sweeper.runs.curves import EarlierRun, earlier_runs
 from sweeper.runs.loss_runs import LossRuns, law_notes, law_runs, loss_runs_of
 from sweeper.runs.read import read, study_folder
 from sweeper.runs.run import Runs
@@ -105,9 +106,13 @@ def _check_meant(request: PredictRequest, *, of_table: bool) -> None:
         ("study", "to_width", "to_depth"),
     )
     for name in of_studies if of_table else of_tables:
-        if value := getattr(request, name):
+        value = getattr(request, name)
+        # A table has no truth, and a text or a mapping may be empty.
+        is_given = value is not None and not (isinstance(value, Sized) and not len(value))
+        if is_given:
+            shown = value if isinstance(value, str | int | float) else f"a {type(value).__name__}"
             kind = "a study" if of_table else "a table"
-            raise ConfigError(Keyword(name), value, f"given with the runs of {kind} alone")
+            raise ConfigError(Keyword(name), shown, f"given with the runs of {kind} alone")
     out = request.out
     if out is not None and out.exists() and not out.is_dir():
         raise ConfigError(Keyword("out"), str(out), "a folder, or nothing yet")
@@ -121,6 +126,7 @@ def _of_table(
     table = read(source, columns=columns, where=request.where, ignore=ignore, root=root)
     table = law_runs(table)
     runs = loss_runs_of(table)
+    curves = None if request.curves is None else _curves(request, root)
     name = "stdin" if str(source) == "-" else Path(table.name).stem or "table"
     folder = request.out or root / "predictions" / name
     try:
@@ -136,17 +142,30 @@ def _of_table(
         )
     except TooFewRuns as few:
         return TablePrediction(table=table, runs=runs, folder=folder, too_few=few)
-    if request.curves is not None:
-        prediction = _with_curves(prediction, request.curves, root)
+    if curves is not None:
+        prediction = _with_curves(prediction, curves)
     return TablePrediction(table=table, runs=runs, folder=folder, prediction=prediction)
 
 
-def _with_curves(prediction: Prediction, source: object, root: Path) -> Prediction:
+def _curves(request: PredictRequest, root: Path) -> list[EarlierRun]:
+    """Curves of earlier runs; BadInput where their sizes are not those that a law speaks of."""
+    source = request.curves
+    shown = str(source) if isinstance(source, str | Path) else "the table of curves"
+    if request.to_params is request.to_tokens is request.flops is None:
+        raise ConfigError(Keyword("curves"), shown, "given with a run to come, or its budget")
+    runs = earlier_runs(source, "", root=root)
+    if len({run.size for run in runs}) > 1 and any(run.size_is != "params" for run in runs):
+        raise BadInput(
+            f"{shown} has runs of several widths, and the law speaks of parameters: it needs a "
+            "column params"
+        )
+    return runs
+
+
+def _with_curves(prediction: Prediction, runs: Sequence[EarlierRun]) -> Prediction:
     """With the band of the run that is asked about, by the curves of earlier ones."""
     target, best = prediction.target, prediction.optimum
     size = target.params if target else best.params.value if best else None
-    if size is None:
-        raise ConfigError(Keyword("curves"), source, "given with a run to come, or its budget")
-    runs = earlier_runs(source, "", root=root)
-    steps = max(length_of(run) for run in runs)
+    assert size is not None, "a run or a budget was asked about"
+    steps = max(run.length for run in runs)
     return replace(prediction, band=earlier_band(runs, steps, math.log(size)))

@@ -16,6 +16,7 @@ import pytest
 
 from sweeper.engine.prepare import prepare
 from sweeper.engine.runner import Engine
+from sweeper.runs.curves import earlier_runs
 from sweeper.study.study import Study
 from sweeper.trial import Log2Hps, Result
 from tests.cli.driver import Run
@@ -305,3 +306,50 @@ def test_a_question_that_cannot_be_asked_is_refused_and_writes_nothing(
     assert answer.code == 2
     assert f"{key}=" in answer.err
     assert not Path("runs/predictions").exists()
+
+
+def test_curves_of_earlier_runs_are_a_band_where_their_sizes_are_the_law_s(
+    table: Path, sweeper: Run
+) -> None:
+    random, steps = np.random.default_rng(0), np.arange(40)
+    rows = [
+        (f"{size:g} {seed}", step, 3 * (1 + 0.4 / (1 + step)) * (1 + 0.01 * random.normal()), size)
+        for size in (1e7, 2e7, 4e7)
+        for seed in range(2)
+        for step in steps.tolist()
+    ]
+    curves = table.parent / "curves.csv"
+    words = ("predict", str(table), "--curves", "curves.csv", "--draws", "100", "--out", "p")
+    asked = ("--to-params", "1e9", "--to-tokens", "2e10")
+    for column, said in (("width", "several widths"), ("params", "")):
+        lines = [f"{run},{step},{loss},{size:g}" for run, step, loss, size in rows]
+        curves.write_text("\n".join([f"run,step,loss,{column}", *lines]))
+        answer = sweeper(*words, *asked)
+        assert answer.code == (2 if said else 0), answer.err
+        assert said in answer.err
+    assert json.loads((table.parent / "p/prediction.json").read_text())["band"]["sizes"] == 3
+    answer = sweeper(*words)
+    assert answer.code == 2 and "a run to come, or its budget" in answer.err
+    (table.parent / "logs").mkdir()
+    answer = sweeper(*words[:3], "logs", *asked)
+    assert answer.code == 2 and "a row a step" in answer.err and "--metric" not in answer.err
+
+
+def test_earlier_runs_of_a_study_are_those_of_most_steps_as_long_as_they_were(study: Path) -> None:
+    known, results = Study.read(study).results()[0], []
+    for steps in (40, 80):
+        spec = replace(
+            known.trial.spec, width=512, train=replace(known.trial.spec.train, steps=steps)
+        )
+        for seed in range(2):
+            trial = replace(known.trial, spec=spec, seed=seed, phase="validate")
+            curve = tuple(3 + 1 / (1 + k) + 0.01 * seed for k in range(40))
+            results.append(
+                Result(trial=trial, status="complete", objective=3.0, steps=steps, curve=curve)
+            )
+    with Study.open(study) as opened:
+        opened.record(results)
+    runs = earlier_runs(study, "", where="width == 512")
+    assert [run.length for run in runs] == [80, 80]
+    # Readings are means of two steps, counted from 0.
+    assert runs[0].steps[:2].tolist() == [0.5, 2.5] and runs[0].steps[-1] == 78.5

@@ -9,7 +9,7 @@ import pandas
 import pytest
 
 from sweeper.decide.course import Watch
-from sweeper.decide.earlier import expectation, length_of
+from sweeper.decide.earlier import expectation
 from sweeper.errors import BadInput
 from sweeper.runs.curves import EarlierRun, earlier_runs
 from sweeper.stats.estimate import Array
@@ -71,7 +71,7 @@ def test_a_table_with_a_row_a_step_gives_its_runs_and_two_losses_of_a_step_are_r
     frame = pandas.DataFrame(rows)
     runs = earlier_runs(frame, "")
     assert [run.name for run in runs] == ["0", "1", "2", "3"]
-    assert {length_of(run) for run in runs} == {3000}
+    assert {run.length for run in runs} == {3000}
     twice = pandas.concat([frame, frame.assign(recipe="b")])
     assert len(earlier_runs(twice, "", where="recipe == 'a'")) == 4
     with pytest.raises(BadInput, match="two losses of one step"):
@@ -83,3 +83,30 @@ def test_a_table_with_a_row_a_step_gives_its_runs_and_two_losses_of_a_step_are_r
 def test_seeds_of_one_size_too_few_for_a_spread_are_refused() -> None:
     with pytest.raises(BadInput, match="how much seeds differ"):
         expectation(earlier(2), "seeds")
+
+
+def test_runs_that_are_no_seeds_of_one_another_are_refused() -> None:
+    rows = [
+        {"run": seed, "step": step, "val_loss": loss}
+        for seed in range(5)
+        for step, loss in zip(STEPS.tolist(), losses(seed).tolist(), strict=True)
+    ]
+    frame = pandas.DataFrame(rows)
+    shorter = frame[(frame.run > 0) | (frame.step <= 2600)]
+    with pytest.raises(BadInput, match=r"step 2,500, '.' of the same size at step 3,000"):
+        earlier_runs(shorter, "")
+    sizes = shorter.assign(params=np.where(shorter.run > 0, 2e6, 1e6))
+    assert {run.length for run in earlier_runs(sizes, "")} == {2500, 3000}
+    copied = frame.assign(val_loss=np.tile(losses(0), 5))
+    with pytest.raises(BadInput, match="a copy is no other seed"):
+        earlier_runs(copied, "")
+    with pytest.raises(BadInput, match="have the same losses"):
+        expectation([EarlierRun(str(k), STEPS.astype(float), losses(0)) for k in range(5)], "x")
+    with pytest.raises(BadInput, match="no numbers from 0 on"):
+        earlier_runs(frame.assign(step=frame.step - 50), "")
+    for loss in (math.inf, -1.0):
+        with pytest.raises(BadInput, match="the run '0' has 25 losses; it takes 20, all of them"):
+            earlier_runs(frame.assign(val_loss=frame.val_loss.mask(frame.index == 3, loss)), "")
+    for size in (math.nan, -5.0):
+        with pytest.raises(BadInput, match="a positive number, in every row"):
+            earlier_runs(frame.assign(params=np.where(frame.run > 0, 2e6, size)), "")

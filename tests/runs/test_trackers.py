@@ -12,7 +12,8 @@ import pandas  # type: ignore[import-untyped]
 import pytest
 
 import sweeper as package
-from sweeper.errors import BadInput
+from sweeper.errors import BadInput, ConfigError
+from sweeper.runs.curves import earlier_runs
 from sweeper.runs.read import read
 from sweeper.runs.series import Objective, named_values
 from tests.refusals import raises_config_error
@@ -276,3 +277,27 @@ def test_of_a_table_with_a_row_a_step_the_end_of_each_run_counts(named: bool) ->
     if named:
         with pytest.raises(BadInput, match="lr changes within its runs"):
             package.judge(frame.assign(lr=frame.lr / (frame.step + 1)))
+
+
+def test_curves_of_runs_are_read_from_a_tracker_and_errors_speak_of_the_metric(
+    tmp_path: Path,
+) -> None:
+    pytest.importorskip("tensorboard")
+    from torch.utils.tensorboard import SummaryWriter
+
+    for seed in range(3):
+        with SummaryWriter(str(tmp_path / f"seed={seed}")) as writer:
+            for step in range(30):
+                writer.add_scalar("val/loss", 3 + seed / 10 + 1 / (1 + step), step)
+    for metric in ("tensorboard:val/loss", ""):
+        runs = earlier_runs(tmp_path, metric)
+        assert [(run.name, run.length) for run in runs] == [(f"seed={k}", 30) for k in range(3)]
+    assert len(earlier_runs(tmp_path, "", where="seed < 2")) == 2
+    with pytest.raises(ConfigError, match="metric='tensorboard:nope' is refused"):
+        earlier_runs(tmp_path, "tensorboard:nope")
+    with pytest.raises(BadInput, match="metric='jsonl:FILE:KEY'"):
+        earlier_runs(tmp_path, "wandb:loss")
+    with pytest.raises(ConfigError, match="given with a table"):
+        earlier_runs(tmp_path, "tensorboard:val/loss", columns="run=run")
+    with pytest.raises(ConfigError, match="wandb:KEY with the runs of"):
+        earlier_runs("wandb:a/b", r"loss (?P<loss>\S+)")
