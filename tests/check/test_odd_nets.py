@@ -15,7 +15,8 @@ from sweeper.data.corpus import TokenCorpus
 from sweeper.engine.batched import BatchedRun, BatchedTrials
 from sweeper.engine.measure import ModuleMeasurement, measure_modules
 from sweeper.records import from_json, to_json
-from sweeper.report.checks import coordinate_table, legend
+from sweeper.report.answer import Sentence
+from sweeper.report.checks import coordinate_table, coordinates
 from sweeper.report.sentences import check_sentence
 from sweeper.scaling.spec import LOGITS
 from sweeper.stats.ladder import Size
@@ -73,7 +74,8 @@ def test_weights_that_no_row_shows_cannot_pass(tokens: TokenCorpus, golden: Gold
         assert from_json(CoordinateCheck, to_json(found)).unseen == found.unseen
     said = check_sentence(found, RULE)
     golden.says(said)
-    assert any("Not seen" in line and "ls.*.weight" in line for line in legend(found, 0.25))
+    told = [str(item.text) for item in coordinates([found], RULE) if isinstance(item, Sentence)]
+    assert any("Not seen" in line and "ls.*.weight" in line for line in told)
     rows = coordinate_table(found, 0.25).records()
     row = next(row for row in rows if row["module"] == "ls.0-1.weight")
     assert list(row.values())[2:5] == [None] * 3 and row["answer"] == "cannot say"

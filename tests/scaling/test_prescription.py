@@ -20,12 +20,20 @@ STEPS: dict[Update, Step] = {
     Update.PARAMETER: lambda w, g, lr, eps: -lr * w.pow(2).mean().sqrt() * g / (g.abs() + eps),
     Update.NORMALIZED: lambda w, g, lr, eps: -lr * g / (g.norm() + eps),
     Update.ORTHOGONAL: lambda w, g, lr, eps: -lr * orthogonal(g, eps),
+    Update.HYPERBALL: lambda w, g, lr, eps: held(w, g / (g.abs() + eps), lr),
+    Update.ORTHOGONAL_HYPERBALL: lambda w, g, lr, eps: held(w, orthogonal(g, eps), lr),
 }
 
 
 def orthogonal(g: Tensor, eps: float) -> Tensor:
     u, s, v = torch.linalg.svd(g, full_matrices=False)
     return u * (s / (s + eps)) @ v
+
+
+def held(w: Tensor, u: Tensor, lr: float) -> Tensor:
+    """A step of relative length lr, back onto the sphere; `losses` decays what it is added to."""
+    moved = w - lr * w.norm() * u / u.norm()
+    return moved * w.norm() / moved.norm() - 0.9 * w
 
 
 def losses(update: Update, multiplier: float, lr: float, eps: float, absorbed: bool) -> list[float]:
