@@ -286,6 +286,8 @@ def parse_yaml(text: str | bytes) -> Any:
     try:
         if len(text) > MOST_YAML:
             raise ValueError(f"it is larger than {MOST_YAML >> 20} MiB, and so no record")
+        # Of bytes yaml guesses the encoding; records are UTF-8.
+        text = text.decode() if isinstance(text, bytes) else text
         _check_events(yaml.parse(text, Loader=loader))
         return yaml.load(text, Loader=loader)
     except (yaml.YAMLError, RecursionError) as error:

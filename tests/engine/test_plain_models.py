@@ -64,9 +64,12 @@ def test_multipliers_reach_a_plain_module() -> None:
 
 
 def test_hyperparameters_without_an_effect_are_told() -> None:
-    assert prepare(trials_of("PlainDecoder", "mup")[0].spec).dead_hyperparameters() == []
+    # Of AdamW nothing is left to another Adam.
+    assert prepare(trials_of("PlainDecoder", "mup")[0].spec).dead_hyperparameters() == [
+        "gamma_adam"
+    ]
     dead = prepare(trials_of("PlainDecoder", "umup")[0].spec).dead_hyperparameters()
-    assert dead == ["alpha_ffn_act", "alpha_residual", "alpha_residual_attn_ratio"]
+    assert dead == ["alpha_ffn_act", "alpha_residual", "alpha_residual_attn_ratio", "gamma_adam"]
 
 
 @pytest.mark.parametrize("width", [16, 64, 256])
