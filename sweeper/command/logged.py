@@ -10,6 +10,7 @@ import json
 import math
 import re
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 
 Curve = list[tuple[float, float]]
@@ -21,6 +22,8 @@ PAIR = re.compile(
 STEP = re.compile(r"(?:^|[_ ./])(?:step|iter|iteration)s?$")
 MOST_BYTES = 2_000_000
 """Of a file, from its beginning: a curve of a page needs no more."""
+MOST_LETTERS = 2_000
+"""Of a line that is no JSON."""
 LEAST = 4
 """Points of a curve."""
 
@@ -49,13 +52,16 @@ def _lines(path: Path) -> Iterator[Mapping[str, float]]:
     except OSError:
         return
     for line in text.splitlines():
-        pairs = {name: number.replace(",", "") for name, number in PAIR.findall(line)}
+        record = None
         if line.lstrip().startswith("{"):
-            try:
+            with suppress(ValueError):
                 record = json.loads(line)
-            except ValueError:
-                record = None
-            if isinstance(record, Mapping):
-                pairs = {k: v for k, v in record.items() if isinstance(v, int | float)}
+        if isinstance(record, Mapping):
+            # As texts: a whole number may be too large for `float`, which of a text makes inf.
+            pairs = {k: str(v) for k, v in record.items() if type(v) in (int, float)}
+        else:
+            # A pattern takes the square of a line's length, and no reader's line is as long.
+            found = PAIR.findall(line[:MOST_LETTERS])
+            pairs = {name: number.replace(",", "") for name, number in found}
         numbers = {name: float(value) for name, value in pairs.items()}
         yield {name: value for name, value in numbers.items() if math.isfinite(value)}

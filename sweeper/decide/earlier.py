@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from bisect import bisect_right
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -28,7 +28,6 @@ class Expectation:
     band: Band
     prediction: Loss
     source: str
-
     reasons: tuple[str, ...] = ()
     no_band: str = ""
 
@@ -80,14 +79,8 @@ def earlier_band(
         )
     except ValueError as error:
         raise BadInput(f"the earlier runs tell no band: {error}") from error
-    return Band(
-        **{
-            **vars(band),
-            "places": tuple(np.mean(places, axis=0).tolist()),
-            "gap": 0.0,
-            "gap_deviation": 0.0,
-        }
-    )
+    middles = tuple(np.mean(places, axis=0).tolist())
+    return replace(band, places=middles, gap=0.0, gap_deviation=0.0)
 
 
 def _sizes(runs: Sequence[EarlierRun]) -> Array:

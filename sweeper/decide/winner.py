@@ -47,6 +47,8 @@ MORE = (1, 2, 4, 8)
 WORTH = 0.2
 """The least chance to decide for which a run is proposed."""
 MOST_NEXT = 3
+MOST_DRAWN = 9
+"""Variants that have a curve, those of the first places."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -458,10 +460,10 @@ class _Asked:
         per_flop = float(np.median(runs.flops / np.exp2(runs.log2.sum(axis=1))))
         start = 1 + len(self.losses.sizes)
         drawn = range(start, start + len(self.path))
+        places = {runs.names[v]: i for v, i in self.index.items()}
+        shown = [each.name for each in order if each.name in places][:MOST_DRAWN]
         curves = {
-            runs.names[v]: [carried.difference(i, place) for place in drawn]
-            for v, i in self.index.items()
-            if v
+            name: [carried.difference(places[name], place) for place in drawn] for name in shown
         }
         return Winner(
             baseline=runs.names[0],

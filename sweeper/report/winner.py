@@ -11,7 +11,14 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from sweeper.decide.differences import RUN_NOISE
-from sweeper.decide.winner import AtSize, DecidingRuns, SizePlace, VariantAnswer, Winner
+from sweeper.decide.winner import (
+    MOST_DRAWN,
+    AtSize,
+    DecidingRuns,
+    SizePlace,
+    VariantAnswer,
+    Winner,
+)
 from sweeper.errors import Text
 from sweeper.files import private_folder, write_atomically, write_json
 from sweeper.records import to_json
@@ -34,8 +41,6 @@ from sweeper.stats.estimate import Estimate
 from sweeper.table import TONES, Cell, Column, Table, counted
 from sweeper.verbs.compare import WinnerAnswer
 
-MOST_PANELS = 9
-"""Variants that are drawn, those of the first places."""
 SIGNS = {"better": "holds", "worse": "fails"}
 """Answers by the decisions whose colours they have."""
 COUNTS = {"params": "parameters"}
@@ -334,7 +339,7 @@ def _factor(estimate: Estimate) -> Cell:
 @rc_context(STYLE)
 def winner_figure(winner: Winner, runs: VariantRuns) -> Figure:
     """A panel a variant: its difference over compute, as measured, with its band and the target."""
-    drawn = [each for each in winner.variants if each.name in winner.curves][:MOST_PANELS]
+    drawn = [each for each in winner.variants if each.name in winner.curves]
     figure, panels = new_panels(len(drawn), 2.5, edge=0.5, width=6.5 if len(drawn) > 1 else 5.5)
     ends: list[float] = []
     for ax, each in zip(panels, drawn, strict=False):
@@ -394,8 +399,8 @@ def winner_report(winner: Winner, runs: VariantRuns, figure: Figure) -> Report:
         "together say, 95 %. Star: a run of each at the target. The shaded side is beyond the "
         "largest size. Below 0 the variant is better."
     )
-    if len(winner.variants) > MOST_PANELS:
-        caption += f" The first {MOST_PANELS} places are drawn."
+    if len(winner.variants) > MOST_DRAWN:
+        caption += f" The first {MOST_DRAWN} places are drawn."
     code = SIGNS.get(winner.answer, "cannot say yet")
     facts: Mapping[str, object] = {
         "baseline": winner.baseline,
