@@ -6,11 +6,12 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from statistics import fmean, median
-from typing import Any, ClassVar
+from typing import Any
 
 from sweeper.decide.transfer import Answer, SizeVerdict
 from sweeper.plan.explain import Explained
 from sweeper.plan.plan import PlannedParameter
+from sweeper.records import NOT_WRITTEN
 from sweeper.registry import TARGET, plugin_target, with_names
 from sweeper.scaling.abc import MUP, exponents, shift
 from sweeper.scaling.relative import Change
@@ -25,12 +26,8 @@ EPS_FRACTION = 0.01
 """From this fraction of entries below eps on, eps is taken to hold training back."""
 EDGE_DISTANCE = 1.0
 """An optimum within this, in log2, of a rate that diverges is at the edge of stability."""
-ROLE_WORDS = {
-    Role.EMBEDDING: "the embedding's",
-    Role.HIDDEN: "the hidden layers'",
-    Role.READOUT: "the readout's",
-    Role.VECTOR: "the gains' and biases'",
-}
+SCALED_ROLES = (Role.EMBEDDING, Role.HIDDEN, Role.READOUT, Role.VECTOR)
+"""Roles whose rule for the width may be wrong."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,21 +63,30 @@ class FailedTransfer:
 
 @dataclass(frozen=True, kw_only=True)
 class Ablation:
-    """One change of the configuration, by dotted keys, and what it means if the change helps.
+    """One change of the configuration, by dotted keys.
 
-    `change` says in words what is changed, and `cause` what is then the cause of the failure.
-    `evidence` is what speaks for that cause without training; empty when nothing does.
+    `known` are the values that its sentences need, by name, and `seen` whether something speaks
+    for it without training. The sentences are for the record: `change` is what is changed, `cause`
+    what is the cause of the failure if the change helps, `evidence` what was seen.
     """
 
     name: str
-    change: str
-    cause: str
     overrides: Mapping[str, Any] = field(default_factory=dict)
+    known: Mapping[str, Any] = field(default_factory=dict, metadata=NOT_WRITTEN, compare=False)
+    seen: bool = field(default=False, metadata=NOT_WRITTEN, compare=False)
+    change: str = ""
+    cause: str = ""
     evidence: str = ""
 
     def to_json(self) -> dict[str, Any]:
         """Plain JSON; plugins have their stable names."""
-        return asdict(self) | {"overrides": with_names("parameterization", self.overrides)}
+        return {
+            "name": self.name,
+            "change": self.change,
+            "cause": self.cause,
+            "overrides": with_names("parameterization", self.overrides),
+            "evidence": self.evidence,
+        }
 
     def apply(self, tree: Mapping[str, Any]) -> dict[str, Any]:
         """`tree` with the change; the original is left as it is."""
@@ -101,7 +107,7 @@ def mup_deviations(rows: Sequence[Explained]) -> dict[Role, Change]:
     Roles whose rules agree with muP's are left out.
     """
     deviations: dict[Role, Change] = {}
-    for role in ROLE_WORDS:
+    for role in SCALED_ROLES:
         changes = [_deviation(row, role) for row in rows if row.parameter.role == role]
         if not changes:
             continue
@@ -145,23 +151,15 @@ def _adjusted(s: FailedTransfer, **changes: Any) -> dict[str, Any]:
     }
 
 
-def _powers(change: Change) -> str:
-    parts = [("init std", change.b), ("learning rate", change.c)]
-    return " and ".join(f"{name} times m^{-value:+g}" for name, value in parts if abs(value) > 1e-9)
-
-
 def _rules(s: FailedTransfer) -> Ablation | None:
     deviations = mup_deviations(s.rows)
     if len(deviations) < 2:
         return None
-    powers = "; ".join(f"{ROLE_WORDS[role]} {_powers(c)}" for role, c in deviations.items())
     return Ablation(
         name="rules",
-        change=f"muP's rules for all parameters ({powers}; m is the growth of the width)",
-        cause="the parameterization does not rescale its parameters with the width as muP does",
         overrides=_adjusted(s, **{str(role): change for role, change in deviations.items()}),
-        evidence=f"{len(deviations)} roles of parameters follow other powers of the width than "
-        "under muP",
+        known={"changes": deviations},
+        seen=True,
     )
 
 
@@ -170,7 +168,7 @@ def _role(role: Role) -> MakeAblation:
 
     def ablation(s: FailedTransfer) -> Ablation | None:
         change = mup_deviations(s.rows).get(role)
-        evidence = f"muP's rule has a further {_powers(change)}" if change else ""
+        seen = change is not None
         if change is None:
             if role is not Role.EMBEDDING or not s.rows:
                 return None
@@ -178,10 +176,9 @@ def _role(role: Role) -> MakeAblation:
             change = Change(c=0.5)
         return Ablation(
             name=str(role),
-            change=f"{ROLE_WORDS[role]} {_powers(change)} (m is the growth of the width)",
-            cause=f"{ROLE_WORDS[role]} rule for the width is wrong",
             overrides=_adjusted(s, **{str(role): change}),
-            evidence=evidence,
+            known={"changes": {role: change}},
+            seen=seen,
         )
 
     return ablation
@@ -196,10 +193,9 @@ def _depth(s: FailedTransfer) -> Ablation | None:
     other = "completep" if rule == "depth_mup" else "depth_mup"
     return Ablation(
         name="depth",
-        change=f"the depth rule {other} instead of {rule}",
-        cause=f"the depth rule {rule} scales the residual branches wrongly",
         overrides={"parameterization.depth": other},
-        evidence="the residual branches have no rule for the depth" if rule == "none" else "",
+        known={"rule": rule, "other": other},
+        seen=rule == "none",
     )
 
 
@@ -208,26 +204,17 @@ def _decay(s: FailedTransfer) -> Ablation | None:
     if not s.tree["optimizer"].get("weight_decay"):
         return None
     if rule in (None, "independent"):
-        return Ablation(
-            name="decay",
-            change="no weight decay",
-            cause="the weight decay moves the optimum as the model grows",
-            overrides={"optimizer.weight_decay": 0.0},
-        )
+        return Ablation(name="decay", overrides={"optimizer.weight_decay": 0.0})
     hidden = [p for p in s.parameters if p.role == Role.HIDDEN] or list(s.parameters)
     base, large = (median(getattr(p, k).weight_decay for p in hidden) for k in ("base", "target"))
     # A trial multiplies the optimizer's decay by its own factor, if it has one: taken out here, so
     # that the base decays as it did.
     kept = base / 2.0 ** s.best_log2.get("weight_decay", 0.0)
-    evidence = (
-        f"a step removes {base:.3g} of a hidden weight at the base and {large:.3g} at {s.large}"
-    )
     return Ablation(
         name="decay",
-        change=f"weight decay independent of the learning rate, {base:.3g} a step as at the base",
-        cause=f"the weight decay is {rule}: it follows the learning rate of each parameter",
         overrides={"parameterization.decay": "independent", "optimizer.weight_decay": kept},
-        evidence=evidence if abs(math.log2(large / base)) > EXPONENT_TOLERANCE else "",
+        known={"rule": rule, "base": base, "large": large, "size": s.large},
+        seen=abs(math.log2(large / base)) > EXPONENT_TOLERANCE,
     )
 
 
@@ -240,29 +227,24 @@ def has_eps(tree: Mapping[str, Any]) -> bool:
 def _epsilon(s: FailedTransfer) -> Ablation | None:
     if not has_eps(s.tree):
         return None
-    optimizer, rule = s.tree["optimizer"], s.tree["parameterization"].get("epsilon")
-    eps, evidence = optimizer["eps"], []
-    if rule == "fixed":
-        evidence.append("eps is the same at all sizes while gradients shrink")
+    optimizer = s.tree["optimizer"]
+    fixed = s.tree["parameterization"].get("epsilon") == "fixed"
     measured = not any(map(math.isnan, s.below_eps))
-    if measured and (evidence or max(s.below_eps) >= EPS_FRACTION):
-        fractions = (
-            f"{100 * fraction:.3g} % of entries at {size}"
-            for size, fraction in zip((s.base, s.large), s.below_eps, strict=True)
-        )
-        evidence.append(f"eps exceeds the root of the second moment for {' and '.join(fractions)}")
+    matters = measured and (fixed or max(s.below_eps) >= EPS_FRACTION)
+    # A command's script steps by itself: what its plan gives it is eps.
+    by_atan2 = "atan2" in optimizer and not s.tree.get("runner", {}).get("command")
     # Small beside any gradient that eps held back. Not 0, at which entries without a gradient
     # divide 0 by 0.
-    change, overrides = f"an eps 2^-10 times {eps:g}", {"optimizer.eps": eps * 2.0**-10}
-    # A command's script steps by itself: what its plan gives it is eps.
-    if "atan2" in optimizer and not s.tree.get("runner", {}).get("command"):
-        change, overrides = "steps by atan2, which needs no eps", {"optimizer.atan2": True}
+    smaller = {"optimizer.eps": optimizer["eps"] * 2.0**-10}
     return Ablation(
         name="epsilon",
-        change=change,
-        cause="gradients shrink below the optimizer's eps as the model grows",
-        overrides=overrides,
-        evidence="; ".join(evidence),
+        overrides={"optimizer.atan2": True} if by_atan2 else smaller,
+        known={
+            "eps": optimizer["eps"],
+            "fixed": fixed,
+            "below_eps": dict(zip((s.base, s.large), s.below_eps, strict=True)) if matters else {},
+        },
+        seen=fixed or matters,
     )
 
 
@@ -276,25 +258,20 @@ def _attention(s: FailedTransfer) -> Ablation | None:
         return None
     return Ablation(
         name="attention",
-        change="attention logits divided by the head size",
-        cause="attention logits grow with the head size",
         overrides=_adjusted(s, attention=round(1 - power, 3), head_size=base.head_size),
-        evidence=f"heads grow from {base.head_size} to {large.head_size}, and the logits' factor "
-        f"follows the power {-power:.2f} of that, not -1",
+        known={"heads": (base.head_size, large.head_size), "power": -power},
+        seen=True,
     )
 
 
-def _switch(name: str, prefix: str, cause: str, evidence: str) -> MakeAblation:
+def _switch(name: str, prefix: str) -> MakeAblation:
     """An option of the model, by the prefix of its key, that is on and is turned off."""
 
     def ablation(s: FailedTransfer) -> Ablation | None:
         keys = [k for k, value in s.tree["model"].items() if value is True and k.startswith(prefix)]
         if not keys:
             return None
-        key = f"model.{keys[0]}"
-        return Ablation(
-            name=name, change=f"{key}=false", cause=cause, overrides={key: False}, evidence=evidence
-        )
+        return Ablation(name=name, overrides={f"model.{keys[0]}": False}, seen=True)
 
     return ablation
 
@@ -308,10 +285,9 @@ def _warmup(s: FailedTransfer) -> Ablation | None:
         return None
     return Ablation(
         name="warmup",
-        change=f"a warm-up over {longer:g} of the steps",
-        cause="the edge of stability keeps the learning rate low: the warm-up is too short",
         overrides={"train.warmup": longer},
-        evidence=_edge(s),
+        known={"distances": _distances(s)},
+        seen=_at_edge(s),
     )
 
 
@@ -320,63 +296,42 @@ def _stability(s: FailedTransfer) -> Ablation | None:
         return None
     return Ablation(
         name="stability",
-        change="gradients clipped to norm 1",
-        cause="the edge of stability keeps the learning rate low: large gradients end runs",
         overrides={"train.clip": 1.0},
-        evidence=_edge(s),
+        known={"distances": _distances(s)},
+        seen=_at_edge(s),
     )
 
 
-def _edge(s: FailedTransfer) -> str:
-    """How close the optimum is to rates that diverge, where it is close at either size."""
-    if min(s.distances_to_divergence) > EDGE_DISTANCE:
-        return ""
-    distances = (
-        f"{distance:.2g} at {size}" if math.isfinite(distance) else f"none diverges at {size}"
-        for size, distance in zip((s.base, s.large), s.distances_to_divergence, strict=True)
-    )
-    what = "distance in log2 from the optimum to the first rate that diverges"
-    return f"{what}: {'; '.join(distances)}"
+def _at_edge(s: FailedTransfer) -> bool:
+    """Whether the optimum is close to rates that diverge, at either size."""
+    return min(s.distances_to_divergence) <= EDGE_DISTANCE
+
+
+def _distances(s: FailedTransfer) -> dict[Size, float]:
+    return dict(zip((s.base, s.large), s.distances_to_divergence, strict=True))
 
 
 def _horizon(s: FailedTransfer) -> Ablation:
     steps = s.tree["train"]["steps"]
-    return Ablation(
-        name="horizon",
-        change=f"{2 * steps} steps",
-        cause="the runs are too short for the optimum to have settled",
-        overrides={"train.steps": 2 * steps},
-    )
+    return Ablation(name="horizon", overrides={"train.steps": 2 * steps})
 
 
 def _batch(s: FailedTransfer) -> Ablation | None:
     batch = s.tree["train"]["batch_size"]
     if batch == 1:
         return None
-    return Ablation(
-        name="batch",
-        change=f"batches of {batch // 2}",
-        cause="the batch size exceeds the critical batch size of one of the models",
-        overrides={"train.batch_size": batch // 2},
-    )
+    return Ablation(name="batch", overrides={"train.batch_size": batch // 2})
 
 
 ABLATIONS: Mapping[str, MakeAblation] = {
     "rules": _rules,
-    **{str(role): _role(role) for role in ROLE_WORDS},
+    **{str(role): _role(role) for role in SCALED_ROLES},
     "depth": _depth,
     "decay": _decay,
     "epsilon": _epsilon,
     "attention": _attention,
-    "gains": _switch(
-        "gains", "norm_gain", "the norms' gains are trained", "the norms have trainable gains"
-    ),
-    "tied": _switch(
-        "tied",
-        "tie",
-        "the embedding and the readout share their weights",
-        "the embedding and the readout are tied",
-    ),
+    "gains": _switch("gains", "norm_gain"),
+    "tied": _switch("tied", "tie"),
     "warmup": _warmup,
     "stability": _stability,
     "horizon": _horizon,
@@ -389,7 +344,7 @@ def applicable_ablations(s: FailedTransfer, only: Sequence[str] | None = None) -
     made = (make(s) for name, make in ABLATIONS.items() if not only or name in only)
     applicable = [ablation for ablation in made if ablation is not None]
     # Of equal evidence in the order of ABLATIONS: width first, then depth, then all else.
-    return sorted(applicable, key=lambda ablation: not ablation.evidence)
+    return sorted(applicable, key=lambda ablation: not ablation.seen)
 
 
 # What ablations of a failing transfer show: how much of the failure each explains.
@@ -406,79 +361,39 @@ class AblationResult:
     """What an ablation showed at the large size: its verdicts without and with the change.
 
     `explained` is the fraction of the failure that is gone with the change, NaN when the
-    ablation could not be run: `error` then says why.
+    ablation could not be run: `error` then says why. `sentence` is the result in words.
     """
 
+    sentence: str = ""
     ablation: Ablation
     explained: Estimate
     before: SizeVerdict
     after: SizeVerdict | None = None
     error: str = ""
 
-    JSON_SHOWS: ClassVar = ("sentence",)
-
-    @property
-    def sentence(self) -> str:
-        """The result with its numbers."""
-        change = f"with {self.ablation.change}"
-        if self.after is None:
-            return f"{change}: it could not be tried ({self.error})"
-        before, after = self.before, self.after
-        return (
-            f"{change}: the shift is {_number(after.shift_log2, '+.2f')} in log2 instead of "
-            f"{_number(before.shift_log2, '+.2f')}, and the loss gap is "
-            f"{_number(after.loss_gap, '.4f')} nats instead of "
-            f"{_number(before.loss_gap, '.4f')}; {self._meaning()}"
-        )
-
     @property
     def doubtful(self) -> bool:
         """Whether by its interval it may explain nothing."""
         return self.explained.low <= 0
 
-    def _meaning(self) -> str:
-        fraction = f"{100 * self.explained.value:.0f} % of the failure"
-        doubt = ", but by its interval it may explain nothing" if self.doubtful else ""
-        if self.explained.value >= CAUSE_FRACTION:
-            return f"this explains {fraction}{doubt}"
-        if self.explained.value >= CAUSE_FRACTION / 2:
-            return f"this explains a part, {fraction}{doubt}"
-        return "this does not explain the failure"
+    @property
+    def is_cause(self) -> bool:
+        """Whether it explains the failure; in doubt too."""
+        return self.explained.value >= CAUSE_FRACTION
 
 
 @dataclass(frozen=True, kw_only=True)
 class Diagnosis:
-    """All results, the one that explains most first. `answer` is the verdict on the transfer."""
+    """All results, the one that explains most first. `answer` is the verdict on the transfer.
 
+    `conclusion` says in words what was found.
+    """
+
+    conclusion: str = ""
     axis: str
     answer: Answer
     results: tuple[AblationResult, ...] = ()
     todo: str = ""
-
-    JSON_SHOWS: ClassVar = ("conclusion",)
-
-    @property
-    def conclusion(self) -> str:
-        """What was found, in a sentence."""
-        if self.answer == "holds":
-            return (
-                f"Nothing to diagnose: the transfer over {self.axis} holds from the base to the "
-                "largest size, which are all that a diagnosis looks at."
-            )
-        if self.answer != "fails":
-            todo = f" To settle it, {self.todo}." if self.todo else ""
-            return f"Nothing to diagnose yet: the verdict on the transfer is still open.{todo}"
-        best = self.results[0] if self.results else None
-        if best is None or not best.explained.value >= CAUSE_FRACTION:
-            return "No ablation explains the failure."
-        name, cause = best.ablation.name, best.ablation.cause
-        gone = f"{100 * best.explained.value:.0f} % of the failure"
-        if best.doubtful:
-            return (
-                "No ablation surely explains the failure: by its interval the likeliest may "
-                f"explain nothing. It is {name}: {cause}. Without it, {gone} seems gone."
-            )
-        return f"The likeliest cause ({name}): {cause}. Without it, {gone} is gone."
 
 
 def severity(shift: float, loss_gap: float, loss: float, rule: LadderRule) -> float:
@@ -533,7 +448,7 @@ def rank(results: Sequence[AblationResult]) -> tuple[AblationResult, ...]:
         if result.after is None:
             return True, 0.0, False, 0.0
         loss = result.after.loss.value
-        return False, -result.explained.value, not result.ablation.evidence, loss
+        return False, -result.explained.value, not result.ablation.seen, loss
 
     return tuple(sorted(results, key=order))
 
@@ -544,10 +459,3 @@ def distance_to_divergence(curve: SizeCurve) -> float:
     best = min(means, key=lambda eta: means[eta])
     diverged = [eta for eta, mean in means.items() if eta > best and math.isinf(mean)]
     return min(diverged) - best if diverged and math.isfinite(means[best]) else math.inf
-
-
-def _number(estimate: Estimate, form: str) -> str:
-    value = estimate.value
-    if math.isnan(value):
-        return "unknown"
-    return f"{value:{form}}" if math.isfinite(value) else "infinite"

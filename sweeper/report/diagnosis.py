@@ -6,7 +6,7 @@ from pathlib import Path
 
 from sweeper.config.settings import Settings
 from sweeper.config.studies import Invocation
-from sweeper.decide.diagnosis import CAUSE_FRACTION, Diagnosis
+from sweeper.decide.diagnosis import Diagnosis
 from sweeper.errors import Text
 from sweeper.records import to_json
 from sweeper.report import console
@@ -94,7 +94,7 @@ def _next(settings: Settings, diagnosed: Diagnosis, invocation: Invocation) -> N
         root=settings.root,
         why="to see what every parameter gets there",
     )
-    if not searched or best is None or not best.explained.value >= CAUSE_FRACTION:
+    if not searched or best is None or not best.is_cause:
         return next_of(settings.folder) or rules
     if best.doubtful:
         ladder = [word for word in invocation.overrides if not word.startswith("transfer.seeds=")]

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from typing import TypeVar, cast
 
+from sweeper.decide.diagnosis import Ablation, Diagnosis
 from sweeper.decide.ranking import Ranking, RankingOutcome
 from sweeper.decide.settle import Ending, Settling
 from sweeper.decide.transfer import MissedOptimum, Verdict
 from sweeper.decide.trend import Trend
 from sweeper.report.sentences import ranking_end, ranking_progress
+from sweeper.report.sentences_diagnosis import worded_ablation, worded_diagnosis
 from sweeper.report.sentences_transfer import (
     ladder_end,
     ladder_progress,
@@ -42,8 +44,16 @@ class Wording:
 
     def worded(self, decision: T) -> T:
         """The same decision, its reasons and advice in words, as its record has them."""
-        if isinstance(decision, Verdict):
-            return cast(T, worded(decision))
-        if isinstance(decision, Trend):
-            return cast(T, worded_trend(decision))
-        raise TypeError(f"no words are known for {type(decision).__name__}")
+        made: object
+        match decision:
+            case Verdict():
+                made = worded(decision)
+            case Trend():
+                made = worded_trend(decision)
+            case Ablation():
+                made = worded_ablation(decision)
+            case Diagnosis():
+                made = worded_diagnosis(decision)
+            case _:
+                raise TypeError(f"no words are known for {type(decision).__name__}")
+        return cast(T, made)

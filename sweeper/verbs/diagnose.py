@@ -28,7 +28,7 @@ from sweeper.decide.diagnosis import (
     judge_ablation,
     rank,
 )
-from sweeper.decide.transfer import SizeVerdict, Verdict, judge_ladder
+from sweeper.decide.transfer import Answer, SizeVerdict, Verdict, judge_ladder
 from sweeper.decide.validation import newest_validation
 from sweeper.errors import ConfigError, Keyword, suggest
 from sweeper.files import private_folder, write_json
@@ -353,7 +353,7 @@ class AblationTrainer:
         curves = self._curves(self.pair.experiment, [base, self.pair.large])
         verdict = self.pair.judge(curves)
         if verdict.answer != "fails":
-            return Diagnosis(axis=self.pair.axis, answer=verdict.answer, todo=verdict.todo)
+            return self._diagnosed(verdict.answer, (), verdict.todo)
         results = []
         eps: tuple[float, ...] = UNKNOWN_EPS
         settings = self.pair.experiment.settings
@@ -368,7 +368,7 @@ class AblationTrainer:
                     f"Not applicable: {ablation.name}, since the command takes no {untaken}."
                 )
             else:
-                tried.append(ablation)
+                tried.append(self.pair.words.worded(ablation))
         known, lacking = zip(*map(self._trials, tried), strict=True) if tried else ((), ())
         trained = 0
         for number, ablation in enumerate(tried, 1):
@@ -380,7 +380,13 @@ class AblationTrainer:
             self.monitor.part(name, trained - there, after)
             results.append(self._try(ablation, curves[0], self._large(verdict)))
             trained += self._trials(ablation)[0] - there
-        return Diagnosis(axis=self.pair.axis, answer="fails", results=rank(results))
+        return self._diagnosed("fails", rank(results))
+
+    def _diagnosed(
+        self, answer: Answer, results: tuple[AblationResult, ...], todo: str = ""
+    ) -> Diagnosis:
+        found = Diagnosis(axis=self.pair.axis, answer=answer, results=results, todo=todo)
+        return self.pair.words.worded(found)
 
     def _trials(self, ablation: Ablation) -> tuple[int, Missing]:
         """How many trials an ablation has, and those that it lacks if its curves do not grow."""

@@ -21,6 +21,7 @@ from sweeper.decide.diagnosis import (
 from sweeper.engine.prepare import prepare
 from sweeper.plan.explain import explain
 from sweeper.plan.plan import make_plan
+from sweeper.report.sentences_diagnosis import worded_ablation
 from sweeper.scaling.relative import Change
 from sweeper.scaling.spec import Role
 from sweeper.stats.ladder import Size
@@ -52,7 +53,7 @@ def failed_transfer(*words: str, **changes: Any) -> FailedTransfer:
 
 
 def found(s: FailedTransfer) -> dict[str, Ablation]:
-    return {ablation.name: ablation for ablation in applicable_ablations(s)}
+    return {each.name: worded_ablation(each) for each in applicable_ablations(s)}
 
 
 @pytest.mark.parametrize("optimizer", ["adamw", "sgd", "lion", "adafactor", "muon"])
@@ -117,9 +118,10 @@ def test_what_has_evidence_comes_first() -> None:
     s = failed_transfer(
         "parameterization=standard", "model.norm_gain=true", distances_to_divergence=(3.0, 0.5)
     )
-    evidence = [bool(ablation.evidence) for ablation in applicable_ablations(s)]
+    assert all(bool(worded_ablation(e).evidence) == e.seen for e in applicable_ablations(s))
+    evidence = [ablation.seen for ablation in applicable_ablations(s)]
     assert evidence == sorted(evidence, reverse=True)
-    assert {e.name for e in applicable_ablations(s) if e.evidence} == {
+    assert {e.name for e in applicable_ablations(s) if e.seen} == {
         "rules",
         "hidden",
         "readout",

@@ -25,6 +25,7 @@ from sweeper.decide.transfer import SizeVerdict, judge_ladder
 from sweeper.records import to_json
 from sweeper.report.output import Output
 from sweeper.report.present import Silent
+from sweeper.report.sentences_diagnosis import conclusion_text, result_text
 from sweeper.stats.estimate import Estimate
 from sweeper.stats.ladder import LadderRule
 from tests.engine.tiny_trials import corpus
@@ -69,7 +70,7 @@ def test_doubt_comes_first() -> None:
 
     def conclusion(after: SizeVerdict) -> str:
         results = (judge_ablation(ablation, before, after, RULE),)
-        return Diagnosis(axis="width", answer="fails", results=results).conclusion
+        return conclusion_text(Diagnosis(axis="width", answer="fails", results=results))
 
     assert conclusion(sure).startswith("The likeliest cause (hidden): the hidden rule is wrong.")
     assert conclusion(sure).endswith("of the failure is gone.")
@@ -112,14 +113,14 @@ def test_the_ranking_and_its_words(golden: Golden) -> None:
     broken = judge_ablation(Ablation(name="x", change="y", cause="z"), before, "no such key", RULE)
     order = rank([broken, *made])
     assert [result.ablation.name for result in order] == ["most", "some", "none", "x"]
-    golden.says(order[0].sentence)
-    golden.says(order[1].sentence)
-    golden.says(order[2].sentence)
-    golden.says(order[3].sentence)
+    golden.says(result_text(order[0]))
+    golden.says(result_text(order[1]))
+    golden.says(result_text(order[2]))
+    golden.says(result_text(order[3]))
     found = Diagnosis(axis="width", answer="fails", results=order)
-    golden.says(found.conclusion)
+    golden.says(conclusion_text(found))
     none = Diagnosis(axis="width", answer="fails", results=order[1:])
-    golden.says(none.conclusion)
+    golden.says(conclusion_text(none))
     json.dumps(to_json(found), allow_nan=False)
 
 
@@ -128,7 +129,7 @@ def test_noise_is_admitted(golden: Golden) -> None:
         Ablation(name="a", change="b", cause="c"), size(-2, 0), size(0.1, 0, 5), RULE
     )
     assert found.explained.low <= 0 < found.explained.high
-    golden.says(found.sentence)
+    golden.says(result_text(found))
 
 
 def test_the_margin_to_the_edge() -> None:

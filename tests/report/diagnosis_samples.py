@@ -7,7 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from sweeper.check.judge import CheckRecord, CheckRule
-from sweeper.records import to_json
+from sweeper.decide.diagnosis import Diagnosis
+from sweeper.records import from_json, to_json
+from sweeper.report.sentences_diagnosis import worded_diagnosis
 from sweeper.stats.ladder import Size
 from tests.report import samples, test_checks
 
@@ -30,7 +32,7 @@ def diagnosis() -> dict[str, Any]:
 
     unknown = result("depth", 0.5) | {"error": "it is gone"}
     unknown["explained"] = {"value": float("nan"), "low": 0.0, "high": 1.0}
-    return {
+    record = {
         "axis": "width",
         "answer": "fails",
         "todo": "",
@@ -40,6 +42,8 @@ def diagnosis() -> dict[str, Any]:
             unknown,
         ],
     }
+    plain: dict[str, Any] = to_json(worded_diagnosis(from_json(Diagnosis, to_json(record))))
+    return plain
 
 
 def check() -> dict[str, Any]:

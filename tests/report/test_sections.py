@@ -14,10 +14,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from sweeper.check.judge import CoordinateCheck
+from sweeper.decide.diagnosis import Diagnosis
 from sweeper.decide.documents import Documents
 from sweeper.engine.measurements import OperandScale
 from sweeper.records import from_json, to_json
 from sweeper.report.answer import KeyNumber
+from sweeper.report.sentences_diagnosis import worded_diagnosis
 from sweeper.report.study_page import cards
 from tests.golden import Golden
 from tests.layout import without_drawing, without_layout
@@ -102,6 +104,7 @@ def test_names_from_records_are_escaped(tmp_path: Path) -> None:
     )
     found["axes"][0]["modules"][0]["name"] = evil
     made["results"][0]["ablation"] |= {"name": evil, "cause": evil}
+    made = to_json(worded_diagnosis(from_json(Diagnosis, made)))
     samples.write(folder / "check/check.json", found)
     samples.write(folder / "transfer/diagnosis-width.json", made)
     page = Page(render(folder))
