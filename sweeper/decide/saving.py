@@ -39,26 +39,6 @@ class Saving:
         flops = self.tuning.flops + self.validation.flops
         return self.at_target.flops / flops if flops else math.nan
 
-    def __str__(self) -> str:
-        if not math.isfinite(self.factor):
-            return f"{NO_SIZES.capitalize()}, so neither is what tuning at the target would cost."
-        sentence = (
-            f"Tuning here took {times(self.factor)} FLOPs than the same tuning at width "
-            f"{self.width} would, and with the validation {times(self.factor_with_validation)}. "
-            "The row of that tuning is no measurement: it is the search's own trials, run for run, "
-            "at the target's size"
-        )
-        if not self.timed_width:
-            return f"{sentence}."
-        device = f" on {self.device}" if self.device else ""
-        return (
-            f"{sentence}, and the time that they would take at the speed of the trials of width "
-            f"{self.timed_width}{device}."
-        )
-
-
-NO_SIZES = "the FLOPs of these trials are not known"
-
 
 def at_target(spec: TrialSpec, plan: TransferPlan) -> TrialSpec:
     """What the search's trials of `spec` would be at the plan's target."""
@@ -102,9 +82,3 @@ def saving(
         timed_width=widest,
         device=device,
     )
-
-
-def times(factor: float) -> str:
-    """A saving in words: 29 times fewer, 1.4 times more."""
-    word, size = ("fewer", factor) if factor >= 1 else ("more", 1 / factor)
-    return f"{size:.2g} times {word}" if size < 10 else f"{size:,.0f} times {word}"

@@ -12,6 +12,7 @@ from sweeper.trial import Result
 
 if TYPE_CHECKING:
     from sweeper.check.judge import CheckRule, CoordinateCheck
+    from sweeper.decide.saving import Saving
     from sweeper.study.setup import Failure
 
 
@@ -146,3 +147,31 @@ def diverged(results: Iterable[Result]) -> list[str]:
     etas = [run.trial.log2_hps["eta"] for run in runs if "eta" in run.trial.log2_hps]
     where = f", the lowest at eta 2^{min(etas):g}" if etas else ""
     return [f"{len(runs)} trial{'s' * (len(runs) > 1)} diverged{where}; such a loss is infinite"]
+
+
+def saving_text(saved: Saving) -> str:
+    """What tuning small has saved, and what its row of the target is made of."""
+    if not math.isfinite(saved.factor):
+        return (
+            "The FLOPs of these trials are not known, so neither is what tuning at the target "
+            "would cost."
+        )
+    sentence = (
+        f"Tuning here took {times(saved.factor)} FLOPs than the same tuning at width "
+        f"{saved.width} would, and with the validation {times(saved.factor_with_validation)}. "
+        "The row of that tuning is no measurement: it is the search's own trials, run for run, "
+        "at the target's size"
+    )
+    if not saved.timed_width:
+        return f"{sentence}."
+    device = f" on {saved.device}" if saved.device else ""
+    return (
+        f"{sentence}, and the time that they would take at the speed of the trials of width "
+        f"{saved.timed_width}{device}."
+    )
+
+
+def times(factor: float) -> str:
+    """A saving in words: 29 times fewer, 1.4 times more."""
+    word, size = ("fewer", factor) if factor >= 1 else ("more", 1 / factor)
+    return f"{size:.2g} times {word}" if size < 10 else f"{size:,.0f} times {word}"

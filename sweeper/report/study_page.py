@@ -17,7 +17,7 @@ from matplotlib.figure import Figure
 from sweeper.command.logged import logged
 from sweeper.decide.diagnosis import Diagnosis
 from sweeper.decide.documents import Documents, TargetDocuments
-from sweeper.decide.saving import saving, times
+from sweeper.decide.saving import saving
 from sweeper.decide.transfer import Verdict
 from sweeper.decide.validation import Validation, unjudged
 from sweeper.files import private_folder, write_atomically
@@ -60,7 +60,7 @@ from sweeper.report.figures import (
 from sweeper.report.ladder import ladder_table
 from sweeper.report.next import NextCommand, next_of, report_of
 from sweeper.report.page import page
-from sweeper.report.sentences import check_sentence
+from sweeper.report.sentences import check_sentence, saving_text, times
 from sweeper.report.sentences_transfer import exponent_text, unjudged_text
 from sweeper.report.trials import (
     Importance,
@@ -813,5 +813,5 @@ def _costs(documents: Documents, base: str) -> list[Section]:
         size = size_text(Size(width=each.width, depth=each.depth), deep=documents.deep)
         rows.append(([f"the same tuning at {size}"], each.at_target))
     table = cost_table("", ["what"], rows, guessed=[each.at_target for each in savings])
-    table.legend = [f"{savings[-1]} Times are those of trials on their devices."]
+    table.legend = [f"{saving_text(savings[-1])} Times are those of trials on their devices."]
     return [Section("What it cost, and what it saved", [table])]

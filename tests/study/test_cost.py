@@ -10,10 +10,11 @@ from typing import Any
 
 import pytest
 
-from sweeper.decide.saving import saving, times
+from sweeper.decide.saving import saving
 from sweeper.engine.prepare import prepare
 from sweeper.files import read_json, write_json
 from sweeper.plan.plan import own_plan
+from sweeper.report.sentences import saving_text, times
 from sweeper.stats.ladder import Size
 from sweeper.study.cost import (
     TrialSeconds,
@@ -160,7 +161,7 @@ def test_the_same_trials_at_the_target_are_counted_step_for_step() -> None:
     sentence = (
         "16 times fewer FLOPs than the same tuning at width 64 would, and with the validation"
     )
-    assert f"{sentence} 4.4 times" in str(found)
+    assert f"{sentence} 4.4 times" in saving_text(found)
     assert (times(16.0), times(0.25)) == ("16 times fewer", "4 times more")
 
 
@@ -179,7 +180,7 @@ def test_what_is_not_known_is_said(golden: Golden) -> None:
     assert math.isnan(flops_of(replace(spec, parameterization=PluginSpec(name="own"))))
     found = saving(Trials([run(16, 2.0)], 0), PLAN, lambda _: math.nan)
     assert found is not None
-    golden.says(str(found))
+    golden.says(saving_text(found))
     table = cost_table("", ["what"], [(["tuning"], found.tuning)], total=True)
     assert [cell.text for cell in next(table.page_rows())[0]][2:] == ["not known", "2 s"]
 
