@@ -157,8 +157,7 @@ def read_own(path: Path, folders: int = 2) -> bytes:
     parts = path.parts[-folders:]
     descriptor = os.open(path.parents[folders - 1], os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
     for part in (*parts, None):
-        status = os.fstat(descriptor)
-        if status.st_uid != os.geteuid() or status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+        if not is_own(descriptor):
             os.close(descriptor)
             raise SweeperError(f"{path} is not yours alone, and what lies there is run: it is not")
         if part is None:
@@ -170,6 +169,12 @@ def read_own(path: Path, folders: int = 2) -> bytes:
             os.close(descriptor)
         descriptor = inner
     return _read(descriptor, path, MOST_BYTES)
+
+
+def is_own(descriptor: int) -> bool:
+    """Whether what is open is this user's, and nobody else may write it."""
+    status = os.fstat(descriptor)
+    return status.st_uid == os.geteuid() and not status.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
 
 
 def read_json(path: Path) -> Any:
