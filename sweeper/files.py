@@ -99,8 +99,13 @@ def append(path: Path, data: bytes) -> None:
 
 def sum_of(data: bytes) -> str:
     """What tells a text that was changed from the one that was written."""
+    return digest_of(hashlib.sha256(data))
+
+
+def digest_of(content: hashlib._Hash) -> str:
+    """The `sum_of` what was put into `content` part by part."""
     # 64 bits tell accidents; who edits on purpose is told how to take the sum away.
-    return hashlib.sha256(data).hexdigest()[:16]
+    return content.hexdigest()[:16]
 
 
 def write_json(path: Path, value: object, *, summed: bool = True) -> None:
