@@ -99,8 +99,13 @@ def append(path: Path, data: bytes) -> None:
 
 def sum_of(data: bytes) -> str:
     """What tells a text that was changed from the one that was written."""
+    return digest_of(hashlib.sha256(data))
+
+
+def digest_of(content: hashlib._Hash) -> str:
+    """The `sum_of` what was put into `content` part by part."""
     # 64 bits tell accidents; who edits on purpose is told how to take the sum away.
-    return hashlib.sha256(data).hexdigest()[:16]
+    return content.hexdigest()[:16]
 
 
 def write_json(path: Path, value: object, *, summed: bool = True) -> None:
@@ -157,8 +162,7 @@ def read_own(path: Path, folders: int = 2) -> bytes:
     parts = path.parts[-folders:]
     descriptor = os.open(path.parents[folders - 1], os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
     for part in (*parts, None):
-        status = os.fstat(descriptor)
-        if status.st_uid != os.geteuid() or status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+        if not is_own(descriptor):
             os.close(descriptor)
             raise SweeperError(f"{path} is not yours alone, and what lies there is run: it is not")
         if part is None:
@@ -170,6 +174,12 @@ def read_own(path: Path, folders: int = 2) -> bytes:
             os.close(descriptor)
         descriptor = inner
     return _read(descriptor, path, MOST_BYTES)
+
+
+def is_own(descriptor: int) -> bool:
+    """Whether what is open is this user's, and nobody else may write it."""
+    status = os.fstat(descriptor)
+    return status.st_uid == os.geteuid() and not status.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
 
 
 def read_json(path: Path) -> Any:

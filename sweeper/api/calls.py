@@ -136,8 +136,10 @@ def compare(*studies: Any, **settings: Any) -> Compared | Answer:
     as `launcher="local"`. Errors as `search`.
     """
     sources = tuple(map(_source, studies))
-    root = settings.get("root")
-    if asks_for_winner(sources, settings, Path(DEFAULT_ROOT if root is None else root)):
+    known = options_of(CompareRequest)
+    own = {name: value for name, value in settings.items() if name in known}
+    asked = request_of(CompareRequest, {**own, "names": ()})
+    if asks_for_winner(sources, vars(asked), Path(asked.root or DEFAULT_ROOT)):
         request = replace(request_of(CompareRequest, {**settings, "names": ()}), names=sources)
         return Answer.of(_run(replace(request, strict=request.out is None))[1])
     folders = [_folder(study, settings.get("root")) for study in studies]
@@ -146,8 +148,6 @@ def compare(*studies: Any, **settings: Any) -> Compared | Answer:
         raise ConfigError(
             Keyword("studies"), [*map(str, folders)], "studies of one folder, their root"
         )
-    known = options_of(CompareRequest)
-    own = {name: value for name, value in settings.items() if name in known}
     changes = {name: value for name, value in settings.items() if name not in known}
     if folders:
         own["root"] = folders[0].parent

@@ -1,17 +1,20 @@
 """Batched trials on disk in the middle of their training: one safetensors file, a JSON header.
 
 The file is whole or not there, and says whose it is. What cannot be used is not: its trials begin
-anew, which costs time and changes no result.
+anew, which costs time and changes no result. So it is with one that another user owns or may write:
+no sum tells whether its weights are those that were saved.
 """
 
 from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+import stat
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 from uuid import uuid4
 
 import numpy as np
@@ -19,8 +22,8 @@ import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 
-from sweeper.engine.batched import BatchedRun
-from sweeper.files import RECORD_ERRORS, create, private_folder, sync_folder
+from sweeper.engine.batched import PADDING, BatchedRun
+from sweeper.files import RECORD_ERRORS, is_own, parse_json, private_folder, sync_folder
 from sweeper.trial import Trial, digest
 
 SUFFIX = ".checkpoint"
@@ -74,9 +77,10 @@ def save(run: BatchedRun, progress: RunProgress, path: Path) -> None:
     tensors["losses"] = torch.from_numpy(progress.losses[: run.step_index].copy())
     temporary = path.with_name(f".{uuid4().hex}.tmp")
     try:
-        # Readable by those who may alone, from its first byte.
-        os.close(create(temporary, os.O_WRONLY | os.O_EXCL))
+        # Its owner's alone from its first byte, in a folder that a group shares too.
+        os.close(os.open(temporary, os.O_WRONLY | os.O_EXCL | os.O_CREAT, 0o600))
         save_file(tensors, temporary, metadata={"sweeper": json.dumps(header)})
+        temporary.chmod(0o600)  # some versions of safetensors write aside, by the umask
         # In this order: a name that reached the disk before its contents would be an empty
         # checkpoint after a power cut. The folder last, as the new name is part of it.
         with temporary.open("rb") as file:
@@ -102,8 +106,7 @@ def load(
     try:
         if not path.exists():
             return
-        with safe_open(path, framework="pt", device="cpu") as file:
-            header = json.loads(file.metadata()["sweeper"])
+        with _opened(path) as (file, header):
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
         # All is read and checked before anything changes: an invalid file leaves a fresh run.
         if header["format"] != FORMAT_VERSION:
@@ -114,13 +117,18 @@ def load(
             # Of as many slices as were left when it was saved.
             if tensors[name].shape != (len(header["slots"]), *value.shape[1:]):
                 raise ValueError(f"{name} has the shape {list(tensors[name].shape)}")
-        if len(tensors["losses"]) != header["step"]:
+        if tensors["losses"].shape != (header["step"], len(trials)):
             raise ValueError("its losses are not those of its steps")
         stopped = {int(index): str(status) for index, status in header["stopped"].items()}
         steps, seconds = list(map(int, header["steps"])), float(header["seconds"])
         clipped = torch.tensor(header["clipped"], dtype=torch.long)
         if clipped.shape != run.clipped.shape:
             raise ValueError("its clipped steps are not those of its trials")
+        known, slots = range(len(trials)), [slot for slot in header["slots"] if slot != PADDING]
+        if len({*slots}) < len(slots) or not {*slots} | {*stopped} <= {*known}:
+            raise ValueError("it is of trials that there are not")
+        if len(steps) != len(known) or len(tensors["losses"]) > len(progress.losses):
+            raise ValueError("its steps are not those of its trials")
     except (SafetensorError, OSError, *RECORD_ERRORS) as error:
         raise ValueError(f"the checkpoint {path} cannot be used: {error}") from error
     losses = tensors.pop("losses").numpy()
@@ -130,11 +138,27 @@ def load(
     progress.stopped, progress.steps, progress.seconds = stopped, steps, seconds
 
 
+@contextmanager
+def _opened(path: Path) -> Iterator[tuple[Any, dict[str, Any]]]:
+    """A checkpoint and its header; ValueError for one that is not this user's alone."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+    try:
+        if not is_own(descriptor):
+            raise ValueError("it is not yours alone")
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            raise ValueError("it is no regular file")
+        # What was looked at is what is read, whatever has that name by now.
+        with safe_open(f"/dev/fd/{descriptor}", framework="pt", device="cpu") as file:
+            yield file, parse_json(file.metadata()["sweeper"].encode())
+    finally:
+        os.close(descriptor)
+
+
 def saved_keys(path: Path) -> list[str]:
     """Keys of the trials of the checkpoint at `path`; ValueError when it is damaged."""
     try:
-        with safe_open(path, framework="pt", device="cpu") as file:
-            return [str(key) for key in json.loads(file.metadata()["sweeper"])["keys"]]
+        with _opened(path) as (_, header):
+            return [str(key) for key in header["keys"]]
     except (SafetensorError, OSError, *RECORD_ERRORS) as error:
         raise ValueError(f"the checkpoint {path} cannot be used: {error}") from error
 

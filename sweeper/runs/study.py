@@ -125,6 +125,8 @@ def study_runs(folder: Path, axis: str | None = None) -> Runs:
     the first.
     """
     validated = ValidatedRuns.latest(folder)
+    # Its curves are of these results: what is missing among them is told, as by every verb.
+    study = Study.read(folder, curves=False)
     if validated is not None and validated.curves:
         note: list[str | Keyword] = ["runs of the study's latest validation"]
         ladders = [*validated.ladders]
@@ -137,7 +139,7 @@ def study_runs(folder: Path, axis: str | None = None) -> Runs:
             note[-1:] = [": another)"]
         rows = validated.rows(_settings(folder))
     else:
-        rows = trials_table(trials_of(Study.read(folder)).current)
+        rows = trials_table(trials_of(study).current)
         note = ["trials of the study, which was not validated"]
         if not rows:
             raise BadInput(f"the study in {folder} has no trials yet")

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
 from sweeper.errors import Call, Keyword, Text, spelled
-from sweeper.files import RECORD_ERRORS, read_json
+from sweeper.files import RECORD_ERRORS, note_record, read_json
 from sweeper.records import from_json
 
 T = TypeVar("T")
@@ -201,7 +201,9 @@ def read_document(path: Path, make: Make[T], notes: list[str]) -> T | None:
             why = f"{why[:100]} ... {why[-80:]}"
         # One remedy for the curves of all hyperparameters, validation-NAME.json.
         name = re.sub(r"^validation-.*", VALIDATION, path.name)
-        notes.append(f"{path} cannot be read ({why}): {spelled(_REMEDIES[name])}")
+        told = f"cannot be read ({why}): {spelled(_REMEDIES[name])}"
+        notes.append(f"{path} {told}")
+        note_record(path, told)  # where its reader says nothing of it, the verb's end does
         return None
 
 

@@ -9,7 +9,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from sweeper.files import MOST_YAML, note_record, parse_yaml, read_bounded
+from sweeper.files import MOST_YAML, check_summed, note_record, parse_yaml, read_bounded
 from sweeper.records import from_json
 from sweeper.search.strategy import Conclusion
 from sweeper.stats.ladder import Size
@@ -30,8 +30,10 @@ def config_tree(folder: Path) -> dict[str, Any]:
 
     Not Settings: those would import the study's classes.
     """
+    text = config_text(folder)
     try:
-        return _tree(config_text(folder))
+        check_summed(text.encode())
+        return _tree(text)
     except ValueError as error:
         note_record(StudyFolder(folder).config, f"it cannot be read: {error}")
         return {}

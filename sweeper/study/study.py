@@ -8,6 +8,7 @@ that cannot be read costs its trial alone: it is set aside, never deleted, and t
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import re
@@ -22,6 +23,7 @@ from sweeper.files import (
     RECORD_ERRORS,
     append,
     check_summed,
+    digest_of,
     is_text,
     note_damage,
     note_record,
@@ -44,7 +46,7 @@ from sweeper.trial import FORMAT, OtherFormat, Result, Trial, TrialSpec
 SAVED = "saved"
 """The key of config.yaml that says that a study was made of runs that others had trained."""
 COUNTS = "counts.json"
-"""Beside the result files: how many lines each of them has."""
+"""Beside the result files: how many lines each of them has, and their sum."""
 _NAME_RE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,99}")
 _FORMAT_RE = re.compile(r"^format: (\d+)$", re.MULTILINE)
 _SUM_RE = re.compile(rb', "sum": "([0-9a-f]{16})"\}\s*\Z')
@@ -66,6 +68,7 @@ class Study:
         self.notices: list[str] = []
         self._results: dict[str, Result] = {}
         self._lines: dict[str, int] = {}
+        self._begun: dict[str, str] = {}
         self._file: Path | None = None
         self._size = 0
         self._copy = copy
@@ -120,15 +123,19 @@ class Study:
     def close(self) -> None:
         """Close the copy's connection; a later `record` opens it again.
 
-        How many lines the record has is kept: every line that is there says nothing of one that
-        was taken out. A driver that is killed leaves the number of the one before.
+        What the record has is kept: every line that is there says nothing of one that was taken
+        out, or put in. A driver that is killed leaves what the one before has kept.
         """
         if self._copy:
             self._copy.close()
-            path = self.folder / "results" / COUNTS
+            folder = self.folder / "results"
             with suppress(OSError):
-                if self._lines and try_json(path) != self._lines:
-                    write_json(path, self._lines)
+                kept = {
+                    name: {"lines": lines, "sum": sum_of((folder / name).read_bytes())}
+                    for name, lines in self._lines.items()
+                }
+                if kept and try_json(folder / COUNTS) != kept:
+                    write_json(folder / COUNTS, kept)
 
     def __contains__(self, key: object) -> bool:
         """Whether the trial of this key has a result, a failure included."""
@@ -216,10 +223,10 @@ class Study:
         """Read all result files, oldest first; what is damaged is set aside if `repair`."""
         parse = _Parser(curves=curves)
         folder = self.folder / "results"
-        written = try_json(folder / COUNTS)
+        written = _written(folder)
         for path in sorted(folder.glob("[!.]*.jsonl")):
             try:
-                damage = self._load_file(path, parse, repair)
+                damage = self._load_file(path, parse, repair, *written.get(path.name, ()))
             except FileNotFoundError:
                 continue
             except OSError as error:
@@ -229,24 +236,39 @@ class Study:
                 written.pop(path.name, None)
             if repair:
                 self._lines[path.name] -= len(damage)
-        for name, count in written.items():
-            if isinstance(count, int) and self._lines.get(name, 0) < count:
+        last = max(self._lines, default="")
+        for name, (count, known) in written.items():
+            lines = self._lines.get(name, 0)
+            if lines < count:
                 self._tell(
                     folder / name,
-                    f"has {self._lines.get(name, 0)} of the {count} lines that were written: the "
-                    "trials of the others run again",
+                    f"has {lines} of the {count} lines that were written: the trials of the others "
+                    "run again",
+                )
+            # A driver that was killed later has left more lines in its own file, the last.
+            elif self._begun[name] != known or (lines > count and name != last):
+                self._tell(
+                    folder / name,
+                    f"is not what was written ({count} lines, and now {lines}): what was put in is "
+                    "taken as it is",
                 )
 
-    def _load_file(self, path: Path, parse: _Parser, repair: bool) -> dict[int, Exception]:
+    def _load_file(
+        self, path: Path, parse: _Parser, repair: bool, count: int = 0, _: str = ""
+    ) -> dict[int, Exception]:
         """Take in the results in one file; the errors, by the number of the line (from 0).
+
+        `count` lines were there when it was closed, and the sum of so many is kept.
 
         BadInput when another version of sweeper wrote the file: its lines are not damaged.
         """
         damage: dict[int, Exception] = {}
-        self._lines[path.name] = 0
+        self._lines[path.name], content = 0, hashlib.sha256()
         with path.open("rb") as file:
             for number, line in enumerate(file):
                 self._lines[path.name] += 1
+                if number < count:
+                    content.update(line)
                 try:
                     result = parse(line)
                 except OtherFormat as error:
@@ -258,6 +280,7 @@ class Study:
                 else:
                     if _replaces(result, self._results.get(result.key)):
                         self._results[result.key] = result
+        self._begun[path.name] = digest_of(content)
         return damage
 
     def _set_aside(self, path: Path, damage: Mapping[int, Exception], repair: bool) -> None:
@@ -283,6 +306,15 @@ class Study:
         """A notice on a file of results, which every verb gives at its end if not before."""
         self.notices.append(f"the result file {path} {what}")
         note_record(path, f"it {what}")
+
+
+def _written(folder: Path) -> dict[str, tuple[int, str]]:
+    """How many lines each file of results had when it was closed, and their sum."""
+    kept = try_json(folder / COUNTS).items()
+    of = {
+        name: (each.get("lines"), each.get("sum")) for name, each in kept if isinstance(each, dict)
+    }
+    return {name: (n, told) for name, (n, told) in of.items() if isinstance(n, int) and n > 0}
 
 
 def check_folder(folder: Path) -> None:

@@ -7,6 +7,7 @@ import os
 import random
 import re
 import shutil
+import sys
 from collections import Counter
 from collections.abc import Callable
 from contextlib import chdir
@@ -15,13 +16,23 @@ from pathlib import Path
 import pytest
 
 from tests.cli.driver import TINY, Answer, call, make_workplace, run_in
+from tests.decide.made import prediction, run
 
-Mutation = Callable[[bytes, random.Random], bytes]
+Mutation = Callable[[bytes, random.Random, list[bytes]], bytes]
+"""Of a file's content, with those of the others."""
+TARGET = "runs/a/transfer/w32-d1"
+LOG = ["--metric", "jsonl:log.jsonl:loss", "--once", "--out", "followed"]
 COMMANDS = {
     "status": ["status", "a"],
     "report": ["report", "a"],
     "transfer": ["transfer", "--study", "a", "--to-width", "32"],
     "search": ["search", *TINY, "study=a"],
+    "compare": ["compare", "a", "b"],
+    "predict": ["predict", "--study", "a", "--to-width", "64", "--draws", "100"],
+    "judge": ["judge", "runs/a"],
+    "explain": ["explain", "--study", "a", "--to-width", "64"],
+    "export": ["export", "--study", "a", "--to", "pytorch"],
+    "follow": ["follow", "--prediction", f"{TARGET}/prediction.json", *LOG],
 }
 CHECK = ["check", "--study", "a"]
 QUICK = ["check.seeds=2", "check.steps=2", "check.scale_steps=2"]
@@ -30,18 +41,44 @@ PICTURES = {".png", ".svg", ".html"}
 ALL = int(os.environ.get("SWEEPER_MUTATIONS", "200"))
 
 
-def _flip(data: bytes, draw: random.Random) -> bytes:
+def _flip(data: bytes, draw: random.Random, _: list[bytes]) -> bytes:
     at = draw.randrange(len(data))
     return data[:at] + bytes([data[at] ^ 1 << draw.randrange(8)]) + data[at + 1 :]
 
 
-def _delete(data: bytes, draw: random.Random) -> bytes:
+def _delete(data: bytes, draw: random.Random, _: list[bytes]) -> bytes:
     at = draw.randrange(len(data))
     return data[:at] + data[at + 1 :]
 
 
-def _truncate(data: bytes, draw: random.Random) -> bytes:
+def _insert(data: bytes, draw: random.Random, _: list[bytes]) -> bytes:
+    at = draw.randrange(len(data))
+    return data[:at] + draw.choice([b"9", b"-", b'"', b"\n", b"\0", b"\xff"]) + data[at:]
+
+
+def _truncate(data: bytes, draw: random.Random, _: list[bytes]) -> bytes:
     return data[: draw.randrange(len(data))]
+
+
+def _block(data: bytes, draw: random.Random) -> slice:
+    begin = draw.randrange(len(data))
+    return slice(begin, begin + draw.randint(1, len(data)))
+
+
+def _duplicate(data: bytes, draw: random.Random, _: list[bytes]) -> bytes:
+    block = _block(data, draw)
+    return data[: block.stop] + data[block] + data[block.stop :]
+
+
+def _paste(data: bytes, draw: random.Random, others: list[bytes]) -> bytes:
+    other, at = draw.choice(others), draw.randrange(len(data))
+    return data[:at] + other[_block(other, draw)] + data[at:]
+
+
+def _paste_lines(data: bytes, draw: random.Random, others: list[bytes]) -> bytes:
+    lines = draw.choice(others).splitlines(keepends=True)
+    begin = draw.randrange(len(lines))
+    return data + b"".join(lines[begin : begin + draw.randint(1, 9)])
 
 
 def _lines(data: bytes, draw: random.Random, times: int) -> bytes:
@@ -50,7 +87,7 @@ def _lines(data: bytes, draw: random.Random, times: int) -> bytes:
     return b"".join([*lines[:at], *lines[at : at + 1] * times, *lines[at + 1 :]])
 
 
-def _swap(data: bytes, draw: random.Random) -> bytes:
+def _swap(data: bytes, draw: random.Random, _: list[bytes]) -> bytes:
     pairs = [
         m.start() for m in re.finditer(rb"(?=\d\d)", data) if data[m.start()] != data[m.start() + 1]
     ]
@@ -60,7 +97,7 @@ def _swap(data: bytes, draw: random.Random) -> bytes:
     return data[:at] + data[at + 1 : at + 2] + data[at : at + 1] + data[at + 2 :]
 
 
-def _number(data: bytes, draw: random.Random) -> bytes:
+def _number(data: bytes, draw: random.Random, _: list[bytes]) -> bytes:
     numbers = list(re.finditer(rb"(?<![\w.])-?\d+(\.\d+)?", data))
     if not numbers:
         return data
@@ -72,8 +109,14 @@ def _number(data: bytes, draw: random.Random) -> bytes:
 MUTATIONS: dict[str, Mutation] = {
     "flip a bit": _flip,
     "delete a byte": _delete,
-    "delete a line": lambda data, draw: _lines(data, draw, 0),
-    "duplicate a line": lambda data, draw: _lines(data, draw, 2),
+    "insert a byte": _insert,
+    "delete a line": lambda data, draw, _: _lines(data, draw, 0),
+    "duplicate a line": lambda data, draw, _: _lines(data, draw, 2),
+    "duplicate a block": _duplicate,
+    "paste another file's block": _paste,
+    "paste another file's lines": _paste_lines,
+    "another file's content": lambda _, draw, others: draw.choice(others),
+    "empty": lambda *_: b"",
     "truncate": _truncate,
     "swap two digits": _swap,
     "change a number": _number,
@@ -85,9 +128,15 @@ def validated(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The workplace of a study that was searched, validated and checked; not to be changed."""
     place = make_workplace(tmp_path_factory.mktemp("validated"))
     run_in(place, "search", *TINY, "study=a")
-    run_in(place, "transfer", "--study", "a", "--to-width", "32", "--validate")
+    words = ["transfer", "--study", "a", "--to-width", "32", "--validate"]
+    run_in(place, *words, "transfer.widths=[16,24,32]")
     run_in(place, *CHECK, *QUICK)
     run_in(place, *CHECK, "--scales", *QUICK)
+    prediction().write(place / TARGET)
+    losses = enumerate(run(1)[:600].tolist())
+    rows = [json.dumps({"step": step, "loss": loss}) for step, loss in losses]
+    (place / "log.jsonl").write_text("\n".join(rows))
+    shutil.copytree(place / "runs/a", place / "runs/b")
     return place
 
 
@@ -98,16 +147,28 @@ def expected(validated: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
         place = tmp_path / "place"
         for verb, words in COMMANDS.items():
             EXPECTED[verb] = _facts(_said(capsys, validated, place, *words), place, verb)
+            READ[verb] = {os.path.relpath(path, place) for path in OPENED}
     return EXPECTED
 
 
 EXPECTED: dict[str, str] = {}
+READ: dict[str, set[str]] = {}
+"""The files that each command opens: what it does not read cannot change what it says."""
+OPENED: list[str] = []
+sys.addaudithook(
+    lambda event, told: (
+        OPENED.append(os.path.abspath(os.fsdecode(told[0])))
+        if event == "open" and isinstance(told[0], str | bytes | Path)
+        else None
+    )
+)
 
 
 def _said(capsys: pytest.CaptureFixture[str], source: Path, place: Path, *words: str) -> Answer:
     """What a command says in a copy of a workplace, what it takes as long as it is not there."""
     shutil.rmtree(place, ignore_errors=True)
     shutil.copytree(source, place)
+    OPENED.clear()
     with chdir(place):
         return call(capsys, *words)
 
@@ -141,14 +202,16 @@ def _attack(
     path = paths[number % len(paths)].relative_to(validated)
     kind = list(MUTATIONS)[draw.randrange(len(MUTATIONS))]
     data = (validated / path).read_bytes()
-    changed = MUTATIONS[kind](data, draw)
+    others = [p.read_bytes() for p in paths if p.suffix == path.suffix and p != validated / path]
+    others += [p.read_bytes() for p in paths] * (not others)
+    changed = MUTATIONS[kind](data, draw, others)
     mutant = tmp_path / "mutant"
     shutil.rmtree(mutant, ignore_errors=True)
     shutil.copytree(validated, mutant)
     (mutant / path).write_bytes(changed)
     found = []
-    for verb, words in COMMANDS.items():
-        answer = _said(capsys, mutant, place, *words)
+    for verb in (verb for verb in COMMANDS if str(path) in READ[verb]):
+        answer = _said(capsys, mutant, place, *COMMANDS[verb])
         facts = _facts(answer, place, verb)
         named = path.name in answer.text or (answer.code == 2 and answer.err.count("Error: ") == 1)
         if "Traceback" in answer.text:

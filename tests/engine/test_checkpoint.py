@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import json
+import os
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+from safetensors import safe_open
+from safetensors.torch import save_file
 
 from sweeper.engine import checkpoint
 from sweeper.engine.train import Execution
@@ -126,3 +131,94 @@ def test_the_modules_state_is_in_the_checkpoint(name: str, tmp_path: Path) -> No
         train_trials(trials, tmp_path, execution=execution, control=leave_at(5))
     resumed = train_trials(trials, tmp_path, execution=execution)
     assert all(same_result(a, b) for a, b in zip(whole, resumed, strict=True))
+
+
+@pytest.fixture
+def saved(tmp_path: Path) -> Path:
+    """The checkpoint of two trials that were left at their step 3."""
+    execution = Execution(checkpoints=tmp_path / "checkpoints")
+    with pytest.raises(Leave):
+        train_trials(TWO, tmp_path, execution=execution, control=leave_at(3))
+    return checkpoint.path_of(tmp_path / "checkpoints", TWO)
+
+
+TWO = [trial(seed=seed, train={"steps": 5}) for seed in (0, 1)]
+
+
+def begins_anew(path: Path) -> str:
+    """That the trials are trained as if there were no checkpoint; what is said of it."""
+    said = list[str]()
+    control, place = Control(notify=said.append), path.parents[1]
+    found = train_trials(TWO, place, execution=Execution(checkpoints=path.parent), control=control)
+    assert all(map(same_result, found, train_trials(TWO, place)))
+    return " ".join(said)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"slots": [0, 9]},
+        {"slots": [1, 1]},
+        {"slots": ["0", {}]},
+        {"steps": [1]},
+        {"stopped": {"7": "complete"}},
+        {"step": 10**30},
+        {"clipped": [[1]]},
+        {"format": {}},
+    ],
+)
+def test_a_hostile_header_changes_nothing(change: dict[str, Any], saved: Path) -> None:
+    with safe_open(saved, framework="pt") as file:
+        header = json.loads(file.metadata()["sweeper"]) | change
+        tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    save_file(tensors, saved, metadata={"sweeper": json.dumps(header)})
+    saved.chmod(0o600)
+    assert "cannot be used" in begins_anew(saved)
+
+
+@pytest.mark.parametrize("kind", ["pickle", "nested", "huge", "pipe", "link", "folder"])
+def test_a_hostile_file_is_no_checkpoint(kind: str, saved: Path, tmp_path: Path) -> None:
+    class Trap:
+        def __reduce__(self) -> tuple[Any, ...]:
+            return Path.touch, (tmp_path / "sprung",)
+
+    aside = saved.rename(tmp_path / "aside")
+    if kind == "pickle":
+        torch.save({"slots": Trap()}, saved)
+    elif kind == "nested":
+        deep = "[" * 100_000 + "]" * 100_000
+        save_file({"a": torch.zeros(1)}, saved, metadata={"sweeper": deep})
+    elif kind == "huge":
+        saved.write_bytes((2**62).to_bytes(8, "little") + b"{}")
+    elif kind == "pipe":
+        os.mkfifo(saved, 0o600)
+    elif kind == "link":
+        saved.symlink_to(aside)
+    else:
+        saved.mkdir()
+    if kind not in ("link", "folder"):
+        saved.chmod(0o600)
+    assert "cannot be used" in begins_anew(saved)
+    assert not (tmp_path / "sprung").exists()
+
+
+def test_only_what_is_ours_alone_is_gone_on_with(saved: Path) -> None:
+    assert saved.stat().st_mode & 0o777 == 0o600
+    for mode in (0o660, 0o602):
+        saved.chmod(mode)
+        assert "not yours alone" in begins_anew(saved)
+        assert checkpoint.saved_batches(saved.parent, TWO) == []
+    saved.chmod(0o600)
+    assert checkpoint.saved_batches(saved.parent, TWO) == [tuple(TWO)]
+    if os.geteuid() == 0:  # two users
+        os.chown(saved, 4242, 4242)
+        assert "not yours alone" in begins_anew(saved)
+
+
+def test_it_is_its_owners_in_a_folder_that_a_group_shares(tmp_path: Path) -> None:
+    tmp_path.chmod(0o2770)
+    execution = Execution(checkpoints=tmp_path / "checkpoints")
+    with pytest.raises(Leave):
+        train_trials(TWO, tmp_path, execution=execution, control=leave_at(3))
+    (path,) = (tmp_path / "checkpoints").iterdir()
+    assert path.stat().st_mode & 0o777 == 0o600
