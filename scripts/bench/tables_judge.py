@@ -6,7 +6,9 @@ ladder goes along tokens at one model and batch, or along parameters at one batc
 tokens a parameter. The truth of a curve is a surface over learning rate and batch that is fitted to
 its cell without that curve.
 
-Ladders of `HELD` were set aside before anything was changed for this table.
+Ladders of `HELD` were set aside before anything was changed for this table. How far a seed's own
+optimum lies off is chosen by `--choose`: for each model and each ratio on what shares no curve with
+its ladders, and it is tried on these.
 """
 
 from __future__ import annotations
@@ -25,8 +27,9 @@ from tables import Findings
 from sweeper.decide.judged import judge_runs
 from sweeper.decide.question import TableQuestion
 from sweeper.decide.table_verdict import TableVerdict
-from sweeper.runs.grid import ladder_runs
+from sweeper.runs.grid import grid_of, ladder_runs
 from sweeper.runs.run import Runs
+from sweeper.stats.curve import BIAS, fit_curves
 from sweeper.stats.noise import Array
 
 HELD = {"models": (268304384, 536872960, 1073741824), "ratios": (53, 93)}
@@ -120,6 +123,13 @@ def judged(
     ladder: Ladder, cells: dict[tuple[int, int], pandas.DataFrame], *, target: int | None = None
 ) -> TableVerdict:
     """The verdict on a ladder as a table of one seed; with a `target`, on what lies below it."""
+    return judge_runs(runs_of(ladder, cells, target), TableQuestion(to=target))
+
+
+def runs_of(
+    ladder: Ladder, cells: dict[tuple[int, int], pandas.DataFrame], target: int | None = None
+) -> Runs:
+    """A ladder as a table of one seed, up to a `target`."""
     parts = []
     for n, d in ladder.sizes:
         rows = cells[n, d][cells[n, d]["bs"] == ladder.batch]
@@ -127,9 +137,7 @@ def judged(
         if target is None or size < target:
             kept = rows[["lr"]].assign(loss=rows["y"])
             parts.append(kept.assign(**{COLUMN[ladder.axis]: size}))
-    frame = pandas.concat(parts, ignore_index=True)
-    runs = Runs(frame=frame, name=ladder.name)
-    return judge_runs(ladder_runs(runs), TableQuestion(to=target))
+    return ladder_runs(Runs(frame=pandas.concat(parts, ignore_index=True), name=ladder.name))
 
 
 COLUMN = {"tokens": "tokens", "params": "width"}
@@ -240,16 +248,91 @@ def judge_tables(path: Path, only: str = "", every: int = 1) -> Findings:
     )
 
 
+@dataclass(frozen=True, kw_only=True)
+class Misses:
+    """How far the optima of a ladder's curves lie off their surfaces', and by their noise alone."""
+
+    ladder: Ladder
+    sizes: tuple[tuple[int, int], ...]
+    off: Array
+    noise: Array
+
+    def log_likelihood(self, own: float, shared: float) -> float:
+        """Of these deviations of a seed's optimum: each size's own, and all sizes' alike."""
+        covariance = np.diag(self.noise**2 + own**2) + shared**2
+        size = np.linalg.slogdet(covariance)[1]
+        return float(-(size + self.off @ np.linalg.solve(covariance, self.off)) / 2)
+
+
+def misses_of(ladder: Ladder, cells: dict[tuple[int, int], pandas.DataFrame]) -> Misses:
+    """Of the curves whose lowest point is at no end."""
+    curves = grid_of(runs_of(ladder, cells), TableQuestion().reading).curves
+    fits = fit_curves(curves, 0.0)
+    sizes, off, noise = [], [], []
+    for size, curve in zip(ladder.sizes, curves, strict=True):
+        fit = fits[curve.size]
+        if fit is None or fit.at_end:
+            continue
+        low, high = np.percentile(fit.free_optimum_draws - fit.own_shifts, [2.5, 97.5])
+        sizes.append(size)
+        off.append(fit.optimum.value - truth_of(cells[size], ladder.batch).optimum)
+        noise.append(math.hypot((high - low) / (2 * 1.96), BIAS))
+    return Misses(ladder=ladder, sizes=tuple(sizes), off=np.array(off), noise=np.array(noise))
+
+
+def choose(path: Path, every: int = 1) -> Findings:
+    """The likeliest deviations of a seed's optimum, each group of ladders left out in turn."""
+    cells = cells_of(path)
+    ladders = [ladder for i, ladder in enumerate(ladders_of(cells)) if i % every == 0]
+    misses = [found for ladder in ladders if len((found := misses_of(ladder, cells)).off)]
+    steps = np.arange(0.0, 0.21, 0.01)
+
+    def likeliest(some: Sequence[Misses]) -> tuple[float, float]:
+        return max(
+            ((own, shared) for own in steps for shared in steps),
+            key=lambda pair: sum(found.log_likelihood(*pair) for found in some),
+        )
+
+    rows, inside = [], list[bool]()
+    for group in dict.fromkeys(found.ladder.name.split(" and ")[0] for found in misses):
+        out = [found for found in misses if found.ladder.name.startswith(f"{group} and")]
+        curves = {(size, found.ladder.batch) for found in out for size in found.sizes}
+        left = [
+            found
+            for found in misses
+            if not curves & {(size, found.ladder.batch) for size in found.sizes}
+        ]
+        own, shared = likeliest(left)
+        reach = [1.96 * np.sqrt(m.noise**2 + own**2 + shared**2) for m in out]
+        held = [bool(h) for m, r in zip(out, reach, strict=True) for h in np.abs(m.off) <= r]
+        inside += held
+        share = f"{100 * np.mean(held):.0f} % of {len(held)}"
+        rows.append([group, f"{own:.2f}", f"{shared:.2f}", share])
+    own, shared = likeliest(misses)
+    rows.append(["none", f"{own:.2f}", f"{shared:.2f}", f"left out: {100 * np.mean(inside):.0f} %"])
+    return Findings(
+        title="A seed's own optimum: standard deviations in octaves",
+        columns=["left out", "a size's own", "all sizes' of a seed", "inside 95 % there"],
+        rows=rows,
+        notes=["chosen on ladders that share no curve with those left out, tried on these."],
+        record={},
+    )
+
+
 def main(words: Sequence[str] | None = None) -> None:
     """Judge the table and tell what was found."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("table", type=Path, help="dense_lr_bs_loss.csv of step-law/steplaw")
     parser.add_argument("--only", default="", help="groups whose name contains this")
     parser.add_argument("--every", type=int, default=1, help="one ladder in so many")
+    parser.add_argument("--choose", action="store_true", help="how far a seed's optimum is off")
     parser.add_argument("--out", type=Path, help="where the JSON goes")
     parser.add_argument("--markdown", type=Path, help="where the table goes")
     given = parser.parse_args(words)
-    findings = judge_tables(given.table, given.only, given.every)
+    if given.choose:
+        findings = choose(given.table, given.every)
+    else:
+        findings = judge_tables(given.table, given.only, given.every)
     findings.tell(given.out, given.markdown)
 
 
