@@ -16,7 +16,7 @@ from __future__ import annotations
 import argparse
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -27,9 +27,10 @@ from tables import Findings
 from sweeper.decide.judged import judge_runs
 from sweeper.decide.question import TableQuestion
 from sweeper.decide.table_verdict import TableVerdict
+from sweeper.decide.target import OVER_TOKENS, Prior, predict
 from sweeper.runs.grid import grid_of, ladder_runs
 from sweeper.runs.run import Runs
-from sweeper.stats.curve import BIAS, fit_curves
+from sweeper.stats.curve import BIAS, OWN_OPTIMUM, fit_curves
 from sweeper.stats.noise import Array
 
 HELD = {"models": (268304384, 536872960, 1073741824), "ratios": (53, 93)}
@@ -248,12 +249,13 @@ def judge_tables(path: Path, only: str = "", every: int = 1) -> Findings:
     )
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, eq=False)
 class Misses:
     """How far the optima of a ladder's curves lie off their surfaces', and by their noise alone."""
 
     ladder: Ladder
     sizes: tuple[tuple[int, int], ...]
+    optima: Array
     off: Array
     noise: Array
 
@@ -268,16 +270,43 @@ def misses_of(ladder: Ladder, cells: dict[tuple[int, int], pandas.DataFrame]) ->
     """Of the curves whose lowest point is at no end."""
     curves = grid_of(runs_of(ladder, cells), TableQuestion().reading).curves
     fits = fit_curves(curves, 0.0)
-    sizes, off, noise = [], [], []
+    sizes, optima, off, noise = [], [], [], []
     for size, curve in zip(ladder.sizes, curves, strict=True):
         fit = fits[curve.size]
         if fit is None or fit.at_end:
             continue
         low, high = np.percentile(fit.free_optimum_draws - fit.own_shifts, [2.5, 97.5])
         sizes.append(size)
+        optima.append(fit.optimum.value)
         off.append(fit.optimum.value - truth_of(cells[size], ladder.batch).optimum)
         noise.append(math.hypot((high - low) / (2 * 1.96), BIAS))
-    return Misses(ladder=ladder, sizes=tuple(sizes), off=np.array(off), noise=np.array(noise))
+    arrays = {"optima": np.array(optima), "off": np.array(off), "noise": np.array(noise)}
+    return Misses(ladder=ladder, sizes=tuple(sizes), **arrays)
+
+
+def over_tokens(weight: float, mean: float, spread: float) -> Prior:
+    """`OVER_TOKENS` with another form that turns."""
+    *others, power, turning = OVER_TOKENS.forms
+    whole = power.weight + turning.weight
+    forms = (*others, replace(power, weight=whole - weight))
+    if weight:
+        forms = (*forms, replace(turning, weight=weight, bend=(mean, spread)))
+    return Prior(name="turning", forms=forms)
+
+
+def bend_text(bend: tuple[float, float, float]) -> str:
+    """In numbers."""
+    return " ".join(f"{number:g}" for number in bend)
+
+
+def last_density(found: Misses, prior: Prior) -> float:
+    """The log density of the last size's surface, as predicted from the other curves' optima."""
+    sizes = [d for _, d in found.sizes]
+    errors = np.hypot(found.noise, OWN_OPTIMUM)
+    told = predict(sizes[:-1], found.optima[:-1], errors[:-1], sizes[-1], prior)
+    shown = told.measured_with(OWN_OPTIMUM)
+    off = (found.optima[-1] - found.off[-1] - shown.means) / shown.deviations
+    return float(np.log(shown.weights @ (np.exp(-(off**2) / 2) / shown.deviations)))
 
 
 def choose(path: Path, every: int = 1) -> Findings:
@@ -293,6 +322,11 @@ def choose(path: Path, every: int = 1) -> Findings:
             key=lambda pair: sum(found.log_likelihood(*pair) for found in some),
         )
 
+    bends = [
+        (w, m, d) for w in (0.0, 0.25, 0.45) for m in (-0.05, -0.1, -0.15) for d in (0.05, 0.1)
+    ]
+    longer = [m for m in misses if m.ladder.axis == "tokens" and len(m.sizes) > 2]
+    densities = {id(m): [last_density(m, over_tokens(*bend)) for bend in bends] for m in longer}
     rows, inside = [], list[bool]()
     for group in dict.fromkeys(found.ladder.name.split(" and ")[0] for found in misses):
         out = [found for found in misses if found.ladder.name.startswith(f"{group} and")]
@@ -307,14 +341,29 @@ def choose(path: Path, every: int = 1) -> Findings:
         held = [bool(h) for m, r in zip(out, reach, strict=True) for h in np.abs(m.off) <= r]
         inside += held
         share = f"{100 * np.mean(held):.0f} % of {len(held)}"
-        rows.append([group, f"{own:.2f}", f"{shared:.2f}", share])
+        # Ladders along tokens of two models share no curve.
+        both = [[m for m in longer if (m in out) is left_out] for left_out in (False, True)]
+        sums = [np.sum([densities[id(m)] for m in some], axis=0) for some in both]
+        bend = ["-", "-"]
+        if group.startswith("tokens") and both[1]:
+            best = int(np.argmax(sums[0]))
+            bend = [bend_text(bends[best]), f"{(sums[1][best] - sums[1][0]) / len(both[1]):+.2f}"]
+        rows.append([group, f"{own:.2f}", f"{shared:.2f}", share, *bend])
     own, shared = likeliest(misses)
-    rows.append(["none", f"{own:.2f}", f"{shared:.2f}", f"left out: {100 * np.mean(inside):.0f} %"])
+    all_held = f"left out: {100 * np.mean(inside):.0f} %"
+    every_one = np.sum([densities[id(m)] for m in longer], axis=0)
+    bend = [bend_text(bends[int(np.argmax(every_one))]), "-"]
+    rows.append(["none", f"{own:.2f}", f"{shared:.2f}", all_held, *bend])
     return Findings(
         title="A seed's own optimum: standard deviations in octaves",
-        columns=["left out", "a size's own", "all sizes' of a seed", "inside 95 % there"],
+        columns=["left out", "own", "shared", "inside 95 %", "turning", "log density"],
         rows=rows,
-        notes=["chosen on ladders that share no curve with those left out, tried on these."],
+        notes=[
+            "chosen on ladders that share no curve with those left out, tried on these.",
+            "own: a size's; shared: all sizes' of a seed. turning: weight, mean and deviation of "
+            "the form that rises and then falls; the mean log density that it gives the last "
+            "optimum of a ladder from the others, beyond that without the form.",
+        ],
         record={},
     )
 
