@@ -6,7 +6,9 @@ ladder goes along tokens at one model and batch, or along parameters at one batc
 tokens a parameter. The truth of a curve is a surface over learning rate and batch that is fitted to
 its cell without that curve.
 
-Ladders of `HELD` were set aside before anything was changed for this table.
+Ladders of `HELD` were set aside before anything was changed for this table. How far a seed's own
+optimum lies off is chosen by `--choose`: for each model and each ratio on what shares no curve with
+its ladders, and it is tried on these.
 """
 
 from __future__ import annotations
@@ -14,7 +16,7 @@ from __future__ import annotations
 import argparse
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -25,8 +27,10 @@ from tables import Findings
 from sweeper.decide.judged import judge_runs
 from sweeper.decide.question import TableQuestion
 from sweeper.decide.table_verdict import TableVerdict
-from sweeper.runs.grid import ladder_runs
+from sweeper.decide.target import OVER_TOKENS, Prior, predict
+from sweeper.runs.grid import grid_of, ladder_runs
 from sweeper.runs.run import Runs
+from sweeper.stats.curve import BIAS, OWN_OPTIMUM, fit_curves
 from sweeper.stats.noise import Array
 
 HELD = {"models": (268304384, 536872960, 1073741824), "ratios": (53, 93)}
@@ -120,6 +124,13 @@ def judged(
     ladder: Ladder, cells: dict[tuple[int, int], pandas.DataFrame], *, target: int | None = None
 ) -> TableVerdict:
     """The verdict on a ladder as a table of one seed; with a `target`, on what lies below it."""
+    return judge_runs(runs_of(ladder, cells, target), TableQuestion(to=target))
+
+
+def runs_of(
+    ladder: Ladder, cells: dict[tuple[int, int], pandas.DataFrame], target: int | None = None
+) -> Runs:
+    """A ladder as a table of one seed, up to a `target`."""
     parts = []
     for n, d in ladder.sizes:
         rows = cells[n, d][cells[n, d]["bs"] == ladder.batch]
@@ -127,9 +138,7 @@ def judged(
         if target is None or size < target:
             kept = rows[["lr"]].assign(loss=rows["y"])
             parts.append(kept.assign(**{COLUMN[ladder.axis]: size}))
-    frame = pandas.concat(parts, ignore_index=True)
-    runs = Runs(frame=frame, name=ladder.name)
-    return judge_runs(ladder_runs(runs), TableQuestion(to=target))
+    return ladder_runs(Runs(frame=pandas.concat(parts, ignore_index=True), name=ladder.name))
 
 
 COLUMN = {"tokens": "tokens", "params": "width"}
@@ -240,16 +249,139 @@ def judge_tables(path: Path, only: str = "", every: int = 1) -> Findings:
     )
 
 
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Misses:
+    """How far the optima of a ladder's curves lie off their surfaces', and by their noise alone."""
+
+    ladder: Ladder
+    sizes: tuple[tuple[int, int], ...]
+    optima: Array
+    off: Array
+    noise: Array
+
+    def log_likelihood(self, own: float, shared: float) -> float:
+        """Of these deviations of a seed's optimum: each size's own, and all sizes' alike."""
+        covariance = np.diag(self.noise**2 + own**2) + shared**2
+        size = np.linalg.slogdet(covariance)[1]
+        return float(-(size + self.off @ np.linalg.solve(covariance, self.off)) / 2)
+
+
+def misses_of(ladder: Ladder, cells: dict[tuple[int, int], pandas.DataFrame]) -> Misses:
+    """Of the curves whose lowest point is at no end."""
+    curves = grid_of(runs_of(ladder, cells), TableQuestion().reading).curves
+    fits = fit_curves(curves, 0.0)
+    sizes, optima, off, noise = [], [], [], []
+    for size, curve in zip(ladder.sizes, curves, strict=True):
+        fit = fits[curve.size]
+        if fit is None or fit.at_end:
+            continue
+        low, high = np.percentile(fit.free_optimum_draws - fit.own_shifts, [2.5, 97.5])
+        sizes.append(size)
+        optima.append(fit.optimum.value)
+        off.append(fit.optimum.value - truth_of(cells[size], ladder.batch).optimum)
+        noise.append(math.hypot((high - low) / (2 * 1.96), BIAS))
+    arrays = {"optima": np.array(optima), "off": np.array(off), "noise": np.array(noise)}
+    return Misses(ladder=ladder, sizes=tuple(sizes), **arrays)
+
+
+def over_tokens(weight: float, mean: float, spread: float) -> Prior:
+    """`OVER_TOKENS` with another form that turns."""
+    *others, power, turning = OVER_TOKENS.forms
+    whole = power.weight + turning.weight
+    forms = (*others, replace(power, weight=whole - weight))
+    if weight:
+        forms = (*forms, replace(turning, weight=weight, bend=(mean, spread)))
+    return Prior(name="turning", forms=forms)
+
+
+def bend_text(bend: tuple[float, float, float]) -> str:
+    """In numbers."""
+    return " ".join(f"{number:g}" for number in bend)
+
+
+def last_density(found: Misses, prior: Prior) -> float:
+    """The log density of the last size's surface, as predicted from the other curves' optima."""
+    sizes = [d for _, d in found.sizes]
+    errors = np.hypot(found.noise, OWN_OPTIMUM)
+    told = predict(sizes[:-1], found.optima[:-1], errors[:-1], sizes[-1], prior)
+    shown = told.measured_with(OWN_OPTIMUM)
+    off = (found.optima[-1] - found.off[-1] - shown.means) / shown.deviations
+    return float(np.log(shown.weights @ (np.exp(-(off**2) / 2) / shown.deviations)))
+
+
+def choose(path: Path, every: int = 1) -> Findings:
+    """The likeliest deviations of a seed's optimum, each group of ladders left out in turn."""
+    cells = cells_of(path)
+    ladders = [ladder for i, ladder in enumerate(ladders_of(cells)) if i % every == 0]
+    misses = [found for ladder in ladders if len((found := misses_of(ladder, cells)).off)]
+    steps = np.arange(0.0, 0.21, 0.01)
+
+    def likeliest(some: Sequence[Misses]) -> tuple[float, float]:
+        return max(
+            ((own, shared) for own in steps for shared in steps),
+            key=lambda pair: sum(found.log_likelihood(*pair) for found in some),
+        )
+
+    bends = [
+        (w, m, d) for w in (0.0, 0.25, 0.45) for m in (-0.05, -0.1, -0.15) for d in (0.05, 0.1)
+    ]
+    longer = [m for m in misses if m.ladder.axis == "tokens" and len(m.sizes) > 2]
+    densities = {id(m): [last_density(m, over_tokens(*bend)) for bend in bends] for m in longer}
+    rows, inside = [], list[bool]()
+    for group in dict.fromkeys(found.ladder.name.split(" and ")[0] for found in misses):
+        out = [found for found in misses if found.ladder.name.startswith(f"{group} and")]
+        curves = {(size, found.ladder.batch) for found in out for size in found.sizes}
+        left = [
+            found
+            for found in misses
+            if not curves & {(size, found.ladder.batch) for size in found.sizes}
+        ]
+        own, shared = likeliest(left)
+        reach = [1.96 * np.sqrt(m.noise**2 + own**2 + shared**2) for m in out]
+        held = [bool(h) for m, r in zip(out, reach, strict=True) for h in np.abs(m.off) <= r]
+        inside += held
+        share = f"{100 * np.mean(held):.0f} % of {len(held)}"
+        # Ladders along tokens of two models share no curve.
+        both = [[m for m in longer if (m in out) is left_out] for left_out in (False, True)]
+        sums = [np.sum([densities[id(m)] for m in some], axis=0) for some in both]
+        bend = ["-", "-"]
+        if group.startswith("tokens") and both[1]:
+            best = int(np.argmax(sums[0]))
+            bend = [bend_text(bends[best]), f"{(sums[1][best] - sums[1][0]) / len(both[1]):+.2f}"]
+        rows.append([group, f"{own:.2f}", f"{shared:.2f}", share, *bend])
+    own, shared = likeliest(misses)
+    all_held = f"left out: {100 * np.mean(inside):.0f} %"
+    every_one = np.sum([densities[id(m)] for m in longer], axis=0)
+    bend = [bend_text(bends[int(np.argmax(every_one))]), "-"]
+    rows.append(["none", f"{own:.2f}", f"{shared:.2f}", all_held, *bend])
+    return Findings(
+        title="A seed's own optimum: standard deviations in octaves",
+        columns=["left out", "own", "shared", "inside 95 %", "turning", "log density"],
+        rows=rows,
+        notes=[
+            "chosen on ladders that share no curve with those left out, tried on these.",
+            "own: a size's; shared: all sizes' of a seed. turning: weight, mean and deviation of "
+            "the form that rises and then falls; the mean log density that it gives the last "
+            "optimum of a ladder from the others, beyond that without the form.",
+        ],
+        record={},
+    )
+
+
 def main(words: Sequence[str] | None = None) -> None:
     """Judge the table and tell what was found."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("table", type=Path, help="dense_lr_bs_loss.csv of step-law/steplaw")
     parser.add_argument("--only", default="", help="groups whose name contains this")
     parser.add_argument("--every", type=int, default=1, help="one ladder in so many")
+    parser.add_argument("--choose", action="store_true", help="how far a seed's optimum is off")
     parser.add_argument("--out", type=Path, help="where the JSON goes")
     parser.add_argument("--markdown", type=Path, help="where the table goes")
     given = parser.parse_args(words)
-    findings = judge_tables(given.table, given.only, given.every)
+    if given.choose:
+        findings = choose(given.table, given.every)
+    else:
+        findings = judge_tables(given.table, given.only, given.every)
     findings.tell(given.out, given.markdown)
 
 

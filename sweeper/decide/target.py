@@ -26,9 +26,9 @@ LEVEL = 100.0
 BACK_TEST = 0.99
 """Of the prediction's interval that must hold the widest optimum: one ladder in a hundred fails."""
 
-Shape = Literal["level", "saturating", "power"]
-Belief = Literal["theory", "no_theory"]
-"""Whether half of a prior is that optima stay or converge, as theory says."""
+Shape = Literal["level", "saturating", "power", "turning"]
+Belief = Literal["theory", "no_theory", "turning"]
+"""Whether half of a prior is that optima stay or converge, as theory says, or that they turn."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,22 +37,29 @@ class DriftForm:
 
     level: 0. saturating: 1 - n0 / n, with n0 the smallest size: the coefficient is the whole drift
     (log2), which fades as 1 / n. power: log2(n / n0): the coefficient is the drift a doubling.
+    turning: that, and log2(n / n0)^2, whose coefficient has the mean and deviation `bend`.
     """
 
     name: str
     shape: Shape
     weight: float
     deviation: float = 0.0
+    bend: tuple[float, float] = (0.0, 0.0)
 
-    def regressor(self, sizes: Array, smallest: float) -> Array:
-        """What the coefficient is multiplied with at `sizes`."""
+    def drifts(self, sizes: Array, smallest: float) -> tuple[Array, Array]:
+        """The expected drift [size], and what standard normal numbers add [number, size]."""
+        doublings = np.log2(sizes / smallest)
         match self.shape:
             case "level":
-                return np.zeros_like(sizes)
+                return np.zeros_like(sizes), np.zeros((1, len(sizes)))
             case "saturating":
-                return 1 - smallest / sizes
+                return np.zeros_like(sizes), self.deviation * (1 - smallest / sizes)[None]
             case "power":
-                return np.log2(sizes / smallest)
+                return np.zeros_like(sizes), self.deviation * doublings[None]
+            case "turning":
+                mean, spread = self.bend
+                rows = np.stack([self.deviation * doublings, spread * doublings**2])
+                return mean * doublings**2, rows
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,6 +91,22 @@ NO_THEORY = Prior(
         DriftForm(name="power law", shape="power", weight=0.9, deviation=WRONG),
     ),
 )
+TURNING = "rises, then falls"
+BEND = -0.1, 0.05
+"""Mean and standard deviation, in log2 a squared doubling, by which optima turn down over tokens.
+
+At a fixed batch the best rate rises with few tokens and falls with many. Chosen on StepLaw's
+ladders along tokens, with the form's weight, and the same without one of three models in four
+(`scripts/bench/tables_judge.py --choose`)."""
+OVER_TOKENS = Prior(
+    name="turning",
+    forms=(
+        DriftForm(name="no drift", shape="level", weight=0.05),
+        DriftForm(name="fades as 1/size", shape="saturating", weight=0.05, deviation=0.5),
+        DriftForm(name="power law", shape="power", weight=0.45, deviation=WRONG),
+        DriftForm(name=TURNING, shape="turning", weight=0.45, deviation=WRONG, bend=BEND),
+    ),
+)
 CONVERGING = frozenset({"mup", "umup", "completep", "mean_field", "spectral", "spectral_mup"})
 """Parameterizations with a limit at infinite width in which features are learned, so that optima
 converge (Yang et al., arXiv:2203.03466). Finite widths differ from the limit by 1 / width."""
@@ -91,6 +114,8 @@ converge (Yang et al., arXiv:2203.03466). Finite widths differ from the limit by
 
 def prior_for(axis: str, parameterization: str, theory: bool | None) -> Prior:
     """That of a ladder over `axis`; `theory` (None: by the parameterization) takes its half in."""
+    if axis in ("tokens", "steps"):
+        return OVER_TOKENS
     if axis != "width":
         return NO_THEORY
     believed = parameterization in CONVERGING if theory is None else theory
@@ -162,26 +187,27 @@ def predict(
 ) -> OptimumPrediction:
     """The optimum at the size `at` from `optima` [sizes], whose errors have `deviations` [sizes].
 
-    A component says: optimum = level + coefficient * regressor + scatter. All three are normal, so
-    that the optima are N(0, S), S = diag(deviations^2 + scatter^2) + d^2 x x' + LEVEL, and the new
-    one given them is N(k' S^-1 m, d^2 x_t^2 + LEVEL + scatter^2 - k' S^-1 k) with the covariances
-    k = d^2 x x_t + LEVEL. The component's weight is its prior times the likelihood of the optima.
+    A component says: optimum = level + drift + scatter. All three are normal, the drift mu + X' z,
+    so that the optima are N(mu, S), S = diag(deviations^2 + scatter^2) + X' X + LEVEL, and the new
+    one given them is N(mu_t + k' S^-1 (m - mu), x_t' x_t + LEVEL + scatter^2 - k' S^-1 k) with the
+    covariances k = X' x_t + LEVEL. The component's weight is its prior times the likelihood of the
+    optima.
     """
     measured_sizes = np.array(sizes, dtype=np.float64)
     centre = float(np.average(optima, weights=deviations**-2.0))
     m = optima - centre
     means, spreads, logs, names = [], [], [], []
     for form in prior.forms:
-        x = form.deviation * form.regressor(measured_sizes, measured_sizes.min())
-        there = form.deviation * float(
-            form.regressor(np.array([float(at)]), measured_sizes.min())[0]
-        )
+        expected, x = form.drifts(measured_sizes, measured_sizes.min())
+        beyond, ahead = form.drifts(np.array([float(at)]), measured_sizes.min())
+        there = ahead[:, 0]
+        covariances = x.T @ there + LEVEL
         for scatter, share in SCATTERS.items():
-            covariance = np.diag(deviations**2 + scatter**2) + np.outer(x, x) + LEVEL
+            covariance = np.diag(deviations**2 + scatter**2) + x.T @ x + LEVEL
             root = np.linalg.cholesky(covariance)
-            white, shared = np.linalg.solve(root, np.column_stack([m, x * there + LEVEL])).T
-            means.append(centre + float(shared @ white))
-            variance = there**2 + LEVEL + scatter**2 - float(shared @ shared)
+            white, shared = np.linalg.solve(root, np.column_stack([m - expected, covariances])).T
+            means.append(centre + float(beyond[0]) + float(shared @ white))
+            variance = float(there @ there) + LEVEL + scatter**2 - float(shared @ shared)
             spreads.append(math.sqrt(max(variance, 1e-12)))
             likelihood = -np.log(np.diagonal(root)).sum() - float(white @ white) / 2
             logs.append(likelihood + math.log(form.weight * share))

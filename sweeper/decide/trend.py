@@ -168,7 +168,7 @@ def _left_gap(optima: Optima, off: Array) -> Estimate:
     largest = optima.fits[-1]
     away = np.append(0.0, largest.safe_optimum_draws - off)
     away[0] = largest.optimum.value
-    least, most = (bound[1:] for bound in largest.parabolas.loss_gaps(away))
+    least, most = (bound[1:] for bound in largest.gap_bounds(away))
     median = float(np.percentile(least, 50, method="nearest"))
     return Estimate(
         value=median,
@@ -199,8 +199,8 @@ def _gain(optima: Optima, off: float, draws: Array) -> Estimate:
     """
     largest = optima.fits[-1]
     places = largest.optimum.value, largest.safe_optimum_draws
-    before = largest.parabolas.loss_gaps(np.append(places[0] - off, places[1] - draws))
-    after = largest.parabolas.loss_gaps(np.append(places[0], places[1] - (draws - off)))
+    before = largest.gap_bounds(np.append(places[0] - off, places[1] - draws))
+    after = largest.gap_bounds(np.append(places[0], places[1] - (draws - off)))
     with np.errstate(invalid="ignore"):
         least, most = (before[0] - after[1])[1:], (before[1] - after[0])[1:]
     least[np.isnan(least)] = -math.inf

@@ -8,6 +8,7 @@ from dataclasses import asdict, replace
 from typing import TypeVar
 
 from sweeper.decide.diagnosis import Diagnosis
+from sweeper.decide.target import TURNING
 from sweeper.decide.transfer import SizeVerdict, Verdict
 from sweeper.decide.trend import Trend
 from sweeper.plan.explain import Explained
@@ -572,7 +573,9 @@ def trend_text(fitted: Trend, *, applied: bool, of_plan: bool = True, brief: boo
     else:
         end = f"transfer.correct=true would plan with {it} and save {gain}."
     if brief:
-        return f"{start}: eta goes as {slope}; {end[0].lower()}{end[1:]}"
+        turns = fitted.forms.get(TURNING, 0.0)
+        goes = f"{TURNING} ({100 * turns:.0f} %)" if turns >= 0.5 else f"goes as {slope}"
+        return f"{start}: eta {goes}; {end[0].lower()}{end[1:]}"
     low, high = 2.0**fitted.predicted_log2.low, 2.0**fitted.predicted_log2.high
     likely = ", ".join(
         f"{name} {100 * probability:.0f} %" for name, probability in fitted.forms.items()

@@ -41,6 +41,10 @@ BELIEFS = {
         "nine in ten that eta drifts by about ±0.5 a doubling, one in ten that it stays or "
         "converges"
     ),
+    "turning": (
+        "45 % each that eta drifts by about ±0.5 a doubling, and that it rises and then falls, by "
+        "0.1 more a doubling squared; one in ten that it stays or converges"
+    ),
 }
 
 

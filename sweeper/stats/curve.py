@@ -69,7 +69,8 @@ class CurveFit:
     optimum is only a bound. `noise` is the standard deviation of a run in nats; it is NaN where
     too few seeds or finite points show it, and all intervals but the basin's are then infinite.
     `safe_optimum_draws` keep off a point that diverged, as a plan must; `free_optimum_draws` may
-    reach that point, as the true optimum may. Neither has the `BIAS`.
+    reach that point, as the true optimum may. Neither has the `BIAS`. `own_shifts` are the parts of
+    both by which a single run's curve as a whole lies off.
     """
 
     curve: SizeCurve
@@ -81,6 +82,7 @@ class CurveFit:
     noise: float
     safe_optimum_draws: Array
     free_optimum_draws: Array
+    own_shifts: Array
     parabolas: Parabolas
     evidence: CurveEvidence = field(repr=False, compare=False)
 
@@ -93,12 +95,23 @@ class CurveFit:
         not measured, the value is a lower bound and the interval reaches +inf.
         """
         drawn_etas = np.full(len(self.safe_optimum_draws), eta) if draws is None else draws
-        bounds = self.parabolas.loss_gaps(np.append(eta, drawn_etas))
+        bounds = self.gap_bounds(np.append(eta, drawn_etas))
         low, high = (
             Estimate.from_draws(float(bound[0]), bound[1:], confidence) for bound in bounds
         )
         gap = Estimate(value=low.value, low=low.low, high=high.high)
         return gap.without_interval(0.0) if self.noise_unknown and math.isfinite(gap.value) else gap
+
+    def gap_bounds(self, at: Array) -> tuple[Array, Array]:
+        """Bounds, lower and upper, on the likeliest curve's loss gap and every draw's, each at its.
+
+        A seed's own optimum moves its whole curve, and leads nowhere that was not measured.
+        """
+        if not self.own_shifts.any():
+            return self.parabolas.loss_gaps(at)
+        etas = self.parabolas.etas[np.isfinite(self.parabolas.losses[0])]
+        ends = np.minimum(at, etas[0]), np.maximum(at, etas[-1])
+        return self.parabolas.loss_gaps(np.clip(at - np.append(0.0, self.own_shifts), *ends))
 
     @property
     def side(self) -> int:
@@ -247,8 +260,12 @@ def fit_curves(
 # the right of the lowest point a loss rises by at most `CLIFF` times what the curve has risen by
 # before, within as many octaves on both sides, on a grid without steps; `CLIFF_PER_OCTAVE` is what
 # a step adds. Exponentials with a kink of 3 reach two thirds of it, and two curves in a thousand of
-# `scripts/bench/verdict.py`, which have no cliff, exceed it by their noise.
+# `scripts/bench/verdict.py`, which have no cliff, exceed it by their noise. Where two points tell
+# how steep the right side is, a step rises by at most `STEEPER` times the steepest one so far, and
+# `STEEPER_PER_OCTAVE`: there a thousandth of the curves without a cliff exceed 4.6 times on a grid
+# of 0.5, and 5.9 times on one of 2.
 CLIFF, CLIFF_PER_OCTAVE = 2.0, 8.0
+STEEPER, STEEPER_PER_OCTAVE = 4.0, 1.4
 
 
 def without_cliffs(curves: Sequence[SizeCurve]) -> list[SizeCurve]:
@@ -290,9 +307,19 @@ def _without_cliff(curve: SizeCurve, etas: Array, means: Array, bend: float) -> 
             np.array(losses) - base for eta, losses in curve.losses.items() if eta >= etas[at]
         ]
         least = min(float(rise.min()) for rise in beyond)
-        tolerated = max(
-            CLIFF * CLIFF_PER_OCTAVE**step * usual, BASIN_TOLERANCE * abs(means[lowest])
-        )
+        tolerated = CLIFF * CLIFF_PER_OCTAVE**step * usual
+        # A curve that begins at its lowest point may turn between it and the next.
+        if at - lowest > (1 if lowest else 2):
+            slopes = np.abs(np.diff(means[:at][near]) / np.diff(etas[:at][near]))
+            steepest = max(float(slopes.max()) * step, bend)
+            tolerated = min(
+                tolerated,
+                max(
+                    float(rises[at - 1]) + STEEPER * STEEPER_PER_OCTAVE**step * steepest,
+                    2 * BASIN_TOLERANCE * abs(means[lowest]),
+                ),
+            )
+        tolerated = max(tolerated, BASIN_TOLERANCE * abs(means[lowest]))
         if usual > 0 and least > tolerated:
             gone = {
                 eta: losses if eta < etas[at] else (math.inf,) * len(losses)
@@ -308,11 +335,12 @@ def _without_cliff(curve: SizeCurve, etas: Array, means: Array, bend: float) -> 
 # curve's nine points leave five degrees of freedom: each level is moderated by the others, which
 # count for as much as they are alike (Smyth's empirical Bayes, 2004).
 
-OWN_OPTIMUM = 0.12
-"""Standard deviation, in log2, of a seed's own optimum, which no single run shows.
+OWN_OPTIMUM, SHARED_OPTIMUM = 0.1, 0.09
+"""Standard deviations, in log2, of a seed's own optimum, which no single run shows.
 
-With it the intervals of StepLaw's curves, of one seed, hold the optima of the surfaces through
-their neighbours in 92 %; it was chosen on these (`scripts/bench/tables_judge.py`)."""
+The first is a size's own, the second that of all sizes of a seed: it moves no shift. They are what
+the optima of StepLaw's curves, of one seed, are off the surfaces through their neighbours beyond
+their noise, within ladders and between (`scripts/bench/tables_judge.py --choose`)."""
 UNLIKE, ALIKE = 1.0, 12.0
 """Degrees of freedom that a ladder's common level counts as: at least, and at most."""
 EXACT = 1e-7
@@ -406,14 +434,15 @@ def _fit(
     parabolas = Parabolas.through(grid, rows)
     safe, losses, free = parabolas.minima
     free = _shuffled(generator, free, parabolas.vertices)
+    own, shared = np.zeros(DRAWS), 0.0
     if curve.noise is not None and curve.noise.single:
-        own = generator.normal(0.0, OWN_OPTIMUM, DRAWS)
+        own, shared = generator.normal(0.0, OWN_OPTIMUM, DRAWS), SHARED_OPTIMUM
         ends = etas[np.isfinite(runs).all(axis=1)][[0, -1]]
         safe[1:] = np.clip(safe[1:] + own, *ends)
         free[1:] += own
     loss_draws = losses[1:] + _offset_draws(generator, runs[measured.near], noise)
     optimum_draws = free[1:][forms.evenly(generator, DRAWS)]
-    optimum_draws += generator.normal(0.0, BIAS, DRAWS)
+    optimum_draws += generator.normal(0.0, math.hypot(BIAS, shared), DRAWS)
     fit = CurveFit(
         curve=curve,
         optimum=Estimate.from_draws(float(safe[0]), optimum_draws),
@@ -424,6 +453,7 @@ def _fit(
         noise=noise,
         safe_optimum_draws=safe[1:],
         free_optimum_draws=free[1:],
+        own_shifts=own,
         parabolas=parabolas,
         evidence=CurveEvidence(measured, weights, forms),
     )

@@ -81,13 +81,14 @@ class Noise:
 
     `log_likelihood` [model] has offsets and sigma integrated out. `variance` [model] estimates
     sigma^2 with `freedom` degrees of freedom. `deviation` is a run's standard deviation in nats,
-    the offsets left out, were it the same at all points.
+    the offsets left out, were it the same at all points. It rises up to `reach` (log2).
     """
 
     log_likelihood: Array
     variance: Array
     freedom: int
     deviation: float
+    reach: float = MAX_RISE
 
     @classmethod
     def measure(cls, x: Array, runs: Array) -> Noise:
@@ -135,7 +136,7 @@ class Noise:
         rises is told by what a cubic leaves of the mean `losses` of `seeds` runs at all finite `x`;
         how it is correlated is not, since a smooth noise looks like a curve. Of `single` runs the
         level was read off such losses too, as if it were alike at all of them: one that rises is
-        less at the lowest point.
+        less at the lowest point, and beyond them nothing tells that it goes on.
         """
         untilted = np.tile([kernel not in KINDS[-1] for kernel in KERNELS], len(RISES))
         level = np.full(len(RISES), deviation**2)
@@ -150,6 +151,7 @@ class Noise:
             variance=np.repeat(level, len(KERNELS)),
             freedom=freedom,
             deviation=deviation,
+            reach=min(MAX_RISE, float(x.max())) if single else MAX_RISE,
         )
 
     def pooled(self, ladder: Sequence[Noise]) -> Noise:
@@ -169,7 +171,7 @@ class Noise:
 
     def covariance(self, x: Array, weights: Array) -> Array:
         """That of a run's noise at the points `x` [point, point], the mean over the models."""
-        covariances, _ = _models(tuple(x.round(9)))
+        covariances, _ = _models(tuple(x.round(9)), self.reach)
         total: Array = np.tensordot(weights * self.variance, covariances, axes=1)
         return total
 
@@ -184,27 +186,27 @@ class Noise:
             self.variance[chosen] * self.freedom / generator.chisquare(self.freedom, count)
         )
         noise = generator.normal(size=(count, len(x))) * spread[:, None]
-        _, roots = _models(tuple(x.round(9)))
+        _, roots = _models(tuple(x.round(9)), self.reach)
         for model in np.unique(chosen):
             rows = chosen == model
             noise[rows] = noise[rows] @ roots[model].T
         return noise
 
 
-def covariance(x: Array, rise: float, kernel: Kernel) -> Array:
+def covariance(x: Array, rise: float, kernel: Kernel, reach: float = MAX_RISE) -> Array:
     """The covariance [point, point] of a model, of variance 1 at the lowest point."""
-    spread = 2.0 ** (rise * np.clip(x, 0.0, MAX_RISE))
+    spread = 2.0 ** (rise * np.clip(x, 0.0, reach))
     return np.outer(spread, spread) * kernel(x)
 
 
 @lru_cache(maxsize=256)
-def _models(x: tuple[float, ...]) -> tuple[Array, Array]:
+def _models(x: tuple[float, ...], reach: float = MAX_RISE) -> tuple[Array, Array]:
     """The covariances of all `MODELS` at `x`, and their roots [model, point, point].
 
     Curves of a ladder have few grids between them.
     """
     points = np.array(x)
-    covariances = np.array([covariance(points, *model) for model in MODELS])
+    covariances = np.array([covariance(points, *model, reach) for model in MODELS])
     return covariances, np.linalg.cholesky(covariances)
 
 

@@ -11,8 +11,10 @@ from hypothesis import strategies as st
 
 from sweeper.decide.target import (
     NO_THEORY,
+    OVER_TOKENS,
     SCATTERS,
     THEORY,
+    TURNING,
     WRONG,
     DriftForm,
     Prior,
@@ -23,12 +25,18 @@ from sweeper.decide.target import (
 
 SIZES = (64, 128, 256, 512)
 PRIORS = pytest.mark.parametrize("prior", [THEORY, NO_THEORY], ids=["theory", "no theory"])
+EVERY = pytest.mark.parametrize("prior", [THEORY, NO_THEORY, OVER_TOKENS])
 optima = st.lists(st.floats(-1.0, 1.0), min_size=4, max_size=4).map(np.array)
 errors = st.floats(0.03, 0.3)
 
 
 def same(error: float) -> np.ndarray:
     return np.full(len(SIZES), error)
+
+
+@EVERY
+def test_weights_are_one_of_every_prior(prior: Prior) -> None:
+    assert sum(form.weight for form in prior.forms) == pytest.approx(1)
 
 
 @PRIORS
@@ -47,6 +55,7 @@ def test_theory_is_believed_of_mup_and_its_relatives_over_width_alone() -> None:
     assert prior_for("width", "mup", False) is NO_THEORY
     assert prior_for("width", "own", True) is THEORY
     assert prior_for("depth", "mup", True) is NO_THEORY
+    assert prior_for("tokens", "mup", True) is prior_for("steps", "own", None) is OVER_TOKENS
 
 
 @settings(max_examples=30, deadline=None)
@@ -75,6 +84,20 @@ def test_a_drift_that_saturates_without_noise_is_found(
     found = predict(SIZES, start + drift[:-1], same(1e-4), 4096, THEORY)
     assert found.mean == pytest.approx(start + drift[-1], abs=0.02)
     assert found.probabilities()["fades as 1/width"] > 0.9
+
+
+@settings(max_examples=20, deadline=None)
+@given(st.floats(0.2, 0.6), st.floats(-0.15, -0.06), st.floats(-1, 1))
+def test_optima_that_rise_and_then_fall_are_found_and_named(
+    slope: float, bend: float, start: float
+) -> None:
+    x = np.arange(7.0)
+    values = start + slope * x + bend * x**2
+    found = predict(2 ** x[:5], values[:5], np.full(5, 1e-3), 64, OVER_TOKENS)
+    assert found.mean == pytest.approx(values[6], abs=0.05)
+    assert found.probabilities()[TURNING] > 0.9
+    shown = back_test((1, 2, 4, 8, 16), values[:5], np.full(5, 0.05), OVER_TOKENS)
+    assert shown is not None and shown.reproduced
 
 
 @settings(max_examples=20, deadline=None)

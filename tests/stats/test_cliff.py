@@ -35,11 +35,11 @@ def raised(curve: SizeCurve, height: float) -> SizeCurve:
     return replace(curve, losses=losses)
 
 
-@settings(max_examples=6)
+@settings(max_examples=10)
 @given(
     optimum=st.floats(-1, 1),
     edge=st.floats(0.3, 1.4),
-    height=st.floats(4.0, 8.0),
+    height=st.floats(1.5, 8.0),
     curvature=st.floats(0.01, 0.1),
 )
 def test_a_finite_cliff_says_what_an_infinite_one_says(
@@ -121,7 +121,7 @@ def test_the_noise_of_single_runs_is_read_off_their_curves() -> None:
                 assert fit is not None and not fit.noise_unknown
                 inside.append(fit.optimum.low <= true <= fit.optimum.high)
     assert np.mean(squares) == pytest.approx(0.003**2, rel=0.2)
-    assert np.mean(inside) >= 0.85
+    assert np.mean(inside) >= 0.9
 
 
 def test_few_points_and_computed_numbers_show_no_noise() -> None:
