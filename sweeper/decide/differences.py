@@ -216,54 +216,67 @@ def normal_draws(count: int, dimensions: int) -> Array:
 
 
 @dataclass(frozen=True, eq=False)
+class _Pattern:
+    """Variants that were run alike: at which of the sizes, and with what share of a run's noise."""
+
+    variants: Whole
+    sizes: Whole
+    shares: Array
+
+
+@dataclass(frozen=True, eq=False)
+class _Solved:
+    """By draw the inverse covariance of each pattern's losses, and the sizes' levels after it."""
+
+    inverses: Sequence[Array]  # of every pattern [draws, its sizes, its sizes]
+    residuals: Array  # losses less the levels [draws, variants, sizes], 0 where nothing was run
+    levels: Array  # covariance of the levels [draws, sizes, sizes]
+    logs: Array  # of the likelihood, of the losses alone [draws]
+
+
+@dataclass(frozen=True, eq=False)
 class _Model:
-    """Contrasts of the losses of each size, which no level of a size is in, and their kernels."""
+    """Losses whose levels are free; variants are independent of each other but for these.
+
+    So no matrix is larger than the number of sizes, however many variants there are.
+    """
 
     unit: float
-    contrasts: Array  # [contrasts, observed]
-    values: Array  # of the contrasts, as shares of the loss
-    variant: Whole
-    place: Whole  # of every observation its row of `grid`
-    spread: Array  # of the noise [contrasts, contrasts]
+    values: Array  # [variants, sizes], as shares of the loss; 0 where nothing was run
+    patterns: Sequence[_Pattern]
     grid: Array  # octaves from the largest size, of sizes and then of places
     brown: Array
-    sizes: int
-    variants: int
+    places: int
     squares: float
     freedom: int
 
     @classmethod
     def of(cls, losses: VariantLosses, places: Array) -> _Model:
-        shared = (losses.counts > 0).sum(axis=0) > 1
-        rows = []
-        variant, place = np.nonzero((losses.counts > 0) & shared)
-        for size in np.unique(place):
-            at = np.flatnonzero(place == size)
-            for k in range(1, len(at)):
-                row = np.zeros(len(place))
-                row[at[:k]], row[at[k]] = 1 / k, -1
-                rows.append(row / math.sqrt(1 + 1 / k))
-        if not rows:
+        there = losses.counts > 0
+        shared = np.flatnonzero(there.sum(axis=0) > 1)
+        if not len(shared):
             raise ValueError("no two variants were run at one size")
-        middle = float(np.median(np.abs(losses.means[variant, place]))) or 1.0
+        there, counts, means = there[:, shared], losses.counts[:, shared], losses.means[:, shared]
+        middle = float(np.median(np.abs(means[there]))) or 1.0
         unit = middle / min(max(middle, USUAL[0]), USUAL[1])
-        contrasts = np.array(rows)
-        points = np.concatenate([losses.sizes, places])
-        used = losses.sizes[np.unique(place)]
-        largest = used[used.sum(axis=1).argmax()]
+        # A level of a size is free: less their mean the losses lose no digits.
+        level = np.nanmean(np.where(there, means, math.nan), axis=0)
+        runs, of_variant = np.unique(counts, axis=0, return_inverse=True)
+        patterns = [
+            _Pattern(np.flatnonzero(of_variant.reshape(-1) == i), at, 1 / row[at])
+            for i, row in enumerate(runs)
+            if len(at := np.flatnonzero(row))
+        ]
+        sizes = losses.sizes[shared]
+        points = np.concatenate([sizes, places])
         above = points - points.min(axis=0)
-        brown = np.minimum(above[:, None], above[None]).sum(axis=2)
         return cls(
             unit=unit,
-            contrasts=contrasts,
-            values=contrasts @ losses.means[variant, place] / unit,
-            variant=variant,
-            place=place,
-            spread=contrasts / losses.counts[variant, place] @ contrasts.T,
-            grid=points - largest,
-            brown=brown,
-            sizes=len(losses.sizes),
-            variants=len(losses.names),
+            values=np.where(there, means - level, 0.0) / unit,
+            patterns=patterns,
+            grid=points - sizes[sizes.sum(axis=1).argmax()],
+            brown=np.minimum(above[:, None], above[None]).sum(axis=2),
+            places=len(places),
             squares=losses.squares / unit**2,
             freedom=losses.freedom,
         )
@@ -278,49 +291,74 @@ class _Model:
         found: Array = of_level * level + (drift**2)[:, None, None] * self.brown
         return found
 
-    def _chunks(self, draws: Array, more: int = 0) -> list[Array]:
-        numbers = len(self.grid) ** 2 + len(self.variant) ** 2 + more
+    def _chunks(self, draws: Array, numbers: int) -> list[Array]:
         return np.array_split(draws, min(len(draws), math.ceil(len(draws) * numbers / LARGE)))
 
-    def _covariance(self, draws: Array, kernels: Array) -> Array:
-        alike = self.variant[:, None] == self.variant
-        observed = np.where(alike, kernels[:, self.place[:, None], self.place], 0.0)
+    def _solved(self, draws: Array, kernels: Array) -> _Solved:
+        count, sizes = len(draws), self.values.shape[1]
         noise = np.exp(2 * draws[:, 2])
-        found: Array = self.contrasts @ observed @ self.contrasts.T
-        return found + noise[:, None, None] * self.spread
+        precision, wanted = np.zeros((count, sizes, sizes)), np.zeros((count, sizes))
+        inverses, logs = [], np.zeros(count)
+        for pattern in self.patterns:
+            among = np.ix_(range(count), pattern.sizes, pattern.sizes)
+            covariance = kernels[among] + noise[:, None, None] * np.diag(pattern.shares)
+            inverse = np.linalg.inv(covariance)
+            values = self.values[np.ix_(pattern.variants, pattern.sizes)]
+            precision[among] += len(values) * inverse
+            wanted[:, pattern.sizes] += inverse @ values.sum(axis=0)
+            logs -= 0.5 * len(values) * np.linalg.slogdet(covariance)[1]
+            inverses.append(inverse)
+        levels = np.linalg.inv(precision)
+        logs -= 0.5 * np.linalg.slogdet(precision)[1]
+        found = np.einsum("gsr,gr->gs", levels, wanted)
+        residuals = np.zeros((count, *self.values.shape))
+        for pattern, inverse in zip(self.patterns, inverses, strict=True):
+            at = np.ix_(pattern.variants, pattern.sizes)
+            rest = self.values[at] - found[:, None, pattern.sizes]
+            residuals[:, at[0], at[1]] = rest
+            logs -= 0.5 * np.einsum("gvs,gvs->g", rest @ inverse, rest)
+        return _Solved(inverses, residuals, levels, logs)
 
     def likelihoods(self, draws: Array) -> Array:
-        """Logarithms [draws], of the contrasts and of what seeds say of the noise."""
+        """Logarithms [draws], of differences within sizes and of what seeds say of the noise."""
         found = []
-        for part in self._chunks(draws):
-            root = np.linalg.cholesky(self._covariance(part, self.kernels(part)))
-            white = np.linalg.solve(root, self.values[:, None])[:, :, 0]
-            logs = np.log(np.diagonal(root, axis1=1, axis2=2)).sum(axis=1)
+        for part in self._chunks(draws, len(self.grid) ** 2 + 3 * self.values.size):
             noise = part[:, 2]
             of_seeds = -self.freedom * noise - 0.5 * self.squares * np.exp(-2 * noise)
-            found.append(of_seeds - 0.5 * (white**2).sum(axis=1) - logs)
+            found.append(of_seeds + self._solved(part, self.kernels(part)).logs)
         return np.concatenate(found)
 
     def posterior(self, draws: Array) -> tuple[Array, Array, Array]:
         """Means and deviations of differences to the first variant, and `Carried.joint`."""
         found: list[tuple[Array, Array, Array]] = []
-        points = np.arange(self.sizes, len(self.grid))
-        of_variant = (self.variant == np.arange(self.variants)[:, None]).astype(float)
-        # Of every variant less the first one: its own observations, and those of the first.
-        rows = of_variant - of_variant[0]
-        own = np.where(np.arange(self.variants) > 0, 2.0, 0.0)
-        for part in self._chunks(draws, len(points) * self.variants * len(self.values)):
-            kernels = self.kernels(part)
-            near = kernels[:, points[:, None], self.place]
-            cross = (near[:, :, None] * rows) @ self.contrasts.T
-            flat = cross.reshape(len(part), -1, len(self.values))
-            solved = np.linalg.solve(self._covariance(part, kernels), flat.transpose(0, 2, 1))
-            means = np.einsum("gcp,c->gp", solved, self.values).reshape(cross.shape[:3])
-            told = np.einsum("gpc,gcp->gp", flat, solved).reshape(cross.shape[:3])
+        variants, sizes = self.values.shape
+        points = np.arange(len(self.grid) - self.places, len(self.grid))
+        for part in self._chunks(draws, variants * (2 * sizes * len(points) + variants)):
+            count, kernels = len(part), self.kernels(part)
+            solved = self._solved(part, kernels)
             alone = kernels[:, points, points]
-            deviations = np.sqrt(np.maximum(alone[:, :, None] * own - told, 1e-30))
-            among = (np.eye(self.variants) + 1) * np.outer(own > 0, own > 0)
-            joint = alone[:, 0, None, None] * among - cross[:, 0] @ solved[:, :, : self.variants]
+            # A variant's own mean and variance, and how much of a size's level goes into it.
+            means = np.zeros((count, len(points), variants))
+            own = np.repeat(alone[:, :, None], variants, axis=2)
+            weights = np.zeros((count, len(points), variants, sizes))
+            for pattern, inverse in zip(self.patterns, solved.inverses, strict=True):
+                near = kernels[np.ix_(range(count), points, pattern.sizes)]
+                by_loss = near @ inverse
+                at = np.ix_(range(count), pattern.variants, pattern.sizes)
+                means[:, :, pattern.variants] = by_loss @ solved.residuals[at].transpose(0, 2, 1)
+                told = np.einsum("gps,gps->gp", by_loss, near)
+                own[:, :, pattern.variants] -= told[:, :, None]
+                spots = np.ix_(range(count), range(len(points)), pattern.variants, pattern.sizes)
+                weights[spots] = by_loss[:, :, None]
+            weights -= weights[:, :, :1]
+            by_level = weights @ solved.levels[:, None]
+            variances = own + own[:, :, :1] + np.einsum("gpvs,gpvs->gpv", by_level, weights)
+            variances[:, :, 0] = 0.0
+            joint = by_level[:, 0] @ weights[:, 0].transpose(0, 2, 1) + own[:, 0, :1, None]
+            joint[:, range(variants), range(variants)] = variances[:, 0]
+            joint[:, 0], joint[:, :, 0] = 0.0, 0.0
+            deviations = np.sqrt(np.maximum(variances, 1e-30))
+            means -= means[:, :, :1]
             found.append((means * self.unit, deviations * self.unit, joint * self.unit**2))
         means, deviations, joint = (np.concatenate(each) for each in zip(*found, strict=True))
         return means, deviations, joint
