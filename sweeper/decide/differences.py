@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from statistics import NormalDist
 
@@ -56,8 +56,8 @@ DRAWS = 384
 """Of the prior, and as many again around what the first ones found likely, round by round."""
 MOST_ROUNDS, ENOUGH = 6, 40
 """Rounds at most, until so many draws are likely."""
-KEPT = 160
-"""The likeliest draws, by which variants are carried."""
+LEAST = math.log(1e-4)
+"""The least likelihood of a draw, beside that of the likeliest, by which variants are carried."""
 LARGE = 2e6
 """Numbers of all draws' matrices that are held at once."""
 
@@ -85,7 +85,10 @@ class Carried:
 
     `means` and `deviations` are of every variant less the first one [draws, places, variants];
     `joint` has the covariances of these at the first place [draws, variants, variants]. `noise` is
-    that of a run [draws]; `draws` are those of `PRIOR`.
+    that of a run [draws]; `draws` are those of `PRIOR`, first those in which variants have
+    `effects`, then those in which all are alike. These count where variants are told apart. An
+    interval is without them: it would be narrower than what was measured. A loss of `unit` is one
+    of the prior's.
     """
 
     weights: Array
@@ -94,50 +97,78 @@ class Carried:
     joint: Array
     noise: Array
     draws: Array
+    effects: int
+    unit: float
 
     def chance(self, variant: int, below: float = 0.0, place: int = 0) -> float:
         """That the variant's loss less the first one's lies `below`."""
         z = (below - self.means[:, place, variant]) / self.deviations[:, place, variant]
         return float(self.weights @ _normal_below(z))
 
-    def better(self, one: int, other: int) -> float:
-        """The chance that `one` has the lower loss at the first place."""
-        k = self.joint
-        variance = k[:, one, one] + k[:, other, other] - 2 * k[:, one, other]
-        gap = self.means[:, 0, other] - self.means[:, 0, one]
-        return float(self.weights @ _normal_below(gap / np.sqrt(np.maximum(variance, 1e-30))))
+    def better(self) -> Array:
+        """The chance that one has the lower loss at the first place than another [one, other]."""
+        own = np.diagonal(self.joint, axis1=1, axis2=2)
+        found = np.zeros(self.joint.shape[1:])
+        for weight, joint, variance, mean in zip(
+            self.weights, self.joint, own, self.means[:, 0], strict=True
+        ):
+            spread = np.sqrt(np.maximum(variance[:, None] + variance - 2 * joint, 1e-30))
+            found += weight * _normal_below((mean - mean[:, None]) / spread)
+        return found
+
+    def differences(self, places: Sequence[int], runs: float = 0.0) -> list[list[Estimate]]:
+        """How much higher losses are than the first one's, by place and variant.
+
+        With `runs`, as so many of each show. Intervals are those of 95 %.
+        """
+        of_effects = slice(self.effects)
+        weights = self.weights[of_effects] / self.weights[of_effects].sum()
+        means = self.means[of_effects, places]
+        deviations = self.deviations[of_effects, places]
+        if runs:
+            noise = self.noise[of_effects, None, None]
+            deviations = np.sqrt(deviations**2 + 2 * noise**2 / runs)
+        low, high = (mixture_quantile(weights, means, deviations, p) for p in (0.025, 0.975))
+        values = np.tensordot(weights, means, 1)
+        return [
+            [Estimate(value=float(v), low=float(a), high=float(b)) for v, a, b in zip(*of_place)]
+            for of_place in zip(values, low, high, strict=True)
+        ]
 
     def difference(self, variant: int, place: int = 0, runs: float = 0.0) -> Estimate:
-        """How much higher its loss is than the first one's; with `runs`, as so many of each show.
+        """That of one variant at a place."""
+        return self.only(variant).differences([place], runs)[0][0]
 
-        The interval is that of 95 %.
-        """
-        mean, deviation = self.means[:, place, variant], self.deviations[:, place, variant]
-        if runs:
-            deviation = np.sqrt(deviation**2 + 2 * self.noise**2 / runs)
-        low, high = (mixture_quantile(self.weights, mean, deviation, p) for p in (0.025, 0.975))
-        return Estimate(value=float(self.weights @ mean), low=low, high=high)
+    def only(self, variant: int) -> Carried:
+        """Of one variant alone, beside the first."""
+        at = [variant]
+        means, deviations = self.means[:, :, at], self.deviations[:, :, at]
+        return replace(self, means=means, deviations=deviations)
 
 
-def mixture_quantile(weights: Array, means: Array, deviations: Array, level: float) -> float:
-    """Where a mixture of normals has so much of its mass below."""
-    low = float((means - 9 * deviations).min())
-    high = float((means + 9 * deviations).max())
-    for _ in range(40):
+def mixture_quantile(weights: Array, means: Array, deviations: Array, level: float) -> Array:
+    """Where mixtures of normals [normals, ...] have so much of their mass below [...]."""
+    low = (means - 9 * deviations).min(axis=0)
+    high = (means + 9 * deviations).max(axis=0)
+    for _ in range(30):
         middle = (low + high) / 2
-        below = float(weights @ _normal_below((middle - means) / deviations)) < level
-        low, high = (middle, high) if below else (low, middle)
-    return (low + high) / 2
+        below = np.tensordot(weights, _normal_below((middle - means) / deviations), 1) < level
+        low, high = np.where(below, middle, low), np.where(below, high, middle)
+    found: Array = (low + high) / 2
+    return found
 
 
-_GRID = np.linspace(-9.0, 9.0, 20_001)
-_BELOW = np.array([1 - normal_above(z) if z < 0 else normal_above(-z) for z in _GRID])
+_REACH, _STEPS = 9.0, 20_000
+_GRID = np.linspace(-_REACH, _REACH, _STEPS + 1)
+_BELOW = np.array([1 - normal_above(z) if z < 0 else normal_above(-z) for z in _GRID] + [1.0])
 
 
 def _normal_below(z: Array) -> Array:
-    """The standard normal's distribution function, to 1e-7: thousands of values at once."""
-    below: Array = np.interp(z, _GRID, _BELOW)
-    return below
+    """The standard normal's distribution function, to 1e-7: millions of values at once."""
+    place = (np.clip(z, -_REACH, _REACH) + _REACH) * (_STEPS / (2 * _REACH))
+    at = place.astype(np.int32)
+    below: Array = _BELOW[at]
+    return below + (place - at) * (_BELOW[at + 1] - below)
 
 
 def carry(losses: VariantLosses, places: Array) -> Carried:
@@ -170,14 +201,24 @@ def carry(losses: VariantLosses, places: Array) -> Carried:
     # And as many again in which no variant has an effect.
     none = first.copy()
     none[:, 0] = math.log(NONE)
-    draws = np.concatenate([draws, none])
     odds = math.log(ALIKE / (1 - ALIKE))
-    logs = np.concatenate([logs, model.likelihoods(none) + odds])
-    weights = np.exp(logs - logs.max())
-    kept = np.argsort(-weights)[:KEPT]
-    kept = kept[weights[kept] > 1e-5 * weights.max()]
-    weights, draws = weights[kept] / weights[kept].sum(), draws[kept]
-    return Carried(weights, *model.posterior(draws), np.exp(draws[:, 2]) * model.unit, draws)
+    parts = [(draws, logs), (none, model.likelihoods(none) + odds)]
+    best = max(each.max() for _, each in parts)
+    weights, kept = list[Array](), list[Array]()
+    for part, of_part in parts:
+        likely = np.flatnonzero(of_part > of_part.max() + LEAST)
+        weights.append(np.exp(of_part[likely] - best))
+        kept.append(part[likely])
+    total = sum(each.sum() for each in weights)
+    draws = np.concatenate(kept)
+    return Carried(
+        np.concatenate(weights) / total,
+        *model.posterior(draws),
+        np.exp(draws[:, 2]) * model.unit,
+        draws,
+        effects=len(kept[0]),
+        unit=model.unit,
+    )
 
 
 def _normal_density(draws: Array, middle: Array, root: Array) -> Array:

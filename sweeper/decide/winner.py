@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import combinations
+from functools import cached_property
 from statistics import NormalDist
 from typing import Literal
 
@@ -463,7 +463,8 @@ class _Asked:
         places = {runs.names[v]: i for v, i in self.index.items()}
         shown = [each.name for each in order if each.name in places][:MOST_DRAWN]
         curves = {
-            name: [carried.difference(places[name], place) for place in drawn] for name in shown
+            name: [each for (each,) in carried.only(places[name]).differences(drawn)]
+            for name in shown
         }
         return Winner(
             baseline=runs.names[0],
@@ -473,7 +474,7 @@ class _Asked:
             noise=float(weights @ carried.noise),
             by="seeds" if self.losses.freedom else "prior",
             fading=float(weights @ carried.draws[:, 3:].mean(axis=1)),
-            drift=math.sqrt(2) * float(weights @ np.exp(carried.draws[:, 1])),
+            drift=math.sqrt(2) * carried.unit * float(weights @ np.exp(carried.draws[:, 1])),
             floor=float(law.weights @ law.floors) if law.known else math.nan,
             exponent=float(law.weights @ law.exponents) if law.known else math.nan,
             unit=runs.unit,
@@ -529,18 +530,17 @@ class _Asked:
 
     def _places(self) -> dict[int, tuple[int, int]]:
         """Of each variant its place: how many, the baseline too, are surely better, or worse."""
-        pairs = [*combinations(self.index, 2)]
-        level = self._level(len(pairs))
-        above, below = dict.fromkeys(self.index, 0), dict.fromkeys(self.index, 0)
-        for one, other in pairs:
-            chance = self.carried.better(self.index[one], self.index[other])
-            if chance >= 1 - level:
-                below[one] += 1
-                above[other] += 1
-            elif chance <= level:
-                above[one] += 1
-                below[other] += 1
-        return {v: (1 + above[v], len(self.index) - below[v]) for v in self.index}
+        count = len(self.index)
+        surely = self.carried.better() >= 1 - self._level(count * (count - 1) // 2)
+        above, below = surely.sum(axis=0), surely.sum(axis=1)
+        return {v: (1 + int(above[i]), count - int(below[i])) for v, i in self.index.items()}
+
+    @cached_property
+    def _differences(self) -> list[list[Estimate]]:
+        """At the target, as runs of each show it, and at every size; of every variant."""
+        at_sizes = range(1, 1 + len(self.losses.sizes))
+        carried = self.carried
+        return carried.differences([0], self.runs_there) + carried.differences(at_sizes)
 
     def _answer(self, variant: int, ranks: tuple[int, int] | None) -> VariantAnswer:
         runs, law = self.runs, self.law
@@ -551,7 +551,7 @@ class _Asked:
         if ranks is None:
             code, ranks = "apart", (1, len(runs.names))
         else:
-            difference = self.carried.difference(self.index[variant], 0, self.runs_there)
+            difference = self._differences[0][self.index[variant]]
             if math.isfinite(self._throughput(variant)) and law.known:
                 code = "wall_clock"
             chance = self._chance(variant)
@@ -662,7 +662,7 @@ class _Asked:
             difference=difference,
             compute=compute,
             wall_clock=_times(compute, self._throughput(variant, size)),
-            carried=self.carried.difference(self.index[variant], 1 + size) if known else UNKNOWN,
+            carried=self._differences[1 + size][self.index[variant]] if known else UNKNOWN,
             bound=cell.bound,
         )
 
