@@ -33,25 +33,28 @@ USUAL = 0.8, 4.0
 """Losses in nats a token and bits a byte, for which the priors are: of others they are shares."""
 SEED_NOISE = 0.0011
 """Between seeds of one recipe, in nats at 3.28: 171 public runs of twelve recipes."""
-RUN_NOISE = 0.0025
+RUN_NOISE = 0.003
 """Of a run where no seeds are told apart: what its rate and its other settings miss is in it."""
 PRIOR = {
     "scale": (math.log(0.01), 1.3),
-    "drift": (math.log(0.001 / math.sqrt(2)), 0.6),
-    "noise": (math.log(RUN_NOISE), 0.4),
-    "beta": (0.1, 0.05),
-    "gamma": (0.1, 0.05),
+    "drift": (math.log(0.0005), 0.3),
+    "noise": (math.log(RUN_NOISE), 0.3),
+    "beta": (0.1, 0.04),
+    "gamma": (0.1, 0.04),
+    "unlike": (math.log(0.02), 0.8),
 }
-"""Mean and spread, in logs; beta and gamma per octave.
+"""Mean and spread, in logs but for beta and gamma, which are per octave as `unlike` is.
 
-The drift is 0.001 for the root of an octave, of the difference of two variants.
+The drift is that of a variant for the root of an octave. All were chosen by how likely they make
+published and made-up tables, leaving one out at a time (`scripts/bench/decide.py --only constants`).
 """
 OF_SEEDS = (math.log(2 * SEED_NOISE), 1.0)
 """The prior of the noise where seeds tell it: wide, since models and data differ."""
-ALIKE, NONE = 0.4, 1e-5
-"""The chance that all variants are alike at the largest size, and the scale that they then have."""
-UNLIKE = 0.05
-"""How much an octave's fading differs between variants."""
+ALIKE, ALIKE_BY_SEEDS, NONE = 0.05, 0.4, 1e-5
+"""The chance that all variants are alike at the largest size, and the scale that they then have.
+
+Seeds tell so small an effect that having none must be likely for noise to be called one seldom.
+"""
 DRAWS = 384
 """Of the prior, and as many again around what the first ones found likely, round by round."""
 MOST_ROUNDS, ENOUGH = 6, 40
@@ -131,7 +134,10 @@ class Carried:
         low, high = (mixture_quantile(weights, means, deviations, p) for p in (0.025, 0.975))
         values = np.tensordot(weights, means, 1)
         return [
-            [Estimate(value=float(v), low=float(a), high=float(b)) for v, a, b in zip(*of_place)]
+            [
+                Estimate(value=float(v), low=float(a), high=float(b))
+                for v, a, b in zip(*of_place, strict=True)
+            ]
             for of_place in zip(values, low, high, strict=True)
         ]
 
@@ -201,7 +207,8 @@ def carry(losses: VariantLosses, places: Array) -> Carried:
     # And as many again in which no variant has an effect.
     none = first.copy()
     none[:, 0] = math.log(NONE)
-    odds = math.log(ALIKE / (1 - ALIKE))
+    alike = ALIKE_BY_SEEDS if losses.freedom else ALIKE
+    odds = math.log(alike / (1 - alike))
     parts = [(draws, logs), (none, model.likelihoods(none) + odds)]
     best = max(each.max() for _, each in parts)
     weights, kept = list[Array](), list[Array]()
@@ -325,9 +332,9 @@ class _Model:
     def kernels(self, draws: Array) -> Array:
         """Covariances of one variant between all sizes and places [draws, points, points]."""
         scale, drift = np.exp(draws[:, 0]), np.exp(draws[:, 1])
-        fading = np.exp2(-draws[:, 3:] @ self.grid.T)
-        octaves = math.log(2) * UNLIKE * self.grid.sum(axis=1)
-        level = 1 + np.outer(octaves, octaves)
+        fading = np.exp2(-draws[:, 3:5] @ self.grid.T)
+        octaves = math.log(2) * np.exp(draws[:, 5, None]) * self.grid.sum(axis=1)
+        level = 1 + octaves[:, :, None] * octaves[:, None]
         of_level = (scale[:, None] * fading)[:, :, None] * (scale[:, None] * fading)[:, None]
         found: Array = of_level * level + (drift**2)[:, None, None] * self.brown
         return found

@@ -42,7 +42,7 @@ TILT = 0.03
 """The spread of how much more a parameter gains than a token, as an exponent."""
 PATH = 16
 """Places between the smallest size and the target at which differences are drawn."""
-MORE = (1, 2, 4, 8)
+MORE = (1, 2, 4, 8, 16)
 """Runs that are tried as what to train next."""
 WORTH = 0.2
 """The least chance to decide for which a run is proposed."""
@@ -56,13 +56,15 @@ class TargetQuestion:
     """The counts of the run that is asked about, by role; and what is known of the loss already.
 
     `floor` and `exponent` are those of the loss over compute, where a lab has its own. `error` is
-    the chance that any variant without effect is called better.
+    the chance that any variant without effect is called better. Runs are proposed at sizes `known`
+    alone where no others can be trained.
     """
 
     counts: Mapping[str, float] = field(default_factory=dict)
     floor: float | None = None
     exponent: float | None = None
     error: float = 0.05
+    known: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -180,7 +182,8 @@ def decide(runs: VariantRuns, question: TargetQuestion, *, briefly: bool = False
     if len(together) < 2:
         raise BadInput(_no_size_shared(runs))
     kept = replace_variants(losses, together)
-    largest = int(losses.sizes.sum(axis=1).argmax())
+    there = (losses.counts > 0).any(axis=0)
+    largest = int(np.where(there, losses.sizes.sum(axis=1), -np.inf).argmax())
     path = np.empty((0, 2)) if briefly else _path(losses.sizes, target)
     places = np.concatenate([target[None], losses.sizes, path])
     carried = carry(kept, places)
@@ -194,6 +197,7 @@ def decide(runs: VariantRuns, question: TargetQuestion, *, briefly: bool = False
         # A run to come has its noise; what was run at the target already is asked for itself.
         runs_there=0.0 if len(measured) else 1.0,
         error=question.error,
+        known=question.known,
         index={int(variant): i for i, variant in enumerate(together)},
         largest=largest,
         path=path,
@@ -448,6 +452,7 @@ class _Asked:
     target: Array
     runs_there: float
     error: float
+    known: bool
     index: Mapping[int, int]
     largest: int
     path: Array
@@ -470,10 +475,10 @@ class _Asked:
             baseline=runs.names[0],
             target=self.place(self.target),
             variants=tuple(order),
-            next_runs=self._next(answers) if len(self.path) else (),
+            next_runs=self._next(answers) if len(self.path) or self.known else (),
             noise=float(weights @ carried.noise),
             by="seeds" if self.losses.freedom else "prior",
-            fading=float(weights @ carried.draws[:, 3:].mean(axis=1)),
+            fading=float(weights @ carried.draws[:, 3:5].mean(axis=1)),
             drift=math.sqrt(2) * carried.unit * float(weights @ np.exp(carried.draws[:, 1])),
             floor=float(law.weights @ law.floors) if law.known else math.nan,
             exponent=float(law.weights @ law.exponents) if law.known else math.nan,
@@ -684,7 +689,8 @@ class _Asked:
     def _candidates(self) -> list[Array]:
         """Sizes that were run, the target, and one between."""
         top = self.losses.sizes[self.largest]
-        more = [self.target, (top + self.target) / 2] if self.target.sum() > top.sum() + 2 else []
+        beyond = self.target.sum() > top.sum() + 2 and not self.known
+        more = [self.target, (top + self.target) / 2] if beyond else []
         return [*self.losses.sizes, *more]
 
     def _best_next(self, variant: int, answer: VariantAnswer) -> DecidingRuns | None:

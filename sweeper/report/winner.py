@@ -34,6 +34,7 @@ from sweeper.report.drawing import (
     save,
     shortened,
 )
+from sweeper.report.next import NextCommand
 from sweeper.report.page import page
 from sweeper.report.present import Shown
 from sweeper.runs.variants import VariantRuns
@@ -75,9 +76,33 @@ def winner_shown(answer: WinnerAnswer) -> Shown:
         answer=winner_sentence(winner),
         places=places,
         document=document,
+        next=training_commands(answer),
         folder=answer.folder if places else None,
         one_line=request.strict,
     )
+
+
+def training_commands(answer: WinnerAnswer) -> list[NextCommand]:
+    """What trains the runs that would tell most, of variants that are studies."""
+    winner, studies = answer.winner, answer.studies
+    width = winner.target.counts.get("width")
+    roots = {folder.parent for folder in studies.values()}
+    if len(roots) != 1 or width is None or winner.target.octaves <= 0:
+        return []
+    return [
+        NextCommand.of(
+            "compare",
+            *(winner.baseline, each.variant, "--settle", "--to-width", f"{width:.0f}"),
+            root=next(iter(roots)),
+            why=f"to train {_wanted(each, winner.baseline)}, and what then tells most",
+        )
+        for each in winner.next_runs
+    ]
+
+
+def _wanted(each: DecidingRuns, baseline: str) -> str:
+    beside = f" and {each.of_baseline} of {baseline}" * bool(each.of_baseline)
+    return f"{counted(each.runs, 'run')} of {each.variant}{beside} at {place_text(each.place)}"
 
 
 def record_of(winner: Winner, runs: VariantRuns) -> dict[str, Any]:
@@ -144,14 +169,9 @@ def next_sentence(winner: Winner) -> list[Sentence]:
     if not winner.next_runs:
         return []
     best = max(winner.next_runs, key=lambda each: each.chance / each.flops)
-    beside = f" and {best.of_baseline} of {winner.baseline}" * bool(best.of_baseline)
     chance = f"{best.chance:.0%}".replace("%", " %")
-    return [
-        Sentence(
-            f"Would tell most: {counted(best.runs, 'run')} of {best.variant}{beside} at "
-            f"{place_text(best.place)}, which decide it with a chance of {chance}."
-        )
-    ]
+    wanted = _wanted(best, winner.baseline)
+    return [Sentence(f"Would tell most: {wanted}, which decide it with a chance of {chance}.")]
 
 
 def notes_of(winner: Winner) -> list[str | Text]:
