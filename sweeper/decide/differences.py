@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from statistics import NormalDist
 
@@ -33,31 +33,34 @@ USUAL = 0.8, 4.0
 """Losses in nats a token and bits a byte, for which the priors are: of others they are shares."""
 SEED_NOISE = 0.0011
 """Between seeds of one recipe, in nats at 3.28: 171 public runs of twelve recipes."""
-RUN_NOISE = 0.0025
+RUN_NOISE = 0.003
 """Of a run where no seeds are told apart: what its rate and its other settings miss is in it."""
 PRIOR = {
     "scale": (math.log(0.01), 1.3),
-    "drift": (math.log(0.001 / math.sqrt(2)), 0.6),
-    "noise": (math.log(RUN_NOISE), 0.4),
-    "beta": (0.1, 0.05),
-    "gamma": (0.1, 0.05),
+    "drift": (math.log(0.0005), 0.3),
+    "noise": (math.log(RUN_NOISE), 0.3),
+    "beta": (0.1, 0.04),
+    "gamma": (0.1, 0.04),
+    "unlike": (math.log(0.02), 0.8),
 }
-"""Mean and spread, in logs; beta and gamma per octave.
+"""Mean and spread, in logs but for beta and gamma, which are per octave as `unlike` is.
 
-The drift is 0.001 for the root of an octave, of the difference of two variants.
+The drift is that of a variant for the root of an octave. All were chosen by how likely they make
+published and made-up tables, leaving one out at a time (`scripts/bench/decide.py --only constants`).
 """
 OF_SEEDS = (math.log(2 * SEED_NOISE), 1.0)
 """The prior of the noise where seeds tell it: wide, since models and data differ."""
-ALIKE, NONE = 0.4, 1e-5
-"""The chance that all variants are alike at the largest size, and the scale that they then have."""
-UNLIKE = 0.05
-"""How much an octave's fading differs between variants."""
+ALIKE, ALIKE_BY_SEEDS, NONE = 0.05, 0.4, 1e-5
+"""The chance that all variants are alike at the largest size, and the scale that they then have.
+
+Seeds tell so small an effect that having none must be likely for noise to be called one seldom.
+"""
 DRAWS = 384
 """Of the prior, and as many again around what the first ones found likely, round by round."""
 MOST_ROUNDS, ENOUGH = 6, 40
 """Rounds at most, until so many draws are likely."""
-KEPT = 160
-"""The likeliest draws, by which variants are carried."""
+LEAST = math.log(1e-4)
+"""The least likelihood of a draw, beside that of the likeliest, by which variants are carried."""
 LARGE = 2e6
 """Numbers of all draws' matrices that are held at once."""
 
@@ -85,7 +88,10 @@ class Carried:
 
     `means` and `deviations` are of every variant less the first one [draws, places, variants];
     `joint` has the covariances of these at the first place [draws, variants, variants]. `noise` is
-    that of a run [draws]; `draws` are those of `PRIOR`.
+    that of a run [draws]; `draws` are those of `PRIOR`, first those in which variants have
+    `effects`, then those in which all are alike. These count where variants are told apart. An
+    interval is without them: it would be narrower than what was measured. A loss of `unit` is one
+    of the prior's.
     """
 
     weights: Array
@@ -94,50 +100,81 @@ class Carried:
     joint: Array
     noise: Array
     draws: Array
+    effects: int
+    unit: float
 
     def chance(self, variant: int, below: float = 0.0, place: int = 0) -> float:
         """That the variant's loss less the first one's lies `below`."""
         z = (below - self.means[:, place, variant]) / self.deviations[:, place, variant]
         return float(self.weights @ _normal_below(z))
 
-    def better(self, one: int, other: int) -> float:
-        """The chance that `one` has the lower loss at the first place."""
-        k = self.joint
-        variance = k[:, one, one] + k[:, other, other] - 2 * k[:, one, other]
-        gap = self.means[:, 0, other] - self.means[:, 0, one]
-        return float(self.weights @ _normal_below(gap / np.sqrt(np.maximum(variance, 1e-30))))
+    def better(self) -> Array:
+        """The chance that one has the lower loss at the first place than another [one, other]."""
+        own = np.diagonal(self.joint, axis1=1, axis2=2)
+        found = np.zeros(self.joint.shape[1:])
+        for weight, joint, variance, mean in zip(
+            self.weights, self.joint, own, self.means[:, 0], strict=True
+        ):
+            spread = np.sqrt(np.maximum(variance[:, None] + variance - 2 * joint, 1e-30))
+            found += weight * _normal_below((mean - mean[:, None]) / spread)
+        return found
+
+    def differences(self, places: Sequence[int], runs: float = 0.0) -> list[list[Estimate]]:
+        """How much higher losses are than the first one's, by place and variant.
+
+        With `runs`, as so many of each show. Intervals are those of 95 %.
+        """
+        of_effects = slice(self.effects)
+        weights = self.weights[of_effects] / self.weights[of_effects].sum()
+        means = self.means[of_effects, places]
+        deviations = self.deviations[of_effects, places]
+        if runs:
+            noise = self.noise[of_effects, None, None]
+            deviations = np.sqrt(deviations**2 + 2 * noise**2 / runs)
+        low, high = (mixture_quantile(weights, means, deviations, p) for p in (0.025, 0.975))
+        values = np.tensordot(weights, means, 1)
+        return [
+            [
+                Estimate(value=float(v), low=float(a), high=float(b))
+                for v, a, b in zip(*of_place, strict=True)
+            ]
+            for of_place in zip(values, low, high, strict=True)
+        ]
 
     def difference(self, variant: int, place: int = 0, runs: float = 0.0) -> Estimate:
-        """How much higher its loss is than the first one's; with `runs`, as so many of each show.
+        """That of one variant at a place."""
+        return self.only(variant).differences([place], runs)[0][0]
 
-        The interval is that of 95 %.
-        """
-        mean, deviation = self.means[:, place, variant], self.deviations[:, place, variant]
-        if runs:
-            deviation = np.sqrt(deviation**2 + 2 * self.noise**2 / runs)
-        low, high = (mixture_quantile(self.weights, mean, deviation, p) for p in (0.025, 0.975))
-        return Estimate(value=float(self.weights @ mean), low=low, high=high)
+    def only(self, variant: int) -> Carried:
+        """Of one variant alone, beside the first."""
+        at = [variant]
+        means, deviations = self.means[:, :, at], self.deviations[:, :, at]
+        return replace(self, means=means, deviations=deviations)
 
 
-def mixture_quantile(weights: Array, means: Array, deviations: Array, level: float) -> float:
-    """Where a mixture of normals has so much of its mass below."""
-    low = float((means - 9 * deviations).min())
-    high = float((means + 9 * deviations).max())
-    for _ in range(40):
+def mixture_quantile(weights: Array, means: Array, deviations: Array, level: float) -> Array:
+    """Where mixtures of normals [normals, ...] have so much of their mass below [...]."""
+    low = (means - 9 * deviations).min(axis=0)
+    high = (means + 9 * deviations).max(axis=0)
+    for _ in range(30):
         middle = (low + high) / 2
-        below = float(weights @ _normal_below((middle - means) / deviations)) < level
-        low, high = (middle, high) if below else (low, middle)
-    return (low + high) / 2
+        below = np.tensordot(weights, _normal_below((middle - means) / deviations), 1) < level
+        low, high = np.where(below, middle, low), np.where(below, high, middle)
+    found: Array = (low + high) / 2
+    return found
 
 
-_GRID = np.linspace(-9.0, 9.0, 20_001)
-_BELOW = np.array([1 - normal_above(z) if z < 0 else normal_above(-z) for z in _GRID])
+_REACH, _STEPS = 9.0, 20_000
+_GRID = np.linspace(-_REACH, _REACH, _STEPS + 1)
+_BELOW = np.array([1 - normal_above(z) if z < 0 else normal_above(-z) for z in _GRID] + [1.0])
 
 
 def _normal_below(z: Array) -> Array:
-    """The standard normal's distribution function, to 1e-7: thousands of values at once."""
-    below: Array = np.interp(z, _GRID, _BELOW)
-    return below
+    """The standard normal's distribution function, to 1e-7: millions of values at once."""
+    place = (np.clip(z, -_REACH, _REACH) + _REACH) * (_STEPS / (2 * _REACH))
+    at = place.astype(np.int32)
+    below: Array = _BELOW[at]
+    return below + (place - at) * (_BELOW[at + 1] - below)
 
 
 def carry(losses: VariantLosses, places: Array) -> Carried:
@@ -170,14 +207,25 @@ def carry(losses: VariantLosses, places: Array) -> Carried:
     # And as many again in which no variant has an effect.
     none = first.copy()
     none[:, 0] = math.log(NONE)
-    draws = np.concatenate([draws, none])
-    odds = math.log(ALIKE / (1 - ALIKE))
-    logs = np.concatenate([logs, model.likelihoods(none) + odds])
-    weights = np.exp(logs - logs.max())
-    kept = np.argsort(-weights)[:KEPT]
-    kept = kept[weights[kept] > 1e-5 * weights.max()]
-    weights, draws = weights[kept] / weights[kept].sum(), draws[kept]
-    return Carried(weights, *model.posterior(draws), np.exp(draws[:, 2]) * model.unit, draws)
+    alike = ALIKE_BY_SEEDS if losses.freedom else ALIKE
+    odds = math.log(alike / (1 - alike))
+    parts = [(draws, logs), (none, model.likelihoods(none) + odds)]
+    best = max(each.max() for _, each in parts)
+    weights, kept = list[Array](), list[Array]()
+    for part, of_part in parts:
+        likely = np.flatnonzero(of_part > of_part.max() + LEAST)
+        weights.append(np.exp(of_part[likely] - best))
+        kept.append(part[likely])
+    total = sum(each.sum() for each in weights)
+    draws = np.concatenate(kept)
+    return Carried(
+        np.concatenate(weights) / total,
+        *model.posterior(draws),
+        np.exp(draws[:, 2]) * model.unit,
+        draws,
+        effects=len(kept[0]),
+        unit=model.unit,
+    )
 
 
 def _normal_density(draws: Array, middle: Array, root: Array) -> Array:
@@ -216,54 +264,67 @@ def normal_draws(count: int, dimensions: int) -> Array:
 
 
 @dataclass(frozen=True, eq=False)
+class _Pattern:
+    """Variants that were run alike: at which of the sizes, and with what share of a run's noise."""
+
+    variants: Whole
+    sizes: Whole
+    shares: Array
+
+
+@dataclass(frozen=True, eq=False)
+class _Solved:
+    """By draw the inverse covariance of each pattern's losses, and the sizes' levels after it."""
+
+    inverses: Sequence[Array]  # of every pattern [draws, its sizes, its sizes]
+    residuals: Array  # losses less the levels [draws, variants, sizes], 0 where nothing was run
+    levels: Array  # covariance of the levels [draws, sizes, sizes]
+    logs: Array  # of the likelihood, of the losses alone [draws]
+
+
+@dataclass(frozen=True, eq=False)
 class _Model:
-    """Contrasts of the losses of each size, which no level of a size is in, and their kernels."""
+    """Losses whose levels are free; variants are independent of each other but for these.
+
+    So no matrix is larger than the number of sizes, however many variants there are.
+    """
 
     unit: float
-    contrasts: Array  # [contrasts, observed]
-    values: Array  # of the contrasts, as shares of the loss
-    variant: Whole
-    place: Whole  # of every observation its row of `grid`
-    spread: Array  # of the noise [contrasts, contrasts]
+    values: Array  # [variants, sizes], as shares of the loss; 0 where nothing was run
+    patterns: Sequence[_Pattern]
     grid: Array  # octaves from the largest size, of sizes and then of places
     brown: Array
-    sizes: int
-    variants: int
+    places: int
     squares: float
     freedom: int
 
     @classmethod
     def of(cls, losses: VariantLosses, places: Array) -> _Model:
-        shared = (losses.counts > 0).sum(axis=0) > 1
-        rows = []
-        variant, place = np.nonzero((losses.counts > 0) & shared)
-        for size in np.unique(place):
-            at = np.flatnonzero(place == size)
-            for k in range(1, len(at)):
-                row = np.zeros(len(place))
-                row[at[:k]], row[at[k]] = 1 / k, -1
-                rows.append(row / math.sqrt(1 + 1 / k))
-        if not rows:
+        there = losses.counts > 0
+        shared = np.flatnonzero(there.sum(axis=0) > 1)
+        if not len(shared):
             raise ValueError("no two variants were run at one size")
-        middle = float(np.median(np.abs(losses.means[variant, place]))) or 1.0
+        there, counts, means = there[:, shared], losses.counts[:, shared], losses.means[:, shared]
+        middle = float(np.median(np.abs(means[there]))) or 1.0
         unit = middle / min(max(middle, USUAL[0]), USUAL[1])
-        contrasts = np.array(rows)
-        points = np.concatenate([losses.sizes, places])
-        used = losses.sizes[np.unique(place)]
-        largest = used[used.sum(axis=1).argmax()]
+        # A level of a size is free: less their mean the losses lose no digits.
+        level = np.nanmean(np.where(there, means, math.nan), axis=0)
+        runs, of_variant = np.unique(counts, axis=0, return_inverse=True)
+        patterns = [
+            _Pattern(np.flatnonzero(of_variant.reshape(-1) == i), at, 1 / row[at])
+            for i, row in enumerate(runs)
+            if len(at := np.flatnonzero(row))
+        ]
+        sizes = losses.sizes[shared]
+        points = np.concatenate([sizes, places])
         above = points - points.min(axis=0)
-        brown = np.minimum(above[:, None], above[None]).sum(axis=2)
         return cls(
             unit=unit,
-            contrasts=contrasts,
-            values=contrasts @ losses.means[variant, place] / unit,
-            variant=variant,
-            place=place,
-            spread=contrasts / losses.counts[variant, place] @ contrasts.T,
-            grid=points - largest,
-            brown=brown,
-            sizes=len(losses.sizes),
-            variants=len(losses.names),
+            values=np.where(there, means - level, 0.0) / unit,
+            patterns=patterns,
+            grid=points - sizes[sizes.sum(axis=1).argmax()],
+            brown=np.minimum(above[:, None], above[None]).sum(axis=2),
+            places=len(places),
             squares=losses.squares / unit**2,
             freedom=losses.freedom,
         )
@@ -271,56 +332,81 @@ class _Model:
     def kernels(self, draws: Array) -> Array:
         """Covariances of one variant between all sizes and places [draws, points, points]."""
         scale, drift = np.exp(draws[:, 0]), np.exp(draws[:, 1])
-        fading = np.exp2(-draws[:, 3:] @ self.grid.T)
-        octaves = math.log(2) * UNLIKE * self.grid.sum(axis=1)
-        level = 1 + np.outer(octaves, octaves)
+        fading = np.exp2(-draws[:, 3:5] @ self.grid.T)
+        octaves = math.log(2) * np.exp(draws[:, 5, None]) * self.grid.sum(axis=1)
+        level = 1 + octaves[:, :, None] * octaves[:, None]
         of_level = (scale[:, None] * fading)[:, :, None] * (scale[:, None] * fading)[:, None]
         found: Array = of_level * level + (drift**2)[:, None, None] * self.brown
         return found
 
-    def _chunks(self, draws: Array, more: int = 0) -> list[Array]:
-        numbers = len(self.grid) ** 2 + len(self.variant) ** 2 + more
+    def _chunks(self, draws: Array, numbers: int) -> list[Array]:
         return np.array_split(draws, min(len(draws), math.ceil(len(draws) * numbers / LARGE)))
 
-    def _covariance(self, draws: Array, kernels: Array) -> Array:
-        alike = self.variant[:, None] == self.variant
-        observed = np.where(alike, kernels[:, self.place[:, None], self.place], 0.0)
+    def _solved(self, draws: Array, kernels: Array) -> _Solved:
+        count, sizes = len(draws), self.values.shape[1]
         noise = np.exp(2 * draws[:, 2])
-        found: Array = self.contrasts @ observed @ self.contrasts.T
-        return found + noise[:, None, None] * self.spread
+        precision, wanted = np.zeros((count, sizes, sizes)), np.zeros((count, sizes))
+        inverses, logs = [], np.zeros(count)
+        for pattern in self.patterns:
+            among = np.ix_(range(count), pattern.sizes, pattern.sizes)
+            covariance = kernels[among] + noise[:, None, None] * np.diag(pattern.shares)
+            inverse = np.linalg.inv(covariance)
+            values = self.values[np.ix_(pattern.variants, pattern.sizes)]
+            precision[among] += len(values) * inverse
+            wanted[:, pattern.sizes] += inverse @ values.sum(axis=0)
+            logs -= 0.5 * len(values) * np.linalg.slogdet(covariance)[1]
+            inverses.append(inverse)
+        levels = np.linalg.inv(precision)
+        logs -= 0.5 * np.linalg.slogdet(precision)[1]
+        found = np.einsum("gsr,gr->gs", levels, wanted)
+        residuals = np.zeros((count, *self.values.shape))
+        for pattern, inverse in zip(self.patterns, inverses, strict=True):
+            at = np.ix_(pattern.variants, pattern.sizes)
+            rest = self.values[at] - found[:, None, pattern.sizes]
+            residuals[:, at[0], at[1]] = rest
+            logs -= 0.5 * np.einsum("gvs,gvs->g", rest @ inverse, rest)
+        return _Solved(inverses, residuals, levels, logs)
 
     def likelihoods(self, draws: Array) -> Array:
-        """Logarithms [draws], of the contrasts and of what seeds say of the noise."""
+        """Logarithms [draws], of differences within sizes and of what seeds say of the noise."""
         found = []
-        for part in self._chunks(draws):
-            root = np.linalg.cholesky(self._covariance(part, self.kernels(part)))
-            white = np.linalg.solve(root, self.values[:, None])[:, :, 0]
-            logs = np.log(np.diagonal(root, axis1=1, axis2=2)).sum(axis=1)
+        for part in self._chunks(draws, len(self.grid) ** 2 + 3 * self.values.size):
             noise = part[:, 2]
             of_seeds = -self.freedom * noise - 0.5 * self.squares * np.exp(-2 * noise)
-            found.append(of_seeds - 0.5 * (white**2).sum(axis=1) - logs)
+            found.append(of_seeds + self._solved(part, self.kernels(part)).logs)
         return np.concatenate(found)
 
     def posterior(self, draws: Array) -> tuple[Array, Array, Array]:
         """Means and deviations of differences to the first variant, and `Carried.joint`."""
         found: list[tuple[Array, Array, Array]] = []
-        points = np.arange(self.sizes, len(self.grid))
-        of_variant = (self.variant == np.arange(self.variants)[:, None]).astype(float)
-        # Of every variant less the first one: its own observations, and those of the first.
-        rows = of_variant - of_variant[0]
-        own = np.where(np.arange(self.variants) > 0, 2.0, 0.0)
-        for part in self._chunks(draws, len(points) * self.variants * len(self.values)):
-            kernels = self.kernels(part)
-            near = kernels[:, points[:, None], self.place]
-            cross = (near[:, :, None] * rows) @ self.contrasts.T
-            flat = cross.reshape(len(part), -1, len(self.values))
-            solved = np.linalg.solve(self._covariance(part, kernels), flat.transpose(0, 2, 1))
-            means = np.einsum("gcp,c->gp", solved, self.values).reshape(cross.shape[:3])
-            told = np.einsum("gpc,gcp->gp", flat, solved).reshape(cross.shape[:3])
+        variants, sizes = self.values.shape
+        points = np.arange(len(self.grid) - self.places, len(self.grid))
+        for part in self._chunks(draws, variants * (2 * sizes * len(points) + variants)):
+            count, kernels = len(part), self.kernels(part)
+            solved = self._solved(part, kernels)
             alone = kernels[:, points, points]
-            deviations = np.sqrt(np.maximum(alone[:, :, None] * own - told, 1e-30))
-            among = (np.eye(self.variants) + 1) * np.outer(own > 0, own > 0)
-            joint = alone[:, 0, None, None] * among - cross[:, 0] @ solved[:, :, : self.variants]
+            # A variant's own mean and variance, and how much of a size's level goes into it.
+            means = np.zeros((count, len(points), variants))
+            own = np.repeat(alone[:, :, None], variants, axis=2)
+            weights = np.zeros((count, len(points), variants, sizes))
+            for pattern, inverse in zip(self.patterns, solved.inverses, strict=True):
+                near = kernels[np.ix_(range(count), points, pattern.sizes)]
+                by_loss = near @ inverse
+                at = np.ix_(range(count), pattern.variants, pattern.sizes)
+                means[:, :, pattern.variants] = by_loss @ solved.residuals[at].transpose(0, 2, 1)
+                told = np.einsum("gps,gps->gp", by_loss, near)
+                own[:, :, pattern.variants] -= told[:, :, None]
+                spots = np.ix_(range(count), range(len(points)), pattern.variants, pattern.sizes)
+                weights[spots] = by_loss[:, :, None]
+            weights -= weights[:, :, :1]
+            by_level = weights @ solved.levels[:, None]
+            variances = own + own[:, :, :1] + np.einsum("gpvs,gpvs->gpv", by_level, weights)
+            variances[:, :, 0] = 0.0
+            joint = by_level[:, 0] @ weights[:, 0].transpose(0, 2, 1) + own[:, 0, :1, None]
+            joint[:, range(variants), range(variants)] = variances[:, 0]
+            joint[:, 0], joint[:, :, 0] = 0.0, 0.0
+            deviations = np.sqrt(np.maximum(variances, 1e-30))
+            means -= means[:, :, :1]
             found.append((means * self.unit, deviations * self.unit, joint * self.unit**2))
         means, deviations, joint = (np.concatenate(each) for each in zip(*found, strict=True))
         return means, deviations, joint

@@ -4,20 +4,25 @@ All are trained with the same seeds, round by round, and compared seed by seed: 
 all of them cancels (`stats/paired.py`, which says what runs that diverge tell). Who is worse than
 another one for sure drops out. It ends with one left, or where those that are left are alike. What
 is asked for follows from the losses so far alone.
+
+`Ranking` asks at the size that is trained; `TargetRanking` at a target that no run reaches, by runs
+at several sizes, as `winner.py` carries them there.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import permutations
 from statistics import NormalDist
 from typing import Literal
 
 import numpy as np
 
+from sweeper.decide.winner import TargetQuestion, Winner, decide
 from sweeper.errors import ConfigError, Keyword
+from sweeper.runs.variants import VariantCell, VariantRuns, log2_of_counts
 from sweeper.stats.estimate import ZERO, Array, Estimate, quantile
 from sweeper.stats.line import FLAT
 from sweeper.stats.paired import (
@@ -27,7 +32,7 @@ from sweeper.stats.paired import (
     paired_difference,
     sign_error,
 )
-from sweeper.stats.rounds import HOPELESS, Foretold, Rounds, all_pairs
+from sweeper.stats.rounds import HOPELESS, LOOKS, Foretold, Rounds, all_pairs
 
 ROUNDS = Rounds((3, 5, 8, 12, 18, 27, 40, 60, 90), error=0.0005)
 """Seeds of each after every round; one more round takes all that the budget has left.
@@ -36,6 +41,8 @@ Ten looks of this error at equal configurations with normal losses rank them in 
 rest of 1 % is for losses that are skewed (`scripts/bench/ranking.py`)."""
 DEFAULT_SEEDS = 40
 """Seeds of each that the budget allows where nothing else is said."""
+FIRST = 2
+"""Seeds of each at every size with which a ranking at a target begins: one shows no noise."""
 PROMISING = 5
 """Seeds from which on a ranking is given up: fewer do not show how large the noise is."""
 
@@ -115,6 +122,11 @@ class Ranking:
     def runs(self) -> int:
         """Runs of all rounds so far, the present one's included."""
         return sum(self.seeds.values())
+
+    @property
+    def asked(self) -> list[tuple[str, int]]:
+        """Those runs, by name and seed."""
+        return [(name, seed) for name, count in self.seeds.items() for seed in range(count)]
 
     def missing(self) -> list[tuple[str, int]]:
         """The runs that the round lacks, by name and seed; none once it has ended."""
@@ -281,3 +293,130 @@ class Ranking:
 def _outvoted(lost: int, seeds: int, error: float) -> bool:
     """Whether so many lost pairs of so many seeds leave room for a sign test the other way."""
     return sign_error(lost, seeds - lost) <= error
+
+
+class TargetRanking:
+    """Variants, the baseline first, on their way to an answer at a target.
+
+    It begins with seeds of each at the first `begun` of the `sizes`, which are counts by role, with
+    `flops` of a run there. After each look the runs are added that decide most for their cost, of
+    variants that are open still, at any of the sizes. It ends where each is called, where the
+    budget is spent, or where no runs would likely tell. A look has its share of the error. The rest
+    is as of `Ranking`.
+    """
+
+    def __init__(
+        self,
+        names: Sequence[str],
+        sizes: Sequence[Mapping[str, float]],
+        flops: Sequence[float],
+        question: TargetQuestion,
+        loss: Callable[[str, int, int], float | None],
+        *,
+        begun: int,
+        budget: int | None = None,
+        affordable: Callable[[], int] | None = None,
+        slots: int = 1,
+    ) -> None:
+        """Nothing is asked of `loss` yet. ConfigError for a budget that is too small to begin."""
+        self.names, self._loss, self._affordable = list(names), loss, affordable
+        self._sizes, self._flops, self._slots = sizes, np.array(flops), slots
+        self._log2 = np.array([log2_of_counts(each) for each in sizes], dtype=float)
+        self._question = replace(question, error=question.error / LOOKS, known=True)
+        self.budget = budget or DEFAULT_SEEDS * len(names)
+        if (least := FIRST * len(names) * begun) > self.budget:
+            allowed = f"at least {least}: {FIRST} seeds each at {begun} sizes"
+            raise ConfigError(Keyword("budget"), self.budget, allowed)
+        self.seeds = {(name, size): FIRST for name in names for size in range(begun)}
+        self.looks = 0
+        self.winner: Winner | None = None
+        self.outcome: RankingOutcome | None = None
+
+    @property
+    def runs(self) -> int:
+        """Runs of all rounds so far, the present one's included."""
+        return sum(self.seeds.values())
+
+    @property
+    def asked(self) -> list[tuple[str, int, int]]:
+        """The runs of all rounds so far, by name, size and seed."""
+        return [(*key, seed) for key, count in self.seeds.items() for seed in range(count)]
+
+    def missing(self) -> list[tuple[str, int, int]]:
+        """The runs that the round lacks, by name, size and seed; none once it has ended."""
+        while self.outcome is None:
+            if lacking := [run for run in self.asked if self._loss(*run) is None]:
+                return lacking
+            self._look()
+        return []
+
+    def variant_runs(self) -> VariantRuns:
+        """The runs of all rounds so far."""
+        losses = {
+            key: np.array([self._loss(*key, seed) for seed in range(count)], dtype=float)
+            for key, count in self.seeds.items()
+        }
+        cells = [
+            VariantCell(
+                variant=self.names.index(name),
+                size=size,
+                log2=(float(self._log2[size, 0]), float(self._log2[size, 1])),
+                losses=found,
+                seeds=tuple(map(str, range(len(found)))),
+            )
+            for (name, size), found in losses.items()
+        ]
+        return VariantRuns(
+            names=self.names,
+            cells=cells,
+            log2=self._log2,
+            measures=self._sizes,
+            flops=self._flops,
+            by="study",
+            unit="nats",
+            columns={"flops": "flops"} if np.isfinite(self._flops).all() else {},
+            notes=(),
+        )
+
+    def _look(self) -> None:
+        self.looks += 1
+        runs = self.variant_runs()
+        failed = {runs.names[c.variant] for c in runs.cells if np.isnan(c.losses).any()}
+        if failed:
+            self._end("stuck", sorted(failed), failed=tuple(sorted(failed)))
+            return
+        self.winner = decide(runs, self._question)
+        left = [each.name for each in self.winner.variants if each.answer == "cannot say"]
+        if self._affordable is not None:
+            self.budget = min(self.budget, self._affordable())
+        if not left:
+            self._end("decided", left)
+        elif not self.winner.next_runs or self.looks >= LOOKS:
+            self._end("hopeless", left)
+        elif not self._add(self.winner):
+            self._end("budget", left)
+
+    def _add(self, winner: Winner) -> bool:
+        """Those runs that decide most for their cost first, as far as the budget goes."""
+        wanted = dict[tuple[str, int], int]()
+        order = sorted(winner.next_runs, key=lambda each: -each.chance / each.flops)
+        for each in order:
+            size = next(i for i, counts in enumerate(self._sizes) if counts == each.place.counts)
+            for name, more in ((each.variant, each.runs), (winner.baseline, each.of_baseline)):
+                wanted[name, size] = max(wanted.get((name, size), 0), more)
+        added = False
+        for key, more in wanted.items():
+            if room := min(more, self.budget - self.runs):
+                self.seeds[key] = self.seeds.get(key, 0) + room
+                added = True
+        return added
+
+    def _end(self, ended: Ended, left: Sequence[str], failed: tuple[str, ...] = ()) -> None:
+        self.outcome = RankingOutcome(
+            ended=ended,
+            runs=self.runs,
+            looks=self.looks,
+            budget=self.budget,
+            left=tuple(left),
+            failed=failed,
+        )

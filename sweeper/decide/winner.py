@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import combinations
+from functools import cached_property
 from statistics import NormalDist
 from typing import Literal
 
@@ -42,7 +42,7 @@ TILT = 0.03
 """The spread of how much more a parameter gains than a token, as an exponent."""
 PATH = 16
 """Places between the smallest size and the target at which differences are drawn."""
-MORE = (1, 2, 4, 8)
+MORE = (1, 2, 4, 8, 16)
 """Runs that are tried as what to train next."""
 WORTH = 0.2
 """The least chance to decide for which a run is proposed."""
@@ -56,13 +56,15 @@ class TargetQuestion:
     """The counts of the run that is asked about, by role; and what is known of the loss already.
 
     `floor` and `exponent` are those of the loss over compute, where a lab has its own. `error` is
-    the chance that any variant without effect is called better.
+    the chance that any variant without effect is called better. Runs are proposed at sizes `known`
+    alone where no others can be trained.
     """
 
     counts: Mapping[str, float] = field(default_factory=dict)
     floor: float | None = None
     exponent: float | None = None
     error: float = 0.05
+    known: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -180,7 +182,8 @@ def decide(runs: VariantRuns, question: TargetQuestion, *, briefly: bool = False
     if len(together) < 2:
         raise BadInput(_no_size_shared(runs))
     kept = replace_variants(losses, together)
-    largest = int(losses.sizes.sum(axis=1).argmax())
+    there = (losses.counts > 0).any(axis=0)
+    largest = int(np.where(there, losses.sizes.sum(axis=1), -np.inf).argmax())
     path = np.empty((0, 2)) if briefly else _path(losses.sizes, target)
     places = np.concatenate([target[None], losses.sizes, path])
     carried = carry(kept, places)
@@ -194,6 +197,7 @@ def decide(runs: VariantRuns, question: TargetQuestion, *, briefly: bool = False
         # A run to come has its noise; what was run at the target already is asked for itself.
         runs_there=0.0 if len(measured) else 1.0,
         error=question.error,
+        known=question.known,
         index={int(variant): i for i, variant in enumerate(together)},
         largest=largest,
         path=path,
@@ -448,6 +452,7 @@ class _Asked:
     target: Array
     runs_there: float
     error: float
+    known: bool
     index: Mapping[int, int]
     largest: int
     path: Array
@@ -463,17 +468,18 @@ class _Asked:
         places = {runs.names[v]: i for v, i in self.index.items()}
         shown = [each.name for each in order if each.name in places][:MOST_DRAWN]
         curves = {
-            name: [carried.difference(places[name], place) for place in drawn] for name in shown
+            name: [each for (each,) in carried.only(places[name]).differences(drawn)]
+            for name in shown
         }
         return Winner(
             baseline=runs.names[0],
             target=self.place(self.target),
             variants=tuple(order),
-            next_runs=self._next(answers) if len(self.path) else (),
+            next_runs=self._next(answers) if len(self.path) or self.known else (),
             noise=float(weights @ carried.noise),
             by="seeds" if self.losses.freedom else "prior",
-            fading=float(weights @ carried.draws[:, 3:].mean(axis=1)),
-            drift=math.sqrt(2) * float(weights @ np.exp(carried.draws[:, 1])),
+            fading=float(weights @ carried.draws[:, 3:5].mean(axis=1)),
+            drift=math.sqrt(2) * carried.unit * float(weights @ np.exp(carried.draws[:, 1])),
             floor=float(law.weights @ law.floors) if law.known else math.nan,
             exponent=float(law.weights @ law.exponents) if law.known else math.nan,
             unit=runs.unit,
@@ -529,18 +535,17 @@ class _Asked:
 
     def _places(self) -> dict[int, tuple[int, int]]:
         """Of each variant its place: how many, the baseline too, are surely better, or worse."""
-        pairs = [*combinations(self.index, 2)]
-        level = self._level(len(pairs))
-        above, below = dict.fromkeys(self.index, 0), dict.fromkeys(self.index, 0)
-        for one, other in pairs:
-            chance = self.carried.better(self.index[one], self.index[other])
-            if chance >= 1 - level:
-                below[one] += 1
-                above[other] += 1
-            elif chance <= level:
-                above[one] += 1
-                below[other] += 1
-        return {v: (1 + above[v], len(self.index) - below[v]) for v in self.index}
+        count = len(self.index)
+        surely = self.carried.better() >= 1 - self._level(count * (count - 1) // 2)
+        above, below = surely.sum(axis=0), surely.sum(axis=1)
+        return {v: (1 + int(above[i]), count - int(below[i])) for v, i in self.index.items()}
+
+    @cached_property
+    def _differences(self) -> list[list[Estimate]]:
+        """At the target, as runs of each show it, and at every size; of every variant."""
+        at_sizes = range(1, 1 + len(self.losses.sizes))
+        carried = self.carried
+        return carried.differences([0], self.runs_there) + carried.differences(at_sizes)
 
     def _answer(self, variant: int, ranks: tuple[int, int] | None) -> VariantAnswer:
         runs, law = self.runs, self.law
@@ -551,7 +556,7 @@ class _Asked:
         if ranks is None:
             code, ranks = "apart", (1, len(runs.names))
         else:
-            difference = self.carried.difference(self.index[variant], 0, self.runs_there)
+            difference = self._differences[0][self.index[variant]]
             if math.isfinite(self._throughput(variant)) and law.known:
                 code = "wall_clock"
             chance = self._chance(variant)
@@ -662,7 +667,7 @@ class _Asked:
             difference=difference,
             compute=compute,
             wall_clock=_times(compute, self._throughput(variant, size)),
-            carried=self.carried.difference(self.index[variant], 1 + size) if known else UNKNOWN,
+            carried=self._differences[1 + size][self.index[variant]] if known else UNKNOWN,
             bound=cell.bound,
         )
 
@@ -684,7 +689,8 @@ class _Asked:
     def _candidates(self) -> list[Array]:
         """Sizes that were run, the target, and one between."""
         top = self.losses.sizes[self.largest]
-        more = [self.target, (top + self.target) / 2] if self.target.sum() > top.sum() + 2 else []
+        beyond = self.target.sum() > top.sum() + 2 and not self.known
+        more = [self.target, (top + self.target) / 2] if beyond else []
         return [*self.losses.sizes, *more]
 
     def _best_next(self, variant: int, answer: VariantAnswer) -> DecidingRuns | None:

@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from sweeper.decide.compare import StudyComparison, seeds_needed
-from sweeper.decide.ranking import Ranking
+from sweeper.decide.ranking import Ranking, TargetRanking
 from sweeper.errors import SHELL, Text, as_text
 from sweeper.report import comparison as show
 from sweeper.report.answer import Item
@@ -103,22 +103,16 @@ def _ranked(answer: RankAnswer) -> Shown:
             next=[replace(again, why="to collect them, and go on")],
         )
     if ranking.outcome is None or answer.path is None:
-        seeds = ranking.seeds[answer.names[0]]
-        begins = f"It begins with {ranking.runs} runs at width {width}, {seeds} seeds each"
-        known = f"({answer.known} of them are known)"
-        numbers = {"width": width, "begins": ranking.runs, "known": answer.known}
-        return Shown(
-            notes=notes,
-            answer=f"{begins} {known}, and ends with {ranking.budget} at most.",
-            document={**numbers, "budget": ranking.budget},
-            next=[again],
-        )
+        return _begins(answer, again, notes)
+    every = [*notes, *failure_notes(answer.failures)]
+    if isinstance(ranking, TargetRanking):
+        return _at_target(answer, ranking, again, every)
     items: list[Item] = []
     if ranking.places:
         items.append(show.ranking_table(ranking, answer.parameterizations, width))
     return Shown(
         items=items,
-        notes=[*notes, *failure_notes(answer.failures)],
+        notes=every,
         answer=f"{show.ranked_sentence(ranking)} {ranking_end(ranking.outcome)}.",
         places={"record": answer.path},
         document=answer.record,
@@ -126,10 +120,78 @@ def _ranked(answer: RankAnswer) -> Shown:
     )
 
 
+def _begins(answer: RankAnswer, again: NextCommand, notes: Sequence[str | Text]) -> Shown:
+    """What would run, and what it takes."""
+    ranking, widths = answer.ranking, answer.widths
+    seeds = next(iter(ranking.seeds.values()))
+    at = dict.fromkeys(widths[: len(ranking.seeds) // len(answer.names)])
+    where = f"width{'s' * (len(at) > 1)} {', '.join(map(str, at))}"
+    begins = f"It begins with {ranking.runs} runs at {where}, {seeds} seeds each"
+    known = f"({answer.known} of them are known)"
+    cost = "{:.2g} FLOPs to begin with, {:.2g} at most".format(*answer.flops)
+    return Shown(
+        notes=notes,
+        answer=f"{begins} {known}, and ends with {ranking.budget} at most: {cost}.",
+        document={
+            "width": answer.width,
+            "widths": [*widths],
+            "begins": ranking.runs,
+            "known": answer.known,
+            "budget": ranking.budget,
+            "flops": {"begins": answer.flops[0], "most": answer.flops[1]},
+        },
+        next=[again],
+    )
+
+
+def _at_target(
+    answer: RankAnswer, ranking: TargetRanking, again: NextCommand, notes: list[str | Text]
+) -> Shown:
+    """The variants at the target, as of runs from anywhere, and how their training ended."""
+    assert ranking.outcome is not None and answer.path is not None
+    end = f"{ranking_end(ranking.outcome)}."
+    if ranking.winner is None:
+        return Shown(answer=end, notes=notes, places={"record": answer.path}, next=[again])
+    of_runs = winner_shown(
+        WinnerAnswer(
+            request=answer.request,
+            runs=ranking.variant_runs(),
+            winner=ranking.winner,
+            folder=answer.path.parent,
+        )
+    )
+    unbound = again.without("--budget", "--hours").with_arguments(
+        "--budget", str(2 * ranking.outcome.budget), why="to go on with twice the budget"
+    )
+    first = ranking.winner.variants[0]
+    best = first.name if first.answer == "better" else ranking.winner.baseline
+    plan = NextCommand.of(
+        "transfer",
+        *("--to-width", str(answer.width), "--validate", "--settle"),
+        study=best,
+        root=answer.root,
+        why="to see whether its optimum transfers",
+    )
+    following = {"budget": unbound, "decided": plan}.get(ranking.outcome.ended)
+    return replace(
+        of_runs,
+        before=(),
+        notes=[*of_runs.notes, *notes],
+        answer=f"{of_runs.answer} {end}",
+        places={**of_runs.places, "record": answer.path},
+        document={**of_runs.document, **answer.record},
+        next=[following],
+    )
+
+
 def _command_again(answer: RankAnswer) -> NextCommand:
     """The same command to go on with, waiting for what it trains."""
     request = answer.request
-    options = ["--settle", *(["--at-width", str(request.at_width)] if request.at_width else [])]
+    options = ["--settle"]
+    for flag, value in (("--at-width", request.at_width), ("--to-width", request.to_width)):
+        options += [flag, str(value)] * (value is not None)
+    if request.baseline is not None:
+        options += ["--baseline", request.baseline]
     options += ["--anyway"] * request.anyway
     options += ["--budget", str(request.budget)] if request.budget is not None else []
     options += ["--hours", f"{request.hours:g}"] if request.hours is not None else []

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from sweeper.decide.ranking import Ranking, RankingOutcome
+from sweeper.decide.ranking import Ranking, RankingOutcome, TargetRanking
 from sweeper.stats.line import FLAT
 from sweeper.trial import Result
 
@@ -24,6 +24,13 @@ def ranking_progress(ranking: Ranking) -> str:
         above = f"{place.gap.value:.4f} [{place.gap.low:.4f}, {place.gap.high:.4f}] above"
         parts.append(f"{place.name} {above if known else 'not known'}{', out' * place.out}")
     return f"{sum(place.seeds for place in ranking.places)} runs; {'; '.join(parts)}"
+
+
+def target_progress(ranking: TargetRanking) -> str:
+    """The last look in a line: what is said of each variant."""
+    assert ranking.winner is not None
+    said = "; ".join(f"{each.name}: {each.answer}" for each in ranking.winner.variants)
+    return f"{ranking.runs} runs now; {said}"
 
 
 def ranking_end(outcome: RankingOutcome) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from matplotlib import rc_context
@@ -34,6 +34,7 @@ from sweeper.report.drawing import (
     save,
     shortened,
 )
+from sweeper.report.next import NextCommand
 from sweeper.report.page import page
 from sweeper.report.present import Shown
 from sweeper.runs.variants import VariantRuns
@@ -44,6 +45,7 @@ from sweeper.verbs.compare import WinnerAnswer
 SIGNS = {"better": "holds", "worse": "fails"}
 """Answers by the decisions whose colours they have."""
 COUNTS = {"params": "parameters"}
+NOT_RUN = "not run at "
 
 
 def winner_shown(answer: WinnerAnswer) -> Shown:
@@ -74,9 +76,33 @@ def winner_shown(answer: WinnerAnswer) -> Shown:
         answer=winner_sentence(winner),
         places=places,
         document=document,
+        next=training_commands(answer),
         folder=answer.folder if places else None,
         one_line=request.strict,
     )
+
+
+def training_commands(answer: WinnerAnswer) -> list[NextCommand]:
+    """What trains the runs that would tell most, of variants that are studies."""
+    winner, studies = answer.winner, answer.studies
+    width = winner.target.counts.get("width")
+    roots = {folder.parent for folder in studies.values()}
+    if len(roots) != 1 or width is None or winner.target.octaves <= 0:
+        return []
+    return [
+        NextCommand.of(
+            "compare",
+            *(winner.baseline, each.variant, "--settle", "--to-width", f"{width:.0f}"),
+            root=next(iter(roots)),
+            why=f"to train {_wanted(each, winner.baseline)}, and what then tells most",
+        )
+        for each in winner.next_runs
+    ]
+
+
+def _wanted(each: DecidingRuns, baseline: str) -> str:
+    beside = f" and {each.of_baseline} of {baseline}" * bool(each.of_baseline)
+    return f"{counted(each.runs, 'run')} of {each.variant}{beside} at {place_text(each.place)}"
 
 
 def record_of(winner: Winner, runs: VariantRuns) -> dict[str, Any]:
@@ -133,8 +159,8 @@ def rests_on(winner: Winner) -> str:
     )
     fades = f"{1 - 2**-winner.fading:.0%}".replace("%", " %")
     return (
-        f"A run's noise is {winner.noise:.4f} {unit} ({prior}). Differences shrink by {fades} an "
-        f"octave of compute, and drift by {winner.drift:.4f} {unit} for the root of one."
+        f"A run's noise is {winner.noise:.2g} {unit} ({prior}). Differences shrink by {fades} an "
+        f"octave of compute, and drift by {winner.drift:.2g} {unit} for the root of one."
     )
 
 
@@ -143,14 +169,9 @@ def next_sentence(winner: Winner) -> list[Sentence]:
     if not winner.next_runs:
         return []
     best = max(winner.next_runs, key=lambda each: each.chance / each.flops)
-    beside = f" and {best.of_baseline} of {winner.baseline}" * bool(best.of_baseline)
     chance = f"{best.chance:.0%}".replace("%", " %")
-    return [
-        Sentence(
-            f"Would tell most: {counted(best.runs, 'run')} of {best.variant}{beside} at "
-            f"{place_text(best.place)}, which decide it with a chance of {chance}."
-        )
-    ]
+    wanted = _wanted(best, winner.baseline)
+    return [Sentence(f"Would tell most: {wanted}, which decide it with a chance of {chance}.")]
 
 
 def notes_of(winner: Winner) -> list[str | Text]:
@@ -171,6 +192,10 @@ def notes_of(winner: Winner) -> list[str | Text]:
     for each in winner.variants:
         for what in _of_variant(each):
             said.setdefault(what, []).append(each.name)
+    places = [what for what in said if what.startswith(NOT_RUN)]
+    if len(places) > 2:
+        names = [name for what in places for name in said.pop(what)]
+        said[f"not run at every size of {winner.baseline}"] = names
     return [*notes, *(f"{_listed(names)}: {what}" for what, names in said.items())]
 
 
@@ -187,8 +212,7 @@ def _of_variant(each: VariantAnswer) -> list[str]:
     elif each.by_way:
         said.append("no size shared with the baseline, known by way of others")
     elif each.missing:
-        places = "; ".join(map(place_text, each.missing[:3]))
-        said.append(f"not run at {places}")
+        said.append(f"{NOT_RUN}{'; '.join(map(place_text, each.missing[:3]))}")
     if each.bound:
         said.append(f"{_bound_text(each.bound)}: the loss is a bound from above")
     if each.diverged:
@@ -210,12 +234,13 @@ def target_table(winner: Winner) -> Table:
     """A row a variant, in the order of their places."""
     clocked = any(math.isfinite(each.wall_clock.value) for each in winner.variants)
     computed = any(math.isfinite(each.compute.value) for each in winner.variants)
+    form = _form(each.difference for each in winner.variants)
     table = Table(
         f"At {place_text(winner.target)}, beside {winner.baseline}",
         [
             Column("variant", left=True),
             Column("answer", left=True),
-            Column("difference", unit=winner.unit, form="+.4f", left=True),
+            Column("difference", unit=winner.unit, form=form, left=True),
             *[Column("compute", form=".3f", left=True, importance=3)] * computed,
             *[Column("wall clock", form=".3f", left=True, importance=2)] * clocked,
             Column("place", left=True, importance=1),
@@ -236,7 +261,7 @@ def target_table(winner: Winner) -> Table:
         table.add(
             each.name,
             Cell(each.answer, each.answer, tone=TONES.get(SIGNS.get(each.answer, ""), "open")),
-            _signed(each.difference),
+            _signed(each.difference, form),
             *[_factor(each.compute)] * computed,
             *[_factor(each.wall_clock)] * clocked,
             f"{each.first}" if each.first == each.last else f"{each.first}-{each.last}",
@@ -248,14 +273,15 @@ def target_table(winner: Winner) -> Table:
 def sizes_table(winner: Winner) -> Table:
     """What was measured at every size, and what all sizes together say of it."""
     clocked = any(math.isfinite(at.wall_clock.value) for v in winner.variants for at in v.sizes)
+    form = _form(at.difference for each in winner.variants for at in each.sizes)
     table = Table(
         "At every size that was run",
         [
             Column("variant", left=True),
             Column("size", left=True),
             Column("runs", form="d"),
-            Column("difference", form="+.4f", left=True),
-            Column("by all sizes", form="+.4f", left=True),
+            Column("difference", form=form, left=True),
+            Column("by all sizes", form=form, left=True),
             Column("compute", form=".3f", left=True),
             *[Column("wall clock", form=".3f", left=True)] * clocked,
         ],
@@ -271,8 +297,8 @@ def sizes_table(winner: Winner) -> Table:
                 each.name,
                 place_text(at.place),
                 at.runs,
-                _signed(at.difference),
-                _signed(at.carried),
+                _signed(at.difference, form),
+                _signed(at.carried, form),
                 _factor(at.compute),
                 *[_factor(at.wall_clock)] * clocked,
                 note=_cell_note(at),
@@ -320,11 +346,20 @@ def _next_row(each: DecidingRuns) -> tuple[str | int | float, ...]:
     )
 
 
-def _signed(estimate: Estimate) -> Cell:
+def _form(estimates: Iterable[Estimate]) -> str:
+    """As many digits as their intervals leave meaning: losses may be 3, or 0.00001."""
+    widths = sorted(w for e in estimates if 0 < (w := e.high - e.low) < math.inf)
+    if not widths:
+        return "+.4f"
+    digits = 2 - math.floor(math.log10(widths[len(widths) // 2]))
+    return f"+.{max(0, digits)}f" if digits < 8 else "+.2e"
+
+
+def _signed(estimate: Estimate, form: str) -> Cell:
     if not math.isfinite(estimate.value):
         return Cell(None, "-")
-    ends = f"{estimate.low:+.4f} to {estimate.high:+.4f}"
-    return Cell(estimate, f"{estimate.value:+.4f} ({ends})")
+    value, low, high = (format(x, form) for x in (estimate.value, estimate.low, estimate.high))
+    return Cell(estimate, f"{value} ({low} to {high})")
 
 
 def _factor(estimate: Estimate) -> Cell:

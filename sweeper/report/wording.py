@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import TypeVar, cast
 
 from sweeper.decide.diagnosis import Ablation, Diagnosis
-from sweeper.decide.ranking import Ranking, RankingOutcome
+from sweeper.decide.ranking import Ranking, RankingOutcome, TargetRanking
 from sweeper.decide.settle import Ending, Settling
 from sweeper.decide.transfer import MissedOptimum, Verdict
 from sweeper.decide.trend import Trend
-from sweeper.report.sentences import ranking_end, ranking_progress
+from sweeper.report.sentences import ranking_end, ranking_progress, target_progress
 from sweeper.report.sentences_diagnosis import worded_ablation, worded_diagnosis
 from sweeper.report.sentences_transfer import (
     ladder_end,
@@ -32,6 +32,8 @@ class Wording:
                 return ""
             case Ranking():
                 return ranking_progress(decision)
+            case TargetRanking():
+                return target_progress(decision)
             case RankingOutcome():
                 return ranking_end(decision)
             case Settling():

@@ -10,6 +10,7 @@ import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -82,8 +83,11 @@ class VariantRuns:
 
     def at(self, variant: int, size: int) -> VariantCell | None:
         """The runs of a variant at a size, if there are any."""
-        found = (c for c in self.cells if (c.variant, c.size) == (variant, size))
-        return next(found, None)
+        return self._by_place.get((variant, size))
+
+    @cached_property
+    def _by_place(self) -> dict[tuple[int, int], VariantCell]:
+        return {(cell.variant, cell.size): cell for cell in self.cells}
 
 
 def joined(sources: Sequence[Runs]) -> Runs:
@@ -323,7 +327,7 @@ def _once(runs: Runs, table: pandas.DataFrame, notes: list[str | Text]) -> panda
 
 def _tuned(runs: Runs, by: str, cell: pandas.Series, labels: Any) -> list[str]:
     """Columns of settings in which runs of one variant at one size differ; texts are refused."""
-    frame, found = runs.frame.reset_index(drop=True), list[str]()
+    frame, found, texts = runs.frame.reset_index(drop=True), list[str](), dict[str, str]()
     spare = {r: c for r, c in runs.columns.items() if r not in ("eta", "log2_eta", "batch_size")}
     rates = {runs.columns[r] for r in ("eta", "log2_eta") if r in runs.columns}
     for name in map(str, frame.columns):
@@ -342,17 +346,32 @@ def _tuned(runs: Runs, by: str, cell: pandas.Series, labels: Any) -> list[str]:
         if name in rates or (number and any(map(SETTINGS.fullmatch, parts))):
             found.append(name)
         elif not number:
-            there = np.flatnonzero(cell == within.idxmax())
-            kinds = values.iloc[there].drop_duplicates()
-            raise BadInput(
-                f"runs of {labels[there[0]]} at one size differ in {name} "
-                f"({', '.join(map(shown_value, kinds.iloc[:4]))}): ",
-                where_equal({name: kinds.iloc[0]}),
-                " takes those alike, ",
-                Keyword("ignore", name),
-                " says that it does not matter",
-            )
+            texts[name] = labels[int((cell == within.idxmax()).to_numpy().argmax())]
+    if texts:
+        raise _texts_differ(frame, texts, cell, labels)
     return found
+
+
+def _texts_differ(
+    frame: pandas.DataFrame, texts: Mapping[str, str], cell: pandas.Series, labels: Any
+) -> BadInput:
+    """Names the column, and the value, that leave most variants: two baselines have one each."""
+
+    def left(name: str) -> pandas.Series:
+        return frame.assign(of=labels).groupby(name, sort=False)["of"].nunique()
+
+    name = max(texts, key=lambda each: int(left(each).max()))
+    variant, counts = texts[name], left(name)
+    there = frame[labels == variant]
+    kinds = [*there.loc[cell[there.index].duplicated(keep=False), name].drop_duplicates()]
+    shown = ", ".join(map(shown_value, kinds[:4]))
+    return BadInput(
+        f"runs of {variant} at one size differ in {name} ({shown}): ",
+        where_equal({name: max(kinds, key=lambda kind: counts.get(kind, 0))}),
+        " takes those alike, ",
+        Keyword("ignore", name),
+        " says that it does not matter",
+    )
 
 
 def _cell(place: Any, rows: pandas.DataFrame) -> VariantCell:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import tempfile
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
@@ -12,16 +13,17 @@ from typing import Any
 from sweeper.config.command_line import DEFAULT_ROOT
 from sweeper.config.settings import Experiment, Settings, check_model_size, check_seeds
 from sweeper.config.studies import study_tree
-from sweeper.decide.ranking import ROUNDS, Ranking
+from sweeper.decide.ranking import ROUNDS, Ranking, TargetRanking
 from sweeper.decide.speed import SpeedUp, speed_ups
 from sweeper.decide.winner import TargetQuestion, Winner, decide
-from sweeper.errors import BadInput, Call, ConfigError, Keyword, as_text
+from sweeper.errors import BadInput, Call, ConfigError, Keyword, Text, as_text
 from sweeper.files import private_folder, write_json
 from sweeper.launch.executor import Scheduled
 from sweeper.records import to_json
 from sweeper.runs.read import read, study_folder
 from sweeper.runs.variants import VariantRuns, joined, variant_runs
 from sweeper.stats.ladder import LadderSize
+from sweeper.study.cost import flops_of
 from sweeper.study.lock import StudyLock
 from sweeper.study.setup import LADDER_PHASE, Failure, failures_of, provenance
 from sweeper.study.study import Study, find_study
@@ -67,19 +69,22 @@ class CompareAnswer(VerbAnswer):
 class RankAnswer(VerbAnswer):
     """Studies ranked by runs at `width`, their settings changed by `overrides`.
 
-    `known` is how many of the first round's runs are there. `unfinished` has the number of trials
-    of each study whose search is not at its end.
+    A `TargetRanking` asks at `width`, by runs at other `widths`. `known` is how many of the first
+    round's runs are there, `flops` what that round takes, and what the budget does at most.
+    `unfinished` has the number of trials of each study whose search is not at its end.
     """
 
     request: CompareRequest
     root: Path
     names: Sequence[str]
     overrides: Sequence[str]
-    ranking: Ranking
+    ranking: Ranking | TargetRanking
     width: int
+    widths: Sequence[int]
     parameterizations: Mapping[str, str]
     unfinished: Sequence[int]
     known: int = 0
+    flops: tuple[float, float] = (math.nan, math.nan)
     failures: Sequence[Failure] = ()
     record: Mapping[str, Any] = field(default_factory=dict)
     path: Path | None = None
@@ -92,12 +97,16 @@ class QueuedRankAnswer(RankAnswer, SubmittedAnswer):
 
 @dataclass(frozen=True, kw_only=True)
 class WinnerAnswer(VerbAnswer):
-    """Variants at a target, by `runs`; with `strict` nothing is written unless asked for."""
+    """Variants at a target, by `runs`; with `strict` nothing is written unless asked for.
+
+    `studies` are the folders of variants that are studies of ours, whose next runs can be trained.
+    """
 
     request: CompareRequest
     runs: VariantRuns
     winner: Winner
     folder: Path
+    studies: Mapping[str, Path] = field(default_factory=dict)
 
 
 OF_RUNS = (
@@ -105,6 +114,8 @@ OF_RUNS = (
     *("floor", "exponent"),
 )
 """Keywords that ask which variant wins, of runs from anywhere."""
+OF_TARGET = ("baseline", "strict", "floor", "exponent", "to_width")
+"""Those that ask so of studies whose next runs are trained."""
 STRICT = {
     "better": Outcome.DONE,
     "worse": Outcome.NOT_VALIDATED,
@@ -121,10 +132,10 @@ def compare(request: CompareRequest, watcher: Watcher) -> VerbAnswer:
     needless = [name for name in bounds if getattr(request, name)]
     if not request.settle and needless:
         raise BadInput(K(needless[0], ...), " is of what ", K("settle"), " trains: give both")
-    if request.settle and request.to_width is not None:
+    if request.at_width is not None and request.to_width is not None:
         raise BadInput(
-            *(K("to_width", ...), " looks beyond curves, and ", K("settle")),
-            " trains none: give one",
+            *(K("at_width", ...), " asks at a width that is trained, "),
+            *(K("to_width", ...), " at one that none reaches: give one"),
         )
     words, root = named_studies(request.names, None if request.root is None else str(request.root))
     if not request.settle:
@@ -143,8 +154,11 @@ def asks_for_winner(sources: Sequence[object], asked: Mapping[str, Any], root: P
         there = text.startswith("wandb:") or Path(text).exists()
         return there and study_folder(source, root) is None
 
-    given = (asked.get(name) for name in OF_RUNS)
-    return any(g not in (None, "", (), False) for g in given) or any(map(is_table, sources))
+    if any(map(is_table, sources)):
+        return True
+    settles = asked.get("settle") and asked.get("to_width")
+    names = [name for name in OF_RUNS if not (settles and name in OF_TARGET)]
+    return any(asked.get(name) not in (None, "", (), False) for name in names)
 
 
 def _winner(request: CompareRequest, root: Path) -> WinnerAnswer:
@@ -173,7 +187,10 @@ def _winner(request: CompareRequest, root: Path) -> WinnerAnswer:
     )
     winner = decide(runs, question)
     names = [Path(source.name).stem or "runs" for source in sources]
+    folders = [study_folder(source, root) for source in request.names]
+    studies = {f.name: f for f in folders if f is not None and f.name in runs.names}
     return WinnerAnswer(
+        studies=studies if {*studies} == {*runs.names} else {},
         outcome=STRICT[winner.answer] if request.strict else Outcome.DONE,
         request=request,
         runs=runs,
@@ -226,11 +243,15 @@ def _by_runs(
 ) -> RankAnswer:
     """Train round by round until the ranking has ended, and write what was found."""
     contenders, unlike, unfinished = _contenders(request, names, overrides, root)
-    ranking, width = _ranking(request, contenders), contenders[0].size.width
+    ranking, widths = _ranking(request, contenders), [*contenders[0].planned]
+    width = request.to_width or widths[0]
     kinds = {c.name: c.experiment.settings.plugin_spec("parameterization").name for c in contenders}
     # Notices that studies had before they are written to, and what differs between them.
     notes = [*(notice for one in contenders for notice in one.study.notices), *unlike]
-    seeds = ranking.seeds[contenders[0].name]
+    by_name = {one.name: one for one in contenders}
+    begins = [_placed(run, widths) for run in ranking.asked]
+    flops = math.fsum(by_name[name].flops(at) for name, at, _ in begins)
+    dearest = max(one.flops(at) for one in contenders for at in widths)
     answer = RankAnswer(
         notes=tuple((note,) for note in dict.fromkeys(notes)),
         request=request,
@@ -239,9 +260,11 @@ def _by_runs(
         overrides=overrides,
         ranking=ranking,
         width=width,
+        widths=widths,
         parameterizations=kinds,
         unfinished=unfinished,
-        known=sum(one.result(seed) is not None for one in contenders for seed in range(seeds)),
+        known=sum(by_name[name].result(*at) is not None for name, *at in begins),
+        flops=(flops, flops + (ranking.budget - ranking.runs) * dearest),
     )
     if request.dry_run:
         return answer
@@ -259,36 +282,44 @@ def _by_runs(
     assert ranking.outcome is not None
     record = {
         "width": width,
-        "first_seed": contenders[0].first_seed,
+        "widths": widths,
+        "first_seed": contenders[0].first_seed(widths[0]),
         "runs": ranking.runs,
         "budget": ranking.budget,
         "looks": ranking.looks,
         "differences": unlike,
-        "optima": {one.name: dict(one.hps) for one in contenders},
-        "places": to_json(ranking.places),
+        "optima": {one.name: dict(one.planned[widths[0]][1]) for one in contenders},
         "ended": ranking.outcome.ended,
         "sentence": watcher.sentence(ranking.outcome),
         "needed": ranking.outcome.needed,
         "command": provenance()["command"],
     }
+    outcome = Outcome.DONE
+    if isinstance(ranking, Ranking):
+        record["places"] = to_json(ranking.places)
+    elif ranking.winner is not None:
+        record |= {"answer": ranking.winner.answer, "variants": to_json(ranking.winner.variants)}
+        outcome = STRICT[ranking.winner.answer] if request.strict else Outcome.DONE
     folder = request.out or comparison_folder(answer.names, root)
     private_folder(folder)
     path = folder / "settled.json"
     write_json(path, record)
     every = tuple((note,) for note in dict.fromkeys([*notes, *notices]))
-    return replace(answer, notes=every, failures=failed, record=record, path=path)
+    return replace(answer, outcome=outcome, notes=every, failures=failed, record=record, path=path)
 
 
 @dataclass(kw_only=True)
 class Contender:
-    """A study at its optimum: `hps` are planned at `size`, log2; its seeds count from the first."""
+    """A study at its optimum, `planned` at each width: a size, and hyperparameters in log2.
+
+    At a width that is `searched` its seeds are fresh ones.
+    """
 
     name: str
     experiment: Experiment
-    size: LadderSize
-    hps: Log2Hps
+    planned: Mapping[int, tuple[LadderSize, Log2Hps]]
     study: Study
-    first_seed: int
+    searched: frozenset[int]
     # What failed before is tried again, its cause may be gone; what fails now is taken as it is.
     retry: set[str] = field(default_factory=set)
 
@@ -299,19 +330,31 @@ class Contender:
         self.study = stack.enter_context(Study.open(settings.folder, settings.storage))
         self.retry = {r.key for r in self.study.results() if r.status == "failed"}
 
-    def trial(self, seed: int) -> Trial:
-        """The run of a seed."""
-        return self.experiment.trial(self.size, self.hps, self.first_seed + seed, LADDER_PHASE)
+    def first_seed(self, width: int) -> int:
+        """From which the seeds of a width count."""
+        return FRESH_SEED if width in self.searched else 0
 
-    def result(self, seed: int) -> Result | None:
+    def trial(self, width: int, seed: int) -> Trial:
+        """The run of a seed at a width."""
+        size, hps = self.planned[width]
+        return self.experiment.trial(size, hps, self.first_seed(width) + seed, LADDER_PHASE)
+
+    def result(self, width: int, seed: int) -> Result | None:
         """As far as the study has it; none that was stopped early."""
-        key = self.trial(seed).key
+        key = self.trial(width, seed).key
         result = None if key in self.retry else self.study.get(key)
         return None if result is not None and result.status == "pruned" else result
 
-    def train(self, seeds: Sequence[int], watcher: Watcher, *, wait: bool) -> None:
-        """Train the seeds; Submitted without `wait` where their jobs are in a queue."""
-        trials, settings = [self.trial(seed) for seed in seeds], self.experiment.settings
+    def flops(self, width: int) -> float:
+        """Of a run; where nobody knows, what is in proportion to them."""
+        spec = self.experiment.spec(self.planned[width][0])
+        known, train = flops_of(spec), spec.train
+        tokens = train.steps * train.batch_size * train.seq_len
+        return float(width**2 * spec.depth * tokens) if math.isnan(known) else known
+
+    def train(self, runs: Sequence[tuple[int, int]], watcher: Watcher, *, wait: bool) -> None:
+        """Train runs by width and seed; Submitted without `wait` where they are in a queue."""
+        trials, settings = [self.trial(*run) for run in runs], self.experiment.settings
         known = self.study.results()
         title = f"compare: {self.name}"
         with progress_of(settings, watcher, title, len(trials), known=known) as bar:
@@ -319,54 +362,88 @@ class Contender:
         self.retry -= {trial.key for trial in trials}
 
 
-def _ranking(request: CompareRequest, contenders: Sequence[Contender]) -> Ranking:
-    """What says by the studies' results which runs come next, and when it is decided."""
-    by_name = {one.name: one for one in contenders}
+def _placed(run: tuple[Any, ...], widths: Sequence[int]) -> tuple[str, int, int]:
+    """A run of a ranking by name, width and seed: of one at a single size it names none."""
+    name, *size, seed = run
+    return name, widths[size[0] if size else 0], seed
 
-    def loss(name: str, seed: int) -> float | None:
-        found = by_name[name].result(seed)
+
+def _ranking(request: CompareRequest, contenders: Sequence[Contender]) -> Ranking | TargetRanking:
+    """What says by the studies' results which runs come next, and when it is decided."""
+    by_name, widths = {one.name: one for one in contenders}, [*contenders[0].planned]
+
+    def result(run: tuple[Any, ...]) -> Result | None:
+        name, width, seed = _placed(run, widths)
+        return by_name[name].result(width, seed)
+
+    def loss(*run: Any) -> float | None:
+        found = result(run)
         return None if found is None else found.objective
 
     def affordable() -> int:
         """How many runs `hours` allow, by the time that those so far took."""
         assert request.hours is not None
-        found = [
-            by_name[name].result(s) for name, count in ranking.seeds.items() for s in range(count)
-        ]
-        seconds = [one.seconds for one in found if one is not None]
+        seconds = [one.seconds for run in ranking.asked if (one := result(run)) is not None]
         mean = sum(seconds) / max(1, len(seconds))
         return int(request.hours * 3600 * slots / mean) if mean > 0 else ranking.budget
 
     workers = [getattr(one.experiment.settings.launcher, "workers", 1) for one in contenders]
     slots = max(count if isinstance(count, int) else 1 for count in workers)
     bound = None if request.hours is None else affordable
-    ranking = Ranking([*by_name], loss, budget=request.budget, affordable=bound, slots=slots)
+    ranking: Ranking | TargetRanking
+    if request.to_width is None:
+        ranking = Ranking([*by_name], loss, budget=request.budget, affordable=bound, slots=slots)
+        return ranking
+    first = contenders[0]
+    sizes = [first.planned[width][0] for width in widths]
+    ranking = TargetRanking(
+        [*by_name],
+        [{"width": float(size.width), "steps": float(size.steps)} for size in sizes],
+        [first.flops(width) for width in widths],
+        TargetQuestion(
+            counts={"width": float(request.to_width)},
+            floor=request.floor,
+            exponent=request.exponent,
+            error=request.error,
+        ),
+        loss,
+        begun=max(1, len(widths) - 1),
+        budget=request.budget,
+        affordable=bound,
+        slots=slots,
+    )
     return ranking
 
 
 def _train(
-    ranking: Ranking, contenders: Sequence[Contender], watcher: Watcher, *, wait: bool
+    ranking: Ranking | TargetRanking,
+    contenders: Sequence[Contender],
+    watcher: Watcher,
+    *,
+    wait: bool,
 ) -> int:
     """Train round by round until the ranking has ended; without `wait`, how many are in a queue."""
-    looks = 0
+    looks, widths = 0, [*contenders[0].planned]
     while missing := ranking.missing():
         if ranking.looks > looks:
             looks = ranking.looks
             watcher.tell(watcher.sentence(ranking))
-        seeds = {one.name: [s for name, s in missing if name == one.name] for one in contenders}
-        lacking = [one for one in contenders if seeds[one.name]]
+        runs: dict[str, list[tuple[int, int]]] = {one.name: [] for one in contenders}
+        for name, *at in (_placed(run, widths) for run in missing):
+            runs[name].append((at[0], at[1]))
+        lacking = [one for one in contenders if runs[one.name]]
         waiting = 0
         # Jobs that outlive their driver are submitted for all studies before one is waited for.
         for one in lacking:
             if isinstance(one.experiment.settings.launcher, Scheduled):
                 try:
-                    one.train(seeds[one.name], watcher, wait=False)
+                    one.train(runs[one.name], watcher, wait=False)
                 except Submitted as submitted:
                     waiting += submitted.trials
         if waiting and not wait:
             return waiting
         for one in lacking if wait else ():
-            one.train(seeds[one.name], watcher, wait=True)
+            one.train(runs[one.name], watcher, wait=True)
     return 0
 
 
@@ -379,6 +456,10 @@ def _contenders(
         raise BadInput(*TOO_FEW)
     if twice := [name for name in dict.fromkeys(names) if names.count(name) > 1]:
         raise BadInput(f"{twice[0]} is given twice: name each study once")
+    if (first := request.baseline) is not None:
+        if first not in names:
+            raise ConfigError(K("baseline"), first, f"one of {', '.join(names)}")
+        names = [first, *(name for name in names if name != first)]
     overrides = [*overrides, f"root={root}"]
     every = list[Settings]()
     for name in names:
@@ -391,50 +472,72 @@ def _contenders(
             check_storage_password(settings)
         check_seeds(settings, "seeds", ROUNDS.seeds[0])
         every.append(settings)
-    width = _width(every, request.at_width)
-    for settings in every:
-        try:
-            size = replace(settings.ladder_base, width=width)
-            check_model_size(settings, size)
-            check_taken(settings, asdict(size))
-        except ConfigError as error:
-            allowed = (f"one that {settings.name} can have: ", *error.args)
-            raise ConfigError(Keyword("at_width"), width, allowed) from error
-    searched = any(settings.base.width == width for settings in every)
+    widths = _widths(every, request)
+    base = {settings.base.width for settings in every}
     contenders, unfinished = list[Contender](), list[int]()
     for name, settings in zip(names, every, strict=True):
         with tempfile.TemporaryDirectory() as temporary:
             experiment = open_experiment(settings, Path(temporary) if request.dry_run else None)
-        settings = experiment.settings
-        size = settings.with_steps(replace(settings.ladder_base, width=width))
-        study = Study.read(settings.folder)
+        settings, study = experiment.settings, Study.read(experiment.settings.folder)
         found = planned_optimum(experiment, study)
         unfinished += [found.unfinished] * bool(found.unfinished)
-        hps = planned_log2(experiment, size, found.conclusion.best_log2)
+        best = found.conclusion.best_log2
+        sizes = [settings.with_steps(replace(settings.ladder_base, width=w)) for w in widths]
         contenders.append(
             Contender(
                 name=name,
                 experiment=experiment,
-                size=size,
-                hps=hps,
+                planned={s.width: (s, planned_log2(experiment, s, best)) for s in sizes},
                 study=study,
-                first_seed=FRESH_SEED if searched else 0,
+                searched=frozenset(base),
             )
         )
-    notes = differences({one.name: one.experiment.spec(one.size) for one in contenders})
+    notes = differences(
+        {one.name: one.experiment.spec(one.planned[widths[0]][0]) for one in contenders}
+    )
     if notes and not request.anyway:
         raise BadInput(*not_comparable(notes))
     return contenders, notes, unfinished
 
 
-def _width(studies: Sequence[Settings], asked: int | None) -> int:
-    """The width that was asked for, else the widest that all ladders have."""
+def _widths(studies: Sequence[Settings], request: CompareRequest) -> list[int]:
+    """The width to train: the one that was asked for, else the widest that all ladders have.
+
+    For a target all that they have, and one twice as wide, which is trained where that tells most.
+    """
     ladders = {
         one.name: {one.base.width, *(size.width for size in one.ladders().get("width", ()))}
         for one in studies
     }
-    common = set.intersection(*ladders.values())
+    common, target = set.intersection(*ladders.values()), request.to_width
+    asked = request.at_width
     if asked is None and not common:
         told = ", ".join(f"{name}: {sorted(widths)}" for name, widths in ladders.items())
-        raise BadInput(f"no width is on all ladders ({told}): name one with ", K("at_width", ...))
-    return max(common) if asked is None else asked
+        instead = (
+            "give all the same transfer.widths"
+            if target
+            else ("name one with ", K("at_width", ...))
+        )
+        raise BadInput(f"no width is on all ladders ({told}): ", *as_text(instead))
+    if target is None:
+        width = max(common) if asked is None else asked
+        if (unfit := _unfit(studies, width)) is not None:
+            raise ConfigError(K("at_width"), width, unfit)
+        return [width]
+    if target <= max(common):
+        allowed = f"more than {max(common)}, the widest of the ladders: at one that they have ask "
+        raise ConfigError(K("to_width"), target, (allowed, "with ", K("at_width", target)))
+    wider = min(2 * max(common), target)
+    return [*sorted(common), *[wider] * (_unfit(studies, wider) is None)]
+
+
+def _unfit(studies: Sequence[Settings], width: int) -> Text | None:
+    """What widths are allowed of a study that cannot have this one; None where all can."""
+    for settings in studies:
+        try:
+            size = replace(settings.ladder_base, width=width)
+            check_model_size(settings, size)
+            check_taken(settings, asdict(size))
+        except ConfigError as error:
+            return (f"one that {settings.name} can have: ", *error.args)
+    return None
