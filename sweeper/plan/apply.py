@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from math import isclose, isfinite
 from typing import Any
 
@@ -161,13 +161,11 @@ def param_groups(
     betas: tuple[float, float] | None = None,
     muon: str = "",
     own: Mapping[str, float] | None = None,
-    *,
-    eps: bool = True,
 ) -> list[dict[str, Any]]:
     """Parameters of equal settings as one group; see `TransferPlan.param_groups`.
 
-    Without `eps` the optimizer has none. `muon` names one of `CONVENTIONS` where the plan's
-    matrices are Muon's, whose settings are its `own`.
+    An optimizer without eps has it 0 in all `settings`. `muon` names one of `CONVENTIONS` where
+    the plan's matrices are Muon's, whose settings are its `own`.
     """
     if not lr_scale > 0:
         raise BadInput(f"lr_scale={lr_scale!r} is refused: a positive number")
@@ -183,8 +181,7 @@ def param_groups(
     matched = match_parameters(settings, model, differs)
     parameters = {setting.name: parameter for setting, parameter in matched}
     groups = []
-    equal = [setting if eps else replace(setting, eps=0.0) for setting, _ in matched]
-    for name, members in grouped_settings(equal, muon):
+    for name, members in grouped_settings([setting for setting, _ in matched], muon):
         orthogonal = members[0].update.orthogonal
         lr = _rate(members[0], muon) * lr_scale
         group: dict[str, Any] = {
@@ -193,7 +190,7 @@ def param_groups(
             "update": str(members[0].update),
             "lr": lr,
             "initial_lr": lr,
-            **({"eps": members[0].eps} if eps else {}),
+            **({"eps": members[0].eps} if members[0].eps else {}),
             # torch removes lr * weight_decay of a weight; the plan says what is removed.
             "weight_decay": members[0].weight_decay / lr,
             **({} if betas is None or orthogonal else {"betas": betas}),
@@ -373,7 +370,7 @@ def check(
         return _listed([*lines.values()])
 
     # An optimizer that has eps takes it from its groups. That of some is a pair, or else.
-    with_eps = [pair for pair in pairs if isinstance(pair.group.get("eps"), float)]
+    with_eps = [p for p in pairs if p.planned.eps and isinstance(p.group.get("eps"), float)]
     eps = ((pair, pair.group["eps"], pair.planned.eps) for pair in with_eps)
     if wrong := differing(eps, EXACT_TOLERANCE):
         advice = "keep each group's own eps, as param_groups gives it, and set none on all"

@@ -18,7 +18,7 @@ from sweeper.files import read_json, write_json
 from sweeper.laws.law import AppliedLaw
 from sweeper.plan.factors import PlannedFactor, ask, needs, planned_factors
 from sweeper.records import WRITTEN_IF_SET, Build, from_json
-from sweeper.registry import TARGET, build_plugin, with_targets
+from sweeper.registry import TARGET, build_plugin, takes_eps, with_targets
 from sweeper.scaling.prescription import (
     SETTING_FACTORS,
     AbsorbedParam,
@@ -45,8 +45,6 @@ if TYPE_CHECKING:
 # A plan as a table of plain text: what is trained alike in a row, then what the model must do.
 
 
-NO_EPS = ("lion", "sgd")
-"""Optimizers in which eps plays no part."""
 COLUMNS = ("parameters", "role", "init std", "lr", "eps", "decay")
 UPDATE = "update"
 """A column more, where an optimizer updates some parameters in another way than the rest."""
@@ -245,8 +243,8 @@ class TransferPlan:
 
     @property
     def has_eps(self) -> bool:
-        """Whether its optimizer divides by anything that eps keeps from 0."""
-        return self.optimizer is None or self.optimizer.name not in NO_EPS
+        """Whether eps plays a part in its optimizer."""
+        return self.optimizer is None or takes_eps(self.optimizer.name, self.optimizer.arguments)
 
     @classmethod
     def load(cls, path: str | Path) -> TransferPlan:
@@ -317,8 +315,9 @@ class TransferPlan:
         return plan
 
     def absorbed(self) -> list[AbsorbedParam]:
-        """Every parameter's settings for a plain forward pass."""
-        return [parameter.absorbed() for parameter in self.parameters]
+        """Every parameter's settings for a plain forward pass; eps is 0 where it plays no part."""
+        settings = [parameter.absorbed() for parameter in self.parameters]
+        return settings if self.has_eps else [replace(s, eps=0.0) for s in settings]
 
     def init_(
         self, model: nn.Module, seed: int | None = None, *, differs: Sequence[str] = ()
@@ -391,7 +390,6 @@ class TransferPlan:
             self.betas,
             convention,
             own,
-            eps=self.has_eps,
         )
 
     def optimizer_settings(self) -> dict[str, float]:
@@ -585,7 +583,7 @@ def plan_of(
                 {p.name: (p.target.multiplier, p.target.backward_multiplier) for p in parameters},
                 unit_scaled=rules.parameterization.unit_scaled,
                 depth_known=depth_known,
-                eps=rules.optimizer_spec.name not in NO_EPS,
+                eps=takes_eps(rules.optimizer_spec.name, rules.optimizer_spec.arguments),
                 decay=any(p.target.weight_decay for p in parameters if not p.frozen),
                 cautions=[*(left_out or ()), *model.cautions],
             )
