@@ -25,7 +25,6 @@ from sweeper.plan.muon import (
     NORMUON,
     Performed,
     asked,
-    factor_of,
     performed,
 )
 from sweeper.scaling.prescription import AbsorbedParam
@@ -178,6 +177,7 @@ def param_groups(
     if muon == "normuon" and not by_row:
         allowed = "a plan with optimizer={'name': 'muon', 'normuon': 0.95}"
         raise ConfigError("muon", muon, allowed)
+    _refuse_other_matrices(settings, muon)
     matched = match_parameters(settings, model, differs)
     parameters = {setting.name: parameter for setting, parameter in matched}
     groups = []
@@ -200,6 +200,8 @@ def param_groups(
             group["muon"] = muon
             if orthogonal:
                 group["momentum"] = settings_of.get("momentum", 0.95)
+                if CONVENTIONS[muon].flattens == "asked":
+                    group["flatten"] = _flat(members[0], muon)
                 if "normuon" in settings_of:
                     group["normuon"] = settings_of["normuon"]
             else:
@@ -214,7 +216,28 @@ def _rate(setting: AbsorbedParam, muon: str) -> float:
     """The learning rate before the factor that the implementation of Muon has of the shape."""
     if not muon or setting.update is not Update.ORTHOGONAL:
         return setting.lr
-    return setting.lr / factor_of(CONVENTIONS[muon].factor, setting.shape)
+    return setting.lr / CONVENTIONS[muon].factor_of(setting.shape, setting.matrix)
+
+
+def _flat(setting: AbsorbedParam, muon: str) -> bool | None:
+    """How an implementation of Muon makes matrices of a parameter; see `Convention.flat`."""
+    if not muon or not setting.update.orthogonal:
+        return False
+    return CONVENTIONS[muon].flat(setting.shape, setting.matrix)
+
+
+def _refuse_other_matrices(settings: Iterable[AbsorbedParam], muon: str) -> None:
+    """ConfigError where an implementation orthogonalizes other matrices than the plan's."""
+    other = [s for s in settings if not s.frozen and _flat(s, muon) is None]
+    if other:
+        names = _listed([f"{s.name} {list(s.shape)}" for s in other])
+        allowed = (
+            "an implementation that makes the plan's matrices of parameters of more than two "
+            f"dimensions, which {muon} does not of {names}: a convolution is one matrix "
+            "[first, all others], or one for each of its groups, and experts are one each. Give "
+            "muon='plain' and such an implementation, or write the parameter with two dimensions"
+        )
+        raise ConfigError("muon", muon, allowed)
 
 
 def grouped_settings(
@@ -225,7 +248,8 @@ def grouped_settings(
     for setting in settings:
         if not setting.frozen:
             rate = _rate(setting, muon)
-            key = (setting.update, rate, setting.eps, setting.weight_decay)
+            flat = _flat(setting, muon)
+            key = (setting.update, rate, setting.eps, setting.weight_decay, bool(flat))
             groups.setdefault(key, []).append(setting)
     named = []
     for members in groups.values():
@@ -303,7 +327,10 @@ class Pair:
         does = self.held.does
         if does is None or not does.orthogonal or self.planned.update is not Update.ORTHOGONAL:
             return 1.0
-        return factor_of(does.factor, self.planned.shape) if does.factor else 1.0
+        if not does.factor:
+            return 1.0
+        convention = CONVENTIONS["dion" if self.group.get("flatten") else "torch"]
+        return convention.factor_of(self.planned.shape, self.planned.matrix, does.factor)
 
     @property
     def lr(self) -> float:

@@ -186,7 +186,8 @@ class PlannedParameter:
     `init` is a `ParamSpec`'s, and `update` is how the optimizer's updates of it scale; see
     `scaling.spec.Update`. What is `frozen` is neither drawn nor trained. Learning rates are
     eta * gamma * m^-c, m being the growth of the width: `gamma` is the constant of the layer type
-    and group, `lr_exponent` is c, None where the target is as wide as the base.
+    and group, `lr_exponent` is c, None where the target is as wide as the base. `matrix` is a
+    `ParamSpec`'s, of what is updated as a matrix and has further dimensions.
     """
 
     name: str
@@ -203,13 +204,14 @@ class PlannedParameter:
     norm_of: str = field(default="", metadata=WRITTEN_IF_SET)
     gamma: float = field(default=1.0, metadata=WRITTEN_IF_SET)
     lr_exponent: float | None = field(default=None, metadata=WRITTEN_IF_SET)
+    matrix: tuple[int, int] | None = field(default=None, metadata=WRITTEN_IF_SET)
 
     def absorbed(self) -> AbsorbedParam:
         """The target's settings with the multiplier absorbed by init, learning rate and eps."""
         settings = absorb_multiplier(
             self.target, Update(self.update), name=self.name, shape=self.shape, init=self.init
         )
-        return replace(settings, frozen=self.frozen, norm_of=self.norm_of)
+        return replace(settings, frozen=self.frozen, norm_of=self.norm_of, matrix=self.matrix)
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -626,7 +628,8 @@ def _planned(
         # A law's change belongs to the target's run: the base was trained with what was tuned.
         target=target,
         base=prescribed(spec.at_base(), tuned),
-        update=rules.optimizer.kind(spec),
+        update=(update := rules.optimizer.kind(spec)),
+        matrix=spec.matrix if update.orthogonal and len(spec.shape) > 2 else None,
         frozen=spec.frozen,
         norm_of=spec.norm_of,
         gamma=constant_of(spec, rules.optimizer, hps),
