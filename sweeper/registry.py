@@ -96,6 +96,19 @@ def plugin_target(group: str, name: str) -> str:
     return targets.get(name, name)
 
 
+def takes_eps(optimizer: str, arguments: Mapping[str, Any]) -> bool:
+    """Whether eps plays a part in an optimizer of this name: its config says so, by having it.
+
+    One that no config describes is taken to have one. Steps by atan2 have none.
+    """
+    config = conf_folder() / "optimizer" / f"{optimizer}.yaml"
+    described = config.is_file()
+    has = (
+        "\neps:" in config.read_text(encoding="utf-8") if described else arguments.get("eps", True)
+    )
+    return bool(has) and not arguments.get("atan2")
+
+
 def with_names(group: str, config: Mapping[str, Any]) -> dict[str, Any]:
     """A plugin's config with the stable name in place of every class in it."""
     return _retargeted(config, lambda target: plugin_name(group, target))

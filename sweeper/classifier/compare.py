@@ -128,13 +128,15 @@ def differing_dims(name: str, base: ModelTrace, other: ModelTrace) -> tuple[int,
 WIDTH_NAME = re.compile(r"width|emb|hidden|model|dim|channels")
 """Found in the usual names of a width, and not in that of the number of heads."""
 WITH_WIDTH = re.compile(
-    rf"{WIDTH_NAME.pattern}|heads?|inner|intermediate|mlp|filters|planes|units|"
-    r"(^|_)(kv|d?ffn?)(_|$)"
+    r"width|emb|hidden|model|channels|heads?|inner|intermediate|mlp|filters|planes|units|forward|"
+    r"^dims?$|(^|_)(kv|d?ffn?|base|block|attn|attention|encoder|decoder|key|value|rnn|lstm|gru)(_|$)"
 )
-"""Found in the names of sizes that grow with a width."""
+"""Found in the names of sizes that grow with a width; other dimensions may be the task's: those of
+actions, of conditions."""
 _WIDE_END = r"(dim|width|hidden|channels|embd?)(_size)?$"
 OF_TASK = re.compile(
-    r"image|img|pixel|resol|(^|_)(in|out|input|output)(_|$)|"
+    r"^(?!.*(emb|hidden)).*(image|img|pixel|resol)|(^|_)(in|out|input|output)(_|$)|"
+    r"(^|_)n(um)?_embeddings|"
     rf"^(?!.*{_WIDE_END}).*(class|vocab|label|token|seq|len|ctx|context|block_size|position|expert|"
     r"patch|kernel|window|bins|batch)"
 )
@@ -192,7 +194,8 @@ def depths(base: Sizes, target: Sizes) -> list[str]:
 def _ranked(base: Sizes, target: Sizes, plain: str, *, deep: bool) -> list[str]:
     names = [n for n, v in base.items() if is_whole(v) and bool(DEPTH_NAME.search(n)) == deep]
     # False sorts first: called `plain`, then one that differs, then one of a usual name.
-    return sorted(names, key=lambda n: (n != plain, base[n] == target[n], not WIDTH_NAME.search(n)))
+    usual = {n for n in names if WIDTH_NAME.search(n) and WITH_WIDTH.search(n)}
+    return sorted(names, key=lambda n: (n != plain, base[n] == target[n], n not in usual))
 
 
 def is_whole(value: object) -> bool:
@@ -473,27 +476,34 @@ class SizeComparison:
             lookup=kind is UseKind.LOOKUP and decision.role is not Role.VECTOR,
             tied=self.target.tied.get(name, ()),
             frozen=name in self.target.frozen,
-            matrix=self._matrix(name, base_name, decision, width_dims),
+            matrix=self._matrix(name, base_name, decision, width_dims, known.get("groups", 1)),
             norm_of=norm_of,
             reparameterized=self._reparameterized(base_name, decision),
             note="; ".join(filter(None, (decision.note, *self._cautions(base_name, decision)))),
         )
 
     def _matrix(
-        self, name: str, base_name: str, decision: RoleDecision, width_dims: tuple[int, ...]
+        self,
+        name: str,
+        base_name: str,
+        decision: RoleDecision,
+        width_dims: tuple[int, ...],
+        growing: int = 1,
     ) -> tuple[int, int]:
         """How a hidden parameter is made of matrices, and the rows of one; see `ParamSpec`.
 
         Of three dimensions those that count what is neither summed over nor the output's last one,
         and that do not grow, count matrices: experts, or a fixed number of heads. What grows is
-        part of the one matrix, [heads x size, width]. A convolution's is [first, all others].
+        part of the one matrix, [heads x size, width]. A convolution's is [first, all others], and
+        each of its groups, which are `growing` in number or not, is one of its own.
         """
         shape, signature = self.target.shapes[name], decision.signature
         if decision.role is not Role.HIDDEN or len(shape) < 3 or signature is None:
             return 1, 0
         use = _use(self.base, base_name, signature)
         if use.op == "convolution":
-            return 1, 0
+            groups = growing if decision.growing_groups else use.group_extents.get(0, 1)
+            return (groups, shape[0] // groups) if groups > 1 else (1, 0)
         outs = [dim for dim in range(len(shape)) if dim not in use.in_extents]
         stacked = [dim for dim in outs[:-1] if dim not in width_dims]
         stacked += [dim for dim in outs[-1:] if dim in use.group_extents]
@@ -516,7 +526,8 @@ class SizeComparison:
         stack, _ = self._matrix(name, base_name, decision, width_dims)
         if stack < 2 or decision.signature is None:
             return {}
-        if 0 not in _use(self.base, base_name, decision.signature).out_extents:
+        use = _use(self.base, base_name, decision.signature)
+        if use.op == "convolution" or 0 not in use.out_extents:
             return {}
         there = self.base.shapes[base_name][0]
         return {

@@ -12,7 +12,7 @@ from sweeper.decide.transfer import Answer, SizeVerdict
 from sweeper.plan.explain import Explained
 from sweeper.plan.plan import PlannedParameter
 from sweeper.records import NOT_WRITTEN
-from sweeper.registry import TARGET, plugin_target, with_names
+from sweeper.registry import TARGET, plugin_name, plugin_target, takes_eps, with_names
 from sweeper.scaling.abc import MUP, exponents, shift
 from sweeper.scaling.relative import Change
 from sweeper.scaling.spec import Role, Update
@@ -219,9 +219,10 @@ def _decay(s: FailedTransfer) -> Ablation | None:
 
 
 def has_eps(tree: Mapping[str, Any]) -> bool:
-    """Whether a configuration's optimizer has an eps that plays a part."""
+    """Whether a configuration's optimizer has an eps that plays a part, and that it names."""
     optimizer = tree["optimizer"]
-    return bool(optimizer.get("eps")) and not optimizer.get("atan2")
+    name = plugin_name("optimizer", optimizer.get(TARGET, ""))
+    return bool(optimizer.get("eps")) and takes_eps(name, optimizer)
 
 
 def _epsilon(s: FailedTransfer) -> Ablation | None:

@@ -26,7 +26,6 @@ from sweeper.export.exporter import (
     rows_multiplier,
     schedule_lines,
     table_of,
-    takes_eps,
     trained,
 )
 from sweeper.plan.factors import PlannedFactor
@@ -178,7 +177,6 @@ def _of_optimizer(plan: TransferPlan, exporter: Exporter) -> Iterator[Difference
 
 def _of_parameters(plan: TransferPlan, exporter: Exporter) -> Iterator[Difference]:
     """Differences of learning rates, eps, decays, initial values and gradients."""
-    eps = takes_eps(plan)  # where it plays no part, no difference of it is one
     for parameter in trained(plan):
         role, setting = parameter.role, exporter.setting(plan, parameter)
         # The trainer multiplies by its own factor: what the plan asks is written in that gauge.
@@ -187,7 +185,7 @@ def _of_parameters(plan: TransferPlan, exporter: Exporter) -> Iterator[Differenc
             (f"{role}_lr", wanted.lr, setting.lr),
             ("weight_decay", wanted.weight_decay, setting.weight_decay),
         ]
-        if eps:
+        if plan.has_eps:  # where it plays no part, no difference of it is one
             pairs.append(("eps", wanted.eps, setting.eps))
         if wanted.init == "normal":
             pairs.append(("init", wanted.init_std, setting.init_std))

@@ -322,11 +322,6 @@ def by_atan2(plan: TransferPlan) -> bool:
     return bool(plan.optimizer and plan.optimizer.arguments.get("atan2"))
 
 
-def takes_eps(plan: TransferPlan) -> bool:
-    """Whether eps plays a part in the plan's optimizer."""
-    return plan.has_eps and not by_atan2(plan)
-
-
 # Jinja's one place here: a template in the files of a trainer.
 
 
@@ -346,7 +341,7 @@ def render(template: str, plan: TransferPlan, header: str, **values: Any) -> str
         "header": header,
         "seed": int(plan.source.get("seed", 0)),  # the one that `plan.init_` takes by default
         "wrappers": WRAPPERS,
-        "eps": takes_eps(plan),
+        "eps": plan.has_eps,
         "betas": (settings.get("beta1", 0.9), settings.get("beta2", 0.999)),
     }
     return _environment().get_template(f"{template}.j2").render({**common, **values})

@@ -25,7 +25,7 @@ from sweeper.export.exporter import (
     render,
     trained,
 )
-from sweeper.plan.muon import CONVENTIONS, factor_of
+from sweeper.plan.muon import CONVENTIONS
 from sweeper.plan.plan import PlannedParameter, TransferPlan
 from sweeper.scaling.spec import NUMBER, Update
 
@@ -99,7 +99,7 @@ def rows(
     by_name = settings if settings is not None else {p.name: as_planned(p) for p in plan.parameters}
     torch_muon = CONVENTIONS["torch"]
     factors = {
-        p.name: factor_of(torch_muon.factor, p.shape) if p.update == Update.ORTHOGONAL else 1.0
+        p.name: torch_muon.factor_of(p.shape, p.matrix) if p.update == Update.ORTHOGONAL else 1.0
         for p in (plan.parameters if updates and has_muon(plan) else ())
     }
     several = updates and len({p.update for p in plan.parameters if not p.frozen}) > 1

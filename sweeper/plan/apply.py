@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from math import isclose, isfinite
 from typing import Any
 
@@ -25,7 +25,6 @@ from sweeper.plan.muon import (
     NORMUON,
     Performed,
     asked,
-    factor_of,
     performed,
 )
 from sweeper.scaling.prescription import AbsorbedParam
@@ -161,13 +160,11 @@ def param_groups(
     betas: tuple[float, float] | None = None,
     muon: str = "",
     own: Mapping[str, float] | None = None,
-    *,
-    eps: bool = True,
 ) -> list[dict[str, Any]]:
     """Parameters of equal settings as one group; see `TransferPlan.param_groups`.
 
-    Without `eps` the optimizer has none. `muon` names one of `CONVENTIONS` where the plan's
-    matrices are Muon's, whose settings are its `own`.
+    An optimizer without eps has it 0 in all `settings`. `muon` names one of `CONVENTIONS` where
+    the plan's matrices are Muon's, whose settings are its `own`.
     """
     if not lr_scale > 0:
         raise BadInput(f"lr_scale={lr_scale!r} is refused: a positive number")
@@ -180,11 +177,11 @@ def param_groups(
     if muon == "normuon" and not by_row:
         allowed = "a plan with optimizer={'name': 'muon', 'normuon': 0.95}"
         raise ConfigError("muon", muon, allowed)
+    _refuse_other_matrices(settings, muon)
     matched = match_parameters(settings, model, differs)
     parameters = {setting.name: parameter for setting, parameter in matched}
     groups = []
-    equal = [setting if eps else replace(setting, eps=0.0) for setting, _ in matched]
-    for name, members in grouped_settings(equal, muon):
+    for name, members in grouped_settings([setting for setting, _ in matched], muon):
         orthogonal = members[0].update.orthogonal
         lr = _rate(members[0], muon) * lr_scale
         group: dict[str, Any] = {
@@ -193,7 +190,7 @@ def param_groups(
             "update": str(members[0].update),
             "lr": lr,
             "initial_lr": lr,
-            **({"eps": members[0].eps} if eps else {}),
+            **({"eps": members[0].eps} if members[0].eps else {}),
             # torch removes lr * weight_decay of a weight; the plan says what is removed.
             "weight_decay": members[0].weight_decay / lr,
             **({} if betas is None or orthogonal else {"betas": betas}),
@@ -203,6 +200,8 @@ def param_groups(
             group["muon"] = muon
             if orthogonal:
                 group["momentum"] = settings_of.get("momentum", 0.95)
+                if CONVENTIONS[muon].flattens == "asked":
+                    group["flatten"] = _flat(members[0], muon)
                 if "normuon" in settings_of:
                     group["normuon"] = settings_of["normuon"]
             else:
@@ -217,7 +216,28 @@ def _rate(setting: AbsorbedParam, muon: str) -> float:
     """The learning rate before the factor that the implementation of Muon has of the shape."""
     if not muon or setting.update is not Update.ORTHOGONAL:
         return setting.lr
-    return setting.lr / factor_of(CONVENTIONS[muon].factor, setting.shape)
+    return setting.lr / CONVENTIONS[muon].factor_of(setting.shape, setting.matrix)
+
+
+def _flat(setting: AbsorbedParam, muon: str) -> bool | None:
+    """How an implementation of Muon makes matrices of a parameter; see `Convention.flat`."""
+    if not muon or not setting.update.orthogonal:
+        return False
+    return CONVENTIONS[muon].flat(setting.shape, setting.matrix)
+
+
+def _refuse_other_matrices(settings: Iterable[AbsorbedParam], muon: str) -> None:
+    """ConfigError where an implementation orthogonalizes other matrices than the plan's."""
+    other = [s for s in settings if not s.frozen and _flat(s, muon) is None]
+    if other:
+        names = _listed([f"{s.name} {list(s.shape)}" for s in other])
+        allowed = (
+            "an implementation that makes the plan's matrices of parameters of more than two "
+            f"dimensions, which {muon} does not of {names}: a convolution is one matrix "
+            "[first, all others], or one for each of its groups, and experts are one each. Give "
+            "muon='plain' and such an implementation, or write the parameter with two dimensions"
+        )
+        raise ConfigError("muon", muon, allowed)
 
 
 def grouped_settings(
@@ -228,7 +248,8 @@ def grouped_settings(
     for setting in settings:
         if not setting.frozen:
             rate = _rate(setting, muon)
-            key = (setting.update, rate, setting.eps, setting.weight_decay)
+            flat = _flat(setting, muon)
+            key = (setting.update, rate, setting.eps, setting.weight_decay, bool(flat))
             groups.setdefault(key, []).append(setting)
     named = []
     for members in groups.values():
@@ -306,7 +327,10 @@ class Pair:
         does = self.held.does
         if does is None or not does.orthogonal or self.planned.update is not Update.ORTHOGONAL:
             return 1.0
-        return factor_of(does.factor, self.planned.shape) if does.factor else 1.0
+        if not does.factor:
+            return 1.0
+        convention = CONVENTIONS["dion" if self.group.get("flatten") else "torch"]
+        return convention.factor_of(self.planned.shape, self.planned.matrix, does.factor)
 
     @property
     def lr(self) -> float:
@@ -373,7 +397,7 @@ def check(
         return _listed([*lines.values()])
 
     # An optimizer that has eps takes it from its groups. That of some is a pair, or else.
-    with_eps = [pair for pair in pairs if isinstance(pair.group.get("eps"), float)]
+    with_eps = [p for p in pairs if p.planned.eps and isinstance(p.group.get("eps"), float)]
     eps = ((pair, pair.group["eps"], pair.planned.eps) for pair in with_eps)
     if wrong := differing(eps, EXACT_TOLERANCE):
         advice = "keep each group's own eps, as param_groups gives it, and set none on all"

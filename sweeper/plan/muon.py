@@ -12,8 +12,8 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from math import hypot, log, sqrt
-from typing import Any
+from math import hypot, log, prod, sqrt
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -38,7 +38,9 @@ class Convention:
     """An implementation: its factor, and what it asks of the groups of Muon and of all others.
 
     `names` are its words for some of a plan's settings, and `takes` all that such a group may hold,
-    where it refuses others.
+    where it refuses others. `flattens` says of parameters of more than two dimensions, by their
+    number, whether they are one matrix [first, all others], or a stack of their last two
+    dimensions; "asked" as a group says, and None where it takes none, or any.
     """
 
     factor: str
@@ -46,6 +48,7 @@ class Convention:
     others: Mapping[str, Any] = field(default_factory=dict)
     names: Mapping[str, str] = field(default_factory=dict)
     takes: tuple[tuple[str, ...], tuple[str, ...]] = ((), ())
+    flattens: Callable[[int], bool] | Literal["asked"] | None = None
 
     def group(self, group: Mapping[str, Any], *, orthogonal: bool) -> dict[str, Any]:
         """A plan's group as the implementation takes it."""
@@ -53,6 +56,30 @@ class Convention:
         own = {name: value for name, value in group.items() if not takes or name in takes}
         also = {new: group[old] for old, new in self.names.items() if old in group}
         return own | also | dict(self.matrices if orthogonal else self.others)
+
+    def flat(self, shape: Sequence[int], matrix: tuple[int, int] | None) -> bool | None:
+        """Whether its matrices are the plan's as one, [first, all others], or as a stack.
+
+        None where neither is what it makes of the parameter.
+        """
+        if len(shape) < 3 or matrix is None or self.flattens is None:
+            return False
+        options = (True, False) if self.flattens == "asked" else (self.flattens(len(shape)),)
+        counts = {True: (1, shape[0]), False: (prod(shape[:-2]), shape[-2])}
+        planned = (matrix[0], matrix[1] or shape[0])
+        return next((flat for flat in options if counts[flat] == planned), None)
+
+    def factor_of(
+        self, shape: Sequence[int], matrix: tuple[int, int] | None, formula: str = ""
+    ) -> float:
+        """Its factor, or that of another `formula`, of a parameter.
+
+        It goes by the last two dimensions, unless a group has them flattened.
+        """
+        rows, columns = shape[-2:] if len(shape) > 1 else (1, 1)
+        if self.flattens == "asked" and self.flat(shape, matrix):
+            rows, columns = shape[0], prod(shape[1:])
+        return FACTORS[formula or self.factor](rows, columns)
 
 
 FLOORED, ROOT_MAX = "sqrt(max(1, rows / columns))", "0.2 sqrt(max(rows, columns))"
@@ -65,6 +92,7 @@ CONVENTIONS: Mapping[str, Convention] = {
         {"use_muon": True},
         {"use_muon": False},
         takes=_KELLER_JORDAN,
+        flattens=lambda dimensions: dimensions == 4,
     ),
     "moonlight": Convention(ROOT_MAX, {"adjust_lr_fn": "match_rms_adamw"}),
     "dion": Convention(
@@ -72,6 +100,7 @@ CONVENTIONS: Mapping[str, Convention] = {
         {"algorithm": "muon", "adjust_lr": "spectral_norm"},
         {"algorithm": "adamw"},
         {"eps": "epsilon", "momentum": "mu"},
+        flattens="asked",
     ),
     "normuon": Convention(
         FLOORED,
@@ -79,18 +108,13 @@ CONVENTIONS: Mapping[str, Convention] = {
         {"use_muon": False},
         {"normuon": "beta2"},
         takes=_KELLER_JORDAN,
+        flattens=lambda dimensions: dimensions == 4,
     ),
     "plain": Convention("1"),
 }
 """`torch.optim.Muon` has Keller Jordan's factor, and Moonlight's as an option."""
 NORMUON = ("normuon", "plain")
 """Those that may average rows as NorMuon does."""
-
-
-def factor_of(formula: str, shape: Sequence[int]) -> float:
-    """The factor of a parameter; a stack of matrices counts as its last two dimensions."""
-    rows, columns = shape[-2:] if len(shape) > 1 else (1, 1)
-    return FACTORS[formula](rows, columns)
 
 
 # What an optimizer does with one of its groups, by one step of its own on small matrices.

@@ -18,7 +18,7 @@ from sweeper.files import read_json, write_json
 from sweeper.laws.law import AppliedLaw
 from sweeper.plan.factors import PlannedFactor, ask, needs, planned_factors
 from sweeper.records import WRITTEN_IF_SET, Build, from_json
-from sweeper.registry import TARGET, build_plugin, with_targets
+from sweeper.registry import TARGET, build_plugin, takes_eps, with_targets
 from sweeper.scaling.prescription import (
     SETTING_FACTORS,
     AbsorbedParam,
@@ -45,8 +45,6 @@ if TYPE_CHECKING:
 # A plan as a table of plain text: what is trained alike in a row, then what the model must do.
 
 
-NO_EPS = ("lion", "sgd")
-"""Optimizers in which eps plays no part."""
 COLUMNS = ("parameters", "role", "init std", "lr", "eps", "decay")
 UPDATE = "update"
 """A column more, where an optimizer updates some parameters in another way than the rest."""
@@ -188,7 +186,8 @@ class PlannedParameter:
     `init` is a `ParamSpec`'s, and `update` is how the optimizer's updates of it scale; see
     `scaling.spec.Update`. What is `frozen` is neither drawn nor trained. Learning rates are
     eta * gamma * m^-c, m being the growth of the width: `gamma` is the constant of the layer type
-    and group, `lr_exponent` is c, None where the target is as wide as the base.
+    and group, `lr_exponent` is c, None where the target is as wide as the base. `matrix` is a
+    `ParamSpec`'s, of what is updated as a matrix and has further dimensions.
     """
 
     name: str
@@ -205,13 +204,14 @@ class PlannedParameter:
     norm_of: str = field(default="", metadata=WRITTEN_IF_SET)
     gamma: float = field(default=1.0, metadata=WRITTEN_IF_SET)
     lr_exponent: float | None = field(default=None, metadata=WRITTEN_IF_SET)
+    matrix: tuple[int, int] | None = field(default=None, metadata=WRITTEN_IF_SET)
 
     def absorbed(self) -> AbsorbedParam:
         """The target's settings with the multiplier absorbed by init, learning rate and eps."""
         settings = absorb_multiplier(
             self.target, Update(self.update), name=self.name, shape=self.shape, init=self.init
         )
-        return replace(settings, frozen=self.frozen, norm_of=self.norm_of)
+        return replace(settings, frozen=self.frozen, norm_of=self.norm_of, matrix=self.matrix)
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -245,8 +245,8 @@ class TransferPlan:
 
     @property
     def has_eps(self) -> bool:
-        """Whether its optimizer divides by anything that eps keeps from 0."""
-        return self.optimizer is None or self.optimizer.name not in NO_EPS
+        """Whether eps plays a part in its optimizer."""
+        return self.optimizer is None or takes_eps(self.optimizer.name, self.optimizer.arguments)
 
     @classmethod
     def load(cls, path: str | Path) -> TransferPlan:
@@ -317,8 +317,9 @@ class TransferPlan:
         return plan
 
     def absorbed(self) -> list[AbsorbedParam]:
-        """Every parameter's settings for a plain forward pass."""
-        return [parameter.absorbed() for parameter in self.parameters]
+        """Every parameter's settings for a plain forward pass; eps is 0 where it plays no part."""
+        settings = [parameter.absorbed() for parameter in self.parameters]
+        return settings if self.has_eps else [replace(s, eps=0.0) for s in settings]
 
     def init_(
         self, model: nn.Module, seed: int | None = None, *, differs: Sequence[str] = ()
@@ -391,7 +392,6 @@ class TransferPlan:
             self.betas,
             convention,
             own,
-            eps=self.has_eps,
         )
 
     def optimizer_settings(self) -> dict[str, float]:
@@ -585,7 +585,7 @@ def plan_of(
                 {p.name: (p.target.multiplier, p.target.backward_multiplier) for p in parameters},
                 unit_scaled=rules.parameterization.unit_scaled,
                 depth_known=depth_known,
-                eps=rules.optimizer_spec.name not in NO_EPS,
+                eps=takes_eps(rules.optimizer_spec.name, rules.optimizer_spec.arguments),
                 decay=any(p.target.weight_decay for p in parameters if not p.frozen),
                 cautions=[*(left_out or ()), *model.cautions],
             )
@@ -628,7 +628,8 @@ def _planned(
         # A law's change belongs to the target's run: the base was trained with what was tuned.
         target=target,
         base=prescribed(spec.at_base(), tuned),
-        update=rules.optimizer.kind(spec),
+        update=(update := rules.optimizer.kind(spec)),
+        matrix=spec.matrix if update.orthogonal and len(spec.shape) > 2 else None,
         frozen=spec.frozen,
         norm_of=spec.norm_of,
         gamma=constant_of(spec, rules.optimizer, hps),

@@ -138,7 +138,7 @@ class AbsorbedParam:
     Values are drawn from N(`init_mean`, `init_std`^2), unless `init` is "kept": then they stay as
     the model's own code sets them. `lr`, `eps` and `weight_decay` are as in `Prescription`, for
     steps of the kind `update`. What is `frozen` is neither drawn nor trained. The init "norm" is
-    that of the weight `norm_of`.
+    that of the weight `norm_of`. `matrix` is a `ParamSpec`'s, None where it is not known.
     """
 
     name: str
@@ -152,6 +152,7 @@ class AbsorbedParam:
     frozen: bool = False
     update: Update = Update.SIGN
     norm_of: str = ""
+    matrix: tuple[int, int] | None = None
 
 
 def absorb_multiplier(

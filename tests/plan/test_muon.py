@@ -282,6 +282,85 @@ def test_a_stack_is_so_many_matrices(experts: int) -> None:
         "heads": (1, 64),
         "last": (0, 0),
     }
+    # Keller Jordan's takes the last two dimensions of three: two sides of a head are none of it.
+    for name in ("keller_jordan", "dion"):
+        with pytest.raises(ConfigError, match=r"heads \[16, 4, 64\]"):
+            plan.param_groups(Stacked(64, experts), muon=name)
+    assert plan.param_groups(Stacked(64, experts), muon="plain")
     # torch's Muon takes two dimensions: an export for it is not whole, and says so.
     (lack,) = lacking(plan, Pytorch())
     assert lack.name == "optimizer" and "muon of 3 dimensions" in str(lack)
+
+
+class Convolutions(nn.Module):
+    """Of one dimension, of two, and in two groups; experts beside them."""
+
+    def __init__(self, d: int) -> None:
+        super().__init__()
+        self.inp, self.out = nn.Conv2d(3, d, 1), nn.Linear(d, 3)
+        self.two, self.one = nn.Conv2d(d, d, 3, padding=1), nn.Conv1d(d, d, 3)
+        self.grouped = nn.Conv2d(d, 4 * d, 1, groups=2)
+        self.down = nn.Conv2d(4 * d, d, 1)
+        self.experts = nn.Parameter(torch.randn(3, d, d))
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = self.down(torch.relu(self.grouped(torch.relu(self.two(self.inp(x))))))
+        h = torch.relu(self.one(h.flatten(2))).mean(-1)
+        out: Tensor = self.out((h @ self.experts).mean(0))
+        return out
+
+
+def test_matrices_of_more_than_two_dimensions() -> None:
+    """Derived: of a step with singular values of 1 along a group's own [out / groups, in / groups].
+
+    As one matrix [out, in / groups] a tall one's groups would have singular values of groups^-1/2.
+    """
+
+    def of(build: Callable[[int], nn.Module]) -> TransferPlan:
+        return sweeper.plan_for(
+            build, {"d": 16}, {"d": 64}, "spectral_mup", {"eta": 1.0}, optimizer="muon",
+            inputs=torch.randn(2, 3, 5, 5),
+        )  # fmt: skip
+
+    def without(*names: str) -> Callable[[int], nn.Module]:
+        def build(d: int) -> nn.Module:
+            model = Convolutions(d)
+            for name in names:
+                setattr(model, name, nn.Identity())
+            if "grouped" in names:
+                model.down = nn.Conv2d(d, d, 1)
+            return model
+
+        return build
+
+    plan = of(Convolutions)
+    found = {p.name: (p.matrix, p.target.lr) for p in plan.parameters}
+    assert found["grouped.weight"] == ((2, 128), pytest.approx(2.0))
+    assert found["two.weight"] == ((1, 0), pytest.approx(1.0))
+    assert found["experts"] == ((3, 64), pytest.approx(1.0))
+    for name in ("keller_jordan", "dion"):
+        with pytest.raises(ConfigError, match=r"grouped\.weight"):
+            plan.param_groups(Convolutions(64), muon=name)
+    build = without("grouped")
+    with pytest.raises(ConfigError, match=r"one.weight \[64, 64, 3\]"):
+        of(build).param_groups(build(64), muon="keller_jordan")
+    # Dion's flattens a group's convolutions where it says so: [64, 576], of which its factor is.
+    model = build(64)
+    flat = {
+        tuple(p.shape): (group["flatten"], group["lr"])
+        for group in of(build).param_groups(model, muon="dion")
+        if group["algorithm"] == "muon"
+        for p in group["params"]
+    }
+    assert flat[(64, 64, 3, 3)] == (True, pytest.approx((576 / 64) ** 0.5))
+    assert flat[(64, 64, 3)] == (True, pytest.approx((192 / 64) ** 0.5))
+    assert flat[(3, 64, 64)] == (False, pytest.approx(1.0))
+    # Keller Jordan's flattens images' kernels, and has the factor of a kernel's sides.
+    build = without("grouped", "one")
+    rates = {
+        tuple(p.shape): group["lr"]
+        for group in of(build).param_groups(build(64), muon="keller_jordan")
+        if group["use_muon"]
+        for p in group["params"]
+    }
+    assert rates[(64, 64, 3, 3)] == rates[(3, 64, 64)] == pytest.approx(1.0)

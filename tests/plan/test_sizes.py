@@ -7,6 +7,7 @@ import torch
 from torch import Tensor, nn
 
 import sweeper
+from sweeper.classifier.compare import widths
 from sweeper.errors import BadInput
 from sweeper.plan.plan_for import SizePair
 from sweeper.scaling.spec import Role
@@ -109,8 +110,8 @@ def test_a_size_that_its_name_does_not_tell() -> None:
     with pytest.raises(BadInput, match=r"answers differs beside hidden.*widths=\['hidden'\]"):
         sweeper.plan_for(build, base, target, "mup", {"eta": 0.1})
     roles = {
-        tuple(widths): sweeper.plan_for(build, base, target, "mup", {"eta": 0.1}, widths=widths)
-        for widths in (["hidden"], ["hidden", "answers"])
+        tuple(asked): sweeper.plan_for(build, base, target, "mup", {"eta": 0.1}, widths=asked)
+        for asked in (["hidden"], ["hidden", "answers"])
     }
     told = {
         w: {p.name: p.role for p in plan.parameters}["head.weight"] for w, plan in roles.items()
@@ -118,5 +119,15 @@ def test_a_size_that_its_name_does_not_tell() -> None:
     assert told == {("hidden",): Role.READOUT, ("hidden", "answers"): Role.HIDDEN}
     with raises_config_error("widths", "width"):
         sweeper.plan_for(build, base, target, "mup", {"eta": 0.1}, widths=["width"])
+    # A dimension may be of actions, of conditions: only those of a model's parts are widths.
+    for name in ("action_dim", "context_dim", "z_dim"):
+        pairs = [{name: n, "hidden": w} for n, w in ((10, 8), (40, 32))]
+        with pytest.raises(BadInput, match=f"{name} differs beside hidden"):
+            sweeper.plan_for(
+                lambda hidden, **more: Net(hidden, *more.values()), *pairs, "mup", {"eta": 0.1}
+            )
+    assert widths(
+        {"num_embeddings": 9, "embed_dim": 8}, {"num_embeddings": 99, "embed_dim": 32}
+    ) == ["embed_dim"]
     with pytest.raises(BadInput, match="answers differs"):
         sweeper.classify(build, base, target, torch.zeros(2, 4, dtype=torch.long))
