@@ -41,6 +41,7 @@ class TrainSettings:
     mean training loss over the last `objective_window`, or the loss on held-out data at the end.
     A batch is computed in `accumulate` equal parts, whose gradients are averaged.
     `clip` bounds the norm of a trial's gradients, all parameters together; None leaves them.
+    `min_lr` is the last learning rate itself, in place of a share: `final_lr` is it over eta.
     Precision bfloat16 is an autocast over float32 weights, tf32 the matrix products of float32
     with the shorter mantissa of a GPU's tensor cores.
     """
@@ -53,11 +54,16 @@ class TrainSettings:
     accumulate: Annotated[int, ONE_OR_MORE] = 1
     objective: Literal["training", "heldout"] = "training"
     objective_window: Annotated[float, Bounds(above=0, most=1)] = 0.1
-    heldout_batches: Annotated[int, ONE_OR_MORE] = 8
+    heldout_batches: Annotated[
+        int | None, Bounds(least=1, allowed="1 or more, or null: all that there is")
+    ] = 8
     precision: Literal["float32", "tf32", "bfloat16", "bfloat16_stream", "float64"] = "float32"
     clip: Annotated[float | None, Bounds(above=0, allowed="null, or a positive number")] = None
     # Not written at its default: trials from before there was a choice keep their keys.
     schedule: Config = field(default=DEFAULT, metadata=WRITTEN_IF_SET)
+    min_lr: Annotated[float | None, Bounds(least=0, allowed="null, or a learning rate")] = field(
+        default=None, metadata=WRITTEN_IF_SET
+    )
 
     def __post_init__(self) -> None:
         """Refuse what cannot be trained."""
@@ -79,6 +85,8 @@ class TrainSettings:
         names = [name for name in SCHEDULE_HPS if name in hps]
         # A fraction of the run, or of the peak, cannot exceed 1.
         schedule = {name: min(1.0, getattr(self, name) * hps[name]) for name in names}
+        if self.min_lr is not None and "eta" in hps:
+            schedule["final_lr"] = min(1.0, self.min_lr / hps["eta"])
         return replace(self, **schedule) if schedule else self
 
     def window(self) -> int:

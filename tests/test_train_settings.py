@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sweeper.errors import ConfigError
-from sweeper.trial import TrainSettings
+from sweeper.trial import PlainHps, TrainSettings
 
 
 def made(**more: float) -> TrainSettings:
@@ -29,6 +29,15 @@ def test_schedule_stays_within_its_bounds(steps: int, warmup: float, final: floa
     peak = values.index(max(values))
     assert values[: peak + 1] == sorted(values[: peak + 1])
     assert values[peak:] == sorted(values[peak:], reverse=True)
+
+
+def test_a_last_rate_of_its_own_is_a_share_of_every_peak() -> None:
+    """nanoGPT's min_lr: what the cosine ends at does not follow the peak."""
+    settings = made(min_lr=6e-5)
+    for eta in (6e-4, 1e-3, 6e-5, 1e-6):
+        last = settings.with_hps(PlainHps({"eta": eta})).lr_factors([99])[0] * eta
+        assert last == pytest.approx(min(eta, 6e-5))
+    assert settings.with_hps(PlainHps({})) == settings
 
 
 @pytest.mark.parametrize(("share", "steps", "window"), [(0.1, 100, 10), (0.1, 3, 1), (1, 7, 7)])

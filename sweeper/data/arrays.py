@@ -192,9 +192,13 @@ class ArrayCorpus:
         x = self._normalized(how.moved(images, draws[:, :3]))
         return how.erased(x, draws[:, 3:]) if how.erase else x, self.labels[at].astype(np.int64)
 
-    def heldout(self, batch_size: int, seq_len: int, batches: int) -> Iterator[Batch]:
-        """Evenly spaced held-out samples; some are repeated where there are fewer."""
-        count, heldout_size = batches * batch_size, len(self.labels) - self.train_size
+    def heldout(self, batch_size: int, seq_len: int, batches: int | None) -> Iterator[Batch]:
+        """Evenly spaced held-out samples; some are repeated where there are fewer.
+
+        None: each once, the last batch being what is left.
+        """
+        heldout_size = len(self.labels) - self.train_size
+        count = heldout_size if batches is None else batches * batch_size
         # The held-out samples follow the train split; the last one has the index heldout_size - 1.
         at = self.train_size + even_positions(count, heldout_size - 1)
         for first in range(0, count, batch_size):

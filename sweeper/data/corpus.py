@@ -49,8 +49,11 @@ class Corpus(Protocol):
         with a smaller one.
         """
 
-    def heldout(self, batch_size: int, seq_len: int, batches: int) -> Iterator[Batch]:
-        """`batches` batches of evenly spaced held-out samples, the same at each call."""
+    def heldout(self, batch_size: int, seq_len: int, batches: int | None) -> Iterator[Batch]:
+        """`batches` batches of evenly spaced held-out samples, the same at each call.
+
+        None: each of them once, of text windows side by side; the last batch is what is left.
+        """
 
 
 def random_positions(seed: int, step: int, count: int, below: int) -> NDArray[np.int64]:
@@ -130,14 +133,14 @@ class TokenCorpus:
         """Random windows of the train split: tokens and the ones that follow, [batch, seq]."""
         return self._windows(self.positions(seed, step, batch_size, seq_len), seq_len)
 
-    def heldout(self, batch_size: int, seq_len: int, batches: int) -> Iterator[Batch]:
+    def heldout(self, batch_size: int, seq_len: int, batches: int | None) -> Iterator[Batch]:
         """Evenly spaced windows of the held-out tail, the same at each call.
 
         No window overlaps the train split; windows overlap each other where the tail is shorter
         than all of them.
         """
-        count = batches * batch_size
         room = len(self.tokens) - self.train_size - (seq_len + 1)
+        count = room // seq_len + 1 if batches is None else batches * batch_size
         starts = self.train_size + even_positions(count, room)
         for first in range(0, count, batch_size):
             yield self._windows(starts[first : first + batch_size], seq_len)
@@ -260,6 +263,6 @@ class UserData:
         """There is none."""
         raise NotImplementedError("the user command reads the data")
 
-    def heldout(self, batch_size: int, seq_len: int, batches: int) -> Iterator[Batch]:
+    def heldout(self, batch_size: int, seq_len: int, batches: int | None) -> Iterator[Batch]:
         """There is none."""
         raise NotImplementedError("the user command reads the data")

@@ -179,7 +179,7 @@ class SpanCorpus:
         windows, _ = self.tokens.batch(seed, step, batch_size, seq_len)
         return self._corrupted(windows, seed, step)
 
-    def heldout(self, batch_size: int, seq_len: int, batches: int) -> Iterator[Batch]:
+    def heldout(self, batch_size: int, seq_len: int, batches: int | None) -> Iterator[Batch]:
         """Evenly spaced held-out windows, corrupted alike at each call."""
         for index, (windows, _) in enumerate(self.tokens.heldout(batch_size, seq_len, batches)):
             yield self._corrupted(windows, HELDOUT_SEED, index)

@@ -347,7 +347,7 @@ class BatchedRun:
         That is of classifiers of arrays, whose forward returns logits where no targets are given;
         of other models there is none.
         """
-        train, losses, hits = self.prepared.train, [], []
+        train, losses, hits, sizes = self.prepared.train, [], [], []
         size = (train.batch_size, train.seq_len, train.heldout_batches)
         classifies = "input_shape" in self.prepared.spec.data
         for batch in self.batched.corpus.heldout(*size):
@@ -356,6 +356,7 @@ class BatchedRun:
                 part.expand(len(self.slots), *part.shape[1:])
                 for part in self.feed.to_device([batch])
             )
+            sizes.append(x.shape[1])
             with self.precision():
                 losses.append(self.program.evaluate(self.params, self.buffers, x, y))
                 if classifies:
@@ -364,8 +365,15 @@ class BatchedRun:
                     except Exception as error:
                         raise_if_out_of_memory(error)
                         classifies = False
-        accuracy = torch.stack(hits).mean(0) if classifies else None
-        return torch.stack(losses).mean(0), accuracy
+
+        def mean(parts: list[Tensor]) -> Tensor:
+            values = torch.stack(parts)
+            if len(set(sizes)) == 1:
+                return values.mean(0)
+            shares = self._on_device([size / sum(sizes) for size in sizes], values.dtype)
+            return (values * shares[:, None]).sum(0)
+
+        return mean(losses), mean(hits) if classifies else None
 
 
 def _compiled_mode(size: int) -> GradientMode:

@@ -317,7 +317,7 @@ class RepeatedBatch:
         """The batch of step 0, whatever `step`."""
         return self.corpus.batch(seed, 0, batch_size, seq_len)
 
-    def heldout(self, batch_size: int, seq_len: int, batches: int) -> Iterator[Batch]:
+    def heldout(self, batch_size: int, seq_len: int, batches: int | None) -> Iterator[Batch]:
         """As the corpus."""
         return self.corpus.heldout(batch_size, seq_len, batches)
 

@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from sweeper.classifier.watch import hooked
 from sweeper.data.corpus import Corpus
 from sweeper.engine.batched import BatchedRun, BatchedTrials
+from sweeper.engine.kernels import measure_kernels
 from sweeper.engine.measure import measure_modules
 from sweeper.engine.program import quiet_attention, random_seed
 from sweeper.launch.job import UNCONTROLLED, Control
@@ -232,6 +233,8 @@ def fraction_below_eps(
 MEASUREMENTS: Mapping[str, Callable[[Trial, Corpus, str, Control], Any]] = {
     "coordinates": lambda *args: to_json(measure_modules(*args)),
     "scales": lambda *args: to_json(operand_scales(*args)),
+    "kernels": lambda *args: to_json(measure_kernels(*args)),
     "below_eps": lambda *args: to_json(fraction_below_eps(*args)),
 }
-"""What can be measured: outputs and their changes, operands of products, entries below eps."""
+"""What can be measured: outputs and their changes, operands of products, kernels, entries below
+eps."""

@@ -307,3 +307,16 @@ def check_update(
         if error.key == TARGET:
             raise ConfigError("parameterization", name, error.allowed) from error
         raise error.below("parameterization") from error
+
+
+def check_decay(prepared: PreparedSpec, hps: PlainHps) -> None:
+    """ConfigError where a step would remove all of a weight: a decay of 1 and more may be small."""
+    shares = {name: with_.weight_decay for name, with_ in prepared.trained_with(hps).items()}
+    name = max(shares, key=shares.__getitem__, default="")
+    if shares and shares[name] >= 1:
+        decay = prepared.optimizer.weight_decay  # type: ignore[attr-defined]
+        allowed = (
+            f"less: a step at the peak would remove {shares[name]:.3g} of {name}, all of it at 1; "
+            "or parameterization.decay=coupled, which is times the learning rate"
+        )
+        raise ConfigError("optimizer.weight_decay", decay, allowed)

@@ -17,7 +17,7 @@ from sweeper.engine import checkpoint
 from sweeper.engine.batched import Compile
 from sweeper.engine.branches import horizons, joined, taken_alike
 from sweeper.engine.jobs import TrainTrials, TrialCount, TrialsPerJob, TryStep, measure_here, split
-from sweeper.engine.prepare import prepare
+from sweeper.engine.prepare import check_decay, prepare
 from sweeper.engine.train import Execution
 from sweeper.errors import ConfigError
 from sweeper.launch.executor import Batch, Executor, Launcher, Machine
@@ -123,7 +123,7 @@ class Engine(Bounded):
         The step is a real one, of two examples. For jobs that run elsewhere it runs on the CPU,
         and where worker processes have the GPUs, in one of them.
         """
-        prepare(trial.spec)
+        check_decay(prepare(trial.spec), trial.hps)
         device = "cpu" if launcher.device is not None else self.device_of(launcher)
         step = TryStep(trials=(trial,), corpus=corpus, device=device)
         if launcher.pins_gpus and device.startswith("cuda"):

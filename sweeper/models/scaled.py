@@ -21,7 +21,7 @@ from sweeper.errors import ConfigError
 from sweeper.scaling.spec import ScaledOp
 
 if TYPE_CHECKING:
-    from sweeper.models.fp8 import Formats
+    from sweeper.models.fp8 import Formats, Scaling
 
 
 def scale_gradient(x: Tensor, factor: Tensor) -> Tensor:
@@ -89,6 +89,8 @@ class Linear(ScaledModule):
 
     multiplier: Tensor
     backward_multiplier: Tensor
+    scaling: Scaling = "none"
+    peaks: Tensor
     scales = ("multiplier",)
 
     def __init__(
@@ -121,7 +123,7 @@ class Linear(ScaledModule):
             # The product below brings `multiplier` along, which is taken out here.
             x = scale_gradient(x, self.backward_multiplier / self.multiplier)
         if self.formats is not None:
-            return self.formats.product(x, weight, self.multiplier)
+            return self.formats.product(x, weight, self)
         return F.linear(x, weight) * self.multiplier
 
 

@@ -37,6 +37,9 @@ def shown(found: CheckAnswer, *, verbose: bool = False) -> Shown:
         document["scales"] = [to_json(operand) for operand in found.operands]
         items.append(show.scale_table(found.operands))
         save(show.scale_figure(found.operands), folder / "scales")
+    if found.kernels:
+        document["kernels"] = [to_json(row) for row in found.kernels]
+        items += show.kernel_tables(found.kernels)
     if checks:
         document["check"] = to_json(found.record)
         items += show.coordinates(checks, settings.check)
@@ -44,11 +47,12 @@ def shown(found: CheckAnswer, *, verbose: bool = False) -> Shown:
             picture, _ = save(show.coordinate_figure(axis), folder / f"coordinates-{axis.axis}")
             pictures.setdefault("curves", picture)
     places = dict[str, Path]()
-    measured = found.operands or checks
+    measured = found.operands or found.kernels or checks
     if measured and found.is_study_s and StudyFolder(settings.folder).config.is_file():
         places["report"] = write_report(settings.folder)
     subjects = ["the operands of every matrix product"] * bool(found.operands)
     subjects += ["every printed learning-rate rule"] * bool(found.rules)
+    subjects += ["the kernels of every block"] * bool(found.kernels)
     told = " ".join(check_sentence(axis, settings.check) for axis in checks)
     where = settings.folder if found.is_study_s else folder
     return Shown(

@@ -21,6 +21,7 @@ from sweeper.check.judge import (
     CoordinateCheck,
     ModuleCheck,
 )
+from sweeper.check.recursion import KernelRow
 from sweeper.check.rules import MAX_SPREAD, RuleRow
 from sweeper.engine.measurements import RANGES, OperandScale
 from sweeper.report.answer import Drawing, Item, Section, Sentence
@@ -298,6 +299,32 @@ def _range(values: Sequence[float]) -> str:
         return ""
     low, high = short(min(values)), short(max(values))
     return low if low == high else f"{low}..{high}"
+
+
+KERNELS = {"preactivation": "G", "normalized": "F", "tangent": "tangent"}
+KERNEL_PAIRS = {"same": "a token with itself", "token": "another token", "image": "another image"}
+
+
+def kernel_tables(rows: Sequence[KernelRow]) -> list[Item]:
+    """Kernels by block, drawn and by the recursions; a table for each pair of tokens."""
+    tables = list[Item]()
+    for pair, of in KERNEL_PAIRS.items():
+        # F of a token with itself is 1.
+        shown = [name for name in KERNELS if (pair, name) != ("same", "normalized")]
+        columns = [Column("block", left=True)]
+        for name in shown:
+            columns.append(Column(KERNELS[name], form=".3f"))
+            columns.append(Column("theory", form=".3f"))
+        brief = "±: 95 % interval over draws; theory: the recursions at infinite width."
+        table = Table(f"Kernels of {of}", columns, brief=brief, detail=pair != "same")
+        for block in dict.fromkeys(row.block for row in rows):
+            found = {row.kernel: row for row in rows if (row.block, row.pair) == (block, pair)}
+            cells = [found.get(name) for name in shown]
+            if any(cells):
+                values = [(row.measured, row.theory) if row else (None, None) for row in cells]
+                table.add(block, *(cell for both in values for cell in both))
+        tables.append(table)
+    return tables
 
 
 @rc_context(STYLE)

@@ -12,6 +12,7 @@ from functools import cached_property
 from typing import Any, ClassVar, Literal
 
 from sweeper.errors import ConfigError
+from sweeper.records import WRITTEN_IF_SET
 from sweeper.registry import build_plugin
 from sweeper.scaling.abc import (
     EMBEDDING,
@@ -173,10 +174,13 @@ class MuP(Relative):
     and 1/m; the readout keeps its base init and is multiplied by 1/m (u-muP paper, Table 1, first
     half; Tensor Programs V, VI). `convention` writes the same training as Everett et al. (erratum
     E1): embeddings multiplied by m^1/2, readout by m^-1/2. Attention logits are over d_head.
+    `sigma` says what sigma_init is: a factor on the base's initialization, or, as printed (erratum
+    E18), the deviation of its weights itself.
     """
 
     depth: DepthRule = "depth_mup"
     convention: Literal["tensor_programs", "everett"] = "tensor_programs"
+    sigma: Literal["factor", "deviation"] = field(default="factor", metadata=WRITTEN_IF_SET)
 
     hyperparameters: ClassVar[tuple[str, ...]] = (
         "eta",
@@ -196,7 +200,7 @@ class MuP(Relative):
 
         Its eta_emb is one of `gamma.GAMMAS`.
         """
-        std = hps["sigma_init"] * base_std(spec)
+        std = hps["sigma_init"] * (base_std(spec) if self.sigma == "factor" else 1.0)
         match spec.role:
             case Role.EMBEDDING:
                 return ParamScale(init_std=std, multiplier=hps["alpha_emb"])

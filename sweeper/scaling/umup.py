@@ -40,7 +40,13 @@ def gated_silu_scale(alpha: float) -> float:
 
 
 def residual_tau(
-    branch: int, branches: int, residual: float, ratio: float, attentions: int = 1
+    branch: int,
+    branches: int,
+    residual: float,
+    ratio: float,
+    attentions: int = 1,
+    *,
+    of_all: bool = False,
 ) -> float:
     """tau: variance of `branch` (1 .. `branches`) over that of its skip.
 
@@ -49,10 +55,10 @@ def residual_tau(
 
     Eqs. 19-24 with errata E4 and E5 (docs/papers.md): the alphas are squared, 1/sqrt(L) belongs
     inside, and alpha_residual^2 is the average of attention's and FFN's variance over the
-    embedding's.
+    embedding's; `of_all` branches' together, as D.1 prints it, with its L for our L / 2.
     """
     # Variances of all FFN and of all attention branches together, the embedding's being 1.
-    ffn = residual**2 * 2 / (ratio**2 + 1)
+    ffn = residual**2 * (1 if of_all else 2) / (ratio**2 + 1)
     attention = ratio**2 * ffn
     layers = branches / (attentions + 1)
     layers_before, place = divmod(branch - 1, attentions + 1)
@@ -71,13 +77,15 @@ class UMuP:
     Absolute rules: no base model enters. `scaled_embedding_lr` switches the paper's rule for
     the embedding's learning rate (A.3) off, to show what it does. `readout_backward` is the
     fan under the root in the readout's backward multiplier: the paper prints the other one (erratum
-    E9). `groups` are as in `BaseParameterization`.
+    E9). `residual_share` is what alpha_residual squared is of the branches' variances (E5): total,
+    as printed, is root 2 of the average. `groups` are as in `BaseParameterization`.
     """
 
     scaled_embedding_lr: bool = True
     readout_backward: Literal["fan_out", "fan_in"] = field(
         default="fan_out", metadata=WRITTEN_IF_SET
     )
+    residual_share: Literal["average", "total"] = field(default="average", metadata=WRITTEN_IF_SET)
     groups: Mapping[str, str] = field(default_factory=dict, metadata=WRITTEN_IF_SET)
 
     hyperparameters: ClassVar[tuple[str, ...]] = (
@@ -147,6 +155,7 @@ class UMuP:
                     hps["alpha_residual"],
                     hps["alpha_residual_attn_ratio"],
                     geometry.get("attentions", 1),
+                    of_all=self.residual_share == "total",
                 )
                 # R_l = a f(R_l-1) + b R_l-1 with a^2 + b^2 = 1: the stream stays at unit variance,
                 # of which the branch has tau for every 1 of the skip (Appendix D.1.2).

@@ -1,4 +1,4 @@
-"""Check a model: the coordinate check, the scales of its products' operands, the rules' table."""
+"""Check a model: the coordinate check, scales of operands, the rules' table, kernels."""
 
 from __future__ import annotations
 
@@ -8,10 +8,12 @@ from pathlib import Path
 from typing import Any
 
 from sweeper.check.judge import CheckRecord, CoordinateCheck
+from sweeper.check.recursion import KernelRow, kernel_rows
 from sweeper.check.rules import RuleRow, rule_table
 from sweeper.config.command_line import with_place
 from sweeper.config.settings import Experiment, Settings, resolve
 from sweeper.config.studies import Invocation, tree_of
+from sweeper.engine.kernels import KernelMeasurement
 from sweeper.engine.measurements import OperandScale
 from sweeper.errors import BadInput, Call, ConfigError, Keyword
 from sweeper.files import private_folder, write_json
@@ -32,7 +34,7 @@ from sweeper.verbs.requests import CheckRequest
 
 @dataclass(frozen=True, kw_only=True)
 class CheckAnswer(VerbAnswer):
-    """What was measured, as far as it was asked for: `rules`, `operands`, or `record`'s axes.
+    """What was measured, as far as it was asked for: `rules`, `operands`, `kernels`, or `record`.
 
     All is written to `folder`, which `is_study_s` where nobody named another. `unfinished` is
     the number of trials of the study's search where that is not at its end.
@@ -44,6 +46,7 @@ class CheckAnswer(VerbAnswer):
     is_study_s: bool
     rules: Sequence[RuleRow] = ()
     operands: Sequence[OperandScale] = ()
+    kernels: Sequence[KernelRow] = ()
     record: CheckRecord | None = None
     unfinished: int = 0
 
@@ -59,16 +62,16 @@ def check(request: CheckRequest, watcher: Watcher) -> CheckAnswer:
     tree, invocation = tree_of(request.study, placed, request.config_dir, trust=request.trust)
     settings, ladders = resolve(tree), dict[str, list[Size]]()
     _check_asked(request, settings)
-    if not (request.scales or request.rules):
+    if not (request.scales or request.rules or request.kernels):
         ladders = _ladders(settings)
-    rules, operands = list[RuleRow](), list[OperandScale]()
+    rules, operands, kernels = list[RuleRow](), list[OperandScale](), list[KernelRow]()
     record, notes, unfinished = None, list[str](), 0
     folder = request.folder or StudyFolder(settings.folder).check
     if request.rules:
         rules = rule_table()
         _make_folder(settings, request)
         write_json(folder / "rules.json", [to_json(row) for row in rules])
-    if request.scales or ladders:
+    if request.scales or request.kernels or ladders:
         experiment = open_experiment(settings)
         check_model(experiment, watcher)
         log2_hps = defaults(settings.space)
@@ -84,7 +87,9 @@ def check(request: CheckRequest, watcher: Watcher) -> CheckAnswer:
         _make_folder(settings, request)
         if request.scales:
             operands = _scales(experiment, log2_hps, folder, watcher)
-        else:
+        if request.kernels:
+            kernels = _kernels(experiment, log2_hps, folder, watcher)
+        if ladders:
             record = _coordinates(experiment, log2_hps, ladders, folder, watcher)
             write_json(folder / "check.json", to_json(record))
     passed = record is not None and all(axis.answer == "pass" for axis in record.axes)
@@ -97,6 +102,7 @@ def check(request: CheckRequest, watcher: Watcher) -> CheckAnswer:
         is_study_s=request.folder is None,
         rules=rules,
         operands=operands,
+        kernels=kernels,
         record=record,
         unfinished=unfinished,
     )
@@ -104,16 +110,16 @@ def check(request: CheckRequest, watcher: Watcher) -> CheckAnswer:
 
 def _check_asked(request: CheckRequest, settings: Settings) -> None:
     """BadInput for what does not go together, or what the runner cannot measure."""
-    scales, rules = Keyword("scales"), Keyword("rules")
-    coordinates = not (request.scales or request.rules)
+    scales, rules, kernels = Keyword("scales"), Keyword("rules"), Keyword("kernels")
+    coordinates = not (request.scales or request.rules or request.kernels)
     if request.strict and not coordinates:
         raise BadInput(
-            *(Keyword("strict"), " judges the coordinate check: leave ", scales, " and ", rules),
-            " out",
+            *(Keyword("strict"), " judges the coordinate check: leave ", scales, ", ", rules),
+            *(" and ", kernels, " out"),
         )
     if not coordinates and not settings.runner.measures("scales"):
         engine = "sweeper's own engine: runner=engine"
-        raise BadInput(scales, " and ", rules, f" measure in {engine}")
+        raise BadInput(scales, ", ", rules, " and ", kernels, f" measure in {engine}")
     if coordinates and not settings.runner.measures("coordinates"):
         raise ConfigError(
             "runner.uses",
@@ -184,6 +190,21 @@ def _scales(
         raise BadInput("no matrix product was seen: the model has no Linear and no Attention")
     write_json(folder / "scales.json", record)
     return operands
+
+
+def _kernels(
+    experiment: Experiment, log2_hps: Log2Hps, folder: Path, watcher: Watcher
+) -> list[KernelRow]:
+    """Draw the base's weights with several seeds, and put their kernels beside the theory's."""
+    rule, base = experiment.settings.check, experiment.settings.base
+    trials = [
+        short_run(experiment, base, log2_hps, seed, "kernels", steps=1)
+        for seed in range(rule.seed, rule.seed + rule.seeds)
+    ]
+    found = measured(experiment, folder, trials, watcher)
+    rows = kernel_rows([from_json(KernelMeasurement, found[trial.key]) for trial in trials])
+    write_json(folder / "kernels.json", [to_json(row) for row in rows])
+    return rows
 
 
 def _make_folder(settings: Settings, request: CheckRequest) -> None:

@@ -357,6 +357,10 @@ class CheckRequest(Request, panel=MODEL):
     rules: Annotated[
         bool, Flag("Measure every printed learning-rate rule over shapes instead.")
     ] = False
+    kernels: Annotated[
+        bool,
+        Flag("Put a drawn Vision Transformer's kernels beside the effective theory's instead."),
+    ] = False
     folder: Annotated[Path | None, Flag("Where to write; <study>/check if not given.")] = None
     strict: Annotated[bool, Flag("Exit with 3 unless the check passes.")] = False
     trust: Trust = False

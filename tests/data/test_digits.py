@@ -62,3 +62,11 @@ def test_a_corpus_is_pickled_without_its_samples(tmp_path: Path) -> None:
     blob = pickle.dumps(corpus)
     assert len(blob) < 1000
     assert np.array_equal(pickle.loads(blob).batch(1, 2, 3, 1)[0], before)
+
+
+def test_all_held_out_images_are_seen_once(tmp_path: Path) -> None:
+    corpus = Digits().prepare(tmp_path)
+    batches = list(corpus.heldout(32, 1, None))
+    assert [len(y) for _, y in batches] == [32] * 11 + [7]  # 359
+    seen = np.concatenate([y for _, y in batches])
+    assert np.array_equal(seen, corpus.labels[corpus.train_size :])

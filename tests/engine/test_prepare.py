@@ -8,9 +8,10 @@ import pytest
 from torch import nn
 
 from sweeper.engine.architecture import build_model
-from sweeper.engine.prepare import prepare
+from sweeper.engine.prepare import check_decay, prepare
 from sweeper.errors import ConfigError
 from sweeper.models.fp8 import Formats, Fp8
+from sweeper.trial import PlainHps
 from tests.engine.tiny_trials import PARAMETERIZATIONS, tree, trial
 from tests.golden import Golden
 from tests.refusals import raises_config_error
@@ -115,6 +116,28 @@ def test_weight_decay_is_a_hyperparameter_of_any_space() -> None:
     assert {n: s.weight_decay for n, s in more.items()} == {
         n: 4 * s.weight_decay for n, s in plain.items()
     }
+
+
+@pytest.mark.parametrize(
+    ("decay", "value", "refused"),
+    [
+        ("independent", 0.9, False),
+        ("independent", 1.0, True),
+        ("coupled", 30.0, False),
+        ("coupled", 300.0, True),
+    ],
+)
+def test_a_decay_is_bounded_by_what_a_step_removes(decay: str, value: float, refused: bool) -> None:
+    rules = {"_target_": "sweeper.scaling.relative.Standard", "decay": decay}
+    adamw = {"_target_": "sweeper.engine.optimizers.first_order.AdamW", "weight_decay": value}
+    prepared = prepare(spec_of({**tree("standard"), "parameterization": rules, "optimizer": adamw}))
+    hps = PlainHps({"eta": 2.0**-8})
+    if refused:
+        with pytest.raises(ConfigError) as caught:
+            check_decay(prepared, hps)
+        assert caught.value.key == "optimizer.weight_decay"
+    else:
+        check_decay(prepared, hps)
 
 
 @pytest.mark.parametrize(

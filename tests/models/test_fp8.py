@@ -13,10 +13,21 @@ import yaml
 from hypothesis import example, given
 from hypothesis import strategies as st
 from torch import Tensor, nn
+from torch.func import functional_call, vmap
 
 from sweeper.classifier.classify import scaled_ops, specs_between
 from sweeper.errors import ConfigError
-from sweeper.models.fp8 import DTYPES, Format, Formats, Fp8, round_gradient, round_value, rounded
+from sweeper.models.fp8 import (
+    DTYPES,
+    HISTORY,
+    Format,
+    Formats,
+    Fp8,
+    Scaling,
+    round_gradient,
+    round_value,
+    rounded,
+)
 from sweeper.models.llama import Llama
 from sweeper.models.mlp import MLP
 from sweeper.models.scaled import Linear
@@ -127,6 +138,50 @@ def test_gradients_are_rounded_going_backward_alone(name: Format) -> None:
     y = round_gradient(x, name)
     assert torch.equal(y, x)
     assert torch.equal(torch.autograd.grad(y, x, upstream)[0], rounded(upstream, name))
+
+
+def scaled(x: Tensor, name: Format, peak: float) -> Tensor:
+    """`x` in the format, its entry of magnitude `peak` at the largest number, written out."""
+    scale = GRIDS[name][-1] / peak if peak else 1.0
+    return (x.double() * scale).apply_(lambda v: nearest(v, name)) / scale
+
+
+@pytest.mark.parametrize("scaling", ["tensor", "delayed"])
+@pytest.mark.parametrize("batched", [False, True])
+def test_scales_of_each_tensor(scaling: Scaling, batched: bool) -> None:
+    """Against Transformer Engine's recipe written out: a scale of the largest of 16 passes."""
+    torch.manual_seed(0)
+    model = nn.ModuleDict({"head": Linear(3, 2)}).double()
+    Fp8(head=Formats(input="e4m3", weight="e4m3", gradient="e5m2"), scaling=scaling).apply_to(model)
+    weights = torch.randn(2, 2, 3).double()
+    peaks, seen = torch.zeros(2, 3, HISTORY), [[[0.0], [0.0], [0.0]] for _ in range(2)]
+
+    def loss(w: Tensor, kept: Tensor, x: Tensor, slope: Tensor) -> Tensor:
+        buffers = {"peaks": kept} if scaling == "delayed" else {}
+        y = functional_call(model["head"], {"weight": w, **buffers}, (x,))
+        return (y * slope).sum()
+
+    for _ in range(HISTORY + 3):
+        xs = torch.randn(2, 4, 3).double() * 2.0 ** torch.randint(-20, 20, (2, 1, 1))
+        slopes = torch.randn(2, 4, 2).double() * 2.0 ** torch.randint(-40, 10, (2, 1, 1))
+        w = weights.clone().requires_grad_()
+        if batched:
+            losses = vmap(loss)(w, peaks, xs, slopes)
+        else:
+            losses = torch.stack([loss(w[i], peaks[i], xs[i], slopes[i]) for i in range(2)])
+        (gradient,) = torch.autograd.grad(losses.sum(), [w])
+        for i in range(2):
+            now = [float(t.abs().max()) for t in (xs[i], weights[i], slopes[i])]
+            used = now if scaling == "tensor" else [max(s[-HISTORY:]) for s in seen[i]]
+            x, v = scaled(xs[i], "e4m3", used[0]), scaled(weights[i], "e4m3", used[1])
+            torch.testing.assert_close(losses[i].detach(), (x @ v.T * slopes[i]).sum())
+            torch.testing.assert_close(gradient[i], scaled(slopes[i], "e5m2", used[2]).T @ x)
+            for history, value in zip(seen[i], now, strict=True):
+                history.append(float(torch.tensor(value)))
+    model.eval()
+    before = peaks.clone()
+    loss(weights[0], peaks[0], xs[0], slopes[0])
+    assert torch.equal(peaks, before)
 
 
 def test_without_a_format_nothing_happens() -> None:
@@ -263,6 +318,9 @@ def test_the_parameterizations() -> None:
     plain = Formats(input="e4m3", weight="e4m3", gradient="e4m3")
     grown = Formats(input="e5m2", weight="e4m3", gradient="e4m3")
     printed, later = parameterization("printed"), parameterization("later")
+    hybrid = Formats(input="e4m3", weight="e4m3", gradient="e5m2")
+    places = {"hidden": hybrid, "attention_out": hybrid, "ffn_down": hybrid, "head": hybrid}
+    assert parameterization("scaled") == Fp8(**places, scaling="delayed")
     assert printed == Fp8(hidden=plain, attention_out=grown, ffn_down=grown, head=plain)
     assert later == Fp8(hidden=Formats(input="e4m3", weight="e4m3", gradient="e5m2"))
     assert printed.casts and later.casts
@@ -287,7 +345,7 @@ def test_it_changes_no_classification(kind: str, unit: bool) -> None:
 
 
 @pytest.mark.parametrize("kind", LINEARS)
-@pytest.mark.parametrize("name", ["printed", "later"])
+@pytest.mark.parametrize("name", ["printed", "later", "scaled"])
 def test_every_model_takes_every_parameterization(kind: str, name: str) -> None:
     """The loss changes a little, and all gradients are finite."""
     losses = []

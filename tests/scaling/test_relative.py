@@ -265,6 +265,14 @@ def test_hyperparameters_act_where_their_names_say() -> None:
     assert MuP().scale(spec[Role.HIDDEN], values).lr == pytest.approx(1 / 4)
 
 
+def test_sigma_init_as_printed_is_a_deviation() -> None:
+    """Erratum E18: at the base the std of every drawn weight, and over root m beyond it."""
+    rules, values = MuP(sigma="deviation"), DEFAULTS | {"sigma_init": 0.02}
+    for spec in specs_between(build, base=(16, 1), target=(64, 1)):
+        expected = 0.02 if spec.role in (Role.EMBEDDING, Role.READOUT) else 0.02 / sqrt(4)
+        assert rules.scale(spec, values).init_std == pytest.approx(expected)
+
+
 # Kalra and Barkeshli's rule: of all learning rates the embedding's alone has a factor of width.
 
 

@@ -85,6 +85,23 @@ def test_alpha_residual_is_the_branches_share(layers: int, residual: float, rati
     assert shares[1] / shares[0] == pytest.approx(ratio**2, rel=1e-9)
 
 
+@given(st.integers(1, 12), ALPHA, ALPHA)
+def test_tau_with_the_appendix_s_depth(layers: int, residual: float, ratio: float) -> None:
+    """Eq. 22 with the squares of erratum E4 alone: L, the number of branches, as it is printed."""
+    branches = 2 * layers
+    ffn = 2 / (ratio**2 + 1) * residual**2
+    attention, rules = ratio**2 * ffn, UMuP(residual_share="total")
+    hps = DEFAULTS | {"alpha_residual": residual, "alpha_residual_attn_ratio": ratio}
+    for branch in range(1, branches + 1):
+        before = (branch - 1) // 2
+        odd = branch % 2 == 1
+        below = branches + before * (attention + ffn) + (0 if odd else attention)
+        tau = (attention if odd else ffn) / below
+        geometry = {"branch": branch, "branches": branches, "base_branches": branches}
+        values = rules.scale_op(ScaledOp(name="r", kind="residual", geometry=geometry), hps)
+        assert values["branch"] == pytest.approx(sqrt(tau / (1 + tau)), rel=1e-12)
+
+
 def unsquared_tau(branch: int, attention: float, ffn: float) -> float:
     """tau as C.3 prints it, for an embedding's multiplier of 1."""
     before = (branch - 1) // 2

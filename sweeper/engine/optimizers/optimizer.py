@@ -120,7 +120,7 @@ class BaseOptimizer(Bounded):
     averages: ClassVar[tuple[str, ...]] = ("first", "second")
 
     eps: Positive = 1e-8
-    weight_decay: Rate = 2.0**-13
+    weight_decay: Annotated[float, Bounds(least=0)] = 2.0**-13
 
     def settings(self, hps: PlainHps) -> dict[str, float]:
         """Each rate that `hyperparameters` names as `one_minus_<rate>`, with its factor."""
