@@ -20,12 +20,14 @@ from sweeper.decide.forecast import (
     DRAWS,
     LossBackTest,
     LossLaw,
+    ShortLaw,
     back_test,
     fit_law,
     settled,
     short_laws,
     widening,
 )
+from sweeper.decide.regime import Asked, LeftOut, choose_runs
 from sweeper.errors import BadInput, ConfigError, Keyword
 from sweeper.files import json_text, private_folder, write_atomically
 from sweeper.runs.loss_runs import (
@@ -56,6 +58,7 @@ DOCUMENT = "prediction.json"
 class Inputs:
     """What the law was fitted to. `columns` by what they are; `left_out`: a run, and why.
 
+    `unlike` are those that were trained otherwise than the run to come will be, and left out.
     `unit`: what tokens count, where nobody knows tokens. Not `flops_known`: all FLOPs are merely in
     proportion to the true ones.
     """
@@ -72,6 +75,7 @@ class Inputs:
     unit: str = "tokens"
     flops_known: bool = True
     left_out: tuple[tuple[str, str], ...] = ()
+    unlike: LeftOut | None = None
     strays: tuple[str, ...] = ()
 
 
@@ -368,6 +372,7 @@ def predict_runs(
             unit=runs.unit,
             flops_known=flops_known,
             left_out=tuple(left_out),
+            unlike=studied.unlike,
             strays=tuple(law.runs.labels[place] for place in law.strays),
         ),
         law=classical,
@@ -400,6 +405,8 @@ class StudiedLaw:
     law: LossLaw
     rungs: Rungs
     tested: tuple[LossBackTest, ...]
+    shorts: tuple[ShortLaw, ...]
+    unlike: LeftOut | None = None
 
     def asked(self, params: float, tokens: float) -> tuple[str, Estimate]:
         """The answer for one run (N, D), and its loss."""
@@ -416,7 +423,9 @@ class StudiedLaw:
 
 def study_law(runs: LossRuns, question: LossQuestion) -> StudiedLaw:
     """The law of `runs` with its back-test; ValueError where they are too few for one."""
-    runs = runs.spread(MOST_FITTED)
+    params, tokens = question.params, question.tokens
+    place = (params, tokens) if params and tokens else None
+    runs, unlike = choose_runs(runs.spread(MOST_FITTED), asked_of(runs, question), place)
     design = Design.of(runs)
     asked: dict[str, Any] = {
         "threshold": question.threshold,
@@ -433,7 +442,16 @@ def study_law(runs: LossRuns, question: LossQuestion) -> StudiedLaw:
         if short.kept >= len(rungs) - 2
     ]
     law = replace(law, widened=widening(shorts, len(rungs)))
-    return StudiedLaw(law, rungs, tuple(tested))
+    return StudiedLaw(law, rungs, tuple(tested), tuple(shorts), unlike)
+
+
+def asked_of(runs: LossRuns, question: LossQuestion) -> Asked:
+    """What a question says of which runs are like the run to come."""
+    flops, largest = question.flops, float(runs.flops.max())
+    if question.params and question.tokens:
+        flops = question.params * question.tokens * runs.flops_per_product
+        return Asked(question.tokens / question.params, flops / largest)
+    return Asked(beyond=flops / largest) if flops else Asked()
 
 
 def _versions() -> dict[str, str]:

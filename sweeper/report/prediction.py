@@ -114,6 +114,23 @@ def answer_text(prediction: Prediction) -> str:
     return " ".join(parts)
 
 
+def unlike_text(prediction: Prediction) -> list[str]:
+    """Which runs the law was not fitted to, and what that changes."""
+    left = prediction.inputs.unlike
+    if left is None:
+        return []
+    which = {"undertrained": f"of fewer than {left.ratio:g} tokens a parameter"}
+    which["small"] = f"of less than {left.flops:.3g} FLOPs"
+    which["both"] = f"{which['undertrained']} or {which['small']}"
+    line = (
+        f"Left out: {left.count} of {left.of} runs, {which[left.code]}: with them plain fits miss "
+        f"the farthest rungs by {100 * left.miss_all:.2g} %, without by {100 * left.miss:.2g} %"
+    )
+    if left.loss is not None and left.loss_all is not None:
+        line += f", and say {left.loss_all:.4f} and {left.loss:.4f} of the run to come"
+    return [f"{line}."]
+
+
 def reasons_text(prediction: Prediction) -> list[str]:
     """Why nothing can be said, and the runs that would settle it, with their cost."""
     lines = [f"Why: {reason}." for reason in prediction.reasons]
@@ -298,6 +315,7 @@ def prediction_report(prediction: Prediction, figure: Figure, *, left_out: bool)
     is_said = prediction.answer == PREDICTED
     answer_items = [
         Sentence(answer_text(prediction)),
+        *map(Sentence, unlike_text(prediction)),
         *(Sentence(f"Note: {note}.") for note in prediction.notes),
         *(Sentence(line, listed=True) for line in reasons_text(prediction)),
     ]
@@ -573,7 +591,7 @@ def _written(
     items: list[Item] = [
         replace(table, detail=table.title != BACK_TEST) for table in tables(prediction)
     ]
-    items += map(Sentence, reasons_text(prediction))
+    items += map(Sentence, [*unlike_text(prediction), *reasons_text(prediction)])
     if band := band_text(prediction):
         items.append(Sentence(band, detail=True))
     if strays := prediction.inputs.strays:
