@@ -6,7 +6,8 @@ too, so that what it seems to gain over the default is too much. Three numbers a
 - The **gain**'s value is what a choice gains by runs that did not make it. Runs are split by noise
   that is added (data thinning: with e ~ N(0, S), S the variance of y, y + e sqrt(f) and
   y - e / sqrt(f) are independent). The first part chooses, the second one tells, averaged over
-  `THINNINGS` splits. The choice has a little more noise than the real one: what is told is rather too small.
+  `THINNINGS` splits. The choice has a little more noise than the real one, so that what is told is
+  rather too small.
 - Its low end holds for all values of all hyperparameters at once, with 95 %, so that of twenty
   without effect any seems to gain in one table of twenty (Bonferroni, over values and lines).
 - Its high end is that of the value that may gain most, each with 95 %: that *all* gain less than
@@ -452,7 +453,7 @@ def _answered(
     others = [other for _, _, other in larger]
     grows = any(other.error() <= ERROR for other in others) and found.error > ERROR
     if gains.beside(others).high(ERROR) < seen and not grows:
-        return replace(found, answer="leave")
+        return replace(found, answer="leave", lacking="fades" if found.gain.low > 0 else "")
     if found.error > ERROR:
         seeds = _seeds_for_gain(gains, found, seen)
         values = (base.default, best) if found.gain.value > seen / 2 else tuple(base.losses)

@@ -7,19 +7,23 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from sweeper.errors import BadInput, ConfigError, Keyword, Text
+from sweeper.errors import BadInput, Call, ConfigError, Keyword, Text
 from sweeper.runs.divergence import ended_runs, with_diverged
 from sweeper.runs.rates import log2_of
 from sweeper.runs.roles import LADDER_ROLES, LAW_ROLES, SIZES, missing_columns
 from sweeper.runs.run import Array, Runs
 from sweeper.runs.settings import is_identifier, is_kept, is_one_number, is_result
-from sweeper.runs.sizes import axis_name, follows, whole_numbers
+from sweeper.runs.sizes import follows, whole_numbers
 from sweeper.stats.ladder import LADDER_AXES, LadderSize, Size
+from sweeper.study.searched import read_searched
+from sweeper.study.setup import trials_of
+from sweeper.study.study import Study
 from sweeper.table import counted
 from sweeper.trial import Result, Space
 
@@ -240,6 +244,22 @@ def _values(runs: Runs, name: str) -> tuple[Array, tuple[str, ...]]:
     return places.reshape(-1).astype(float), tuple(map(str, names))
 
 
+def study_lines(folder: Path) -> VariedSettings:
+    """The lines of a study's search and ladders; BadInput where nothing was searched."""
+    searched = read_searched(folder, [])
+    varied = VariedSettings(lines=())
+    if searched is not None:
+        results = trials_of(Study.read(folder)).current
+        varied = replace(varied_trials(results, searched.space), name=str(folder))
+    if not varied.lines:
+        raise BadInput(
+            f"no hyperparameter of {folder.name} was varied around a point: ",
+            Call("search", Keyword("study", folder.name), "search=independent"),
+            " varies each",
+        )
+    return varied
+
+
 def varied_trials(results: Sequence[Result], space: Space) -> VariedSettings:
     """The lines of a study's trials, each with the default that its `space` has."""
     done = [result for result in results if result.status in ("complete", "diverged")]
@@ -285,8 +305,3 @@ def _place(result: Result, name: str, space: Space) -> float | None:
     if name in trial.choices:
         return space[name].place(trial.choices[name])
     return trial.log2_hps.get(name)
-
-
-def size_text(axis: str, size: float) -> str:
-    """A size in words."""
-    return f"{axis_name(axis)} {size:g}" if axis else "the size that was run"
