@@ -344,7 +344,12 @@ def search_record(settings: Settings, conclusion: Conclusion, *, finished: bool)
     axes: dict[str, dict[str, Any]] = {
         name: {"choices": list(axis.choices), "default": axis.choices[round(axis.default)]}
         if axis.choices
-        else {"low": axis.low, "high": axis.high, "default": axis.default}
+        else {
+            "low": axis.low,
+            "high": axis.high,
+            "default": axis.default,
+            **({} if axis.step is None else {"step": axis.step}),
+        }
         for name, axis in space.items()
     }
     return {

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from sweeper.config.command_line import FIRST, with_place
@@ -17,18 +17,24 @@ if TYPE_CHECKING:
     from sweeper.config.settings import Settings
     from sweeper.sweep.search import Found, InJobs, SearchCost
 
+FROM = "search.from"
+"""The study whose answer a search begins at; see `sweep/warm_start.py`."""
 UNTRAINED = ("study", "root=", "launcher", "logger", "runner.device=", "runner.batched_trials=")
 """How the words begin that say nothing of what a search trains."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class SearchAnswer(VerbAnswer):
-    """What was found, what is in jobs, or what would run; and how that was asked for."""
+    """What was found, what is in jobs, or what would run; and how that was asked for.
+
+    `source` is the study whose answer it began at.
+    """
 
     request: SearchRequest
     settings: Settings
     invocation: Invocation
     result: Found | InJobs | SearchCost
+    source: str | None = None
 
 
 def search(request: SearchRequest, watcher: Watcher) -> SearchAnswer:
@@ -37,8 +43,15 @@ def search(request: SearchRequest, watcher: Watcher) -> SearchAnswer:
     if all(word.startswith(UNTRAINED) for word in overrides):
         overrides = [f"experiment={FIRST}", *overrides]
     placed = with_place(overrides, request.study, request.root)
+    sources = [word.partition("=")[2] for word in placed if word.startswith(f"{FROM}=")]
+    words = [word for word in placed if not word.startswith(f"{FROM}=")]
     # A misspelt setting is refused before torch loads.
-    tree, invocation = tree_of(None, placed, request.config_dir)
+    tree, invocation = tree_of(None, words, request.config_dir)
+    if sources:
+        from sweeper.sweep.warm_start import warm_tree
+
+        tree = warm_tree(tree, sources[-1], {word.lstrip("+").partition("=")[0] for word in words})
+        invocation = replace(invocation, overrides=placed)
     from sweeper.config.settings import resolve
     from sweeper.sweep.search import Found, check_place, search_cost, search_study
 
@@ -66,5 +79,10 @@ def search(request: SearchRequest, watcher: Watcher) -> SearchAnswer:
         is_found = math.isfinite(result.conclusion.objective) and not result.lacking
         outcome = Outcome.DONE if is_found else Outcome.FAILED
     return SearchAnswer(
-        outcome=outcome, request=request, settings=settings, invocation=invocation, result=result
+        outcome=outcome,
+        request=request,
+        settings=settings,
+        invocation=invocation,
+        result=result,
+        source=sources[-1] if sources else None,
     )
