@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from sweeper.config.command_line import FROM
 from sweeper.config.compose import Tree
 from sweeper.decide.each import RunNoise, optimum_fit
 from sweeper.errors import BadInput, ConfigError
@@ -25,8 +26,6 @@ from sweeper.study.searched import Searched, read_searched
 from sweeper.study.study import check_study_name, find_study
 from sweeper.trial import Axis, Space
 
-FROM = "search.from"
-"""The key that names the study."""
 LEAST = 0.5
 """Octaves to both sides that a warm search looks at, at least: a range of nothing finds nothing."""
 POINTS = 3
@@ -37,8 +36,9 @@ LINES = ("eta", "lines", "line")
 
 @dataclass(frozen=True, kw_only=True)
 class OutsideAnswer:
-    """A hyperparameter whose old answer `began` lies outside: the optimum `found` is at the end of
-    the old interval, or beyond it; both in log2.
+    """A hyperparameter whose old answer lies outside.
+
+    The search `began` at it, in log2, and `found` the optimum at the old interval's end or beyond.
     """
 
     name: str

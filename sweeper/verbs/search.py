@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from sweeper.config.command_line import FIRST, with_place
+from sweeper.config.command_line import FIRST, FROM, with_place
 from sweeper.config.studies import Invocation, tree_of
 from sweeper.errors import Call, Keyword
 from sweeper.sweep.progress import Watcher
@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     from sweeper.config.settings import Settings
     from sweeper.sweep.search import Found, InJobs, SearchCost
 
-FROM = "search.from"
-"""The study whose answer a search begins at; see `sweep/warm_start.py`."""
 UNTRAINED = ("study", "root=", "launcher", "logger", "runner.device=", "runner.batched_trials=")
 """How the words begin that say nothing of what a search trains."""
 
@@ -43,7 +41,9 @@ def search(request: SearchRequest, watcher: Watcher) -> SearchAnswer:
     if all(word.startswith(UNTRAINED) for word in overrides):
         overrides = [f"experiment={FIRST}", *overrides]
     placed = with_place(overrides, request.study, request.root)
-    sources = [word.partition("=")[2] for word in placed if word.startswith(f"{FROM}=")]
+    sources = [
+        word.partition("=")[2].strip("'\"") for word in placed if word.startswith(f"{FROM}=")
+    ]
     words = [word for word in placed if not word.startswith(f"{FROM}=")]
     # A misspelt setting is refused before torch loads.
     tree, invocation = tree_of(None, words, request.config_dir)
