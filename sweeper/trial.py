@@ -187,13 +187,15 @@ def log2(hps: PlainHps) -> Log2Hps:
 class Axis:
     """One hyperparameter's range; `low`, `high` and `default` are base-2 logarithms.
 
-    Of a list of `choices` they are places in the list: strategies know numbers alone.
+    Of a list of `choices` they are places in the list: strategies know numbers alone. `step` is the
+    spacing of its own grid, where it has one.
     """
 
     low: Annotated[float, LOG2]
     high: Annotated[float, LOG2]
     default: Annotated[float, LOG2] = 0.0
     choices: tuple[Choice, ...] = ()
+    step: Annotated[float | None, Bounds(least=2.0**-6, most=16)] = None
 
     def __post_init__(self) -> None:
         """Refuse an empty range, or one too large for the arithmetic of a float32."""
@@ -208,9 +210,10 @@ class Axis:
         return float(kinds.index((type(choice), choice)))
 
     def grid(self, step: float) -> list[float]:
-        """The points from `low` to `high`, `step` apart in log2; of choices, all."""
+        """The points from `low` to `high`, `step` apart in log2 or by its own; of choices, all."""
         if self.choices:
             return [float(place) for place in range(len(self.choices))]
+        step = self.step or step
         # 1e-9, so that a range of whole steps keeps its end where the division falls short of it.
         count = math.floor((self.high - self.low) / step + 1e-9) + 1
         return [self.low + i * step for i in range(count)]

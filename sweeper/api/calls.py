@@ -21,13 +21,14 @@ from sweeper.files import is_path, read_json, take_damaged
 from sweeper.launch.code import edited_modules
 from sweeper.records import from_json
 from sweeper.registry import only_named
+from sweeper.report.each import each_record, each_text
 from sweeper.report.output import FAILED, NOT_VALIDATED
 from sweeper.report.present import Silent, ask, perform, present
 from sweeper.study.folder import is_study
 from sweeper.study.setup import asked
 from sweeper.study.study import find_study
 from sweeper.verbs.compare import asks_for_winner
-from sweeper.verbs.judge import JudgeAnswer
+from sweeper.verbs.judge import EachJudgeAnswer, JudgeAnswer
 from sweeper.verbs.predict import PredictAnswer, TablePrediction
 from sweeper.verbs.requests import (
     CompareRequest,
@@ -162,7 +163,7 @@ def compare(*studies: Any, **settings: Any) -> Compared | Answer:
 
 
 @keywords_of(JudgeRequest)
-def judge(source: Any = None, **keywords: Any) -> Judgement:
+def judge(source: Any = None, **keywords: Any) -> Judgement | Answer:
     """What `sweeper judge` says of runs: does their best learning rate stay? Trains nothing.
 
     `source` is a DataFrame, columns by name, a study, or a place as on the command line, a row a
@@ -172,8 +173,13 @@ def judge(source: Any = None, **keywords: Any) -> Judgement:
     request = request_of(JudgeRequest, {**keywords, "source": _source(source)})
     with _TURNS:
         answer = perform(request, Silent())
-        assert isinstance(answer, JudgeAnswer)
-        found = Judgement(answer.judged)
+        found: Judgement | Answer
+        if isinstance(answer, EachJudgeAnswer):
+            found = Answer()
+            found.text, found.document = each_text(answer.each), each_record(answer.each)
+        else:
+            assert isinstance(answer, JudgeAnswer)
+            found = Judgement(answer.judged)
         if request.out is not None or request.save is not None:
             written = present("judge", answer).places
             found.places = {name: Path(str(place)) for name, place in written.items()}

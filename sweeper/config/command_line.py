@@ -109,6 +109,8 @@ def quoted(text: str) -> str:
 
 FIRST = "first"
 """The experiment of a search of which nothing is said."""
+FROM = "search.from"
+"""The key that names the study whose answer a search begins at: no setting of the search's own."""
 DEFAULT_ROOT = "runs"
 """The folder of all studies where the command line names none."""
 _PLAIN = re.compile(r"(?!(?:null|true|false|nan|inf)$)[A-Za-z_./][A-Za-z0-9_./-]*", re.IGNORECASE)

@@ -33,6 +33,7 @@ from sweeper.report.drawing import (
     save,
     set_scale,
 )
+from sweeper.report.each import each_items, each_record, each_sentence
 from sweeper.report.figures import learning_rate_figure
 from sweeper.report.next import NextCommand, next_of, validated_by
 from sweeper.report.page import page
@@ -49,7 +50,7 @@ from sweeper.runs.run import unit_of
 from sweeper.stats.estimate import Estimate
 from sweeper.stats.ladder import JOINT_AXIS, LadderSize, describe_size, extent, label_size
 from sweeper.table import Cell, Column, Table, counted
-from sweeper.verbs.judge import JudgeAnswer
+from sweeper.verbs.judge import EachJudgeAnswer, JudgeAnswer
 
 SHOWN_RUNS = 24
 """Rows of the table of runs that would tell; the rest is counted."""
@@ -360,8 +361,10 @@ def _inputs(judged: TableVerdict) -> Mapping[str, Any]:
     }
 
 
-def shown(answer: JudgeAnswer, *, verbose: bool = False) -> Shown:
+def shown(answer: JudgeAnswer | EachJudgeAnswer, *, verbose: bool = False) -> Shown:
     """Curves, what is open at their ends, the prediction, the verdict; pages are written."""
+    if isinstance(answer, EachJudgeAnswer):
+        return each_shown(answer)
     judged, kept = worded_judged(answer.judged), answer.kept
     # The number that was asked for: never left out for want of room.
     lines = [*end_lines(judged), *trend_lines(judged, whole=verbose)]
@@ -390,6 +393,42 @@ def shown(answer: JudgeAnswer, *, verbose: bool = False) -> Shown:
         places=places,
         document=judged.record,
         next=(next_command,),
+        folder=answer.folder,
+    )
+
+
+def each_shown(answer: EachJudgeAnswer) -> Shown:
+    """The answer to a table of runs; its page and record are written."""
+    each, varied = answer.each, answer.varied
+    private_folder(answer.folder)
+    write_json(answer.folder / "each.json", each_record(each))
+    facts = Facts(
+        {
+            "table": varied.name or "a table in memory",
+            "columns": ", ".join(f"{role}={column}" for role, column in varied.columns.items()),
+            "runs": varied.runs,
+            "on lines through the point": varied.used,
+        },
+        title="What was read",
+    )
+    sections = [
+        Section(
+            "The answer",
+            [Sentence(each_sentence(each)), *each_items(each)],
+            is_answer=True,
+        ),
+        Section("The runs", [facts]),
+    ]
+    report = Report(title="One hyperparameter at a time", sections=sections, notes=varied.notes)
+    write_atomically(answer.folder / "each.html", page(report))
+    roles = ", ".join(f"{role} is {column!r}" for role, column in varied.columns.items())
+    return Shown(
+        before=(f"{counted(varied.used, 'run')} on lines through one point; {roles}",),
+        items=each_items(each),
+        notes=varied.notes,
+        answer=each_sentence(each),
+        places={"page": answer.folder / "each.html", "record": answer.folder / "each.json"},
+        document=each_record(each),
         folder=answer.folder,
     )
 

@@ -10,6 +10,7 @@ from sweeper.report import console
 from sweeper.report.answer import Item, Verbatim
 from sweeper.report.costs import trial_command
 from sweeper.report.drawing import save
+from sweeper.report.each import each_record, search_items
 from sweeper.report.figures import pairs_figure
 from sweeper.report.next import NextCommand, again, first_transfer
 from sweeper.report.present import Shown
@@ -17,7 +18,8 @@ from sweeper.report.sentences import diverged, failure_notes
 from sweeper.report.study_page import written_page
 from sweeper.study.setup import failures_of
 from sweeper.sweep.search import Found, InJobs, SearchCost
-from sweeper.table import counted
+from sweeper.sweep.warm_start import OutsideAnswer, outside
+from sweeper.table import counted, power
 from sweeper.trial import Result
 from sweeper.verbs.search import SearchAnswer
 
@@ -37,7 +39,9 @@ def _found(answer: SearchAnswer, found: Found) -> Shown:
         drawn, _ = save(pairs_figure(conclusion.pairs), settings.folder / "pairs")
         pairs = {"pairs": drawn}
     places, unwritten = written_page(settings.folder)
+    beyond = outside(settings.space, conclusion.lines) if answer.source else []
     notes = [
+        *(_outside_note(answer.source, each) for each in beyond),
         *found.notices[: found.moved],
         *unwritten,
         *found.notices[found.moved :],
@@ -49,13 +53,27 @@ def _found(answer: SearchAnswer, found: Found) -> Shown:
     ]
     unfinished = " Not finished: a neighbour of the best has no result." * bool(found.lacking)
     return Shown(
-        items=console.conclusion(conclusion, settings.space),
+        items=[
+            *console.conclusion(conclusion, settings.space),
+            *search_items(found.each),
+        ],
         notes=notes,
         answer=f"{console.conclusion_text(conclusion)}{unfinished}",
         places={**places, **pairs},
-        document=found.record,
+        document={
+            **found.record,
+            "each": each_record(found.each),
+            **({"from": {"study": answer.source, "outside": beyond}} if answer.source else {}),
+        },
         next=[_after(answer, found)],
         folder=settings.folder,
+    )
+
+
+def _outside_note(study: str | None, each: OutsideAnswer) -> str:
+    return (
+        f"{each.name}: the answer of {study}, {power(each.began)}, lies outside: the optimum is "
+        f"{power(each.found)}, at the end of that answer's interval or beyond it"
     )
 
 

@@ -14,12 +14,13 @@ from sweeper.config.settings import Settings
 from sweeper.decide.transfer import Verdict
 from sweeper.decide.trend import MIN_TREND_SIZES, FittedExponents
 from sweeper.decide.validation import Validation, unjudged
-from sweeper.errors import SHELL, Keyword, Text
+from sweeper.errors import SHELL, Keyword, Text, as_text, spelled
 from sweeper.records import to_json
 from sweeper.report import console
 from sweeper.report.answer import Commands, Item, Sentence
 from sweeper.report.costs import branches_text, ladder_answer, ladder_document, ladder_items
 from sweeper.report.drawing import save
+from sweeper.report.each import each_items, each_record, each_sentence
 from sweeper.report.figures import learning_rate_figure
 from sweeper.report.next import NextCommand, after_plan
 from sweeper.report.prediction import horizons_command, predicted_shown
@@ -28,6 +29,7 @@ from sweeper.report.sentences import check_sentence, failure_notes, unfinished_n
 from sweeper.report.sentences_transfer import exponent_text, unjudged_text
 from sweeper.report.study_page import written_page
 from sweeper.stats.ladder import LADDER_AXES
+from sweeper.study.cost import Cost
 from sweeper.study.folder import TargetFolder, read_document
 from sweeper.sweep.coordinates import QuickCheck
 from sweeper.sweep.ladders import StaleVerdict, Trained, curves_stem
@@ -35,6 +37,7 @@ from sweeper.sweep.planning import PlannedSteps, Unvalidated
 from sweeper.table import counted, duration, short
 from sweeper.verbs.transfer import (
     AnswerAtTarget,
+    EachTransferAnswer,
     HorizonsAnswer,
     LadderCostAnswer,
     QueuedAnswer,
@@ -42,8 +45,12 @@ from sweeper.verbs.transfer import (
 )
 
 
-def shown(answer: AnswerAtTarget | HorizonsAnswer, *, verbose: bool = False) -> Shown:
+def shown(
+    answer: AnswerAtTarget | HorizonsAnswer | EachTransferAnswer, *, verbose: bool = False
+) -> Shown:
     """The plan and the verdicts, or what the ladders would train, or have in a queue."""
+    if isinstance(answer, EachTransferAnswer):
+        return _each(answer)
     if isinstance(answer, HorizonsAnswer):
         return _horizons(answer)
     settings = answer.settings
@@ -73,6 +80,54 @@ def shown(answer: AnswerAtTarget | HorizonsAnswer, *, verbose: bool = False) -> 
         )
     assert isinstance(answer, TransferAnswer)
     return _planned(answer, again, items, [*answer.notes, *unfinished], verbose=verbose)
+
+
+def _each(answer: EachTransferAnswer) -> Shown:
+    """Ladders of several hyperparameters: what each would train, or what all of them say."""
+    left = f"no ladder of {', '.join(answer.left)}: left at the default" * bool(answer.left)
+    notes: list[str | Text] = [*answer.notes, *filter(None, [left])]
+    parts = {name: shown(one) for name, one in answer.answers.items()}
+    document: dict[str, object] = {
+        "study": answer.folder.name,
+        "hyperparameters": [*parts],
+        "left": answer.left,
+        "ladders": {name: part.document for name, part in parts.items()},
+    }
+    if answer.each is None:
+        costs = [
+            (name, cost)
+            for name, one in answer.answers.items()
+            if isinstance(one, LadderCostAnswer)
+            for cost in [_cost_of_all(one)]
+        ]
+        facts = "Each is a ladder over the study's sizes, the cheapest first."
+        runs = sum(cost.trials for _, cost in costs)
+        return Shown(
+            items=console.dry_run("This would train", "ladder of", costs, "runs", facts),
+            notes=notes,
+            answer=f"{counted(runs, 'run')} are to be trained; nothing was written.",
+            document=document,
+        )
+    items: list[Item] = [*each_items(answer.each)]
+    items += [Sentence(f"{name}: {spelled(as_text(p.answer), SHELL)}") for name, p in parts.items()]
+    places = [part.places for part in parts.values() if part.places]
+    return Shown(
+        items=items,
+        notes=notes,
+        answer=each_sentence(answer.each),
+        places=places[-1] if places else {},
+        document={**document, "each": each_record(answer.each)},
+        folder=answer.folder,
+    )
+
+
+def _cost_of_all(answer: LadderCostAnswer) -> Cost:
+    costs = [size.cost for size in answer.cost.sizes]
+    return Cost(
+        trials=sum(cost.trials for cost in costs),
+        flops=sum(cost.flops for cost in costs),
+        seconds=sum(cost.seconds for cost in costs),
+    )
 
 
 def _planned(

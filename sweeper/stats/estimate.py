@@ -77,6 +77,11 @@ def _cumulative(t: float, freedom: int) -> float:
     return 0.5 + ((angle + inside) / math.pi if odd else inside / 2)
 
 
+def student_above(t: float, freedom: int) -> float:
+    """The chance that Student's t lies above `t`."""
+    return 1 - _cumulative(t, freedom) if t >= 0 else _cumulative(-t, freedom)
+
+
 def normal_above(z: float) -> float:
     """The chance that a standard normal lies above `z`."""
     return math.erfc(z / math.sqrt(2)) / 2

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated
 
 from sweeper.records import Bounded, Bounds
@@ -67,6 +67,7 @@ def replay_line(rule: LineRule, axis: Axis, objective: LineObjective) -> LineSta
     """Lay the line as far as `objective` allows; pure, so a resumed search lays it the same."""
     losses: dict[float, float] = {}
     extended = 0
+    rule = replace(rule, step=axis.step or rule.step)
 
     def take(values: list[float]) -> list[float]:
         """Add the losses at `values`; those without one."""

@@ -18,12 +18,14 @@ from sweeper.config.command_line import DEFAULT_ROOT, without_root
 from sweeper.config.compose import Tree, compose_tree, read_tree, to_yaml
 from sweeper.config.settings import Experiment, Settings, checked_plugin
 from sweeper.config.studies import Invocation
+from sweeper.decide.each import EachAnswer, judge_each
 from sweeper.errors import BadInput, Call, ConfigError, Keyword, flag
 from sweeper.files import write_json, write_summed
 from sweeper.launch.executor import Scheduled
 from sweeper.launch.folder import check_owner
 from sweeper.launch.inline import Inline
 from sweeper.records import to_json
+from sweeper.runs.around import varied_trials
 from sweeper.search.optuna.storage import check_storage
 from sweeper.search.optuna.url import redact, redact_word
 from sweeper.search.strategy import Conclusion, Strategy
@@ -57,7 +59,7 @@ class Found:
 
     `lacking` are neighbours of the best without a result, by the hyperparameter in which they
     differ: it is not finished then. The first notices, as many as `moved`, are on findings of other
-    setups.
+    setups. `each` is what is said of one hyperparameter at a time.
     """
 
     conclusion: Conclusion
@@ -67,6 +69,7 @@ class Found:
     lacking: Sequence[tuple[str, Result]]
     notices: Sequence[str]
     moved: int
+    each: EachAnswer
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -164,7 +167,8 @@ def search_study(
                 notices = [*moved, *study.notices]
                 return InJobs(submitted=queued.trials, finished=len(study), notices=notices)
             tell_speed(watcher, study.results(), since=start)
-        searched = trials_of(study).searched
+        trials = trials_of(study)
+        searched = trials.searched
         found = math.isfinite(conclusion.objective)
         best = conclusion.best_log2
         lacking = without_result(searched if found else (), best, settings.space)
@@ -181,6 +185,7 @@ def search_study(
         lacking=lacking,
         notices=[*moved, *study.notices],
         moved=len(moved),
+        each=judge_each(varied_trials(trials.current, settings.space)),
     )
 
 
@@ -339,7 +344,12 @@ def search_record(settings: Settings, conclusion: Conclusion, *, finished: bool)
     axes: dict[str, dict[str, Any]] = {
         name: {"choices": list(axis.choices), "default": axis.choices[round(axis.default)]}
         if axis.choices
-        else {"low": axis.low, "high": axis.high, "default": axis.default}
+        else {
+            "low": axis.low,
+            "high": axis.high,
+            "default": axis.default,
+            **({} if axis.step is None else {"step": axis.step}),
+        }
         for name, axis in space.items()
     }
     return {

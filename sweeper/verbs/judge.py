@@ -5,13 +5,17 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from sweeper.config.command_line import DEFAULT_ROOT
+from sweeper.decide.each import EachAnswer, judge_each
 from sweeper.decide.judged import judge_runs
 from sweeper.decide.kept import saved_folder
 from sweeper.decide.question import TableQuestion
 from sweeper.decide.table_verdict import TableVerdict
-from sweeper.errors import BadInput, Keyword
+from sweeper.errors import BadInput, ConfigError, Keyword
+from sweeper.runs.around import VariedSettings, study_lines, varied_settings
+from sweeper.runs.divergence import HUGE
 from sweeper.runs.grid import GridOptions, ladder_runs
 from sweeper.runs.read import read, study_folder
 from sweeper.runs.roles import ALIASES
@@ -21,7 +25,7 @@ from sweeper.study.setup import command_line
 from sweeper.study.study import find_study
 from sweeper.sweep.progress import Watcher
 from sweeper.verbs.answer import Outcome, VerbAnswer
-from sweeper.verbs.requests import JudgeRequest, columns_text
+from sweeper.verbs.requests import JudgeRequest, columns_text, ignored
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,7 +38,16 @@ class JudgeAnswer(VerbAnswer):
     kept: Path | None = None
 
 
-def judge(request: JudgeRequest, watcher: Watcher) -> JudgeAnswer:
+@dataclass(frozen=True, kw_only=True)
+class EachJudgeAnswer(VerbAnswer):
+    """What is said of every setting that was varied, and the folder that it belongs into."""
+
+    each: EachAnswer
+    varied: VariedSettings
+    folder: Path
+
+
+def judge(request: JudgeRequest, watcher: Watcher) -> VerbAnswer:
     """Read the runs and judge them; with `save`, keep them as a study."""
     root = Path(DEFAULT_ROOT if request.root is None else request.root).expanduser()
     source = request.source
@@ -49,7 +62,8 @@ def judge(request: JudgeRequest, watcher: Watcher) -> JudgeAnswer:
     if source is None:
         source = str(root / find_study(request.study, root))
     axis = ALIASES.get(request.axis or "", request.axis)
-    ignore = request.ignore.split(",") if isinstance(request.ignore, str) else request.ignore
+    if request.each:
+        return _each(request, source, axis, root)
     objective = Objective(series=request.series, window=request.window, study=request.study or "")
     question = TableQuestion(
         reading=GridOptions(
@@ -65,7 +79,7 @@ def judge(request: JudgeRequest, watcher: Watcher) -> JudgeAnswer:
         source,
         columns=columns_text(request.columns),
         where=request.where,
-        ignore=tuple(filter(None, (name.strip() for name in ignore))),
+        ignore=ignored(request.ignore),
         root=root,
         objective=objective,
         axis=axis,
@@ -76,15 +90,44 @@ def judge(request: JudgeRequest, watcher: Watcher) -> JudgeAnswer:
         if request.strict and judged.answer != "holds"
         else Outcome.DONE,
         judged=judged,
-        folder=request.out or _folder(source, judged, root),
+        folder=request.out or _folder(source, judged.source, root),
         root=root,
         kept=kept,
     )
 
 
-def _folder(source: object, judged: TableVerdict, root: Path) -> Path:
+OF_LADDERS = ("to_width", "base", "eta", "grid_step", "strict", "save")
+"""Keywords that ask about a ladder of learning rates."""
+
+
+def _each(request: JudgeRequest, source: Any, axis: str | None, root: Path) -> EachJudgeAnswer:
+    """One setting at a time, of the runs that differ from a point in it alone."""
+    if given := [name for name in OF_LADDERS if getattr(request, name)]:
+        raise BadInput(
+            *(Keyword(given[0], ...), " is of a ladder of learning rates, and not of "),
+            Keyword("each"),
+        )
+    if request.noise is not None and not 1 / HUGE <= request.noise <= HUGE:
+        raise ConfigError(Keyword("noise"), request.noise, "a positive number of nats")
+    if (study := study_folder(source, root)) is not None:
+        varied = study_lines(study)
+    else:
+        runs = read(
+            source,
+            columns=columns_text(request.columns),
+            where=request.where,
+            ignore=ignored(request.ignore),
+            root=root,
+        )
+        varied = varied_settings(runs, axis)
+    each = judge_each(varied, request.noise)
+    folder = request.out or _folder(source, varied.name, root)
+    return EachJudgeAnswer(each=each, varied=varied, folder=folder)
+
+
+def _folder(source: object, name: str, root: Path) -> Path:
     """Where a verdict on a source lies: in its study, or beside all studies."""
     if (study := study_folder(source, root)) is not None:
         return StudyFolder(study).judged
-    name = re.sub(r"[^\w.-]+", "-", Path(judged.source).stem).strip("-.") or "runs"
+    name = re.sub(r"[^\w.-]+", "-", Path(name).stem).strip("-.") or "runs"
     return root / "judged" / name

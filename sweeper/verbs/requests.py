@@ -702,6 +702,10 @@ class JudgeRequest(Request, panel=TUNE):
     ] = None
     max_shift: Annotated[float, Flag("Octaves within which a size holds.")] = 1.0
     max_loss_gap: Annotated[float, Flag("The fraction of the loss within which it holds.")] = 0.01
+    each: Annotated[
+        bool,
+        Flag("Of settings varied one at a time around a point: carry, retune or leave each."),
+    ] = False
     strict: Annotated[bool, Flag("Exit with 3 unless the verdict is that it holds.")] = False
     save: Annotated[
         str | None, Flag("Keep the runs as a study, to report, compare, predict.", metavar="NAME")

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from sweeper.config.command_line import FIRST, with_place
+from sweeper.config.command_line import FIRST, FROM, with_place
 from sweeper.config.studies import Invocation, tree_of
 from sweeper.errors import Call, Keyword
 from sweeper.sweep.progress import Watcher
@@ -23,12 +23,16 @@ UNTRAINED = ("study", "root=", "launcher", "logger", "runner.device=", "runner.b
 
 @dataclass(frozen=True, kw_only=True)
 class SearchAnswer(VerbAnswer):
-    """What was found, what is in jobs, or what would run; and how that was asked for."""
+    """What was found, what is in jobs, or what would run; and how that was asked for.
+
+    `source` is the study whose answer it began at.
+    """
 
     request: SearchRequest
     settings: Settings
     invocation: Invocation
     result: Found | InJobs | SearchCost
+    source: str | None = None
 
 
 def search(request: SearchRequest, watcher: Watcher) -> SearchAnswer:
@@ -37,8 +41,17 @@ def search(request: SearchRequest, watcher: Watcher) -> SearchAnswer:
     if all(word.startswith(UNTRAINED) for word in overrides):
         overrides = [f"experiment={FIRST}", *overrides]
     placed = with_place(overrides, request.study, request.root)
+    sources = [
+        word.partition("=")[2].strip("'\"") for word in placed if word.startswith(f"{FROM}=")
+    ]
+    words = [word for word in placed if not word.startswith(f"{FROM}=")]
     # A misspelt setting is refused before torch loads.
-    tree, invocation = tree_of(None, placed, request.config_dir)
+    tree, invocation = tree_of(None, words, request.config_dir)
+    if sources:
+        from sweeper.sweep.warm_start import warm_tree
+
+        tree = warm_tree(tree, sources[-1], {word.lstrip("+").partition("=")[0] for word in words})
+        invocation = replace(invocation, overrides=placed)
     from sweeper.config.settings import resolve
     from sweeper.sweep.search import Found, check_place, search_cost, search_study
 
@@ -66,5 +79,10 @@ def search(request: SearchRequest, watcher: Watcher) -> SearchAnswer:
         is_found = math.isfinite(result.conclusion.objective) and not result.lacking
         outcome = Outcome.DONE if is_found else Outcome.FAILED
     return SearchAnswer(
-        outcome=outcome, request=request, settings=settings, invocation=invocation, result=result
+        outcome=outcome,
+        request=request,
+        settings=settings,
+        invocation=invocation,
+        result=result,
+        source=sources[-1] if sources else None,
     )

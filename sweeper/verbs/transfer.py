@@ -2,25 +2,28 @@
 
 from __future__ import annotations
 
+import math
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from sweeper.config.command_line import of_study
-from sweeper.config.studies import Invocation, study_tree
+from sweeper.config.studies import Invocation, split_root, study_tree
 from sweeper.errors import BadInput, ConfigError, Keyword
 from sweeper.files import private_folder, write_json
 from sweeper.records import to_json
 from sweeper.stats.ladder import Size
 from sweeper.study.folder import TargetFolder, read_document
+from sweeper.study.study import find_study
 from sweeper.sweep.progress import Watcher, Words
 from sweeper.verbs.answer import Outcome, SubmittedAnswer, VerbAnswer
 from sweeper.verbs.requests import TransferRequest
 
 if TYPE_CHECKING:
     from sweeper.config.settings import Experiment, Settings
+    from sweeper.decide.each import EachAnswer
     from sweeper.decide.loss import LossQuestion
     from sweeper.decide.validation import Validation
     from sweeper.plan.plan import TransferPlan
@@ -32,6 +35,8 @@ if TYPE_CHECKING:
     from sweeper.sweep.planning import Asked, TransferTarget, Unvalidated
 
 K = Keyword
+SPAN = 2.0
+"""Octaves to both sides of a ladder's curves, where nobody says otherwise."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -94,9 +99,30 @@ class HorizonsAnswer(VerbAnswer):
     failed: Sequence[Failure] = ()
 
 
+@dataclass(frozen=True, kw_only=True)
+class EachTransferAnswer(VerbAnswer):
+    """Ladders of several hyperparameters, cheapest first: each one's `answers` by its name.
+
+    `each` is what search and ladders together say, None where nothing was trained. `left` gain
+    nothing that would be seen, and have no ladder.
+    """
+
+    request: TransferRequest
+    folder: Path
+    answers: Mapping[str, AnswerAtTarget]
+    each: EachAnswer | None
+    left: Sequence[str]
+
+
+CURVES_OF = "transfer.hyperparameter"
+"""The key of what varies on a ladder's curves: "all", or a list, has a ladder of each trained."""
+
+
 def transfer(request: TransferRequest, watcher: Watcher) -> VerbAnswer:
     """The plan for the target from the study's optimum and, if asked, its validation."""
     check_asked(request)
+    if (several := _several(request)) is not None:
+        return _each(request, several, watcher)
     root = None if request.root is None else str(request.root)
     name, others = of_study(request.overrides, request.study, root)
     # A misspelt setting is refused before torch loads.
@@ -151,6 +177,93 @@ def transfer(request: TransferRequest, watcher: Watcher) -> VerbAnswer:
     else:
         ladders = as_measured(experiment, target, watcher)
     return _planned(request, target, ladders, folder, invocation, watcher)
+
+
+def _several(request: TransferRequest) -> list[str] | None:
+    """The hyperparameters of `all` or a list, in the order given; None of a single one."""
+    values = [
+        word.partition("=")[2] for word in request.overrides if word.startswith(f"{CURVES_OF}=")
+    ]
+    text = values[-1] if values else ""
+    if text != "all" and not text.startswith("["):
+        return None
+    names = [name.strip(" '\"") for name in text.strip("[]").split(",")]
+    if not request.validate:
+        raise BadInput(f"{CURVES_OF}={text} is of ladders: give ", K("validate"), ", too")
+    return list(dict.fromkeys(filter(None, names)))
+
+
+def _each(request: TransferRequest, names: Sequence[str], watcher: Watcher) -> EachTransferAnswer:
+    """A ladder of each hyperparameter, cheapest first; of `all`, those that may gain anything."""
+    from sweeper.decide.each import judge_each
+    from sweeper.runs.around import study_lines
+    from sweeper.study.searched import read_searched
+
+    root = None if request.root is None else str(request.root)
+    name, others = of_study(request.overrides, request.study, root)
+    place, _ = split_root(others)
+    folder = place / find_study(name, place)
+    searched = read_searched(folder, [])
+    space = searched.space if searched else {}
+    best = searched.conclusion.best_log2 if searched else {}
+    left = list[str]()
+    if names == ["all"]:
+        found = judge_each(study_lines(folder))
+        left = found.named("leave")
+        names = [n for n in space if n not in left and space[n].low < space[n].high]
+        names = [n for n in names if not space[n].choices and n in best]
+        if not names:
+            allowed = "no hyperparameter gains anything that a ladder could carry: a list of names"
+            raise ConfigError(CURVES_OF, "all", allowed)
+    typed = {word.lstrip("+").partition("=")[0] for word in request.overrides}
+
+    def asked(one: str) -> TransferRequest:
+        words = [word for word in request.overrides if not word.startswith(f"{CURVES_OF}=")]
+        words.append(f"{CURVES_OF}={one}")
+        # Without its default a curve cannot tell what carrying gains.
+        away = abs(best[one] - space[one].default) if one in best and one in space else 0.0
+        if away > SPAN and "transfer.span" not in typed:
+            words.append(f"transfer.span={math.ceil(2 * away) / 2:g}")
+        return replace(request, overrides=tuple(words))
+
+    costs = {one: _answered(replace(asked(one), dry_run=True), watcher) for one in names}
+    order = sorted(names, key=lambda one: _flops_of(costs[one]))
+    if request.dry_run:
+        chosen = {one: costs[one] for one in order}
+        return EachTransferAnswer(
+            request=request, folder=folder, answers=chosen, each=None, left=left
+        )
+    answers = dict[str, AnswerAtTarget]()
+    for at, one in enumerate(order):
+        watcher.tell(f"{one}: the ladder {at + 1} of {len(order)}")
+        words = ["transfer.check=false"] * (at > 0 and "transfer.check" not in typed)
+        wanted = asked(one)
+        wanted = replace(wanted, overrides=(*wanted.overrides, *words))
+        answers[one] = _answered(wanted, watcher)
+    each = judge_each(study_lines(folder))
+    outcomes = [answer.outcome for answer in answers.values()]
+    return EachTransferAnswer(
+        outcome=max(outcomes),
+        notes=tuple(dict.fromkeys(note for answer in answers.values() for note in answer.notes)),
+        request=request,
+        folder=folder,
+        answers=answers,
+        each=each,
+        left=left,
+    )
+
+
+def _answered(request: TransferRequest, watcher: Watcher) -> AnswerAtTarget:
+    answer = transfer(request, watcher)
+    assert isinstance(answer, AnswerAtTarget)
+    return answer
+
+
+def _flops_of(answer: AnswerAtTarget) -> float:
+    """What a ladder lacks; runs where no FLOPs are known."""
+    assert isinstance(answer, LadderCostAnswer)
+    flops = sum(size.cost.flops for size in answer.cost.sizes)
+    return flops if math.isfinite(flops) else float(answer.cost.missing)
 
 
 def _predicted(
