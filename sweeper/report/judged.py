@@ -37,6 +37,7 @@ from sweeper.report.figures import learning_rate_figure
 from sweeper.report.next import NextCommand, next_of, validated_by
 from sweeper.report.page import page
 from sweeper.report.present import Shown
+from sweeper.report.rates import rates_shown
 from sweeper.report.sentences_judged import (
     gap_text,
     listed,
@@ -49,7 +50,7 @@ from sweeper.runs.run import unit_of
 from sweeper.stats.estimate import Estimate
 from sweeper.stats.ladder import JOINT_AXIS, LadderSize, describe_size, extent, label_size
 from sweeper.table import Cell, Column, Table, counted
-from sweeper.verbs.judge import JudgeAnswer
+from sweeper.verbs.judge import JudgeAnswer, RatesAnswer
 
 SHOWN_RUNS = 24
 """Rows of the table of runs that would tell; the rest is counted."""
@@ -360,8 +361,10 @@ def _inputs(judged: TableVerdict) -> Mapping[str, Any]:
     }
 
 
-def shown(answer: JudgeAnswer, *, verbose: bool = False) -> Shown:
+def shown(answer: JudgeAnswer | RatesAnswer, *, verbose: bool = False) -> Shown:
     """Curves, what is open at their ends, the prediction, the verdict; pages are written."""
+    if isinstance(answer, RatesAnswer):
+        return rates_shown(answer.law, answer.facts, answer.folder)
     judged, kept = worded_judged(answer.judged), answer.kept
     # The number that was asked for: never left out for want of room.
     lines = [*end_lines(judged), *trend_lines(judged, whole=verbose)]

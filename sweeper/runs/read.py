@@ -24,6 +24,8 @@ from sweeper.study.folder import is_study
 if TYPE_CHECKING:
     import pandas  # type: ignore[import-untyped]
 
+EVERY_LADDER = "*"
+"""In place of an axis: the runs of all ladders of a study."""
 JOURNALS = (".journal", ".log")
 """Ends of journals of Optuna."""
 
@@ -46,7 +48,7 @@ def read(
 
     `columns` name columns by role, `where` is a condition on rows, and runs may differ in the
     columns of `ignore`. `objective`: what of a series is a run's loss. Of a study with several
-    validated ladders that over `axis` is read.
+    validated ladders that over `axis` is read, or with `EVERY_LADDER` all.
     """
     runs = _read(source, root, objective or Objective(), axis).only(where)
     names = [str(column) for column in runs.frame.columns]

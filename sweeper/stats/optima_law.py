@@ -76,11 +76,15 @@ class OptimaLaw:
 
     def at(self, x: Array, seed: int = 0) -> Array:
         """Draws [DRAWS, response] of the optima of a size: log2, with their scatter."""
-        generator = np.random.default_rng([seed, len(self.models)])
-        mean = self.draws @ _terms(np.asarray(x, dtype=float)[None] - self.centre)[0]
+        generator, mean = np.random.default_rng([seed, len(self.models)]), self.middle(x)
         model = self.model_of(float(x[0]))
         off = _normal(self.between, generator) if model is None else self.offs[:, :, model]
         drawn: Array = mean + off + _normal(self.within, generator)
+        return drawn
+
+    def middle(self, x: Array) -> Array:
+        """Draws [DRAWS, response] of the law itself at a size, without scatter."""
+        drawn: Array = self.draws @ _terms(np.asarray(x, dtype=float)[None] - self.centre)[0]
         return drawn
 
     def model_of(self, log2_size: float) -> int | None:

@@ -187,7 +187,7 @@ class _Estimate:
     shared: Shared
 
     def __post_init__(self) -> None:
-        noise, misfit, _ = self.shared
+        noise = self.shared[0]
         self.centre = self.window.x.mean(axis=0)
         terms = _quadratic(self.window.x - self.centre)
         matrix = self._common(self.window.x, self.window.x)

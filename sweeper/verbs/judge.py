@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from sweeper.config.command_line import DEFAULT_ROOT
 from sweeper.decide.judged import judge_runs
 from sweeper.decide.kept import saved_folder
 from sweeper.decide.question import TableQuestion
+from sweeper.decide.rates import RateLaw, RateTarget, rate_law
 from sweeper.decide.table_verdict import TableVerdict
 from sweeper.errors import BadInput, Keyword
 from sweeper.runs.grid import GridOptions, ladder_runs
-from sweeper.runs.read import read, study_folder
+from sweeper.runs.rate_cells import of_two_sizes, rate_runs
+from sweeper.runs.read import EVERY_LADDER, read, study_folder
 from sweeper.runs.roles import ALIASES
 from sweeper.runs.series import Objective
 from sweeper.study.folder import StudyFolder
@@ -34,7 +38,16 @@ class JudgeAnswer(VerbAnswer):
     kept: Path | None = None
 
 
-def judge(request: JudgeRequest, watcher: Watcher) -> JudgeAnswer:
+@dataclass(frozen=True, kw_only=True)
+class RatesAnswer(VerbAnswer):
+    """The rate and the batch over models and horizons; `facts` are what it rests on."""
+
+    law: RateLaw
+    facts: Mapping[str, Any]
+    folder: Path
+
+
+def judge(request: JudgeRequest, watcher: Watcher) -> JudgeAnswer | RatesAnswer:
     """Read the runs and judge them; with `save`, keep them as a study."""
     root = Path(DEFAULT_ROOT if request.root is None else request.root).expanduser()
     source = request.source
@@ -61,6 +74,7 @@ def judge(request: JudgeRequest, watcher: Watcher) -> JudgeAnswer:
         max_shift=request.max_shift,
         max_loss_gap=request.max_loss_gap,
     )
+    target = _rates_asked(request)
     runs = read(
         source,
         columns=columns_text(request.columns),
@@ -68,23 +82,59 @@ def judge(request: JudgeRequest, watcher: Watcher) -> JudgeAnswer:
         ignore=tuple(filter(None, (name.strip() for name in ignore))),
         root=root,
         objective=objective,
-        axis=axis,
+        axis=axis if target is None else EVERY_LADDER,
     )
+    plain = {request.axis, request.to_width, request.eta, request.base, request.save} == {None}
+    if target is not None or (plain and of_two_sizes(runs)):
+        law = rate_law(rate_runs(runs, question.reading), target, request.noise)
+        return RatesAnswer(
+            outcome=Outcome.NOT_VALIDATED
+            if request.strict and law.answer != "predicted"
+            else Outcome.DONE,
+            law=law,
+            facts={
+                "source": runs.name,
+                "sha256": runs.sha256,
+                "where": runs.where,
+                "columns": law.columns,
+                "command": command_line(),
+            },
+            folder=request.out or _folder(source, runs.name, root),
+        )
     judged = judge_runs(ladder_runs(runs, objective), question, command_line())
     return JudgeAnswer(
         outcome=Outcome.NOT_VALIDATED
         if request.strict and judged.answer != "holds"
         else Outcome.DONE,
         judged=judged,
-        folder=request.out or _folder(source, judged, root),
+        folder=request.out or _folder(source, judged.source, root),
         root=root,
         kept=kept,
     )
 
 
-def _folder(source: object, judged: TableVerdict, root: Path) -> Path:
+def _rates_asked(request: JudgeRequest) -> RateTarget | None:
+    """The model and horizon whose rate and batch are asked for; None where none is."""
+    if (request.to_params, request.to_tokens, request.to_batch) == (None, None, None):
+        return None
+    for name in ("axis", "eta", "base", "save"):
+        if getattr(request, name) is not None:
+            raise BadInput(
+                *(Keyword(name, ...), " goes with a transfer along one size, and "),
+                *(Keyword("to_params", ...), ", ", Keyword("to_tokens", ...), " and "),
+                *(Keyword("to_batch", ...), " ask for the rate of any: leave one of them out"),
+            )
+    return RateTarget(
+        params=request.to_params,
+        width=request.to_width,
+        tokens=request.to_tokens,
+        batch=request.to_batch,
+    )
+
+
+def _folder(source: object, name: str, root: Path) -> Path:
     """Where a verdict on a source lies: in its study, or beside all studies."""
     if (study := study_folder(source, root)) is not None:
         return StudyFolder(study).judged
-    name = re.sub(r"[^\w.-]+", "-", Path(judged.source).stem).strip("-.") or "runs"
+    name = re.sub(r"[^\w.-]+", "-", Path(name).stem).strip("-.") or "runs"
     return root / "judged" / name
