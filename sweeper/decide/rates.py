@@ -10,11 +10,11 @@ from typing import Any, Literal
 import numpy as np
 
 from sweeper.errors import BadInput, Keyword, Text
+from sweeper.laws.law import Scale
 from sweeper.records import NOT_WRITTEN
 from sweeper.runs.rate_cells import RateRuns, no_law
 from sweeper.stats.curve import BIAS, CurveFit, fit_curves
 from sweeper.stats.estimate import Array, Estimate
-from sweeper.stats.ladder import LadderSize
 from sweeper.stats.optima_law import Bound, OptimaLaw, fit_law
 from sweeper.stats.ridge import Ridge, slope
 from sweeper.stats.surface import Surface, fit_surfaces
@@ -103,8 +103,8 @@ class RateLaw:
     """What a table of rates over models and horizons says; `code` tells what it rests on.
 
     `scatter` is how far optima lie off the law, in octaves: the eta's, the batch's. `slopes` are
-    what the rate changes by, in octaves, where the batch doubles, below the best one and above. `usable` cells have an
-    optimum, of which `needed` are needed.
+    what the rate changes by, in octaves, where the batch doubles, below the best one and above.
+    `usable` cells have an optimum, of which `needed` are needed.
     """
 
     code: Code
@@ -337,39 +337,37 @@ class CarriedRates:
         return rates
 
 
-def carried(
-    runs: RateRuns, noise: float | None, model: float | None, tokens: float, batch: float
-) -> CarriedRates:
-    """The law of a table from a base of so many parameters, tokens and tokens a step.
+def carried(runs: RateRuns, base: Scale, length: int) -> CarriedRates:
+    """The law of other runs from a plan's base, whose examples have `length` tokens.
 
-    Where the base's parameters are not known, or the table knows widths alone, those of its
-    middle. BadInput where the table tells no law.
+    Where the base's parameters are not known, it is that of the middle of the runs' models.
+    BadInput where the runs tell no law.
     """
-    told = rate_law(runs, noise=noise)
-    if told.law is None or runs.horizon != "tokens":
-        raise BadInput(
-            f"{told.usable} cells of the runs have an optimum inside their values, and a law "
-            f"takes {told.needed}"
-            if told.law is None
-            else "the runs have no tokens, nor a batch with their steps"
-        )
-    length = runs.length if runs.length > 0 else 1.0
-    known = model is not None and runs.model == "params"
-    x = told.law.centre[0] if not known else math.log2(model or 1.0)
-    rows = np.array([runs.log2(size) for size in runs.sizes])
+    told = rate_law(runs)
+    if told.law is None:
+        inside = f"{told.usable} sizes of the runs have their best inside what was run"
+        raise BadInput(f"{inside}, and a law takes {told.needed}")
+    if runs.horizon != "tokens":
+        raise BadInput("the runs have no tokens, nor a batch beside their steps")
+    size = base.parameters if runs.model == "params" else base.width
+    model = float(told.law.centre[0]) if size is None else math.log2(size)
+    # Batches are in examples: a table whose examples are longer has fewer for as many tokens.
+    longer = runs.length / length if runs.length > 0 else 1.0
+    counted = length if runs.in_examples else 1
+    rows = np.array([runs.log2(one) for one in runs.sizes])
     if runs.surfaces:
         away = np.array([[1.0, 0.0], *([[0.0, 1.0]] * ("tokens" in runs.varied))]).T
     else:
         away = (rows[:, [2, 1]] - rows[0, [2, 1]]).T
     rank = int(np.linalg.matrix_rank(away, tol=1e-6))
     basis = np.linalg.svd(away)[0][:, :rank]
-    horizons = [int(getattr(size, "tokens", 1)) for size in runs.sizes]
+    horizons = 2.0 ** rows[:, 1] * counted
     return CarriedRates(
         law=told.law,
         ridge=told.ridge_of,
-        base=(float(x), math.log2(tokens), math.log2(batch / length)),
-        batches=(round(runs.batches[0] * length), round(runs.batches[1] * length)),
-        tokens=(min(horizons), max(horizons)),
+        base=(model, math.log2(base.tokens / counted), math.log2(base.batch / longer)),
+        batches=(round(runs.batches[0] * longer), round(runs.batches[1] * longer)),
+        tokens=(round(horizons.min()), round(horizons.max())),
         directions=basis @ basis.T,
     )
 

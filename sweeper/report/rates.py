@@ -289,7 +289,7 @@ def _told(estimate: Estimate, end: int, text: Any) -> str:
 def rates_figure(law: RateLaw) -> Figure:
     """The best rate, and the best batch, over the horizon, a line a model; a star at the target."""
     batches = any(cell.batch is not None for cell in law.cells)
-    figure, panels = new_panels(1 + batches, 2.8, edge=0.5)
+    figure, panels = new_panels(1 + batches, 2.8, edge=0.5, sharey=False)
     models = sorted({cell.sizes[law.model] for cell in law.cells})
     shown = models if len(models) <= MOST_LINES else models[:: math.ceil(len(models) / MOST_LINES)]
     handles = []

@@ -57,6 +57,7 @@ class RateRuns:
 
     `model` is the role by which a model is known, `varied` the roles that differ between cells.
     `length` are the tokens of an example, where steps, batch and tokens say them; NaN else.
+    `in_examples`: the tokens are examples, of which nobody says how many tokens they have.
     """
 
     model: str
@@ -67,6 +68,7 @@ class RateRuns:
     curves: tuple[SizeCurve, ...]
     batches: tuple[int, int]
     length: float
+    in_examples: bool
     runs: int
     unit: str
     noise: str
@@ -94,9 +96,12 @@ def of_two_sizes(runs: Runs) -> bool:
     ]
     if None in sizes:
         return False
+    rate = runs.columns.get("log2_eta") or runs.columns["eta"]
     numbers = [runs.numbers(runs.columns[str(role)]) for role in sizes]
-    cells = np.unique(np.stack(numbers, axis=1), axis=0)
-    if not (np.isfinite(cells) & (cells > 0)).all() or len(cells) < LEAST_CELLS:
+    tried = np.unique(np.stack([*numbers, runs.numbers(rate)], axis=1), axis=0)
+    cells, rates = np.unique(tried[:, :2], axis=0, return_counts=True)
+    cells = cells[rates >= RATES]
+    if len(cells) < LEAST_CELLS or not (np.isfinite(cells) & (cells > 0)).all():
         return False
     model, horizon = np.log(cells).T
     line = np.polyval(np.polyfit(model, horizon, 1), model)
@@ -161,6 +166,7 @@ def rate_runs(runs: Runs, options: GridOptions) -> RateRuns:
         surfaces=tuple(surfaces),
         curves=tuple(curves),
         length=_length(runs, sizes),
+        in_examples="tokens" not in columns,
         runs=len(table),
         unit=runs.unit,
         noise=noise,

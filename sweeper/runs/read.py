@@ -15,7 +15,7 @@ from sweeper.runs.optuna import storage_frame
 from sweeper.runs.roles import asked_columns
 from sweeper.runs.run import Runs
 from sweeper.runs.series import Objective
-from sweeper.runs.study import study_runs
+from sweeper.runs.study import EVERY_LADDER, study_runs
 from sweeper.runs.table import file_runs, frame_runs, piped_runs
 from sweeper.runs.trackers import folder_frame, project_frame
 from sweeper.search.optuna.url import redact
@@ -24,10 +24,11 @@ from sweeper.study.folder import is_study
 if TYPE_CHECKING:
     import pandas  # type: ignore[import-untyped]
 
-EVERY_LADDER = "*"
-"""In place of an axis: the runs of all ladders of a study."""
 JOURNALS = (".journal", ".log")
 """Ends of journals of Optuna."""
+
+
+__all__ = ["EVERY_LADDER", "read", "study_folder"]
 
 
 def read(

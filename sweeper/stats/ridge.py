@@ -1,4 +1,4 @@
-"""The ridge of rate and batch: which rate goes with a batch that is not the best, and what it costs.
+"""The ridge of rate and batch: which rate goes with a batch that is not the best, and its cost.
 
 Below the best batch of a size its best rate falls with the batch, above it hardly rises: no line
 tells both. What rows of one batch show, from the best of their size, is alike over sizes.

@@ -635,7 +635,7 @@ class JudgeRequest(Request, panel=TUNE):
     sweeper judge runs.csv --columns 'width=n_embd,eta=lr,loss=val_loss' --to-width 4096
     sweeper judge logs/ --series val/loss
 
-    Of runs over models and horizons it tells the learning rate, and the batch where that was varied:
+    Of runs over models and horizons it tells the rate, and the batch where that was varied:
     sweeper judge runs.csv --to-params 7e9 --to-tokens 1.4e11
     """
 
