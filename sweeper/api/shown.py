@@ -20,7 +20,7 @@ from sweeper.decide.documents import Documents
 from sweeper.decide.table_verdict import TableVerdict
 from sweeper.decide.transfer import Verdict
 from sweeper.decide.validation import Validation
-from sweeper.errors import BadInput
+from sweeper.errors import PYTHON, BadInput, as_text, spelled
 from sweeper.plan.plan import TransferPlan
 from sweeper.report.answer import Report
 from sweeper.report.console import verdict_table
@@ -36,12 +36,21 @@ from sweeper.report.notebook import (
     transfer_report,
     verdict_report,
 )
+from sweeper.report.rates import (
+    rates_figure,
+    rates_lines,
+    rates_notes,
+    rates_record,
+    rates_report,
+    rates_tables,
+)
 from sweeper.report.sentences_judged import worded_judged
 from sweeper.runs.study import trials_table
 from sweeper.study import study as record
 from sweeper.study.folder import TargetFolder
 from sweeper.table import data_frame
 from sweeper.trial import Choice, in_use
+from sweeper.verbs.judge import RatesAnswer
 
 if TYPE_CHECKING:
     import pandas  # type: ignore[import-untyped]
@@ -406,3 +415,25 @@ class Judgement(Answer):
 
     def _repr_html_(self) -> str:
         return html(judged_report(self.judged, figures(self.judged)))
+
+
+class Rates(Answer):
+    """The rate and the batch over models and horizons; `law` has all of it. Nothing was written."""
+
+    def __init__(self, told: RatesAnswer) -> None:
+        """Show what was told."""
+        self.law, self.facts = told.law, told.facts
+        self.document = rates_record(told.law, told.facts)
+        self.notes = tuple(spelled(as_text(note), PYTHON) for note in rates_notes(told.law))
+        self.text = "\n".join([*rates_lines(told.law), *(f"Note: {note}." for note in self.notes)])
+
+    def to_dataframe(self) -> pandas.DataFrame:
+        """The batches of the target, else the sizes that were run, a row each."""
+        return rates_tables(self.law)[0].to_frame()
+
+    def plot(self) -> list[Axes]:
+        """The law, a panel for the rate and one for the batch."""
+        return _drawn(lambda: rates_figure(self.law))
+
+    def _repr_html_(self) -> str:
+        return html(rates_report(self.law, self.facts, rates_figure(self.law)))

@@ -106,6 +106,11 @@ Exponent = Annotated[float, Bounds(least=-4, most=4, allowed="an exponent from -
 """One that somebody could mean."""
 
 
+def is_of_ladders(law: object) -> bool:
+    """Whether a law is fitted to the study's own ladders; one of other runs is there before."""
+    return callable(getattr(law, "fitted_to", None)) and getattr(law, "from_", None) is None
+
+
 def growth(base: Scale, target: Scale) -> tuple[float, float]:
     """How many times as large the batch is, and the number of tokens."""
     return target.batch / base.batch, target.tokens / base.tokens

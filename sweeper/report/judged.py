@@ -38,6 +38,7 @@ from sweeper.report.figures import learning_rate_figure
 from sweeper.report.next import NextCommand, next_of, validated_by
 from sweeper.report.page import page
 from sweeper.report.present import Shown
+from sweeper.report.rates import rates_shown
 from sweeper.report.sentences_judged import (
     gap_text,
     listed,
@@ -50,7 +51,7 @@ from sweeper.runs.run import unit_of
 from sweeper.stats.estimate import Estimate
 from sweeper.stats.ladder import JOINT_AXIS, LadderSize, describe_size, extent, label_size
 from sweeper.table import Cell, Column, Table, counted
-from sweeper.verbs.judge import EachJudgeAnswer, JudgeAnswer
+from sweeper.verbs.judge import EachJudgeAnswer, JudgeAnswer, RatesAnswer
 
 SHOWN_RUNS = 24
 """Rows of the table of runs that would tell; the rest is counted."""
@@ -361,10 +362,12 @@ def _inputs(judged: TableVerdict) -> Mapping[str, Any]:
     }
 
 
-def shown(answer: JudgeAnswer | EachJudgeAnswer, *, verbose: bool = False) -> Shown:
+def shown(answer: JudgeAnswer | RatesAnswer | EachJudgeAnswer, *, verbose: bool = False) -> Shown:
     """Curves, what is open at their ends, the prediction, the verdict; pages are written."""
     if isinstance(answer, EachJudgeAnswer):
         return each_shown(answer)
+    if isinstance(answer, RatesAnswer):
+        return rates_shown(answer.law, answer.facts, answer.folder)
     judged, kept = worded_judged(answer.judged), answer.kept
     # The number that was asked for: never left out for want of room.
     lines = [*end_lines(judged), *trend_lines(judged, whole=verbose)]

@@ -15,7 +15,7 @@ from sweeper.runs.optuna import storage_frame
 from sweeper.runs.roles import asked_columns
 from sweeper.runs.run import Runs
 from sweeper.runs.series import Objective
-from sweeper.runs.study import study_runs
+from sweeper.runs.study import EVERY_LADDER, study_runs
 from sweeper.runs.table import file_runs, frame_runs, piped_runs
 from sweeper.runs.trackers import folder_frame, project_frame
 from sweeper.search.optuna.url import redact
@@ -26,6 +26,9 @@ if TYPE_CHECKING:
 
 JOURNALS = (".journal", ".log")
 """Ends of journals of Optuna."""
+
+
+__all__ = ["EVERY_LADDER", "read", "study_folder"]
 
 
 def read(
@@ -46,7 +49,7 @@ def read(
 
     `columns` name columns by role, `where` is a condition on rows, and runs may differ in the
     columns of `ignore`. `objective`: what of a series is a run's loss. Of a study with several
-    validated ladders that over `axis` is read.
+    validated ladders that over `axis` is read, or with `EVERY_LADDER` all.
     """
     runs = _read(source, root, objective or Objective(), axis).only(where)
     names = [str(column) for column in runs.frame.columns]

@@ -25,6 +25,8 @@ from sweeper.study.study import Study
 from sweeper.table import csv_text
 from sweeper.trial import Result, Trial
 
+EVERY_LADDER = "*"
+"""In place of an axis: the runs of all ladders, with their tokens."""
 RULE = ("seeds", "step", "span", "extend", "max_shift", "max_loss_gap", "correct")
 """Settings of `transfer` that a verdict and its advice rest on."""
 
@@ -138,12 +140,24 @@ def study_runs(folder: Path, axis: str | None = None) -> Runs:
                 note += [Keyword("axis", other), ", "] if other != axis else []
             note[-1:] = [": another)"]
         rows = validated.rows(_settings(folder))
+        if axis == EVERY_LADDER:
+            length = _example_length(folder)
+            rows = [{**row, "tokens": length * row["batch_size"] * row["steps"]} for row in rows]
     else:
         rows = trials_table(trials_of(study).current)
         note = ["trials of the study, which was not validated"]
         if not rows:
             raise BadInput(f"the study in {folder} has no trials yet")
     return replace(frame_runs(rows, str(folder)), notes=(tuple(note),))
+
+
+def _example_length(folder: Path) -> int:
+    """Tokens of an example of our own trainer; 1 where an example is none, or nobody knows."""
+    results = Study.read(folder).results()
+    spec = results[0].trial.spec if results else None
+    if spec is None or spec.runner.get("name") != "engine" or "input_shape" in spec.data:
+        return 1
+    return spec.train.seq_len
 
 
 def trials_table(results: Sequence[Result]) -> list[dict[str, Any]]:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from sweeper.config.settings import Experiment, Settings, check_seeds
+from sweeper.decide.rates import carried
 from sweeper.decide.settle import AT_FIRST, SEEDS, JudgedLadder, Settling
 from sweeper.decide.target import Prior, prior_for
 from sweeper.decide.transfer import Verdict, judge_ladder, missed_optimum
@@ -26,7 +27,11 @@ from sweeper.decide.trend import (
 from sweeper.decide.validation import Beginning, Validation
 from sweeper.errors import BadInput, ConfigError, Keyword, key_prefix
 from sweeper.files import write_json
-from sweeper.laws.law import Law, NoLaw
+from sweeper.laws.fit import Fit
+from sweeper.laws.law import NoLaw, is_of_ladders
+from sweeper.runs.grid import GridOptions
+from sweeper.runs.rate_cells import rate_runs
+from sweeper.runs.read import EVERY_LADDER, read
 from sweeper.stats.curve import CurveFit, fit_curves
 from sweeper.stats.ladder import JOINT_AXIS, LADDER_AXES, LadderSize, Size, SizeCurve
 from sweeper.stats.rounds import CONFIDENCE
@@ -92,7 +97,7 @@ def target_size(
 def check_law(experiment: Experiment, target: Size, best_log2: Log2Hps, *, validate: bool) -> None:
     """BadInput, before anything is trained, for a target that the law says nothing about."""
     settings = experiment.settings
-    if not fits(settings.law):
+    if not callable(getattr(settings.law, "fitted_to", None)):
         apply_law(experiment, target, best_log2)
         return
     if settings.transfer.hyperparameter != "eta":
@@ -100,6 +105,9 @@ def check_law(experiment: Experiment, target: Size, best_log2: Log2Hps, *, valid
         raise BadInput(
             f"law=fit fits eta, and transfer.hyperparameter={hyperparameter}: leave one of them out"
         )
+    if not is_of_ladders(settings.law):
+        apply_law(experiment, target, best_log2)
+        return
     ladders = settings.ladders()
     if validate and not {"batch_size", "steps", "size"} & set(ladders):
         base = settings.ladder_base.steps
@@ -110,9 +118,22 @@ def check_law(experiment: Experiment, target: Size, best_log2: Log2Hps, *, valid
         )
 
 
-def fits(law: Law) -> bool:
-    """Whether a law is fitted to ladders."""
-    return callable(getattr(law, "fitted_to", None))
+def with_law_of_runs(experiment: Experiment) -> Experiment:
+    """The experiment with a law that names its runs fitted to them; BadInput where they tell none.
+
+    Of models and horizons it takes what batch and tokens do to eta at the base's model: what the
+    model's size does, the parameterization says.
+    """
+    settings, law = experiment.settings, experiment.settings.law
+    source = getattr(law, "from_", None)
+    if source is None or not isinstance(law, Fit):
+        return experiment
+    with key_prefix("law.from"):
+        read_runs = read(source, root=settings.root, axis=EVERY_LADDER)
+        runs = rate_runs(read_runs, GridOptions())
+        base = scale_of(experiment, settings.base, defaults(settings.space))
+        rates = carried(runs, base, example_length(experiment) or 1)
+    return replace(experiment, settings=replace(settings, law=law.fitted_to(rates)))
 
 
 def fit_law(
@@ -121,7 +142,7 @@ def fit_law(
     """The experiment with its law fitted to the curves of the base's width and depth, if it can."""
     settings = experiment.settings
     law: Any = settings.law
-    if not fits(law):
+    if not is_of_ladders(law):
         return experiment, None
     base = settings.base
     pairs = [
@@ -142,7 +163,7 @@ def fit_measured(
     experiment: Experiment, study: Study, best_log2: Log2Hps
 ) -> tuple[Experiment, FittedExponents | None]:
     """As `fit_law`, with the ladders that the study holds; BadInput where these are too few."""
-    if not fits(experiment.settings.law):
+    if not is_of_ladders(experiment.settings.law):
         return experiment, None
     base = experiment.settings.ladder_base
     spans = {

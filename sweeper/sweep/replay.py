@@ -27,6 +27,7 @@ from sweeper.laws.law import (
     Scale,
     ask,
     decay_notes,
+    is_of_ladders,
 )
 from sweeper.scaling.prescription import held_norms
 from sweeper.scaling.spec import Update
@@ -193,7 +194,7 @@ def describe_law(experiment: Experiment, sizes: Sequence[Size], log2_hps: Log2Hp
         except OutsideLaw as error:
             outside.append(error.spelled(SHELL))
     if not outside:
-        fitted = callable(getattr(experiment.settings.law, "fitted_to", None))
+        fitted = is_of_ladders(experiment.settings.law)
         return f"law={name}" + ", fitted to these very curves: no independent test" * fitted
     return f"law={name}, but as at the base at {len(outside)} of {len(sizes)} sizes: {outside[0]}"
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,12 +13,14 @@ from sweeper.decide.each import EachAnswer, judge_each
 from sweeper.decide.judged import judge_runs
 from sweeper.decide.kept import saved_folder
 from sweeper.decide.question import TableQuestion
+from sweeper.decide.rates import RateLaw, RateTarget, rate_law
 from sweeper.decide.table_verdict import TableVerdict
 from sweeper.errors import BadInput, ConfigError, Keyword
 from sweeper.runs.around import VariedSettings, study_lines, varied_settings
 from sweeper.runs.divergence import HUGE
 from sweeper.runs.grid import GridOptions, ladder_runs
-from sweeper.runs.read import read, study_folder
+from sweeper.runs.rate_cells import of_two_sizes, rate_runs
+from sweeper.runs.read import EVERY_LADDER, read, study_folder
 from sweeper.runs.roles import ALIASES
 from sweeper.runs.series import Objective
 from sweeper.study.folder import StudyFolder
@@ -44,6 +47,15 @@ class EachJudgeAnswer(VerbAnswer):
 
     each: EachAnswer
     varied: VariedSettings
+    folder: Path
+
+
+@dataclass(frozen=True, kw_only=True)
+class RatesAnswer(VerbAnswer):
+    """The rate and the batch over models and horizons; `facts` are what it rests on."""
+
+    law: RateLaw
+    facts: Mapping[str, Any]
     folder: Path
 
 
@@ -75,6 +87,7 @@ def judge(request: JudgeRequest, watcher: Watcher) -> VerbAnswer:
         max_shift=request.max_shift,
         max_loss_gap=request.max_loss_gap,
     )
+    target = _rates_asked(request)
     runs = read(
         source,
         columns=columns_text(request.columns),
@@ -82,8 +95,25 @@ def judge(request: JudgeRequest, watcher: Watcher) -> VerbAnswer:
         ignore=ignored(request.ignore),
         root=root,
         objective=objective,
-        axis=axis,
+        axis=axis if target is None else EVERY_LADDER,
     )
+    plain = {request.axis, request.to_width, request.eta, request.base, request.save} == {None}
+    if target is not None or (plain and of_two_sizes(runs)):
+        law = rate_law(rate_runs(runs, question.reading), target, request.noise)
+        return RatesAnswer(
+            outcome=Outcome.NOT_VALIDATED
+            if request.strict and law.answer != "predicted"
+            else Outcome.DONE,
+            law=law,
+            facts={
+                "source": runs.name,
+                "sha256": runs.sha256,
+                "where": runs.where,
+                "columns": law.columns,
+                "command": command_line(),
+            },
+            folder=request.out or _folder(source, runs.name, root),
+        )
     judged = judge_runs(ladder_runs(runs, objective), question, command_line())
     return JudgeAnswer(
         outcome=Outcome.NOT_VALIDATED
@@ -123,6 +153,25 @@ def _each(request: JudgeRequest, source: Any, axis: str | None, root: Path) -> E
     each = judge_each(varied, request.noise)
     folder = request.out or _folder(source, varied.name, root)
     return EachJudgeAnswer(each=each, varied=varied, folder=folder)
+
+
+def _rates_asked(request: JudgeRequest) -> RateTarget | None:
+    """The model and horizon whose rate and batch are asked for; None where none is."""
+    if (request.to_params, request.to_tokens, request.to_batch) == (None, None, None):
+        return None
+    for name in ("axis", "eta", "base", "save"):
+        if getattr(request, name) is not None:
+            raise BadInput(
+                *(Keyword(name, ...), " goes with a transfer along one size, and "),
+                *(Keyword("to_params", ...), ", ", Keyword("to_tokens", ...), " and "),
+                *(Keyword("to_batch", ...), " ask for the rate of any: leave one of them out"),
+            )
+    return RateTarget(
+        params=request.to_params,
+        width=request.to_width,
+        tokens=request.to_tokens,
+        batch=request.to_batch,
+    )
 
 
 def _folder(source: object, name: str, root: Path) -> Path:

@@ -638,6 +638,9 @@ class JudgeRequest(Request, panel=TUNE):
 
     sweeper judge runs.csv --columns 'width=n_embd,eta=lr,loss=val_loss' --to-width 4096
     sweeper judge logs/ --series val/loss
+
+    Of runs over models and horizons it tells the rate, and the batch where that was varied:
+    sweeper judge runs.csv --to-params 7e9 --to-tokens 1.4e11
     """
 
     source: Annotated[
@@ -680,11 +683,18 @@ class JudgeRequest(Request, panel=TUNE):
         AT_LEAST_ONE,
         Flag("The target's width, or its size along ", K("axis", ...), "."),
     ] = None
+    to_params: Annotated[
+        float | None, COUNT, Flag("Parameters of a run to come: its learning rate and batch.")
+    ] = None
+    to_tokens: Annotated[float | None, COUNT, Flag("Its tokens.")] = None
+    to_batch: Annotated[
+        float | None, COUNT, Flag("Its batch, where you choose it: the rate that goes with it.")
+    ] = None
     axis: Annotated[
         str | None,
         Flag(
             "Along what: width, depth, batch_size, steps, tokens, params, or size for several; "
-            "what differs if not given."
+            "what differs if not given. Over batch the critical one is told, too."
         ),
     ] = None
     where: Where = ""

@@ -129,7 +129,7 @@ def transfer(request: TransferRequest, watcher: Watcher) -> VerbAnswer:
     tree, invocation = study_tree(name, others, request.config_dir, trust=request.trust)
     from sweeper.launch.executor import Scheduled
     from sweeper.sweep.experiment import check_target, open_experiment, resolve_study
-    from sweeper.sweep.ladders import validate
+    from sweeper.sweep.ladders import validate, with_law_of_runs
     from sweeper.sweep.optimum import check_storage_password
     from sweeper.sweep.planning import as_measured, target_folder, target_of
     from sweeper.sweep.sweep import Submitted
@@ -147,12 +147,12 @@ def transfer(request: TransferRequest, watcher: Watcher) -> VerbAnswer:
         raise ConfigError("launcher", launcher, allowed)
     if request.dry_run:
         with tempfile.TemporaryDirectory() as temporary:
-            experiment = open_experiment(settings, Path(temporary))
+            experiment = with_law_of_runs(open_experiment(settings, Path(temporary)))
             request = _with_tokens(request, experiment)
             return _cost(request, experiment, size, invocation, watcher)
     if request.validate:
         check_storage_password(settings)
-    experiment = open_experiment(settings)
+    experiment = with_law_of_runs(open_experiment(settings))
     settings, request = experiment.settings, _with_tokens(request, experiment)
     target = target_of(experiment, size, _asked(request))
     folder = target_folder(settings, target.size)

@@ -1,0 +1,458 @@
+"""The learning rate and the batch for any model and horizon, by the optima of smaller ones."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import numpy as np
+
+from sweeper.errors import BadInput, Keyword, Text
+from sweeper.laws.law import Scale
+from sweeper.records import NOT_WRITTEN
+from sweeper.runs.rate_cells import RateRuns, no_law
+from sweeper.stats.curve import BIAS, CurveFit, fit_curves
+from sweeper.stats.estimate import Array, Estimate
+from sweeper.stats.optima_law import Bound, OptimaLaw, fit_law
+from sweeper.stats.ridge import Ridge, slope
+from sweeper.stats.surface import Surface, fit_surfaces
+
+BEYOND_LAW = 2
+"""Cells with an optimum that a law takes beyond one for each exponent."""
+OCTAVE = 1.0
+"""How far off a rate is of which the cost is told."""
+KEPT = 0.02
+"""Where bounds leave a smaller share of the draws, they contradict the law."""
+RIDGE = 2
+"""Octaves of batch to both sides that are told."""
+Code = Literal["predicted", "law", "too_few_cells", "bounds_contradict"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class RateTarget:
+    """The run that is asked about: parameters or width, tokens, and the batch, if it is named."""
+
+    params: float | None = None
+    width: float | None = None
+    tokens: float | None = None
+    batch: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class CellOptimum:
+    """A cell's best: log2 of rate and batch. At an end (-1, 1) it is a bound, and no value."""
+
+    sizes: Mapping[str, int]
+    eta: Estimate
+    loss: float
+    eta_end: int = 0
+    batch: Estimate | None = None
+    batch_end: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Power:
+    """An optimum goes as `axis` to this power; `bend` is what an octave changes it by.
+
+    `curved`: the bend is no chance.
+    """
+
+    of: Literal["eta", "batch"]
+    axis: str
+    exponent: Estimate
+    bend: Estimate | None
+    curved: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class AtBatch:
+    """What goes with a batch at the target: log2 of the rate, the loss above the plan's, steps."""
+
+    batch: float
+    eta: Estimate
+    loss: Estimate
+    steps: float
+    times_steps: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Miss:
+    """What is lost, in the loss's unit: by a rate an octave too low, too high, and by the plan."""
+
+    too_low: Estimate
+    too_high: Estimate
+    plan: Estimate
+
+
+@dataclass(frozen=True, kw_only=True)
+class RatePrediction:
+    """log2 of the rate and of the batch at the target, with prediction intervals."""
+
+    model: float
+    horizon: float
+    eta: Estimate
+    batch: Estimate | None
+    miss: Miss
+    ridge: tuple[AtBatch, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class RateLaw:
+    """What a table of rates over models and horizons says; `code` tells what it rests on.
+
+    `scatter` is how far optima lie off the law, in octaves: the eta's, the batch's. `slopes` are
+    what the rate changes by, in octaves, where the batch doubles, below the best one and above.
+    `usable` cells have an optimum, of which `needed` are needed.
+    """
+
+    code: Code
+    model: str
+    horizon: str
+    cells: tuple[CellOptimum, ...]
+    usable: int
+    needed: int
+    powers: tuple[Power, ...] = ()
+    scatter: tuple[Estimate, ...] = ()
+    slopes: tuple[Estimate, ...] = ()
+    noise: float = math.nan
+    unit: str = "nats"
+    runs: int = 0
+    columns: Mapping[str, str] = field(default_factory=dict)
+    prediction: RatePrediction | None = None
+    law: OptimaLaw | None = field(default=None, repr=False, compare=False, metadata=NOT_WRITTEN)
+    ridge_of: Ridge | None = field(default=None, repr=False, compare=False, metadata=NOT_WRITTEN)
+    notes: tuple[str | Text, ...] = field(default=(), compare=False, metadata=NOT_WRITTEN)
+
+    @property
+    def answer(self) -> str:
+        """In a word."""
+        return "predicted" if self.code in ("predicted", "law") else "cannot say yet"
+
+
+@dataclass(frozen=True, eq=False)
+class _Optima:
+    """Of every cell its optimum [response], draws [draw, response], ends, and what a miss costs."""
+
+    centres: Sequence[Array]
+    draws: Sequence[Array]
+    ends: Sequence[tuple[int, ...]]
+    losses: Sequence[float]
+    gaps: Sequence[Mapping[float, float]]
+    noise: float
+
+
+def rate_law(
+    runs: RateRuns, target: RateTarget | None = None, noise: float | None = None
+) -> RateLaw:
+    """The law of the runs' optima, and what it says of the target; BadInput for what none says."""
+    found = _of_surfaces(runs, noise) if runs.surfaces else _of_curves(runs)
+    cells = tuple(_cell(runs, i, found) for i in range(len(runs.sizes)))
+    inside = [i for i, ends in enumerate(found.ends) if not any(ends) and len(found.draws[i])]
+    needed = len(runs.varied) + BEYOND_LAW
+    common: dict[str, Any] = {
+        "model": runs.model,
+        "horizon": runs.horizon,
+        "cells": cells,
+        "usable": len(inside),
+        "needed": needed,
+        "noise": found.noise,
+        "unit": runs.unit,
+        "runs": runs.runs,
+        "columns": runs.columns,
+        "notes": runs.notes,
+    }
+    if len(inside) < needed:
+        return RateLaw(code="too_few_cells", **common)
+    x = np.array([runs.log2(size) for size in runs.sizes])
+    centres = np.array([found.centres[i] for i in inside])
+    errors = np.array([_covariance(found.draws[i]) for i in inside])
+    bounds = [
+        Bound(x[i], response, side, float(found.centres[i][response]))
+        for i, ends in enumerate(found.ends)
+        for response, side in enumerate(ends)
+        if side and len(found.draws[i])
+    ]
+    law = fit_law(x[inside], centres, errors, bounds)
+    ridge = None
+    if runs.surfaces:
+        least = [found.losses[i] for i in inside]
+        ridge = Ridge.of([runs.surfaces[i] for i in inside], [*centres], least)
+    common |= {
+        "powers": tuple(_powers(runs, law)),
+        "scatter": tuple(_scatter(law, k) for k in range(centres.shape[1])),
+        "slopes": () if ridge is None else tuple(_slope(ridge, side) for side in (-1, 1)),
+        "law": law,
+        "ridge_of": ridge,
+    }
+    if law.kept < KEPT:
+        return RateLaw(code="bounds_contradict", **common)
+    if target is None:
+        return RateLaw(code="law", **common)
+    at = _target(runs, target)
+    prediction = _predict(runs, law, ridge, at, target.batch, [found.gaps[i] for i in inside])
+    return RateLaw(code="predicted", prediction=prediction, **common)
+
+
+def _covariance(draws: Array) -> Array:
+    """That of draws, and what no noise shows: how a drawn curve misplaces a real one's optimum."""
+    covariance: Array = np.atleast_2d(np.cov(draws.T)) + BIAS**2 * np.eye(draws.shape[1])
+    return covariance
+
+
+def _of_surfaces(runs: RateRuns, noise: float | None) -> _Optima:
+    fits = fit_surfaces(runs.surfaces, noise)
+    nothing = np.full(2, math.nan)
+    return _Optima(
+        centres=[nothing if fit is None else fit.optimum for fit in fits],
+        draws=[np.zeros((0, 2)) if fit is None else fit.draws for fit in fits],
+        ends=[(0, 0) if fit is None else fit.ends for fit in fits],
+        losses=[math.nan if fit is None else fit.least.value for fit in fits],
+        gaps=[{} if fit is None else _surface_gaps(fit) for fit in fits],
+        noise=next((fit.noise for fit in fits if fit is not None), math.nan),
+    )
+
+
+def _surface_gaps(fit: Surface) -> dict[float, float]:
+    """What an octave off costs, where it was measured, else by the curvature."""
+    gaps = {}
+    for side in (-OCTAVE, OCTAVE):
+        gap = fit.loss_gap(fit.optimum + np.array([side, 0.0]))
+        gaps[side] = gap if math.isfinite(gap) else float(fit.hessian[0, 0]) * side**2 / 2
+    return gaps
+
+
+def _of_curves(runs: RateRuns) -> _Optima:
+    found = fit_curves(runs.curves, 0.0)
+    fits = [found[curve.size] for curve in runs.curves]
+    usable = [fit if fit is not None and not fit.noise_unknown else None for fit in fits]
+    return _Optima(
+        centres=[np.array([math.nan if fit is None else fit.optimum.value]) for fit in fits],
+        draws=[
+            np.zeros((0, 1)) if fit is None else fit.free_optimum_draws[:, None] for fit in usable
+        ],
+        ends=[(0,) if fit is None else (fit.side or int(fit.at_end),) for fit in fits],
+        losses=[math.nan if fit is None else fit.loss.value for fit in fits],
+        gaps=[{} if fit is None else _curve_gaps(fit) for fit in usable],
+        noise=float(np.median([fit.noise for fit in usable if fit is not None] or [math.nan])),
+    )
+
+
+def _curve_gaps(fit: CurveFit) -> dict[float, float]:
+    gaps = {}
+    for side in (-OCTAVE, OCTAVE):
+        gap = fit.loss_gap(fit.optimum.value + side)
+        if math.isfinite(gap.high):
+            gaps[side] = gap.value
+    return gaps
+
+
+def _cell(runs: RateRuns, place: int, found: _Optima) -> CellOptimum:
+    size, draws, centre = runs.sizes[place], found.draws[place], found.centres[place]
+
+    def told(response: int) -> Estimate:
+        value, side = float(centre[response]), found.ends[place][response]
+        if side or not len(draws):
+            low = value if side > 0 else -math.inf
+            return Estimate(value=value, low=low, high=value if side < 0 else math.inf)
+        return Estimate.from_draws(value, draws[:, response])
+
+    ends = found.ends[place]
+    return CellOptimum(
+        sizes={axis: int(getattr(size, axis)) for axis in runs.axes},
+        eta=told(0),
+        eta_end=ends[0],
+        batch=told(1) if len(ends) > 1 else None,
+        batch_end=ends[1] if len(ends) > 1 else 0,
+        loss=found.losses[place],
+    )
+
+
+def _powers(runs: RateRuns, law: OptimaLaw) -> list[Power]:
+    names: tuple[Literal["eta", "batch"], ...] = ("eta", "batch")
+    powers = []
+    for response in range(law.draws.shape[1]):
+        exponents = law.exponents(response)
+        for place, axis in enumerate(runs.axes):
+            if axis in runs.varied:
+                bend = law.bends[response][place]
+                curved = bend is not None and (bend.low > 0 or bend.high < 0)
+                powers.append(
+                    Power(
+                        of=names[response],
+                        axis=axis,
+                        exponent=exponents[place],
+                        bend=bend,
+                        curved=curved,
+                    )
+                )
+    return powers
+
+
+def _slope(ridge: Ridge, side: int) -> Estimate:
+    slopes = slope(ridge, side)
+    return Estimate.from_draws(float(slopes[0]), slopes[1:])
+
+
+def _scatter(law: OptimaLaw, response: int) -> Estimate:
+    both = law.between[:, response, response] + law.within[:, response, response]
+    deviations = np.sqrt(both)
+    return Estimate.from_draws(float(np.median(deviations)), deviations)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class CarriedRates:
+    """How the rate goes with batch and tokens from where a plan's base is, by a law of optima.
+
+    `batches` and `tokens` are the ends of what was measured, `directions` [2, 2] projects onto what
+    was varied of both. `base` are log2 of the law's model, of tokens, and of the batch.
+    """
+
+    law: OptimaLaw
+    ridge: Ridge | None
+    base: tuple[float, float, float]
+    batches: tuple[int, int]
+    tokens: tuple[int, int]
+    directions: Array
+
+    def log2_eta(self, direction: tuple[float, float]) -> tuple[float, float, float] | None:
+        """The change of log2 eta, with its 95 % interval; None: not measured."""
+        way = np.array(direction)
+        if not np.allclose(self.directions @ way, way, atol=1e-6 * float(np.abs(way).max())):
+            return None
+        there = self._rates(direction) - self._rates((0.0, 0.0))
+        told = Estimate.from_draws(float(there.mean()), there)
+        return told.value, told.low, told.high
+
+    def _rates(self, direction: tuple[float, float]) -> Array:
+        """Draws of log2 eta without scatter, which is the study's own."""
+        model, tokens, batch = self.base
+        batch, tokens = batch + direction[0], tokens + direction[1]
+        if self.ridge is None:
+            drawn: Array = self.law.middle(np.array([model, tokens, batch]))[:, 0]
+            return drawn
+        best = self.law.middle(np.array([model, tokens]))
+        rates: Array = best[:, 0] + self.ridge.rate(batch - best[:, 1])
+        return rates
+
+
+def carried(runs: RateRuns, base: Scale, length: int) -> CarriedRates:
+    """The law of other runs from a plan's base, whose examples have `length` tokens.
+
+    Where the base's parameters are not known, it is that of the middle of the runs' models.
+    BadInput where the runs tell no law.
+    """
+    told = rate_law(runs)
+    if told.law is None:
+        inside = f"{told.usable} sizes of the runs have their best inside what was run"
+        raise BadInput(f"{inside}, and a law takes {told.needed}")
+    if runs.horizon != "tokens":
+        raise BadInput("the runs have no tokens, nor a batch beside their steps")
+    size = base.parameters if runs.model == "params" else base.width
+    model = float(told.law.centre[0]) if size is None else math.log2(size)
+    # Batches are in examples: a table whose examples are longer has fewer for as many tokens.
+    longer = runs.length / length if runs.length > 0 else 1.0
+    counted = length if runs.in_examples else 1
+    rows = np.array([runs.log2(one) for one in runs.sizes])
+    if runs.surfaces:
+        away = np.array([[1.0, 0.0], *([[0.0, 1.0]] * ("tokens" in runs.varied))]).T
+    else:
+        away = (rows[:, [2, 1]] - rows[0, [2, 1]]).T
+    rank = int(np.linalg.matrix_rank(away, tol=1e-6))
+    basis = np.linalg.svd(away)[0][:, :rank]
+    horizons = 2.0 ** rows[:, 1] * counted
+    return CarriedRates(
+        law=told.law,
+        ridge=told.ridge_of,
+        base=(model, math.log2(base.tokens / counted), math.log2(base.batch / longer)),
+        batches=(round(runs.batches[0] * longer), round(runs.batches[1] * longer)),
+        tokens=(round(horizons.min()), round(horizons.max())),
+        directions=basis @ basis.T,
+    )
+
+
+def _target(runs: RateRuns, target: RateTarget) -> tuple[float, float]:
+    """The model's size and the horizon; what is not asked for is what the largest cell has."""
+    for axis in ("params", "width"):
+        if getattr(target, axis) is not None and axis != runs.model:
+            raise BadInput(
+                *(Keyword(f"to_{axis}", ...), f" names a model by its {axis}, and the runs are "),
+                *(f"known by their {runs.model}: give ", Keyword(f"to_{runs.model}", ...)),
+                " in its place",
+            )
+    if target.tokens is not None and runs.horizon != "tokens":
+        raise BadInput(
+            *(Keyword("to_tokens", ...), " needs the tokens of the runs, or steps and batches: "),
+            *("name them by ", Keyword("columns", "tokens=COLUMN")),
+        )
+    largest = max(runs.sizes, key=lambda s: (getattr(s, runs.model), getattr(s, runs.horizon)))
+    asked = {runs.model: getattr(target, runs.model), runs.horizon: target.tokens}
+    if not runs.surfaces:
+        asked["batch_size"] = target.batch
+    for axis, value in asked.items():
+        there = float(getattr(largest, axis))
+        if value is not None and axis not in runs.varied and abs(value / there - 1) > 0.02:
+            raise no_law(axis, there)
+    return tuple(  # type: ignore[return-value]
+        float(asked[axis] or getattr(largest, axis)) for axis in (runs.model, runs.horizon)
+    )
+
+
+def _predict(
+    runs: RateRuns,
+    law: OptimaLaw,
+    ridge: Ridge | None,
+    at: tuple[float, float],
+    batch: float | None,
+    gaps: Sequence[Mapping[float, float]],
+) -> RatePrediction:
+    steps = 1 / runs.length if runs.length > 0 else math.nan
+    low, high = (_spread([gap[side] for gap in gaps if side in gap]) for side in (-OCTAVE, OCTAVE))
+    if ridge is None:
+        taken = batch or float(runs.batches[1])
+        drawn = law.at(np.log2([*at, taken]))
+        eta = Estimate.from_draws(float(drawn[:, 0].mean()), drawn[:, 0])
+        # A quadratic through what an octave costs on both sides.
+        lost = (low.value + high.value) / 2 * (drawn[:, 0] - eta.value) ** 2
+        miss = Miss(too_low=low, too_high=high, plan=Estimate.from_draws(float(lost.mean()), lost))
+        return RatePrediction(model=at[0], horizon=at[1], eta=eta, batch=None, miss=miss)
+    drawn = law.at(np.log2(at))
+    best = Estimate.from_draws(float(drawn[:, 1].mean()), drawn[:, 1])
+    planned = math.log2(batch) if batch else best.value
+    told = []
+    generator = np.random.default_rng(len(runs.sizes))
+    lowest = ridge.cost(planned - drawn[:, 1])
+    nearest = round(planned)
+    for log2 in sorted({planned, *(float(nearest + k) for k in range(-RIDGE, RIDGE + 1))}):
+        rates = drawn[:, 0] + ridge.rate(log2 - drawn[:, 1], generator)
+        worse = ridge.cost(log2 - drawn[:, 1]) - lowest
+        told.append(
+            AtBatch(
+                batch=2.0**log2,
+                eta=Estimate.from_draws(float(rates.mean()), rates),
+                loss=Estimate.from_draws(float(worse.mean()), worse),
+                steps=at[1] * steps / 2.0**log2,
+                times_steps=2.0 ** (planned - log2),
+            )
+        )
+        if log2 == planned:
+            eta = told[-1].eta
+            # A quadratic through what an octave costs on both sides.
+            lost = (low.value + high.value) / 2 * (rates - eta.value) ** 2 + lowest
+    miss = Miss(too_low=low, too_high=high, plan=Estimate.from_draws(float(lost.mean()), lost))
+    return RatePrediction(
+        model=at[0],
+        horizon=at[1],
+        eta=eta,
+        batch=best,
+        miss=miss,
+        ridge=tuple(each for each in told if each.batch != 2.0**planned or batch),
+    )
+
+
+def _spread(values: Sequence[float]) -> Estimate:
+    """The middle of cells, and what 95 % of them lie between."""
+    if not values:
+        return Estimate(value=math.nan, low=0.0, high=math.inf)
+    return Estimate.from_draws(float(np.median(values)), np.array(values))

@@ -1,0 +1,399 @@
+"""The rate and the batch for any model and horizon: a table, the picture of the law, the page."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from matplotlib import rc_context
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from sweeper.decide.rates import AtBatch, CellOptimum, Power, RateLaw, RatePrediction
+from sweeper.errors import SHELL, Text, as_text, spelled
+from sweeper.files import private_folder, write_atomically, write_json
+from sweeper.records import to_json
+from sweeper.report.answer import Drawing, Facts, Item, Report, Section, Sentence
+from sweeper.report.drawing import (
+    INK,
+    LINE_COLOR,
+    STAR,
+    STYLE,
+    legend_key,
+    look_of,
+    new_panels,
+    save,
+)
+from sweeper.report.page import page
+from sweeper.report.present import Shown
+from sweeper.report.sentences_judged import value_text
+from sweeper.stats.estimate import Estimate
+from sweeper.table import Cell, Column, Table, counted
+
+NAMES = {"params": "parameters", "batch_size": "batch"}
+ENDS = {-1: "at or below", 1: "at or above"}
+MOST_LINES = 8
+"""Models that are drawn."""
+
+
+def rates_shown(law: RateLaw, facts: Mapping[str, Any], place: Any) -> Shown:
+    """The answer with its tables; the page and the picture are written to `place`."""
+    record = rates_record(law, facts)
+    figure = rates_figure(law)
+    private_folder(place)
+    # Before `save`, which takes the marks that a page alone shows out of the figure.
+    text = page(rates_report(law, facts, figure))
+    picture, _ = save(figure, place / "rates")
+    write_atomically(place / "rates.html", text)
+    write_json(place / "rates.json", record)
+    return Shown(
+        before=(_reading(law, facts),),
+        items=[*rates_tables(law), *(Sentence(line) for line in rates_lines(law)[:-1])],
+        notes=[*law.notes, *rates_notes(law)],
+        answer=rates_lines(law)[-1],
+        places={
+            "page": place / "rates.html",
+            "figure": picture,
+            "verdict": place / "rates.json",
+        },
+        document=record,
+        folder=place,
+    )
+
+
+def rates_record(law: RateLaw, facts: Mapping[str, Any]) -> dict[str, Any]:
+    """Plain JSON, with what it says in sentences."""
+    record: dict[str, Any] = to_json(law)
+    found = [spelled(as_text(line), SHELL) for line in (*rates_lines(law), *rates_notes(law))]
+    return {"answer": law.answer, **record, **facts, "sentences": found}
+
+
+def _reading(law: RateLaw, facts: Mapping[str, Any]) -> str:
+    roles = ", ".join(f"{role} is {column!r}" for role, column in law.columns.items())
+    return f"{counted(law.runs, 'run')} of {facts['source']}: {roles}"
+
+
+# Words.
+
+
+def _name(axis: str) -> str:
+    return NAMES.get(axis, axis)
+
+
+def _sized(axis: str, value: float) -> str:
+    return f"width {value:.0f}" if axis == "width" else f"{value:.4g} {_name(axis)}"
+
+
+def _rate(estimate: Estimate) -> str:
+    low, high = value_text(estimate.low), value_text(estimate.high)
+    return f"{value_text(estimate.value)} ({low} to {high})"
+
+
+def _batch(estimate: Estimate) -> str:
+    value, low, high = (2.0**log2 for log2 in (estimate.value, estimate.low, estimate.high))
+    return f"{value:.0f} ({low:.0f} to {high:.0f})"
+
+
+def rates_lines(law: RateLaw) -> list[str]:
+    """What is found, the answer last."""
+    if law.code == "too_few_cells":
+        inside = counted(law.usable, "size")
+        return [
+            f"Cannot say: {inside} of {len(law.cells)} have their best inside what was run, and a "
+            f"law takes {law.needed}. Runs beyond the ends that are told would add some."
+        ]
+    if law.code == "bounds_contradict":
+        return [
+            "Cannot say: the sizes whose best lies at an end of what was run contradict the law of "
+            "the others. Runs beyond these ends would tell."
+        ]
+    lines = [_powers_text(law)]
+    if law.slopes:
+        below, above = (f"{slope.value:+.2f}" for slope in law.slopes)
+        lines.append(
+            f"With a batch below the best one the rate goes as batch^{below}, above it as "
+            f"batch^{above}."
+        )
+    if law.prediction is None:
+        return [*lines, f"{counted(law.usable, 'size')} tell the law; a target is not asked for."]
+    return [*lines, *_prediction_lines(law, law.prediction)]
+
+
+def _powers_text(law: RateLaw) -> str:
+    said = []
+    for of, what in (("eta", "rate"), ("batch", "batch")):
+        powers = [power for power in law.powers if power.of == of]
+        if powers:
+            text = " ".join(
+                f"{_name(power.axis)}^{power.exponent.value:+.2f} ({power.exponent.low:+.2f} to "
+                f"{power.exponent.high:+.2f})"
+                for power in powers
+            )
+            said.append(f"the best {what} goes as {text}")
+    text = "; ".join(said)
+    return f"{text[0].upper()}{text[1:]}."
+
+
+def _prediction_lines(law: RateLaw, told: RatePrediction) -> list[str]:
+    where = f"{_sized(law.model, told.model)} and {told.horizon:.4g} {_name(law.horizon)}"
+    miss, unit = told.miss, law.unit
+    lines = []
+    if math.isfinite(miss.too_low.value) and math.isfinite(miss.too_high.value):
+        lines.append(
+            f"There a rate half as high loses about {miss.too_low.value:.4f} {unit}, one twice as "
+            f"high {miss.too_high.value:.4f}; what the plan may miss by loses "
+            f"{miss.plan.value:.4f} ({miss.plan.low:.4f} to {miss.plan.high:.4f})."
+        )
+    answer = f"At {where} the learning rate is {_rate(told.eta)}"
+    if told.batch is not None:
+        chosen = _chosen(told)
+        answer += (
+            f" at a batch of {_batch(told.batch)}"
+            if chosen is None
+            else f" at the batch of {chosen.batch:.0f}; the best batch is {_batch(told.batch)}"
+        )
+    return [*lines, f"{answer}."]
+
+
+def _chosen(told: RatePrediction) -> AtBatch | None:
+    """The batch that was asked for."""
+    return next(
+        (each for each in told.ridge if each.times_steps == 1 and each.eta == told.eta), None
+    )
+
+
+def rates_notes(law: RateLaw) -> list[str | Text]:
+    """What stands against the answer: bounds, bends, and how far it reaches."""
+    notes: list[str | Text] = []
+    ends = [cell for cell in law.cells if cell.eta_end or cell.batch_end]
+    if ends:
+        shown = "; ".join(map(_end_text, ends[:4])) + "; ..." * (len(ends) > 4)
+        notes.append(
+            f"{counted(len(ends), 'size')} whose best lies at an end, a bound and no value: {shown}"
+        )
+    for power in law.powers:
+        if power.curved and power.bend is not None:
+            what = "rate" if power.of == "eta" else "batch"
+            notes.append(
+                f"the {what} is no power of {_name(power.axis)}: its exponent changes by "
+                f"{power.bend.value:+.2f} an octave ({power.bend.low:+.2f} to "
+                f"{power.bend.high:+.2f}), and beyond the runs it is less sure than it says"
+            )
+    if law.scatter:
+        rate = law.scatter[0]
+        notes.append(
+            f"sizes scatter about the law by {rate.value:.2f} octaves of rate ({rate.low:.2f} to "
+            f"{rate.high:.2f}), which the intervals hold"
+        )
+    return notes
+
+
+def _end_text(cell: CellOptimum) -> str:
+    said = []
+    if cell.eta_end:
+        said.append(f"rate {ENDS[cell.eta_end]} {value_text(cell.eta.value)}")
+    if cell.batch_end and cell.batch is not None:
+        said.append(f"batch {ENDS[cell.batch_end]} {2.0**cell.batch.value:.0f}")
+    return f"{_cell_name(cell)}: {' and '.join(said)}"
+
+
+def _cell_name(cell: CellOptimum) -> str:
+    return ", ".join(_sized(axis, value) for axis, value in cell.sizes.items())
+
+
+# Tables.
+
+
+def rates_tables(law: RateLaw) -> list[Table]:
+    """The batches that may be chosen at the target, and every size that was run."""
+    tables = []
+    if law.prediction is not None and law.prediction.ridge:
+        tables.append(ridge_table(law, law.prediction))
+    return [*tables, cells_table(law)]
+
+
+def ridge_table(law: RateLaw, told: RatePrediction) -> Table:
+    """A row a batch: the rate that goes with it, and what it costs."""
+    chosen = _chosen(told)
+    planned = f"{chosen.batch:.0f}" if chosen else f"{2.0**told.batch.value:.0f}"  # type: ignore[union-attr]
+    steps = all(math.isfinite(each.steps) for each in told.ridge)
+    table = Table(
+        f"At {_sized(law.model, told.model)}, {told.horizon:.4g} {_name(law.horizon)}",
+        [
+            Column("batch", left=True),
+            Column("learning rate", left=True),
+            Column("log2", form=".2f", importance=2),
+            Column("loss more", unit=law.unit, form="+.4f", left=True),
+            *[Column("steps", form=",.0f")] * steps,
+            Column("times the steps", form=".3g"),
+        ],
+        legend=[f"Loss more, and times the steps: than at a batch of {planned}."],
+        key="ridge",
+    )
+    for each in told.ridge:
+        table.add(
+            f"{each.batch:.0f}",
+            _rate(each.eta),
+            each.eta.value,
+            Cell(
+                each.loss, f"{each.loss.value:+.4f} ({each.loss.low:+.4f} to {each.loss.high:+.4f})"
+            ),
+            *[each.steps] * steps,
+            each.times_steps,
+        )
+    return table
+
+
+def cells_table(law: RateLaw) -> Table:
+    """A row a size: its best rate, its best batch, its loss."""
+    axes = list(law.cells[0].sizes) if law.cells else []
+    batches = any(cell.batch is not None for cell in law.cells)
+    table = Table(
+        "The best of every size that was run",
+        [
+            *(Column(_name(axis), form=".4g") for axis in axes),
+            Column("learning rate", left=True),
+            *[Column("batch", left=True)] * batches,
+            Column("loss", unit=law.unit, form=".4f"),
+            Column("at an end", left=True, importance=1),
+        ],
+        legend=["What lies at an end of what was run is a bound, and no value."],
+        detail=law.prediction is not None,
+    )
+    for cell in law.cells:
+        ends = [name for name, end in (("rate", cell.eta_end), ("batch", cell.batch_end)) if end]
+        table.add(
+            *cell.sizes.values(),
+            _told(cell.eta, cell.eta_end, _rate),
+            *([_told(cell.batch, cell.batch_end, _batch)] * batches if cell.batch else []),
+            cell.loss,
+            ", ".join(ends),
+        )
+    return table
+
+
+def _told(estimate: Estimate, end: int, text: Any) -> str:
+    if not math.isfinite(estimate.value):
+        return "-"
+    if not end:
+        return str(text(estimate))
+    return f"{ENDS[end]} {str(text(estimate)).partition(' (')[0]}"
+
+
+# The picture and the page.
+
+
+@rc_context(STYLE)
+def rates_figure(law: RateLaw) -> Figure:
+    """The best rate, and the best batch, over the horizon, a line a model; a star at the target."""
+    batches = any(cell.batch is not None for cell in law.cells)
+    figure, panels = new_panels(1 + batches, 2.8, edge=0.5, sharey=False)
+    models = sorted({cell.sizes[law.model] for cell in law.cells})
+    shown = models if len(models) <= MOST_LINES else models[:: math.ceil(len(models) / MOST_LINES)]
+    handles = []
+    for index, model in enumerate(shown):
+        color, marker = look_of(index, len(shown))
+        cells = [cell for cell in law.cells if cell.sizes[law.model] == model]
+        for response, ax in enumerate(panels[: 1 + batches]):
+            _draw_model(ax, law, cells, response, color, marker)
+        handles.append(
+            legend_key(_sized(law.model, model), color=color, marker=marker, linestyle="")
+        )
+    if (told := law.prediction) is not None:
+        for response, best in enumerate((told.eta, told.batch)):
+            if best is not None:
+                ends = [[best.value - best.low], [best.high - best.value]]
+                look = {"color": INK, "linewidth": 1, "capsize": 3, **STAR}
+                panels[response].errorbar([math.log2(told.horizon)], [best.value], ends, **look)
+        handles.append(legend_key("target", color=LINE_COLOR, **STAR))
+    for ax, what in zip(panels, ("learning rate", "batch"), strict=False):
+        ax.set(ylabel=f"best {what} (log2)", xlabel=f"{_name(law.horizon)} (log2)")
+    figure.legend(handles=handles, loc="outside right upper", fontsize=7)
+    return figure
+
+
+def _draw_model(
+    ax: Axes, law: RateLaw, cells: Sequence[CellOptimum], response: int, color: str, marker: str
+) -> None:
+    """A model's optima with their intervals, bounds as arrows, and the law through them."""
+    for cell in cells:
+        best, end = (cell.eta, cell.eta_end) if not response else (cell.batch, cell.batch_end)
+        if best is None or not math.isfinite(best.value):
+            continue
+        x = math.log2(cell.sizes[law.horizon])
+        if end:
+            ax.plot([x], [best.value], color=color, marker="^" if end > 0 else "v", markersize=5)
+            continue
+        low, high = (
+            abs(best.value - e) if math.isfinite(e) else 0.0 for e in (best.low, best.high)
+        )
+        look: dict[str, Any] = {"color": color, "markersize": 3.5, "linewidth": 0.9, "capsize": 2}
+        ax.errorbar([x], [best.value], [[low], [high]], fmt=marker, **look)
+    if law.law is None or law.law.sizes != 2:
+        return
+    horizons = [math.log2(cell.sizes[law.horizon]) for cell in cells]
+    line = np.linspace(min(horizons), max(horizons), 12)
+    model = math.log2(cells[0].sizes[law.model])
+    place = law.law.model_of(model)
+    off = 0.0 if place is None else float(law.law.offs[:, response, place].mean())
+    values = [float(law.law.middle(np.array([model, x]))[:, response].mean()) + off for x in line]
+    ax.plot(line, values, color=color, linewidth=1)
+
+
+def rates_report(law: RateLaw, facts: Mapping[str, Any], figure: Figure) -> Report:
+    """The answer, the picture, and what it rests on."""
+    code = "holds" if law.answer == "predicted" else law.answer
+    caption = (
+        "Points: the best of every size with its 95 % interval; triangles: bounds. Lines: the law "
+        "at each model, with what that model is off by."
+    )
+    exponents = Table(
+        "Exponents",
+        [
+            Column("of the best", left=True),
+            Column("over", left=True),
+            Column("exponent", form="+.3f", left=True),
+            Column("changes an octave", form="+.3f", left=True),
+        ],
+    )
+    for power in law.powers:
+        exponents.add("rate" if power.of == "eta" else "batch", _name(power.axis), *_power(power))
+    items: list[Item] = [Drawing(lambda: figure, caption=caption), *rates_tables(law)]
+    items += [exponents] * bool(law.powers)
+    notes = [Sentence(note, listed=True) for note in (*law.notes, *rates_notes(law))]
+    rests = {
+        "table": facts["source"] or "a table in memory",
+        "its SHA-256": facts["sha256"],
+        "filter": facts["where"],
+        "columns": ", ".join(f"{role}={column}" for role, column in law.columns.items()),
+        "runs": law.runs,
+        "noise": f"{law.noise:.4g} {law.unit} a run",
+        "command": facts["command"],
+    }
+    return Report(
+        title="The rate and the batch for any size",
+        about=f"A law of sweeper of {law.runs} runs. Nothing was trained.",
+        sections=[
+            Section(
+                "The answer",
+                [Sentence(line, listed=True) for line in rates_lines(law)],
+                is_answer=True,
+                code=code,
+            ),
+            Section("What was measured", items),
+            *[Section("What to know", notes)] * bool(notes),
+            Section("What it rests on", [Facts(rests)]),
+        ],
+    )
+
+
+def _power(power: Power) -> tuple[Cell, Cell]:
+    told = []
+    for estimate in (power.exponent, power.bend):
+        text = "-"
+        if estimate is not None:
+            text = f"{estimate.value:+.2f} ({estimate.low:+.2f} to {estimate.high:+.2f})"
+        told.append(Cell(None if estimate is None else estimate.value, text))
+    return told[0], told[1]
