@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, nullcontext
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -403,8 +403,8 @@ def _contenders(
     searched = any(settings.base.width == width for settings in every)
     contenders, unfinished = list[Contender](), list[int]()
     for name, settings in zip(names, every, strict=True):
-        with tempfile.TemporaryDirectory() as temporary:
-            experiment = open_experiment(settings, Path(temporary) if request.dry_run else None)
+        with tempfile.TemporaryDirectory() if request.dry_run else nullcontext() as temporary:
+            experiment = open_experiment(settings, Path(temporary) if temporary else None)
         settings = experiment.settings
         size = settings.with_steps(replace(settings.ladder_base, width=width))
         study = Study.read(settings.folder)
