@@ -1,8 +1,10 @@
-"""What `status`, `report` and going on with a search cost on a study of many trials.
+"""What the verbs cost on a study of many trials, and beside many studies.
 
 Run `python scripts/bench/study.py --sizes 1000 20000 --markdown study.md`. The study is made by the
 package's own writer: a random search of our model, whose first runs are trained and whose others
-get made-up results, but for one. Each command then runs in a process of its own.
+get made-up results, but for one. So is a validated ladder of as many runs, all made up, and a
+twin of it. Each command then runs in a process of its own. `--studies 2000` puts so many studies
+under the root.
 """
 
 from __future__ import annotations
@@ -36,9 +38,16 @@ SEARCH = [
     *("train.steps=100", "train.batch_size=2", "train.seq_len=16", "train.heldout_batches=1"),
     *("model.width=16", "model.head_size=8", "model.depth=1", "runner.batched_trials=1"),
 ]
+LADDER = [word for word in SEARCH if not word.startswith(("search=", "study="))]
+LADDER += ["search=lr", "study=ladder", "search.fresh_seeds=0", "transfer.check=false"]
+WIDTHS = [16, 24, 32, 48]
 COMMANDS = {
     "status": ["status", "many"],
     "report": ["report", "many"],
+    "status of a ladder": ["status", "ladder"],
+    "judge": ["judge", "runs/ladder"],
+    "compare": ["compare", "ladder", "twin"],
+    "predict": ["predict", "--study", "ladder", "--to-width", "64"],
     "resume": ["search", *SEARCH],
     "search again": ["search", *SEARCH],
 }
@@ -83,6 +92,7 @@ def fill(size: int) -> None:
     from sweeper.sweep.replay import Replay
 
     Path("text.txt").write_text("the quick brown fox jumps over the lazy dog. " * 100)
+    fill_ladder(size)
     call("search", *SEARCH, "search.runs=2")
     experiment = open_experiment(resolve(compose_tree([*SEARCH, f"search.runs={size}"], None)))
     folder = experiment.settings.folder
@@ -91,6 +101,29 @@ def fill(size: int) -> None:
         for first in range(0, len(missing), 128):
             ends = range(first, min(first + 128, len(missing)))
             study.record([made_up(missing[i], i) for i in ends])
+
+
+def fill_ladder(size: int) -> None:
+    """A validated study of about `size` trials, and a twin."""
+    from sweeper.engine.jobs import TrainTrials
+    from sweeper.launch.job import Control, JobOutcome
+
+    def run(task: TrainTrials, _: Control) -> JobOutcome:
+        return JobOutcome(results=tuple(made_up(trial, trial.seed) for trial in task.trials))
+
+    with patch.object(TrainTrials, "run", run):
+        call("search", *LADDER)
+        seeds = max(2, size // (9 * len(WIDTHS)))
+        words = ["--study", "ladder", "--to-width", "64", "--validate", f"transfer.seeds={seeds}"]
+        call("transfer", *words, f"transfer.widths={WIDTHS}", "runner.batched_trials=64")
+    shutil.copytree("runs/ladder", "runs/twin")
+
+
+def fill_root(studies: int) -> None:
+    """So many small studies under the root."""
+    call("search", *SEARCH, "study=s0", "search.runs=2", "search.fresh_seeds=0")
+    for number in range(1, studies):
+        shutil.copytree("runs/s0", f"runs/s{number}")
 
 
 def measured(verb: str, size: int) -> dict[str, float]:
@@ -116,13 +149,14 @@ def measured(verb: str, size: int) -> dict[str, float]:
     return found | ({"CPU s to the first trial": trained[0]} if trained else {})
 
 
-def measure(size: int) -> dict[str, dict[str, float]]:
+def measure(size: int, studies: int) -> dict[str, dict[str, float]]:
     """What every command costs on a study of `size` trials."""
     root = Path(tempfile.mkdtemp(prefix="study-"))
     found = {}
     try:
         for part in ("fill", *COMMANDS):
             words = [sys.executable, __file__, "--part", part, "--sizes", str(size)]
+            words += ["--studies", str(studies)]
             done = subprocess.run(words, check=True, stdout=subprocess.PIPE, text=True, cwd=root)
             if part != "fill":
                 found[part] = json.loads(done.stdout.splitlines()[-1])
@@ -153,16 +187,19 @@ def main(words: Sequence[str] | None = None) -> None:
     """Measure, print the table and write it."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--sizes", type=int, nargs="+", default=[1_000, 20_000])
+    parser.add_argument("--studies", type=int, default=0, help="beside it, under the same root")
     parser.add_argument("--out", type=Path, help="where the JSON goes")
     parser.add_argument("--markdown", type=Path, help="where the table goes")
     parser.add_argument("--part", help=argparse.SUPPRESS)
     given = parser.parse_args(words)
     if given.part == "fill":
+        if given.studies:
+            fill_root(given.studies)
         return fill(given.sizes[0])
     if given.part:
         print(json.dumps(measured(given.part, given.sizes[0])))
         return None
-    rows = {size: measure(size) for size in given.sizes}
+    rows = {size: measure(size, given.studies) for size in given.sizes}
     print(table(rows))
     if given.markdown:
         given.markdown.write_text(table(rows))

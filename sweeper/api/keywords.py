@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 from sweeper.api.interrupt import asked_by_user
 from sweeper.api.words import in_python, settings_words
 from sweeper.errors import ConfigError, Keyword, spelled, suggest
-from sweeper.files import is_path
+from sweeper.files import is_path, is_text
 from sweeper.records import call_checked
 from sweeper.verbs.requests import Option, Request, options_of
 
@@ -93,7 +93,7 @@ def request_of(request: type[Request], keywords: Mapping[str, Any], verb: str = 
 def _plain(option: Option, value: Any) -> Any:
     """A value as records know it: numbers of other libraries, places, lists."""
     if option.is_path and isinstance(value, str | PathLike):
-        if not is_path(value):
+        if not (is_path(value) and is_text(fspath(value))):
             raise ConfigError(Keyword(option.name), value, "a path")
         return Path(fspath(value))
     origins = {typing.get_origin(kind) for kind in typing.get_args(option.type)}

@@ -20,7 +20,7 @@ from sweeper.decide.table_verdict import UNDECIDED, Edge, TableVerdict
 from sweeper.decide.target import prior_for
 from sweeper.decide.transfer import judge_ladder
 from sweeper.decide.trend import judge_joint_target, judge_target
-from sweeper.errors import as_text
+from sweeper.errors import ConfigError, Keyword, as_text
 from sweeper.runs.cells import step_of
 from sweeper.runs.grid import Grid, grid_of
 from sweeper.runs.run import Runs, unit_of
@@ -148,7 +148,9 @@ def _transferred(
 ) -> float:
     """The asked value, that of our study, or the base's optimum (log2)."""
     if question.eta is not None:
-        return math.log2(question.eta) if grid.plain and question.eta > 0 else question.eta
+        if grid.plain and question.eta <= 0:
+            raise ConfigError(Keyword("eta"), question.eta, "a positive learning rate")
+        return math.log2(question.eta) if grid.plain else question.eta
     if grid.transferred is not None:
         return grid.transferred
     fit = fits[grid.base]

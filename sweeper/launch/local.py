@@ -120,6 +120,7 @@ class LocalExecutor:
         self._claimed: list[Path] = []
         self._losses = Counter[Path]()
         self._false_starts = 0
+        self._keeps_logs = False
 
     @property
     def _pool(self) -> Pool:
@@ -177,7 +178,8 @@ class LocalExecutor:
         return False
 
     def forget(self, job: str, *, keep_log: bool = False) -> None:
-        """Remove the job's folder."""
+        """Remove the job's folder; logs of workers stay where trials of a job have failed."""
+        self._keeps_logs |= keep_log
         rmtree(self.folder / job, ignore_errors=True)
 
     def call(self, tasks: Sequence[Task], layout: int) -> list[Any]:
@@ -198,12 +200,12 @@ class LocalExecutor:
         """End the workers of other layouts."""
         self._layout = layout
         for other in [other for other in self._pools if other != layout]:
-            self._pools.pop(other).stop()
+            self._pools.pop(other).stop(keep_logs=self._keeps_logs)
 
     def close(self) -> None:
         """End all workers; a job that runs saves itself."""
         for pool in self._pools.values():
-            pool.stop(self.context.notify)
+            pool.stop(self.context.notify, keep_logs=self._keeps_logs)
         remove_abandoned(GRACE)
 
     def _hand_out(self) -> None:
@@ -245,6 +247,7 @@ class LocalExecutor:
         if not worker.ready:  # it died of its own start, and the job was never begun
             self._false_starts += 1
             if self._false_starts >= MAX_FALSE_STARTS:
+                self._keeps_logs = True
                 raise SweeperError(f"worker processes do not start: one {worker.fate}\n{tail}")
             return None if job_dir is None else Left(job=job_dir.name)
         return None if job_dir is None else self._lost(job_dir, worker.fate, tail)

@@ -119,7 +119,6 @@ class Pool:
         self.folder, self.slots, self.hang, self.preload = folder, list(slots), hang, preload
         self.parameters = {"timeout_min": A_YEAR, **parameters, "stderr_to_stdout": True}
         self.workers: list[Worker] = []
-        self.lost_workers = 0
         self._departed: list[Worker] = []
         self._unread: list[tuple[Worker, Message | None]] = []
         self._looked = time.monotonic()
@@ -239,10 +238,12 @@ class Pool:
             worker.kill()
         self._part(worker)
 
-    def stop(self, tell: Callable[[str], None] = lambda sentence: None) -> None:
+    def stop(
+        self, tell: Callable[[str], None] = lambda sentence: None, *, keep_logs: bool = False
+    ) -> None:
         """End all workers: a job that runs is saved; what does not end in time is killed.
 
-        `tell` takes a sentence where that takes long.
+        `tell` takes a sentence where that takes long. Logs stay where someone will ask for them.
         """
         for worker in list(self.workers):
             self._part(worker)
@@ -259,7 +260,7 @@ class Pool:
                 with suppress(OSError):
                     os.kill(int(worker.job.job_id), signal.SIGKILL)
             self._await_departed(TICK_SECONDS)
-            if not self.lost_workers:
+            if not keep_logs:
                 for log in self.folder.glob(f"worker-*-of-{len(self.slots)}.log"):
                     log.unlink(missing_ok=True)
             for worker in self._departed:
@@ -339,7 +340,6 @@ class Pool:
         if not fate:
             fate = "ended" if worker.code is None else fate_of(worker.code)
         worker.fate = fate
-        self.lost_workers += 1
         self._part(worker)
 
     def _has_ended(self, worker: Worker, seconds: float) -> bool:

@@ -78,6 +78,9 @@ def study_folder(source: Any, root: Path | None) -> Path | None:
 
 def _read(source: Any, root: Path | None, objective: Objective, axis: str | None) -> Runs:
     if not isinstance(source, str | Path):
+        for name in ("series", "study"):
+            if value := getattr(objective, name):
+                raise ConfigError(Keyword(name), value, "given with a tracker's runs or a storage")
         return frame_runs(source)
     text, path = str(source), Path(source)
     if text == "-":

@@ -198,7 +198,7 @@ def final_runs(study: Study, where: str = "") -> tuple[list[Result], dict[str, l
     cells: dict[tuple[int, int, int], dict[str, list[Result]]] = {}
     tried: dict[tuple[int, int, int], list[Result]] = {}
     current = results_where(of_setup.current, where) if where else of_setup.current
-    for result in current:
+    for result in by_design(current):
         spec = result.trial.spec
         if result.status == "diverged":
             # It bounds a curve, though no law can be fitted to it.
@@ -235,6 +235,20 @@ def final_runs(study: Study, where: str = "") -> tuple[list[Result], dict[str, l
         else:
             kept += best
     return kept, left_out, of_setup.others
+
+
+def by_design(results: Sequence[Result]) -> list[Result]:
+    """By size, length, hyperparameters and seed: which of them ended first must change no number.
+
+    A bootstrap draws runs by their places, and after a kill they end in another order.
+    """
+
+    def place(result: Result) -> tuple[Any, ...]:
+        trial, train = result.trial, result.trial.spec.train
+        size = (trial.spec.width, trial.spec.depth, train.batch_size, train.steps)
+        return *size, sorted(trial.log2_hps.items()), trial.seed, trial.key
+
+    return sorted(results, key=place)
 
 
 def _sides(best: Trial, tried: Sequence[Result]) -> tuple[bool, bool]:

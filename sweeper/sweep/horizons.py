@@ -16,7 +16,7 @@ from sweeper.decide.loss import LossQuestion, Prediction, TooFewRuns, predict_ru
 from sweeper.engine.branches import trunk_key
 from sweeper.errors import BadInput, ConfigError, Keyword, Text
 from sweeper.runs.loss_runs import LossRuns
-from sweeper.runs.study import final_runs
+from sweeper.runs.study import by_design, final_runs
 from sweeper.schedule import OWN, PLACEHOLDERS, name_of
 from sweeper.stats.ladder import LadderSize, Size
 from sweeper.study.cost import Cost, flops_of
@@ -196,7 +196,7 @@ def _with_band(
     cell = np.unique(cells, axis=0, return_inverse=True)[1].reshape(-1).astype(np.int64)
     # LossRuns that differ from those in eta alone show what an eta that is off does to a curve.
     pairs, octaves = [], set[float]()
-    for result in trials_of(study).current:
+    for result in by_design(trials_of(study).current):
         if result.status != "complete" or "eta" not in result.trial.log2_hps:
             continue
         for twin in trained:

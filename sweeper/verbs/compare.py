@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import tempfile
 from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, nullcontext
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -476,8 +476,8 @@ def _contenders(
     base = {settings.base.width for settings in every}
     contenders, unfinished = list[Contender](), list[int]()
     for name, settings in zip(names, every, strict=True):
-        with tempfile.TemporaryDirectory() as temporary:
-            experiment = open_experiment(settings, Path(temporary) if request.dry_run else None)
+        with tempfile.TemporaryDirectory() if request.dry_run else nullcontext() as temporary:
+            experiment = open_experiment(settings, Path(temporary) if temporary else None)
         settings, study = experiment.settings, Study.read(experiment.settings.folder)
         found = planned_optimum(experiment, study)
         unfinished += [found.unfinished] * bool(found.unfinished)

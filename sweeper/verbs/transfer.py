@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -280,8 +281,9 @@ def _predicted(
     from sweeper.sweep.sweep import Sweep
 
     target = HorizonTarget(width=request.to_width, depth=request.to_depth)
-    with tempfile.TemporaryDirectory() as temporary:
-        experiment = open_experiment(settings, Path(temporary) if request.dry_run else None)
+    # Where something is trained the corpus is the study's, and a kill leaves no folder behind.
+    with tempfile.TemporaryDirectory() if request.dry_run else nullcontext() as temporary:
+        experiment = open_experiment(settings, Path(temporary) if temporary else None)
         request = _with_tokens(request, experiment)
         question = LossQuestion(tokens=request.to_tokens)
         study = Study.read(settings.folder)

@@ -100,3 +100,25 @@ def test_of_a_command_and_a_place(value: Any) -> None:
     if value is not None and not isinstance(value, str):
         assert "root" in refused(sweeper.open_study, "a", root=value)
         assert "study" in refused(sweeper.open_study, value)
+
+
+NO_PATH = "\ud800"
+
+
+@pytest.mark.parametrize(
+    ("call", "keywords"),
+    [
+        (sweeper.judge, {"out": NO_PATH}),
+        (sweeper.judge, {"eta": -1}),
+        (sweeper.judge, {"study": "x"}),
+        (sweeper.judge, {"series": "x"}),
+        *[
+            (sweeper.compare, {"by": value, "baseline": "a"})
+            for value in (np.array([1, 2]), pd.Series([1]), RUNS, pd.NA, np.int64(3), 5)
+        ],
+        (sweeper.compare, {"by": "seed", "baseline": "0", "out": NO_PATH}),
+    ],
+)
+def test_of_keywords_beside_a_table(call: Any, keywords: dict[str, Any]) -> None:
+    names = [name for name in keywords if name != "baseline"]
+    assert names[-1] in refused(call, RUNS, **keywords)

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import json
 import os
 import random
 import shutil
 import signal
 import time
+from collections import Counter
 from contextlib import suppress
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 from sweeper.launch.executor import MAX_FALSE_STARTS
-from tests.cli.driver import assert_refused
+from sweeper.study.lock import live_holder
+from tests.cli.driver import assert_refused, make_workplace
 from tests.faults.harness import (
     LAUNCHERS,
     LOCAL,
@@ -23,6 +28,7 @@ from tests.faults.harness import (
     Outcomes,
     assert_whole,
     forget,
+    lines,
     outcomes,
     recorded,
     until,
@@ -122,3 +128,96 @@ def test_a_second_driver_is_refused(harness: Harness, expected: Outcomes, first:
             assert_refused(refused, "study a already has a driver: ", f"process {driver.pid} on")
     assert driver.wait().code == 0
     assert_whole(harness, expected)
+
+
+TRANSFER = ["transfer", "--study", "a", "--to-width", "64"]
+SERIES = {
+    "settle": [*TRANSFER, "--validate", "--settle", "--budget", "10", "transfer.widths=[16,24]"],
+    "predict": [*TRANSFER, "--predict", "transfer.widths=[16,24]", "transfer.steps=[20,40]"],
+    "compare": ["compare", "a", "b", "--settle", "--budget", "8"],
+}
+"""Verbs that train beside a search, the branches of `predict` from common trunks."""
+OF_THE_RUN = {"sum", "time", "date", "seconds", "command", "provenance", "versions"}
+"""What a document says of when and how it was made."""
+SIGNALS = (signal.SIGKILL, signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+def documents(root: Path) -> dict[str, Any]:
+    """What verbs wrote of their findings, by file."""
+
+    def kept(value: Any) -> Any:
+        if isinstance(value, dict):
+            return {name: kept(v) for name, v in value.items() if name not in OF_THE_RUN}
+        return [kept(each) for each in value] if isinstance(value, list) else value
+
+    paths = [*root.glob("*/transfer/*/*.json"), *root.glob("comparisons/*/*.json")]
+    return {str(path.relative_to(root)): kept(json.loads(path.read_text())) for path in paths}
+
+
+@pytest.fixture(scope="module")
+def two(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of two studies that were searched, under a schedule with a stable part."""
+    folder = make_workplace(tmp_path_factory.mktemp("two"))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        made = Harness(folder)
+        more = ["search.line.points=3", "train.schedule=wsd", "train.steps=40"]
+        for study, kind in (("a", "mup"), ("b", "standard")):
+            words = [*WORDS[:-1], *more, f"study={study}", f"parameterization={kind}"]
+            assert made.run("search", *words).code == 0
+    return folder
+
+
+UNDISTURBED: dict[str, tuple[Outcomes, Outcomes, dict[str, Any]]] = {}
+
+
+@pytest.mark.parametrize("seed", range(max(1, SEEDS // 10)))
+@pytest.mark.parametrize("victim", ["driver", "workers", "both"])
+@pytest.mark.parametrize("verb", SERIES)
+def test_what_trains_beside_a_search_is_killed(
+    harness: Harness, two: Path, verb: str, victim: str, seed: int
+) -> None:
+    """By any signal, at random, and run again until it ends: as if nothing had happened."""
+    place, generator = harness.folder, random.Random(f"{verb} {victim} {seed}")
+    scratch = place / "scratch"
+    scratch.mkdir()
+    environment = {"TMPDIR": str(scratch)}
+
+    def begin() -> None:
+        shutil.rmtree(place / "runs", ignore_errors=True)
+        shutil.copytree(two / "runs", place / "runs")
+
+    def found() -> tuple[Outcomes, Outcomes, dict[str, Any]]:
+        a, b = place / "runs/a", place / "runs/b"
+        return outcomes(a), outcomes(b), documents(place / "runs")
+
+    words = [*SERIES[verb], *LOCAL, "launcher.retries=9"]
+    if verb not in UNDISTURBED:
+        begin()
+        answer = harness.run(*words, env=environment)
+        assert answer.code == 0, answer
+        UNDISTURBED[verb] = found()
+    begin()
+    for _ in range(1 + generator.randrange(3)):
+        driver = harness.start(*words, env=environment)
+        driver.lives(generator.uniform(0.5, 6.0))
+        number = generator.choice(SIGNALS)
+        doomed = harness.workers()[:2] if victim != "driver" else []
+        doomed += [driver.pid] if victim != "workers" else []
+        for pid in doomed:
+            with suppress(ProcessLookupError):
+                os.kill(pid, number)
+        if victim != "workers":
+            until(lambda d=driver: not d.lives(), 60)  # type: ignore[misc]
+        else:
+            assert driver.wait().code == 0
+    answer = harness.run(*words, env=environment)
+    assert answer.code == 0 and not answer.crashed, answer
+    assert found() == UNDISTURBED[verb]
+    until(lambda: not harness.processes(), 15)
+    for name in ("a", "b"):
+        study = place / "runs" / name
+        counts = Counter(line["key"] for line in lines(study))
+        assert set(counts.values()) == {1} and live_holder(study) is None
+        assert not [*study.glob("jobs/*"), *study.glob("checkpoints/*"), *study.rglob(".*.tmp")]
+    assert not [*scratch.iterdir()]

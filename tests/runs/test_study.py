@@ -15,9 +15,11 @@ from sweeper.decide.validation import Validation
 from sweeper.errors import BadInput
 from sweeper.records import to_json
 from sweeper.report.sentences_transfer import worded
-from sweeper.runs.study import ValidatedRuns, write_runs
+from sweeper.runs.study import ValidatedRuns, by_design, final_runs, write_runs
 from sweeper.stats.ladder import LadderRule
+from sweeper.study.study import Study
 from tests.stats.curves import BASE, Valley
+from tests.study.study_files import make
 
 
 def test_written_and_judged_again_a_verdict_is_the_same(tmp_path: Path) -> None:
@@ -47,3 +49,11 @@ def test_a_study_without_a_validation_has_no_runs_to_write(tmp_path: Path) -> No
     with pytest.raises(BadInput):
         write_runs(tmp_path, tmp_path / "runs.csv")
     assert not (tmp_path / "runs.csv").exists()
+
+
+@pytest.mark.parametrize("order", [(0, 1, 2, 3), (3, 1, 0, 2)])
+def test_which_run_ended_first_changes_nothing(order: tuple[int, ...], tmp_path: Path) -> None:
+    results = [replace(make(n), finished_at=1e9 + order[n], steps=10**9) for n in range(4)]
+    with Study.open(tmp_path / "a") as study:
+        study.record([results[n] for n in order])
+    assert [by_design(study.results()), final_runs(study)[0]] == [results, results[:1]]

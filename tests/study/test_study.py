@@ -115,6 +115,31 @@ def test_reading_writes_nothing_and_leaves_optuna_alone(
         Study.read(folder).record([make(1)])
 
 
+@pytest.mark.parametrize("verb", ["read", "open"])
+def test_lines_that_were_put_in_or_exchanged_are_told(verb: str, tmp_path: Path) -> None:
+    folder, other = tmp_path / "a", tmp_path / "b"
+    for place, numbers in ((folder, (0, 1)), (folder, (2,)), (other, (7, 8))):
+        with Study.open(place) as study:
+            study.record([make(number) for number in numbers])
+    first, last = sorted((folder / "results").glob("*.jsonl"))
+    (foreign,) = (other / "results").glob("*.jsonl")
+    line = foreign.read_bytes().splitlines(keepends=True)[0]
+    for path, content in (
+        (first, first.read_bytes() + line),
+        (first, line + first.read_bytes().splitlines(keepends=True)[1]),
+        (last, line),
+    ):
+        whole = path.read_bytes()
+        path.write_bytes(content)
+        with Study.read(folder) if verb == "read" else Study.open(folder) as study:
+            assert f"{path.name} is not what was written" in " ".join(study.notices)
+            study.close = lambda: None  # type: ignore[method-assign]
+        path.write_bytes(whole)
+    # As a driver that was killed leaves its own file.
+    last.write_bytes(last.read_bytes() + line)
+    assert not Study.read(folder).notices
+
+
 DAMAGE: dict[str, Callable[[str], str | bytes]] = {
     "torn": lambda text: text[: len(text) // 2],
     "empty": lambda text: "",
