@@ -47,6 +47,9 @@ def save_study(judged: TableVerdict, folder: Path) -> None:
 
     A table of tokens has steps of one token each. BadInput where no runs were judged.
     """
+    if judged.ladders:
+        one = " keeps one ladder: "
+        raise BadInput(Keyword("save", ...), one, Keyword("where", ...), " takes it")
     if not judged.curves:
         raise BadInput(
             Keyword("save", ...),
