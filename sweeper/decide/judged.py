@@ -27,6 +27,7 @@ from sweeper.runs.run import Runs, unit_of
 from sweeper.runs.sizes import axis_name
 from sweeper.stats.curve import CurveFit, fit_curves
 from sweeper.stats.ladder import JOINT_AXIS, LadderRule, LadderSize
+from sweeper.table import counted
 
 
 def judge_runs(runs: Runs, question: TableQuestion, command: str = "") -> TableVerdict:
@@ -41,7 +42,10 @@ def judge_runs(runs: Runs, question: TableQuestion, command: str = "") -> TableV
     if "optimum" in runs.columns and "loss" not in runs.columns:
         return replace(judge_optima(runs, runs.columns, question), **facts)
     verdicts, refused, left_out = list[TableVerdict](), list[BadInput](), list[Text]()
-    for axis, key, part in ladders_of(runs, question.reading):
+    parts = ladders_of(runs, question.reading)
+    if (rest := len(runs) - sum(len(part) for _, _, part in parts)) > 0:
+        left_out.append((f"{counted(rest, 'row')} left out, at sizes that make no ladder",))
+    for axis, key, part in parts:
         reading = replace(question.reading, axis=axis if key else question.reading.axis)
         try:
             found = judge_grid(grid_of(part, reading), question)

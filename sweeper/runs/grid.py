@@ -170,8 +170,9 @@ def _keys(axis: str, sizes: Mapping[str, Counts]) -> list[str]:
     import pandas  # type: ignore[import-untyped]
 
     keys: list[str] = []
-    for role in ("params", *SIZES):
-        if role == axis or role not in sizes:
+    # Those that others follow from come first.
+    for role in ("params", "tokens", *SIZES):
+        if role in (axis, *keys) or role not in sizes:
             continue
         given = pandas.DataFrame({name: sizes[name] for name in (axis, *keys)})
         if not follows(sizes[role], given.groupby([*given.columns]).ngroup()):
