@@ -55,8 +55,8 @@ from sweeper.verbs.judge import JudgeAnswer
 
 SHOWN_RUNS = 24
 """Rows of the table of runs that would tell; the rest is counted."""
-SHOWN_LADDERS, DRAWN_LADDERS, TOLD_LADDERS = 12, 12, 4
-"""Ladders of a table with several that have a row, that are drawn, that have a sentence each."""
+SHOWN_LADDERS, DRAWN_LADDERS, TOLD_LADDERS = 12, 12, 3
+"""Ladders of a table with several that have a row, that are drawn, that have their sentences."""
 
 
 def headline(judged: TableVerdict) -> list[str]:
@@ -89,7 +89,7 @@ def answers(judged: TableVerdict) -> list[str]:
             lines.append(f"{verdict.target.sentence}.{todo}")
     if len(judged.ladders) <= TOLD_LADDERS:
         for ladder in judged.ladders:
-            lines += [f"{_capital(key_text(ladder))}: {line}" for line in answers(ladder)[:1]]
+            lines += [f"{_capital(key_text(ladder))}: {line}" for line in answers(ladder)]
     return lines + [f"{_capital(line)}." for line in judged.sentences]
 
 
@@ -171,12 +171,13 @@ def ladders_table(judged: TableVerdict) -> Table:
     )
     for ladder in judged.ladders[:SHOWN_LADDERS]:
         sizes = ladder.verdict.sizes if ladder.verdict else ()
+        values = sorted(getattr(size.size, ladder.axis) for size in sizes)
         shifts = [size.shift_log2 for size in sizes if not size.is_base]
         shift = max(shifts, key=lambda one: abs(one.value), default=None)
         there = range_text(ladder.predicted) if ladder.predicted else "-"
         table.add(
             *ladder.key.values(),
-            extent(ladder.axis, [size.size for size in sizes]).partition(" ")[2] or "-",
+            f"{values[0]} to {values[-1]}" if values else "-",
             value_text(ladder.transferred_log2_eta),
             *[there] * (judged.to is not None),
             shift,

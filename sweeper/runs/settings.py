@@ -106,6 +106,9 @@ def check_alike(
             continue
         with_size = follows(values, place)
         of_tokens = {role, axis} == {"steps", "tokens"}
+        # Batches at one number of tokens.
+        if (role, axis) == ("steps", "batch_size") and "tokens" in sizes:
+            of_tokens = len(np.unique(sizes["tokens"])) == 1
         # A bigger model has more heads and parameters: no other setting, where its name says so.
         # Any other column that goes with the size may be what makes the optimum move, and is asked
         # about.
