@@ -18,14 +18,16 @@ from sweeper.decide.optima import judge_optima
 from sweeper.decide.question import TableQuestion
 from sweeper.decide.table_verdict import UNDECIDED, Edge, TableVerdict
 from sweeper.decide.target import prior_for
-from sweeper.decide.transfer import judge_ladder
+from sweeper.decide.transfer import judge_ladder, worst
 from sweeper.decide.trend import judge_joint_target, judge_target
-from sweeper.errors import ConfigError, Keyword, as_text
+from sweeper.errors import BadInput, ConfigError, Keyword, Text, as_text
 from sweeper.runs.cells import step_of
-from sweeper.runs.grid import Grid, grid_of
+from sweeper.runs.grid import Grid, grid_of, ladders_of
 from sweeper.runs.run import Runs, unit_of
+from sweeper.runs.sizes import axis_name
 from sweeper.stats.curve import CurveFit, fit_curves
 from sweeper.stats.ladder import JOINT_AXIS, LadderRule, LadderSize
+from sweeper.table import counted
 
 
 def judge_runs(runs: Runs, question: TableQuestion, command: str = "") -> TableVerdict:
@@ -39,7 +41,37 @@ def judge_runs(runs: Runs, question: TableQuestion, command: str = "") -> TableV
     }
     if "optimum" in runs.columns and "loss" not in runs.columns:
         return replace(judge_optima(runs, runs.columns, question), **facts)
-    return replace(judge_grid(grid_of(runs, question.reading), question), **facts)
+    verdicts, refused, left_out = list[TableVerdict](), list[BadInput](), list[Text]()
+    parts = ladders_of(runs, question.reading)
+    if (rest := len(runs) - sum(len(part) for _, _, part in parts)) > 0:
+        left_out.append((f"{counted(rest, 'row')} left out, at sizes that make no ladder",))
+    for axis, key, part in parts:
+        reading = replace(question.reading, axis=axis if key else question.reading.axis)
+        try:
+            found = judge_grid(grid_of(part, reading), question)
+        except BadInput as error:
+            refused.append(error)
+            sizes = ", ".join(f"{axis_name(role)} {value}" for role, value in key.items())
+            left_out.append((f"left out, at {sizes}: ", *error.args))
+            continue
+        verdicts.append(replace(found, key=key, **facts))
+    if not verdicts:
+        raise refused[0]
+    if len(verdicts) == 1 and not refused:
+        return verdicts[0]
+    first = verdicts[0]
+    return TableVerdict(
+        answer=worst(verdict.answer for verdict in verdicts),
+        finding="ladders",
+        axis=first.axis,
+        to=question.to,
+        runs=sum(verdict.runs for verdict in verdicts),
+        plain=first.plain,
+        noise=first.noise,
+        remarks=tuple(left_out),
+        ladders=tuple(verdicts),
+        **facts,
+    )
 
 
 def judge_grid(grid: Grid, question: TableQuestion) -> TableVerdict:

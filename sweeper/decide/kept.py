@@ -17,6 +17,7 @@ from sweeper.decide.validation import Validation
 from sweeper.errors import BadInput, ConfigError, Keyword
 from sweeper.files import private_folder, write_json, write_summed
 from sweeper.records import to_json
+from sweeper.runs.condition import where_equal
 from sweeper.runs.sizes import TokenSize
 from sweeper.stats.ladder import LadderSize, SizeCurve
 from sweeper.study.folder import StudyFolder
@@ -47,6 +48,10 @@ def save_study(judged: TableVerdict, folder: Path) -> None:
 
     A table of tokens has steps of one token each. BadInput where no runs were judged.
     """
+    if judged.ladders:
+        key = {judged.columns[role]: size for role, size in judged.ladders[0].key.items()}
+        one = " keeps one ladder, as with "
+        raise BadInput(Keyword("save", ...), one, where_equal(key))
     if not judged.curves:
         raise BadInput(
             Keyword("save", ...),

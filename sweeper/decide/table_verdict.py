@@ -12,13 +12,13 @@ from sweeper.decide.next_runs import NextRuns
 from sweeper.decide.transfer import Answer, Verdict
 from sweeper.decide.trend import Trend
 from sweeper.errors import Text
-from sweeper.records import NOT_WRITTEN, to_json
+from sweeper.records import NOT_WRITTEN, WRITTEN_IF_SET, to_json
 from sweeper.runs.cells import DecayCell
 from sweeper.stats.estimate import Estimate
 from sweeper.stats.ladder import LadderSize, SizeCurve
 
 UNDECIDED: Answer = "cannot say yet"
-Finding = Literal["", "ladder", "one_size", "one_optimum", "optima"]
+Finding = Literal["", "ladder", "ladders", "one_size", "one_optimum", "optima"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,6 +64,9 @@ class TableVerdict:
     value is the base's best and the base's optimum lies "at or above" or "at or below" it.
     `predicted` is log2 of the best learning rate at the target `to`, where it is asked about and
     the optima tell it.
+
+    Of a table with several values of a further size, `ladders` are the verdicts on each, with its
+    `key`, and the answer is the worst.
     """
 
     answer: Answer
@@ -94,6 +97,8 @@ class TableVerdict:
     study: str = ""
     parameterization: str = ""
     command: str = ""
+    key: Mapping[str, int] = field(default_factory=dict, metadata=WRITTEN_IF_SET)
+    ladders: tuple[TableVerdict, ...] = field(default=(), metadata=WRITTEN_IF_SET)
     finding: Finding = field(default="", compare=False, metadata=NOT_WRITTEN)
     edges: tuple[Edge, ...] = field(default=(), compare=False, metadata=NOT_WRITTEN)
     edge_columns: tuple[EdgeColumns, ...] = field(default=(), compare=False, metadata=NOT_WRITTEN)

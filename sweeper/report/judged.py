@@ -41,6 +41,8 @@ from sweeper.report.present import Shown
 from sweeper.report.rates import rates_shown
 from sweeper.report.sentences_judged import (
     gap_text,
+    in_unit,
+    key_text,
     listed,
     range_text,
     value_text,
@@ -55,6 +57,8 @@ from sweeper.verbs.judge import EachJudgeAnswer, JudgeAnswer, RatesAnswer
 
 SHOWN_RUNS = 24
 """Rows of the table of runs that would tell; the rest is counted."""
+SHOWN_LADDERS, DRAWN_LADDERS, TOLD_LADDERS = 12, 12, 3
+"""Ladders of a table with several that have a row, that are drawn, that have their sentences."""
 
 
 def headline(judged: TableVerdict) -> list[str]:
@@ -85,6 +89,9 @@ def answers(judged: TableVerdict) -> list[str]:
         if verdict.target is not None:
             todo = f" To settle it, {verdict.target.todo}." if verdict.target.todo else ""
             lines.append(f"{verdict.target.sentence}.{todo}")
+    if len(judged.ladders) <= TOLD_LADDERS:
+        for ladder in judged.ladders:
+            lines += [f"{_capital(key_text(ladder))}: {line}" for line in answers(ladder)]
     return lines + [f"{_capital(line)}." for line in judged.sentences]
 
 
@@ -105,10 +112,11 @@ def rate_lines(judged: TableVerdict) -> list[str]:
         )
     lines = [f"{said}."]
     if judged.predicted is not None and (trend := judged.trend) is not None:
-        lines.append(
+        loses = (
             f"There the predicted one would lose {gap_text(trend.predicted_gap)}, the transferred "
             f"one {gap_text(trend.loss_gap)}."
         )
+        lines.append(in_unit(judged, loses))
     return lines
 
 
@@ -118,7 +126,8 @@ def trend_lines(judged: TableVerdict, *, whole: bool = False) -> list[str]:
         return []
     # A key of a study means nothing where there is none.
     study = bool(judged.study)
-    return [trend_text(judged.trend, applied=False, of_plan=study, brief=not whole)]
+    text = trend_text(judged.trend, applied=False, of_plan=study, brief=not whole)
+    return [in_unit(judged, text)]
 
 
 def _said(axis: str) -> str:
@@ -132,6 +141,8 @@ def _capital(text: str) -> str:
 def tables(judged: TableVerdict) -> list[Table]:
     """The verdict's sizes or the optima, and the runs that would tell more."""
     shown = []
+    if judged.ladders:
+        shown.append(ladders_table(judged))
     if judged.verdict is not None:
         unit = unit_of(judged.columns.get("loss", ""))
         shown.append(verdict_table(judged.verdict, of_search=False, unit=unit))
@@ -140,6 +151,41 @@ def tables(judged: TableVerdict) -> list[Table]:
     if judged.next_runs:
         shown.append(runs_table(judged))
     return shown
+
+
+def ladders_table(judged: TableVerdict) -> Table:
+    """A row a ladder, by the sizes that it has beside its own."""
+    target = f"best at {_said(judged.axis)} {judged.to}"
+    legend = ["Each is judged by itself. Learning rate: the base's best one."]
+    if (more := len(judged.ladders) - SHOWN_LADDERS) > 0:
+        legend.append(f"{counted(more, 'ladder')} more stand on the page and in the record.")
+    table = Table(
+        f"Ladders over {_said(judged.axis)}",
+        [
+            *(Column(_said(role), form="d") for role in judged.ladders[0].key),
+            Column("sizes", left=True),
+            Column("learning rate", left=True),
+            *[Column(target, left=True)] * (judged.to is not None),
+            Column("largest shift", unit="log2", form="+z.2f", importance=1),
+            Column("answer", left=True),
+        ],
+        legend=legend,
+    )
+    for ladder in judged.ladders[:SHOWN_LADDERS]:
+        sizes = ladder.verdict.sizes if ladder.verdict else ()
+        values = sorted(getattr(size.size, ladder.axis) for size in sizes)
+        shifts = [size.shift_log2 for size in sizes if not size.is_base]
+        shift = max(shifts, key=lambda one: abs(one.value), default=None)
+        there = range_text(ladder.predicted) if ladder.predicted else "-"
+        table.add(
+            *ladder.key.values(),
+            f"{values[0]} to {values[-1]}" if values else "-",
+            value_text(ladder.transferred_log2_eta),
+            *[there] * (judged.to is not None),
+            shift,
+            ladder.answer,
+        )
+    return table
 
 
 def optima_table(judged: TableVerdict) -> Table:
@@ -221,6 +267,9 @@ def loss_label(judged: TableVerdict) -> str:
 def figures(judged: TableVerdict) -> dict[str, Figure]:
     """The pictures by their names: the curves, those of every decay, the optima alone."""
     pictures = {}
+    for ladder in judged.ladders[:DRAWN_LADDERS]:
+        name = "-".join(f"{role}-{value}" for role, value in ladder.key.items())
+        pictures |= {f"{name}-{what}": figure for what, figure in figures(ladder).items()}
     if judged.cells:
         pictures["grid"] = _grid_figure(judged)
     if judged.curves and (len(judged.curves) > 1 or not judged.cells):
@@ -305,6 +354,9 @@ def judged_report(judged: TableVerdict, drawn: Mapping[str, Figure]) -> Report:
         )
         items.append(Sentence(text))
     items += tables(judged)
+    for ladder in judged.ladders:
+        items += [Sentence(f"At {key_text(ladder)}:"), *tables(ladder)]
+        items += map(Sentence, headline(ladder))
     if judged.verdict is not None and judged.verdict.note:
         items.append(Sentence(f"Note: {judged.verdict.note}."))
     items += map(Sentence, trend_lines(judged, whole=True))

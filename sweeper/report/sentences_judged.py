@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -44,6 +45,13 @@ def worded_judged(judged: TableVerdict) -> TableVerdict:
     """The verdict on a table with all that its record says in words."""
     if not judged.finding:
         return judged
+    if judged.ladders:
+        return replace(
+            judged,
+            sentences=(several_text(judged),),
+            ladders=tuple(map(worded_judged, judged.ladders)),
+            notes=tuple(spelled(remark, SHELL) for remark in judged.remarks),
+        )
     next_runs = tuple(
         replace(proposed, why=WHY.get(proposed.code, proposed.why)) for proposed in judged.next_runs
     )
@@ -56,18 +64,60 @@ def worded_judged(judged: TableVerdict) -> TableVerdict:
         worded(verdict) if judged.ours else plain_verdict(judged, verdict)
         for verdict in judged.axes
     )
-    bits = [f"{judged.bits!r} is in bits per byte: so is what sentences give in nats"]
+    bits = [f"{judged.bits!r} is in bits per byte, and so is what is lost"]
     return replace(
         judged,
-        axes=axes,
+        axes=tuple(_in_its_unit(judged, verdict) for verdict in axes),
         trend=judged.trend and worded_trend(judged.trend),
-        sentences=tuple(_sentences(judged)),
+        sentences=tuple(in_unit(judged, sentence) for sentence in _sentences(judged)),
         ends=tuple(_ends(judged)),
         notes=(
             *(spelled(remark, SHELL) for remark in judged.remarks),
             *(bits if judged.bits else ()),
             *_step_notes(judged.of_optima),
         ),
+    )
+
+
+def in_unit(judged: TableVerdict, text: str) -> str:
+    """A sentence on losses in the unit of the table's."""
+    return text.replace(" nats", " bits/byte") if judged.bits else text
+
+
+def _in_its_unit(judged: TableVerdict, verdict: Verdict) -> Verdict:
+    target = verdict.target and replace(
+        verdict.target,
+        sentence=in_unit(judged, verdict.target.sentence),
+        todo=in_unit(judged, verdict.target.todo),
+    )
+    return replace(
+        verdict,
+        sizes=tuple(replace(s, reason=in_unit(judged, s.reason)) for s in verdict.sizes),
+        todo=in_unit(judged, verdict.todo),
+        note=in_unit(judged, verdict.note),
+        target=target,
+    )
+
+
+def key_text(judged: TableVerdict) -> str:
+    """The sizes that a ladder has beside its own."""
+    return ", ".join(f"{role.replace('_', ' ')} {value}" for role, value in judged.key.items())
+
+
+def several_text(judged: TableVerdict) -> str:
+    """How many ladders have which answer."""
+    counts = Counter(verdict.answer for verdict in judged.ladders)
+    said = {"holds": ("holds", "hold"), "fails": ("fails", "fail")}
+    of_open = "can neither be confirmed nor refuted yet"
+    answers = [
+        f"{count} {said.get(answer, (of_open, of_open))[count > 1]}"
+        for answer in (*said, "cannot say yet")
+        if (count := counts[answer])
+    ]
+    keys = " and ".join(role.replace("_", " ") for role in judged.ladders[0].key)
+    return (
+        f"{len(judged.ladders)} ladders over {judged.axis.replace('_', ' ')}, one for each value "
+        f"of {keys}: {', '.join(answers)}"
     )
 
 

@@ -36,9 +36,9 @@ from sweeper.runs.roles import (
     columns_by_role,
     missing_columns,
 )
-from sweeper.runs.run import Runs
+from sweeper.runs.run import Array, Runs
 from sweeper.runs.series import Objective, per_run
-from sweeper.runs.settings import check_alike
+from sweeper.runs.settings import LADDER_RATES, LADDER_SIZES, check_alike
 from sweeper.runs.sizes import Counts, axis_of, base_of, follows, size_maker, sizes_of
 from sweeper.stats.ladder import JOINT_AXIS, LadderSize, SizeCurve
 
@@ -136,15 +136,84 @@ def _is_rate(column: str) -> bool:
     return bool(is_named) and not other & {*parts}
 
 
-def grid_of(runs: Runs, options: GridOptions) -> Grid:
-    """The curves of a table's runs; BadInput where these cannot be compared."""
+Key = Mapping[str, int]
+"""Sizes beside a ladder's own, by role."""
+KEYED_FIRST = ("width", "params", "tokens", "depth", "steps", "batch_size")
+"""Axes that are tried where none was asked for and the usual one has no ladder."""
+
+
+def ladders_of(runs: Runs, options: GridOptions) -> list[tuple[str, Key, Runs]]:
+    """The axis, key and runs of each ladder: every value of a further size has its own.
+
+    All runs as one where they are no several ladders.
+    """
+    runs = _with_params(runs, options)
+    sizes = sizes_of(runs)
+    axis = axis_of(sizes, options.axis)
+    if axis == JOINT_AXIS or any(runs.columns[role] in runs.ignore for role in sizes):
+        return [(axis, {}, runs)]
+    rates = runs.numbers(runs.columns.get("log2_eta") or runs.columns["eta"])
+    tried = [axis]
+    if options.axis is None:
+        tried += [role for role in KEYED_FIRST if role in sizes and role != axis]
+    for along in tried:
+        found = _keyed(runs, along, sizes, rates)
+        if len(found) > 1:
+            return [(along, key, part) for key, part in found]
+        if along == axis and not _keys(axis, sizes):
+            break
+    return [(axis, {}, runs)]
+
+
+def _keys(axis: str, sizes: Mapping[str, Counts]) -> list[str]:
+    """The sizes that differ beside the axis and do not follow from it and the others."""
     import pandas  # type: ignore[import-untyped]
 
+    keys: list[str] = []
+    # Those that others follow from come first.
+    for role in ("params", "tokens", *SIZES):
+        if role in (axis, *keys) or role not in sizes:
+            continue
+        given = pandas.DataFrame({name: sizes[name] for name in (axis, *keys)})
+        if not follows(sizes[role], given.groupby([*given.columns]).ngroup()):
+            keys.append(role)
+    return keys
+
+
+def _keyed(
+    runs: Runs, axis: str, sizes: Mapping[str, Counts], rates: Array
+) -> list[tuple[Key, Runs]]:
+    """The ladders along the axis: sizes enough, with rates enough."""
+    import pandas
+
+    keys = _keys(axis, sizes)
+    table = pandas.DataFrame({**{key: sizes[key] for key in keys}, "size": sizes[axis]})
+    table["eta"] = rates
+    found: list[tuple[Key, Runs]] = []
+    for values, rows in table.groupby(keys) if keys else ():
+        enough = rows.groupby("size")["eta"].nunique() >= LADDER_RATES
+        if enough.sum() < LADDER_SIZES:
+            continue
+        # Sizes with fewer rates are no curves.
+        kept = rows[rows["size"].isin(enough.index[enough])].index
+        key = {role: int(value) for role, value in zip(keys, values, strict=True)}
+        found.append((key, replace(runs, frame=runs.frame.iloc[kept.to_numpy()])))
+    return found
+
+
+def _with_params(runs: Runs, options: GridOptions) -> Runs:
+    if options.axis != "params" or "params" in runs.columns:
+        return runs
+    usual = columns_by_role(runs.frame, {}, {"params": LAW_ROLES["params"]})
+    return replace(runs, columns={**runs.columns, **usual})
+
+
+def grid_of(runs: Runs, options: GridOptions) -> Grid:
+    """The curves of a table's runs; BadInput where these cannot be compared."""
+    import pandas
+
+    runs = _with_params(runs, options)
     columns = runs.columns
-    if options.axis == "params" and "params" not in columns:
-        usual = columns_by_role(runs.frame, {}, {"params": LAW_ROLES["params"]})
-        runs = replace(runs, columns={**columns, **usual})
-        columns = runs.columns
     notes: list[str | Text] = [*runs.notes]
     runs.check_numbers([c for role, c in columns.items() if role in (*SIZES, *CELL_ROLES)])
     sizes = sizes_of(runs)

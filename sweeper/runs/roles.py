@@ -95,13 +95,23 @@ GUESSES: Mapping[str, tuple[str, ...]] = {
     "steps": ("ti", "_step", "step", "iters", "iterations", "train_iters", "total_steps"),
     "batch_size": ("bs", "bsz", "batchsize", "global_batch"),
     "tokens": ("d", "train tokens", "total_tokens", "tokens_seen", "data"),
-    "params": ("n", "parameter_count", "params_active", "active_params", "total_params", "size"),
+    "params": (
+        "n",
+        *_scaled("params"),
+        "parameter_count",
+        "params_active",
+        "active_params",
+        "total_params",
+        "size",
+    ),
     "eta": ("lr", "peak lr", "learning rate", "step_size", "alpha"),
     "loss": ("smooth loss", "c4_en_loss", "final val loss", "eval/loss", "bpb", "nll", "ce"),
 }
 """Names that are a role's in some tables, and something else in others."""
-_ENDS_AS_LOSS = re.compile(r"(?i)(^|[^a-z])(loss|bpb|nll|perplexity|ppl)$")
+_ENDS_AS_LOSS = re.compile(r"(?i)(^|[^a-z])(loss|bpb|nll)$")
 MOST_GUESSED = 3
+WIDEST = 1e6
+"""No model is as wide: a larger number counts parameters or tokens."""
 
 
 def plain_name(name: object) -> str:
@@ -167,7 +177,11 @@ def missing_columns(
     Columns that may be meant are proposed, each with the value that the first row has.
     """
     used = {*taken}
-    guesses = {role: guessed_columns(frame, role, used) for role in lacking}
+    guesses = {role: guessed_columns(frame, role, used) for role in lacking if role != "width"}
+    if "width" in lacking:  # or another size
+        used |= {column for columns in guesses.values() for column in columns}
+        sizes = {role: guessed_columns(frame, role, used) for role in AXES}
+        guesses |= next(({r: found} for r, found in sizes.items() if found), {"width": []})
     if all(guesses.values()):
         proposed = {role: columns[0] for role, columns in guesses.items()}
         text = ",".join(f"{role}={column}" for role, column in proposed.items())
@@ -194,6 +208,8 @@ def guessed_columns(frame: pandas.DataFrame, role: str, taken: Iterable[str]) ->
     places: list[tuple[int, str]] = []
     for column in map(str, frame.columns):
         if column in used or frame[column].dtype.kind not in "iuf":
+            continue
+        if role == "width" and not frame[column].max() < WIDEST:  # D is a number of tokens
             continue
         plain = plain_name(column)
         if plain in names:

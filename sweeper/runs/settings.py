@@ -106,6 +106,9 @@ def check_alike(
             continue
         with_size = follows(values, place)
         of_tokens = {role, axis} == {"steps", "tokens"}
+        # Batches at one number of tokens.
+        if (role, axis) == ("steps", "batch_size") and "tokens" in sizes:
+            of_tokens = len(np.unique(sizes["tokens"])) == 1
         # A bigger model has more heads and parameters: no other setting, where its name says so.
         # Any other column that goes with the size may be what makes the optimum move, and is asked
         # about.
@@ -115,6 +118,8 @@ def check_alike(
         of_model = "params" in (role, axis) and role in MODEL
         if with_size and ((not role and named_so) or of_tokens or of_model):
             continue
+        if not role and _of_sizes(values, sizes):
+            continue
         # A rate of some group of parameters that is fixed by size and learning rate is a rule.
         if {"lr", "eta", "rate"} & set(parts) and not role and follows(values, cells):
             continue
@@ -122,6 +127,17 @@ def check_alike(
     if not varied:
         return results
     raise _unlike(runs, varied, axis, place, log2)
+
+
+def _of_sizes(values: pandas.Series, sizes: Mapping[str, Counts]) -> bool:
+    """Whether a column is the product or ratio of two sizes, as tokens a parameter are."""
+    if values.dtype.kind not in "iuf" or not (values > 0).all():
+        return False
+    logs = np.log(values.to_numpy(dtype=float))
+    each = [np.log(counts) for counts in sizes.values() if (counts > 0).all()]
+    pairs = [(a, b) for i, a in enumerate(each) for b in each[:i]]
+    made = [part for a, b in pairs for part in (a + b, a - b, b - a)]
+    return any(float(np.abs(logs - part).max()) < 1e-3 for part in made)
 
 
 def _unlike(

@@ -10,10 +10,13 @@ import numpy as np
 import pandas  # type: ignore[import-untyped]
 import pytest
 
+from sweeper.decide.judged import judge_runs
+from sweeper.decide.question import TableQuestion
 from sweeper.errors import SHELL, BadInput
 from sweeper.runs.cells import rectangle
-from sweeper.runs.grid import Grid, GridOptions, grid_of, ladder_runs
+from sweeper.runs.grid import Grid, GridOptions, grid_of, ladder_runs, ladders_of
 from sweeper.runs.read import read as read_runs
+from sweeper.stats import curve as curve_module
 from tests.refusals import raises_config_error
 from tests.runs.grids import ETAS, WIDTHS, runs
 
@@ -335,3 +338,53 @@ def test_sizes_are_named_by_what_the_table_has() -> None:
     frame = frame[(frame.n_embd != 256) | (frame.lr != 2.0**-7)]
     (note,) = [note for note in read(frame, axis="size").notes if "missing" in note]
     assert "width 256, depth 4:" in note
+
+
+def two_horizons() -> pandas.DataFrame:
+    """The second horizon's optima drift, and one width alone has a third."""
+    one, other = runs(), runs((-7.0, -8.2, -9.0, -9.0))
+    parts = [one.assign(tokens=10**9), other.assign(tokens=4 * 10**9)]
+    parts.append(one[one.n_embd == 128].assign(tokens=10**10))
+    frame = pandas.concat(parts, ignore_index=True)
+    return frame.assign(ratio=frame.tokens / frame.n_embd)
+
+
+def test_every_value_of_a_further_size_has_a_ladder_of_its_own(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(curve_module, "DRAWS", 200)
+    runs_of = ladder_runs(read_runs(two_horizons()))
+    found = ladders_of(runs_of, GridOptions())
+    assert [(axis, key) for axis, key, _ in found] == [
+        ("width", {"tokens": 10**9}),
+        ("width", {"tokens": 4 * 10**9}),
+    ]
+    judged = judge_runs(runs_of, TableQuestion())
+    assert (judged.answer, judged.finding) == ("fails", "ladders")
+    assert [(one.answer, one.key["tokens"]) for one in judged.ladders] == [
+        ("holds", 10**9),
+        ("fails", 4 * 10**9),
+    ]
+    assert len(judged.remarks) == 1 and "39 rows left out" in str(judged.remarks[0])
+    assert judged.runs == sum(len(part) for _, _, part in found) == 2 * len(runs())
+    alone = judge_runs(ladder_runs(read_runs(runs())), TableQuestion())
+    assert judged.ladders[0].axes[0].sizes == alone.axes[0].sizes
+    assert [ladder["key"] for ladder in judged.record["ladders"]] == [
+        {"tokens": 10**9},
+        {"tokens": 4 * 10**9},
+    ]
+
+
+def test_a_size_that_goes_with_the_axis_is_no_key() -> None:
+    frame = runs().assign(batch_size=lambda f: f.n_embd // 4)
+    assert [key for _, key, _ in ladders_of(ladder_runs(read_runs(frame)), GridOptions())] == [{}]
+    both = two_horizons()
+    keys = [key for _, key, _ in ladders_of(ladder_runs(read_runs(both)), GridOptions(axis="size"))]
+    assert keys == [{}]
+
+
+def test_what_else_differs_within_each_ladder_is_refused() -> None:
+    frame = two_horizons()
+    frame["optimizer"] = np.where(frame.index % 2, "muon", "adam")
+    with pytest.raises(BadInput, match="optimizer"):
+        judge_runs(ladder_runs(read_runs(frame)), TableQuestion())
