@@ -39,14 +39,13 @@ PRIOR = {
     "scale": (math.log(0.01), 1.3),
     "drift": (math.log(0.0005), 0.3),
     "noise": (math.log(RUN_NOISE), 0.3),
-    "beta": (0.1, 0.04),
-    "gamma": (0.1, 0.04),
-    "unlike": (math.log(0.02), 0.8),
+    "beta": (0.1, 0.05),
+    "gamma": (0.1, 0.05),
 }
-"""Mean and spread, in logs but for beta and gamma, which are per octave as `unlike` is.
+"""Mean and spread, in logs; beta and gamma per octave.
 
-The drift is that of a variant for the root of an octave. All were chosen by how likely they make
-published and made-up tables, leaving one out at a time (`scripts/bench/decide.py --only constants`).
+The drift is that of a variant for the root of an octave. `scripts/bench/decide.py --only constants`
+tries others, leaving one table out at a time.
 """
 OF_SEEDS = (math.log(2 * SEED_NOISE), 1.0)
 """The prior of the noise where seeds tell it: wide, since models and data differ."""
@@ -55,6 +54,8 @@ ALIKE, ALIKE_BY_SEEDS, NONE = 0.05, 0.4, 1e-5
 
 Seeds tell so small an effect that having none must be likely for noise to be called one seldom.
 """
+UNLIKE = 0.02
+"""How much an octave's fading differs between variants."""
 DRAWS = 384
 """Of the prior, and as many again around what the first ones found likely, round by round."""
 MOST_ROUNDS, ENOUGH = 6, 40
@@ -332,9 +333,9 @@ class _Model:
     def kernels(self, draws: Array) -> Array:
         """Covariances of one variant between all sizes and places [draws, points, points]."""
         scale, drift = np.exp(draws[:, 0]), np.exp(draws[:, 1])
-        fading = np.exp2(-draws[:, 3:5] @ self.grid.T)
-        octaves = math.log(2) * np.exp(draws[:, 5, None]) * self.grid.sum(axis=1)
-        level = 1 + octaves[:, :, None] * octaves[:, None]
+        fading = np.exp2(-draws[:, 3:] @ self.grid.T)
+        octaves = math.log(2) * UNLIKE * self.grid.sum(axis=1)
+        level = 1 + np.outer(octaves, octaves)
         of_level = (scale[:, None] * fading)[:, :, None] * (scale[:, None] * fading)[:, None]
         found: Array = of_level * level + (drift**2)[:, None, None] * self.brown
         return found

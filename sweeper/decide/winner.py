@@ -478,7 +478,7 @@ class _Asked:
             next_runs=self._next(answers) if len(self.path) or self.known else (),
             noise=float(weights @ carried.noise),
             by="seeds" if self.losses.freedom else "prior",
-            fading=float(weights @ carried.draws[:, 3:5].mean(axis=1)),
+            fading=float(weights @ carried.draws[:, 3:].mean(axis=1)),
             drift=math.sqrt(2) * carried.unit * float(weights @ np.exp(carried.draws[:, 1])),
             floor=float(law.weights @ law.floors) if law.known else math.nan,
             exponent=float(law.weights @ law.exponents) if law.known else math.nan,
