@@ -56,6 +56,9 @@ Seeds tell so small an effect that having none must be likely for noise to be ca
 """
 UNLIKE = 0.02
 """How much an octave's fading differs between variants."""
+OUTSIDE = 0.0125
+"""The model's own chance beyond an end of an interval of 95 %: no table is quite as it has it."""
+OUTSIDE_Z = NormalDist().inv_cdf(1 - OUTSIDE)
 DRAWS = 384
 """Of the prior, and as many again around what the first ones found likely, round by round."""
 MOST_ROUNDS, ENOUGH = 6, 40
@@ -123,7 +126,7 @@ class Carried:
     def differences(self, places: Sequence[int], runs: float = 0.0) -> list[list[Estimate]]:
         """How much higher losses are than the first one's, by place and variant.
 
-        With `runs`, as so many of each show. Intervals are those of 95 %.
+        With `runs`, as so many of each show. Intervals hold in 95 % (`OUTSIDE`).
         """
         of_effects = slice(self.effects)
         weights = self.weights[of_effects] / self.weights[of_effects].sum()
@@ -132,7 +135,9 @@ class Carried:
         if runs:
             noise = self.noise[of_effects, None, None]
             deviations = np.sqrt(deviations**2 + 2 * noise**2 / runs)
-        low, high = (mixture_quantile(weights, means, deviations, p) for p in (0.025, 0.975))
+        low, high = (
+            mixture_quantile(weights, means, deviations, p) for p in (OUTSIDE, 1 - OUTSIDE)
+        )
         values = np.tensordot(weights, means, 1)
         return [
             [

@@ -17,6 +17,7 @@ from typing import Literal
 import numpy as np
 
 from sweeper.decide.differences import (
+    OUTSIDE_Z,
     Carried,
     VariantLosses,
     Whole,
@@ -101,8 +102,8 @@ class VariantAnswer:
     `compute` and `wall_clock` are how many times less of them it takes for the baseline's loss.
     `chance` is that it is better; its place lies between `first` and `last`. `code` says by what it
     was answered, `missing` are the sizes of the baseline at which it was not run. It shares no size
-    with the baseline, but with others, where it is known `by_way`. At every size it has the `same
-    rate` as the baseline, and was perhaps not tuned.
+    with the baseline, but with others, where it is known `by_way`. At every size it has one rate,
+    the `same rate` as the baseline's, and was perhaps not tuned.
     """
 
     name: str
@@ -587,7 +588,7 @@ class _Asked:
             by_way=not there & ours,
             same_rate=bool(there & ours)
             and all(
-                cell.rate == other.rate
+                cell.rate == other.rate and cell.configurations == 1
                 for size in there & ours
                 if (cell := runs.at(variant, size)) and (other := runs.at(0, size))
             ),
@@ -704,7 +705,7 @@ class _Asked:
         of_draw = float(self.carried.deviations[draw, 0, i])
         # As wide as all draws together are: one draw knows its fading and its noise for sure.
         spread = answer.difference if not self.runs_there else self.carried.difference(i)
-        before = (spread.high - spread.low) / (2 * 1.96)
+        before = (spread.high - spread.low) / (2 * OUTSIDE_Z)
         level = self._level(len(self.index) - 1)
         for log2 in self._candidates():
             place = self.place(log2)

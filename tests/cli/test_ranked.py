@@ -4,11 +4,19 @@ from __future__ import annotations
 
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
+import pandas  # type: ignore[import-untyped]
 import pytest
 
+from sweeper.decide.winner import TargetQuestion, decide
+from sweeper.report.winner import training_commands
+from sweeper.runs.read import read
+from sweeper.runs.variants import variant_runs
 from sweeper.study.study import Study
+from sweeper.verbs.compare import WinnerAnswer
+from sweeper.verbs.requests import CompareRequest
 from tests.cli.driver import Run
 
 
@@ -69,6 +77,30 @@ def test_at_a_target_it_trains_what_tells_most_and_goes_on_where_it_stopped(
     again = sweeper(*words, "--json", "--strict")
     assert again.code == 4 and again.document["variants"] == found["variants"]
     assert runs == {name: len(Study.read(two / name).results()) for name in "ab"}
+
+
+def test_studies_as_variants_name_the_command_that_trains_what_would_tell(
+    two: Path, sweeper: Run
+) -> None:
+    """A gain too small to call: the command of its next runs is one that runs dry."""
+    rows = [
+        {"study": name, "width": width, "steps": 4, "loss": 3 * width**-0.05 - gain}
+        for name, gains in (("a", (0, 0, 0)), ("b", (0.007, 0.006, 0.006)))
+        for width, gain in zip((8, 16, 32), gains, strict=True)
+    ]
+    runs = variant_runs(read(pandas.DataFrame(rows)), "study", "a")
+    answer = WinnerAnswer(
+        request=CompareRequest(names=("a", "b"), to_width=128),
+        runs=runs,
+        winner=decide(runs, TargetQuestion(counts={"width": 128})),
+        folder=two,
+        studies={name: two / name for name in "ab"},
+    )
+    (command,) = training_commands(answer)
+    assert "of b" in command.why
+    dry = sweeper(command.verb, *command.arguments, "--dry-run", "--json")
+    assert dry.code == 0 and dry.document["widths"] == [16, 32, 64]
+    assert not training_commands(replace(answer, studies={}))
 
 
 @pytest.mark.parametrize(
