@@ -183,6 +183,14 @@ def _normal_below(z: Array) -> Array:
     return below + (place - at) * (_BELOW[at + 1] - below)
 
 
+def usual_unit(losses: Array) -> float:
+    """What one nat of the priors is of losses such as these; 1 for those around zero."""
+    middle = float(np.median(np.abs(losses)))
+    if losses.min() < 0 < losses.max() or not middle:
+        return 1.0
+    return middle / min(max(middle, USUAL[0]), USUAL[1])
+
+
 def carry(losses: VariantLosses, places: Array) -> Carried:
     """What is known of the variants at `places` [places, 2]; ValueError where none share a size."""
     model = _Model.of(losses, places)
@@ -311,8 +319,7 @@ class _Model:
         if not len(shared):
             raise ValueError("no two variants were run at one size")
         there, counts, means = there[:, shared], losses.counts[:, shared], losses.means[:, shared]
-        middle = float(np.median(np.abs(means[there]))) or 1.0
-        unit = middle / min(max(middle, USUAL[0]), USUAL[1])
+        unit = usual_unit(means[there])
         # A level of a size is free: less their mean the losses lose no digits.
         level = np.nanmean(np.where(there, means, math.nan), axis=0)
         runs, of_variant = np.unique(counts, axis=0, return_inverse=True)

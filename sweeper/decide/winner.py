@@ -18,11 +18,13 @@ import numpy as np
 
 from sweeper.decide.differences import (
     OUTSIDE_Z,
+    RUN_NOISE,
     Carried,
     VariantLosses,
     Whole,
     carry,
     deviation_with,
+    usual_unit,
 )
 from sweeper.errors import BadInput, Keyword
 from sweeper.records import NOT_WRITTEN
@@ -239,7 +241,7 @@ class ComputeLaw:
             )
         usual = FLOORS * lowest if lowest > 0 else np.array([lowest - 1.0])
         floors = usual if question.floor is None else np.array([question.floor])
-        noise = max(0.003, 0.003 * abs(lowest) / 4)
+        noise = RUN_NOISE * usual_unit(loss)
         alone = np.eye(variant.max() + 1)[variant]
         found = []
         for floor in floors:
