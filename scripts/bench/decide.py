@@ -6,6 +6,7 @@ curves/; without it the made-up tables alone are tried.
 
     python scripts/bench/decide.py --data DIR
     python scripts/bench/decide.py --tables 100 --only made
+    python scripts/bench/decide.py --data DIR --tables 6 --only constants   # others than `PRIOR`
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from typing import Any
 import numpy as np
 import pandas  # type: ignore[import-untyped]
 
+from sweeper.decide import differences
 from sweeper.decide.differences import VariantLosses, carry
 from sweeper.decide.winner import TargetQuestion, Winner, decide
 from sweeper.runs.read import read
@@ -48,6 +50,7 @@ class Tally:
     held: int = 0
     answered: int = 0
     misanswered: int = 0
+    score: float = 0.0
 
     def add(
         self,
@@ -60,7 +63,10 @@ class Tally:
     ) -> None:
         """A pair with its difference at the target, and what runs have `shown` there."""
         self.pairs += 1
-        self.held += low <= (truth if shown is None else shown) <= high
+        seen = truth if shown is None else shown
+        self.held += low <= seen <= high
+        # The interval score of 95 %: its length, and 40 times how far off it is.
+        self.score += high - low + 40 * max(low - seen, seen - high, 0.0)
         if not 0.05 < chance < 0.95:
             self.called += 1
             self.wrong += (chance > 0.5) != (truth < 0) or not truth
@@ -86,7 +92,7 @@ HEAD = (
 # Published tables.
 
 
-def recipes(data: Path) -> Iterator[str]:
+def recipes(data: Path) -> Iterator[tuple[str, Tally]]:
     """Recipes at 130M to 520M, checked at 1.2B: all in one table, and in tables of two."""
     t = pandas.read_csv(data / "decisions/speedruns.csv")
     size = t["path"].str.extract(r"/(130m|300m|520m|1_2b|1\.2b)$")[0].str.replace(".", "_")
@@ -115,37 +121,46 @@ def recipes(data: Path) -> Iterator[str]:
                 (one,) = winner(two, "recipe", baseline, columns, counts=counts).variants
                 d = one.difference
                 pairs.add(one.chance, d.low, d.high, true[other], one.answer)
-        yield whole.row(f"{len(names)} recipes in one table, {name} -> 1.2B")
-        yield pairs.row(f"the same in tables of two, {name} -> 1.2B")
+        yield f"{len(names)} recipes in one table, {name} -> 1.2B", whole
+        yield f"the same in tables of two, {name} -> 1.2B", pairs
 
 
-def gates(data: Path) -> Iterator[str]:
-    """Changes of a MoE at widths, checked at the next one; and the speed-ups that were stated."""
+def gates(data: Path) -> Iterator[tuple[str, Tally]]:
+    """Changes of a MoE at widths, checked at the next one."""
     t = pandas.read_csv(data / "decisions/gates.csv")
-    t["name"] = np.where(t["change"] == "baseline", "baseline", t["change"])
     columns, tally = "flops=budget_flops,loss=macro_loss,throughput=", Tally()
     for _, table in t.groupby("baseline"):
         for small, large in (((512, 768), 1024), ((512, 768, 1024), 1280)):
-            far = table[table["dim"] == large].set_index("name")["macro_loss"]
+            far = table[table["dim"] == large].set_index("change")["macro_loss"]
             near = table[table["dim"].isin(small)]
             if not (far.index != "baseline").any():
                 continue
-            for each in winner(near, "name", "baseline", columns, counts={"width": large}).variants:
+            for each in winner(
+                near, "change", "baseline", columns, counts={"width": large}
+            ).variants:
                 if each.name in far.index:
                     truth = float(far[each.name] - far["baseline"])
                     d = each.difference
                     tally.add(each.chance, d.low, d.high, truth, each.answer)
-    yield tally.row("changes of a MoE, widths up to 768 -> 1024, up to 1024 -> 1280")
+    yield "changes of a MoE, widths up to 768 -> 1024, up to 1024 -> 1280", tally
+
+
+def published(data: Path) -> Iterator[str]:
+    """All of them, and the speed-ups in wall clock that are stated, with the law pinned."""
+    yield HEAD
+    total = Tally()
+    for name, tally in itertools.chain(recipes(data), gates(data)):
+        yield tally.row(name)
+        for each in ("pairs", "called", "wrong", "answered", "misanswered", "held"):
+            setattr(total, each, getattr(total, each) + getattr(tally, each))
+    yield total.row("all")
     yield ""
-    yield from stated(t[t["baseline"] == "v16"])
-
-
-def stated(t: Any) -> Iterator[str]:
-    """Speed-ups in wall clock, with the law pinned as the threads have it."""
+    t = pandas.read_csv(data / "decisions/gates.csv")
+    t = t[t["baseline"] == "v16"]
     columns = "flops=budget_flops,loss=macro_loss"
-    found = winner(t, "name", "baseline", columns, floor=1.6, exponent=0.0941)
-    said = t[t["speedup_said"].notna() & (t["name"] != "baseline")]
-    said = said.set_index(["name", "dim"])["speedup_said"]
+    found = winner(t, "change", "baseline", columns, floor=1.6, exponent=0.0941)
+    said = t[t["speedup_said"].notna() & (t["change"] != "baseline")]
+    said = said.set_index(["change", "dim"])["speedup_said"]
     off, inside = [], 0
     for each in found.variants:
         for at in each.sizes:
@@ -305,6 +320,12 @@ def made_up(tables: int) -> Iterator[str]:
         )
         + "|---|---|---|---|---|---|---|---|"
     )
+    for name, tally, lucky in kinds(tables):
+        yield f"{tally.row(name)} {lucky} |"
+
+
+def kinds(tables: int) -> Iterator[tuple[str, Tally, str]]:
+    """Each kind, and in how many tables one without effect is called better, where some are."""
     counts = dict(zip(("params", "tokens"), 2.0**TARGET, strict=True))
     for name, made in KINDS.items():
         generator, tally, lucky = np.random.default_rng(7), Tally(), 0
@@ -326,7 +347,41 @@ def made_up(tables: int) -> Iterator[str]:
                     any_lucky |= each.answer == "better"
             lucky += any_lucky
         without = made.effect in (nothing, few)
-        yield f"{tally.row(name)} {f'{lucky} of {tables}' if without else ''} |"
+        count = tables if made.variants > 6 else max(1, tables // 2)
+        yield name, tally, f"{lucky} of {count}" * without
+
+
+# Constants.
+
+
+def constants(data: Path, tables: int) -> Iterator[str]:
+    """Of each table its row with those constants that do best on all others.
+
+    Best is the least interval score, of each table as a share of what the present constants have.
+    """
+    now, unlike = dict(differences.PRIOR), differences.UNLIKE
+    grid = [(now, unlike)]
+    for noise, drift, other in itertools.product((0.0025, 0.003), (0.0005, 0.0007), (0.02, 0.05)):
+        moved = {"noise": (math.log(noise), 0.3), "drift": (math.log(drift), 0.3)}
+        grid.append(({**now, **moved}, other))
+    found: list[dict[str, Tally]] = []
+    for prior, differences.UNLIKE in grid:
+        differences.PRIOR.update(prior)
+        every = [*recipes(data), *gates(data)]
+        found.append(dict(every) | {name: tally for name, tally, _ in kinds(tables)})
+    differences.PRIOR.update(now)
+    differences.UNLIKE = unlike
+    yield HEAD.replace("| pairs", "| noise, drift, unlike | pairs", 1) + "---|"
+    for name in found[0]:
+        recipes_too = "1.2B" in name
+        others = [e for e in found[0] if e != name and not (recipes_too and "1.2B" in e)]
+        best = min(
+            range(len(grid)),
+            key=lambda i: sum(found[i][each].score / found[0][each].score for each in others),
+        )
+        prior, other = grid[best]
+        chosen = f"{math.exp(prior['noise'][0]):g}, {math.exp(prior['drift'][0]):g}, {other:g}"
+        yield found[best][name].row(f"{name} | {chosen}")
 
 
 # Sessions of an agent.
@@ -376,28 +431,34 @@ def _least(n: int, of_baseline: int, spread: float, error: float) -> float:
     return high
 
 
+PARTS = ("published", "seeds", "made", "sessions", "constants")
+
+
 def main(words: Sequence[str] | None = None) -> None:
     """Print the tables."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--data", type=Path, help="a folder with decisions/ and curves/")
     parser.add_argument("--tables", type=int, default=40, help="made-up tables of each kind")
     parser.add_argument("--error", type=float, default=1e-5, help="of a try of an agent")
-    parser.add_argument("--only", choices=("published", "seeds", "made", "sessions"))
+    parser.add_argument("--only", choices=PARTS)
     options = parser.parse_args(words)
 
     def wanted(part: str) -> bool:
-        needs_data = part in ("published", "seeds")
-        return options.only in (None, part) and (options.data is not None or not needs_data)
+        needs_data = part in ("published", "seeds", "constants")
+        asked = options.only == part or (options.only is None and part != "constants")
+        return asked and (options.data is not None or not needs_data)
 
     lines: list[Iterator[str]] = []
     if wanted("published"):
-        lines += [iter([HEAD]), recipes(options.data), gates(options.data)]
+        lines += [published(options.data)]
     if wanted("seeds"):
         lines += [iter([""]), seeds(options.data, options.tables)]
     if wanted("made"):
         lines += [iter([""]), made_up(options.tables)]
     if wanted("sessions"):
         lines += [iter([""]), sessions(options.error)]
+    if wanted("constants"):
+        lines += [constants(options.data, options.tables)]
     for line in itertools.chain(*lines):
         print(line, flush=True)
 

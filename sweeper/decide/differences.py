@@ -39,14 +39,13 @@ PRIOR = {
     "scale": (math.log(0.01), 1.3),
     "drift": (math.log(0.0005), 0.3),
     "noise": (math.log(RUN_NOISE), 0.3),
-    "beta": (0.1, 0.04),
-    "gamma": (0.1, 0.04),
-    "unlike": (math.log(0.02), 0.8),
+    "beta": (0.1, 0.05),
+    "gamma": (0.1, 0.05),
 }
-"""Mean and spread, in logs but for beta and gamma, which are per octave as `unlike` is.
+"""Mean and spread, in logs; beta and gamma per octave.
 
-The drift is that of a variant for the root of an octave. All were chosen by how likely they make
-published and made-up tables, leaving one out at a time (`scripts/bench/decide.py --only constants`).
+The drift is that of a variant for the root of an octave. `scripts/bench/decide.py --only constants`
+tries others, leaving one table out at a time.
 """
 OF_SEEDS = (math.log(2 * SEED_NOISE), 1.0)
 """The prior of the noise where seeds tell it: wide, since models and data differ."""
@@ -55,6 +54,11 @@ ALIKE, ALIKE_BY_SEEDS, NONE = 0.05, 0.4, 1e-5
 
 Seeds tell so small an effect that having none must be likely for noise to be called one seldom.
 """
+UNLIKE = 0.02
+"""How much an octave's fading differs between variants."""
+OUTSIDE = 0.0125
+"""The model's own chance beyond an end of an interval of 95 %: no table is quite as it has it."""
+OUTSIDE_Z = NormalDist().inv_cdf(1 - OUTSIDE)
 DRAWS = 384
 """Of the prior, and as many again around what the first ones found likely, round by round."""
 MOST_ROUNDS, ENOUGH = 6, 40
@@ -122,7 +126,7 @@ class Carried:
     def differences(self, places: Sequence[int], runs: float = 0.0) -> list[list[Estimate]]:
         """How much higher losses are than the first one's, by place and variant.
 
-        With `runs`, as so many of each show. Intervals are those of 95 %.
+        With `runs`, as so many of each show. Intervals hold in 95 % (`OUTSIDE`).
         """
         of_effects = slice(self.effects)
         weights = self.weights[of_effects] / self.weights[of_effects].sum()
@@ -131,7 +135,9 @@ class Carried:
         if runs:
             noise = self.noise[of_effects, None, None]
             deviations = np.sqrt(deviations**2 + 2 * noise**2 / runs)
-        low, high = (mixture_quantile(weights, means, deviations, p) for p in (0.025, 0.975))
+        low, high = (
+            mixture_quantile(weights, means, deviations, p) for p in (OUTSIDE, 1 - OUTSIDE)
+        )
         values = np.tensordot(weights, means, 1)
         return [
             [
@@ -175,6 +181,14 @@ def _normal_below(z: Array) -> Array:
     at = place.astype(np.int32)
     below: Array = _BELOW[at]
     return below + (place - at) * (_BELOW[at + 1] - below)
+
+
+def usual_unit(losses: Array) -> float:
+    """What one nat of the priors is of losses such as these; 1 for those around zero."""
+    middle = float(np.median(np.abs(losses)))
+    if losses.min() < 0 < losses.max() or not middle:
+        return 1.0
+    return middle / min(max(middle, USUAL[0]), USUAL[1])
 
 
 def carry(losses: VariantLosses, places: Array) -> Carried:
@@ -305,8 +319,7 @@ class _Model:
         if not len(shared):
             raise ValueError("no two variants were run at one size")
         there, counts, means = there[:, shared], losses.counts[:, shared], losses.means[:, shared]
-        middle = float(np.median(np.abs(means[there]))) or 1.0
-        unit = middle / min(max(middle, USUAL[0]), USUAL[1])
+        unit = usual_unit(means[there])
         # A level of a size is free: less their mean the losses lose no digits.
         level = np.nanmean(np.where(there, means, math.nan), axis=0)
         runs, of_variant = np.unique(counts, axis=0, return_inverse=True)
@@ -332,9 +345,9 @@ class _Model:
     def kernels(self, draws: Array) -> Array:
         """Covariances of one variant between all sizes and places [draws, points, points]."""
         scale, drift = np.exp(draws[:, 0]), np.exp(draws[:, 1])
-        fading = np.exp2(-draws[:, 3:5] @ self.grid.T)
-        octaves = math.log(2) * np.exp(draws[:, 5, None]) * self.grid.sum(axis=1)
-        level = 1 + octaves[:, :, None] * octaves[:, None]
+        fading = np.exp2(-draws[:, 3:] @ self.grid.T)
+        octaves = math.log(2) * UNLIKE * self.grid.sum(axis=1)
+        level = 1 + np.outer(octaves, octaves)
         of_level = (scale[:, None] * fading)[:, :, None] * (scale[:, None] * fading)[:, None]
         found: Array = of_level * level + (drift**2)[:, None, None] * self.brown
         return found

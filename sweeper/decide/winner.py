@@ -17,11 +17,14 @@ from typing import Literal
 import numpy as np
 
 from sweeper.decide.differences import (
+    OUTSIDE_Z,
+    RUN_NOISE,
     Carried,
     VariantLosses,
     Whole,
     carry,
     deviation_with,
+    usual_unit,
 )
 from sweeper.errors import BadInput, Keyword
 from sweeper.records import NOT_WRITTEN
@@ -101,8 +104,8 @@ class VariantAnswer:
     `compute` and `wall_clock` are how many times less of them it takes for the baseline's loss.
     `chance` is that it is better; its place lies between `first` and `last`. `code` says by what it
     was answered, `missing` are the sizes of the baseline at which it was not run. It shares no size
-    with the baseline, but with others, where it is known `by_way`. At every size it has the `same
-    rate` as the baseline, and was perhaps not tuned.
+    with the baseline, but with others, where it is known `by_way`. At every size it has one rate,
+    the `same rate` as the baseline's, and was perhaps not tuned.
     """
 
     name: str
@@ -238,7 +241,7 @@ class ComputeLaw:
             )
         usual = FLOORS * lowest if lowest > 0 else np.array([lowest - 1.0])
         floors = usual if question.floor is None else np.array([question.floor])
-        noise = max(0.003, 0.003 * abs(lowest) / 4)
+        noise = RUN_NOISE * usual_unit(loss)
         alone = np.eye(variant.max() + 1)[variant]
         found = []
         for floor in floors:
@@ -478,7 +481,7 @@ class _Asked:
             next_runs=self._next(answers) if len(self.path) or self.known else (),
             noise=float(weights @ carried.noise),
             by="seeds" if self.losses.freedom else "prior",
-            fading=float(weights @ carried.draws[:, 3:5].mean(axis=1)),
+            fading=float(weights @ carried.draws[:, 3:].mean(axis=1)),
             drift=math.sqrt(2) * carried.unit * float(weights @ np.exp(carried.draws[:, 1])),
             floor=float(law.weights @ law.floors) if law.known else math.nan,
             exponent=float(law.weights @ law.exponents) if law.known else math.nan,
@@ -587,7 +590,7 @@ class _Asked:
             by_way=not there & ours,
             same_rate=bool(there & ours)
             and all(
-                cell.rate == other.rate
+                cell.rate == other.rate and cell.configurations == 1
                 for size in there & ours
                 if (cell := runs.at(variant, size)) and (other := runs.at(0, size))
             ),
@@ -704,7 +707,7 @@ class _Asked:
         of_draw = float(self.carried.deviations[draw, 0, i])
         # As wide as all draws together are: one draw knows its fading and its noise for sure.
         spread = answer.difference if not self.runs_there else self.carried.difference(i)
-        before = (spread.high - spread.low) / (2 * 1.96)
+        before = (spread.high - spread.low) / (2 * OUTSIDE_Z)
         level = self._level(len(self.index) - 1)
         for log2 in self._candidates():
             place = self.place(log2)

@@ -446,7 +446,11 @@ class CompareRequest(Request, panel=STUDY):
     to_width: Annotated[
         int | None,
         AT_LEAST_ONE,
-        Flag("Its width; of studies: predict there how much compute the best saves."),
+        Flag(
+            "Its width; of studies: predict there how much compute the best saves, or with ",
+            K("settle"),
+            " train until it is known which wins there.",
+        ),
     ] = None
     columns: Annotated[
         str | Mapping[str, str],

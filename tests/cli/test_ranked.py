@@ -4,11 +4,19 @@ from __future__ import annotations
 
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
+import pandas  # type: ignore[import-untyped]
 import pytest
 
+from sweeper.decide.winner import TargetQuestion, decide
+from sweeper.report.winner import training_commands
+from sweeper.runs.read import read
+from sweeper.runs.variants import variant_runs
 from sweeper.study.study import Study
+from sweeper.verbs.compare import WinnerAnswer
+from sweeper.verbs.requests import CompareRequest
 from tests.cli.driver import Run
 
 
@@ -47,13 +55,65 @@ def test_at_the_searched_width_seeds_are_fresh_ones(two: Path, sweeper: Run) -> 
     assert min(fresh) == answer.document["first_seed"] > max(known)
 
 
+def test_at_a_target_it_trains_what_tells_most_and_goes_on_where_it_stopped(
+    two: Path, sweeper: Run
+) -> None:
+    """At the ladder's widths first; a second run of the same command trains nothing."""
+    words = ("compare", "a", "b", "--settle", "--to-width", "64", "--baseline", "b")
+    before = sorted(two.rglob("*"))
+    dry = sweeper(*words, "--dry-run", "--json").document
+    assert (dry["begins"], dry["known"], dry["widths"]) == (8, 0, [16, 32, 64])
+    assert 0 < dry["flops"]["begins"] < dry["flops"]["most"]
+    assert sorted(two.rglob("*")) == before
+    trained = {name: len(Study.read(two / name).results()) for name in "ab"}
+    answer = sweeper(*words, "--json")
+    assert answer.code == 0, answer.err
+    found = answer.document
+    assert (found["baseline"], found["answer"], found["ended"]) == ("b", "cannot say", "hopeless")
+    (variant,) = found["variants"]
+    assert variant["name"] == "a" and variant["difference"]["value"] == pytest.approx(0, abs=1e-9)
+    runs = {name: len(Study.read(two / name).results()) for name in "ab"}
+    assert sum(runs.values()) - sum(trained.values()) == found["runs"] >= 8
+    again = sweeper(*words, "--json", "--strict")
+    assert again.code == 4 and again.document["variants"] == found["variants"]
+    assert runs == {name: len(Study.read(two / name).results()) for name in "ab"}
+
+
+def test_studies_as_variants_name_the_command_that_trains_what_would_tell(
+    two: Path, sweeper: Run
+) -> None:
+    """A gain too small to call: the command of its next runs is one that runs dry."""
+    rows = [
+        {"study": name, "width": width, "steps": 4, "loss": 3 * width**-0.05 - gain}
+        for name, gains in (("a", (0, 0, 0)), ("b", (0.007, 0.006, 0.006)))
+        for width, gain in zip((8, 16, 32), gains, strict=True)
+    ]
+    runs = variant_runs(read(pandas.DataFrame(rows)), "study", "a")
+    answer = WinnerAnswer(
+        request=CompareRequest(names=("a", "b"), to_width=128),
+        runs=runs,
+        winner=decide(runs, TargetQuestion(counts={"width": 128})),
+        folder=two,
+        studies={name: two / name for name in "ab"},
+    )
+    (command,) = training_commands(answer)
+    assert "of b" in command.why
+    dry = sweeper(command.verb, *command.arguments, "--dry-run", "--json")
+    assert dry.code == 0 and dry.document["widths"] == [16, 32, 64]
+    assert not training_commands(replace(answer, studies={}))
+
+
 @pytest.mark.parametrize(
     ("arguments", "key"),
     [
         (["--budget", "20"], "--budget"),
         (["--settle", "--budget", "5"], "--budget"),
         (["--settle", "--hours", "-1"], "--hours"),
-        (["--settle", "--to-width", "64"], "--to-width"),
+        (["--settle", "--to-width", "32"], "--to-width"),
+        (["--settle", "--to-width", "64", "--at-width", "32"], "--at-width"),
+        (["--settle", "--to-width", "64", "--baseline", "x"], "--baseline"),
+        (["--settle", "--to-width", "64", "--budget", "7"], "--budget"),
+        (["--settle", "--to-width", "64", "--by", "x"], "--settle is of studies"),
         (["--settle", "--at-width", "20"], "--at-width"),
         (["--settle", "--detach"], "--detach"),
         (["--settle", "train.batch_size=4"], "a"),

@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 from scipy import optimize, stats
 
-from sweeper.decide.ranking import ROUNDS, Ranking
+from sweeper.decide.ranking import FIRST, ROUNDS, Ranking, TargetRanking
+from sweeper.decide.winner import TargetQuestion
 from sweeper.errors import ConfigError
 from sweeper.stats.paired import paired_difference
 
@@ -134,3 +135,53 @@ def test_equal_studies_are_seldom_ranked() -> None:
         ending(ranked(losses(0.0, 1.0, seed), budget=120)) == "decided" for seed in range(300)
     )
     assert wrong <= 6  # 1 % at most is promised: more than 6 of 300 has a chance of 3 %
+
+
+# At a target that no run reaches.
+
+WIDTHS = (32, 64, 128, 256)
+
+
+def at_target(gains: list[float], seed: int, budget: int | None = None) -> TargetRanking:
+    """A baseline, and variants with gains that fade by a tenth an octave of compute."""
+    generator, known = np.random.default_rng(seed), dict[tuple[str, int, int], float]()
+    names = ["base", *(f"v{i}" for i in range(len(gains)))]
+    gain_of = dict(zip(names, [0.0, *gains], strict=True))
+    ranking = TargetRanking(
+        names,
+        [{"width": float(width), "steps": 1000.0} for width in WIDTHS],
+        [6.0 * width**2 * 1000 for width in WIDTHS],
+        TargetQuestion(counts={"width": 1024.0}),
+        lambda *run: known.get(run),
+        begun=3,
+        budget=budget,
+    )
+    while missing := ranking.missing():
+        assert len({*missing}) == len(missing) and not {*missing} & {*known}
+        for name, size, number in missing:
+            gain = gain_of[name] * 2.0 ** (-0.2 * size)
+            known[name, size, number] = 3 - 0.1 * size - gain + generator.normal(0, 0.002)
+    return ranking
+
+
+def test_a_gain_is_called_at_the_target_with_few_runs_at_the_sizes_that_tell_most() -> None:
+    found = [at_target([0.02, -0.02], seed) for seed in range(3)]
+    for each in found:
+        assert each.outcome is not None and each.winner is not None
+        assert each.outcome.ended == "decided" and each.runs <= each.budget
+        assert {v.name: v.answer for v in each.winner.variants} == {"v0": "better", "v1": "worse"}
+    assert min(each.runs for each in found) >= 3 * 3 * FIRST
+
+
+def test_what_has_no_effect_is_called_in_no_ranking_and_given_up_early() -> None:
+    for seed in range(10):
+        found = at_target([0.0], seed)
+        assert found.outcome is not None and found.outcome.ended == "hopeless"
+        assert found.runs < found.budget / 2
+
+
+def test_the_budget_of_a_ranking_at_a_target_is_kept() -> None:
+    found = at_target([0.014], 1, budget=14)
+    assert found.outcome is not None and found.runs <= 14
+    with pytest.raises(ConfigError, match="at least 12"):
+        at_target([0.014], 1, budget=11)

@@ -75,6 +75,17 @@ def test_the_law_is_found_where_it_is_not_pinned() -> None:
     assert one.low < other.value < one.high and abs(one.value - other.value) < 0.05
 
 
+def test_losses_of_any_scale_say_the_same_of_compute() -> None:
+    """Squared errors of 0.1 and of 1e-9: their law is fitted, as that of nats is."""
+    rows = table({"new": [0.02, 0.018, 0.016], "same": [0.001, -0.001, 0.0]})
+    scaled = [[{**r, "loss": r["loss"] * by} for r in rows] for by in (0.1, 1e-9)]
+    one, other = (of(each) for each in scaled)
+    assert one.compute.value == pytest.approx(other.compute.value, rel=1e-6)
+    assert one.compute.low < of(rows).compute.value < one.compute.high
+    assert one.compute.value > 1.05
+    assert one.difference.low == pytest.approx(1e8 * other.difference.low, rel=1e-6)
+
+
 def test_a_gain_that_costs_more_time_than_it_is_worth_is_a_loss() -> None:
     rows = table({"new": [0.02, 0.018, 0.017]}, tokens_per_s=100.0)
     for row in rows:

@@ -301,3 +301,42 @@ def test_curves_of_runs_are_read_from_a_tracker_and_errors_speak_of_the_metric(
         earlier_runs(tmp_path, "tensorboard:val/loss", columns="run=run")
     with pytest.raises(ConfigError, match="wandb:KEY with the runs of"):
         earlier_runs("wandb:a/b", r"loss (?P<loss>\S+)")
+
+
+def test_variants_are_compared_from_a_storage_a_tracker_tables_and_a_study_each(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import optuna
+
+    wandb, rows = pytest.importorskip("wandb"), []
+    for change, gain in (("base", 0.0), ("new", 0.05)):
+        for n_embd in (128, 256, 512):
+            loss = 4 * n_embd**-0.1 - gain
+            rows.append({"change": change, "n_embd": n_embd, "lr": 0.01, "val_loss": loss})
+    table = pandas.DataFrame(rows).assign(seed=0)
+    url = f"sqlite:///{tmp_path / 'changes.db'}"
+    trials = [
+        optuna.create_trial(
+            value=row.val_loss, user_attrs={"change": row.change, "n_embd": int(row.n_embd)}
+        )
+        for row in table.itertuples()
+    ]
+    optuna.create_study(storage=url, study_name="changes").add_trials(trials)
+
+    class Api:
+        def runs(self, path: str) -> list[StubbedRun]:
+            found = [StubbedRun(row) for row in table.itertuples()]
+            for run, change in zip(found, table["change"], strict=True):
+                run.config["change"] = change
+            return found
+
+    monkeypatch.setattr(wandb, "Api", Api)
+    found = [package.compare(each, by="change", baseline="base") for each in (table, url)]
+    found.append(package.compare("wandb:team/changes", by="change", baseline="base"))
+    for change, part in table.groupby("change"):
+        part.drop(columns="change").to_csv(tmp_path / f"{change}.csv", index=False)
+    found.append(package.compare(tmp_path / "base.csv", tmp_path / "new.csv"))
+    for each in found:
+        assert each.answer == "better" and each.document["baseline"] == "base"
+        value = each.document["variants"][0]["difference"]["value"]
+        assert value == pytest.approx(-0.05, abs=0.005)
