@@ -202,7 +202,7 @@ class PlannedParameter:
     update: Update = Update.SIGN
     frozen: bool = False
     norm_of: str = field(default="", metadata=WRITTEN_IF_SET)
-    gamma: float = field(default=1.0, metadata=WRITTEN_IF_SET)
+    gamma: float = 1.0
     lr_exponent: float | None = field(default=None, metadata=WRITTEN_IF_SET)
     matrix: tuple[int, int] | None = field(default=None, metadata=WRITTEN_IF_SET)
 
