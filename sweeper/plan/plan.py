@@ -377,6 +377,8 @@ class TransferPlan:
         own = self.optimizer_settings()
         if given.get("normuon") is not None:
             own["normuon"] = float(given["normuon"])
+        if self.optimizer and self.optimizer.name == "adafactor":
+            own["rms_floor"] = float(given.get("rms_floor", 1e-3))
         match self.optimizer.name if self.optimizer else "":
             case "muon":
                 convention = muon
