@@ -319,6 +319,7 @@ class TransferPlan:
     def absorbed(self) -> list[AbsorbedParam]:
         """Every parameter's settings for a plain forward pass; eps is 0 where it plays no part."""
         settings = [parameter.absorbed() for parameter in self.parameters]
+        # Plans of earlier versions have one for optimizers without.
         return settings if self.has_eps else [replace(s, eps=0.0) for s in settings]
 
     def init_(
@@ -611,8 +612,11 @@ def _as_trained(parameter: PlannedParameter, buffers: Collection[str]) -> Planne
 def _planned(
     spec: ParamSpec, rules: Rules, hps: PlainHps, tuned: PlainHps, growth: float
 ) -> PlannedParameter:
+    has_eps = takes_eps(rules.optimizer_spec.name, rules.optimizer_spec.arguments)
+
     def prescribed(spec: ParamSpec, hps: PlainHps) -> Prescription:
-        return prescription_of(spec, rules.parameterization, rules.optimizer, hps)
+        found = prescription_of(spec, rules.parameterization, rules.optimizer, hps)
+        return found if has_eps else replace(found, eps=0.0)
 
     target, exponent = prescribed(spec, hps), None
     if growth != 1:

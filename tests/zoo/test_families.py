@@ -27,7 +27,7 @@ from tests.zoo.families import FAMILIES, batch
 
 BASE, WIDE, WIDTHS = 32, 64, (32, 64, 128, 256, 512)
 ETA, STEPS, SEEDS = 2.0**-7, 4, 3
-MORE_SEEDS = {"pinn": 24, "perceiver": 12, "unet": 12}
+MORE_SEEDS = {"pinn": 24, "perceiver": 12, "unet": 6}
 """Where few outputs are seen: with three seeds their slopes are known to 0.1 and no better."""
 INSIDE, NOISE = 0.15, 0.03
 
