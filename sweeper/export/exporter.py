@@ -256,6 +256,13 @@ def is_table(parameter: PlannedParameter) -> bool:
     return parameter.role == Role.EMBEDDING and layer_of(parameter.name) is None
 
 
+def has_words(plan: TransferPlan) -> bool:
+    """Whether rows of a table [words, width] are looked up: what is fed by arrays has none."""
+    return any(
+        p.role == Role.EMBEDDING and p.shape == (p.fan_in, p.fan_out) for p in plan.parameters
+    )
+
+
 def rows_multiplier(plan: TransferPlan) -> float:
     """The plan's factor of the embedding's rows."""
     table = table_of(plan)

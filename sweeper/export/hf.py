@@ -13,6 +13,7 @@ from sweeper.export.exporter import (
     Setting,
     as_planned,
     factors_of,
+    has_words,
     is_head,
     is_table,
     logits_multiplier,
@@ -139,7 +140,8 @@ class Hf(Exporter):
         """The family; ConfigError where neither the option nor the study names one."""
         of_study = family_of_class(str(_model(plan).get("name", "")))
         data = plan.source.get("data")
-        if self.family and isinstance(data, Mapping) and "input_shape" in data:
+        of_arrays = isinstance(data, Mapping) and "input_shape" in data
+        if self.family and plan.parameters and (of_arrays or not has_words(plan)):
             # Its fields would scale another model than the one that was tuned.
             allowed = f"a plan of text: all of {', '.join(FAMILIES)} are, and this one is of arrays"
             raise ConfigError("family", self.family, allowed)

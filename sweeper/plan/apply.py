@@ -163,8 +163,8 @@ def param_groups(
 ) -> list[dict[str, Any]]:
     """Parameters of equal settings as one group; see `TransferPlan.param_groups`.
 
-    An optimizer without eps has it 0 in all `settings`. `muon` names one of `CONVENTIONS` where
-    the plan's matrices are Muon's, whose settings are its `own`.
+    An optimizer without eps has it 0 in all `settings`, and its own settings are `own`. `muon`
+    names one of `CONVENTIONS` where the plan's matrices are Muon's.
     """
     if not lr_scale > 0:
         raise BadInput(f"lr_scale={lr_scale!r} is refused: a positive number")
@@ -190,7 +190,7 @@ def param_groups(
             "update": str(members[0].update),
             "lr": lr,
             "initial_lr": lr,
-            **({"eps": members[0].eps} if members[0].eps else {}),
+            **({"eps": _eps(members[0], own or {})} if members[0].eps else {}),
             # torch removes lr * weight_decay of a weight; the plan says what is removed.
             "weight_decay": members[0].weight_decay / lr,
             **({} if betas is None or orthogonal else {"betas": betas}),
@@ -210,6 +210,11 @@ def param_groups(
             group = CONVENTIONS[muon].group(group, orthogonal=orthogonal)
         groups.append(group)
     return groups
+
+
+def _eps(setting: AbsorbedParam, own: Mapping[str, float]) -> float | tuple[float, float]:
+    """A group's: torch's Adafactor has the least RMS of a weight beside it."""
+    return (setting.eps, own["rms_floor"]) if "rms_floor" in own else setting.eps
 
 
 def _rate(setting: AbsorbedParam, muon: str) -> float:
@@ -397,8 +402,9 @@ def check(
         return _listed([*lines.values()])
 
     # An optimizer that has eps takes it from its groups. That of some is a pair, or else.
-    with_eps = [p for p in pairs if p.planned.eps and isinstance(p.group.get("eps"), float)]
-    eps = ((pair, pair.group["eps"], pair.planned.eps) for pair in with_eps)
+    held_eps = ((pair, pair.group.get("eps")) for pair in pairs if pair.planned.eps)
+    first = ((pair, e[0] if isinstance(e, tuple) else e) for pair, e in held_eps)
+    eps = ((pair, e, pair.planned.eps) for pair, e in first if isinstance(e, float))
     if wrong := differing(eps, EXACT_TOLERANCE):
         advice = "keep each group's own eps, as param_groups gives it, and set none on all"
         problems.append(f"eps is not the plan's: {wrong}; {advice}")

@@ -202,7 +202,7 @@ class PlannedParameter:
     update: Update = Update.SIGN
     frozen: bool = False
     norm_of: str = field(default="", metadata=WRITTEN_IF_SET)
-    gamma: float = field(default=1.0, metadata=WRITTEN_IF_SET)
+    gamma: float = 1.0
     lr_exponent: float | None = field(default=None, metadata=WRITTEN_IF_SET)
     matrix: tuple[int, int] | None = field(default=None, metadata=WRITTEN_IF_SET)
 
@@ -319,6 +319,7 @@ class TransferPlan:
     def absorbed(self) -> list[AbsorbedParam]:
         """Every parameter's settings for a plain forward pass; eps is 0 where it plays no part."""
         settings = [parameter.absorbed() for parameter in self.parameters]
+        # Plans of earlier versions have one for optimizers without.
         return settings if self.has_eps else [replace(s, eps=0.0) for s in settings]
 
     def init_(
@@ -377,6 +378,8 @@ class TransferPlan:
         own = self.optimizer_settings()
         if given.get("normuon") is not None:
             own["normuon"] = float(given["normuon"])
+        if self.optimizer and self.optimizer.name == "adafactor":
+            own["rms_floor"] = float(given.get("rms_floor", 1e-3))
         match self.optimizer.name if self.optimizer else "":
             case "muon":
                 convention = muon
@@ -609,8 +612,11 @@ def _as_trained(parameter: PlannedParameter, buffers: Collection[str]) -> Planne
 def _planned(
     spec: ParamSpec, rules: Rules, hps: PlainHps, tuned: PlainHps, growth: float
 ) -> PlannedParameter:
+    has_eps = takes_eps(rules.optimizer_spec.name, rules.optimizer_spec.arguments)
+
     def prescribed(spec: ParamSpec, hps: PlainHps) -> Prescription:
-        return prescription_of(spec, rules.parameterization, rules.optimizer, hps)
+        found = prescription_of(spec, rules.parameterization, rules.optimizer, hps)
+        return found if has_eps else replace(found, eps=0.0)
 
     target, exponent = prescribed(spec, hps), None
     if growth != 1:

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from enum import StrEnum
 from fnmatch import fnmatchcase
-from math import sqrt
+from math import prod, sqrt
 from typing import Annotated, Any, ClassVar, Literal, Protocol
 
 from sweeper.errors import ConfigError, suggest
@@ -142,6 +142,13 @@ class ParamSpec:
     def projection(self) -> bool:
         """Whether outputs sum over the fan-in, as in a matrix product; a lookup does not."""
         return self.fan_in > 1 and not self.lookup
+
+    @property
+    def outputs(self) -> int:
+        """Of one matrix, as optimizers see it: a kernel makes each at many places, counted once."""
+        count, rows = max(1, self.matrix[0]), self.matrix[1] or self.shape[0]
+        flat = len(self.shape) > 2 and prod(self.shape) == count * rows * self.fan_in
+        return rows if flat else self.fan_out
 
     @property
     def width_ratio(self) -> float:

@@ -73,9 +73,9 @@ def matched(spec: ParamSpec, update: Update) -> float:
         case Update.PARAMETER | Update.HYPERBALL:
             return RULES["inverse_root_fan_in"](spec.fan_in, spec.fan_out)
         case Update.ORTHOGONAL | Update.NORMALIZED:
-            return RULES["root_ratio"](spec.fan_in, spec.fan_out)
+            return RULES["root_ratio"](spec.fan_in, spec.outputs)
         case Update.ORTHOGONAL_HYPERBALL:
-            return min(1.0, RULES["root_ratio"](spec.fan_in, spec.fan_out))
+            return min(1.0, RULES["root_ratio"](spec.fan_in, spec.outputs))
     allowed = f"one of {', '.join(RULES)}: no rule bounds the step of a raw gradient"
     raise ConfigError("rule", "matched", allowed)
 
@@ -113,7 +113,7 @@ class Spectral(BaseParameterization):
         not_muon = self.rule in HIDDEN_ONLY and spec.role is not Role.HIDDEN
         if self.rule == "matched" or not_muon:
             return matched(spec, update)
-        return RULES[self.rule](spec.fan_in, spec.fan_out)
+        return RULES[self.rule](spec.fan_in, spec.outputs if update.orthogonal else spec.fan_out)
 
 
 @dataclass(frozen=True, kw_only=True)

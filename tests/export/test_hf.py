@@ -173,8 +173,18 @@ def test_granite_divides_the_logits_and_hyperclovax_multiplies_them() -> None:
 
 def test_a_plan_of_arrays_is_no_family_of_text() -> None:
     of_images = replace(planned("granite"), source={"data": {"input_shape": [1, 8, 8]}})
-    with raises_config_error("family", "granite"):
-        made(of_images, "hf", family="granite")
+
+    def build(width: int) -> nn.Module:
+        patches = nn.Conv2d(1, width, 4, stride=4), nn.Flatten(), nn.Linear(4 * width, width)
+        return nn.Sequential(*patches, nn.ReLU(), nn.Linear(width, 10))
+
+    # By what the model is, where nothing says what it was trained on.
+    of_patches = sweeper.plan_for(
+        build, {"width": 8}, {"width": 32}, "mup", {"eta": 0.1}, inputs=torch.zeros(2, 1, 8, 8)
+    )
+    for of_arrays in (of_images, of_patches):
+        with raises_config_error("family", "granite"):
+            made(of_arrays, "hf", family="granite")
 
 
 def test_a_tied_head_s_factor_is_with_that_of_the_rows() -> None:

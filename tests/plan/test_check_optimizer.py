@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
+import pickle
 import re
 from collections.abc import Callable
 from typing import Any
@@ -13,6 +14,7 @@ import torch
 from torch import nn
 from torch.optim.lr_scheduler import CosineAnnealingLR, LambdaLR, LinearLR, OneCycleLR
 
+import sweeper
 from sweeper.errors import BadInput
 from sweeper.plan.plan import TransferPlan
 from tests.engine.tiny_trials import tree
@@ -244,3 +246,73 @@ class TestParameters:
         with pytest.raises(BadInput) as caught:
             planned.check(optimizer, copy.deepcopy(model))
         golden.says(caught)
+
+
+# Adafactor. Derived: its first step has entries of +-1 but for the factored means, whose product is
+# the gradient's square where that is of rank 1: then each entry moves by lr times the weight's RMS.
+
+
+def small(optimizer: str) -> TransferPlan:
+    def build(width: int) -> nn.Module:
+        return nn.Sequential(nn.Linear(6, width), nn.Linear(width, width), nn.Linear(width, 3))
+
+    return sweeper.plan_for(
+        build,
+        {"width": 8},
+        {"width": 32},
+        "mup",
+        {"eta": 2.0**-6},
+        optimizer={"name": optimizer, "weight_decay": 0.01},
+        inputs=torch.zeros(2, 6),
+    )
+
+
+def test_adafactor_trains_by_the_plan() -> None:
+    plan = small("adafactor")
+    model = plan.init_(nn.Sequential(nn.Linear(6, 32), nn.Linear(32, 32), nn.Linear(32, 3)))
+    optimizer = torch.optim.Adafactor(plan.param_groups(model))
+    assert complaints(plan, optimizer, model) == []
+    rates = {setting.name: setting.lr for setting in plan.absorbed()}
+    # A share of a weight of m^-1/2, whose step is to be 1 / m, and of a readout of 1 / m.
+    m = 4.0
+    assert rates["1.weight"] == pytest.approx(2.0**-6 * m**-0.5)
+    assert rates["2.weight"] == pytest.approx(2.0**-6)
+    before = {n: p.detach().clone() for n, p in model.named_parameters()}
+    for parameter in model.parameters():
+        rows, columns = torch.rand(len(parameter)) + 1, torch.rand(parameter.shape[-1]) + 1
+        parameter.grad = torch.outer(rows, columns) if parameter.dim() > 1 else rows
+    optimizer.step()
+    for name in ("0.weight", "1.weight", "2.weight"):
+        moved = before[name] * (1 - 0.01) - model.get_parameter(name).detach()
+        share = moved / before[name].square().mean().sqrt()
+        assert torch.allclose(share, torch.full_like(share, rates[name]), rtol=1e-3)
+
+
+def test_adafactor_s_groups_and_adam_s_are_told_apart() -> None:
+    model = nn.Sequential(nn.Linear(6, 32), nn.Linear(32, 32), nn.Linear(32, 3))
+    plan, adamw = small("adafactor"), small("adamw")
+    groups = plan.param_groups(model)
+    one_rate = torch.optim.Adafactor([{**group, "lr": 0.01} for group in groups])
+    assert both_say(complaints(plan, one_rate, model), "not the plan's times one factor")
+    other_eps = torch.optim.Adafactor([{**group, "eps": (1e-3, 1e-3)} for group in groups])
+    assert both_say(complaints(plan, other_eps, model), "eps is not the plan's")
+    own_eps = torch.optim.Adafactor([{**group, "eps": (None, 1e-3)} for group in groups])
+    assert complaints(plan, own_eps, model) == []
+    by_adam = torch.optim.AdamW([{k: v for k, v in g.items() if k != "eps"} for g in groups])
+    assert both_say(complaints(plan, by_adam, model), "make the plan with optimizer=adamw")
+    by_share = [{k: v for k, v in g.items() if k != "eps"} for g in adamw.param_groups(model)]
+    said = complaints(adamw, torch.optim.Adafactor(by_share), model)
+    assert both_say(said, "make the plan with optimizer=adafactor")
+
+
+@pytest.mark.parametrize("optimizer", ["adamw", "sgd", "lion", "muon", "adamh", "adafactor"])
+def test_a_plan_and_its_groups_are_pickled(optimizer: str) -> None:
+    plan = small(optimizer)
+    again = pickle.loads(pickle.dumps(plan))
+    assert again == plan and str(again) == str(plan) and again.absorbed() == plan.absorbed()
+    model = nn.Sequential(nn.Linear(6, 32), nn.Linear(32, 32), nn.Linear(32, 3))
+    groups = pickle.loads(pickle.dumps(plan.param_groups(model)))
+    kept = [{k: v for k, v in group.items() if k != "params"} for group in groups]
+    assert kept == [
+        {k: v for k, v in group.items() if k != "params"} for group in again.param_groups(model)
+    ]

@@ -336,7 +336,8 @@ def test_matrices_of_more_than_two_dimensions() -> None:
     plan = of(Convolutions)
     found = {p.name: (p.matrix, p.target.lr) for p in plan.parameters}
     assert found["grouped.weight"] == ((2, 128), pytest.approx(2.0))
-    assert found["two.weight"] == ((1, 0), pytest.approx(1.0))
+    # A matrix [64, 9 x 64] moves an output by as much as all of its 576 inputs do.
+    assert found["two.weight"] == ((1, 0), pytest.approx((64 / 576) ** 0.5))
     assert found["experts"] == ((3, 64), pytest.approx(1.0))
     for name in ("keller_jordan", "dion"):
         with pytest.raises(ConfigError, match=r"grouped\.weight"):
@@ -352,8 +353,7 @@ def test_matrices_of_more_than_two_dimensions() -> None:
         if group["algorithm"] == "muon"
         for p in group["params"]
     }
-    assert flat[(64, 64, 3, 3)] == (True, pytest.approx((576 / 64) ** 0.5))
-    assert flat[(64, 64, 3)] == (True, pytest.approx((192 / 64) ** 0.5))
+    assert flat[(64, 64, 3, 3)] == flat[(64, 64, 3)] == (True, pytest.approx(1.0))
     assert flat[(3, 64, 64)] == (False, pytest.approx(1.0))
     # Keller Jordan's flattens images' kernels, and has the factor of a kernel's sides.
     build = without("grouped", "one")
@@ -363,4 +363,23 @@ def test_matrices_of_more_than_two_dimensions() -> None:
         if group["use_muon"]
         for p in group["params"]
     }
-    assert rates[(64, 64, 3, 3)] == rates[(3, 64, 64)] == pytest.approx(1.0)
+    assert rates[(64, 64, 3, 3)] == pytest.approx((64 / 576) ** 0.5)
+    assert rates[(3, 64, 64)] == pytest.approx(1.0)
+
+
+def test_a_convolution_s_step_moves_its_output_by_eta() -> None:
+    """Aligned inputs of RMS 1, whatever the kernel and the groups; each group orthogonal."""
+    plan = sweeper.plan_for(
+        Convolutions, {"d": 16}, {"d": 64}, "spectral_mup", {"eta": 1.0}, optimizer="muon",
+        inputs=torch.randn(2, 3, 5, 5),
+    )  # fmt: skip
+    rates = {p.name: p.target.lr for p in plan.parameters}
+    for name, groups in (("two", 1), ("grouped", 2), ("down", 1)):
+        layer = getattr(Convolutions(64), name)
+        rows = layer.weight.flatten(1).unflatten(0, (groups, -1))
+        u, _, v = torch.linalg.svd(rows.detach(), full_matrices=False)
+        step = rates[f"{name}.weight"] * (u @ v)
+        # Inputs of RMS 1 along right singular vectors, as gradients are.
+        x = v[:, :8].mT * rows.shape[2] ** 0.5
+        moved = (step @ x).square().mean().sqrt()
+        assert float(moved) == pytest.approx(1.0, rel=1e-5), name

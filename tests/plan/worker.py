@@ -44,6 +44,7 @@ def trained(build: Callable[[], nn.Module]) -> dict[str, Any]:
     model = planned.init_(build())
     names = [name for name, _ in model.named_parameters()]
     optimizer = torch.optim.AdamW(planned.param_groups(model))
+    planned.check(optimizer, model)
     losses = []
     for step in range(STEPS):
         optimizer.zero_grad()
