@@ -81,7 +81,9 @@ def rejudged(folder: Path) -> Iterator[Row]:
                         curves_along(said["axis"], curves, sizes),
                         ladder["planned_log2"],
                         from_json(LadderSize, said["base"]),
-                        LadderRule(widths=()),
+                        LadderRule(
+                            widths=(1,)
+                        ),  # the thresholds: what was trained is in the curves
                     )
                 )
                 kept = f"{said['answer']}: {said['shift']}"
