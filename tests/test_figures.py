@@ -23,12 +23,13 @@ from tests.golden import Golden
 from tests.scripts import load_script
 
 FOLDER = Path(__file__).parents[1] / "scripts/figures"
-SHARED = ("lab", "claims", "strategies", "idea")
+SHARED = ("lab", "claims", "strategies", "idea", "rejudge")
 NAMES = sorted(path.stem for path in FOLDER.glob("*.py") if path.stem not in SHARED)
 
 
 lab = load_script("figures/lab.py")
 claims = load_script("figures/claims.py")
+rejudge = load_script("figures/rejudge.py")
 
 
 def number(value: float, low: float, high: float) -> dict[str, float]:
@@ -277,3 +278,36 @@ def test_laws_are_set_beside_the_ladders_that_they_predict() -> None:
         "| mup, steps x 4 | -0.88 [-1.07, -0.61] | -0.64 **inside** | says nothing "
         "| -0.60 outside | -1.00 **inside** |",
     ]
+
+
+def test_kept_losses_give_every_verdict_again(tmp_path: Path) -> None:
+    """A record that says what its losses do not is told; one without losses is named."""
+    ladders = json.loads((FOLDER.parents[1] / "docs/figures/idea.json").read_text())["ladders"]
+    curves, said = [], []
+    for width, points in ladders["mup"]["curves"].items():
+        size = {"width": int(width), "depth": 2, "batch_size": 4, "steps": 1000}
+        curves.append({"size": size, "losses": points})
+        said.append(size)
+    validation = {
+        "planned_log2": ladders["mup"]["eta"],
+        "curves": curves,
+        "axes": [
+            {
+                "axis": "width",
+                "answer": answer,
+                "sizes": [
+                    {"size": size, "is_base": size == said[0], "shift_log2": number(-2, -2.5, -1.5)}
+                    for size in said
+                ],
+            }
+            for answer in ("fails",)
+        ],
+    }
+    record = {"figure": "a", "claims": [], "ladders": {"mup": lab.kept_ladder(validation)}}
+    (tmp_path / "a.json").write_text(json.dumps(record))
+    plain = {"figure": "b", "claims": [{"measured": "shift +0.1 [0.0, 0.2] at width 64"}]}
+    (tmp_path / "b.json").write_text(json.dumps(plain))
+    changed, unknown = rejudge.rejudged(tmp_path)
+    assert changed.kept == "fails: shift -2.00 [-2.50, -1.50] at width 256" and changed.changed
+    assert changed.now.startswith("holds: shift -0.13 ") and changed.ladder == "mup over width"
+    assert (unknown.figure, unknown.now, unknown.changed) == ("b", "", False)

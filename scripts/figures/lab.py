@@ -71,6 +71,8 @@ class Lab:
     name: str
     words: Sequence[str]
     claims: list[Claim] = field(default_factory=list)
+    ladders: dict[str, Document] = field(default_factory=dict)
+    """What was validated, by study and hyperparameter: verdicts and the losses behind them."""
 
     @classmethod
     def of(cls, name: str) -> Lab:
@@ -113,6 +115,7 @@ class Lab:
         file = "-".join(["validation", hyperparameter][: 1 + len(other)])
         path = self.folder / study / "transfer" / name / f"{file}.json"
         found: Document = json.loads(path.read_text())
+        self.ladders[" ".join([study, *other])] = found
         return found
 
     def sweeper(self, *words: str) -> Document:
@@ -176,9 +179,32 @@ class Lab:
         command = shlex.join(["python", f"scripts/figures/{self.name}.py", *words])
         record = {"figure": self.name, "size": size, "command": command, "claims": claims}
         record |= {"about": about} if about else {}
+        # With the losses every verdict can be computed again: rejudge.py.
+        ladders = {name: kept_ladder(found) for name, found in self.ladders.items()}
+        record |= {"ladders": ladders} if ladders else {}
         write_json(self.folder / "claims.json", record, summed=False)
         picture, _ = save(figure, self.folder / self.name)
         print(f"Figure: {picture}\nClaims: {self.folder / 'claims.json'}")
+
+
+def kept_ladder(validation: Document) -> Document:
+    """Of a validation what its verdicts follow from, and what they said."""
+    curves = [
+        one | {"losses": {eta: [round(x, 6) for x in losses] for eta, losses in points.items()}}
+        for one in validation["curves"]
+        for points in [one["losses"]]
+    ]
+    said = [
+        {
+            "axis": one["axis"],
+            "sizes": [size["size"] for size in one["sizes"]],
+            "base": next(size["size"] for size in one["sizes"] if size["is_base"]),
+            "answer": one["answer"],
+            "shift": shift_at_the_end(one),
+        }
+        for one in validation["axes"]
+    ]
+    return {"planned_log2": validation["planned_log2"], "axes": said, "curves": curves}
 
 
 def arguments(words: Sequence[str], helped: str) -> Sequence[str]:

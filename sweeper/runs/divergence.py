@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from sweeper.errors import BadInput, Text
+from sweeper.runs.numbers import UNFINISHED
 from sweeper.runs.roles import SIZES
 from sweeper.runs.run import Runs
 from sweeper.runs.sizes import axis_name
@@ -25,11 +26,6 @@ EXPLODED = 10.0
 """A loss above so many times the median of its size is that of a run that diverged."""
 HUGE = 1e30
 """Nothing that trains has such a loss, nor its inverse: it is what an overflow left behind."""
-UNFINISHED = [
-    *("failed", "crashed", "killed", "running", "pruned", "fail", "waiting", "pending", "queued"),
-    *("preempted", "preempting", "cancelled", "canceled", "timeout", "interrupted", "error", "oom"),
-]
-"""States of runs whose loss is not that of their end."""
 EARLY = 0.9
 """A run that ended before this share of the steps of others of its size did not finish."""
 
@@ -42,7 +38,7 @@ def ended_runs(runs: Runs, table: pandas.DataFrame, notes: list[str | Text]) -> 
     if "status" not in runs.columns:
         return _whole_runs(runs, table, notes)
     status = runs.frame[runs.columns["status"]].astype(str).str.lower().to_numpy()
-    unfinished = np.isin(status, UNFINISHED)
+    unfinished = np.isin(status, [*UNFINISHED])
     if unfinished.any():
         kinds = ", ".join(sorted(set(status[unfinished])))
         notes.append(f"{counted(int(unfinished.sum()), 'run')} did not end ({kinds}): left out")
@@ -133,7 +129,7 @@ def _made_runs(runs: Runs, table: pandas.DataFrame, notes: list[str | Text]) -> 
     empty = runs.left_empty(runs.columns["loss"])[table.index.to_numpy()]
     if empty.any():
         what = counted(int(empty.sum()), "run")
-        notes.append(f"left out: {what} whose loss is empty, which were not made")
+        notes.append(f"left out: {what} whose loss is empty, which were not made or did not end")
     if empty.all():
         raise BadInput("no run of the table has a loss")
     return table[~empty]

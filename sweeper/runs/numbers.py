@@ -1,4 +1,4 @@
-"""Numbers as people write them in the cells of a sheet: 1,024, 2^-8, 0.20M, d512."""
+"""Numbers as people write them in cells of a sheet: 1,024, 1 024, 2^-8, 3*10^-4, 0.20M, d512."""
 
 from __future__ import annotations
 
@@ -8,10 +8,33 @@ from collections.abc import Callable, Mapping
 
 _SCALES = {"k": 1e3, "m": 1e6, "b": 1e9, "g": 1e9, "t": 1e12}
 _PLAIN = r"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?"
-_THOUSANDS = re.compile(r"[-+]?\d{1,3}(?:,\d{3})+(?:\.\d+)?")
-_POWER = re.compile(rf"2\s*(?:\^|\*\*)\s*({_PLAIN})")
+# Of three digits, or of two before the last three, as India counts.
+_THOUSANDS = re.compile(r"[-+]?\d{1,3}(?:(?:,\d{3})+|(?:,\d{2})+,\d{3})(?:\.\d+)?")
+_GROUPED = re.compile(r"[-+]?\d{1,3}(?:([ '])\d{3})(?:\1\d{3})*(?:\.\d+)?")
+_POWER = re.compile(rf"2\s*(?:\^|\*\*)\s*\(?({_PLAIN})\)?")
+_TENS = re.compile(rf"(?:({_PLAIN})\s*[x*]\s*)?10\s*(?:\^|\*\*)\s*\(?({_PLAIN})\)?")
 _SCALED = re.compile(rf"({_PLAIN})\s*([kKmMbBgGtT])")
 _LETTERED = re.compile(r"[A-Za-z]{1,3}[-_=]?(\d+)")
+_PERCENT = re.compile(rf"({_PLAIN})\s*%")
+_WITH_ERROR = re.compile(rf"({_PLAIN})\s*(?:(?:±|\+/?-)\s*{_PLAIN}|\({_PLAIN}\))")
+_MARKED = re.compile(rf"({_PLAIN})\s*[*†‡§]+")
+_SUPERSCRIPTS = str.maketrans("⁰¹²³⁴⁵⁶⁷⁸⁹⁻⁺", "0123456789-+")
+_TYPED = str.maketrans(
+    {
+        **dict.fromkeys("\u00a0\u202f\u2009", " "),  # spaces that do not break
+        **dict.fromkeys("\u2212\u2013\u2014", "-"),  # a minus, dashes
+        **dict.fromkeys("\u00d7\u00b7\u22c5", "*"),  # signs of multiplication
+        "\u2019": "'",
+    }
+)
+"""What people and spreadsheets type, as one types it here."""
+DIVERGED = {"diverged", "diverges", "diverge", "div", "exploded", "blew up", "overflow"}
+"""What people write where a run that diverged would have its loss."""
+UNFINISHED = {
+    *("failed", "crashed", "killed", "running", "pruned", "fail", "waiting", "pending", "queued"),
+    *("preempted", "preempting", "cancelled", "canceled", "timeout", "interrupted", "error", "oom"),
+}
+"""States of runs whose loss is not that of their end, which stand in its place, too."""
 
 
 def _lettered(text: str) -> float | None:
@@ -22,6 +45,10 @@ def _thousands(text: str) -> float | None:
     return float(text.replace(",", "")) if _THOUSANDS.fullmatch(text) else None
 
 
+def _grouped(text: str) -> float | None:
+    return float(re.sub("[ ']", "", text)) if _GROUPED.fullmatch(text) else None
+
+
 def _power(text: str) -> float | None:
     try:
         return 2.0 ** float(match[1]) if (match := _POWER.fullmatch(text)) else None
@@ -29,16 +56,49 @@ def _power(text: str) -> float | None:
         return math.inf
 
 
+def _tens(text: str) -> float | None:
+    if (match := _TENS.fullmatch(text)) is None:
+        return None
+    try:
+        if re.fullmatch(r"[-+]?\d+", match[2]):  # exactly what 3e-4 is
+            return float(f"{match[1] or 1}e{match[2]}")
+        return float(match[1] or 1) * 10.0 ** float(match[2])
+    except (OverflowError, ValueError):
+        return None
+
+
 def _scaled(text: str) -> float | None:
     match = _SCALED.fullmatch(text)
     return float(match[1]) * _SCALES[match[2].lower()] if match else None
 
 
+def _percent(text: str) -> float | None:
+    return float(match[1]) / 100 if (match := _PERCENT.fullmatch(text)) else None
+
+
+def _with_error(text: str) -> float | None:
+    return float(match[1]) if (match := _WITH_ERROR.fullmatch(text)) else None
+
+
+def _marked(text: str) -> float | None:
+    return float(match[1]) if (match := _MARKED.fullmatch(text)) else None
+
+
+def _word(text: str) -> float | None:
+    return math.inf if text.lower().strip("!. ") in DIVERGED else None
+
+
 SPELLINGS: Mapping[str, Callable[[str], float | None]] = {
     "with commas between thousands": _thousands,
+    "with spaces or apostrophes between thousands": _grouped,
     "as powers of 2": _power,
+    "as powers of 10": _tens,
     "with letters for thousands, millions or billions": _scaled,
     "behind letters": _lettered,
+    "in percent": _percent,
+    "with an error, which is left out": _with_error,
+    "with marks of a footnote": _marked,
+    "that say that a run diverged": _word,
 }
 """Ways to write a number beside its digits, by what is said of them."""
 
@@ -46,7 +106,7 @@ SPELLINGS: Mapping[str, Callable[[str], float | None]] = {
 def number_of(cell: object) -> tuple[float | None, str]:
     """The number in a cell and how it is spelt, if otherwise than plainly; None for no number.
 
-    An empty cell is NaN.
+    An empty cell is NaN, and so is one that says that a run did not end: see `says_unfinished`.
     """
     try:
         empty = cell is None or bool(cell != cell)
@@ -56,15 +116,23 @@ def number_of(cell: object) -> tuple[float | None, str]:
         return math.nan, ""
     if not isinstance(cell, str):
         return _plain(cell), ""
-    text = cell.strip()
-    if text in ("", "-", "n/a", "N/A"):
+    # Spreadsheets write an apostrophe before what is to stay a text, and spaces of many kinds.
+    text = cell.translate(_TYPED).strip().removeprefix("'").strip()
+    if any(letter in text for letter in "⁰¹²³⁴⁵⁶⁷⁸⁹"):
+        text = re.sub(r"(?<=\d)([⁻⁺]?[⁰¹²³⁴⁵⁶⁷⁸⁹]+)", r"^\1", text).translate(_SUPERSCRIPTS)
+    if text in ("", "-", "n/a", "N/A", "#N/A"):
         return math.nan, ""
     if "_" not in text and (plain := _plain(text)) is not None:
         return plain, ""
     for spelling, read in SPELLINGS.items():
         if (number := read(text)) is not None:
             return number, spelling
-    return None, ""
+    return (math.nan, "") if says_unfinished(text) else (None, "")
+
+
+def says_unfinished(cell: object) -> bool:
+    """Whether a cell says, in place of a number, that its run did not end."""
+    return isinstance(cell, str) and cell.lower().strip("!. ") in UNFINISHED
 
 
 def _plain(cell: object) -> float | None:

@@ -12,7 +12,7 @@ import numpy as np
 
 from sweeper.errors import BadInput, ConfigError, Keyword, Text
 from sweeper.runs.condition import Mask, rows_where, shown_value, where_none_of
-from sweeper.runs.numbers import number_of
+from sweeper.runs.numbers import number_of, says_unfinished
 from sweeper.runs.roles import LADDER_ROLES, LAW_ROLES, columns_by_role
 
 if TYPE_CHECKING:
@@ -143,10 +143,14 @@ class Runs:
         return notes
 
     def left_empty(self, column: str) -> Mask:
-        """Of every row whether its cell was left empty, where the place tells that from NaN."""
+        """Of every row whether its cell was left empty, where the place tells that from NaN.
+
+        Or says in place of a number that the run did not end.
+        """
+        words = np.array([says_unfinished(cell) for cell in self.frame[column]], bool)
         if self.blank is None:
-            return np.zeros(len(self), bool)
-        return np.asarray(self.blank(column)[self.frame.index.to_numpy()], bool)
+            return words
+        return words | np.asarray(self.blank(column)[self.frame.index.to_numpy()], bool)
 
     def row(self, place: int) -> str:
         """A row as people find it: by its run, or the first below the header is row 1."""

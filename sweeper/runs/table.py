@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import ast
 import bz2
+import codecs
+import csv
 import gzip
 import hashlib
 import io
@@ -29,6 +31,8 @@ from sweeper.command.reading import Reading, as_number, as_step
 from sweeper.command.series import Series
 from sweeper.errors import BadInput, ConfigError, Keyword, first_line
 from sweeper.runs.condition import Mask
+from sweeper.runs.numbers import number_of
+from sweeper.runs.roles import LADDER_ROLES, LAW_ROLES, SIZES
 from sweeper.runs.run import Runs
 from sweeper.runs.series import (
     NUMBER,
@@ -52,6 +56,7 @@ READERS = {
     ".json": "JSON",
     ".parquet": "Parquet",
     ".xlsx": "Excel",
+    ".md": "Markdown",
 }
 UNPACKED: Mapping[str, Callable[..., Any]] = {
     ".gz": gzip.open,
@@ -215,6 +220,16 @@ def _read(
     import pandas
 
     match kind:
+        case "CSV" | "Markdown" if (rows := _piped_rows(path)) is not None:
+            with tempfile.TemporaryDirectory() as temporary:
+                plain = Path(temporary) / "table.csv"
+                with plain.open("w", newline="", encoding="utf-8") as file:
+                    csv.writer(file).writerows(rows)
+                how = Separated.of(plain, ",")
+                # Its empty cells are asked about later, when the file is gone.
+                return how.read(), ["its columns are separated by bars", *how.notes], None
+        case "Markdown":
+            raise ValueError("no line begins with a bar, as those of a table do")
         case "CSV" | "TSV":
             how = Separated.of(path, "," if kind == "CSV" else "\t")
             return how.read(), how.notes, how.blank
@@ -244,7 +259,12 @@ class Separated:
         """
         import pandas
 
-        head, comments = _head(path, usual)
+        encoding, notes = _encoding(path)
+        head, comments = _head(path, usual, encoding)
+        if (told := re.match(r"sep=(.)\r?\n", head)) is not None:
+            # Excel's own line, which is none of the table.
+            usual, comments = told[1], comments + 1
+            head = head.split("\n", 1)[1]
         _check_columns(1 + max(map(head.partition("\n")[0].count, (usual, ";", "\t"))))
 
         def read(separator: str, rows: int) -> pandas.DataFrame:
@@ -257,7 +277,7 @@ class Separated:
                 dtype=str,
             )
 
-        separator, notes = usual, list[str]()
+        separator = usual
         names = read(usual, 1).iloc[0].dropna()
         if len(names) == 1 and (other := re.search(r"[;\t,]", names.iloc[0])):
             separator = other[0]
@@ -271,6 +291,8 @@ class Separated:
         options: dict[str, Any] = {"sep": separator, "skipinitialspace": separator != "\t"}
         if comments:
             options["skiprows"] = comments
+        if encoding != "utf-8":
+            options["encoding"] = encoding
         lines = head.splitlines()[: SNIFFED + 1]
         first = read(separator, SNIFFED).iloc[1:] if len(lines) > 1 else pandas.DataFrame()
         cells = [str(cell).strip() for cell in first.to_numpy().ravel() if isinstance(cell, str)]
@@ -292,7 +314,19 @@ class Separated:
         # Later versions of pandas do so by themselves, and warn where they are asked to.
         version = tuple(map(int, pandas.__version__.split(".")[:2]))
         exact = {} if version >= (3, 1) else {"float_precision": "round_trip"}
-        return pandas.read_csv(self.path, **self.options, **exact)
+        frame = pandas.read_csv(self.path, **self.options, **exact)
+        if self.options.get("decimal") != ",":
+            return frame
+        for column in [c for c in frame.columns if frame[c].dtype.kind not in "iufbM"]:
+            cells = frame[column].dropna().astype(str).str.strip()
+            if (
+                cells.str.fullmatch(_WITH_COMMA).all()
+                and cells.str.contains(".", regex=False).any()
+            ):
+                plain = frame[column].str.replace(".", "").str.replace(",", ".")
+                frame[column] = pandas.to_numeric(plain, errors="coerce")
+                self.notes.append(f"{column!r} has points between thousands")
+        return frame
 
     def blank(self, column: str) -> Mask:
         """Of every row whether its cell in a column is empty; NaN is written there by name."""
@@ -304,22 +338,62 @@ class Separated:
         return np.asarray(texts.str.strip() == "")
 
 
+_WITH_COMMA = re.compile(r"[-+]?(?:\d{1,3}(?:\.\d{3})+|\d+)(?:,\d+)?")
+"""A number with a decimal comma, and points between thousands or none."""
+
+
+def _encoding(path: Path) -> tuple[str, list[str]]:
+    """How a file's letters are written, and what is said of it: UTF-8, or as spreadsheets do."""
+    decoder = codecs.getincrementaldecoder("utf-8")()
+    with UNPACKED.get(path.suffix.lower(), open)(path, "rb") as file:
+        block = file.read(1 << 22)
+        if block[:2] in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE):
+            return "utf-16", ["its text is UTF-16"]
+        try:
+            while block:
+                decoder.decode(block)
+                block = file.read(1 << 22)
+            decoder.decode(b"", final=True)
+        except UnicodeDecodeError:
+            return "cp1252", ["its text is no UTF-8, and is read as Windows-1252"]
+    return "utf-8", []
+
+
+def _piped_rows(path: Path) -> list[list[str]] | None:
+    """The rows of a table with bars between its columns, as threads and notes have it."""
+    if path.suffix.lower() in UNPACKED or path.stat().st_size > LONGEST_HEAD:
+        return None
+    rows, text = list[list[str]](), path.read_text(encoding="utf-8-sig", errors="replace")
+    for line in map(str.strip, text.splitlines()):
+        if line.startswith("|"):
+            cells = [cell.strip().strip("*`") for cell in line.strip("|").split("|")]
+            if not all(re.fullmatch(r":?-+:?", cell) for cell in cells):
+                rows.append(cells)
+        elif rows or (line and path.suffix.lower() != ".md"):
+            break
+    return rows if len(rows) > 1 else None
+
+
 def _is(count: int) -> str:
     return "is" if count == 1 else "are each"
 
 
-def _head(path: Path, separator: str) -> tuple[str, int]:
+def _head(path: Path, separator: str, encoding: str) -> tuple[str, int]:
     """The first lines of a table from its header on, and how many comments stand before it.
 
     ValueError for a first line without an end. A line that begins with "#" is no comment where it
     names as many columns as the numbers below it are.
     """
-    with UNPACKED.get(path.suffix.lower(), open)(path, "rb") as file:
+    encoding = "utf-8-sig" if encoding == "utf-8" else encoding
+    with (
+        UNPACKED.get(path.suffix.lower(), open)(path, "rb") as packed,
+        io.TextIOWrapper(packed, encoding, "replace", newline="") as file,
+    ):
         lines: list[str] = []
         left = LONGEST_HEAD
         while left > 0 and len(lines) <= 4 * SNIFFED and (line := file.readline(left)):
             left -= len(line)
-            lines.append(line.decode("utf-8-sig" if not lines else "utf-8", "replace"))
+            lines.append(line)
         if len(lines) == 1 and left <= 0:
             raise ValueError(f"its first line has more than {LONGEST_HEAD:,} characters")
     comments = 0
@@ -337,6 +411,9 @@ def _rows_of_sheet(frame: pandas.DataFrame) -> tuple[pandas.DataFrame, list[str]
     """Without rows that are empty, and without those that are a remark between runs."""
     if not len(frame.columns) or not len(frame):
         return frame, []
+    frame, of_heads = _one_header(frame)
+    frame, filled = _filled_down(frame)
+    of_heads += filled
     empty = frame.isna().all(axis=1).to_numpy()
     sparse = frame.notna().sum(axis=1).to_numpy() <= max(1, len(frame.columns) // 2)
     remark = np.zeros(len(frame), bool)
@@ -345,7 +422,7 @@ def _rows_of_sheet(frame: pandas.DataFrame) -> tuple[pandas.DataFrame, list[str]
     for place in places if len(places) <= MOST_REMARKS else ():
         cells = [str(cell).strip().lower() for cell in frame.iloc[place].dropna()]
         remark[place] = cells[0].startswith("#") or bool(SUMMARIES & {*cells})
-    if not (empty | remark).any():
+    if not (of_heads or (empty | remark).any()):
         return frame, []
     kept = frame[~(empty | remark)].copy()
     for column in kept.columns:
@@ -358,7 +435,68 @@ def _rows_of_sheet(frame: pandas.DataFrame) -> tuple[pandas.DataFrame, list[str]
             kept[column] = values.astype(np.int64)
     kinds = [f"{counted(int(empty.sum()), 'empty row')}"] * bool(empty.any())
     kinds += [f"{counted(int(remark.sum()), 'remark')}"] * bool(remark.any())
-    return kept, [f"passed over: {' and '.join(kinds)} between the runs"]
+    passed = [f"passed over: {' and '.join(kinds)} between the runs"] * bool(kinds)
+    return kept, [*of_heads, *passed]
+
+
+def _one_header(frame: pandas.DataFrame) -> tuple[pandas.DataFrame, list[str]]:
+    """Without a second header: names below groups of columns, units, or the same names again."""
+    first = [str(cell).strip() for cell in frame.iloc[0]]
+    named = [cell.lower() for cell in first if cell.lower() != "nan"]
+    notes = list[str]()
+    usual = {name for names in (*LADDER_ROLES.values(), *LAW_ROLES.values()) for name in names}
+    above = sum(str(column).strip().lower() in usual for column in frame.columns)
+    # Numbers are no names: of a learning rate a column there is but one header.
+    words = bool(named) and all(number_of(cell)[0] is None for cell in named)
+    if (
+        words
+        and len({*first}) == len(first)
+        and sum(name in usual for name in named) > max(1, above)
+    ):
+        frame = frame.iloc[1:].set_axis(first, axis=1)
+        notes.append("its columns are named by its second line")
+    elif words and above > 1 and len(frame) > 1 and _units(frame):
+        frame = frame.iloc[1:]
+        notes.append("its line of units is passed over")
+    names = np.array([str(column).strip() for column in frame.columns])
+    texts = [c for c in frame.columns if frame[c].dtype.kind not in "iufbM"]
+    if texts:
+        same = np.ones(len(frame), bool)
+        for column in texts:
+            cells = frame[column]
+            same &= (
+                cells.isna() | (cells.astype(str).str.strip() == str(column).strip())
+            ).to_numpy()
+        again = same & frame[texts].notna().any(axis=1).to_numpy() & (len(texts) == len(names))
+        if again.any():
+            frame = frame[~again]
+            notes.append(f"its header is repeated in {counted(int(again.sum()), 'row')}")
+    return frame, notes
+
+
+def _filled_down(frame: pandas.DataFrame) -> tuple[pandas.DataFrame, list[str]]:
+    """With a size, or a rate, in every row of a block: merged cells have it in their first alone.
+
+    Where fewer than half are empty, something else is.
+    """
+    names = {name for role in (*SIZES, "eta") for name in LADDER_ROLES.get(role, ())}
+    notes = list[str]()
+    for column in frame.columns:
+        gaps = frame[column].isna().to_numpy() & ~frame.isna().all(axis=1).to_numpy()
+        known = str(column).strip().lower() in names and not gaps[0]
+        if known and gaps.mean() > 0.5 and frame[column].nunique() > 1:
+            frame = frame.assign(**{column: frame[column].ffill()})
+            notes.append(f"empty cells of {column!r} have the value above them")
+    return frame, notes
+
+
+def _units(frame: pandas.DataFrame) -> bool:
+    """Whether the first row has words alone where nearly all below it are numbers."""
+    words = [c for c in frame.columns if isinstance(frame[c].iloc[0], str)]
+    below = [
+        np.mean([number_of(cell)[0] is not None for cell in frame[c].iloc[1:51]]) for c in words
+    ]
+    return bool(words) and min(below) > 0.9
 
 
 def _are_whole(values: pandas.Series) -> bool:
