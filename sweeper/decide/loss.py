@@ -437,11 +437,12 @@ def study_law(runs: LossRuns, question: LossQuestion) -> StudiedLaw:
     rungs = Rungs.of(runs, design)
     shorts = short_laws(runs, rungs, strays=law.strays, **asked)
     tested = [
-        back_test(runs, rungs, short, widening(shorts, short.kept))
+        back_test(runs, rungs, short, shorts)
         for short in reversed(shorts)
         if short.kept >= len(rungs) - 2
     ]
-    law = replace(law, widened=widening(shorts, len(rungs)))
+    widened, bent = widening(shorts, len(rungs))
+    law = replace(law, widened=widened, bent=bent)
     return StudiedLaw(law, rungs, tuple(tested), tuple(shorts), unlike)
 
 
