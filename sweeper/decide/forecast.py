@@ -557,15 +557,17 @@ def short_laws(
     return shorts
 
 
-def widening(shorts: Sequence[ShortLaw], rungs: int) -> tuple[float, float]:
+def widening(
+    tried: Sequence[Tried], rungs: int, *, before: float = BEFORE, doubted: float = DOUBTED
+) -> tuple[float, float]:
     """By how much intervals are widened so that back-tested runs lie inside as often as claimed.
 
     Of rungs among the first `rungs` alone. Each rung of each law counts as one; few say little. The
     second is that of a ladder's bend, which no runs tell of and published laws do.
     """
-    tried = [t for short in shorts for t in short.tried if t.rung < rungs]
-    asked, share = asked_for(tried), len(tried) / (len(tried) + DOUBTED)
-    return asked**share * BEFORE ** (1 - share), max(asked, 1.0) ** share
+    tried = [t for t in tried if t.rung < rungs]
+    asked, share = asked_for(tried), len(tried) / (len(tried) + doubted)
+    return asked**share * before ** (1 - share), max(asked, 1.0) ** share
 
 
 def asked_for(tried: Sequence[Tried]) -> float:
@@ -583,10 +585,10 @@ def asked_for(tried: Sequence[Tried]) -> float:
 
 
 def back_test(
-    runs: LossRuns, rungs: Rungs, short: ShortLaw, shorts: Sequence[ShortLaw]
+    runs: LossRuns, rungs: Rungs, short: ShortLaw, tried: Sequence[Tried]
 ) -> LossBackTest:
     """A short law, widened by what shorter ones said, beside the rungs that it lacks."""
-    widened, bent = widening(shorts, short.kept)
+    widened, bent = widening(tried, short.kept)
     law, kept = replace(short.law, widened=widened, bent=bent), short.kept
     far = runs.only(rungs.index >= kept)
     drawn = law.of_runs(far.params, far.tokens)

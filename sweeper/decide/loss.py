@@ -20,7 +20,7 @@ from sweeper.decide.forecast import (
     DRAWS,
     LossBackTest,
     LossLaw,
-    ShortLaw,
+    Tried,
     back_test,
     fit_law,
     settled,
@@ -405,7 +405,7 @@ class StudiedLaw:
     law: LossLaw
     rungs: Rungs
     tested: tuple[LossBackTest, ...]
-    shorts: tuple[ShortLaw, ...]
+    tried: tuple[Tried, ...]
     unlike: LeftOut | None = None
 
     def asked(self, params: float, tokens: float) -> tuple[str, Estimate]:
@@ -436,14 +436,15 @@ def study_law(runs: LossRuns, question: LossQuestion) -> StudiedLaw:
     law = fit_law(runs, draws=question.draws, **asked)
     rungs = Rungs.of(runs, design)
     shorts = short_laws(runs, rungs, strays=law.strays, **asked)
+    tried = tuple(one for short in shorts for one in short.tried)
     tested = [
-        back_test(runs, rungs, short, shorts)
+        back_test(runs, rungs, short, tried)
         for short in reversed(shorts)
         if short.kept >= len(rungs) - 2
     ]
-    widened, bent = widening(shorts, len(rungs))
+    widened, bent = widening(tried, len(rungs))
     law = replace(law, widened=widened, bent=bent)
-    return StudiedLaw(law, rungs, tuple(tested), tuple(shorts), unlike)
+    return StudiedLaw(law, rungs, tuple(tested), tried, unlike)
 
 
 def asked_of(runs: LossRuns, question: LossQuestion) -> Asked:
