@@ -112,7 +112,8 @@ def answer_text(prediction: Prediction) -> str:
         said_of = "stands" if stands else "has not been shown yet"
         parts.append(f"The law of {counted(prediction.inputs.runs, 'run')} {said_of}.")
     if prediction.hours is not None:
-        parts.append(f"At your speed it takes {duration(3600 * prediction.hours)}.")
+        whose = "your" if prediction.hours_by == "given" else "your largest runs'"
+        parts.append(f"At {whose} speed it takes {duration(3600 * prediction.hours)}.")
     return " ".join(parts)
 
 
