@@ -2,6 +2,10 @@
 
     python scripts/bench/tables.py ../shared/data            # some minutes of a core
     python scripts/bench/tables.py ../shared/data --only porian --draws 100
+    python scripts/bench/tables.py --kept build/tables.json --leave-one-out
+
+What is seen is kept, so that constants can be chosen again in a second: `--leave-one-out` shows of
+each table what the constants give that the other tables choose, and which those are.
 
 Every table is cut by compute into runs that the law is fitted to and larger ones that are held
 out; where, stands in `TABLES`, and was written before anything was tuned by it. Beside the law
@@ -12,13 +16,15 @@ budget the parabola through that budget's own runs. Without the data nothing is 
 from __future__ import annotations
 
 import argparse
+import json
 import math
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from itertools import product
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas
@@ -26,7 +32,9 @@ from findings import Findings
 from scipy.optimize import least_squares
 
 from sweeper.decide.budget import optimum
-from sweeper.decide.loss import PREDICTED, LossQuestion, study_law
+from sweeper.decide.forecast import BEFORE, DOUBTED, GAP, NARROW, Tried, widening
+from sweeper.decide.loss import PREDICTED, LossQuestion, StudiedLaw, asked_of, study_law
+from sweeper.decide.regime import choose_runs
 from sweeper.runs.loss_runs import LossRuns, law_runs, loss_runs_of
 from sweeper.runs.read import read
 from sweeper.stats.power_law import Array
@@ -116,7 +124,11 @@ TABLES = (
 
 @dataclass(frozen=True)
 class Held:
-    """A held-out run beside what was said of it, all losses in logs; `plain`: the plain fit's."""
+    """A held-out run beside what was said of it, all losses in logs; `plain`: the plain fit's.
+
+    `low` and `high` are those of a law that no back-test widened; `widened` is by how much they
+    were. `today` is what the compute of the largest run gives.
+    """
 
     ratio: float
     flops: float
@@ -124,8 +136,56 @@ class Held:
     said: float
     low: float
     high: float
+    today: float
+    widened: float
     answered: bool
     plain: float
+
+    @property
+    def ends(self) -> tuple[float, float]:
+        """Of the interval that was said."""
+        low, high = (self.said + self.widened * (end - self.said) for end in (self.low, self.high))
+        return low, high
+
+    @property
+    def inside(self) -> bool:
+        """Whether it holds the run."""
+        return self.ends[0] <= self.loss <= self.ends[1]
+
+    @property
+    def half(self) -> float:
+        """Half of it."""
+        return (self.ends[1] - self.ends[0]) / 2
+
+
+@dataclass(frozen=True)
+class OneLaw:
+    """A law of a split with its back-tests, (kept, rung, z) each, and the runs that it spoke of."""
+
+    fitted: int
+    rungs: int
+    tried: tuple[tuple[int, int, list[float]], ...]
+    held: tuple[Held, ...]
+
+    def widened(self, before: float, doubted: float) -> OneLaw:
+        """As it would be with other constants."""
+        tried = [Tried(kept, rung, np.array(z)) for kept, rung, z in self.tried]
+        by, _ = widening(tried, self.rungs, before=before, doubted=doubted)
+        held = [replace(run, widened=by) for run in self.held]
+        failed = False
+        for kept in range(self.rungs - 2, self.rungs):
+            off = np.concatenate([[], *(np.abs(t.z) for t in tried if t.kept == kept)])
+            some, _ = widening(tried, kept, before=before, doubted=doubted)
+            failed |= len(off) > 0 and np.mean(off <= 1.96 * some) < 0.5
+        held = [replace(run, answered=not failed and settled(run)) for run in held]
+        return replace(self, held=tuple(held))
+
+
+def settled(run: Held) -> bool:
+    """`sweeper.decide.forecast.settled`, of what was kept."""
+    half = 0.5 * (math.exp(run.ends[1]) - math.exp(run.ends[0]))
+    value = math.exp(run.said)
+    return half <= max(GAP * (math.exp(run.today) - value), NARROW * value)
 
 
 @dataclass(frozen=True)
@@ -146,10 +206,29 @@ class Split:
 
     table: str
     upto: float
-    fitted: int
-    held: tuple[Held, ...]
+    laws: tuple[OneLaw, ...]
     sizes: tuple[Size, ...]
     seconds: float
+
+    @property
+    def held(self) -> tuple[Held, ...]:
+        """All runs that were held out."""
+        return tuple(run for law in self.laws for run in law.held)
+
+    @classmethod
+    def read(cls, record: dict[str, Any]) -> Split:
+        """As it was kept."""
+        laws = [
+            OneLaw(
+                law["fitted"],
+                law["rungs"],
+                tuple((kept, rung, z) for kept, rung, z in law["tried"]),
+                tuple(Held(**run) for run in law["held"]),
+            )
+            for law in record["laws"]
+        ]
+        sizes = tuple(Size(**size) for size in record["sizes"])
+        return cls(record["table"], record["upto"], tuple(laws), sizes, record["seconds"])
 
 
 def plain_fit(runs: LossRuns) -> Callable[[Array, Array], Array]:
@@ -199,48 +278,76 @@ def best_sizes(runs: LossRuns) -> list[tuple[float, float]]:
     return [(c, best) for c, best in found if best is not None]
 
 
+def laws_of(near: LossRuns, far: LossRuns, draws: int) -> Iterator[tuple[StudiedLaw, list[int]]]:
+    """The laws that the runs to come ask for, one for those of the same runs, and their places."""
+    alike = dict[object, list[int]]()
+    rests_on = dict[bytes, list[int]]()
+    asked = [
+        LossQuestion(params=n, tokens=d, draws=draws)
+        for n, d in zip(far.params.tolist(), far.tokens.tolist(), strict=True)
+    ]
+    for place, question in enumerate(asked):
+        alike.setdefault(asked_of(near, question).allowed, []).append(place)
+    for places in alike.values():
+        kept, _ = choose_runs(near, asked_of(near, asked[places[0]]))
+        rests_on.setdefault(kept.params.tobytes() + kept.tokens.tobytes(), []).extend(places)
+    for places in rests_on.values():
+        yield study_law(near, asked[places[0]]), places
+
+
 def play(table: Published, folder: Path, draws: int) -> Iterator[Split]:
     """What is said of a table's held-out runs."""
     runs = table.runs(folder)
     for upto in table.splits:
         near, far = runs.only(runs.flops <= upto), runs.only(runs.flops > upto)
         start = time.perf_counter()
-        law = study_law(near, LossQuestion(draws=draws))
-        said = [law.asked(n, d) for n, d in zip(far.params, far.tokens, strict=True)]
         plain = np.log(plain_fit(near)(far.params, far.tokens))
-        held = [
-            Held(
-                ratio=float(far.tokens[i] / far.params[i]),
-                flops=float(far.flops[i]),
-                loss=math.log(far.loss[i]),
-                said=math.log(loss.value),
-                low=math.log(loss.low),
-                high=math.log(loss.high),
-                answered=answer == PREDICTED,
-                plain=float(plain[i]),
-            )
-            for i, (answer, loss) in enumerate(said)
-        ]
+        laws = []
+        for studied, places in laws_of(near, far, draws):
+            law, bare = studied.law, replace(studied.law, widened=1.0, bent=1.0)
+            held = []
+            for i in places:
+                params, tokens, flops = (float(v[i]) for v in (far.params, far.tokens, far.flops))
+                answer, _ = studied.asked(params, tokens)
+                loss, back = bare.loss(params, tokens), max(flops / near.flops.max(), 1.0)
+                today = law.mean_loss(*law.scaled(params, tokens, np.array([1 / back])))[0]
+                held.append(
+                    Held(
+                        ratio=tokens / params,
+                        flops=flops,
+                        loss=math.log(far.loss[i]),
+                        said=math.log(loss.value),
+                        low=math.log(loss.low),
+                        high=math.log(loss.high),
+                        today=math.log(today),
+                        widened=law.widened,
+                        answered=answer == PREDICTED,
+                        plain=float(plain[i]),
+                    )
+                )
+            tried = tuple((t.kept, t.rung, t.z.tolist()) for t in studied.tried)
+            laws.append(OneLaw(len(law.runs), len(studied.rungs), tried, tuple(held)))
         sizes = []
         own = best_sizes(near)
         line = np.polyfit(np.log2([c for c, _ in own]), [b for _, b in own], 1) if own[2:] else None
         for flops, best in best_sizes(far) if line is not None else ():
-            found = optimum(law.law, flops, law.rungs).params
+            asked = study_law(near, LossQuestion(flops=flops, draws=draws))
+            found = optimum(asked.law, flops, asked.rungs).params
             low, said_size, high = np.log2([found.low, found.value, found.high])
             parabolas = float(np.polyval(line, math.log2(flops)))
             sizes.append(Size(flops, best, said_size, low, high, parabolas))
         seconds = time.perf_counter() - start
-        yield Split(table.name, upto, len(near), tuple(held), tuple(sizes), seconds)
+        yield Split(table.name, upto, tuple(laws), tuple(sizes), seconds)
 
 
 def _row(name: str, splits: Sequence[Split]) -> list[str]:
     held = [run for split in splits for run in split.held]
     sizes = [size for split in splits for size in split.sizes]
-    inside = [run.low <= run.loss <= run.high for run in held]
+    inside = [run.inside for run in held]
     told = [i for run, i in zip(held, inside, strict=True) if run.answered]
     miss = [abs(run.said - run.loss) for run in held]
     plain = [abs(run.plain - run.loss) for run in held]
-    half = [(run.high - run.low) / 2 for run in held]
+    half = [run.half for run in held]
     right = [size.low <= size.best <= size.high for size in sizes]
 
     def share(values: Sequence[bool]) -> str:
@@ -275,7 +382,7 @@ def findings(splits: Sequence[Split]) -> Findings:
     of = {name: [split for split in splits if split.table == name] for name in names}
     rows = [_row(name, of[name]) for name in names]
     held = {name: [run for split in of[name] for run in split.held] for name in names}
-    shares = [100 * np.mean([r.low <= r.loss <= r.high for r in runs]) for runs in held.values()]
+    shares = [100 * np.mean([r.inside for r in runs]) for runs in held.values()]
     groups = [split.held for split in splits]
     won = [
         np.median([abs(r.said - r.loss) for r in runs])
@@ -299,24 +406,80 @@ def findings(splits: Sequence[Split]) -> Findings:
     )
 
 
+BEFORES, DOUBTS = (1.0, 1.2, 1.4, 1.6, 1.8, 2.0, 2.4), (1.0, 2.0, 3.0, 5.0, 8.0)
+"""Constants that are tried."""
+CLAIMED = 0.95
+
+
+def chosen(splits: Sequence[Split]) -> tuple[float, float]:
+    """The constants by which as many runs lie inside as claimed, tables alike, in least width."""
+
+    def figures(constants: tuple[float, float]) -> tuple[float, float]:
+        tables = dict[str, list[Held]]()
+        for split in splits:
+            laws = [law.widened(*constants) for law in split.laws]
+            tables.setdefault(split.table, []).extend(run for law in laws for run in law.held)
+        inside = np.mean([np.mean([run.inside for run in runs]) for runs in tables.values()])
+        half = np.median([run.half for runs in tables.values() for run in runs])
+        return max(CLAIMED - float(inside), 0.0), float(half)
+
+    return min(product(BEFORES, DOUBTS), key=figures)
+
+
+def left_one_out(splits: Sequence[Split]) -> tuple[list[Split], list[str]]:
+    """Every table with the constants that the others choose, and how often which were chosen."""
+    found, counts = list[Split](), dict[tuple[float, float], int]()
+    for table in dict.fromkeys(split.table for split in splits):
+        constants = chosen([split for split in splits if split.table != table])
+        counts[constants] = counts.get(constants, 0) + 1
+        found += [
+            replace(split, laws=tuple(law.widened(*constants) for law in split.laws))
+            for split in splits
+            if split.table == table
+        ]
+    named = ", ".join(
+        f"{before:g} and {doubted:g} ({n})" for (before, doubted), n in counts.items()
+    )
+    whole = "{:g} and {:g}".format(*chosen(splits))
+    return found, [
+        f"constants chosen without the table: {named}; by all tables {whole}; "
+        f"the law's are {BEFORE:g} and {DOUBTED:g}"
+    ]
+
+
 def main(words: Sequence[str] | None = None) -> None:
     """Print the table."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("data", type=Path, nargs="?", default=Path("../shared/data"))
     parser.add_argument("--only", default="", help="a part of the tables' names")
     parser.add_argument("--draws", type=int, default=400)
+    parser.add_argument("--kept", type=Path, help="where what is seen is kept, and read again")
+    parser.add_argument("--leave-one-out", action="store_true")
     parser.add_argument("--out", type=Path)
     parser.add_argument("--markdown", type=Path)
     asked = parser.parse_args(words)
-    splits = []
+    lines = asked.kept.read_text().splitlines() if asked.kept and asked.kept.exists() else []
+    splits = [Split.read(json.loads(line)) for line in lines]
     for table in TABLES:
-        if asked.only in table.name and (asked.data / table.file).exists():
-            splits += play(table, asked.data, asked.draws)
-            print(f"{table.name}: {splits[-1].seconds:.1f} s", file=sys.stderr, flush=True)
+        if asked.only not in table.name or not (asked.data / table.file).exists():
+            continue
+        if any(split.table == table.name for split in splits):
+            continue
+        new = list(play(table, asked.data, asked.draws))
+        splits += new
+        if asked.kept:
+            with asked.kept.open("a") as kept:
+                kept.writelines(json.dumps(asdict(split)) + "\n" for split in new)
+        print(f"{table.name}: {new[-1].seconds:.1f} s", file=sys.stderr, flush=True)
+    splits = [split for split in splits if asked.only in split.table]
     if not splits:
         print(f"no tables in {asked.data}")
         return
-    findings(splits).tell(asked.out, asked.markdown)
+    notes = []
+    if asked.leave_one_out:
+        splits, notes = left_one_out(splits)
+    told = findings(splits)
+    replace(told, notes=[*told.notes, *notes]).tell(asked.out, asked.markdown)
 
 
 if __name__ == "__main__":

@@ -50,9 +50,9 @@ QUICK, REDRAWN = 40, 8
 """Iterations of a fit that is refined later, and of draws, which begin at their fit."""
 MANY, DIRECTIONS = 100, 8
 """Runs from which on draws are fitted in few directions, and draws that tell these."""
-DOUBTED, BEFORE = 2.0, 1.5
-"""A widening before any rung was tried, and how many rungs it is worth: what published tables ask
-for of laws that were not tried."""
+DOUBTED, BEFORE, NARROWEST = 5.0, 1.6, 0.5
+"""A widening before any rung was tried is worth so many rungs, and is so large: what published
+tables ask for of laws that were not tried. What tried ones ask for counts from the last on."""
 EXPONENTS_APART = 0.2
 """The logarithm of beta / alpha, as a standard deviation: 0.19, 0.05, 0.27 and 0.22 in Hoffmann's,
 Epoch AI's, the Open-Athena isoFLOPs' and Kaplan's laws."""
@@ -134,12 +134,18 @@ class Member:
     bend: Bend | None = None
 
     def log_loss(self, params: Array, tokens: Array) -> Array:
-        """Log L [draws, places], stretched: the law, and what runs nearby lie off it."""
+        """Log L [draws, places], stretched: the law, what runs nearby lie off it, not its bend."""
         logs = np.log(self.draws.loss(params, tokens))
         logs += self.explained @ self.misfit.between(self.points, LawPoints.to_come(params, tokens))
         middle = np.median(logs, axis=0)
         stretched: Array = middle + self.stretch * (logs - middle)
-        return stretched if self.bend is None else stretched + self.bend.off(params, tokens)
+        return stretched
+
+    def bent(self, params: Array, tokens: Array) -> Array:
+        """What its bend adds to them [draws, places]."""
+        if self.bend is None:
+            return np.zeros((len(self.explained), len(params)))
+        return self.bend.off(params, tokens)
 
     def deviation(self, params: Array, tokens: Array) -> Array:
         """Of a single run at each place about the law, its seed in it [places]."""
@@ -176,8 +182,8 @@ class LossLaw:
     """Laws fitted to `runs`, averaged.
 
     `noise` is the standard deviation of log L over seeds, `misfit` that of (N, D) around the law
-    beyond it. Intervals are `widened` by what back-tested runs asked for; `strays` are places of
-    runs far off the law.
+    beyond it. Intervals are `widened` by what back-tested runs asked for, its bend by `bent`: how
+    large that is, other laws tell, and not the runs. `strays` are places of runs far off the law.
     """
 
     runs: LossRuns
@@ -188,6 +194,7 @@ class LossLaw:
     strays: tuple[int, ...]
     seed: int
     widened: float = 1.0
+    bent: float = 1.0
 
     @property
     def likeliest(self) -> Member:
@@ -197,16 +204,17 @@ class LossLaw:
     def log_losses(self, params: Array, tokens: Array) -> Array:
         """Log L of the law, without noise [draws, places]: members as often as they are likely."""
         logs = np.concatenate([member.log_loss(params, tokens) for member in self.members])
-        middle = np.median(logs, axis=0)
-        widened: Array = middle + self.widened * (logs - middle)
-        return widened
+        return self._widened(logs, params, tokens)
 
     def paths(self, params: Array, tokens: Array) -> Array:
         """Log L [draws, places] of one smooth law a draw, what runs lie off it drawn with it."""
         random = np.random.default_rng([self.seed, 6])
         logs = np.concatenate([member.paths(params, tokens, random) for member in self.members])
-        middle = np.median(logs, axis=0)
-        widened: Array = middle + self.widened * (logs - middle)
+        return self._widened(logs, params, tokens)
+
+    def _widened(self, logs: Array, params: Array, tokens: Array) -> Array:
+        middle, bends = np.median(logs, axis=0), [m.bent(params, tokens) for m in self.members]
+        widened: Array = middle + self.widened * (logs - middle) + self.bent * np.concatenate(bends)
         return widened
 
     def of_runs(self, params: Array, tokens: Array) -> Array:
@@ -549,26 +557,39 @@ def short_laws(
     return shorts
 
 
-def widening(shorts: Sequence[ShortLaw], rungs: int) -> float:
+def widening(
+    tried: Sequence[Tried], rungs: int, *, before: float = BEFORE, doubted: float = DOUBTED
+) -> tuple[float, float]:
     """By how much intervals are widened so that back-tested runs lie inside as often as claimed.
 
-    Of rungs among the first `rungs` alone. Each rung of each law counts as one; few say little.
+    Of rungs among the first `rungs` alone. Each rung of each law counts as one; few say little. The
+    second is that of a ladder's bend, which no runs tell of and published laws do.
     """
-    tried = [t for short in shorts for t in short.tried if t.rung < rungs]
+    tried = [t for t in tried if t.rung < rungs]
+    asked, share = asked_for(tried), len(tried) / (len(tried) + doubted)
+    return asked**share * before ** (1 - share), max(asked, 1.0) ** share
+
+
+def asked_for(tried: Sequence[Tried]) -> float:
+    """The factor on intervals under which as many of the runs of each rung lie inside as claimed.
+
+    1 where none was tried.
+    """
     if not tried:
-        return BEFORE
+        return 1.0
     sizes = np.concatenate([np.abs(t.z) for t in tried])
     weights = np.concatenate([np.full(len(t.z), 1 / len(t.z)) for t in tried])
     order = np.argsort(sizes)
     reached = np.cumsum(weights[order]) / weights.sum()
-    asked = max(float(np.interp(LEVEL, reached, sizes[order])) / 1.96, 1.0)
-    share = len(tried) / (len(tried) + DOUBTED)
-    return float(asked**share * BEFORE ** (1 - share))
+    return max(float(np.interp(LEVEL, reached, sizes[order])) / 1.96, NARROWEST)
 
 
-def back_test(runs: LossRuns, rungs: Rungs, short: ShortLaw, widened: float) -> LossBackTest:
+def back_test(
+    runs: LossRuns, rungs: Rungs, short: ShortLaw, tried: Sequence[Tried]
+) -> LossBackTest:
     """A short law, widened by what shorter ones said, beside the rungs that it lacks."""
-    law, kept = replace(short.law, widened=widened), short.kept
+    widened, bent = widening(tried, short.kept)
+    law, kept = replace(short.law, widened=widened, bent=bent), short.kept
     far = runs.only(rungs.index >= kept)
     drawn = law.of_runs(far.params, far.tokens)
     measured = np.log(far.loss)

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -20,7 +20,7 @@ from sweeper.decide.forecast import (
     DRAWS,
     LossBackTest,
     LossLaw,
-    ShortLaw,
+    Tried,
     back_test,
     fit_law,
     settled,
@@ -50,6 +50,8 @@ RUNGS = 3
 LOWEST_FLOOR, FLOOR_SHARE = 0.01, 0.5
 """Of the lowest loss: a floor whose 95 % interval begins below the one, or is wider than the
 other, is not identified."""
+HoursBy = Literal["given", "runs"]
+"""Whose speed hours are told by: that which the user gave, or that of the largest runs."""
 FORMAT = 1
 DOCUMENT = "prediction.json"
 
@@ -179,6 +181,7 @@ class Prediction:
     optimum: BudgetOptimum | None = None
     choice: SizeChoice | None = None
     hours: float | None = None
+    hours_by: HoursBy | None = None
     curve: tuple[LawPoint, ...] = ()
     notes: tuple[str, ...] = ()
     settle: tuple[Proposed, ...] = ()
@@ -355,7 +358,8 @@ def predict_runs(
     values = {form.name: value for form, value in _values(law)}
     classical = values.get(design.forms[0].name) or next(iter(values.values()))
     aim = _as_target(law, best) if target is None and best else target
-    speed = question.flops_per_second
+    timed = runs.flops_per_second if flops_known else None
+    speed = question.flops_per_second or timed
     return Prediction(
         answer=UNDECIDED if reasons else PREDICTED,
         reasons=tuple(reasons),
@@ -386,6 +390,7 @@ def predict_runs(
         optimum=best,
         choice=choose(best.params.value, best.tokens.value) if choose and best else None,
         hours=aim.flops / speed / 3600 if aim and speed else None,
+        hours_by=None if not aim or not speed else "given" if question.flops_per_second else "runs",
         curve=_curve(law, aim),
         notes=(*notes, *_thinned(runs), *_far(runs, aim)),
         settle=settle,
@@ -405,7 +410,7 @@ class StudiedLaw:
     law: LossLaw
     rungs: Rungs
     tested: tuple[LossBackTest, ...]
-    shorts: tuple[ShortLaw, ...]
+    tried: tuple[Tried, ...]
     unlike: LeftOut | None = None
 
     def asked(self, params: float, tokens: float) -> tuple[str, Estimate]:
@@ -436,13 +441,15 @@ def study_law(runs: LossRuns, question: LossQuestion) -> StudiedLaw:
     law = fit_law(runs, draws=question.draws, **asked)
     rungs = Rungs.of(runs, design)
     shorts = short_laws(runs, rungs, strays=law.strays, **asked)
+    tried = tuple(one for short in shorts for one in short.tried)
     tested = [
-        back_test(runs, rungs, short, widening(shorts, short.kept))
+        back_test(runs, rungs, short, tried)
         for short in reversed(shorts)
         if short.kept >= len(rungs) - 2
     ]
-    law = replace(law, widened=widening(shorts, len(rungs)))
-    return StudiedLaw(law, rungs, tuple(tested), tuple(shorts), unlike)
+    widened, bent = widening(tried, len(rungs))
+    law = replace(law, widened=widened, bent=bent)
+    return StudiedLaw(law, rungs, tuple(tested), tried, unlike)
 
 
 def asked_of(runs: LossRuns, question: LossQuestion) -> Asked:

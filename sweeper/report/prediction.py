@@ -59,6 +59,8 @@ BACK_TEST = "Tried backwards"
 """The title of the table that an answer rests on."""
 LEAST_SHOWN = 0.01
 """Of shares of the compute."""
+MOST_DRAWN = 500
+"""Marks of a figure; of more runs those are drawn that are spread over the compute."""
 PARAMETERS = ("E", "A", "B", "alpha", "beta", "gamma", "p")
 
 
@@ -110,7 +112,8 @@ def answer_text(prediction: Prediction) -> str:
         said_of = "stands" if stands else "has not been shown yet"
         parts.append(f"The law of {counted(prediction.inputs.runs, 'run')} {said_of}.")
     if prediction.hours is not None:
-        parts.append(f"At your speed it takes {duration(3600 * prediction.hours)}.")
+        whose = "your" if prediction.hours_by == "given" else "your largest runs'"
+        parts.append(f"At {whose} speed it takes {duration(3600 * prediction.hours)}.")
     return " ".join(parts)
 
 
@@ -311,6 +314,8 @@ def prediction_report(prediction: Prediction, figure: Figure, *, left_out: bool)
             " Right: what the law says of other sizes at one budget (FLOPs), and dashed at that of "
             "the run to come."
         )
+    more = prediction.inputs.runs - MOST_DRAWN
+    caption += f" {more:,} more runs are not drawn." * (more > 0)
     caption += " Crosses are runs that the law leaves out." * left_out
     is_said = prediction.answer == PREDICTED
     answer_items = [
@@ -586,8 +591,9 @@ def _written(
     notes = [*prediction.notes]
     if kept := prediction.keep_earlier(folder):
         notes.insert(0, f"another prediction lay there, and is kept as {kept}")
-    rungs = Rungs.of(runs, Design.of(runs))
-    places = write_prediction(prediction, runs, rungs, folder, left_out)
+    drawn = runs.spread(MOST_DRAWN)
+    rungs = Rungs.of(drawn, Design.of(drawn))
+    places = write_prediction(prediction, drawn, rungs, folder, left_out)
     items: list[Item] = [
         replace(table, detail=table.title != BACK_TEST) for table in tables(prediction)
     ]

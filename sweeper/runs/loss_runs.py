@@ -45,6 +45,8 @@ COUNT_ROLES = ("params", "tokens", "flops")
 """Roles of which two make the third."""
 HUGE = 1e30
 """Losses, parameters and tokens from here on are what an overflow left behind."""
+LARGEST = 4.0
+"""Runs of up to so many times less compute than the largest have its speed: small ones idle."""
 FEWEST = 1000
 """Parameters or tokens below which all are in other units, whatever their ratio is."""
 
@@ -56,6 +58,7 @@ class LossRuns:
     `flops` are those of each run, counted where somebody counted them, else 6 N D. Runs of one
     `cluster` are not independent, such as checkpoints of one training: they are resampled together.
     `labels` name runs to people. `unit` is what D counts: tokens, or what stands for them.
+    `seconds` is how long each took, NaN where it is not known.
     """
 
     params: Array
@@ -65,6 +68,7 @@ class LossRuns:
     cluster: np.ndarray[tuple[int], np.dtype[np.int64]]
     labels: Sequence[str]
     unit: str = "tokens"
+    seconds: Array | None = None
 
     def __len__(self) -> int:
         """How many."""
@@ -82,7 +86,20 @@ class LossRuns:
             flops=self.flops[kept],
             cluster=self.cluster[kept],
             labels=labels,
+            seconds=None if self.seconds is None else self.seconds[kept],
         )
+
+    @property
+    def flops_per_second(self) -> float | None:
+        """Of the largest runs that say how long they took, their middle; None where none does."""
+        if self.seconds is None:
+            return None
+        known = np.isfinite(self.seconds) & (self.seconds > 0)
+        if not known.any():
+            return None
+        flops, seconds = self.flops[known], self.seconds[known]
+        large = flops >= flops.max() / LARGEST
+        return float(np.median(flops[large] / seconds[large]))
 
     def spread(self, most: int) -> LossRuns:
         """All of them, or as many as `most`, spread over the compute."""
@@ -268,7 +285,8 @@ def law_runs(runs: Runs) -> Runs:
         lacking[role] = "two of params, tokens and flops, the third by C = 6ND"
     if lacking:
         raise missing_columns(runs.frame, runs.columns.values(), lacking)
-    runs.check_numbers([runs.columns[role] for role in (*counts, "loss")])
+    timed = ("seconds",) * ("seconds" in runs.columns)
+    runs.check_numbers([runs.columns[role] for role in (*counts, "loss", *timed)])
     empty = runs.left_empty(runs.columns["loss"])
     if not empty.any():
         return runs
@@ -302,7 +320,10 @@ def loss_runs_of(runs: Runs) -> LossRuns:
     names = runs.frame[columns["run"]].astype(str) if "run" in columns else None
     labels = [runs.row(place) if names is None else names.iloc[place] for place in range(len(runs))]
     cluster = _clusters(runs, params, tokens)
-    return LossRuns(params, tokens, values["loss"], flops, cluster, labels)
+    found = LossRuns(params, tokens, values["loss"], flops, cluster, labels)
+    return (
+        replace(found, seconds=runs.numbers(columns["seconds"])) if "seconds" in columns else found
+    )
 
 
 def law_notes(runs: Runs, points: LossRuns) -> list[str | Text]:

@@ -76,6 +76,7 @@ LAW_ROLES: Mapping[str, tuple[str, ...]] = {
     "loss": _LOSSES,
     "run": ("run", "run_id", "run_name", "run id", "name"),
     "seed": ("seed", "random_seed"),
+    "seconds": ("seconds", "_runtime", "train_runtime", "train_seconds", "runtime_seconds"),
 }
 """What a column can be to a law of losses; there the letters N, D and C are not ambiguous."""
 VARIANT_ROLES: Mapping[str, tuple[str, ...]] = {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -85,7 +86,7 @@ def law_runs_of(trained: Sequence[Result], scales: Scales) -> LossRuns:
     """The runs of a study as points of a law; BadInput where there is none that serves."""
     if not trained:
         raise BadInput("the study has no finished run: ", Call("search"), " makes them")
-    params, tokens, flops, labels, trunks = [], [], [], [], []
+    params, tokens, flops, labels, trunks, seconds = [], [], [], [], [], []
     for result in trained:
         spec = result.trial.spec
         size = LadderSize(
@@ -101,10 +102,12 @@ def law_runs_of(trained: Sequence[Result], scales: Scales) -> LossRuns:
         labels.append(f"{size}, seed {result.trial.seed}")
         # Horizons that are branches of one trunk are points of one training.
         trunks.append(trunk_key(result.trial) if scales.counted else "")
+        # A branch took what its trunk did not.
+        seconds.append(math.nan if trunks[-1] else result.seconds)
     losses = np.array([result.objective for result in trained])
     if not (losses > 0).all():
         raise BadInput("a law of losses needs positive ones: the study's objective is no such loss")
     cells = [t or f"{n}\0{d}" for n, d, t in zip(params, tokens, trunks, strict=True)]
     cluster = np.unique(cells, return_inverse=True)[1].reshape(-1).astype(np.int64)
     found = LossRuns(np.array(params), np.array(tokens), losses, np.array(flops), cluster, labels)
-    return replace(found, unit=scales.unit)
+    return replace(found, unit=scales.unit, seconds=np.array(seconds))

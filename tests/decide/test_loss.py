@@ -351,3 +351,16 @@ def test_what_the_user_knows_is_kept_and_told() -> None:
     for wrong in ({"floor": 9.0}, {"exponent": "gamma=0.2"}, {"exponent": "alpha"}):
         with pytest.raises(ConfigError):
             predicted(surface(), **wrong)
+
+
+def test_hours_follow_from_what_the_largest_runs_took_unless_a_speed_is_given() -> None:
+    frame = surface(noise=0.002)
+    flops = 6 * frame.params * frame.tokens
+    frame = frame.assign(seconds=flops / np.where(flops > flops.max() / 4, 1e15, 1e14))
+    asked = {"to_params": 1e9, "to_tokens": 2e10}
+    timed, given = predicted(frame, **asked), predicted(frame, **asked, flops_per_second=2e15)
+    assert timed.hours_by == "runs" and given.hours_by == "given"
+    assert timed.hours == pytest.approx(1.2e20 / 1e15 / 3600)
+    assert given.hours == pytest.approx(timed.hours / 2)
+    unknown = predicted(frame.drop(columns="seconds"), **asked)
+    assert unknown.hours is None and unknown.hours_by is None
