@@ -27,7 +27,7 @@ from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from sweeper.config.command_line import literal_metric, missing_dashes
+from sweeper.config.command_line import FROM, literal_metric, missing_dashes
 from sweeper.errors import BadInput, ConfigError, Keyword, key_prefix, suggest
 from sweeper.files import MOST_YAML, check_summed, parse_yaml, read_bounded
 from sweeper.records import arguments
@@ -61,6 +61,8 @@ _CONFIG_ERRORS = (HydraException, OmegaConfBaseException, yaml.YAMLError, OSErro
 
 def compose_tree(overrides: Sequence[str], config_dir: Path | None = None) -> Tree:
     """The resolved configuration of the defaults and `overrides`; BadInput says what is wrong."""
+    # The study that a search begins at is no setting: what it leads to is (`sweep/warm_start.py`).
+    overrides = [word for word in overrides if not word.startswith(f"{FROM}=")]
     # Overrides are parsed and checked before Hydra composes them: see above.
     hydra_overrides = [_for_hydra(text) for text in overrides]
     parsed = parse_overrides(hydra_overrides, overrides)

@@ -35,6 +35,7 @@ from sweeper.runs.around import SettingLine, VariedSettings
 from sweeper.stats.curve import CurveFit, fit_curves
 from sweeper.stats.estimate import UNKNOWN, Array, Estimate, quantile, student_above
 from sweeper.stats.ladder import KnownNoise, LadderSize, SizeCurve
+from sweeper.stats.line import FLAT
 from sweeper.stats.noise import left_by_cubic
 from sweeper.stats.paired import paired_difference
 
@@ -44,7 +45,11 @@ Lacking = Literal["", "noise", "seeds", "sizes", "seeds at sizes", "fades", "run
 ERROR = 0.05
 """The chance that any of a table's hyperparameters without effect seems to gain."""
 SEEN = 1.645 * math.sqrt(2)
-"""Deviations of a run from which on a gain shows between one run of each, with 95 %."""
+"""Deviations of a run from which on a gain shows between one run of each, with 95 %.
+
+A large run is less noisy than small ones, and nobody leaves a gain for the noise of these: what is
+above `FLAT` of the loss is seen.
+"""
 STAYS = 1.0
 """Octaves within which an optimum stays over the sizes that were run: `transfer.max_shift`."""
 SLOW = 0.05
@@ -145,7 +150,11 @@ def judge_each(varied: VariedSettings, noise: float | None = None) -> EachAnswer
         for size in sizes
     }
     names = sorted({line.name for line in varied.lines})
-    seen = SEEN * noises[sizes[-1]].deviation if sizes else math.nan
+    seen = math.nan
+    if sizes:
+        losses = [loss for line in varied.lines if line.size == sizes[-1] for loss in _least(line)]
+        flat = FLAT * abs(float(np.median(losses))) if losses else 0.0
+        seen = min(SEEN * noises[sizes[-1]].deviation, flat)
     found = [
         _judged([lines[name, size] for size in sizes if (name, size) in lines], noises, names, seen)
         for name in names
@@ -228,6 +237,12 @@ def _near(line: SettingLine) -> dict[float, Mapping[str, float]]:
     return {value: line.losses[value] for value in (near if len(near) > 1 else finite)}
 
 
+def _least(line: SettingLine) -> list[float]:
+    """The mean loss of the line's best value; none where all diverged."""
+    means = (float(np.mean([*cell.values()])) for cell in line.losses.values())
+    return [least] if math.isfinite(least := min(means)) else []
+
+
 def _beside(line: SettingLine) -> tuple[float, int]:
     """Squares that values and seeds leave of the losses, and their degrees of freedom."""
     cells = [cell for cell in _near(line).values() if len(cell) > 1]
@@ -280,7 +295,7 @@ class LineGains:
         if not default or not all(map(math.isfinite, default.values())):
             return None
         rows, counts, freedoms = list[tuple[float, ...]](), list[int](), list[int]()
-        for value, cell in line.losses.items():
+        for value, cell in sorted(line.losses.items()):
             if value == line.default or not all(map(math.isfinite, cell.values())):
                 continue
             both = sorted(default.keys() & cell.keys())

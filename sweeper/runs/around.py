@@ -14,9 +14,11 @@ from typing import Any
 import numpy as np
 
 from sweeper.errors import BadInput, Call, ConfigError, Keyword, Text
+from sweeper.records import as_number
+from sweeper.runs.condition import where_equal
 from sweeper.runs.divergence import ended_runs, with_diverged
 from sweeper.runs.rates import log2_of
-from sweeper.runs.roles import LADDER_ROLES, LAW_ROLES, SIZES, missing_columns
+from sweeper.runs.roles import LADDER_ROLES, LAW_ROLES, SIZES, is_size_name, missing_columns
 from sweeper.runs.run import Array, Runs
 from sweeper.runs.settings import is_identifier, is_kept, is_one_number, is_result
 from sweeper.runs.sizes import follows, whole_numbers
@@ -208,7 +210,7 @@ def _setting_columns(runs: Runs, sizes: Any, counts: Mapping[str, Any]) -> list[
     frame = runs.frame.reset_index(drop=True)
     roles = {column: role for role, column in runs.columns.items()}
     place = pandas.Series(sizes)
-    found = []
+    found = list[str]()
     for name in map(str, frame.columns):
         role, values = roles.get(name, ""), frame[name]
         if name in runs.ignore or values.nunique(dropna=False) < 2 or is_one_number(values):
@@ -223,7 +225,25 @@ def _setting_columns(runs: Runs, sizes: Any, counts: Mapping[str, Any]) -> list[
             continue
         if not follows(values, place):
             found.append(name)
-    return found
+    # What the size and another setting fix is no setting of its own: steps, of batch and tokens.
+    found.sort(key=lambda name: roles.get(name) not in (*RATES, "batch_size"))
+    kept = list[str]()
+    for name in found:
+        pairs = (frame.groupby([place, frame[other]], dropna=False).ngroup() for other in kept)
+        if not any(follows(frame[name], pair) for pair in pairs):
+            kept.append(name)
+    sized = [n for n in kept if roles.get(n) in GROWING or (n not in roles and is_size_name(n))]
+    if sized:
+        sized.sort(key=lambda name: frame[name].nunique())
+        first = frame[sized[0]].mode().iloc[0]
+        raise BadInput(
+            f"runs of one size differ in {', '.join(sized)}, which may be a size, too: ",
+            where_equal({sized[0]: first}),
+            " takes those alike, ",
+            Keyword("ignore", ",".join(sized)),
+            " says that it does not matter",
+        )
+    return kept
 
 
 def _values(runs: Runs, name: str) -> tuple[Array, tuple[str, ...]]:
@@ -231,15 +251,16 @@ def _values(runs: Runs, name: str) -> tuple[Array, tuple[str, ...]]:
     role = next((role for role, column in runs.columns.items() if column == name), "")
     if role in RATES:
         return log2_of(runs, name)[0], ()
-    values = runs.frame[name]
-    if values.dtype.kind in "iuf" and (numbers := runs.numbers(name)) is not None:
+    values = runs.frame[name].map(as_number)
+    if all(type(value) in (int, float) for value in values):
+        numbers = values.to_numpy(dtype=float)
         if re.match(r"log2[^a-z0-9]", name.lower()) and np.isfinite(numbers).all():
             return numbers.round(12), ()
         if (numbers > 0).all() and np.isfinite(numbers).all():
             return np.log2(numbers).round(12), ()
         kinds, places = np.unique(numbers, return_inverse=True)
         return places.reshape(-1).astype(float), tuple(f"{kind:g}" for kind in kinds)
-    texts = values.map(str).to_numpy(dtype=str)
+    texts = runs.frame[name].map(str).to_numpy(dtype=str)
     names, places = np.unique(texts, return_inverse=True)
     return places.reshape(-1).astype(float), tuple(map(str, names))
 

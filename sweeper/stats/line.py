@@ -67,7 +67,8 @@ def replay_line(rule: LineRule, axis: Axis, objective: LineObjective) -> LineSta
     """Lay the line as far as `objective` allows; pure, so a resumed search lays it the same."""
     losses: dict[float, float] = {}
     extended = 0
-    rule = replace(rule, step=axis.step or rule.step)
+    # Beyond a wide grid of its own a line goes on by steps of the usual size.
+    rule = replace(rule, step=min(axis.step or rule.step, rule.step))
 
     def take(values: list[float]) -> list[float]:
         """Add the losses at `values`; those without one."""

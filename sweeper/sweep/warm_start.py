@@ -52,6 +52,8 @@ def warm_tree(tree: Tree, name: str, typed: Collection[str]) -> Tree:
     `typed` are the keys that the user gave, which stay. BadInput for a study without an answer to
     this configuration.
     """
+    if (tree.get("study") or {}).get("name") == name:
+        raise ConfigError(FROM, name, "another study than the one that it searches")
     root = Path(str(tree.get("root", ""))).expanduser()
     folder = root / find_study(check_study_name(name), root)
     searched = read_searched(folder, [])

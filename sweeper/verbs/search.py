@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from sweeper.config.command_line import FIRST, FROM, with_place
@@ -44,14 +44,12 @@ def search(request: SearchRequest, watcher: Watcher) -> SearchAnswer:
     sources = [
         word.partition("=")[2].strip("'\"") for word in placed if word.startswith(f"{FROM}=")
     ]
-    words = [word for word in placed if not word.startswith(f"{FROM}=")]
     # A misspelt setting is refused before torch loads.
-    tree, invocation = tree_of(None, words, request.config_dir)
+    tree, invocation = tree_of(None, placed, request.config_dir)
     if sources:
         from sweeper.sweep.warm_start import warm_tree
 
-        tree = warm_tree(tree, sources[-1], {word.lstrip("+").partition("=")[0] for word in words})
-        invocation = replace(invocation, overrides=placed)
+        tree = warm_tree(tree, sources[-1], {word.lstrip("+").partition("=")[0] for word in placed})
     from sweeper.config.settings import resolve
     from sweeper.sweep.search import Found, check_place, search_cost, search_study
 
