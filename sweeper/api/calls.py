@@ -12,7 +12,7 @@ from typing import Any
 from sweeper.api.bar import Kept
 from sweeper.api.interrupt import asked_by_user
 from sweeper.api.keywords import keywords_of, request_of
-from sweeper.api.shown import Answer, Compared, Judgement, Rates, Study, Transfer, nearby
+from sweeper.api.shown import Answer, Compared, Critical, Judgement, Rates, Study, Transfer, nearby
 from sweeper.api.words import CALLS, dotted, settings_words
 from sweeper.config.command_line import DEFAULT_ROOT, with_user_command
 from sweeper.decide.loss import NoLossLaw, Prediction
@@ -27,7 +27,7 @@ from sweeper.study.folder import is_study
 from sweeper.study.setup import asked
 from sweeper.study.study import find_study
 from sweeper.verbs.compare import asks_for_winner
-from sweeper.verbs.judge import JudgeAnswer, RatesAnswer
+from sweeper.verbs.judge import CriticalAnswer, JudgeAnswer, RatesAnswer
 from sweeper.verbs.predict import PredictAnswer, TablePrediction
 from sweeper.verbs.requests import (
     CompareRequest,
@@ -162,7 +162,7 @@ def compare(*studies: Any, **settings: Any) -> Compared | Answer:
 
 
 @keywords_of(JudgeRequest)
-def judge(source: Any = None, **keywords: Any) -> Judgement | Rates:
+def judge(source: Any = None, **keywords: Any) -> Judgement | Rates | Critical:
     """What `sweeper judge` says of runs: does their best learning rate stay? Trains nothing.
 
     `source` is a DataFrame, columns by name, a study, or a place as on the command line, a row a
@@ -172,7 +172,9 @@ def judge(source: Any = None, **keywords: Any) -> Judgement | Rates:
     request = request_of(JudgeRequest, {**keywords, "source": _source(source)})
     with _TURNS:
         answer = perform(request, Silent())
-        assert isinstance(answer, JudgeAnswer | RatesAnswer)
+        assert isinstance(answer, JudgeAnswer | RatesAnswer | CriticalAnswer)
+        if isinstance(answer, CriticalAnswer):
+            return Critical(answer)
         is_law = isinstance(answer, RatesAnswer)
         found = Rates(answer) if is_law else Judgement(answer.judged)
         if request.out is not None or request.save is not None:

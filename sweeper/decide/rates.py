@@ -344,6 +344,8 @@ def carried(runs: RateRuns, base: Scale, length: int) -> CarriedRates:
     BadInput where the runs tell no law.
     """
     told = rate_law(runs)
+    if told.code == "bounds_contradict":
+        raise BadInput("sizes whose best lies at an end of what was run contradict the others")
     if told.law is None:
         inside = f"{told.usable} sizes of the runs have their best inside what was run"
         raise BadInput(f"{inside}, and a law takes {told.needed}")
