@@ -28,7 +28,7 @@ SCATTER, SCATTER_SPREAD = 0.15, 0.5
 """Median of the scatter in octaves before anything is seen, and the deviation of its logarithm."""
 SCATTERS = 0.01, 1.5
 """Between these it is looked for."""
-PROPOSED = 1500
+PROPOSED = 800
 """Scatters that are looked at."""
 SAME_MODEL = 0.03
 """Models whose log2 sizes differ by less are one."""
