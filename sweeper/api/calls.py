@@ -12,7 +12,7 @@ from typing import Any
 from sweeper.api.bar import Kept
 from sweeper.api.interrupt import asked_by_user
 from sweeper.api.keywords import keywords_of, request_of
-from sweeper.api.shown import Answer, Compared, Judgement, Rates, Study, Transfer, nearby
+from sweeper.api.shown import Answer, Compared, Critical, Judgement, Rates, Study, Transfer, nearby
 from sweeper.api.words import CALLS, dotted, settings_words
 from sweeper.config.command_line import DEFAULT_ROOT, with_user_command
 from sweeper.decide.loss import NoLossLaw, Prediction
@@ -28,7 +28,7 @@ from sweeper.study.folder import is_study
 from sweeper.study.setup import asked
 from sweeper.study.study import find_study
 from sweeper.verbs.compare import asks_for_winner
-from sweeper.verbs.judge import EachJudgeAnswer, JudgeAnswer, RatesAnswer
+from sweeper.verbs.judge import CriticalAnswer, EachJudgeAnswer, JudgeAnswer, RatesAnswer
 from sweeper.verbs.predict import PredictAnswer, TablePrediction
 from sweeper.verbs.requests import (
     CompareRequest,
@@ -163,7 +163,7 @@ def compare(*studies: Any, **settings: Any) -> Compared | Answer:
 
 
 @keywords_of(JudgeRequest)
-def judge(source: Any = None, **keywords: Any) -> Judgement | Rates | Answer:
+def judge(source: Any = None, **keywords: Any) -> Judgement | Rates | Critical | Answer:
     """What `sweeper judge` says of runs: does their best learning rate stay? Trains nothing.
 
     `source` is a DataFrame, columns by name, a study, or a place as on the command line, a row a
@@ -173,13 +173,15 @@ def judge(source: Any = None, **keywords: Any) -> Judgement | Rates | Answer:
     request = request_of(JudgeRequest, {**keywords, "source": _source(source)})
     with _TURNS:
         answer = perform(request, Silent())
-        found: Judgement | Rates | Answer
+        found: Judgement | Rates | Critical | Answer
         match answer:
             case EachJudgeAnswer():
                 found = Answer()
                 found.text, found.document = each_text(answer.each), each_record(answer.each)
             case RatesAnswer():
                 found = Rates(answer)
+            case CriticalAnswer():
+                return Critical(answer)
             case JudgeAnswer():
                 found = Judgement(answer.judged)
             case _:

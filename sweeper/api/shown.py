@@ -24,6 +24,7 @@ from sweeper.errors import PYTHON, BadInput, as_text, spelled
 from sweeper.plan.plan import TransferPlan
 from sweeper.report.answer import Report
 from sweeper.report.console import verdict_table
+from sweeper.report.critical import critical_record
 from sweeper.report.drawing import pyplot_figures
 from sweeper.report.judged import figures, headline, judged_report, trend_lines, write_judged
 from sweeper.report.judged import tables as judged_tables
@@ -50,7 +51,7 @@ from sweeper.study import study as record
 from sweeper.study.folder import TargetFolder
 from sweeper.table import data_frame
 from sweeper.trial import Choice, in_use
-from sweeper.verbs.judge import RatesAnswer
+from sweeper.verbs.judge import CriticalAnswer, RatesAnswer
 
 if TYPE_CHECKING:
     import pandas  # type: ignore[import-untyped]
@@ -415,6 +416,15 @@ class Judgement(Answer):
 
     def _repr_html_(self) -> str:
         return html(judged_report(self.judged, figures(self.judged)))
+
+
+class Critical(Answer):
+    """The critical batch of runs that are no ladder of rates; `told` has all of it."""
+
+    def __init__(self, told: CriticalAnswer) -> None:
+        """Show what was told."""
+        self.told, self.document = told.critical, critical_record(told)
+        self.notes, self.text = self.document["notes"], "\n".join(self.document["sentences"])
 
 
 class Rates(Answer):

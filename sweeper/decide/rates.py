@@ -132,7 +132,7 @@ class RateLaw:
 
 
 @dataclass(frozen=True, eq=False)
-class _Optima:
+class RateOptima:
     """Of every cell its optimum [response], draws [draw, response], ends, and what a miss costs."""
 
     centres: Sequence[Array]
@@ -147,7 +147,16 @@ def rate_law(
     runs: RateRuns, target: RateTarget | None = None, noise: float | None = None
 ) -> RateLaw:
     """The law of the runs' optima, and what it says of the target; BadInput for what none says."""
-    found = _of_surfaces(runs, noise) if runs.surfaces else _of_curves(runs)
+    return law_of(runs, optima_of(runs, noise), target)
+
+
+def optima_of(runs: RateRuns, noise: float | None = None) -> RateOptima:
+    """The optimum of every cell."""
+    return _of_surfaces(runs, noise) if runs.surfaces else _of_curves(runs)
+
+
+def law_of(runs: RateRuns, found: RateOptima, target: RateTarget | None = None) -> RateLaw:
+    """The law of optima that are known, and what it says of the target."""
     cells = tuple(_cell(runs, i, found) for i in range(len(runs.sizes)))
     inside = [i for i, ends in enumerate(found.ends) if not any(ends) and len(found.draws[i])]
     needed = len(runs.varied) + BEYOND_LAW
@@ -201,10 +210,10 @@ def _covariance(draws: Array) -> Array:
     return covariance
 
 
-def _of_surfaces(runs: RateRuns, noise: float | None) -> _Optima:
+def _of_surfaces(runs: RateRuns, noise: float | None) -> RateOptima:
     fits = fit_surfaces(runs.surfaces, noise)
     nothing = np.full(2, math.nan)
-    return _Optima(
+    return RateOptima(
         centres=[nothing if fit is None else fit.optimum for fit in fits],
         draws=[np.zeros((0, 2)) if fit is None else fit.draws for fit in fits],
         ends=[(0, 0) if fit is None else fit.ends for fit in fits],
@@ -223,11 +232,11 @@ def _surface_gaps(fit: Surface) -> dict[float, float]:
     return gaps
 
 
-def _of_curves(runs: RateRuns) -> _Optima:
+def _of_curves(runs: RateRuns) -> RateOptima:
     found = fit_curves(runs.curves, 0.0)
     fits = [found[curve.size] for curve in runs.curves]
     usable = [fit if fit is not None and not fit.noise_unknown else None for fit in fits]
-    return _Optima(
+    return RateOptima(
         centres=[np.array([math.nan if fit is None else fit.optimum.value]) for fit in fits],
         draws=[
             np.zeros((0, 1)) if fit is None else fit.free_optimum_draws[:, None] for fit in usable
@@ -248,7 +257,7 @@ def _curve_gaps(fit: CurveFit) -> dict[float, float]:
     return gaps
 
 
-def _cell(runs: RateRuns, place: int, found: _Optima) -> CellOptimum:
+def _cell(runs: RateRuns, place: int, found: RateOptima) -> CellOptimum:
     size, draws, centre = runs.sizes[place], found.draws[place], found.centres[place]
 
     def told(response: int) -> Estimate:
@@ -344,6 +353,8 @@ def carried(runs: RateRuns, base: Scale, length: int) -> CarriedRates:
     BadInput where the runs tell no law.
     """
     told = rate_law(runs)
+    if told.code == "bounds_contradict":
+        raise BadInput("sizes whose best lies at an end of what was run contradict the others")
     if told.law is None:
         inside = f"{told.usable} sizes of the runs have their best inside what was run"
         raise BadInput(f"{inside}, and a law takes {told.needed}")

@@ -16,9 +16,12 @@ from sweeper.decide.kept import save_study
 from sweeper.decide.table_verdict import TableVerdict
 from sweeper.decide.transfer import Verdict
 from sweeper.decide.validation import Validation
+from sweeper.errors import Text
 from sweeper.files import private_folder, write_atomically, write_json
+from sweeper.records import to_json
 from sweeper.report.answer import Drawing, Facts, Item, Report, Section, Sentence
 from sweeper.report.console import trend_text, verdict_table
+from sweeper.report.critical import critical_lines, critical_shown
 from sweeper.report.drawing import (
     DASHED,
     INK,
@@ -53,7 +56,7 @@ from sweeper.runs.run import unit_of
 from sweeper.stats.estimate import Estimate
 from sweeper.stats.ladder import JOINT_AXIS, LadderSize, describe_size, extent, label_size
 from sweeper.table import Cell, Column, Table, counted
-from sweeper.verbs.judge import EachJudgeAnswer, JudgeAnswer, RatesAnswer
+from sweeper.verbs.judge import CriticalAnswer, EachJudgeAnswer, JudgeAnswer, RatesAnswer
 
 SHOWN_RUNS = 24
 """Rows of the table of runs that would tell; the rest is counted."""
@@ -414,17 +417,25 @@ def _inputs(judged: TableVerdict) -> Mapping[str, Any]:
     }
 
 
-def shown(answer: JudgeAnswer | RatesAnswer | EachJudgeAnswer, *, verbose: bool = False) -> Shown:
+def shown(
+    answer: JudgeAnswer | RatesAnswer | CriticalAnswer | EachJudgeAnswer, *, verbose: bool = False
+) -> Shown:
     """Curves, what is open at their ends, the prediction, the verdict; pages are written."""
     if isinstance(answer, EachJudgeAnswer):
         return each_shown(answer)
     if isinstance(answer, RatesAnswer):
         return rates_shown(answer.law, answer.facts, answer.folder)
+    if isinstance(answer, CriticalAnswer):
+        return critical_shown(answer)
     judged, kept = worded_judged(answer.judged), answer.kept
     # The number that was asked for: never left out for want of room.
     lines = [*end_lines(judged), *trend_lines(judged, whole=verbose)]
     *first, last = [*answers(judged), *rate_lines(judged)]
-    notes = [*judged.notes]
+    notes: list[str | Text] = [*judged.notes, *answer.notes]
+    document = judged.record
+    if answer.critical is not None:
+        lines += critical_lines(answer.critical)
+        document["critical_batch"] = to_json(answer.critical)
     if judged.verdict is not None and judged.verdict.note:
         notes.append(judged.verdict.note)
     places = write_judged(judged, answer.folder)
@@ -446,7 +457,7 @@ def shown(answer: JudgeAnswer | RatesAnswer | EachJudgeAnswer, *, verbose: bool 
         notes=notes,
         answer=last,
         places=places,
-        document=judged.record,
+        document=document,
         next=(next_command,),
         folder=answer.folder,
     )

@@ -14,6 +14,8 @@ import numpy as np
 
 from sweeper.stats.estimate import Array, Estimate, normal_above
 
+Counts = np.ndarray[tuple[int, ...], np.dtype[np.int64]]
+
 DRAWS = 4000
 """Draws of a law."""
 EXPONENT = 1.5
@@ -26,7 +28,7 @@ SCATTER, SCATTER_SPREAD = 0.15, 0.5
 """Median of the scatter in octaves before anything is seen, and the deviation of its logarithm."""
 SCATTERS = 0.01, 1.5
 """Between these it is looked for."""
-PROPOSED = 1500
+PROPOSED = 800
 """Scatters that are looked at."""
 SAME_MODEL = 0.03
 """Models whose log2 sizes differ by less are one."""
@@ -117,6 +119,7 @@ def fit_law(
     centre = x.mean(axis=0)
     terms, generator = _terms(x - centre), np.random.default_rng([seed, len(x)])
     models, of = np.unique(np.round(x[:, 0], 2), return_inverse=True)
+    of = of.astype(np.int64)
     prior = _precisions(x.shape[1])
     drawn = _posterior(terms, of, optima, errors, prior, generator)
     law = OptimaLaw(centre, models, *drawn, _bends(x - centre, of, optima, errors, generator))
@@ -132,7 +135,7 @@ def _precisions(axes: int) -> Array:
 
 def _posterior(
     terms: Array,
-    of: Array,
+    of: Counts,
     optima: Array,
     errors: Array,
     prior: Array,
@@ -210,7 +213,7 @@ def _within_bounds(
 
 
 def _bends(
-    x: Array, of: Array, optima: Array, errors: Array, generator: np.random.Generator
+    x: Array, of: Counts, optima: Array, errors: Array, generator: np.random.Generator
 ) -> tuple[tuple[Estimate | None, ...], ...]:
     """What every exponent changes by in an octave, each by itself with nothing known before.
 

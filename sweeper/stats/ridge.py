@@ -84,10 +84,10 @@ class Ridge:
 
     def _drawn(self, table: Array, offsets: Array) -> Array:
         """A table's row by turns, the fitted one first, at the offset of each draw."""
-        at = np.clip(np.asarray(offsets, dtype=float), -FAR, FAR)
-        place = (at + FAR) / (2 * FAR) * (POINTS - 1)
-        left = np.minimum(place.astype(int), POINTS - 2)
-        row, share = np.arange(len(at)) % len(table), place - left
+        # Beyond its ends the table goes on as its last piece does.
+        place = (np.asarray(offsets, dtype=float) + FAR) / (2 * FAR) * (POINTS - 1)
+        left = np.clip(place.astype(int), 0, POINTS - 2)
+        row, share = np.arange(len(place)) % len(table), place - left
         values: Array = (1 - share) * table[row, left] + share * table[row, left + 1]
         return values
 

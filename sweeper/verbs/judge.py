@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,17 +15,26 @@ from sweeper.decide.kept import saved_folder
 from sweeper.decide.question import TableQuestion
 from sweeper.decide.rates import RateLaw, RateTarget, rate_law
 from sweeper.decide.table_verdict import TableVerdict
-from sweeper.errors import BadInput, ConfigError, Keyword
+from sweeper.errors import BadInput, ConfigError, Keyword, Text, as_text
 from sweeper.runs.around import VariedSettings, study_lines, varied_settings
+from sweeper.runs.batch_curves import (
+    BatchRuns,
+    batch_runs,
+    critical_notes,
+    critical_of,
+    of_results,
+)
 from sweeper.runs.divergence import HUGE
 from sweeper.runs.grid import GridOptions, ladder_runs
 from sweeper.runs.rate_cells import of_two_sizes, rate_runs
 from sweeper.runs.read import EVERY_LADDER, read, study_folder
 from sweeper.runs.roles import ALIASES
+from sweeper.runs.run import Runs
 from sweeper.runs.series import Objective
+from sweeper.stats.critical_batch import CriticalBatch
 from sweeper.study.folder import StudyFolder
 from sweeper.study.setup import command_line
-from sweeper.study.study import find_study
+from sweeper.study.study import Study, find_study
 from sweeper.sweep.progress import Watcher
 from sweeper.verbs.answer import Outcome, VerbAnswer
 from sweeper.verbs.requests import JudgeRequest, columns_text, ignored
@@ -33,9 +42,13 @@ from sweeper.verbs.requests import JudgeRequest, columns_text, ignored
 
 @dataclass(frozen=True, kw_only=True)
 class JudgeAnswer(VerbAnswer):
-    """A verdict on runs, the folder that it belongs into, and the study that keeps them, if any."""
+    """A verdict on runs, the folder that it belongs into, and the study that keeps them, if any.
+
+    Over the batch, `critical` is what steps and examples for one loss say of it.
+    """
 
     judged: TableVerdict
+    critical: CriticalBatch | None = None
     folder: Path
     root: Path
     kept: Path | None = None
@@ -47,6 +60,15 @@ class EachJudgeAnswer(VerbAnswer):
 
     each: EachAnswer
     varied: VariedSettings
+    folder: Path
+
+
+@dataclass(frozen=True, kw_only=True)
+class CriticalAnswer(VerbAnswer):
+    """The critical batch of runs that are no ladder of rates; `facts` are what it rests on."""
+
+    critical: CriticalBatch
+    facts: Mapping[str, Any]
     folder: Path
 
 
@@ -76,7 +98,10 @@ def judge(request: JudgeRequest, watcher: Watcher) -> VerbAnswer:
     axis = ALIASES.get(request.axis or "", request.axis)
     if request.each:
         return _each(request, source, axis, root)
-    objective = Objective(series=request.series, window=request.window, study=request.study or "")
+    over_batch = axis == "batch_size"
+    objective = Objective(
+        series=request.series, window=request.window, study=request.study or "", whole=over_batch
+    )
     question = TableQuestion(
         reading=GridOptions(
             axis=axis, noise=request.noise, diverged=request.diverged, base=request.base
@@ -97,6 +122,7 @@ def judge(request: JudgeRequest, watcher: Watcher) -> VerbAnswer:
         objective=objective,
         axis=axis if target is None else EVERY_LADDER,
     )
+    facts = {"source": runs.name, "sha256": runs.sha256, "where": runs.where}
     plain = {request.axis, request.to_width, request.eta, request.base, request.save} == {None}
     if target is not None or (plain and of_two_sizes(runs)):
         law = rate_law(rate_runs(runs, question.reading), target, request.noise)
@@ -105,17 +131,28 @@ def judge(request: JudgeRequest, watcher: Watcher) -> VerbAnswer:
             if request.strict and law.answer != "predicted"
             else Outcome.DONE,
             law=law,
-            facts={
-                "source": runs.name,
-                "sha256": runs.sha256,
-                "where": runs.where,
-                "columns": law.columns,
-                "command": command_line(),
-            },
+            facts={**facts, "columns": law.columns, "command": command_line()},
             folder=request.out or _folder(source, runs.name, root),
         )
-    judged = judge_runs(ladder_runs(runs, objective), question, command_line())
+    critical, notes = None, tuple[Text, ...]()
+    if over_batch and (found := _curves(source, runs, root)) is not None:
+        critical = critical_of(found)
+        notes = tuple(map(as_text, critical_notes(found, critical)))
+        runs = replace(runs, frame=runs.frame.drop(columns="series", errors="ignore"))
+    try:
+        judged = judge_runs(ladder_runs(runs, objective), question, command_line())
+    except BadInput as error:
+        if critical is None or critical.code == "too_few" or request.save is not None:
+            raise
+        return CriticalAnswer(
+            notes=(*notes, ("no verdict on the learning rate: ", *error.args)),
+            critical=critical,
+            facts={**facts, "command": command_line()},
+            folder=request.out or _folder(source, runs.name, root),
+        )
     return JudgeAnswer(
+        notes=notes,
+        critical=critical,
         outcome=Outcome.NOT_VALIDATED
         if request.strict and judged.answer != "holds"
         else Outcome.DONE,
@@ -153,6 +190,15 @@ def _each(request: JudgeRequest, source: Any, axis: str | None, root: Path) -> E
     each = judge_each(varied, request.noise)
     folder = request.out or _folder(source, varied.name, root)
     return EachJudgeAnswer(each=each, varied=varied, folder=folder)
+
+
+def _curves(source: object, runs: Runs, root: Path) -> BatchRuns | None:
+    """Losses over steps at several batches, where a source has them."""
+    found = batch_runs(runs)
+    folder = study_folder(source, root)
+    if folder is None or (found is not None and any(len(c.steps) > 1 for c in found.curves)):
+        return found
+    return of_results(Study.read(folder).results())
 
 
 def _rates_asked(request: JudgeRequest) -> RateTarget | None:
