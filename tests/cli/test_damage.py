@@ -242,7 +242,9 @@ def _wrong(found: list[str]) -> list[str]:
     return [line for line in found if "traceback" in line or "silent" in line]
 
 
-@pytest.mark.parametrize("number", [0, 1, 2, 13, 14])
+@pytest.mark.parametrize(
+    "number", [0, 1, *(pytest.param(number, marks=pytest.mark.long) for number in (2, 13, 14))]
+)
 def test_some_changes(
     number: int,
     validated: Path,

@@ -132,13 +132,15 @@ def test_a_second_driver_is_refused(harness: Harness, expected: Outcomes, first:
 
 TRANSFER = ["transfer", "--study", "a", "--to-width", "64"]
 SERIES = {
-    "settle": [*TRANSFER, "--validate", "--settle", "--budget", "10", "transfer.widths=[16,24]"],
+    "settle": [*TRANSFER, "--validate", "--settle", "--budget", "20", "transfer.widths=[16,24]"],
     "predict": [*TRANSFER, "--predict", "transfer.widths=[16,24]", "transfer.steps=[20,40]"],
     "compare": ["compare", "a", "b", "--settle", "--budget", "8"],
 }
 """Verbs that train beside a search, the branches of `predict` from common trunks."""
 OF_THE_RUN = {"sum", "time", "date", "seconds", "command", "provenance", "versions"}
 """What a document says of when and how it was made."""
+LONG = 400.0
+"""Seconds that one of them may take: its workers start anew for every study and round."""
 SIGNALS = (signal.SIGKILL, signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
@@ -194,7 +196,7 @@ def test_what_trains_beside_a_search_is_killed(
     words = [*SERIES[verb], *LOCAL, "launcher.retries=9"]
     if verb not in UNDISTURBED:
         begin()
-        answer = harness.run(*words, env=environment)
+        answer = harness.start(*words, env=environment).wait(LONG)
         assert answer.code == 0, answer
         UNDISTURBED[verb] = found()
     begin()
@@ -210,11 +212,11 @@ def test_what_trains_beside_a_search_is_killed(
         if victim != "workers":
             until(lambda d=driver: not d.lives(), 60)  # type: ignore[misc]
         else:
-            assert driver.wait().code == 0
-    answer = harness.run(*words, env=environment)
+            assert driver.wait(LONG).code == 0
+    answer = harness.start(*words, env=environment).wait(LONG)
     assert answer.code == 0 and not answer.crashed, answer
     assert found() == UNDISTURBED[verb]
-    until(lambda: not harness.processes(), 15)
+    until(lambda: not harness.processes(), 60)  # a worker that still imports notices late
     for name in ("a", "b"):
         study = place / "runs" / name
         counts = Counter(line["key"] for line in lines(study))
