@@ -93,8 +93,8 @@ def answers(judged: TableVerdict) -> list[str]:
             todo = f" To settle it, {verdict.target.todo}." if verdict.target.todo else ""
             lines.append(f"{verdict.target.sentence}.{todo}")
     if len(judged.ladders) <= TOLD_LADDERS:
-        for ladder in judged.ladders:
-            lines += [f"{_capital(key_text(ladder))}: {line}" for line in answers(ladder)]
+        for each in judged.ladders:
+            lines += [f"{_capital(key_text(each))}: {line}" for line in answers(each)]
     return lines + [f"{_capital(line)}." for line in judged.sentences]
 
 
@@ -269,7 +269,7 @@ def loss_label(judged: TableVerdict) -> str:
 
 def figures(judged: TableVerdict) -> dict[str, Figure]:
     """The pictures by their names: the curves, those of every decay, the optima alone."""
-    pictures = {}
+    pictures: dict[str, Figure] = {}
     for ladder in judged.ladders[:DRAWN_LADDERS]:
         name = "-".join(f"{role}-{value}" for role, value in ladder.key.items())
         pictures |= {f"{name}-{what}": figure for what, figure in figures(ladder).items()}

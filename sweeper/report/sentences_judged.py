@@ -11,7 +11,7 @@ from dataclasses import replace
 from sweeper.decide.movement import EdgeColumns, Movement
 from sweeper.decide.next_runs import NextReason, NextRuns
 from sweeper.decide.table_verdict import UNDECIDED, OptimaFinding, TableVerdict
-from sweeper.decide.transfer import SizeVerdict, TargetAnswer, Verdict
+from sweeper.decide.transfer import WORST_FIRST, SizeVerdict, TargetAnswer, Verdict
 from sweeper.errors import SHELL, spelled
 from sweeper.report.sentences_transfer import (
     advice_parts,
@@ -110,9 +110,9 @@ def several_text(judged: TableVerdict) -> str:
     said = {"holds": ("holds", "hold"), "fails": ("fails", "fail")}
     of_open = "can neither be confirmed nor refuted yet"
     answers = [
-        f"{count} {said.get(answer, (of_open, of_open))[count > 1]}"
-        for answer in (*said, "cannot say yet")
-        if (count := counts[answer])
+        f"{counts[answer]} {said.get(answer, (of_open, of_open))[counts[answer] > 1]}"
+        for answer in WORST_FIRST[::-1]
+        if counts[answer]
     ]
     keys = " and ".join(role.replace("_", " ") for role in judged.ladders[0].key)
     return (
