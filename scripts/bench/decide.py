@@ -439,7 +439,7 @@ def main(words: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--data", type=Path, help="a folder with decisions/ and curves/")
     parser.add_argument("--tables", type=int, default=40, help="made-up tables of each kind")
-    parser.add_argument("--error", type=float, default=1e-5, help="of a try of an agent")
+    parser.add_argument("--error", type=float, default=1e-3, help="of a try of an agent")
     parser.add_argument("--only", choices=PARTS)
     options = parser.parse_args(words)
 

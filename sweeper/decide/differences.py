@@ -361,7 +361,7 @@ class _Model:
         precision, wanted = np.zeros((count, sizes, sizes)), np.zeros((count, sizes))
         inverses, logs = [], np.zeros(count)
         for pattern in self.patterns:
-            among = np.ix_(range(count), pattern.sizes, pattern.sizes)
+            among = np.ix_(np.arange(count), pattern.sizes, pattern.sizes)
             covariance = kernels[among] + noise[:, None, None] * np.diag(pattern.shares)
             inverse = np.linalg.inv(covariance)
             values = self.values[np.ix_(pattern.variants, pattern.sizes)]
@@ -369,7 +369,7 @@ class _Model:
             wanted[:, pattern.sizes] += inverse @ values.sum(axis=0)
             logs -= 0.5 * len(values) * np.linalg.slogdet(covariance)[1]
             inverses.append(inverse)
-        levels = np.linalg.inv(precision)
+        levels = np.asarray(np.linalg.inv(precision), dtype=np.float64)
         logs -= 0.5 * np.linalg.slogdet(precision)[1]
         found = np.einsum("gsr,gr->gs", levels, wanted)
         residuals = np.zeros((count, *self.values.shape))
@@ -396,6 +396,7 @@ class _Model:
         points = np.arange(len(self.grid) - self.places, len(self.grid))
         for part in self._chunks(draws, variants * (2 * sizes * len(points) + variants)):
             count, kernels = len(part), self.kernels(part)
+            draw, place = np.arange(count), np.arange(len(points))
             solved = self._solved(part, kernels)
             alone = kernels[:, points, points]
             # A variant's own mean and variance, and how much of a size's level goes into it.
@@ -403,13 +404,13 @@ class _Model:
             own = np.repeat(alone[:, :, None], variants, axis=2)
             weights = np.zeros((count, len(points), variants, sizes))
             for pattern, inverse in zip(self.patterns, solved.inverses, strict=True):
-                near = kernels[np.ix_(range(count), points, pattern.sizes)]
+                near = kernels[np.ix_(draw, points, pattern.sizes)]
                 by_loss = near @ inverse
-                at = np.ix_(range(count), pattern.variants, pattern.sizes)
+                at = np.ix_(draw, pattern.variants, pattern.sizes)
                 means[:, :, pattern.variants] = by_loss @ solved.residuals[at].transpose(0, 2, 1)
                 told = np.einsum("gps,gps->gp", by_loss, near)
                 own[:, :, pattern.variants] -= told[:, :, None]
-                spots = np.ix_(range(count), range(len(points)), pattern.variants, pattern.sizes)
+                spots = np.ix_(draw, place, pattern.variants, pattern.sizes)
                 weights[spots] = by_loss[:, :, None]
             weights -= weights[:, :, :1]
             by_level = weights @ solved.levels[:, None]

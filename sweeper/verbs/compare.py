@@ -513,12 +513,10 @@ def _widths(studies: Sequence[Settings], request: CompareRequest) -> list[int]:
     asked = request.at_width
     if asked is None and not common:
         told = ", ".join(f"{name}: {sorted(widths)}" for name, widths in ladders.items())
-        instead = (
-            "give all the same transfer.widths"
-            if target
-            else ("name one with ", K("at_width", ...))
-        )
-        raise BadInput(f"no width is on all ladders ({told}): ", *as_text(instead))
+        instead: Text = ("give all the same transfer.widths",)
+        if target is None:
+            instead = ("name one with ", K("at_width", ...))
+        raise BadInput(f"no width is on all ladders ({told}): ", *instead)
     if target is None:
         width = max(common) if asked is None else asked
         if (unfit := _unfit(studies, width)) is not None:
