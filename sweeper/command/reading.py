@@ -74,6 +74,11 @@ class Beyond:
         if alike or not self.line:
             self.line = line.strip()
 
+    def skipped(self, line: str) -> None:
+        """Take a line that says that a step was left out: one such is usual, many are not."""
+        self.later += 1
+        self.line = self.line or line.strip()
+
     def went_on(self, *, reached: bool) -> bool:
         """Whether the run went on without a loss; `reached`: its last one is near its end."""
         # A script that has trained to its end, or stopped early, may still print a line or two.

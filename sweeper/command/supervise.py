@@ -276,7 +276,12 @@ class Supervisor:
         if beyond.went_on(reached=reached):
             to = "" if beyond.step is None else f" to step {beyond.step}"
             return f"{place}, and what it writes goes on{to} without one: {beyond.line[:200]!r}"
-        if status == "complete" or code < 0:  # a signal is the machine's word, not the script's
+        if code < 0 or (status == "complete" and reached):  # a signal is the machine's word
+            return ""
+        if status == "complete":
+            said = (line for line in last_text(self.log) if _STOPPED.search(line))
+            if line := next(said, ""):
+                return f"{place}, where it ended by itself: {line.strip()[:200]!r}"
             return ""
         if self.losses.grew():
             least, end = min(self.losses.losses), self.losses.losses[-1]
@@ -372,10 +377,16 @@ _BEGIN = "Traceback (most recent call last):"
 _UNTRACED = re.compile(r"(Syntax|Indentation|Tab)Error: ")
 NOT_FINITE = re.compile(
     r"(?<![a-z0-9])(nan|inf|infinity|is_?nan|is_?inf|is_?finite|non-?finite|not finite|diverged?|"
-    r"diverges|diverging|divergence|exploded)(?![a-z0-9])|OverflowError",
+    r"diverges|diverging|divergence|exploded|exploding)(?![a-z0-9])|OverflowError|"
+    r"loss scale (?:reached|already at minimum)|invalid loss",
     re.IGNORECASE,
 )
 """What an error says of a loss that is no number; in the source line of an assertion, too."""
+_STOPPED = re.compile(
+    rf"(?=.*(?:{NOT_FINITE.pattern}))(?=.*(?:loss|grad))(?=.*(?:stop|terminat|abort|exit|end))",
+    re.IGNORECASE,
+)
+"""What a script says that ends early, and without an error, for a loss that is no number."""
 _OF_LAUNCHERS = re.compile(r"torch\.distributed\.elastic\.\S*Error\b")
 
 

@@ -226,7 +226,7 @@ def _blocks(
             * sqrt(rates[name])
             for name, value in params.items()
         }
-        drawn, moved = jvp(outputs, (params,), (step,))
+        drawn, moved = jvp(outputs, (params,), (step,))[:2]
         for name, change in moved.items():
             totals[name] = totals.get(name, 0.0) + _kernel(change) / DIRECTIONS
     for name, z in drawn.items():

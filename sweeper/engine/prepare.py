@@ -314,7 +314,7 @@ def check_decay(prepared: PreparedSpec, hps: PlainHps) -> None:
     shares = {name: with_.weight_decay for name, with_ in prepared.trained_with(hps).items()}
     name = max(shares, key=shares.__getitem__, default="")
     if shares and shares[name] >= 1:
-        decay = prepared.optimizer.weight_decay  # type: ignore[attr-defined]
+        decay = prepared.optimizer.weight_decay
         allowed = (
             f"less: a step at the peak would remove {shares[name]:.3g} of {name}, all of it at 1; "
             "or parameterization.decay=coupled, which is times the learning rate"

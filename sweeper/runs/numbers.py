@@ -51,7 +51,7 @@ def _grouped(text: str) -> float | None:
 
 def _power(text: str) -> float | None:
     try:
-        return 2.0 ** float(match[1]) if (match := _POWER.fullmatch(text)) else None
+        return float(2.0 ** float(match[1])) if (match := _POWER.fullmatch(text)) else None
     except OverflowError:
         return math.inf
 
@@ -62,7 +62,7 @@ def _tens(text: str) -> float | None:
     try:
         if re.fullmatch(r"[-+]?\d+", match[2]):  # exactly what 3e-4 is
             return float(f"{match[1] or 1}e{match[2]}")
-        return float(match[1] or 1) * 10.0 ** float(match[2])
+        return float(float(match[1] or 1) * 10.0 ** float(match[2]))
     except (OverflowError, ValueError):
         return None
 

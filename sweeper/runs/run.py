@@ -150,7 +150,8 @@ class Runs:
         words = np.array([says_unfinished(cell) for cell in self.frame[column]], bool)
         if self.blank is None:
             return words
-        return words | np.asarray(self.blank(column)[self.frame.index.to_numpy()], bool)
+        empty: Mask = words | np.asarray(self.blank(column)[self.frame.index.to_numpy()], bool)
+        return empty
 
     def row(self, place: int) -> str:
         """A row as people find it: by its run, or the first below the header is row 1."""

@@ -496,7 +496,7 @@ def _units(frame: pandas.DataFrame) -> bool:
     below = [
         np.mean([number_of(cell)[0] is not None for cell in frame[c].iloc[1:51]]) for c in words
     ]
-    return bool(words) and min(below) > 0.9
+    return bool(words and min(below) > 0.9)
 
 
 def _are_whole(values: pandas.Series) -> bool:

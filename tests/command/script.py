@@ -68,6 +68,12 @@ def behave(args: argparse.Namespace, step: int) -> None:
             assert math.isfinite(loss)
         case "found_nan":
             raise RuntimeError("Rank 0, iteration 11: found NaN in local forward loss calculation")
+        case "stops":
+            print("Loss is nan, stopping training")
+            sys.exit(0)
+        case "scale":
+            told = "Minimum loss scale reached (0.0001). Your loss is probably exploding."
+            raise FloatingPointError(told)
         case "exit0":
             sys.exit(0)
         case "chatty":

@@ -247,6 +247,8 @@ def test_a_pruner_ends_it_at_a_rung(tmp_path: Path) -> None:
         ("growing", "its losses grew, from 4 to 12.1, before exit code 1"),
         ("assert", "assert math.isfinite(loss)"),
         ("found_nan", "found NaN in local forward loss"),
+        ("stops", "Loss is nan, stopping training"),
+        ("scale", "Minimum loss scale reached (0.0001). Your loss is probably exploding."),
     ],
 )
 def test_a_run_that_shows_that_it_diverged(tmp_path: Path, how: str, seen: str) -> None:

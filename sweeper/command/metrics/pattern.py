@@ -29,6 +29,12 @@ SEARCH_SECONDS = 5.0
 """Processor time that a pattern may take: on some lines some would need years."""
 LINES_AT_ONCE = 256
 """That share this time."""
+_SKIPPED = re.compile(
+    r"\boverflow\b.*\bskip|\bgradient overflow\b|"
+    r"\bskipping (?:the )?(?:step|update|batch|iteration)",
+    re.IGNORECASE,
+)
+"""What scalers of half precision print in place of a step whose gradient is no number."""
 FIRST_WORDS = 3
 """Words at the beginning of two lines by which they are of one kind."""
 BEGINNING = 300
@@ -132,7 +138,10 @@ class Log(MetricSource):
             return None
         groups = match.groupdict()
         loss, step = as_number(groups["loss"]), as_step(groups.get("step"))
-        if loss is None or (step is None and groups.get("step") is not None):
+        if loss is None:  # "None", "-", "***"
+            self._without(line)
+            return None
+        if step is None and groups.get("step") is not None:
             return None
         reading = Reading(step, loss if loss else zero_or_nan(line), line, match.start("loss"))
         self._last = reading
@@ -143,6 +152,9 @@ class Log(MetricSource):
 
     def _without(self, line: str) -> None:
         if self._last is None:
+            return
+        if _SKIPPED.search(line):
+            self._beyond.skipped(line)
             return
         step = None
         if self._last.step is not None:
