@@ -49,6 +49,7 @@ class Explained:
         """One flat record: the target's numbers, and the base's under "base"."""
         parameter = asdict(self.parameter)
         parameter.pop("lr_exponent")  # it is c
+        parameter.pop("matrix")  # of groups for an optimizer, which are made of a plan
         target = parameter.pop("target")
         target.pop("backward_multiplier")
         base = parameter.pop("base")

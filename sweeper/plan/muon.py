@@ -64,7 +64,7 @@ class Convention:
         """
         if len(shape) < 3 or matrix is None or self.flattens is None:
             return False
-        options = (True, False) if self.flattens == "asked" else (self.flattens(len(shape)),)
+        options = (self.flattens(len(shape)),) if callable(self.flattens) else (True, False)
         counts = {True: (1, shape[0]), False: (prod(shape[:-2]), shape[-2])}
         planned = (matrix[0], matrix[1] or shape[0])
         return next((flat for flat in options if counts[flat] == planned), None)
