@@ -471,8 +471,9 @@ def _answered(
         return replace(found, answer="leave", lacking="fades" if found.gain.low > 0 else "")
     if found.error > ERROR:
         seeds = _seeds_for_gain(gains, found, seen)
-        values = (base.default, best) if found.gain.value > seen / 2 else tuple(base.losses)
-        runs = _telling(base, values, (base.size,), seeds)
+        both = (base.default, best)
+        told = both if found.gain.value > seen / 2 else tuple(base.losses)
+        runs = _telling(base, told, (base.size,), seeds)
         return replace(found, lacking="seeds", next=(runs,))
     if not larger:
         runs = _telling(base, _around(base, best), (2 * base.size, 4 * base.size), found.seeds)
@@ -502,8 +503,10 @@ def _without_default(base: SettingLine, count: int) -> HyperparameterGain:
     both = sorted(default.keys() & finite.get(best, {}).keys())
     gain = UNKNOWN
     if both:
-        pair = (np.array([cell[seed] for seed in both]) for cell in (default, finite[best]))
-        gain = paired_difference(*pair, ERROR / (count * max(1, len(finite))))
+        before, after = (
+            np.array([cell[seed] for seed in both]) for cell in (default, finite[best])
+        )
+        gain = paired_difference(before, after, ERROR / (count * max(1, len(finite))))
     return HyperparameterGain(
         name=base.name,
         answer="cannot say",

@@ -12,9 +12,14 @@ from sweeper.records import to_json
 from sweeper.report.answer import Item, Sentence
 from sweeper.runs.sizes import axis_name
 from sweeper.stats.estimate import Estimate
-from sweeper.table import Cell, Column, Table, counted, interval
+from sweeper.table import Cell, Column, Table, Tone, counted, interval
 
-TONE = {"carry": "good", "retune": "good", "leave": "", "cannot say": "open"}
+TONE: Mapping[EachCode, Tone] = {
+    "carry": "good",
+    "retune": "good",
+    "leave": "",
+    "cannot say": "open",
+}
 LACKING = {
     "": "",
     "noise": "nothing shows the noise of a run",

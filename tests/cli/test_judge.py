@@ -532,3 +532,21 @@ def test_runs_that_differ_too_much_along_one_size_are_sent_to_another() -> None:
     ).assign(loss=lambda f: 3 + random.random(len(f)))
     with pytest.raises(package.BadInput, match="axis='params' may have runs alike"):
         package.judge(frame, columns="params=params")
+
+
+def test_settings_varied_around_a_point_are_told_one_by_one(tmp_path: Path, sweeper: Run) -> None:
+    generator, rows = np.random.default_rng(0), list[dict[str, float]]()
+    points = [{"alpha": 2.0**k, "beta": 1.0} for k in (-1, 0, 1, 2)]
+    points += [{"alpha": 1.0, "beta": 2.0**k} for k in (-1, 1)]
+    for width in (64, 128):
+        for point in points:
+            gain = 0.01 * (1 - (np.log2(point["alpha"]) - 1) ** 2)
+            for seed in range(4):
+                loss = 3.3 - gain + generator.normal(0, 0.001)
+                rows.append({"width": width, **point, "seed": seed, "loss": loss})
+    pandas.DataFrame(rows).to_csv(tmp_path / "each.csv", index=False)
+    document = sweeper("judge", "each.csv", "--each", "--json").document
+    answers = {each["name"]: each["answer"] for each in document["hyperparameters"]}
+    assert answers == {"alpha": "carry", "beta": "leave"}
+    assert document["axis"] == "width" and Path("runs/judged/each/each.html").exists()
+    assert_refused(sweeper("judge", "each.csv", "--each", "--strict"), "--strict")
