@@ -224,25 +224,15 @@ def ridge_table(law: RateLaw, told: RatePrediction) -> Table:
         [
             Column("batch", left=True),
             Column("learning rate", left=True),
-            Column("log2", form=".2f", importance=2),
             Column("loss more", unit=law.unit, form="+.4f", left=True),
-            *[Column("steps", form=",.0f")] * steps,
-            Column("times the steps", form=".3g"),
+            Column("steps", form=",.0f") if steps else Column("times the steps", form=".3g"),
         ],
-        legend=[f"Loss more, and times the steps: than at a batch of {planned}."],
+        legend=[f"Loss more than at a batch of {planned}."],
         key="ridge",
     )
     for each in told.ridge:
-        table.add(
-            f"{each.batch:.0f}",
-            _rate(each.eta),
-            each.eta.value,
-            Cell(
-                each.loss, f"{each.loss.value:+.4f} ({each.loss.low:+.4f} to {each.loss.high:+.4f})"
-            ),
-            *[each.steps] * steps,
-            each.times_steps,
-        )
+        taken = each.steps if steps else each.times_steps
+        table.add(f"{each.batch:.0f}", _rate(each.eta), each.loss, taken)
     return table
 
 
