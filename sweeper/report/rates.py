@@ -147,6 +147,8 @@ def _prediction_lines(law: RateLaw, told: RatePrediction) -> list[str]:
             f"{miss.plan.value:.4f} ({miss.plan.low:.4f} to {miss.plan.high:.4f})."
         )
     answer = f"At {where} the learning rate is {_rate(told.eta)}"
+    if told.at_batch is not None:
+        answer += f" at the batch of {told.at_batch:.0f}"
     if told.batch is not None:
         chosen = _chosen(told)
         answer += (
