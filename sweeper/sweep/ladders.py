@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from sweeper.config.settings import Experiment, Settings, check_seeds
-from sweeper.decide.rates import carried
+from sweeper.decide.rate_law import carried
 from sweeper.decide.settle import AT_FIRST, SEEDS, JudgedLadder, Settling
 from sweeper.decide.target import Prior, prior_for
 from sweeper.decide.transfer import Verdict, judge_ladder, missed_optimum

@@ -12,7 +12,7 @@ from sweeper.config.command_line import DEFAULT_ROOT
 from sweeper.decide.judged import judge_runs
 from sweeper.decide.kept import saved_folder
 from sweeper.decide.question import TableQuestion
-from sweeper.decide.rates import RateLaw, RateTarget, law_of_runs
+from sweeper.decide.rate_law import RateLaw, RateTarget, law_of_runs
 from sweeper.decide.table_verdict import TableVerdict
 from sweeper.errors import BadInput, Keyword, Text, as_text
 from sweeper.runs.batch_curves import (

@@ -12,7 +12,7 @@ import pytest
 import sweeper as package
 from tests.cli.driver import Run, assert_refused
 from tests.cli.screens import LINES
-from tests.decide.test_rates import best, frame
+from tests.decide.test_rate_law import best, frame
 
 STEPLAW = Path(__file__).parents[3] / "shared/data/steplaw/dense_lr_bs_loss.csv"
 

@@ -9,7 +9,7 @@ import numpy as np
 import pandas
 import pytest
 
-from sweeper.decide.rates import RateTarget, carried, rate_law
+from sweeper.decide.rate_law import RateTarget, carried, rate_law
 from sweeper.errors import BadInput
 from sweeper.laws.law import Scale
 from sweeper.runs.grid import GridOptions

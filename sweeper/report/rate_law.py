@@ -11,7 +11,7 @@ from matplotlib import rc_context
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from sweeper.decide.rates import AtBatch, CellOptimum, Power, RateLaw, RatePrediction
+from sweeper.decide.rate_law import AtBatch, CellOptimum, Power, RateLaw, RatePrediction
 from sweeper.errors import SHELL, Text, as_text, spelled
 from sweeper.files import private_folder, write_atomically, write_json
 from sweeper.records import to_json
