@@ -17,7 +17,7 @@ from pathlib import Path
 import numpy as np
 
 from scripts.bench.findings import Findings
-from sweeper.decide.rates import RateLaw, RateOptima, RateTarget, law_of, optima_of
+from sweeper.decide.rate_law import RateLaw, RateOptima, RateTarget, law_of, optima_of
 from sweeper.runs.grid import GridOptions
 from sweeper.runs.rate_cells import RateRuns, rate_runs
 from sweeper.runs.read import read

@@ -37,7 +37,7 @@ from sweeper.report.notebook import (
     transfer_report,
     verdict_report,
 )
-from sweeper.report.rates import (
+from sweeper.report.rate_law import (
     rates_figure,
     rates_lines,
     rates_notes,

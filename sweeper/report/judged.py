@@ -41,7 +41,7 @@ from sweeper.report.figures import learning_rate_figure
 from sweeper.report.next import NextCommand, next_of, validated_by
 from sweeper.report.page import page
 from sweeper.report.present import Shown
-from sweeper.report.rates import rates_shown
+from sweeper.report.rate_law import rates_shown
 from sweeper.report.sentences_judged import (
     gap_text,
     in_unit,

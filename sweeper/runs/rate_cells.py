@@ -112,8 +112,11 @@ def _differs(runs: Runs, role: str) -> bool:
     return bool(runs.frame[runs.columns[role]].nunique() > 1)
 
 
-def rate_runs(runs: Runs, options: GridOptions) -> RateRuns:
-    """The cells; BadInput where rates, losses or sizes are missing, or settings differ."""
+def rate_runs(runs: Runs, options: GridOptions, *, tells_batch: bool = True) -> RateRuns:
+    """The cells, without `tells_batch` one for each batch.
+
+    BadInput where rates, losses or sizes are missing, or settings differ.
+    """
     import pandas
 
     runs = runs.with_roles(ROLES)
@@ -147,7 +150,7 @@ def rate_runs(runs: Runs, options: GridOptions) -> RateRuns:
         kept["batches"] = int(table["batch_size"].min()), int(table["batch_size"].max())
     surfaces, curves, noise = list[SurfaceRuns](), list[SizeCurve](), ""
     made: list[LadderSize] = []
-    if _tells_batch(table, cell):
+    if tells_batch and _tells_batch(table, cell):
         for values, rows in table.groupby(cell):
             x = np.stack([rows["eta"], np.log2(rows["batch_size"])], axis=1)
             surfaces.append(SurfaceRuns(x, rows["loss"].to_numpy(dtype=float)))

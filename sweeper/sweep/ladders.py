@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from sweeper.config.settings import Experiment, Settings, check_seeds
-from sweeper.decide.rates import carried
+from sweeper.decide.rate_law import carried
 from sweeper.decide.settle import AT_FIRST, SEEDS, JudgedLadder, Settling
 from sweeper.decide.target import Prior, prior_for
 from sweeper.decide.transfer import Verdict, judge_ladder, missed_optimum
@@ -29,8 +29,6 @@ from sweeper.errors import BadInput, ConfigError, Keyword, key_prefix
 from sweeper.files import write_json
 from sweeper.laws.fit import Fit
 from sweeper.laws.law import NoLaw, is_of_ladders
-from sweeper.runs.grid import GridOptions
-from sweeper.runs.rate_cells import rate_runs
 from sweeper.runs.read import EVERY_LADDER, read
 from sweeper.stats.curve import CurveFit, fit_curves
 from sweeper.stats.ladder import JOINT_AXIS, LADDER_AXES, LadderSize, Size, SizeCurve
@@ -130,9 +128,8 @@ def with_law_of_runs(experiment: Experiment) -> Experiment:
         return experiment
     with key_prefix("law.from"):
         read_runs = read(source, root=settings.root, axis=EVERY_LADDER)
-        runs = rate_runs(read_runs, GridOptions())
         base = scale_of(experiment, settings.base, defaults(settings.space))
-        rates = carried(runs, base, example_length(experiment) or 1)
+        rates = carried(read_runs, base, example_length(experiment) or 1)
     return replace(experiment, settings=replace(settings, law=law.fitted_to(rates)))
 
 

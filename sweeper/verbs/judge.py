@@ -13,7 +13,7 @@ from sweeper.decide.each import EachAnswer, judge_each
 from sweeper.decide.judged import judge_runs
 from sweeper.decide.kept import saved_folder
 from sweeper.decide.question import TableQuestion
-from sweeper.decide.rates import RateLaw, RateTarget, rate_law
+from sweeper.decide.rate_law import RateLaw, RateTarget, law_of_runs
 from sweeper.decide.table_verdict import TableVerdict
 from sweeper.errors import BadInput, ConfigError, Keyword, Text, as_text
 from sweeper.runs.around import VariedSettings, study_lines, varied_settings
@@ -26,7 +26,7 @@ from sweeper.runs.batch_curves import (
 )
 from sweeper.runs.divergence import HUGE
 from sweeper.runs.grid import GridOptions, ladder_runs
-from sweeper.runs.rate_cells import of_two_sizes, rate_runs
+from sweeper.runs.rate_cells import of_two_sizes
 from sweeper.runs.read import EVERY_LADDER, read, study_folder
 from sweeper.runs.roles import ALIASES
 from sweeper.runs.run import Runs
@@ -125,7 +125,7 @@ def judge(request: JudgeRequest, watcher: Watcher) -> VerbAnswer:
     facts = {"source": runs.name, "sha256": runs.sha256, "where": runs.where}
     plain = {request.axis, request.to_width, request.eta, request.base, request.save} == {None}
     if target is not None or (plain and of_two_sizes(runs)):
-        law = rate_law(rate_runs(runs, question.reading), target, request.noise)
+        law, _ = law_of_runs(runs, question.reading, target)
         return RatesAnswer(
             outcome=Outcome.NOT_VALIDATED
             if request.strict and law.answer != "predicted"

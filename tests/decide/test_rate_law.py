@@ -9,7 +9,7 @@ import numpy as np
 import pandas
 import pytest
 
-from sweeper.decide.rates import RateTarget, carried, rate_law
+from sweeper.decide.rate_law import RateTarget, carried, rate_law
 from sweeper.errors import BadInput
 from sweeper.laws.law import Scale
 from sweeper.runs.grid import GridOptions
@@ -122,7 +122,7 @@ def test_which_tables_are_of_two_sizes() -> None:
 
 def test_a_plan_takes_what_batch_and_tokens_do() -> None:
     base = Scale(width=64, depth=2, batch=64, steps=100, tokens=10**10, parameters=2 * 10**8)
-    rates = carried(runs_of((4, 5, 6, 7, 8, 9)), base, LENGTH)
+    rates = carried(read(frame((4, 5, 6, 7, 8, 9))), base, LENGTH)
     eta, batch = best(2e8, 1e10)
     for direction in ((0.0, 1.0), (1.0, 0.0), (1.0, 1.0)):
         there = best(2e8, 1e10 * 2 ** direction[1])
@@ -132,7 +132,7 @@ def test_a_plan_takes_what_batch_and_tokens_do() -> None:
         assert told is not None and told[0] == pytest.approx(then - now, abs=0.15)
         assert told[1] <= told[0] <= told[2]
     # Examples half as long: twice as many are one batch.
-    shorter = carried(runs_of((4, 5, 6, 7, 8, 9)), base, LENGTH // 2)
+    shorter = carried(read(frame((4, 5, 6, 7, 8, 9))), base, LENGTH // 2)
     assert shorter.base[2] == pytest.approx(5, abs=0.01)
-    only = carried(runs_of((7,)), base, LENGTH)
+    only = carried(read(frame((7,))), base, LENGTH)
     assert only.log2_eta((1.0, 0.0)) is None and only.log2_eta((0.0, 1.0)) is not None

@@ -11,7 +11,7 @@ from matplotlib import rc_context
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from sweeper.decide.rates import AtBatch, CellOptimum, Power, RateLaw, RatePrediction
+from sweeper.decide.rate_law import AtBatch, CellOptimum, Power, RateLaw, RatePrediction
 from sweeper.errors import SHELL, Text, as_text, spelled
 from sweeper.files import private_folder, write_atomically, write_json
 from sweeper.records import to_json
@@ -147,6 +147,8 @@ def _prediction_lines(law: RateLaw, told: RatePrediction) -> list[str]:
             f"{miss.plan.value:.4f} ({miss.plan.low:.4f} to {miss.plan.high:.4f})."
         )
     answer = f"At {where} the learning rate is {_rate(told.eta)}"
+    if told.at_batch is not None:
+        answer += f" at the batch of {told.at_batch:.0f}"
     if told.batch is not None:
         chosen = _chosen(told)
         answer += (
@@ -224,25 +226,15 @@ def ridge_table(law: RateLaw, told: RatePrediction) -> Table:
         [
             Column("batch", left=True),
             Column("learning rate", left=True),
-            Column("log2", form=".2f", importance=2),
             Column("loss more", unit=law.unit, form="+.4f", left=True),
-            *[Column("steps", form=",.0f")] * steps,
-            Column("times the steps", form=".3g"),
+            Column("steps", form=",.0f") if steps else Column("times the steps", form=".3g"),
         ],
-        legend=[f"Loss more, and times the steps: than at a batch of {planned}."],
+        legend=[f"Loss more than at a batch of {planned}."],
         key="ridge",
     )
     for each in told.ridge:
-        table.add(
-            f"{each.batch:.0f}",
-            _rate(each.eta),
-            each.eta.value,
-            Cell(
-                each.loss, f"{each.loss.value:+.4f} ({each.loss.low:+.4f} to {each.loss.high:+.4f})"
-            ),
-            *[each.steps] * steps,
-            each.times_steps,
-        )
+        taken = each.steps if steps else each.times_steps
+        table.add(f"{each.batch:.0f}", _rate(each.eta), each.loss, taken)
     return table
 
 

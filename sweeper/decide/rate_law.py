@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 import numpy as np
@@ -12,7 +12,9 @@ import numpy as np
 from sweeper.errors import BadInput, Keyword, Text
 from sweeper.laws.law import Scale
 from sweeper.records import NOT_WRITTEN
-from sweeper.runs.rate_cells import RateRuns, no_law
+from sweeper.runs.grid import GridOptions
+from sweeper.runs.rate_cells import RateRuns, no_law, rate_runs
+from sweeper.runs.run import Runs
 from sweeper.stats.curve import BIAS, CurveFit, fit_curves
 from sweeper.stats.estimate import Array, Estimate
 from sweeper.stats.optima_law import Bound, OptimaLaw, fit_law
@@ -27,6 +29,10 @@ KEPT = 0.02
 """Where bounds leave a smaller share of the draws, they contradict the law."""
 RIDGE = 2
 """Octaves of batch to both sides that are told."""
+NO_BATCH = (
+    "too few sizes have their best rate and batch inside what was run: the rate alone is told, at "
+    "each batch"
+)
 Code = Literal["predicted", "law", "too_few_cells", "bounds_contradict"]
 
 
@@ -95,6 +101,7 @@ class RatePrediction:
     eta: Estimate
     batch: Estimate | None
     miss: Miss
+    at_batch: float | None = None
     ridge: tuple[AtBatch, ...] = ()
 
 
@@ -148,6 +155,21 @@ def rate_law(
 ) -> RateLaw:
     """The law of the runs' optima, and what it says of the target; BadInput for what none says."""
     return law_of(runs, optima_of(runs, noise), target)
+
+
+def law_of_runs(
+    runs: Runs, options: GridOptions, target: RateTarget | None = None
+) -> tuple[RateLaw, RateRuns]:
+    """The law of a source's runs: of the batch, too, where enough sizes have their best inside."""
+    cells = rate_runs(runs, options)
+    law = rate_law(cells, target, options.noise)
+    if law.code != "too_few_cells" or not cells.surfaces:
+        return law, cells
+    alone = rate_runs(runs, options, tells_batch=False)
+    rates = rate_law(alone, target, options.noise)
+    if rates.code == "too_few_cells":
+        return law, cells
+    return replace(rates, notes=(*rates.notes, NO_BATCH)), alone
 
 
 def optima_of(runs: RateRuns, noise: float | None = None) -> RateOptima:
@@ -346,13 +368,13 @@ class CarriedRates:
         return rates
 
 
-def carried(runs: RateRuns, base: Scale, length: int) -> CarriedRates:
+def carried(source: Runs, base: Scale, length: int) -> CarriedRates:
     """The law of other runs from a plan's base, whose examples have `length` tokens.
 
     Where the base's parameters are not known, it is that of the middle of the runs' models.
     BadInput where the runs tell no law.
     """
-    told = rate_law(runs)
+    told, runs = law_of_runs(source, GridOptions())
     if told.code == "bounds_contradict":
         raise BadInput("sizes whose best lies at an end of what was run contradict the others")
     if told.law is None:
@@ -427,7 +449,10 @@ def _predict(
         # A quadratic through what an octave costs on both sides.
         lost = (low.value + high.value) / 2 * (drawn[:, 0] - eta.value) ** 2
         miss = Miss(too_low=low, too_high=high, plan=Estimate.from_draws(float(lost.mean()), lost))
-        return RatePrediction(model=at[0], horizon=at[1], eta=eta, batch=None, miss=miss)
+        at_batch = taken if "batch_size" in runs.varied else None
+        return RatePrediction(
+            model=at[0], horizon=at[1], eta=eta, batch=None, miss=miss, at_batch=at_batch
+        )
     drawn = law.at(np.log2(at))
     best = Estimate.from_draws(float(drawn[:, 1].mean()), drawn[:, 1])
     planned = math.log2(batch) if batch else best.value
