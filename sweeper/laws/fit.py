@@ -22,8 +22,13 @@ DIRECTIONS: Mapping[str, Direction] = {
 class EtaExponents(Protocol):
     """What was measured: log2 eta is linear in log2 of the batch and of the tokens."""
 
-    batches: tuple[int, int]
-    tokens: tuple[int, int]
+    @property
+    def batches(self) -> tuple[int, int]:
+        """The least and the largest that were measured."""
+
+    @property
+    def tokens(self) -> tuple[int, int]:
+        """The least and the most that were measured."""
 
     def log2_eta(self, direction: Direction) -> tuple[float, float, float] | None:
         """The change of log2 eta along a direction, with its 95 % interval; None: not measured."""

@@ -119,12 +119,12 @@ def critical_of(runs: BatchRuns) -> CriticalBatch:
     loss = max(lowest.values(), default=math.nan)
     best: dict[int, list[float]] = {}
     for (batch, _), curves in by_rate.items():
-        steps = [steps_to(curve.steps, curve.losses, loss) for curve in curves]
-        if not all(map(math.isfinite, steps)):
+        taken = [steps_to(curve.steps, curve.losses, loss) for curve in curves]
+        if not all(map(math.isfinite, taken)):
             continue
-        if batch not in best or np.mean(steps) < np.mean(best[batch]):
-            best[batch] = steps
-    pairs = [(batch, step) for batch, steps in best.items() for step in steps]
+        if batch not in best or np.mean(taken) < np.mean(best[batch]):
+            best[batch] = taken
+    pairs = [(batch, step) for batch, taken in best.items() for step in taken]
     batches, steps = (np.array([pair[k] for pair in pairs], dtype=float) for k in (0, 1))
     return critical_batch(batches, steps, loss)
 
@@ -149,7 +149,7 @@ def _table(runs: Runs, step: str) -> pandas.DataFrame:
     import pandas
 
     columns = runs.columns
-    rate = np.zeros(len(runs))
+    rate: Array = np.zeros(len(runs))
     if column := columns.get("log2_eta") or columns.get("eta"):
         rate = log2_of(runs, column)[0]
     seeds = next((columns[role] for role in ("run", "seed") if role in columns), None)

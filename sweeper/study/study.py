@@ -311,10 +311,12 @@ class Study:
 def _written(folder: Path) -> dict[str, tuple[int, str]]:
     """How many lines each file of results had when it was closed, and their sum."""
     kept = try_json(folder / COUNTS).items()
-    of = {
-        name: (each.get("lines"), each.get("sum")) for name, each in kept if isinstance(each, dict)
-    }
-    return {name: (n, told) for name, (n, told) in of.items() if isinstance(n, int) and n > 0}
+    told = dict[str, tuple[int, str]]()
+    for name, each in kept:
+        lines, summed = (each.get("lines"), each.get("sum")) if isinstance(each, dict) else (0, "")
+        if isinstance(lines, int) and lines > 0 and isinstance(summed, str):
+            told[name] = lines, summed
+    return told
 
 
 def check_folder(folder: Path) -> None:
