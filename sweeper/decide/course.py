@@ -147,10 +147,12 @@ def follow(
 
 
 def _is_real(value: object) -> bool:
+    # Numbers of numpy and torch's own are no `float`, and are real.
     return isinstance(value, Real)
 
 
 def _is_whole(value: object) -> bool:
+    # True is a whole number to Python, and a mistake here.
     return isinstance(value, Integral) and not isinstance(value, bool)
 
 
@@ -160,6 +162,8 @@ def _number(name: str, value: Any) -> float:
         if isinstance(value, str | bytes):
             raise TypeError
         number = float(value)
+        # A step that is no number cannot be placed; a loss that is none is a reading, of
+        # divergence.
         if name == "step" and not math.isfinite(number):
             raise ValueError
     except (TypeError, ValueError, OverflowError) as error:
@@ -213,8 +217,10 @@ class Watch:
     ) -> None:
         """Nothing is seen yet."""
         self.prediction, self.band = prediction, check_followed(prediction)
+        # From one half on an alarm would say less than a coin.
         if not (_is_real(alarm) and 0 < alarm < 0.5):
             raise ConfigError(Keyword("alarm"), alarm, "a rate between 0 and 0.5, such as 0.01")
+        # Fewer steps than stretches would leave some without a reading for good.
         if steps is not None and not (_is_whole(steps) and steps >= len(self.band)):
             least = f"at least {len(self.band)}, as many as the band has stretches"
             raise ConfigError(Keyword("steps"), steps, f"a whole number, {least}")
@@ -223,16 +229,21 @@ class Watch:
         if spike_steps is not None and not (_is_whole(spike_steps) and spike_steps >= 1):
             raise ConfigError(Keyword("spike_steps"), spike_steps, "a whole number, at least 1")
         self.spike_steps = spike_steps or max(10, self.steps // len(self.band))
+        # The rate of false alarms is shared: drifts and spikes are two tests, each with its own
+        # limit (Ville's inequality), and together they err by `alarm` at most.
         self.drift_at = math.log(1 / (alarm * (1 - SPIKE_SHARE)))
         self.spikes_at = math.log(1 / (alarm * SPIKE_SHARE))
         predicted = prediction.prediction
         assert predicted is not None
         self.predicted = Estimate(value=predicted.loss, low=predicted.low, high=predicted.high)
+        # A prediction that is next to certain must still leave the covariance an inverse.
         deviation = max((math.log(predicted.high) - math.log(predicted.low)) / (2 * 1.96), 1e-6)
         self.level = math.log(predicted.loss), deviation
         self.sequence = Sequence(self.band, self.level)
         self._middles = self.band.middles * self.steps
         # The ladder's own log was as rare: its readings stand for the stretches behind them.
+        # Stretches of equal means: then the band is read as steps, and not along lines between
+        # middles.
         self._stairs = float(np.mean(np.abs(np.diff(self.sequence.mean)) < 1e-9)) > 0.25
         self.at, self.losses = array("q"), array("d")
         self.stretches: list[_Stretch] = []
@@ -264,6 +275,7 @@ class Watch:
             at, rate = int(_number("step", step)), None if lr is None else _number("lr", lr)
             value = None if loss is None else _number("loss", loss)
         except ConfigError:
+            # At the first reading nothing is lost by an error, and later a run of weeks is.
             if not self.at:
                 raise
             value = None
@@ -281,6 +293,8 @@ class Watch:
         if self.stretches and not self.trouble:
             last = self.stretches[-1]
             begin, end = self._edges(last.index)
+            # A last stretch of which half is missing would be compared with the mean of a whole
+            # one.
             if self.at[-1] >= begin + (end - begin) / 2:
                 self._close(last)
             self.seen = self.look()
@@ -299,6 +313,8 @@ class Watch:
     def _take(self, step: int, loss: float, lr: float | None) -> None:
         if self.trouble:
             return
+        # A stretch more than the run may be a resume's last step; beyond, they count something
+        # else.
         if step < 0 or step > self.steps * (1 + 1 / len(self.band)):
             self._refuse(
                 f"it reports step {step:,} of {self.steps:,}: give the steps of the run with ",
@@ -318,16 +334,20 @@ class Watch:
                 self._event("not a number", step, step, f"the loss is {loss:g}")
             elif self.events and self.events[-1].kind == "not a number":
                 self.events[-1] = replace(self.events[-1], until=step)
+            # One such reading is a logger's slip; some in a row are a run that is no longer
+            # training.
             if self._not_numbers >= NOT_NUMBERS:
                 self.seen = self.look()
             return
         self._not_numbers = 0
         log = math.log(loss)
         index = min(bisect_right(self.begins, step), len(self.band)) - 1
+        # A stretch is tested once it is over, which the first reading of a later one shows.
         if not self.stretches or self.stretches[-1].index != index:
             if self.stretches:
                 self._close(self.stretches[-1])
                 begin = self.at[-1]
+                # An empty stretch alone is no gap: a log of every tenth step may skip one.
                 if index > self.stretches[-1].index + 1 and step - begin > self._longest():
                     self._event("gap", begin, step, f"no loss between steps {begin:,} and {step:,}")
             self.stretches.append(_Stretch(index, first=len(self.at), level=replace(self._running)))
@@ -340,8 +360,11 @@ class Watch:
         self.at.append(step)
         self.losses.append(loss)
         before = self._running.spike
+        # The level before this reading: a stretch that is read again after a resume begins with it.
         self._spike(step, log)
         self._add(step, loss)
+        # A look costs a forecast: at the end of stretches it is due, and where a spike begins or
+        # ends.
         if (self._running.spike is None) != (before is None) or step >= self.steps - 1:
             self.seen = self.look()
 
@@ -375,6 +398,7 @@ class Watch:
             # a log of every tenth step that is more than the noise.
             difference = math.log(loss) - math.log(self.losses[-2])
             difference -= self._expected(step + 0.5) - self._expected(self.at[-2] + 0.5)
+            # Cut off, as a spike would count for noise, and hide what comes after it.
             stretch.squares += min(difference**2, self._most_squared())
             stretch.differences += 1
             self._smoothness(difference)
@@ -385,12 +409,14 @@ class Watch:
         Differences of independent readings have a correlation of -1/2 with the next one, those of a
         running mean of weight b on what was before, -(1 - b)/2.
         """
+        # Differences are cut off alike: one spike would be two large products of opposite signs.
         size = math.sqrt(self._most_squared())
         difference = min(max(difference, -size), size)
         # The level's own fall is no noise: what differs from the differences of late.
         self._trend += (difference - self._trend) / min(self._pairs + 1, SMOOTH_READINGS)
         own = difference - self._trend
         self._pairs += 1
+        # Running means over so many readings, so that what a loop pays for each is the same.
         rate = 1 / min(self._pairs, SMOOTH_READINGS)
         self._product += rate * (own * self._own_before - self._product)
         self._square += rate * (own**2 - self._square)
@@ -403,6 +429,7 @@ class Watch:
             )
 
     def _most_squared(self) -> float:
+        # Until a noise is known nothing is cut: its first readings may differ by any amount.
         running = self._running
         return 2 * CLIPPED_NOISE * running.variance if running.count > FIRST_READINGS else 1.0
 
@@ -414,6 +441,7 @@ class Watch:
         is_known = running.count >= FIRST_READINGS
         if running.spike is not None:
             running.top = max(running.top, log)
+            # Back near the level it has returned, though noise alone never brings it there exactly.
             if off < max(BACK_SIGMAS * sigma, LEAST_SPIKE / 2):
                 last = max(self.at[-2] if len(self.at) > 1 else step, running.spike)
                 text = f"up to {math.exp(running.top):.4g}, from {math.exp(running.level):.4g}"
@@ -423,6 +451,8 @@ class Watch:
                 # No spike: the run goes on up there. The test of drifts sees it.
                 text = f"to {math.exp(log):.4g}, from {math.exp(running.level):.4g}, and stays"
                 self._event("jump", running.spike, step, text)
+                # The new level is where the run goes on: else every reading from here on would be a
+                # spike.
                 running.spike, running.level, running.count = None, log, FIRST_READINGS
                 return
             else:
@@ -436,6 +466,8 @@ class Watch:
             running.level = log
             return
         rate = max(LEVEL_RATE, 1 / running.count)
+        # Bounded: a reading below the threshold of a spike may still be far off, and moves the
+        # level by three deviations at most.
         bounded = min(max(off, -3 * sigma), 3 * sigma) if is_known else off
         running.level += rate * bounded
         rate = max(NOISE_RATE, 1 / running.count)
@@ -445,6 +477,7 @@ class Watch:
         """Forget what lies at `step` and behind: the run went on from a checkpoint before it."""
         last = self.at[-1]
         self._back += 1
+        # Both in number and in share: a short log with a few resumes is none of two writers.
         if self._back > BACK_JUMPS and self._back > BACK_SHARE * len(self.at):
             self._refuse(
                 f"steps go back {self._back} times among {len(self.at):,} readings: two runs, or "
@@ -455,9 +488,12 @@ class Watch:
         kept = bisect_left(self.at, step)
         what = "begun anew" if kept == 0 else "resumed"
         self._event(what, step, last, f"after step {last:,} comes step {step:,}")
+        # A stretch that lies behind the resume is gone, and the level is that of its beginning.
         while self.stretches and self.stretches[-1].first >= kept:
             self._running = replace(self.stretches.pop().level)
         readings = [(s, x) for s, x in zip(self.at[:kept], self.losses[:kept], strict=True)]
+        # The open stretch is read again from its first reading, since its sums cannot be taken
+        # apart.
         if self.stretches:
             open_stretch = self.stretches.pop()
             self._running = replace(open_stretch.level)
@@ -471,10 +507,13 @@ class Watch:
             self.sequence.cut(0)
         self.forecasts = [forecast for forecast in self.forecasts if forecast[0] < step]
         self._not_numbers = 0
+        # An alarm that was raised behind the resume is forgotten with what raised it.
         if self._spiky is not None and self._spiky >= step:
             self._spiky = None
         if self._jumped is not None and self._jumped >= step:
             self._jumped = None
+        # The rate of the checkpoint is not that of the last reading: no jump is read between the
+        # two.
         self._lr_before = 0.0
 
     def _closed_before(self, index: int) -> int:
@@ -483,6 +522,7 @@ class Watch:
     def rate(self, step: int, lr: float) -> None:
         """Take the learning rate of a step, whatever its schedule is: a jump of it is seen."""
         before, self._lr_before = self._lr_before, lr
+        # Behind the warm-up and two stretches, for a log that reports a rate after it was used.
         tested = (step + 0.5) / self.steps >= self.band.warmup + 2 / len(self.band)
         if tested and self._jumped is None and lr > LR_JUMP * before > 0:
             self._jumped = step
@@ -496,11 +536,13 @@ class Watch:
             return  # there is none to compare with
         self._lr_peak = max(self._lr_peak, lr)
         share = (step + 0.5) / self.steps
+        # As a share of the peak so far: the ladder's peak is that of another size.
         if not self._lr_peak > 0 or share < self.band.warmup + 2 / len(self.band):
             return
         places = (np.arange(len(self.band)) + 0.5) / len(self.band)
         expected = float(np.interp(share, places, self.band.lr))
         of_peak = lr / self._lr_peak
+        # In a row: a single reading may be of the step before, or of another group of parameters.
         self._lr_off = self._lr_off + 1 if abs(of_peak - expected) > LR_OFF else 0
         if self._lr_off >= LR_READINGS:
             self._refuse(
@@ -528,6 +570,7 @@ class Watch:
         sequence = self.sequence
         closed = sequence.at[: sequence.seen]
         if (
+            # Nothing in it but spikes, a part of the warm-up, or a stretch that was tested before.
             not stretch.count
             or stretch.index < sequence.first
             or (len(closed) and closed[-1] >= stretch.index)
@@ -543,11 +586,14 @@ class Watch:
             log = min(log, whole, key=lambda value: abs(value - level))
         sequence.add(stretch.index, log, self._white(stretch))
         forecast = sequence.forecast()
+        # Student's interval: see `STUDENT`.
         width = STUDENT * forecast.deviation
         ends = (forecast.mean, forecast.mean - width, forecast.mean + width)
         value, low, high = (math.exp(min(end, 700.0)) for end in ends)
         step = min(self._edges(stretch.index)[1], self.steps)
         self.forecasts.append((step, Estimate(value=value, low=low, high=high)))
+        # The second test, of how many spikes there are, at its own share of the rate of false
+        # alarms.
         if stretch.spikes and self._spiky is None and self._spike_evidence() >= self.spikes_at:
             self._spiky = next((e.step for e in self.events if e.kind == SPIKE), step)
 
@@ -567,6 +613,7 @@ class Watch:
         The difference of two neighbours has twice the variance of one, and says nothing of their
         mean, so that the stretch's own may be used.
         """
+        # Backwards until there are enough: noise changes over a run, and that of now is asked for.
         squares, differences = 0.0, 0
         for each in reversed(self.stretches):
             squares += each.squares
@@ -593,16 +640,19 @@ class Watch:
         """Log of the martingale of the number of spikes, begins and rates averaged."""
         first = self.sequence.first
         tested = [s for s in self.stretches if s.index >= first]
+        # Without a spike all factors lie below 1, and the evidence with them.
         if not any(s.spikes for s in tested):
             return 0.0
         spikes = np.array([s.spikes for s in tested], float)
         others = np.array([s.count for s in tested], float) - spikes
         places = np.array([s.index for s in tested])
+        # For each begin and factor a likelihood ratio; a mean of such is a martingale as well.
         begins = np.linspace(first, len(self.band), SPIKE_BEGINS, endpoint=False)
         after = places >= begins[:, None]
         logs = []
         for factor in SPIKE_FACTORS:
             gain = spikes * math.log(factor)
+            # Readings without a spike speak against more of them, a little each.
             gain += others * math.log((1 - factor * SPIKE_RATE) / (1 - SPIKE_RATE))
             logs.append(after @ gain)
         joined = np.concatenate(logs)
@@ -619,14 +669,17 @@ class Watch:
         evidence = sequence.evidence[-1] if sequence.evidence else 0.0
         ended = bool(self.at) and step >= self.steps - 1 - self._interval()
         state, since, finding = ON, None, None
+        # Later states replace earlier ones: what is worse, or surer, is told in the end.
         if sequence.seen < LEAST:
             state = EARLY
         if self._running.spike is not None:
             state, since = SPIKE, self._running.spike
+        # The evidence may fall again; an alarm that was raised stays.
         alarmed = next((k for k, e in enumerate(sequence.evidence) if e >= self.drift_at), None)
         if alarmed is not None:
             finding = sequence.finding()
             since = self._edges(finding.since)[0]
+            # Where no size is found, by the side on which the stretch lay that raised it.
             above = finding.size >= 0 if finding.size else bool(sequence.raw[alarmed] > 0)
             state = ABOVE if above else BELOW
         elif self._spiky is not None:
@@ -643,10 +696,12 @@ class Watch:
         if sequence.seen:
             last = int(sequence.at[sequence.seen - 1])
             closed = next(s for s in reversed(self.stretches) if s.index == last)
+            # Of the last closed stretch: an open one has too few readings to be told.
             gap = math.exp(self._log_of(closed) - float(sequence.mean[last])) - 1
         end = self._end() if ended else None
         end_estimate = forecast if end is None else Estimate(value=end, low=end, high=end)
         compute = Estimate(value=0.0, low=0.0, high=0.0)
+        # A run that has diverged or is silent will not come to the end that is forecast.
         if state not in (DIVERGED, SILENT):
             worths = (
                 worth(self.prediction, x)
@@ -683,6 +738,7 @@ class Watch:
             return self.events[-1].step if self.events else int(self.at[-1])
         closed = [s for s in self.stretches if s.index >= self.sequence.first and s.count]
         if closed and self.sequence.seen:
+            # Worse than at its first reading, in a stretch that is half there: it learns no more.
             last = closed[-1]
             if last.total / last.count > self.losses[0] and last.count * 2 >= self._usual():
                 return int(self.at[last.first])
@@ -700,6 +756,8 @@ class Watch:
             weights = self.band.end_weights[[s.index for s in self.stretches if s.count]]
             told = float(weights.sum())
             return math.exp(float(weights @ np.array(means)) / told) if told > 0 else None
+        # The mean over the last readings, as the objective is, moved to it where it is a held-out
+        # loss.
         first = math.floor((1 - self.band.window) * self.steps)
         place = bisect_left(self.at, first)
         losses = self.losses[place:]
@@ -715,10 +773,12 @@ class Watch:
         if finding is None or state == SILENT:
             return ()
         shares: dict[str, float] = {}
+        # Off since the test began: what begins later was not seen, so that no form is told.
         from_start = finding.since <= self.sequence.first + 1
         for form, share in finding.shares.items():
             name = "from the start" if from_start else CAUSES[state, form]
             shares[name] = shares.get(name, 0.0) + share
+        # Spikes in several stretches tell of batches, whatever form their sum looks like.
         if state == ABOVE and sum(s.spikes for s in self.stretches) >= 3:
             shares = {"bad batches": 1.0}
         ranked = sorted(shares.items(), key=lambda item: -item[1])

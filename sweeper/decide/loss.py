@@ -103,6 +103,7 @@ class LawValues:
         for amplitude, exponent, of_params, of_tokens in form.terms:
             power = getattr(self, exponent).value
             scale = params ** (power * of_params) * tokens ** (power * of_tokens)
+            # p = 1 adds the terms; a large p leaves the larger of them, the bottleneck.
             terms.append(getattr(self, amplitude).value / scale)
         p = self.p.value if form.coupled and self.p else 1.0
         above: Array = np.sum(np.array(terms) ** p, axis=0) ** (1 / p)
@@ -307,9 +308,11 @@ class TooFewRuns(BadInput):
 
 def _beyond(runs: LossRuns, design: Design) -> tuple[Proposed, ...]:
     """The next rung of runs along a line, as far from the last as the others are apart."""
+    # Where size and tokens were varied apart there is no one direction in which to go on.
     if len(design.forms) > 1:
         return ()
     along = runs.tokens if design.forms == (TOKENS,) else runs.params
+    # The mean ratio of neighbours.
     ratio = (along.max() / along.min()) ** (1 / max(1, distinct(along) - 1))
     params, tokens = float(runs.params.max()), float(runs.tokens.max())
     if design.forms == (TOKENS,):
@@ -341,6 +344,8 @@ def predict_runs(
     law, or a question that they cannot answer at all.
     """
     try:
+        # ValueError: too few runs for any law. The answer is then what would help, as of an open
+        # one.
         studied = study_law(runs, question)
     except ValueError as error:
         more = _beyond(runs, Design.of(runs))
@@ -350,14 +355,18 @@ def predict_runs(
     law, rungs, tested, design = studied.law, studied.rungs, studied.tested, studied.law.design
     target = _target(law, question)
     best = _optimum(studied, question)
+    # The budget's best size has a loss too, if no run is named.
     loss = law.loss(target.params, target.tokens) if target else best.loss if best else None
     reasons = studied.reasons(loss, target, best)
     settle = _next_rung(law, rungs) if reasons else ()
     if choose:
         settle = tuple(replace(run, choice=choose(run.params, run.tokens)) for run in settle)
     values = {form.name: value for form, value in _values(law)}
+    # What others publish: the first form of a design is the classical one.
     classical = values.get(design.forms[0].name) or next(iter(values.values()))
     aim = _as_target(law, best) if target is None and best else target
+    # Where FLOPs are in proportion alone, so are the runs' FLOPs a second, and hours would be
+    # wrong.
     timed = runs.flops_per_second if flops_known else None
     speed = question.flops_per_second or timed
     return Prediction(
@@ -429,6 +438,8 @@ class StudiedLaw:
 def study_law(runs: LossRuns, question: LossQuestion) -> StudiedLaw:
     """The law of `runs` with its back-test; ValueError where they are too few for one."""
     params, tokens = question.params, question.tokens
+    # Runs unlike the run to come are left out before anything is fitted: the back-test is of the
+    # rest.
     place = (params, tokens) if params and tokens else None
     runs, unlike = choose_runs(runs.spread(MOST_FITTED), asked_of(runs, question), place)
     design = Design.of(runs)
@@ -444,6 +455,7 @@ def study_law(runs: LossRuns, question: LossQuestion) -> StudiedLaw:
     tried = tuple(one for short in shorts for one in short.tried)
     tested = [
         back_test(runs, rungs, short, tried)
+        # The longest first. Shorter ladders widen the interval, but are no back-test of this one.
         for short in reversed(shorts)
         if short.kept >= len(rungs) - 2
     ]
@@ -455,6 +467,7 @@ def study_law(runs: LossRuns, question: LossQuestion) -> StudiedLaw:
 def asked_of(runs: LossRuns, question: LossQuestion) -> Asked:
     """What a question says of which runs are like the run to come."""
     flops, largest = question.flops, float(runs.flops.max())
+    # Both known: tokens a parameter say which runs are like it, and not the compute alone.
     if question.params and question.tokens:
         flops = question.params * question.tokens * runs.flops_per_product
         return Asked(question.tokens / question.params, flops / largest)
@@ -561,11 +574,13 @@ def _reasons(
     form = law.members[0].best.form
     horizons = f"numbers of {law.runs.unit}"
     kinds = {"sizes": law.runs.params, horizons: law.runs.tokens}
+    # One term: of both axes, or of one, which then is the only one that has to have rungs.
     if len(form.terms) == 1:  # along a line of both, sizes tell rungs as well as tokens do
         del kinds["sizes" if form.name == "tokens" else horizons]
     for kind, values in kinds.items():
         if (count := distinct(values)) < RUNGS:
             reasons.append(f"there are {count} {kind}, and a law needs {RUNGS} at least")
+    # Without a rung that was left out nothing is known of how the law goes on.
     if not tests and not reasons:
         reasons.append(
             f"{len(rungs)} rungs are too few to leave the farthest out: the law has not been tried"
@@ -578,6 +593,7 @@ def _reasons(
         if test.failed
     ]
     aim = target or (_as_target(law, best) if best else None)
+    # Within the runs' own compute no reach is claimed: the interval is as wide as it is.
     if loss and aim and aim.beyond > 1 and not settled(law, aim.params, aim.tokens, loss):
         floor, lowest = law.floor(), float(law.runs.loss.min())
         unknown = floor.low < LOWEST_FLOOR * lowest or floor.high - floor.low > FLOOR_SHARE * lowest
@@ -600,6 +616,7 @@ def _far(runs: LossRuns, aim: Target | None) -> list[str]:
     if aim is None:
         return []
     span = float(runs.flops.max() / runs.flops.min())
+    # As far beyond as the runs span, and twice at least: one rung is no ladder to go on from.
     if aim.beyond > max(span, 2.0):
         return [
             f"the run is {aim.beyond:.3g} times the compute of the largest, and the runs span a "
@@ -615,10 +632,13 @@ def _next_rung(law: LossLaw, rungs: Rungs) -> tuple[Proposed, ...]:
     """The farthest rung's runs, as much farther as it lies beyond the one before it."""
     runs, last = law.runs, len(rungs) - 1
     middles = [float(np.exp(np.log(runs.flops[rungs.index == i]).mean())) for i in range(last + 1)]
+    # Rungs that lie close, or far apart, would propose a run that tells nothing, or that nobody
+    # pays.
     ratio = min(max(middles[-1] / middles[-2], 1.5), 10.0) if last else 4.0
     here = np.unique(
         np.stack([runs.params[rungs.index == last], runs.tokens[rungs.index == last]]).T, axis=0
     )
+    # Both ends of the budget and some between: the valley's shape is what is missing.
     if len(here) > MOST_PROPOSED:
         here = here[np.linspace(0, len(here) - 1, MOST_PROPOSED).round().astype(int)]
     proposed = []
@@ -646,6 +666,7 @@ def _curve(law: LossLaw, aim: Target | None) -> tuple[LawPoint, ...]:
     """
     runs = law.runs
     first = float(runs.flops.min())
+    # A little beyond the target, so that its interval is seen to go on.
     last = max(float(runs.flops.max()) * (1 if aim else 4), aim.flops * 1.5 if aim else 0)
     budgets = np.exp(np.linspace(math.log(first), math.log(last), CURVE))
     if len(law.members[0].best.form.terms) == 2:
@@ -653,6 +674,7 @@ def _curve(law: LossLaw, aim: Target | None) -> tuple[LawPoint, ...]:
     else:
         middle = int(np.argmax(runs.flops))
         start = runs.params[middle], runs.tokens[middle]
+        # From the largest run along the ladder's own line, as nothing else was varied.
         sizes, horizons = law.scaled(*start, budgets / runs.flops[middle])
     logs = law.log_losses(sizes, horizons)
     ends = np.exp(np.percentile(logs, [2.5, 50, 97.5], axis=0))
@@ -672,6 +694,8 @@ def _frontier(law: LossLaw, budgets: Array) -> tuple[Array, Array]:
     sizes = []
     for budget in budgets:
         product = budget / law.runs.flops_per_product
+        # Six in the log to both sides of equal counts: a factor of 400, beyond which no best was
+        # found.
         grid = np.exp(0.5 * math.log(product) + np.linspace(-6, 6, 121))
         sizes.append(float(grid[law.best_loss(grid, product / grid).argmin()]))
     best_sizes = np.array(sizes)

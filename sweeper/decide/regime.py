@@ -83,6 +83,8 @@ def choose_runs(
     `place` is its (N, D), where both are known.
     """
     design = Design.of(runs)
+    # Where one axis alone was varied, or both on a line, tokens a parameter say no more than
+    # compute.
     if ADDITIVE not in design.forms:
         return runs, None
     rungs = Rungs.of(runs, design)
@@ -92,10 +94,12 @@ def choose_runs(
     best = fit(ADDITIVE, runs.params, runs.tokens, runs.loss, threshold=NEAR, iterations=QUICKLY)
     misses = _misses(runs, rungs, choices, best)
     chosen = int(misses.argmin())
+    # Half, and not merely less: of nine choices the best is better by luck alone.
     if not misses[chosen] < BETTER * misses[0]:
         return runs, None
     choice = choices[chosen]
     with_all, without = None, None
+    # What both sets of runs say of the run to come is told, so that the choice can be judged.
     if place is not None:
         laws = _fitted(runs, np.stack([choices[0].kept, choice.kept]), best)
         with_all, without = laws.loss(*place)[:, 0].tolist()
@@ -120,7 +124,10 @@ def _choices(runs: LossRuns, rungs: Rungs, asked: Asked) -> Iterator[_Choice]:
     for span in spans:
         flops = float(runs.flops.max()) / span
         for least in ratios:
+            # A little below the span: runs of one rung differ by some per cent, and are not cut
+            # apart.
             kept = (ratio >= least) & (runs.flops >= 0.95 * flops)
+            # Too few to tell of anything, unless they are all there are; and a set is tried once.
             some = kept.sum() < LEAST_KEPT or len(np.unique(rungs.index[kept])) < LEAST_RUNGS
             if (some and not kept.all()) or kept.tobytes() in seen:
                 continue
@@ -136,15 +143,19 @@ def _misses(runs: LossRuns, rungs: Rungs, choices: list[_Choice], best: Fits) ->
     kept = np.stack([choice.kept for choice in choices])
     common = np.logical_and.reduce(kept)
     squares = []
+    # One choice that cannot be fitted there leaves the rung out for all: misses must be comparable.
     for left in range(max(2, len(rungs) - ROLLED), len(rungs)):
         near = kept & (rungs.index < left)
         if near.sum(1).min() < LEAST_KEPT / 2 or any(_lacking(runs, some) for some in near):
+            # Every farther rung, not the next alone: the run to come lies far beyond.
             continue
         fits = _fitted(runs, near, best)
         for rung in range(left, len(rungs)):
             far = runs.only(common & (rungs.index == rung))
+            # A median over the rung's runs, as one that went wrong says nothing of a choice.
             if len(far):
                 off = np.log(fits.loss(far.params, far.tokens)) - np.log(far.loss)
+                # Nothing could be tried: all miss alike, and all runs stay.
                 squares.append(np.median(np.abs(off), axis=1) ** 2)
     return np.sqrt(np.mean(squares, axis=0)) if squares else np.zeros(len(choices))
 
