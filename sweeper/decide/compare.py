@@ -120,6 +120,7 @@ def compare(ladders: Sequence[Ladder]) -> StudyComparison:
     measured = [_Measured.of(ladder) for ladder in ladders]
     # Pairs need both of their runs: the seeds that all studies have are the first ones of each.
     seeds = min(ladder.transferred.shape[1] for ladder in measured)
+    # The largest that all reach: beyond, a ladder would be extrapolated.
     flops = min(float(ladder.flops[-1]) for ladder in measured)
     if flops < max(float(ladder.flops[0]) for ladder in measured) * (1 - 1e-9):
         raise ValueError("no width of one study costs as much as one of the others")
@@ -164,6 +165,7 @@ class _Measured:
             fits.append(fit)
             transferred.append(losses_at(curve, eta))
             retuned.append(retuned_losses(fit))
+        # Curves may have other numbers of seeds: the first ones, which all widths have.
         seeds = min(map(len, transferred))
         widths = tuple(curve.size.width for curve in ladder.curves)
         return cls(
@@ -189,6 +191,7 @@ class _Measured:
         return between
 
     def candidate(self, flops: float) -> Candidate:
+        # The widest that this compute pays for: beyond it the curve is another run's.
         largest = max(i for i, cost in enumerate(self.flops) if cost <= flops * (1 + 1e-9))
         fit, optimum = self.fits[largest], self.fits[largest].optimum.value
         return Candidate(
@@ -210,6 +213,7 @@ class _Measured:
             flops=float(self.flops[index]),
             transferred=mean_estimate(transferred),
             retuned=mean_estimate(retuned),
+            # Seed by seed: what a seed does to both cancels in what the transfer lost.
             regret=mean_estimate(transferred - retuned),
             optimum_log2=fit.optimum,
             at_end=fit.at_end,
@@ -245,6 +249,7 @@ def retuned_losses(fit: CurveFit) -> Array:
     runs = np.array([fit.curve.losses[float(eta)] for eta in etas])
     lowest = int(runs.mean(axis=1).argmin())
     measured: Array = runs[lowest]
+    # At an end no parabola has a vertex that was measured: the loss there is an upper bound.
     if fit.at_end:
         return measured
     spacing = max(etas[lowest] - etas[lowest - 1], etas[lowest + 1] - etas[lowest])
@@ -294,6 +299,7 @@ def seeds_needed(standings: Sequence[Standing], seeds: int) -> int | None:
     leader, *others = standings
     needed = []
     for standing in others:
+        # A leader alone in the first place is told already, whatever the others' intervals are.
         gap = standing.gap
         if gap.low > 0 or not math.isfinite(gap.value) or leader.last == 1:
             continue

@@ -350,6 +350,7 @@ class Watch:
                 # An empty stretch alone is no gap: a log of every tenth step may skip one.
                 if index > self.stretches[-1].index + 1 and step - begin > self._longest():
                     self._event("gap", begin, step, f"no loss between steps {begin:,} and {step:,}")
+            # The level before its first reading: a stretch that is read again begins with it.
             self.stretches.append(_Stretch(index, first=len(self.at), level=replace(self._running)))
             self.at.append(step)
             self.losses.append(loss)
@@ -360,7 +361,6 @@ class Watch:
         self.at.append(step)
         self.losses.append(loss)
         before = self._running.spike
-        # The level before this reading: a stretch that is read again after a resume begins with it.
         self._spike(step, log)
         self._add(step, loss)
         # A look costs a forecast: at the end of stretches it is due, and where a spike begins or
@@ -522,7 +522,6 @@ class Watch:
     def rate(self, step: int, lr: float) -> None:
         """Take the learning rate of a step, whatever its schedule is: a jump of it is seen."""
         before, self._lr_before = self._lr_before, lr
-        # Behind the warm-up and two stretches, for a log that reports a rate after it was used.
         tested = (step + 0.5) / self.steps >= self.band.warmup + 2 / len(self.band)
         if tested and self._jumped is None and lr > LR_JUMP * before > 0:
             self._jumped = step
@@ -536,13 +535,13 @@ class Watch:
             return  # there is none to compare with
         self._lr_peak = max(self._lr_peak, lr)
         share = (step + 0.5) / self.steps
-        # As a share of the peak so far: the ladder's peak is that of another size.
         if not self._lr_peak > 0 or share < self.band.warmup + 2 / len(self.band):
             return
         places = (np.arange(len(self.band)) + 0.5) / len(self.band)
         expected = float(np.interp(share, places, self.band.lr))
+        # Of its own peak so far: the ladder's was that of another size.
         of_peak = lr / self._lr_peak
-        # In a row: a single reading may be of the step before, or of another group of parameters.
+        # In a row: one reading that is off is no other schedule.
         self._lr_off = self._lr_off + 1 if abs(of_peak - expected) > LR_OFF else 0
         if self._lr_off >= LR_READINGS:
             self._refuse(
