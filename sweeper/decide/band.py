@@ -183,7 +183,6 @@ class Course:
 def fit_band(curves: Curves, course: Course, log_params: float, log_tokens: float) -> Band:
     """The band of a run of that size and horizon; ValueError says why there is none."""
     count = min(map(len, curves.curves), default=0)
-    # As many stretches as the shortest curve has: none is filled in.
     cells = int(curves.cell.max()) + 1 if count else 0
     free = len(curves.curves) - cells
     if count < LEAST_POINTS:
@@ -204,7 +203,6 @@ def fit_band(curves: Curves, course: Course, log_params: float, log_tokens: floa
     every = zip(curves.curves, curves.steps, strict=True)
     logs = np.array([logs_of(curve, steps) for curve, steps in every])
     weights = end_weights(edges, course.window)
-    # Means by size: what runs of one size differ by is seeds' and no misfit.
     means = np.array([logs[curves.cell == cell].mean(0) for cell in range(cells)])
     ends = logs @ weights
     gaps = np.log(curves.objectives) - ends
@@ -236,7 +234,6 @@ def fit_band(curves: Curves, course: Course, log_params: float, log_tokens: floa
     seeds = np.bincount(curves.cell).mean()
     noise = _relative_variance(spread, correlation, weights)[inner].mean() / seeds
     size_free = cells - design.shape[1]
-    # What sizes are off beyond the noise of their means; below 0 there is none.
     variance_left = float((off[:, inner] ** 2).sum(0).mean()) / max(size_free, 1) - noise
     # A line through as many sizes as it has terms leaves nothing to see a misfit by.
     misfit = math.sqrt(max(variance_left, 0.0)) if size_free else 0.0
@@ -297,7 +294,6 @@ def _directions(
         steps = []
         for *pair_of_curves, octaves in curves.eta_pairs:
             pair = np.array([logs_of(curve, 0) for curve in pair_of_curves])
-            # By octave of eta, and less their ends, as shapes are.
             steps.append(np.subtract(*(pair - (pair @ weights)[:, None])) / octaves)
         # Seeds' noise is no part of what eta does.
         kernel = np.ones(SMOOTHED) / SMOOTHED
@@ -314,7 +310,6 @@ def stretch_edges(steps: int, count: int) -> Array:
     They are as equal as whole steps allow, the first ones longer, as a study keeps curves.
     """
     if steps < count:
-        # Fewer steps than stretches: then they cannot be whole steps.
         return np.linspace(0, 1, count + 1)
     short, longer = divmod(steps, count)
     lengths = np.where(np.arange(count) < longer, short + 1, short) / steps
@@ -373,7 +368,6 @@ def _of_seeds(residuals: Array, free: int) -> tuple[Array, Array, float]:
     spread = np.sqrt(np.convolve(padded, np.ones(2 * half + 1) / (2 * half + 1), "valid"))
     spread = np.maximum(spread, LEAST_SPREAD)
     # Residuals from their own size's mean: n of them have the likelihood of `free` whole runs,
-    # The likelihood is of what the runs' own means leave, hence of `free` runs and not of all.
     # -free/2 (log det K + tr K^-1 S) with S the residuals' second moment.
     scaled = residuals / spread
     moment = scaled.T @ scaled * (1.0 / free)
@@ -390,7 +384,6 @@ def _of_seeds(residuals: Array, free: int) -> tuple[Array, Array, float]:
             scores.append(-0.5 * free * float((np.log(total) + power / total).sum()))
             kernels.append(np.where(lags == 0, 1.0, share * smooth))
             shares.append(1 - share)
-    # Likelihoods of so many stretches differ by hundreds: the largest is taken out first.
     likely = np.exp(np.array(scores) - max(scores))
     likely /= likely.sum()
     return spread, likely @ np.array(kernels), float(likely @ np.array(shares))

@@ -213,7 +213,6 @@ class _Measured:
             flops=float(self.flops[index]),
             transferred=mean_estimate(transferred),
             retuned=mean_estimate(retuned),
-            # Seed by seed: what a seed does to both cancels in what the transfer lost.
             regret=mean_estimate(transferred - retuned),
             optimum_log2=fit.optimum,
             at_end=fit.at_end,
@@ -299,7 +298,6 @@ def seeds_needed(standings: Sequence[Standing], seeds: int) -> int | None:
     leader, *others = standings
     needed = []
     for standing in others:
-        # A leader alone in the first place is told already, whatever the others' intervals are.
         gap = standing.gap
         if gap.low > 0 or not math.isfinite(gap.value) or leader.last == 1:
             continue

@@ -217,7 +217,6 @@ class Watch:
     ) -> None:
         """Nothing is seen yet."""
         self.prediction, self.band = prediction, check_followed(prediction)
-        # From one half on an alarm would say less than a coin.
         if not (_is_real(alarm) and 0 < alarm < 0.5):
             raise ConfigError(Keyword("alarm"), alarm, "a rate between 0 and 0.5, such as 0.01")
         # Fewer steps than stretches would leave some without a reading for good.
@@ -313,8 +312,6 @@ class Watch:
     def _take(self, step: int, loss: float, lr: float | None) -> None:
         if self.trouble:
             return
-        # A stretch more than the run may be a resume's last step; beyond, they count something
-        # else.
         if step < 0 or step > self.steps * (1 + 1 / len(self.band)):
             self._refuse(
                 f"it reports step {step:,} of {self.steps:,}: give the steps of the run with ",
@@ -416,7 +413,6 @@ class Watch:
         self._trend += (difference - self._trend) / min(self._pairs + 1, SMOOTH_READINGS)
         own = difference - self._trend
         self._pairs += 1
-        # Running means over so many readings, so that what a loop pays for each is the same.
         rate = 1 / min(self._pairs, SMOOTH_READINGS)
         self._product += rate * (own * self._own_before - self._product)
         self._square += rate * (own**2 - self._square)
@@ -541,7 +537,6 @@ class Watch:
         expected = float(np.interp(share, places, self.band.lr))
         # Of its own peak so far: the ladder's was that of another size.
         of_peak = lr / self._lr_peak
-        # In a row: one reading that is off is no other schedule.
         self._lr_off = self._lr_off + 1 if abs(of_peak - expected) > LR_OFF else 0
         if self._lr_off >= LR_READINGS:
             self._refuse(
@@ -585,7 +580,6 @@ class Watch:
             log = min(log, whole, key=lambda value: abs(value - level))
         sequence.add(stretch.index, log, self._white(stretch))
         forecast = sequence.forecast()
-        # Student's interval: see `STUDENT`.
         width = STUDENT * forecast.deviation
         ends = (forecast.mean, forecast.mean - width, forecast.mean + width)
         value, low, high = (math.exp(min(end, 700.0)) for end in ends)
@@ -777,7 +771,7 @@ class Watch:
         for form, share in finding.shares.items():
             name = "from the start" if from_start else CAUSES[state, form]
             shares[name] = shares.get(name, 0.0) + share
-        # Spikes in several stretches tell of batches, whatever form their sum looks like.
+        # Three spikes tell of batches, whatever form their sum looks like.
         if state == ABOVE and sum(s.spikes for s in self.stretches) >= 3:
             shares = {"bad batches": 1.0}
         ranked = sorted(shares.items(), key=lambda item: -item[1])

@@ -135,7 +135,6 @@ class Carried:
         deviations = self.deviations[of_effects, places]
         if runs:
             noise = self.noise[of_effects, None, None]
-            # Two runs are compared, each with its own noise.
             deviations = np.sqrt(deviations**2 + 2 * noise**2 / runs)
         low, high = (
             mixture_quantile(weights, means, deviations, p) for p in (OUTSIDE, 1 - OUTSIDE)
@@ -391,8 +390,8 @@ class _Model:
             # lie.
             inverse = np.linalg.inv(covariance)
             values = self.values[np.ix_(pattern.variants, pattern.sizes)]
-            precision[among] += len(values) * inverse
             # Levels by generalized least squares, over all variants that were run at a size.
+            precision[among] += len(values) * inverse
             wanted[:, pattern.sizes] += inverse @ values.sum(axis=0)
             logs -= 0.5 * len(values) * np.linalg.slogdet(covariance)[1]
             inverses.append(inverse)

@@ -257,7 +257,6 @@ def _beside(line: SettingLine) -> tuple[float, int]:
     if len(seeds) < 2:
         return 0.0, 0
     runs = np.array([[cell[seed] for seed in seeds] for cell in cells])
-    # What values and seeds leave of a two-way table.
     rest = runs - runs.mean(axis=1, keepdims=True) - runs.mean(axis=0) + runs.mean()
     return float((rest**2).sum()), (len(cells) - 1) * (len(seeds) - 1)
 
@@ -341,14 +340,11 @@ class LineGains:
 
     def low(self, error: float) -> float:
         """What some value gains at least, for all values at once."""
-        # One-sided, for all values at once: the largest low end holds with 1 - `error`
-        # (Bonferroni).
         half = quantile(self.freedom, 1 - error / len(self.gains))
         return float((self.gains - half * np.sqrt(self.variances)).max())
 
     def high(self, error: float) -> float:
         """What no value gains more than."""
-        # Without a correction: it is wrong only if the value that gains most exceeds its own end.
         half = quantile(self.freedom, 1 - error)
         return float((self.gains + half * np.sqrt(self.variances)).max())
 
@@ -460,7 +456,6 @@ def _judged(
     larger = [
         (line.size, other.at(best), other)
         for line in lines[1:]
-        # A larger size without the base's best value has it on the chord between its neighbours.
         if (other := LineGains.of(_with(line, best), noises[line.size])) is not None
     ]
     larger = [each for each in larger if math.isfinite(each[1].low)]
@@ -493,8 +488,8 @@ def _answered(
     seen: float,
 ) -> HyperparameterGain:
     """The answer by the gain, then by the sizes, then by where the optimum goes."""
-    # A gain that shows first at larger sizes is growing: it is not left for the base's sake.
     others = [other for _, _, other in larger]
+    # A gain that shows first at larger sizes is growing: it is not left for the base's sake.
     grows = any(other.error() <= ERROR for other in others) and found.error > ERROR
     # All sizes together say that no value gains what would be seen: that settles it, moved or not.
     if gains.beside(others).high(ERROR) < seen and not grows:
@@ -563,7 +558,7 @@ def _combined(first: float, others: Sequence[tuple[Estimate, int]]) -> float:
     """Fisher's rule over the base's error and that of the other sizes' gains together."""
     if not others:
         return first
-    # At larger sizes one value is asked about, which they did not choose: plain one-sided errors.
+    # Standard errors, out of intervals that reach Student's quantile of them to each side.
     errors = [(gain.high - gain.low) / 2 / quantile(freedom, 1 - ERROR) for gain, freedom in others]
     if not all(errors):
         return first if all(gain.value > 0 for gain, _ in others) else 1.0
@@ -654,7 +649,6 @@ def movement(lines: Sequence[SettingLine], noises: Mapping[float, RunNoise]) -> 
     first, last = min(inner), max(inner)
     shift = Estimate.from_draws(float(values[-1] - values[0]), draws[-1] - draws[0])
     regret = inner[last].loss_gap(inner[first].optimum.value)
-    # All of the shift's interval has to lie within, not its value alone.
     return Moved(optima, slope, max(-shift.low, shift.high) <= STAYS, regret)
 
 

@@ -227,7 +227,6 @@ class LossLaw:
 
     def _widened(self, logs: Array, params: Array, tokens: Array) -> Array:
         middle, bends = np.median(logs, axis=0), [m.bent(params, tokens) for m in self.members]
-        # The bend has a widening of its own: no draw's distance from the middle knows of it.
         widened: Array = middle + self.widened * (logs - middle) + self.bent * np.concatenate(bends)
         return widened
 
@@ -364,7 +363,6 @@ def fit_law(
         for index, (part, weight) in enumerate(kept)
     )
     noise = math.sqrt(sum(m.weight * m.misfit.noise**2 for m in members))
-    # The law's misfit is what cells share, beyond the noise of seeds.
     misfit = math.sqrt(sum(m.weight * m.misfit.shared**2 for m in members))
     likeliest = max(found, key=lambda part: part.score)
     # A run's doubt is its distance in units of `FAR`: `STRAY` is told in standard deviations.
@@ -508,7 +506,6 @@ def _freedom(part: _Part, runs: LossRuns) -> int:
     share = noise**2 / (noise**2 + len(runs) / count * shared**2)
     known = int((part.known.inverse >= 1 / FIXED).sum())
     free = count - len(part.best.form.parameters) + known + round(share * (len(runs) - count))
-    # A cluster is a training: points of one share its part of the misfit.
     return max(1, min(free, clusters - 1) if clusters < count else free)
 
 
@@ -716,10 +713,10 @@ def settled(law: LossLaw, params: float, tokens: float, loss: Estimate) -> bool:
     Half of it is at most what the compute beyond the largest run gains, or a few per cent of the
     loss: else a loss that is no better than today's would be as good a prediction.
     """
-    # What today's largest compute would reach on the same path: a gain to compare the interval
-    # with.
     half = 0.5 * (loss.high - loss.low)
     beyond = params * tokens * law.runs.flops_per_product / float(law.runs.flops.max())
+    # What today's largest compute would reach on the same path: a gain to compare the interval
+    # with.
     today = law.mean_loss(*law.scaled(params, tokens, np.array([1 / max(beyond, 1.0)])))[0]
     return half <= max(GAP * (float(today) - loss.value), NARROW * loss.value)
 

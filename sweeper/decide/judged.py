@@ -46,7 +46,6 @@ def judge_runs(runs: Runs, question: TableQuestion, command: str = "") -> TableV
     if (rest := len(runs) - sum(len(part) for _, _, part in parts)) > 0:
         left_out.append((f"{counted(rest, 'row')} left out, at sizes that make no ladder",))
     for axis, key, part in parts:
-        # A ladder of several has its own axis; of one the user's question stands.
         reading = replace(question.reading, axis=axis if key else question.reading.axis)
         try:
             found = judge_grid(grid_of(part, reading), question)
@@ -57,9 +56,7 @@ def judge_runs(runs: Runs, question: TableQuestion, command: str = "") -> TableV
             continue
         verdicts.append(replace(found, key=key, **facts))
     if not verdicts:
-        # None can be judged: the first refusal says what to do, and the others say much the same.
         raise refused[0]
-    # One ladder is a verdict by itself; beside others that were refused it says so.
     if len(verdicts) == 1 and not refused:
         return verdicts[0]
     first = verdicts[0]
@@ -198,8 +195,8 @@ def _transferred(
         return grid.transferred
     fit = fits[grid.base]
     if fit is not None:
-        # Every run of the base diverged: the middle of what was tried.
         return fit.optimum.value
+    # Every run of the base diverged: the middle of what was tried.
     curve = next(curve for curve in grid.curves if curve.size == grid.base)
     return float(np.median(list(curve.losses)))
 

@@ -103,7 +103,6 @@ class LawValues:
         for amplitude, exponent, of_params, of_tokens in form.terms:
             power = getattr(self, exponent).value
             scale = params ** (power * of_params) * tokens ** (power * of_tokens)
-            # p = 1 adds the terms; a large p leaves the larger of them, the bottleneck.
             terms.append(getattr(self, amplitude).value / scale)
         p = self.p.value if form.coupled and self.p else 1.0
         above: Array = np.sum(np.array(terms) ** p, axis=0) ** (1 / p)
@@ -312,7 +311,6 @@ def _beyond(runs: LossRuns, design: Design) -> tuple[Proposed, ...]:
     if len(design.forms) > 1:
         return ()
     along = runs.tokens if design.forms == (TOKENS,) else runs.params
-    # The mean ratio of neighbours.
     ratio = (along.max() / along.min()) ** (1 / max(1, distinct(along) - 1))
     params, tokens = float(runs.params.max()), float(runs.tokens.max())
     if design.forms == (TOKENS,):
@@ -355,14 +353,12 @@ def predict_runs(
     law, rungs, tested, design = studied.law, studied.rungs, studied.tested, studied.law.design
     target = _target(law, question)
     best = _optimum(studied, question)
-    # The budget's best size has a loss too, if no run is named.
     loss = law.loss(target.params, target.tokens) if target else best.loss if best else None
     reasons = studied.reasons(loss, target, best)
     settle = _next_rung(law, rungs) if reasons else ()
     if choose:
         settle = tuple(replace(run, choice=choose(run.params, run.tokens)) for run in settle)
     values = {form.name: value for form, value in _values(law)}
-    # What others publish: the first form of a design is the classical one.
     classical = values.get(design.forms[0].name) or next(iter(values.values()))
     aim = _as_target(law, best) if target is None and best else target
     # Where FLOPs are in proportion alone, so are the runs' FLOPs a second, and hours would be
@@ -574,7 +570,6 @@ def _reasons(
     form = law.members[0].best.form
     horizons = f"numbers of {law.runs.unit}"
     kinds = {"sizes": law.runs.params, horizons: law.runs.tokens}
-    # One term: of both axes, or of one, which then is the only one that has to have rungs.
     if len(form.terms) == 1:  # along a line of both, sizes tell rungs as well as tokens do
         del kinds["sizes" if form.name == "tokens" else horizons]
     for kind, values in kinds.items():
@@ -666,7 +661,6 @@ def _curve(law: LossLaw, aim: Target | None) -> tuple[LawPoint, ...]:
     """
     runs = law.runs
     first = float(runs.flops.min())
-    # A little beyond the target, so that its interval is seen to go on.
     last = max(float(runs.flops.max()) * (1 if aim else 4), aim.flops * 1.5 if aim else 0)
     budgets = np.exp(np.linspace(math.log(first), math.log(last), CURVE))
     if len(law.members[0].best.form.terms) == 2:
@@ -674,7 +668,6 @@ def _curve(law: LossLaw, aim: Target | None) -> tuple[LawPoint, ...]:
     else:
         middle = int(np.argmax(runs.flops))
         start = runs.params[middle], runs.tokens[middle]
-        # From the largest run along the ladder's own line, as nothing else was varied.
         sizes, horizons = law.scaled(*start, budgets / runs.flops[middle])
     logs = law.log_losses(sizes, horizons)
     ends = np.exp(np.percentile(logs, [2.5, 50, 97.5], axis=0))
@@ -694,8 +687,6 @@ def _frontier(law: LossLaw, budgets: Array) -> tuple[Array, Array]:
     sizes = []
     for budget in budgets:
         product = budget / law.runs.flops_per_product
-        # Six in the log to both sides of equal counts: a factor of 400, beyond which no best was
-        # found.
         grid = np.exp(0.5 * math.log(product) + np.linspace(-6, 6, 121))
         sizes.append(float(grid[law.best_loss(grid, product / grid).argmin()]))
     best_sizes = np.array(sizes)

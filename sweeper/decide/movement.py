@@ -146,9 +146,9 @@ def movements(grid: Grid) -> tuple[tuple[Movement, ...], tuple[SizeOptimum, ...]
         y, low, high = np.array(values).T
         slope = Estimate(
             value=float(weights @ y),
-            low=_sum(np.where(weights > 0, weights * low, weights * high)),
             # An end that is open (infinite) leaves the slope open on that side, by the weight's
             # sign.
+            low=_sum(np.where(weights > 0, weights * low, weights * high)),
             high=_sum(np.where(weights > 0, weights * high, weights * low)),
         )
         code: Literal["moves", "still", "open"] = "open"

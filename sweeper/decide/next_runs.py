@@ -77,7 +77,6 @@ def next_of_one_size(grid: Grid, sides: Mapping[LadderSize, int]) -> tuple[NextR
                 code="edge",
             )
         )
-        # Curves of other sizes have their best elsewhere: near this one's, and beyond its end.
         etas = tuple(sorted((*_near(curve), *beyond)))
     if grid.seeds < 2 and not grid.noise:
         code: NextReason = "one_seed"

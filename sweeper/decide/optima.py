@@ -104,8 +104,6 @@ def judge_optima(source: Runs, roles: Mapping[str, str], question: TableQuestion
         finding="optima",
         of_optima=finding,
         movements=(Movement(name="the learning rate", slope=slope, code="drifts"),),
-        # Three points a size around its optimum, with two seeds: the least that shows loss and
-        # noise.
         next_runs=todo if answer == UNDECIDED and math.isfinite(step) else (),
         **common,
     )

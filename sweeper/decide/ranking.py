@@ -221,7 +221,6 @@ class Ranking:
     def _end_open(self, ended: Ended, losses: Mapping[str, Array], needed: int | None) -> None:
         """End undecided, with what would decide it."""
         counts = {name: int(np.isinf(losses[name]).sum()) for name in self.left}
-        # Told beside an open end, for runs that diverge without deciding it.
         least = next(n for n in range(1, 99) if divergence_error(n, 0, n) <= self._error)
         diverged = {name: (count, len(losses[name])) for name, count in counts.items() if count}
         self._end(ended, needed=needed, diverged=diverged, least=least)

@@ -170,7 +170,6 @@ def law_of_runs(
     alone = rate_runs(runs, options, tells_batch=False)
     rates = rate_law(alone, target, options.noise)
     if rates.code == "too_few_cells":
-        # Neither law is told: what is lacking is named for the question that was asked.
         return law, cells
     return replace(rates, notes=(*rates.notes, NO_BATCH)), alone
 
@@ -402,7 +401,6 @@ def carried(source: Runs, base: Scale, length: int) -> CarriedRates:
     longer = runs.length / length if runs.length > 0 else 1.0
     counted = length if runs.in_examples else 1
     rows = np.array([runs.log2(one) for one in runs.sizes])
-    # With surfaces the batch was varied in every cell; tokens perhaps.
     if runs.surfaces:
         away = np.array([[1.0, 0.0], *([[0.0, 1.0]] * ("tokens" in runs.varied))]).T
     else:
@@ -462,7 +460,6 @@ def _predict(
         drawn = law.at(np.log2([*at, taken]))
         eta = Estimate.from_draws(float(drawn[:, 0].mean()), drawn[:, 0])
         # A quadratic through what an octave costs on both sides.
-        # Half of the curvature: octave off costs this on the average of both sides.
         lost = (low.value + high.value) / 2 * (drawn[:, 0] - eta.value) ** 2
         miss = Miss(too_low=low, too_high=high, plan=Estimate.from_draws(float(lost.mean()), lost))
         at_batch = taken if "batch_size" in runs.varied else None
@@ -474,7 +471,6 @@ def _predict(
     planned = math.log2(batch) if batch else best.value
     told = []
     generator = np.random.default_rng(len(runs.sizes))
-    # What the planned batch itself costs, beside the best one, draw by draw.
     lowest = ridge.cost(planned - drawn[:, 1])
     nearest = round(planned)
     # Whole octaves around the planned batch, as batches are powers of two.
@@ -490,7 +486,6 @@ def _predict(
                 times_steps=2.0 ** (planned - log2),
             )
         )
-        # Told by the plan's own row, so that its interval holds the doubt about the ridge.
         if log2 == planned:
             eta = told[-1].eta
             # A quadratic through what an octave costs on both sides.

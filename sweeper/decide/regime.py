@@ -99,7 +99,6 @@ def choose_runs(
         return runs, None
     choice = choices[chosen]
     with_all, without = None, None
-    # What both sets of runs say of the run to come is told, so that the choice can be judged.
     if place is not None:
         laws = _fitted(runs, np.stack([choices[0].kept, choice.kept]), best)
         with_all, without = laws.loss(*place)[:, 0].tolist()
@@ -143,20 +142,21 @@ def _misses(runs: LossRuns, rungs: Rungs, choices: list[_Choice], best: Fits) ->
     kept = np.stack([choice.kept for choice in choices])
     common = np.logical_and.reduce(kept)
     squares = []
-    # One choice that cannot be fitted there leaves the rung out for all: misses must be comparable.
     for left in range(max(2, len(rungs) - ROLLED), len(rungs)):
         near = kept & (rungs.index < left)
+        # One choice that cannot be fitted there leaves the rung out for all: misses must be
+        # comparable.
         if near.sum(1).min() < LEAST_KEPT / 2 or any(_lacking(runs, some) for some in near):
-            # Every farther rung, not the next alone: the run to come lies far beyond.
             continue
         fits = _fitted(runs, near, best)
+        # Every farther rung, not the next alone: the run to come lies far beyond.
         for rung in range(left, len(rungs)):
             far = runs.only(common & (rungs.index == rung))
-            # A median over the rung's runs, as one that went wrong says nothing of a choice.
             if len(far):
                 off = np.log(fits.loss(far.params, far.tokens)) - np.log(far.loss)
-                # Nothing could be tried: all miss alike, and all runs stay.
                 squares.append(np.median(np.abs(off), axis=1) ** 2)
+    # Nothing could be tried: all miss alike, and all runs stay. A median over the rung's runs, as
+    # one that went wrong says nothing of a choice.
     return np.sqrt(np.mean(squares, axis=0)) if squares else np.zeros(len(choices))
 
 

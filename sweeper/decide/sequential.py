@@ -82,7 +82,6 @@ class Sequence:
         tested = count - self.first
         # Equal weights for all changes and amplitudes, which add up to 1.
         self.prior = -math.log(tested * len(FORMS) * len(AMPLITUDES))
-        # A change is measured in what single stretches differ by beside their neighbours.
         unit = float(np.sqrt(np.median(self.white + np.diag(self.smooth) * (1 - 0.9))))
         self.amplitudes = (np.array(AMPLITUDES) * unit) ** 2
         # Rows are stretches that were seen.
@@ -195,8 +194,8 @@ class Sequence:
         return ChangeFinding(
             form=FORMS[best // tested],
             since=self.first + best % tested,
-            size=float(size * self.shapes[now, best]),
             # As it stands now: a drift grows, and one that follows the rate fades.
+            size=float(size * self.shapes[now, best]),
             shares=dict(zip(FORMS, by_form.tolist(), strict=True)),
         )
 

@@ -285,7 +285,6 @@ class Settling:
                 losses = (self._known(size, eta, seed) for seed in range(grid.seeds))
                 finished = tuple(loss for loss in losses if loss is not None)
                 points.append(LadderPoint(size=size, value=eta, runs=grid.seeds, losses=finished))
-        # What has not begun, unless the ladder has ended: then it never will.
         later = {size for sizes in self.ladders.values() for size in sizes} - {*self.started}
         return LadderSoFar(
             hyperparameter=self.rule.hyperparameter,
@@ -411,8 +410,7 @@ class Settling:
             measured = [self._loss(size, eta, seed) for seed in range(grid.seeds)]
             finished = tuple(loss for loss in measured if loss is not None)
             failed += sum(map(math.isnan, finished))
-            # A point with a failed run is left out whole: its other seeds alone would be paired
-            # with nothing.
+            # A curve takes as many seeds at each point: one with a failed run is left out whole.
             if not any(map(math.isnan, finished)):
                 losses[eta] = finished
         planned = self._planned(size)
@@ -467,7 +465,6 @@ class Settling:
             self.ending = self._ended("budget")
         else:
             self.started += waiting
-            # Until its far end is there nothing else of a ladder is planned: it may fail there.
             self._plan([ladder for ladder in judged if not (ladder.settled or ends)], len(waiting))
 
     def _ended(
@@ -508,7 +505,6 @@ class Settling:
                 if further:
                     grid = new.get(size.size, self.grids[size.size]).with_etas(further)
                     added = sum(grown.runs - self.grids[s].runs for s, grown in new.items())
-                    # All of a size's points or none, so that the budget is kept.
                     if self.runs + added + grid.runs - self.grids[size.size].runs <= self.budget:
                         new[size.size] = grid
                 # Without a noise `information_needed` has nothing to go by.
@@ -574,7 +570,6 @@ class Settling:
         reach = self.rule.span + 2 * max(1, self.rule.extend) * step
         middle, side = self._middle(size), 0
         if fit.at_end:
-            # Two points beyond the end, as far as a line of the rule would reach.
             side = 1 if lowest == etas[-1] else -1
             points = [lowest + side * step * n for n in (1, 2)]
             return [eta for eta in points if abs(eta - middle) <= reach + 1e-9]
@@ -584,7 +579,6 @@ class Settling:
         if math.isfinite(fit.loss_gap(wanted, base_fit.safe_optimum_draws + planned).high):
             return []
         if not etas[0] <= wanted <= etas[-1]:
-            # The base's optimum lies past the end: on to it step by step.
             side = 1 if wanted > etas[-1] else -1
             end = etas[-1] if side > 0 else etas[0]
             count = math.ceil(abs(wanted - end) / step)
@@ -626,12 +620,10 @@ class Settling:
         last, wider = int(getattr(far, axis)), list[LadderSize]()
         if advice.ladder and tells:
             while 2 * last <= max(advice.ladder):
-                # By doublings, as the advice counts them.
                 last *= 2
                 wider.append(replace(self.base, **{axis: last}))
         seeds = advice.code == "more_seeds" or not tells
         needed = self.runs + len(wider) * self.begun
-        # More seeds are for all sizes, those that begin included.
         needed *= MORE_SEEDS if seeds else 1
         if needed > self.budget:
             return ForTarget(needed=needed - self.runs, advice=advice)

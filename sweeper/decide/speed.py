@@ -42,7 +42,6 @@ class SpeedUp:
     def said(self) -> str:
         """The factor with its interval; a bound, or nothing, where no run was trained near it."""
         low, value, high = self.factor.low, self.factor.value, self.factor.high
-        # Both ends beyond what the law is believed to say: no side is told.
         if math.isnan(value) or (low < self.least and high > self.most):
             return UNKNOWN
         if value > self.most:

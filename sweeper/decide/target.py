@@ -231,7 +231,6 @@ def predict(
             likelihood = -np.log(np.diagonal(root)).sum() - float(white @ white) / 2
             logs.append(likelihood + math.log(form.weight * share))
             names.append(form.name)
-    # In logs until here, less the largest: a likelihood of many sizes underflows.
     weights = np.exp(np.array(logs) - max(logs))
     return OptimumPrediction(
         np.array(means), np.array(spreads), weights / weights.sum(), tuple(names)

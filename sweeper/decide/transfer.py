@@ -464,7 +464,6 @@ def _worse(axis: str, sizes: Sequence[SizeVerdict]) -> tuple[LadderSize, float] 
         return None
     base = next(size for size in sizes if size.is_base)
     extent = attrgetter(f"size.{axis}")
-    # The intervals apart, not that of the difference: a warning, for which a false alarm is worse.
     worse = [s for s in sizes if s.loss.low > base.loss.high and extent(s) > extent(base)]
     return (worse[0].size, worse[0].loss.value - base.loss.value) if worse else None
 
@@ -537,7 +536,6 @@ def advise(
 
 def _seeds_needed(size: SizeVerdict, rule: LadderRule) -> int:
     """Seeds a point that would settle `size`."""
-    # At least one more: less than that is trained already.
     factor, _ = information_needed(size, rule)
     return max(rule.seeds + 1, math.ceil(rule.seeds * factor + IN_HAND))
 

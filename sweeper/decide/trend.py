@@ -155,7 +155,6 @@ def trend_of(axis: str, optima: Optima, transferred: float, target: int, prior: 
         target=target,
         transferred_log2=transferred,
         predicted_log2=estimate,
-        # Moved by a constant alone: the plan's value is known, and all doubt is about the optimum.
         off_log2=estimate.moved(-transferred),
         loss_gap=loss_gap_at(optima, off, draws),
         predicted_gap=_left_gap(optima, draws - off),
@@ -192,7 +191,6 @@ def _slope(optima: Optima) -> Estimate:
     # Each size has a bias of its own here: the slope would otherwise trust that the curves' shapes
     # are the same over the whole ladder.
     draws += generator.normal(0.0, BIAS, draws.shape)
-    # What a law plans is taken out of the draws as it is of the values.
     draws -= np.array([fit.curve.planned_log2 for fit in optima.fits])[:, None]
     x = np.vstack([np.log2(np.array(optima.sizes)), np.ones(len(optima.sizes))])
     slopes = fit_plane(x, optima.values, draws)[0]
@@ -208,7 +206,6 @@ def _gain(optima: Optima, off: float, draws: Array) -> Estimate:
     """
     largest = optima.fits[-1]
     places = largest.optimum.value, largest.safe_optimum_draws
-    # From the likeliest curve's optimum for the value, from each draw's own for the draws.
     before = largest.gap_bounds(np.append(places[0] - off, places[1] - draws))
     after = largest.gap_bounds(np.append(places[0], places[1] - (draws - off)))
     # Both losses may be infinite, where the curve was not measured: their difference is not a
@@ -365,7 +362,6 @@ def _judged(
     off = prediction.estimate(confidence).moved(-planned)
     draws = prediction.draws(len(optima.fits[-1].safe_optimum_draws)) - planned
     gap = loss_gap_at(optima, off.value, draws, confidence)
-    # As on the ladder, one interval beyond its threshold settles it; to hold takes both.
     if gap.low > allowed or max(off.low, -off.high) > rule.max_shift:
         return "fails", off, gap
     if gap.high <= allowed and max(-off.low, off.high) <= rule.max_shift:
@@ -389,7 +385,6 @@ def _advice(
     with the least compute for a settled answer, cost over chance, is advised.
     """
     widths, last = list[int](), optima.sizes[-1]
-    # A doubling more only while it stays below the target over MOST.
     while last <= target / 2 / MOST:
         last *= 2
         widths.append(last)
@@ -595,7 +590,6 @@ def fit_exponents(
     usable = [
         (scale, fit)
         for scale, curve in curves
-        # An optimum at an end is a bound, and one without a noise has no weight.
         if (fit := fits[curve.size]) and not fit.at_end and not fit.noise_unknown
     ]
     if not usable:

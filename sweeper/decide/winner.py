@@ -290,8 +290,8 @@ class ComputeLaw:
     def moved(self, loss: float, start: tuple[float, float], end: Array) -> float:
         """A loss at `start` as it would be at `end`, a little aside."""
         du = float(end.sum() - sum(start))
-        # A little aside along a law that nobody knows: the loss as it is, rather than a guess.
         dw = float(end[0] - end[1] - start[0] + start[1])
+        # A little aside along a law that nobody knows: the loss as it is, rather than a guess.
         if abs(du) + abs(dw) < 1e-3 or not self.known:
             return loss
         above = (loss - self.floors) * np.exp2(-self.exponents * du - self.tilts * dw)
@@ -522,8 +522,6 @@ class _Asked:
         runs = self.runs
         per_flop = float(np.median(runs.flops / np.exp2(runs.log2.sum(axis=1))))
         nearest = int(np.abs(runs.log2 - log2).sum(axis=1).argmin())
-        # FLOPs of a place from log2 counts: the median factor, as 6ND is only nearly what runs
-        # have.
         if counts is None:
             counts = self._counts(log2, nearest)
         top = self.losses.sizes[self.largest].sum()
@@ -621,8 +619,6 @@ class _Asked:
             missing=tuple(self._run_place(size) for size in sorted(ours - there)),
             by_way=not there & ours,
             same_rate=bool(there & ours)
-            # One configuration with the baseline's own rate, at every size: most likely nobody
-            # tuned it.
             and all(
                 cell.rate == other.rate and cell.configurations == 1
                 for size in there & ours
@@ -672,7 +668,6 @@ class _Asked:
         bounds = [cell.bound for cell in cells if cell.bound]
         if not bounds:
             return ""
-        # The largest size weighs most at the target; below it half of the sizes must be bounds.
         last = max(cells, key=lambda cell: sum(cell.log2)).bound
         return last or (bounds[0] if 2 * len(bounds) >= len(cells) else "")
 
@@ -763,7 +758,6 @@ class _Asked:
                     more = _with_runs(kept, log2, {i: count, 0: of_baseline})
                     try:
                         after = deviation_with(more, self.target, i, self.carried)
-                    # At a size of its own without the baseline a variant says nothing.
                     except ValueError:
                         continue
                     # Less than a hundredth of the deviation is no gain: such runs tell of the noise
@@ -808,7 +802,6 @@ def _with_runs(losses: VariantLosses, log2: Array, more: Mapping[int, int]) -> V
         means, counts = (np.concatenate([each, empty], axis=1) for each in (means, counts))
     for variant, count in more.items():
         counts[variant, place] += count
-    # Only counts decide how sure a difference is; the loss has merely to be a number.
     middle = float(np.nanmedian(losses.means))
     means = np.where((counts > 0) & ~np.isfinite(means), middle, means)
     return replace(losses, sizes=sizes, means=means, counts=counts)
