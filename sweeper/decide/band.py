@@ -136,7 +136,6 @@ class Band:
         # The level is that of one run's end: what its stretches say of the end is in it already.
         # At least a hundredth of it, for a covariance that has an inverse.
         own = max(level**2 - float(weights @ of_run @ weights), (0.1 * level) ** 2)
-        # A fitted mean is as wrong as runs were off that it was fitted to.
         shapes = self.leverage * of_run
         # Smooth, other than a run's own path: a jump is no misfit of a size.
         shapes += self.misfit**2 * np.exp(-0.5 * (lags / (MISFIT_LENGTH * count)) ** 2)
@@ -193,7 +192,6 @@ def fit_band(curves: Curves, course: Course, log_params: float, log_tokens: floa
             f"differ is not seen. It takes {counted(cells + FEW_FREE, 'run')} of so many sizes, "
             "seeds that differ in nothing else"
         )
-    # As the run to come is cut, whose stretches are whole steps.
     edges = stretch_edges(course.steps, count)
 
     def logs_of(curve: Sequence[float], steps: int) -> Array:
@@ -224,7 +222,6 @@ def fit_band(curves: Curves, course: Course, log_params: float, log_tokens: floa
     shapes = logs - ends[:, None]
     fitted = inverse @ design.T @ shapes
     mean = aim @ fitted
-    # One run of each cell: the regressors of its runs are the same.
     first = np.array([int(np.flatnonzero(curves.cell == cell)[0]) for cell in range(cells)])
     size_shapes = means - (means @ weights)[:, None]
     off = size_shapes - design[first] @ fitted
@@ -362,7 +359,6 @@ def _of_seeds(residuals: Array, free: int) -> tuple[Array, Array, float]:
     """
     count = residuals.shape[1]
     variance = (residuals**2).sum(0) / free
-    # An odd number of stretches around each, and no more than there are.
     half = min(SMOOTHED, count // 2 * 2 - 1) // 2
     padded = np.pad(variance, half, "edge")
     spread = np.sqrt(np.convolve(padded, np.ones(2 * half + 1) / (2 * half + 1), "valid"))
@@ -415,7 +411,6 @@ def _collapse(
     seeds = math.sqrt(float(((runs - sizes[cell]) ** 2).sum(0).mean()) / (len(runs) - cells))
     between = float(sizes.var(0, ddof=1).mean()) if cells > 1 else 0.0
     each = len(runs) / cells
-    # The seeds' part of what sizes differ by, as each size is a mean of `each` runs.
     return Collapse(
         seeds=seeds, sizes=math.sqrt(max(between - seeds**2 / each, 0.0)), misfit=misfit
     )

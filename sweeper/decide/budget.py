@@ -59,7 +59,6 @@ def best_of_budget(params: Array, loss: Array) -> float | None:
     bracketed = at - sizes.min() >= BRACKET and sizes.max() - at >= BRACKET
     if len(near) < LEAST_RUNS or not bracketed:
         return None
-    # In distances from the lowest run, so that squares of logs near 20 lose no digits.
     curve = np.polyfit(sizes[near] - at, logs[near], 2)
     beyond = -curve[1] / (2 * curve[0]) if curve[0] > 0 else math.inf
     # A vertex outside of the runs is an extrapolation of a form that holds near the lowest alone.

@@ -165,7 +165,6 @@ class _Measured:
             fits.append(fit)
             transferred.append(losses_at(curve, eta))
             retuned.append(retuned_losses(fit))
-        # Curves may have other numbers of seeds: the first ones, which all widths have.
         seeds = min(map(len, transferred))
         widths = tuple(curve.size.width for curve in ladder.curves)
         return cls(

@@ -339,7 +339,6 @@ class Watch:
         self._not_numbers = 0
         log = math.log(loss)
         index = min(bisect_right(self.begins, step), len(self.band)) - 1
-        # A stretch is tested once it is over, which the first reading of a later one shows.
         if not self.stretches or self.stretches[-1].index != index:
             if self.stretches:
                 self._close(self.stretches[-1])
@@ -437,7 +436,6 @@ class Watch:
         is_known = running.count >= FIRST_READINGS
         if running.spike is not None:
             running.top = max(running.top, log)
-            # Back near the level it has returned, though noise alone never brings it there exactly.
             if off < max(BACK_SIGMAS * sigma, LEAST_SPIKE / 2):
                 last = max(self.at[-2] if len(self.at) > 1 else step, running.spike)
                 text = f"up to {math.exp(running.top):.4g}, from {math.exp(running.level):.4g}"
@@ -484,7 +482,6 @@ class Watch:
         kept = bisect_left(self.at, step)
         what = "begun anew" if kept == 0 else "resumed"
         self._event(what, step, last, f"after step {last:,} comes step {step:,}")
-        # A stretch that lies behind the resume is gone, and the level is that of its beginning.
         while self.stretches and self.stretches[-1].first >= kept:
             self._running = replace(self.stretches.pop().level)
         readings = [(s, x) for s, x in zip(self.at[:kept], self.losses[:kept], strict=True)]
@@ -503,7 +500,6 @@ class Watch:
             self.sequence.cut(0)
         self.forecasts = [forecast for forecast in self.forecasts if forecast[0] < step]
         self._not_numbers = 0
-        # An alarm that was raised behind the resume is forgotten with what raised it.
         if self._spiky is not None and self._spiky >= step:
             self._spiky = None
         if self._jumped is not None and self._jumped >= step:
@@ -564,7 +560,6 @@ class Watch:
         sequence = self.sequence
         closed = sequence.at[: sequence.seen]
         if (
-            # Nothing in it but spikes, a part of the warm-up, or a stretch that was tested before.
             not stretch.count
             or stretch.index < sequence.first
             or (len(closed) and closed[-1] >= stretch.index)
@@ -585,8 +580,6 @@ class Watch:
         value, low, high = (math.exp(min(end, 700.0)) for end in ends)
         step = min(self._edges(stretch.index)[1], self.steps)
         self.forecasts.append((step, Estimate(value=value, low=low, high=high)))
-        # The second test, of how many spikes there are, at its own share of the rate of false
-        # alarms.
         if stretch.spikes and self._spiky is None and self._spike_evidence() >= self.spikes_at:
             self._spiky = next((e.step for e in self.events if e.kind == SPIKE), step)
 
@@ -633,7 +626,6 @@ class Watch:
         """Log of the martingale of the number of spikes, begins and rates averaged."""
         first = self.sequence.first
         tested = [s for s in self.stretches if s.index >= first]
-        # Without a spike all factors lie below 1, and the evidence with them.
         if not any(s.spikes for s in tested):
             return 0.0
         spikes = np.array([s.spikes for s in tested], float)
@@ -689,7 +681,6 @@ class Watch:
         if sequence.seen:
             last = int(sequence.at[sequence.seen - 1])
             closed = next(s for s in reversed(self.stretches) if s.index == last)
-            # Of the last closed stretch: an open one has too few readings to be told.
             gap = math.exp(self._log_of(closed) - float(sequence.mean[last])) - 1
         end = self._end() if ended else None
         end_estimate = forecast if end is None else Estimate(value=end, low=end, high=end)
@@ -749,8 +740,6 @@ class Watch:
             weights = self.band.end_weights[[s.index for s in self.stretches if s.count]]
             told = float(weights.sum())
             return math.exp(float(weights @ np.array(means)) / told) if told > 0 else None
-        # The mean over the last readings, as the objective is, moved to it where it is a held-out
-        # loss.
         first = math.floor((1 - self.band.window) * self.steps)
         place = bisect_left(self.at, first)
         losses = self.losses[place:]

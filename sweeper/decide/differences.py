@@ -163,7 +163,6 @@ def mixture_quantile(weights: Array, means: Array, deviations: Array, level: flo
     """Where mixtures of normals [normals, ...] have so much of their mass below [...]."""
     low = (means - 9 * deviations).min(axis=0)
     high = (means + 9 * deviations).max(axis=0)
-    # Thirty halvings of 18 deviations at the widest: to a hundred-millionth of them.
     for _ in range(30):
         middle = (low + high) / 2
         below = np.tensordot(weights, _normal_below((middle - means) / deviations), 1) < level
@@ -203,7 +202,6 @@ def carry(losses: VariantLosses, places: Array) -> Carried:
     if losses.freedom:
         prior["noise"] = OF_SEEDS
     middle, spread = (np.array([prior[name][i] for name in PRIOR]) for i in (0, 1))
-    # The same even points in every round: only where they lie and how wide changes.
     standard = normal_draws(DRAWS, len(middle))
     first = middle + spread * standard
     draws, fits = first, model.likelihoods(first)
@@ -277,7 +275,6 @@ def deviation_with(losses: VariantLosses, place: Array, variant: int, carried: C
 def normal_draws(count: int, dimensions: int) -> Array:
     """Independent standard normals [count, dimensions] that fill space evenly (Halton's)."""
     inverse, columns = NormalDist().inv_cdf, []
-    # A prime for each dimension: shared factors would line the points up.
     for base in (2, 3, 5, 7, 11, 13)[:dimensions]:
         column = []
         # The first points of large bases lie on lines.

@@ -375,8 +375,6 @@ class LineGains:
         for place, value in enumerate(self.values):
             of = [(self, place)]
             for other in others:
-                # A larger size counts where the very value was run, weighed by its inverse
-                # variance.
                 of += [(other, int(at)) for at in np.flatnonzero(other.values == value)]
             weights = np.array([1 / one.variances[at] for one, at in of])
             weights /= weights.sum()
@@ -510,7 +508,6 @@ def _answered(
     # had.
     if moves and moved and abs(moved.slope.value) >= SLOW and there.error() <= ERROR:
         return replace(found, answer="retune")
-    # What gains at the base and at the largest size no more.
     if there.high(ERROR) < seen:
         return replace(found, answer="leave", lacking="fades")
     # Of a flat optimum nobody knows where it goes, and it matters little.
@@ -562,7 +559,6 @@ def _combined(first: float, others: Sequence[tuple[Estimate, int]]) -> float:
     errors = [(gain.high - gain.low) / 2 / quantile(freedom, 1 - ERROR) for gain, freedom in others]
     if not all(errors):
         return first if all(gain.value > 0 for gain, _ in others) else 1.0
-    # Weighed by their inverse variances, as a fixed effect: one error of all larger sizes.
     weights = np.array(errors) ** -2.0
     mean = float(weights @ [gain.value for gain, _ in others] / weights.sum())
     freedom = min(freedom for _, freedom in others)

@@ -111,7 +111,6 @@ def _means(run: EarlierRun, count: int) -> tuple[Array, Array]:
     empty = counts == 0
     middles = (np.arange(count) + 0.5) / count
     places = np.where(empty, middles, places)
-    # An empty stretch lies on the line between its neighbours.
     losses[empty] = np.interp(places[empty], places[~empty], losses[~empty])
     return losses, places
 

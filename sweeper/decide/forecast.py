@@ -90,14 +90,11 @@ class Bend:
         cls, best: Fits, runs: LossRuns, random: np.random.Generator, draws: int, threshold: float
     ) -> Bend | None:
         """Of the fit's own floor and exponent; None for forms that hold of every law."""
-        # The other forms have the two powers, or one axis alone, and cannot be bent by a second
-        # power.
         if best.form is not COMPUTE:
             return None
         floor, level, exponent = np.exp(best.values[0])
         # Half of what is between the exponents to each side: their mean is the one that was fitted.
         apart = np.exp(0.5 * EXPONENTS_APART * random.standard_normal(draws))
-        # Any share that leaves both terms to be seen: along a line the runs do not tell it.
         share, amount = random.uniform(*SHARES, draws), np.full(draws, level)
         truth = np.stack([amount, share, exponent * apart, exponent / apart])
         bend = cls(float(floor), truth, best)
@@ -283,7 +280,6 @@ class LossLaw:
 
     def best_loss(self, params: Array, tokens: Array) -> Array:
         """The loss at places by the members' best fits alone, averaged: quick, for searches."""
-        # A geometric mean, as forms are averaged in log L everywhere.
         logs = [m.weight * np.log(m.best.loss(params, tokens)[0]) for m in self.members]
         averaged: Array = np.exp(np.sum(logs, axis=0))
         return averaged
@@ -640,7 +636,6 @@ def back_test(
     # Runs of a rung are off together as far as they share a misfit; noise is each training's own.
     logs = law.log_losses(far.params, far.tokens).mean(1)
     random = np.random.default_rng([law.seed, 2])
-    # The mean of the rung: its misfit does not average out, its noise does, over trainings.
     width = math.hypot(law.misfit, law.noise / math.sqrt(len(np.unique(far.trainings))))
     means = logs + widened * width * random.standard_normal(len(logs))
     middle, mean = float(np.median(logs)), float(measured.mean())
@@ -682,7 +677,6 @@ def speed_up(law: LossLaw, other: LossLaw, at: RunSize, others: RunSize) -> Esti
     """
     (params, tokens, flops), (theirs, horizon, price) = at, others
     reached = law.log_losses(np.array([params]), np.array([tokens]))[:, 0]
-    # On one path, along which its loss falls: there one factor of compute belongs to each loss.
     sizes, horizons = other.scaled(theirs, horizon, FACTORS)
     curves = other.log_losses(sizes, horizons)
     random = np.random.default_rng([law.seed, 4])

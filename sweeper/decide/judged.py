@@ -203,7 +203,6 @@ def _transferred(
 
 def _bound(grid: Grid, question: TableQuestion, sides: Mapping[LadderSize, int]) -> str:
     """Where the base's optimum lies from the transferred value, if that is only a bound of it."""
-    # A value that was given is what it is, wherever the base's best lies.
     if question.eta is not None or grid.transferred is not None:
         return ""
     return {-1: "at or below", 1: "at or above"}.get(sides.get(grid.base, 0), "")

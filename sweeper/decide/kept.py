@@ -78,7 +78,6 @@ def save_study(judged: TableVerdict, folder: Path) -> None:
         "format": FORMAT,
         SAVED: {**source, "axis": judged.axis, "columns": dict(judged.columns), **provenance()},
     }
-    # Under a lock, as of any study: two commands may save under one name.
     with StudyLock(folder), Study.open(folder) as study:
         study.record(list(_results(curves, specs)))
         write_setup(folder, specs[base])

@@ -342,8 +342,6 @@ def predict_runs(
     law, or a question that they cannot answer at all.
     """
     try:
-        # ValueError: too few runs for any law. The answer is then what would help, as of an open
-        # one.
         studied = study_law(runs, question)
     except ValueError as error:
         more = _beyond(runs, Design.of(runs))
@@ -575,7 +573,6 @@ def _reasons(
     for kind, values in kinds.items():
         if (count := distinct(values)) < RUNGS:
             reasons.append(f"there are {count} {kind}, and a law needs {RUNGS} at least")
-    # Without a rung that was left out nothing is known of how the law goes on.
     if not tests and not reasons:
         reasons.append(
             f"{len(rungs)} rungs are too few to leave the farthest out: the law has not been tried"

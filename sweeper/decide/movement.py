@@ -64,7 +64,6 @@ class EdgeColumns:
 
 def edge_columns(grid: Grid, size: LadderSize) -> list[EdgeColumns]:
     """In how many columns of a grid over two the best value is the first or last one."""
-    # Every cell at its own column: along eta for each decay, and along decay for each eta.
     cells, edges = [cell for cell in grid.cells if cell.size == size], list[EdgeColumns]()
     ways: tuple[tuple[str, Literal["eta", "decay"]], ...] = (("decay", "eta"), ("eta", "decay"))
     for of, along in ways:

@@ -81,9 +81,7 @@ def judge_optima(source: Runs, roles: Mapping[str, str], question: TableQuestion
         farthest=(farthest, shifts[farthest]),
         failing=failing,
     )
-    # Without a step nothing tells how far optima are off.
     if question.to is not None and math.isfinite(step):
-        # A rounded value's error is uniform over a step, whose deviation is step / sqrt(12).
         error = step / math.sqrt(12)
         predicted = _predicted_optimum(x, values, error, question, axis, roles, source)
         common |= {"to": question.to, "predicted": predicted}

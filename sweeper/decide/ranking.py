@@ -145,7 +145,6 @@ class Ranking:
     def _add(self, seeds: int) -> None:
         """Train those that are left with so many seeds, more where runs would leave slots idle."""
         now = self.seeds[self.left[0]]
-        # All that are left get as many seeds: a pair needs both of its runs.
         room = (self.budget - self.runs) // len(self.left)
         filled = now + math.ceil(self._slots / len(self.left))
         for name in self.left:

@@ -126,7 +126,6 @@ def _choices(runs: LossRuns, rungs: Rungs, asked: Asked) -> Iterator[_Choice]:
             # A little below the span: runs of one rung differ by some per cent, and are not cut
             # apart.
             kept = (ratio >= least) & (runs.flops >= 0.95 * flops)
-            # Too few to tell of anything, unless they are all there are; and a set is tried once.
             some = kept.sum() < LEAST_KEPT or len(np.unique(rungs.index[kept])) < LEAST_RUNGS
             if (some and not kept.all()) or kept.tobytes() in seen:
                 continue
@@ -154,9 +153,9 @@ def _misses(runs: LossRuns, rungs: Rungs, choices: list[_Choice], best: Fits) ->
             far = runs.only(common & (rungs.index == rung))
             if len(far):
                 off = np.log(fits.loss(far.params, far.tokens)) - np.log(far.loss)
+                # A median, as one run that went wrong says nothing of a choice.
                 squares.append(np.median(np.abs(off), axis=1) ** 2)
-    # Nothing could be tried: all miss alike, and all runs stay. A median over the rung's runs, as
-    # one that went wrong says nothing of a choice.
+    # Nothing could be tried: all miss alike, and all runs stay.
     return np.sqrt(np.mean(squares, axis=0)) if squares else np.zeros(len(choices))
 
 

@@ -65,7 +65,6 @@ class Sequence:
         """Nothing is seen yet. Stretches of the warm-up are not tested."""
         count = len(band)
         self.band, self.weights = band, band.end_weights
-        # At least one stretch is left: a warm-up as long as the run has nothing to test.
         self.first = min(math.ceil(band.warmup * count), count - 1)
         self.smooth, self.white = band.covariance(level[1])
         self.rough = (1 + band.leverage) * np.array(band.rough) ** 2
@@ -80,7 +79,6 @@ class Sequence:
         self.freedom = float(min(band.freedom + 2, MOST_FREEDOM))
         self.shapes, self.of_end = self._shapes()
         tested = count - self.first
-        # Equal weights for all changes and amplitudes, which add up to 1.
         self.prior = -math.log(tested * len(FORMS) * len(AMPLITUDES))
         unit = float(np.sqrt(np.median(self.white + np.diag(self.smooth) * (1 - 0.9))))
         self.amplitudes = (np.array(AMPLITUDES) * unit) ** 2
@@ -178,7 +176,6 @@ class Sequence:
     def finding(self) -> ChangeFinding:
         """The likeliest change among those that can be seen."""
         logs, (_, products, squares, _) = self._logs, self.sums[self.seen]
-        # A change that lies ahead has no signature yet, and its factor is 1.
         begun = (squares > 0)[None]
         weights = np.where(begun, np.exp(logs - logs.max()), 0.0)
         weights /= weights.sum()

@@ -103,7 +103,6 @@ def grids_of(runs: Iterable[Run], rule: LadderRule) -> dict[LadderSize, SizeGrid
         ]
         possible = [grid for grid in possible if len(grid.etas) >= first_points(rule)]
         if possible:
-            # Of as many runs the one with more points, which tell the shape too.
             grids[size] = max(possible, key=lambda grid: (grid.runs, len(grid.etas)))
     return grids
 
@@ -250,8 +249,6 @@ class Settling:
         if self.looks_at_once:
             self.started = [base, *(size for size in self.given if size != base)]
         else:
-            # Given curves save runs even where they do not make a ladder: their sizes count as
-            # begun.
             self.started += [size for size in self.given if size not in self.started]
         self.looks: list[Look] = []
         self.ending: Ending | None = None
@@ -330,7 +327,6 @@ class Settling:
     def by_axis(self) -> dict[str, list[SizeCurve]]:
         """The curves measured so far of every ladder."""
         return {
-            # A size without its whole line has no curve yet, and is judged later.
             axis: [self._curve(size) for size in sizes if size in self.grids]
             for axis, sizes in self.ladders.items()
         }
@@ -375,8 +371,6 @@ class Settling:
         coarse line that is far.
         """
         while True:
-            # Points that an edge may add come out of what the first budget has to spare, as a
-            # line's do.
             room = len(etas) < self.begun // SEEDS + self._spare
             losses_at = {
                 eta: [self._loss(size, eta, seed) for seed in range(SEEDS)] for eta in etas
@@ -460,7 +454,6 @@ class Settling:
         elif mend or any(self._curve(size).failed for size in self.grids):
             advice = next(iter(mend), judged[0].verdict.advice)
             self.ending = self._ended("stuck", advice=advice)
-        # The looks share the error of the design: one more would be beyond it.
         elif len(self.looks) >= LOOKS or self.runs + len(waiting) * self.begun > self.budget:
             self.ending = self._ended("budget")
         else:
@@ -507,7 +500,6 @@ class Settling:
                     added = sum(grown.runs - self.grids[s].runs for s, grown in new.items())
                     if self.runs + added + grid.runs - self.grids[size.size].runs <= self.budget:
                         new[size.size] = grid
-                # Without a noise `information_needed` has nothing to go by.
                 elif not (fit.noise_unknown or base_fit.noise_unknown):
                     factor, beyond = information_needed(size, self.rule)
                     allowed = self.rule.allowed_gap(size.loss.value)
@@ -520,7 +512,6 @@ class Settling:
             # One size that fails is enough: the others may wait for whether it does.
             failing = [d for d in of_axis if d.beyond and d.factor <= NEARLY]
             doubts += [min(failing, key=lambda d: d.factor)] if failing else of_axis
-            # The target is asked about only where the ladder itself has nothing open.
             if verdict.answer == "holds":
                 more = self._for_target(ladder)
                 of_target = verdict.target.advice if verdict.target else Advice()
@@ -805,7 +796,6 @@ class Allocation:
         """
         grid, at = self.grids[size], self._evidence[size][0].optimum.value
         finest, moves = min(FINEST, self.rule.step), list[SizeGrid]()
-        # Within an octave of the optimum first; then as far as the noise is read off.
         for reach in (1.0, NOISE_RADIUS):
             near = [eta for eta in grid.etas if abs(eta - at) <= reach + finest]
             halves = [(a + b) / 2 for a, b in pairwise(near) if b - a > finest + 1e-9]

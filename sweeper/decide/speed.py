@@ -81,7 +81,6 @@ def speed_ups(ladders: Sequence[Ladder], to_width: int | None = None) -> list[Sp
             factor = speed_up(mine, theirs, (at, 1.0, at), (others, 1.0, others))
             trained = sorted(other.flops.values())
             largest, is_beyond = max(trained[-1], others), width > shared[-1]
-            # Predicted also where the loss lies outside of what the other study has reached.
             within = trained[0] <= factor.value * at <= trained[-1]
             factors.append(
                 SpeedUp(

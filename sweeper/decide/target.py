@@ -188,7 +188,6 @@ class OptimumPrediction:
 
     def measured_with(self, deviation: float) -> OptimumPrediction:
         """What a measurement of it shows, whose error has the standard `deviation`."""
-        # Errors of measurement are independent of the optimum: variances add.
         total = np.hypot(self.deviations, deviation)
         return OptimumPrediction(self.means, total, self.weights, self.forms)
 

@@ -142,7 +142,6 @@ def fit_trend(
 def trend_of(axis: str, optima: Optima, transferred: float, target: int, prior: Prior) -> Trend:
     """The trend of known optima."""
     predicted = predict(optima.sizes, optima.values, optima.errors, target, prior)
-    # As many draws of the prediction as the curve has: they are paired with each other.
     count = len(optima.fits[-1].safe_optimum_draws)
     off = predicted.mean - transferred
     draws = predicted.draws(count) - transferred
@@ -185,7 +184,6 @@ def _left_gap(optima: Optima, off: Array) -> Estimate:
 
 def _slope(optima: Optima) -> Estimate:
     """That of the weighted line through the optima over log2 size; see `fit_plane`."""
-    # Seeded by the sizes: the same ladder has the same slope, whatever else is asked.
     generator = np.random.default_rng(list(optima.sizes))
     draws = np.array([fit.free_optimum_draws for fit in optima.fits])
     # Each size has a bias of its own here: the slope would otherwise trust that the curves' shapes
@@ -442,7 +440,6 @@ def _advice(
             ladder=sizes,
             settings=settings,
             runs={
-                # Of a size that is there the further seeds alone, of a new one all of them.
                 size: line * (times - (size <= optima.sizes[-1]))
                 for size in (*optima.sizes, *widths[:count])
                 if times > 1 or size > optima.sizes[-1]
@@ -483,7 +480,6 @@ def _seen_again(optima: Optima, times: int, draw: int) -> Optima:
 def _with_size(optima: Optima, size: int, prior: Prior, draw: int) -> Optima:
     """With one more, as sure as the last, where a measurement may find it."""
     expected = predict(optima.sizes, optima.values, optima.errors, size, prior)
-    # Its measurement shows the truth with an error of its own, taken as the last width's.
     shown = expected.measured_with(float(optima.errors[-1])).draws(SIMULATED)[draw]
     return Optima(
         (*optima.sizes, size),

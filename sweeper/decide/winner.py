@@ -395,7 +395,6 @@ def _together(losses: VariantLosses) -> Array:
     there = losses.counts > 0
     reached = np.zeros(len(there), bool)
     reached[0] = True
-    # A step further each time, and no way over variants is longer than there are of them.
     for _ in range(len(there)):
         reached = there[:, there[reached].any(axis=0)].any(axis=1) | reached
     return reached
@@ -673,7 +672,6 @@ class _Asked:
 
     def _throughput(self, variant: int, size: int | None = None) -> float:
         """The variant's over the baseline's, at the largest size at which both are known."""
-        # From the largest size on: throughput changes with the size, and the target is larger.
         sizes = np.argsort(-self.losses.sizes.sum(axis=1)) if size is None else [size]
         for each in sizes:
             one, other = self.runs.at(variant, int(each)), self.runs.at(0, int(each))
@@ -741,7 +739,6 @@ class _Asked:
         draw = int(self.carried.weights.argmax())
         mean = float(self.carried.weights @ self.carried.means[:, 0, i])
         throughput = self._throughput(variant)
-        # The line to clear is where the throughput breaks even, not a difference of 0.
         if answer.code == "wall_clock":
             mean -= self.law.break_even(self.target, throughput)
         of_draw = float(self.carried.deviations[draw, 0, i])
@@ -760,8 +757,6 @@ class _Asked:
                         after = deviation_with(more, self.target, i, self.carried)
                     except ValueError:
                         continue
-                    # Less than a hundredth of the deviation is no gain: such runs tell of the noise
-                    # alone.
                     if after > 0.99 * of_draw:
                         continue
                     # The likeliest draw says by how much runs shrink the doubt, all draws say how
