@@ -134,6 +134,7 @@ class Band:
         lags = np.abs(np.subtract.outer(np.arange(count), np.arange(count)))
         of_run = np.array(self.correlation)[lags] * np.outer(spread, spread)
         # The level is that of one run's end: what its stretches say of the end is in it already.
+        # At least a hundredth of it, for a covariance that has an inverse.
         own = max(level**2 - float(weights @ of_run @ weights), (0.1 * level) ** 2)
         shapes = self.leverage * of_run
         # Smooth, other than a run's own path: a jump is no misfit of a size.
@@ -141,8 +142,11 @@ class Band:
         for direction in self.directions:
             values = direction.deviation * np.array(direction.values)
             shapes += np.outer(values, values)
+        # Shapes are of curves divided by their ends: what they add to the end the level has
+        # already.
         relative = np.eye(count) - weights  # each row: a stretch less the end
         white = self.white * spread**2
+        # White noise apart: of the run to come its own readings tell it.
         return of_run - np.diag(white) + own + relative @ shapes @ relative.T, white
 
 
@@ -205,6 +209,7 @@ def fit_band(curves: Curves, course: Course, log_params: float, log_tokens: floa
         raise ValueError("runs of one size have the same losses: how much seeds differ is not seen")
     spread, correlation, white = _of_seeds(residuals, free)
     # What one stretch in a hundred would exceed (Wilson and Hilferty's quantile of chi squared).
+    # Smoothed spreads hide single stretches at which all runs jump, and those would be an alarm.
     usual = (1 - 2 / (9 * free) + 2.33 * math.sqrt(2 / (9 * free))) ** 3
     variance = (residuals**2).sum(0) / free
     rough = np.where(variance > usual * spread**2, np.sqrt(variance), 0.0)
@@ -213,6 +218,7 @@ def fit_band(curves: Curves, course: Course, log_params: float, log_tokens: floa
     # come, in variances of one run.
     design, aim = _design(curves, log_params, log_tokens, cells)
     inverse = np.linalg.inv(design.T @ design)
+    # Without their ends: how high a curve lies is the law's to say.
     shapes = logs - ends[:, None]
     fitted = inverse @ design.T @ shapes
     mean = aim @ fitted
@@ -220,11 +226,13 @@ def fit_band(curves: Curves, course: Course, log_params: float, log_tokens: floa
     size_shapes = means - (means @ weights)[:, None]
     off = size_shapes - design[first] @ fitted
     # The seeds' part of what sizes differ by, then the rest.
+    # Behind the warm-up, where nothing is tested.
     inner = slice(round(course.warmup * count), None)
     seeds = np.bincount(curves.cell).mean()
     noise = _relative_variance(spread, correlation, weights)[inner].mean() / seeds
     size_free = cells - design.shape[1]
     variance_left = float((off[:, inner] ** 2).sum(0).mean()) / max(size_free, 1) - noise
+    # A line through as many sizes as it has terms leaves nothing to see a misfit by.
     misfit = math.sqrt(max(variance_left, 0.0)) if size_free else 0.0
 
     directions = _directions(curves, design, aim, fitted, weights, logs_of)
@@ -234,6 +242,7 @@ def fit_band(curves: Curves, course: Course, log_params: float, log_tokens: floa
         window=course.window,
         schedule=course.schedule,
         lr=tuple(rebinned(course.lr, stretch_edges(0, len(course.lr)), edges).tolist()),
+        # A mean with an end of exactly 0, so that the level alone says where the end lies.
         mean=tuple((mean - weights @ mean).tolist()),
         spread=tuple(spread.tolist()),
         correlation=tuple(correlation.tolist()),
@@ -243,12 +252,14 @@ def fit_band(curves: Curves, course: Course, log_params: float, log_tokens: floa
         misfit=misfit,
         directions=tuple(directions),
         gap=float(gaps.mean()),
+        # Objectives that are the training loss itself differ from it by rounding: no gap, no doubt.
         gap_deviation=float(gaps.std(ddof=1)) if np.abs(gaps).max() > 0.01 else 0.0,
         freedom=free,
         runs=len(logs),
         sizes=cells,
         collapse=_collapse(shapes, curves.cell, size_shapes, misfit),
     )
+    # Without the level's doubt: what remains is of the shape, which has to be known.
     wide = float(np.median(np.sqrt(np.diag(band.covariance(0.0)[0]))))
     if wide > MOST_WIDE:
         raise ValueError(
@@ -270,6 +281,8 @@ def _directions(
     directions = list[Direction]()
     if design.shape[1] > 1:
         low, high = design.min(0), design.max(0)
+        # How far beyond the ends of what was trained, on each axis; within them the line has its
+        # fit.
         beyond = np.where(aim > high, aim - high, np.where(aim < low, aim - low, 0.0))
         if beyond.any():
             bend = tuple((beyond @ fitted).tolist())
@@ -312,6 +325,7 @@ def rebinned(curve: Sequence[float], edges: Array, to: Array) -> Array:
     lengths, values = np.diff(edges), np.asarray(curve, float)
     if len(edges) == len(to) and np.allclose(edges, to):
         return values
+    # A mean over any stretch is a difference of the sums up to its ends, straight in between.
     sums = np.concatenate([[0.0], np.cumsum(values * lengths)])
     averaged: Array = np.diff(np.interp(to, edges, sums)) / np.diff(to)
     return averaged
@@ -324,9 +338,12 @@ def _design(
     columns, aim = [np.ones(len(curves.cell))], [1.0]
     axes = [(curves.log_params, log_params), (curves.log_tokens, log_tokens)]
     varied = [axis for axis in axes if np.ptp(axis[0]) > 1e-6]
+    # Size and tokens that grew together have one direction: told apart they would blow up beyond
+    # it.
     if len(varied) == 2 and abs(np.corrcoef(varied[0][0], varied[1][0])[0, 1]) > 0.98:
         varied = [(varied[0][0] + varied[1][0], varied[0][1] + varied[1][1])]
     for values, value in varied:
+        # A regressor only where a size is left beside it: a line through two has no misfit.
         if cells > len(columns) + 1:
             middle = float(values.mean())
             columns.append(values - middle)
@@ -384,6 +401,8 @@ def _collapse(
     misfit: float,
 ) -> Collapse:
     every, ten = stretch_edges(0, shapes.shape[1]), stretch_edges(0, 10)
+    # Tenths, as single stretches are mostly noise; not the first, with the warm-up in it, nor the
+    # last, by which curves are divided.
     tenths = [
         np.array([rebinned(row, every, ten) for row in rows])[:, 1:9] for rows in (shapes, means)
     ]

@@ -54,11 +54,14 @@ def best_of_budget(params: Array, loss: Array) -> float | None:
     sizes, logs = np.log(params), np.log(loss)
     at = sizes[logs.argmin()]
     near = np.argsort(np.abs(sizes - at), kind="stable")[:NEAREST]
+    # Only a best size with sizes an octave to both sides is one: a parabola would find one
+    # anywhere.
     bracketed = at - sizes.min() >= BRACKET and sizes.max() - at >= BRACKET
     if len(near) < LEAST_RUNS or not bracketed:
         return None
     curve = np.polyfit(sizes[near] - at, logs[near], 2)
     beyond = -curve[1] / (2 * curve[0]) if curve[0] > 0 else math.inf
+    # A vertex outside of the runs is an extrapolation of a form that holds near the lowest alone.
     inside = sizes[near].min() <= at + beyond <= sizes[near].max()
     return float(at + beyond) if inside else None
 
@@ -83,6 +86,7 @@ def by_parabolas(runs: LossRuns, rungs: Rungs, flops: float) -> tuple[float, flo
     free = len(x) - 2
     residual = math.sqrt(float(((y - level - slope * x) ** 2).sum()) / free)
     there = math.log(flops) - usable[:, 0].mean()
+    # A prediction's deviation: scatter about the line, and the doubt about its level and its slope.
     deviation = residual * math.sqrt(1 + 1 / len(x) + there**2 / float(x @ x))
     return float(level + slope * there), deviation * quantile(free, 0.975) / 1.96
 
@@ -101,25 +105,33 @@ def optimum(law: LossLaw, flops: float, rungs: Rungs | None = None) -> BudgetOpt
         )
     product = flops / law.runs.flops_per_product
     sizes = np.exp(0.5 * math.log(product) + np.linspace(-WIDTH, WIDTH, 241))
+    # Paths: one smooth law a draw over all sizes, since a minimum of scattered points is biased.
     logs = law.paths(sizes, product / sizes)
     at = logs.argmin(1)
+    # A parabola through the lowest point and its neighbours: the grid is coarser than the answer.
     inner = np.clip(at, 1, len(sizes) - 2)
     left, here, right = (logs[np.arange(len(logs)), inner + i] for i in (-1, 0, 1))
     shift = 0.5 * (left - right) / np.maximum(left - 2 * here + right, 1e-15)
     step = math.log(sizes[1] / sizes[0])
     best = np.log(sizes)[inner] + np.clip(shift, -1, 1) * step
+    # At an end of the grid no neighbours make a parabola: the end itself is the draw's bound.
     best = np.where(at == inner, best, np.log(sizes)[at])
     middle = float(np.median(best))
+    # The middle draw lies at an end of the search: one of the terms has gone, and there is no
+    # valley.
     if not abs(middle - 0.5 * math.log(product)) < WIDTH - step:
         raise ValueError("by this law no finite size is best: one of its two terms is 0")
     drawn, second = best, by_parabolas(law.runs, rungs, flops) if rungs else None
     center = middle
     if second is not None:
+        # Of the draws by percentiles: some lie at the ends of the search.
         own = max(float(np.subtract(*np.percentile(best, [97.5, 2.5]))) / (2 * 1.96), 1e-6)
         weight = own**-2 / (own**-2 + second[1] ** -2)
         center = weight * middle + (1 - weight) * second[0]
         # Each is right with a chance of a half, whichever calls itself surer.
         wide = math.sqrt(0.5 * own**2 + 0.5 * second[1] ** 2 + 0.25 * (middle - second[0]) ** 2)
+        # The draws of the law have the shape of the doubt; moved and stretched to both ways'
+        # together.
         drawn = center + wide / own * (best - middle)
     params, size = np.exp(drawn), math.exp(center)
     if min(size, product / size) < 1:

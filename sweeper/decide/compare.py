@@ -120,6 +120,7 @@ def compare(ladders: Sequence[Ladder]) -> StudyComparison:
     measured = [_Measured.of(ladder) for ladder in ladders]
     # Pairs need both of their runs: the seeds that all studies have are the first ones of each.
     seeds = min(ladder.transferred.shape[1] for ladder in measured)
+    # The largest that all reach: beyond, a ladder would be extrapolated.
     flops = min(float(ladder.flops[-1]) for ladder in measured)
     if flops < max(float(ladder.flops[0]) for ladder in measured) * (1 - 1e-9):
         raise ValueError("no width of one study costs as much as one of the others")
@@ -189,6 +190,7 @@ class _Measured:
         return between
 
     def candidate(self, flops: float) -> Candidate:
+        # The widest that this compute pays for: beyond it the curve is another run's.
         largest = max(i for i, cost in enumerate(self.flops) if cost <= flops * (1 + 1e-9))
         fit, optimum = self.fits[largest], self.fits[largest].optimum.value
         return Candidate(
@@ -245,6 +247,7 @@ def retuned_losses(fit: CurveFit) -> Array:
     runs = np.array([fit.curve.losses[float(eta)] for eta in etas])
     lowest = int(runs.mean(axis=1).argmin())
     measured: Array = runs[lowest]
+    # At an end no parabola has a vertex that was measured: the loss there is an upper bound.
     if fit.at_end:
         return measured
     spacing = max(etas[lowest] - etas[lowest - 1], etas[lowest + 1] - etas[lowest])

@@ -147,10 +147,12 @@ def follow(
 
 
 def _is_real(value: object) -> bool:
+    # Numbers of numpy and torch's own are no `float`, and are real.
     return isinstance(value, Real)
 
 
 def _is_whole(value: object) -> bool:
+    # True is a whole number to Python, and a mistake here.
     return isinstance(value, Integral) and not isinstance(value, bool)
 
 
@@ -160,6 +162,8 @@ def _number(name: str, value: Any) -> float:
         if isinstance(value, str | bytes):
             raise TypeError
         number = float(value)
+        # A step that is no number cannot be placed; a loss that is none is a reading, of
+        # divergence.
         if name == "step" and not math.isfinite(number):
             raise ValueError
     except (TypeError, ValueError, OverflowError) as error:
@@ -215,6 +219,7 @@ class Watch:
         self.prediction, self.band = prediction, check_followed(prediction)
         if not (_is_real(alarm) and 0 < alarm < 0.5):
             raise ConfigError(Keyword("alarm"), alarm, "a rate between 0 and 0.5, such as 0.01")
+        # Fewer steps than stretches would leave some without a reading for good.
         if steps is not None and not (_is_whole(steps) and steps >= len(self.band)):
             least = f"at least {len(self.band)}, as many as the band has stretches"
             raise ConfigError(Keyword("steps"), steps, f"a whole number, {least}")
@@ -223,16 +228,21 @@ class Watch:
         if spike_steps is not None and not (_is_whole(spike_steps) and spike_steps >= 1):
             raise ConfigError(Keyword("spike_steps"), spike_steps, "a whole number, at least 1")
         self.spike_steps = spike_steps or max(10, self.steps // len(self.band))
+        # The rate of false alarms is shared: drifts and spikes are two tests, each with its own
+        # limit (Ville's inequality), and together they err by `alarm` at most.
         self.drift_at = math.log(1 / (alarm * (1 - SPIKE_SHARE)))
         self.spikes_at = math.log(1 / (alarm * SPIKE_SHARE))
         predicted = prediction.prediction
         assert predicted is not None
         self.predicted = Estimate(value=predicted.loss, low=predicted.low, high=predicted.high)
+        # A prediction that is next to certain must still leave the covariance an inverse.
         deviation = max((math.log(predicted.high) - math.log(predicted.low)) / (2 * 1.96), 1e-6)
         self.level = math.log(predicted.loss), deviation
         self.sequence = Sequence(self.band, self.level)
         self._middles = self.band.middles * self.steps
         # The ladder's own log was as rare: its readings stand for the stretches behind them.
+        # Stretches of equal means: then the band is read as steps, and not along lines between
+        # middles.
         self._stairs = float(np.mean(np.abs(np.diff(self.sequence.mean)) < 1e-9)) > 0.25
         self.at, self.losses = array("q"), array("d")
         self.stretches: list[_Stretch] = []
@@ -264,6 +274,7 @@ class Watch:
             at, rate = int(_number("step", step)), None if lr is None else _number("lr", lr)
             value = None if loss is None else _number("loss", loss)
         except ConfigError:
+            # At the first reading nothing is lost by an error, and later a run of weeks is.
             if not self.at:
                 raise
             value = None
@@ -281,6 +292,8 @@ class Watch:
         if self.stretches and not self.trouble:
             last = self.stretches[-1]
             begin, end = self._edges(last.index)
+            # A last stretch of which half is missing would be compared with the mean of a whole
+            # one.
             if self.at[-1] >= begin + (end - begin) / 2:
                 self._close(last)
             self.seen = self.look()
@@ -318,6 +331,8 @@ class Watch:
                 self._event("not a number", step, step, f"the loss is {loss:g}")
             elif self.events and self.events[-1].kind == "not a number":
                 self.events[-1] = replace(self.events[-1], until=step)
+            # One such reading is a logger's slip; some in a row are a run that is no longer
+            # training.
             if self._not_numbers >= NOT_NUMBERS:
                 self.seen = self.look()
             return
@@ -328,8 +343,10 @@ class Watch:
             if self.stretches:
                 self._close(self.stretches[-1])
                 begin = self.at[-1]
+                # An empty stretch alone is no gap: a log of every tenth step may skip one.
                 if index > self.stretches[-1].index + 1 and step - begin > self._longest():
                     self._event("gap", begin, step, f"no loss between steps {begin:,} and {step:,}")
+            # The level before its first reading: a stretch that is read again begins with it.
             self.stretches.append(_Stretch(index, first=len(self.at), level=replace(self._running)))
             self.at.append(step)
             self.losses.append(loss)
@@ -342,6 +359,8 @@ class Watch:
         before = self._running.spike
         self._spike(step, log)
         self._add(step, loss)
+        # A look costs a forecast: at the end of stretches it is due, and where a spike begins or
+        # ends.
         if (self._running.spike is None) != (before is None) or step >= self.steps - 1:
             self.seen = self.look()
 
@@ -375,6 +394,7 @@ class Watch:
             # a log of every tenth step that is more than the noise.
             difference = math.log(loss) - math.log(self.losses[-2])
             difference -= self._expected(step + 0.5) - self._expected(self.at[-2] + 0.5)
+            # Cut off, as a spike would count for noise, and hide what comes after it.
             stretch.squares += min(difference**2, self._most_squared())
             stretch.differences += 1
             self._smoothness(difference)
@@ -385,6 +405,7 @@ class Watch:
         Differences of independent readings have a correlation of -1/2 with the next one, those of a
         running mean of weight b on what was before, -(1 - b)/2.
         """
+        # Differences are cut off alike: one spike would be two large products of opposite signs.
         size = math.sqrt(self._most_squared())
         difference = min(max(difference, -size), size)
         # The level's own fall is no noise: what differs from the differences of late.
@@ -403,6 +424,7 @@ class Watch:
             )
 
     def _most_squared(self) -> float:
+        # Until a noise is known nothing is cut: its first readings may differ by any amount.
         running = self._running
         return 2 * CLIPPED_NOISE * running.variance if running.count > FIRST_READINGS else 1.0
 
@@ -423,6 +445,8 @@ class Watch:
                 # No spike: the run goes on up there. The test of drifts sees it.
                 text = f"to {math.exp(log):.4g}, from {math.exp(running.level):.4g}, and stays"
                 self._event("jump", running.spike, step, text)
+                # The new level is where the run goes on: else every reading from here on would be a
+                # spike.
                 running.spike, running.level, running.count = None, log, FIRST_READINGS
                 return
             else:
@@ -436,6 +460,8 @@ class Watch:
             running.level = log
             return
         rate = max(LEVEL_RATE, 1 / running.count)
+        # Bounded: a reading below the threshold of a spike may still be far off, and moves the
+        # level by three deviations at most.
         bounded = min(max(off, -3 * sigma), 3 * sigma) if is_known else off
         running.level += rate * bounded
         rate = max(NOISE_RATE, 1 / running.count)
@@ -445,6 +471,7 @@ class Watch:
         """Forget what lies at `step` and behind: the run went on from a checkpoint before it."""
         last = self.at[-1]
         self._back += 1
+        # Both in number and in share: a short log with a few resumes is none of two writers.
         if self._back > BACK_JUMPS and self._back > BACK_SHARE * len(self.at):
             self._refuse(
                 f"steps go back {self._back} times among {len(self.at):,} readings: two runs, or "
@@ -458,6 +485,8 @@ class Watch:
         while self.stretches and self.stretches[-1].first >= kept:
             self._running = replace(self.stretches.pop().level)
         readings = [(s, x) for s, x in zip(self.at[:kept], self.losses[:kept], strict=True)]
+        # The open stretch is read again from its first reading, since its sums cannot be taken
+        # apart.
         if self.stretches:
             open_stretch = self.stretches.pop()
             self._running = replace(open_stretch.level)
@@ -475,6 +504,8 @@ class Watch:
             self._spiky = None
         if self._jumped is not None and self._jumped >= step:
             self._jumped = None
+        # The rate of the checkpoint is not that of the last reading: no jump is read between the
+        # two.
         self._lr_before = 0.0
 
     def _closed_before(self, index: int) -> int:
@@ -500,6 +531,7 @@ class Watch:
             return
         places = (np.arange(len(self.band)) + 0.5) / len(self.band)
         expected = float(np.interp(share, places, self.band.lr))
+        # Of its own peak so far: the ladder's was that of another size.
         of_peak = lr / self._lr_peak
         self._lr_off = self._lr_off + 1 if abs(of_peak - expected) > LR_OFF else 0
         if self._lr_off >= LR_READINGS:
@@ -567,6 +599,7 @@ class Watch:
         The difference of two neighbours has twice the variance of one, and says nothing of their
         mean, so that the stretch's own may be used.
         """
+        # Backwards until there are enough: noise changes over a run, and that of now is asked for.
         squares, differences = 0.0, 0
         for each in reversed(self.stretches):
             squares += each.squares
@@ -598,11 +631,13 @@ class Watch:
         spikes = np.array([s.spikes for s in tested], float)
         others = np.array([s.count for s in tested], float) - spikes
         places = np.array([s.index for s in tested])
+        # For each begin and factor a likelihood ratio; a mean of such is a martingale as well.
         begins = np.linspace(first, len(self.band), SPIKE_BEGINS, endpoint=False)
         after = places >= begins[:, None]
         logs = []
         for factor in SPIKE_FACTORS:
             gain = spikes * math.log(factor)
+            # Readings without a spike speak against more of them, a little each.
             gain += others * math.log((1 - factor * SPIKE_RATE) / (1 - SPIKE_RATE))
             logs.append(after @ gain)
         joined = np.concatenate(logs)
@@ -619,14 +654,17 @@ class Watch:
         evidence = sequence.evidence[-1] if sequence.evidence else 0.0
         ended = bool(self.at) and step >= self.steps - 1 - self._interval()
         state, since, finding = ON, None, None
+        # Later states replace earlier ones: what is worse, or surer, is told in the end.
         if sequence.seen < LEAST:
             state = EARLY
         if self._running.spike is not None:
             state, since = SPIKE, self._running.spike
+        # The evidence may fall again; an alarm that was raised stays.
         alarmed = next((k for k, e in enumerate(sequence.evidence) if e >= self.drift_at), None)
         if alarmed is not None:
             finding = sequence.finding()
             since = self._edges(finding.since)[0]
+            # Where no size is found, by the side on which the stretch lay that raised it.
             above = finding.size >= 0 if finding.size else bool(sequence.raw[alarmed] > 0)
             state = ABOVE if above else BELOW
         elif self._spiky is not None:
@@ -647,6 +685,7 @@ class Watch:
         end = self._end() if ended else None
         end_estimate = forecast if end is None else Estimate(value=end, low=end, high=end)
         compute = Estimate(value=0.0, low=0.0, high=0.0)
+        # A run that has diverged or is silent will not come to the end that is forecast.
         if state not in (DIVERGED, SILENT):
             worths = (
                 worth(self.prediction, x)
@@ -683,6 +722,7 @@ class Watch:
             return self.events[-1].step if self.events else int(self.at[-1])
         closed = [s for s in self.stretches if s.index >= self.sequence.first and s.count]
         if closed and self.sequence.seen:
+            # Worse than at its first reading, in a stretch that is half there: it learns no more.
             last = closed[-1]
             if last.total / last.count > self.losses[0] and last.count * 2 >= self._usual():
                 return int(self.at[last.first])
@@ -715,10 +755,12 @@ class Watch:
         if finding is None or state == SILENT:
             return ()
         shares: dict[str, float] = {}
+        # Off since the test began: what begins later was not seen, so that no form is told.
         from_start = finding.since <= self.sequence.first + 1
         for form, share in finding.shares.items():
             name = "from the start" if from_start else CAUSES[state, form]
             shares[name] = shares.get(name, 0.0) + share
+        # Three spikes tell of batches, whatever form their sum looks like.
         if state == ABOVE and sum(s.spikes for s in self.stretches) >= 3:
             shares = {"bad batches": 1.0}
         ranked = sorted(shares.items(), key=lambda item: -item[1])

@@ -153,6 +153,7 @@ def _adjusted(s: FailedTransfer, **changes: Any) -> dict[str, Any]:
 
 def _rules(s: FailedTransfer) -> Ablation | None:
     deviations = mup_deviations(s.rows)
+    # A single deviation is that role's ablation: together they are tried only where there are two.
     if len(deviations) < 2:
         return None
     return Ablation(
@@ -203,6 +204,7 @@ def _decay(s: FailedTransfer) -> Ablation | None:
     rule = s.tree["parameterization"].get("decay")
     if not s.tree["optimizer"].get("weight_decay"):
         return None
+    # No rule of the decay to change: asked is whether decay matters at all.
     if rule in (None, "independent"):
         return Ablation(name="decay", overrides={"optimizer.weight_decay": 0.0})
     hidden = [p for p in s.parameters if p.role == Role.HIDDEN] or list(s.parameters)

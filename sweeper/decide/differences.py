@@ -119,6 +119,7 @@ class Carried:
         for weight, joint, variance, mean in zip(
             self.weights, self.joint, own, self.means[:, 0], strict=True
         ):
+            # Var(a - b): the level of a size is in both variants, and goes out by their covariance.
             spread = np.sqrt(np.maximum(variance[:, None] + variance - 2 * joint, 1e-30))
             found += weight * _normal_below((mean - mean[:, None]) / spread)
         return found
@@ -172,6 +173,7 @@ def mixture_quantile(weights: Array, means: Array, deviations: Array, level: flo
 
 _REACH, _STEPS = 9.0, 20_000
 _GRID = np.linspace(-_REACH, _REACH, _STEPS + 1)
+# One entry more, so that the last place has a next one to interpolate with.
 _BELOW = np.array([1 - normal_above(z) if z < 0 else normal_above(-z) for z in _GRID] + [1.0])
 
 
@@ -186,8 +188,10 @@ def _normal_below(z: Array) -> Array:
 def usual_unit(losses: Array) -> float:
     """What one nat of the priors is of losses such as these; 1 for those around zero."""
     middle = float(np.median(np.abs(losses)))
+    # Around zero a share of the loss means nothing: the priors are taken as they are.
     if losses.min() < 0 < losses.max() or not middle:
         return 1.0
+    # Between the usual losses 1, so that priors in nats hold of them; outside in proportion.
     return middle / min(max(middle, USUAL[0]), USUAL[1])
 
 
@@ -202,21 +206,27 @@ def carry(losses: VariantLosses, places: Array) -> Carried:
     first = middle + spread * standard
     draws, fits = first, model.likelihoods(first)
     proposed = [(middle, np.diag(spread))]
+    # Drawn from the prior, a draw weighs by its likelihood alone.
     logs = fits
     # Where many variants tell much, few draws of the prior are likely: as many again are taken
     # around those, and all weigh as what was drawn from all rounds together.
     for _ in range(MOST_ROUNDS):
         weights = np.exp(logs - logs.max())
         weights /= weights.sum()
+        # The effective number of draws, 1 / sum w^2.
         if len(proposed) > 1 and (weights**2).sum() < 1 / ENOUGH:
             break
         found = weights @ draws
+        # Never narrower than an eighth of the prior, as a few likely draws may lie on a line; and
+        # wider by half than what was found, so that tails are drawn as well.
         around = (draws - found).T * weights @ (draws - found) + np.diag((spread / 8) ** 2)
         proposed.append((found, np.linalg.cholesky(1.5 * around)))
         more = found + standard @ proposed[-1][1].T
         draws = np.concatenate([draws, more])
         fits = np.concatenate([fits, model.likelihoods(more)])
         densities = [_normal_density(draws, *each) for each in proposed]
+        # Of all rounds as one mixture (the balance heuristic). By the sum of the densities, not the
+        # mean: weights then add up to `DRAWS` times the evidence, as those without an effect do.
         logs = fits + densities[0] - np.logaddexp.reduce(densities)
     # And as many again in which no variant has an effect.
     none = first.copy()
@@ -227,6 +237,7 @@ def carry(losses: VariantLosses, places: Array) -> Carried:
     best = max(each.max() for _, each in parts)
     weights, kept = list[Array](), list[Array]()
     for part, of_part in parts:
+        # Unlikely draws cost as much to carry as likely ones, and change nothing.
         likely = np.flatnonzero(of_part > of_part.max() + LEAST)
         weights.append(np.exp(of_part[likely] - best))
         kept.append(part[likely])
@@ -255,6 +266,7 @@ def deviation_with(losses: VariantLosses, place: Array, variant: int, carried: C
     By the likeliest draw: the losses themselves do not matter.
     """
     model = _Model.of(losses, place[None])
+    # The likeliest draw alone: how far runs narrow a difference depends little on which it is.
     likely = carried.draws[[int(carried.weights.argmax())]]
     return float(model.posterior(likely)[1][0, 0, variant])
 
@@ -315,6 +327,7 @@ class _Model:
     @classmethod
     def of(cls, losses: VariantLosses, places: Array) -> _Model:
         there = losses.counts > 0
+        # A size with one variant alone tells of no difference: its free level takes the loss whole.
         shared = np.flatnonzero(there.sum(axis=0) > 1)
         if not len(shared):
             raise ValueError("no two variants were run at one size")
@@ -322,6 +335,7 @@ class _Model:
         unit = usual_unit(means[there])
         # A level of a size is free: less their mean the losses lose no digits.
         level = np.nanmean(np.where(there, means, math.nan), axis=0)
+        # Variants with the same counts have the same matrices: one inverse serves all of them.
         runs, of_variant = np.unique(counts, axis=0, return_inverse=True)
         patterns = [
             _Pattern(np.flatnonzero(of_variant.reshape(-1) == i), at, 1 / row[at])
@@ -330,11 +344,15 @@ class _Model:
         ]
         sizes = losses.sizes[shared]
         points = np.concatenate([sizes, places])
+        # Brownian motion along an axis has the covariance min(x, y) from where it begins: the
+        # smallest count, where no drift has been yet.
         above = points - points.min(axis=0)
         return cls(
             unit=unit,
             values=np.where(there, means - level, 0.0) / unit,
             patterns=patterns,
+            # From the largest size, so that a variant's effect has its prior where most is known of
+            # it.
             grid=points - sizes[sizes.sum(axis=1).argmax()],
             brown=np.minimum(above[:, None], above[None]).sum(axis=2),
             places=len(places),
@@ -346,6 +364,8 @@ class _Model:
         """Covariances of one variant between all sizes and places [draws, points, points]."""
         scale, drift = np.exp(draws[:, 0]), np.exp(draws[:, 1])
         fading = np.exp2(-draws[:, 3:] @ self.grid.T)
+        # An exponent that is off by d changes 2^(-beta u) by -ln(2) d u of itself: `UNLIKE` is d's
+        # spread.
         octaves = math.log(2) * UNLIKE * self.grid.sum(axis=1)
         level = 1 + np.outer(octaves, octaves)
         of_level = (scale[:, None] * fading)[:, :, None] * (scale[:, None] * fading)[:, None]
@@ -363,13 +383,18 @@ class _Model:
         for pattern in self.patterns:
             among = np.ix_(np.arange(count), pattern.sizes, pattern.sizes)
             covariance = kernels[among] + noise[:, None, None] * np.diag(pattern.shares)
+            # The noise on the diagonal keeps it well-conditioned, however near to each other sizes
+            # lie.
             inverse = np.linalg.inv(covariance)
             values = self.values[np.ix_(pattern.variants, pattern.sizes)]
+            # Levels by generalized least squares, over all variants that were run at a size.
             precision[among] += len(values) * inverse
             wanted[:, pattern.sizes] += inverse @ values.sum(axis=0)
             logs -= 0.5 * len(values) * np.linalg.slogdet(covariance)[1]
             inverses.append(inverse)
         levels = np.asarray(np.linalg.inv(precision), dtype=np.float64)
+        # Levels have a flat prior and are integrated out, which leaves the restricted likelihood:
+        # losses count by their differences within a size alone.
         logs -= 0.5 * np.linalg.slogdet(precision)[1]
         found = np.einsum("gsr,gr->gs", levels, wanted)
         residuals = np.zeros((count, *self.values.shape))
@@ -385,6 +410,7 @@ class _Model:
         found = []
         for part in self._chunks(draws, len(self.grid) ** 2 + 3 * self.values.size):
             noise = part[:, 2]
+            # Squares of runs about their means are the noise's variance times chi^2.
             of_seeds = -self.freedom * noise - 0.5 * self.squares * np.exp(-2 * noise)
             found.append(of_seeds + self._solved(part, self.kernels(part)).logs)
         return np.concatenate(found)
@@ -412,10 +438,14 @@ class _Model:
                 own[:, :, pattern.variants] -= told[:, :, None]
                 spots = np.ix_(draw, place, pattern.variants, pattern.sizes)
                 weights[spots] = by_loss[:, :, None]
+            # Differences to the first variant: what a size's level adds to both alike goes out.
             weights -= weights[:, :, :1]
             by_level = weights @ solved.levels[:, None]
             variances = own + own[:, :, :1] + np.einsum("gpvs,gpvs->gpv", by_level, weights)
+            # The first one's difference to itself is 0 for sure, and not by rounding.
             variances[:, :, 0] = 0.0
+            # All differences share the first variant's own doubt; what sizes' levels leave is in
+            # `by_level`.
             joint = by_level[:, 0] @ weights[:, 0].transpose(0, 2, 1) + own[:, 0, :1, None]
             joint[:, range(variants), range(variants)] = variances[:, 0]
             joint[:, 0], joint[:, :, 0] = 0.0, 0.0

@@ -118,6 +118,7 @@ class Documents:
         def read(path: Path, make: Make[T]) -> T | None:
             try:
                 return document(path, make)
+            # What is missing was not asked for yet; what cannot be read is damage, and said.
             except (FileNotFoundError, NotADirectoryError):
                 return None
             except (OSError, *READ_ERRORS) as error:
@@ -143,6 +144,7 @@ class Documents:
 
         study, searched = Study.read(folder), read(files.search, Searched.read)
         places = files.targets()
+        # A folder with a prediction alone is no transfer.
         targets = [t for t in map(target, places) if t.plan or t.validation or t.others]
         predictions = (
             read(place.prediction, partial(PredictionSummary.read, place.path.name))

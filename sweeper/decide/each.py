@@ -154,6 +154,8 @@ def judge_each(varied: VariedSettings, noise: float | None = None) -> EachAnswer
     if sizes:
         losses = [loss for line in varied.lines if line.size == sizes[-1] for loss in _least(line)]
         flat = FLAT * abs(float(np.median(losses))) if losses else 0.0
+        # Seen is what shows between two runs, or what is no flat difference of losses: whichever is
+        # less.
         seen = min(SEEN * noises[sizes[-1]].deviation, flat)
     found = [
         _judged([lines[name, size] for size in sizes if (name, size) in lines], noises, names, seen)
@@ -197,6 +199,8 @@ class RunNoise:
     def of(cls, lines: Sequence[SettingLine], given: float | None) -> RunNoise:
         """As seeds show it, else what smooth curves leave."""
         if given is not None:
+            # A noise that is given has no doubt of its own: so many degrees of freedom are a
+            # normal's.
             known = KnownNoise(deviation=given, freedom=10**6)
             return cls(known, known, "given")
         paired, alone = _pooled([*map(_beside, lines)]), _pooled(_within(lines))
@@ -232,8 +236,10 @@ def _near(line: SettingLine) -> dict[float, Mapping[str, float]]:
     finite = {value: mean for value, mean in means.items() if math.isfinite(mean)}
     if not finite:
         return {}
+    # A default that diverged is no middle: then the best value is.
     middle = finite.get(line.default, min(finite.values()))
     near = [value for value, mean in finite.items() if mean - middle <= NEAR * abs(middle)]
+    # Fewer than two values tell no noise: then all that trained, noisier ones as well.
     return {value: line.losses[value] for value in (near if len(near) > 1 else finite)}
 
 
@@ -245,6 +251,7 @@ def _least(line: SettingLine) -> list[float]:
 
 def _beside(line: SettingLine) -> tuple[float, int]:
     """Squares that values and seeds leave of the losses, and their degrees of freedom."""
+    # Seeds that all cells share: a seed's own effect can be taken out only where each value has it.
     cells = [cell for cell in _near(line).values() if len(cell) > 1]
     seeds = sorted(set.intersection(*(set(cell) for cell in cells))) if len(cells) > 1 else []
     if len(seeds) < 2:
@@ -256,6 +263,7 @@ def _beside(line: SettingLine) -> tuple[float, int]:
 
 def _within(lines: Sequence[SettingLine]) -> list[tuple[float, int]]:
     """Of every cell the squares around its mean; the point's own cell is on all lines."""
+    # As a set, since the point's own cell lies on every line, and its squares count once.
     cells = {tuple(cell.items()) for line in lines for cell in _near(line).values()}
     losses = [np.array([loss for _, loss in cell]) for cell in cells if len(cell) > 1]
     return [(float(((each - each.mean()) ** 2).sum()), len(each) - 1) for each in losses]
@@ -264,6 +272,7 @@ def _within(lines: Sequence[SettingLine]) -> list[tuple[float, int]]:
 def _rest(line: SettingLine) -> tuple[float, int]:
     """Squares that a cubic through the line's means leaves near the lowest, and their freedom."""
     cells = _near(line)
+    # Choices have no order for a cubic, and of three points it leaves nothing.
     if line.choices or len(cells) < 4:
         return 0.0, 0
     x = np.array([*cells])
@@ -299,10 +308,14 @@ class LineGains:
             if value == line.default or not all(map(math.isfinite, cell.values())):
                 continue
             both = sorted(default.keys() & cell.keys())
+            # By the same seeds where the default has them, and with all runs of both: whichever is
+            # surer.
             ways = []
             if both and noise.paired:
                 part = noise.paired.deviation**2 / len(both)
                 gain = float(np.mean([default[seed] - cell[seed] for seed in both]))
+                # Twice the variance of a run beside its seed's: that of a difference; `part` is the
+                # default's.
                 ways.append((2 * part, gain, part, len(both), noise.paired.freedom))
             if noise.alone or not ways:
                 variance = noise.alone.deviation**2 if noise.alone else math.nan
@@ -342,6 +355,8 @@ class LineGains:
 
     def unlucky(self) -> float:
         """The gain of a choice by runs that did not make it; see the file's head."""
+        # Two gains have the default's runs in common: the smaller part of the two is what they
+        # share.
         covariance = np.minimum.outer(self.shared, self.shared)
         np.fill_diagonal(covariance, self.variances)
         generator = np.random.default_rng(0)
@@ -349,6 +364,7 @@ class LineGains:
         noise = noise @ np.linalg.cholesky(covariance).T
         # Both signs of every draw: what is added is 0 in the mean.
         noise = np.vstack([noise, -noise])
+        # Chosen with e, told with -e / f: of normal noise the two are independent (data thinning).
         chosen = (self.gains + noise * math.sqrt(SHARE)).argmax(axis=1)
         told = self.gains[chosen] - noise[np.arange(len(noise)), chosen] / math.sqrt(SHARE)
         return float(told.mean())
@@ -373,6 +389,7 @@ class LineGains:
         if not np.isfinite(self.variances).all():
             return UNKNOWN
         low, high = self.low(ERROR / lines), self.high(ERROR)
+        # No noise at all: nothing is there to be thinned.
         value = self.unlucky() if self.variances.all() else float(self.gains.max())
         return Estimate(value=min(max(value, low), high), low=low, high=high)
 
@@ -394,6 +411,8 @@ def cell_at(line: SettingLine, value: float) -> Mapping[str, float]:
     above = [each for each in line.losses if each > value]
     if not below or not above or line.choices:
         return {}
+    # A convex curve lies below its chord: a default that was not run seems a little worse than it
+    # is.
     low, high = max(below), min(above)
     share = (value - low) / (high - low)
     cells = line.losses[low], line.losses[high]
@@ -430,6 +449,7 @@ def _judged(
     )
     if not math.isfinite(found.gain.low):
         near = (base.default,)
+        # Without any noise three seeds of the default are the cheapest runs that show it.
         return replace(found, lacking="noise", next=(_telling(base, near, (base.size,), 3),))
     larger = [
         (line.size, other.at(best), other)
@@ -438,6 +458,7 @@ def _judged(
     ]
     larger = [each for each in larger if math.isfinite(each[1].low)]
     told = [(gain, other.freedom) for _, gain, other in larger]
+    # Of all hyperparameters together (Bonferroni), and of the base and the larger sizes as one.
     error = min(1.0, count * _combined(gains.error(), told))
     # Where nothing is gained there is no optimum that could move.
     moved = movement(lines, noises) if error <= ERROR and not base.choices else None
@@ -466,12 +487,15 @@ def _answered(
 ) -> HyperparameterGain:
     """The answer by the gain, then by the sizes, then by where the optimum goes."""
     others = [other for _, _, other in larger]
+    # A gain that shows first at larger sizes is growing: it is not left for the base's sake.
     grows = any(other.error() <= ERROR for other in others) and found.error > ERROR
+    # All sizes together say that no value gains what would be seen: that settles it, moved or not.
     if gains.beside(others).high(ERROR) < seen and not grows:
         return replace(found, answer="leave", lacking="fades" if found.gain.low > 0 else "")
     if found.error > ERROR:
         seeds = _seeds_for_gain(gains, found, seen)
         both = (base.default, best)
+        # A gain worth having takes seeds at the two values; a small one may belong to any of them.
         told = both if found.gain.value > seen / 2 else tuple(base.losses)
         runs = _telling(base, told, (base.size,), seeds)
         return replace(found, lacking="seeds", next=(runs,))
@@ -480,12 +504,15 @@ def _answered(
         return replace(found, lacking="sizes", next=(runs,))
     size, gain, there = larger[-1]
     moves = moved is not None and (moved.slope.low > 0 or moved.slope.high < 0)
+    # To retune, the movement must be sure, large enough to matter, and there a gain still to be
+    # had.
     if moves and moved and abs(moved.slope.value) >= SLOW and there.error() <= ERROR:
         return replace(found, answer="retune")
     if there.high(ERROR) < seen:
         return replace(found, answer="leave", lacking="fades")
     # Of a flat optimum nobody knows where it goes, and it matters little.
     stays = moved is None or moved.stays or moved.regret.value <= max(seen, gain.value / 2)
+    # At an end there is a gain, and where the optimum lies is open on the far side alone.
     if gain.low > 0 and (stays or found.at_end):
         return replace(found, answer="carry")
     values = _around(base, best)
@@ -496,6 +523,8 @@ def _answered(
 def _without_default(base: SettingLine, count: int) -> HyperparameterGain:
     """Of a line without its default, or with one that diverged."""
     default = cell_at(base, base.default)
+    # Without a default that trains there is no gain to tell: the best value is named, and runs of
+    # both.
     finite = {
         value: cell for value, cell in base.losses.items() if all(map(math.isfinite, cell.values()))
     }
@@ -526,6 +555,7 @@ def _combined(first: float, others: Sequence[tuple[Estimate, int]]) -> float:
     """Fisher's rule over the base's error and that of the other sizes' gains together."""
     if not others:
         return first
+    # Standard errors, out of intervals that reach Student's quantile of them to each side.
     errors = [(gain.high - gain.low) / 2 / quantile(freedom, 1 - ERROR) for gain, freedom in others]
     if not all(errors):
         return first if all(gain.value > 0 for gain, _ in others) else 1.0
@@ -533,6 +563,7 @@ def _combined(first: float, others: Sequence[tuple[Estimate, int]]) -> float:
     mean = float(weights @ [gain.value for gain, _ in others] / weights.sum())
     freedom = min(freedom for _, freedom in others)
     product = first * student_above(mean * math.sqrt(weights.sum()), freedom)
+    # The product of two uniform errors is at most p with probability p (1 - log p).
     return product * (1 - math.log(product)) if product > 0 else 0.0
 
 
@@ -540,6 +571,7 @@ def _seeds_for_gain(gains: LineGains, found: HyperparameterGain, seen: float) ->
     """Seeds with which either end of the gain's interval decides, if all stays as it is."""
     value, low, high = found.gain.value, found.gain.low, found.gain.high
     # An interval shrinks as the root of the number of seeds.
+    # Up to 0 from below its low end, or up to `seen` from above its high end.
     ways = [(value - low) / value] if value > 0 else []
     ways += [(high - value) / (seen - value)] if value < seen else []
     factor = min(ways, default=math.inf) ** 2
@@ -598,6 +630,7 @@ def movement(lines: Sequence[SettingLine], noises: Mapping[float, RunNoise]) -> 
             fits[line.size] = fit
     optima = {size: fit.optimum for size, fit in fits.items()}
     inner = {s: fit for s, fit in fits.items() if not fit.at_end and not fit.noise_unknown}
+    # Size 0 stands for runs of one size that nobody named: it has no logarithm.
     if len(inner) < 2 or 0 in inner:
         return Moved(optima, UNKNOWN, False, UNKNOWN)
     x = np.log2([*inner])
@@ -605,6 +638,7 @@ def movement(lines: Sequence[SettingLine], noises: Mapping[float, RunNoise]) -> 
     # A twentieth of an octave, so that no size alone decides.
     weights = 1 / (draws.var(axis=1) + 0.05**2)
     away = x - np.average(x, weights=weights)
+    # The slope of a weighted line as one linear map: values and draws go through the same.
     line_of = weights * away / (weights * away**2).sum()
     values = np.array([fit.optimum.value for fit in inner.values()])
     slope = Estimate.from_draws(float(line_of @ values), line_of @ draws)
@@ -618,10 +652,12 @@ def optimum_fit(line: SettingLine, noise: RunNoise) -> CurveFit | None:
     """The curve of a line's means with the noise of their seeds; None where it has none."""
     if line.choices or math.isnan(noise.deviation):
         return None
+    # The thinnest cell decides how noisy a mean is taken to be: never less than it is.
     seeds = min(map(len, line.losses.values()))
     known = noise.paired or noise.alone
     assert known
     curve = SizeCurve(
+        # A size's width is a name here: the fit asks for a size, and draws by it.
         size=LadderSize(width=max(1, int(line.size)), depth=1, batch_size=1, steps=1),
         losses={value: (float(np.mean([*c.values()])),) for value, c in line.losses.items()},
         noise=replace(known, deviation=max(known.deviation / math.sqrt(seeds), 1e-12)),

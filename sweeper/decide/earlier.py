@@ -41,6 +41,7 @@ def expectation(runs: Sequence[EarlierRun], source: str, steps: int | None = Non
     means = np.bincount(cell, ends) / np.bincount(cell)
     free = len(runs) - len(means)
     seeds = math.sqrt(float(((ends - means[cell]) ** 2).sum()) / free)
+    # Of a new run: the doubt about the mean of those there are, and its own seed.
     here = int((cell == cell.max()).sum())
     half = quantile(free, 0.975) * seeds * math.sqrt(1 + 1 / here)
     # Without a law nothing says where a run of another size ends: anywhere among the sizes.
@@ -54,6 +55,8 @@ def earlier_band(
 ) -> Band:
     """The band of a run of some steps and log size; BadInput says why there is none."""
     count, most = 0, min(MOST_STRETCHES, *(len(run.losses) for run in runs))
+    # The most stretches of which each has a reading in every run; else as many as there are, with
+    # those between filled in.
     for count in range(most, LEAST_STRETCHES - 1, -1):
         if all(len(np.unique(_stretches(run, count))) == count for run in runs):
             break
@@ -73,6 +76,8 @@ def earlier_band(
                 [steps] * len(runs),
                 np.ones(len(runs)),
             ),
+            # Nobody says the schedule: a constant one, so that a change that follows the rate is a
+            # jump.
             Course(steps=steps, warmup=WARMUP, window=WINDOW, schedule=OWN, lr=[1.0] * count),
             log_size,
             0.0,
@@ -80,6 +85,7 @@ def earlier_band(
     except ValueError as error:
         raise BadInput(f"the earlier runs tell no band: {error}") from error
     middles = tuple(np.mean(places, axis=0).tolist())
+    # Earlier runs have their own ends as objective: there is no gap.
     return replace(band, places=middles, gap=0.0, gap_deviation=0.0)
 
 
@@ -100,6 +106,7 @@ def _means(run: EarlierRun, count: int) -> tuple[Array, Array]:
     counts = np.bincount(index, minlength=count)
     with np.errstate(invalid="ignore"):
         losses = np.bincount(index, run.losses, count) / counts
+        # A reading of step s stands for the loss in the middle of it.
         places = (np.bincount(index, run.steps, count) / counts + 0.5) / length
     empty = counts == 0
     middles = (np.arange(count) + 0.5) / count

@@ -93,11 +93,14 @@ class Bend:
         if best.form is not COMPUTE:
             return None
         floor, level, exponent = np.exp(best.values[0])
+        # Half of what is between the exponents to each side: their mean is the one that was fitted.
         apart = np.exp(0.5 * EXPONENTS_APART * random.standard_normal(draws))
         share, amount = random.uniform(*SHARES, draws), np.full(draws, level)
         truth = np.stack([amount, share, exponent * apart, exponent / apart])
         bend = cls(float(floor), truth, best)
         losses, weights = np.exp(bend._log(runs.params, runs.tokens)), np.ones((draws, len(runs)))
+        # What a single power would be fitted as, were the truth such: it is right at the runs, and
+        # its bend is what it is off elsewhere.
         fits = refit(best, runs.params, runs.tokens, losses, weights, threshold=threshold)
         return replace(bend, fits=fits)
 
@@ -136,8 +139,10 @@ class Member:
     def log_loss(self, params: Array, tokens: Array) -> Array:
         """Log L [draws, places], stretched: the law, what runs nearby lie off it, not its bend."""
         logs = np.log(self.draws.loss(params, tokens))
+        # What runs nearby lie off the law goes on a little way (kriging), and is 0 far from them.
         logs += self.explained @ self.misfit.between(self.points, LawPoints.to_come(params, tokens))
         middle = np.median(logs, axis=0)
+        # Student's: draws are of a noise that is known, and it was read off few residuals.
         stretched: Array = middle + self.stretch * (logs - middle)
         return stretched
 
@@ -151,16 +156,21 @@ class Member:
         """Of a single run at each place about the law, its seed in it [places]."""
         there = LawPoints.to_come(params, tokens)
         known = self.whiten @ self.misfit.between(self.points, there)
+        # What the runs do not explain of a place: the prior's variance less what they tell.
         left = np.maximum(self.misfit.at(there) - (known**2).sum(0), 0.0)
         total: Array = self.stretch * np.sqrt(left + self.misfit.noise_at(there) ** 2)
         return total
 
     def paths(self, params: Array, tokens: Array, random: np.random.Generator) -> Array:
         """Log L [draws, places] with the smooth part of the misfit drawn, the same for all runs."""
+        # Without what single sizes, trainings and cells are off: a best size must not be chosen by
+        # it.
         smooth = replace(self.misfit, size=0.0, training=0.0, cell=0.0)
         there = LawPoints.to_come(params, tokens)
         known = self.whiten @ smooth.between(self.points, there)
         covariance = smooth.between(there, there) - known.T @ known
+        # Places that lie close make a covariance without an inverse: eigenvalues below 0 are
+        # rounding.
         values, vectors = np.linalg.eigh(covariance)
         drawn = random.standard_normal((len(self.explained), len(there)))
         off = drawn @ (vectors * np.sqrt(np.maximum(values, 0.0))).T
@@ -239,6 +249,8 @@ class LossLaw:
         """
         floor = estimate_of(np.concatenate([self._drawn(member)["E"] for member in self.members]))
         fitted = float(self.likeliest.best.natural()["E"][0])
+        # The likeliest fit is no draw: with few draws, or a floor at a bound, it may lie outside of
+        # them.
         return replace(floor, low=min(floor.low, fitted), high=max(floor.high, fitted))
 
     def forms(self) -> list[tuple[LawForm, float, dict[str, Estimate]]]:
@@ -262,6 +274,7 @@ class LossLaw:
             name: _stretched(values, member.stretch * self.widened)
             for name, values in member.draws.natural().items()
         }
+        # A floor above a loss that was reached is impossible, whatever a stretched draw says.
         drawn["E"] = np.minimum(drawn["E"], float(self.runs.loss.min()))
         return drawn
 
@@ -286,12 +299,14 @@ class LossLaw:
             return params * factors, np.full_like(factors, tokens)
         if form.name == "tokens":
             return np.full_like(factors, params), tokens * factors
+        # Along the runs' own line of N and D; without one both grow alike, as the root.
         slope = self.design.line[1] if self.design.line else 1.0
         sizes = params * factors ** (1 / (1 + slope))
         return sizes, tokens * (sizes / params) ** slope
 
     def scatter(self, params: Array, tokens: Array) -> Array:
         """What single runs lie off the law [draws, places]."""
+        # Seeds of their own for each kind of draw: what is asked first does not change the rest.
         random = np.random.default_rng([self.seed, 1])
         parts = [
             member.deviation(params, tokens)
@@ -330,10 +345,13 @@ def fit_law(
             f"{len(design.forms[0].parameters)} parameters and needs one more, or several seeds"
         )
     points = LawPoints(np.log(runs.params), np.log(runs.tokens), cells, runs.trainings)
+    # Forms and covariances in one list: their evidences are comparable, and doubts about both add
+    # up.
     found = [part for form in allowed for part in _fitted(form, runs, points, threshold, fixed)]
     scores = np.array([part.score for part in found])
     weights = np.exp(scores - scores.max())
     weights /= weights.sum()
+    # Members of a few per cent would have a few draws each, and change no interval.
     kept = [(part, weight) for part, weight in zip(found, weights, strict=True) if weight > RARE]
     total = sum(weight for _, weight in kept)
     members = tuple(
@@ -343,6 +361,7 @@ def fit_law(
     noise = math.sqrt(sum(m.weight * m.misfit.noise**2 for m in members))
     misfit = math.sqrt(sum(m.weight * m.misfit.shared**2 for m in members))
     likeliest = max(found, key=lambda part: part.score)
+    # A run's doubt is its distance in units of `FAR`: `STRAY` is told in standard deviations.
     strays = tuple(np.flatnonzero(likeliest.doubt > STRAY / FAR).tolist())
     return LossLaw(runs, design, members, noise, misfit, strays, seed)
 
@@ -368,6 +387,7 @@ def _fitted(
 ) -> list[_Part]:
     """A form by generalized least squares, under each of the likeliest covariances."""
     known, places = Known.of(form, runs.loss, fixed), (runs.params, runs.tokens)
+    # Robust first: a covariance by likelihood needs residuals that one wild run has not bent.
     robust = fit(form, *places, runs.loss, threshold=threshold, iterations=QUICK)
     off = residuals(robust, *places, runs.loss)[0]
     wide = FAR * max(spread(off, len(form.parameters)), NO_NOISE)
@@ -381,6 +401,7 @@ def _fitted(
     ]
     best = max(part.score for part in parts)
     ranked = sorted(parts, key=lambda part: part.score)
+    # In ascending order, so that of one covariance, but for the level of its noise, the best stays.
     likeliest = {replace(part.misfit, noise=1.0): part for part in ranked}
     return [part for part in likeliest.values() if part.score > best - LEAST_LIKELY]
 
@@ -396,10 +417,13 @@ def _explained(
     """A form's fit under the likeliest covariances, where runs are doubted so at first."""
     places, target = (runs.params, runs.tokens), np.log(runs.loss)
     ranked: Sequence[tuple[float, LawMisfit]] = ()
+    # Twice: the covariance follows from the residuals, and the fit from the covariance.
     for _ in range(2):
         off = residuals(best, *places, runs.loss)[0]
         ranked = likely(points, off, slopes(best, *places)[0], known.inverse, doubt)
         whiten = ranked[0][1].whitening(points, doubt)
+        # A threshold is given on log L, and compared with whitened residuals, in units of the
+        # noise.
         limit = FAR if threshold is None else threshold / ranked[0][1].noise
         doubt = doubted(off, whiten, doubt, limit)
         whiten = ranked[0][1].whitening(points, doubt)
@@ -409,6 +433,8 @@ def _explained(
         whiten = misfit.whitening(points, doubt)
         fitted = regress(best, *places, target, whiten, known, iterations=QUICK)
         slope = np.concatenate([slopes(fitted, *places)[0] @ whiten.T, np.diag(known.inverse)], 1)
+        # Laplace's: the likelihood at the best fit, times the volume that the parameters have
+        # around it.
         score = float(np.log(np.diag(whiten)).sum()) - float(fitted.objectives[0])
         score += known.evidence - 0.5 * float(np.linalg.slogdet(slope @ slope.T)[1])
         parts.append(_Part(fitted, misfit, whiten, known, doubt, score))
@@ -421,7 +447,9 @@ def _member(
     """Draws of a part: runs and what is known, each with its own doubt drawn, fitted again."""
     best, whiten, known = part.best, part.whiten, part.known
     random = np.random.default_rng([*seed, 0])
+    # Draws by weight: all members' draws together are then the mixture, each draw counting as one.
     places, draws = (runs.params, runs.tokens), max(round(of * weight), 1)
+    # By the inverse of the whitening they have the covariance of what runs lie off the law.
     off = np.linalg.solve(whiten, random.standard_normal((len(runs), draws))).T
     middles = known.middle + random.standard_normal((draws, len(known.middle))) / known.inverse
     # The fit's own values in their place: draws lie about the fit, as far as the prior does not
@@ -437,9 +465,11 @@ def _member(
         middle=middles,
         iterations=REDRAWN,
     )
+    # What is left of the real losses, not of the drawn ones: places nearby follow the real runs.
     left = -residuals(drawn, *places, runs.loss)
     explained = left @ whiten.T @ whiten
     stretch = quantile(_freedom(part, runs), 0.975) / 1.96
+    # A threshold would have no use: the bent truth has no strays.
     bend = Bend.drawn(best, runs, np.random.default_rng([*seed, 5]), draws, math.inf)
     return Member(best, drawn, weight, part.misfit, points, whiten, explained, stretch, bend)
 
@@ -453,6 +483,7 @@ def _reduced(part: _Part, runs: LossRuns, random: np.random.Generator) -> Array:
     slope = slopes(best, *places)[0] @ whiten.T
     inner = np.linalg.inv(slope @ slope.T + np.diag(part.known.inverse**2))
     steps = random.standard_normal((DIRECTIONS, len(inner))) @ np.linalg.cholesky(inner).T
+    # The best and steps to both sides of it: where laws differ, the curvature of log L counts too.
     near = replace(best, values=np.concatenate([best.values, best.values + 2 * steps]))
     rows = np.concatenate([*slopes(near, *places), np.log(near.loss(*places))]) @ whiten.T
     _, sizes, basis = np.linalg.svd(rows, full_matrices=False)
@@ -529,9 +560,11 @@ def short_laws(
     Runs far off the law of all, `strays`, say nothing of one that goes right.
     """
     usable = np.ones(len(runs), bool)
+    # Where more than a few are far off, it is the law that is wrong, and they stay.
     if len(strays) <= RARE * len(runs):
         usable[list(strays)] = False
     shorts = []
+    # The longest ladders: what a law of two rungs misses says little of one of ten.
     for kept in range(max(2, len(rungs) - ROLLOUTS), len(rungs)):
         near = runs.only(rungs.index < kept)
         two_axes = len(Design.of(runs).forms[0].terms) == 2
@@ -541,6 +574,8 @@ def short_laws(
             law = fit_law(
                 near, threshold=threshold, draws=ROLLOUT_DRAWS, seed=seed, forms=forms, fixed=fixed
             )
+            # The short law has a design of its own: a rung that it has no way to reach tells
+            # nothing of it.
             for n, d in zip(*_places(runs.only(rungs.index >= kept)), strict=True):
                 law.design.check_target(near, n, d)
         except ValueError:
@@ -551,6 +586,7 @@ def short_laws(
             if len(far):
                 drawn = law.of_runs(far.params, far.tokens)
                 low, middle, high = np.percentile(drawn, [2.5, 50, 97.5], axis=0)
+                # From percentiles, as draws are far from normal where a floor is not identified.
                 z = (np.log(far.loss) - middle) / np.maximum((high - low) / (2 * 1.96), 1e-12)
                 tried.append(Tried(kept, rung, z))
         shorts.append(ShortLaw(kept, law, tuple(tried)))
@@ -567,6 +603,8 @@ def widening(
     """
     tried = [t for t in tried if t.rung < rungs]
     asked, share = asked_for(tried), len(tried) / (len(tried) + doubted)
+    # In logs, as factors: with few rungs what was asked before counts, with many what they ask for.
+    # A ladder's bend is not narrowed, and no more widened than its own rungs ask for.
     return asked**share * before ** (1 - share), max(asked, 1.0) ** share
 
 
@@ -578,6 +616,7 @@ def asked_for(tried: Sequence[Tried]) -> float:
     if not tried:
         return 1.0
     sizes = np.concatenate([np.abs(t.z) for t in tried])
+    # Each rung counts as one: a rung of thirty runs is off in one way, not in thirty.
     weights = np.concatenate([np.full(len(t.z), 1 / len(t.z)) for t in tried])
     order = np.argsort(sizes)
     reached = np.cumsum(weights[order]) / weights.sum()
@@ -670,6 +709,8 @@ def settled(law: LossLaw, params: float, tokens: float, loss: Estimate) -> bool:
     """
     half = 0.5 * (loss.high - loss.low)
     beyond = params * tokens * law.runs.flops_per_product / float(law.runs.flops.max())
+    # What today's largest compute would reach on the same path: a gain to compare the interval
+    # with.
     today = law.mean_loss(*law.scaled(params, tokens, np.array([1 / max(beyond, 1.0)])))[0]
     return half <= max(GAP * (float(today) - loss.value), NARROW * loss.value)
 

@@ -77,6 +77,7 @@ def judge_runs(runs: Runs, question: TableQuestion, command: str = "") -> TableV
 def judge_grid(grid: Grid, question: TableQuestion) -> TableVerdict:
     """The verdict on the curves of a grid."""
     rule, ours = _rule(grid, question)
+    # About 0 for now: the transferred value may itself be the base's fitted optimum.
     fits = fit_curves(grid.curves, 0.0)
     transferred = _transferred(grid, question, fits)
     edges = _edges(grid, fits)
@@ -108,6 +109,7 @@ def judge_grid(grid: Grid, question: TableQuestion) -> TableVerdict:
         return TableVerdict(
             answer=UNDECIDED, finding="one_size", next_runs=next_of_one_size(grid, sides), **common
         )
+    # Fits are not made again for the value: regrets alone depend on it.
     fits = {
         size: fit and replace(fit, regret=fit.loss_gap(transferred + fit.curve.planned_log2))
         for size, fit in fits.items()
@@ -116,13 +118,16 @@ def judge_grid(grid: Grid, question: TableQuestion) -> TableVerdict:
     trend = None
     if grid.axis == JOINT_AXIS:
         if question.to is not None:
+            # A target is named by its width; the rest of a joint size is that of the largest run.
             target = replace(max(curve.size for curve in grid.curves), width=question.to)
             verdict = replace(verdict, target=judge_joint_target(verdict, target))
     else:
+        # Without a target the trend is still told, for the largest size.
         to = question.to or max(int(getattr(c.size, grid.axis)) for c in grid.curves)
         prior = prior_for(grid.axis, grid.parameterization, question.theory)
         given = question.eta is not None and question.to is not None
         answer, trend = judge_target(verdict, fits, transferred, to, rule, prior, given=given)
+        # At the base's own size nothing is carried, unless a value was named to be judged there.
         if question.to is not None and (given or to != getattr(grid.base, grid.axis)):
             verdict = replace(verdict, target=answer)
     predicted = None
@@ -136,6 +141,8 @@ def judge_grid(grid: Grid, question: TableQuestion) -> TableVerdict:
         verdict = replace(verdict, settle=(), target=plain)
     wrong = verdict.target is not None and verdict.target.code == "wrong_rate"
     return TableVerdict(
+        # A named rate that is wrong at the target fails, whatever the ladder says of the base's
+        # best.
         answer="fails" if wrong else verdict.answer,
         finding="ladder",
         axes=(verdict,),
@@ -158,6 +165,7 @@ def _rule(grid: Grid, question: TableQuestion) -> tuple[LadderRule, bool]:
         for name, value in grid.constants.items()
         if name.startswith("transfer.")
     }
+    # A table has no rule: its span and step are read off its curves, for advice in its own terms.
     reach = max((max(c.losses) - min(c.losses) for c in grid.curves if c.losses), default=4.0)
     step = float(np.median([step_of(curve) for curve in grid.curves]))
     # Bounds of a rule's own check: tables may have any step.
@@ -188,6 +196,7 @@ def _transferred(
     fit = fits[grid.base]
     if fit is not None:
         return fit.optimum.value
+    # Every run of the base diverged: the middle of what was tried.
     curve = next(curve for curve in grid.curves if curve.size == grid.base)
     return float(np.median(list(curve.losses)))
 

@@ -48,6 +48,7 @@ def save_study(judged: TableVerdict, folder: Path) -> None:
 
     A table of tokens has steps of one token each. BadInput where no runs were judged.
     """
+    # A study has one ladder over a size, and these differ in another one.
     if judged.ladders:
         key = {judged.columns[role]: size for role, size in judged.ladders[0].key.items()}
         one = " keeps one ladder, as with "
@@ -94,6 +95,7 @@ def _steps_size(size: LadderSize) -> LadderSize:
     if not isinstance(size, TokenSize):
         return size
     sizes = {key: value for key, value in asdict(size).items() if key != "tokens"}
+    # A study has no tokens: a batch of one token makes steps of them, and the law of both is kept.
     return LadderSize(**{**sizes, "steps": size.tokens, "batch_size": 1})
 
 
@@ -133,6 +135,7 @@ def _results(curves: tuple[SizeCurve, ...], specs: dict[LadderSize, TrialSpec]) 
                 yield Result(
                     status="complete" if math.isfinite(loss) else "diverged",
                     objective=loss if math.isfinite(loss) else math.inf,
+                    # What a table does not tell stays unknown: no time is foretold by such runs.
                     seconds=math.nan,
                     steps=spec.train.steps,
                     finished_at=now,

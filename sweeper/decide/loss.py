@@ -307,6 +307,7 @@ class TooFewRuns(BadInput):
 
 def _beyond(runs: LossRuns, design: Design) -> tuple[Proposed, ...]:
     """The next rung of runs along a line, as far from the last as the others are apart."""
+    # Where size and tokens were varied apart there is no one direction in which to go on.
     if len(design.forms) > 1:
         return ()
     along = runs.tokens if design.forms == (TOKENS,) else runs.params
@@ -358,6 +359,8 @@ def predict_runs(
     values = {form.name: value for form, value in _values(law)}
     classical = values.get(design.forms[0].name) or next(iter(values.values()))
     aim = _as_target(law, best) if target is None and best else target
+    # Where FLOPs are in proportion alone, so are the runs' FLOPs a second, and hours would be
+    # wrong.
     timed = runs.flops_per_second if flops_known else None
     speed = question.flops_per_second or timed
     return Prediction(
@@ -429,6 +432,8 @@ class StudiedLaw:
 def study_law(runs: LossRuns, question: LossQuestion) -> StudiedLaw:
     """The law of `runs` with its back-test; ValueError where they are too few for one."""
     params, tokens = question.params, question.tokens
+    # Runs unlike the run to come are left out before anything is fitted: the back-test is of the
+    # rest.
     place = (params, tokens) if params and tokens else None
     runs, unlike = choose_runs(runs.spread(MOST_FITTED), asked_of(runs, question), place)
     design = Design.of(runs)
@@ -444,6 +449,7 @@ def study_law(runs: LossRuns, question: LossQuestion) -> StudiedLaw:
     tried = tuple(one for short in shorts for one in short.tried)
     tested = [
         back_test(runs, rungs, short, tried)
+        # The longest first. Shorter ladders widen the interval, but are no back-test of this one.
         for short in reversed(shorts)
         if short.kept >= len(rungs) - 2
     ]
@@ -455,6 +461,7 @@ def study_law(runs: LossRuns, question: LossQuestion) -> StudiedLaw:
 def asked_of(runs: LossRuns, question: LossQuestion) -> Asked:
     """What a question says of which runs are like the run to come."""
     flops, largest = question.flops, float(runs.flops.max())
+    # Both known: tokens a parameter say which runs are like it, and not the compute alone.
     if question.params and question.tokens:
         flops = question.params * question.tokens * runs.flops_per_product
         return Asked(question.tokens / question.params, flops / largest)
@@ -578,6 +585,7 @@ def _reasons(
         if test.failed
     ]
     aim = target or (_as_target(law, best) if best else None)
+    # Within the runs' own compute no reach is claimed: the interval is as wide as it is.
     if loss and aim and aim.beyond > 1 and not settled(law, aim.params, aim.tokens, loss):
         floor, lowest = law.floor(), float(law.runs.loss.min())
         unknown = floor.low < LOWEST_FLOOR * lowest or floor.high - floor.low > FLOOR_SHARE * lowest
@@ -600,6 +608,7 @@ def _far(runs: LossRuns, aim: Target | None) -> list[str]:
     if aim is None:
         return []
     span = float(runs.flops.max() / runs.flops.min())
+    # As far beyond as the runs span, and twice at least: one rung is no ladder to go on from.
     if aim.beyond > max(span, 2.0):
         return [
             f"the run is {aim.beyond:.3g} times the compute of the largest, and the runs span a "
@@ -615,10 +624,13 @@ def _next_rung(law: LossLaw, rungs: Rungs) -> tuple[Proposed, ...]:
     """The farthest rung's runs, as much farther as it lies beyond the one before it."""
     runs, last = law.runs, len(rungs) - 1
     middles = [float(np.exp(np.log(runs.flops[rungs.index == i]).mean())) for i in range(last + 1)]
+    # Rungs that lie close, or far apart, would propose a run that tells nothing, or that nobody
+    # pays.
     ratio = min(max(middles[-1] / middles[-2], 1.5), 10.0) if last else 4.0
     here = np.unique(
         np.stack([runs.params[rungs.index == last], runs.tokens[rungs.index == last]]).T, axis=0
     )
+    # Both ends of the budget and some between: the valley's shape is what is missing.
     if len(here) > MOST_PROPOSED:
         here = here[np.linspace(0, len(here) - 1, MOST_PROPOSED).round().astype(int)]
     proposed = []

@@ -74,6 +74,7 @@ def edge_columns(grid: Grid, size: LadderSize) -> list[EdgeColumns]:
         for column in columns.values():
             values = sorted(getattr(cell, along) for cell in column)
             best = getattr(min(column, key=lambda cell: cell.loss), along)
+            # Of a single value nothing is told: it is first and last.
             if len(values) > 1 and best in (values[0], values[-1]):
                 at[1 if best == values[-1] else -1].append(best)
         for side, bests in at.items():
@@ -85,6 +86,8 @@ def edge_columns(grid: Grid, size: LadderSize) -> list[EdgeColumns]:
                         size=size,
                         along=along,
                         side=side,
+                        # The innermost of the best values: to go beyond it is to go beyond all of
+                        # these columns' ends.
                         level=min(inner) if side > 0 else max(inner),
                         count=len(inner),
                         columns=len(columns),
@@ -102,18 +105,22 @@ def movements(grid: Grid) -> tuple[tuple[Movement, ...], tuple[SizeOptimum, ...]
     optima = []
     for size in sorted({cell.size for cell in grid.cells}):
         cells = [cell for cell in grid.cells if cell.size == size]
+        # A cell that diverged says nothing of where the best lies; its values still span the grid.
         finite = [cell for cell in cells if math.isfinite(cell.loss)]
         if not finite:
             continue
         best = min(finite, key=lambda cell: cell.loss)
         estimates, ends = {}, []
         for name in ("eta", "decay"):
+            # 0 has no logarithm: it is a value of the grid, and neither its end nor a place on the
+            # line.
             values = sorted({getattr(cell, name) for cell in cells if getattr(cell, name) > 0})
             here = getattr(best, name)
             estimates[name] = _best_of(values, here)
             if here in values and here in (values[0], values[-1]):
                 ends.append(f"{name} {'last' if here == values[-1] else 'first'}")
         optima.append(SizeOptimum(size=size, loss=best.loss, ends=tuple(ends), **estimates))
+    # Where the best decay is 0, no line over log decay goes through the size.
     usable = [optimum for optimum in optima if math.isfinite(optimum.decay.value)]
     if len(usable) < 2 or grid.axis == JOINT_AXIS:
         return (), tuple(optima)
@@ -127,6 +134,7 @@ def movements(grid: Grid) -> tuple[tuple[Movement, ...], tuple[SizeOptimum, ...]
             (e.value + d.value, e.low + d.low, e.high + d.high)
             for e, d in zip(eta, decay, strict=True)
         ],
+        # Extremes go together: eta high and decay low is the largest ratio.
         "their ratio": [
             (e.value - d.value, e.low - d.high, e.high - d.low)
             for e, d in zip(eta, decay, strict=True)
@@ -137,6 +145,8 @@ def movements(grid: Grid) -> tuple[tuple[Movement, ...], tuple[SizeOptimum, ...]
         y, low, high = np.array(values).T
         slope = Estimate(
             value=float(weights @ y),
+            # An end that is open (infinite) leaves the slope open on that side, by the weight's
+            # sign.
             low=_sum(np.where(weights > 0, weights * low, weights * high)),
             high=_sum(np.where(weights > 0, weights * high, weights * low)),
         )
@@ -150,6 +160,7 @@ def movements(grid: Grid) -> tuple[tuple[Movement, ...], tuple[SizeOptimum, ...]
 
 
 def _sum(values: Array) -> float:
+    # 0 times an infinite end, or infinities of both signs, tell nothing of the sum.
     return float(np.sum(values)) if not np.isnan(values).any() else math.nan
 
 

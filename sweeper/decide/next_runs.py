@@ -54,6 +54,7 @@ def _near(curve: SizeCurve, reach: float = 1.0) -> tuple[float, ...]:
 
 def _beyond(curve: SizeCurve, side: int, count: int = 2) -> tuple[float, ...]:
     """As many values more beyond one end of a curve, in its own steps."""
+    # At least a quarter of an octave: very fine grids would need many runs to leave their end.
     etas, step = sorted(curve.losses), max(step_of(curve), 0.25)
     if len(etas) == 1:  # it has no side
         return tuple(etas[0] + step * i for i in range(-count, count + 1) if i)
@@ -80,6 +81,7 @@ def next_of_one_size(grid: Grid, sides: Mapping[LadderSize, int]) -> tuple[NextR
     if grid.seeds < 2 and not grid.noise:
         code: NextReason = "one_seed"
         proposed.append(
+            # One run more: beside the one that is there it shows the noise.
             NextRuns(size=_key(curve.size, grid.axis), etas=_near(curve), runs=1, code=code)
         )
     for times in (2, 4):
@@ -96,6 +98,7 @@ def next_runs_of(
     sides: Mapping[LadderSize, int],
 ) -> tuple[NextRuns, ...]:
     """The cells that would settle an open answer, by the verdict's advice; none if settled."""
+    # A ladder that fails is settled by that, whatever is open about a target.
     target_open = verdict.target is not None and verdict.target.answer == "cannot say yet"
     if verdict.answer == "fails" or (verdict.answer == "holds" and not target_open):
         return ()
@@ -116,6 +119,7 @@ def next_runs_of(
         NextRuns(size=_key(size, axis), etas=_near(curves[size]), runs=1, code="no_noise")
         for size in unknown
     ]
+    # Ends and noise first: what else is advised rests on curves that have both.
     if proposed:
         return tuple(proposed)
     advice = verdict.advice
@@ -124,12 +128,15 @@ def next_runs_of(
             NextRuns(
                 size=_key(size, axis),
                 etas=_near(curve, 2.0),
+                # At least as many as the size that needs least, so that the base is no noisier than
+                # any.
                 runs=max(needed.get(size, 0), min(needed.values())) - rule.seeds,
                 code="seeds",
             )
             for size, curve in curves.items()
             if size in needed or size == grid.base
         )
+    # Of several sizes the largest stands for one beyond: its curve lies nearest.
     widest = curves[max(curves, key=lambda size: (getattr(size, axis, 0), size))]
     for asked in (advice, verdict.target.advice if verdict.target else Advice()):
         more = [size for size in asked.ladder if size not in {getattr(s, axis) for s in curves}]

@@ -35,6 +35,7 @@ def judge_optima(source: Runs, roles: Mapping[str, str], question: TableQuestion
     _one_kind(source, roles, question, axis)
     sizes = whole_numbers(source, axis)
     grouped = pandas.DataFrame({"size": sizes, "optimum": log2}).groupby("size")["optimum"]
+    # Several optima of a size, as of seeds, count by their mean; an interval is the grid's alone.
     x, values = grouped.mean().index.to_numpy(), grouped.mean().to_numpy()
     step = _step_of_optima(log2, question)
     base = int(x.min()) if question.reading.base is None else int(question.reading.base)
@@ -43,6 +44,7 @@ def judge_optima(source: Runs, roles: Mapping[str, str], question: TableQuestion
     start = float(values[list(x).index(base)])
     transferred = start
     if question.eta is not None:
+        # Below 0 it is a log2 already, in either kind of table.
         transferred = math.log2(question.eta) if plain and question.eta > 0 else question.eta
     common: dict[str, Any] = {
         "axis": axis,
@@ -118,6 +120,7 @@ def _failing(
     shifts: Mapping[int, float], slope: Estimate, step: float, max_shift: float
 ) -> tuple[int, float, float] | None:
     """The size whose optimum has moved too far whatever the grid leaves open, and by how much."""
+    # A slope that may be 0 by the grid alone is none, however far one size lies off.
     if not (math.isfinite(step) and (slope.low > 0 or slope.high < 0)):
         return None
     # Two optima each within half a step have a shift within a whole one.
@@ -152,6 +155,7 @@ def _slope_of_optima(x: Array, values: Array, step: float) -> Estimate:
     weights = (logs - logs.mean()) / ((logs - logs.mean()) ** 2).sum()
     value = float(weights @ values)
     residuals = values - values.mean() - value * (logs - logs.mean())
+    # Of two optima no scatter can be seen: the grid's step is what counts.
     scatter = math.sqrt(float(residuals @ residuals) / max(1, len(x) - 2))
     wide = 1.96 * max(step / math.sqrt(12), scatter) * math.sqrt(float(weights @ weights))
     return Estimate(value=value, low=value - wide, high=value + wide)

@@ -64,7 +64,9 @@ def outcome_of(
     if real is None or not math.isfinite(real) or real <= 0:
         raise ConfigError(Keyword("measured"), real, "the loss at the end of the run, above 0")
     predicted = seen.predicted
+    # In logs, as the law's draws are; the interval is nearly even there.
     deviation = (math.log(predicted.high) - math.log(predicted.low)) / (2 * 1.96)
+    # E of all forms, as the loss is; older documents have that of one law alone.
     floor = (prediction.floor or prediction.law.E).value
     return RunOutcome(
         prediction=sha256,

@@ -158,6 +158,7 @@ class Ranking:
         """Compare, and end or begin the next round."""
         self.looks += 1
         losses = {name: self._losses(name) for name in self.seeds}
+        # A failed run is no loss and no divergence: what stands on such seeds would be a guess.
         if failed := [name for name, of_seeds in losses.items() if np.isnan(of_seeds).any()]:
             self._end("stuck", failed=tuple(failed))
             return
@@ -191,6 +192,7 @@ class Ranking:
     def _end_or_go_on(self, gaps: Sequence[Estimate], losses: dict[str, Array]) -> None:
         """What follows from the gaps of those that are left above the first of them."""
         leader, now = self.places[0], self.seeds[self.left[0]]
+        # The best one diverges with all seeds: none of them trains.
         if math.isinf(leader.loss):
             self._end("stuck")
             return
@@ -204,10 +206,12 @@ class Ranking:
             return
         if self._affordable is not None:
             self.budget = min(self.budget, self._affordable())
+        # Who dropped out costs no more, so that the rest of the budget is for those that are left.
         most = now + max(0, self.budget - self.runs) // len(self.left)
         pairs = [SeedPairs.of(losses[name], losses[self.left[0]]) for name in self.left[1:]]
         if most <= now:
             self._end_open("budget", losses, self._needed(pairs, flat))
+        # Not before `PROMISING` seeds: a chance by a spread of three is no ground to give up.
         elif now >= PROMISING and self._chance(pairs, flat, most) < HOPELESS:
             self._end_open("hopeless", losses, self._needed(pairs, flat))
         else:
@@ -267,6 +271,8 @@ class Ranking:
                 ways.append(mean.below(0.0))
             if not (pair.lost or pair.won):
                 ways.append(mean.within(flat))
+            # The pairs share the leader's runs: that all are decided is at most as likely as the
+            # least likely.
             chance = min(chance, sum(ways))
         return chance
 
@@ -282,6 +288,7 @@ class Ranking:
                 continue
             values = pair.differences
             mean = abs(float(values.mean())) if len(values) > 1 else 0.0
+            # To be told apart, or to be alike: whichever it is nearer to.
             far = max(mean, flat - mean)
             if far <= 0 or len(values) < 2:
                 return None
@@ -322,6 +329,8 @@ class TargetRanking:
         self.names, self._loss, self._affordable = list(names), loss, affordable
         self._sizes, self._flops, self._slots = sizes, np.array(flops), slots
         self._log2 = np.array([log2_of_counts(each) for each in sizes], dtype=float)
+        # Each of the looks has its share of the error, and sizes that no run can have are not
+        # proposed.
         self._question = replace(question, error=question.error / LOOKS, known=True)
         self.budget = budget or DEFAULT_SEEDS * len(names)
         if (least := FIRST * len(names) * begun) > self.budget:
@@ -391,6 +400,7 @@ class TargetRanking:
             self.budget = min(self.budget, self._affordable())
         if not left:
             self._end("decided", left)
+        # No runs would likely tell, or the error is spent: six looks at most have a share of it.
         elif not self.winner.next_runs or self.looks >= LOOKS:
             self._end("hopeless", left)
         elif not self._add(self.winner):
@@ -403,6 +413,7 @@ class TargetRanking:
         for each in order:
             size = next(i for i, counts in enumerate(self._sizes) if counts == each.place.counts)
             for name, more in ((each.variant, each.runs), (winner.baseline, each.of_baseline)):
+                # Two variants may ask for the same runs of the baseline, which then serve both.
                 wanted[name, size] = max(wanted.get((name, size), 0), more)
         added = False
         for key, more in wanted.items():

@@ -163,6 +163,8 @@ def law_of_runs(
     """The law of a source's runs: of the batch, too, where enough sizes have their best inside."""
     cells = rate_runs(runs, options)
     law = rate_law(cells, target, options.noise)
+    # With a batch a cell needs its best inside in two directions, and few have: the rate alone may
+    # be told by more of them.
     if law.code != "too_few_cells" or not cells.surfaces:
         return law, cells
     alone = rate_runs(runs, options, tells_batch=False)
@@ -180,6 +182,7 @@ def optima_of(runs: RateRuns, noise: float | None = None) -> RateOptima:
 def law_of(runs: RateRuns, found: RateOptima, target: RateTarget | None = None) -> RateLaw:
     """The law of optima that are known, and what it says of the target."""
     cells = tuple(_cell(runs, i, found) for i in range(len(runs.sizes)))
+    # A cell whose best lies at an end has no value; it still counts as a bound below.
     inside = [i for i, ends in enumerate(found.ends) if not any(ends) and len(found.draws[i])]
     needed = len(runs.varied) + BEYOND_LAW
     common: dict[str, Any] = {
@@ -194,11 +197,13 @@ def law_of(runs: RateRuns, found: RateOptima, target: RateTarget | None = None) 
         "columns": runs.columns,
         "notes": runs.notes,
     }
+    # One optimum for each exponent lies on any plane: the rest tell how far optima lie off it.
     if len(inside) < needed:
         return RateLaw(code="too_few_cells", **common)
     x = np.array([runs.log2(size) for size in runs.sizes])
     centres = np.array([found.centres[i] for i in inside])
     errors = np.array([_covariance(found.draws[i]) for i in inside])
+    # Thrown out, cells at an end would bend the law towards those whose grids happened to fit.
     bounds = [
         Bound(x[i], response, side, float(found.centres[i][response]))
         for i, ends in enumerate(found.ends)
@@ -208,6 +213,7 @@ def law_of(runs: RateRuns, found: RateOptima, target: RateTarget | None = None) 
     law = fit_law(x[inside], centres, errors, bounds)
     ridge = None
     if runs.surfaces:
+        # The ridge is read off cells that have both optima: the others do not show where it lies.
         least = [found.losses[i] for i in inside]
         ridge = Ridge.of([runs.surfaces[i] for i in inside], [*centres], least)
     common |= {
@@ -217,6 +223,8 @@ def law_of(runs: RateRuns, found: RateOptima, target: RateTarget | None = None) 
         "law": law,
         "ridge_of": ridge,
     }
+    # Bounds are kept by throwing out draws that break them: if hardly any is left, the law is not
+    # one that these cells follow.
     if law.kept < KEPT:
         return RateLaw(code="bounds_contradict", **common)
     if target is None:
@@ -263,6 +271,7 @@ def _of_curves(runs: RateRuns) -> RateOptima:
         draws=[
             np.zeros((0, 1)) if fit is None else fit.free_optimum_draws[:, None] for fit in usable
         ],
+        # A curve of one point has no side: both of its ends are open.
         ends=[(0,) if fit is None else (fit.side or int(fit.at_end),) for fit in fits],
         losses=[math.nan if fit is None else fit.loss.value for fit in fits],
         gaps=[{} if fit is None else _curve_gaps(fit) for fit in usable],
@@ -273,6 +282,7 @@ def _of_curves(runs: RateRuns) -> RateOptima:
 def _curve_gaps(fit: CurveFit) -> dict[float, float]:
     gaps = {}
     for side in (-OCTAVE, OCTAVE):
+        # Where the curve was not measured so far the gap is a bound, and no cost.
         gap = fit.loss_gap(fit.optimum.value + side)
         if math.isfinite(gap.high):
             gaps[side] = gap.value
@@ -328,6 +338,7 @@ def _slope(ridge: Ridge, side: int) -> Estimate:
 
 def _scatter(law: OptimaLaw, response: int) -> Estimate:
     both = law.between[:, response, response] + law.within[:, response, response]
+    # What models are off together and what runs of one model are off alone: both in a new one.
     deviations = np.sqrt(both)
     return Estimate.from_draws(float(np.median(deviations)), deviations)
 
@@ -350,6 +361,7 @@ class CarriedRates:
     def log2_eta(self, direction: tuple[float, float]) -> tuple[float, float, float] | None:
         """The change of log2 eta, with its 95 % interval; None: not measured."""
         way = np.array(direction)
+        # Off what was varied the law's exponent is its prior's alone.
         if not np.allclose(self.directions @ way, way, atol=1e-6 * float(np.abs(way).max())):
             return None
         there = self._rates(direction) - self._rates((0.0, 0.0))
@@ -383,6 +395,7 @@ def carried(source: Runs, base: Scale, length: int) -> CarriedRates:
     if runs.horizon != "tokens":
         raise BadInput("the runs have no tokens, nor a batch beside their steps")
     size = base.parameters if runs.model == "params" else base.width
+    # A base whose size is unknown: the middle of the models, at which the law is surest.
     model = float(told.law.centre[0]) if size is None else math.log2(size)
     # Batches are in examples: a table whose examples are longer has fewer for as many tokens.
     longer = runs.length / length if runs.length > 0 else 1.0
@@ -460,6 +473,7 @@ def _predict(
     generator = np.random.default_rng(len(runs.sizes))
     lowest = ridge.cost(planned - drawn[:, 1])
     nearest = round(planned)
+    # Whole octaves around the planned batch, as batches are powers of two.
     for log2 in sorted({planned, *(float(nearest + k) for k in range(-RIDGE, RIDGE + 1))}):
         rates = drawn[:, 0] + ridge.rate(log2 - drawn[:, 1], generator)
         worse = ridge.cost(log2 - drawn[:, 1]) - lowest

@@ -83,6 +83,8 @@ def choose_runs(
     `place` is its (N, D), where both are known.
     """
     design = Design.of(runs)
+    # Where one axis alone was varied, or both on a line, tokens a parameter say no more than
+    # compute.
     if ADDITIVE not in design.forms:
         return runs, None
     rungs = Rungs.of(runs, design)
@@ -92,6 +94,7 @@ def choose_runs(
     best = fit(ADDITIVE, runs.params, runs.tokens, runs.loss, threshold=NEAR, iterations=QUICKLY)
     misses = _misses(runs, rungs, choices, best)
     chosen = int(misses.argmin())
+    # Half, and not merely less: of nine choices the best is better by luck alone.
     if not misses[chosen] < BETTER * misses[0]:
         return runs, None
     choice = choices[chosen]
@@ -120,6 +123,8 @@ def _choices(runs: LossRuns, rungs: Rungs, asked: Asked) -> Iterator[_Choice]:
     for span in spans:
         flops = float(runs.flops.max()) / span
         for least in ratios:
+            # A little below the span: runs of one rung differ by some per cent, and are not cut
+            # apart.
             kept = (ratio >= least) & (runs.flops >= 0.95 * flops)
             some = kept.sum() < LEAST_KEPT or len(np.unique(rungs.index[kept])) < LEAST_RUNGS
             if (some and not kept.all()) or kept.tobytes() in seen:
@@ -138,14 +143,19 @@ def _misses(runs: LossRuns, rungs: Rungs, choices: list[_Choice], best: Fits) ->
     squares = []
     for left in range(max(2, len(rungs) - ROLLED), len(rungs)):
         near = kept & (rungs.index < left)
+        # One choice that cannot be fitted there leaves the rung out for all: misses must be
+        # comparable.
         if near.sum(1).min() < LEAST_KEPT / 2 or any(_lacking(runs, some) for some in near):
             continue
         fits = _fitted(runs, near, best)
+        # Every farther rung, not the next alone: the run to come lies far beyond.
         for rung in range(left, len(rungs)):
             far = runs.only(common & (rungs.index == rung))
             if len(far):
                 off = np.log(fits.loss(far.params, far.tokens)) - np.log(far.loss)
+                # A median, as one run that went wrong says nothing of a choice.
                 squares.append(np.median(np.abs(off), axis=1) ** 2)
+    # Nothing could be tried: all miss alike, and all runs stay.
     return np.sqrt(np.mean(squares, axis=0)) if squares else np.zeros(len(choices))
 
 

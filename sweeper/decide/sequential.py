@@ -68,6 +68,7 @@ class Sequence:
         self.first = min(math.ceil(band.warmup * count), count - 1)
         self.smooth, self.white = band.covariance(level[1])
         self.rough = (1 + band.leverage) * np.array(band.rough) ** 2
+        # The band is of training losses, the level of the objective: `gap` lies between the two.
         self.mean = level[0] - band.gap + np.array(band.mean)
         self.end_mean = level[0]
         self.end_variance = (
@@ -103,6 +104,7 @@ class Sequence:
         on = after > 0
         lr = np.maximum(np.array(self.band.lr), 1e-9)
         follows = (1 - np.exp(-after / (RISE * count))) * lr[:, None] / lr[begins]
+        # A drift that grew for ever would be told by the end of the run alone: it levels off.
         drifts = np.clip(after / (DRIFT_LENGTH * count), 0, 1)
         shapes = [on * 1.0, np.where(on, follows, 0.0), drifts]
         joined = np.concatenate(shapes, 1)
@@ -111,6 +113,7 @@ class Sequence:
     def add(self, stretch: int, log_loss: float, white: float | None = None) -> None:
         """The mean loss of a stretch behind all that were seen; `white`: variance of its noise."""
         k, at = self.seen, self.at[: self.seen]
+        # The noise of readings is the run's own where it is known; the ladder's logs may be rarer.
         noise = float(self.white[stretch]) if white is None else white
         noise += float(self.rough[stretch])
         # One row more of a Cholesky factor L of the covariance of all that was seen, C = L L', and
@@ -119,6 +122,7 @@ class Sequence:
         row = self.inverse[:k, :k] @ self.smooth[at, stretch]
         deviation = math.sqrt(max(float(self.smooth[stretch, stretch]) + noise - row @ row, 1e-12))
         off = log_loss - self.mean[stretch]
+        # Two series: clipped ones for the alarm, raw ones for what the change is and where it ends.
         raw = (off - float(row @ self.raw[:k])) / deviation
         clipped = (off - float(row @ self.innovations[:k])) / deviation
         # Those that come after see the clipped one: a spike is no news of the stretches behind it.
@@ -142,6 +146,7 @@ class Sequence:
 
     def cut(self, seen: int) -> None:
         """Take back all but the first `seen` stretches."""
+        # Rows behind are left as they are: `seen` says how many count, and they are written again.
         self.seen = min(self.seen, seen)
         del self.evidence[self.seen :]
         self._logs = self._factors(1)
@@ -186,6 +191,7 @@ class Sequence:
         return ChangeFinding(
             form=FORMS[best // tested],
             since=self.first + best % tested,
+            # As it stands now: a drift grows, and one that follows the rate fades.
             size=float(size * self.shapes[now, best]),
             shares=dict(zip(FORMS, by_form.tolist(), strict=True)),
         )
@@ -197,6 +203,7 @@ class Sequence:
         # The scale of innovations is known by the ladder and by the run so far.
         scale = (self.freedom + innovated) / (self.freedom + k)
         mean = self.end_mean + shift
+        # Never less than the band's own: a run that is quiet so far may not stay so.
         variance = max(self.end_variance - explained, 1e-12) * max(scale, 1.0)
         if not k:
             return Forecast(mean, math.sqrt(variance))

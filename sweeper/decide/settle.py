@@ -89,9 +89,13 @@ def grids_of(runs: Iterable[Run], rule: LadderRule) -> dict[LadderSize, SizeGrid
     for size, found in seeds.items():
         # A curve's seeds are the first ones.
         whole = {
+            # The count of seeds from 0 on without a gap: a later one alone pairs with none of the
+            # others.
             eta: next(n for n in range(len(have) + 1) if n not in have)
             for eta, have in found.items()
         }
+        # For each number of seeds the points that have as many: a curve is a full rectangle of
+        # both.
         possible = [
             SizeGrid(tuple(sorted(eta for eta, count in whole.items() if count >= least)), least)
             for least in {*whole.values()}
@@ -105,11 +109,14 @@ def grids_of(runs: Iterable[Run], rule: LadderRule) -> dict[LadderSize, SizeGrid
 
 def spacing(rule: LadderRule) -> float:
     """The spacing of a line's first points, in log2."""
+    # Twice the fixed design's spacing, but not beyond `COARSE`, nor so coarse that one point is
+    # left.
     return rule.step if rule.step >= COARSE else min(COARSE, 2 * rule.step, rule.span)
 
 
 def first_points(rule: LadderRule) -> int:
     """How many points a line begins with."""
+    # Rounding: a span of a whole number of steps must not lose its last one.
     return 2 * int(rule.span / spacing(rule) + 1e-9) + 1
 
 
@@ -210,6 +217,8 @@ class Settling:
         self.rule, self.base = rule, base
         self.ladders = {axis: list(sizes) for axis, sizes in ladders.items()}
         self._known, self._judge, self.slots = loss, judge, slots
+        # What was asked for, and not what is known: other runs of the study are no part of the
+        # design.
         self.asked: set[Run] = set()
         self._timed = False
         self._middle, self._planned, self._affordable = middle, planned, affordable
@@ -218,12 +227,15 @@ class Settling:
         # Ends first: a transfer that fails does so there, and the sizes between need no runs then.
         self.started = [base]
         for axis, sizes in self.ladders.items():
+            # By the factor, either way: the base may lie in the middle of its ladder, or at its
+            # top.
             far = max(sizes, key=lambda size: abs(math.log(_extent(size, axis, base))))
             self.started += [far] if far not in self.started else []
         self._ends = tuple(self.started)
         if (least := len(self.started) * self.begun) > self.budget:
             allowed = f"at least {least}, with which these ladders begin"
             raise ConfigError(Keyword("budget"), self.budget, allowed)
+        # Curves of sizes that no ladder has would count against the budget, and tell nothing here.
         on_ladder = {size for sizes in self.ladders.values() for size in sizes}
         self.given = {size: grid for size, grid in (given or {}).items() if size in on_ladder}
         self.grids: dict[LadderSize, SizeGrid] = dict(self.given)
@@ -250,6 +262,8 @@ class Settling:
 
     def missing(self) -> list[Run]:
         """The runs that the round lacks; none where the ladder has ended."""
+        # A look may end the ladder, or begin sizes whose runs are known already: so look on until
+        # something is lacking.
         while self.ending is None:
             lacking = [run for size in self.started for run in self._lacking(size)]
             if lacking:
@@ -298,6 +312,7 @@ class Settling:
     @property
     def confidence(self) -> float:
         """The level of the intervals at the last look."""
+        # A first look at runs that were there is no look of the design: it errs as any ladder does.
         return AT_FIRST if self.looks_at_once and len(self.looks) <= 1 else CONFIDENCE
 
     @property
@@ -372,6 +387,8 @@ class Settling:
                 (a + b) / 2
                 for a, b in pairwise(etas)
                 if lowest in (a, b)
+                # Only where the lowest point trains, and its neighbour does not: else there is no
+                # edge beside it.
                 and math.isfinite(means[lowest])
                 and math.isinf(means[a] + means[b])
                 and b - a > self.rule.step / 2 + 1e-9
@@ -387,6 +404,7 @@ class Settling:
             measured = [self._loss(size, eta, seed) for seed in range(grid.seeds)]
             finished = tuple(loss for loss in measured if loss is not None)
             failed += sum(map(math.isnan, finished))
+            # A curve takes as many seeds at each point: one with a failed run is left out whole.
             if not any(map(math.isnan, finished)):
                 losses[eta] = finished
         planned = self._planned(size)
@@ -398,6 +416,7 @@ class Settling:
         """Judge, and end or plan the next round."""
         first = self.looks_at_once and not self.looks
         judged = (self._judge_given if first else self._judge)(self.by_axis())
+        # Hours are told as runs, by what those so far took, and only ever lower the budget.
         if self._affordable is not None:
             runs = [
                 (size, eta, seed)
@@ -412,6 +431,7 @@ class Settling:
         waiting = [
             size
             for ladder in judged
+            # A ladder that fails needs none of its other sizes.
             if ladder.verdict.answer != "fails"
             for size in self.ladders[ladder.verdict.axis]
             if size not in self.started
@@ -427,6 +447,8 @@ class Settling:
             if size.is_base and size.answer == "cannot say yet" and not size.at_end
             if (fit := ladder.fits.get(size.size)) is None or not fit.noise_unknown
         ]
+        # Settled comes before stuck: a ladder that fails at its far end fails, whatever else is
+        # wrong.
         if all(ladder.settled for ladder in judged) and not waiting:
             self.ending = self._ended("settled")
         elif mend or any(self._curve(size).failed for size in self.grids):
@@ -455,6 +477,8 @@ class Settling:
 
     def _plan(self, judged: Sequence[JudgedLadder], begun: int) -> None:
         """Grids of the next round, in which `begun` sizes begin."""
+        # Grids grow by points that no seed replaces, then by what the target asks for, then by what
+        # shrinks the open variances most, a run.
         new, doubts, short = dict[LadderSize, SizeGrid](), list[Doubt](), 0
         advice, narrows = Advice(), False
         evidence = dict[LadderSize, tuple[CurveFit, CurveEvidence]]()
@@ -466,6 +490,8 @@ class Settling:
                 fit = ladder.fits.get(size.size)
                 if size.answer != "cannot say yet" or fit is None or base_fit is None:
                     continue
+                # Equal seeds are not told apart by more of them, and the base's row has no shift to
+                # narrow; but an optimum at an end takes points in both cases.
                 if (fit.same_seeds or size.is_base) and not fit.at_end:
                     continue
                 further = self._further(fit, base_fit)
@@ -479,6 +505,8 @@ class Settling:
                     allowed = self.rule.allowed_gap(size.loss.value)
                     limits = (size.shift_log2, self.rule.max_shift), (size.loss_gap, allowed)
                     of_axis.append(Doubt(size.size, factor, beyond, limits))
+                    # The base as well: its optimum is in every shift, and its runs may shrink them
+                    # most.
                     evidence[size.size] = (fit, fit.evidence)
                     evidence[self.base] = (base_fit, base_fit.evidence)
             # One size that fails is enough: the others may wait for whether it does.
@@ -487,6 +515,8 @@ class Settling:
             if verdict.answer == "holds":
                 more = self._for_target(ladder)
                 of_target = verdict.target.advice if verdict.target else Advice()
+                # A ladder that holds has no advice of its own: what is told at an end is the
+                # target's.
                 advice, narrows = more.advice if more.advice.code else of_target, more.narrows
                 short = max(short, more.needed)
                 begun += more.begun
@@ -498,12 +528,16 @@ class Settling:
         planned = sum(grid.runs - self.grids[size].runs for size, grid in new.items())
         planned += begun * self.begun
         left = max(0, self.budget - self.runs - planned)
+        # The last look takes all that is left: there is none to keep runs for.
         last = len(self.looks) == LOOKS - 1
         room = left if last else min(left, round(GROWTH * self.runs))
         allocation = Allocation(self.base, {**self.grids, **new}, doubts, evidence, self.rule)
+        # Workers that would be idle are given seeds: it takes no longer, and tells more.
         spent = allocation.spend(room, least=self.slots - planned if doubts else 0)
         if new or begun or spent:
             grids = dict(allocation.grids)
+            # The round's grids are put aside. Then all of the budget is given: if even that would
+            # hardly settle it, it is saved.
             allocation.spend(left - spent)
             if not (new or begun) and allocation.chance() < HOPELESS:
                 short = allocation.even_runs - self.runs
@@ -512,6 +546,8 @@ class Settling:
             self.looks[-1] = replace(self.looks[-1], left=planned + spent)
             self.grids = {size: grid for size, grid in grids.items() if size in self.grids}
         else:
+            # Why nothing was given: runs would help and there is no room, or the target asks for
+            # more than the budget has, or no run of this ladder tells.
             ended: Ended = "budget" if doubts else "hopeless" if short else "stuck"
             if doubts:
                 short = allocation.even_runs - self.runs
@@ -530,6 +566,7 @@ class Settling:
             return [eta for eta in points if abs(eta - middle) <= reach + 1e-9]
         planned = fit.curve.planned_log2 - base_fit.curve.planned_log2
         wanted = base_fit.optimum.value + planned
+        # A finite gap: the curve was measured where the base's optimum lies, and seeds may follow.
         if math.isfinite(fit.loss_gap(wanted, base_fit.safe_optimum_draws + planned).high):
             return []
         if not etas[0] <= wanted <= etas[-1]:
@@ -560,6 +597,7 @@ class Settling:
         if any(size not in self.grids for size in sizes):
             return ForTarget()  # the sizes between come first
         far = max(sizes, key=lambda size: int(getattr(size, axis)))
+        # The gap at the target is read off the widest curve: it alone is made longer.
         if advice.code == "longer_curves":
             grid, step = self.grids[far], self._coarse
             further = grid.with_etas([grid.etas[0] - step, grid.etas[-1] + step])
@@ -584,6 +622,7 @@ class Settling:
         begun = wider[: math.ceil(len(wider) / max(1, LOOKS - len(self.looks) - seeds))]
         self.ladders[axis] += begun
         self.started += begun
+        # So many times the information, without limits: the target has none for one size's optimum.
         doubts = [Doubt(size, float(MORE_SEEDS), False, ()) for size in sizes]
         return ForTarget(begun=len(begun), doubts=doubts if seeds and not begun else [])
 
@@ -624,9 +663,12 @@ class Doubt:
         """
         holds, fails = float(bool(self.limits) or self.factor * share <= 1), 0.0
         for estimate, limit in self.limits:
+            # Half an interval is `Z` deviations of the estimate now. Later it has `share` of the
+            # variance, and the rest is what the value may move by.
             half = (estimate.high - estimate.low) / 2
             moves = half / Z * math.sqrt(max(1 - share, 0.0)) + 1e-12
             then = Foretold(abs(estimate.value), moves, half * math.sqrt(share))
+            # At most as likely as the least likely of its estimates; to fail, one beyond is enough.
             holds = min(holds, then.below(limit) if then.half < limit else 0.0)
             fails = max(fails, then.above(limit))
         return holds, fails
@@ -653,6 +695,8 @@ class Allocation:
         self.base, self.grids, self.doubts, self.rule = base, dict(grids), doubts, rule
         self._evidence, self.spent = evidence, 0
         self._known = dict[tuple[LadderSize, SizeGrid], float]()
+        # The level of a variance is that of the draws, which hold all doubt about the shape; how it
+        # shrinks with a design is the slope error's.
         self._now = {size: self._variance(size, self._measured(size)) for size in evidence}
         self._scale = dict[LadderSize, float]()
         for size, (fit, _) in evidence.items():
@@ -669,6 +713,8 @@ class Allocation:
     def _variance(self, size: LadderSize, grid: SizeGrid) -> float:
         if (size, grid) not in self._known:
             fit, evidence = self._evidence[size]
+            # A point that diverged measures no slope; one that is not there yet is taken to be
+            # finite.
             finite = [
                 eta for eta in grid.etas if math.isfinite(_mean(fit.curve.losses.get(eta, (0.0,))))
             ]
@@ -698,12 +744,14 @@ class Allocation:
         chances = [d.chances(share) for d, share in zip(self.doubts, shares, strict=True)]
         if not chances:
             return 1.0
+        # One that fails is enough; that all hold is at most as likely as the least likely of them.
         return max(max(fails for _, fails in chances), min(holds for holds, _ in chances))
 
     @property
     def even_runs(self) -> int:
         """Runs of all grids that settle the doubts as likely as not; 0 where no number does."""
         runs = sum(grid.runs for grid in self.grids.values())
+        # A series of factors: the chance has no inverse, and an answer to a fifth is near enough.
         times = (2 ** (n / 4) for n in range(4 * 8))
         return next((math.ceil(runs * t) for t in times if self.chance(t) >= 0.5), 0)
 
@@ -719,6 +767,8 @@ class Allocation:
         """
         spent = 0
         while self.doubts and (self.worst > GOAL or spent < least):
+            # What lies below the goal gains nothing more, so that runs go to the doubts that are
+            # open.
             now = sum(max(excess, GOAL) for excess in self._excess({}))
             best: tuple[float, int, LadderSize, SizeGrid | None] = (0.0, 0, self.base, None)
             for size in self._evidence:
@@ -757,6 +807,7 @@ def _extent(size: LadderSize, axis: str, base: LadderSize) -> float:
     """How many times the base a size is on its ladder."""
     if axis != JOINT_AXIS:
         return float(getattr(size, axis)) / float(getattr(base, axis))
+    # In FLOPs, but for a constant: parameters go as width^2 depth, and tokens as batch times steps.
     return (size.width**2 * size.depth * size.batch_size * size.steps) / (
         base.width**2 * base.depth * base.batch_size * base.steps
     )

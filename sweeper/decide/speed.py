@@ -45,6 +45,7 @@ class SpeedUp:
         if math.isnan(value) or (low < self.least and high > self.most):
             return UNKNOWN
         if value > self.most:
+            # Beyond it the factor itself is not believed, and only that it is at least so large.
             sure = min(low, self.most)
             return f"at least {sure:.3g}" if sure > 1 else UNKNOWN
         if value < self.least:
@@ -75,6 +76,7 @@ def speed_ups(ladders: Sequence[Ladder], to_width: int | None = None) -> list[Sp
         if to_width is not None and to_width > shared[-1]:
             widths[to_width] = None
         for width in widths:
+            # Tokens are 1 in these laws: a run is told by its FLOPs alone.
             at, others = (_flops(ladder, width) for ladder in (leader, other))
             factor = speed_up(mine, theirs, (at, 1.0, at), (others, 1.0, others))
             trained = sorted(other.flops.values())
@@ -105,6 +107,7 @@ def _law(ladder: Ladder) -> LossLaw | None:
     sizes = np.array(flops)
     if len(set(flops)) < WIDTHS:
         return None
+    # Seeds of a width are runs of their own: each is resampled by itself.
     cluster = np.arange(len(flops), dtype=np.int64)
     runs = LossRuns(sizes, np.ones(len(flops)), np.array(losses), sizes, cluster, [""] * len(flops))
     try:
@@ -120,4 +123,5 @@ def _flops(ladder: Ladder, width: int) -> float:
     widths = np.array(sorted(ladder.flops), float)
     measured = np.array([ladder.flops[int(w)] for w in widths])
     value = float(np.polyval(np.polyfit(widths, measured, min(2, len(widths) - 1)), width))
+    # A polynomial through few widths may fall below 0 beyond them.
     return value if value > 0 else math.nan

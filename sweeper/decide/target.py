@@ -114,8 +114,11 @@ converge (Yang et al., arXiv:2203.03466). Finite widths differ from the limit by
 
 def prior_for(axis: str, parameterization: str, theory: bool | None) -> Prior:
     """That of a ladder over `axis`; `theory` (None: by the parameterization) takes its half in."""
+    # Over steps too: the batch is held along a ladder, so that steps are tokens.
     if axis in ("tokens", "steps"):
         return OVER_TOKENS
+    # No limit over depth, batch or experts is believed to fix the optimum: most of the weight is a
+    # power law's.
     if axis != "width":
         return NO_THEORY
     believed = parameterization in CONVERGING if theory is None else theory
@@ -155,8 +158,10 @@ class OptimumPrediction:
 
     def quantile(self, probability: float) -> float:
         """By bisection."""
+        # 40 deviations hold all but nothing of the mass: the bracket needs no check of its own.
         reach = 40 * self.deviations
         low, high = float((self.means - reach).min()), float((self.means + reach).max())
+        # Relative to where it lies, or doubles would never come as near at a large log2.
         while high - low > 1e-13 * (1 + abs(low)):
             middle = (low + high) / 2
             low, high = (low, middle) if self.cumulative(middle) > probability else (middle, high)
@@ -169,11 +174,16 @@ class OptimumPrediction:
 
     def draws(self, count: int) -> Array:
         """Likely optima [count], in no order; the same numbers for the same weights."""
+        # A fixed seed: the same optima give the same interval, and ways of settling are compared on
+        # the same draws.
         generator = np.random.default_rng(0)
         # Systematic: every component has its share of the draws to within one.
         places = (generator.random() + np.arange(count)) / count
+        # Rounding may leave the last cumulative weight below 1, and the search past the last
+        # component.
         chosen = np.minimum(np.searchsorted(self.weights.cumsum(), places), len(self.weights) - 1)
         drawn: Array = self.means[chosen] + self.deviations[chosen] * generator.normal(size=count)
+        # Components come in order: draws that are paired with others' draws must not share it.
         return generator.permutation(drawn)
 
     def measured_with(self, deviation: float) -> OptimumPrediction:
@@ -194,20 +204,28 @@ def predict(
     optima.
     """
     measured_sizes = np.array(sizes, dtype=np.float64)
+    # A flat level's variance of 100 would cancel against large optima: around their mean it is
+    # small.
     centre = float(np.average(optima, weights=deviations**-2.0))
     m = optima - centre
     means, spreads, logs, names = [], [], [], []
     for form in prior.forms:
+        # Drifts count from the smallest size, where all forms are 0: the level is the optimum
+        # there.
         expected, x = form.drifts(measured_sizes, measured_sizes.min())
         beyond, ahead = form.drifts(np.array([float(at)]), measured_sizes.min())
+        # The level is in every optimum, measured or to come: LEVEL is added to all covariances.
         there = ahead[:, 0]
         covariances = x.T @ there + LEVEL
         for scatter, share in SCATTERS.items():
             covariance = np.diag(deviations**2 + scatter**2) + x.T @ x + LEVEL
+            # By Cholesky: `white` are the independent residuals, so that the quadratic form and the
+            # determinant of the likelihood come with the prediction.
             root = np.linalg.cholesky(covariance)
             white, shared = np.linalg.solve(root, np.column_stack([m - expected, covariances])).T
             means.append(centre + float(beyond[0]) + float(shared @ white))
             variance = float(there @ there) + LEVEL + scatter**2 - float(shared @ shared)
+            # A level that is next to flat takes digits: a variance may round to just below 0.
             spreads.append(math.sqrt(max(variance, 1e-12)))
             likelihood = -np.log(np.diagonal(root)).sum() - float(white @ white) / 2
             logs.append(likelihood + math.log(form.weight * share))
@@ -232,8 +250,10 @@ def back_test(
     sizes: Sequence[int], optima: Array, deviations: Array, prior: Prior
 ) -> OptimumBackTest | None:
     """The last of `sizes` [ascending] by the others; None where fewer than two are left."""
+    # Of two sizes one is left, and one optimum predicts by the prior alone.
     if len(sizes) < 3:
         return None
+    # Beside its own error: the test is of what was measured at the widest size, not of the truth.
     predicted = predict(sizes[:-1], optima[:-1], deviations[:-1], sizes[-1], prior)
     shown = predicted.measured_with(float(deviations[-1]))
     within = shown.estimate(BACK_TEST)

@@ -41,6 +41,7 @@ def missed_optimum(
     """
     if fit is None or fit.at_end or fit.regret.low <= 0:
         return None
+    # The same tolerance as for a size: a base within it is no worse than a transfer that holds.
     if fit.regret.value <= rule.allowed_gap(fit.loss.value):
         return None
     return MissedOptimum(
@@ -262,6 +263,8 @@ def judge_ladder(
         )
         for curve in curves
     ]
+    # Judged after the sizes, since it is the search's fault: the base's row alone tells it, and is
+    # "cannot say yet" and not "fails", as nothing has shown the transfer to be wrong.
     missed = missed_optimum(base_fit, transferred, rule)
     if missed is not None:
         sizes = [_missing(size, missed) if size.is_base else size for size in sizes]
@@ -306,12 +309,15 @@ def _mending(
     missed: MissedOptimum | None,
 ) -> Advice | None:
     """What to mend before anything can be measured, if there is something."""
+    # A run that failed comes first: until it is repeated, a curve lacks points for no reason of its
+    # training.
     if any(curve.failed for curve in curves):
         return Advice(axis=axis, code="failed")
     if any(fit is not None and fit.same_seeds for fit in fits):
         return Advice(axis=axis, code="same_seeds")
     if missed is None:
         return None
+    # Only eta can be replaced in the plan by a setting; another hyperparameter takes a search.
     settings = {"eta": f"{missed.optimum_log2:.2f}"} if missed.hyperparameter == "eta" else {}
     return Advice(axis=axis, code="missed_optimum", missed=missed, settings=settings)
 
@@ -334,6 +340,8 @@ def _judge_size(
     is_base: bool,
 ) -> SizeVerdict:
     """The verdict on one size; a fit is None where every run diverged."""
+    # No fit at this size: all its runs diverged, where the base trains. No fit at the base: there
+    # is nothing to transfer, whatever the other sizes do.
     if fit is None or base_fit is None:
         return SizeVerdict(
             size=size,
@@ -348,6 +356,8 @@ def _judge_size(
             is_base=is_base,
         )
     shift = gap = ZERO
+    # The base is compared with nothing: its shift and gap are 0, and only what is wrong with its
+    # own curve (equal seeds, no noise, an end) makes it open.
     if not is_base:
         shift, gap = _compare_with_base(fit, base_fit, confidence)
     answer: SizeAnswer
@@ -379,9 +389,11 @@ def _compare_with_base(
     The base's optimum goes to the size by the law's factor, if there is a law. The draws of two
     sizes are independent, so their differences are draws of the shift.
     """
+    # What a law plans between the two sizes is no drift: only what it leaves over is a shift.
     planned = fit.curve.planned_log2 - base_fit.curve.planned_log2
     draws = fit.free_optimum_draws - base_fit.free_optimum_draws - planned
     moved = fit.optimum.value - base_fit.optimum.value - planned
+    # Free draws: the true optimum may lie next to a point that diverged, even if no plan would.
     shift = Estimate.from_draws(moved, draws, confidence)
     # The fitted form misplaces both optima by a `BIAS` that is nearly the same at two sizes and
     # cancels in the shift. The gap is taken from this curve at a place that the base's fit found:
@@ -389,12 +401,15 @@ def _compare_with_base(
     # 92 % on two kinds of ladders). Seeded by nothing of the sizes: a verdict repeats exactly, and
     # all sizes are asked about the same misplaced base.
     bias = np.random.default_rng(len(draws)).normal(0.0, BIAS / 2, len(draws))
+    # Safe draws: what is trained at the other size is the plan's value, which keeps off such
+    # points.
     sure = base_fit.safe_optimum_draws + planned
     # The bias alone leads nowhere that was not measured.
     ends = [eta for eta, losses in fit.curve.losses.items() if np.isfinite(losses).all()]
     at = np.clip(sure + bias, np.minimum(sure, min(ends)), np.maximum(sure, max(ends)))
     gap = fit.loss_gap(base_fit.optimum.value + planned, at, confidence)
     if fit.noise_unknown or base_fit.noise_unknown:
+        # A divergence is seen without any noise: a gap that is infinite for sure stays so.
         shift = shift.without_interval()
         gap = gap if math.isinf(gap.low) else gap.without_interval(0.0)
     return shift, gap
@@ -411,8 +426,11 @@ def _answer(
     allowed = rule.allowed_gap(fit.loss.value)
     # The least that |shift| is within its interval: 0 where that holds 0.
     least_shift = max(0.0, shift.low, -shift.high)
+    # Before all else: training that comes apart at the base's optimum fails, with one seed as well.
     if math.isinf(gap.low):
         return "fails", "diverges_at_base_optimum"
+    # Seeds that agree to the last digit were not passed on, or change nothing: a noise of 0 would
+    # make every interval certain.
     if fit.same_seeds or base_fit.same_seeds:
         return "cannot say yet", "same_seeds"
     if fit.noise_unknown or base_fit.noise_unknown:
@@ -421,10 +439,12 @@ def _answer(
         return "fails", "loses"
     if least_shift > rule.max_shift:
         return "fails", "shifts"
+    # Past an end the optimum may lie anywhere: it can no longer be shown to hold.
     if fit.at_end:
         return "cannot say yet", "edge"
     if math.isinf(gap.high):
         return "cannot say yet", "not_measured"
+    # Whole intervals must lie within the thresholds: by its value alone, noise would decide.
     if gap.high > allowed:
         return "cannot say yet", "may_lose"
     if max(abs(shift.low), abs(shift.high)) > rule.max_shift:
@@ -438,6 +458,8 @@ def _worse(axis: str, sizes: Sequence[SizeVerdict]) -> tuple[LadderSize, float] 
     Its eta may transfer although its parameterization is wrong: under muP wider is better
     throughout training (Tensor Programs V, section 8).
     """
+    # Only a wider or deeper model is owed a lower loss; a larger batch or fewer steps may well
+    # lose.
     if axis not in ("width", "depth"):
         return None
     base = next(size for size in sizes if size.is_base)
@@ -484,8 +506,10 @@ def advise(
     def labels(seeds: Mapping[LadderSize, int]) -> dict[str, int]:
         return {describe_size(size, axis): count for size, count in seeds.items()}
 
+    # An end first: seeds at an optimum that is only a bound buy nothing.
     if ends := [size for size in sizes if size.at_end]:
         return advice("edge", ends, settings={"extend": f"{2 * rule.extend or 4}"})
+    # One seed shows no noise, and an infinite interval does not tell how many would do.
     if rule.seeds == 1 and any(math.isinf(size.loss.high) for size in sizes):
         two = dict.fromkeys((size.size for size in sizes), 2)
         seeds = SeedAdvice(seeds=2, sizes=labels(two), runs=points)
@@ -494,10 +518,12 @@ def advise(
     # More seeds would not help here: the noise is read off several finite points.
     if few := [size for size in sizes if math.isinf(size.loss.high)]:
         return advice("few_finite", few, settings=finer)
+    # The loss is known and its gap is not: the curve was not measured at the base's optimum.
     if gaps := [size for size in sizes if math.isinf(size.loss_gap.high)]:
         return advice("not_measured", gaps, settings=finer)
     needed = {size.size: _seeds_needed(size, rule) for size in sizes}
     most = max(needed.values())
+    # For so many seeds the noise itself has to fall: longer runs, or more points to fit.
     if hopeless := [s for s in sizes if needed[s.size] >= MAX_SEED_FACTOR * rule.seeds]:
         steps = max((size.size.steps for size in sizes), default=0)
         longer = {} if "steps" in fixed else {"train.steps": f"{LONGER * steps}"}
@@ -527,11 +553,16 @@ def information_needed(size: SizeVerdict, rule: LadderRule) -> tuple[float, bool
     for estimate, limit in ((size.shift_log2, rule.max_shift), (size.loss_gap, allowed)):
         value = abs(estimate.value)
         room = limit - value
+        # Of |estimate| the end on the threshold's side. Folded at 0: an interval that holds 0 may
+        # be 0.
         least, most = max(0.0, estimate.low, -estimate.high), max(-estimate.low, estimate.high)
         reach = most - value if room > 0 else value - least
         # Compared before dividing: room may be 0.
         small = reach < MEDIAN_SEED_FACTOR**0.5 * abs(room)
+        # An interval that reaches twice the threshold is mostly noise, for which seeds are the
+        # wrong means; a narrower one is a value near its threshold, which more seeds move off.
         doubtful = MEDIAN_SEED_FACTOR if reach < 2 * limit else MAX_SEED_FACTOR
         factor = (reach / room) ** 2 if small else doubtful
         (within if room > 0 else beyond).append(factor)
+    # To fail, the cheapest of the two is enough; to hold, the dearest has to be paid.
     return (min(beyond), True) if beyond else (max(within), False)

@@ -101,6 +101,7 @@ class Optima:
         fits = {
             int(getattr(size, axis)): fit
             for size, fit in fitted.items()
+            # Without a noise an error is infinite, and its optimum would weigh nothing.
             if fit and not fit.at_end and not fit.noise_unknown
         }
         if len(fits) < 2:
@@ -123,7 +124,9 @@ def loss_gap_at(optima: Optima, off: float, draws: Array, confidence: float = 0.
     At the target itself nothing was measured. The curve of the largest size stands for its curve:
     as far from its own optimum, draw by draw.
     """
+    # Its level is wrong there and cancels in a gap; its shape is what curves of a ladder share.
     largest = optima.fits[-1]
+    # As far from the curve's drawn optimum as the plan's value lies from the drawn prediction.
     away = largest.safe_optimum_draws - draws
     return largest.loss_gap(largest.optimum.value - off, away, confidence)
 
@@ -166,9 +169,11 @@ def trend_of(axis: str, optima: Optima, transferred: float, target: int, prior: 
 def _left_gap(optima: Optima, off: Array) -> Estimate:
     """What the prediction itself loses, `off` draws of how far it is from the optimum: a median."""
     largest = optima.fits[-1]
+    # The first place is the likeliest curve's own optimum, which `gap_bounds` asks for: no draw.
     away = np.append(0.0, largest.safe_optimum_draws - off)
     away[0] = largest.optimum.value
     least, most = (bound[1:] for bound in largest.gap_bounds(away))
+    # "nearest": bounds may be infinite, and between two of them nothing can be interpolated.
     median = float(np.percentile(least, 50, method="nearest"))
     return Estimate(
         value=median,
@@ -201,6 +206,8 @@ def _gain(optima: Optima, off: float, draws: Array) -> Estimate:
     places = largest.optimum.value, largest.safe_optimum_draws
     before = largest.gap_bounds(np.append(places[0] - off, places[1] - draws))
     after = largest.gap_bounds(np.append(places[0], places[1] - (draws - off)))
+    # Both losses may be infinite, where the curve was not measured: their difference is not a
+    # number, and is then whatever it may be at the least and at the most.
     with np.errstate(invalid="ignore"):
         least, most = (before[0] - after[1])[1:], (before[1] - after[0])[1:]
     least[np.isnan(least)] = -math.inf
@@ -242,6 +249,8 @@ def judge_target(
     trend = None
     if optima is not None:
         trend = trend_of(axis, optima, transferred, target, prior)
+    # A named value need not be the base's best, so that the ladder's answer is not about it: it can
+    # fail on a ladder that holds, and first of all.
     if given and optima is not None and trend is not None:
         allowed = rule.allowed_gap(optima.fits[-1].loss.value)
         off, gap = trend.off_log2, trend.loss_gap
@@ -261,6 +270,7 @@ def judge_target(
     wider = target > sizes[-1]
     times = target / sizes[-1] if wider else sizes[0] / target
     answer: Answer
+    # A target cannot hold on a ladder that does not: a shift was seen at sizes nearer than it.
     if optima is None or trend is None or verdict.answer != "holds":
         answer = "fails" if verdict.answer == "fails" else "cannot say yet"
         code: TargetReason = "as_on_ladder" if verdict.answer != "holds" else "too_few_optima"
@@ -281,7 +291,9 @@ def judge_target(
     if answer == "holds" and not (reproduced and len(optima.sizes) >= MIN_TREND_SIZES):
         answer = "cannot say yet"
     advice = Advice()
+    # Only where it would change the answer: a target that holds takes no correction.
     better = trend.warranted and not rule.correct and answer != "holds"
+    # The corrected plan has to hold by itself; that it gains something is too little to advise it.
     if better and _judged(optima, prediction, prediction.mean, rule, allowed, sure)[0] == "holds":
         advice = Advice(axis=axis, code="correct", settings={"correct": "true"})
     elif answer == "cannot say yet":
@@ -308,6 +320,8 @@ def _within(verdict: Verdict, target: int) -> Answer:
     """The worst answer of the sizes from the base to the first that reaches `target`."""
     values = {int(getattr(size.size, verdict.axis)): size for size in verdict.sizes}
     base = next(value for value, size in values.items() if size.is_base)
+    # To the next size on, not the next below: between two measured sizes the farther one is the
+    # stricter.
     if target >= base:
         covering = min(value for value in values if value >= target)
     else:
@@ -321,6 +335,8 @@ def judge_joint_target(verdict: Verdict, target: LadderSize) -> TargetAnswer:
     covered = [
         size
         for size in verdict.sizes
+        # In every size at once: one that is deeper but narrower than the target covers nothing of
+        # it.
         if all(getattr(size.size, axis) >= getattr(target, axis) for axis in LADDER_AXES)
     ]
     answer: Answer = "cannot say yet"
@@ -374,11 +390,15 @@ def _advice(
     def settles(known: Optima) -> bool:
         predicted = predict(known.sizes, known.values, known.errors, target, prior)
         answer, *_ = _judged(known, predicted, planned, rule, allowed, confidence)
+        # What holds beyond a ladder has to pass the back-test there too, which a new width may
+        # fail.
         if answer == "holds":
             tested = back_test(known.sizes, known.values, known.errors, prior)
             return tested is None or tested.reproduced
         return answer == "fails"
 
+    # Parameters go with the square of the width; over steps, batch or depth a run's cost is in
+    # proportion.
     power = 2.0 if axis == "width" else 1.0  # of a run's compute
 
     def spent(count: int, times: int) -> float:
@@ -391,10 +411,14 @@ def _advice(
 
     # Seeds for all sizes are looked at where no longer ladder would likely do.
     ways = dict[tuple[int, int], float]()
+    # First with no more seeds, then with four times as many: a drift grows with the ladder's
+    # length, and only the error falls with seeds.
     for times in (1, MORE_SEEDS):
         seen = [_seen_again(optima, times, draw) for draw in range(SIMULATED)]
         for count in range(len(widths) + 1):
             if count:
+                # Each simulated ladder grows by its own new optimum, so that one that drifts goes
+                # on drifting.
                 seen = [_with_size(s, widths[count - 1], prior, n) for n, s in enumerate(seen)]
             if (count, times) != (0, 1):  # at that nothing is trained
                 ways[count, times] = sum(map(settles, seen)) / SIMULATED
@@ -405,6 +429,7 @@ def _advice(
     ways = {way: chance for way, chance in ways.items() if chance >= LEAST}
     if ways:
         line = rule.points_per_line() * rule.seeds
+        # Cost over chance is what the way costs until it has settled, tried again and again.
         count, times = min(ways, key=lambda way: spent(*way) / ways[way])
         sizes = (*optima.sizes, *widths[:count]) if count else ()
         settings = {LADDER_AXES.get(axis, axis): f"[{','.join(map(str, sizes))}]"} if count else {}
@@ -421,6 +446,8 @@ def _advice(
             },
             chance=ways[count, times],
         )
+    # Nothing settles it within reach. What is told then is what keeps it open when all optima are
+    # as sure as runs can make them, and each new width lies where it is expected.
     half = replace(optima, errors=optima.errors / MORE_SEEDS**0.5)
     for size in widths:
         mean = predict(half.sizes, half.values, half.errors, size, prior).mean
@@ -431,8 +458,10 @@ def _advice(
             errors=np.append(half.errors, half.errors[-1]),
         )
     predicted = predict(half.sizes, half.values, half.errors, target, prior)
+    # The gap is infinite even so: the widest curve was not measured as far as the plan lies off.
     if math.isinf(_judged(half, predicted, planned, rule, allowed, confidence)[2].high):
         return Advice(axis=axis, code="longer_curves", settings={"span": f"{2 * rule.span:g}"})
+    # The ladder is as long as it may be for this target, and the answer is open for its errors.
     if not widths:
         return Advice(axis=axis, code="less_noise")
     sizes = (*optima.sizes, *widths)
@@ -442,6 +471,7 @@ def _advice(
 
 def _seen_again(optima: Optima, times: int, draw: int) -> Optima:
     """The optima as so many times the seeds may show them: moved by what goes from the error."""
+    # As in `Foretold`: with n times the seeds the mean moves by a variance of s^2 (1 - 1 / n).
     moves = optima.errors * (1 - 1 / times) ** 0.5
     values = optima.values + moves * np.random.default_rng(draw).normal(size=len(optima.values))
     return replace(optima, values=values, errors=optima.errors / times**0.5)
@@ -503,6 +533,8 @@ class FittedExponents:
     def log2_eta(self, direction: Direction) -> tuple[float, float, float] | None:
         """The change of log2 eta along a direction, with its 95 % interval; None: not measured."""
         way = np.array(direction)
+        # Off the directions in which curves differ a coefficient is 0 by the basis, and no
+        # measurement.
         if not np.allclose(self.measured @ way, way, atol=1e-6 * float(np.abs(way).max())):
             return None
         change = way @ self.draws[1:]
@@ -561,6 +593,7 @@ def fit_exponents(
     optima = np.array([fit.optimum.value for _, fit in usable])
     draws = np.array([fit.free_optimum_draws for _, fit in usable])
     seed = [number for scale, _ in usable for number in (scale.batch, scale.steps)]
+    # Each curve has a bias of its own here, as in `_slope`: their shapes need not agree.
     draws += np.random.default_rng(seed).normal(0.0, BIAS, draws.shape)
     return exponents_of([scale for scale, _ in usable], optima, draws)
 
@@ -571,10 +604,14 @@ def exponents_of(scales: Sequence[Scale], optima: Array, draws: Array) -> Fitted
     None where the sizes do not differ in batch or tokens, or are too few for what they differ in.
     """
     logs = np.log2(np.array([[scale.batch, scale.tokens] for scale in scales], dtype=np.float64))
+    # Differences from the first curve: otherwise what all have in common would count as a
+    # direction.
     away = (logs - logs[0]).T
     rank = int(np.linalg.matrix_rank(away, tol=1e-6))
     if rank == 0 or len(scales) < MIN_SIZES + rank - 1:
         return None
+    # An orthonormal basis of what was varied: a ladder along which batch and tokens grow together
+    # tells one direction, and neither exponent by itself.
     basis = np.linalg.svd(away)[0][:, :rank]
     # Along the measured directions alone: their coefficients are then all told apart.
     x = np.vstack([np.ones(len(scales)), basis.T @ away])

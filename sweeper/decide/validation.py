@@ -91,6 +91,7 @@ def unjudged(found: Conclusion, space: Space, judged: Collection[str]) -> dict[s
     `judged` are the hyperparameters whose curves were. One that the search left at its default is
     what it would be without it: nothing of it is carried.
     """
+    # What is not in use counts for nothing: the space has conditions.
     before = in_use(space, defaults(space))
     return {
         name: value

@@ -184,6 +184,7 @@ def decide(runs: VariantRuns, question: TargetQuestion, *, briefly: bool = False
     together = np.flatnonzero(_together(losses))
     if len(together) < 2:
         raise BadInput(_no_size_shared(runs))
+    # Only variants that sizes tie to the baseline: the levels of other sizes would be free of it.
     kept = replace_variants(losses, together)
     there = (losses.counts > 0).any(axis=0)
     largest = int(np.where(there, losses.sizes.sum(axis=1), -np.inf).argmax())
@@ -239,6 +240,8 @@ class ComputeLaw:
             raise BadInput(
                 Keyword("floor", question.floor), f" lies above the lowest loss, {lowest:g}"
             )
+        # Losses that reach below 0 (differences, log scores) have no floor that a share of them
+        # names.
         usual = FLOORS * lowest if lowest > 0 else np.array([lowest - 1.0])
         floors = usual if question.floor is None else np.array([question.floor])
         noise = RUN_NOISE * usual_unit(loss)
@@ -246,14 +249,20 @@ class ComputeLaw:
         found = []
         for floor in floors:
             above = np.log2(loss - floor)
+            # Noise of the loss as noise of its log2 above the floor: d log2(L - E) = dL / ((L - E)
+            # ln 2).
             weight = (loss - floor) * math.log(2) / noise
+            # Least squares with a Gaussian prior: each prior is a row more, by its inverse
+            # deviation.
             columns = np.column_stack([alone, -u, -w])
             prior = np.zeros(len(columns.T))
             centre = np.zeros(len(columns.T))
             prior[-1] = 1 / TILT
             centre[-2] = math.exp(EXPONENT)
             prior[-2] = 1 / (EXPONENT_SPREAD * math.exp(EXPONENT))
+            # Levels are next to free, but for a variant whose few runs tell none.
             prior[:-2] = 1e-4
+            # A lab's own law is of compute alone: pinned, and no tilt beside it.
             if question.exponent is not None:
                 centre[-2], prior[-2] = question.exponent, 1e6
                 prior[-1] = 1e6
@@ -263,9 +272,12 @@ class ComputeLaw:
             misfit = float(((system @ values - wanted) ** 2).sum())
             found.append((*values[[-2, -1, 0]], misfit))
         exponents, tilts, levels, misfits = np.array(found).T
+        # A floor weighs by the likelihood of its best fit; one at which more compute gains nothing
+        # is out.
         weights = np.exp(-(misfits - misfits.min()) / 2) * (exponents > 1e-4)
         known = np.ptp(u) > SPAN or question.exponent is not None
         known = known and bool(weights.sum() > 0)
+        # Of one budget nothing tells a floor: all are alike, and no factor of compute is told.
         weights = weights if known else np.ones(len(floors))
         return cls(floors, weights / weights.sum(), exponents, tilts, levels, known)
 
@@ -279,6 +291,7 @@ class ComputeLaw:
         """A loss at `start` as it would be at `end`, a little aside."""
         du = float(end.sum() - sum(start))
         dw = float(end[0] - end[1] - start[0] + start[1])
+        # A little aside along a law that nobody knows: the loss as it is, rather than a guess.
         if abs(du) + abs(dw) < 1e-3 or not self.known:
             return loss
         above = (loss - self.floors) * np.exp2(-self.exponents * du - self.tilts * dw)
@@ -300,7 +313,10 @@ class ComputeLaw:
         of_value = times(difference.value)
         value = _weighted(of_value, self.weights, 0.5)
         ends = []
+        # A loss that is higher takes more compute, so that the ends change places.
         for end, level in ((difference.high, 0.025), (difference.low, 0.975)):
+            # Two doubts, of the floor and of the difference, independent of each other: as root of
+            # squares.
             of_floor = _weighted(of_value, self.weights, level) - value
             of_loss = _weighted(times(end), self.weights, 0.5) - value if math.isfinite(end) else 0
             side = 1.0 if level > 0.5 else -1.0
@@ -353,6 +369,8 @@ def _spread(trained: Sequence[tuple[object, Array, Array]]) -> tuple[float, int]
     """
     seeds = [tuple(sorted(names)) for _, _, names in trained]
     distinct = bool(seeds) and len(set(seeds[0])) == len(seeds[0]) > 1
+    # Seeds with names that all variants share: two-way residuals, of (variants - 1) (seeds - 1)
+    # freedom. Else a seed of one says nothing of that of another.
     if len(seeds) > 1 and len(set(seeds)) == 1 and distinct:
         table = np.array([losses[np.argsort(names)] for _, losses, names in trained])
         rest = table - table.mean(axis=1, keepdims=True)
@@ -422,10 +440,14 @@ def _target(runs: VariantRuns, asked: Mapping[str, float]) -> Array:
         if role in asked:
             counts[role] = asked[role]
             continue
+        # Both counts make the FLOPs: a line through those of the ladder could contradict them.
         if {"params", "tokens"} <= {*asked} and role == "flops":
             continue
         y = np.log2([measure[role] for measure in runs.measures])
+        # Where the asked role was hardly varied a slope is noise, and the other stays as it is.
         slope, level = np.polyfit(x, y, 1) if np.ptp(x) > 0.05 else (0.0, float(y.mean()))
+        # Half an octave off the ladder's line: sizes and tokens were varied apart, and nothing says
+        # which tokens go with the size that is asked about.
         if np.ptp(x) > 0.05 and np.abs(y - level - slope * x).max() > 0.5:
             raise BadInput(
                 f"the runs vary {role} by itself, so that the target's is not known: give ",
@@ -439,6 +461,7 @@ def _path(sizes: Array, target: Array) -> Array:
     """Places from the smallest size over the others to the target, even in compute."""
     order = np.argsort(sizes.sum(axis=1))
     points = np.concatenate([sizes[order], target[None]])
+    # Sizes of one compute have one place on the path: interpolation needs them ascending.
     u, first = np.unique(points.sum(axis=1), return_index=True)
     at = np.linspace(u[0], target.sum(), PATH)
     return np.stack([np.interp(at, u, points[first, axis]) for axis in (0, 1)], axis=1)
@@ -482,6 +505,7 @@ class _Asked:
             noise=float(weights @ carried.noise),
             by="seeds" if self.losses.freedom else "prior",
             fading=float(weights @ carried.draws[:, 3:].mean(axis=1)),
+            # Each of two variants drifts by itself: their difference by the root of two.
             drift=math.sqrt(2) * carried.unit * float(weights @ np.exp(carried.draws[:, 1])),
             floor=float(law.weights @ law.floors) if law.known else math.nan,
             exponent=float(law.weights @ law.exponents) if law.known else math.nan,
@@ -519,6 +543,8 @@ class _Asked:
         """That it is better: by the time it takes, where that is known, else by the loss."""
         throughput, below = self._throughput(variant), 0.0
         if math.isfinite(throughput) and self.law.known:
+            # A variant that trains faster may lose a little for each step and still win by the
+            # clock.
             below = self.law.break_even(self.target, throughput)
         return self.carried.chance(self.index[variant], below)
 
@@ -532,6 +558,8 @@ class _Asked:
         return self.error / math.sqrt(max(1, count))
 
     def _decided(self, chance: float) -> Decided:
+        # "better" alone is one of many: the error is that any variant without an effect is called
+        # so.
         if chance >= 1 - self._level(len(self.index) - 1):
             return "better"
         return "worse" if chance <= self.error else "cannot say"
@@ -539,6 +567,7 @@ class _Asked:
     def _places(self) -> dict[int, tuple[int, int]]:
         """Of each variant its place: how many, the baseline too, are surely better, or worse."""
         count = len(self.index)
+        # All pairs are looked at for a place, not those with the baseline alone.
         surely = self.carried.better() >= 1 - self._level(count * (count - 1) // 2)
         above, below = surely.sum(axis=0), surely.sum(axis=1)
         return {v: (1 + int(above[i]), count - int(below[i])) for v, i in self.index.items()}
@@ -603,9 +632,12 @@ class _Asked:
 
         A variant that was not tuned may be better than it looks, the baseline as well.
         """
+        # Divergences by themselves first: there may be no finite difference to go by.
         if end := pairs.by_divergence(self.error):
             return ("worse" if end > 0 else "better"), "diverged"
         lost, won = pairs.lost, pairs.won
+        # Every pair has a sign, one with a divergence too, if no size: they must outvote what
+        # diverged.
         worse = int((pairs.differences > 0).sum()) + lost
         better = int((pairs.differences < 0).sum()) + won
         unsure = sign_error(worse, better) > self.error
@@ -623,6 +655,7 @@ class _Asked:
         for size in range(len(self.runs.log2)):
             one, other = self.runs.at(variant, size), self.runs.at(0, size)
             if one is not None and other is not None:
+                # By their order: only signs and divergences are read off these pairs.
                 count = min(len(one.losses), len(other.losses))
                 mine += one.losses[:count].tolist()
                 theirs += other.losses[:count].tolist()
@@ -655,6 +688,7 @@ class _Asked:
         cell, losses = self.runs.at(variant, size), self.losses
         assert cell is not None
         counts = losses.counts[[0, variant], size]
+        # The model's noise and not the spread of these few runs: of one run there is none.
         noise = float(self.carried.weights @ self.carried.noise)
         difference = UNKNOWN
         if (counts > 0).all():
@@ -683,6 +717,8 @@ class _Asked:
             for v in self.index
             if v
             and answers[v - 1].answer == "cannot say"
+            # What is open for a bound, a divergence or want of a way to the baseline no runs here
+            # mend.
             and answers[v - 1].code in ("loss", "wall_clock")
         ]
         open_.sort(key=lambda v: -answers[v - 1].chance)
@@ -692,6 +728,7 @@ class _Asked:
     def _candidates(self) -> list[Array]:
         """Sizes that were run, the target, and one between."""
         top = self.losses.sizes[self.largest]
+        # Near the largest size a further one tells next to nothing that this does not.
         beyond = self.target.sum() > top.sum() + 2 and not self.known
         more = [self.target, (top + self.target) / 2] if beyond else []
         return [*self.losses.sizes, *more]
@@ -712,6 +749,8 @@ class _Asked:
         for log2 in self._candidates():
             place = self.place(log2)
             for count in MORE:
+                # With as many of the baseline, or none: its own runs may be plenty, as every
+                # variant uses them.
                 for of_baseline in (0, count):
                     more = _with_runs(kept, log2, {i: count, 0: of_baseline})
                     try:
@@ -720,6 +759,8 @@ class _Asked:
                         continue
                     if after > 0.99 * of_draw:
                         continue
+                    # The likeliest draw says by how much runs shrink the doubt, all draws say how
+                    # large it is now.
                     chance = _decides(mean, before, before * after / of_draw, level)
                     flops = place.flops * (count + of_baseline)
                     each = DecidingRuns(
@@ -763,6 +804,7 @@ def _with_runs(losses: VariantLosses, log2: Array, more: Mapping[int, int]) -> V
 
 def _decides(mean: float, before: float, after: float, level: float) -> float:
     """The chance that the mean lies far enough from 0, of what is left, after more runs."""
+    # What a later mean moves by has the variance that goes, as in `Foretold`.
     moved = math.sqrt(max(before**2 - after**2, 1e-30))
     far = -NormalDist().inv_cdf(level) * after
     return normal_above((far - mean) / moved) + normal_above((far + mean) / moved)
