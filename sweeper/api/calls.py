@@ -117,6 +117,7 @@ def transfer(
         return from_json(Prediction, read_json(output.places["prediction"]))
     if request.predict and "answer" in output.record:
         return from_json(NoLossLaw, output.record)
+    # A dry run, or runs that wait in a queue: there is no plan yet.
     if "plan" not in output.places:
         return Answer.of(output)
     if code == NOT_VALIDATED:
@@ -141,6 +142,7 @@ def compare(*studies: Any, **settings: Any) -> Compared | Answer:
     own = {name: value for name, value in settings.items() if name in known}
     asked = request_of(CompareRequest, {**own, "names": ()})
     if asks_for_winner(sources, vars(asked), Path(asked.root or DEFAULT_ROOT)):
+        # Under strict nothing is written: a call writes nothing but with `out`.
         request = replace(request_of(CompareRequest, {**settings, "names": ()}), names=sources)
         return Answer.of(_run(replace(request, strict=request.out is None))[1])
     folders = [_folder(study, settings.get("root")) for study in studies]

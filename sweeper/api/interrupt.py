@@ -28,6 +28,7 @@ def whole_imports() -> Iterator[None]:
     for one, cannot be imported a second time.
     """
     before = signal.getsignal(signal.SIGINT)
+    # Python handles signals in its main thread alone.
     if not callable(before) or threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -35,6 +36,7 @@ def whole_imports() -> Iterator[None]:
 
     def handle(number: int, frame: FrameType | None) -> None:
         waiting.clear()
+        # Below a frame of this name, that of Python's import system, a module is half made.
         at: FrameType | None = frame
         while at is not None and at.f_code.co_name != "_find_and_load":
             at = at.f_back
@@ -51,6 +53,7 @@ def whole_imports() -> Iterator[None]:
         signal.signal(signal.SIGINT, before)
         for timer in waiting:
             timer.cancel()
+    # A Ctrl-C that still waited at the end of the block is not lost.
     if waiting:
         raise KeyboardInterrupt
 

@@ -77,6 +77,7 @@ def request_of(request: type[Request], keywords: Mapping[str, Any], verb: str = 
             Keyword(name), value, f"no keyword has this name; {suggest(name, options)}"
         )
     for name, value in own.items():
+        # None is as if the keyword had not been given.
         if value is None and not options[name].required:
             own[name] = options[name].default
     try:
@@ -99,6 +100,7 @@ def _plain(option: Option, value: Any) -> Any:
     origins = {typing.get_origin(kind) for kind in typing.get_args(option.type)}
     if Mapping in origins and not isinstance(value, str | Mapping):
         raise ConfigError(Keyword(option.name), value, "a text or a mapping")
+    # Before the numbers: True is an Integral, too.
     if isinstance(value, bool):
         return value
     if isinstance(value, Integral):

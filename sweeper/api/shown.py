@@ -112,6 +112,7 @@ class Study(Answer, record.Study):
     def reload(self) -> None:
         """Take what was recorded since: of a search that goes on, or a later transfer."""
         self._results = type(self).read(self.folder)._results
+        # A cached property: what was read before is of the study as it was then.
         vars(self).pop("documents", None)
 
     @cached_property
@@ -320,6 +321,7 @@ class Compared(Answer):
         )
 
     def _repr_html_(self) -> str:
+        # The figure is written as PNG and as SVG, which stays sharp in a notebook.
         drawn = self.picture.with_suffix(".svg") if self.picture else None
         svg = drawn.read_text() if drawn and drawn.is_file() else ""
         # As an image: the ids of an <svg> hold for a whole notebook.

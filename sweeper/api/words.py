@@ -87,6 +87,7 @@ def _of_group(group: str, value: Any) -> Iterator[str]:
             prefix = "++"
         else:
             yield _word(group, choice)
+    # Roles and sizes of a model are keys of the configuration, and need no plus to be added.
     for key, inner in values.items():
         plain = group == "model" and (key in SIZES or key in RULE_KEYS)
         yield from _flat(f"{'' if plain else prefix}{group}.{key}", inner)
@@ -221,6 +222,7 @@ def _call(command: NextCommand) -> str:
             first = [study if command.verb == "transfer" else f"study={study}"]
         elif word in ("--root", "--config-dir"):
             arguments[name] = next(rest)
+        # These have a number behind them; other options are flags.
         elif word in VALUED:
             arguments[name] = float(next(rest))
         elif word.startswith("--"):
@@ -235,6 +237,7 @@ def _call(command: NextCommand) -> str:
         elif key == "study.name":
             first = [f"study={value!r}"]
         else:
+            # optimizer=adamw and optimizer.beta2=0.95 are one mapping in Python.
             whole = arguments.get(group, {})
             whole = whole if isinstance(whole, dict) else {"name": whole}
             arguments[group] = whole | {"name" if inner == TARGET else inner: value}

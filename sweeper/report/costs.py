@@ -25,6 +25,7 @@ def ladder_items(answer: LadderCostAnswer) -> list[Item]:
     settings, cost = answer.settings, answer.cost
     rule = settings.transfer
     rows = [(_size_name(settings, size), size.cost) for size in cost.sizes]
+    # One size whose time nobody knows leaves that of all of them unknown.
     if math.isnan(sum(size.cost.seconds for size in cost.sizes)):
         time = "not known here"
     elif settings.raw["runner"].get("command"):

@@ -113,6 +113,7 @@ def ends_text(estimate: Estimate, form: str) -> str:
 def why_text(one: HyperparameterGain) -> str:
     """What an answer lacks, and which runs would tell."""
     parts = [LACKING[one.lacking]]
+    # Where the best lies of what gains nothing tells nobody anything.
     if one.at_end and one.answer != "leave":
         parts.append("its best value is the last one that was run")
     return "; ".join(filter(None, [*parts, *map(telling_text, one.next)]))

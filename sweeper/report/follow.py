@@ -168,6 +168,7 @@ def compute_text(seen: Seen) -> str:
         "at least " * (high >= most) + f"{high:.2g}",
     )
     within = f" ({ends[0]} to {ends[1]})" if high > low else ""
+    # Whether it is more or less than the run's is open there: no word says either.
     if low < 1 < high:
         return f"in compute that is {value:.2g} times the run's{within}"
     return f"that is worth {value:.2g} times the run's compute{within}"
@@ -233,6 +234,7 @@ def follow_figure(watch: Watch) -> Figure:
     places, losses, alone = _line_of(watch)
     dots = {"marker": ".", "markersize": 4, "markevery": alone}
     top.plot(places, losses, color=color, linewidth=1.1, label="the run", **dots)
+    # A run begins far above its band, which would be pressed flat.
     behind = losses[places >= 2 * watch.steps / count]
     shown = np.concatenate([low[sequence.first :], high[sequence.first :], behind])
     shown = shown[np.isfinite(shown)]

@@ -81,6 +81,7 @@ def _grouped(items: Iterable[Item]) -> Iterator[tuple[str, bool, str, Any]]:
     def in_list(item: Item) -> tuple[bool, bool, int]:
         is_sentence = isinstance(item, Sentence)
         listed = isinstance(item, Sentence) and item.listed
+        # By its identity an item that belongs to no list stays in a group of its own.
         return listed, item.detail, 0 if is_sentence and (listed or item.detail) else id(item)
 
     for (listed, detail, _), group in groupby(items, in_list):

@@ -168,6 +168,7 @@ def ask(request: Request, output: Output, spelling: Spelling) -> tuple[int, Verb
     """Ask, work, and show: the exit code, and the answer."""
     watcher = OutputWatcher(output, spelling, request.verb)
     answer = perform(request, watcher)
+    # The last look gives its place to the answer.
     if watcher.has_looked:
         output.people.clear()
     show(present(request.verb, answer, verbose=output.verbose), output, spelling)

@@ -323,12 +323,14 @@ def _draw_model(
         )
         look: dict[str, Any] = {"color": color, "markersize": 3.5, "linewidth": 0.9, "capsize": 2}
         ax.errorbar([x], [best.value], [[low], [high]], fmt=marker, **look)
+    # A law that has the batch as a size, too, is no line over the horizon.
     if law.law is None or law.law.sizes != 2:
         return
     horizons = [math.log2(cell.sizes[law.horizon]) for cell in cells]
     line = np.linspace(min(horizons), max(horizons), 12)
     model = math.log2(cells[0].sizes[law.model])
     place = law.law.model_of(model)
+    # The line of a model that was run goes with what that model is off by.
     off = 0.0 if place is None else float(law.law.offs[:, response, place].mean())
     values = [float(law.law.middle(np.array([model, x]))[:, response].mean()) + off for x in line]
     ax.plot(line, values, color=color, linewidth=1)

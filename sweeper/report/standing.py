@@ -30,6 +30,7 @@ def _stands(answer: StatusAnswer) -> Shown:
     damaged = list[str]()
     next_command = next_of(answer.folder, damaged)
     notes = _notes(answer)
+    # The next command reads some documents that the status has read: what is damaged is said once.
     notes += [(note,) for note in damaged if (note,) not in notes]
     page = StudyFolder(answer.folder).report
     return Shown(
@@ -129,6 +130,7 @@ def _standing(answer: StatusAnswer, *, goes_on: bool) -> Text:
             ": nothing in it can be continued.",
         )
     counts = answer.jobs.trials
+    # Jobs of a cluster outlive their driver.
     if in_jobs := [f"{counts[s]} {s}" for s in ("running", "queued") if s in counts]:
         return (
             f"No driver is running; trials go on in jobs: {', '.join(in_jobs)}. The same command "
@@ -196,6 +198,7 @@ def _others(names: Sequence[str]) -> list[Item]:
         return []
     room = MOST_LETTERS - len("Other studies: ") - len(f"and {len(names)} more")
     named = [name for at, name in enumerate(names) if len(", ".join(names[: at + 1])) <= room]
+    # One at least, however long its name is.
     shown, rest = list(names[: max(1, len(named))]), list(names[max(1, len(named)) :])
     more = f" and {len(rest)} more" * bool(rest)
     items: list[Item] = [Sentence(f"Other studies: {', '.join(shown)}{more}")]

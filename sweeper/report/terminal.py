@@ -64,6 +64,7 @@ class Terminal:
         """Print the items, what is left out, and the end of a verb: on LINES where they fit."""
         room = ROOMS[0]
         for room in () if self.verbose else ROOMS:
+            # A trial print tells nobody what columns mean: it must not mark them as explained.
             trial = replace(self, explained={*self.explained})
             with self.console.capture() as capture:
                 trial._print(items, room)
@@ -76,6 +77,7 @@ class Terminal:
     def _height(self, text: str) -> int:
         """The lines that it takes: what is wider than the terminal goes on in the next."""
         lines = Text.from_ansi(text).plain.splitlines()
+        # Rounded up, and an empty line is one as well.
         return sum(max(1, -(-cell_len(line) // self.console.width)) for line in lines)
 
     def _print(self, items: Sequence[Item], room: Room) -> None:

@@ -168,6 +168,7 @@ def _planned(
     if next_command is not None:
         next_command = replace(next_command, why=next_command.why + _cost_of(next_command, answer))
     target_command = plan.source.get("target_command")
+    # A next command without a verb is the target's own, and is not said twice.
     if target_command and not (next_command and not next_command.verb):
         doubt = _doubt(verdicts or (answer.kept.axes if answer.kept else ()))
         note = f"Its eta is in doubt: {doubt}." if doubt else ""
@@ -315,6 +316,7 @@ def _cost_of(command: NextCommand, answer: TransferAnswer) -> str:
     """The runs that a command adds to the ladders, and their time, as far as that is known."""
     settle = {each for v in answer.ladders.verdicts if v.target for each in v.target.settle}
     runs = dict[tuple[str, int], int]()
+    # The command trains what is advised for the target, whose runs are counted there.
     if settle and settle <= {*command.arguments}:
         for verdict in answer.ladders.verdicts:
             advised = verdict.target.advice.runs if verdict.target else {}

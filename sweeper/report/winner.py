@@ -55,6 +55,7 @@ def winner_shown(answer: WinnerAnswer) -> Shown:
     sentences = [winner_sentence(winner), rests_on(winner), *answer.runs.notes, *notes_of(winner)]
     document["found"] = [str(Sentence(each)) for each in sentences]
     places: dict[str, object] = {}
+    # Under strict a program asks, and may ask often: nothing is written unless it says where.
     if not request.strict or request.out is not None:
         private_folder(answer.folder)
         figure = winner_figure(winner, answer.runs)
@@ -87,6 +88,7 @@ def training_commands(answer: WinnerAnswer) -> list[NextCommand]:
     winner, studies = answer.winner, answer.studies
     width = winner.target.counts.get("width")
     roots = {folder.parent for folder in studies.values()}
+    # What trains the next runs takes studies of one root, and a width that none of them has.
     if len(roots) != 1 or width is None or winner.target.octaves <= 0:
         return []
     return [

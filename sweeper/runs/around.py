@@ -92,6 +92,8 @@ class _Points:
             there = np.flatnonzero(self.sizes == size)
             kinds, kind = np.unique(self.values[there], axis=0, return_inverse=True)
             kind = kind.reshape(-1)
+            # On a setting's line lies what differs from the point
+            # in that setting alone, or in none.
             apart = kinds != kinds[_point(kinds, np.bincount(kind))]
             for place, name in enumerate(self.names):
                 on = ~np.delete(apart, place, axis=1).any(axis=1)
@@ -157,9 +159,11 @@ def varied_settings(runs: Runs, axis: str | None = None) -> VariedSettings:
     rate = next((runs.columns[role] for role in RATES if role in runs.columns), None)
     eta = columns[names.index(rate)] if rate in names else np.zeros(len(runs))
     table = pandas.DataFrame({"eta": eta, "loss": runs.numbers(runs.columns["loss"])})
+    # The rule by which a run diverged compares runs of one size, whichever the axis is.
     table["width"] = sizes
     table = with_diverged(runs, ended_runs(runs, table, notes), None, notes, "width")
     kept = table.index.to_numpy()
+    # Runs without a seed are no pairs: each has one of its own.
     seeds = [f"#{row}" for row in range(len(runs))]
     if "seed" in runs.columns:
         told = runs.frame[runs.columns["seed"]]
@@ -232,6 +236,7 @@ def _setting_columns(runs: Runs, sizes: Any, counts: Mapping[str, Any]) -> list[
         pairs = (frame.groupby([place, frame[other]], dropna=False).ngroup() for other in kept)
         if not any(follows(frame[name], pair) for pair in pairs):
             kept.append(name)
+    # Runs of two sizes are never thrown together, and whether it is a size only the user knows.
     sized = [n for n in kept if roles.get(n) in GROWING or (n not in roles and is_size_name(n))]
     if sized:
         sized.sort(key=lambda name: frame[name].nunique())

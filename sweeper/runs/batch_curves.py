@@ -96,6 +96,7 @@ def of_results(results: Iterable[Result]) -> BatchRuns | None:
     for result, kind in zip(ladder, kinds, strict=True):
         if kind == (width, depth, steps):
             count = len(result.curve)
+            # A study keeps of a run the means over equal parts of it: each stands at its middle.
             middles = (np.arange(count) + 0.5) / count * result.steps
             batch, rate = result.trial.spec.train.batch_size, result.trial.log2_hps.get("eta")
             seed = str(result.trial.seed)
@@ -120,6 +121,7 @@ def critical_of(runs: BatchRuns) -> CriticalBatch:
     best: dict[int, list[float]] = {}
     for (batch, _), curves in by_rate.items():
         taken = [steps_to(curve.steps, curve.losses, loss) for curve in curves]
+        # A rate at which a seed never gets there has no steps that could be compared.
         if not all(map(math.isfinite, taken)):
             continue
         if batch not in best or np.mean(taken) < np.mean(best[batch]):
@@ -142,6 +144,7 @@ def _least(curve: BatchCurve) -> float:
 
 
 def _of(series: Series) -> tuple[Array, Array]:
+    # Steps count from 0, and their logarithm is taken.
     return np.array(series.steps, dtype=float) + 1, np.array(series.losses, dtype=float)
 
 

@@ -42,6 +42,7 @@ def rounding_of(loss: Array, unit_name: str, notes: list[str | Text]) -> float:
     finite = loss[np.abs(loss) < 1e12][:100_000]
     for unit in (1.0, 0.1, 0.01):
         scaled = finite / unit
+        # A few losses may be round by chance.
         if len(finite) > 3 and np.allclose(scaled, np.round(scaled), rtol=0, atol=1e-6):
             digits = round(-math.log10(unit))
             notes.append(
@@ -76,6 +77,7 @@ def without_copies(table: pandas.DataFrame, notes: list[str | Text]) -> pandas.D
     if not tied.any():
         return table
     other = table.groupby([*size, "eta"])["loss"].transform("nunique") > 1
+    # Where one of a pair is surely the copy, the other is the run.
     known = (tied & other).groupby([*(table[c] for c in size), loss]).transform("any")
     copies = tied & (other | ~known)
     if copies.sum() > FEW_COPIES * len(table):
@@ -118,6 +120,7 @@ def with_seeds(
                 )
             table = table.drop_duplicates(key)
     else:
+        # Rounded losses are alike by chance: equal rows are repeats then.
         if not rounded and before < 1_000_000:
             twice = runs.frame.iloc[table.index.to_numpy()].duplicated().to_numpy()
             table = table[~twice].copy()
@@ -198,6 +201,8 @@ def curves_of(
         planned = float(rows["planned"].iloc[0])
         if left:
             uncounted.append(f"{left} at {name_size(size, axis)}")
+        # No two seeds cover the best cell and its neighbours:
+        # means, which show no noise by themselves.
         if chosen is None:
             counts = (~np.isnan(runs)).sum(axis=1)
             losses = np.nanmean(runs, axis=1)[:, None]
@@ -222,6 +227,7 @@ def curves_of(
     noise = ""
     if asked_noise is not None:
         # The error of rounding is uniform over a unit: its variance is unit^2 / 12.
+        # What a user gives is taken as known: with so many degrees of freedom t is normal.
         run_noise = KnownNoise(deviation=math.hypot(asked_noise, rounded / 12**0.5), freedom=10**6)
         curves = [_with_noise(curve, run_noise) for curve in curves]
         noise = f"given: {asked_noise:g} {unit} a run"

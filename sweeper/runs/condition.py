@@ -29,6 +29,7 @@ LONGEST = 20_000
 """Characters of a condition: a longer one is no condition that anybody wrote."""
 MOST_LISTED = 40
 """Columns that a message lists."""
+# A text in quotes comes first, so that signs and backquotes within it stay as they are.
 _TOKEN = re.compile(
     r"""(?P<text>"(?:\\.|[^"\\])*"|'(?:\\.|[^'\\])*')|`(?P<name>(?:``|[^`])*)`|(?P<sign>[&|~])""",
     re.DOTALL,
@@ -172,6 +173,7 @@ class _Reader:
             case ast.UnaryOp(op=ast.Not(), operand=part):
                 return ~self._condition(part)
             case ast.Compare(left=left, ops=ops, comparators=rights):
+                # A chain, a < b < c, compares neighbours, as in Python.
                 pairs = zip([left, *rights], ops, rights, strict=False)
                 masks = [self._comparison(a, op, b) for a, op, b in pairs]
                 return reduce(np.logical_and, masks)

@@ -92,6 +92,7 @@ def _check_alike(runs: Sequence[EarlierRun], source: str) -> None:
                 f"{source}: the run {run.name!r} has {len(run.losses)} losses; it takes "
                 f"{LEAST_LOSSES}, all of them positive numbers: leave it out"
             )
+    # The last of each size that is put in stays: its longest.
     longest = {run.size: run for run in sorted(runs, key=lambda run: run.length)}
     for run in runs:
         other = longest[run.size]
@@ -131,6 +132,7 @@ def _of_study(folder: Path, where: str) -> Iterator[EarlierRun]:
         if steps < most[width, depth]:
             continue
         middles = (np.arange(count) + 0.5) / max(count, 1) * steps - 0.5
+        # A study of a user's command has no number of parameters: width^2 x depth goes as they do.
         size = float(width if len({depth for _, depth in most}) == 1 else width**2 * depth)
         losses = np.array(result.curve, float)
         yield EarlierRun(result.key, middles, losses, size, "width", steps)

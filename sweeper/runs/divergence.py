@@ -56,6 +56,7 @@ def _whole_runs(runs: Runs, table: pandas.DataFrame, notes: list[str | Text]) ->
     reached = runs.numbers(column)[table.index.to_numpy()]
     sizes = [role for role in SIZES if role in table]
     furthest = table.assign(reached=reached).groupby(sizes)["reached"].transform("max").to_numpy()
+    # A run that diverged ends early for that reason, and is not left out.
     early = (reached < EARLY * furthest) & np.isfinite(table["loss"].to_numpy())
     if early.any():
         notes.append(

@@ -111,6 +111,7 @@ def _with_ladder_columns(runs: Runs) -> Runs:
     # A table of optima alone has no losses; "best_lr" beside losses is a column like others.
     if "optimum" in columns and "loss" in columns and "optimum" not in runs.asked:
         del columns["optimum"]
+    # The user's word goes before a usual name.
     if "log2_eta" in columns and "eta" in columns and "eta" in runs.asked:
         del columns["log2_eta"]
     if not {"eta", "log2_eta", "optimum"} & columns.keys():
@@ -150,6 +151,7 @@ def ladders_of(runs: Runs, options: GridOptions) -> list[tuple[str, Key, Runs]]:
     runs = _with_params(runs, options)
     sizes = sizes_of(runs)
     axis = axis_of(sizes, options.axis)
+    # Whether a size may be ignored `_check_ignored_sizes` says, of all runs together.
     if axis == JOINT_AXIS or any(runs.columns[role] in runs.ignore for role in sizes):
         return [(axis, {}, runs)]
     rates = runs.numbers(runs.columns.get("log2_eta") or runs.columns["eta"])
@@ -160,6 +162,7 @@ def ladders_of(runs: Runs, options: GridOptions) -> list[tuple[str, Key, Runs]]:
         found = _keyed(runs, along, sizes, rates)
         if len(found) > 1:
             return [(along, key, part) for key, part in found]
+        # No further size differs: the usual axis is that of one ladder.
         if along == axis and not _keys(axis, sizes):
             break
     return [(axis, {}, runs)]
@@ -232,6 +235,7 @@ def grid_of(runs: Runs, options: GridOptions) -> Grid:
         table[name] = values
     table["decay"] = 0.0 if decay is None else decay
     table["planned"] = runs.numbers(columns["planned"]) if "planned" in columns else 0.0
+    # First of all what is no final loss goes: rounding, medians and copies are told by losses.
     table = ended_runs(runs, table, notes)
     rounded = rounding_of(table["loss"].to_numpy(), runs.unit, notes)
     table = with_diverged(runs, table, options.diverged, notes, axis)

@@ -119,6 +119,7 @@ class RunLog:
 
     def read(self, *, ended: bool = False) -> Iterator[LoggedLoss]:
         """What is new since the last look; with `ended`, a last line without an end too."""
+        # Rates first, so that a loss of the same look finds that of its step.
         for source in self._lr_sources:
             for reading in source.read(ended=ended):
                 if reading.step is not None:
@@ -135,6 +136,7 @@ class RunLog:
     @property
     def silent(self) -> int | None:
         """The last step that the log names where it goes on without a loss; else None."""
+        # The last source is the log itself; what rotation put aside goes on in it.
         beyond = self._sources[-1].beyond()
         return beyond.step if beyond.went_on(reached=False) else None
 

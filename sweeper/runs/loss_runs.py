@@ -118,6 +118,7 @@ class LossRuns:
     @property
     def cells(self) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
         """Of every run the number of its (N, D): runs of one cell differ in their seed alone."""
+        # A count that was written and one that was computed may differ in the last digit.
         keys = np.round(np.log(np.stack([self.params, self.tokens])) / 1e-6).T
         return np.unique(keys, axis=0, return_inverse=True)[1].reshape(-1).astype(np.int64)
 
@@ -128,6 +129,7 @@ class LossRuns:
         Repeated runs of one (N, D) are trainings of their own, though they are resampled together.
         """
         spans = np.unique(np.stack([self.cluster, self.cells]), axis=1).shape[1]
+        # No cluster spans two (N, D): they are repeats of runs, and none is a training's curve.
         alone = spans == len(np.unique(self.cluster))
         of = np.arange(len(self)) if alone else self.cluster
         return np.unique(of, return_inverse=True)[1].reshape(-1).astype(np.int64)
@@ -219,6 +221,7 @@ class Rungs:
     @classmethod
     def of(cls, runs: LossRuns, design: Design) -> Rungs:
         """By budget where runs share budgets, else by size, by horizon, or by bins of compute."""
+        # Wider than sizes: whole steps and layers meet a budget but roughly.
         budgets = _groups(np.log(runs.flops), 0.1)
         sizes = _groups(np.log(runs.params), SAME)
         horizons = _groups(np.log(runs.tokens), SAME)
@@ -235,6 +238,7 @@ class Rungs:
         if 2 <= horizons.max() <= MOST_RUNGS - 1 and len(runs) >= 2 * (horizons.max() + 1):
             return cls._named(horizons, runs.tokens, "tokens", f"{{:.3g}} {runs.unit}")
         log = np.log(runs.flops)
+        # Bins end at the largest run, so that the farthest rung is a whole one.
         bins = np.floor((log - log.max() - 1e-9) / BIN)
         index = np.unique(bins, return_inverse=True)[1].astype(np.int64)
         return cls._named(index, runs.flops, "compute", "about {:.2g} FLOPs")
@@ -392,6 +396,7 @@ def _check_compute(runs: Runs, share: Array) -> None:
     if not wrong.any():
         return
     middle = float(np.exp(np.median(np.log(share))))
+    # A factor near a power of 1000 that all rows share is a unit; any other is another quantity.
     thousands = round(math.log(middle, 1000))
     if thousands and abs(math.log(middle / 1000.0**thousands)) < math.log(APART):
         units = {1: "thousands", 2: "millions", 3: "billions"}.get(abs(thousands), "other units")

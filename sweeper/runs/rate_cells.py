@@ -103,6 +103,7 @@ def of_two_sizes(runs: Runs) -> bool:
     cells = cells[rates >= RATES]
     if len(cells) < LEAST_CELLS or not (np.isfinite(cells) & (cells > 0)).all():
         return False
+    # Along one line model and horizon are one axis, and the runs a ladder.
     model, horizon = np.log(cells).T
     line = np.polyval(np.polyfit(model, horizon, 1), model)
     return bool(np.sqrt(np.mean((horizon - line) ** 2)) > NEAR_A_LINE)
@@ -231,6 +232,7 @@ def _check(runs: Runs, sizes: Mapping[str, Counts], log2: Array) -> list[str]:
 
 def _tells_batch(table: pandas.DataFrame, cell: list[str]) -> bool:
     """Whether enough cells have batches enough, each with rates enough."""
+    # At a fixed number of steps a larger batch sees more tokens, and has no optimum.
     if "batch_size" not in table or cell[1] == "steps":
         return False
     finite = table[np.isfinite(table["loss"])]

@@ -71,6 +71,7 @@ def study_folder(source: Any, root: Path | None) -> Path | None:
     path = Path(source)
     if is_study(path):
         return path
+    # A file or a folder of that name goes before a study of it.
     if root is None or path.exists() or len(path.parts) != 1:
         return None
     return root / path if is_study(root / path) else None

@@ -112,6 +112,7 @@ class RunRows:
         self, name: str, facts: Mapping[str, Any], objective: Objective, series: Series
     ) -> None:
         """A run by its hyperparameters and its losses."""
+        # A configuration may have a key of these names, which is not what the run gave.
         own = {"run", "loss", "first_loss", "last_step"}
         facts = {f"config.{key}" if key in own else key: value for key, value in facts.items()}
         self.rows.append({"run": name, **facts, **objective.of(series)})
@@ -135,6 +136,7 @@ def choose(names: Iterable[str], asked: str, where: str) -> str:
     present = sorted({*names})
     if asked in present or (not asked and len(present) == 1):
         return asked or present[0]
+    # In reverse, so that of names that differ in case alone the first stays.
     usual = {name.lower(): name for name in reversed(present)}
     first = next((usual[name] for name in LOSSES if name in usual), None)
     if not asked and first is not None:
@@ -168,6 +170,7 @@ def plain_value(value: object) -> object:
     """A setting as a cell of a table: YAML takes 1e-3 for a text, and a list is no cell."""
     if isinstance(value, str):
         text = value.strip()
+        # With more digits it would not fit into the 64 bits of a column.
         if re.fullmatch(r"[-+]?\d{1,18}", text):
             return int(text)
         return float(text) if re.fullmatch(NUMBER, text) else value
@@ -212,8 +215,10 @@ def per_run(runs: Runs, objective: Objective) -> Runs:
     names = {str(column).lower().replace(" ", "_"): str(column) for column in frame.columns}
     run = next((names[name] for name in RUN_NAMES if name in names), None)
     keys = [run] if run is not None and frame[run].notna().all() else []
+    # A name that several runs have does not tell them apart; with their settings it may.
     if not keys or frame.duplicated([*keys, step]).any():
         keys = [*keys, *settings]
+    # Each row is a run, or a run would have two rows of one step: no table of steps.
     if not keys or not frame.duplicated(keys).any() or frame.duplicated([*keys, step]).any():
         return runs
     groups = frame.groupby(keys, sort=False, dropna=False)

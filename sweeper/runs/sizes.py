@@ -64,6 +64,7 @@ def axis_of(sizes: Mapping[str, Counts], asked: str | None) -> str:
         raise ConfigError(Keyword("axis"), axis, f"a size that the table has: {', '.join(sizes)}")
     if axis is not None:
         return axis
+    # At one batch steps and tokens are the same ladder, named by its tokens.
     if {"tokens", "steps"} <= set(varied) and follows(sizes["tokens"], sizes["steps"]):
         varied.remove("steps")
     return varied[0] if varied else next(role for role in AXES if role in sizes)

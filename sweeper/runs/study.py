@@ -194,6 +194,7 @@ def final_runs(study: Study, where: str = "") -> tuple[list[Result], dict[str, l
     of_setup = trials_of(study)
     left_out: dict[str, list[Result]] = {}
     batches = Counter(r.trial.spec.train.batch_size for r in of_setup.searched)
+    # The batch of the search: runs of another one follow another law.
     usual = batches.most_common(1)[0][0] if batches else None
     cells: dict[tuple[int, int, int], dict[str, list[Result]]] = {}
     tried: dict[tuple[int, int, int], list[Result]] = {}
@@ -214,6 +215,7 @@ def final_runs(study: Study, where: str = "") -> tuple[list[Result], dict[str, l
             tried.setdefault((spec.width, spec.depth, spec.train.steps), []).append(result)
     bests: dict[tuple[int, int, int], list[Result]] = {}
     for size, points in cells.items():
+        # The mean of fewer seeds is low by luck more easily: only points with most of them compete.
         seeds = max(map(len, points.values()))
         full = [runs for runs in points.values() if len(runs) == seeds]
         best = min(full, key=lambda runs: sum(r.objective for r in runs) / len(runs))

@@ -178,6 +178,7 @@ def _check_size(path: Path) -> None:
         raise BadInput(f"{path} is empty")
     most = LARGEST
     if unpack := UNPACKED.get(path.suffix.lower()):
+        # A small file may pack better than losses do, and is no danger.
         most, size = min(most, max(PACKED * size, 1 << 26)), 0
         with unpack(path, "rb") as file:
             while block := file.read(1 << 22):
@@ -279,6 +280,7 @@ class Separated:
 
         separator = usual
         names = read(usual, 1).iloc[0].dropna()
+        # A header that is a single cell is separated by something else.
         if len(names) == 1 and (other := re.search(r"[;\t,]", names.iloc[0])):
             separator = other[0]
             names = read(separator, 1).iloc[0].dropna()
@@ -317,6 +319,8 @@ class Separated:
         frame = pandas.read_csv(self.path, **self.options, **exact)
         if self.options.get("decimal") != ",":
             return frame
+        # pandas reads the commas; where points stand between
+        # thousands it leaves the column as texts.
         for column in [c for c in frame.columns if frame[c].dtype.kind not in "iufbM"]:
             cells = frame[column].dropna().astype(str).str.strip()
             if (
@@ -369,6 +373,7 @@ def _piped_rows(path: Path) -> list[list[str]] | None:
             cells = [cell.strip().strip("*`") for cell in line.strip("|").split("|")]
             if not all(re.fullmatch(r":?-+:?", cell) for cell in cells):
                 rows.append(cells)
+        # The table ends here; or prose comes first, which only a Markdown file may begin with.
         elif rows or (line and path.suffix.lower() != ".md"):
             break
     return rows if len(rows) > 1 else None
@@ -540,6 +545,7 @@ def _mapping(value: object) -> dict[str, Any] | None:
         return value
     if not isinstance(value, str) or not value.strip():
         return {}
+    # What Python printed of a dict has single quotes, and is no JSON.
     for read in (json.loads, ast.literal_eval):
         try:
             cell = read(value)
@@ -556,6 +562,7 @@ def unpivoted(frame: pandas.DataFrame) -> tuple[pandas.DataFrame, list[str]]:
     """
     heads = [c for c in frame.columns if re.fullmatch(NUMBER, str(c).strip())]
     kept = [c for c in frame.columns if c not in heads]
+    # A column may be called by a number by chance; such a sheet has several, and few others.
     if len(heads) < 3 or not 1 <= len(kept) <= 4:
         return frame, []
     rates = [

@@ -36,6 +36,7 @@ def _config_of(folder: Path, root: Path, notes: list[str]) -> dict[str, Any]:
     """What files beside a run say, in its folder or in one above it up to `root`."""
     settings: dict[str, Any] = {}
     between = [folder, *folder.parents]
+    # From the root down: what stands nearer to the run overrides the rest.
     for place in reversed(between[: between.index(root) + 1]):
         for path in (place / name for name in CONFIGS):
             if not path.is_file():
@@ -96,6 +97,8 @@ def _tensorboard_frame(
     by_run: dict[Path, list[Path]] = {}
     for path in paths:
         by_run.setdefault(path.parent, []).append(path)
+    # Tags are found by reading a file whole: some files tell the usual one, and only
+    # where no run has it all are read, for the message.
     named = asked or choose((t for p in paths[:8] for t in tensorboard.tags(p)), asked, str(folder))
     series: dict[Path, Series] = {}
     for run in by_run:

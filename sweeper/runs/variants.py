@@ -215,6 +215,8 @@ def _counts(runs: Runs) -> dict[str, Array]:
         if role in runs.columns:
             values = positive(runs, runs.columns[role], role)
             found[role] = values * runs.scale(role) if role in ("params", "tokens") else values
+    # One measure of the model and one of the horizon: what stands
+    # for another goes where that is known.
     if "params" in found:
         found.pop("width", None), found.pop("depth", None)
     if "tokens" in found or ("flops" in found and {"params", "width"} & {*found}):
@@ -231,6 +233,7 @@ def log2_of_counts(counts: Mapping[str, Any]) -> tuple[Any, Any]:
     if "params" in log:
         params = log["params"]
     elif "width" in log:
+        # Parameters go as width^2 x depth.
         params = 2 * log["width"] + log.get("depth", 0.0)
     elif flops is not None:
         params = flops - log["tokens"] if "tokens" in log else flops
@@ -257,6 +260,7 @@ def _sizes(counts: Mapping[str, Array], of_baseline: Any) -> tuple[Array, Any]:
         groups.append(group)
     pairs = np.unique(np.stack(groups, axis=1), axis=0, return_inverse=True)[1].reshape(-1)
     cost = [log2[pairs == i].sum(axis=1).mean() for i in range(pairs.max() + 1)]
+    # Twice sorted are ranks: sizes are numbered by their compute.
     return log2, np.argsort(np.argsort(cost))[pairs]
 
 
@@ -379,6 +383,7 @@ def _cell(place: Any, rows: pandas.DataFrame) -> VariantCell:
     variant, size = map(int, place)
     groups = [group for _, group in rows.groupby("configuration", sort=True)]
     trained = [int(np.isfinite(group["loss"]).sum()) for group in groups]
+    # Of fewer runs that trained the rest diverged: by the luckier ones it would win.
     losses = [
         g["loss"].mean() if t == max(trained) else math.inf
         for g, t in zip(groups, trained, strict=True)

@@ -61,6 +61,8 @@ def critical_batch(batches: Array, steps: Array, loss: float) -> CriticalBatch:
             least_examples=NOTHING,
             **common,  # type: ignore[arg-type]
         )
+    # Given B_crit, log S is log S_min and a known shape: the best S_min is a mean, and
+    # a grid over B_crit alone holds the whole profile.
     ends = math.log(levels[0] / BEYOND), math.log(levels[-1] * BEYOND)
     logs = np.linspace(*ends, POINTS)
     shapes = np.log1p(np.exp(logs[:, None]) / batches)
@@ -69,9 +71,11 @@ def critical_batch(batches: Array, steps: Array, loss: float) -> CriticalBatch:
     rest = ((off - level[:, None]) ** 2).sum(axis=1)
     best, freedom = int(rest.argmin()), len(batches) - 2
     variance = max(rest[best] / freedom, LEAST_ERROR**2)
+    # The F test of one parameter: F(1, freedom) is Student's t squared.
     inside = rest - rest[best] <= variance * quantile(freedom, 0.975) ** 2
     low_open, high_open = bool(inside[0]), bool(inside[-1])
     code: Code = "critical"
+    # An interval that reaches an end of the grid is cut there by the grid, not by the runs.
     if low_open or high_open:
         code = "open" if low_open and high_open else "at_most" if low_open else "at_least"
     of = np.exp(logs[inside])
@@ -82,7 +86,10 @@ def critical_batch(batches: Array, steps: Array, loss: float) -> CriticalBatch:
     )
     fewest = np.exp(level)
     # At an end that is open steps or examples are as few as anything.
+    # The profile is over B_crit; what the mean itself is off by comes on top.
     error = math.sqrt(variance / len(batches)) * quantile(freedom, 0.975)
+    # As B_crit goes to infinity S_min goes to 0 and E_min stays,
+    # as it goes to 0 the other way round.
     examples = fewest * np.exp(logs)
     return CriticalBatch(
         code=code,
@@ -113,6 +120,7 @@ def steps_to(steps: Array, losses: Array, loss: float) -> float:
     if not len(falling) or falling[-1] > loss:
         return math.nan
     place = int(np.argmax(falling <= loss))
+    # Where the first logged loss lies below, nobody knows at which earlier step it was reached.
     if place == 0:
         return float(steps[0]) if falling[0] == loss else math.nan
     above, below = falling[place - 1], falling[place]

@@ -157,6 +157,7 @@ class CurveEvidence:
         ends = middle + np.array([-SLOPE_REACH, SLOPE_REACH])
         every = np.append(x, ends)
         shape = self.forms.shapes[0]
+        # The forms' weights are [misfit, ratio, skew]; only the misfit changes this covariance.
         share = self.forms.weights.sum(axis=(1, 2))
         curvature = max(shape.curvature, np.finfo(float).tiny)
         prior = sum(
@@ -168,6 +169,8 @@ class CurveEvidence:
         prior = prior + (100 * curvature) ** 2 * (1 + np.outer(every - middle, every - middle))
         count = len(x)
         noise = self.measured.noise.covariance(x, self.weights) / seeds
+        # Kriging: what the runs leave open of the curve at both
+        # ends, whose difference is the slope.
         gain = np.linalg.solve(invertible(prior[:count, :count] + noise), prior[:count])
         left = (prior - prior[:, :count] @ gain)[count:, count:]
         return math.sqrt(max(left[0, 0] + left[1, 1] - 2 * left[0, 1], 0.0)) / (2 * SLOPE_REACH)
@@ -193,6 +196,7 @@ class Measured:
         """None where no point of the curve is finite."""
         etas = np.array(sorted(curve.losses))
         runs = np.array([curve.losses[float(eta)] for eta in etas])
+        # One seed that diverged closes its point: the rule of `stats/paired.py`.
         finite = np.isfinite(runs).all(axis=1) if len(etas) else np.zeros(0, dtype=bool)
         if not finite.any():
             return None
@@ -201,15 +205,19 @@ class Measured:
         noise = None
         if near.sum() > 1 and curve.noise is not None:
             level, freedom, single = astuple(curve.noise)
+            # A noise of single runs was read off the points near the
+            # lowest one, and says nothing of others.
             used = near if single else finite
             x, means = etas[used] - etas[lowest], runs[used].mean(axis=1)
             noise = Noise.known(level, freedom, x, means, runs.shape[1], single=single)
+        # Seeds that change nothing measure no noise; one of 0 would make points of all intervals.
         elif near.sum() > 1 and runs.shape[1] > 1 and not same_seeds(runs[near]):
             noise = Noise.measure(etas[near] - etas[lowest], runs[near])
         return cls(curve, etas, runs, lowest, near, noise)
 
     def pooled(self, noises: Sequence[Noise]) -> Measured:
         """With the level of the noise as all curves of a ladder tell it."""
+        # A level that is given is known, or the other curves have moderated it (`with_noise_left`).
         if self.noise is None or self.curve.noise is not None:
             return self
         return replace(self, noise=self.noise.pooled(noises))
@@ -241,6 +249,8 @@ def fit_curves(
     from_others = [run.noise for run in measured if run.noise and run.curve.noise is not None]
     weights = np.zeros(0)
     if noises or from_others:
+        # Of single runs the same losses tell level and rise, so
+        # that there a higher rise may gain too.
         known = not noises and not any(
             run.curve.noise and run.curve.noise.single for run in measured
         )
@@ -312,6 +322,8 @@ def _without_cliff(curve: SizeCurve, etas: Array, means: Array, bend: float) -> 
         if at - lowest > (1 if lowest else 2):
             slopes = np.abs(np.diff(means[:at][near]) / np.diff(etas[:at][near]))
             steepest = max(float(slopes.max()) * step, bend)
+            # What the slopes allow: they never call a rise a jump that
+            # stays within twice the basin's limit.
             tolerated = min(
                 tolerated,
                 max(
@@ -319,7 +331,9 @@ def _without_cliff(curve: SizeCurve, etas: Array, means: Array, bend: float) -> 
                     2 * BASIN_TOLERANCE * abs(means[lowest]),
                 ),
             )
+        # What lies in the basin has not left it.
         tolerated = max(tolerated, BASIN_TOLERANCE * abs(means[lowest]))
+        # A curve that is flat so far has no scale by which a rise is a jump.
         if usual > 0 and least > tolerated:
             gone = {
                 eta: losses if eta < etas[at] else (math.inf,) * len(losses)
@@ -358,16 +372,20 @@ def with_noise_left(curves: Sequence[SizeCurve]) -> list[SizeCurve]:
     if total < 2 or len(curves) < 2:
         return list(curves)
     counts = np.array([float(count) for _, count in told.values()])
+    # The log of a mean square lies too low in the mean, the more so the fewer residuals it has.
     logs = np.log([level for level, _ in told.values()]) - _log_bias(counts)
     common, freedom = math.exp(float(np.average(logs, weights=counts))), ALIKE
     if len(told) > 1:
         # The variance of log s^2 beyond what so few residuals have is that of the levels.
         beyond = float(logs.var(ddof=1)) - float(np.average(2 / counts, weights=counts))
+        # A mean square of f degrees of freedom scatters by 2 / f in its log: where
+        # levels scatter by as much, the ladder counts as f.
         freedom = max(UNLIKE, 2 / beyond) if beyond > 2 / ALIKE else ALIKE
     noises = {}
     for size in left:
         level, mine = told.get(size, (0.0, 0))
         variance = (mine * level + freedom * common) / (mine + freedom)
+        # Others never count as more residuals than there are.
         known = max(1, round(mine + min(freedom, total)))
         noises[size] = KnownNoise(deviation=math.sqrt(variance), freedom=known, single=True)
     return [replace(curve, noise=noises[curve.size]) for curve in curves]
@@ -417,6 +435,7 @@ def _fit(
     rows, grid = np.tile(runs.mean(axis=1), (DRAWS + 1, 1)), etas
     if points is not None and measured.noise is not None:
         noises = measured.noise.draws(generator, etas - etas[lowest], weights, DRAWS)
+        # Rows are means over seeds. Far from the lowest point they have this noise and no shape.
         noises /= math.sqrt(runs.shape[1])
         rows[1:] += noises
         if len(points.x) >= MIN_POINTS:
@@ -434,13 +453,18 @@ def _fit(
     parabolas = Parabolas.through(grid, rows)
     safe, losses, free = parabolas.minima
     free = _shuffled(generator, free, parabolas.vertices)
+    # Only a single run's curve needs this: between several
+    # seeds a tilt shows it (`stats/noise.py`).
     own, shared = np.zeros(DRAWS), 0.0
     if curve.noise is not None and curve.noise.single:
         own, shared = generator.normal(0.0, OWN_OPTIMUM, DRAWS), SHARED_OPTIMUM
         ends = etas[np.isfinite(runs).all(axis=1)][[0, -1]]
+        # A plan must not leave what was trained, wherever the seed's own optimum may be.
         safe[1:] = np.clip(safe[1:] + own, *ends)
         free[1:] += own
     loss_draws = losses[1:] + _offset_draws(generator, runs[measured.near], noise)
+    # Rare shapes count for more here than in the value (`evenly`), and
+    # the bias is added that cancels in a shift.
     optimum_draws = free[1:][forms.evenly(generator, DRAWS)]
     optimum_draws += generator.normal(0.0, math.hypot(BIAS, shared), DRAWS)
     fit = CurveFit(
@@ -489,6 +513,7 @@ def _offset_draws(generator: np.random.Generator, runs: Array, noise: float) -> 
     if math.isnan(noise):
         return np.zeros(DRAWS)
     if seeds == 1:
+        # A single seed's offset cannot be told apart from its noise, and is taken to be as large.
         return generator.normal(0.0, noise, DRAWS)
     error = float(runs.mean(0).std(ddof=1)) / math.sqrt(seeds)
     return error * generator.standard_t(seeds - 1, DRAWS)
@@ -528,6 +553,8 @@ def _basin_end(
         leaves = reached & (root > target)
         with np.errstate(invalid="ignore", divide="ignore"):
             progress = np.where(np.isfinite(root), (target - last_root) / (root - last_root), 0.0)
+            # Before a diverged point the end is the last finite one
+            # at least, and that point at most.
             crossing = last_eta + progress * (eta - last_eta)
         nearest[leaves] = crossing[leaves]
         farthest[leaves] = np.where(np.isfinite(root), nearest, eta)[leaves]

@@ -22,9 +22,13 @@ class Estimate:
     @classmethod
     def from_draws(cls, value: float, draws: Array, confidence: float = 0.95) -> Estimate:
         """`value` with the interval of equal tails of its bootstrap draws."""
+        # Rounded, as 1 - 0.95 is not 0.05 in binary: between two
+        # draws that are as near, that would pick.
         tail = round(50 * (1 - confidence), 9)
         # "nearest" takes a draw itself: interpolating would mix in draws that are infinite.
         low, high = np.percentile(draws, [tail, 100 - tail], method="nearest")
+        # The value is that of the likeliest curve, no average of
+        # the draws: it may lie in their tail.
         return cls(value=value, low=min(float(low), value), high=max(float(high), value))
 
     def without_interval(self, low: float = -math.inf) -> Estimate:
@@ -84,6 +88,7 @@ def student_above(t: float, freedom: int) -> float:
 
 def normal_above(z: float) -> float:
     """The chance that a standard normal lies above `z`."""
+    # Not 1 less a distribution function: far out in the tail that has no digits left.
     return math.erfc(z / math.sqrt(2)) / 2
 
 

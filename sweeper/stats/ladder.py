@@ -245,6 +245,8 @@ class LadderRule:
 
     def points_per_line(self) -> int:
         """Values of eta of one size's curve before any extension."""
+        # 0.6 / 0.2 is 2.9999999999999996 in binary: without the
+        # small term two points would be lost.
         return 2 * int(self.span / self.step + 1e-9) + 1
 
     def line(self, best_log2: Log2Hps, loss: LossLookup) -> LineState:
@@ -258,6 +260,7 @@ class LadderRule:
 
         def mean_loss(value: float) -> float | None:
             losses = [loss(point) for point in self.runs_at(best_log2, value)]
+            # A mean of some seeds would let the order in which runs end decide where the line goes.
             finished = [loss for loss in losses if loss is not None]
             return sum(finished) / len(finished) if len(finished) == len(losses) else None
 

@@ -56,9 +56,11 @@ def fit_loss_curve(widths: tuple[int, ...], losses: Array) -> LossCurve | None:
     means = losses.mean(axis=1)
     shapes, offsets = _draws(losses)
     exponents, floors, amplitudes = floored_power_law(measured, np.vstack([means, means + shapes]))
+    # A loss that does not fall with the width has no such law.
     if not amplitudes[0] > 0:
         return line
     floors[1:] += offsets  # the first row is the fit itself
+    # One seed shows no noise, so that nothing bounds the constants.
     open_ended = losses.shape[1] < 2
     exponent, floor = (Estimate.from_draws(float(d[0]), d[1:]) for d in (exponents, floors))
     return LossCurve(

@@ -107,6 +107,7 @@ class LawMisfit:
         for deviation, name in ((self.training, "training"), (self.cell, "cell")):
             if deviation:
                 mine, theirs = getattr(points, name)[:, None], getattr(others, name)
+                # -1 is no training: runs to come share none with each other either.
                 total += deviation**2 * ((mine == theirs) & (mine >= 0))
         scaled: Array = self.noise**2 * total
         return scaled
@@ -147,6 +148,8 @@ def likely(
             found[misfit] = replace(misfit, noise=noise)
         return scored[misfit]
 
+    # One group of parts after another, as all together are 405 covariances, each to be inverted;
+    # and twice, as what one part is likely to be depends on the others.
     best = LawMisfit()
     for _ in range(2):
         for tried in _searched(points, best):
@@ -172,14 +175,19 @@ class _Varied:
 def _searched(points: LawPoints, best: LawMisfit) -> list[_Varied]:
     """What is varied together, as far as the points can tell of it."""
     ratio = points.horizon - points.size
+    # That noise grows below some tokens a parameter shows where runs lie on both sides of it.
     tilted = ratio.min() < UNDERTRAINED < ratio.max()
     parts = [_Varied("smooth", *("tilt",) * bool(tilted))]
     sizes, cells = (len(np.unique(values)) for values in (points.size.round(6), points.cell))
+    # What a size shares shows where its horizons are off alike.
     if 2 < sizes < cells:
         parts.append(_Varied("size"))
+    # What an (N, D) shares shows where it was run several times.
     if cells < len(points):
         parts.append(_Varied("cell"))
     trainings = len(np.unique(points.training))
+    # Where each size has one training, what it shares is the size's, which is
+    # tried above; of two sizes or fewer it is not.
     if sizes < trainings < len(points) or (trainings < len(points) and sizes <= 2):
         parts.append(_Varied("training"))
     return parts
@@ -192,12 +200,15 @@ def _likelihood(
     whiten = misfit.whitening(points, doubt)
     white = whiten @ np.column_stack([off, jacobian.T])
     left, slopes = white[:, 0], white[:, 1:]
+    # REML: what parameters could explain is projected out, so that it counts neither as noise nor
+    # as something shared. The scale follows from what is left; it needs no grid.
     basis, _ = np.linalg.qr(slopes)
     left = left - basis @ (basis.T @ left)
     free = max(len(off) - slopes.shape[1], 1)
     noise = max(math.sqrt(float(left @ left) / free), NO_NOISE)
     # Beside the parameters' own prior: what it tells is not explained by the runs once more.
     triangle = np.linalg.qr(np.vstack([slopes / noise, np.diag(prior + 1e-6)]), mode="r")
+    # -1/2 log |C|, and -1/2 log |J C^-1 J'| of the parameters that were projected out.
     score = float(np.log(np.diag(whiten)).sum()) - len(off) * math.log(noise)
     score -= float(np.log(np.abs(np.diag(triangle))).sum())
     return score - 0.5 * float(left @ left) / noise**2, noise
@@ -209,5 +220,8 @@ def doubted(off: Array, whiten: Array, doubt: Array, limit: float = FAR) -> Arra
     Of each run what the others say: its leave-one-out residual (Dubrule, 1983).
     """
     inverse = whiten.T @ whiten
+    # With the precision Q it is (Q off)_i / Q_ii, and has the
+    # variance 1 / Q_ii: no run is refitted.
     alone = np.abs(inverse @ off) / np.sqrt(np.diag(inverse))
+    # In rounds: a run that fits the others after all gets its weight back, and never more.
     return np.clip(doubt * np.maximum(alone / limit, 1 / doubt), 1.0, FURTHEST)

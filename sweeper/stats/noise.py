@@ -97,6 +97,7 @@ class Noise:
         Restricted maximum likelihood of the contrasts between seeds, each with a mean of its own.
         """
         points, seeds = runs.shape
+        # The differences alone: the curve itself, which nobody knows, is in none of them.
         contrasts = runs @ _contrasts(seeds)
         freedom, (_, roots) = (points - 1) * (seeds - 1), _models(tuple(x.round(9)))
         white = np.linalg.solve(roots, np.column_stack([np.ones(points), contrasts]))
@@ -138,9 +139,12 @@ class Noise:
         level was read off such losses too, as if it were alike at all of them: one that rises is
         less at the lowest point, and beyond them nothing tells that it goes on.
         """
+        # The tilted kernels are the last kind.
         untilted = np.tile([kernel not in KINDS[-1] for kernel in KERNELS], len(RISES))
         level = np.full(len(RISES), deviation**2)
         if single:
+            # Were the noise to rise, the same residuals would ask
+            # for less of it at the lowest point.
             rest = left_by_cubic(x, losses)
             level *= rest.squares / rest.squares[0] if rest.squares[0] > 0 else 1.0
             by_rise = rest.log_likelihood
@@ -182,6 +186,8 @@ class Noise:
         distribution that its estimate leaves open, then the noise.
         """
         chosen = generator.choice(len(MODELS), size=count, p=weights)
+        # Few residuals leave sigma open: drawing it makes the
+        # intervals Student's and no normal ones.
         spread = np.sqrt(
             self.variance[chosen] * self.freedom / generator.chisquare(self.freedom, count)
         )
@@ -223,6 +229,7 @@ def left_by_cubic(x: Array, losses: Array) -> CubicRest:
 
     The squares are those at the lowest point, were the noise to rise so.
     """
+    # One residual is left at least; what a line leaves of a valley is its bend and no noise.
     order = min(ORDER, len(x) - 2)
     squares, likelihood = np.zeros(len(RISES)), np.zeros(len(RISES))
     freedom = len(x) - order - 1 if order > 1 else 0
@@ -231,6 +238,7 @@ def left_by_cubic(x: Array, losses: Array) -> CubicRest:
     for index, rise in enumerate(RISES):
         spread = 2.0 ** (rise * np.clip(x, 0.0, MAX_RISE))
         basis, triangle = np.linalg.qr(np.vander(x, order + 1) / spread[:, None])
+        # A cubic has a constant: taking the least loss out changes rounding alone.
         white = (losses - losses.min()) / spread
         rest = white - basis @ (basis.T @ white)
         squares[index] = rest @ rest / freedom
@@ -245,6 +253,7 @@ def _rise_evidence(x: Array, losses: Array, deviation: float) -> Array:
     What a cubic cannot fit is taken for noise (restricted likelihood, the cubic integrated out).
     """
     likelihoods = np.zeros(len(RISES))
+    # A cubic goes through so few points, whatever the noise: no rise is likelier than another.
     if len(x) <= ORDER + 1:
         return likelihoods
     cubic, losses = np.vander(x, ORDER + 1), losses - losses.min()
@@ -266,6 +275,7 @@ def model_weights(noises: Sequence[Noise], *, levels_known: bool = False) -> Arr
     """
     total = np.sum([noise.log_likelihood for noise in noises], axis=0)
     if levels_known:
+        # `MODELS` go by rise, then by kernel: down a column only the rise grows.
         total = np.minimum.accumulate(total.reshape(len(RISES), -1), axis=0).ravel()
     weights = PRIOR * np.exp(total - total.max())
     shares: Array = weights / weights.sum()

@@ -143,16 +143,21 @@ def _posterior(
 ) -> tuple[Array, Array, Array, Array]:
     """Draws of coefficients, of what models are off by, and of both scatters, given the optima."""
     responses, count, models = optima.shape[1], terms.shape[1], int(of.max()) + 1
+    # Importance sampling of the scatters. Given these, law and offsets are linear in normal errors:
+    # their posterior is exact, and only the scatters need proposals, weighed by their evidence.
     low, high = np.log(SCATTERS)
     logs = generator.uniform(low, high, (PROPOSED, responses))
     roots, same = np.exp(logs), generator.uniform(0.02, 0.98, PROPOSED)
     scatters = roots[:, :, None] * roots[:, None] * np.eye(responses)
+    # Rate and batch may be off together: the correlation's Fisher z, its atanh, is normal.
     if responses == 2:
         together = np.tanh(generator.normal(0.0, 0.6, PROPOSED))
         scatters[:, 0, 1] = scatters[:, 1, 0] = together * roots[:, 0] * roots[:, 1]
+    # `same` is the share of the scatter that all runs of a model have in common.
     within = scatters * (1 - same)[:, None, None]
     between = scatters * same[:, None, None]
     weights = np.linalg.inv(errors[None] + within[:, None])
+    # What a model is off by is a coefficient as well, with `between` as its prior.
     rows = np.hstack([terms, np.eye(models)[of]])
     # The level is taken out, so that the constant's prior is around the middle.
     middle = optima.mean(axis=0)
@@ -169,6 +174,8 @@ def _posterior(
     score = score.reshape(PROPOSED, -1)
     means = np.linalg.solve(information, score[..., None])[..., 0]
     squares = np.einsum("scij,ci,cj->s", weights, centred, centred, optimize=True)
+    # The marginal likelihood of the optima, coefficients and offsets integrated out. Scatters are
+    # proposed evenly in their logarithm: the last term makes their prior normal there.
     evidence = (
         np.linalg.slogdet(weights)[1].sum(axis=1)
         + models * np.linalg.slogdet(precise)[1]
@@ -197,7 +204,9 @@ def _within_bounds(
             variance = variance + law.between[:, bound.response, bound.response]
         else:
             mean = mean + law.offs[:, bound.response, model]
+        # A bound is no value: it weighs a law by the chance that its optimum lies beyond.
         z = bound.side * (bound.log2 - mean) / np.sqrt(variance)
+        # One bound that contradicts all draws shall not leave a single one of them.
         logs += np.log([max(normal_above(float(each)), 1e-12) for each in z])
     chances = np.exp(logs - logs.max())
     chances /= chances.sum()
@@ -208,6 +217,7 @@ def _within_bounds(
         offs=law.offs[taken],
         between=law.between[taken],
         within=law.within[taken],
+        # Kish's effective sample size, as a share.
         kept=float(1 / (chances**2).sum() / len(chances)),
     )
 
@@ -223,12 +233,14 @@ def _bends(
     told: list[list[Estimate | None]] = [[None] * axes for _ in range(responses)]
     for axis in range(axes):
         levels = len(np.unique(np.round(x[:, axis], 3)))
+        # Two levels have no bend; and some sizes must be left over to tell the scatter.
         if levels < 3 or len(x) < axes + 4:
             continue
         terms = np.column_stack([np.ones(len(x)), x, x[:, axis] ** 2])
         prior = np.array([0.01, *[EXPONENT**-2] * axes, 1.0])
         drawn, *_ = _posterior(terms, of, optima, errors, prior, generator)
         for response in range(responses):
+            # The exponent is the law's slope: a square's coefficient is in it twice.
             bend = 2 * drawn[:, response, -1]
             sure = 1 - SURE / (axes * responses)
             told[response][axis] = Estimate.from_draws(float(bend.mean()), bend, sure)

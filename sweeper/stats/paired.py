@@ -160,6 +160,8 @@ def skewed_estimate(values: Array, alpha: float) -> Estimate:
             return value
         return (float(np.cbrt(1 + 6 * a * (value - a))) - 1) / (2 * a)
 
+    # Of a pivot's interval the quantiles change sides: a long
+    # tail to the right lengthens it upwards.
     low = student.value - error * max(t, inverse(t))
     high = student.value + error * max(t, -inverse(-t))
     return Estimate(value=student.value, low=low, high=high)

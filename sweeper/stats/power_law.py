@@ -117,6 +117,7 @@ class Fits:
         """Every parameter by name [weightings], with N and D as they are."""
         form, values = self.form, self.values.copy()
         exponents = np.exp(values[:, form.amplitudes : form.amplitudes + len(form.terms)])
+        # In units of the centre N0 the amplitude of A/N^alpha is A/N0^alpha.
         values[:, 1 : form.amplitudes] += exponents * (form.powers @ np.log(self.centre))
         return dict(zip(form.parameters, np.exp(values).T, strict=True))
 
@@ -142,6 +143,8 @@ def fit(
         # Least squares first: the best one's residuals say how wide Huber's threshold should be.
         starts, squares = _refine(residuals, starts, weights, math.inf, iterations)
         best = _Losses(form, starts[[np.argmin(squares)]], logs)
+        # Losses that a law computed have no spread, and a
+        # threshold of 0 would give no run any weight.
         threshold = ROBUST * max(spread(best.log[0] - target, len(form.parameters)), 1e-6)
     values, objectives = _refine(residuals, starts, weights, threshold, iterations)
     best_of = [int(np.argmin(objectives))]
@@ -182,6 +185,7 @@ class Known:
             middle[index] = math.log(value)
             if name in fixed:
                 middle[index], deviation[index] = math.log(fixed[name]), FIXED
+            # `USUAL` has amplitudes as fractions of the loss.
             elif index < form.amplitudes:
                 middle[index] += float(np.log(loss).mean())
         return cls(middle, 1 / deviation)
@@ -321,6 +325,7 @@ def _starts(form: LawForm, logs: Array, loss: Array) -> Array:
     logged = np.log(np.maximum(amplitudes[order], math.exp(ABSENT)))
     starts = np.concatenate([logged, np.log(grid[order])], 1)
     if form.coupled:
+        # A p-norm has no linear amplitudes: it starts from those of the sum, at several p.
         starts = np.concatenate(
             [np.insert(starts, starts.shape[1], math.log(p), axis=1) for p in COUPLINGS]
         )
@@ -335,6 +340,7 @@ def awake(form: LawForm, values: Array) -> Array:
     """
     awake = values.copy()
     amplitudes = awake[:, : form.amplitudes]
+    # Log amplitudes: a factor is a difference.
     np.maximum(amplitudes, amplitudes.max(1, keepdims=True) - math.log(1000), out=amplitudes)
     return awake
 
@@ -354,6 +360,8 @@ def _nonnegative(columns: Array, target: Array) -> tuple[Array, Array]:
     for size in range(1, terms + 1):
         for active in combinations(range(terms), size):
             rows = np.array(active)
+            # Of one size alone a power of N is a constant, as the floor is: without
+            # the small term the two could not be solved for.
             inner = products[:, rows[:, None], rows] + 1e-12 * np.eye(size)
             solved = np.linalg.solve(inner, right[:, rows, None])[..., 0]
             squares = target @ target - (solved * right[:, rows]).sum(1)
@@ -435,6 +443,7 @@ def _refine(
         damped = damping[moving, None] * (diagonal + 1e-9 * diagonal.max(1, keepdims=True) + 1e-300)
         system = curvature + damped[:, :, None] * np.eye(len(low))
         step = np.linalg.solve(system, gradient[..., None])[..., 0]
+        # Parameters are logs: beyond a factor of e^2 the slopes tell nothing any more.
         proposed = np.clip(reached_at[moving] - np.clip(step, -2.0, 2.0), low, high)
         new = _objective(residuals.of(proposed, moving)[0], weights[moving], threshold)
         # Each weighting goes at its own pace: a step that makes it worse is not taken, and damped.
@@ -442,6 +451,7 @@ def _refine(
         better = gain >= 0
         reached_at[moving[better]], reached[moving[better]] = proposed[better], new[better]
         damping[moving] = np.clip(damping[moving] * np.where(better, 0.25, 6.0), 1e-12, 1e12)
+        # Nothing to gain any more, or even a very short step is worse.
         done = np.where(better, gain <= 1e-9 * new + 1e-300, damping[moving] > 1e6)
         moving = moving[~done]
         if not len(moving):
@@ -461,6 +471,7 @@ def _objective(off: Array, weights: Array, threshold: float) -> Array:
     """Huber's loss of residuals [weightings, runs], summed over runs."""
     size = np.abs(off)
     if math.isinf(threshold):
+        # Least squares: an infinite threshold times nothing beyond it would be NaN.
         threshold = float(size.max())
     inner = np.minimum(size, threshold)
     total: Array = (weights * (0.5 * inner**2 + threshold * (size - inner))).sum(1)

@@ -51,11 +51,14 @@ class Ridge:
         offsets = np.linspace(-FAR, FAR, POINTS)
         generator = np.random.default_rng([len(cells), AGAIN])
         taken = [np.arange(len(rows))]
+        # Whole sizes are drawn: all rows of one are measured from its optimum, and share its error.
         taken += [generator.integers(0, len(rows), len(rows)) for _ in range(AGAIN)]
         smooth = [_smooth(offsets, np.concatenate([rows[i] for i in each])) for each in taken]
         rates, costs = (np.array([one[k] for one in smooth]) for k in (0, 1))
         every = np.concatenate(rows)
         off = every[:, 1] - np.interp(every[:, 0], offsets, rates[0])
+        # Rows near the best lie on the ridge by construction, and
+        # would make the scatter look small.
         away = np.abs(every[:, 0]) > 0.25
         # Half of the rows lie within 0.67 deviations of a normal scatter.
         scatter = float(np.median(np.abs(off[away]))) / 0.6745 if away.any() else 0.0
@@ -75,6 +78,7 @@ class Ridge:
         rates = self._drawn(self.rates, offsets)
         if generator is None:
             return rates
+        # The rate at the best batch is the best rate: there nothing scatters.
         share = np.minimum(1.0, np.abs(offsets))
         return rates + self.scatter * share * generator.normal(size=len(rates))
 
@@ -107,6 +111,7 @@ def _rows(cell: SurfaceRuns, optimum: Array, least: float) -> Array:
         reach = max(ROW_REACH, *np.diff(rates[lowest - 1 : lowest + 2]))
         near = np.abs(rates - rates[lowest]) <= reach + 1e-9
         a, b, c = np.polyfit(rates[near] - rates[lowest], means[near], 2)
+        # No valley, or one whose bottom, at -b / (2 a), lies outside of the runs that tell of it.
         if a <= 0 or abs(b) > 2 * a * reach:
             continue
         best = rates[lowest] - b / (2 * a)
@@ -128,6 +133,7 @@ def _smooth(offsets: Array, rows: Array) -> tuple[Array, Array]:
         mean = weights @ values / total
         slope = (weights * (away - middle[:, None])) @ values / spread
         fitted = mean - slope * middle
+        # Smoothing leaves a little at the best, where both are 0 by definition.
         told.append(fitted - np.interp(0.0, offsets, fitted))
     return told[0], np.maximum(told[1], 0.0)
 

@@ -88,6 +88,7 @@ class Foretold:
 
     def within(self, limit: float) -> float:
         """The chance that the whole interval lies between -`limit` and `limit`."""
+        # The whole interval lies within where its middle is so far from both limits.
         room = max(0.0, limit - self.half)
         return normal_above((-room - self.value) / self.moves) - normal_above(
             (room - self.value) / self.moves

@@ -80,6 +80,7 @@ class Parabolas:
             if near.sum() >= 3:
                 fit = _parabola(tuple(distances[near].round(9)))
                 coefficients[:, rows] = fit @ losses[np.ix_(rows, near)].T
+        # One that opens downwards has a vertex that is the highest place.
         coefficients[:, coefficients[0] <= 0] = math.nan
         vertices = -coefficients[1] / (2 * coefficients[0])
         return cls(etas, losses, lowest, coefficients, vertices)
@@ -98,6 +99,8 @@ class Parabolas:
         left, right = (etas[index] - etas[lowest] for index in neighbours)
         vertex = self.vertices
         fitted, at_end = np.isfinite(vertex), (left == 0) | (right == 0)
+        # Where nothing was fitted: at an end the point itself,
+        # else anywhere between its neighbours.
         spread = left + (right - left) * (GOLDEN_RATIO * np.arange(len(lowest)) % 1)
         free = np.where(fitted, np.clip(vertex, left, right), np.where(at_end, 0.0, spread))
         finite = np.isfinite(self.losses[0])
@@ -123,6 +126,7 @@ class Parabolas:
         i, j = np.clip(above - ~on_grid, 0, last), np.minimum(above, last)
         left, right = (np.take_along_axis(losses, k[:, None], 1)[:, 0] for k in (i, j))
         low, high = np.minimum(left, right), np.maximum(left, right)
+        # Past the ends nothing bounds a loss from above.
         high[(i == j) & ~on_grid] = math.inf
         inner = (i < j) & np.isfinite(high)
         progress = (at - etas[i])[inner] / (etas[j] - etas[i])[inner]
@@ -132,6 +136,9 @@ class Parabolas:
         before = np.take_along_axis(losses, k[:, None], 1)[:, 0]
         even = inner & (i > 0) & (h <= SPACING + SAME_ETA) & np.isfinite(before)
         even &= np.abs(etas[i] - etas[k] - h) <= SAME_ETA
+        # The chord lies above a valley; the second difference of three evenly
+        # spaced points says by how much. Where points are far apart, or one
+        # diverged, the chord stays, on the careful side.
         bend = np.zeros(len(at))
         bend[even] = before[even] - 2 * left[even] + right[even]
         chord -= progress * (1 - progress) * bend[inner] / 2
@@ -271,11 +278,15 @@ class CurveShape:
         if not curvatures:
             return cls(0.0, 0.0)
         values, variances = np.array(curvatures).T
+        # Curvatures scatter in proportion to the common one, which is not known yet: the median,
+        # which one curve of much noise hardly moves, stands in for it.
         level = max(0.0, float(np.median(values)))
         weights = 1 / (variances + (OWN_CURVATURE * level) ** 2 + np.finfo(float).tiny)
         curvature = max(0.0, float(values @ weights / weights.sum()))
+        # What a curve has of its own, and how badly the common one is known.
         spread = math.sqrt((OWN_CURVATURE * curvature) ** 2 + 1 / weights.sum())
         shape = cls(curvature, spread, misfit=misfit)
+        # The prior of k counts like a curve that says 0.
         precision, total = SKEW**-2, 0.0
         for information, score in (Smoother(points, shape).skew_evidence() for points in ladder):
             precision, total = precision + information, total + score
@@ -318,6 +329,8 @@ class Smoother:
         line = np.vander(x, 2)
         inverse = np.linalg.inv(invertible(self.prior(x) + self.points.noise))
         weighted = line.T @ inverse
+        # Universal kriging: any line is as likely as another, so it is fitted by generalized least
+        # squares and taken out; only the rest is drawn towards the prior.
         coefficients = np.linalg.solve(weighted @ line, weighted).astype(np.float64)
         rest: Array = np.eye(len(line)) - line @ coefficients
         return inverse @ rest, coefficients
@@ -325,6 +338,7 @@ class Smoother:
     def skew_evidence(self) -> tuple[float, float]:
         """The information on k, and that times the estimate of k."""
         x = self.points.x
+        # A line and a square go through three points: they tell nothing of a cube.
         if len(x) <= 3:
             return 0.0, 0.0
         cubic = self.cubic(x)
@@ -432,6 +446,7 @@ class Kinked:
         curvature = Smoother(self.points, self.shape).curvature
         total = self.points.noise + deviation(self.points.x, curvature, self.shape.misfit)
         total += (ROUGH * curvature) ** 2 * np.eye(len(total))
+        # A Cholesky factor whitens as any root does, and its diagonal gives the determinant.
         inverse: Array = np.linalg.inv(np.linalg.cholesky(invertible(total)))
         return inverse
 
@@ -441,12 +456,14 @@ class Kinked:
         heights = _heights(tuple(self.points.x.round(9)))
         variance, mean = self.shape.spread**2, self.shape.curvature
         floor = self.white.sum(axis=1)
+        # Integrating the floor out leaves one over the length of its column, white.
         level = np.log(np.diagonal(self.white)).sum() - np.log(np.linalg.norm(floor))
         floor /= np.linalg.norm(floor)
         flat = self.white - np.outer(floor, floor @ self.white)
         precision = flat.T @ flat
         weighted, losses = heights @ precision, self.points.means - self.points.means.min()
         squares, products = (weighted * heights).sum(axis=-1), weighted @ losses
+        # r'r, s^2 (h'r)^2 / d and d of the comment above.
         rest = losses @ precision @ losses - 2 * mean * products + mean**2 * squares
         open_ = 1 + variance * squares
         fit = variance * (products - mean * squares) ** 2 / open_
@@ -458,11 +475,13 @@ class Kinked:
         `uniform` [row] in [0, 1) and `normal` [2, row] are the chances that it is drawn with.
         """
         likely = np.exp(self.log_likelihood - self.log_likelihood.max(axis=-1, keepdims=True))
+        # The vertex by its cumulative likelihood, turned round.
         total = likely.cumsum(axis=-1)[ratios, skews]
         chosen = (total < uniform[:, None] * total[:, -1:]).sum(axis=1)
         x, steeps, ks = self.points.x, RATIOS[ratios], SKEWS[skews]
         vertices = np.linspace(x.min(), x.max(), FINE)[chosen]
         heights = rise(x - vertices[:, None], ks[:, None], steeps[:, None])
+        # Curves of a ladder are alike in the mean curvature of both sides, whatever their ratio.
         columns = 2 / (1 + steeps[:, None]) * heights @ self.white.T
         floor = self.white.sum(axis=1)
         means, precision = self.white @ self.points.means, self.shape.spread**-2
@@ -475,7 +494,10 @@ class Kinked:
         sums = floor @ means, columns @ means + precision * self.shape.curvature
         determinant = floors_squared * two - both**2
         curvatures = (floors_squared * sums[1] - both * sums[0]) / determinant
+        # The curvature by its own error, and then the floor by
+        # that which it has given the curvature.
         curvatures += normal[0] * np.sqrt(floors_squared / determinant)
+        # A valley that is flat, or a hill, has no optimum.
         curvatures = np.maximum(curvatures, 1e-3 * self.shape.curvature)
         floors = (sums[0] - both * curvatures) / floors_squared + normal[1] / np.sqrt(
             floors_squared
@@ -529,9 +551,12 @@ class Forms:
             and points.x.min() < 0 < points.x.max()
         }
         total = np.log(MISFIT_PRIOR)[:, None, None] + np.log(PRIOR)[:, None]
+        # k ~ N(0, SKEW^2) over ladders.
         total = total - (SKEWS / SKEW) ** 2 / 2
         for found in curves.values():
             logs = np.array([kinked.log_likelihood for kinked in found])
+            # Averaged over the vertex, which is a curve's own; all
+            # else is shared, so that curves add up.
             total += np.log(np.exp(logs - logs.max()).mean(axis=-1) + 1e-300)
         if all(len(points.x) < MIN_MISFIT for points in ladder.values()):
             total[1:] = -math.inf
@@ -549,6 +574,8 @@ class Forms:
         """
         if count in self._chosen:
             return self._chosen[count]
+        # A generator of its own: row by row all curves have the
+        # same kind, which then moves no shift.
         flat = np.random.default_rng(1).choice(
             self.weights.size, size=1 + count, p=self.weights.ravel()
         )
@@ -569,6 +596,7 @@ class Forms:
         """
         misfits, ratios, _ = self.chosen(count)
         weights = (MISFIT_PRIOR[misfits] ** -0.5 / PRIOR[ratios])[1:]
+        # Systematic resampling: one chance for all places, which adds less noise than one for each.
         places = (generator.random() + np.arange(count)) / count
         taken = np.searchsorted(weights.cumsum() / weights.sum(), places)
         return np.minimum(taken, count - 1)
@@ -588,6 +616,7 @@ class Forms:
         """
         misfits, ratios, skews = self.chosen(len(noises))
         rows = np.empty((1 + len(noises), len(x)))
+        # A curve whose lowest point is at an end shows no vertex that a kink could be at.
         smooth = np.ones(len(rows), dtype=bool)
         if size in self.curves:
             smooth = ratios == SMOOTH
@@ -595,12 +624,15 @@ class Forms:
         # The same draws of the skew's error for all curves of a ladder.
         errors = np.random.default_rng(0).normal(size=len(noises))
         uniform, normal = generator.random(len(rows)), generator.normal(size=(2, len(rows)))
+        # Row 0 is the value: the middle of all that may be drawn.
         uniform[0], normal[:, 0] = 0.5, 0.0
         for index, shape in enumerate(self.shapes):
             mine = np.flatnonzero(smooth & (misfits == index))
             if len(mine):
                 smoother, drawn = Smoother(points, shape), mine[mine > 0] - 1
                 drawn_rows = smoother.rows(generator, noises[drawn], errors[drawn], x, at)
+                # The smoother gives its own row first, which is left
+                # out where row 0 is of another kind.
                 rows[mine] = drawn_rows[len(drawn_rows) - len(mine) :]
             mine = np.flatnonzero(~smooth & (misfits == index))
             if len(mine):

@@ -132,17 +132,20 @@ def _shared(windows: Sequence[SurfaceRuns], noise: float | None) -> Shared:
     """What all surfaces share, by the likelihood of what their quadratics leave (REML)."""
     best, found = -math.inf, (noise or 0.0, 0.0, LENGTHS[2])
     for misfit in MISFITS:
+        # Without a misfit no length changes anything.
         for length in LENGTHS if misfit else LENGTHS[2:3]:
             rest, freedom, score = 0.0, 0, -0.5 * (math.log(length / 2) / LENGTH_PRIOR) ** 2
             for window in windows:
                 matrix = misfit**2 * _kernel(window.x, window.x, length) + np.eye(len(window.x))
                 root = np.linalg.cholesky(matrix)
+                # REML: what a window's own quadratic explains tells of neither noise nor misfit.
                 terms = np.linalg.solve(root, _quadratic(window.x - window.x.mean(axis=0)))
                 losses = np.linalg.solve(root, window.losses - window.losses.mean())
                 q, r = np.linalg.qr(terms)
                 off = losses - q @ (q.T @ losses)
                 rest += float(off @ off)
                 freedom += len(losses) - terms.shape[1]
+                # Half the log determinants of the covariance, and of the quadratic's information.
                 score -= float(np.log(np.diag(root)).sum() + np.log(np.abs(np.diag(r))).sum())
             if freedom < 1:
                 continue
@@ -162,6 +165,7 @@ def _surface(cell: SurfaceRuns, shared: Shared, generator: np.random.Generator) 
     if not estimates:
         return None
     middle = estimates[len(estimates) // 2]
+    # Draws of all windows together: what an optimum moves by with its window is in its error.
     draws = np.concatenate([one.draws[:: len(estimates)] for one in estimates])
     least = np.concatenate([one.least[:: len(estimates)] for one in estimates])
     optimum: Array = np.mean([one.optimum for one in estimates], axis=0)
@@ -189,8 +193,11 @@ class _Estimate:
     def __post_init__(self) -> None:
         noise = self.shared[0]
         self.centre = self.window.x.mean(axis=0)
+        # Universal kriging: the quadratic by generalized least squares, and what it
+        # leaves of the runs spreads to points near them.
         terms = _quadratic(self.window.x - self.centre)
         matrix = self._common(self.window.x, self.window.x)
+        # Losses that were computed have no noise, and a covariance without any may be singular.
         self.inverse = np.linalg.inv(matrix + max(noise, 1e-12) ** 2 * np.eye(len(terms)))
         self.spread = np.linalg.inv(terms.T @ self.inverse @ terms)
         self.explained = self.inverse @ terms
@@ -223,11 +230,14 @@ class _Estimate:
         """That of their errors."""
         near, own = self._parts(points)
         near_others, own_others = self._parts(others)
+        # What the runs tell, less what they leave open of the quadratic.
         known = near @ self.inverse @ near_others.T - own @ self.spread @ own_others.T
         return self._common(points, others) - known
 
     def _draw(self, generator: np.random.Generator) -> None:
         low, high = self.window.x.min(axis=0), self.window.x.max(axis=0)
+        # In two steps: a grid over all runs says where the optimum
+        # may be, and a finer one there is drawn.
         points = _grid(low, high, self.window.x)
         losses = self.at(points)
         # Only where the estimate is not surely above its least may the optimum be.
@@ -245,6 +255,8 @@ class _Estimate:
         means, error = self.at(fine), self.covariance(fine, fine)
         values, vectors = np.linalg.eigh((error + error.T) / 2)
         roots = vectors * np.sqrt(np.maximum(values, 0.0))
+        # Whole surfaces are drawn: errors of neighbours are alike, and move a
+        # minimum less than if each point had its own.
         drawn = means + generator.normal(size=(DRAWS, len(fine))) @ roots.T
         # Within a cell of the grid any point is as good.
         within = (box[1] - box[0]) / (GRID - 1) * generator.uniform(-0.5, 0.5, (DRAWS, 2))
@@ -263,6 +275,7 @@ class _Estimate:
         terms = np.linalg.pinv(_quadratic(points)) @ self.at(points + optimum)
         matrix = np.array([[2 * terms[3], terms[4]], [terms[4], 2 * terms[5]]])
         values, vectors = np.linalg.eigh(matrix)
+        # Over a flat ridge noise may bend an estimate downwards.
         positive: Array = (vectors * np.maximum(values, 1e-9)) @ vectors.T
         return positive
 

@@ -62,6 +62,7 @@ def check(request: CheckRequest, watcher: Watcher) -> CheckAnswer:
     tree, invocation = tree_of(request.study, placed, request.config_dir, trust=request.trust)
     settings, ladders = resolve(tree), dict[str, list[Size]]()
     _check_asked(request, settings)
+    # Asked for nothing else, it is the coordinate check.
     if not (request.scales or request.rules or request.kernels):
         ladders = _ladders(settings)
     rules, operands, kernels = list[RuleRow](), list[OperandScale](), list[KernelRow]()
@@ -80,6 +81,7 @@ def check(request: CheckRequest, watcher: Watcher) -> CheckAnswer:
             found = planned_optimum(experiment, study)
             log2_hps, unfinished = found.conclusion.best_log2, found.unfinished
             notes += study.notices
+        # The user's own eta goes before what the study has found.
         if settings.check.eta is not None:
             log2_hps = Log2Hps({**log2_hps, "eta": settings.check.eta})
         if ladders:

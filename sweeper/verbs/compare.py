@@ -154,8 +154,10 @@ def asks_for_winner(sources: Sequence[object], asked: Mapping[str, Any], root: P
         there = text.startswith("wandb:") or Path(text).exists()
         return there and study_folder(source, root) is None
 
+    # Runs from anywhere are variants, whatever else is asked; of studies the keywords decide.
     if any(map(is_table, sources)):
         return True
+    # Of studies whose next runs are trained some of these keywords mean the same.
     settles = asked.get("settle") and asked.get("to_width")
     names = [name for name in OF_RUNS if not (settles and name in OF_TARGET)]
     return any(asked.get(name) not in (None, "", (), False) for name in names)
@@ -250,6 +252,7 @@ def _by_runs(
     notes = [*(notice for one in contenders for notice in one.study.notices), *unlike]
     by_name = {one.name: one for one in contenders}
     begins = [_placed(run, widths) for run in ranking.asked]
+    # Which runs follow the first round the losses decide: at most they are all the dearest.
     flops = math.fsum(by_name[name].flops(at) for name, at, _ in begins)
     dearest = max(one.flops(at) for one in contenders for at in widths)
     answer = RankAnswer(
@@ -384,6 +387,7 @@ def _ranking(request: CompareRequest, contenders: Sequence[Contender]) -> Rankin
         """How many runs `hours` allow, by the time that those so far took."""
         assert request.hours is not None
         seconds = [one.seconds for run in ranking.asked if (one := result(run)) is not None]
+        # Before a run has ended no time is known, and the number of runs is the only bound.
         mean = sum(seconds) / max(1, len(seconds))
         return int(request.hours * 3600 * slots / mean) if mean > 0 else ranking.budget
 
@@ -407,6 +411,7 @@ def _ranking(request: CompareRequest, contenders: Sequence[Contender]) -> Rankin
             error=request.error,
         ),
         loss,
+        # It begins without the last width, the dearest.
         begun=max(1, len(widths) - 1),
         budget=request.budget,
         affordable=bound,
@@ -476,6 +481,7 @@ def _contenders(
     base = {settings.base.width for settings in every}
     contenders, unfinished = list[Contender](), list[int]()
     for name, settings in zip(names, every, strict=True):
+        # A dry run prepares its data aside, and leaves nothing in a study.
         with tempfile.TemporaryDirectory() if request.dry_run else nullcontext() as temporary:
             experiment = open_experiment(settings, Path(temporary) if temporary else None)
         settings, study = experiment.settings, Study.read(experiment.settings.folder)
@@ -522,9 +528,12 @@ def _widths(studies: Sequence[Settings], request: CompareRequest) -> list[int]:
         if (unfit := _unfit(studies, width)) is not None:
             raise ConfigError(K("at_width"), width, unfit)
         return [width]
+    # A width that is trained needs no law: seeds there tell more.
     if target <= max(common):
         allowed = f"more than {max(common)}, the widest of the ladders: at one that they have ask "
         raise ConfigError(K("to_width"), target, (allowed, "with ", K("at_width", target)))
+    # One width beyond the ladders, where all studies can have
+    # it: nearer to the target runs tell more.
     wider = min(2 * max(common), target)
     return [*sorted(common), *[wider] * (_unfit(studies, wider) is None)]
 

@@ -210,6 +210,7 @@ def _cost(
             curves.append(curve)
         return cost, curves
 
+    # Which changes apply follows from the verdict; without it only the first part has a cost.
     as_it_is, curves = lacking(pair.experiment, [base, pair.large])
     verdict = None if as_it_is.trials else pair.judge(curves)
     if verdict is not None and verdict.answer == "fails":
@@ -351,6 +352,7 @@ class AblationTrainer:
         base = self.pair.experiment.settings.base
         # Two sizes are enough for a failure, and an ablation costs one curve, or two.
         curves = self._curves(self.pair.experiment, [base, self.pair.large])
+        # A transfer that does not fail has no cause to be found.
         verdict = self.pair.judge(curves)
         if verdict.answer != "fails":
             return self._diagnosed(verdict.answer, (), verdict.todo)
@@ -425,6 +427,7 @@ class AblationTrainer:
         watcher.tell(f"Second moments at {' and '.join(map(str, sizes))}: {steps} steps")
         folder = StudyFolder(self.study.folder).transfer
         cancelled = partial(cancel_requested, self.study.folder)
+        # Measurements are no trials of the study: its record stays as it is.
         results = measure_trials(
             self.pair.experiment, folder, trials, self.monitor, watcher.tell, cancelled
         )

@@ -121,6 +121,7 @@ def _explained(
     if invocation.study is not None:
         record = Study.read(settings.folder)
         found = optimum(open_experiment(settings), record)
+        # As an earlier plan has them: it may have taken a better eta from the ladder's curves.
         hps = plain(planned_before(settings, found.conclusion.best_log2))
         study, notices = settings.name, record.notices
     # Classified from the configuration alone: neither data nor a study is needed to explain.

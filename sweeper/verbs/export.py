@@ -67,6 +67,7 @@ def export(request: ExportRequest, watcher: Watcher) -> ExportAnswer:
         if name not in NAMES:
             raise ConfigError(Keyword("accept"), name, f"one of {', '.join(NAMES)}")
     path, plan = _asked_plan(request, study, root)
+    # Lacks are of what the trainer has to do, which is not all that the study's model does.
     plan = for_trainer(plan, exporter)
     lacks = lacking(plan, exporter)
     accepted = tuple(lack for lack in lacks if lack.name in request.accept)

@@ -54,6 +54,7 @@ def follow(request: FollowRequest, watcher: Watcher) -> FollowAnswer:
         )
 
     if request.once:
+        # Looked at once, a last line without an end counts as well: there is no later look.
         seen = _look(watch, log, ended=True)
         log.check_found()
         return _ended(request, answer(seen))
@@ -61,6 +62,7 @@ def follow(request: FollowRequest, watcher: Watcher) -> FollowAnswer:
     before: Seen | None = None
     while True:
         seen = _look(watch, log, ended=False)
+        # A run logs less often than it is looked at.
         if before is None or (seen.step, seen.state) != (before.step, before.state):
             watcher.look(answer(seen), news=before is None or seen.state != before.state)
         if seen.ended:
@@ -117,6 +119,7 @@ def _look(watch: Watch, log: RunLog, *, ended: bool) -> Seen:
 def _ended(request: FollowRequest, answer: FollowAnswer) -> FollowAnswer:
     """The last look, with what became of the prediction where the run is over."""
     seen, watch = answer.seen, answer.watch
+    # A band of earlier runs says where a run goes, and promised nothing that could be missed.
     if request.prediction is None or isinstance(watch.prediction, Expectation):
         return answer
     if not (seen.ended and seen.state != UNKNOWN and (seen.end or request.measured)):

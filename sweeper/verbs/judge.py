@@ -92,9 +92,11 @@ def judge(request: JudgeRequest, watcher: Watcher) -> VerbAnswer:
             Keyword("study", ...),
             " with a study of yours",
         )
+    # A name that is taken is refused before anything is read.
     kept = saved_folder(root, request.save) if request.save is not None else None
     if source is None:
         source = str(root / find_study(request.study, root))
+    # As `columns` take it: batch is batch_size.
     axis = ALIASES.get(request.axis or "", request.axis)
     if request.each:
         return _each(request, source, axis, root)
@@ -123,6 +125,7 @@ def judge(request: JudgeRequest, watcher: Watcher) -> VerbAnswer:
         axis=axis if target is None else EVERY_LADDER,
     )
     facts = {"source": runs.name, "sha256": runs.sha256, "where": runs.where}
+    # Nothing was asked that only a ladder has: a table over models and horizons is then one law.
     plain = {request.axis, request.to_width, request.eta, request.base, request.save} == {None}
     if target is not None or (plain and of_two_sizes(runs)):
         law, _ = law_of_runs(runs, question.reading, target)
@@ -138,10 +141,13 @@ def judge(request: JudgeRequest, watcher: Watcher) -> VerbAnswer:
     if over_batch and (found := _curves(source, runs, root)) is not None:
         critical = critical_of(found)
         notes = tuple(map(as_text, critical_notes(found, critical)))
+        # Series are no cells that settings could be compared by.
         runs = replace(runs, frame=runs.frame.drop(columns="series", errors="ignore"))
     try:
         judged = judge_runs(ladder_runs(runs, objective), question, command_line())
     except BadInput as error:
+        # Runs that are no ladder of rates may still tell the
+        # critical batch; a study keeps ladders alone.
         if critical is None or critical.code == "too_few" or request.save is not None:
             raise
         return CriticalAnswer(
@@ -196,6 +202,7 @@ def _curves(source: object, runs: Runs, root: Path) -> BatchRuns | None:
     """Losses over steps at several batches, where a source has them."""
     found = batch_runs(runs)
     folder = study_folder(source, root)
+    # A study's table has the ends of runs: their curves are in its results.
     if folder is None or (found is not None and any(len(c.steps) > 1 for c in found.curves)):
         return found
     return of_results(Study.read(folder).results())

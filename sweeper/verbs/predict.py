@@ -70,6 +70,7 @@ def predict(request: PredictRequest, watcher: Watcher) -> PredictAnswer | TableP
         return _of_table(source, request, question, root)
     name = find_study(study, root)
     target = HorizonTarget(width=request.to_width, depth=request.to_depth)
+    # Runs that were judged and saved have no configuration by which a model could be counted.
     if is_saved(root / name):
         found = predict_saved(root / name, target, question, request.out, where=request.where)
         return PredictAnswer(question=question, predicted=found)
@@ -165,6 +166,7 @@ def _curves(request: PredictRequest, root: Path) -> list[EarlierRun]:
 def _with_curves(prediction: Prediction, runs: Sequence[EarlierRun]) -> Prediction:
     """With the band of the run that is asked about, by the curves of earlier ones."""
     target, best = prediction.target, prediction.optimum
+    # Of a budget the band is that of its best size.
     size = target.params if target else best.params.value if best else None
     assert size is not None, "a run or a budget was asked about"
     steps = max(run.length for run in runs)

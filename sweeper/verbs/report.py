@@ -47,6 +47,7 @@ class SeveralAnswer(VerbAnswer):
 
 def report(request: ReportRequest, watcher: Watcher) -> ReportAnswer | SeveralAnswer:
     """Read a study, and write the runs of its validation to `csv`; or rank several."""
+    # A root may stand among the names, as in other verbs.
     if request.study is None and len([n for n in request.name if not n.startswith("root=")]) > 1:
         return _several(request)
     if request.picture is not None:

@@ -64,6 +64,7 @@ class Request:
         words: list[str] = []
         for name, option in options_of(type(self)).items():
             value = getattr(self, name)
+            # A flag that is not set is written by leaving it out.
             if value == option.default or value is None or value is False:
                 continue
             values = value if option.repeats else [value]

@@ -38,6 +38,7 @@ class SearchAnswer(VerbAnswer):
 def search(request: SearchRequest, watcher: Watcher) -> SearchAnswer:
     """Train what the study lacks, or with `dry_run` say what that would take."""
     overrides = list(request.overrides)
+    # Who says nothing of what to train gets an answer in minutes.
     if all(word.startswith(UNTRAINED) for word in overrides):
         overrides = [f"experiment={FIRST}", *overrides]
     placed = with_place(overrides, request.study, request.root)
@@ -49,6 +50,7 @@ def search(request: SearchRequest, watcher: Watcher) -> SearchAnswer:
     if sources:
         from sweeper.sweep.warm_start import warm_tree
 
+        # Ranges that the user typed stay; the others are laid around the source's answer.
         tree = warm_tree(tree, sources[-1], {word.lstrip("+").partition("=")[0] for word in placed})
     from sweeper.config.settings import resolve
     from sweeper.sweep.search import Found, check_place, search_cost, search_study
@@ -74,6 +76,8 @@ def search(request: SearchRequest, watcher: Watcher) -> SearchAnswer:
         detach = request.detach
         result = search_study(settings, invocation, watcher, detach=detach, new_setup=new_setup)
     if isinstance(result, Found):
+        # Where every run diverged, or a neighbour of the best has
+        # no result, there is no answer yet.
         is_found = math.isfinite(result.conclusion.objective) and not result.lacking
         outcome = Outcome.DONE if is_found else Outcome.FAILED
     return SearchAnswer(

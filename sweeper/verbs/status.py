@@ -68,6 +68,7 @@ def status(request: StatusRequest, watcher: Watcher) -> StatusAnswer:
     study, before = _appeared(name, root, watcher, until), None
     while True:
         answer = _read(root / study, alone=name is not None)
+        # Once something has run, its end is the end of the watch.
         until = 0.0 if answer.runs else until
         waits = time.monotonic() < until
         if not request.watch or not (answer.runs or waits):

@@ -237,11 +237,13 @@ def _each(request: TransferRequest, names: Sequence[str], watcher: Watcher) -> E
     answers = dict[str, AnswerAtTarget]()
     for at, one in enumerate(order):
         watcher.tell(f"{one}: the ladder {at + 1} of {len(order)}")
+        # The coordinate check is the same for all ladders of a model: it comes with the first.
         words = ["transfer.check=false"] * (at > 0 and "transfer.check" not in typed)
         wanted = asked(one)
         wanted = replace(wanted, overrides=(*wanted.overrides, *words))
         answers[one] = _answered(wanted, watcher)
     each = judge_each(study_lines(folder))
+    # Exit codes grow: where one ladder is not validated, all of them are not.
     outcomes = [answer.outcome for answer in answers.values()]
     return EachTransferAnswer(
         outcome=max(outcomes),
@@ -427,6 +429,7 @@ def _planned(
     kept = read_document(files.validation_of(settings.transfer.hyperparameter), Validation, [])
     write_json(files.plan, to_json(plan))
     notice = notice_of(lambda: settings.logger.plan(settings.folder, folder))
+    # An axis along which the target differs and no ladder was judged keeps the answer open.
     open_axes = unvalidated(settings, target.size, ladders.verdicts) if request.validate else []
     check = None
     checks = settings.transfer.check and settings.runner.measures("coordinates")
