@@ -36,8 +36,8 @@ SPIKE_SHARE, SPIKE_BEGINS = 0.3, 10
 """Of the rate of false alarms that is spent on the number of spikes; begins that are tried."""
 SPIKE_RATE, SPIKE_FACTORS = 1e-3, (10.0, 50.0)
 """Spikes a reading that a run on course has at most, and how many times that the test looks for."""
-NOT_NUMBERS = 3
-"""Readings that are no numbers, one after the other, that make a run diverged."""
+NOT_A_NUMBER, NOT_NUMBERS = "not a number", 3
+"""An event's kind, and how many such readings in a row make a run diverged."""
 BACK_JUMPS, BACK_SHARE = 20, 0.02
 """Steps that go back, in number and of all readings: more come from two writers."""
 LARGEST = 1e300
@@ -328,9 +328,9 @@ class Watch:
         if not math.isfinite(loss) or loss <= 0:
             self._not_numbers += 1
             if self._not_numbers == 1:
-                self._event("not a number", step, step, f"the loss is {loss:g}")
-            elif self.events and self.events[-1].kind == "not a number":
-                self.events[-1] = replace(self.events[-1], until=step)
+                self._event(NOT_A_NUMBER, step, step, f"the loss is {loss:g}")
+            elif (place := self._last(NOT_A_NUMBER)) is not None:
+                self.events[place] = replace(self.events[place], until=step)
             # One such reading is a logger's slip; some in a row are a run that is no longer
             # training.
             if self._not_numbers >= NOT_NUMBERS:
@@ -581,7 +581,10 @@ class Watch:
         step = min(self._edges(stretch.index)[1], self.steps)
         self.forecasts.append((step, Estimate(value=value, low=low, high=high)))
         if stretch.spikes and self._spiky is None and self._spike_evidence() >= self.spikes_at:
-            self._spiky = next((e.step for e in self.events if e.kind == SPIKE), step)
+            # Spikes of the warm-up are told, and not tested.
+            first = self._edges(self.sequence.first)[0]
+            tested = (e.step for e in self.events if e.kind == SPIKE and e.step >= first)
+            self._spiky = next(tested, step)
 
     def _log_of(self, stretch: _Stretch) -> float:
         """Log mean loss of a stretch, as if its readings lay around its middle.
@@ -717,9 +720,15 @@ class Watch:
             return 0
         return max(int(self.at[-1] - self.at[-2]) - 1, 0)
 
+    def _last(self, kind: str) -> int | None:
+        """The place of the last event of a kind: others may have befallen the run since."""
+        places = [i for i, event in enumerate(self.events) if event.kind == kind]
+        return places[-1] if places else None
+
     def _diverged(self) -> int | None:
         if self._not_numbers >= NOT_NUMBERS:
-            return self.events[-1].step if self.events else int(self.at[-1])
+            place = self._last(NOT_A_NUMBER)
+            return int(self.at[-1]) if place is None else self.events[place].step
         closed = [s for s in self.stretches if s.index >= self.sequence.first and s.count]
         if closed and self.sequence.seen:
             # Worse than at its first reading, in a stretch that is half there: it learns no more.

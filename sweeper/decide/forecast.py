@@ -60,6 +60,8 @@ SHARES = (0.2, 0.8)
 """Between which the size's share of the loss above the floor lies, at the centre of a ladder."""
 LEVEL = 0.95
 """Of every interval."""
+LEAST_WEIGHT = 0.05
+"""Of a form that is averaged over: one of less would have a few draws, and change no interval."""
 STRAY, RARE = 5.0, 0.05
 """Standard deviations from what the other runs say beyond which a run is named as a stray one; the
 share of runs up to which these went wrong, and say nothing of one that does not."""
@@ -351,8 +353,8 @@ def fit_law(
     scores = np.array([part.score for part in found])
     weights = np.exp(scores - scores.max())
     weights /= weights.sum()
-    # Members of a few per cent would have a few draws each, and change no interval.
-    kept = [(part, weight) for part, weight in zip(found, weights, strict=True) if weight > RARE]
+    pairs = zip(found, weights, strict=True)
+    kept = [(part, weight) for part, weight in pairs if weight > LEAST_WEIGHT]
     total = sum(weight for _, weight in kept)
     members = tuple(
         _member(part, runs, points, weight / total, draws, [seed, index])

@@ -437,7 +437,10 @@ def _answer(
         return "cannot say yet", "noise_unknown"
     if gap.low > allowed:
         return "fails", "loses"
-    if least_shift > rule.max_shift:
+    # An optimum at an end is a bound. It fails only where it bounds the shift from below: one that
+    # may lie on the base's side of what was measured may not have moved at all.
+    way = 1 if shift.value > 0 else -1
+    if least_shift > rule.max_shift and fit.side != -way and base_fit.side != way:
         return "fails", "shifts"
     # Past an end the optimum may lie anywhere: it can no longer be shown to hold.
     if fit.at_end:

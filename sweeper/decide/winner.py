@@ -232,6 +232,8 @@ class ComputeLaw:
             for cell in runs.cells
             if len(finite := cell.losses[np.isfinite(cell.losses)])
         ]
+        if not rows:
+            raise BadInput("no run of any variant has a finite loss: none trained")
         table = np.array(rows)
         variant, loss = table[:, 0].astype(int), table[:, 3]
         u, w = table[:, 1] + table[:, 2], table[:, 1] - table[:, 2]

@@ -20,6 +20,7 @@ from sweeper.decide.course import (
     RATE,
     SILENT,
     SPIKE,
+    SPIKE_SHARE,
     Hint,
     Seen,
     Watch,
@@ -326,7 +327,8 @@ def follow_report(watch: Watch, figure: Figure, *, live: bool) -> Report:
         "the ladder": f"{band.runs} runs of {band.sizes} sizes; normalized curves lie "
         f"{apart.replace('%', ' %')}",
         "schedule": band.schedule,
-        "chance of a false alarm": f"at most {math.exp(-watch.drift_at) / 0.7:.2g} a run",
+        "chance of a false alarm": f"at most {math.exp(-watch.drift_at) / (1 - SPIKE_SHARE):.2g} "
+        "a run",
     }
     hints = [Sentence(line, listed=True) for line in hint_lines(seen)]
     drawing = Drawing(lambda: figure, caption=caption)

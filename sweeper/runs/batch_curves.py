@@ -159,8 +159,9 @@ def _table(runs: Runs, step: str) -> pandas.DataFrame:
     if columns.get("seed") and columns.get("run") and not step:
         seeds = columns["seed"]
     batch = runs.numbers(columns["batch_size"])
-    if not (np.isfinite(batch) & (batch >= 1)).all():
-        place = int(np.flatnonzero(~(batch >= 1))[0])
+    usable = np.isfinite(batch) & (batch >= 1)
+    if not usable.all():
+        place = int(np.flatnonzero(~usable)[0])
         raise BadInput(f"{runs.row(place)} has a batch of {batch[place]:g}: it is 1 or more")
     return pandas.DataFrame(
         {

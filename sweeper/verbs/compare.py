@@ -411,8 +411,8 @@ def _ranking(request: CompareRequest, contenders: Sequence[Contender]) -> Rankin
             error=request.error,
         ),
         loss,
-        # It begins without the last width, the dearest.
-        begun=max(1, len(widths) - 1),
+        # It begins with those that all ladders have, without the one beyond, the dearest.
+        begun=len(_common([one.experiment.settings for one in contenders]) & {*widths}),
         budget=request.budget,
         affordable=bound,
         slots=slots,
@@ -511,14 +511,10 @@ def _widths(studies: Sequence[Settings], request: CompareRequest) -> list[int]:
 
     For a target all that they have, and one twice as wide, which is trained where that tells most.
     """
-    ladders = {
-        one.name: {one.base.width, *(size.width for size in one.ladders().get("width", ()))}
-        for one in studies
-    }
-    common, target = set.intersection(*ladders.values()), request.to_width
+    common, target = _common(studies), request.to_width
     asked = request.at_width
     if asked is None and not common:
-        told = ", ".join(f"{name}: {sorted(widths)}" for name, widths in ladders.items())
+        told = ", ".join(f"{one.name}: {sorted(_ladder(one))}" for one in studies)
         instead: Text = ("give all the same transfer.widths",)
         if target is None:
             instead = ("name one with ", K("at_width", ...))
@@ -536,6 +532,15 @@ def _widths(studies: Sequence[Settings], request: CompareRequest) -> list[int]:
     # it: nearer to the target runs tell more.
     wider = min(2 * max(common), target)
     return [*sorted(common), *[wider] * (_unfit(studies, wider) is None)]
+
+
+def _ladder(study: Settings) -> set[int]:
+    return {study.base.width, *(size.width for size in study.ladders().get("width", ()))}
+
+
+def _common(studies: Sequence[Settings]) -> set[int]:
+    """The widths that all ladders have."""
+    return set.intersection(*map(_ladder, studies))
 
 
 def _unfit(studies: Sequence[Settings], width: int) -> Text | None:
