@@ -110,7 +110,7 @@ def test_a_default_that_diverged_leaves_a_gain_without_a_number() -> None:
     assert found.answer == "cannot say" and found.gain.low == math.inf
 
 
-@pytest.mark.parametrize("best, answer", [(0.4, "cannot say"), (4.0, "carry")])
+@pytest.mark.parametrize(("best", "answer"), [(0.4, "cannot say"), (4.0, "carry")])
 def test_a_default_that_was_not_run_is_not_taken_for_as_bad_as_its_chord(
     best: float, answer: str
 ) -> None:
