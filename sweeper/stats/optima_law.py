@@ -54,8 +54,8 @@ class OptimaLaw:
     Models of one size are off together, by `offs` [DRAWS, response, model] for the `models` that
     were run, and others by `between`; runs of one model scatter by `within`. `bends` are the
     changes of exponents in an octave [response][size], told without `BEND`; None where too few
-    sizes tell one. `kept` is the share of the draws that the bounds left, or less: the chance, before
-    them, that the least likely one is so unlikely.
+    sizes tell one. `kept` is the share of the draws that the bounds left, or, if that is
+    less, the chance that the least likely of so many was so unlikely.
     """
 
     centre: Array
