@@ -13,7 +13,7 @@ from sweeper.search.strategy import LineResult
 from sweeper.stats.line import LineRule, replay_line
 from sweeper.sweep.warm_start import OutsideAnswer, outside, warm_tree
 from sweeper.trial import Axis
-from tests.cli.driver import TINY, assert_refused, call, make_workplace, run_in
+from tests.cli.driver import TINY, make_workplace, run_in
 
 
 @pytest.fixture(scope="module")
@@ -56,14 +56,11 @@ def test_what_is_typed_stays_and_other_parameterizations_are_refused(root: Path)
         warm_tree(cold, "none", set())
 
 
-def test_other_verbs_do_not_pass_over_where_a_search_begins(
-    root: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_other_verbs_do_not_pass_over_where_a_search_begins(root: Path) -> None:
     """They would go on with ranges and defaults that the search does not have."""
-    monkeypatch.chdir(root.parent)
-    for verb in (("explain", "--to-width", "64"), ("check",)):
-        assert_refused(call(capsys, *verb, *TINY, "search.from=a"), "search.from", "sweeper search")
-    assert call(capsys, "search", *TINY, "search.from=a", "study=b", "--dry-run").code == 0
+    with pytest.raises(ConfigError, match=r"search\.from") as refused:
+        tree(root, "search.from=a")
+    assert refused.value.key == "search.from" and refused.value.value == "a"
 
 
 def test_a_study_without_an_answer_is_refused(root: Path) -> None:
