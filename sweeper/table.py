@@ -78,6 +78,13 @@ def counted(count: int, noun: str) -> str:
     return f"{count:,} {noun}{'s' * (count != 1)}"
 
 
+def listed(names: Sequence[str], most: int = 6) -> str:
+    """`a, b and c`; of many the first, and how many more."""
+    if len(names) > most:
+        return f"{', '.join(names[:most])} and {len(names) - most} more"
+    return " and ".join(filter(None, (", ".join(names[:-1]), names[-1])))
+
+
 def duration(seconds: float) -> str:
     """Seconds as people say them: 40 s, 3 min 20 s, 2 h 5 min, 3 d 4 h; "not known" of NaN."""
     if not math.isfinite(seconds):

@@ -28,7 +28,7 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from sweeper.config.command_line import FROM, literal_metric, missing_dashes
-from sweeper.errors import BadInput, ConfigError, Keyword, key_prefix, suggest
+from sweeper.errors import BadInput, Call, ConfigError, Keyword, key_prefix, suggest
 from sweeper.files import MOST_YAML, check_summed, parse_yaml, read_bounded
 from sweeper.records import arguments
 from sweeper.registry import (
@@ -61,8 +61,10 @@ _CONFIG_ERRORS = (HydraException, OmegaConfBaseException, yaml.YAMLError, OSErro
 
 def compose_tree(overrides: Sequence[str], config_dir: Path | None = None) -> Tree:
     """The resolved configuration of the defaults and `overrides`; BadInput says what is wrong."""
-    # The study that a search begins at is no setting: what it leads to is (`sweep/warm_start.py`).
-    overrides = [word for word in overrides if not word.startswith(f"{FROM}=")]
+    for word in overrides:
+        if word.startswith(f"{FROM}="):
+            allowed = ("left out: where a search begins is said to ", Call("search"), " alone")
+            raise ConfigError(FROM, word.partition("=")[2], allowed)
     # Overrides are parsed and checked before Hydra composes them: see above.
     hydra_overrides = [_for_hydra(text) for text in overrides]
     parsed = parse_overrides(hydra_overrides, overrides)

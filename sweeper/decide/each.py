@@ -263,8 +263,8 @@ def _beside(line: SettingLine) -> tuple[float, int]:
 
 def _within(lines: Sequence[SettingLine]) -> list[tuple[float, int]]:
     """Of every cell the squares around its mean; the point's own cell is on all lines."""
-    # As a set, since the point's own cell lies on every line, and its squares count once.
-    cells = {tuple(cell.items()) for line in lines for cell in _near(line).values()}
+    # Once each, since the point's own cell lies on every line, and in their order.
+    cells = dict.fromkeys(tuple(cell.items()) for line in lines for cell in _near(line).values())
     losses = [np.array([loss for _, loss in cell]) for cell in cells if len(cell) > 1]
     return [(float(((each - each.mean()) ** 2).sum()), len(each) - 1) for each in losses]
 
@@ -287,7 +287,8 @@ def _rest(line: SettingLine) -> tuple[float, int]:
 class LineGains:
     """Of a line's other values [values], ascending: gain over the default, its variance, freedom.
 
-    The default's own runs are in all of them: `shared` is that part of each variance.
+    The default's own runs are in all of them: `shared` is that part of each variance. Where it was
+    not run, the gains are over the chord between its neighbours, and too large by `slack` at most.
     """
 
     values: Array
@@ -296,12 +297,13 @@ class LineGains:
     shared: Array
     freedom: int
     seeds: int
+    slack: float = 0.0
 
     @classmethod
     def of(cls, line: SettingLine, noise: RunNoise) -> LineGains | None:
-        """None where the default was not run, nor values to both of its sides, or diverged."""
-        default = cell_at(line, line.default)
-        if not default or not all(map(math.isfinite, default.values())):
+        """None where the default was not run, nor values that hold it between, or diverged."""
+        default, (slack, times) = cell_at(line, line.default), _below_chord(line, line.default)
+        if not default or not all(map(math.isfinite, [*default.values(), slack])):
             return None
         rows, counts, freedoms = list[tuple[float, ...]](), list[int](), list[int]()
         for value, cell in sorted(line.losses.items()):
@@ -312,15 +314,14 @@ class LineGains:
             # surer.
             ways = []
             if both and noise.paired:
-                part = noise.paired.deviation**2 / len(both)
-                gain = float(np.mean([default[seed] - cell[seed] for seed in both]))
-                # Twice the variance of a run beside its seed's: that of a difference; `part` is the
-                # default's.
-                ways.append((2 * part, gain, part, len(both), noise.paired.freedom))
+                variance = noise.paired.deviation**2 / len(both)
+                gain, part = float(np.mean([default[s] - cell[s] for s in both])), times * variance
+                ways.append((part + variance, gain, part, len(both), noise.paired.freedom))
             if noise.alone or not ways:
                 variance = noise.alone.deviation**2 if noise.alone else math.nan
                 gain = float(np.mean([*default.values()]) - np.mean([*cell.values()]))
-                part, freedom = variance / len(default), noise.alone.freedom if noise.alone else 1
+                part = times * variance / len(default)
+                freedom = noise.alone.freedom if noise.alone else 1
                 ways.append((part + variance / len(cell), gain, part, len(cell), freedom))
             variance, gain, part, count, freedom = min(ways)
             rows.append((value, gain, variance, part))
@@ -331,7 +332,7 @@ class LineGains:
         values, gains, variances, shared = np.array(rows).T
         # Beyond a thousand, Student's distribution is the normal one.
         freedom = min(1000, *freedoms)
-        return cls(values, gains, variances, shared, freedom, min(counts))
+        return cls(values, gains, variances, shared, freedom, min(counts), slack)
 
     @property
     def winner(self) -> int:
@@ -341,7 +342,7 @@ class LineGains:
     def low(self, error: float) -> float:
         """What some value gains at least, for all values at once."""
         half = quantile(self.freedom, 1 - error / len(self.gains))
-        return float((self.gains - half * np.sqrt(self.variances)).max())
+        return float((self.gains - half * np.sqrt(self.variances)).max()) - self.slack
 
     def high(self, error: float) -> float:
         """What no value gains more than."""
@@ -350,7 +351,7 @@ class LineGains:
 
     def error(self) -> float:
         """The chance that of values without a gain any seems to gain so much."""
-        largest = float((self.gains / np.sqrt(self.variances)).max())
+        largest = float(((self.gains - self.slack) / np.sqrt(self.variances)).max())
         return min(1.0, len(self.gains) * student_above(largest, self.freedom))
 
     def unlucky(self) -> float:
@@ -367,7 +368,7 @@ class LineGains:
         # Chosen with e, told with -e / f: of normal noise the two are independent (data thinning).
         chosen = (self.gains + noise * math.sqrt(SHARE)).argmax(axis=1)
         told = self.gains[chosen] - noise[np.arange(len(noise)), chosen] / math.sqrt(SHARE)
-        return float(told.mean())
+        return float(told.mean()) - self.slack
 
     def beside(self, others: Sequence[LineGains]) -> LineGains:
         """The mean of what each value gains here and at other sizes, by the inverse variances."""
@@ -382,7 +383,7 @@ class LineGains:
             rows.append((weights @ parts[:, 0], *(weights**2 @ parts[:, 1:])))
         gains, variances, shared = np.array(rows).T
         freedom = min([self.freedom, *(other.freedom for other in others)])
-        return LineGains(self.values, gains, variances, shared, freedom, self.seeds)
+        return LineGains(self.values, gains, variances, shared, freedom, self.seeds, self.slack)
 
     def estimate(self, lines: int) -> Estimate:
         """The gain of the best value, the luckiest taken out, and its ends for so many lines."""
@@ -390,7 +391,7 @@ class LineGains:
             return UNKNOWN
         low, high = self.low(ERROR / lines), self.high(ERROR)
         # No noise at all: nothing is there to be thinned.
-        value = self.unlucky() if self.variances.all() else float(self.gains.max())
+        value = self.unlucky() if self.variances.all() else float(self.gains.max()) - self.slack
         return Estimate(value=min(max(value, low), high), low=low, high=high)
 
     def at(self, value: float) -> Estimate:
@@ -400,7 +401,8 @@ class LineGains:
             return UNKNOWN
         gain = float(self.gains[nearest])
         half = quantile(self.freedom, 1 - ERROR) * math.sqrt(self.variances[nearest])
-        return Estimate(value=gain, low=gain - half, high=gain + half)
+        least = gain - self.slack
+        return Estimate(value=least, low=least - half, high=gain + half)
 
 
 def cell_at(line: SettingLine, value: float) -> Mapping[str, float]:
@@ -418,6 +420,26 @@ def cell_at(line: SettingLine, value: float) -> Mapping[str, float]:
     cells = line.losses[low], line.losses[high]
     both = cells[0].keys() & cells[1].keys()
     return {seed: (1 - share) * cells[0][seed] + share * cells[1][seed] for seed in both}
+
+
+def _below_chord(line: SettingLine, value: float) -> tuple[float, float]:
+    """How far a loss that was not run may lie below its chord, and times what variance of a run.
+
+    A curve that is convex there lies above what goes on from the two values to either side.
+    """
+    if value in line.losses:
+        return 0.0, 1.0
+    means = {v: float(np.mean([*cell.values()])) for v, cell in line.losses.items()}
+    least, times = -math.inf, 1.0
+    for side in (-1, 1):
+        beyond = sorted((side * v, mean) for v, mean in means.items() if side * (v - value) > 0)
+        if len(beyond) > 1 and math.isfinite(beyond[1][1]):
+            (near, low), (far, high) = beyond[:2]
+            share = (near - side * value) / (far - near)
+            if (there := low - share * (high - low)) > least:
+                least, times = there, (1 + share) ** 2 + share**2
+    chord = cell_at(line, value)
+    return (max(0.0, float(np.mean([*chord.values()])) - least) if chord else math.inf), times
 
 
 # The answer to one hyperparameter.
@@ -492,6 +514,9 @@ def _answered(
     # All sizes together say that no value gains what would be seen: that settles it, moved or not.
     if gains.beside(others).high(ERROR) < seen and not grows:
         return replace(found, answer="leave", lacking="fades" if found.gain.low > 0 else "")
+    if found.error > ERROR and gains.slack:
+        runs = _telling(base, (base.default, best), (base.size,), found.seeds)
+        return replace(found, lacking="runs around", next=(runs,))
     if found.error > ERROR:
         seeds = _seeds_for_gain(gains, found, seen)
         both = (base.default, best)
@@ -522,9 +547,7 @@ def _answered(
 
 def _without_default(base: SettingLine, count: int) -> HyperparameterGain:
     """Of a line without its default, or with one that diverged."""
-    default = cell_at(base, base.default)
-    # Without a default that trains there is no gain to tell: the best value is named, and runs of
-    # both.
+    default = base.losses.get(base.default, {})
     finite = {
         value: cell for value, cell in base.losses.items() if all(map(math.isfinite, cell.values()))
     }

@@ -47,7 +47,9 @@ def scaled_rounded(x: Tensor, name: Format, peak: Tensor) -> Tensor:
     """
     # bfloat16 would round the scaled number first.
     wide = torch.promote_types(x.dtype, torch.float32)
-    scale = torch.where(peak > 0, torch.finfo(DTYPES[name]).max / peak.to(wide), 1.0)
+    # Of a peak near the smallest numbers the scale itself would be infinite.
+    most = torch.finfo(DTYPES[name]).max / peak.to(wide)
+    scale = torch.where(peak > 0, most.clamp(max=torch.finfo(wide).max), 1.0)
     return (rounded(x.to(wide) * scale, name) / scale).to(x.dtype)
 
 

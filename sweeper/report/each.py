@@ -12,7 +12,7 @@ from sweeper.records import to_json
 from sweeper.report.answer import Item, Sentence
 from sweeper.runs.sizes import axis_name
 from sweeper.stats.estimate import Estimate
-from sweeper.table import Cell, Column, Table, Tone, counted, interval
+from sweeper.table import Cell, Column, Table, Tone, counted, interval, listed
 
 TONE: Mapping[EachCode, Tone] = {
     "carry": "good",
@@ -46,18 +46,10 @@ def each_sentence(each: EachAnswer) -> str:
         "cannot say": "cannot say of {}",
     }
     parts = [
-        text.format(_listed(names))
-        for answer, text in said.items()
-        if (names := each.named(answer))
+        text.format(listed(names)) for answer, text in said.items() if (names := each.named(answer))
     ]
     text = "; ".join(parts)
     return f"{text[:1].upper()}{text[1:]}."
-
-
-def _listed(names: list[str], most: int = 6) -> str:
-    if len(names) > most:
-        return f"{', '.join(names[:most])} and {len(names) - most} more"
-    return " and ".join(filter(None, (", ".join(names[:-1]), names[-1])))
 
 
 def each_table(each: EachAnswer, *, detail: bool = False) -> Table:

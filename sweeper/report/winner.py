@@ -39,7 +39,7 @@ from sweeper.report.page import page
 from sweeper.report.present import Shown
 from sweeper.runs.variants import VariantRuns
 from sweeper.stats.estimate import Estimate
-from sweeper.table import TONES, Cell, Column, Table, counted
+from sweeper.table import TONES, Cell, Column, Table, counted, listed
 from sweeper.verbs.compare import WinnerAnswer
 
 SIGNS = {"better": "holds", "worse": "fails"}
@@ -137,18 +137,12 @@ def winner_sentence(winner: Winner) -> str:
     for answer, said in (("better", "better than"), ("worse", "worse than")):
         if names := by_answer.get(answer):
             parts.append(
-                f"{_listed(names)} {'is' if len(names) == 1 else 'are'} {said} {winner.baseline}"
+                f"{listed(names)} {'is' if len(names) == 1 else 'are'} {said} {winner.baseline}"
             )
     if names := by_answer.get("cannot say"):
-        parts.append(f"cannot say of {_listed(names)}")
+        parts.append(f"cannot say of {listed(names)}")
     text = "; ".join(parts)
     return f"At {where}: {text}."
-
-
-def _listed(names: list[str], most: int = 6) -> str:
-    if len(names) > most:
-        return f"{', '.join(names[:most])} and {len(names) - most} more"
-    return " and ".join(filter(None, (", ".join(names[:-1]), names[-1])))
 
 
 def rests_on(winner: Winner) -> str:
@@ -186,7 +180,7 @@ def notes_of(winner: Winner) -> list[str | Text]:
         )
     if alike := [each.name for each in winner.variants if each.same_rate]:
         notes.append(
-            f"at every size the learning rate of {_listed(alike)} is that of {winner.baseline}: if "
+            f"at every size the learning rate of {listed(alike)} is that of {winner.baseline}: if "
             f"{'it was' if len(alike) == 1 else 'they were'} not tuned, tuning may gain more"
         )
     # What holds of many is one note: an answer must not drown in them.
@@ -198,7 +192,7 @@ def notes_of(winner: Winner) -> list[str | Text]:
     if len(places) > 2:
         names = [name for what in places for name in said.pop(what)]
         said[f"not run at every size of {winner.baseline}"] = names
-    return [*notes, *(f"{_listed(names)}: {what}" for what, names in said.items())]
+    return [*notes, *(f"{listed(names)}: {what}" for what, names in said.items())]
 
 
 def _bound_text(bound: str) -> str:

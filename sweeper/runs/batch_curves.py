@@ -117,7 +117,8 @@ def critical_of(runs: BatchRuns) -> CriticalBatch:
         # That which all of its seeds reach.
         least = max(_least(curve) for curve in curves)
         lowest[batch] = min(lowest.get(batch, math.inf), least)
-    loss = max(lowest.values(), default=math.nan)
+    # A batch of which no rate trained reaches no loss at all.
+    loss = max(filter(math.isfinite, lowest.values()), default=math.nan)
     best: dict[int, list[float]] = {}
     for (batch, _), curves in by_rate.items():
         taken = [steps_to(curve.steps, curve.losses, loss) for curve in curves]
@@ -133,7 +134,10 @@ def critical_of(runs: BatchRuns) -> CriticalBatch:
 
 def _least(curve: BatchCurve) -> float:
     """The loss at its end, as `steps_to` reads it: it need not be the lowest that noise shows."""
-    low, high = float(curve.losses.min()), float(curve.losses.max())
+    finite = curve.losses[np.isfinite(curve.losses)]
+    if not len(finite):
+        return math.inf
+    low, high = float(finite.min()), float(finite.max())
     if math.isfinite(steps_to(curve.steps, curve.losses, low)):
         return low
     for _ in range(40):

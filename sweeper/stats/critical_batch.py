@@ -94,14 +94,14 @@ def critical_batch(batches: Array, steps: Array, loss: float) -> CriticalBatch:
     return CriticalBatch(
         code=code,
         batch=batch,
-        least_steps=_between(fewest, best, inside, error, high_open),
-        least_examples=_between(examples, best, inside, error, low_open),
+        least_steps=_between(fewest, best, inside, error, falls=high_open),
+        least_examples=_between(examples, best, inside, error, falls=low_open),
         error=math.sqrt(variance),
         **common,  # type: ignore[arg-type]
     )
 
 
-def _between(values: Array, best: int, inside: Array, error: float, falls: bool) -> Estimate:
+def _between(values: Array, best: int, inside: Array, error: float, *, falls: bool) -> Estimate:
     """A value along the profile: it `falls` to nothing where that end of the profile is open."""
     of = values[inside]
     low, high = float(of.min()) * math.exp(-error), float(of.max()) * math.exp(error)

@@ -54,7 +54,8 @@ class OptimaLaw:
     Models of one size are off together, by `offs` [DRAWS, response, model] for the `models` that
     were run, and others by `between`; runs of one model scatter by `within`. `bends` are the
     changes of exponents in an octave [response][size], told without `BEND`; None where too few
-    sizes tell one. `kept` is the share of the draws that the bounds left.
+    sizes tell one. `kept` is the share of the draws that the bounds left, or, if that is
+    less, the chance that the least likely of so many was so unlikely.
     """
 
     centre: Array
@@ -196,7 +197,7 @@ def _within_bounds(
     law: OptimaLaw, bounds: Sequence[Bound], generator: np.random.Generator
 ) -> OptimaLaw:
     """The draws by how likely they make all bounds."""
-    logs = np.zeros(len(law.draws))
+    logs, least = np.zeros(len(law.draws)), 1.0
     for bound in bounds:
         mean = law.draws[:, bound.response] @ _terms(bound.x[None] - law.centre)[0]
         variance, model = law.within[:, bound.response, bound.response], law.model_of(bound.x[0])
@@ -206,8 +207,10 @@ def _within_bounds(
             mean = mean + law.offs[:, bound.response, model]
         # A bound is no value: it weighs a law by the chance that its optimum lies beyond.
         z = bound.side * (bound.log2 - mean) / np.sqrt(variance)
-        # One bound that contradicts all draws shall not leave a single one of them.
-        logs += np.log([max(normal_above(float(each)), 1e-12) for each in z])
+        likely = np.array([normal_above(float(each)) for each in z])
+        logs += np.log(np.maximum(likely, 1e-300))
+        # A bound that no draw makes likely takes none of them out.
+        least = min(least, float(likely.mean()) * len(bounds))
     chances = np.exp(logs - logs.max())
     chances /= chances.sum()
     taken = generator.choice(len(chances), len(chances), p=chances)
@@ -218,7 +221,7 @@ def _within_bounds(
         between=law.between[taken],
         within=law.within[taken],
         # Kish's effective sample size, as a share.
-        kept=float(1 / (chances**2).sum() / len(chances)),
+        kept=min(least, float(1 / (chances**2).sum() / len(chances))),
     )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from sweeper.config.command_line import FIRST, FROM, with_place
@@ -42,11 +42,13 @@ def search(request: SearchRequest, watcher: Watcher) -> SearchAnswer:
     if all(word.startswith(UNTRAINED) for word in overrides):
         overrides = [f"experiment={FIRST}", *overrides]
     placed = with_place(overrides, request.study, request.root)
-    sources = [
-        word.partition("=")[2].strip("'\"") for word in placed if word.startswith(f"{FROM}=")
-    ]
+    # The study that a search begins at is no setting: what it leads to is (`sweep/warm_start.py`).
+    begins = [word for word in placed if word.startswith(f"{FROM}=")]
+    sources = [word.partition("=")[2].strip("'\"") for word in begins]
+    words = [word for word in placed if word not in begins]
     # A misspelt setting is refused before torch loads.
-    tree, invocation = tree_of(None, placed, request.config_dir)
+    tree, invocation = tree_of(None, words, request.config_dir)
+    invocation = replace(invocation, overrides=placed)
     if sources:
         from sweeper.sweep.warm_start import warm_tree
 

@@ -110,6 +110,27 @@ def test_a_default_that_diverged_leaves_a_gain_without_a_number() -> None:
     assert found.answer == "cannot say" and found.gain.low == math.inf
 
 
+@pytest.mark.parametrize(("best", "answer"), [(0.4, "cannot say"), (4.0, "carry")])
+def test_a_default_that_was_not_run_is_not_taken_for_as_bad_as_its_chord(
+    best: float, answer: str
+) -> None:
+    """Between the values around it a valley may be: only what gains beyond that is carried."""
+    values = (-3.0, -1.0, 1.0, 3.0, 5.0)
+    varied = made(count=1)
+    lines = []
+    for line in varied.lines:
+        noise = np.array([*line.losses[0.0].values()])
+        losses = {
+            value: {str(s): float(x) for s, x in enumerate(noise + 0.01 * (value - best) ** 2)}
+            for value in values
+        }
+        lines.append(replace(line, losses=losses))
+    found = of(judge_each(replace(varied, lines=tuple(lines)), NOISE))
+    assert found.answer == answer and found.lacking == ("runs around" if best < 1 else "")
+    gain = 0.01 * (best**2 - (float(np.log2(found.best)) - best) ** 2)
+    assert found.gain.low < gain < found.gain.high
+
+
 def test_the_luckiest_of_many_is_taken_out() -> None:
     noise = RunNoise(KnownNoise(deviation=NOISE, freedom=1000), None, "given")
     generator, seemed, told = np.random.default_rng(3), list[float](), list[float]()

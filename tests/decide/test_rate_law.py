@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from functools import cache
 
 import numpy as np
 import pandas
 import pytest
 
-from sweeper.decide.rate_law import RateTarget, carried, rate_law
+from sweeper.decide.rate_law import RateTarget, carried, law_of, optima_of, rate_law
 from sweeper.errors import BadInput
 from sweeper.laws.law import Scale
 from sweeper.runs.grid import GridOptions
 from sweeper.runs.rate_cells import RateRuns, of_two_sizes, rate_runs
 from sweeper.runs.read import read
+from sweeper.stats.surface import SurfaceRuns
 
 LENGTH = 1024
 
@@ -136,3 +138,23 @@ def test_a_plan_takes_what_batch_and_tokens_do() -> None:
     assert shorter.base[2] == pytest.approx(5, abs=0.01)
     only = carried(read(frame((7,))), base, LENGTH)
     assert only.log2_eta((1.0, 0.0)) is None and only.log2_eta((0.0, 1.0)) is not None
+
+
+def test_a_best_that_may_lie_inside_its_end_is_bounded_by_less_than_its_estimate() -> None:
+    generator = np.random.default_rng(0)
+    x = np.array([(rate, batch) for rate in range(-9, -5) for batch in range(4, 9)], float)
+    bests = np.column_stack([generator.uniform(-6.8, -6.1, 30), np.full(30, 6.2)])
+    cells = []
+    for best_there in bests:
+        losses = 2.5 + ((x - best_there) ** 2 * (0.01, 0.005)).sum(axis=1)
+        cells.append(SurfaceRuns(x, losses + generator.normal(0, 0.003, len(x))))
+    usual = runs_of((4, 5, 6, 7, 8, 9))
+    runs = replace(usual, surfaces=tuple(cells), sizes=usual.sizes[:1] * len(cells))
+    found = optima_of(runs)
+    flagged = [i for i, ends in enumerate(found.ends) if ends[0] > 0]
+    beyond = [bests[i, 0] >= found.bound(i, 0) for i in flagged]
+    assert len(flagged) >= 6 and np.mean(beyond) >= 0.9
+    cell = law_of(runs, found).cells[flagged[0]]
+    assert (
+        cell.eta.value == cell.eta.low == found.bound(flagged[0], 0) <= found.centres[flagged[0]][0]
+    )

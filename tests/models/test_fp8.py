@@ -27,6 +27,7 @@ from sweeper.models.fp8 import (
     round_gradient,
     round_value,
     rounded,
+    scaled_rounded,
 )
 from sweeper.models.llama import Llama
 from sweeper.models.mlp import MLP
@@ -419,3 +420,10 @@ def test_umup_s_operands_are_in_range_where_mup_s_gradients_are_not() -> None:
         assert lost(tensor) < 0.03, name
     for name, tensor in mup.items():
         assert lost(tensor) > 0.99 if name.endswith("gradient") else lost(tensor) < 0.03, name
+
+
+@pytest.mark.parametrize("name", ["e4m3", "e5m2"])
+@pytest.mark.parametrize("peak", [1e-40, 1e-37, 1e-30, 1.0, 1e38])
+def test_a_scale_is_finite_whatever_the_peak(name: Any, peak: float) -> None:
+    x = torch.tensor([peak, -peak / 2, 0.0])
+    assert scaled_rounded(x, name, x.abs().amax()).tolist() == pytest.approx(x.tolist(), rel=0.13)

@@ -126,3 +126,9 @@ def test_a_bound_moves_a_law_and_counts_as_no_value() -> None:
     same = fit_law(x[:-1][kept], optima[:-1][kept], errors[:-1][kept], [idle])
     assert same.kept == pytest.approx(1.0, abs=0.01)
     assert same.at(x[-1]).mean(axis=0) == pytest.approx(free, abs=0.05)
+    # Two that are as likely as not leave much; one that no draw allows contradicts the law.
+    likely = [Bound(x[-1], 0, 1, float(free[0])), Bound(x[-1], 1, -1, float(free[1]))]
+    assert fit_law(x[:-1][kept], optima[:-1][kept], errors[:-1][kept], likely).kept > 0.2
+    for away in (3.0, 8.0, 100.0):
+        far = Bound(x[0], 0, 1, float(optima[0, 0]) + away)
+        assert fit_law(x[:-1][kept], optima[:-1][kept], errors[:-1][kept], [far]).kept < 0.001

@@ -30,7 +30,7 @@ def tree(root: Path, *words: str) -> dict[str, object]:
 
 def test_ranges_are_the_old_interval_and_lines_have_three_points(root: Path) -> None:
     best = read_json(root / "a/search.json")["best_log2"]["eta"]
-    cold = tree(root, "search.from=a")
+    cold = tree(root)
     warm = warm_tree(cold, "a", set())
     axis = Axis(**warm["parameterization"]["space"]["eta"])
     assert axis.default == best and axis.step is not None and axis.step >= 0.5
@@ -54,6 +54,13 @@ def test_what_is_typed_stays_and_other_parameterizations_are_refused(root: Path)
         )
     with pytest.raises(BadInput):
         warm_tree(cold, "none", set())
+
+
+def test_other_verbs_do_not_pass_over_where_a_search_begins(root: Path) -> None:
+    """They would go on with ranges and defaults that the search does not have."""
+    with pytest.raises(ConfigError, match=r"search\.from") as refused:
+        tree(root, "search.from=a")
+    assert refused.value.key == "search.from" and refused.value.value == "a"
 
 
 def test_a_study_without_an_answer_is_refused(root: Path) -> None:
