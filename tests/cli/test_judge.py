@@ -528,7 +528,7 @@ def test_a_format_without_its_reader_says_which_to_install(
         ({"eta": -2000.0}, "a learning rate"),
         ({"columns": "width=none"}, "a width is a whole number from 1"),
         ({"to_width": 512, "to_params": 1e9}, "leave one of them out"),
-        ({"each": True, "to_params": 1e9}, "to_params= is of learning rates along sizes"),
+        ({"each": True, "to_params": 1e9}, "is of learning rates along sizes"),
     ],
 )
 def test_numbers_that_no_run_has_are_refused(how: dict[str, Any], said: str) -> None:
@@ -564,5 +564,5 @@ def test_settings_varied_around_a_point_are_told_one_by_one(tmp_path: Path, swee
     assert document["axis"] == "width" and Path("runs/judged/each/each.html").exists()
     pandas.DataFrame(rows).query("width == 64").to_csv("one.csv", index=False)
     said = " ".join(sweeper("judge", "one.csv", "--each").out.split())
-    assert "- alpha: one size alone was run; would tell: 0.5, 1, 2, 4 at " in said
+    assert "- alpha: one size alone was run" in said
     assert_refused(sweeper("judge", "each.csv", "--each", "--strict"), "--strict")
