@@ -625,7 +625,7 @@ def _with(line: SettingLine, value: float) -> SettingLine:
 
 def _shown(line: SettingLine, place: float) -> float | str:
     """A value as it is used."""
-    return line.choices[round(place)] if line.choices else float(2.0**place)
+    return line.choices[round(place)] if line.choices else float(f"{2.0**place:.12g}")
 
 
 # Where the optimum goes.

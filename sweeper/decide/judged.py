@@ -88,7 +88,7 @@ def judge_grid(grid: Grid, question: TableQuestion) -> TableVerdict:
     common: dict[str, Any] = {
         "axis": grid.axis,
         "transferred_log2_eta": transferred,
-        "bound": _bound(grid, question, sides),
+        "bound": _bound(grid, question, edges),
         "curves": grid.curves,
         "cells": grid.cells,
         "optima": optima,
@@ -201,11 +201,12 @@ def _transferred(
     return float(np.median(list(curve.losses)))
 
 
-def _bound(grid: Grid, question: TableQuestion, sides: Mapping[LadderSize, int]) -> str:
+def _bound(grid: Grid, question: TableQuestion, edges: tuple[Edge, ...]) -> str:
     """Where the base's optimum lies from the transferred value, if that is only a bound of it."""
     if question.eta is not None or grid.transferred is not None:
         return ""
-    return {-1: "at or below", 1: "at or above"}.get(sides.get(grid.base, 0), "")
+    said = {-1: "at or below", 0: "anywhere around", 1: "at or above"}
+    return next((said[edge.side] for edge in edges if edge.size == grid.base), "")
 
 
 def _edges(grid: Grid, fits: Mapping[LadderSize, CurveFit | None]) -> tuple[Edge, ...]:

@@ -64,7 +64,6 @@ def each_table(each: EachAnswer, *, detail: bool = False) -> Table:
             Column("best", importance=3),
             Column("default", importance=2),
             *[Column("octaves a doubling", left=True, importance=1)] * several,
-            Column("why", left=True, importance=0),
         ],
         legend=[
             f"Gain: what the best value saves over the default at the base, in {each.unit}, by "
@@ -85,7 +84,6 @@ def each_table(each: EachAnswer, *, detail: bool = False) -> Table:
             Cell(one.default, _value(one.default)),
             *[Cell(one.octaves_per_doubling.value, ends_text(one.octaves_per_doubling, "+.2f"))]
             * several,
-            why_text(one),
         )
     return table
 
@@ -147,6 +145,8 @@ def sizes_table(each: EachAnswer) -> Table:
 def each_items(each: EachAnswer, *, detail: bool = False) -> list[Item]:
     """The tables of an answer; where the noise of a run is from."""
     items: list[Item] = [each_table(each, detail=detail)]
+    whys = [f"{one.name}: {why}" for one in each.hyperparameters if (why := why_text(one))]
+    items += [Sentence(why, listed=True, detail=detail) for why in whys]
     if any(one.sizes for one in each.hyperparameters):
         items.append(sizes_table(each))
     return [*items, Sentence(noise_text(each), detail=True)]

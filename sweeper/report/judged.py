@@ -46,11 +46,11 @@ from sweeper.report.sentences_judged import (
     gap_text,
     in_unit,
     key_text,
-    listed,
     range_text,
     value_text,
     worded_judged,
 )
+from sweeper.report.sentences_transfer import listed
 from sweeper.report.study_page import write_report
 from sweeper.runs.run import unit_of
 from sweeper.stats.estimate import Estimate
@@ -113,14 +113,17 @@ def rate_lines(judged: TableVerdict) -> list[str]:
             f"; at {_said(judged.axis)} {judged.to} the best one is predicted to be "
             f"{range_text(best)}"
         )
-    lines = [f"{said}."]
+    sizes = judged.verdict.sizes if judged.verdict is not None else ()
+    if any(each.is_base and getattr(each.size, judged.axis, None) == judged.to for each in sizes):
+        said += f", the best at {_said(judged.axis)} {judged.to}, which is the base"
+    lines = []
     if judged.predicted is not None and (trend := judged.trend) is not None:
         loses = (
-            f"There the predicted one would lose {gap_text(trend.predicted_gap)}, the transferred "
-            f"one {gap_text(trend.loss_gap)}."
+            f"At {_said(judged.axis)} {judged.to} the predicted one would lose "
+            f"{gap_text(trend.predicted_gap)}, the transferred one {gap_text(trend.loss_gap)}."
         )
         lines.append(in_unit(judged, loses))
-    return lines
+    return [*lines, f"{said}."]
 
 
 def trend_lines(judged: TableVerdict, *, whole: bool = False) -> list[str]:

@@ -142,8 +142,8 @@ def _prediction_lines(law: RateLaw, told: RatePrediction) -> list[str]:
     lines = []
     if math.isfinite(miss.too_low.value) and math.isfinite(miss.too_high.value):
         lines.append(
-            f"There a rate half as high loses about {miss.too_low.value:.4f} {unit}, one twice as "
-            f"high {miss.too_high.value:.4f}; what the plan may miss by loses "
+            f"At the target a rate half as high loses about {miss.too_low.value:.4f} {unit}, one "
+            f"twice as high {miss.too_high.value:.4f}; what the plan may miss by loses "
             f"{miss.plan.value:.4f} ({miss.plan.low:.4f} to {miss.plan.high:.4f})."
         )
     answer = f"At {where} the learning rate is {_rate(told.eta)}"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import re
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
@@ -16,6 +15,7 @@ from sweeper.errors import SHELL, spelled
 from sweeper.report.sentences_transfer import (
     advice_parts,
     hopeless_text,
+    listed,
     seeds_text,
     target_text,
     worded,
@@ -124,15 +124,6 @@ def several_text(judged: TableVerdict) -> str:
 def value_text(log2: float, *, plain: bool = True) -> str:
     """A learning rate as the table has it: 0.05, or 2^-4.3."""
     return f"{2.0**log2:.3g}" if plain else f"2^{log2:.4g}"
-
-
-def listed(names: Sequence[str]) -> str:
-    """Sizes in words, what they are sizes of once: width 128, 256 and 512."""
-    first, *others = names
-    what = f"{first.rpartition(' ')[0]} "
-    if len(names) > 1 and all(re.fullmatch(f"{re.escape(what)}\\d+", name) for name in names):
-        others = [name.removeprefix(what) for name in others]
-    return " and ".join(filter(None, (", ".join([first, *others[:-1]]), *others[-1:])))
 
 
 def runs_text(next_runs: Sequence[NextRuns]) -> str:

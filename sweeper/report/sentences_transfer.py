@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 
@@ -248,7 +249,18 @@ def _on_this_ladder(advice: Advice) -> str:
 
 def names(sizes: Sequence[LadderSize], axis: str) -> str:
     """Sizes of a ladder, by name."""
-    return " and ".join(describe_size(size, axis) for size in sizes)
+    return listed([describe_size(size, axis) for size in sizes])
+
+
+def listed(names: Sequence[str]) -> str:
+    """Sizes in words, what they are sizes of once: width 128, 256 and 512."""
+    if not names:
+        return ""
+    first, *others = names
+    what = f"{first.rpartition(' ')[0]} "
+    if all(re.fullmatch(f"{re.escape(what)}\\d+", name) for name in others):
+        others = [name.removeprefix(what) for name in others]
+    return " and ".join(filter(None, (", ".join([first, *others[:-1]]), *others[-1:])))
 
 
 def more(count: int, what: str) -> str:

@@ -31,7 +31,9 @@ from sweeper.runs.read import EVERY_LADDER, read, study_folder
 from sweeper.runs.roles import ALIASES
 from sweeper.runs.run import Runs
 from sweeper.runs.series import Objective
+from sweeper.runs.sizes import axis_name
 from sweeper.stats.critical_batch import CriticalBatch
+from sweeper.stats.ladder import JOINT_AXIS
 from sweeper.study.folder import StudyFolder
 from sweeper.study.setup import command_line
 from sweeper.study.study import Study, find_study
@@ -143,18 +145,28 @@ def judge(request: JudgeRequest, watcher: Watcher) -> VerbAnswer:
         notes = tuple(map(as_text, critical_notes(found, critical)))
         # Series are no cells that settings could be compared by.
         runs = replace(runs, frame=runs.frame.drop(columns="series", errors="ignore"))
+    elif over_batch:
+        notes = (NO_CURVES,)
+    told = critical is not None and critical.code != "too_few" and request.save is None
     try:
         judged = judge_runs(ladder_runs(runs, objective), question, command_line())
+        if told and all(one_rate(each) for each in judged.ladders or (judged,)):
+            raise BadInput("it takes several at each batch")
     except BadInput as error:
-        # Runs that are no ladder of rates may still tell the
-        # critical batch; a study keeps ladders alone.
-        if critical is None or critical.code == "too_few" or request.save is not None:
+        # Runs that are no ladder of rates may still tell the critical batch; a study keeps ladders
+        # alone.
+        if critical is None or not told:
             raise
         return CriticalAnswer(
             notes=(*notes, ("no verdict on the learning rate: ", *error.args)),
             critical=critical,
             facts={**facts, "command": command_line()},
             folder=request.out or _folder(source, runs.name, root),
+        )
+    if request.to_width is not None and axis is None and judged.axis not in ("width", JOINT_AXIS):
+        raise BadInput(
+            *(Keyword("to_width", ...), " is a width, and the runs differ in the "),
+            *(axis_name(judged.axis), ": for a target of it add ", Keyword("axis", judged.axis)),
         )
     return JudgeAnswer(
         notes=notes,
@@ -169,16 +181,26 @@ def judge(request: JudgeRequest, watcher: Watcher) -> VerbAnswer:
     )
 
 
-OF_LADDERS = ("to_width", "base", "eta", "grid_step", "strict", "save")
-"""Keywords that ask about a ladder of learning rates."""
+TARGETS = ("to_width", "to_params", "to_tokens", "to_batch")
+NO_CURVES: Text = (
+    "no critical batch: it takes losses at several steps of each batch, of curves or of runs of "
+    "several lengths",
+)
+OF_LADDERS = (*TARGETS, "base", "eta", "grid_step", "strict", "save")
+"""Keywords that ask about learning rates along sizes."""
+
+
+def one_rate(judged: TableVerdict) -> bool:
+    """Whether each size was run at one learning rate alone: no ladder of rates."""
+    return bool(judged.curves) and all(len(curve.losses) == 1 for curve in judged.curves)
 
 
 def _each(request: JudgeRequest, source: Any, axis: str | None, root: Path) -> EachJudgeAnswer:
     """One setting at a time, of the runs that differ from a point in it alone."""
     if given := [name for name in OF_LADDERS if getattr(request, name)]:
         raise BadInput(
-            *(Keyword(given[0], ...), " is of a ladder of learning rates, and not of "),
-            Keyword("each"),
+            *(Keyword(given[0], ...), " is of learning rates along sizes, and not of "),
+            *(Keyword("each"), ": leave one of them out"),
         )
     if request.noise is not None and not 1 / HUGE <= request.noise <= HUGE:
         raise ConfigError(Keyword("noise"), request.noise, "a positive number of nats")
@@ -219,6 +241,11 @@ def _rates_asked(request: JudgeRequest) -> RateTarget | None:
                 *(Keyword("to_params", ...), ", ", Keyword("to_tokens", ...), " and "),
                 *(Keyword("to_batch", ...), " ask for the rate of any: leave one of them out"),
             )
+    if request.to_width is not None and request.to_params is not None:
+        raise BadInput(
+            *(Keyword("to_width", ...), " and ", Keyword("to_params", ...)),
+            " both name the model of the run to come: leave one of them out",
+        )
     return RateTarget(
         params=request.to_params,
         width=request.to_width,

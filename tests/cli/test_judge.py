@@ -154,7 +154,18 @@ def test_what_is_lost_at_the_target_stands_beside_an_open_answer() -> None:
     assert judged.answer == "cannot say yet" and trend is not None
     assert 0 <= trend.predicted_gap.low <= trend.predicted_gap.value <= trend.predicted_gap.high
     assert trend.predicted_gap.value <= trend.loss_gap.high
-    assert "There the predicted one would lose 0.0" in str(judged)
+    assert "At width 4096 the predicted one would lose 0.0" in str(judged)
+
+
+def test_a_target_that_is_the_base_or_of_no_size_of_the_runs_is_said() -> None:
+    assert f"the best at width {WIDTHS[0]}, which is the base" in str(
+        package.judge(runs(), to_width=WIDTHS[0])
+    )
+    batches = runs().rename(columns={"n_embd": "batch_size"})
+    with pytest.raises(package.BadInput, match="add axis='batch_size'"):
+        package.judge(batches, to_width=4096)
+    judged = package.judge(batches, to_width=4096, axis="batch")
+    assert judged.judged.to == 4096
 
 
 def test_a_ladder_goes_along_parameters() -> None:
@@ -516,6 +527,8 @@ def test_a_format_without_its_reader_says_which_to_install(
         ({"noise": 1e300}, "a positive number of nats"),
         ({"eta": -2000.0}, "a learning rate"),
         ({"columns": "width=none"}, "a width is a whole number from 1"),
+        ({"to_width": 512, "to_params": 1e9}, "leave one of them out"),
+        ({"each": True, "to_params": 1e9}, "is of learning rates along sizes"),
     ],
 )
 def test_numbers_that_no_run_has_are_refused(how: dict[str, Any], said: str) -> None:
@@ -549,4 +562,7 @@ def test_settings_varied_around_a_point_are_told_one_by_one(tmp_path: Path, swee
     answers = {each["name"]: each["answer"] for each in document["hyperparameters"]}
     assert answers == {"alpha": "carry", "beta": "leave"}
     assert document["axis"] == "width" and Path("runs/judged/each/each.html").exists()
+    pandas.DataFrame(rows).query("width == 64").to_csv("one.csv", index=False)
+    said = " ".join(sweeper("judge", "one.csv", "--each").out.split())
+    assert "- alpha: one size alone was run" in said
     assert_refused(sweeper("judge", "each.csv", "--each", "--strict"), "--strict")
