@@ -397,7 +397,9 @@ class Watch:
             # Cut off, as a spike would count for noise, and hide what comes after it.
             stretch.squares += min(difference**2, self._most_squared())
             stretch.differences += 1
-            self._smoothness(difference)
+            # Before, a loss of little noise falls by more than it, and faster than the band says.
+            if stretch.index >= self.sequence.first:
+                self._smoothness(difference)
 
     def _smoothness(self, difference: float) -> None:
         """Refuse losses that somebody smoothed: they lag behind, and hide their noise.

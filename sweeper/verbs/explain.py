@@ -104,6 +104,7 @@ def _explained(
 ) -> ExplainAnswer:
     from sweeper.plan.explain import explain as prescriptions
     from sweeper.plan.explain import tied_readouts
+    from sweeper.plan.factors import tied_weight
     from sweeper.plan.plan import make_plan
     from sweeper.sweep.experiment import check_target, open_experiment
     from sweeper.sweep.optimum import optimum, planned_before
@@ -130,6 +131,11 @@ def _explained(
     plan = make_plan(prepared, base, target, hps, {"hyperparameters": source})
     classes = prepared.spec.data["classes"]
     heads = [spec.fan_out for spec in prepared.specs if spec.role is Role.READOUT]
+    # A readout that is an embedding's matrix has its rows.
+    tied = [
+        tied_weight(prepared.specs, op) for op in prepared.scaled_ops if op.kind == "tied_readout"
+    ]
+    heads += [spec.shape[0] for spec in tied if spec is not None]
     few = min([head for head in heads if 1 < head < classes], default=0)
     # Exponents need two widths, and the target may be as wide as the base. At its depth, so that
     # parameters have its names.

@@ -11,7 +11,9 @@ from functools import partial
 from pathlib import Path
 
 import pytest
+import torch
 import typer
+from torch import nn
 
 from sweeper.cli import app
 from sweeper.errors import SweeperError
@@ -227,6 +229,28 @@ def test_explain_prints_one_document(sweeper: Run, tmp_path: Path) -> None:
     assert answer.code == 0 and answer.document["target"] == {"width": 32, "depth": 1}
     assert answer.document["parameters"] and answer.err
     assert tree(tmp_path) == ["text.txt"]
+
+
+class Tied(nn.Module):
+    """Reads 65 words, by a head that is the embedding's matrix; gives logits and loss."""
+
+    def __init__(self, width: int, depth: int) -> None:
+        super().__init__()
+        self.words, self.body = nn.Embedding(65, width), nn.Linear(width, width)
+        self.head = nn.Linear(width, 65, bias=False)
+        self.head.weight = self.words.weight
+
+    def forward(self, x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        logits = self.head(torch.tanh(self.body(self.words(x))))
+        return logits, nn.functional.cross_entropy(logits.flatten(0, 1), y.flatten())
+
+
+def test_explain_sees_the_words_of_a_tied_head_and_proposes_no_check_that_fails(
+    sweeper: Run,
+) -> None:
+    model = [f"model._target_={__name__}.Tied", "model.width=16", "parameterization=mup"]
+    answer = sweeper("explain", "--to-width", "64", *model, "--json")
+    assert answer.code == 0 and not answer.document["next"]
 
 
 class TestErrors:
