@@ -173,8 +173,8 @@ def run_own(side: Side, trials: int, folder: Path, profiled: bool) -> dict[str, 
     from sweeper.report.progress import SweepProgress
     from sweeper.study.lock import StudyLock
     from sweeper.study.study import Study
+    from sweeper.sweep.base_search import run_search
     from sweeper.sweep.experiment import open_experiment
-    from sweeper.sweep.search import run_search
 
     (folder / "text.txt").write_text("All happy families are alike. " * 3000)
     words = [word.format(folder=folder) for word in side.words]

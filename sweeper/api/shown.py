@@ -46,7 +46,7 @@ from sweeper.report.rate_law import (
     rates_tables,
 )
 from sweeper.report.sentences_judged import worded_judged
-from sweeper.runs.study import trials_table
+from sweeper.runs.trained import trials_table
 from sweeper.study import study as record
 from sweeper.study.folder import TargetFolder
 from sweeper.table import data_frame

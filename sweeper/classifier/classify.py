@@ -3,7 +3,7 @@
 A model is built and run without values if possible (`places.py`), while `trace.py` hands every
 ATen operation to a rule (`rules.py`). The rules keep in a `TraceState` (`state.py`) which tensors
 are made of which parameters, and what these are used for; `numbers.py` keeps what a model
-multiplies by. Here the model is traced at its sizes. `compare.py` compares the traces: what grows,
+multiplies by. Here the model is traced at its sizes. `growth.py` compares the traces: what grows,
 and what is summed over; `roles.py` tells roles from uses.
 """
 
@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 
 from torch import nn
 
-from sweeper.classifier.compare import (
+from sweeper.classifier.growth import (
     Growth,
     SizeComparison,
     Untraced,
@@ -22,7 +22,7 @@ from sweeper.classifier.compare import (
     described,
     of_the_task,
 )
-from sweeper.classifier.compare import widths as widths_of
+from sweeper.classifier.growth import widths as widths_of
 from sweeper.classifier.numbers import Factor, width_dependent
 from sweeper.classifier.roles import UNUSED, LayerMatching
 from sweeper.classifier.trace import Inputs, Known, ModelTrace, Sizes, Tracer

@@ -27,7 +27,7 @@ from sweeper.decide.forecast import (
     short_laws,
     widening,
 )
-from sweeper.decide.regime import Asked, LeftOut, choose_runs
+from sweeper.decide.regime import LeftOut, RunToCome, choose_runs
 from sweeper.errors import BadInput, ConfigError, Keyword
 from sweeper.files import json_text, private_folder, write_atomically
 from sweeper.runs.loss_runs import (
@@ -458,14 +458,14 @@ def study_law(runs: LossRuns, question: LossQuestion) -> StudiedLaw:
     return StudiedLaw(law, rungs, tuple(tested), tried, unlike)
 
 
-def asked_of(runs: LossRuns, question: LossQuestion) -> Asked:
+def asked_of(runs: LossRuns, question: LossQuestion) -> RunToCome:
     """What a question says of which runs are like the run to come."""
     flops, largest = question.flops, float(runs.flops.max())
     # Both known: tokens a parameter say which runs are like it, and not the compute alone.
     if question.params and question.tokens:
         flops = question.params * question.tokens * runs.flops_per_product
-        return Asked(question.tokens / question.params, flops / largest)
-    return Asked(beyond=flops / largest) if flops else Asked()
+        return RunToCome(question.tokens / question.params, flops / largest)
+    return RunToCome(beyond=flops / largest) if flops else RunToCome()
 
 
 def _versions() -> dict[str, str]:

@@ -62,7 +62,7 @@ class _Choice:
 
 
 @dataclass(frozen=True)
-class Asked:
+class RunToCome:
     """A run to come, as far as it says which runs tell of it; `beyond` the largest, in compute."""
 
     ratio: float = math.inf
@@ -76,7 +76,7 @@ class Asked:
 
 
 def choose_runs(
-    runs: LossRuns, asked: Asked, place: tuple[float, float] | None = None
+    runs: LossRuns, asked: RunToCome, place: tuple[float, float] | None = None
 ) -> tuple[LossRuns, LeftOut | None]:
     """The runs that the law of a run to come is fitted to, and what was left out.
 
@@ -116,7 +116,7 @@ def choose_runs(
     )
 
 
-def _choices(runs: LossRuns, rungs: Rungs, asked: Asked) -> Iterator[_Choice]:
+def _choices(runs: LossRuns, rungs: Rungs, asked: RunToCome) -> Iterator[_Choice]:
     """All runs first, then with more and more left out, each another set."""
     ratio, seen = runs.tokens / runs.params, set[bytes]()
     ratios, spans = asked.allowed

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from sweeper.classifier.classify import compare, scaled_ops
-from sweeper.classifier.compare import Untraced
+from sweeper.classifier.growth import Untraced
 from sweeper.classifier.observe import (
     Observation,
     OpSite,

@@ -15,8 +15,8 @@ from typing import Any
 
 import yaml  # type: ignore[import-untyped]
 
-from sweeper.classifier.compare import depths, is_whole, of_the_task
-from sweeper.classifier.compare import widths as widths_of
+from sweeper.classifier.growth import depths, is_whole, of_the_task
+from sweeper.classifier.growth import widths as widths_of
 from sweeper.classifier.trace import Tracer
 from sweeper.engine.architecture import read_model
 from sweeper.engine.optimizers.optimizer import Optimizer

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from sweeper.errors import Keyword, Text
-from sweeper.export.compare import Lack
+from sweeper.export.lacks import Lack
 from sweeper.report.answer import Item, Sentence
 from sweeper.report.present import Shown
 from sweeper.verbs.export import ExportAnswer

@@ -17,7 +17,7 @@ from sweeper.report.present import Shown
 from sweeper.report.sentences import diverged, failure_notes
 from sweeper.report.study_page import written_page
 from sweeper.study.setup import failures_of
-from sweeper.sweep.search import Found, InJobs, SearchCost
+from sweeper.sweep.base_search import Found, InJobs, SearchCost
 from sweeper.sweep.warm_start import OutsideAnswer, outside
 from sweeper.table import counted, power
 from sweeper.trial import Result

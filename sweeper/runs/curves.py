@@ -16,7 +16,7 @@ from sweeper.runs.read import read, study_folder
 from sweeper.runs.roles import LADDER_ROLES, LAW_ROLES
 from sweeper.runs.run import Runs
 from sweeper.runs.series import Objective, step_column
-from sweeper.runs.study import final_runs
+from sweeper.runs.trained import final_runs
 from sweeper.stats.estimate import Array
 from sweeper.study.study import Study
 from sweeper.table import counted

@@ -15,9 +15,9 @@ from sweeper.runs.optuna import storage_frame
 from sweeper.runs.roles import asked_columns
 from sweeper.runs.run import Runs
 from sweeper.runs.series import Objective
-from sweeper.runs.study import EVERY_LADDER, study_runs
 from sweeper.runs.table import file_runs, frame_runs, piped_runs
 from sweeper.runs.trackers import folder_frame, project_frame
+from sweeper.runs.trained import EVERY_LADDER, study_runs
 from sweeper.search.optuna.url import redact
 from sweeper.study.folder import is_study
 

@@ -16,7 +16,7 @@ from sweeper.decide.loss import LossQuestion, Prediction, TooFewRuns, predict_ru
 from sweeper.engine.branches import trunk_key
 from sweeper.errors import BadInput, ConfigError, Keyword, Text
 from sweeper.runs.loss_runs import LossRuns
-from sweeper.runs.study import by_design, final_runs
+from sweeper.runs.trained import by_design, final_runs
 from sweeper.schedule import OWN, PLACEHOLDERS, name_of
 from sweeper.stats.ladder import LadderSize, Size
 from sweeper.study.cost import Cost, flops_of

@@ -11,8 +11,8 @@ from sweeper.config.command_line import of_study
 from sweeper.config.compose import override_value, parse_overrides
 from sweeper.config.studies import split_root
 from sweeper.errors import BadInput, Call, ConfigError, Keyword, Text
-from sweeper.export.compare import NAMES, Lack, header, is_export, lacking
 from sweeper.export.exporter import Exporter, build_exporter, for_trainer, own_lines
+from sweeper.export.lacks import NAMES, Lack, header, is_export, lacking
 from sweeper.files import make_folder, write_atomically
 from sweeper.plan.plan import TransferPlan
 from sweeper.schedule import OWN

@@ -15,7 +15,7 @@ from sweeper.verbs.requests import SearchRequest
 
 if TYPE_CHECKING:
     from sweeper.config.settings import Settings
-    from sweeper.sweep.search import Found, InJobs, SearchCost
+    from sweeper.sweep.base_search import Found, InJobs, SearchCost
 
 UNTRAINED = ("study", "root=", "launcher", "logger", "runner.device=", "runner.batched_trials=")
 """How the words begin that say nothing of what a search trains."""
@@ -55,7 +55,7 @@ def search(request: SearchRequest, watcher: Watcher) -> SearchAnswer:
         # Ranges that the user typed stay; the others are laid around the source's answer.
         tree = warm_tree(tree, sources[-1], {word.lstrip("+").partition("=")[0] for word in placed})
     from sweeper.config.settings import resolve
-    from sweeper.sweep.search import Found, check_place, search_cost, search_study
+    from sweeper.sweep.base_search import Found, check_place, search_cost, search_study
 
     settings = resolve(tree)
     if f"experiment={FIRST}" in invocation.overrides:

@@ -8,7 +8,7 @@ import pytest
 
 from sweeper.config.studies import Invocation
 from sweeper.engine.runner import Engine
-from sweeper.sweep import search as cost
+from sweeper.sweep import base_search as cost
 from tests.cli.driver import TINY, Run
 
 Timed = Callable[[float], list[int]]

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from sweeper.export.compare import NAMES
 from sweeper.export.exporter import EXPORTERS
+from sweeper.export.lacks import NAMES
 from sweeper.files import read_json
 from sweeper.plan.plan import TransferPlan
 from tests.cli.driver import Run, assert_refused, measured

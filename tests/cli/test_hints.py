@@ -19,7 +19,7 @@ import pytest
 from sweeper.cli.verb import stopped_to_go_on
 from sweeper.files import read_json, write_json
 from sweeper.report.next import next_of, validated_by
-from sweeper.sweep import search as search_module
+from sweeper.sweep import base_search as search_module
 from tests.cli.driver import LONG, TINY, Answer, Run
 from tests.cli.test_compare import ranked
 from tests.runs.grids import runs
@@ -99,7 +99,7 @@ def test_after_a_search_all_of_whose_runs_diverged(study: Path, sweeper: Run) ->
 @pytest.mark.parametrize(
     ("words", "of"),
     [
-        (["search", *LONG, "study=b", "--json"], "sweeper.sweep.search.run_search"),
+        (["search", *LONG, "study=b", "--json"], "sweeper.sweep.base_search.run_search"),
         ([*VALIDATED, "--strict"], "sweeper.sweep.ladders.validate"),
         (["transfer", "--to-width=32", "--predict", *LADDER], "sweeper.sweep.sweep.Sweep.runs"),
         (["diagnose", "--study", "a", *LADDER], "sweeper.verbs.diagnose.AblationTrainer.diagnose"),
@@ -124,7 +124,11 @@ def test_after_ctrl_c_the_command_to_go_on_is_printed(
 @pytest.mark.parametrize(
     ("words", "of", "where"),
     [
-        (["search", *LONG, "study=b", "--json"], "sweeper.sweep.search.Sweep.search", "search"),
+        (
+            ["search", *LONG, "study=b", "--json"],
+            "sweeper.sweep.base_search.Sweep.search",
+            "search",
+        ),
         ([*VALIDATED], "sweeper.sweep.ladders.Sweep.ladder", "validate"),
         (["diagnose", "--study", "a", *LADDER], "sweeper.verbs.diagnose.Sweep.ladder", "diagnose"),
     ],

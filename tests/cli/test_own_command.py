@@ -19,7 +19,7 @@ from sweeper.config.command_line import with_user_command
 from sweeper.schedule import OWN
 from sweeper.search.fresh import FINAL_SEED
 from sweeper.study.study import Study
-from sweeper.sweep import search
+from sweeper.sweep import base_search
 from tests.cli.driver import Answer, Run, assert_refused, measured, results, spawn, tree
 from tests.command.commands import METRIC, SCRIPT
 from tests.golden import Golden
@@ -370,13 +370,13 @@ def test_losses_are_shown_as_soon_as_the_first_run_has_ended(
     sweeper: Run, workplace: Path, script: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seen: list[int] = []
-    told = search.tell_losses
+    told = base_search.tell_losses
 
     def tell(settings: Any, watcher: Any, results: Any) -> Any:
         seen.append(len(Study.read(settings.folder).results()))
         return told(settings, watcher, results)
 
-    monkeypatch.setattr(search, "tell_losses", tell)
+    monkeypatch.setattr(base_search, "tell_losses", tell)
     answer = sweeper(*searched())
     # Of a line of several points the first, whose result may still be on its way to the disk.
     assert answer.code == 0 and len(seen) == 1 and seen[0] <= 1

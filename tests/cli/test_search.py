@@ -23,7 +23,7 @@ from sweeper.engine.batched import BatchedTrials
 from sweeper.files import read_json
 from sweeper.study.lock import StudyLock
 from sweeper.study.study import Study
-from sweeper.sweep.search import InJobs
+from sweeper.sweep.base_search import InJobs
 from sweeper.trial import FORMAT
 from tests.cli.driver import (
     LONG,
@@ -332,7 +332,7 @@ class TestTrouble:
             answer = sweeper("search", *TINY, "study=a")
         assert answer.code == 1 and answer.err.splitlines()[-1].startswith("Error: cannot record")
         with monkeypatch.context() as patch:
-            patch.setattr("sweeper.sweep.search.write_summed", full)
+            patch.setattr("sweeper.sweep.base_search.write_summed", full)
             assert_refused(sweeper("search", *TINY, "study=a"), golden, code=1)
         assert sweeper("search", *TINY, "study=a").code == 0
 
@@ -375,7 +375,7 @@ def test_a_storages_password_is_never_written(
     word = "study.storage='mysql://me:s3cret@host/d'"
     monkeypatch.setattr("sys.argv", ["sweeper", "search", *TINY, word])
     monkeypatch.setattr("sweeper.study.study.OptunaCopy", Mock())
-    monkeypatch.setattr("sweeper.sweep.search.check_storage", Mock())
+    monkeypatch.setattr("sweeper.sweep.base_search.check_storage", Mock())
     answer = sweeper("search", *TINY, "study=a", word, "--json")
     assert answer.code == 0 and "s3cret" not in answer.out + answer.err
     assert "mysql://me:***@host/d" in yaml_of(study)
@@ -460,7 +460,7 @@ def test_a_search_of_which_nothing_is_said_is_short(
         seen.append((target, settings.raw["train"]["steps"]))
         return InJobs(submitted=0, finished=0, notices=())
 
-    monkeypatch.setattr("sweeper.sweep.search.search_study", search)
+    monkeypatch.setattr("sweeper.sweep.base_search.search_study", search)
     for words in ([], ["study=a", "launcher=local"], ["search=independent"], ["size=paper"]):
         sweeper("search", *words)
     assert seen == [

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import sweeper
-from sweeper.decide.regime import BETTER, Asked, choose_runs
+from sweeper.decide.regime import BETTER, RunToCome, choose_runs
 from sweeper.runs.loss_runs import LossRuns
 from sweeper.stats.power_law import Array
 
@@ -31,7 +31,7 @@ def truth(params: Array, tokens: Array) -> Array:
 
 def test_runs_that_bend_are_left_out_and_what_that_changes_is_told() -> None:
     runs = isoflops(bend=0.08)
-    kept, left = choose_runs(runs, Asked(ratio=20, beyond=10), (1e9, 2e10))
+    kept, left = choose_runs(runs, RunToCome(ratio=20, beyond=10), (1e9, 2e10))
     assert left is not None and left.code == "undertrained" and left.ratio == 3
     assert left.count == int((runs.tokens / runs.params < 3).sum()) == len(runs) - len(kept)
     assert left.of == len(runs) and left.miss < BETTER * left.miss_all
@@ -42,21 +42,21 @@ def test_runs_that_bend_are_left_out_and_what_that_changes_is_told() -> None:
 
 def test_no_run_is_left_out_of_a_law_that_holds_of_all() -> None:
     runs = isoflops(bend=0.0)
-    kept, left = choose_runs(runs, Asked(ratio=20, beyond=2))
+    kept, left = choose_runs(runs, RunToCome(ratio=20, beyond=2))
     assert left is None and kept is runs
 
 
 @pytest.mark.parametrize(
     ("asked", "ratios", "spans"),
     [
-        (Asked(ratio=20, beyond=4), (0, 1, 3), (np.inf, 32, 8)),
-        (Asked(ratio=2, beyond=4), (0, 1), (np.inf, 32, 8)),
-        (Asked(ratio=0.5, beyond=20), (0,), (np.inf, 32)),
-        (Asked(ratio=0.5, beyond=100), (0,), (np.inf,)),
+        (RunToCome(ratio=20, beyond=4), (0, 1, 3), (np.inf, 32, 8)),
+        (RunToCome(ratio=2, beyond=4), (0, 1), (np.inf, 32, 8)),
+        (RunToCome(ratio=0.5, beyond=20), (0,), (np.inf, 32)),
+        (RunToCome(ratio=0.5, beyond=100), (0,), (np.inf,)),
     ],
 )
 def test_runs_like_the_one_to_come_stay(
-    asked: Asked, ratios: tuple[float, ...], spans: tuple[float, ...]
+    asked: RunToCome, ratios: tuple[float, ...], spans: tuple[float, ...]
 ) -> None:
     assert asked.allowed == (ratios, spans)
     runs = isoflops(bend=0.08)

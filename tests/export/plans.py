@@ -9,8 +9,8 @@ import torch
 from torch import nn
 
 import sweeper
-from sweeper.export.compare import header, lacking
 from sweeper.export.exporter import build_exporter
+from sweeper.export.lacks import header, lacking
 from sweeper.plan.plan import TransferPlan
 from tests.toy_models import DECAY, TOKENS, NanoDecoder
 

@@ -14,8 +14,8 @@ import pytest
 import yaml
 
 from sweeper.errors import BadInput, ConfigError
-from sweeper.export.compare import NAMES, lacking
 from sweeper.export.exporter import EXPORTERS, build_exporter
+from sweeper.export.lacks import NAMES, lacking
 from sweeper.plan.plan import TransferPlan
 from sweeper.records import to_json
 from tests.export.plans import OPTIMIZERS, OPTIONS, PARAMETERIZATIONS, made, missing, plan

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import sweeper
-from sweeper.export.compare import NAMES
 from sweeper.export.exporter import EXPORTERS
+from sweeper.export.lacks import NAMES
 from sweeper.plan.plan import TransferPlan
 from tests.export.plans import HPS, OPTIONS, made, missing, plan
 from tests.toy_models import DECAY, TOKENS, NanoDecoder

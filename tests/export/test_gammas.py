@@ -7,9 +7,9 @@ from functools import cache
 import pytest
 
 import sweeper
-from sweeper.export.compare import lacking
 from sweeper.export.exporter import EXPORTERS, build_exporter, is_table
 from sweeper.export.groups import rows
+from sweeper.export.lacks import lacking
 from sweeper.export.megatron import Megatron
 from sweeper.plan.plan import TransferPlan
 from tests.export.plans import HPS, OPTIONS, UMUP, plan

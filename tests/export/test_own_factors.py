@@ -11,8 +11,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 import sweeper
-from sweeper.export.compare import lacking
 from sweeper.export.exporter import EXPORTERS, build_exporter, for_trainer, own_lines
+from sweeper.export.lacks import lacking
 from sweeper.plan.plan import TransferPlan
 from tests.export.plans import OPTIONS
 from tests.toy_models import TOKENS, NanoBlock, NanoDecoder

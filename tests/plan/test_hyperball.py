@@ -23,9 +23,9 @@ from torch.nn import functional as F
 
 import sweeper
 from sweeper.errors import BadInput
-from sweeper.export.compare import lacking
 from sweeper.export.groups import Pytorch, Torchtitan
 from sweeper.export.hf import Hf
+from sweeper.export.lacks import lacking
 from sweeper.plan.plan import TransferPlan
 from sweeper.scaling.relative import MuP, Standard
 from sweeper.scaling.spec import ParamSpec, Role, Update

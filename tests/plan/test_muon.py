@@ -19,9 +19,9 @@ from torch.optim.lr_scheduler import LambdaLR
 
 import sweeper
 from sweeper.errors import BadInput, ConfigError
-from sweeper.export.compare import lacking
 from sweeper.export.groups import OlmoCore, Pytorch
 from sweeper.export.hf import Hf
+from sweeper.export.lacks import lacking
 from sweeper.plan.muon import performed
 from sweeper.plan.plan import TransferPlan
 

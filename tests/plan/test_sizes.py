@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 import sweeper
-from sweeper.classifier.compare import widths
+from sweeper.classifier.growth import widths
 from sweeper.errors import BadInput
 from sweeper.plan.plan_for import SizePair
 from sweeper.scaling.spec import Role

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from sweeper.sweep.search import without_result
+from sweeper.sweep.base_search import without_result
 from sweeper.trial import Axis, Log2Hps, Result
 from tests.engine.tiny_trials import trial
 

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import sweeper
-from sweeper.export.compare import NAMES, lacking
 from sweeper.export.exporter import Exporter, Setting, as_planned, in_gauge
+from sweeper.export.lacks import NAMES, lacking
 from sweeper.plan.factors import PlannedFactor
 from sweeper.plan.plan import PlannedParameter, TransferPlan
 from sweeper.scaling.spec import Role

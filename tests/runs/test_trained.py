@@ -15,7 +15,7 @@ from sweeper.decide.validation import Validation
 from sweeper.errors import BadInput
 from sweeper.records import to_json
 from sweeper.report.sentences_transfer import worded
-from sweeper.runs.study import ValidatedRuns, by_design, final_runs, write_runs
+from sweeper.runs.trained import ValidatedRuns, by_design, final_runs, write_runs
 from sweeper.stats.ladder import LadderRule
 from sweeper.study.study import Study
 from tests.stats.curves import BASE, Valley
