@@ -50,7 +50,7 @@ QUICK, REDRAWN = 40, 8
 """Iterations of a fit that is refined later, and of draws, which begin at their fit."""
 MANY, DIRECTIONS = 100, 8
 """Runs from which on draws are fitted in few directions, and draws that tell these."""
-DOUBTED, BEFORE, NARROWEST = 5.0, 2.0, 0.5
+DOUBTED, BEFORE, NARROWEST = 5.0, 1.6, 0.5
 """A widening before any rung was tried is worth so many rungs, and is so large: what published
 tables ask for of laws that were not tried. What tried ones ask for counts from the last on."""
 EXPONENTS_APART = 0.2
