@@ -138,6 +138,16 @@ def test_a_run_diverges_by_its_numbers_or_by_its_height() -> None:
     assert watched(high).seen.state == "diverged"
 
 
+def test_what_befalls_a_run_between_two_nans_does_not_move_their_beginning() -> None:
+    watch = watched(run(106)[:600])
+    watch.update(600, math.nan)
+    watch.events.append(replace(watch.events[-1], kind="another", step=601, until=601))
+    for step in (601, 602, 603):
+        watch.update(step, math.nan)
+    assert (watch.seen.state, watch.seen.since) == ("diverged", 600)
+    assert watch.events[-2].until >= 602
+
+
 def test_a_single_nan_is_passed_over() -> None:
     losses = run(107)
     losses[[300, 400]] = math.nan

@@ -136,6 +136,27 @@ def test_losses_below_zero_are_judged_as_those_above(shift: float) -> None:
     assert [size.reason for size in answers[2.0].sizes] == [s.reason for s in answers[-2.0].sizes]
 
 
+@pytest.mark.parametrize("side", [-1, 1])
+@pytest.mark.parametrize(
+    ("optimum", "etas", "code"), [(0, (2, 3, 4, 5), "edge"), (5, (0, 1, 2, 3), "loses")]
+)
+def test_a_bound_on_the_base_s_side_is_no_shift(
+    side: int, optimum: int, etas: Sequence[int], code: str
+) -> None:
+    """Lowest at the near end of its grid, a size may not have moved; at the far end it loses."""
+
+    def losses(best: int, at: Sequence[int]) -> dict[float, float | tuple[float, ...]]:
+        random = np.random.default_rng(len(at))
+        return {
+            side * float(eta): tuple(3 + 0.004 * (eta - best) ** 2 + random.normal(0, 0.001, 3))
+            for eta in at
+        }
+
+    verdict = judged(table(losses(0, range(-3, 4))), table(losses(optimum, etas), LARGE))
+    assert verdict.sizes[1].at_end
+    assert verdict.sizes[1].code == code
+
+
 def test_a_larger_model_that_is_worse_is_noted_though_its_eta_stays(golden: Golden) -> None:
     rule = LadderRule(widths=(32, 256), seeds=3)
     found = of(Valley(noise=0.001), Valley(floor=3.2, noise=0.001, number=1), rule)
