@@ -274,7 +274,7 @@ def fit_curves(
 # how steep the right side is, a step rises by at most `STEEPER` times the steepest one so far, and
 # `STEEPER_PER_OCTAVE`: there a thousandth of the curves without a cliff exceed 4.6 times on a grid
 # of 0.5, and 5.9 times on one of 2.
-CLIFF, CLIFF_PER_OCTAVE = 2.0, 8.0
+CLIFF, CLIFF_PER_OCTAVE = 2.25, 8.0
 STEEPER, STEEPER_PER_OCTAVE = 4.0, 1.4
 
 

@@ -130,8 +130,9 @@ class Study:
             self._copy.close()
             folder = self.folder / "results"
             with suppress(OSError):
+                # Of as many lines as are known: one may have been written as a signal came.
                 kept = {
-                    name: {"lines": lines, "sum": sum_of((folder / name).read_bytes())}
+                    name: {"lines": lines, "sum": sum_of(_first(folder / name, lines))}
                     for name, lines in self._lines.items()
                 }
                 if kept and try_json(folder / COUNTS) != kept:
@@ -306,6 +307,10 @@ class Study:
         """A notice on a file of results, which every verb gives at its end if not before."""
         self.notices.append(f"the result file {path} {what}")
         note_record(path, f"it {what}")
+
+
+def _first(path: Path, lines: int) -> bytes:
+    return b"".join(path.read_bytes().splitlines(keepends=True)[:lines])
 
 
 def _written(folder: Path) -> dict[str, tuple[int, str]]:

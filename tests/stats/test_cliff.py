@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
 from sweeper.stats import curve as module
@@ -70,6 +70,7 @@ def test_a_finite_cliff_says_what_an_infinite_one_says(
     step=st.sampled_from([0.25, 0.5, 1.0, 2.0]),
     number=st.integers(0, 1000),
 )
+@example(optimum=-1.8125, curvature=0.125, step=0.25, number=1)
 def test_a_smooth_curve_has_no_cliff(
     optimum: float, curvature: float, step: float, number: int
 ) -> None:
