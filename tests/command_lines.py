@@ -10,7 +10,7 @@ import typer
 
 from sweeper.check.judge import CheckRule
 from sweeper.cli.app import app
-from sweeper.config.command_line import with_user_command
+from sweeper.config.command_line import FROM, with_user_command
 from sweeper.config.compose import compose_tree
 from sweeper.config.settings import StudySettings, checked_plugin
 from sweeper.data.corpus import Source
@@ -55,7 +55,11 @@ def parse(words: Sequence[str]) -> dict[str, Any]:
         options = dict(word.split("=", 1) for word in values["options"] or [])
         build_exporter(values["to"], {key: yaml_value(text) for key, text in options.items()})
     elif "overrides" in values and not values.get("config_dir"):  # the reader's own groups
-        compose(tuple(values["overrides"] or ()))
+        # What a search begins at is another study, and no setting.
+        settings = (
+            word for word in values["overrides"] or () if verb != "search" or FROM not in word
+        )
+        compose(tuple(settings))
     return dict(values)
 
 
