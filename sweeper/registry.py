@@ -102,12 +102,15 @@ def takes_eps(optimizer: str, arguments: Mapping[str, Any]) -> bool:
 
     One that no config describes is taken to have one. Steps by atan2 have none.
     """
-    config = conf_folder() / "optimizer" / f"{optimizer}.yaml"
-    described = config.is_file()
-    has = (
-        "\neps:" in config.read_text(encoding="utf-8") if described else arguments.get("eps", True)
-    )
+    has = _optimizers_with_eps().get(optimizer, arguments.get("eps", True))
     return bool(has) and not arguments.get("atan2")
+
+
+@cache
+def _optimizers_with_eps() -> Mapping[str, bool]:
+    """Of each optimizer that has a config. A plan asks for every parameter."""
+    configs = (conf_folder() / "optimizer").glob("*.yaml")
+    return {path.stem: "\neps:" in path.read_text(encoding="utf-8") for path in configs}
 
 
 def with_names(group: str, config: Mapping[str, Any]) -> dict[str, Any]:

@@ -183,7 +183,7 @@ def judge(source: Any = None, **keywords: Any) -> Judgement | Rates | Critical |
             case RatesAnswer():
                 found = Rates(answer)
             case CriticalAnswer():
-                return Critical(answer)
+                found = Critical(answer)
             case JudgeAnswer():
                 found = Judgement(answer.judged)
             case _:

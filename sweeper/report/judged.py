@@ -50,7 +50,7 @@ from sweeper.report.sentences_judged import (
     value_text,
     worded_judged,
 )
-from sweeper.report.sentences_transfer import listed
+from sweeper.report.sentences_transfer import listed_sizes
 from sweeper.report.study_page import write_report
 from sweeper.runs.run import unit_of
 from sweeper.stats.estimate import Estimate
@@ -85,7 +85,7 @@ def answers(judged: TableVerdict) -> list[str]:
         failing = [size for size in verdict.sizes if size.answer == "fails"]
         if failing and verdict.axis != JOINT_AXIS:
             # Others may hold, or be open: that is not said of the whole ladder.
-            names = listed([describe_size(size.size, verdict.axis) for size in failing])
+            names = listed_sizes([describe_size(size.size, verdict.axis) for size in failing])
             ladder = f"{names}, of {ladder}"
         todo = f" To settle it, {verdict.todo}." if verdict.todo else ""
         lines.append(f"The transfer over {axis} {said} at {ladder}.{todo}")

@@ -15,7 +15,7 @@ from sweeper.errors import SHELL, spelled
 from sweeper.report.sentences_transfer import (
     advice_parts,
     hopeless_text,
-    listed,
+    listed_sizes,
     seeds_text,
     target_text,
     worded,
@@ -134,7 +134,7 @@ def runs_text(next_runs: Sequence[NextRuns]) -> str:
         " ".join(f"{key.replace('_', ' ')} {value}" for key, value in proposed.size.items())
         for proposed in next_runs
     )
-    return f"{_count_text(next_runs)}, at {listed([*sizes])}"
+    return f"{_count_text(next_runs)}, at {listed_sizes([*sizes])}"
 
 
 def _count_text(next_runs: Sequence[NextRuns]) -> str:
@@ -243,7 +243,7 @@ def _ends(judged: TableVerdict) -> list[str]:
         name = name_size(edge.size, judged.axis)
         places.setdefault(f"{SIDES[edge.side]} {where}", []).append(name)
     sentences = [
-        f"the optimum at {listed(names)} is not bracketed: it lies {place}"
+        f"the optimum at {listed_sizes(names)} is not bracketed: it lies {place}"
         for place, names in places.items()
     ]
     if len(places) > 1:

@@ -249,10 +249,10 @@ def _on_this_ladder(advice: Advice) -> str:
 
 def names(sizes: Sequence[LadderSize], axis: str) -> str:
     """Sizes of a ladder, by name."""
-    return listed([describe_size(size, axis) for size in sizes])
+    return listed_sizes([describe_size(size, axis) for size in sizes])
 
 
-def listed(names: Sequence[str]) -> str:
+def listed_sizes(names: Sequence[str]) -> str:
     """Sizes in words, what they are sizes of once: width 128, 256 and 512."""
     if not names:
         return ""

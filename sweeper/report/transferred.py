@@ -29,7 +29,7 @@ from sweeper.report.sentences import check_sentence, failure_notes, unfinished_n
 from sweeper.report.sentences_transfer import exponent_text, unjudged_text
 from sweeper.report.study_page import written_page
 from sweeper.stats.ladder import LADDER_AXES
-from sweeper.study.cost import Cost
+from sweeper.study.cost import NOTHING, Cost
 from sweeper.study.folder import TargetFolder, read_document
 from sweeper.sweep.coordinates import QuickCheck
 from sweeper.sweep.ladders import StaleVerdict, Trained, curves_stem
@@ -122,12 +122,7 @@ def _each(answer: EachTransferAnswer) -> Shown:
 
 
 def _cost_of_all(answer: LadderCostAnswer) -> Cost:
-    costs = [size.cost for size in answer.cost.sizes]
-    return Cost(
-        trials=sum(cost.trials for cost in costs),
-        flops=sum(cost.flops for cost in costs),
-        seconds=sum(cost.seconds for cost in costs),
-    )
+    return sum((size.cost for size in answer.cost.sizes), NOTHING)
 
 
 def _planned(

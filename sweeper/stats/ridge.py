@@ -30,14 +30,13 @@ class Ridge:
     """By octaves of batch from the best, `offsets` [point]: octaves of rate, and loss above least.
 
     `rates` and `costs` [1 + AGAIN, point] are as fitted, then of sizes drawn again. `scatter` is
-    how far a row is off, in octaves. `reach` is the least and the largest offset of a row.
+    how far a row is off, in octaves.
     """
 
     offsets: Array
     rates: Array
     costs: Array
     scatter: float
-    reach: tuple[float, float]
 
     @classmethod
     def of(
@@ -67,7 +66,6 @@ class Ridge:
             rates=rates,
             costs=costs,
             scatter=scatter,
-            reach=(float(every[:, 0].min()), float(every[:, 0].max())),
         )
 
     def rate(self, offsets: Array, generator: np.random.Generator | None = None) -> Array:
