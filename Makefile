@@ -113,10 +113,12 @@ bench: setup ## Time sweeper against its peers on this machine, half an hour; re
 	$(BIN)/python scripts/bench/verdict.py --out $(BENCH)/verdict.json --markdown $(BENCH)/verdict.md
 	$(BIN)/python scripts/bench/pruning.py replay | tee $(BENCH)/pruning.txt
 
-# For a GPU machine without a network that has torch, pytest and Python 3.12; 8 MB.
+# For a GPU machine without a network that has torch, pytest and Python 3.12; 8 MB. The last ones are
+# the tests' oracles, some of which PyPI has as source alone.
 GPU_WHEELS := hydra-core omegaconf optuna alembic sqlalchemy mako colorlog submitit cloudpickle tomli-w
+GPU_BUILT := antlr4-python3-runtime mup unit-scaling docstring-parser pytorch_optimizer
 gpu-wheels: setup ## Fetch what gpu.py installs on a bare GPU machine, into .wheels.
-	$(BIN)/pip wheel -q --disable-pip-version-check -c constraints.txt --no-deps -w .wheels antlr4-python3-runtime
+	$(BIN)/pip wheel -q --disable-pip-version-check -c constraints.txt --no-deps -w .wheels $(GPU_BUILT)
 	$(BIN)/pip download -q --disable-pip-version-check -c constraints.txt --no-deps -d .wheels \
 		--only-binary=:all: --python-version 3.12 --implementation cp \
 		--platform manylinux2014_x86_64 --platform manylinux_2_28_x86_64 $(GPU_WHEELS)

@@ -70,6 +70,7 @@ class Validation:
         self.out.mkdir(parents=True, exist_ok=True)
         (self.out / "results.jsonl").unlink(missing_ok=True)
         self.fake: bool = options.fake
+        self.skipped = tuple(options.skip)
         self.device = "cpu" if options.fake else "cuda"
         # A test's machine is busy, and what a stage does on a CPU is no measure of anything.
         self.patience = 5.0 if options.fake else 1.0
@@ -90,6 +91,10 @@ class Validation:
         """Seconds until the deadline."""
         return self.end - time.monotonic()
 
+    def skips(self, stage: Stage) -> bool:
+        """Whether the stage was asked to be left out."""
+        return stage.name.startswith(self.skipped)
+
     def keep(self, record: Mapping[str, Any]) -> None:
         """Write a result now: what comes later may fail."""
         self.records.append(dict(record))
@@ -98,7 +103,7 @@ class Validation:
 
     def run(self, *stages: Stage) -> None:
         """Run stages at the same time, each to its end or to its limit."""
-        running = [self._start(stage) for stage in stages]
+        running = [self._start(stage) for stage in stages if not self.skips(stage)]
         while running:
             time.sleep(0.1)
             for one in list(running):
@@ -357,6 +362,9 @@ def main(words: list[str] | None = None) -> int:
     parser.add_argument("--wheels", type=Path, help="a folder of wheels to install first")
     parser.add_argument("--deadline", type=float, default=DEADLINE, help="seconds for all of it")
     parser.add_argument("--fake", action="store_true", help="tiny, and on a CPU")
+    parser.add_argument(
+        "--skip", nargs="+", default=[], help="stages to leave out, such as tests or profile-s3"
+    )
     options = parser.parse_args(words)
     return validate(Validation(options), options.wheels)
 

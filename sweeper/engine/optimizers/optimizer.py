@@ -189,6 +189,12 @@ def bias(beta: Tensor, step: Tensor | int) -> Tensor:
     return -torch.expm1(torch.log(beta) * step)
 
 
+def bias_now(name: str, hps: UpdateHps, now: StepInfo) -> Tensor:
+    """`bias` of a setting at this step, [K]: the one at hand, or worked out."""
+    at_hand = now.biases.get(name)
+    return bias(hps.settings[name], now.step) if at_hand is None else at_hand
+
+
 def adam(
     params: list[Tensor],
     grads: list[Tensor],
@@ -207,10 +213,7 @@ def adam(
     # parameter, but knows not all functions of lists. Uncompiled, those would loop as well, because
     # trials have settings of their own.
     beta1, beta2 = hps.settings["beta1"], hps.settings["beta2"]
-    bias1, bias2 = (
-        bias(beta, now.step) if (at_hand := now.biases.get(name)) is None else at_hand
-        for name, beta in (("beta1", beta1), ("beta2", beta2))
-    )
+    bias1, bias2 = bias_now("beta1", hps, now), bias_now("beta2", hps, now)
     scale = bias2.rsqrt()
     update_averages(first, grads, beta1)
     apply_weight_decay(params, hps, now)
