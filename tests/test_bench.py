@@ -66,7 +66,7 @@ def test_the_validation_on_a_gpu_runs_to_its_end_without_one(tmp_path: Path) -> 
 def validation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     monkeypatch.setattr(sys, "path", [*sys.path])
     gpu = load_script("bench/gpu.py")
-    options = argparse.Namespace(out=tmp_path, fake=False, deadline=60.0, wheels=None)
+    options = argparse.Namespace(out=tmp_path, fake=False, deadline=60.0, wheels=None, skip=[])
     made = gpu.Validation(options)
     made.gpu = gpu
     return made
