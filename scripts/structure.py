@@ -99,7 +99,8 @@ class Source:
         """Classes, those within functions too."""
         yield from (node for node in ast.walk(self.tree) if isinstance(node, ast.ClassDef))
 
-    def strings(self) -> Iterator[str]:
+    @cached_property
+    def strings(self) -> list[str]:
         """Texts of the program, those within f-strings too; docstrings are none."""
         documents = {
             id(statement.value)
@@ -108,9 +109,12 @@ class Source:
             for statement in body
             if isinstance(statement, ast.Expr)
         }
-        for node in ast.walk(self.tree):
-            if isinstance(node, ast.Constant) and id(node) not in documents:
-                yield from [node.value] if isinstance(node.value, str) else []
+        return [
+            node.value
+            for node in ast.walk(self.tree)
+            if isinstance(node, ast.Constant) and id(node) not in documents
+            if isinstance(node.value, str)
+        ]
 
     def imports(self) -> Iterator[str]:
         """What it imports, anywhere in it but for type checking alone, as it is written."""
@@ -190,9 +194,10 @@ def argv_uses(files: Mapping[str, Source]) -> list[str]:
         name
         for name, file in files.items()
         if file.room != "cli"
+        and "argv" in file.text
         and (
             any(ast.unparse(node) == "sys.argv" for node in _attributes(file.tree))
-            or any("sys.argv" in text for text in file.strings())
+            or any("sys.argv" in text for text in file.strings)
         )
     ]
 
@@ -204,7 +209,7 @@ def _attributes(tree: ast.Module) -> Iterator[ast.Attribute]:
 def spelling(name: str, files: Mapping[str, Source]) -> list[str]:
     """The files that spell a file's name, alone or behind folders."""
     ends = re.compile(rf"(?:^|/){re.escape(name)}$")
-    return [file for file, s in files.items() if any(map(ends.search, s.strings()))]
+    return [file for file, s in files.items() if any(map(ends.search, s.strings))]
 
 
 def commands_below_report(files: Mapping[str, Source]) -> Counter[str]:
@@ -215,7 +220,7 @@ def commands_below_report(files: Mapping[str, Source]) -> Counter[str]:
         file.room
         for file in files.values()
         if file.room in below
-        for text in file.strings()
+        for text in file.strings
         if pattern.search(text)
     )
 

@@ -1,7 +1,8 @@
-"""Figures that are not laid out, which takes half of their time, or not even drawn."""
+"""Figures that are not laid out, which takes half of their time, not drawn, or not even made."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from types import ModuleType
 
 import pytest
 from matplotlib.figure import Figure
@@ -25,3 +26,23 @@ def without_drawing() -> Iterator[None]:
         patch.setattr(Figure, "draw", lambda self, renderer: None)
         patch.setattr(Figure, "get_layout_engine", lambda self: None)
         yield
+
+
+@contextmanager
+def without_figures() -> Iterator[dict[tuple[ModuleType, str], object]]:
+    """Leave the figures of a study's page and of its checks empty: to make them takes longest.
+
+    What makes them is told, by where it stands.
+    """
+    from sweeper.report import checks, study_page
+
+    made = {
+        (module, name): value
+        for module in (checks, study_page)
+        for name, value in vars(module).items()
+        if name.endswith("_figure") and name != "new_figure"
+    }
+    with pytest.MonkeyPatch.context() as patch:
+        for module, name in made:
+            patch.setattr(module, name, lambda *_, **__: Figure())
+        yield made

@@ -302,7 +302,12 @@ def _compose(
     except _CONFIG_ERRORS as error:
         choices = [text for text, override in pairs if str(override.key_or_group) in names]
         try:
-            tree = cast(Tree, OmegaConf.to_container(_hydra_compose(choices, config_dir)))
+            plain = (
+                _hydra_compose(choices, config_dir)
+                if config_dir
+                else _choices_composed(tuple(choices))
+            )
+            tree = cast(Tree, OmegaConf.to_container(plain))
         except _CONFIG_ERRORS:
             where = (Keyword("config_dir", str(config_dir)), ": ") if config_dir else ()
             raise BadInput(*where, _message(error)) from error

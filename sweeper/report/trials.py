@@ -100,7 +100,7 @@ def drawn_axes(results: Sequence[Result], axes: list[SearchedAxis]) -> list[Sear
     """The axes that parallel coordinates have room for: where it is known, those that matter."""
     if len(axes) <= MOST_AXES:
         return axes
-    matters = importance(None, results)
+    matters = importance(None, results, draws=0)
     values = matters.values if isinstance(matters, Importance) else {}
     first = sorted(axes, key=lambda axis: -values.get(axis.name, (0.0,))[0])[:MOST_AXES]
     return [axis for axis in axes if axis in first]
@@ -386,11 +386,13 @@ class Importance:
     basis: str
 
 
-def importance(conclusion: Conclusion | None, results: Sequence[Result]) -> Importance | str | None:
+def importance(
+    conclusion: Conclusion | None, results: Sequence[Result], *, draws: int = DRAWS
+) -> Importance | str | None:
     """Which hyperparameters matter; in words why nobody can say; None where there is one alone.
 
     By the lines of an independent search, else by Optuna's PED-ANOVA (Watanabe, Bansal and Hutter,
-    2023).
+    2023), whose spread at most so many `draws` tell.
     """
     lines = [line for line in conclusion.lines if _is_line(line)] if conclusion else []
     if len(lines) > 1:
@@ -414,7 +416,7 @@ def importance(conclusion: Conclusion | None, results: Sequence[Result]) -> Impo
         )
     if len({result.objective for result in ended}) == 1:
         return "Which hyperparameters matter cannot be said: all trials have the same loss."
-    return _by_anova(ended)
+    return _by_anova(ended, draws)
 
 
 def _is_line(line: LineResult) -> bool:
@@ -440,13 +442,13 @@ def _cost_of_two(line: LineResult) -> float:
     return fmean(costs) if costs else math.nan
 
 
-def _by_anova(results: Sequence[Result]) -> Importance:
+def _by_anova(results: Sequence[Result], draws: int) -> Importance:
     # It brings Optuna, which no other figure needs.
     from sweeper.search.optuna.importance import importances
 
     axes = searched_axes(results)
     # Adding trials to a study is what takes time: fewer draws of many.
-    draws = max(4, min(DRAWS, 2000 // len(results)))
+    draws = min(draws, max(4, 2000 // len(results)))
     diverged = sum(math.isinf(result.objective) for result in results)
     return Importance(
         values=importances(

@@ -29,6 +29,7 @@ from sweeper.records import import_target
 from sweeper.report.next import next_of
 from sweeper.study.study import Study
 from tests.cli.driver import call, make_workplace
+from tests.layout import without_drawing, without_figures
 from tests.refusals import raises_config_error
 
 CELL = """
@@ -66,6 +67,9 @@ SETTINGS: dict[str, Any] = {
 }
 
 
+CHECK = ["check", "--study", "nb", "transfer.widths=[16,32]", "check.seeds=1", "check.steps=1"]
+
+
 @pytest.fixture
 def cell(monkeypatch: pytest.MonkeyPatch) -> Any:
     """The names of `__main__` after the cell has run."""
@@ -76,6 +80,13 @@ def cell(monkeypatch: pytest.MonkeyPatch) -> Any:
     for name in space.keys() - before.keys():
         del space[name]
     space.update(before)
+
+
+@pytest.fixture
+def undrawn() -> Iterator[None]:
+    """For calls that write pages at which nobody looks."""
+    with without_drawing(), without_figures():
+        yield
 
 
 @pytest.fixture(scope="module")
@@ -96,7 +107,8 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
     with pytest.MonkeyPatch.context() as patched:
         patched.chdir(folder)
-        asyncio.run(notebook())
+        with without_drawing(), without_figures():
+            asyncio.run(notebook())
         yield folder
     for name in ("Net", "act"):
         del space[name]
@@ -127,7 +139,7 @@ def test_a_check_is_drawn_where_there_is_one(
     study = sweeper.open_study("nb")
     with pytest.raises(BadInput, match="a coordinate check over width"):
         study.plot_check()
-    assert call(capsys, "check", "--study", "nb", "transfer.widths=[16,32]").code == 0
+    assert call(capsys, *CHECK).code == 0
     study.reload()
     assert {"hidden", "head"} <= {
         ax.get_title("left").partition("\n")[0] for ax in study.plot_check()
@@ -187,6 +199,7 @@ def test_it_is_shown_as_text_and_as_a_card(made: Path) -> None:
     assert "hidden.weight" in plan._repr_html_() and repr(plan).startswith("TransferPlan(width 64")
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_notes_told_before_the_work_stay_with_the_study(made: Path) -> None:
     study = sweeper.search(vars(sys.modules["__main__"])["Net"], **SETTINGS)
     assert isinstance(study, sweeper.Study)
@@ -210,6 +223,7 @@ def test_a_card_has_the_answer_beside_the_size(made: Path) -> None:
     assert "<dt>" not in sweeper.open_study("nb")._repr_html_()
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_what_is_finished_is_not_trained_again_and_other_code_is_another_trial(
     made: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -277,6 +291,7 @@ def test_a_name_that_is_none_says_what_it_may_be(made: Path) -> None:
     assert "transfer.widths" in caught.value.allowed
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_studies_are_compared_and_a_loss_is_predicted(made: Path) -> None:
     shutil.copytree("runs/nb", "runs/nc")
     done = sweeper.compare("nb", sweeper.open_study("nc"), anyway=True)
@@ -320,6 +335,7 @@ def test_all_runs_that_diverge_are_an_error(
         sweeper.search(cell["Net"], **SETTINGS)
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_an_interrupted_call_keeps_what_it_has_and_goes_on(
     cell: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -2,6 +2,7 @@ import shutil
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 import torch
@@ -9,7 +10,7 @@ from matplotlib.figure import Figure
 
 from tests.cli.driver import TINY, Run, call, make_workplace, run_in
 from tests.cli.screens import counted_ends
-from tests.layout import DRAW, without_drawing
+from tests.layout import DRAW, without_drawing, without_figures
 
 
 @pytest.fixture(scope="package", autouse=True)
@@ -22,10 +23,10 @@ def one_thread() -> Iterator[None]:
 
 
 @pytest.fixture(scope="package", autouse=True)
-def no_drawing() -> Iterator[None]:
+def no_drawing() -> Iterator[dict[tuple[ModuleType, str], object]]:
     """Tests of `tests/report/` draw the figures; here it would take half of a command's time."""
-    with without_drawing():
-        yield
+    with without_drawing(), without_figures() as made:
+        yield made
 
 
 @pytest.fixture(autouse=True)
@@ -38,9 +39,13 @@ def screen() -> Iterator[dict[int, str]]:
 
 
 @pytest.fixture
-def drawn(monkeypatch: pytest.MonkeyPatch) -> None:
+def drawn(
+    no_drawing: dict[tuple[ModuleType, str], object], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """What the commands of this test find out is drawn, though not laid out."""
     monkeypatch.setattr(Figure, "draw", DRAW)
+    for (module, name), figure in no_drawing.items():
+        monkeypatch.setattr(module, name, figure)
 
 
 @pytest.fixture

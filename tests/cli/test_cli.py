@@ -1,5 +1,4 @@
 import io
-import json
 import os
 import re
 import signal
@@ -18,7 +17,7 @@ from torch import nn
 from sweeper.cli import app
 from sweeper.errors import SweeperError
 from sweeper.verbs import search, status
-from tests.cli.driver import COMMANDS, TINY, Run, assert_refused, call, make_workplace, spawn, tree
+from tests.cli.driver import COMMANDS, TINY, Run, assert_refused, call, make_workplace, tree
 from tests.golden import Golden
 
 VERBS = tuple(COMMANDS.commands)
@@ -114,16 +113,16 @@ class TestHelp:
         done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
         assert done.returncode == 0 and done.stdout.splitlines()[-1] == "False", done
 
-    @pytest.mark.parametrize("verb", ["search", "transfer --to-width 64", "explain --to-width 64"])
-    def test_a_misspelt_override_loads_no_torch(self, verb: str, study: Path) -> None:
-        words = [*verb.split(), "train.stepz=3", *["--study", "a"] * (verb != "search")]
-        script = (
-            "import sys\nfrom sweeper.cli.app import app\n"
-            f"try: app({words})\nexcept SystemExit as end: assert end.code == 2\n"
-            "print('torch' in sys.modules)"
-        )
+    def test_a_misspelt_override_loads_no_torch(self, study: Path) -> None:
+        to = ["--to-width", "64", "--study", "a"]
+        script = "import sys\nfrom sweeper.cli.app import app\n"
+        for words in (["search"], ["transfer", *to], ["explain", *to]):
+            script += f"try: app({[*words, 'train.stepz=3']})\n"
+            script += "except SystemExit as end: assert end.code == 2\n"
+        script += "print('torch' in sys.modules)"
         done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
-        assert done.stdout.splitlines()[-1] == "False" and "train.stepz=3" in done.stderr, done
+        assert done.stdout.splitlines()[-1] == "False", done
+        assert done.stderr.count("train.stepz=3") == 3, done
 
     @pytest.mark.parametrize("flag", ["--help", "-h"])
     @pytest.mark.parametrize("verb", VERBS)
@@ -144,23 +143,13 @@ class TestHelp:
 
 
 BAD = [
-    ["parameterization=foo"],
-    ["parametrization=umup"],
-    ["model=null"],
-    ["modle.width=32"],
-    ["model.wdth=32"],
-    ["train.stepz=3"],
-    ["search.line.stp=1"],
-    ["model.width=null"],
     ["train=null"],
     ["transfer=null"],
-    ["model.width"],
     ["width 3"],
     ["model.width=16,32"],
     ["study='a b'"],
     ["study=ünï"],
     ["study=../x"],
-    ["study=a/b"],
     ["study="],
     ["model.width=99999999999999999999"],
     ["model.width=1e400"],
@@ -169,7 +158,6 @@ BAD = [
     ["train.warmup=nan"],
     ["optimizer.eps=inf"],
     ["optimizer.eps=-1"],
-    ["train.steps=0"],
     ["train.batch_size=-1"],
     ["train.steps=true"],
     ["train.steps=4.5"],
@@ -186,7 +174,6 @@ BAD = [
     ["model._target_=os.path.join"],
     ["search._target_=builtins.dict"],
     ["logger._target_=sweeper.scaling.relative.Standard"],
-    ["root="],
     ["root=text.txt"],
     ["root=text.txt/runs"],
     ["root=${oc.env:NOPE_NOPE}"],
@@ -198,14 +185,11 @@ BAD = [
     ["transfer.widths=[20]"],
     ["parameterization.space.eta={low: 3, high: 1}"],
     ["parameterization.space.eta.low=nan"],
-    ["search.line.points=0"],
     ["search.line.step=0"],
     ["search.seeds=1000000000000"],
     ["runner.device=tpu"],
     ["runner.batched_trials=0"],
     ["study.storage=garbage"],
-    ["experiment=nope"],
-    ["hydra.run.dir=/tmp"],
     ["=3"],
     [""],
     ["a=b=c"],
@@ -363,10 +347,3 @@ def test_terminate_is_an_interrupt(monkeypatch: pytest.MonkeyPatch) -> None:
     finally:
         signal.signal(signal.SIGTERM, old)
     assert ended.value.code == 130
-
-
-@pytest.mark.slow
-def test_as_a_module_from_another_folder(sweeper: Run, tmp_path: Path) -> None:
-    out, err = spawn("search", *TINY, "--dry-run", "--json").communicate()
-    assert json.loads(out)["study"] == "umup-lr-w16-d1" and err
-    assert tree(tmp_path) == ["text.txt"]

@@ -5,7 +5,7 @@ import sys
 from pathlib import Path
 
 from sweeper.cli import commands
-from tests.cli.driver import TINY, make_workplace
+from tests.cli.driver import SIZES, TINY, make_workplace
 
 
 def loaded(script: str, folder: Path) -> set[str]:
@@ -35,16 +35,14 @@ def test_to_its_first_trial_a_search_loads_what_it_needs(tmp_path: Path) -> None
     assert not modules & (DRAWING | others)
 
 
-def test_reading_verbs_load_no_torch(tmp_path: Path) -> None:
-    folder = make_workplace(tmp_path)
-    loaded(run("search", *TINY, "--study", "a", "launcher=inline"), folder)
-    status = loaded(run("status", "a"), folder)
+def test_reading_verbs_load_no_torch(study: Path, workplace: Path) -> None:
+    status = loaded(run("status", "a"), workplace)
     assert status & (TRAINING | DRAWING | {"optuna", "sqlite3"}) == set()
-    assert loaded(run("report", "a"), folder) & (TRAINING | {"optuna"}) == set()
+    assert loaded(run("report", "a"), workplace) & (TRAINING | {"optuna"}) == set()
 
 
 def test_explain_loads_no_figures(tmp_path: Path) -> None:
-    modules = loaded(run("explain", "--to-width", "64"), make_workplace(tmp_path))
+    modules = loaded(run("explain", "--to-width", "64", *SIZES), make_workplace(tmp_path))
     assert modules & (DRAWING | {"optuna", "torch._dynamo", "submitit"}) == set()
 
 

@@ -243,7 +243,7 @@ def _wrong(found: list[str]) -> list[str]:
 
 
 @pytest.mark.parametrize(
-    "number", [0, 1, *(pytest.param(number, marks=pytest.mark.long) for number in (2, 13, 14))]
+    "number", [0, *(pytest.param(number, marks=pytest.mark.long) for number in (1, 2, 13, 14))]
 )
 def test_some_changes(
     number: int,

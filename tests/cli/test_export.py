@@ -14,18 +14,27 @@ from sweeper.export.exporter import EXPORTERS
 from sweeper.export.lacks import NAMES
 from sweeper.files import read_json
 from sweeper.plan.plan import TransferPlan
-from tests.cli.driver import Run, assert_refused, measured
+from tests.cli.driver import Run, assert_refused, measured, run_in
 from tests.export.test_published import GRANITE_8B
 from tests.golden import Golden
 
 TRANSFER = ("transfer", "--to-width", "32", "--study", "a")
 
 
+@pytest.fixture(scope="module")
+def planned_once(finished: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The root of a study with a plan for width 32; not to be changed."""
+    place = tmp_path_factory.mktemp("planned")
+    shutil.copytree(finished.parents[1], place, dirs_exist_ok=True)
+    run_in(place, *TRANSFER)
+    return place / "runs"
+
+
 @pytest.fixture
-def planned(study: Path, sweeper: Run) -> Path:
+def planned(planned_once: Path, workplace: Path) -> Path:
     """The folder of a plan for width 32."""
-    assert sweeper(*TRANSFER).code == 0
-    return study / "transfer" / "w32-d1"
+    shutil.copytree(planned_once, workplace / "runs")
+    return workplace / "runs/a/transfer/w32-d1"
 
 
 @pytest.mark.parametrize("to", sorted(set(EXPORTERS) - {"hf"}))

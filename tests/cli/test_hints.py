@@ -146,7 +146,7 @@ def test_status_gives_the_command_that_goes_on_with_what_was_stopped(
     assert status.next == shlex.join(["sweeper", *typed])
     type_next(sweeper, status)
     # Whatever comes to its end takes it back.
-    assert sweeper("transfer", "--to-width", "32", "--study", "a", "--validate").code == 0
+    assert sweeper("transfer", "--to-width", "32", "--study", "a", "--validate", *LADDER).code == 0
     assert "was stopped" not in sweeper("status", "--study", "a").out
 
 

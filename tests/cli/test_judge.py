@@ -13,7 +13,7 @@ import pandas  # type: ignore[import-untyped]
 import pytest
 
 import sweeper as package
-from tests.cli.driver import Run, assert_refused
+from tests.cli.driver import Run, assert_refused, run_in
 from tests.cli.screens import LINES
 from tests.runs.grids import ETAS, WIDTHS, runs
 
@@ -357,6 +357,10 @@ def test_other_files_are_read_or_refused(table: Path, tmp_path: Path, sweeper: R
     assert_refused(sweeper("judge", str(table), "--columns", "width=n_emb"))
 
 
+SOME_AXES = ("batch_size", "tokens", "size")
+"""Those whose flag, columns or sizes are told in a way of their own."""
+
+
 def test_a_verdict_in_a_notebook_draws_itself(table: Path, tmp_path: Path) -> None:
     judged = package.judge(
         table, columns={"width": "n_embd", "eta": "lr", "loss": "val_loss"}, to_width=4096
@@ -367,7 +371,9 @@ def test_a_verdict_in_a_notebook_draws_itself(table: Path, tmp_path: Path) -> No
     assert judged.save(tmp_path / "saved")["page"].is_file()
 
 
-@pytest.mark.parametrize("axis", ["depth", "batch_size", "steps", "tokens", "size"])
+@pytest.mark.parametrize(
+    "axis", [*(pytest.param(a, marks=pytest.mark.long) for a in ("depth", "steps")), *SOME_AXES]
+)
 def test_a_ladder_over_any_axis_is_judged(axis: str, tmp_path: Path, sweeper: Run) -> None:
     column = {"depth": "n_layer", "batch_size": "batch", "steps": "max_steps"}.get(axis, axis)
     tables = {}
@@ -394,21 +400,21 @@ def test_one_size_differs_with_another_only_where_both_are_asked_for() -> None:
     assert package.judge(frame, axis="size", to_width=2048).judged.verdict is not None
 
 
-@pytest.fixture
-def two_studies(tmp_path: Path, sweeper: Run) -> Path:
-    """A root with the studies mup and sp of one table, of two horizons each."""
+@pytest.fixture(scope="module")
+def two_studies(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A root with the studies mup and sp of one table, of three horizons each."""
+    root = tmp_path_factory.mktemp("two")
     frames = []
     for name, optima in (("mup", (-7.0,) * 4), ("sp", (-6.0, -7.0, -8.0, -9.0))):
         for steps in (100, 200, 400):
             part = runs(optima, etas=ETAS[::2], seeds=2)
             part["val_loss"] += 40 / steps + (0.1 if name == "sp" else 0.0)
             frames.append(part.assign(parameterization=name, max_steps=steps, batch_size=8))
-    pandas.concat(frames).to_csv(path := tmp_path / "runs.csv", index=False)
+    pandas.concat(frames).to_csv(path := root / "runs.csv", index=False)
     for name in ("mup", "sp"):
         where = f'parameterization == "{name}" and max_steps == 400'
-        words = ("--where", where, "--save", name, "--root", str(tmp_path))
-        assert (answer := sweeper("judge", str(path), *words)).code == 0, answer.err
-    return tmp_path
+        run_in(root, "judge", str(path), "--where", where, "--save", name, "--root", str(root))
+    return root
 
 
 def test_a_saved_table_reports_compares_and_predicts_and_cannot_be_continued(

@@ -28,10 +28,10 @@ def law(params: float, tokens: float) -> float:
     return 1.5 + 60 / params**0.4 + 40 / tokens**0.5
 
 
-@pytest.fixture
-def ladder(study: Path) -> Path:
-    """A study with widths x steps, two rates and two seeds each, by the law."""
-    known, random, results = Study.read(study).results()[0], np.random.default_rng(0), []
+@pytest.fixture(scope="module")
+def of_law(finished: Path) -> list[Result]:
+    """Results of widths x steps, two rates and two seeds each, by the law; one has diverged."""
+    known, random, results = Study.read(finished).results()[0], np.random.default_rng(0), []
     horizons = [known.trial.spec.train.steps * times for times in (1, 4, 16, 64)]
     for width in WIDTHS:
         for steps in horizons:
@@ -54,8 +54,14 @@ def ladder(study: Path) -> Path:
                     )
     diverged = replace(results[0], status="diverged", objective=float("inf"))
     diverged = replace(diverged, trial=replace(results[0].trial, log2_hps=Log2Hps({"eta": 5.0})))
+    return [*results, diverged]
+
+
+@pytest.fixture
+def ladder(of_law: list[Result], study: Path) -> Path:
+    """A study with the results of the law."""
     with Study.open(study) as opened:
-        opened.record([*results, diverged])
+        opened.record(of_law)
     return study
 
 

@@ -17,6 +17,7 @@ from tests.golden import Golden
 from tests.refusals import raises_config_error
 
 Write = Callable[..., Path]
+PLUGINS = {group: options for group, options in groups().items() if group not in OVERLAYS}
 
 
 @pytest.fixture
@@ -41,14 +42,18 @@ class TestCompose:
         assert tree["root"] == "runs" and tree["study"] == {"name": None, "storage": None}
         assert not tree.keys() & OVERLAYS and "hydra" not in tree
 
-    @pytest.mark.parametrize(
-        ("group", "option"), [(g, o) for g, options in groups().items() for o in options]
-    )
-    def test_every_option_composes(self, group: str, option: str) -> None:
-        path = ["data.path=x"] * (option in ("text", "tokens", "idx"))
-        path += ["model.width=64"] * ((group, option) == ("model", "own"))
-        tree = compose_tree([f"{group}={option}", *path])
-        assert group in OVERLAYS or tree[group]["_target_"].startswith("sweeper.")
+    @pytest.mark.parametrize("word", [f"{g}={o}" for g in OVERLAYS for o in groups()[g]])
+    def test_every_overlay_composes(self, word: str) -> None:
+        assert not compose_tree([word]).keys() & OVERLAYS
+
+    @pytest.mark.parametrize("at", range(max(map(len, PLUGINS.values()))))
+    def test_every_option_composes(self, at: int) -> None:
+        """One of each group at once, which takes Hydra no longer."""
+        chosen = {group: options[at % len(options)] for group, options in PLUGINS.items()}
+        path = ["data.path=x"] * (chosen["data"] in ("text", "tokens", "idx"))
+        tree = compose_tree([*map("=".join, chosen.items()), *path, "model.width=64"])
+        for group, option in chosen.items():
+            assert tree[group]["_target_"].startswith("sweeper."), (group, option)
 
     def test_overrides(self) -> None:
         tree = compose_tree(

@@ -75,8 +75,14 @@ def test_resolves_the_defaults() -> None:
     assert found.cache == Path("runs/.cache") and next(iter(found.space)) == "eta"
 
 
-@pytest.mark.parametrize("parameterization", ["mup", "standard", "umup"])
-@pytest.mark.parametrize("search", ["lr", "random", "tpe", "independent"])
+@pytest.mark.parametrize(
+    ("parameterization", "search"),
+    [
+        pytest.param(p, s, marks=() if at % 3 == i else pytest.mark.long)
+        for i, p in enumerate(("mup", "standard", "umup"))
+        for at, s in enumerate(("lr", "random", "tpe", "independent"))
+    ],
+)
 def test_every_parameterization_goes_with_every_search(parameterization: str, search: str) -> None:
     few = ["search.runs=5"] * (search in ("random", "tpe"))
     found = settings(f"parameterization={parameterization}", f"search={search}", *few)

@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from sweeper.data.corpus import Corpus
 from sweeper.launch.executor import Launcher, Runner
 from sweeper.study.lock import CANCEL_FILE, cancel_requested
 from sweeper.sweep.loop import Loop
 from sweeper.trial import Result, Trial
+
+if TYPE_CHECKING:
+    from sweeper.data.corpus import Corpus
 
 ENGINE: dict[str, Any] = {"device": "cpu", "compile": "off"}
 

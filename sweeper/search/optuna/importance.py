@@ -39,7 +39,10 @@ def importances(
         shares, chance = _shares(trials), random.Random(0)
         again = [_shares(chance.choices(trials, k=len(trials))) for _ in range(draws)]
     ends = {name: [drawn.get(name, 0.0) for drawn in again] for name in shares}
-    return {name: (share, min(ends[name]), max(ends[name])) for name, share in shares.items()}
+    return {
+        name: (share, min(ends[name], default=share), max(ends[name], default=share))
+        for name, share in shares.items()
+    }
 
 
 def _range(column: Column) -> BaseDistribution:
