@@ -11,8 +11,8 @@ from io import StringIO
 from typing import TYPE_CHECKING, Any, Literal
 
 from rich import box
+from rich.cells import cell_len
 from rich.console import Console, ConsoleOptions, RenderResult
-from rich.measure import Measurement
 from rich.segment import Segment
 from rich.table import Table as RichTable
 from rich.text import Text
@@ -242,10 +242,25 @@ class Table:
         """The columns that a terminal of `width` leaves out, the least important first."""
         spare = [column for column in self.columns if column.importance is not None]
         spare.sort(key=lambda column: column.importance or 0)
+        widths = self._widths()
         for count in range(len(spare) + 1):
-            if _width(self._rich(spare[:count])) <= width:
+            if _across(widths, spare[:count]) <= width:
                 return spare[:count]
         return spare
+
+    def _widths(self) -> dict[str, int]:
+        """How wide each column is by its name, with every cell in one piece."""
+        return {
+            column.name: max(
+                cell_len(line)
+                for text in (
+                    printable(column.name),
+                    *(_terminal_text(row.values[index], column).plain for row in self.rows),
+                )
+                for line in text.splitlines() or [""]
+            )
+            for index, column in enumerate(self.columns)
+        }
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         """The title and the columns that fit; no cell is ever broken.
@@ -257,13 +272,13 @@ class Table:
         dropped = self.dropped(options.max_width)
         if self.title:
             yield Text(printable(self.title), style="bold", overflow="ignore", no_wrap=True)
-        shown = self._rich(dropped)
-        above = list[Text]()
-        if _width(shown) > options.max_width and len(self.columns) > 1:
-            shown = self._rich([*dropped, self.columns[0]])
+        above, widths = list[Text](), self._widths()
+        if _across(widths, dropped) > options.max_width and len(self.columns) > 1:
+            dropped = [*dropped, self.columns[0]]
             above = [_terminal_text(row.values[0], self.columns[0]) for row in self.rows]
+        shown = self._rich(dropped)
         # As wide as it is: within the terminal's width rich would break cells.
-        wide = options.update(width=_width(shown), height=None)
+        wide = options.update(width=_across(widths, dropped), height=None)
         # Rich draws a blank edge above the head, and the rule below it.
         _, head, rule, *rows = console.render_lines(shown, wide, pad=False)
         names = iter(above)
@@ -394,9 +409,14 @@ def paragraph(console: Console, text: str, style: str = "") -> None:
     console.print(Text(printable(text), style=style), soft_wrap=not console.is_terminal)
 
 
-def _width(table: RichTable) -> int:
-    """How wide a table is with every cell on a line of its own."""
-    return Measurement.get(_PLAIN, _PLAIN.options, table).maximum
+def _across(widths: Mapping[str, int], dropped: Sequence[Column]) -> int:
+    """How wide a table is without some of its columns; rich would measure every cell anew.
+
+    It has a blank at both edges, one behind each cell and one between columns.
+    """
+    gone = {column.name for column in dropped}
+    kept = [width for name, width in widths.items() if name not in gone]
+    return min(sum(kept) + 2 * len(kept) + 1, WIDEST)
 
 
 def _is_written(line: Sequence[Segment]) -> bool:

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib import import_module
 from types import ModuleType
 
 import pytest
@@ -28,21 +29,26 @@ def without_drawing() -> Iterator[None]:
         yield
 
 
+PAGES = [
+    f"sweeper.report.{name}"
+    for name in ("checks", "comparison", "follow", "judged", "prediction", "rate_law")
+]
+PAGES += [f"sweeper.report.{name}" for name in ("study_page", "transferred", "winner")]
+
+
 @contextmanager
 def without_figures() -> Iterator[dict[tuple[ModuleType, str], object]]:
-    """Leave the figures of a study's page and of its checks empty: to make them takes longest.
+    """Leave the figures of pages empty: to make them takes longest.
 
     What makes them is told, by where it stands.
     """
-    from sweeper.report import checks, study_page
-
     made = {
         (module, name): value
-        for module in (checks, study_page)
+        for module in map(import_module, PAGES)
         for name, value in vars(module).items()
         if name.endswith("_figure") and name != "new_figure"
     }
     with pytest.MonkeyPatch.context() as patch:
         for module, name in made:
-            patch.setattr(module, name, lambda *_, **__: Figure())
+            patch.setattr(module, name, lambda *_, **__: Figure((1, 1)))
         yield made

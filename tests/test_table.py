@@ -13,13 +13,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from rich.console import Console
+from rich.measure import Measurement
 
 from sweeper.errors import SHELL
 from sweeper.records import to_json
 from sweeper.report.answer import Report, Section
 from sweeper.report.page import fragment
 from sweeper.stats.estimate import UNKNOWN, Estimate
-from sweeper.table import BaseToTarget, Cell, Column, Table, answer, interval, within
+from sweeper.table import BaseToTarget, Cell, Column, Table, _across, answer, interval, within
 from tests.golden import Golden
 
 NAMES = ["hyperparameter", "value", "loss", "points", "range"]
@@ -92,6 +93,15 @@ def test_no_word_is_ever_broken(rows: list[tuple[str, ...]], width: int) -> None
         whole = any(line == list(row[: len(line)]) and len(line) >= 3 for line in lines)
         stacked = ([row[0]], list(row[1:3]))
         assert whole or stacked in pairwise(lines)
+
+
+@given(
+    st.lists(st.tuples(*[st.text("ab 漢\n\t\x1b", max_size=9)] * 5), max_size=3), st.integers(0, 5)
+)
+def test_a_table_is_as_wide_as_rich_measures_it(rows: list[tuple[str, ...]], gone: int) -> None:
+    made, plain = table(*rows), Console(file=io.StringIO(), width=4000)
+    measured = Measurement.get(plain, plain.options, made._rich(COLUMNS[:gone])).maximum
+    assert _across(made._widths(), COLUMNS[:gone]) == measured
 
 
 def mixed() -> Table:

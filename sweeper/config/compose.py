@@ -14,7 +14,8 @@ from collections.abc import Container, Iterator, Mapping, Sequence
 from contextlib import suppress
 from copy import deepcopy
 from difflib import get_close_matches
-from functools import cache
+from functools import cache, lru_cache
+from io import StringIO
 from pathlib import Path
 from typing import Any, cast
 
@@ -148,8 +149,7 @@ def _load_settings(path: Path) -> DictConfig:
     try:
         check_summed(content := read_bounded(path, MOST_YAML))
         parse_yaml(content)  # omegaconf's own reader has no bounds
-        config = OmegaConf.load(path)
-        tree = OmegaConf.to_container(config)
+        tree = _loaded(content)
     except _CONFIG_ERRORS as error:
         raise BadInput(f"{path} cannot be read: {_message(error)}") from error
     if not isinstance(tree, dict) or not tree:
@@ -170,6 +170,12 @@ def _load_settings(path: Path) -> DictConfig:
             raise BadInput(f"{path}: {error}") from error
     settings.pop("format", None)
     return OmegaConf.create(settings)
+
+
+@lru_cache(maxsize=8)
+def _loaded(content: bytes) -> Any:
+    """What OmegaConf reads, which takes long and is asked for by several; not to be written to."""
+    return OmegaConf.to_container(OmegaConf.load(StringIO(content.decode())))
 
 
 def _texts(value: Any) -> Iterator[str]:

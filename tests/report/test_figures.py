@@ -35,7 +35,7 @@ from sweeper.report.study_page import render
 from sweeper.search.strategy import Conclusion, PairGrid
 from sweeper.study.setup import Trials
 from sweeper.trial import Log2Hps, Result, Status, Trial
-from tests.layout import without_layout
+from tests.layout import without_drawing, without_layout
 from tests.report import samples
 from tests.specs import spec_of
 
@@ -46,7 +46,8 @@ def axes_of(figure):
 
 def texts(figure):
     """All words of a figure's drawing."""
-    root = ElementTree.fromstring(svg(figure))
+    with without_layout():
+        root = ElementTree.fromstring(svg(figure))
     return [element.text for element in root.iter("{http://www.w3.org/2000/svg}text")]
 
 
@@ -327,8 +328,9 @@ def test_is_drawn_without_images_and_saved_twice(tmp_path):
 def test_the_page_shows_it_only_where_there_is_one(tmp_path):
     with_pairs = samples.study(tmp_path / "a", samples.search(pairs=searched()))
     without = samples.study(tmp_path / "b", samples.search())
-    assert "Pairs of hyperparameters" in render(Documents.read(with_pairs))
-    assert "Pairs of hyperparameters" not in render(Documents.read(without))
+    with without_drawing():
+        assert "Pairs of hyperparameters" in render(Documents.read(with_pairs))
+        assert "Pairs of hyperparameters" not in render(Documents.read(without))
 
 
 # Single runs.
