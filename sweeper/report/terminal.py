@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 from rich.cells import cell_len
 from rich.console import Console
+from rich.segment import Segment, Segments
 from rich.text import Text
 
 from sweeper.errors import SHELL, Spelling, as_text, spelled
@@ -62,17 +63,16 @@ class Terminal:
 
     def print(self, items: Sequence[Item], end: Sequence[Item] = ()) -> None:
         """Print the items, what is left out, and the end of a verb: on LINES where they fit."""
-        room = ROOMS[0]
-        for room in () if self.verbose else ROOMS:
-            # A trial print tells nobody what columns mean: it must not mark them as explained.
+        for room in ROOMS:
+            # A print that is not shown tells nobody what columns mean, and marks none as explained.
             trial = replace(self, explained={*self.explained})
             with self.console.capture() as capture:
                 trial._print(items, room)
                 trial._print(end, room)
-            if self._height(capture.get()) <= LINES:
+            if self.verbose or self._height(capture.get()) <= LINES:
                 break
-        self._print(items, room)
-        self._print(end, room)
+        self.explained.update(trial.explained)
+        self.console.print(Segments([Segment(capture.get())]), crop=False, end="")
 
     def _height(self, text: str) -> int:
         """The lines that it takes: what is wider than the terminal goes on in the next."""
