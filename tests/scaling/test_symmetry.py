@@ -53,7 +53,7 @@ class Shifted(Relative):
         }
 
 
-STEPS = 12
+STEPS = 8
 KNOWN: dict[str, torch.Tensor] = {}
 """Losses by what was asked for: many tests compare with the same run."""
 
@@ -105,7 +105,10 @@ def worst(a: torch.Tensor, b: torch.Tensor) -> float:
 
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
 @pytest.mark.parametrize("pair", PAIRS, ids=["standard-ntk", "mup-mean_field", "mup-everett"])
-@pytest.mark.parametrize(("alignment", "depth"), [("full", "none"), ("none", "completep")])
+@pytest.mark.parametrize(
+    ("alignment", "depth"),
+    [("full", "none"), pytest.param("none", "completep", marks=pytest.mark.long)],
+)
 def test_equivalent_parameterizations_train_alike(
     pair: tuple[dict[str, Any], dict[str, Any]],
     optimizer: str,
@@ -119,6 +122,16 @@ def test_equivalent_parameterizations_train_alike(
 
 
 @pytest.mark.parametrize("decay", ["independent", "scaled"])
+@pytest.mark.parametrize("pair", PAIRS, ids=["standard-ntk", "mup-mean_field", "mup-everett"])
+def test_without_alignment_and_over_depth_they_train_alike_too(
+    pair: tuple[dict[str, Any], dict[str, Any]], tmp_path: Path
+) -> None:
+    """One optimizer; all of them are in `long`."""
+    fields = {"alignment": "none", "depth": "completep"}
+    one, other = (losses(tmp_path, half | fields) for half in pair)
+    assert worst(one, other) <= CLOSE
+
+
 def test_a_tiny_epsilon_and_decays_that_follow_the_weight_keep_the_symmetry(
     decay: str, tmp_path: Path
 ) -> None:
