@@ -121,7 +121,6 @@ def test_equivalent_parameterizations_train_alike(
     assert worst(one, other) <= CLOSE
 
 
-@pytest.mark.parametrize("decay", ["independent", "scaled"])
 @pytest.mark.parametrize("pair", PAIRS, ids=["standard-ntk", "mup-mean_field", "mup-everett"])
 def test_without_alignment_and_over_depth_they_train_alike_too(
     pair: tuple[dict[str, Any], dict[str, Any]], tmp_path: Path
@@ -132,6 +131,7 @@ def test_without_alignment_and_over_depth_they_train_alike_too(
     assert worst(one, other) <= CLOSE
 
 
+@pytest.mark.parametrize("decay", ["independent", "scaled"])
 def test_a_tiny_epsilon_and_decays_that_follow_the_weight_keep_the_symmetry(
     decay: str, tmp_path: Path
 ) -> None:
