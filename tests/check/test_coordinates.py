@@ -32,6 +32,8 @@ from tests.specs import spec_of
 
 RULE = CheckRule(steps=3, seeds=6, share=0.25)
 WIDTHS = (32, 64, 128)
+SEEDS = 4
+"""Of what is measured; what is made up has the rule's six."""
 HIDDEN = ("attention.qkv", "attention.out", "ffn.up_gate", "ffn.down")
 
 
@@ -60,7 +62,7 @@ def measured(
         hps = dict.fromkeys(PARAMETERIZATIONS[parameterization][1], 0.0) | {
             "eta": ETA[parameterization] - 1
         }
-        trials = [Trial(spec=spec_of(made), log2_hps=hps, seed=seed) for seed in range(RULE.seeds)]
+        trials = [Trial(spec=spec_of(made), log2_hps=hps, seed=seed) for seed in range(SEEDS)]
         runs[size] = [measure_modules(trial, tokens) for trial in trials]
     return runs
 
@@ -134,6 +136,7 @@ def test_a_readout_that_is_too_large_grows_and_one_too_small_vanishes(tokens: To
     assert small.origins == ("head",) and reasons(small, "direct")["head"] == {"vanishes"}
 
 
+@pytest.mark.long  # one rate for all of `standard` shows the same, in every run
 def test_hidden_rates_without_the_rule_of_width_are_found(tokens: TokenCorpus) -> None:
     found = over_width(tokens, "mup", "FastHidden")
     assert found.answer == "fail"

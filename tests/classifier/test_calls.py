@@ -24,6 +24,8 @@ CALLS: dict[str, dict[str, Any]] = {
     "cache": {"use_cache": True},
     "mask and labels": {"attention_mask": MASK, "labels": TOKENS},
 }
+CALLED = {"gemma": ["no cache"], "bert": ["mask and labels"], "bart": ["mask and labels"]}
+"""One decoder is called in every way, others in one that is their own; in `long` in all."""
 IDS = {"bos_token_id": 0, "eos_token_id": 2, "pad_token_id": 1}
 HEAD_SIZE = 16
 
@@ -177,13 +179,9 @@ def check_by_type(comparison: Comparison) -> None:
 )
 def test_every_call_gives_the_same(name: str) -> None:
     check_by_type(plain(name))
-    # One decoder is called in every way, the others with all at once and without what is usual.
-    calls = (
-        CALLS
-        if name == "llama"
-        else {call: CALLS[call] for call in ("no cache", "mask and labels")}
-    )
-    for call, more in calls.items():
+    for call, more in CALLS.items():
+        if call not in CALLED.get(name, CALLS):
+            continue
         if "cache" in call and name in ("bert", "deberta"):
             continue
         given = {"input_ids": TOKENS, **more}
@@ -192,7 +190,13 @@ def test_every_call_gives_the_same(name: str) -> None:
         assert roles(classified(TEXT[name], given)) == roles(plain(name)), call
 
 
-@pytest.mark.parametrize("name", OTHERS)
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(n, marks=pytest.mark.long if n in ("switch", "perceiver") else ())
+        for n in OTHERS
+    ],
+)
 def test_models_that_say_what_they_take(name: str) -> None:
     comparison = plain(name)
     if name not in ("resnet", "detr"):

@@ -53,7 +53,7 @@ class Shifted(Relative):
         }
 
 
-STEPS = 8
+STEPS = 12
 KNOWN: dict[str, torch.Tensor] = {}
 """Losses by what was asked for: many tests compare with the same run."""
 
