@@ -269,7 +269,7 @@ class Point:
 def hps_key(hps: Log2Hps) -> tuple[tuple[str, float], ...]:
     """A configuration as a hashable value; log2 values equal to 1e-9 are one."""
     # + 0.0 turns -0.0 into 0.0.
-    return tuple(sorted((name, round(float(value), 9) + 0.0) for name, value in hps.items()))
+    return tuple(sorted([(name, round(float(value), 9) + 0.0) for name, value in hps.items()]))
 
 
 def digest(value: object) -> str:

@@ -7,7 +7,7 @@ from collections import defaultdict
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import accumulate
-from statistics import mean
+from statistics import fmean
 from typing import Annotated, Literal, Protocol
 
 import numpy as np
@@ -42,15 +42,16 @@ class History:
 
     def add(self, result: Result) -> None:
         """Take one more result in."""
+        key = hps_key(result.trial.log2_hps)
         if result.status == "pruned":
-            self._stopped.add(hps_key(result.trial.log2_hps))
+            self._stopped.add(key)
         # By the status: a result from another history has lost its NaN already.
         if result.status == "failed" or math.isnan(result.objective):
-            self._failed.add(hps_key(result.trial.log2_hps))
+            self._failed.add(key)
         if math.isnan(result.objective) or result.status == "pruned":
             result = replace(result, objective=math.inf)
         self.results.append(result)
-        self._values[hps_key(result.trial.log2_hps), result.trial.seed] = result.objective
+        self._values[key, result.trial.seed] = result.objective
 
     def __contains__(self, point: Point) -> bool:
         return point.id in self._values
@@ -400,8 +401,8 @@ def best_mean_curve(results: Iterable[Result], seeds: int) -> Curve:
         of_seeds = losses[hps_key(result.trial.log2_hps)]
         of_seeds.append(result.objective)
         if len(of_seeds) >= seeds:
-            complete = [min([*complete, mean(of_seeds)])]
-        best = complete or map(mean, losses.values())
+            complete = [min([*complete, fmean(of_seeds)])]
+        best = complete or map(fmean, losses.values())
         curve.append((len(curve) + 1, min(best)))
     return tuple(curve)
 
@@ -430,14 +431,14 @@ def independent_curve(
         elif phase == "lines":
             losses[key].append(result.objective)
             if key != base_key and len(losses[key]) >= seeds:
-                best = min(best, mean(losses[key]))
-            value = selected = min([best, *map(mean, filter(None, [losses.get(base_key)]))])
+                best = min(best, fmean(losses[key]))
+            value = selected = min([best, *map(fmean, filter(None, [losses.get(base_key)]))])
         elif phase == "combine":
             # Under a key of their own: the same configuration may have losses of the lines' seeds.
             fresh_losses = losses["fresh", key]
             fresh_losses.append(result.objective)
             if len(fresh_losses) >= fresh:
-                means[key] = mean(fresh_losses)
+                means[key] = fmean(fresh_losses)
                 # Where both finalists diverged, what the lines chose stays.
                 diverged = finalist_keys <= means.keys() and math.isinf(min(means.values()))
                 value = selected if diverged else min(means.values())

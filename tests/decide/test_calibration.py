@@ -18,17 +18,13 @@ SCENARIOS = {scenario.name: scenario for scenario in BENCH.SCENARIOS}
 
 
 OFTEN = (
-    "parabolas",
     "a cliff 0.3 to 1.5 past the optimum",
     "noisy",
-    "the left side steeper",
-    "steps of 2",
-    "the same, steps of 1",
     "a flat bottom, quiet",
     "two minima",
     "the same, further apart",
 )
-"""Scenarios of every sort; the others are run with the long tests."""
+"""Scenarios of every sort; `test_transfer.py` has parabolas and wide grids, `long` all of them."""
 FINER_THAN_THE_GRID = ("a flat bottom", "two minima")
 """Their basins end where losses change within a step, which no curve through the points shows."""
 

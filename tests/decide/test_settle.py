@@ -51,10 +51,20 @@ def losses(
     return loss
 
 
+KNOWN: dict[str, list[JudgedLadder]] = {}
+"""By what was judged: after a kill every look is judged again, of the same curves."""
+
+
 def judge(
     ladders: Mapping[str, Sequence[SizeCurve]], confidence: float = CONFIDENCE
 ) -> list[JudgedLadder]:
-    curves = ladders["width"]
+    asked = repr((ladders, confidence))
+    if asked not in KNOWN:
+        KNOWN[asked] = judged(ladders["width"], confidence)
+    return KNOWN[asked]
+
+
+def judged(curves: Sequence[SizeCurve], confidence: float) -> list[JudgedLadder]:
     fits = fit_curves(curves, 0.0)
     base = fits[BASE]
     planned = base.optimum.value if base else 0.0  # as a plan takes it

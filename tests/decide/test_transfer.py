@@ -34,7 +34,7 @@ def of(base: Valley, large: Valley, rule: LadderRule = RULE) -> Verdict:
     return judged(base.curve(BASE, rule), large.curve(LARGE, rule), rule)
 
 
-def ladders(shift: float, noise: float, rule: LadderRule, count: int = 100) -> Counter[str]:
+def ladders(shift: float, noise: float, rule: LadderRule, count: int) -> Counter[str]:
     """Answers over random places of the base's optimum, with that of the large size `shift` on."""
     answers = Counter[str]()
     for number in range(count):
@@ -47,15 +47,15 @@ def ladders(shift: float, noise: float, rule: LadderRule, count: int = 100) -> C
 
 @pytest.mark.parametrize("noise", [0.003, 0.01])
 def test_a_true_transfer_is_seldom_called_a_failure(noise: float) -> None:
-    answers = ladders(0.0, noise, RULE)
-    assert answers["fails"] <= 2 and answers["holds"] >= 90
+    answers = ladders(0.0, noise, RULE, count=60)
+    assert answers["fails"] <= 1 and answers["holds"] >= 54
 
 
 @pytest.mark.parametrize("shift", [-3.0, 3.0])
 def test_a_true_failure_is_never_called_a_transfer(shift: float) -> None:
     """The base's optimum loses 0.45 nats at the large size, of which 0.03 would be allowed."""
-    answers = ladders(shift, 0.01, RULE, count=50)
-    assert answers["holds"] == 0 and answers["fails"] >= 48
+    answers = ladders(shift, 0.01, RULE, count=25)
+    assert answers["holds"] == 0 and answers["fails"] >= 24
 
 
 def test_runs_that_failed_decide_nothing_and_are_no_divergence(golden: Golden) -> None:
@@ -86,17 +86,16 @@ def test_seeds_that_change_nothing_decide_nothing(golden: Golden) -> None:
 
 
 def test_noise_as_large_as_the_thresholds_leaves_the_answer_open() -> None:
-    for shift, wrong in ((0.0, "fails"), (3.0, "holds")):
-        answers = ladders(shift, 0.05, RULE, count=30)
-        assert answers[wrong] <= 1
-    assert ladders(0.0, 0.05, RULE, count=30)["cannot say yet"] >= 15
+    alike, apart = (ladders(shift, 0.05, RULE, count=30) for shift in (0.0, 3.0))
+    assert alike["fails"] <= 1 and apart["holds"] <= 1
+    assert alike["cannot say yet"] >= 15
 
 
 def test_a_wide_grid_is_as_honest() -> None:
     for step in (1.0, 2.0):
         rule = LadderRule(widths=(32, 256), step=step)
-        assert ladders(0.0, 0.01, rule, count=30)["fails"] <= 1
-        assert ladders(3.0, 0.01, rule, count=30)["holds"] == 0
+        assert ladders(0.0, 0.01, rule, count=20)["fails"] == 0
+        assert ladders(3.0, 0.01, rule, count=20)["holds"] == 0
 
 
 def test_holds_with_what_was_measured_beside_it() -> None:

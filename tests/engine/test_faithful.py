@@ -29,7 +29,7 @@ from tests.specs import spec_of
 pytestmark = pytest.mark.filterwarnings("ignore:.*batching rule for aten")
 
 CONF = Path(__file__).parents[2] / "conf"
-STEPS = 30
+STEPS = 12
 CORRUPTION = Corruption(rate=0.3, mean_span=2.0, target="whole", sentinels=2)
 CALM = 4.0
 """How far below its default, in log2, eta is."""

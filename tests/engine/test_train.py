@@ -185,7 +185,7 @@ def test_a_failure_to_compile_is_reported_and_the_batch_trains_on(
 
 
 def test_a_divergence_is_dated_by_its_step_whenever_it_is_noticed(tmp_path: Path) -> None:
-    settings = {"precision": "float32", "steps": 100}
+    settings = {"precision": "float32", "steps": 40}
     batch = [trial("standard", eta=60.0, train=settings), trial("standard", train=settings)]
     whole = train_trials(batch, tmp_path)
     execution = Execution(checkpoints=tmp_path / "checkpoints", save_every=1e-9)

@@ -42,7 +42,7 @@ TWO_PARAMETERIZATIONS = [
     pytest.param(name, marks=() if name in ("umup", "mup") else pytest.mark.long)
     for name in PARAMETERIZATIONS
 ]
-"""Two in every run of the tests; `test_batched.py` has all of them with a decoder."""
+"""Two in every run of the tests; `test_faithful.py` has all of them with a decoder."""
 ETA = {"umup": 0.0, "spectral": -4.0, "effective_theory": -2.0}
 ETA |= dict.fromkeys(("mup", "standard", "ntk", "mean_field"), -7.0)
 

@@ -24,6 +24,20 @@ GRADIENT_MODES = [
     for batched in (False, True)
 ]
 """Arguments `backend` (of `torch.compile`; empty: eager) and `batched` of `run`."""
+UNIT_MODES = [
+    pytest.param(
+        unit,
+        *mode.values,
+        # Each is traced for seconds: of alone or batched, unit-scaled or not, two of four.
+        marks=(*mode.marks, pytest.mark.long)
+        if mode.values[0] and mode.values[1] is not unit
+        else mode.marks,
+        id=f"{mode.id}-{unit}",
+    )
+    for mode in GRADIENT_MODES
+    for unit in (False, True)
+]
+"""The same with `unit` before them."""
 
 Tensors = dict[str, Tensor]
 

@@ -15,7 +15,7 @@ from sweeper.models.fp8 import Formats
 from sweeper.models.llama import Llama
 from sweeper.models.loss import MIN_CHUNKED_CLASSES, head_loss
 from sweeper.models.scaled import CrossEntropy, Linear
-from tests.models.gradient_modes import GRADIENT_MODES, Tensors, run, stacked
+from tests.models.gradient_modes import GRADIENT_MODES, UNIT_MODES, Tensors, run, stacked
 
 V, WIDTH, TRIALS = 23, 6, 3
 
@@ -52,8 +52,7 @@ def draw(dtype: torch.dtype) -> tuple[Tensors, Tensors, tuple[Tensor, Tensor]]:
     return params, buffers, (x, torch.randint(V, (TRIALS, 2, 5)))
 
 
-@pytest.mark.parametrize("unit", [False, True])
-@pytest.mark.parametrize(("backend", "batched"), GRADIENT_MODES)
+@pytest.mark.parametrize(("unit", "backend", "batched"), UNIT_MODES)
 def test_loss_and_gradients_are_the_plain_ones(unit: bool, backend: str, batched: bool) -> None:
     assert_as_plain(unit=unit, readout=True, backend=backend, batched=batched)
 

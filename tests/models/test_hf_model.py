@@ -87,7 +87,7 @@ class Branches(Standard):
 def trials(name: str, folder: Path, parameterization: str = "Branches") -> list[Trial]:
     """Trials that differ in seed and in every hyperparameter; width 32 on base 16, float64."""
     data = (images(folder) if name in IMAGES else corpus(folder)).identity()
-    settings = {"steps": 10, "batch_size": 4, "seq_len": 8, "precision": "float64"}
+    settings = {"steps": 5, "batch_size": 4, "seq_len": 8, "precision": "float64"}
     tree = {
         "parameterization": {"_target_": f"{__name__}.{parameterization}"},
         "model": {

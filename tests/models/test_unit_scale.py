@@ -92,7 +92,11 @@ def test_one_layer_has_unit_scale(width: int, values: dict[str, float]) -> None:
             assert 0.3 < value < 2.0, name
 
 
-@pytest.mark.parametrize("values", CASES, ids=str)
+@pytest.mark.parametrize(
+    "values",
+    [*CASES[::2], *(pytest.param(case, marks=pytest.mark.long) for case in CASES[1::2])],
+    ids=str,
+)
 def test_width_changes_no_scale(values: dict[str, float]) -> None:
     narrow, wide = scales_at_start(64, 2, values), scales_at_start(256, 2, values)
     for name in narrow.keys() - {"head"}:

@@ -85,9 +85,9 @@ def test_unit_scale_of_the_head_s_bias() -> None:
 @pytest.mark.parametrize("parameterization", ["mup", "umup"])
 def test_top_1_accuracy_is_what_the_logits_say(parameterization: str, tmp_path: Path) -> None:
     data = images(tmp_path)
-    made = trials(parameterization, MODEL, data, steps=40, batch_size=20)
+    made = trials(parameterization, MODEL, data, steps=12, batch_size=20)
     run = BatchedRun(BatchedTrials(trials=tuple(made), corpus=data))
-    for _ in range(40):
+    for _ in range(12):
         run.step()
     _, found = run.heldout()
     assert found is not None and found.shape == (len(made),)

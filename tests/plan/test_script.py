@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
-import subprocess
+import runpy
 import sys
 from pathlib import Path
+
+import pytest
 
 SCRIPT = Path(__file__).parents[2] / "scripts" / "train_with_plan.py"
 
 
-def test_the_example_learns() -> None:
-    command = [sys.executable, str(SCRIPT), "--width", "64", "--steps", "40"]
-    found = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+def test_the_example_learns(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", [str(SCRIPT), "--width", "64", "--steps", "40"])
+    runpy.run_path(str(SCRIPT), run_name="__main__")
+    found = capsys.readouterr().out
     losses = [float(line.split()[-1]) for line in found.splitlines() if line.startswith("step")]
     assert len(losses) == 5 and losses[-1] < 0.6 * losses[0]
     assert "Plan for width 64, depth 2, tuned at width 32, depth 2" in found

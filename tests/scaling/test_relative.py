@@ -97,7 +97,7 @@ shapes = st.tuples(st.integers(4, 24), st.integers(1, 9), st.integers(1, 4))
 
 
 @given(shapes, st.sampled_from(list(OPTIMIZERS)))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=25, deadline=None)
 def test_learning_rates_equal_the_oracle_s(shape: tuple[int, int, int], update: Update) -> None:
     model, mine = oracle(*shape), specs(*shape)
     names = {id(p): name for name, p in model.named_parameters()}
@@ -127,7 +127,7 @@ class Uneven(nn.Module):
 
 
 @given(st.integers(4, 24), st.integers(2, 9), st.integers(1, 40), st.sampled_from([*OPTIMIZERS]))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=20, deadline=None)
 def test_rates_of_matrices_that_grow_unevenly_equal_the_oracles(
     base: int, m: int, more: int, update: Update
 ) -> None:

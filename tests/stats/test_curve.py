@@ -115,7 +115,7 @@ def test_a_hump_is_not_taken_for_a_basin() -> None:
 
 def test_noise_is_measured_whatever_the_offset_of_a_seed() -> None:
     noises = []
-    for number in range(60):
+    for number in range(30):
         found = fit_curve(Valley(noise=0.01, number=number).curve(), 0.0)
         assert found is not None
         noises.append(found.noise**2)
@@ -184,12 +184,12 @@ def test_the_loss_s_interval_is_that_of_the_seeds() -> None:
 def test_intervals_of_the_optimum_hold_it(step: float) -> None:
     """95 % nominally; with two seeds the noise itself is known by few degrees of freedom."""
     rule, held = LadderRule(widths=(32,), step=step), 0
-    for number in range(100):
+    for number in range(50):
         optimum = (number % 10 - 4.5) / 10
         found = fit_curve(Valley(optimum=optimum, noise=0.01, number=number).curve(rule=rule), 0.0)
         assert found is not None
         held += found.optimum.low <= optimum <= found.optimum.high
-    assert held >= 90
+    assert held >= 45
 
 
 # The basin.
@@ -252,8 +252,8 @@ def test_the_basin_of_a_single_finite_point_lies_between_those_that_diverged() -
 
 def test_noise_widens_the_basin_s_interval_and_it_holds_the_truth() -> None:
     half, held, wide = math.sqrt(0.03 / 0.05), 0, []
-    for number in range(60):
+    for number in range(30):
         width = fitted(Valley(noise=0.005, number=number)).basin.width_log2
         held += width.low <= 2 * half <= width.high
         wide.append(width.high - width.low)
-    assert held >= 52 and min(wide) > 0.01
+    assert held >= 26 and min(wide) > 0.01
