@@ -492,9 +492,9 @@ class SizeComparison:
     ) -> tuple[int, int]:
         """How a hidden parameter is made of matrices, and the rows of one; see `ParamSpec`.
 
-        Of three dimensions those that count what is neither summed over nor the output's last one,
-        and that do not grow, count matrices: experts, or a fixed number of heads. What grows is
-        part of the one matrix, [heads x size, width]. A convolution's is [first, all others], and
+        The first dimensions that are neither summed over nor the output's last one, and do not
+        grow, count matrices: experts, layers, or a fixed number of heads. What grows is part of
+        the one matrix, [heads x size, width]. A convolution's is [first, all others], and
         each of its groups, which are `growing` in number or not, is one of its own.
         """
         shape, signature = self.target.shapes[name], decision.signature
@@ -510,7 +510,7 @@ class SizeComparison:
         rest = [dim for dim in range(len(shape)) if dim not in stacked]
         sides = [dim in use.in_extents for dim in rest]
         turns = [i for i in range(1, len(rest)) if sides[i] != sides[i - 1]]
-        if stacked not in ([], [0]) or len(turns) != 1:
+        if stacked != [*range(len(stacked))] or len(turns) != 1:
             return 0, 0
         return prod(shape[dim] for dim in stacked), prod(shape[dim] for dim in rest[: turns[0]])
 
@@ -527,12 +527,15 @@ class SizeComparison:
         if stack < 2 or decision.signature is None:
             return {}
         use = _use(self.base, base_name, decision.signature)
-        if use.op == "convolution" or 0 not in use.out_extents:
+        shape = self.target.shapes[name]
+        dims = next(n for n in range(1, len(shape)) if prod(shape[:n]) >= stack)
+        fed = [dim for dim in range(dims) if dim in use.out_extents]
+        if use.op == "convolution" or not fed:
             return {}
-        there = self.base.shapes[base_name][0]
+        there = self.base.shapes[base_name]
         return {
-            "fan_out": known["fan_out"] // stack,
-            "base_fan_out": known["base_fan_out"] // there,
+            "fan_out": known["fan_out"] // prod(shape[dim] for dim in fed),
+            "base_fan_out": known["base_fan_out"] // prod(there[dim] for dim in fed),
         }
 
     def _reparameterized(self, base_name: str, decision: RoleDecision) -> str:

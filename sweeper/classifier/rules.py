@@ -294,9 +294,14 @@ def _contract(state: TraceState, call: OpCall, operands: list[_Operand]) -> Outp
         state.fed_by.setdefault(layout.name, set()).update(state.source_params((operand.other,)))
         names.append(layout.name)
         uses.append(use)
-        if out.dim() == len(mapping) == 3:
-            # The batch of the weight is the batch of the output [batch, ., .].
-            groups.append(layout.placed((mapping[0], *map(foreign, out.shape[1:])), out))
+        if out.dim() == len(mapping) > 1:
+            # What counts matrices counts vectors of the output: the batch of [batch, ., .], and, of
+            # a stack that one input feeds, all of the weight's outputs but the last dimension.
+            side = -1 if operand.summed == len(mapping) - 2 else -2
+            places = [*mapping[:-2], *map(foreign, out.shape[-2:])]
+            if len(mapping[side]) > 1:
+                places[side] = (*mapping[side][:-1], (FOREIGN, mapping[side][-1][1]))
+            groups.append(layout.placed(tuple(places), out))
     return OutputInfo(
         source_params=frozenset(names),
         groups=tuple(groups),

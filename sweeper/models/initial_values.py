@@ -138,7 +138,9 @@ def _is_special(value: Tensor, other: Tensor, init: str) -> bool:
     if torch.equal(value, other):
         constant = {"ones": 1.0, "zeros": 0.0}.get(init)
         return constant is None or not bool(torch.equal(value, torch.full_like(value, constant)))
-    return _repeats(value) or (value.numel() >= MIN_DRAWS and not _is_centred(value.double()))
+    # What is drawn anew is no gain of 1, though gates multiply it (a state that is learned).
+    drawn_apart = value.numel() >= MIN_DRAWS and not _is_centred(value.double())
+    return init == "ones" or _repeats(value) or drawn_apart
 
 
 def _repeats(values: Tensor) -> bool:

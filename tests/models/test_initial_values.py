@@ -25,6 +25,7 @@ class Model(nn.Module):
         self.kept_zero_gain = nn.Parameter(torch.zeros(n))
         self.kept_decay = nn.Parameter(torch.arange(1.0, n + 1).log())
         self.kept_logit = nn.Parameter(torch.tensor(2.65))
+        self.kept_state = nn.Parameter(0.1 * torch.randn(n))  # gates multiply it
         self.kept_off_centre = nn.Parameter(torch.rand(n))
         self.kept_heavy = nn.Parameter(torch.randn(n) * (torch.rand(n) < 0.02))
         self.drawn_padded = nn.Embedding(6, 20, padding_idx=1)
@@ -33,7 +34,7 @@ class Model(nn.Module):
 
 
 INITS = {"drawn_gain.weight": "ones", "drawn_gain.bias": "zeros", "drawn_linear.bias": "zeros"}
-INITS |= {"kept_zero_gain": "ones", "kept_layer_scale": "ones"}
+INITS |= {"kept_zero_gain": "ones", "kept_layer_scale": "ones", "kept_state": "ones"}
 
 
 def test_only_centred_draws_and_the_parameterizations_own_constants_are_drawn() -> None:
