@@ -19,7 +19,7 @@ from sweeper.decide.question import TableQuestion
 from sweeper.decide.table_verdict import UNDECIDED, Edge, TableVerdict
 from sweeper.decide.target import prior_for
 from sweeper.decide.transfer import judge_ladder, worst
-from sweeper.decide.trend import judge_joint_target, judge_target
+from sweeper.decide.trend import judge_joint_target, judge_target, shifts_along
 from sweeper.errors import BadInput, ConfigError, Keyword, Text, as_text
 from sweeper.runs.cells import step_of
 from sweeper.runs.grid import Grid, grid_of, ladders_of
@@ -114,7 +114,13 @@ def judge_grid(grid: Grid, question: TableQuestion) -> TableVerdict:
         size: fit and replace(fit, regret=fit.loss_gap(transferred + fit.curve.planned_log2))
         for size, fit in fits.items()
     }
-    verdict = judge_ladder(grid.axis, grid.curves, transferred, grid.base, rule, fits=fits)
+    prior = prior_for(grid.axis, grid.parameterization, question.theory)
+    shifts = {}
+    if grid.axis != JOINT_AXIS:
+        shifts = shifts_along(grid.axis, fits, grid.base, prior)
+    verdict = judge_ladder(
+        grid.axis, grid.curves, transferred, grid.base, rule, fits=fits, shifts=shifts
+    )
     trend = None
     if grid.axis == JOINT_AXIS:
         if question.to is not None:
@@ -124,7 +130,6 @@ def judge_grid(grid: Grid, question: TableQuestion) -> TableVerdict:
     else:
         # Without a target the trend is still told, for the largest size.
         to = question.to or max(int(getattr(c.size, grid.axis)) for c in grid.curves)
-        prior = prior_for(grid.axis, grid.parameterization, question.theory)
         given = question.eta is not None and question.to is not None
         answer, trend = judge_target(verdict, fits, transferred, to, rule, prior, given=given)
         # At the base's own size nothing is carried, unless a value was named to be judged there.

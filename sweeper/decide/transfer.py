@@ -10,6 +10,7 @@ import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from operator import attrgetter
+from types import MappingProxyType
 from typing import Any, Literal
 
 import numpy as np
@@ -232,6 +233,7 @@ def judge_ladder(
     confidence: float = 0.95,
     fits: Mapping[LadderSize, CurveFit | None] | None = None,
     fixed: Collection[str] = (),
+    shifts: Mapping[LadderSize, Estimate] = MappingProxyType({}),
 ) -> Verdict:
     """Fit every curve and judge it against the thresholds of `rule`.
 
@@ -239,7 +241,7 @@ def judge_ladder(
     `SizeCurve.planned_log2`, is added. `law` says which law that is. `fits` are those of the
     curves and of `transferred`, where they are known. The intervals that answers rest on have the
     level `confidence`. `fixed` are sizes of training that the runs do not take, which no advice
-    may name: a command without {batch_size}.
+    may name: a command without {batch_size}. `shifts` are those that more than two curves tell.
 
     A size holds when both its intervals lie within the thresholds. It fails when one interval lies
     beyond its threshold, or when training at the base's optimum diverges. Otherwise it is open;
@@ -257,6 +259,7 @@ def judge_ladder(
                 rule,
                 confidence,
                 is_base=curve.size == base,
+                told=shifts.get(curve.size),
             ),
             planned_log2=curve.planned_log2,
             **_failed(curve, base_curve),
@@ -338,6 +341,7 @@ def _judge_size(
     confidence: float,
     *,
     is_base: bool,
+    told: Estimate | None,
 ) -> SizeVerdict:
     """The verdict on one size; a fit is None where every run diverged."""
     # No fit at this size: all its runs diverged, where the base trains. No fit at the base: there
@@ -360,6 +364,11 @@ def _judge_size(
     # own curve (equal seeds, no noise, an end) makes it open.
     if not is_base:
         shift, gap = _compare_with_base(fit, base_fit, confidence)
+        shift = told or shift
+        if fit.past_end is not None:
+            # The optimum lies at the end or past it: what holds must hold of both.
+            past = _compare_with_base(fit.past_end, base_fit, confidence)
+            shift, gap = shift.and_also(past[0]), gap.and_also(past[1])
     answer: SizeAnswer
     answer, code = _answer(fit, base_fit, shift, gap, rule)
     if is_base and answer == "holds":
@@ -442,17 +451,17 @@ def _answer(
     way = 1 if shift.value > 0 else -1
     if least_shift > rule.max_shift and fit.side != -way and base_fit.side != way:
         return "fails", "shifts"
-    # Past an end the optimum may lie anywhere: it can no longer be shown to hold.
-    if fit.at_end:
+    # Whole intervals must lie within the thresholds: by its value alone, noise would decide.
+    farthest = max(abs(shift.low), abs(shift.high))
+    within = gap.high <= allowed and farthest <= rule.max_shift
+    # Past an end the optimum may lie anywhere, unless the curve's shape bounds it there.
+    if fit.at_end and (fit is base_fit or not within or fit.past_end is None):
         return "cannot say yet", "edge"
+    if within:
+        return "holds", "within"
     if math.isinf(gap.high):
         return "cannot say yet", "not_measured"
-    # Whole intervals must lie within the thresholds: by its value alone, noise would decide.
-    if gap.high > allowed:
-        return "cannot say yet", "may_lose"
-    if max(abs(shift.low), abs(shift.high)) > rule.max_shift:
-        return "cannot say yet", "may_shift"
-    return "holds", "within"
+    return "cannot say yet", "may_lose" if gap.high > allowed else "may_shift"
 
 
 def _worse(axis: str, sizes: Sequence[SizeVerdict]) -> tuple[LadderSize, float] | None:

@@ -21,6 +21,7 @@ from sweeper.decide.target import (
     Prior,
     back_test,
     predict,
+    shifted,
 )
 from sweeper.decide.transfer import (
     Advice,
@@ -116,6 +117,38 @@ class Optima:
         low, high = np.percentile(draws, [2.5, 97.5], axis=1)
         errors = np.hypot((high - low) / (2 * 1.96), BIAS)
         return cls(sizes, np.array(values), errors, ordered)
+
+
+def shifts_along(
+    axis: str,
+    fits: Mapping[LadderSize, CurveFit | None],
+    base: LadderSize,
+    prior: Prior,
+) -> dict[LadderSize, Estimate]:
+    """The shifts from the base's optimum over `axis`, as all optima and their drift tell them.
+
+    Of single runs, whose own optima are known to a third of an octave: two of them alone leave
+    open what the ladder tells. Sizes that have only a bound have none, nor does a bound's ladder.
+    """
+    single = {size: fit for size, fit in fits.items() if fit and _single(fit)}
+    optima = Optima.of(axis, single)
+    if optima is None or optima.sizes.count(int(getattr(base, axis))) != 1:
+        return {}
+    first, shifts = optima.sizes.index(int(getattr(base, axis))), {}
+    for place, fit in enumerate(optima.fits):
+        if place == first:
+            continue
+        told = shifted(optima.sizes, optima.values, optima.errors, (place, first), prior).estimate()
+        # The value stays that of the two curves: an interval holds it.
+        value = float(optima.values[place] - optima.values[first])
+        shifts[fit.curve.size] = replace(told, value=value).and_also(
+            Estimate(value=value, low=value, high=value)
+        )
+    return shifts
+
+
+def _single(fit: CurveFit) -> bool:
+    return fit.curve.noise is not None and fit.curve.noise.single
 
 
 def loss_gap_at(optima: Optima, off: float, draws: Array, confidence: float = 0.95) -> Estimate:

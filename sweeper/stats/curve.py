@@ -39,6 +39,9 @@ NOISE_RADIUS = 2.0
 SLOPE_REACH = 0.25
 """Octaves to both sides, over which the slope at the optimum is taken."""
 
+PAST_END = 1.0
+"""Octaves past a best at the end of a curve, within which its optimum is looked for."""
+
 BASIN_TOLERANCE = 0.01
 """A learning rate is in the basin when its loss exceeds the least by at most this fraction."""
 
@@ -70,7 +73,8 @@ class CurveFit:
     too few seeds or finite points show it, and all intervals but the basin's are then infinite.
     `safe_optimum_draws` keep off a point that diverged, as a plan must; `free_optimum_draws` may
     reach that point, as the true optimum may. Neither has the `BIAS`. `own_shifts` are the parts of
-    both by which a single run's curve as a whole lies off.
+    both by which a single run's curve as a whole lies off. With `at_end`, `past_end` has the curves
+    and the optima as they go on past the end, infinite where they find none.
     """
 
     curve: SizeCurve
@@ -85,6 +89,7 @@ class CurveFit:
     own_shifts: Array
     parabolas: Parabolas
     evidence: CurveEvidence = field(repr=False, compare=False)
+    past_end: CurveFit | None = field(default=None, repr=False, compare=False)
 
     def loss_gap(
         self, eta: float, draws: Array | None = None, confidence: float = 0.95
@@ -107,11 +112,14 @@ class CurveFit:
 
         A seed's own optimum moves its whole curve, and leads nowhere that was not measured.
         """
-        if not self.own_shifts.any():
-            return self.parabolas.loss_gaps(at)
-        etas = self.parabolas.etas[np.isfinite(self.parabolas.losses[0])]
-        ends = np.minimum(at, etas[0]), np.maximum(at, etas[-1])
-        return self.parabolas.loss_gaps(np.clip(at - np.append(0.0, self.own_shifts), *ends))
+        if self.own_shifts.any():
+            etas = self.parabolas.etas[np.isfinite(self.parabolas.losses[0])]
+            ends = np.minimum(at, etas[0]), np.maximum(at, etas[-1])
+            at = np.clip(at - np.append(0.0, self.own_shifts), *ends)
+        least, most = self.parabolas.loss_gaps(at)
+        # A curve that falls as far as it was followed has no least loss.
+        most[1:][np.isinf(self.free_optimum_draws)] = math.inf
+        return least, most
 
     @property
     def side(self) -> int:
@@ -484,7 +492,28 @@ def _fit(
     if fit.noise_unknown:
         optimum, loss = fit.optimum.without_interval(), fit.loss.without_interval()
         fit = replace(fit, optimum=optimum, loss=loss)
+    elif points is not None and fit.side and len(points.x) >= MIN_POINTS:
+        fit = replace(fit, past_end=_past_end(fit, points, noises[:, measured.near], forms))
     return replace(fit, regret=fit.loss_gap(transferred))
+
+
+def _past_end(fit: CurveFit, points: Points, noises: Array, forms: Forms) -> CurveFit:
+    """Likely curves as the ladder's shape carries them on past the end that the lowest point is.
+
+    How far they may be off it grows with the distance, so that few points tell nothing there.
+    """
+    generator = np.random.default_rng([1, *astuple(fit.curve.size)])
+    end = fit.side * PAST_END
+    x, at = dense(np.sort(np.append(points.x, end)))
+    at = at[:-1] if fit.side > 0 else at[1:]
+    rows = forms.rows(points, fit.curve.size, generator, noises, x, at)
+    far = len(x) - 1 if fit.side > 0 else 0
+    lowest = fit.evidence.measured.lowest
+    parabolas = Parabolas.through(x + fit.evidence.measured.etas[lowest], rows)
+    free = parabolas.minima[2][1:] + fit.own_shifts
+    # A curve that still falls there has an optimum that may be anywhere beyond.
+    free[parabolas.lowest[1:] == far] = fit.side * math.inf
+    return replace(fit, parabolas=parabolas, free_optimum_draws=free)
 
 
 def same_seeds(runs: Array) -> bool:

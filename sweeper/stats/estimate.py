@@ -39,6 +39,11 @@ class Estimate:
         """The value and both ends moved by `by`."""
         return Estimate(value=self.value + by, low=self.low + by, high=self.high + by)
 
+    def and_also(self, other: Estimate) -> Estimate:
+        """The value with an interval that holds both."""
+        low, high = min(self.low, other.low), max(self.high, other.high)
+        return Estimate(value=self.value, low=low, high=high)
+
 
 UNKNOWN = Estimate(value=math.nan, low=-math.inf, high=math.inf)
 ZERO = Estimate(value=0.0, low=0.0, high=0.0)
