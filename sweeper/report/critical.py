@@ -5,9 +5,26 @@ from __future__ import annotations
 import math
 from typing import Any
 
+import numpy as np
+from matplotlib import rc_context
+from matplotlib.figure import Figure
+
 from sweeper.errors import SHELL, spelled
-from sweeper.files import private_folder, write_json
+from sweeper.files import private_folder, write_atomically, write_json
 from sweeper.records import to_json
+from sweeper.report.answer import Drawing, Facts, Report, Section, Sentence
+from sweeper.report.drawing import (
+    DASHED,
+    DOTTED,
+    FAINT,
+    INK,
+    LINE_COLOR,
+    STRIP,
+    STYLE,
+    new_panels,
+    save,
+)
+from sweeper.report.page import page
 from sweeper.report.present import Shown
 from sweeper.stats.critical_batch import FEWEST_BATCHES, FEWEST_RUNS, CriticalBatch
 from sweeper.stats.estimate import Estimate
@@ -63,14 +80,74 @@ def critical_record(answer: CriticalAnswer) -> dict[str, Any]:
 
 
 def critical_shown(answer: CriticalAnswer) -> Shown:
-    """The critical batch where the runs tell nothing else."""
-    record = critical_record(answer)
-    private_folder(answer.folder)
-    write_json(answer.folder / "critical.json", record)
+    """The critical batch where the runs tell nothing else; its page and picture are written."""
+    record, folder = critical_record(answer), answer.folder
+    private_folder(folder)
+    figure = critical_figure(answer.critical)
+    # Before `save`, which takes the marks that a page alone shows out of the figure.
+    report = Report(
+        title="How large a batch?",
+        about="Steps and examples for one loss. Nothing was trained.",
+        sections=[
+            critical_section(answer.critical, figure),
+            Section("What it rests on", [Facts(answer.facts)]),
+        ],
+        notes=[spelled(note, SHELL) for note in answer.notes],
+    )
+    write_atomically(folder / "critical.html", page(report))
+    picture, _ = save(figure, folder / "critical")
+    write_json(folder / "critical.json", record)
     return Shown(
         answer=" ".join(record["sentences"]),
         notes=answer.notes,
-        places={"verdict": answer.folder / "critical.json"},
+        places={
+            "page": folder / "critical.html",
+            "figure": picture,
+            "verdict": folder / "critical.json",
+        },
         document=record,
-        folder=answer.folder,
+        folder=folder,
     )
+
+
+def critical_section(told: CriticalBatch, figure: Figure) -> Section:
+    """What is said of it, and its picture."""
+    caption = (
+        "Points: runs, by the steps that they take to one loss. Line and band: what steps and "
+        "examples for one loss follow, with the 95 % of the critical batch. Dashed: the fewest "
+        "steps, and the fewest examples. Dotted and shaded: the critical batch, where both are "
+        "twice the least."
+    )
+    lines = [Sentence(line) for line in critical_lines(told)]
+    return Section("The critical batch", [*lines, Drawing(lambda: figure, caption=caption)])
+
+
+@rc_context(STYLE)
+def critical_figure(told: CriticalBatch) -> Figure:
+    """Steps over batch as they were run, what they follow, and the critical batch."""
+    figure, (ax,) = new_panels(1, 3.2, width=5.5)
+    ran, steps = np.array(told.points).T
+    whole = told.code == "critical"
+    low, high = ran.min() / 2, ran.max() * 2
+    if whole:
+        low, high = min(low, told.batch.low / 1.5), max(high, told.batch.high * 1.5)
+    at = np.geomspace(low, high, 200)
+    # An open end of the interval is drawn as far as the picture goes.
+    ends = max(told.batch.low, low / 100), min(told.batch.high, high * 100)
+    inside = np.geomspace(*ends, 60)
+    curves = np.array([told.steps_at(at, float(critical)) for critical in inside])
+    ax.fill_between(at, curves.min(0), curves.max(0), color=LINE_COLOR, alpha=0.18, linewidth=0)
+    ax.plot(at, told.steps_at(at, told.batch.value), color=LINE_COLOR, linewidth=1.2)
+    if whole:
+        ax.axvspan(told.batch.low, told.batch.high, color=STRIP, zorder=0)
+        ax.axvline(told.batch.value, color=INK, linewidth=1, linestyle=DOTTED)
+        look: dict[str, Any] = {"color": FAINT, "linewidth": 1, "linestyle": DASHED}
+        ax.axhline(told.least_steps.value, **look)
+        ax.plot(at, told.least_examples.value / at, **look)
+    ax.plot(ran, steps, "o", color=INK, markersize=3.5)
+    ax.set(xscale="log", yscale="log", xlabel="batch (examples a step)")
+    ax.set_ylabel(f"steps to a loss of {told.loss:.4g}")
+    ax.set_xlim(low, high)
+    every = [*steps, told.steps_at(at, told.batch.value).min()]
+    ax.set_ylim(min(every) / 1.5, max(steps) * 1.5)
+    return figure

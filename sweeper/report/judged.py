@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,12 @@ from sweeper.files import private_folder, write_atomically, write_json
 from sweeper.records import to_json
 from sweeper.report.answer import Drawing, Facts, Item, Report, Section, Sentence
 from sweeper.report.console import trend_text, verdict_table
-from sweeper.report.critical import critical_lines, critical_shown
+from sweeper.report.critical import (
+    critical_figure,
+    critical_lines,
+    critical_section,
+    critical_shown,
+)
 from sweeper.report.drawing import (
     DASHED,
     INK,
@@ -53,6 +58,7 @@ from sweeper.report.sentences_judged import (
 from sweeper.report.sentences_transfer import listed_sizes
 from sweeper.report.study_page import write_report
 from sweeper.runs.run import unit_of
+from sweeper.stats.critical_batch import CriticalBatch
 from sweeper.stats.estimate import Estimate
 from sweeper.stats.ladder import JOINT_AXIS, LadderSize, describe_size, extent, label_size
 from sweeper.table import Cell, Column, Table, counted
@@ -389,12 +395,20 @@ def _kept(figure: Figure) -> Figure:
     return figure
 
 
-def write_judged(judged: TableVerdict, folder: Path) -> dict[str, Path]:
+def write_judged(
+    judged: TableVerdict, folder: Path, critical: CriticalBatch | None = None
+) -> dict[str, Path]:
     """Write `judge.json`, the figures as PNG and SVG, and `judge.html` into `folder`."""
     private_folder(folder)
     drawn = figures(judged)
+    report = judged_report(judged, drawn)
+    if critical is not None and critical.points:
+        drawn["critical"] = critical_figure(critical)
+        *before, last = report.sections
+        told = critical_section(critical, drawn["critical"])
+        report = replace(report, sections=[*before, told, last])
     # Before `save`, which takes the marks that a page alone shows out of the figures.
-    write_atomically(folder / "judge.html", page(judged_report(judged, drawn)))
+    write_atomically(folder / "judge.html", page(report))
     write_json(folder / "judge.json", judged.record)
     places = {"page": folder / "judge.html", "verdict": folder / "judge.json"}
     for name, figure in drawn.items():
@@ -441,7 +455,7 @@ def shown(
         document["critical_batch"] = to_json(answer.critical)
     if judged.verdict is not None and judged.verdict.note:
         notes.append(judged.verdict.note)
-    places = write_judged(judged, answer.folder)
+    places = write_judged(judged, answer.folder, answer.critical)
     next_command = _next(judged, answer.root)
     if kept is not None:
         save_study(judged, kept)

@@ -30,7 +30,8 @@ class CriticalBatch:
     """B_crit in examples a step with what `code` says of it, and the least steps and examples.
 
     `at_least`, `at_most`: it lies beyond the batches that were run, and the interval is open there.
-    `error` is the standard deviation of a run's steps, as a fraction.
+    `error` is the standard deviation of a run's steps, as a fraction. `points` are batch and steps
+    of every run.
     """
 
     code: Code
@@ -41,6 +42,13 @@ class CriticalBatch:
     least_steps: Estimate
     least_examples: Estimate
     error: float = math.nan
+    points: tuple[tuple[float, float], ...] = ()
+
+    def steps_at(self, batches: Array, critical: float) -> Array:
+        """The steps that `batches` take where B_crit is `critical`, through the runs' middle."""
+        ran, steps = np.array(self.points).T
+        least = np.exp(np.mean(np.log(steps) - np.log1p(critical / ran)))
+        return np.asarray(least * (1 + critical / batches))
 
 
 NOTHING = Estimate(value=math.nan, low=0.0, high=math.inf)
@@ -97,6 +105,7 @@ def critical_batch(batches: Array, steps: Array, loss: float) -> CriticalBatch:
         least_steps=_between(fewest, best, inside, error, falls=high_open),
         least_examples=_between(examples, best, inside, error, falls=low_open),
         error=math.sqrt(variance),
+        points=tuple(zip(batches.tolist(), steps.tolist(), strict=True)),
         **common,  # type: ignore[arg-type]
     )
 

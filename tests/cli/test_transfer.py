@@ -3,10 +3,11 @@ import os
 import re
 import shutil
 import socket
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -25,10 +26,12 @@ from sweeper.study.study import Study
 from sweeper.sweep import ladders
 from sweeper.trial import Log2Hps, Result
 from tests.cli.driver import (
+    TINY,
     Run,
     assert_refused,
     make_workplace,
     measured,
+    results,
     rewrite_results,
     run_in,
     tree,
@@ -566,6 +569,49 @@ def test_a_ladder_that_settles_ends_with_its_budget_and_trains_nothing_twice(
     dry = sweeper(*settle[:-1], "--dry-run", "--json").document
     assert told["settled"] in dry["settle"]["sentence"]
     assert dry["settle"]["runs"] == sum(size["missing"] for size in dry["sizes"]) == 0
+
+
+def test_ladders_of_all_hyperparameters_settle_each_and_go_on_after_a_kill(
+    sweeper: Run, workplace: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Killed within the second ladder: what was trained stays, and is trained once."""
+    space = "parameterization.space"
+    held = ("ffn_act", "residual", "residual_attn_ratio", "loss_softmax")
+    words = [f"{space}.alpha_{name}={{low: 0, high: 0, default: 0}}" for name in held]
+    assert sweeper("search", *TINY, *words, "study=a").code == 0
+    study = workplace / "runs/a"
+    folder, searched = study / "transfer/w32-d1", results(study)
+    settle = [*VALIDATE, "study=a", "--settle", "--budget", "12", "transfer.hyperparameter=all"]
+    dry = sweeper(*settle, "--dry-run", "--json")
+    assert {*dry.document["ladders"]} == {"eta", "alpha_attn"} and results(study) == searched
+
+    record, left = Study.record, [15]
+
+    def killed(self: Study, found: Sequence[Result], *rest: Any) -> None:
+        left[0] -= len(found)
+        if left[0] < 0:
+            raise KeyboardInterrupt
+        record(self, found, *rest)
+
+    monkeypatch.setattr(Study, "record", killed)
+    assert sweeper(*settle).code == 130
+    kept = results(study)
+    assert len(kept) == len(searched) + 15
+    assert len(sorted(folder.glob("validation*.json"))) == 1
+    monkeypatch.setattr(Study, "record", record)
+    ended = sweeper(*settle, "--json")
+    assert ended.code == 0, ended.err
+    after = results(study)
+    assert kept.items() <= after.items()
+    for name in ("validation.json", "validation-alpha_attn.json"):
+        found = json.loads((folder / name).read_text())
+        assert "12 runs" in found["settled"]
+        assert sum(len(x) for c in found["curves"] for x in c["losses"].values()) == 12
+    each = {one["name"]: one for one in ended.document["each"]["hyperparameters"]}
+    # At the larger width as well; eta's default lies outside of so short a ladder.
+    assert [size["size"] for size in each["alpha_attn"]["sizes"]] == [32], each
+    again = sweeper(*settle, "--json")
+    assert again.document["each"] == ended.document["each"] and results(study) == after
 
 
 def test_a_ladder_that_is_trained_is_settled_by_what_is_there(
