@@ -1,16 +1,16 @@
 """Batched trials on disk in the middle of their training: one safetensors file, a JSON header.
 
 The file is whole or not there, and says whose it is. What cannot be used is not: its trials begin
-anew, which costs time and changes no result. So it is with one that another user owns or may write:
-no sum tells whether its weights are those that were saved.
+anew, which costs time and changes no result. Sums of the header and of the tensors tell accidents;
+who writes on purpose sums as well, and so what another user owns or may write is not used.
 """
 
 from __future__ import annotations
 
-import json
+import hashlib
 import os
 import stat
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,13 +23,21 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 
 from sweeper.engine.batched import PADDING, BatchedRun
-from sweeper.files import RECORD_ERRORS, is_own, parse_json, private_folder, sync_folder
+from sweeper.files import (
+    RECORD_ERRORS,
+    digest_of,
+    is_own,
+    json_text,
+    parse_record,
+    private_folder,
+    sync_folder,
+)
 from sweeper.trial import Trial, digest
 
 SUFFIX = ".checkpoint"
 TRUNK = ".trunk"
 """What a checkpoint ends in that other horizons start from, see `engine/branches.py`."""
-FORMAT_VERSION = 2
+FORMAT_VERSION = 3
 
 
 @dataclass(kw_only=True)
@@ -63,8 +71,11 @@ def save(run: BatchedRun, progress: RunProgress, path: Path) -> None:
     OSError when it cannot be written.
     """
     private_folder(path.parent)
+    tensors = {name: value.contiguous() for name, value in run.tensors().items()}
+    tensors["losses"] = torch.from_numpy(progress.losses[: run.step_index].copy())
     header = {
         "format": FORMAT_VERSION,
+        "content": _sum(tensors),
         "keys": [trial.key for trial in run.batched.trials],
         "slots": run.slots,
         "step": run.step_index,
@@ -73,13 +84,11 @@ def save(run: BatchedRun, progress: RunProgress, path: Path) -> None:
         "seconds": progress.seconds,
         "clipped": run.clipped.tolist(),
     }
-    tensors = {name: value.contiguous() for name, value in run.tensors().items()}
-    tensors["losses"] = torch.from_numpy(progress.losses[: run.step_index].copy())
     temporary = path.with_name(f".{uuid4().hex}.tmp")
     try:
         # Its owner's alone from its first byte, in a folder that a group shares too.
         os.close(os.open(temporary, os.O_WRONLY | os.O_EXCL | os.O_CREAT, 0o600))
-        save_file(tensors, temporary, metadata={"sweeper": json.dumps(header)})
+        save_file(tensors, temporary, metadata={"sweeper": json_text(header)})
         temporary.chmod(0o600)  # some versions of safetensors write aside, by the umask
         # In this order: a name that reached the disk before its contents would be an empty
         # checkpoint after a power cut. The folder last, as the new name is part of it.
@@ -113,6 +122,8 @@ def load(
             raise ValueError(f"its format is {header['format']!r}")
         if header["keys"] != [trial.key for trial in trials]:
             raise ValueError("it is of other trials")
+        if header["content"] != _sum(tensors):
+            raise ValueError("it was changed since it was written")
         for name, value in run.tensors().items():
             # Of as many slices as were left when it was saved.
             if tensors[name].shape != (len(header["slots"]), *value.shape[1:]):
@@ -138,6 +149,16 @@ def load(
     progress.stopped, progress.steps, progress.seconds = stopped, steps, seconds
 
 
+def _sum(tensors: Mapping[str, torch.Tensor]) -> str:
+    """What tells tensors with their names from all others, wherever they lie."""
+    content = hashlib.sha256()
+    for name in sorted(tensors):
+        value = tensors[name].detach().cpu().reshape(-1)
+        content.update(f"{name} {value.dtype} {len(value)} ".encode())
+        content.update(memoryview(value.view(torch.uint8).numpy()))
+    return digest_of(content)
+
+
 @contextmanager
 def _opened(path: Path) -> Iterator[tuple[Any, dict[str, Any]]]:
     """A checkpoint and its header; ValueError for one that is not this user's alone."""
@@ -149,7 +170,7 @@ def _opened(path: Path) -> Iterator[tuple[Any, dict[str, Any]]]:
             raise ValueError("it is no regular file")
         # What was looked at is what is read, whatever has that name by now.
         with safe_open(f"/dev/fd/{descriptor}", framework="pt", device="cpu") as file:
-            yield file, parse_json(file.metadata()["sweeper"].encode())
+            yield file, parse_record(file.metadata()["sweeper"].encode())
     finally:
         os.close(descriptor)
 
