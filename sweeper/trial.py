@@ -42,8 +42,8 @@ class TrainSettings:
     A batch is computed in `accumulate` equal parts, whose gradients are averaged.
     `clip` bounds the norm of a trial's gradients, all parameters together; None leaves them.
     `min_lr` is the last learning rate itself, in place of a share: `final_lr` is it over eta.
-    Precision bfloat16 is an autocast over float32 weights, tf32 the matrix products of float32
-    with the shorter mantissa of a GPU's tensor cores.
+    Precision bfloat16 is an autocast over float32 weights, float16 another with a scaled loss, tf32
+    the matrix products of float32 with the shorter mantissa of a GPU's tensor cores.
     """
 
     steps: Annotated[int, ONE_OR_MORE]
@@ -57,7 +57,9 @@ class TrainSettings:
     heldout_batches: Annotated[
         int | None, Bounds(least=1, allowed="1 or more, or null: all that there is")
     ] = 8
-    precision: Literal["float32", "tf32", "bfloat16", "bfloat16_stream", "float64"] = "float32"
+    precision: Literal["float32", "tf32", "float16", "bfloat16", "bfloat16_stream", "float64"] = (
+        "float32"
+    )
     clip: Annotated[float | None, Bounds(above=0, allowed="null, or a positive number")] = None
     # Not written at its default: trials from before there was a choice keep their keys.
     schedule: Config = field(default=DEFAULT, metadata=WRITTEN_IF_SET)

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
+from itertools import chain
 from typing import Any, Literal
 
 import numpy as np
@@ -30,6 +31,7 @@ from sweeper.engine.prepare import PreparedSpec, prepare
 from sweeper.engine.program import (
     COMPILED_UPDATE,
     GradientMode,
+    LossScale,
     Stacked,
     computing,
     program,
@@ -37,7 +39,7 @@ from sweeper.engine.program import (
     random_seed,
     weights_dtype,
 )
-from sweeper.errors import first_line
+from sweeper.errors import ConfigError, first_line
 from sweeper.launch.machine import collect_as_usual
 from sweeper.models.initial_values import norm_like, normal
 from sweeper.models.loss import take_refusal
@@ -106,6 +108,13 @@ class BatchedRun:
         self.buffers |= {name: zeros.clone() for name in self.program.seeds}
         self.update_hps = start.update_hps()
         self.state = self.prepared.optimizer.init(list(self.params.values()), self.update_hps.kinds)
+        self.loss_scale = None
+        if self.prepared.train.precision == "float16":
+            if not getattr(self.prepared.optimizer, "step_by_trial", False):
+                allowed = "another precision: this optimizer counts one step for all trials, and a "
+                allowed += "step that overflows is skipped by its trial alone"
+                raise ConfigError("train.precision", "float16", allowed)
+            self.loss_scale = LossScale.of(len(trials), self.device)
         self._schedule_block, self._block_start = torch.empty(0), 0
         # By trial, and one place more, the last, for PADDING: what is dropped keeps its count.
         self.clipped = torch.zeros(len(batched.trials) + 1, dtype=torch.long, device=self.device)
@@ -155,12 +164,15 @@ class BatchedRun:
         now = StepInfo(
             # A tensor: a number would be a constant of the compiled update, which would be
             # compiled anew at every step.
-            step=torch.full((), self.step_index + 1.0, dtype=self.dtype, device=self.device),
+            step=torch.full((), self.step_index + 1.0, dtype=self.dtype, device=self.device)
+            if self.loss_scale is None
+            else self.loss_scale.taken + 1.0,
             schedule=self._schedule_factors(),
         )
         with self.precision():
             losses, grads = self._accumulated(x, y)
         with torch.no_grad():
+            takes = self.loss_scale.unscale(grads) if self.loss_scale else None
             if train.clip is not None:
                 active = clip_gradients(grads, train.clip)
                 # By identity: sync points make a new list, and between them nothing is sent to the
@@ -168,7 +180,13 @@ class BatchedRun:
                 if self._counted[0] is not self.slots:
                     self._counted = self.slots, self._on_device(self.slots)
                 self.clipped[self._counted[1]] += active
+            trained = [*self.params.values(), *chain(*self.state.values())]
+            before = [] if takes is None else [value.clone() for value in trained]
             self._update(grads, now)
+            if self.loss_scale and takes is not None:
+                for value, old in zip(trained, before, strict=True):
+                    value.copy_(torch.where(unsqueeze_like(takes, value), value, old))
+                self.loss_scale.update(takes)
         self.step_index += 1
         return losses
 
@@ -211,7 +229,8 @@ class BatchedRun:
             before = {name: self.buffers[name].clone() for name in self._module_state}
             try:
                 tensors = (self.params, self.buffers, x, y)
-                gradients = self.program.gradients(mode, *tensors, self._random_seeds)
+                scale = self.loss_scale.scale if self.loss_scale else None
+                gradients = self.program.gradients(mode, *tensors, self._random_seeds, scale)
             except Exception as error:
                 # Says nothing of the mode: a smaller batch may well fit in it.
                 raise_if_out_of_memory(error)
@@ -309,6 +328,8 @@ class BatchedRun:
         self.params = {k: v.detach().requires_grad_() for k, v in by_name(self.params).items()}
         self.buffers = by_name(self.buffers)
         self.state = {name: kept(values) for name, values in self.state.items()}
+        if self.loss_scale:
+            self.loss_scale = LossScale(**by_name(self.loss_scale.tensors()))
         hps = self.update_hps
         self.update_hps = replace(
             hps,
@@ -326,6 +347,8 @@ class BatchedRun:
         tensors |= {f"buffer/{name}": self.buffers[name] for name in self._module_state}
         for name, values in self.state.items():
             tensors |= {f"state/{name}/{index}": value for index, value in enumerate(values)}
+        if self.loss_scale:
+            tensors |= {f"scale/{name}": value for name, value in self.loss_scale.tensors().items()}
         return tensors
 
     @torch.no_grad()

@@ -259,11 +259,20 @@ class TryStep:
     def _check_classes(self) -> None:
         """ConfigError where a step with the data's largest class fails and one with the first not.
 
-        Then the model is for fewer classes than the data have.
+        Then the model is for fewer classes than the data have; or for fewer positions, where the
+        step with the first class fails in a table that is shorter than a sequence.
         """
-        classes, rows = self.corpus.classes, _Rows()
+        classes, rows, length = self.corpus.classes, _Rows(), self.trial.train.seq_len
         try:
-            self._step("cpu", 0)
+            with rows:
+                self._step("cpu", 0)
+        except IndexError as error:
+            if 0 < rows.last < length and "input_shape" not in self.trial.spec.data:
+                few = f"at most {rows.last}: one step failed, as a table of the model's has so many"
+                few += f" rows ({'; '.join(user_frames(error)[-1:])})"
+                few += self._own_argument(rows.last, length).replace(", give it", "; or give it")
+                raise ConfigError("train.seq_len", length, few) from error
+            return
         except (SweeperError, *UNTRAINABLE):
             return
         with suppress(SweeperError, *UNTRAINABLE), rows:
@@ -271,16 +280,17 @@ class TryStep:
             return
         known = 0 < rows.last < classes
         takes = f"and the model takes {rows.last}" if known else "more than it takes"
+        own = self._own_argument(rows.last, classes)
         raise ConfigError(
             "model._target_",
             self._target,
             f"a model that takes all {classes} classes (words of the vocabulary) of the data, "
-            f"{takes}: let it take an argument `classes`{self._own_argument(rows.last)}, or give "
-            "data whose largest class it takes, such as data=tokens data.path=FILE",
+            f"{takes}: let it take an argument `classes`{own}, or give data whose largest class it "
+            "takes, such as data=tokens data.path=FILE",
         )
 
-    def _own_argument(self, rows: int) -> str:
-        """How to set an argument of the model's own that seems to be its number of classes."""
+    def _own_argument(self, rows: int, wanted: int) -> str:
+        """How to set an argument of the model's own that seems to be a table's number of rows."""
         given = self.trial.spec.model.arguments
         try:
             parameters = signature(import_plugin(self._target)).parameters.values()
@@ -290,7 +300,7 @@ class TryStep:
         if len(names) != 1:
             return ""
         key = f"model.{names[0]}" if names[0] in given else f"+model.{names[0]}"
-        return f", give it {key}={self.corpus.classes}"
+        return f", give it {key}={wanted}"
 
     def _step(self, device: str, number: int) -> float:
         """The loss of a step on `device`, of examples that hold the class `number`."""

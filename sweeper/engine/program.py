@@ -8,6 +8,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass, fields
 from functools import lru_cache, partial
 from hashlib import sha256
 from itertools import chain
@@ -19,6 +20,7 @@ from torch.func import functional_call, vmap
 from torch.utils.checkpoint import checkpoint as activation_checkpoint
 
 from sweeper.engine.compile import CompileRecord
+from sweeper.engine.optimizers.optimizer import unsqueeze_like
 from sweeper.engine.prepare import PreparedSpec, prepare
 from sweeper.errors import BrokenDeviceError, first_line
 from sweeper.models.scaled import Dropout, Embedding
@@ -124,6 +126,54 @@ def begin_stream_in_bfloat16(model: nn.Module) -> None:
             module.register_forward_hook(lambda _module, _inputs, out: out.to(torch.bfloat16))
 
 
+@dataclass
+class LossScale:
+    """What losses are multiplied by before float16 gradients are taken, as torch's GradScaler does.
+
+    Of K trials, each by itself: `scale`, how many steps in a row were `good`, and the steps that
+    were `taken`. One whose gradients are not finite is skipped, and halves the scale; it doubles
+    after INTERVAL good ones.
+    """
+
+    scale: Tensor
+    good: Tensor
+    taken: Tensor
+
+    @classmethod
+    def of(cls, count: int, device: torch.device) -> LossScale:
+        """As GradScaler begins."""
+        zeros = torch.zeros(count, device=device)
+        return cls(zeros + INITIAL_SCALE, zeros, zeros.clone())
+
+    def unscale(self, grads: list[Tensor]) -> Tensor:
+        """Divide gradients [K, ...] by the scale, in place; which trials [K] take this step.
+
+        Those of the others are 0.
+        """
+        finite = [grad.flatten(1).isfinite().all(1) for grad in grads]
+        takes = torch.stack(finite).all(0)
+        for grad in grads:
+            grad.mul_(unsqueeze_like(1 / self.scale, grad))
+            grad.masked_fill_(~unsqueeze_like(takes, grad), 0.0)
+        return takes
+
+    def update(self, takes: Tensor) -> None:
+        """After a step that these trials took."""
+        good = torch.where(takes, self.good + 1, 0.0)
+        grows = good == INTERVAL
+        larger = torch.where(grows, self.scale * GROWTH, self.scale)
+        self.scale = torch.where(takes, larger, self.scale * BACKOFF)
+        self.good, self.taken = torch.where(grows, 0.0, good), self.taken + takes
+
+    def tensors(self) -> Stacked:
+        """All of it, by name."""
+        return {field.name: getattr(self, field.name) for field in fields(self)}
+
+
+INITIAL_SCALE, GROWTH, BACKOFF, INTERVAL = 2.0**16, 2.0, 0.5, 2000.0
+"""GradScaler's own."""
+
+
 @contextmanager
 def computing(prepared: PreparedSpec, device: torch.device) -> Iterator[None]:
     """What the precision and the device ask of torch while a batch computes."""
@@ -194,7 +244,9 @@ class Program:
         self.compile_record = CompileRecord()
         self.unsupported: dict[str, str] = {}
         self._device = device
-        self._autocast = prepared.train.precision.startswith("bfloat16")
+        precision = prepared.train.precision
+        self._autocast = precision.startswith(("bfloat16", "float16"))
+        self._half = torch.float16 if precision == "float16" else torch.bfloat16
         if prepared.train.precision == "bfloat16_stream":
             begin_stream_in_bfloat16(self.model)
         drops = {name: m for name, m in self.model.named_modules() if isinstance(m, Dropout)}
@@ -260,21 +312,22 @@ class Program:
         x: Tensor,
         y: Tensor,
         seeds: Callable[[], list[int]],
+        scale: Tensor | None = None,
     ) -> tuple[Tensor, list[Tensor]]:
-        """Losses [K], and gradients [K, ...] of `params` in their order.
+        """Losses [K], and gradients [K, ...] of `params` in their order, times a `scale` [K].
 
         `seeds` gives those of what is random in the module. Mapped modes have no use for them:
         vmap refuses random numbers.
         """
         if mode in ("alone", "compiled alone"):
-            return self._alone(mode, params, buffers, x, y, seeds()[0])
+            return self._alone(mode, params, buffers, x, y, seeds()[0], scale)
         if self._recomputing:
             # A block that recomputes calls itself in the backward pass, when the weights that
             # were put in its place for the forward pass are gone.
             raise torch.OutOfMemoryError("trials that do not fit alone do not fit together")
         self.release()
         if mode == "looped":
-            return self._looped(params, buffers, x, y, seeds())
+            return self._looped(params, buffers, x, y, seeds(), scale)
         # The map holds the forward pass alone, and autograd differentiates the sum of its losses.
         # The loss of a trial depends on its slice only, so the gradient of the sum holds every
         # trial's. `vmap(grad(...))` would map the backward pass too, for which fused attention
@@ -282,7 +335,7 @@ class Program:
         mapped = self._mapped if mode == "mapped" else self._compile(mode, self._mapped)
         with self._forward():
             losses = mapped(params, buffers, x, y)
-        grads = _grads(losses.sum(), list(params.values()))
+        grads = _grads(_scaled(losses, scale).sum(), list(params.values()))
         return losses.detach(), grads
 
     def evaluate(self, params: Stacked, buffers: Stacked, x: Tensor, y: Tensor) -> Tensor:
@@ -328,7 +381,7 @@ class Program:
 
     def _forward(self) -> torch.autocast:
         """Autocast, for forward passes alone: a backward pass follows what they did."""
-        return torch.autocast(self._device.type, dtype=torch.bfloat16, enabled=self._autocast)
+        return torch.autocast(self._device.type, dtype=self._half, enabled=self._autocast)
 
     def _loss(self, params: Any, buffers: Any, x: Tensor, y: Tensor) -> Tensor:
         """The loss of one slice: the module with these tensors in the place of its own."""
@@ -372,7 +425,14 @@ class Program:
         return cast(Callable[..., Any], self._compiled[name])
 
     def _alone(
-        self, mode: GradientMode, params: Stacked, buffers: Stacked, x: Tensor, y: Tensor, seed: int
+        self,
+        mode: GradientMode,
+        params: Stacked,
+        buffers: Stacked,
+        x: Tensor,
+        y: Tensor,
+        seed: int,
+        scale: Tensor | None,
     ) -> tuple[Tensor, list[Tensor]]:
         """The module itself, its weights the only trial's: nothing is mapped, nothing replaced.
 
@@ -384,7 +444,8 @@ class Program:
         with self._forward():
             loss = loss_of(module(x[0], y[0]))
         self._copy_replaced_buffers(buffers)
-        grads = _grads(loss, [self._parameters[name] for name in params])
+        leaves = [self._parameters[name] for name in params]
+        grads = _grads(_scaled(loss[None], scale).sum(), leaves)
         return loss.detach()[None], [grad[None] for grad in grads]
 
     def _bind(self, params: Stacked, buffers: Stacked) -> None:
@@ -420,7 +481,13 @@ class Program:
                 value.data = buffers[name][0]
 
     def _looped(
-        self, params: Stacked, buffers: Stacked, x: Tensor, y: Tensor, seeds: list[int]
+        self,
+        params: Stacked,
+        buffers: Stacked,
+        x: Tensor,
+        y: Tensor,
+        seeds: list[int],
+        scale: Tensor | None,
     ) -> tuple[Tensor, list[Tensor]]:
         losses, grads = [], []
         for i, seed in enumerate(seeds):
@@ -429,7 +496,8 @@ class Program:
             with self._forward():
                 loss = self._loss(leaves, _slice_of(buffers, i), x[i], y[i])
             losses.append(loss.detach())
-            grads.append(_grads(loss, list(leaves.values())))
+            own = None if scale is None else scale[i]
+            grads.append(_grads(_scaled(loss, own), list(leaves.values())))
         return torch.stack(losses), [torch.stack(each) for each in zip(*grads, strict=True)]
 
 
@@ -474,6 +542,11 @@ def _described(output: object) -> str:
     if isinstance(output, tuple | list):
         return f"a {type(output).__name__} of {', '.join(map(_described, output)) or 'nothing'}"
     return type(output).__name__
+
+
+def _scaled(losses: Tensor, scale: Tensor | None) -> Tensor:
+    """Float32 before it is multiplied: float16 ends at 65504, where the scale begins."""
+    return losses if scale is None else losses.float() * scale
 
 
 def _grads(loss: Tensor, params: list[Tensor]) -> list[Tensor]:

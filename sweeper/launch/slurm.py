@@ -368,9 +368,15 @@ class Slurm:
 def checked_setup(lines: Sequence[str]) -> list[str]:
     """Lines of shell, and behind each command that is whole one that ends the job where it failed.
 
-    A job would run on without what it needs, and fail of something else, or be another.
+    A job would run on without what it needs, and fail of something else, or be another. A line that
+    ends the shell by itself is told likewise: unless it sets a trap of its own, on EXIT.
     """
-    checked, command = list[str](), list[str]()
+    failed = "sweeper: launcher.setup failed:"
+    told = (
+        'code=$?; if [ -n "$sweeper_setup" ]; then '
+        f'echo "{failed} $BASH_COMMAND (exit code $code)" >&2; [ $code -ne 0 ] || exit 1; fi'
+    )
+    checked, command = ["sweeper_setup=1", f"trap {shlex.quote(told)} EXIT"], list[str]()
     for line in lines:
         command.append(line)
         checked.append(line)
@@ -379,13 +385,13 @@ def checked_setup(lines: Sequence[str]) -> list[str]:
         )
         # A loop may take several lines, a text too: bash warns of one that has no end.
         if whole.returncode == 0 and not whole.stderr and not line.endswith("\\"):
-            said = shlex.quote(f"sweeper: launcher.setup failed: {' '.join(command)}")
+            said = shlex.quote(f"{failed} {' '.join(command)}")
             checked.append(
                 f'code=$?; if [ $code -ne 0 ]; then echo {said} "(exit code $code)" >&2; '
-                "exit $code; fi"
+                "sweeper_setup=; exit $code; fi"
             )
             command = []
-    return checked
+    return [*checked, "sweeper_setup="] if lines else []
 
 
 def _check_word(key: str, value: str | None) -> None:

@@ -177,7 +177,7 @@ HERE = f"{__name__}."
         ("train.steps", 4.5),
         pytest.param("train.steps", 10**400, id="train.steps-10 to the 400"),
         ("train.warmup", float("nan")),
-        ("train.precision", "float16"),
+        ("train.precision", "float8"),
         ("optimizer.eps", float("inf")),
         ("optimizer.eps", -1),
         ("optimizer._target_", f"{HERE}Bare"),

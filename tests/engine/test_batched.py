@@ -11,10 +11,12 @@ from pathlib import Path
 import pytest
 import torch
 
+from sweeper.engine import program
 from sweeper.engine.batched import BatchedRun, BatchedTrials
 from sweeper.engine.prepare import prepare
 from sweeper.engine.train import Execution, train
-from sweeper.trial import Result, Trial
+from sweeper.errors import ConfigError
+from sweeper.trial import PluginSpec, Result, Trial
 from tests.engine.tiny_trials import TWO_PARAMETERIZATIONS, corpus, points, tree, trial
 from tests.specs import spec_of
 
@@ -104,6 +106,96 @@ def test_bfloat16_is_an_autocast_over_float32_weights(tmp_path: Path) -> None:
     assert result.status == "complete"
     assert result.objective == pytest.approx(exact.objective, rel=0.02)
     assert result.objective != exact.objective
+
+
+def grad_scaled(run: BatchedRun, steps: int) -> tuple[list[float], list[bool], list[torch.Tensor]]:
+    """Losses, steps that were taken, and last weights of a trial, by torch's own."""
+    prepared, hps = run.prepared, run.update_hps
+    model, specs = prepared.model(), prepared.trained_specs
+    values = {name: value[0].detach().clone() for name, value in (run.params | run.buffers).items()}
+    model.load_state_dict(values, strict=False)
+    for name, buffer in model.named_buffers():
+        buffer.data = values.get(name, buffer)
+    weights = [model.get_parameter(spec.name) for spec in specs]
+    peaks = [float(lr) for lr in hps.lr]
+    groups = [
+        {"params": [p], "lr": lr, "eps": float(eps), "weight_decay": float(decay) / lr}
+        for p, lr, eps, decay in zip(weights, peaks, hps.eps, hps.weight_decay, strict=True)
+    ]
+    betas = (float(hps.settings["beta1"]), float(hps.settings["beta2"]))
+    adam = torch.optim.AdamW(groups, betas=betas)
+    scaler = torch.amp.GradScaler(
+        "cpu", init_scale=float(program.INITIAL_SCALE), growth_interval=int(program.INTERVAL)
+    )
+    losses, taken = [], []
+    for step, factor in enumerate(prepared.train.lr_factors(range(steps))):
+        for group, peak in zip(adam.param_groups, peaks, strict=True):
+            group["lr"] = peak * float(factor)
+        x, y = (part[0] for part in run.feed.batch(step))
+        with torch.autocast("cpu", dtype=torch.float16):
+            loss = model(x, y)
+        adam.zero_grad()
+        scaler.scale(loss.float()).backward()
+        scaler.step(adam)
+        before = scaler.get_scale()
+        scaler.update()
+        losses.append(loss.item())
+        taken.append(scaler.get_scale() >= before)
+    return [*losses, scaler.get_scale()], taken, [p.detach() for p in weights]
+
+
+def test_float16_scales_each_trial_s_loss_as_torch_does(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Steps that overflow are skipped and halve the scale, good ones in a row double it."""
+    monkeypatch.setattr(program, "INITIAL_SCALE", 2.0**22)
+    monkeypatch.setattr(program, "INTERVAL", 3.0)
+    steps, where = 16, corpus(tmp_path)
+    settings = {"precision": "float16", "steps": steps}
+    trials = [trial("mup", eta=-7.0, alpha_output=a, train=settings) for a in (0.0, 5.0)]
+    together = BatchedRun(BatchedTrials(trials=tuple(trials), corpus=where))
+    both = torch.stack([together.step() for _ in range(steps)])
+    counts = []
+    for i, one in enumerate(trials):
+        run = BatchedRun(BatchedTrials(trials=(one,), corpus=where))
+        assert run.loss_scale and together.loss_scale
+        (*losses, scale), taken, weights = grad_scaled(run, steps)
+        mine = [float(run.step()[0]) for _ in range(steps)]
+        assert mine == pytest.approx(losses, rel=1e-3)
+        assert float(run.loss_scale.scale[0]) == scale
+        assert int(run.loss_scale.taken[0]) == sum(taken)
+        for value, right in zip(run.params.values(), weights, strict=True):
+            torch.testing.assert_close(value[0].detach(), right, rtol=1e-3, atol=1e-4)
+        assert both[:, i].tolist() == pytest.approx(losses, rel=1e-2)
+        assert int(together.loss_scale.taken[i]) == sum(taken)
+        counts.append(sum(taken))
+    assert 0 < min(counts) < max(counts) < steps
+
+
+def test_float16_goes_on_from_a_checkpoint_and_refuses_a_step_that_all_share(
+    tmp_path: Path,
+) -> None:
+    settings = {"precision": "float16"}
+    batched = BatchedTrials(
+        trials=tuple(trial(seed=i, train=settings) for i in range(2)), corpus=corpus(tmp_path)
+    )
+    run, again = BatchedRun(batched), BatchedRun(batched)
+    for _ in range(3):
+        run.step()
+    again.load({k: v.clone() for k, v in run.tensors().items()}, run.slots, run.step_index)
+    run.select([1])
+    again.select([1])
+    assert torch.equal(run.step(), again.step())
+    assert run.loss_scale and again.loss_scale and len(run.loss_scale.scale) == 1
+    assert torch.equal(run.loss_scale.taken, again.loss_scale.taken)
+    soap = replace(
+        trial("standard", train=settings).spec,
+        optimizer=PluginSpec(name="sweeper.engine.optimizers.preconditioned.SOAP"),
+    )
+    shared = replace(batched, trials=(replace(batched.trials[0], spec=soap),))
+    with pytest.raises(ConfigError) as caught:
+        BatchedRun(shared)
+    assert (caught.value.key, caught.value.value) == ("train.precision", "float16")
 
 
 @pytest.mark.parametrize("parameterization", ["umup", "mup"])

@@ -656,7 +656,10 @@ def test_a_vocabulary_that_is_too_small_is_named_and_no_gpu_is_asked(
 
     wide = replace(spec, model=PluginSpec(name="small_vocabulary.Net", arguments={"vocab": 256}))
     replace(tried, trials=(replace(trial(), spec=wide),), device="cpu").check()
-    # Another table that is too small fails with any class: its line is told as before.
+    # A table of positions that is too short fails with any class: its rows and its line are told.
     short = replace(wide, model=PluginSpec(name=wide.model.name, arguments={"block": 1}))
-    with pytest.raises(ConfigError, match="one step failed"):
+    with pytest.raises(ConfigError, match="one step failed") as caught:
         replace(tried, trials=(replace(trial(), spec=short),), device="cpu").check()
+    assert (caught.value.key, caught.value.value) == ("train.seq_len", short.train.seq_len)
+    assert caught.value.allowed.startswith("at most 1: ")
+    assert f"model.block={short.train.seq_len}" in caught.value.allowed

@@ -327,6 +327,10 @@ def test_what_a_node_lacks_is_told(said: str, what: str | None) -> None:
         (("cat <<END >/dev/null", "if then", "END", "echo \\", "a"), 0, ""),
         (("true", "module_load nope", "true"), 127, "failed: module_load nope (exit code 127)"),
         (("f() {", "  return 3", "}", "f"), 3, "failed: f (exit code 3)"),
+        (("true", "exit 3"), 3, "failed: exit 3 (exit code 3)"),
+        (("true", "[ -d /nowhere ] || exit 0"), 1, "failed: exit 0 (exit code 0)"),
+        (("set -e", "false | false"), 1, "failed: false (exit code 1)"),
+        (("set -u", "echo $nothing_of_this_name"), 1, "nothing_of_this_name: unbound"),
     ],
 )
 def test_a_line_of_setup_that_fails_ends_the_job(

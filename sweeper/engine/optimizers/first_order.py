@@ -183,7 +183,8 @@ class Adafactor(BaseOptimizer):
         apply_weight_decay(params, hps, now)
         for i, (p, g) in enumerate(zip(params, grads, strict=True)):
             # At step 1 the weight is 1: v starts as g^2 and needs no bias correction.
-            weight = now.step.to(p.dtype) ** self.beta2_decay
+            step = beside(now.step, p) if now.step.dim() else now.step.to(p.dtype)
+            weight = step**self.beta2_decay
             row, column, full = (state[name][i] for name in ("row", "column", "full"))
             squares = g.square()
             if _factored(g):

@@ -50,8 +50,9 @@ class UpdateHps:
 
 @dataclass(frozen=True, kw_only=True)
 class StepInfo:
-    """Where the run stands: `step`, a scalar from 1, and the factors `schedule` [K], 1 at the peak.
+    """Where the run stands: `step` from 1, and the factors `schedule` [K], 1 at the peak.
 
+    The step is a scalar, or [K] where trials skip steps that overflow.
     Tensors, so that neither waits for the device nor makes a compiled update compile again.
     `biases` are `1 - beta^step` [K] of the optimizer's settings, by name, where they are at hand.
     """
@@ -113,11 +114,13 @@ Rate = Annotated[float, Bounds(least=0, below=1, allowed="at least 0 and below 1
 class BaseOptimizer(Bounded):
     """An optimizer of our own: its rates are searched, and its state are averages that begin at 0.
 
-    `averages` names those of every parameter's shape.
+    `averages` names those of every parameter's shape; `step_by_trial` tells that `StepInfo.step`
+    may be [K].
     """
 
     hyperparameters: ClassVar[tuple[str, ...]] = ("one_minus_beta1", "one_minus_beta2")
     averages: ClassVar[tuple[str, ...]] = ("first", "second")
+    step_by_trial: ClassVar[bool] = True
 
     eps: Positive = 1e-8
     weight_decay: Annotated[float, Bounds(least=0)] = 2.0**-13

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 import torch
 from torch import Tensor
@@ -38,6 +38,8 @@ class Preconditioned(MatrixOptimizer):
     Preconditioners are renewed every `every` steps; `normalize` divides each update of a matrix by
     its largest singular value (arXiv:2512.05620).
     """
+
+    step_by_trial: ClassVar[bool] = False  # all are renewed at once
 
     beta1: Rate = 0.9
     beta2: Rate = 0.95
