@@ -24,7 +24,6 @@ from tests.command.commands import SCRIPT
 ROOT = Path(__file__).parents[2]
 TRAINERS = ROOT.parent / "shared" / "trainers"
 TEXT = ROOT.parent / "shared" / "data" / "tinyshakespeare.txt"
-ONE = ("search=random", "search.runs=1", "search.fresh_seeds=0", "study=a")
 LINE = ("search=lr", "search.line={points: 2, extend: 0}", "search.fresh_seeds=0", "study=a")
 pytestmark = pytest.mark.slow
 
@@ -54,13 +53,13 @@ def test_nanogpt_as_published(sweeper: Run, nano: Path) -> None:
     command += "--dtype=float32 --dropout=0.0 --always_save_checkpoint=False "
     command += own if (nano / "csv_logging.py").exists() else ""
     sizes = ("model.width=32", "model.depth=1", "train.steps=3", "train.batch_size=2")
-    words = ["runner=nanogpt", *sizes, "train.seq_len=16", *ONE]
+    words = ["runner=nanogpt", *sizes, "train.seq_len=16", *LINE]
     words += ["runner.arguments.n_head='{width//16}'", "runner.arguments.eval_iters='{1 + seed}'"]
     words += ["parameterization=own", "model=own", "data=own"]
     listed = ",".join(f"'{word}'" for word in [sys.executable, *shlex.split(command)])
     answer = sweeper("search", *words, f"runner.command=[{listed}]")
     assert answer.code == 0, answer
-    assert len(results(nano / "runs/a")) == 1
+    assert len(results(nano / "runs/a")) == 2
     log = next(nano.glob("runs/a/trials/*/log.txt")).read_text()
     assert re.search(r"iter 3: loss", log) and "val loss" in log
 
@@ -71,11 +70,11 @@ def test_transformers_trainer(sweeper: Run, workplace: Path) -> None:
     shutil.copy(ROOT / "scripts" / "examples" / "hf_trainer" / "train.py", workplace)
     more = "{width: '{width}', depth: 1, seq_len: '{seq_len}', use_cpu: true}"
     sizes = ("model.width=32", "train.steps=3", "train.batch_size=2", "train.seq_len=16")
-    words = ["runner=hf_trainer", *sizes, *ONE, f"+runner.arguments={more}"]
+    words = ["runner=hf_trainer", *sizes, *LINE, f"+runner.arguments={more}"]
     words += ["parameterization=own", "model=own", "data=own"]
     answer = sweeper("search", *words, f"runner.command=['{sys.executable}',train.py]")
     assert answer.code == 0, answer
-    assert len(results(workplace / "runs/a")) == 1
+    assert len(results(workplace / "runs/a")) == 2
 
 
 @pytest.mark.long

@@ -113,8 +113,7 @@ def no_drawing():
 @pytest.fixture(scope="module")
 def full(tmp_path_factory):
     """The page of a study with three targets."""
-    with without_layout():
-        return render(three_targets(tmp_path_factory.mktemp("runs")))
+    return render(three_targets(tmp_path_factory.mktemp("runs")))
 
 
 def test_the_page_is_whole_and_needs_nothing_else(full):
