@@ -48,6 +48,7 @@ def measured(
     sizes: list[Size],
     planted: str | None = None,
     model: Mapping[str, Any] | None = None,
+    seeds: int = SEEDS,
     **keys: Any,
 ) -> Runs:
     """Runs of a decoder under `parameterization`, or under the class `planted` in its place."""
@@ -62,7 +63,7 @@ def measured(
         hps = dict.fromkeys(PARAMETERIZATIONS[parameterization][1], 0.0) | {
             "eta": ETA[parameterization] - 1
         }
-        trials = [Trial(spec=spec_of(made), log2_hps=hps, seed=seed) for seed in range(SEEDS)]
+        trials = [Trial(spec=spec_of(made), log2_hps=hps, seed=seed) for seed in range(seeds)]
         runs[size] = [measure_modules(trial, tokens) for trial in trials]
     return runs
 
@@ -71,11 +72,14 @@ def over_width(
     tokens: TokenCorpus,
     parameterization: str,
     planted: str | None = None,
+    *,
+    widths: tuple[int, ...] = WIDTHS,
+    seeds: int = SEEDS,
     **model: Any,
 ) -> CoordinateCheck:
-    sizes = [Size(width=width, depth=2) for width in WIDTHS]
+    sizes = [Size(width=width, depth=2) for width in widths]
     intended = {Role.EMBEDDING: -0.5} if parameterization == "umup" else {}
-    runs = measured(tokens, parameterization, sizes, planted, model=model)
+    runs = measured(tokens, parameterization, sizes, planted, model, seeds)
     return check_coordinates("width", runs, RULE, intended)
 
 
@@ -90,9 +94,13 @@ def reasons(found: CoordinateCheck, quantity: str) -> dict[str, set[str]]:
     }
 
 
-@pytest.mark.parametrize("parameterization", ["umup", "mup"])
-def test_the_right_rules_pass(tokens: TokenCorpus, parameterization: str) -> None:
-    found = over_width(tokens, parameterization)
+@pytest.mark.parametrize(
+    ("parameterization", "widths", "seeds"), [("umup", (*WIDTHS, 256), 6), ("mup", WIDTHS, SEEDS)]
+)
+def test_the_right_rules_pass(
+    tokens: TokenCorpus, parameterization: str, widths: tuple[int, ...], seeds: int
+) -> None:
+    found = over_width(tokens, parameterization, widths=widths, seeds=seeds)
     assert found.answer == "pass" and found.origins == ()
     head = next(module for module in found.modules if module.name == "head")
     assert head.slopes[0].slope.value == pytest.approx(-0.5, abs=0.1)
