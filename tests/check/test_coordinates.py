@@ -32,8 +32,6 @@ from tests.specs import spec_of
 
 RULE = CheckRule(steps=3, seeds=6, share=0.25)
 WIDTHS = (32, 64, 128)
-SEEDS = 4
-"""Of what is measured; what is made up has the rule's six."""
 HIDDEN = ("attention.qkv", "attention.out", "ffn.up_gate", "ffn.down")
 
 
@@ -48,6 +46,7 @@ def measured(
     sizes: list[Size],
     planted: str | None = None,
     model: Mapping[str, Any] | None = None,
+    seeds: int = RULE.seeds,
     **keys: Any,
 ) -> Runs:
     """Runs of a decoder under `parameterization`, or under the class `planted` in its place."""
@@ -62,7 +61,7 @@ def measured(
         hps = dict.fromkeys(PARAMETERIZATIONS[parameterization][1], 0.0) | {
             "eta": ETA[parameterization] - 1
         }
-        trials = [Trial(spec=spec_of(made), log2_hps=hps, seed=seed) for seed in range(SEEDS)]
+        trials = [Trial(spec=spec_of(made), log2_hps=hps, seed=seed) for seed in range(seeds)]
         runs[size] = [measure_modules(trial, tokens) for trial in trials]
     return runs
 
@@ -71,11 +70,14 @@ def over_width(
     tokens: TokenCorpus,
     parameterization: str,
     planted: str | None = None,
+    *,
+    widths: tuple[int, ...] = WIDTHS,
+    seeds: int = 4,
     **model: Any,
 ) -> CoordinateCheck:
-    sizes = [Size(width=width, depth=2) for width in WIDTHS]
+    sizes = [Size(width=width, depth=2) for width in widths]
     intended = {Role.EMBEDDING: -0.5} if parameterization == "umup" else {}
-    runs = measured(tokens, parameterization, sizes, planted, model=model)
+    runs = measured(tokens, parameterization, sizes, planted, model, seeds)
     return check_coordinates("width", runs, RULE, intended)
 
 
@@ -90,9 +92,13 @@ def reasons(found: CoordinateCheck, quantity: str) -> dict[str, set[str]]:
     }
 
 
-@pytest.mark.parametrize("parameterization", ["umup", "mup"])
-def test_the_right_rules_pass(tokens: TokenCorpus, parameterization: str) -> None:
-    found = over_width(tokens, parameterization)
+@pytest.mark.parametrize(
+    ("parameterization", "widths", "seeds"), [("umup", (*WIDTHS, 256), 6), ("mup", WIDTHS, 4)]
+)
+def test_the_right_rules_pass(
+    tokens: TokenCorpus, parameterization: str, widths: tuple[int, ...], seeds: int
+) -> None:
+    found = over_width(tokens, parameterization, widths=widths, seeds=seeds)
     assert found.answer == "pass" and found.origins == ()
     head = next(module for module in found.modules if module.name == "head")
     assert head.slopes[0].slope.value == pytest.approx(-0.5, abs=0.1)
@@ -101,7 +107,7 @@ def test_the_right_rules_pass(tokens: TokenCorpus, parameterization: str) -> Non
 
 def test_a_gain_does_not_shrink_with_the_embedding_before_it(tokens: TokenCorpus) -> None:
     """u-muP's embedding moves less the wider it is, its norms' gains as much at any width."""
-    found = over_width(tokens, "umup", norm_gain=True)
+    found = over_width(tokens, "umup", seeds=RULE.seeds, norm_gain=True)
     assert found.answer != "fail", reasons(found, "direct")
     expected = {module.name: module.slopes[-1].expected for module in found.modules}
     assert expected["embedding"] == -0.5 and expected["layers.0.attention_norm"] == 0.0
@@ -156,10 +162,10 @@ def test_initial_weights_that_do_not_shrink_fail_before_any_step(tokens: TokenCo
 
 
 def test_over_the_depth_the_sum_of_the_layers_is_judged(tokens: TokenCorpus) -> None:
-    sizes = [Size(width=32, depth=depth) for depth in (1, 2, 4)]
+    sizes = [Size(width=32, depth=depth) for depth in (1, 2, 4, 8)]
     right = check_coordinates("depth", measured(tokens, "mup", sizes), RULE)
     assert [module.name for module in right.modules] == ["embedding", "norm", "head", LOGITS]
-    assert right.answer == "pass" and right.sizes == (1, 2, 4)
+    assert right.answer == "pass" and right.sizes == (1, 2, 4, 8)
     wrong = check_coordinates("depth", measured(tokens, "mup", sizes, depth="none"), RULE)
     assert "grows" in reasons(wrong, "change")["norm"]
 

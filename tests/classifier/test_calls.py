@@ -24,8 +24,8 @@ CALLS: dict[str, dict[str, Any]] = {
     "cache": {"use_cache": True},
     "mask and labels": {"attention_mask": MASK, "labels": TOKENS},
 }
-CALLED = {"gemma": ["no cache"], "bert": ["mask and labels"], "bart": ["mask and labels"]}
-"""One decoder is called in every way, others in one that is their own; in `long` in all."""
+CALLED = {"gemma": "no cache", "bert": "mask and labels", "bart": "mask and labels"}
+"""One decoder is called in every way in every run, these in one; in `long` all are in all."""
 IDS = {"bos_token_id": 0, "eos_token_id": 2, "pad_token_id": 1}
 HEAD_SIZE = 16
 
@@ -174,17 +174,21 @@ def check_by_type(comparison: Comparison) -> None:
 
 
 @pytest.mark.parametrize(
-    "name",
-    [pytest.param(n, marks=() if i % 2 == 0 else pytest.mark.long) for i, n in enumerate(TEXT)],
+    ("name", "calls"),
+    [
+        *(pytest.param(name, [call], id=name) for name, call in CALLED.items()),
+        *(
+            pytest.param(name, [*CALLS], marks=() if name == "llama" else pytest.mark.long)
+            for name in TEXT
+        ),
+    ],
 )
-def test_every_call_gives_the_same(name: str) -> None:
+def test_every_call_gives_the_same(name: str, calls: list[str]) -> None:
     check_by_type(plain(name))
-    for call, more in CALLS.items():
-        if call not in CALLED.get(name, CALLS):
-            continue
+    for call in calls:
         if "cache" in call and name in ("bert", "deberta"):
             continue
-        given = {"input_ids": TOKENS, **more}
+        given = {"input_ids": TOKENS, **CALLS[call]}
         if name == "t5" and "labels" not in given:
             given["decoder_input_ids"] = TOKENS
         assert roles(classified(TEXT[name], given)) == roles(plain(name)), call

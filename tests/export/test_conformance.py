@@ -198,10 +198,10 @@ def test_no_text_of_a_plan_becomes_more_than_a_text(
     refused = 0
     for path, planned in hostile.items():
         try:
-            files = made(planned, to) if planned else {}
+            files = made(planned, to) if planned else None
         except BadInput:
-            files = {}
-        if not files:
+            files = None
+        if files is None:
             refused += 1
             continue
         found = {name: shape_of(name, text) for name, text in files.items()}

@@ -34,6 +34,7 @@ PRODUCTS = {
 
 
 @cache
+@cache
 def planned(name: str, *gammas: str) -> TransferPlan:
     """From width 32 to 128, with some of the gammas of `plans.HPS`."""
     bare = {key: value for key, value in HPS["umup"].items() if key not in GAMMAS}

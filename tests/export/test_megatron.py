@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from functools import cache
 from math import sqrt
 from typing import Any
 
@@ -19,6 +20,7 @@ EMBEDDINGS = ("wte.weight", "wpe.weight", "lm_head.weight")
 """What its LanguageModule marks as embedding-like under muP: embeddings and the head."""
 
 
+@cache
 def planned(m: int, optimizer: Any = "adamw", decay: float = 0.0, **hps: float) -> TransferPlan:
     """muP without a rule of depth, at m times the base's width, without decay unless asked for."""
     return sweeper.plan_for(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -67,6 +68,7 @@ class HalfBranches(OwnDecoder):
     block = HalfBranch
 
 
+@cache
 def planned(build: Any) -> TransferPlan:
     base = {"n_embd": 32, "n_layer": 2}
     return sweeper.plan_for(build, base, OWN, "mup", {"eta": 0.01}, inputs=TOKENS)

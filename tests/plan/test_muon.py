@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import cache
 from typing import Any
 
 import pytest
@@ -43,6 +44,7 @@ class Net(nn.Module):
         return out
 
 
+@cache
 def planned(parameterization: str = "mup", **optimizer: Any) -> TransferPlan:
     return sweeper.plan_for(
         Net,

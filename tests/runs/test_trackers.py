@@ -182,9 +182,10 @@ def storage(tmp_path: Path) -> str:
 
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     url = f"sqlite:///{tmp_path / 'studies.db'}"
+    storage = optuna.storages.RDBStorage(url)
     spread = optuna.distributions.FloatDistribution(1e-5, 1.0, log=True)
     for width, part in SMALL.groupby("n_embd"):
-        study = optuna.create_study(storage=url, study_name=f"mup-w{width}")
+        study = optuna.create_study(storage=storage, study_name=f"mup-w{width}")
         study.add_trials(
             [
                 optuna.create_trial(
@@ -196,8 +197,8 @@ def storage(tmp_path: Path) -> str:
                 for row in part.itertuples()
             ]
         )
-    optuna.create_study(storage=url, study_name="best-accuracy", direction="maximize")
-    optuna.create_study(storage=url, study_name="empty")
+    optuna.create_study(storage=storage, study_name="best-accuracy", direction="maximize")
+    optuna.create_study(storage=storage, study_name="empty")
     return url
 
 
