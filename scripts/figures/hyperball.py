@@ -29,9 +29,8 @@ from matplotlib.figure import Figure
 
 from sweeper.report.drawing import STYLE
 
-RATE = "+parameterization.space.gamma_adam={{low: -4, high: 4, default: {}}}"
-OWN_RATE, ONE_RATE = RATE.format(2), RATE.format(0)
-"""What Adam trains learns at four times eta, or at eta."""
+OWN_RATE = "+parameterization.space.gamma_adam={low: -4, high: 4, default: 2}"
+"""What Adam trains learns at four times eta."""
 ABOUT = (
     "What Adam trains beside AdamH and MuonH learns at 4 η (`gamma_adam`); `depth_mup`, and over "
     "steps `law=hyperball`, for AdamW `law=joint`."
@@ -62,7 +61,7 @@ PARTS: Mapping[str, str] = {
     "gamma_adam": "Adam's rate alone",
 }
 """Of MuonH whose best rate moves over width, all others held at the base's best."""
-WIDTH_ALONE = ("transfer.check=false", "transfer.depths=[]", "transfer.steps=[]")
+WIDTH_ALONE = ("transfer.check=false", "law=hyperball", "transfer.depths=[]", "transfer.steps=[]")
 
 
 def main() -> None:
@@ -72,15 +71,11 @@ def main() -> None:
     for name in RECIPES:
         for axis in AXES:
             _stays(lab, name, verdict(found[name], axis))
-    parts = {part: _over_width(lab, "muonh", part) for part in PARTS}
+    parts = {part: lab.transfer("muonh", 128, *WIDTH_ALONE, hyperparameter=part) for part in PARTS}
     for name in RECIPES:
         lab.drifts_not(RECIPES[name].width, f"{name} over width", found[name])
     for part, title in PARTS.items():
         lab.drifts_not("own question", f"MuonH, {title}", parts[part])
-    for name in ("AdamH", "MuonH"):
-        study = f"{name.lower()}-one"
-        lab.search(study, f"optimizer={name.lower()}", ONE_RATE)
-        lab.drifts_not("own question", f"{name}, one η for all", _over_width(lab, study))
     lab.finish(draw(found, parts), ABOUT)
 
 
@@ -88,10 +83,6 @@ def _ladders(lab: Lab, name: str) -> Document:
     study, recipe = name.lower(), RECIPES[name]
     base = lab.search(study, f"optimizer={study}", *recipe.space)["base"]["width"]
     return lab.transfer(study, 8 * base, "transfer.check=false", f"law={recipe.law}")
-
-
-def _over_width(lab: Lab, study: str, rate: str = "eta") -> Document:
-    return lab.transfer(study, 128, *WIDTH_ALONE, hyperparameter=rate)
 
 
 def _stays(lab: Lab, name: str, judged: Document) -> None:
