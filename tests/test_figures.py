@@ -81,8 +81,7 @@ def test_a_number_below_another_is_told_by_intervals_alone() -> None:
     ],
 )
 def test_no_drift_takes_an_interval_that_is_small(low: float, high: float, answer: str) -> None:
-    muon = load_script("figures/muon.py")
-    assert muon._none(Estimate(value=(low + high) / 2, low=low, high=high)) == answer
+    assert lab.no_drift(Estimate(value=(low + high) / 2, low=low, high=high)) == answer
 
 
 def test_the_farthest_of_a_ladder_is_so_in_factors() -> None:

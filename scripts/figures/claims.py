@@ -71,7 +71,8 @@ CAPTIONS = {
     "spectral": "Above: the change that one step makes, over that of the first shape; solid: rules "
     "that keep it (it stays constant to a factor of 1.25), dashed: rules that do not.",
     "muon": "Last: by how much the best rate moves per doubling of the width, in log2.",
-    "hyperball": "Below: the optimum's shift; over steps it is what the law leaves.",
+    "hyperball": "Fourth row: one rate over width, the others held. Below: the optimum's shift; "
+    "over steps it is what the law leaves.",
     "depth": "Below, right: the optimum's shift.",
     "schedules": "A title has the schedule and the verdict over width.",
 }

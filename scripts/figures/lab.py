@@ -164,6 +164,16 @@ class Lab:
             answers.get(judged["answer"], "cannot say"),
         )
 
+    def drifts_not(self, source: str, subject: str, found: Document) -> None:
+        """Claim that the best rate has no trend over width, with its slope."""
+        widths = found["trend"]["sizes"] if found["trend"] else []
+        self.claim(
+            source,
+            f"{subject}: the best rate does not drift",
+            f"per doubling {within(slope(found))}, widths {', '.join(map(str, widths))}",
+            no_drift(slope(found)),
+        )
+
     def finish(self, figure: Figure, about: str = "") -> None:
         """Print the claims, and keep them with the figure; `about` tells constants and the like."""
         size = self._size()
@@ -336,6 +346,22 @@ def mean(losses: Sequence[object]) -> float:
     """The mean of a point's losses, +inf where one diverged."""
     values = [float(loss) for loss in losses]
     return math.fsum(values) / len(values) if values else math.nan
+
+
+STAYS = 0.25
+"""A drift whose interval lies within this, in log2 per doubling, is none: theory's is 1/2."""
+
+
+def slope(found: Document) -> Estimate:
+    """The trend of the best rate's log2 over log2 width; unknown with fewer than two optima."""
+    return estimate(found["trend"]["slope"]) if found["trend"] else student([math.nan])
+
+
+def no_drift(slope: Estimate) -> Answer:
+    """No drift: all of the interval within STAYS. A drift: none of it is 0."""
+    if slope.low >= -STAYS and slope.high <= STAYS:
+        return "reproduced"
+    return "cannot say" if slope.low <= 0 <= slope.high else "not reproduced"
 
 
 NOTHING = Estimate(value=0.0, low=0.0, high=0.0)

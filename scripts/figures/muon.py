@@ -8,14 +8,12 @@ python scripts/figures/muon.py [size=paper] [OVERRIDES]
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
 from lab import (
     ANSWERS,
     NOTHING,
-    Answer,
     Document,
     Lab,
     below,
@@ -27,7 +25,7 @@ from lab import (
     least,
     paired,
     panels,
-    student,
+    slope,
     verdict,
     why,
     within,
@@ -36,10 +34,7 @@ from matplotlib import rc_context
 from matplotlib.figure import Figure
 
 from sweeper.report.drawing import STYLE
-from sweeper.stats.estimate import Estimate
 
-STAYS = 0.25
-"""A drift whose interval lies within this, in log2 per doubling, is none: theory's is 1/2."""
 READOUT = "a readout of muP's init"
 
 
@@ -95,7 +90,8 @@ def main() -> None:
     for name in ("standard", "own", "readout", "own-readout"):
         _stays(lab, name, found[name])
     for name in CANDIDATES:
-        _drift(lab, name, found[name])
+        one = CANDIDATES[name]
+        lab.drifts_not(one.source, f"Muon, {one.title}", found[name])
     for first, second in (
         ("readout", "standard"),
         ("own-readout", "own"),
@@ -124,24 +120,6 @@ def _stays(lab: Lab, name: str, found: Document) -> None:
     )
 
 
-def _drift(lab: Lab, name: str, found: Document) -> None:
-    slope = _slope(found)
-    widths = found["trend"]["sizes"] if found["trend"] else []
-    lab.claim(
-        CANDIDATES[name].source,
-        f"Muon, {CANDIDATES[name].title}: the best rate does not drift",
-        f"per doubling {within(slope)}, widths {', '.join(map(str, widths))}",
-        _none(slope),
-    )
-
-
-def _none(slope: Estimate) -> Answer:
-    """No drift: all of the interval within STAYS. A drift: none of it is 0."""
-    if slope.low >= -STAYS and slope.high <= STAYS:
-        return "reproduced"
-    return "cannot say" if slope.low <= 0 <= slope.high else "not reproduced"
-
-
 def _lower(lab: Lab, first: str, second: str, found: Mapping[str, Document]) -> None:
     """Both at their own best eta at the largest width, so that no transfer is in it."""
     far = farthest(verdict(found[first], "width"))["size"]
@@ -155,11 +133,6 @@ def _lower(lab: Lab, first: str, second: str, found: Mapping[str, Document]) -> 
     )
 
 
-def _slope(found: Document) -> Estimate:
-    """The trend of the best rate's log2 over log2 width; unknown with fewer than two optima."""
-    return estimate(found["trend"]["slope"]) if found["trend"] else student([math.nan])
-
-
 @rc_context(STYLE)
 def _figure(found: Mapping[str, Document]) -> Figure:
     """Each candidate's curves over width, and last all drifts per doubling."""
@@ -170,7 +143,7 @@ def _figure(found: Mapping[str, Document]) -> Figure:
             ax, validation, "width", one.title.replace(" and ", "\nand ").replace(" for ", "\nfor ")
         )
         ax.set_xlabel(f"log2 {one.hyperparameter}".replace(" eta", " η"), fontsize=8)
-    forest(axes[-1], {name: _slope(one) for name, one in found.items()}, "drift per doubling")
+    forest(axes[-1], {name: slope(one) for name, one in found.items()}, "drift per doubling")
     figure.supylabel("training loss (nats)", fontsize=9)
     return figure
 
