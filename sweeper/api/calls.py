@@ -185,7 +185,7 @@ def judge(source: Any = None, **keywords: Any) -> Judgement | Rates | Critical |
             case CriticalAnswer():
                 found = Critical(answer)
             case JudgeAnswer():
-                found = Judgement(answer.judged)
+                found = Judgement(answer)
             case _:
                 raise TypeError(type(answer).__name__)
         if request.out is not None or request.save is not None:

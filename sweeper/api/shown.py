@@ -17,14 +17,14 @@ from typing import TYPE_CHECKING, Any
 from sweeper.api.bar import Kept
 from sweeper.api.words import python_line
 from sweeper.decide.documents import Documents
-from sweeper.decide.table_verdict import TableVerdict
 from sweeper.decide.transfer import Verdict
 from sweeper.decide.validation import Validation
 from sweeper.errors import PYTHON, BadInput, as_text, spelled
 from sweeper.plan.plan import TransferPlan
+from sweeper.records import to_json
 from sweeper.report.answer import Report
 from sweeper.report.console import verdict_table
-from sweeper.report.critical import critical_record
+from sweeper.report.critical import critical_lines, critical_record
 from sweeper.report.drawing import pyplot_figures
 from sweeper.report.judged import figures, headline, judged_report, trend_lines, write_judged
 from sweeper.report.judged import tables as judged_tables
@@ -51,7 +51,7 @@ from sweeper.study import study as record
 from sweeper.study.folder import TargetFolder
 from sweeper.table import data_frame
 from sweeper.trial import Choice, in_use
-from sweeper.verbs.judge import CriticalAnswer, RatesAnswer
+from sweeper.verbs.judge import CriticalAnswer, JudgeAnswer, RatesAnswer
 
 if TYPE_CHECKING:
     import pandas  # type: ignore[import-untyped]
@@ -386,15 +386,22 @@ class Transfer(Answer):
 
 
 class Judgement(Answer):
-    """A verdict on runs, with its curves; `judged` has all of it. Nothing was written."""
+    """A verdict on runs, with its curves; `judged` has all of it. Nothing was written.
 
-    def __init__(self, judged: TableVerdict) -> None:
-        """Show what was `judged`."""
-        self.judged = judged = worded_judged(judged)
-        self.document = judged.record
-        self.notes = tuple(judged.notes)
-        lines = [*headline(judged), *trend_lines(judged)]
-        self.text = "\n".join([*lines, *(f"Note: {note}." for note in judged.notes)])
+    Over the batch `critical` is the critical one, None where nothing tells it.
+    """
+
+    def __init__(self, told: JudgeAnswer) -> None:
+        """Show what was judged."""
+        self.judged, self.critical = worded_judged(told.judged), told.critical
+        self.document = self.judged.record
+        beside = (spelled(as_text(note), PYTHON) for note in told.notes)
+        self.notes = (*self.judged.notes, *beside)
+        lines = [*headline(self.judged), *trend_lines(self.judged)]
+        if told.critical is not None:
+            lines += critical_lines(told.critical)
+            self.document["critical_batch"] = to_json(told.critical)
+        self.text = "\n".join([*lines, *(f"Note: {note}." for note in self.notes)])
 
     @property
     def answer(self) -> str:

@@ -115,9 +115,8 @@ def judge_grid(grid: Grid, question: TableQuestion) -> TableVerdict:
         for size, fit in fits.items()
     }
     prior = prior_for(grid.axis, grid.parameterization, question.theory)
-    shifts = {}
-    if grid.axis != JOINT_AXIS:
-        shifts = shifts_along(grid.axis, fits, grid.base, prior)
+    joint = grid.axis == JOINT_AXIS
+    shifts = {} if joint else shifts_along(grid.axis, fits, grid.base, prior)
     verdict = judge_ladder(
         grid.axis, grid.curves, transferred, grid.base, rule, fits=fits, shifts=shifts
     )

@@ -33,7 +33,9 @@ NO_BATCH = (
     "too few sizes have their best rate and batch inside what was run: the rate alone is told, at "
     "each batch"
 )
-Code = Literal["predicted", "law", "too_few_cells", "bounds_contradict"]
+Code = Literal["predicted", "law", "too_wide", "too_few_cells", "bounds_contradict"]
+WIDEST = 4.0
+"""Octaves: a rate whose interval is wider is known no better than by a grid of two on each side."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -241,7 +243,8 @@ def law_of(runs: RateRuns, found: RateOptima, target: RateTarget | None = None) 
         return RateLaw(code="law", **common)
     at = _target(runs, target)
     prediction = _predict(runs, law, ridge, at, target.batch, [found.gaps[i] for i in inside])
-    return RateLaw(code="predicted", prediction=prediction, **common)
+    wide = prediction.eta.high - prediction.eta.low > WIDEST
+    return RateLaw(code="too_wide" if wide else "predicted", prediction=prediction, **common)
 
 
 def _covariance(draws: Array) -> Array:

@@ -134,7 +134,8 @@ def shifts_along(
     optima = Optima.of(axis, single)
     if optima is None or optima.sizes.count(int(getattr(base, axis))) != 1:
         return {}
-    first, shifts = optima.sizes.index(int(getattr(base, axis))), {}
+    first = optima.sizes.index(int(getattr(base, axis)))
+    shifts = dict[LadderSize, Estimate]()
     for place, fit in enumerate(optima.fits):
         if place == first:
             continue

@@ -111,6 +111,10 @@ def answer_text(prediction: Prediction) -> str:
         stands = prediction.answer == PREDICTED and prediction.back_test
         said_of = "stands" if stands else "has not been shown yet"
         parts.append(f"The law of {counted(prediction.inputs.runs, 'run')} {said_of}.")
+        likeliest = max(prediction.forms, key=lambda form: form.weight)
+        values = ((name, getattr(likeliest, name)) for name in PARAMETERS)
+        told = ", ".join(f"{name} {value.value:.4g}" for name, value in values if value is not None)
+        parts.append(f"Its likeliest form is L = {likeliest.formula} with {told}.")
     if prediction.hours is not None:
         whose = "your" if prediction.hours_by == "given" else "your largest runs'"
         parts.append(f"At {whose} speed it takes {duration(3600 * prediction.hours)}.")

@@ -118,7 +118,14 @@ def rates_lines(law: RateLaw) -> list[str]:
         )
     if law.prediction is None:
         return [*lines, f"{counted(law.usable, 'size')} tell the law; a target is not asked for."]
-    return [*lines, *_prediction_lines(law, law.prediction)]
+    lines += _prediction_lines(law, law.prediction)
+    if law.code == "too_wide":
+        octaves = law.prediction.eta.high - law.prediction.eta.low
+        lines.append(
+            f"Cannot say yet: the rate at the target is open by {octaves:.0f} octaves. Runs of "
+            "further sizes, or nearer to it, would tell."
+        )
+    return lines
 
 
 def _powers_text(law: RateLaw) -> str:

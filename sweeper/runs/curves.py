@@ -157,11 +157,18 @@ def _of_folder(source: str, metric: str, where: str, root: Path | None) -> Itera
         return
     if where:
         raise ConfigError(Keyword("where"), where, "nothing with logs, which have no columns")
-    for log in _logs(Path(source)):
+    logs, matched = _logs(Path(source)), False
+    for log in logs:
         series_of = Series()
         series_of.add(point for point in RunLog(metric=metric, place=log).readings())
         if len(series_of):
+            matched = True
             yield _of_series(log.name, series_of)
+    if not matched:
+        raise BadInput(
+            f"no line of the {counted(len(logs), 'log')} of {source} has a loss as ",
+            *(Keyword("metric", metric), " names it"),
+        )
 
 
 def _of_metric(error: BadInput, source: str, metric: str) -> BadInput:

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from sweeper.decide.target import (
     NO_THEORY,
     OVER_TOKENS,
+    OWN_SCATTER,
     SCATTERS,
     THEORY,
     TURNING,
@@ -21,6 +22,7 @@ from sweeper.decide.target import (
     back_test,
     predict,
     prior_for,
+    shifted,
 )
 
 SIZES = (64, 128, 256, 512)
@@ -28,6 +30,25 @@ PRIORS = pytest.mark.parametrize("prior", [THEORY, NO_THEORY], ids=["theory", "n
 EVERY = pytest.mark.parametrize("prior", [THEORY, NO_THEORY, OVER_TOKENS])
 optima = st.lists(st.floats(-1.0, 1.0), min_size=4, max_size=4).map(np.array)
 errors = st.floats(0.03, 0.3)
+
+
+@settings(max_examples=50, deadline=None)
+@given(optima, st.lists(errors, min_size=4, max_size=4).map(np.array))
+def test_a_shift_is_the_difference_of_two_levels_given_all_optima(
+    found: np.ndarray, error: np.ndarray
+) -> None:
+    """Of one form, against the joint covariance of levels and optima, conditioned as it stands."""
+    form = DriftForm(name="power law", shape="power", weight=1.0, deviation=WRONG)
+    told = shifted(SIZES, found, error, (3, 0), Prior(name="no_theory", forms=(form,)))
+    doublings = np.log2(np.array(SIZES) / SIZES[0])
+    levels = 1e4 + WRONG**2 * np.outer(doublings, doublings) + OWN_SCATTER**2 * np.eye(4)
+    gain = levels @ np.linalg.inv(levels + np.diag(error**2))
+    left = levels - gain @ levels
+    pick = np.array([-1.0, 0.0, 0.0, 1.0])
+    assert told.mean == pytest.approx(pick @ gain @ found, abs=2e-3)
+    assert told.deviations[0] == pytest.approx(math.sqrt(pick @ left @ pick), rel=1e-2)
+    # Never surer than of an exact line, nor less sure than by the two alone.
+    assert told.deviations[0] <= math.hypot(error[0], error[3]) + 1e-9
 
 
 def same(error: float) -> np.ndarray:

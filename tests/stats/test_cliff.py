@@ -10,6 +10,7 @@ import pytest
 from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
+from sweeper.decide.transfer import judge_ladder
 from sweeper.stats import curve as module
 from sweeper.stats.curve import fit_curve, fit_curves, with_noise_left, without_cliffs
 from sweeper.stats.ladder import LadderRule, SizeCurve
@@ -132,3 +133,19 @@ def test_few_points_and_computed_numbers_show_no_noise() -> None:
     ]
     for curves in (few, single(0.0, 0), single(0.003, 0)[:1]):
         assert all(curve.noise is None for curve in with_noise_left(curves))
+
+
+@pytest.mark.parametrize(("noise", "answer"), [(0.0005, "holds"), (0.02, "cannot say yet")])
+def test_a_best_at_an_end_holds_where_the_curve_s_shape_bounds_it(
+    noise: float, answer: str
+) -> None:
+    base, large = single(noise, 1)
+    least = min(large.losses, key=lambda x: large.losses[x])
+    large = replace(large, losses={x: y for x, y in large.losses.items() if x >= least})
+    curves = with_noise_left([base, large])
+    found = judge_ladder("width", curves, 0.2, BASE, LadderRule(widths=(32, 256))).sizes[1]
+    assert (found.at_end, found.side, found.answer) == (True, -1, answer)
+    assert found.code == ("within" if answer == "holds" else "edge")
+    # As the base the same curve is open: what begins at a bound transfers nothing that is known.
+    of_bound = judge_ladder("width", curves, 0.2, LARGE, LadderRule(widths=(32, 256)))
+    assert of_bound.answer == "cannot say yet"
