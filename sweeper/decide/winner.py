@@ -657,10 +657,11 @@ class _Asked:
         for size in range(len(self.runs.log2)):
             one, other = self.runs.at(variant, size), self.runs.at(0, size)
             if one is not None and other is not None:
-                # By their order: only signs and divergences are read off these pairs.
-                count = min(len(one.losses), len(other.losses))
-                mine += one.losses[:count].tolist()
-                theirs += other.losses[:count].tolist()
+                # By their seeds first; what no seed pairs by its order, as only signs and
+                # divergences are read off these pairs.
+                for own, its in zip(one.ordered(other), other.ordered(one), strict=False):
+                    mine.append(own)
+                    theirs.append(its)
         return SeedPairs.of(np.array(mine), np.array(theirs))
 
     def _bound(self, variant: int) -> Bound:

@@ -62,6 +62,13 @@ class VariantCell:
     rate: float = math.nan
     throughput: float = math.nan
 
+    def ordered(self, other: VariantCell) -> list[float]:
+        """The losses of seeds that both cells have first, in the order of the seeds."""
+        places = range(len(self.seeds))
+        # Stable: where no seeds are known, or one twice, the order of the rows stays.
+        order = sorted(places, key=lambda i: (self.seeds[i] not in other.seeds, self.seeds[i]))
+        return [float(self.losses[i]) for i in order]
+
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class VariantRuns:

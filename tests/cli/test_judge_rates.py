@@ -50,6 +50,10 @@ def test_a_ladder_over_batch_tells_the_critical_one(sweeper: Run, tmp_path: Path
     told = document["critical_batch"]
     assert document["answer"] == told["code"] == "critical" and told["runs"] == 12
     assert told["batch"]["low"] <= 60 <= told["batch"]["high"] < 75
+    assert [batch for batch, _ in told["points"]] == [b for b in told["batches"] for _ in range(2)]
+    page = (tmp_path / "runs/judged/curves/critical.html").read_text()
+    assert page.count("<svg") == 1 and "How large a batch?" in page
+    assert (tmp_path / "runs/judged/curves/critical.png").exists()
     assert any("no verdict on the learning rate" in note for note in document["notes"])
     few = sweeper("judge", "curves.csv", "--axis", "batch", "--where", "batch_size < 20")
     assert_refused(few, "eta")

@@ -134,6 +134,20 @@ def test_runs_that_diverge_decide_by_the_one_rule() -> None:
     assert (of(often).answer, of(often).code) == ("worse", "diverged")
 
 
+def test_runs_are_paired_by_their_seeds_in_whatever_order_they_stand() -> None:
+    """A seed with which both diverge says nothing; two seeds with which one does would."""
+    rows = [{**row, "seed": s} for row in table({"new": [0.05] * 3}) for s in range(4)]
+    for row in rows:
+        row["loss"] = math.inf if row["seed"] == 0 else row["loss"]
+    turned = [*rows[:12], *rows[:11:-1]]
+    assert of(rows).answer == of(turned).answer == "better"
+    assert of(turned).diverged == 3
+    # Without seeds there is the order alone.
+    for row in turned:
+        del row["seed"]
+    assert (of(turned).answer, of(turned).code) == ("cannot say", "diverged")
+
+
 def test_sizes_need_not_be_shared_but_something_must_be() -> None:
     nan = math.nan
     gains = {"new": [nan, 0.03, 0.03], "way": [nan, nan, 0.06]}
