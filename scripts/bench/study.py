@@ -121,7 +121,8 @@ def fill_ladder(size: int) -> None:
 
 def fill_root(studies: int) -> None:
     """So many small studies under the root."""
-    call("search", *SEARCH, "study=s0", "search.runs=2", "search.fresh_seeds=0")
+    words = [word for word in SEARCH if not word.startswith("study=")]
+    call("search", *words, "study=s0", "search.runs=2", "search.fresh_seeds=0")
     for number in range(1, studies):
         shutil.copytree("runs/s0", f"runs/s{number}")
 
@@ -160,6 +161,7 @@ def measure(size: int, studies: int) -> dict[str, dict[str, float]]:
             done = subprocess.run(words, check=True, stdout=subprocess.PIPE, text=True, cwd=root)
             if part != "fill":
                 found[part] = json.loads(done.stdout.splitlines()[-1])
+                print(size, part, found[part], file=sys.stderr, flush=True)
     finally:
         shutil.rmtree(root)
     return found

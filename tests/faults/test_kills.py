@@ -23,6 +23,7 @@ from tests.faults.harness import (
     LOCAL,
     MEASURED,
     SEEDS,
+    SIGNALS,
     WORDS,
     Harness,
     Outcomes,
@@ -139,9 +140,8 @@ SERIES = {
 """Verbs that train beside a search, the branches of `predict` from common trunks."""
 OF_THE_RUN = {"sum", "time", "date", "seconds", "command", "provenance", "versions"}
 """What a document says of when and how it was made."""
-LONG = 400.0
+LONG = 1200.0
 """Seconds that one of them may take: its workers start anew for every study and round."""
-SIGNALS = (signal.SIGKILL, signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 def documents(root: Path) -> dict[str, Any]:
@@ -173,13 +173,16 @@ def two(tmp_path_factory: pytest.TempPathFactory) -> Path:
 UNDISTURBED: dict[str, tuple[Outcomes, Outcomes, dict[str, Any]]] = {}
 
 
-@pytest.mark.parametrize("seed", range(max(1, SEEDS // 10)))
+@pytest.mark.parametrize("seed", range(max(2, SEEDS // 10)))
 @pytest.mark.parametrize("victim", ["driver", "workers", "both"])
 @pytest.mark.parametrize("verb", SERIES)
 def test_what_trains_beside_a_search_is_killed(
     harness: Harness, two: Path, verb: str, victim: str, seed: int
 ) -> None:
-    """By any signal, at random, and run again until it ends: as if nothing had happened."""
+    """By any signal, at random, and run again until it ends: as if nothing had happened.
+
+    Every other driver trains by itself, where a kill meets it in the middle of a step.
+    """
     place, generator = harness.folder, random.Random(f"{verb} {victim} {seed}")
     scratch = place / "scratch"
     scratch.mkdir()
@@ -193,10 +196,11 @@ def test_what_trains_beside_a_search_is_killed(
         a, b = place / "runs/a", place / "runs/b"
         return outcomes(a), outcomes(b), documents(place / "runs")
 
-    words = [*SERIES[verb], *LOCAL, "launcher.retries=9"]
+    alone = victim == "driver" and seed % 2 == 0
+    words = [*SERIES[verb], *(LAUNCHERS["inline"] if alone else [*LOCAL, "launcher.retries=9"])]
     if verb not in UNDISTURBED:
         begin()
-        answer = harness.start(*words, env=environment).wait(LONG)
+        answer = harness.start(*SERIES[verb], env=environment).wait(LONG)
         assert answer.code == 0, answer
         UNDISTURBED[verb] = found()
     begin()
