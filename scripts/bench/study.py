@@ -91,7 +91,6 @@ def fill(size: int) -> None:
     from sweeper.sweep.experiment import open_experiment
     from sweeper.sweep.replay import Replay
 
-    Path("text.txt").write_text("the quick brown fox jumps over the lazy dog. " * 100)
     fill_ladder(size)
     call("search", *SEARCH, "search.runs=2")
     experiment = open_experiment(resolve(compose_tree([*SEARCH, f"search.runs={size}"], None)))
@@ -195,6 +194,7 @@ def main(words: Sequence[str] | None = None) -> None:
     parser.add_argument("--part", help=argparse.SUPPRESS)
     given = parser.parse_args(words)
     if given.part == "fill":
+        Path("text.txt").write_text("the quick brown fox jumps over the lazy dog. " * 100)
         if given.studies:
             fill_root(given.studies)
         return fill(given.sizes[0])

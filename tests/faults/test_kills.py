@@ -41,20 +41,21 @@ LONGEST = {"inline": 2.5, "local": 8.0}
 
 
 @pytest.mark.parametrize("seed", range(SEEDS))
-@pytest.mark.parametrize("launcher", LAUNCHERS)
+@pytest.mark.parametrize("launcher", [*LAUNCHERS, "in turn"])
 def test_the_driver_is_killed_again_and_again(
     harness: Harness, expected: Outcomes, launcher: str, seed: int
 ) -> None:
     """Half of the kills wait for a new result, so that every run of the tests sees some."""
-    generator, words = random.Random(seed), ["search", *WORDS, *LAUNCHERS[launcher]]
-    kept: set[str] = set()
+    generator, kept = random.Random(seed), set[str]()
     for kill in range(2 + generator.randrange(3)):
+        now_by = [*LAUNCHERS][kill % 2] if launcher == "in turn" else launcher
+        words = ["search", *WORDS, *LAUNCHERS[now_by]]
         driver, before = harness.start(*words), len(kept)
         if kill % 2:
             until(lambda d=driver, n=before: recorded(harness.study) > n or not d.lives(), 60)  # type: ignore[misc]
             time.sleep(generator.uniform(0.0, 0.3))
         else:
-            driver.lives(generator.uniform(0.0, LONGEST[launcher]))
+            driver.lives(generator.uniform(0.0, LONGEST[now_by]))
         driver.kill()
         now = set(outcomes(harness.study)) if harness.study.is_dir() else set()
         assert kept <= now, "what was recorded is safe"
