@@ -91,7 +91,6 @@ def fill(size: int) -> None:
     from sweeper.sweep.experiment import open_experiment
     from sweeper.sweep.replay import Replay
 
-    Path("text.txt").write_text("the quick brown fox jumps over the lazy dog. " * 100)
     fill_ladder(size)
     call("search", *SEARCH, "search.runs=2")
     experiment = open_experiment(resolve(compose_tree([*SEARCH, f"search.runs={size}"], None)))
@@ -121,7 +120,8 @@ def fill_ladder(size: int) -> None:
 
 def fill_root(studies: int) -> None:
     """So many small studies under the root."""
-    call("search", *SEARCH, "study=s0", "search.runs=2", "search.fresh_seeds=0")
+    words = [word for word in SEARCH if not word.startswith("study=")]
+    call("search", *words, "study=s0", "search.runs=2", "search.fresh_seeds=0")
     for number in range(1, studies):
         shutil.copytree("runs/s0", f"runs/s{number}")
 
@@ -160,6 +160,7 @@ def measure(size: int, studies: int) -> dict[str, dict[str, float]]:
             done = subprocess.run(words, check=True, stdout=subprocess.PIPE, text=True, cwd=root)
             if part != "fill":
                 found[part] = json.loads(done.stdout.splitlines()[-1])
+                print(size, part, found[part], file=sys.stderr, flush=True)
     finally:
         shutil.rmtree(root)
     return found
@@ -193,6 +194,7 @@ def main(words: Sequence[str] | None = None) -> None:
     parser.add_argument("--part", help=argparse.SUPPRESS)
     given = parser.parse_args(words)
     if given.part == "fill":
+        Path("text.txt").write_text("the quick brown fox jumps over the lazy dog. " * 100)
         if given.studies:
             fill_root(given.studies)
         return fill(given.sizes[0])

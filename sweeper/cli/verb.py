@@ -50,7 +50,9 @@ def show_version(wanted: bool) -> None:
 
 def say(message: str, code: int) -> int:
     """Print a message on stderr, without the passwords of URLs; the exit code that it has."""
-    print("\n".join(map(_without_password, message.splitlines())), file=sys.stderr)
+    from sweeper.table import printable
+
+    print(printable("\n".join(map(_without_password, message.splitlines()))), file=sys.stderr)
     return code
 
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
+import os
 import time
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -78,6 +80,7 @@ class Training:
         self.branching = branching
         self.execution, self.control, self.pruner = execution, control, pruner
         self.trials, count = batched.trials, len(batched.trials)
+        _forks_train_alone()
         self.batched_run = BatchedRun(batched, execution.device, compile=execution.compile)
         self.train = self.batched_run.prepared.train
         losses = np.full((self.train.steps, count), np.nan, np.float64)
@@ -298,3 +301,9 @@ class Training:
 def device_name(device: torch.device) -> str:
     """A GPU's product name, or the device's kind."""
     return torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
+
+
+@cache
+def _forks_train_alone() -> None:
+    # The parent's threads are none of a forked child's, and torch would wait for them for ever.
+    os.register_at_fork(after_in_child=lambda: torch.set_num_threads(1))

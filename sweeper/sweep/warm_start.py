@@ -56,7 +56,10 @@ def warm_tree(tree: Tree, name: str, typed: Collection[str]) -> Tree:
         raise ConfigError(FROM, name, "another study than the one that it searches")
     root = Path(str(tree.get("root", ""))).expanduser()
     folder = root / find_study(check_study_name(name), root)
-    searched = read_searched(folder, [])
+    damaged = list[str]()
+    searched = read_searched(folder, damaged)
+    if damaged:
+        raise BadInput(damaged[0])
     if searched is None or not math.isfinite(searched.conclusion.objective):
         raise BadInput(f"the study {name!r} has no answer to begin at: its search found none")
     parameterization = tree["parameterization"]
@@ -109,7 +112,7 @@ def _intervals(folder: Path, searched: Searched) -> dict[str, Estimate]:
         lines = study_lines(folder).lines
     except BadInput:  # a random search has none
         return {}
-    base = float(searched.base.width) if searched.base else math.nan
+    base = searched.base.width if searched.base else None
     sizes = {line.size for line in lines}
     lines = tuple(line for line in lines if len(sizes) < 2 or line.size == base)
     noise = RunNoise.of(lines, None)

@@ -6,6 +6,7 @@ import json
 import multiprocessing
 import os
 import shutil
+import signal
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping
@@ -36,6 +37,7 @@ SLOW = [*FAULTY, "+data.fault=slow"]
 LOCAL = ["launcher=local", "launcher.workers=2", "runner.save_every=0.02"]
 LAUNCHERS = {"inline": ["runner.save_every=0.02"], "local": LOCAL}
 SEEDS = max(1, int(os.environ.get("SWEEPER_FAULT_SEEDS", "50")))
+SIGNALS = (signal.SIGKILL, signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 class CommandProcess:
@@ -96,8 +98,8 @@ class Harness:
     def run(self, *words: str, env: Mapping[str, str] | None = None) -> Answer:
         return self.start(*words, env=env).wait()
 
-    def processes(self) -> list[int]:
-        """Processes that commands of this harness have started and that live."""
+    def processes(self, word: str = "") -> list[int]:
+        """Processes that commands of this harness have started and that live, with that word."""
         found = []
         for path in Path("/proc").glob("[0-9]*/environ"):
             try:
@@ -107,11 +109,11 @@ class Harness:
                 continue
             if mine and state != "Z":
                 found.append(int(path.parent.name))
-        return found
+        return [pid for pid in found if word.encode() in _command(pid)] if word else found
 
     def workers(self) -> list[int]:
         """Those that are worker processes."""
-        return [pid for pid in self.processes() if b"sweeper.launch.worker" in _command(pid)]
+        return self.processes("sweeper.launch.worker")
 
 
 def _command(pid: int) -> bytes:

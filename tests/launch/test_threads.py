@@ -116,3 +116,24 @@ def test_the_user_s_own_collection_stays() -> None:
     gc.set_threshold(77)
     collect_as_usual()
     assert gc.get_threshold()[0] == 77
+
+
+def test_a_child_forked_after_training_does_not_hang(tmp_path: Path) -> None:
+    """Torch's threads are the parent's: a child that waited for them would wait for ever."""
+    script = (
+        "import os, signal, torch\n"
+        "from pathlib import Path\n"
+        "from tests.engine.runs import train_trials\n"
+        "from tests.engine.tiny_trials import trial\n"
+        "torch.set_num_threads(2)\n"
+        "much = torch.ones(300_000)\n"
+        "much.exp().sum()\n"
+        f"train_trials([trial(train={{'steps': 1}})], Path({str(tmp_path)!r}))\n"
+        "if not (child := os.fork()):\n"
+        "    signal.alarm(30)\n"
+        "    much.exp().sum()\n"
+        "    os._exit(torch.get_num_threads() != 1)\n"
+        "print('status', os.waitpid(child, 0)[1])\n"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    assert done.stdout.splitlines()[-1:] == ["status 0"], done

@@ -70,6 +70,12 @@ def test_a_study_without_an_answer_is_refused(root: Path) -> None:
     write_json(root / "b/search.json", {**record, "objective": None})
     with pytest.raises(BadInput):
         warm_tree(tree(root), "b", set())
+    # Of somebody else: a width beyond any float, and what is no record.
+    write_json(root / "b/search.json", {**record, "base": {**record["base"], "width": 10**400}})
+    assert warm_tree(tree(root), "b", set())["parameterization"]
+    write_json(root / "b/search.json", {**record, "space_log2": 5})
+    with pytest.raises(BadInput, match=r"search\.json"):
+        warm_tree(tree(root), "b", set())
 
 
 def test_an_optimum_at_the_old_intervals_end_lies_outside() -> None:

@@ -1,0 +1,115 @@
+"""What only looks on is killed: `follow`, and the process that writes the page of a study."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import time
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sweeper.report.live import is_live
+from tests.decide.made import prediction, run
+from tests.faults.harness import (
+    LAUNCHERS,
+    SEEDS,
+    SIGNALS,
+    SLOW,
+    Harness,
+    Outcomes,
+    assert_whole,
+    until,
+)
+
+pytestmark = pytest.mark.faults
+FOLLOW = ["follow", "--metric", "jsonl:log.jsonl:loss", "--prediction"]
+
+
+def found(folder: Path) -> tuple[dict[str, Any], list[str]]:
+    """What became of a prediction, its day aside: the record and the rows of the ledger."""
+    outcome = json.loads((folder / "w/outcome.json").read_text())
+    rows = (folder / "predictions.md").read_text().splitlines()
+    kept = {name: value for name, value in outcome.items() if name not in ("sum", "time")}
+    return kept, [row.split("|", 2)[2] for row in rows]
+
+
+@pytest.mark.parametrize("seed", range(max(2, SEEDS // 10)))
+def test_following_is_killed(harness: Harness, seed: int) -> None:
+    """By any signal, while the run goes on and as it ends: one outcome, one row, the same ones."""
+    generator, losses = random.Random(seed), run(seed).tolist()
+    rows = [json.dumps({"step": step, "loss": loss}) for step, loss in enumerate(losses)]
+    log = harness.folder / "log.jsonl"
+    for place in ("kept", "killed"):
+        prediction().write(harness.folder / place / "w")
+    log.write_text("\n".join(rows) + "\n")
+    begun = time.monotonic()
+    kept = harness.run(*FOLLOW, "kept/w/prediction.json", "--once")
+    seconds = time.monotonic() - begun
+    assert kept.code in (0, 3), kept
+    log.write_text("")
+    kills, at = 0, 0
+    words = [*FOLLOW, "killed/w/prediction.json", "--every", "0.02"]
+    while kills < 12:
+        driver = harness.start(*words)
+        # The last of them meet a run that has ended, whose outcome is written.
+        end = time.monotonic() + generator.uniform(0.2, 1.1) * seconds
+        while driver.lives(0.05) and time.monotonic() < end:
+            more = min(len(rows), at + generator.randrange(60))
+            with log.open("a") as file:
+                file.writelines(f"{row}\n" for row in rows[at:more])
+            at = more
+        number = generator.choice(SIGNALS)
+        with suppress(ProcessLookupError):
+            os.kill(driver.pid, number)
+        answer = driver.wait()
+        assert not answer.crashed, (number, answer)
+        kills += 1
+    with log.open("a") as file:
+        file.writelines(f"{row}\n" for row in rows[at:])
+    answer = harness.run(*words)
+    assert answer.code == kept.code and not answer.crashed, answer
+    assert found(harness.folder / "killed") == found(harness.folder / "kept")
+    assert 'http-equiv="refresh"' not in (harness.folder / "killed/w/follow.html").read_text()
+    assert not list(harness.folder.rglob(".*.tmp"))
+
+
+PAGE = "from sweeper.report import live\nlive.START_AFTER = live.EVERY = 0.05\nlive.SHARE = 1.0\n"
+
+
+def pages(harness: Harness) -> list[int]:
+    """The processes that write the page."""
+    return harness.processes("sweeper.report.live")
+
+
+@pytest.mark.parametrize("victim", ["page", "driver", "both"])
+@pytest.mark.parametrize("launcher", LAUNCHERS)
+def test_the_live_page_is_killed(
+    harness: Harness, expected: Outcomes, launcher: str, victim: str
+) -> None:
+    """The search goes on without it; without its driver, a page says that nothing runs."""
+    site, generator = harness.folder / "site", random.Random(f"{launcher} {victim}")
+    site.mkdir()
+    (site / "sitecustomize.py").write_text(PAGE)
+    words, report = ["search", *SLOW, *LAUNCHERS[launcher]], harness.study / "report.html"
+    for number in SIGNALS:
+        driver = harness.start(*words, env={"SITE": str(site)})
+        until(lambda d=driver: pages(harness) or not d.lives(), 300)  # type: ignore[misc]
+        time.sleep(generator.uniform(0.0, 2.0))
+        doomed = pages(harness) if victim != "driver" else []
+        doomed += [driver.pid] if victim != "page" else []
+        for pid in doomed:
+            with suppress(ProcessLookupError):
+                os.kill(pid, number)
+        answer = driver.wait()
+        assert not answer.crashed, answer
+        until(lambda: not harness.processes(), 60)
+        if victim != "both" and report.exists():
+            assert not is_live(report), "nothing runs"
+    answer = harness.run(*words)
+    assert answer.code == 0 and not answer.crashed, answer
+    assert_whole(harness, expected)
+    assert not is_live(report) and not list(harness.folder.rglob(".*.tmp"))
