@@ -155,7 +155,7 @@ def _sum(tensors: Mapping[str, torch.Tensor]) -> str:
     for name in sorted(tensors):
         value = tensors[name].detach().cpu().reshape(-1)
         content.update(f"{name} {value.dtype} {len(value)} ".encode())
-        content.update(memoryview(value.view(torch.uint8).numpy()))
+        content.update(value.view(torch.uint8).numpy().data)
     return digest_of(content)
 
 

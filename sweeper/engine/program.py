@@ -549,7 +549,7 @@ def _scaled(losses: Tensor, scale: Tensor | None) -> Tensor:
     return losses if scale is None else losses.float() * scale
 
 
-def _grads(loss: Tensor, params: list[Tensor]) -> list[Tensor]:
+def _grads(loss: Tensor, params: Sequence[Tensor]) -> list[Tensor]:
     """Gradients; zero for a parameter that took no part."""
     return list(torch.autograd.grad(loss, params, materialize_grads=True, allow_unused=True))
 
