@@ -58,12 +58,6 @@ UNLIKE = 0.02
 """How much an octave's fading differs between variants."""
 OUTSIDE = 0.0125
 """The model's own chance beyond an end of an interval of 95 %: no table is quite as it has it."""
-TURN = 0.0008
-"""How much an octave a difference may turn beyond the largest size, which no size there tells.
-
-It is in the interval of what runs will show, and not in the chance of the better one: a slope that
-is learned fits small sizes alike whether differences fade or cross.
-"""
 OUTSIDE_Z = NormalDist().inv_cdf(1 - OUTSIDE)
 DRAWS = 384
 """Of the prior, and as many again around what the first ones found likely, round by round."""
@@ -101,7 +95,7 @@ class Carried:
     that of a run [draws]; `draws` are those of `PRIOR`, first those in which variants have
     `effects`, then those in which all are alike. These count where variants are told apart. An
     interval is without them: it would be narrower than what was measured. A loss of `unit` is one
-    of the prior's. Places lie `beyond` the largest size by so many octaves of compute.
+    of the prior's.
     """
 
     weights: Array
@@ -112,7 +106,6 @@ class Carried:
     draws: Array
     effects: int
     unit: float
-    beyond: Array
 
     def chance(self, variant: int, below: float = 0.0, place: int = 0) -> float:
         """That the variant's loss less the first one's lies `below`."""
@@ -134,8 +127,7 @@ class Carried:
     def differences(self, places: Sequence[int], runs: float = 0.0) -> list[list[Estimate]]:
         """How much higher losses are than the first one's, by place and variant.
 
-        With `runs`, as so many of each will show: with their noise, and what may turn (`TURN`).
-        Intervals hold in 95 % (`OUTSIDE`).
+        With `runs`, as so many of each show. Intervals hold in 95 % (`OUTSIDE`).
         """
         of_effects = slice(self.effects)
         weights = self.weights[of_effects] / self.weights[of_effects].sum()
@@ -143,8 +135,7 @@ class Carried:
         deviations = self.deviations[of_effects, places]
         if runs:
             noise = self.noise[of_effects, None, None]
-            turn = TURN * self.unit * self.beyond[places][:, None]
-            deviations = np.sqrt(deviations**2 + 2 * noise**2 / runs + 2 * turn**2)
+            deviations = np.sqrt(deviations**2 + 2 * noise**2 / runs)
         low, high = (
             mixture_quantile(weights, means, deviations, p) for p in (OUTSIDE, 1 - OUTSIDE)
         )
@@ -259,7 +250,6 @@ def carry(losses: VariantLosses, places: Array) -> Carried:
         draws,
         effects=len(kept[0]),
         unit=model.unit,
-        beyond=np.maximum(model.grid[-model.places :].sum(axis=1), 0.0),
     )
 
 

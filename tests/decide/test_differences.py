@@ -76,24 +76,6 @@ def test_a_gain_fades_and_the_line_through_it_is_not_followed() -> None:
     assert carried.chance(1) > 0.95
 
 
-def test_what_runs_will_show_beyond_the_largest_size_may_turn() -> None:
-    """The interval of runs to come is wider the further they are, and the chance as it was."""
-    seen = losses([[0.022, 0.013, 0.011]])
-    carried = carry(seen, np.concatenate([TARGET, SIZES[-1:]]))
-    assert carried.beyond == pytest.approx([3.2, 0.0])
-    weights = carried.weights[: carried.effects] / carried.weights[: carried.effects].sum()
-    for place, octaves in enumerate(carried.beyond):
-        shown = carried.difference(1, place, runs=1e12)
-        deviations = carried.deviations[: carried.effects, place, 1]
-        turned = np.hypot(deviations, math.sqrt(2) * differences.TURN * octaves)
-        means = carried.means[: carried.effects, place, 1]
-        by_hand = [
-            mixture_quantile(weights, means, turned, end)
-            for end in (differences.OUTSIDE, 1 - differences.OUTSIDE)
-        ]
-        assert [shown.low, shown.high] == pytest.approx(by_hand, abs=1e-9)
-
-
 def test_what_has_no_effect_is_not_called_however_many_there_are() -> None:
     generator, lucky = np.random.default_rng(0), 0
     for _ in range(6):
