@@ -207,6 +207,7 @@ def test_advice_and_the_list_of_runs_say_the_same() -> None:
     assert f"({total} runs more, at width 128" in judged.verdict.todo
 
 
+@pytest.mark.usefixtures("drawn")
 def test_only_widths_that_fail_are_said_to_fail_and_pictures_name_the_loss() -> None:
     judged = package.judge(runs((-5.0, -5.0, -7.0, -8.0)))
     assert "The transfer over width fails at width 512 and 1024, of widths 128 to 1024" in str(

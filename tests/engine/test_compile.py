@@ -62,13 +62,13 @@ def train(
 
 @pytest.mark.parametrize(
     ("steps", "pending", "compiled"),
-    [(91, 0.0, False), (93, 0.0, True), (40, 0.0, False), (40, 60.0, True)],
+    [(65, 0.0, False), (66, 0.0, True), (40, 0.0, False), (40, 60.0, True)],
     ids=["a little too short", "just long enough", "short", "short, but others wait"],
 )
 def test_compiled_where_it_should_save_more_than_it_costs(
     steps: int, pending: float, compiled: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """40 s are expected, and half of each of the steps after the 12th."""
+    """40 s are expected, and three quarters of each of the steps after the 12th."""
     run = Run()
     train(run, steps, monkeypatch, pending)
     assert run.compiled == compiled
