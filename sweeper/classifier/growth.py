@@ -141,6 +141,8 @@ OF_TASK = re.compile(
     r"patch|kernel|window|bins|batch)"
 )
 """Found in the names of sizes of the task, which change no role: words, classes, places."""
+OF_ENDS = re.compile(r"(^|_)(obs|observation|state|act|action|context|cond|reward)s?(_|$)")
+"""Found in the names of what is likely no width, where another size may be."""
 
 
 def widths(base: Sizes, target: Sizes, named: Sequence[str] = ()) -> list[str]:
@@ -158,13 +160,15 @@ def widths(base: Sizes, target: Sizes, named: Sequence[str] = ()) -> list[str]:
         return [*named]
     ranked = [name for name in ranked if not OF_TASK.search(name)]
     grown = [name for name in ranked if base[name] != target[name]]
-    for name in grown[1:] if len(grown) > 1 else ():
+    for name in grown[1:]:
         if not WITH_WIDTH.search(name):
+            own = [other for other in grown if not OF_ENDS.search(other)]
+            likely = own if own and own != grown else grown[:1]
             raise BadInput(
                 f"{name} differs beside {grown[0]}, {base[name]} and {target[name]}, and its name "
                 "does not say whether it is a width, whose growth tells roles, or a size of the "
-                f"task, as classes are: give widths=[{grown[0]!r}, {name!r}] or "
-                f"widths=[{grown[0]!r}]. A depth has depth, layer or blocks in its name"
+                f"task, as classes are: give widths={likely}, or widths={grown} where all are "
+                "widths. A depth has depth, layer or blocks in its name"
             )
     return ranked
 
