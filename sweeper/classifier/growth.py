@@ -141,6 +141,8 @@ OF_TASK = re.compile(
     r"patch|kernel|window|bins|batch)"
 )
 """Found in the names of sizes of the task, which change no role: words, classes, places."""
+OF_ENDS = re.compile(r"(^|_)(obs|observation|state|act|action|context|cond|reward)s?(_|$)")
+"""Found in the names of what is likely no width, where another size may be."""
 
 
 def widths(base: Sizes, target: Sizes, named: Sequence[str] = ()) -> list[str]:
@@ -158,13 +160,15 @@ def widths(base: Sizes, target: Sizes, named: Sequence[str] = ()) -> list[str]:
         return [*named]
     ranked = [name for name in ranked if not OF_TASK.search(name)]
     grown = [name for name in ranked if base[name] != target[name]]
-    for name in grown[1:] if len(grown) > 1 else ():
+    for name in grown[1:]:
         if not WITH_WIDTH.search(name):
+            own = [other for other in grown if not OF_ENDS.search(other)]
+            likely = own if own and own != grown else grown[:1]
             raise BadInput(
                 f"{name} differs beside {grown[0]}, {base[name]} and {target[name]}, and its name "
                 "does not say whether it is a width, whose growth tells roles, or a size of the "
-                f"task, as classes are: give widths=[{grown[0]!r}, {name!r}] or "
-                f"widths=[{grown[0]!r}]. A depth has depth, layer or blocks in its name"
+                f"task, as classes are: give widths={likely}, or widths={grown} where all are "
+                "widths. A depth has depth, layer or blocks in its name"
             )
     return ranked
 
@@ -326,7 +330,7 @@ class SizeComparison:
     """A model at the base, wider, deeper, and at the size asked for: `growth` has the traces.
 
     `roles` are the user's, by pattern. `problems` collects what cannot be decided, so that one
-    refusal names it all.
+    refusal names it all; `made` has the specs by name, None of what cannot.
     """
 
     growth: Growth
@@ -334,6 +338,7 @@ class SizeComparison:
     base_depth: int
     roles: Mapping[str, Role]
     problems: list[str] = field(default_factory=list)
+    made: dict[str, ParamSpec | None] = field(default_factory=dict)
 
     @cached_property
     def widths(self) -> tuple[int, int]:
@@ -438,6 +443,11 @@ class SizeComparison:
 
     def _spec(self, name: str) -> ParamSpec | None:
         """The spec of one parameter; None, and a problem more, if it cannot be decided."""
+        if name not in self.made:
+            self.made[name] = self._made(name)
+        return self.made[name]
+
+    def _made(self, name: str) -> ParamSpec | None:
         base_name = self.growth.matching.counterpart(name)
         if base_name is None and name in self.base.shapes:
             differing_dims(name, self.base, self.target)  # refuses another number of dimensions
@@ -447,12 +457,14 @@ class SizeComparison:
                 "name when the width grows"
             )
         width_dims = self.growth.width_dims(name, base_name)
-        norm_of = self._norm_of(name, base_name)
+        norm_of = self._spec(weight) if (weight := self._norm_of(name, base_name)) else None
+        if weight and norm_of is None:
+            return None
         try:
             decision = self._decide(name, base_name, width_dims)
             known = self._fans(name, base_name, decision, width_dims)
             if norm_of:
-                decision, known = self._gain_role(name, norm_of, decision, known)
+                decision, known = self._gain_role(name, weight, decision, known)
             known |= self._without_stack(name, base_name, decision, width_dims, known)
         except Undecided as error:
             # Collected: one refusal names all parameters, and the user gives all roles at once.
@@ -591,10 +603,9 @@ class SizeComparison:
     ) -> tuple[RoleDecision, dict[str, Any]]:
         """The role of a gain that starts as the norm of `weight`, and its fans.
 
-        y = g (v / |v|) x. Of a readout g is n^-1/2 or, where it has a number for each input, 1 / m
-        itself: a step of g in the multiplier's gauge is eta / m either way. So it is with a
-        projection down of a gain for each input, which it sums over. Elsewhere g is of order 1 and
-        v / |v| has rows of length 1: it is a vector.
+        y = g (v / |v|) x. Where outputs that do not grow sum over the inputs that g has a number
+        for, n steps of g add up: it is a readout, or a projection down, as the weight is. Elsewhere
+        y moves by a share: g is a vector, or fixed, and its steps are shares of what it starts as.
         """
         base_weight = self.growth.matching.counterpart(weight) or weight
         width_dims = self.growth.width_dims(weight, base_weight)
@@ -602,7 +613,7 @@ class SizeComparison:
         gain, summed = self.target.shapes[name], (decision.signature or ("", ()))[1]
         over_inputs = any(gain[dim] > 1 for dim in summed if dim < len(gain))
         start: dict[str, Any] = {"init": "norm", "note": NORM.format(weight)}
-        if decision.role is Role.READOUT or (decision.role is Role.DOWN and over_inputs):
+        if over_inputs and decision.role in (Role.READOUT, Role.DOWN):
             known = self._fans(weight, base_weight, decision, width_dims)
             return replace(decision, **start), known
         if traced.role is Role.FIXED:

@@ -217,7 +217,8 @@ def _overridden(
     changed = []
     for spec in specs:
         frozen = spec.frozen or spec.name in untrained
-        starts = {spec.name, spec.norm_of} - {""}  # the norm of a kept weight is kept
+        # The norm of a kept weight is kept.
+        starts = {spec.name, *([spec.norm_of.name] if spec.norm_of else [])}
         init: Init = "kept" if frozen or starts & ({*kept} | {*untrained}) else spec.init
         changed.append(replace(spec, init=init, frozen=frozen))
     # Embeddings beside a tied one start at its scale: their sum goes into one stream.

@@ -445,8 +445,8 @@ class InitialTensors:
     def _param(self, spec: ParamSpec, trained_with: Sequence[AbsorbedParam]) -> Tensor:
         if spec.init == "kept":
             return self._own_value(spec.name).requires_grad_()
-        if spec.init == "norm":
-            weight = next(s for s in self.prepared.specs if s.name == spec.norm_of)
+        if spec.init == "norm" and spec.norm_of:
+            weight = next(s for s in self.prepared.specs if s.name == spec.norm_of.name)
             drawn = self._param(weight, [of[weight.name] for of in self._trained_with]).detach()
             norms = torch.stack([norm_like(each, spec.shape) for each in drawn.double()])
             return norms.to(self.dtype).requires_grad_()

@@ -637,7 +637,7 @@ def _planned(
         update=(update := rules.optimizer.kind(spec)),
         matrix=spec.matrix if update.orthogonal and len(spec.shape) > 2 else None,
         frozen=spec.frozen,
-        norm_of=spec.norm_of,
+        norm_of=spec.norm_of.name if spec.norm_of else "",
         gamma=constant_of(spec, rules.optimizer, hps),
         lr_exponent=exponent,
     )

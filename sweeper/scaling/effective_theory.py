@@ -82,6 +82,11 @@ class EffectiveTheory(BaseParameterization):
         return ParamScale(init_std=self.std(spec), lr=lr, eps=eps, weight_decay=decay)
 
     @property
+    def one_rate(self) -> bool:
+        """What the authors compare with: s null."""
+        return self.s is None
+
+    @property
     def decay_has_gamma(self) -> bool:
         """A decay that is `scaled` follows the global learning rate alone (1.94)."""
         return self.decay == "coupled"

@@ -9,10 +9,18 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
+from math import prod, sqrt
 from typing import Protocol
 
 from sweeper.scaling.gamma import ADAM_GAMMA, gamma
-from sweeper.scaling.spec import Init, Parameterization, ParamScale, ParamSpec, Update
+from sweeper.scaling.spec import (
+    SUMMED,
+    Init,
+    Parameterization,
+    ParamScale,
+    ParamSpec,
+    Update,
+)
 from sweeper.trial import PlainHps
 
 SETTING_FACTORS = ("weight_decay", "eps")
@@ -75,7 +83,8 @@ def prescription_of(
     decay = scale.weight_decay * constant if has_gamma else scale.weight_decay
     scale = replace(scale, lr=scale.lr * constant, weight_decay=decay)
     if spec.norm_of:  # no input's gradient goes through a gain
-        scale = replace(scale, backward_multiplier=None)
+        lr, eps = absorbed_factors(update, norm_growth(spec, parameterization, optimizer, hps))
+        scale = replace(scale, backward_multiplier=None, lr=scale.lr * lr, eps=scale.eps * eps)
     # A trial's factors on eps and decay are the same for all parameters: no parameterization has to
     # know them.
     factors: Mapping[str, float] = {
@@ -95,6 +104,28 @@ def prescription_of(
         eps=optimizer.eps,
         weight_decay=0.0 if update.holds_norm else optimizer.weight_decay,
     )
+
+
+def norm_growth(
+    spec: ParamSpec, parameterization: Parameterization, optimizer: UpdateRule, hps: PlainHps
+) -> float:
+    """The size of a gain that starts as the norm of a weight: its steps are shares of it.
+
+    y = g (v / |v|) x moves by the share of y that g moves by. What is summed over the inputs that a
+    gain has numbers for adds up instead, and has a rate of its own. Rules relative to a base model
+    change nothing at the base.
+    """
+    one_rate = getattr(parameterization, "one_rate", False)
+    if one_rate or spec.norm_of is None or spec.role in SUMMED:
+        return 1.0
+
+    def start(weight: ParamSpec, gain: tuple[int, ...]) -> float:
+        drawn = prescription_of(weight, parameterization, optimizer, hps)
+        return drawn.multiplier * drawn.init_std * sqrt(prod(weight.shape) / prod(gain))
+
+    relative = getattr(parameterization, "relative", False)
+    at_base = start(spec.norm_of.at_base(), spec.base_shape) if relative else 1.0
+    return start(spec.norm_of, spec.shape) / at_base
 
 
 def constant_of(spec: ParamSpec, optimizer: UpdateRule, hps: PlainHps) -> float:

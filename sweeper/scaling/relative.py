@@ -63,6 +63,11 @@ class Relative(BaseParameterization):
     hyperparameters: ClassVar[tuple[str, ...]] = ("eta", *LAYER_GAMMAS)
     relative: ClassVar[bool] = True
 
+    @property
+    def one_rate(self) -> bool:
+        """Without an `alignment`."""
+        return self.alignment is None
+
     def ab_exponents(self) -> ABExponents:
         """(a, b) by role."""
         raise NotImplementedError
@@ -349,6 +354,16 @@ class Adjusted:
     def unit_scaled(self) -> bool:
         """As the parameterization's."""
         return self.inner.unit_scaled
+
+    @property
+    def relative(self) -> bool:
+        """As the parameterization's."""
+        return getattr(self.inner, "relative", False)
+
+    @property
+    def one_rate(self) -> bool:
+        """As the parameterization's."""
+        return getattr(self.inner, "one_rate", False)
 
     @property
     def groups(self) -> Mapping[str, str]:

@@ -101,7 +101,7 @@ class ParamSpec:
     # "normal" (times the parameterization's std), "ones", "zeros", "kept": as the model's own code
     # sets the values, or "norm": of the weight `norm_of`, which the model divides by its norm.
     init: Init = "normal"
-    norm_of: str = ""
+    norm_of: ParamSpec | None = None
     # Why the weight that the model multiplies is not the one that is drawn; "" if it is.
     reparameterized: str = ""
     # The model's width, and the dimensions of `shape` that grow with width and depth.
@@ -173,6 +173,7 @@ class ParamSpec:
             groups=self.base_groups,
             depth=self.base_depth,
             width=self.base_width,
+            norm_of=self.norm_of and self.norm_of.at_base(),
         )
 
 
@@ -400,6 +401,12 @@ class BaseParameterization(Bounded):
     groups: Mapping[str, str] = field(default_factory=dict, metadata=WRITTEN_IF_SET)
 
     unit_scaled: ClassVar[bool] = False
+    relative: ClassVar[bool] = False
+
+    @property
+    def one_rate(self) -> bool:
+        """Whether no rule of width changes a learning rate."""
+        return False
 
     @property
     def decay_has_gamma(self) -> bool:

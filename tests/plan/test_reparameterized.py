@@ -1,14 +1,15 @@
 """Weights that a model makes of its parameters: what it multiplies is what the plan prescribes.
 
 Derived: a weight norm multiplies w = g v / |v|, so that w is v where g = |v|: g starts there. A
-readout's w is 1/m of its start at the base, in the gauge of a multiplier: g = g' / m with g'
-learning at eta, so that g learns at eta / m. It must, where g has a number for each input (a
-transposed convolution): the output then sums over n steps of g. Elsewhere g is of order 1, and a
-vector. W / sigma(W) is the same whatever W is drawn as: no start can be prescribed.
+readout's w is 1/m of its start at the base. Where g has a number for each of its inputs (a
+transposed convolution) the output sums over n steps of g, so that g learns at eta / m. Elsewhere
+y moves by a share of itself, that by which g moves: g learns at eta times the growth of its start.
+W / sigma(W) is the same whatever W is drawn as: no start can be prescribed.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -109,6 +110,108 @@ def test_the_output_moves_alike_at_all_widths() -> None:
                     parameter -= rates[name] * parameter.grad.sign()
             moved.append(float((model(x) - before).pow(2).mean().sqrt()))
     assert max(moved) < 2 * min(moved), moved
+
+
+class Normed(nn.Module):
+    """Weights in, within and out, normed over what `dim` leaves; words or numbers come in."""
+
+    def __init__(self, w: int, dim: int | None, words: bool) -> None:
+        super().__init__()
+        inp = nn.Embedding(11, w) if words else nn.Linear(6, w)
+        layers = {"inp": inp, "mid": nn.Linear(w, w), "out": nn.Linear(w, 3)}
+        for name, layer in layers.items():
+            self.add_module(name, parametrizations.weight_norm(layer, dim=dim))
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.out(torch.relu(self.mid(torch.relu(self.inp(x)))))
+        return out
+
+
+# Entries start at s: 1 of words, 6^-1/2 of numbers, n^-1/2 within. Under muP a head's are n^-1/2 at
+# the base and fall as 1/m; under standard rules they are n^-1/2. g is s k^1/2 of k entries normed.
+# Its rate is eta times the growth of that:
+#            dim 0, a row                dim 1, a column             None, all
+#   words    s n^1/2: m^1/2              s 11^1/2: 1                 s (11 n)^1/2: m^1/2
+#   numbers  s 6^1/2: 1                  s n^1/2: m^1/2              s (6 n)^1/2: m^1/2
+#   within   n^-1/2 n^1/2: 1             1                           n^-1/2 n: m^1/2
+#   head     m^-1 n^1/2: m^-1/2, or      a number an input: 1/m      m^-1 (3 n)^1/2: m^-1/2, or 1
+#            n^-1/2 n^1/2: 1
+GAIN_POWERS = {
+    ("mup", False, 0): (0, 0, -0.5),
+    ("mup", False, 1): (0.5, 0, -1),
+    ("mup", False, None): (0.5, 0.5, -0.5),
+    ("mup", True, 0): (0.5, 0, -0.5),
+    ("mup", True, 1): (0, 0, -1),
+    ("mup", True, None): (0.5, 0.5, -0.5),
+    ("standard, full", False, 0): (0, 0, 0),
+    ("standard, full", False, 1): (0.5, 0, -1),
+    ("standard, full", False, None): (0.5, 0.5, 0),
+    # One rate for all, whatever is normed.
+    ("standard", False, None): (0, 0, 0),
+    # Absolute: u-muP's entries multiply as n^-1/2, its words' as 1, a head's as 1/n.
+    ("umup", True, None): (0.5, 0.5, -0.5),
+    ("spectral", False, None): (0.5, 0.5, 0),
+}
+
+
+def normed(rules: str, words: bool, dim: int | None, width: int, **more: Any) -> TransferPlan:
+    name, _, alignment = rules.partition(", ")
+    x = torch.zeros(4, dtype=torch.long) if words else torch.zeros(4, 6)
+    return sweeper.plan_for(
+        lambda w: Normed(w, dim, words),
+        {"w": 16},
+        {"w": width},
+        {"name": name, **({"alignment": alignment} if alignment else {})},
+        {"eta": 2.0**-7},
+        inputs=x,
+        **more,
+    )
+
+
+@pytest.mark.parametrize("case", GAIN_POWERS, ids=str)
+def test_a_gain_moves_by_a_share_of_its_start(case: tuple[str, bool, int | None]) -> None:
+    at_base, plan = (
+        {s.name: s.lr for s in normed(*case, width).absorbed() if s.init == "norm"}
+        for width in (16, 256)
+    )
+    found = [math.log(plan[name] / at_base[name], 16) for name in plan]
+    assert found == pytest.approx(GAIN_POWERS[case])
+    if case[0] not in ("umup", "spectral"):
+        first = [at_base[name] for name in [*plan][:2]]
+        assert first == pytest.approx([2.0**-7] * 2)  # rules of growth change nothing at the base
+
+
+def test_absolute_rules_and_gradients_have_the_size_of_a_gain() -> None:
+    """Of [64, 64] entries of n^-1/2 it is 8: eta 8, and 8^2 / 4^2 of the base's for a gradient."""
+    name = "mid.parametrizations.weight.original0"
+    rates = {s.name: s.lr for s in normed("spectral", False, None, 64).absorbed()}
+    assert rates[name] == pytest.approx(8 * 2.0**-7)
+    steps = {s.name: s.lr for s in normed("mup", False, None, 64, optimizer="sgd").absorbed()}
+    assert steps[name] == pytest.approx(4 * 2.0**-7)
+
+
+def test_outputs_move_alike_once_a_normed_model_has_trained() -> None:
+    """By a step of one gain alone after ten of all, in torch: at eta it fell as m^-1/2 within."""
+    x = torch.randn(32, 6, generator=torch.Generator().manual_seed(0))
+    y = x[:, :3].roll(1, 0)
+    moved: dict[str, list[float]] = {}
+    for width in (16, 64, 256):
+        plan = normed("mup", False, None, width)
+        model = plan.init_(Normed(width, None, False), seed=1)
+        adam = torch.optim.Adam(plan.param_groups(model))
+        for _ in range(10):
+            adam.zero_grad()
+            (model(x) - y).square().mean().backward()
+            adam.step()
+        rates = {s.name: s.lr for s in plan.absorbed() if s.init == "norm"}
+        with torch.no_grad():
+            for name, rate in rates.items():
+                before, gain = model(x), model.get_parameter(name)
+                gain += rate
+                moved.setdefault(name, []).append(float((model(x) - before).norm()))
+                gain -= rate
+    for name, changes in moved.items():
+        assert max(changes) < 1.6 * min(changes), (name, changes)
 
 
 class Layers(nn.Module):

@@ -126,6 +126,10 @@ def test_a_size_that_its_name_does_not_tell() -> None:
             sweeper.plan_for(
                 lambda hidden, **more: Net(hidden, *more.values()), *pairs, "mup", {"eta": 0.1}
             )
+    # A policy's own width is the one to name, wherever it stands among the sizes.
+    policy = {"obs_dim": 8, "act_dim": 2, "trunk": 16}
+    with pytest.raises(BadInput, match=r"give widths=\['trunk'\], or widths=\['obs_dim'"):
+        widths(policy, {name: 2 * size for name, size in policy.items()})
     assert widths(
         {"num_embeddings": 9, "embed_dim": 8}, {"num_embeddings": 99, "embed_dim": 32}
     ) == ["embed_dim"]
