@@ -89,7 +89,7 @@ def save(figure: Figure, path: Path) -> tuple[Path, Path]:
     for run in figure.findobj(lambda artist: str(artist.get_gid()).startswith(RUN_PREFIX)):
         run.set_gid(None)
     figure.savefig(image, format="png", dpi=160, metadata={"Software": None})
-    figure.set_layout_engine("none")  # once is enough, and takes as long as to draw
+    figure.set_layout_engine(None)  # once is enough, and takes as long as to draw
     figure.savefig(drawing, format="svg", metadata={"Date": None})
     png, vector = (path.with_name(f"{path.name}.{end}") for end in ("png", "svg"))
     write_atomically(png, image.getvalue())
@@ -106,7 +106,7 @@ def svg(figure: Figure, name: str = "figure") -> str:
     buffer = StringIO()
     metadata = dict.fromkeys(("Date", "Creator", "Format", "Type"))
     figure.savefig(buffer, format="svg", transparent=True, metadata=metadata)
-    figure.set_layout_engine("none")  # as on the page, so in its files
+    figure.set_layout_engine(None)  # as on the page, so in its files; "none" would draw twice
     text = buffer.getvalue()
     text = text[text.index("<svg") :]
     # A style element would reach out of the drawing and into the page.

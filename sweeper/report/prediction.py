@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from matplotlib import rc_context
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from sweeper.config.settings import Settings
-from sweeper.config.studies import Invocation
 from sweeper.decide.budget import BudgetOptimum
 from sweeper.decide.forecast import LossBackTest
 from sweeper.decide.loss import (
@@ -45,15 +44,18 @@ from sweeper.report.drawing import (
 from sweeper.report.next import NextCommand
 from sweeper.report.page import page
 from sweeper.report.present import Shown
-from sweeper.report.study_page import write_report
 from sweeper.runs.loss_runs import Design, LossRuns, Rungs
 from sweeper.runs.run import unit_of
 from sweeper.stats.estimate import Estimate
 from sweeper.stats.ladder import Size
 from sweeper.study.folder import TargetFolder
-from sweeper.sweep.horizons import Predicted
 from sweeper.table import Cell, Column, Table, answer, counted, duration
 from sweeper.verbs.predict import PredictAnswer, TablePrediction
+
+if TYPE_CHECKING:
+    from sweeper.config.settings import Settings
+    from sweeper.config.studies import Invocation
+    from sweeper.sweep.horizons import Predicted
 
 BACK_TEST = "Tried backwards"
 """The title of the table that an answer rests on."""
@@ -61,6 +63,8 @@ LEAST_SHOWN = 0.01
 """Of shares of the compute."""
 MOST_DRAWN = 500
 """Marks of a figure; of more runs those are drawn that are spread over the compute."""
+MOST_TIPS = 100
+"""Of these runs those that a page tells of when hovered: where more are drawn they overlap."""
 PARAMETERS = ("E", "A", "B", "alpha", "beta", "gamma", "p")
 
 
@@ -496,13 +500,14 @@ def _middle(values: np.ndarray[Any, Any]) -> float:
 
 
 def _draw_runs(ax: Axes, across: np.ndarray[Any, Any], runs: LossRuns, rungs: Rungs) -> None:
+    every = math.ceil(len(runs) / MOST_TIPS)
     for index, name in enumerate(rungs.names):
         color, marker = look_of(index, len(rungs))
         of = np.flatnonzero(rungs.index == index)
         order = of[np.argsort(across[of])]
         look: dict[str, Any] = {"color": color, "markersize": 3.5, "linestyle": "none"}
         ax.plot(across[order], runs.loss[order], marker=marker, label=name, **look)
-        for place in order:
+        for place in order[::every]:
             tip = (
                 f"{runs.labels[place]}: {runs.params[place]:.3g} parameters, "
                 f"{runs.tokens[place]:.3g} {runs.unit}, loss {runs.loss[place]:.4f}"
@@ -547,6 +552,8 @@ def predicted_shown(
     made = _written(found.prediction, runs, found.folder, before, found.drawn, again)
     made = replace(made, folder=study.folder)
     if found.folder.resolve().is_relative_to(study.folder.resolve()):
+        from sweeper.report.study_page import write_report  # it loads torch, and tables have none
+
         write_report(study.folder)
     return made
 

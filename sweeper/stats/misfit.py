@@ -13,6 +13,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
 
@@ -67,6 +68,26 @@ class LawPoints:
         """How many."""
         return len(self.size)
 
+    @cached_property
+    def alike(self) -> Mapping[str, Array]:
+        """How much of each part points share with each other: hundreds of covariances ask it."""
+        return _alike(self, self)
+
+
+def _alike(points: LawPoints, others: LawPoints) -> Mapping[str, Array]:
+    """By part, correlations [points, others]."""
+    apart = (points.size[:, None] - others.size) ** 2
+    both = apart + (points.horizon[:, None] - others.horizon) ** 2
+    found = {
+        "smooth": np.exp(-0.5 * both / REACH**2),
+        "size": np.exp(-0.5 * apart / OF_SIZE**2),
+    }
+    for name in ("training", "cell"):
+        mine, theirs = getattr(points, name)[:, None], getattr(others, name)
+        # -1 is no training: runs to come share none with each other either.
+        found[name] = ((mine == theirs) & (mine >= 0)).astype(float)
+    return found
+
 
 @dataclass(frozen=True, kw_only=True)
 class LawMisfit:
@@ -97,18 +118,11 @@ class LawMisfit:
 
     def between(self, points: LawPoints, others: LawPoints) -> Array:
         """What points share with others, less noise: a covariance [points, others]."""
-        apart = (points.size[:, None] - others.size) ** 2
-        total = np.zeros(apart.shape)
-        if self.smooth:
-            both = apart + (points.horizon[:, None] - others.horizon) ** 2
-            total += self.smooth**2 * np.exp(-0.5 * both / REACH**2)
-        if self.size:
-            total += self.size**2 * np.exp(-0.5 * apart / OF_SIZE**2)
-        for deviation, name in ((self.training, "training"), (self.cell, "cell")):
-            if deviation:
-                mine, theirs = getattr(points, name)[:, None], getattr(others, name)
-                # -1 is no training: runs to come share none with each other either.
-                total += deviation**2 * ((mine == theirs) & (mine >= 0))
+        alike = points.alike if others is points else _alike(points, others)
+        total = np.zeros((len(points), len(others)))
+        for name, share in alike.items():
+            if deviation := getattr(self, name):
+                total += deviation**2 * share
         scaled: Array = self.noise**2 * total
         return scaled
 
@@ -121,10 +135,29 @@ class LawMisfit:
 
         `doubt` [points] are factors on the noise: runs that are far off count less.
         """
+        return _whiten(self.factor(points, doubt), np.eye(len(points)))
+
+    def factor(self, points: LawPoints, doubt: Array) -> Array:
+        """The lower triangle whose inverse that is."""
         covariance = self.between(points, points)
-        covariance += np.diag((doubt * self.noise_at(points)) ** 2)
-        inverse: Array = np.linalg.inv(np.linalg.cholesky(covariance))
-        return inverse
+        covariance[np.diag_indices(len(points))] += (doubt * self.noise_at(points)) ** 2
+        triangle: Array = np.linalg.cholesky(covariance)
+        return triangle
+
+
+BLOCK = 48
+"""Rows up to which a triangle is solved as any matrix; NumPy has no other way."""
+
+
+def _whiten(triangle: Array, columns: Array) -> Array:
+    """The inverse of a lower triangle times `columns`, by halves."""
+    if len(triangle) <= BLOCK:
+        solved: Array = np.linalg.solve(triangle, columns)
+        return solved
+    half = len(triangle) // 2
+    upper = _whiten(triangle[:half, :half], columns[:half])
+    rest = columns[half:] - triangle[half:, :half] @ upper
+    return np.concatenate([upper, _whiten(triangle[half:, half:], rest)])
 
 
 def likely(
@@ -197,8 +230,8 @@ def _likelihood(
     misfit: LawMisfit, points: LawPoints, off: Array, jacobian: Array, prior: Array, doubt: Array
 ) -> tuple[float, float]:
     """Of a covariance up to its scale, and the noise by which it is likeliest."""
-    whiten = misfit.whitening(points, doubt)
-    white = whiten @ np.column_stack([off, jacobian.T])
+    triangle = misfit.factor(points, doubt)
+    white = _whiten(triangle, np.column_stack([off, jacobian.T]))
     left, slopes = white[:, 0], white[:, 1:]
     # REML: what parameters could explain is projected out, so that it counts neither as noise nor
     # as something shared. The scale follows from what is left; it needs no grid.
@@ -207,10 +240,10 @@ def _likelihood(
     free = max(len(off) - slopes.shape[1], 1)
     noise = max(math.sqrt(float(left @ left) / free), NO_NOISE)
     # Beside the parameters' own prior: what it tells is not explained by the runs once more.
-    triangle = np.linalg.qr(np.vstack([slopes / noise, np.diag(prior + 1e-6)]), mode="r")
+    beside = np.linalg.qr(np.vstack([slopes / noise, np.diag(prior + 1e-6)]), mode="r")
     # -1/2 log |C|, and -1/2 log |J C^-1 J'| of the parameters that were projected out.
-    score = float(np.log(np.diag(whiten)).sum()) - len(off) * math.log(noise)
-    score -= float(np.log(np.abs(np.diag(triangle))).sum())
+    score = -float(np.log(np.diag(triangle)).sum()) - len(off) * math.log(noise)
+    score -= float(np.log(np.abs(np.diag(beside))).sum())
     return score - 0.5 * float(left @ left) / noise**2, noise
 
 

@@ -6,9 +6,9 @@ import math
 from collections.abc import Sequence, Sized
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from sweeper.config.command_line import DEFAULT_ROOT, with_place
-from sweeper.config.studies import Invocation, tree_of
 from sweeper.decide.earlier import earlier_band
 from sweeper.decide.loss import LossQuestion, Prediction, TooFewRuns, predict_runs
 from sweeper.errors import SHELL, BadInput, ConfigError, Keyword, as_text, spelled
@@ -18,11 +18,13 @@ from sweeper.runs.read import read, study_folder
 from sweeper.runs.run import Runs
 from sweeper.study.setup import command_line
 from sweeper.study.study import find_study, is_saved
-from sweeper.sweep.experiment import check_target, open_experiment, resolve_study
-from sweeper.sweep.horizons import HorizonTarget, Predicted, predict_saved, predict_trained
 from sweeper.sweep.progress import Watcher
 from sweeper.verbs.answer import VerbAnswer
 from sweeper.verbs.requests import PredictRequest, columns_text, ignored
+
+if TYPE_CHECKING:
+    from sweeper.config.studies import Invocation
+    from sweeper.sweep.horizons import Predicted
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,7 +70,17 @@ def predict(request: PredictRequest, watcher: Watcher) -> PredictAnswer | TableP
     _check_meant(request, of_table=source is not None)
     if source is not None:
         return _of_table(source, request, question, root)
-    name = find_study(study, root)
+    return _of_study(find_study(study, root), request, question, root)
+
+
+def _of_study(
+    name: str, request: PredictRequest, question: LossQuestion, root: Path
+) -> PredictAnswer:
+    # A study has models, whose parameters torch counts; a table is answered before that has loaded.
+    from sweeper.config.studies import tree_of
+    from sweeper.sweep.experiment import check_target, open_experiment, resolve_study
+    from sweeper.sweep.horizons import HorizonTarget, predict_saved, predict_trained
+
     target = HorizonTarget(width=request.to_width, depth=request.to_depth)
     # Runs that were judged and saved have no configuration by which a model could be counted.
     if is_saved(root / name):
