@@ -393,8 +393,13 @@ def data_frame(records: Sequence[Mapping[str, Any]]) -> pandas.DataFrame:
     return pandas.DataFrame(list(records))
 
 
-# Unicode's ends of lines, what turns the direction of letters, and halves of pairs of codes.
-_UNICODE = (*range(0x2028, 0x202F), *range(0x2066, 0x206A), *range(0xD800, 0xE000))
+# Unicode's ends of lines, what turns the direction of letters, halves of pairs of codes, and what
+# is not seen, such as its second ASCII; but the joiners, without which some scripts are misspelled.
+_UNICODE = (
+    *(0xAD, 0x61C, 0x180E, 0x200B, 0x200E, 0x200F, 0xFEFF, 0xFFF9, 0xFFFA, 0xFFFB),
+    *(*range(0x2028, 0x202F), *range(0x2060, 0x2070)),
+    *(*range(0xD800, 0xE000), *range(0xE0000, 0xE0200)),
+)
 _CONTROLS = dict.fromkeys([*range(32), *range(127, 160), *_UNICODE], "\ufffd")
 _CONTROLS |= {ord("\n"): "\n", ord("\t"): "\t"}
 

@@ -222,10 +222,11 @@ def export(to: str, *, study: Study | Place | None = None, **keywords: Any) -> A
     The trainer's own options are a list of texts, `options=["family=granite"]`. With `strict` what
     is left to you and not in `accept` is a SweeperError, and nothing is written.
     """
-    root = keywords.pop("root", None)
     if keywords.get("plan") is None:
-        folder = _folder(study, root)
+        folder = _folder(study, keywords.get("root"))
         keywords |= {"study": folder.name, "root": folder.parent}
+    elif study is not None:
+        keywords["study"] = study  # which a plan's file leaves no room for
     code, output = _run(request_of(ExportRequest, {**keywords, "to": to}))
     if code == NOT_VALIDATED:
         raise SweeperError(output.text)

@@ -300,6 +300,8 @@ class TransferPlan:
         if not isinstance(seed, int):
             raise ConfigError("source.seed", seed, "a whole number")
         names = [parameter.name for parameter in plan.parameters]
+        if "" in names:
+            raise BadInput("a parameter has no name")
         if len(set(names)) < len(names):
             twice = next(name for name in names if names.count(name) > 1)
             raise BadInput(f"{twice} is there twice")

@@ -20,6 +20,7 @@ from matplotlib.ticker import MaxNLocator
 
 from sweeper.files import write_atomically
 from sweeper.stats.ladder import SizeCurve
+from sweeper.table import printable
 from sweeper.trial import Result
 
 Points = Sequence[tuple[float, float]]
@@ -82,7 +83,7 @@ BESIDE: dict[str, Any] = {"loc": "outside right upper", "alignment": "left"}
 @rc_context(STYLE)
 def save(figure: Figure, path: Path) -> tuple[Path, Path]:
     """Write `figure` as PNG and as SVG to `path` plus the suffix, each file atomically."""
-    image, drawing = BytesIO(), BytesIO()
+    image, drawing = BytesIO(), StringIO()
     # Tips are for the page alone. Without dates and versions equal figures are equal files.
     for tip in figure.findobj(lambda artist: str(artist.get_gid()).startswith(TOOLTIP_PREFIX)):
         tip.remove()
@@ -93,7 +94,8 @@ def save(figure: Figure, path: Path) -> tuple[Path, Path]:
     figure.savefig(drawing, format="svg", metadata={"Date": None})
     png, vector = (path.with_name(f"{path.name}.{end}") for end in ("png", "svg"))
     write_atomically(png, image.getvalue())
-    write_atomically(vector, drawing.getvalue())
+    # Names lie in its comments as they are, and XML has no controls.
+    write_atomically(vector, printable(drawing.getvalue()).encode())
     return png, vector
 
 
@@ -107,7 +109,7 @@ def svg(figure: Figure, name: str = "figure") -> str:
     metadata = dict.fromkeys(("Date", "Creator", "Format", "Type"))
     figure.savefig(buffer, format="svg", transparent=True, metadata=metadata)
     figure.set_layout_engine(None)  # as on the page, so in its files; "none" would draw twice
-    text = buffer.getvalue()
+    text = printable(buffer.getvalue())
     text = text[text.index("<svg") :]
     # A style element would reach out of the drawing and into the page.
     text = re.sub("<style.*?</style>", "", text, count=1, flags=re.DOTALL)

@@ -18,6 +18,7 @@ from markupsafe import Markup
 from sweeper.errors import SHELL, Spelling, as_text, spelled
 from sweeper.report.answer import Item, Report, Sentence
 from sweeper.report.drawing import svg
+from sweeper.table import printable
 
 STYLES = Path(__file__).parent / "templates"
 
@@ -40,13 +41,13 @@ def page(report: Report, *, live: float = 0.0) -> str:
         live=live,
         written=time.time(),
     )
-    return text.strip()
+    return printable(text.strip())
 
 
 def fragment(report: Report, name: str, spelling: Spelling) -> Markup:
     """The sections of a report as a piece of a page; ids of its drawings begin with `name`."""
     pieces: Any = _template().make_module(_spelled_and_drawn(name, spelling))
-    return Markup(pieces.sections(report))
+    return Markup(printable(pieces.sections(report)))
 
 
 def _spelled_and_drawn(name: str, spelling: Spelling) -> dict[str, Callable[..., str]]:

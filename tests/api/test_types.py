@@ -102,6 +102,13 @@ def test_of_a_command_and_a_place(value: Any) -> None:
         assert "study" in refused(sweeper.open_study, value)
 
 
+@pytest.mark.parametrize("name", ["study", "root"])
+def test_of_a_place_beside_a_plan(name: str) -> None:
+    for value in (5, *ODD):
+        assert name in refused(sweeper.export, "pytorch", plan="plan.json", **{name: value})
+    assert "study" in refused(sweeper.export, "pytorch", plan="plan.json", study="a")
+
+
 NO_PATH = "\ud800"
 
 

@@ -115,6 +115,7 @@ def test_a_plan_that_cannot_be_folded_is_refused(tmp_path: Path, golden: Golden)
         (("parameters", 0, "target", "eps"), -1.0),
         (("parameters", 0, "target", "weight_decay"), -1.0),
         (("parameters", 0, "name"), "head.weight"),
+        (("parameters", 0, "name"), ""),
         (("factors", 0, "value"), 0.0),
     ],
 )

@@ -253,6 +253,14 @@ def test_save_writes_png_and_svg_beside_each_other(tmp_path):
     assert sorted(tmp_path.iterdir()) == [png, vector]
 
 
+@pytest.mark.filterwarnings("ignore:Glyph")
+def test_names_with_controls_leave_whole_xml(tmp_path):
+    figure = best_loss_figure(conclusion(phase_ends={"\x1b[31m\x00\x0c": 60}))
+    _, vector = save(figure, tmp_path / "cost")
+    ElementTree.parse(vector)
+    ElementTree.fromstring(svg(figure))
+
+
 def test_no_global_state_is_changed():
     before = dict(mpl.rcParams)
     svg(search_lines())

@@ -278,15 +278,18 @@ def test_validation_without_a_plan(tmp_path, no_drawing):
 
 
 def test_everything_from_files_is_escaped(tmp_path, no_layout):
-    evil = "<script>alert('&')</script>"
+    evil, hidden = "<script>alert('&')</script>", "\x1b]0;\x07\x9b\u202e\U000e0041"
     search = samples.search(study=evil, notes=[evil], provenance={evil: evil, "command": evil})
+    search["notes"].append(hidden)
     search["lines"][0]["name"] = evil
     validation = samples.validation()
     validation["axes"][0] |= {"todo": evil}
     validation["axes"][0]["sizes"][0] |= {"reason": evil, "answer": "fails"}
     folder = samples.study(tmp_path / "a <b>", search, w256=validation)
     (folder / "config.yaml").write_text(f"note: {evil}\n")
-    page = Page(render(folder))
+    text = render(folder)
+    page = Page(text)
+    assert not set(hidden) - set("]0;") & set(text)
     assert page.tags.count("script") == 1  # the page's own, which its policy names by its digest
     assert page.headings[0] == evil
     assert page.text.count(evil) >= 8

@@ -238,10 +238,13 @@ def test_of_a_long_table_the_rows_of_most_weight_are_shown() -> None:
     assert "row 3" in " ".join(shown([table], 80, verbose=True))
 
 
-def test_names_command_no_terminal() -> None:
-    evil = "\x1b]0;title\x07\x9b2J"
+def test_names_command_no_terminal_and_hide_nothing() -> None:
+    evil = "\x1b]0;title\x07\x9b2J\u200b\u202e\U000e0041"
     table = Table(evil, [Column(evil, left=True)])
     table.add(evil, note=evil)
     items = [table, Sentence(evil), Verbatim(evil), Commands(evil, [[evil]], note=evil)]
     text = "".join(shown(items, 200, verbose=True))
-    assert not any(letter in text for letter in "\x1b\x07\x9b") and "title" in text
+    assert (
+        not any(letter in text for letter in "\x1b\x07\x9b\u200b\u202e\U000e0041")
+        and "title" in text
+    )
