@@ -141,8 +141,7 @@ class LawMisfit:
         """The lower triangle whose inverse that is."""
         covariance = self.between(points, points)
         covariance[np.diag_indices(len(points))] += (doubt * self.noise_at(points)) ** 2
-        triangle: Array = np.linalg.cholesky(covariance)
-        return triangle
+        return np.asarray(np.linalg.cholesky(covariance), dtype=float)
 
 
 BLOCK = 48
@@ -152,8 +151,7 @@ BLOCK = 48
 def _whiten(triangle: Array, columns: Array) -> Array:
     """The inverse of a lower triangle times `columns`, by halves."""
     if len(triangle) <= BLOCK:
-        solved: Array = np.linalg.solve(triangle, columns)
-        return solved
+        return np.asarray(np.linalg.solve(triangle, columns), dtype=float)
     half = len(triangle) // 2
     upper = _whiten(triangle[:half, :half], columns[:half])
     rest = columns[half:] - triangle[half:, :half] @ upper
