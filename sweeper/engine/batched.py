@@ -180,13 +180,11 @@ class BatchedRun:
                 if self._counted[0] is not self.slots:
                     self._counted = self.slots, self._on_device(self.slots)
                 self.clipped[self._counted[1]] += active
-            trained = [*self.params.values(), *chain(*self.state.values())]
-            before = [] if takes is None else [value.clone() for value in trained]
-            self._update(grads, now)
             if self.loss_scale and takes is not None:
-                for value, old in zip(trained, before, strict=True):
-                    value.copy_(torch.where(unsqueeze_like(takes, value), value, old))
+                self._update_where(takes, grads, now)
                 self.loss_scale.update(takes)
+            else:
+                self._update(grads, now)
         self.step_index += 1
         return losses
 
@@ -298,6 +296,14 @@ class BatchedRun:
                     f"the optimizer's update cannot be compiled ({reason[:200]}): it runs as it is"
                 )
         self.program.update(compiled=False)(*arguments, now)
+
+    def _update_where(self, takes: Tensor, grads: list[Tensor], now: StepInfo) -> None:
+        """The optimizer's step of the trials [K] that take it; the others stay as they are."""
+        trained = [*self.params.values(), *chain(*self.state.values())]
+        before = [value.clone() for value in trained]
+        self._update(grads, now)
+        for value, old in zip(trained, before, strict=True):
+            value.copy_(torch.where(unsqueeze_like(takes, value), value, old))
 
     def _schedule_factors(self) -> Tensor:
         """The schedule factors [K] of this step, from a block that is sent ahead."""
