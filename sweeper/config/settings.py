@@ -616,6 +616,11 @@ class Experiment:
         """The specifications made so far: a search asks for the same one at every point."""
         return {}
 
+    @cached_property
+    def _trials(self) -> dict[tuple[Size, tuple[tuple[str, float], ...], int, str], Trial]:
+        """The trials made so far."""
+        return {}
+
     def spec(self, size: Size) -> TrialSpec:
         """The specification of the trials of `size`."""
         if size not in self._specs:
@@ -629,7 +634,12 @@ class Experiment:
 
     def trial(self, size: Size, log2_hps: Log2Hps, seed: int, phase: str) -> Trial:
         """A trial of `size` at a point of the space."""
-        numbers, choices = split(self.settings.space, log2_hps)
-        return Trial(
-            spec=self.spec(size), log2_hps=numbers, seed=seed, phase=phase, choices=choices
-        )
+        # A sweep asks for all of them again at every result; a trial knows its key once made.
+        asked = (size, tuple(log2_hps.items()), seed, phase)
+        if (trial := self._trials.get(asked)) is None:
+            numbers, choices = split(self.settings.space, log2_hps)
+            trial = Trial(
+                spec=self.spec(size), log2_hps=numbers, seed=seed, phase=phase, choices=choices
+            )
+            self._trials[asked] = trial
+        return trial

@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 
 WRITE_EVERY = 1.0
 """Seconds between two writings of the file."""
+WRITE_SHARE = 0.05
+"""Of the driver's time at most: a ladder of thousands takes seconds to lay."""
 BAR_EVERY = 0.2
 """Seconds between two drawings of a notebook's bar."""
 LINE_EVERY = 60.0
@@ -67,7 +69,7 @@ class SweepProgress:
         self.planned, self.start = planned, time.monotonic()
         self._time, self._todo, self._partial = TimeLeft(seconds, at_once), 0, 0.0
         self.snapshot = Snapshot(job=job, over=False, command=command)
-        self._written = self._printed = self._drawn = -math.inf
+        self._next_write = self._printed = self._drawn = -math.inf
         # Of a job in parts: what comes before the present one and after it.
         self._part, self._before, self._after = "", 0, tuple[Trial, ...]()
         self._bar = Progress(
@@ -192,12 +194,13 @@ class SweepProgress:
 
     def _write(self, *, force: bool = False) -> None:
         now = time.monotonic()
-        if not force and now - self._written < WRITE_EVERY:
+        if not force and now < self._next_write:
             return
-        self._written = now
         self.snapshot.updated = time.time()
         self.snapshot.jobs = tuple(self._states())
         self.snapshot.ladder = self._ladder() if self._ladder is not None else None
         # Progress is a courtesy: a full disk must not stop the sweep here.
         with suppress(OSError):
             write_json(self.path, self.snapshot)
+        spent = time.monotonic() - now
+        self._next_write = now + max(WRITE_EVERY, spent / WRITE_SHARE)
