@@ -41,6 +41,26 @@ def no_live_pages() -> None:
     live.ENABLED = False
 
 
+@pytest.fixture(scope="session", autouse=True)
+def trained_here(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """A command in this process trains in it where it names no launcher: workers take seconds.
+
+    `tests/launch/test_default.py` runs what users run.
+    """
+    from sweeper.config import compose
+
+    folder, shipped = tmp_path_factory.mktemp("conf"), compose.conf_folder()
+    for path in shipped.iterdir():
+        (folder / path.name).symlink_to(path)
+    (folder / "config.yaml").unlink()
+    text = (shipped / "config.yaml").read_text(encoding="utf-8")
+    inline = text.replace("- launcher: local\n", "- launcher: inline\n")
+    assert inline != text
+    (folder / "config.yaml").write_text(inline, encoding="utf-8")
+    compose.conf_folder = lambda: folder
+    compose._choices_composed.cache_clear()  # of what was composed when tests were collected
+
+
 @pytest.fixture
 def golden(request: pytest.FixtureRequest) -> Iterator[Golden]:
     """Compares a text with the one that is kept under its name, or as this test's message.

@@ -25,6 +25,7 @@ from sweeper.engine.prepare import PreparedSpec, optional_hyperparameters, prepa
 from sweeper.errors import ConfigError, flag, key_prefix, suggest
 from sweeper.launch.code import MAIN, main_code, user_modules
 from sweeper.launch.executor import Launcher, RunnerSettings
+from sweeper.launch.inline import Inline
 from sweeper.laws.law import Law
 from sweeper.models.fp8 import Fp8
 from sweeper.records import call_checked, user_code
@@ -34,6 +35,7 @@ from sweeper.registry import (
     classes_in,
     import_plugin,
     plugin_name,
+    plugin_target,
     with_names,
 )
 from sweeper.scaling.gamma import GAMMAS, check_names, group_gammas, groups_of
@@ -92,8 +94,11 @@ SECTIONS = (*GROUPS, "study", "train", "transfer", "check")
 """The mappings that make up a configuration, beside the key `root`."""
 
 
-def resolve(raw: Mapping[str, Any]) -> Settings:
-    """Check the tree and build its plugins; ConfigError names the first key that is invalid."""
+def resolve(raw: Mapping[str, Any], words: Sequence[str] = ()) -> Settings:
+    """Check the tree and build its plugins; ConfigError names the first key that is invalid.
+
+    Of the overrides, `words`, it is seen whether the user chose the launcher.
+    """
     keys = {*SECTIONS, "root"}
     for key in raw:
         if key not in keys:
@@ -133,6 +138,7 @@ def resolve(raw: Mapping[str, Any]) -> Settings:
         search=search,
         runner=plugin("runner", RunnerSettings),
         launcher=plugin("launcher", Launcher),
+        launcher_chosen=any(word.lstrip("+").startswith("launcher") for word in words),
         source=plugin("data", Source),
         logger=plugin("logger", Logger),
         fp8=plugin("fp8", Fp8),
@@ -146,16 +152,15 @@ def resolve(raw: Mapping[str, Any]) -> Settings:
     with key_prefix("runner"):
         settings.runner.precision(settings.launcher)
     _check_runner(settings)
-    launcher = settings.plugin_spec("launcher").name
     for target in classes_in(raw):
-        if target.startswith(f"{MAIN}.") and launcher != "inline":
+        if target.startswith(f"{MAIN}."):
             name = target.rpartition(".")[2]
-            allowed = (
-                f"inline: {name} was defined in a notebook or in the script that runs, where no "
-                f"other process can import it. Write it to a file, as with %%writefile net.py in a "
-                f"notebook's cell, and import it: from net import {name}"
+            settings = settings.trained_here(
+                f"{name} was defined in a notebook or in the script that runs, where no other "
+                "process can import it",
+                f"Write it to a file, as with %%writefile net.py in a notebook's cell, and import "
+                f"it: from net import {name}",
             )
-            raise ConfigError("launcher", launcher, allowed)
     check_model_size(settings, settings.base)
     if not settings.scaled_by_user:
         settings = _fitted_to_model(settings)
@@ -470,6 +475,7 @@ class Settings:
     search: Strategy
     runner: RunnerSettings
     launcher: Launcher
+    launcher_chosen: bool
     source: Source
     logger: Logger
     fp8: Fp8
@@ -490,6 +496,20 @@ class Settings:
     def folder(self) -> Path:
         """The study's folder."""
         return self.root / self.name
+
+    def trained_here(self, why: str, remedy: str) -> Settings:
+        """As they are where other processes cannot have what is trained, for the reason `why`.
+
+        ConfigError where the user chose a launcher that has others.
+        """
+        if isinstance(self.launcher, Inline):
+            return self
+        if self.launcher_chosen:
+            name = self.plugin_spec("launcher").name
+            raise ConfigError("launcher", name, f"inline: {why}. {remedy}")
+        raw = {**self.raw, "launcher": {TARGET: plugin_target("launcher", "inline")}}
+        notes = (*self.notes, f"{why}: this one trains")
+        return replace(self, raw=raw, launcher=Inline(), notes=notes)
 
     def timed(self, size: Size) -> Size:
         """The target `size` with its steps, where these follow from its parameters."""
