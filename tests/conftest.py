@@ -45,7 +45,7 @@ def no_live_pages() -> None:
 def trained_here(tmp_path_factory: pytest.TempPathFactory) -> None:
     """A command in this process trains in it where it names no launcher: workers take seconds.
 
-    `tests/launch/test_default.py` runs what users run.
+    `tests/cli/test_launcher.py` runs what users run.
     """
     from sweeper.config import compose
 

@@ -300,7 +300,7 @@ def _fitted_to_model(settings: Settings) -> Settings:
     if dead:
         notes.insert(0, f"{', '.join(dead)}: changes nothing in this model, and is not searched")
     notes += prepared.architecture.cautions
-    return replace(settings, space=space, notes=tuple(notes))
+    return replace(settings, space=space, notes=(*settings.notes, *notes))
 
 
 def _with_possible_ladders(settings: Settings) -> Settings:
@@ -462,7 +462,8 @@ def defaults_left_out(config: Mapping[str, Any]) -> dict[str, Any]:
 class Settings:
     """One command's configuration. `raw` is the resolved tree that it was read from.
 
-    `notes` are sentences for the user: what of the parameterization the model has no place for.
+    `notes` are sentences for the user: what of the parameterization the model has no place for, and
+    why no other process trains it. `launcher_chosen`: by a word of the command, not by default.
     `steps_of` are a size's steps where `transfer.tokens_per_parameter` sets them, known once the
     data are: see `sweep.replay.at_fixed_ratio`.
     """
