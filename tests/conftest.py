@@ -3,14 +3,17 @@
 import os
 import signal
 from collections.abc import Generator, Iterator
+from functools import cache
 from itertools import chain
 from pathlib import Path
+from typing import Any
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import pytest
 from hypothesis import HealthCheck, settings
 
+from sweeper import registry
 from tests.golden import Golden, message_file, no_other, section_of
 
 # How long an example takes is the machine's affair, and no law of what is tested.
@@ -42,10 +45,10 @@ def no_live_pages() -> None:
 
 
 @pytest.fixture(scope="session", autouse=True)
-def trained_here(tmp_path_factory: pytest.TempPathFactory) -> None:
+def trained_here(tmp_path_factory: pytest.TempPathFactory) -> Any:
     """A command in this process trains in it where it names no launcher: workers take seconds.
 
-    `tests/cli/test_launcher.py` runs what users run.
+    The value composes choices as users get them, see `shipped`.
     """
     from sweeper.config import compose
 
@@ -58,7 +61,16 @@ def trained_here(tmp_path_factory: pytest.TempPathFactory) -> None:
     assert inline != text
     (folder / "config.yaml").write_text(inline, encoding="utf-8")
     compose.conf_folder = lambda: folder
-    compose._choices_composed.cache_clear()  # of what was composed when tests were collected
+    choices = compose._choices_composed
+    compose._choices_composed = cache(choices.__wrapped__)
+    return choices
+
+
+@pytest.fixture
+def shipped(trained_here: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The configuration as users have it: by default workers train."""
+    monkeypatch.setattr("sweeper.config.compose.conf_folder", registry.conf_folder)
+    monkeypatch.setattr("sweeper.config.compose._choices_composed", trained_here)
 
 
 @pytest.fixture

@@ -15,7 +15,6 @@ import numpy as np
 import pytest
 
 import sweeper as api
-from sweeper import registry
 from sweeper.config import compose
 from sweeper.data.corpus import Batch
 from sweeper.launch.job import can_be_sent
@@ -26,15 +25,6 @@ from tests.golden import Golden
 from tests.refusals import raises_config_error
 
 HERE = [*TINY, "study=a"]
-
-
-@pytest.fixture
-def shipped(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """The configuration as users have it."""
-    monkeypatch.setattr(compose, "conf_folder", registry.conf_folder)
-    compose._choices_composed.cache_clear()
-    yield
-    compose._choices_composed.cache_clear()
 
 
 @pytest.fixture
@@ -112,8 +102,11 @@ def test_what_can_be_sent_to_workers() -> None:
 
 
 SETTINGS: dict[str, Any] = {
-    **{"study": "nb", "width": 16, "depth": 1, "steps": 4, "batch_size": 2, "seq_len": 16},
-    **{"heldout_batches": 1, "parameterization": "mup"},
+    "study": "nb",
+    "width": 16,
+    "depth": 1,
+    "train": {"steps": 4, "batch_size": 2, "seq_len": 16, "heldout_batches": 1},
+    "parameterization": "mup",
     "runner": {"device": "cpu", "batched_trials": 1},
     "search": {"name": "lr", "line": {"points": 3, "extend": 0}, "fresh_seeds": 0},
 }
