@@ -3,14 +3,17 @@
 import os
 import signal
 from collections.abc import Generator, Iterator
+from functools import cache
 from itertools import chain
 from pathlib import Path
+from typing import Any
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import pytest
 from hypothesis import HealthCheck, settings
 
+from sweeper import registry
 from tests.golden import Golden, message_file, no_other, section_of
 
 # How long an example takes is the machine's affair, and no law of what is tested.
@@ -39,6 +42,35 @@ def no_live_pages() -> None:
     from sweeper.report import live
 
     live.ENABLED = False
+
+
+@pytest.fixture(scope="session", autouse=True)
+def trained_here(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """A command in this process trains in it where it names no launcher: workers take seconds.
+
+    The value composes choices as users get them, see `shipped`.
+    """
+    from sweeper.config import compose
+
+    folder, shipped = tmp_path_factory.mktemp("conf"), compose.conf_folder()
+    for path in shipped.iterdir():
+        (folder / path.name).symlink_to(path)
+    (folder / "config.yaml").unlink()
+    text = (shipped / "config.yaml").read_text(encoding="utf-8")
+    inline = text.replace("- launcher: local\n", "- launcher: inline\n")
+    assert inline != text
+    (folder / "config.yaml").write_text(inline, encoding="utf-8")
+    compose.conf_folder = lambda: folder
+    choices = compose._choices_composed
+    compose._choices_composed = cache(choices.__wrapped__)
+    return choices
+
+
+@pytest.fixture
+def shipped(trained_here: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The configuration as users have it: by default workers train."""
+    monkeypatch.setattr("sweeper.config.compose.conf_folder", registry.conf_folder)
+    monkeypatch.setattr("sweeper.config.compose._choices_composed", trained_here)
 
 
 @pytest.fixture

@@ -22,6 +22,7 @@ from tests.cli.driver import call
 from tests.command_lines import USAGE_ERROR, VERBS, compose, parse
 from tests.documents import PAGES, ROOT, Command, blocks, commands, scripts, words_of
 
+pytestmark = pytest.mark.usefixtures("shipped")
 COMMANDS = {page: list(commands(page)) for page in PAGES}
 RUN = [command for page in PAGES for command in COMMANDS[page] if not command.mark]
 MAKEFILE = (ROOT / "Makefile").read_text()

@@ -37,6 +37,7 @@ SEARCH = [
     *("search=random", "study=many", "data=text", "data.path=text.txt", "runner.device=cpu"),
     *("train.steps=100", "train.batch_size=2", "train.seq_len=16", "train.heldout_batches=1"),
     *("model.width=16", "model.head_size=8", "model.depth=1", "runner.batched_trials=1"),
+    "launcher=inline",
 ]
 LADDER = [word for word in SEARCH if not word.startswith(("search=", "study="))]
 LADDER += ["search=lr", "study=ladder", "search.fresh_seeds=0", "transfer.check=false"]

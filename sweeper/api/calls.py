@@ -57,10 +57,11 @@ def search(
 
     `model` is a class or a function that builds one, of a module or of a notebook's cell, the name
     of one of sweeper's, or a mapping with arguments of its own, `{"name": Net, "heads": 4}`. What a
-    cell defines trains in this process. `settings` are the configuration's: `width`, `depth` and
-    keys of `train` (`steps`, `batch_size`) by their names, groups by option or mapping
-    (`search="lr"`, `optimizer={"name": "adamw", "beta2": 0.95}`), sections as mappings
-    (`transfer={"widths": [32, 64]}`). A training `command` of your own is a list of words.
+    cell defines trains in this process, other models in workers. `settings` are the
+    configuration's: `width`, `depth` and keys of `train` (`steps`, `batch_size`) by their names,
+    groups by option or mapping (`search="lr"`, `optimizer={"name": "adamw", "beta2": 0.95}`),
+    sections as mappings (`transfer={"widths": [32, 64]}`). A training `command` of your own is a
+    list of words.
 
     Call it again to go on where it stopped: what is finished is not trained again. With `dry_run`
     nothing is trained or written. ConfigError names the key that is refused and what is allowed,
@@ -135,7 +136,7 @@ def compare(*studies: Any, **settings: Any) -> Compared | Answer:
     to `to_params`, `to_tokens` or `to_width`; nothing is written but with `out`. Of two validated
     studies or more, of one root, the ranking at equal compute. With `settle` seeds are trained at
     each study's optimum until it is decided which is the best; further keywords are settings such
-    as `launcher="local"`. Errors as `search`.
+    as `launcher="slurm"`. Errors as `search`.
     """
     sources = tuple(map(_source, studies))
     known = options_of(CompareRequest)

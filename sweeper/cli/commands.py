@@ -8,6 +8,7 @@ import re
 import shutil
 import sys
 import textwrap
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -90,6 +91,11 @@ class Verb(TyperCommand):
     def parse_args(self, ctx: Any, args: list[str]) -> Any:
         """Read the verb's words; whatever is wrong with them is told with the verb's help."""
         try:
+            # Of an option that is there twice, click takes the last without a word.
+            given = Counter(self.make_parser(ctx).parse_args(args=list(args))[2])
+            for option, times in given.items():
+                if times > 1 and not (option.is_flag or option.multiple or option.nargs < 0):
+                    ctx.fail(f"{option.opts[0]} is given {times} times, and takes one value")
             return super().parse_args(ctx, args)
         except USAGE as error:
             # click's parser does not say where an option without its value stood.

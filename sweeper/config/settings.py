@@ -25,6 +25,7 @@ from sweeper.engine.prepare import PreparedSpec, optional_hyperparameters, prepa
 from sweeper.errors import ConfigError, flag, key_prefix, suggest
 from sweeper.launch.code import MAIN, main_code, user_modules
 from sweeper.launch.executor import Launcher, RunnerSettings
+from sweeper.launch.inline import Inline
 from sweeper.laws.law import Law
 from sweeper.models.fp8 import Fp8
 from sweeper.records import call_checked, user_code
@@ -34,6 +35,7 @@ from sweeper.registry import (
     classes_in,
     import_plugin,
     plugin_name,
+    plugin_target,
     with_names,
 )
 from sweeper.scaling.gamma import GAMMAS, check_names, group_gammas, groups_of
@@ -92,8 +94,11 @@ SECTIONS = (*GROUPS, "study", "train", "transfer", "check")
 """The mappings that make up a configuration, beside the key `root`."""
 
 
-def resolve(raw: Mapping[str, Any]) -> Settings:
-    """Check the tree and build its plugins; ConfigError names the first key that is invalid."""
+def resolve(raw: Mapping[str, Any], words: Sequence[str] = ()) -> Settings:
+    """Check the tree and build its plugins; ConfigError names the first key that is invalid.
+
+    Of the overrides, `words`, it is seen whether the user chose the launcher.
+    """
     keys = {*SECTIONS, "root"}
     for key in raw:
         if key not in keys:
@@ -133,6 +138,7 @@ def resolve(raw: Mapping[str, Any]) -> Settings:
         search=search,
         runner=plugin("runner", RunnerSettings),
         launcher=plugin("launcher", Launcher),
+        launcher_chosen=any(word.lstrip("+").startswith("launcher") for word in words),
         source=plugin("data", Source),
         logger=plugin("logger", Logger),
         fp8=plugin("fp8", Fp8),
@@ -146,16 +152,15 @@ def resolve(raw: Mapping[str, Any]) -> Settings:
     with key_prefix("runner"):
         settings.runner.precision(settings.launcher)
     _check_runner(settings)
-    launcher = settings.plugin_spec("launcher").name
     for target in classes_in(raw):
-        if target.startswith(f"{MAIN}.") and launcher != "inline":
+        if target.startswith(f"{MAIN}."):
             name = target.rpartition(".")[2]
-            allowed = (
-                f"inline: {name} was defined in a notebook or in the script that runs, where no "
-                f"other process can import it. Write it to a file, as with %%writefile net.py in a "
-                f"notebook's cell, and import it: from net import {name}"
+            settings = settings.trained_here(
+                f"{name} was defined in a notebook or in the script that runs, where no other "
+                "process can import it",
+                f"Write it to a file, as with %%writefile net.py in a notebook's cell, and import "
+                f"it: from net import {name}",
             )
-            raise ConfigError("launcher", launcher, allowed)
     check_model_size(settings, settings.base)
     if not settings.scaled_by_user:
         settings = _fitted_to_model(settings)
@@ -295,7 +300,7 @@ def _fitted_to_model(settings: Settings) -> Settings:
     if dead:
         notes.insert(0, f"{', '.join(dead)}: changes nothing in this model, and is not searched")
     notes += prepared.architecture.cautions
-    return replace(settings, space=space, notes=tuple(notes))
+    return replace(settings, space=space, notes=(*settings.notes, *notes))
 
 
 def _with_possible_ladders(settings: Settings) -> Settings:
@@ -457,7 +462,8 @@ def defaults_left_out(config: Mapping[str, Any]) -> dict[str, Any]:
 class Settings:
     """One command's configuration. `raw` is the resolved tree that it was read from.
 
-    `notes` are sentences for the user: what of the parameterization the model has no place for.
+    `notes` are sentences for the user: what of the parameterization the model has no place for, and
+    why no other process trains it. `launcher_chosen`: by a word of the command, not by default.
     `steps_of` are a size's steps where `transfer.tokens_per_parameter` sets them, known once the
     data are: see `sweep.replay.at_fixed_ratio`.
     """
@@ -470,6 +476,7 @@ class Settings:
     search: Strategy
     runner: RunnerSettings
     launcher: Launcher
+    launcher_chosen: bool
     source: Source
     logger: Logger
     fp8: Fp8
@@ -490,6 +497,20 @@ class Settings:
     def folder(self) -> Path:
         """The study's folder."""
         return self.root / self.name
+
+    def trained_here(self, why: str, remedy: str) -> Settings:
+        """As they are where other processes cannot have what is trained, for the reason `why`.
+
+        ConfigError where the user chose a launcher that has others.
+        """
+        if isinstance(self.launcher, Inline):
+            return self
+        if self.launcher_chosen:
+            name = self.plugin_spec("launcher").name
+            raise ConfigError("launcher", name, f"inline: {why}. {remedy}")
+        raw = {**self.raw, "launcher": {TARGET: plugin_target("launcher", "inline")}}
+        notes = (*self.notes, f"{why}: this one trains")
+        return replace(self, raw=raw, launcher=Inline(), notes=notes)
 
     def timed(self, size: Size) -> Size:
         """The target `size` with its steps, where these follow from its parameters."""

@@ -33,6 +33,7 @@ from sweeper.files import (
     replacing,
     write_json,
 )
+from sweeper.launch.code import MAIN
 from sweeper.records import NAMES_CLASS, Build, from_json, to_json
 from sweeper.trial import Result, Trial, digest
 
@@ -171,6 +172,16 @@ class Job:
             raise ValueError(f"its format is {version!r}")
         job: Job = build(record)
         return job
+
+
+def can_be_sent(value: object) -> bool:
+    """Whether a job's file can hold it: by the name of its class, and fields of plain values."""
+    kind = type(value)
+    try:
+        from_json(kind, json.loads(json.dumps(to_json(value))))
+    except (SweeperError, *RECORD_ERRORS):
+        return False
+    return kind.__module__ != MAIN and "<locals>" not in kind.__qualname__
 
 
 def write_job(folder: Path, job: Job, *, sync: bool = True) -> Path:

@@ -20,6 +20,8 @@ from sweeper.errors import SweeperError
 
 NAME = "sweeper-worker-"
 """How the folders begin, so that those of a driver that was killed are found."""
+LONGEST = 72
+"""Bytes of a place's path: a socket in a folder there must fit into the 104 that systems allow."""
 PICKLE = "_submitted.pkl"
 """Behind its process's number, the name of what a job of submitit's runs."""
 
@@ -53,11 +55,13 @@ def safe_place() -> Path:
     """The folder of temporary files, or another in which nobody else can swap what is ours."""
     places = [Path(place).resolve() for place in (tempfile.gettempdir(), "/tmp", "/var/tmp")]
     for place in places:
-        if place.is_dir() and os.access(place, os.W_OK) and not swappable(place):
+        usable = place.is_dir() and os.access(place, os.W_OK)
+        if usable and not swappable(place) and len(os.fsencode(place)) <= LONGEST:
             return place
     raise SweeperError(
-        f"{swappable(places[0]) or places[0]} can be written by others, and what workers run would "
-        "lie there: set TMPDIR to a folder that you alone can write"
+        f"worker processes need a folder for temporary files, and {places[0]} is none, or can be "
+        "written by others: set TMPDIR to a folder that you alone can write, with a path of at "
+        f"most {LONGEST} bytes, or give launcher=inline"
     )
 
 

@@ -155,7 +155,7 @@ def search_study(
                 watcher.tell(f"Note: {', '.join(changed)} changed: {unused}")
             # The study keeps its configuration under its own name, and no password.
             storage = None if settings.storage is None else redact(settings.storage)
-            kept = {**settings.raw, "study": {"name": settings.name, "storage": storage}}
+            kept = {**experiment.settings.raw, "study": {"name": settings.name, "storage": storage}}
             config = StudyFolder(settings.folder).config
             write_summed(config, to_yaml(kept))
             # As later commands will read it: trust is a digest of these very values.

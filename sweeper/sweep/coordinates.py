@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -56,14 +55,17 @@ def run_check(
     ladders: Mapping[str, Sequence[Size]],
     folder: Path,
     watcher: Watcher,
+    most: float = math.inf,
 ) -> list[CoordinateCheck]:
-    """Train the runs of every ladder, and judge them."""
+    """Train the runs of every ladder, and judge them; SweeperError as `measure_trials`."""
     rule = experiment.settings.check
     sizes = sorted({size for ladder in ladders.values() for size in ladder})
     trials = check_trials(experiment, log2_hps, sizes)
     for size in sizes:
         watcher.tell(f"check: {size}, {rule.seeds} runs of {rule.steps} steps")
-    results = measured(experiment, folder, [t for runs in trials.values() for t in runs], watcher)
+    # The largest first: what is too large, or takes too long, is known at once.
+    wanted = [trial for size in reversed(sizes) for trial in trials[size]]
+    results = measured(experiment, folder, wanted, watcher, most)
     runs = {
         size: [
             [from_json(ModuleMeasurement, module) for module in results[trial.key]]
@@ -107,12 +109,16 @@ def run_check(
 
 
 def measured(
-    experiment: Experiment, folder: Path, trials: Sequence[Trial], watcher: Watcher
+    experiment: Experiment,
+    folder: Path,
+    trials: Sequence[Trial],
+    watcher: Watcher,
+    most: float = math.inf,
 ) -> dict[str, Any]:
     """What runs measure, by their keys; they are trained where the launcher trains everything."""
     try:
         with progress_of(experiment.settings, watcher, "check", len(trials), folder) as listener:
-            results = measure_trials(experiment, folder, trials, listener, watcher.tell)
+            results = measure_trials(experiment, folder, trials, listener, watcher.tell, most=most)
     finally:
         StudyFolder(folder).progress.unlink(missing_ok=True)
     return {key: result.measurements for key, result in results.items()}
@@ -190,16 +196,10 @@ def quick_check(
             sizes = [Size(width=width, depth=base.depth) for width in widths]
             for size in sizes:
                 check_model_size(settings, size)
-            trials = check_trials(experiment, log2_hps, sizes)
             folder = files.check
             private_folder(folder)
-            # One run of the largest size is timed, and all are taken to be as long: a bound.
-            start = time.perf_counter()
-            measured(experiment, folder, trials[sizes[-1]][:1], watcher)
-            seconds = (time.perf_counter() - start) * sum(map(len, trials.values()))
-            if seconds > MAX_SECONDS:
-                raise SweeperError(f"it might take {seconds / 60:.0f} minutes")
-            (check,) = run_check(experiment, log2_hps, {"width": sizes}, folder, watcher)
+            ladder = {"width": sizes}
+            (check,) = run_check(experiment, log2_hps, ladder, folder, watcher, most=MAX_SECONDS)
             record = check_record(experiment, log2_hps, [check], SHELL.call(call))
             write_json(files.plans_check, record)
     except SweeperError as error:

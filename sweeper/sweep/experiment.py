@@ -11,6 +11,7 @@ from sweeper.config.compose import Tree, parse_overrides
 from sweeper.config.settings import Experiment, Settings, check_model_size, resolve
 from sweeper.config.studies import Invocation, split_root
 from sweeper.errors import BadInput, ConfigError, Keyword
+from sweeper.launch.job import can_be_sent
 from sweeper.stats.ladder import Size
 from sweeper.study.cost import TrialSeconds, at_once, speeds
 from sweeper.study.folder import StudyFolder
@@ -34,7 +35,7 @@ def resolve_study(tree: Tree, invocation: Invocation) -> Settings:
     And the search that writes the file anew: people edit it.
     """
     try:
-        return resolve(tree)
+        return resolve(tree, invocation.overrides)
     except ConfigError as error:
         root, others = split_root(invocation.overrides)
         named = [str(override.key_or_group) for override in parse_overrides(others)]
@@ -55,6 +56,11 @@ def open_experiment(settings: Settings, cache: Path | None = None) -> Experiment
         raise BadInput("data: ", *error.args) from error
     train = settings.raw["train"]
     corpus.check(train["batch_size"], train["seq_len"])
+    if not can_be_sent(corpus):
+        settings = settings.trained_here(
+            f"the data ({type(corpus).__name__}) are an object that no other process can be given",
+            "Make its class a dataclass of a module, with fields of plain values and paths",
+        )
     precision = settings.runner.precision(settings.launcher)
     return at_fixed_ratio(Experiment(settings=settings, corpus=corpus, precision=precision))
 

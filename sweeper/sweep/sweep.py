@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -68,10 +69,12 @@ def measure_trials(
     listener: ProgressListener,
     notify: Callable[[str], None],
     cancelled: Callable[[], bool] = lambda: False,
+    most: float = math.inf,
 ) -> dict[str, Result]:
     """Results, by key, of trials that are no part of a study: they are kept in memory alone.
 
-    SweeperError for one that fails.
+    SweeperError for one that fails, and where all would take more than `most` seconds if they
+    were as long as the one that is finished first.
     """
     results: dict[str, Result] = {}
     wanted = {trial.key: trial for trial in trials}
@@ -84,6 +87,9 @@ def measure_trials(
                     f"the model cannot be trained at width {result.trial.width}, "
                     f"depth {result.trial.depth}: {result.error}"
                 )
+            # Of its own seconds: what else passed since the start, as for workers, is spent once.
+            if not results and (seconds := result.seconds * len(wanted)) > most:
+                raise SweeperError(f"it might take {seconds / 60:.0f} minutes")
             results[result.key] = result
             listener.finished(result)
 

@@ -60,7 +60,7 @@ def check(request: CheckRequest, watcher: Watcher) -> CheckAnswer:
     """Measure what is asked for; NOT_VALIDATED if strict, unless the coordinate check passes."""
     placed = with_place(request.overrides, None, request.root)
     tree, invocation = tree_of(request.study, placed, request.config_dir, trust=request.trust)
-    settings, ladders = resolve(tree), dict[str, list[Size]]()
+    settings, ladders = resolve(tree, placed), dict[str, list[Size]]()
     _check_asked(request, settings)
     # Asked for nothing else, it is the coordinate check.
     if not (request.scales or request.rules or request.kernels):

@@ -75,7 +75,7 @@ def explain(request: ExplainRequest, watcher: Watcher) -> VerbAnswer:
     # A misspelt setting is refused before torch loads.
     from sweeper.config.settings import resolve
 
-    return _explained(request, resolve(tree), invocation)
+    return _explained(request, resolve(tree, placed), invocation)
 
 
 def _published(path: Path, overrides: Sequence[str]) -> PublishedAnswer:

@@ -424,7 +424,7 @@ class CompareRequest(Request, panel=STUDY):
 
     Of validated studies at equal compute: loss at the transferred and the re-tuned eta over width,
     robustness, and what tuning cost. With --settle, after the names: settings to change, as
-    launcher=local. Trains with --settle alone.
+    launcher.workers=2. Trains with --settle alone.
     """
 
     names: Annotated[

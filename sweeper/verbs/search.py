@@ -57,7 +57,7 @@ def search(request: SearchRequest, watcher: Watcher) -> SearchAnswer:
     from sweeper.config.settings import resolve
     from sweeper.sweep.base_search import Found, check_place, search_cost, search_study
 
-    settings = resolve(tree)
+    settings = resolve(tree, words)
     if f"experiment={FIRST}" in invocation.overrides:
         watcher.tell(
             "This searches the learning rate alone, by short runs (experiment=first). The u-muP "

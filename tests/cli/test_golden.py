@@ -176,6 +176,7 @@ export --to pytorch --plan x --to-width 64
 export --to sweeper.export.exporter.Exporter
 export --to pytorch root=empty
 compare a
+compare a --baseline b --baseline c
 compare a a
 compare a nope
 report a nope

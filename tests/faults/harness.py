@@ -44,6 +44,8 @@ class CommandProcess:
     """A command in a process of its own, forked from a warm one. `kill` it, or `wait` for it."""
 
     def __init__(self, *words: str, tag: str, env: Mapping[str, str] | None = None) -> None:
+        if words[0] == "search" and not any(word.startswith("launcher") for word in words):
+            words = (words[0], "launcher=inline", *words[1:])  # as in the tests' own process
         context = multiprocessing.get_context("forkserver")
         context.set_forkserver_preload(["tests.faults.preload"])
         self.said = Path.cwd() / f".said-{uuid4().hex[:8]}"

@@ -10,7 +10,7 @@ import pytest
 
 from sweeper.errors import SweeperError
 from sweeper.files import make_folder, read_own
-from sweeper.launch.own import NAME, OwnFolder, remove_abandoned, safe_place, swappable
+from sweeper.launch.own import LONGEST, NAME, OwnFolder, remove_abandoned, safe_place, swappable
 
 OTHER = 4242
 needs_two = pytest.mark.skipif(os.geteuid() != 0, reason="only root is two users")
@@ -22,7 +22,9 @@ def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path.resolve()
 
 
-def test_a_place_is_ours_alone_or_another_is_taken(temporary: Path) -> None:
+def test_a_place_is_ours_alone_and_near_or_another_is_taken(
+    temporary: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     assert swappable(temporary) is None and safe_place() == temporary
     for mode in (0o777, 0o770, 0o702):
         temporary.chmod(mode)
@@ -30,6 +32,13 @@ def test_a_place_is_ours_alone_or_another_is_taken(temporary: Path) -> None:
     temporary.chmod(0o1777)
     assert safe_place() == temporary
     temporary.chmod(0o700)
+    deep = temporary / ("x" * LONGEST)
+    deep.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(deep))
+    assert swappable(deep) is None and safe_place() in (Path("/tmp"), Path("/var/tmp"))
+    monkeypatch.setattr("sweeper.launch.own.os.access", lambda *_: False)
+    with pytest.raises(SweeperError, match="at most 72 bytes, or give launcher=inline"):
+        safe_place()
     if os.geteuid() == 0:
         os.chown(temporary, OTHER, OTHER)
         assert swappable(temporary) == temporary

@@ -1,0 +1,153 @@
+"""The launcher that users get who name none, and what trains in this process all the same.
+
+Other tests of this process train inline where they name no launcher (`tests/conftest.py`).
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import sweeper as api
+from sweeper.config import compose
+from sweeper.data.corpus import Batch
+from sweeper.launch.job import can_be_sent
+from sweeper.launch.pool import Pool
+from sweeper.study.study import Study
+from tests.cli.driver import TINY, Run, make_workplace, rewrite_results, spawn
+from tests.golden import Golden
+from tests.refusals import raises_config_error
+
+HERE = [*TINY, "study=a"]
+
+
+@pytest.fixture
+def no_worker(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A worker that is started fails the test."""
+    monkeypatch.setattr(Pool, "_start", lambda *_: pytest.fail("a worker was started"))
+
+
+@pytest.mark.usefixtures("shipped", "no_worker")
+def test_workers_train_by_default_and_nothing_starts_one_needlessly(sweeper: Run) -> None:
+    assert compose.compose_tree([])["launcher"]["workers"] == "auto"
+    assert sweeper("search", *HERE, "--dry-run").code == 0
+    assert sweeper("explain", "--to-width", "64", *TINY).code == 0
+    assert not Path("runs").exists()
+
+
+def test_a_study_begun_inline_goes_on_in_workers_with_the_same_bits(
+    sweeper: Run, workplace: Path
+) -> None:
+    """The command that names no launcher trains the one trial that is lacking, as it was."""
+    assert sweeper("search", *HERE, "launcher=inline").code == 0
+    study = workplace / "runs/a"
+    kept = {result.key: (result.curve, result.heldout) for result in Study.read(study).results()}
+    rewrite_results(study, lambda lines: lines[:-1])
+    driver = spawn("search", *HERE)
+    _, err = driver.communicate(timeout=600)
+    assert driver.returncode == 0, err
+    found = Study.read(study).results()
+    assert {result.key: (result.curve, result.heldout) for result in found} == kept
+    assert len(kept) == len(found) == 3 and not list(study.glob("jobs/*"))
+    assert "workers: auto" in (study / "config.yaml").read_text()
+
+
+@dataclass(frozen=True)
+class Counted:
+    """A corpus that a file can name."""
+
+    classes: int = 7
+
+    def identity(self) -> dict[str, Any]:
+        return {"classes": self.classes}
+
+    def check(self, batch_size: int, seq_len: int) -> None:
+        pass
+
+    def batch(self, seed: int, step: int, batch_size: int, seq_len: int) -> Batch:
+        x = np.random.default_rng([seed, step]).integers(0, 7, (batch_size, seq_len + 1))
+        return x[:, :-1], x[:, 1:]
+
+    def heldout(self, batch_size: int, seq_len: int, batches: int | None) -> Iterator[Batch]:
+        yield self.batch(0, 0, batch_size, seq_len)
+
+
+@dataclass(frozen=True)
+class InMemory(Counted):
+    """Of arrays that no file holds."""
+
+    arrays: Any = field(default_factory=lambda: np.zeros(3))
+
+
+@dataclass(frozen=True)
+class Held:
+    """A source of such data."""
+
+    def prepare(self, cache: Path) -> Counted:
+        return InMemory()
+
+
+def test_what_can_be_sent_to_workers() -> None:
+    class Inner(Counted):
+        pass
+
+    assert can_be_sent(Counted())
+    assert not any(map(can_be_sent, (InMemory(), Inner(), object(), np.zeros(2))))
+
+
+SETTINGS: dict[str, Any] = {
+    "study": "nb",
+    "width": 16,
+    "depth": 1,
+    "train": {"steps": 4, "batch_size": 2, "seq_len": 16, "heldout_batches": 1},
+    "parameterization": "mup",
+    "runner": {"device": "cpu", "batched_trials": 1},
+    "search": {"name": "lr", "line": {"points": 3, "extend": 0}, "fresh_seeds": 0},
+}
+
+
+@pytest.mark.usefixtures("shipped", "no_worker")
+@pytest.mark.parametrize("kind", ["model", "data"])
+def test_what_this_process_alone_has_trains_in_it_and_that_is_told(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, golden: Golden
+) -> None:
+    monkeypatch.chdir(make_workplace(tmp_path))
+    from tests.toy_models import Residual
+
+    if kind == "model":
+        monkeypatch.setattr(Residual, "__module__", "__main__")
+        monkeypatch.setattr(sys.modules["__main__"], "Residual", Residual, raising=False)
+        given: dict[str, Any] = {"data": {"name": "text", "path": "text.txt"}}
+    else:
+        given = {"data": Held}
+    with raises_config_error("launcher", "local") as refused:
+        api.search(Residual, **SETTINGS, **given, launcher="local")
+    golden.says(refused.value.allowed)
+    assert not Path("runs").exists()
+    study = api.search(Residual, **SETTINGS, **given)
+    assert isinstance(study, api.Study) and len(study.results()) == 3
+    [note] = [note for note in study.notices if "this one trains" in note]
+    golden.says(note)
+    # Later commands of the study find it so.
+    assert compose.read_tree(Path("runs/nb/config.yaml"), ())["launcher"].keys() == {"_target_"}
+
+
+@pytest.mark.usefixtures("shipped")
+def test_a_call_of_python_trains_in_workers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from tests.toy_models import Residual
+
+    monkeypatch.chdir(make_workplace(tmp_path))
+    starts = list[int]()
+    start = Pool._start
+    monkeypatch.setattr(Pool, "_start", lambda *args: starts.append(1) or start(*args))
+    study = api.search(Residual, **SETTINGS, data={"name": "text", "path": "text.txt"})
+    assert isinstance(study, api.Study) and len(study.results()) == 3 and len(starts) == 1
+    assert all(result.status == "complete" for result in study.results())
